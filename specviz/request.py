@@ -103,8 +103,8 @@ class Request(RunSettings):
             RunSettings.validate(self),
             prompt_ids=None if self.prompt_ids is None else _ids(self.prompt_ids),
             chat=_boolean("chat", self.chat),
-            seed=_integer("seed", self.seed, 0, MAX_SEED),
-            max_new_tokens=_integer("max_new_tokens", self.max_new_tokens, 1, limits.max_new_tokens),
+            seed=check_whole("seed", self.seed, 0, MAX_SEED),
+            max_new_tokens=check_whole("max_new_tokens", self.max_new_tokens, 1, limits.max_new_tokens),
             stop=_stops(self.stop),
             time_limit_s=_time_limit(self.time_limit_s, limits.max_seconds),
         )
@@ -176,7 +176,8 @@ def _boolean(name: str, value: object) -> bool:
     return value
 
 
-def _integer(name: str, value: object, low: int, high: int) -> int:
+def check_whole(name: str, value: object, low: int, high: int) -> int:
+    """The value, if it is a whole number in these bounds. Raises SpecvizError."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise SpecvizError(f"{name} must be a whole number from {low:,} to {high:,} {_got(value)}")
     return int(value)
@@ -214,7 +215,7 @@ def _ids(values: object) -> tuple[int, ...]:
         raise SpecvizError("the prompt is empty: prompt_ids must hold at least one token id")
     if len(values) > MAX_PROMPT_IDS:
         raise SpecvizError(f"prompt_ids is too long: at most {MAX_PROMPT_IDS:,} ids are allowed (got {len(values):,})")
-    return tuple([_integer("each of prompt_ids", value, 0, MAX_ID) for value in values])
+    return tuple([check_whole("each of prompt_ids", value, 0, MAX_ID) for value in values])
 
 
 def _stops(values: object) -> tuple[str, ...]:
@@ -259,7 +260,7 @@ def _temperature(name: str, value: object) -> float:
 
 
 def _top_k(name: str, value: object) -> int:
-    return _integer(name, value, 0, MAX_TOP_K)
+    return check_whole(name, value, 0, MAX_TOP_K)
 
 
 def _optional(check: Callable[[str, object], Any]) -> Callable[[str, object], Any]:
@@ -272,7 +273,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "method": _name,
     "rule": _optional(_name),
     "params": lambda _, value: _params(value),
-    "num_speculative_tokens": lambda _, value: _integer("k", value, 1, MAX_K),
+    "num_speculative_tokens": lambda _, value: check_whole("k", value, 1, MAX_K),
     "temperature": _temperature,
     "top_k": _top_k,
     "top_p": _fraction,

@@ -35,7 +35,7 @@ from specviz.analysis.costs import CONTEXT, Costs, longest_context, measure_cost
 from specviz.errors import SpecvizError
 from specviz.models import catalog
 from specviz.models.library import LoadedModel
-from specviz.request import Request
+from specviz.request import Request, check_whole
 from specviz.session.workbench import workbench
 
 if TYPE_CHECKING:
@@ -102,7 +102,9 @@ def align_steps(
     `executors.local` or one that starts `executors.on_ray`. overwrite: what an earlier job left in `out` is removed.
     older: the summary to compare with; one of other models is refused before the first shard. Raises SpecvizError.
     """
-    _check_counts(k=k, batch=batch, shard_size=shard_size, limit=1 if limit is None else limit)
+    counts = {"k": k, "batch": batch, "shard_size": shard_size, "limit": 1 if limit is None else limit}
+    for name, count in counts.items():
+        check_whole(name, count, 1, MOST[name])
     if costs is not None and not (isinstance(costs, Mapping) and all(isinstance(own, Costs) for own in costs.values())):
         raise SpecvizError("costs must be None, or a mapping of drafts to Costs, as specviz.costs measures them")
     fields = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed, "chat": chat}
@@ -130,12 +132,6 @@ def align_steps(
                 yield from work.put_together(keep_parts)
     result = Alignment(outputs.read_summary(folder / "summary.json"), folder, home)
     yield Progress("done", num_rows, num_rows, work.num_tokens, result=result)
-
-
-def _check_counts(**counts: object) -> None:
-    for name, value in counts.items():
-        if type(value) is not int or not 1 <= value <= MOST[name]:
-            raise SpecvizError(f"{name} must be a whole number from 1 to {MOST[name]:,} (got {value!r:.40})")
 
 
 def _choose_folder(out: object) -> tuple[Path, TemporaryDirectory | None]:

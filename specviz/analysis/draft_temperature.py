@@ -1,22 +1,19 @@
 """How much p and q would overlap at other temperatures of the draft: from a recorded run alone, or from its models.
 
 A trace holds the unfiltered q of both models' likeliest tokens and the sum of the rest, so another temperature's q is
-known up to how that rest is spread: the result is what it is at least and at most. Only `ask_models` loads torch.
+known up to how that rest is spread: the result is what it is at least and at most.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
+from specviz.decoding.sampling import Sampling
 from specviz.errors import SpecvizError
-from specviz.request import RunSettings
-from specviz.trace.file import Position, Settings, Trace
-
-if TYPE_CHECKING:
-    from specviz.models.library import LoadedModel
+from specviz.models.library import LoadedModel, check_pair
+from specviz.models.score import CHUNK, Text, overlap_of, read
+from specviz.trace.file import Position, Trace
 
 SURE = 0.02  # a narrower range counts as known
 NUM_LIKELIEST = 8  # of the draft's tokens that every recorded position holds at least
@@ -53,11 +50,11 @@ def read_overlaps(recorded: Trace) -> OverlapCurve:
     found, own = [], set()
     for step in recorded.steps:
         drawn = [each for each in step.positions if each.child is not None and each.overlap is not None]
-        temperature, top_k, top_p = _of_draft(step.settings)
-        if drawn and (top_k or top_p < 1):
+        law = Sampling.of(step.settings).of_draft
+        if drawn and (law.top_k or law.top_p < 1):
             raise SpecvizError("the draft was filtered by top-k or top-p: what it left out is not recorded")
         found += drawn
-        own |= {temperature} if drawn else set()
+        own |= {law.temperature} if drawn else set()
     if not found:
         raise SpecvizError("no drafted token of this run was judged against a q of its own")
     size = recorded.models[-1].target.vocab_size or MANY
@@ -67,32 +64,21 @@ def read_overlaps(recorded: Trace) -> OverlapCurve:
 
 def ask_models(recorded: Trace, target: LoadedModel, draft: LoadedModel) -> OverlapCurve:
     """Exact over every position of the text: one pass of both models, the draft unfiltered. SpecvizError."""
-    from specviz.decoding.sampling import Sampling
-    from specviz.models.library import check_pair
-    from specviz.models.score import CHUNK, Text, overlap_of, read
-
     check_pair(target, draft)
-    own, sums, count = recorded.steps[-1].settings, np.zeros(len(OverlapCurve.temperatures)), 0
+    own, sums, count = Sampling.of(recorded.steps[-1].settings), np.zeros(len(OverlapCurve.temperatures)), 0
     text = Text(*([token.id for token in tokens] for tokens in (recorded.header.prompt.tokens, recorded.tokens)))
     for rows in read(target, [draft], [text]):
         for start in range(0, len(rows.token), CHUNK):
             piece = slice(start, start + CHUNK)
             readable = rows.drafts[0].readable[piece]
-            p, logits = Sampling.of(own).probs(rows.target[piece])[readable], rows.drafts[0].logits[piece][readable]
+            p, logits = own.probs(rows.target[piece])[readable], rows.drafts[0].logits[piece][readable]
             laws = (Sampling(each).probs(logits) for each in OverlapCurve.temperatures)
             sums += [float(overlap_of(p, q).double().sum()) for q in laws]
             count += len(p)
     if not count:
         raise SpecvizError(f"{draft.name} cannot read this text")
     mean = tuple((sums / count).tolist())
-    return OverlapCurve(mean, mean, count, _of_draft(own)[0], is_exact=True)
-
-
-def _of_draft(settings: Settings) -> list[float]:
-    """The draft's temperature, top-k and top-p in force."""
-    own = (getattr(settings, name) for name in RunSettings.DRAFT_SAMPLING)
-    same = (getattr(settings, name) for name in RunSettings.SAMPLING)
-    return [here if value is None else value for value, here in zip(own, same, strict=True)]
+    return OverlapCurve(mean, mean, count, own.of_draft.temperature, is_exact=True)
 
 
 def _range(position: Position, temperatures: np.ndarray, size: int) -> np.ndarray:

@@ -4,11 +4,12 @@ from collections.abc import Generator
 from dataclasses import dataclass
 
 from specviz.analysis.rounds import FEWEST, WORDS, Timings, turns
-from specviz.bench.contenders import Job, Prompt, specviz_contender
+from specviz.bench.contenders import Contender, Job, Prompt, specviz_contender
 from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
 from specviz.models.memory import environment
 from specviz.request import Request
+from specviz.session.active_setup import ActiveSetup
 from specviz.session.record import activate
 from specviz.session.setup import gather
 from specviz.session.workbench import Workbench, baseline_key
@@ -34,6 +35,12 @@ class Speed:
     between: tuple[float, float] = (0.0, 0.0)
 
 
+def alone_and_asked(active: ActiveSetup) -> tuple[Contender, Contender]:
+    """At the places ALONE and ASKED: the target without a draft, and what the request asks for."""
+    k, alone = active.request.num_speculative_tokens, gather(METHODS["none"], {}, active.target, None)
+    return specviz_contender(alone, k), specviz_contender(active.setup, k, rule=active.plan.rule.name)
+
+
 def measure_in_rounds(request: Request, bench: Workbench) -> Generator[Speed, None, None]:
     """Runs the request's method and no draft in turn, one run per result, and remembers the baseline for later runs.
 
@@ -45,8 +52,7 @@ def measure_in_rounds(request: Request, bench: Workbench) -> Generator[Speed, No
     if num_tokens < 1:
         raise SpecvizError(f"the prompt has {len(tokens)} tokens, which leaves no room to measure; shorten it")
     job = Job(Prompt("", "", tuple(tokens)), active.plan.sampling, request.seed, num_tokens)
-    alone = specviz_contender(gather(METHODS["none"], {}, active.target, None), request.num_speculative_tokens)
-    contenders = alone, specviz_contender(active.setup, request.num_speculative_tokens, rule=active.plan.rule.name)
+    contenders = alone_and_asked(active)
     timings: Timings[int] = Timings()
     is_shared = False
     for turn in turns(len(contenders), ROUNDS):

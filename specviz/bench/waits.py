@@ -11,35 +11,32 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 
 import torch
 
-from specviz.analysis.rounds import FEWEST, Comparison, Timings, turns
-from specviz.bench.contenders import Job, Prompt, specviz_contender
+from specviz.analysis.rounds import FEWEST, Timings, turns
+from specviz.bench.contenders import Job, Prompt
 from specviz.bench.report import table
+from specviz.bench.speed import ALONE, ASKED, alone_and_asked
 from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import speculate
-from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
 from specviz.prompts import prompts_file
 from specviz.request import Request
 from specviz.session.active_setup import ActiveSetup
 from specviz.session.record import activate
-from specviz.session.setup import gather
 from specviz.session.workbench import Workbench, workbench
 
 PROMPTS, CONTEXTS = (16, 512), (100, 2048)  # tokens, as far as both models have room
 NUM_TOKENS = 32
-ALONE, DRAFTED = 0, 1
+Table = tuple[tuple[str, ...], list[list[str]]]
 _NO_HOLDERS = (type, ModuleType, FunctionType, BuiltinFunctionType, str, bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Medians in milliseconds, without and with the draft, and how many times as fast it is with the draft."""
+    """Milliseconds to the first token and to the whole answer, at the places ALONE and ASKED."""
 
     num_prompt: int
-    first_ms: tuple[float, float]
-    answer_ms: tuple[float, float]
-    first: Comparison
-    answer: Comparison
+    first: Timings[int]
+    answer: Timings[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,28 +57,37 @@ class Price:
     waits: tuple[Wait, ...] = ()
     held: tuple[Held, ...] = ()
 
+    def tables(self) -> tuple[Table, Table]:
+        """Of the waits and of the memory: heads and rows, for the page and for the command."""
+        heads = ("prompt, tokens", "first token, no draft", "with draft", "as fast")
+        waits = [[f"{wait.num_prompt}", *_cells(wait.first), *_cells(wait.answer)] for wait in self.waits]
+        sizes = ((each.context, each.target / 1e6, each.draft / 1e6, each.draft / each.target) for each in self.held)
+        held = [[f"{n}", f"{large:.1f} MB", f"{more:.1f} MB", f"{share:.0%}"] for n, large, more, share in sizes]
+        held_heads = ("context, tokens", "target holds", "draft holds more", "of the target's")
+        return ((*heads, "answer, no draft", *heads[2:]), waits), (held_heads, held)
+
+
+def _cells(timings: Timings[int]) -> list[str]:
+    medians = (f"{timings.median(each):.0f} ms" for each in (ALONE, ASKED))
+    return [*medians, str(timings.compare(ASKED, ALONE))]
+
 
 def measure_waits(request: Request, bench: Workbench) -> Generator[Price, None, None]:
     """One run per result; the caller holds the engine while it asks for the next. Raises SpecvizError."""
     active = activate(request.validate(), bench.library)
     _, tokens = active.prompt()
-    alone = gather(METHODS["none"], {}, active.target, None)
-    k, rule = request.num_speculative_tokens, active.plan.rule.name
-    contenders = specviz_contender(alone, k), specviz_contender(active.setup, k, rule=rule)
-    lengths, waits, done = _fitting(active, PROMPTS, NUM_TOKENS), [], 0
-    total = len(lengths) * len(contenders) * (1 + 2 * FEWEST)
-    for length in lengths:
+    contenders, lengths, waits = alone_and_asked(active), _fitting(active, PROMPTS, NUM_TOKENS), []
+    for place, length in enumerate(lengths):
         job = Job(_prompt(tokens, length), active.plan.sampling, request.seed, NUM_TOKENS)
-        first, answer = Timings(), Timings()
+        wait = Wait(length, Timings(), Timings())
         for turn in turns(len(contenders), FEWEST):
-            yield Price(done, total)
-            sample, done = contenders[turn.contender](job), done + 1
-            first.add(turn.contender, turn.round, 1e3 * sample.first_seconds)
-            answer.add(turn.contender, turn.round, 1e3 * sample.seconds)
-        medians = (tuple(each.median(who) for who in (ALONE, DRAFTED)) for each in (first, answer))
-        waits.append(Wait(length, *medians, *(each.compare(DRAFTED, ALONE) for each in (first, answer))))
-    held = [_held(active, tokens, each) for each in _fitting(active, CONTEXTS, k + 2)]
-    yield Price(total, total, tuple(waits), tuple(held))
+            yield Price(place * turn.total + turn.done, total := len(lengths) * turn.total)
+            sample = contenders[turn.contender](job)
+            wait.first.add(turn.contender, turn.round, 1e3 * sample.first_seconds)
+            wait.answer.add(turn.contender, turn.round, 1e3 * sample.seconds)
+        waits.append(wait)
+    contexts = _fitting(active, CONTEXTS, request.num_speculative_tokens + 2)
+    yield Price(total, total, tuple(waits), tuple(_held(active, tokens, each) for each in contexts))
 
 
 def _fitting(active: ActiveSetup, lengths: Sequence[int], room: int) -> list[int]:
@@ -121,29 +127,11 @@ def _storages(*roots: object) -> dict[int, int]:
     return found
 
 
-def wait_table(price: Price) -> tuple[tuple[str, ...], list[list[str]]]:
-    """Heads and rows, for the page and for the command."""
-    heads = ("prompt, tokens", "first token, no draft", "with draft", "as fast", "answer, no draft", "with draft")
-    rows = []
-    for wait in price.waits:
-        first, answer = ([f"{ms:.0f} ms" for ms in pair] for pair in (wait.first_ms, wait.answer_ms))
-        rows.append([f"{wait.num_prompt}", *first, str(wait.first), *answer, str(wait.answer)])
-    return (*heads, "as fast"), rows
-
-
-def held_table(price: Price) -> tuple[tuple[str, ...], list[list[str]]]:
-    """Heads and rows, for the page and for the command."""
-    heads = ("context, tokens", "target holds", "draft holds more", "of the target's")
-    cells = ((held.context, held.target / 1e6, held.draft / 1e6, held.draft / held.target) for held in price.held)
-    return heads, [[f"{n}", f"{large:.1f} MB", f"{more:.1f} MB", f"{share:.0%}"] for n, large, more, share in cells]
-
-
 def lines(*, target: str, draft: str, k: int) -> Iterator[str]:
     """What the command `bench --waits` prints: for the first bundled prompt, cut or repeated to each length."""
     prompt = prompts_file()["kinds"][0]["prompts"][0]["text"]
     request = Request(prompt=prompt, target=target, draft=draft, num_speculative_tokens=k, temperature=0.0)
     yield f"{target} + {draft}, K = {k}, T = 0, answers of {NUM_TOKENS} tokens, medians of {FEWEST} rounds\n"
     *_, price = measure_waits(request, workbench())
-    yield from table(*wait_table(price))
-    yield ""
-    yield from table(*held_table(price))
+    waits, held = price.tables()
+    yield from [*table(*waits), "", *table(*held)]

@@ -32,7 +32,7 @@ from specviz.models.hub import ignore_progress
 from specviz.models.library import Library, LoadedModel, check_pair
 from specviz.models.memory import environment
 from specviz.prompts import prompts_file
-from specviz.request import Request
+from specviz.request import Request, check_whole
 from specviz.rules import RULES
 from specviz.rules.broken import BROKEN
 from specviz.session.workbench import workbench
@@ -91,8 +91,7 @@ def prove(
     on_progress(message, fraction or None) is told what takes long. Raises SpecvizError.
     """
     watch = on_progress or ignore_progress
-    if type(tokens) is not int or not 1 <= tokens <= MOST_TOKENS:
-        raise SpecvizError(f"tokens must be a whole number from 1 to {MOST_TOKENS:,} (got {tokens!r})")
+    check_whole("tokens", tokens, 1, MOST_TOKENS)
     if made_in is not None and (samples is None or made_in not in FORMATS):
         raise SpecvizError(f"made_in must be one of {', '.join(FORMATS)}, and needs samples (got {made_in!r:.40})")
     find_method(method)

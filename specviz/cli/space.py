@@ -7,7 +7,6 @@ import argparse
 import json
 import re
 import shutil
-from collections.abc import Mapping
 from importlib.metadata import requires, version
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -67,17 +66,17 @@ def run(options: argparse.Namespace) -> int:
     """Writes the folder and pushes it; raises SpecvizError in words for the person."""
     if not NAME.fullmatch(options.name):
         raise SpecvizError(f"NAME must be owner/name (got {options.name!r:.200})")
-    if options.dry_run is not None:
-        if options.dry_run.exists():
-            raise SpecvizError(f"--dry-run must name a folder that is not there (got {str(options.dry_run)!r:.200})")
-        write(options.dry_run, options)
-        print(f"saved {escape(str(options.dry_run))}; nothing was pushed")
-        return 0
-    from huggingface_hub import HfApi
-
+    if options.dry_run is not None and options.dry_run.exists():
+        raise SpecvizError(f"--dry-run must name a folder that is not there (got {str(options.dry_run)!r:.200})")
     with TemporaryDirectory() as place:
-        write(Path(place, "space"), options)
-        print(f"pushed: {push(HfApi(), Path(place, 'space'), options.name)}")
+        folder = options.dry_run or Path(place, "space")
+        write(folder, options)
+        if options.dry_run is not None:
+            print(f"saved {escape(str(folder))}; nothing was pushed")
+        else:
+            from huggingface_hub import HfApi
+
+            print(f"pushed: {push(HfApi(), folder, options.name)}")
     return 0
 
 
@@ -126,7 +125,7 @@ def _front(options: argparse.Namespace) -> str:
     """The settings that the hub reads. A value is JSON, which YAML holds."""
     named = [without_format(name) for name in (options.target, options.draft) if name]
     on_hub = [name for name in named if "/" in name and name.count("/") == 1]
-    settings: Mapping[str, object] = {
+    settings = {
         "title": "specviz",
         "emoji": "🎯",
         "colorFrom": "blue",

@@ -17,7 +17,7 @@ from specviz.request import Request
 from specviz.session.controls import PACES, Block, Controls
 from specviz.session.run import Run, Status
 from specviz.session.setup import models_named
-from specviz.session.workbench import Workbench, baseline_key, workbench
+from specviz.session.workbench import Workbench, workbench
 from specviz.settings import settings
 from specviz.trace import file as trace
 
@@ -62,11 +62,15 @@ if settings().zero_gpu:
 class WorkerRun(Run):
     """A run whose events a worker makes. When no GPU is left to it, it is paused and can be resumed."""
 
-    def __init__(self, request: Request, bench: Workbench, controls: Controls, slot: int, *, may_cut: bool) -> None:
-        """slot: that of the controls' block; taken until nobody holds this run any more."""
-        super().__init__(request, bench, controls, may_cut=may_cut)
-        self._slot = slot
-        weakref.finalize(self, _free.append, slot)
+    def __init__(
+        self, request: Request, bench: Workbench, pace: str, may_cut: bool, names: tuple[Sequence[str], Sequence[str]]
+    ) -> None:
+        """names: the targets and drafts on offer. Raises SpecvizError if too many runs are still held."""
+        if not _free:
+            raise SpecvizError(f"at most {NUM_BLOCKS} runs can be open on this Space at once; try again in a minute")
+        self._slot = _free.popleft()
+        weakref.finalize(self, _free.append, self._slot)
+        super().__init__(request, bench, Controls(request.settings, *names, pace, _blocks[self._slot]), may_cut=may_cut)
 
     def _work(self, max_steps: int | None, resumed: float) -> Iterator[Status | trace.Event]:
         yield Status("queued", WAITING)
@@ -90,11 +94,7 @@ class WorkerRun(Run):
 
     def _take_over(self, event: trace.Event) -> trace.Event:
         if isinstance(event, trace.Footer):
-            self.state = "finished"
-            baseline = (
-                self.bench.baselines.get(baseline_key(self.trace.steps[-1].settings)) if self.trace.steps else None
-            )
-            event = replace(event, baseline=baseline)
+            self.state, event = "finished", replace(event, baseline=self._baseline())
         return self._add(event)
 
     def _without_gpu(self, reason: str) -> Status:
@@ -104,20 +104,3 @@ class WorkerRun(Run):
         self.state = "paused"
         self.controls.set("paused", True)
         return Status("paused", f"{words}. Nothing is lost: press Resume later. {WITHOUT}")
-
-
-def open_worker_run(
-    request: Request, bench: Workbench, pace: str, may_cut: bool, names: tuple[Sequence[str], Sequence[str]]
-) -> Run:
-    """A run that has not begun, as open_run makes it. names: the targets and drafts on offer.
-
-    Raises SpecvizError if too many are still held.
-    """
-    if not _free:
-        raise SpecvizError(f"at most {NUM_BLOCKS} runs can be open on this Space at once; try again in a minute")
-    slot = _free.popleft()
-    try:
-        return WorkerRun(request, bench, Controls(request.settings, *names, pace, _blocks[slot]), slot, may_cut=may_cut)
-    except Exception:
-        _free.append(slot)
-        raise

@@ -7,7 +7,7 @@ generator may be resumed on another thread.
 import threading
 import time
 import uuid
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -328,9 +328,12 @@ class Run:
         if self.trace.header is None or self.trace.footer is not None:
             return None
         extra = {"shared_engine": True} if self.shared_engine else {}
-        baseline = self.bench.baselines.get(baseline_key(self.trace.steps[-1].settings)) if self.trace.steps else None
         stop = stop_of(self.trace, self.request) if reason == "stop" else None
-        return self._add(trace.Footer(reason, message, baseline, stop, extra=extra))
+        return self._add(trace.Footer(reason, message, self._baseline(), stop, extra=extra))
+
+    def _baseline(self) -> Mapping[str, object] | None:
+        """The speed without a draft that was measured for the last step's settings."""
+        return self.bench.baselines.get(baseline_key(self.trace.steps[-1].settings)) if self.trace.steps else None
 
     def _add(self, event: trace.Event) -> trace.Event:
         self.trace.append(event)

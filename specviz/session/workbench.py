@@ -23,7 +23,7 @@ class Workbench:
     """What runs share: the loaded models, the engine, the places for runs, measured baselines."""
 
     def __init__(self, library: Library | None = None, open_in_worker: Callable[..., Any] | None = None) -> None:
-        """open_in_worker: gpu_worker.open_worker_run where this process has no GPU for models that need one."""
+        """open_in_worker: gpu_worker.WorkerRun where this process has no GPU for models that need one."""
         self.library = library or Library()
         self.engine = FairQueue(1)
         self.places = FairQueue(settings().max_runs)

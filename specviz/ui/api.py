@@ -5,12 +5,11 @@ descriptions of MCP tools. Errors are plain text. Anyone who reaches the server 
 is bounded.
 """
 
-import functools
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import Any
 
 import gradio as gr
 from gradio.context import LocalContext
@@ -24,11 +23,12 @@ from specviz.drafters import METHODS, find_method
 from specviz.errors import SpecvizError
 from specviz.models import catalog
 from specviz.models.hub import is_here
-from specviz.request import MAX_K, Request
+from specviz.request import Request, check_whole
 from specviz.session import run as session
 from specviz.session.workbench import Workbench
 from specviz.trace.metrics import METRICS, count, metrics
 from specviz.ui.choices import Offer
+from specviz.ui.events import callback
 from specviz.ui.registry import Registry
 from specviz.ui.visitors import await_listener
 from specviz.views.explore import library
@@ -61,7 +61,6 @@ PARAMETERS = {
     "tokens": "how many tokens are written and judged, 1 to 500; few cannot tell much",
     "run": "what `run` gave back as its run, or the name of a recorded run such as first-visit",
 }
-Answer = TypeVar("Answer")
 
 
 def add_endpoints(registry: Registry, bench: Workbench, offer: Offer) -> None:
@@ -73,25 +72,11 @@ def add_endpoints(registry: Registry, bench: Workbench, offer: Offer) -> None:
 
 def _for_callers(endpoint: Callable[..., Any]) -> Callable[..., Any]:
     """The endpoint with its parameters described and its SpecvizErrors as plain text."""
-
-    @functools.wraps(endpoint)
-    def steps(*args: Any, **named: Any) -> Iterator[Any]:
-        with _plain_errors():
-            yield from endpoint(*args, **named)
-
-    made = steps if inspect.isgeneratorfunction(endpoint) else _plain_errors()(endpoint)
+    made = callback(endpoint, as_html=False)
     named = [name for name in inspect.signature(endpoint).parameters if name in PARAMETERS]
     words = "".join(f"\n    {name}: {PARAMETERS[name]}" for name in named)
     made.__doc__ = inspect.getdoc(endpoint).replace("\n\nReturns:", f"\n\nArgs:{words}\n\nReturns:")
     return made
-
-
-@contextmanager
-def _plain_errors() -> Iterator[None]:
-    try:
-        yield
-    except SpecvizError as error:
-        raise gr.Error(str(error), print_exception=False) from error
 
 
 class _Endpoints:
@@ -157,8 +142,7 @@ class _Endpoints:
             num_tokens of the text; exact: whether the answer is exact, else note says why; rows: per K the expected
             target calls with their 5 % and 95 % bounds, and tokens per call
         """
-        if type(max_k) is not int or not 1 <= max_k <= max(KS):
-            raise SpecvizError(f"max_k must be a whole number from 1 to {max(KS)} (got {max_k!r:.40})")
+        check_whole("max_k", max_k, 1, max(KS))
         view = self._registry.get(run) or self._registry.find_recorded(run)
         answer = judge_run(view.trace).every_k(range(1, max_k + 1))
         rows = [{name: value for name, value in asdict(row).items() if name != "speedup"} for row in answer.outcomes]
@@ -182,13 +166,12 @@ class _Endpoints:
         Returns:
             verdict: exact, consistent, suspicious, differs or unsure; checks: each with its verdict and words
         """
-        if type(tokens) is not int or not 1 <= tokens <= MOST_PROVED:
-            raise SpecvizError(f"tokens must be a whole number from 1 to {MOST_PROVED} (got {tokens!r:.40})")
-        pair = dict(zip(("target", "draft"), self._pair(target, draft), strict=True))
+        check_whole("tokens", tokens, 1, MOST_PROVED)
+        target, draft = self._pair(target, draft)
         given = {"method": method, "rule": rule, "k": k, "temperature": temperature, "tokens": tokens, "seed": seed}
-        report = self._alone(lambda: prove(**pair, **given)).to_dict()
-        checks = [{name: check[name] for name in ("name", "verdict", "words")} for check in report["checks"]]
-        return {"verdict": report["verdict"], "checks": checks}
+        (report,) = self._bench.in_turns(prove(target=target, draft=draft, **given) for _ in range(1))
+        checks = [{"name": each.name, "verdict": each.verdict, "words": each.words} for each in report.checks]
+        return {"verdict": report.verdict, "checks": checks}
 
     def align(
         self,
@@ -210,8 +193,7 @@ class _Endpoints:
         """
         if not isinstance(prompts, list) or not 1 <= len(prompts) <= MOST_PROMPTS:
             raise SpecvizError(f"prompts must be a list of 1 to {MOST_PROMPTS} texts")
-        if type(max_new_tokens) is not int or not 1 <= max_new_tokens <= MOST_ALIGNED:
-            raise SpecvizError(f"max_new_tokens must be from 1 to {MOST_ALIGNED} (got {max_new_tokens!r:.40})")
+        check_whole("max_new_tokens", max_new_tokens, 1, MOST_ALIGNED)
         target, draft = self._pair(target, draft)
         given = {"k": k, "temperature": temperature, "max_new_tokens": max_new_tokens}
         work = align_steps(prompts, target=target, draft=draft, costs={}, shard_size=SHARD, **given)
@@ -252,7 +234,7 @@ class _Endpoints:
                 "title": catalog.MODELS[name].title,
                 "drafts": list(catalog.drafts_for(name)),
                 "heads": [heads.name for heads in catalog.HEADS.values() if heads.target == name],
-                "here": catalog.MODELS[name].is_bundled or name in self._bench.library.loaded_names() or is_here(name),
+                "here": name in self._bench.library.loaded_names() or is_here(name),
             }
             for name in catalog.targets()
         ]
@@ -268,17 +250,10 @@ class _Endpoints:
                 raise SpecvizError(f"this server offers only the models that `models` lists (got {name!r:.80})")
         return pair
 
-    def _alone(self, work: Callable[[], Answer]) -> Answer:
-        """The work's answer, made with the engine to itself."""
-        return next(self._bench.in_turns(work() for _ in range(1)))
-
 
 def _drafts_answer(draft: DraftSummary) -> dict[str, Any]:
-    return {
-        "alpha": draft.alpha,
-        "alpha_interval": draft.alpha_interval and list(draft.alpha_interval),
-        "greedy_agreement": draft.greedy_agreement,
-        "tokens_per_call": list(draft.tokens_per_call[:MAX_K]),
+    numbers = ("alpha", "alpha_interval", "greedy_agreement", "tokens_per_call")
+    return {name: getattr(draft, name) for name in numbers} | {
         "findings": [each.words for each in draft.findings],
         "reasons": [{"name": each.name, "share": each.share, "words": each.words} for each in draft.reasons],
     }

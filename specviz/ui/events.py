@@ -17,27 +17,30 @@ NOW = {"queue": False, **QUIET}
 
 
 @contextmanager
-def errors_on_page(*, mildly: bool = False) -> Iterator[None]:
-    """The ONE place where a SpecvizError becomes a message on the page: an error, or mildly a warning."""
+def errors_on_page(*, mildly: bool = False, as_html: bool = True) -> Iterator[None]:
+    """The ONE place where a SpecvizError becomes a message to the person: an error, or mildly a warning."""
     try:
         yield
     except SpecvizError as error:
         if not mildly:
-            raise gr.Error(html.escape(str(error)), print_exception=False) from error
+            raise gr.Error(html.escape(str(error)) if as_html else str(error), print_exception=False) from error
         warn(str(error))
 
 
-def callback(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A callback, plain or streaming, whose SpecvizErrors are shown to the person. A stream needs a listener."""
+def callback(function: Callable[..., Any], *, as_html: bool = True) -> Callable[..., Any]:
+    """A callback, plain or streaming, whose SpecvizErrors are shown to the person. A stream needs a listener.
+
+    as_html: whether a page shows them, and not a program.
+    """
 
     @functools.wraps(function)
     def stream(*args: Any, **named: Any) -> Iterator[Any]:
-        with errors_on_page():
+        with errors_on_page(as_html=as_html):
             for request in (each for each in args if isinstance(each, gr.Request)):
                 await_listener(request)
             yield from function(*args, **named)
 
-    return stream if inspect.isgeneratorfunction(function) else errors_on_page()(function)
+    return stream if inspect.isgeneratorfunction(function) else errors_on_page(as_html=as_html)(function)
 
 
 def warn(words: str) -> None:

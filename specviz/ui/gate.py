@@ -40,7 +40,9 @@ _ROUTES = {
 }
 _HEARTBEAT = re.compile(rf"({_API}heartbeat/)([\w-]+)")
 _LISTENING = re.compile(rf"{_API}(?:queue/data|call/(?:v2/)?\w+/(\w+))")
-_EVENT = re.compile(rf"{_API}(queue/join|call/)")
+_EVENT = re.compile(rf"{_API}(queue/join|call/|mcp)")
+_TOOLS = re.compile(rf"(GET|POST|DELETE) {_API}mcp/?")
+"""Where Gradio serves MCP, on servers that do."""
 _PLAIN_HOST = re.compile(r"(localhost|[\d.]+|\[[\da-f:.]+])\.?(:\d*)?", re.IGNORECASE)
 _PORT = re.compile(r"\.?(:\d*)?$")
 _SESSION = re.compile(r"[\w-]{1,64}", re.ASCII)
@@ -48,10 +50,13 @@ _FETCHED = re.compile(rb'"path":"[^"]{0,9}//')  # Gradio takes it for a file; a 
 
 
 class Gate:
-    """Pure ASGI middleware. hosts: the names of this server besides the loopback's and plain addresses."""
+    """Pure ASGI middleware. hosts: the names of this server besides the loopback's and plain addresses. has_tools:
+    whether it serves MCP."""
 
-    def __init__(self, app: ASGIApp, visitors: Visitors, hosts: frozenset[str] = frozenset()) -> None:
-        self.app, self._visitors, self._hosts = app, visitors, hosts
+    def __init__(
+        self, app: ASGIApp, visitors: Visitors, hosts: frozenset[str] = frozenset(), has_tools: bool = False
+    ) -> None:
+        self.app, self._visitors, self._hosts, self._has_tools = app, visitors, hosts, has_tools
         self._num_held = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -75,11 +80,12 @@ class Gate:
             told = f"start specviz with --allow-host {_PORT.sub('', host):.80}, if that is its name"
             raise HTTPException(HTTPStatus.MISDIRECTED_REQUEST, f"this server is not called {host!r:.100}: {told}")
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
-        if method not in _ROUTES or not _ROUTES[method].fullmatch(path):
+        is_tool = self._has_tools and _TOOLS.fullmatch(f"{method} {path}")
+        if not is_tool and (method not in _ROUTES or not _ROUTES[method].fullmatch(path)):
             raise HTTPException(HTTPStatus.NOT_FOUND, "there is nothing at this address")
         origin = headers.get("origin")
         page = host if origin is None else origin.partition("//")[2]
-        if method == "POST" and page.lower() != host.lower() and not self._is_named(page):
+        if method != "GET" and page.lower() != host.lower() and not self._is_named(page):
             raise HTTPException(HTTPStatus.FORBIDDEN, f"pages of {origin!r:.100} may not act here")
         visitor = self._visitors.of(scope, headers)
         if method == "POST" and _EVENT.match(path) and not self._visitors.admit(visitor):

@@ -36,7 +36,7 @@ from specviz.ui.uploads import upload
 from specviz.ui.view import View
 from specviz.ui.visitors import Visitors
 from specviz.views.bundle import Bundle, bundle, web_file
-from specviz.views.document import palette_head
+from specviz.views.document import palette_head, plotly_js
 from specviz.views.documentation import document_page
 from specviz.views.explore.run_file import stage_page
 from specviz.views.learn.lesson_file import lesson_page
@@ -146,7 +146,7 @@ def launch_options(registry: Registry, *, ready: Callable[[], bool], hosts: Iter
             "middleware": [
                 Middleware(PackedPage),
                 Middleware(SecurityHeaders, head=head),
-                Middleware(Gate, visitors=Visitors(is_proxied=own.space is not None), hosts=names),
+                Middleware(Gate, visitors=Visitors(is_proxied=own.space is not None), hosts=names, has_tools=own.mcp),
             ],
             "exception_handlers": {Exception: _tell_failure},
             "docs_url": None,
@@ -164,7 +164,7 @@ def launch_options(registry: Registry, *, ready: Callable[[], bool], hosts: Iter
         "show_error": False,
         "enable_monitoring": False,
         "share": False,
-        "mcp_server": settings().mcp,
+        "mcp_server": own.mcp,
         "quiet": True,
         "_frontend": False,  # it asks for the page once more, and gives up where that takes 3 s
     }
@@ -203,9 +203,8 @@ def _answer(request: Request, content: bytes, media_type: str, cache_control: st
 
 @cache
 def _plotly_bytes(compressed: bool) -> bytes:
-    """plotly.js as it lies in the plotly package; compressed once for all visitors."""
-    location = find_spec("plotly").submodule_search_locations[0]
-    content = (Path(location) / "package_data" / "plotly.min.js").read_bytes()
+    """plotly.js; compressed once for all visitors."""
+    content = plotly_js().encode()
     return gzip.compress(content, 6, mtime=0) if compressed else content
 
 

@@ -44,9 +44,11 @@ def press_all(
         "compare": [RaceSection(bench, offer, registry).section(), *CompareSections(bench, offer).sections()],
         "check": CheckSections(bench, offer).sections(),
     }
+    machine = environment(torch.device(bench.library.load(offer.first.target).info.device))
+    when = WHEN.format(version=__version__, date=f"{datetime.now(timezone.utc):%Y-%m-%d}", **machine)
     found: dict[str, list[Props]] = {}
     for name, sections in pages.items():
-        found[name] = [blocks.section("found", "How this was found", _when(bench, offer.first.target))]
+        found[name] = [blocks.section("found", "How this was found", when)]
         for section in sections:
             if section.name not in OF_A_RUN:  # the site has those for every run
                 say(re.sub("[-_]", " ", section.name))
@@ -78,8 +80,3 @@ def _without_server(part: Props) -> Props:
 
 def _words(cell: blocks.Cell) -> blocks.Cell:
     return {name: value for name, value in cell.items() if name != "does"} if isinstance(cell, Mapping) else cell
-
-
-def _when(bench: Workbench, target: str) -> str:
-    machine = environment(torch.device(bench.library.load(target).info.device))
-    return WHEN.format(version=__version__, date=f"{datetime.now(timezone.utc):%Y-%m-%d}", **machine)

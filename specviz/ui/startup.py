@@ -90,9 +90,9 @@ def make_page(offer: Offer, library: Library, opened: Path | None = None, welcom
 def _open_in_worker() -> Callable[..., session.Run] | None:
     if not settings().zero_gpu:
         return None
-    from specviz.session.gpu_worker import open_worker_run  # it needs the package of such a Space
+    from specviz.session.gpu_worker import WorkerRun  # it needs the package of such a Space
 
-    return open_worker_run
+    return WorkerRun
 
 
 def first_visit() -> Trace | None:

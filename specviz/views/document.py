@@ -12,6 +12,8 @@ import html
 import json
 from collections.abc import Mapping, Sequence
 from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from specviz.views.blocks import Props, pack, whole_page
@@ -77,7 +79,7 @@ def folder(title: str, body: str, *, entry: str, data: Mapping[str, str]) -> dic
     links = '<link rel="stylesheet" href="site.css">', '<script src="site.js"></script>'
     texts = {f"data/{name}.js": f"document.currentScript.packed = {quiet_json(text)};\n" for name, text in data.items()}
     page = _html(title, body, policy, {}, *links)
-    return {"index.html": page, "site.css": made.sheet, "site.js": made.script, "plotly.min.js": _plotly_js(), **texts}
+    return {"index.html": page, "site.css": made.sheet, "site.js": made.script, "plotly.min.js": plotly_js(), **texts}
 
 
 def _html(title: str, body: str, policy: str, texts: Mapping[str, str], sheet: str, script: str) -> str:
@@ -104,14 +106,14 @@ def script_hash(script: str) -> str:
 @cache
 def _plotly() -> tuple[str, str]:
     """plotly.js, compressed, and its source of the policy."""
-    source = _plotly_js()
+    source = plotly_js()
     return base64.b64encode(gzip.compress(source.encode(), 9, mtime=0)).decode("ascii"), script_hash(source)
 
 
-def _plotly_js() -> str:
-    from plotly.offline import get_plotlyjs
-
-    return get_plotlyjs()
+def plotly_js() -> str:
+    """plotly.js as it lies in the plotly package, which is not imported for it."""
+    location = find_spec("plotly").submodule_search_locations[0]
+    return Path(location, "package_data", "plotly.min.js").read_text("utf-8")
 
 
 def _has_chart(shown: Sequence[Props]) -> bool:

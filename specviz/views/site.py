@@ -39,22 +39,19 @@ def site_files(recorded: Mapping[str, Sequence[Props]], report: str | None = Non
     report: the HTML page of an alignment job. Raises SpecvizError where a lesson or a run cannot be read."""
     runs = [WELCOME, *(name for name in recorded_runs() if name != WELCOME)]
     pairs = list(dict.fromkeys([*RACES, *lesson_pairs()]))
-    pages = {
-        "runs": blocks.whole_page([_runs_section(runs)]),
-        "compare": _compare_page(recorded.get("compare", ()), pairs),
-        "check": blocks.whole_page(recorded.get("check") or [blocks.section("none", "Check", NOT_RECORDED)]),
-        "learn": learn_page(),
-    }
     duels = {"-".join(pair): pack(duel(pair)) for pair in pairs}
     data = {
-        "sv-data": pack({"lessons": lesson_panels(), "pages": pages, "runs": runs, "duels": list(duels)}),
+        "sv-data": pack(
+            {"lessons": lesson_panels(), "pages": _pages(recorded, runs, pairs), "runs": runs, "duels": list(duels)}
+        ),
         **{f"sv-duel-{name}": text for name, text in duels.items()},
     }
     for name in runs:
         trace = recorded_trace(name)
+        openings = (opening(trace, index) for index in range(len(trace.steps)))
         data |= {
             f"sv-run-{name}": run_text(name, charts=True),
-            f"sv-opening-{name}": pack(_openings(trace)),
+            f"sv-opening-{name}": pack({"telling": telling_step(trace), "steps": [*openings]}),
             f"sv-of-{name}": pack(_of_run(trace)),
             f"sv-every-k-{name}": pack(every_k(trace)),
         }
@@ -72,33 +69,29 @@ def _links(has_report: bool) -> str:
     return f'<nav class="sv-pages" aria-label="Pages">{links}</nav>'
 
 
-def _runs_section(names: Sequence[str]) -> Props:
-    entries = [{**shipped_entry(recorded_runs()[name]), "href": f"#run={name}"} for name in names]
-    return blocks.section("runs", "Recorded runs", RUNS_LEAD, (), [blocks.places(entries)])
-
-
-def _compare_page(recorded: Sequence[Props], pairs: Sequence[tuple[str, str]]) -> Props:
-    """Races of recorded runs, what was recorded, and room for what speaks of the run on the stage."""
-    page = blocks.whole_page([_races_section(pairs), *recorded])
-    return {**page, "order": [*page["order"], *OF_A_RUN]}
-
-
-def _races_section(pairs: Sequence[tuple[str, str]]) -> Props:
-    entries = [
+def _pages(
+    recorded: Mapping[str, Sequence[Props]], runs: Sequence[str], pairs: Sequence[tuple[str, str]]
+) -> dict[str, Props]:
+    """The pages of sections; Compare has room for what speaks of the run on the stage."""
+    known = recorded_runs()
+    opened = [{**shipped_entry(known[name]), "href": f"#run={name}"} for name in runs]
+    raced = [
         {
             "href": f"#duel={'-'.join(pair)}",
-            "title": " and ".join(reveal(recorded_runs()[name].title) for name in pair),
-            "words": reveal(recorded_runs()[pair[1]].about),
+            "title": " and ".join(reveal(known[name].title) for name in pair),
+            "words": reveal(known[pair[1]].about),
             "facts": "",
         }
         for pair in pairs
     ]
-    return blocks.section("races", "Recorded races", RACES_LEAD, (), [blocks.places(entries)])
-
-
-def _openings(trace: Trace) -> Props:
-    """The opening of every step, and the step that shows most."""
-    return {"telling": telling_step(trace), "steps": [opening(trace, index) for index in range(len(trace.steps))]}
+    races = blocks.section("races", "Recorded races", RACES_LEAD, blocks=[blocks.places(raced)])
+    compare = blocks.whole_page([races, *recorded.get("compare", ())])
+    return {
+        "runs": blocks.whole_page([blocks.section("runs", "Recorded runs", RUNS_LEAD, blocks=[blocks.places(opened)])]),
+        "compare": {**compare, "order": [*compare["order"], *OF_A_RUN]},
+        "check": blocks.whole_page(recorded.get("check") or [blocks.section("none", "Check", NOT_RECORDED)]),
+        "learn": learn_page(),
+    }
 
 
 def _of_run(trace: Trace) -> list[Props]:

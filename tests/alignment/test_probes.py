@@ -7,6 +7,7 @@ import torch
 from planted import PLANTED
 
 from specviz.alignment.causes import probes as faults
+from specviz.alignment.causes.weights import GROUP, coarse_words
 from specviz.alignment.job import align
 from specviz.alignment.types import Message, PromptRow, Shard
 from specviz.drafters.heads import load_heads
@@ -205,3 +206,13 @@ def test_blindness_beyond_128_tokens_is_named_where_it_begins(library, prompts):
     cliffs = {(each.kind, each.value) for each in made.summary.slices if each.cliff}
     assert ("context", "128-191") in cliffs
     assert findings(long, "fable-draft", max_new_tokens=64)[0] == {}
+
+
+@pytest.mark.parametrize("width", [16, 63, 64, 100])
+def test_only_rows_that_hold_a_group_tell_how_weights_were_rounded(width):
+    """Fewer numbers side by side have few values, however exact each is."""
+    exact = torch.nn.Linear(width, 512)
+    assert coarse_words(exact) == ("", 0)
+    rounded = torch.nn.Linear(width, 512)
+    rounded.weight.data = torch.arange(512.0 * width).reshape(512, width) % 20
+    assert coarse_words(rounded)[1] == (0 if width < GROUP else 5)

@@ -5,6 +5,7 @@ import torch
 from runs import REQUEST
 
 from specviz.bench import waits
+from specviz.bench.speed import ALONE, ASKED
 from specviz.decoding.cached_lm import CachedLM
 from specviz.models.quantisation import bytes_by_device
 from specviz.request import Request
@@ -23,11 +24,10 @@ def test_each_prompt_is_measured_with_and_without_the_draft(quick, bench):
     assert [(price.done, price.total) for price in [*progress, last]] == [(n, 12) for n in range(13)]
     assert [wait.num_prompt for wait in last.waits] == [4, 24]
     for wait in last.waits:
-        for first, answer in zip(wait.first_ms, wait.answer_ms, strict=True):
-            assert 0 < first < answer
+        assert all(0 < wait.first.median(who) < wait.answer.median(who) for who in (ALONE, ASKED))
     assert [held.context for held in last.held] == [10, 30]
-    heads, rows = waits.wait_table(last)
-    assert [len(row) for row in rows] == [len(heads)] * 2
+    for heads, rows in last.tables():
+        assert [len(row) for row in rows] == [len(heads)] * 2
 
 
 def test_the_drafts_reading_of_the_prompt_is_on_the_clock_of_the_first_token(quick, bench, monkeypatch):
@@ -45,8 +45,8 @@ def test_the_drafts_reading_of_the_prompt_is_on_the_clock_of_the_first_token(qui
     *_, last = waits.measure_waits(REQUEST, bench)
     assert set(slow) >= {4, 24}
     for wait in last.waits:
-        assert wait.first_ms[waits.DRAFTED] > 2 * wait.first_ms[waits.ALONE]
-        assert wait.first.ratio < 0.5
+        assert wait.first.median(ASKED) > 2 * wait.first.median(ALONE)
+        assert wait.first.compare(ASKED, ALONE).ratio < 0.5
 
 
 def test_what_is_held_is_the_weights_and_a_cache_that_grows(quick, bench):

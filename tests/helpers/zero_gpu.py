@@ -85,12 +85,12 @@ def story(target: str, draft: str) -> dict[str, object]:
     emulate(scheduler.address)
     from specviz.errors import SpecvizError
     from specviz.request import Request
-    from specviz.session.gpu_worker import open_worker_run
+    from specviz.session.gpu_worker import WorkerRun
     from specviz.session.run import Status, open_run
     from specviz.session.workbench import Workbench, workbench
     from specviz.trace.file import Step
 
-    bench, told = Workbench(workbench().library, open_worker_run), {}
+    bench, told = Workbench(workbench().library, WorkerRun), {}
     request = Request(
         prompt="The fox", target=target, draft=draft, num_speculative_tokens=2, max_new_tokens=NUM_TOKENS, seed=3
     )

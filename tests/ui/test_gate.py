@@ -79,6 +79,7 @@ def test_a_text_that_speaks_of_files_passes():
         "/gradio_api/vibe-code",
         "/gradio_api/token",
         "/gradio_api/runs",
+        "/gradio_api/mcp/",
         "/monitoring",
         "/login",
     ],
@@ -212,6 +213,21 @@ def test_a_space_is_served_by_its_name_and_to_its_own_origin():
     assert passes(scope)["specviz_visitor"]
 
 
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+def test_tools_are_reached_where_they_are_served_and_by_no_foreign_page(method):
+    scope = {"type": "http", "method": method, "path": "/gradio_api/mcp/", "client": ("1.1.1.1", 1)}
+    own, foreign = ([(b"host", b"localhost"), (b"origin", page)] for page in (b"http://localhost", b"http://x.invalid"))
+    with_tools = gate.Gate(None, Visitors(), has_tools=True)._check
+    assert with_tools({**scope, "headers": own})["specviz_visitor"]
+    with pytest.raises(HTTPException, match="nothing at this address"):
+        gate.Gate(None, Visitors())._check({**scope, "headers": own})
+    with pytest.raises(HTTPException, match="nothing at this address"):
+        with_tools({**scope, "headers": own, "path": "/gradio_api/mcp/messages/"})
+    if method != "GET":
+        with pytest.raises(HTTPException, match="may not act here"):
+            with_tools({**scope, "headers": foreign})
+
+
 # ---- visitors -------------------------------------------------------------------------------------------------------
 
 
@@ -292,7 +308,8 @@ def test_neither_a_browser_nor_a_network_fills_the_queue():
 
 def test_the_python_client_goes_on_working(served):
     client = Client(served.address, verbose=False)
-    assert client.predict("The fox said", max_new_tokens=4, api_name="/run")["events"]
+    answer = client.predict("The fox said", max_new_tokens=4, api_name="/run")
+    assert answer["numbers"]["emitted"] == 4
 
 
 def test_a_log_holds_so_much_in_a_while(monkeypatch):

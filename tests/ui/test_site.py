@@ -8,8 +8,10 @@ from specviz.ui.reports.section import Look, Place
 from specviz.ui.site import press_all
 from specviz.views.site import site_files
 
-KINDS = {"compare": ["found", "race", "costs", "other-drafts", "many-prompts", "why-slow"]}
-KINDS["check"] = ["found", "identity", "one_step", "end_to_end", "side_by_side", "self_checks", "someone_else"]
+KINDS = {
+    "compare": ["found", "race", "costs", "other-drafts", "draft-temperature", "many-prompts", "why-slow", "waits"],
+    "check": ["found", "identity", "one_step", "end_to_end", "side_by_side", "self_checks", "someone_else"],
+}
 
 
 def blocks_of(part):

@@ -12,7 +12,8 @@ ROWS = 64  # that are looked at
 
 def coarse_words(model: nn.Module) -> tuple[str, int]:
     """What is wrong, and the bits; an empty text for weights of full precision."""
-    found = [_bits(table) for _, table in model.named_parameters() if table.ndim == 2 and table.numel() >= FEWEST]
+    matrices = (table for table in model.parameters() if table.ndim == 2 and table.numel() >= FEWEST)
+    found = [_bits(table) for table in matrices if table.shape[1] >= GROUP]
     coarse = [bits for bits in found if bits <= MOST_BITS]
     if not coarse or len(coarse) < SHARE * len(found):
         return "", 0
@@ -28,7 +29,7 @@ def coarse_words(model: nn.Module) -> tuple[str, int]:
 def _bits(table: Tensor) -> int:
     """The bits that hold the different values of every group."""
     rows = table.detach()[:: max(1, len(table) // ROWS)][:ROWS].float()
-    groups = rows[:, : rows.shape[1] // GROUP * GROUP].reshape(-1, min(GROUP, rows.shape[1]))
+    groups = rows[:, : rows.shape[1] // GROUP * GROUP].reshape(-1, GROUP)
     ordered = groups.sort(-1).values
     values = 1 + (ordered.diff(dim=-1) > 1e-6 * ordered.abs().amax(-1, keepdim=True)).sum(-1)
     return int(torch.ceil(torch.log2(values.max().float().clamp_min(2))))

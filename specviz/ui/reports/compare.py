@@ -18,7 +18,7 @@ from specviz.analysis.every_k import DraftOnText, OtherDrafts, other_drafts
 from specviz.analysis.given_text import KS, GivenText, judge_run
 from specviz.analysis.whatif import WhatIf
 from specviz.bench.speed import NUM_TOKENS, Speed, measure_in_rounds
-from specviz.bench.waits import Price, held_table, measure_waits, wait_table
+from specviz.bench.waits import measure_waits
 from specviz.drafters import facts_of
 from specviz.errors import SpecvizError
 from specviz.prompts import prompts_file
@@ -66,7 +66,7 @@ class CompareSections:
             AlignmentSection(self._models, self._costs).section(),
             Section("theory", self._speed_key, self._theory),
             Section("why-slow", self._speed_key, self._why_slow, {"speed": self._measure_speed}, needs=needs),
-            Section("waits", attrgetter("text"), _waits, {"measure": self._measure_waits}, needs=needs),
+            Section("waits", attrgetter("text"), _no_waits, {"measure": self._measure_waits}, needs=needs),
             Section("tool-names", attrgetter("text"), lambda look: plan.tool_names(look.run)),
         ]
 
@@ -191,15 +191,11 @@ class CompareSections:
     def _measure_waits(self, look: Look, values: Mapping[str, str]) -> Work:
         self._models.load(look.trace)
         for price in measure_waits(request_of(look.trace), self._models.bench):
-            yield _waits(look, price)
+            yield wait_view.waits(price)
 
 
-def _waits(look: Look, price: Price | None = None) -> Props:
-    if price is None:
-        return wait_view.waits(None, has_run=look.run is not None)
-    if price.done < price.total:
-        return wait_view.waits(None, has_run=True, running=(price.done, price.total))
-    return wait_view.waits((wait_table(price), held_table(price)), has_run=True)
+def _no_waits(look: Look) -> Props:
+    return wait_view.waits(None, has_run=look.run is not None)
 
 
 def _has_draft(look: Look) -> bool:
