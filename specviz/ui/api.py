@@ -115,7 +115,7 @@ class _Endpoints:
         given = {name: value for name, value in locals().items() if name not in ("self", "params", "caller")}
         await_listener(caller, LocalContext.event_id.get(None))
         find_method(method)
-        own = {"target": target or self._offer.first.target, "draft": draft or self._offer.first.draft}
+        own = dict(zip(("target", "draft"), self._pair(target, draft), strict=True))
         request = Request.from_dict(
             {**given, **own, "params": params or {}, "stop": stop or [], "time_limit_s": API_LIMIT_S}
         )
