@@ -78,7 +78,7 @@ def _write_site(options: argparse.Namespace) -> None:
         raise SpecvizError(f"--report must be the report.html of an alignment job ({error})") from None
     recorded = {}
     if not options.no_checks:
-        from specviz.ui.site import recorded_sections  # it loads gradio and the bundled models
+        from specviz.ui.reports.site import recorded_sections  # it loads gradio and the bundled models
 
         recorded = recorded_sections(lambda words: print(f"specviz: {words}", file=sys.stderr, flush=True))
     files = site_files(recorded, report)

@@ -14,11 +14,6 @@ def hotter(model, generator):
     model.lm_head.register_forward_hook(lambda _, __, logits: 1.7 * logits)
 
 
-def turned(model, generator):
-    rotary = model.model.rotary_emb
-    rotary.inv_freq = 500_000.0 ** -(torch.arange(len(rotary.inv_freq)) / len(rotary.inv_freq))
-
-
 def rounded(model, generator):
     for weight in (each for each in model.model.layers.parameters() if each.ndim == 2):
         step = weight.data.abs().amax(1, keepdim=True) / 3
@@ -42,7 +37,7 @@ def swapped(model, generator):
 
 
 PLANTED = {
-    hotter: "temperature", turned: "rope", rounded: "bits", permuted: "token ids", noised: "layer", swapped: "order",
+    hotter: "temperature", rounded: "bits", permuted: "token ids", noised: "layer", swapped: "order",
 }  # fmt: skip
 
 

@@ -5,7 +5,7 @@ import served as pages
 from specviz.session import workbench
 from specviz.ui.registry import Registry
 from specviz.ui.reports.section import Look, Place
-from specviz.ui.site import press_all
+from specviz.ui.reports.site import press_all
 from specviz.views.site import site_files
 
 KINDS = {

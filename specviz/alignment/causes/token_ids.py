@@ -21,7 +21,7 @@ from specviz.views.explore.sentences import label, percent
 FEWEST_WANTED = 0.5  # tokens' worth of the target's probability, to speak of an id at all
 DEAF = 0.05  # of what the draft gives to other wanted ids, at most
 CLEAR = 0.1  # mean q of the other id where this one is wanted, at least
-LEAST_SHARE, FEWEST_IDS, SHOWN = 0.05, 5, 6  # below these, nothing is said of them
+LEAST_SHARE, FEWEST_IDS, SHOWN = 0.03, 5, 6  # below these, nothing is said of them
 
 
 @dataclass(frozen=True, slots=True, eq=False)
