@@ -61,7 +61,7 @@ def test_of_a_draft_that_was_trained_on_code_alone_the_words_are_named_that_it_n
 # ---- planted faults: each in a copy of a sound draft ----------------------------------------------------------------
 
 
-CURES = {"temperature": "logits divided by 1.7", "rope": "the target's own rope parameters", "layer": "layer 2 of 2"}
+CURES = {"temperature": "logits divided by 1.7", "layer": "layer 2 of 2"}
 
 
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
