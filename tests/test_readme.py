@@ -103,7 +103,8 @@ def headings(path):
 def test_every_relative_link_leads_to_a_file_and_a_heading_of_it(path):
     links = LINK.findall(path.read_text("utf-8"))
     assert [place for place, _ in links if place and not (path.parent / place).is_file()] == []
-    lost = [(place, anchor) for place, anchor in links if anchor and anchor not in headings(path.parent / place)]
+    pointed = [(path.parent / place if place else path, anchor) for place, anchor in links if anchor]
+    lost = [(place, anchor) for place, anchor in pointed if anchor not in headings(place)]
     assert lost == []
 
 

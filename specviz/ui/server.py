@@ -73,8 +73,9 @@ Make = Callable[[Trace, View, Request], bytes | str]
 
 
 class SecurityHeaders:
-    """Pure ASGI middleware (a buffering one would hold the stream back): the same headers on every answer. The page's
-    own inline scripts are named by their hashes, no other runs. head: what the page puts into its head later."""
+    """Pure ASGI middleware (a buffering one would hold the stream back): the same headers on every answer. The inline
+    scripts of the page and of documents are named by their hashes, no other runs. head: what the page puts into its
+    head later."""
 
     def __init__(self, app: ASGIApp, head: str) -> None:
         self.app, self._head = app, head.encode()
@@ -83,7 +84,7 @@ class SecurityHeaders:
         held: list[Message] = []  # the page's start waits for the page, whose scripts it names
 
         async def with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start" and scope["path"] == "/":
+            if message["type"] == "http.response.start" and (scope["path"] == "/" or scope["path"].endswith(".md")):
                 held.append(message)
                 return
             if held:

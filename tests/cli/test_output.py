@@ -90,11 +90,12 @@ def test_a_job_of_many_files_is_refused_there(main, tmp_path):
 
 def test_every_option_that_names_a_path_is_an_output_or_read():
     """So that no command comes to write a file called `-`."""
-    read = {"--prompts", "--samples", "--costs", "--compare", "--open"}
+    read = {"--prompts", "--samples", "--costs", "--compare", "--open", "--report"}
+    folders = {"--site", "--dry-run"}
     (commands,) = (each for each in cli._parser()._actions if isinstance(each, argparse._SubParsersAction))
     options = [option for command in commands.choices.values() for option in command._actions if option.option_strings]
     kinds = {each.option_strings[0]: getattr(each.type, "func", each.type) for each in options if each.type}
-    assert {name for name, kind in kinds.items() if kind is Path} == read
+    assert {name for name, kind in kinds.items() if kind is Path} == read | folders
     assert {name for name, kind in kinds.items() if kind in (output, _folder)} >= {"--out", "--json", "--html"}
 
 

@@ -2,7 +2,7 @@
 import { element } from './element.js';
 
 const { documentElement: root } = document;
-export const isFramed = window.self !== window.top;
+export const isFramed = globalThis.self !== globalThis.top;
 export const inAddress = (text) => Object.fromEntries(new URLSearchParams(text));
 
 // "embed=explore": the stage alone. The style sheet does the rest.
