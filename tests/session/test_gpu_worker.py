@@ -14,8 +14,10 @@ from tiny_models import tiny, tiny_folder, tiny_tokenizer
 from waiting import until
 from zero_gpu import NUM_TOKENS, ROOT
 
+from specviz.models.library import Library
 from specviz.request import Request
 from specviz.session.run import open_run
+from specviz.session.workbench import Workbench
 from specviz.ui.startup import free_port
 
 pytest.importorskip("spaces")
@@ -49,12 +51,9 @@ def told(folders, environment):
 @pytest.fixture(scope="module")
 def tokens(folders):
     """Those of the same run in an ordinary process."""
-    target, draft = folders
-    run = open_run(
-        Request(
-            prompt="The fox", target=target, draft=draft, num_speculative_tokens=2, max_new_tokens=NUM_TOKENS, seed=3
-        )
-    )
+    pair = dict(zip(("target", "draft"), folders, strict=True))
+    request = Request(prompt="The fox", **pair, num_speculative_tokens=2, max_new_tokens=NUM_TOKENS, seed=3)
+    run = open_run(request, bench=Workbench(Library(10**9)))
     for _ in run.events():
         pass
     return [token.id for token in run.trace.tokens]
