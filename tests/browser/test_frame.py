@@ -90,6 +90,7 @@ def test_a_course_page_gets_the_stage_alone_with_its_run(framed):
 
 def test_a_frame_that_keeps_nothing_says_so(framed):
     _, frame = framed(script=NO_STORE)
+    frame.locator("#all-controls").click()
     frame.locator("#library-open").click()
     expect(frame.locator("#shelf")).to_contain_text("In this frame the browser keeps nothing")
 

@@ -23,6 +23,7 @@ def page(chromium, tmp_path, monkeypatch):
     window = chromium.new_page(viewport=DESKTOP)
     window.goto(address)
     window.wait_for_function("window.specvizPage?.hub() && document.querySelector('#k input')")
+    window.click("#all-controls")
     window.click("#more")
     yield window
     window.close()

@@ -141,6 +141,7 @@ def test_present_and_theme_work_and_the_theme_is_the_person_s(lessons):
     for _ in range(2):
         page.click(NEXT)
     page.wait_for_selector("#stage .sv-cell.sv-on")
+    page.wait_for_selector("#stage [data-part=again]")
     again = page.locator("#stage [data-part=again]").bounding_box()
     assert again["width"] > 0
     assert again["y"] + again["height"] <= DESKTOP["height"]

@@ -102,6 +102,7 @@ def test_what_the_browser_does_alone_works_while_the_server_is_away(chromium, tm
     with pages.served(tmp_path, max_new_tokens=8) as served:
         page.goto(served.address)
         page.wait_for_function("window.specvizPage?.hub() && document.querySelector('#k input')")
+        page.click("#all-controls")
         run_to_end(page)
     page.wait_for_timeout(1500)
     for button, sign in SIGNS.items():

@@ -63,6 +63,7 @@ def test_stop_ends_the_waiting_too(page, hub):
 def test_a_change_during_a_run_can_be_cancelled_and_the_run_goes_on(page, hub):
     begin(page)
     type_model(page, "draft", HUB_ID)
+    page.keyboard.press("Escape")  # the list lies over the stage
     page.click(f"{LOADING} [data-do=cancel]")
     page.wait_for_selector(".toast-body.warning:has-text('was cancelled; the run goes on as it was')")
     page.wait_for_function("document.querySelector('#draft input').value === 'tiny-draft'")

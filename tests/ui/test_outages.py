@@ -33,8 +33,8 @@ served, client = pages.fixtures()
 
 def runs(address: str) -> Trace:
     """A whole run, as a program asks for one."""
-    lines = Client(address, verbose=False).predict("The fox said", max_new_tokens=8, api_name="/run")["events"]
-    return read_trace("".join(f"{json.dumps(line)}\n" for line in lines).encode())
+    made = Client(address, verbose=False).predict("The fox said", max_new_tokens=8, api_name="/run")
+    return read_trace(httpx.get(f"{address.rstrip('/')}{made['trace']}", timeout=60).content)
 
 
 async def begun(client: httpx.AsyncClient, name: str) -> str:
