@@ -108,6 +108,8 @@ def test_on_a_phone_the_folded_line_names_the_method_and_says_lossy(open_page):
     open_drawer(page)
     choose(page, "rule", "Typical acceptance · lossy")
     page.wait_for_function(f"{line}.startsWith('Draft model · lossy · tiny-draft · K ')")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("#drawer", state="hidden")
     if not page.is_visible("#method"):
         page.click("#fold button")
     choose(page, "method", "Deep")
