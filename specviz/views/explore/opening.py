@@ -22,7 +22,7 @@ from specviz.views.explore.steps import most_telling
 from specviz.views.explore.titles import last_token, telling_cut
 
 SLOW = "A large model, the target, writes one token at a time. Each token costs one full pass: {cost} in this run."
-DRAFT = "{who} drafts the next {count}, each with its probability below it. A guess takes {cost}, not {passes}."
+DRAFT = "{who} drafts the next {count}. Below each stands its probability. A guess takes {cost}, not {passes}."
 DRAFT_FREE = "{who} drafts the next {count}. That costs no pass of the target."
 DRAFT_TREE = "{who} drafts a tree of {count}. Shown is the branch that the target follows."
 CHECK = "The target checks once per step: one pass reads all {count} guesses. It has a probability of its own for each."
