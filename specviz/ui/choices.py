@@ -91,9 +91,10 @@ def make_offer(
     file = prompts_file()
     prompts, dialogues = texts_by_title(file["kinds"]), texts_by_title([file["dialogues"]])
     chats = catalog.chats(target)
-    kinds, temperature = (dialogues, 0.5) if chats else (prompts, 1.0)  # a small model's answer wanders off at 1
+    # A small model's answer wanders off at temperature 1; with this seed it is a whole explanation.
+    kinds, temperature, seed = (dialogues, 0.5, 7) if chats else (prompts, 1.0, FIRST_SEED)
     prompt = next(text for texts in kinds.values() for text in texts.values())
-    first = Request(prompt=prompt, chat=chats, target=target, draft=draft, temperature=temperature, seed=FIRST_SEED)
+    first = Request(prompt=prompt, chat=chats, target=target, draft=draft, temperature=temperature, seed=seed)
     first = replace(first, method=heads.kind) if heads else first
     targets = as_options((target, *catalog.targets()))
     return Offer(targets, list_drafts(target, draft), prompts | dialogues, first, any_model, tuple(dialogues), may_get)

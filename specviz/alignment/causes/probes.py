@@ -42,7 +42,6 @@ KINDS = {  # of causes, in words
     "template": "a different chat format",
     "feature": "target states of a wrong layer or position",
 }
-OF_HEADS = ("temperature", "feature")
 
 
 def look(shard: Shard, library: Library | None = None) -> Examined:

@@ -66,7 +66,7 @@ WRITTEN = 3  # tokens of the text so far that the first beat writes one by one
 MOST_BEFORE = 110  # characters of the question and of the answer so far
 MOST_SHARES = 4
 OPEN = 0.9  # a chance below this leaves something to guess
-SEEN = 0.05  # of a bar: a solid part that can be seen
+SEEN = 0.1  # of a bar: a solid part that can be seen
 LEAST_COST = 0.01  # milliseconds for a drafted token; below, there is nothing to tell
 
 
@@ -110,7 +110,7 @@ def telling_step(trace: Trace) -> int:
 
 def _num_told(step: Step) -> int:
     statuses = {token.status for token in step.draft}
-    was_open = any(token.status == "accepted" and (token.accept_prob or 0) < OPEN for token in step.draft[:1])
+    was_open = any(token.status == "accepted" and SEEN < (token.accept_prob or 0) < OPEN for token in step.draft[:1])
     is_seen = any(token.status == "rejected" and (token.accept_prob or 0) > SEEN for token in step.draft)
     return len(statuses & {"accepted", "rejected", "ignored"}) + was_open + is_seen + (step.index > 0)
 
