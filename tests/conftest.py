@@ -6,10 +6,13 @@ import os
 import pytest
 import slow_tests
 import torch
+from hypothesis import settings
 from tiny_models import bigram, tiny, tiny_folder, tiny_tokenizer
 
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # in what the tests start, too
+settings.register_profile("any-machine", deadline=None)  # one slow example says that the machine is busy, and no more
+settings.load_profile("any-machine")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -20,7 +20,7 @@ from specviz.errors import SpecvizError
 from specviz.request import RunSettings
 from specviz.rules import RULES
 
-PACES = {"slow": 1.0, "reading": 0.25, "full": 0.0}  # seconds from one step to the next
+PACES = {"slow": 1.0, "reading": 0.6, "full": 0.0}  # seconds from one step to the next
 PATIENCE_S = 5.0
 """How long to wait for the block: it is held for microseconds, unless a process was killed that held it."""
 _HEADER = struct.Struct("<QQ")  # number of changes so far, bytes of JSON that follow

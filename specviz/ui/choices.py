@@ -22,6 +22,7 @@ from specviz.rules import RULES
 FIRST_SEED = 5
 """With the bundled pair and the first prompt: a rejection in the middle, a full accept with its bonus, a rejection at
 once, in the first three steps."""
+FIRST_LENGTH = 128  # tokens: about half a minute at reading pace
 AWAY = " · not downloaded"
 Option = tuple[str, str]
 """The words of a list's entry, and the name that it stands for."""
@@ -95,7 +96,7 @@ def make_offer(
     kinds, temperature, seed = (dialogues, 0.5, 7) if chats else (prompts, 1.0, FIRST_SEED)
     prompt = next(text for texts in kinds.values() for text in texts.values())
     first = Request(prompt=prompt, chat=chats, target=target, draft=draft, temperature=temperature, seed=seed)
-    first = replace(first, method=heads.kind) if heads else first
+    first = replace(first, max_new_tokens=FIRST_LENGTH, method=heads.kind if heads else first.method)
     targets = as_options((target, *catalog.targets()))
     return Offer(targets, list_drafts(target, draft), prompts | dialogues, first, any_model, tuple(dialogues), may_get)
 

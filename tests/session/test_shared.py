@@ -238,7 +238,7 @@ def test_pace_waits_between_steps_and_is_no_part_of_their_speed(bench, clock):
     run = begin(bench, pace="reading")
     make_steps(run, 3)
     waits = [step.timing.wait_ms for step in run.trace.steps]
-    assert waits == [pytest.approx(wait, abs=1) for wait in (0, 250, 250)]
+    assert waits == [pytest.approx(wait, abs=1) for wait in (0, 600, 600)]
     own_ms = sum(step.timing.total_ms - step.timing.wait_ms for step in run.trace.steps)
     assert 0 < own_ms <= clock.ms - START_MS - sum(waits) < 1
     num_tokens = len(run.trace.tokens)

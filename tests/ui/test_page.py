@@ -34,7 +34,7 @@ from specviz.session.workbench import Workbench, workbench
 from specviz.trace.file import Footer, Step, Trace, dump_event
 from specviz.trace.recorded import recorded_trace
 from specviz.ui import components
-from specviz.ui.choices import list_methods, make_offer
+from specviz.ui.choices import FIRST_LENGTH, list_methods, make_offer
 from specviz.ui.events import errors_on_page
 from specviz.ui.explore import form, handlers
 from specviz.ui.explore.handlers import Form, Handlers, every_k_of, increments_since, opening_of
@@ -318,7 +318,7 @@ def test_a_shipped_recorded_run_is_the_first_request(capsys):
     recorded, first = recorded_trace("real-question"), make_offer("smollm2").first
     assert first_visit().header.request["prompt"] == recorded.header.request["prompt"] == first.prompt
     assert capsys.readouterr().out == ""
-    assert Request.from_dict(recorded.header.request | {"rule": None, "params": {}, "max_new_tokens": 64}) == first
+    assert Request.from_dict(recorded.header.request | {"rule": None, "params": {}, "max_new_tokens": FIRST_LENGTH}) == first
     assert recorded.footer.reason in ("length", "eos")
 
 
