@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specviz.decoding.compact import Compact, refusal
+from specviz.decoding.compact import ROUNDING, Compact, refusal
 from specviz.decoding.device import to_device
 from specviz.decoding.draft import EMPTY, ROOT, Draft, common_prefix
 from specviz.decoding.forward import Forward, TransformersForward
@@ -24,7 +24,6 @@ from specviz.errors import SpecvizError
 LONG = 256  # so many new tokens are read before a tree behind them: the mask of both together grows with the square
 
 PRODUCTS = Products()
-ROUNDING = 1e-3  # of the largest logit: two orders of the same sums differ by a hundredth of it, two models by far more
 _PROVED: WeakKeyDictionary[PreTrainedModel, tuple[object, str]] = WeakKeyDictionary()
 
 
@@ -230,7 +229,7 @@ def _choose(model: PreTrainedModel, products: Products, context_limit: int) -> F
 
     It is proved once for a model, and again where tables or modules were put in place of others.
     """
-    why = refusal(model, products)
+    why = refusal(model)
     if not why:
         state = products, *map(id, model.parameters()), *map(type, model.modules())
         known, why = _PROVED.get(model, (None, ""))
@@ -249,7 +248,7 @@ def _prove(model: PreTrainedModel, products: Products, context_limit: int) -> st
     told, own = (_some_logits(CachedLM(model, context_limit, products, each)) for each in forwards)
     largest = float(told.abs().max())
     off = float((told - own).abs().max())
-    return "" if off <= ROUNDING * largest else f"the compact one is off by {off:.2g} of {largest:.2g}"
+    return "" if off <= ROUNDING[model.dtype] * largest else f"the compact one is off by {off:.2g} of {largest:.2g}"
 
 
 def _some_logits(lm: CachedLM) -> Tensor:

@@ -2,7 +2,8 @@
 
 It reads the model's own weights at every call, so a changed weight counts at once and none is kept twice. It promises
 the numbers of transformers' forward but for rounding; `refusal` names the models that it is not written for, and
-`CachedLM` proves it on every model before it is used.
+`CachedLM` proves it on every model before it is used. Its rows lie where the model does: on a GPU they are buffers that
+stay, and nothing waits for the device.
 """
 
 from __future__ import annotations
@@ -17,24 +18,33 @@ from transformers import PreTrainedModel
 from specviz.decoding.forward import check_layers
 from specviz.decoding.products import Products
 
-CLASSES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+CLASSES = tuple(f"{family}ForCausalLM" for family in ("Llama", "Mistral", "Qwen2", "Qwen3", "Gemma", "Gemma3"))
 _ROPES = ("default", "linear", "llama3", "yarn")  # angles that do not depend on the length of the text
+ROUNDING = {torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 6e-2}
+"""How far logits may be off, in shares of the largest: some times what two orders of the same sums differ by."""
+_UNREAD = ("final_logit_softcapping", "attn_logit_softcapping", "use_bidirectional_attention")
 _MIX = ("gate", "up", "down")
 BLOCK = 256  # rows; the store grows by whole blocks, and by a quarter at least
 
 
-def refusal(model: PreTrainedModel, products: Products) -> str:
+def refusal(model: PreTrainedModel) -> str:
     """Why this model cannot be read compactly, in words; empty where it may be tried."""
     kind = type(model)
     if kind.__name__ not in CLASSES or not kind.__module__.startswith("transformers.models."):
         return f"not written for {kind.__name__}"
-    if not all(products.applies(weight) for weight in model.parameters()):
-        return "only for float32 on the CPU"
+    if len({(weight.dtype, weight.device) for weight in model.parameters()}) > 1:
+        return "its weights are of several formats or on several devices"
+    if model.dtype not in ROUNDING:
+        return f"not written for {str(model.dtype).removeprefix('torch.')}"
     if any(type(getattr(block, name)) is not nn.Linear for block, name in _linears(model)):
         return "its linear layers are of a different kind"
     if any(map(_is_hooked, model.modules())):
         return "its modules have hooks"
-    return "" if model.model.rotary_emb.rope_type in _ROPES else "its positions depend on the length of the text"
+    if any(getattr(model.config, name, None) for name in _UNREAD):
+        return "its logits are capped or its attention looks ahead"
+    kinds = model.model.rotary_emb.rope_type
+    kinds = set(kinds.values()) if isinstance(kinds, dict) else {kinds}
+    return "" if kinds <= set(_ROPES) else "its positions depend on the length of the text"
 
 
 def _is_hooked(module: nn.Module) -> bool:
@@ -52,6 +62,19 @@ def _linears(model: PreTrainedModel) -> list[tuple[nn.Module, str]]:
 
 
 _Views = tuple[Tensor, Tensor, Tensor, Tensor]
+_Turn = tuple[Tensor, Tensor]  # [n, 1, width] both
+
+
+def _kinds(model: PreTrainedModel) -> list[str]:
+    """Of every layer's attention, as `_windows` of the reader names them."""
+    return getattr(model.config, "layer_types", None) or ["attention"] * len(model.model.layers)
+
+
+def _turns(cos: Tensor, sin: Tensor) -> _Turn:
+    """Angles [1, room, width], the first half of the sines negative, so that turning is one roll."""
+    cos, sin = cos[0, :, None], sin[0, :, None].clone()
+    sin[..., : sin.shape[-1] // 2] *= -1
+    return cos, sin
 
 
 class _Rows:
@@ -60,7 +83,9 @@ class _Rows:
     def __init__(self, model: PreTrainedModel) -> None:
         config, attention = model.config, model.model.layers[0].self_attn
         self._angles_of = model.model.rotary_emb
-        self.rows = torch.zeros(2, config.num_hidden_layers, config.num_key_value_heads, 0, attention.head_dim)
+        self._kinds = dict.fromkeys(_kinds(model))
+        shape = 2, config.num_hidden_layers, config.num_key_value_heads, 0, attention.head_dim
+        self.rows = torch.zeros(shape, dtype=model.dtype, device=model.device)
 
     def reserve(self, num_rows: int) -> None:
         had = self.rows.shape[3]
@@ -70,9 +95,13 @@ class _Rows:
         rows = self.rows.new_empty(*self.rows.shape[:3], room, self.rows.shape[4])
         rows[..., :had, :] = self.rows
         self.rows = rows
-        cos, sin = self._angles_of(rows, torch.arange(room)[None])  # [1, room, width]
-        self.cos, self.sin = cos[0, :, None], sin[0, :, None].clone()
-        self.sin[..., : sin.shape[-1] // 2] *= -1  # so that turning is one roll
+        places = torch.arange(room, device=rows.device)[None]
+        of_kind = isinstance(self._angles_of.rope_type, dict)
+        self._angles = {kind: _turns(*self._angles_of(rows, places, *[kind] * of_kind)) for kind in self._kinds}
+
+    def turns(self, places: slice | Tensor) -> dict[str, _Turn]:
+        """Per kind of attention: cosines and sines of these places."""
+        return {kind: (cos[places], sin[places]) for kind, (cos, sin) in self._angles.items()}
 
     def views(self, past: int, end: int) -> list[_Views]:
         """Per layer: keys and values up to `end` [1, heads, end, width], those from `past` on [heads, n, width]."""
@@ -92,13 +121,20 @@ class _Linear:
 
 
 class _Norm:
-    """A root-mean-square norm, its weight looked up likewise."""
+    """A root-mean-square norm, its weight looked up likewise; Gemma's weights are differences from 1."""
 
     def __init__(self, norm: nn.Module) -> None:
-        self._table, self._shape, self._epsilon = norm._parameters, norm.weight.shape, norm.variance_epsilon
+        self._is_gemma = hasattr(norm, "eps")
+        self._table, self._shape = norm._parameters, norm.weight.shape
+        self._epsilon = norm.eps if self._is_gemma else norm.variance_epsilon
 
     def __call__(self, x: Tensor) -> Tensor:
-        return torch.rms_norm(x, self._shape, self._table["weight"], self._epsilon)
+        weight = self._table["weight"]
+        if self._is_gemma:
+            return torch.rms_norm(x.float(), self._shape, 1 + weight.float(), self._epsilon).to(x.dtype)
+        if x.dtype == torch.float32:
+            return torch.rms_norm(x, self._shape, weight, self._epsilon)
+        return weight * torch.rms_norm(x.float(), self._shape, None, self._epsilon).to(x.dtype)
 
 
 class _Layer:
@@ -107,7 +143,13 @@ class _Layer:
     def __init__(self, index: int, kind: str, block: nn.Module, product: Products) -> None:
         part, mlp = block.self_attn, block.mlp
         self.index, self.kind, self.width, self.scale = index, kind, part.head_dim, part.scaling
-        self.before, self.between = _Norm(block.input_layernorm), _Norm(block.post_attention_layernorm)
+        names = ["input_layernorm", "post_attention_layernorm"]
+        if hasattr(block, "pre_feedforward_layernorm"):
+            names += ["pre_feedforward_layernorm", "post_feedforward_layernorm"]
+        norms = [_Norm(getattr(block, name)) for name in names]
+        self.before, self.attended, self.between, self.mixed = (
+            norms if len(norms) == 4 else (norms[0], None, norms[1], None)
+        )
         self.q, self.k, self.v, self.o = (_Linear(getattr(part, f"{name}_proj"), product) for name in "qkvo")
         self.norms = (_Norm(part.q_norm), _Norm(part.k_norm)) if hasattr(part, "q_norm") else ()
         self.gate, self.up, self.down = (_Linear(getattr(mlp, f"{name}_proj"), product) for name in _MIX)
@@ -123,8 +165,8 @@ class Compact:
         self._model, self._products, blocks = model, products, model.model.layers
         self._rows = rows or _Rows(model)
         self._norm, self._head = _Norm(model.model.norm), _Linear(model.lm_head, products)
-        kinds = getattr(model.config, "layer_types", None) or ["attention"] * len(blocks)
-        self._layers = [_Layer(*each, products) for each in zip(range(len(kinds)), kinds, blocks, strict=True)]
+        parts = zip(range(len(blocks)), _kinds(model), blocks, strict=True)
+        self._layers = [_Layer(*each, products) for each in parts]
 
     def exit(self, layers: Sequence[int]) -> Compact:
         check_layers(layers, len(self._layers))
@@ -150,24 +192,26 @@ class Compact:
     ) -> tuple[Tensor, Tensor | None]:
         rows, end = self._rows, past + len(ids)
         rows.reserve(end)
-        place = slice(past, end) if position_ids is None else position_ids[0]
-        turn, views = (rows.cos[place], rows.sin[place]), rows.views(past, end)  # [n, 1, width]
+        turns = rows.turns(slice(past, end) if position_ids is None else position_ids[0])
+        views = rows.views(past, end)
         if attention_mask is None and past and len(ids) > 1:
-            attention_mask = torch.full((len(ids), end), float("-inf")).triu(past + 1)
+            attention_mask = rows.rows.new_full((len(ids), end), float("-inf")).triu(past + 1)
         x, seen = self._model.model.embed_tokens(ids), []
         for layer in self._layers:
             seen.append(x)
             mask = attention_mask[layer.kind] if isinstance(attention_mask, dict) else attention_mask
-            x = x + _attend(layer, layer.before(x), turn, mask, views[layer.index])
+            wide = _attend(layer, layer.before(x), turns[layer.kind], mask, views[layer.index])
+            x = x + (layer.attended(wide) if layer.attended else wide)
             mixed = layer.between(x)
-            x = x + layer.down(layer.act(layer.gate(mixed)) * layer.up(mixed))
+            mixed = layer.down(layer.act(layer.gate(mixed)) * layer.up(mixed))
+            x = x + (layer.mixed(mixed) if layer.mixed else mixed)
         if captured:
             seen.append(self._norm(x))
         states = torch.cat([seen[layer] for layer in captured], dim=-1) if captured else None
         return self._head(self._norm(x[-num_logits:])), states
 
 
-def _attend(layer: _Layer, x: Tensor, turn: tuple[Tensor, Tensor], mask: Tensor | None, rows: _Views) -> Tensor:
+def _attend(layer: _Layer, x: Tensor, turn: _Turn, mask: Tensor | None, rows: _Views) -> Tensor:
     shape = len(x), -1, layer.width
     q, k = layer.q(x).view(shape), layer.k(x).view(shape)  # [n, heads, width]
     if layer.norms:
@@ -182,7 +226,7 @@ def _attend(layer: _Layer, x: Tensor, turn: tuple[Tensor, Tensor], mask: Tensor 
     return layer.o(wide.transpose(1, 2).reshape(len(x), -1))
 
 
-def _turned(x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
+def _turned(x: Tensor, turn: _Turn) -> Tensor:
     """Queries or keys [n, heads, width] turned by the angles of their places."""
     cos, sin = turn
     return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)

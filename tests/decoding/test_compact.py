@@ -1,5 +1,7 @@
 """The compact forward: transformers' numbers within 1e-4 for every architecture, and refusals in words."""
 
+import copy
+
 import pytest
 import torch
 from tiny_models import tiny
@@ -27,6 +29,8 @@ MODELS = {
     "qwen2": ("qwen2", {}),
     "qwen2, windows": ("qwen2", {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1}),
     "qwen3": ("qwen3", {}),
+    "gemma": ("gemma", {}),
+    "gemma3, windows": ("gemma3_text", {}),
 }
 
 
@@ -34,9 +38,9 @@ def model_of(name, **config):
     family, values = MODELS[name]
     model = tiny(family, max_position_embeddings=2048, **values, **config)
     with torch.no_grad():
-        for each, table in model.named_parameters():
-            if each.endswith("bias"):
-                table.normal_(std=0.2)
+        for table in model.parameters():
+            if table.dim() == 1:  # biases and the weights of norms
+                table += 0.2 * torch.randn(table.shape, generator=torch.manual_seed(2))
     return model
 
 
@@ -65,6 +69,26 @@ def test_every_kind_of_step_has_transformers_numbers(name):
         states = oracle.hidden(following)
         torch.testing.assert_close(lm.hidden(following), states, rtol=1e-3, atol=1e-4 * float(states.abs().max()))
     assert (lm.calls, lm.fed) == (oracle.calls, oracle.fed)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", MODELS)
+def test_numbers_of_16_bits_are_as_near_to_the_exact_ones_as_transformers(name, dtype):
+    """The exact ones: the same rounded weights, summed in float64."""
+    model = model_of(name).to(dtype)
+    lm, oracle = readers(model)
+    exact = CachedLM(copy.deepcopy(model).double(), 2048)
+    off = []
+    for reader in (lm, oracle, exact):
+        text = [*range(3, 40)]
+        rows = [
+            reader.forward(text, TREE),
+            reader.forward([*text, 6, 12, 9]),
+            reader.forward([*text, 6, 12, 9, 2], TREE),
+        ]
+        off.append(torch.cat(rows).double())
+    mine, theirs = (float((each - off[2]).square().mean().sqrt()) for each in off[:2])
+    assert mine <= 1.5 * theirs
 
 
 def test_the_forwards_keep_no_weights_of_their_own():
@@ -112,8 +136,10 @@ def otherwise(model):
     [
         (hooked, "its modules have hooks"),
         (replaced, "its linear layers are of a different kind"),
-        (lambda model: model.double(), "only for float32 on the CPU"),
+        (lambda model: model.double(), "not written for float64"),
+        (lambda model: model.lm_head.bfloat16(), "its weights are of several formats or on several devices"),
         (otherwise, "the compact one is off by "),
+        (lambda model: otherwise(model.bfloat16()), "the compact one is off by "),
     ],
 )
 def test_what_it_cannot_read_is_read_by_transformers_and_says_why(change, why):
@@ -122,8 +148,10 @@ def test_what_it_cannot_read_is_read_by_transformers_and_says_why(change, why):
     change(model)
     lm = CachedLM(model, 64)
     assert lm.path.startswith(f"transformers ({why}")
-    with torch.inference_mode():
-        torch.testing.assert_close(lm.forward([3, 4, 5])[0], model(torch.tensor([[3, 4, 5]])).logits[0, -1])
+    if len({weight.dtype for weight in model.parameters()}) == 1:
+        with torch.inference_mode():
+            told = model(torch.tensor([[3, 4, 5]])).logits[0, -1]
+        torch.testing.assert_close(lm.forward([3, 4, 5])[0], told)
 
 
 def test_damaged_weights_are_not_proved():

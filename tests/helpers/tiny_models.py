@@ -45,7 +45,7 @@ TRAINING_TEXT = (
 def tiny(
     family: str, *, vocab_size: int = 64, layers: int = 2, hidden: int = 32, seed: int = 0, **config: Any
 ) -> PreTrainedModel:
-    """A random model of `family` (one of FAMILIES or REFUSED_FAMILIES); `config` overrides the configuration."""
+    """A random model of `family` (one that transformers knows); `config` overrides the configuration."""
     values = _common(vocab_size, layers, hidden) | _special(family, layers, hidden) | config
     configuration = AutoConfig.for_model(family, **values)
     with torch.random.fork_rng(devices=[]):
@@ -129,18 +129,21 @@ def _common(vocab_size: int, layers: int, hidden: int) -> dict[str, Any]:
 def _special(family: str, layers: int, hidden: int) -> dict[str, Any]:
     """What one family names differently or needs besides."""
     alternate = [("sliding_attention", "full_attention")[i % 2] for i in range(layers)]
+    gemma = {
+        "sliding_window": SLIDING_WINDOW,
+        "head_dim": hidden // 4,
+        "query_pre_attn_scalar": hidden // 4,
+        "layer_types": alternate,
+    }
     return {
         "qwen3": {"head_dim": hidden // 4},
         "gpt2": {"n_embd": hidden, "n_layer": layers, "n_head": 4, "n_positions": CONTEXT_LIMIT, "n_inner": 2 * hidden},
         "gpt_neox": {"rotary_pct": 0.5},
         "opt": {"ffn_dim": 2 * hidden, "word_embed_proj_dim": hidden, "init_std": 0.2, "pad_token_id": 1},
         "mistral": {"sliding_window": SLIDING_WINDOW, "head_dim": hidden // 4},
-        "gemma2": {
-            "sliding_window": SLIDING_WINDOW,
-            "head_dim": hidden // 4,
-            "query_pre_attn_scalar": hidden // 4,
-            "layer_types": alternate,
-        },
+        "gemma": {"head_dim": hidden // 4},
+        "gemma2": gemma,
+        "gemma3_text": gemma,
         "mamba": {"state_size": 4, "conv_kernel": 4},
         "rwkv": {"attention_hidden_size": hidden},
         "lfm2": {"layer_types": ["conv", "full_attention"] * (layers // 2) + ["conv"] * (layers % 2)},

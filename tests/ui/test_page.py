@@ -318,7 +318,8 @@ def test_a_shipped_recorded_run_is_the_first_request(capsys):
     recorded, first = recorded_trace("real-question"), make_offer("smollm2").first
     assert first_visit().header.request["prompt"] == recorded.header.request["prompt"] == first.prompt
     assert capsys.readouterr().out == ""
-    assert Request.from_dict(recorded.header.request | {"rule": None, "params": {}, "max_new_tokens": FIRST_LENGTH}) == first
+    changed = {"rule": None, "params": {}, "max_new_tokens": FIRST_LENGTH}
+    assert Request.from_dict(recorded.header.request | changed) == first
     assert recorded.footer.reason in ("length", "eos")
 
 
