@@ -125,7 +125,6 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--num-tokens", type=_positive, default=64, help="new tokens per run (default: %(default)s)")
     parser.add_argument("--repeats", type=_positive, default=3, help="runs of every prompt (default: %(default)s)")
     parser.add_argument("--threads", type=_positive, help="CPU threads for torch")
-    parser.add_argument("--overhead", action="store_true", help="only: a step's overhead at contexts of 100 and 4,000")
     words = "only: speed of the alignment lab's batches against recorded runs"
     parser.add_argument("--align", action="store_true", help=words)
     words = "against no draft, by kind of prompt; parameters behind colons, as in eagle:children=drawn"
@@ -286,8 +285,6 @@ def _bench_lines(options: argparse.Namespace) -> Iterable[str]:
     pair = {"target": options.target, "draft": _fitting_draft(options)}
     save = options.json and options.json.write
     runs = {**pair, "num_tokens": options.num_tokens, "repeats": options.repeats}
-    if options.overhead:
-        return [report.overhead()]
     if options.costs:
         return report.cost_lines(**pair, context_length=options.context, save=save)
     if options.align:
