@@ -134,6 +134,8 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--costs", action="store_true", help=words)
     words = "only: time to the first token and to the answer, and memory, with and without a draft"
     parser.add_argument("--waits", action="store_true", help=words)
+    words = "only: what introductions claim, tried on every pair here; where no draft helps; what lossy rules cost"
+    parser.add_argument("--claims", action="store_true", help=words)
     words = "only: greedy, beside llama.cpp with the same pair, through llama-cpp-python where it is installed"
     parser.add_argument("--against", choices=("llama.cpp",), help=words)
     words = "context length for --costs (default: %(default)s)"
@@ -280,7 +282,7 @@ def _bench(options: argparse.Namespace) -> int:
 
 def _bench_lines(options: argparse.Namespace) -> Iterable[str]:
     from specviz.alignment import speed
-    from specviz.bench import methods, report, waits
+    from specviz.bench import lossy, methods, report, waits
 
     pair = {"target": options.target, "draft": _fitting_draft(options)}
     save = options.json and options.json.write
@@ -289,6 +291,8 @@ def _bench_lines(options: argparse.Namespace) -> Iterable[str]:
         return report.cost_lines(**pair, context_length=options.context, save=save)
     if options.align:
         return speed.lines(**runs)
+    if options.claims:
+        return lossy.lines()
     if options.waits:
         return waits.lines(**pair, k=options.k[0])
     if (options.methods or options.against) and len(options.k) > 1:

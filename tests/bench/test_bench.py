@@ -344,14 +344,14 @@ def test_rows_hold_ratios_by_kind_and_over_all_prompts(models):
     ],
 )
 def test_the_words_say_whether_it_gains_and_what_it_loses_by(ratio, changes, verdict, cause):
-    why = bench_methods._why(Comparison((ratio,) * 8), replace(STEPS, **changes), PLAIN)
+    why = bench_methods.describe_why(Comparison((ratio,) * 8), replace(STEPS, **changes), PLAIN)
     assert why.startswith(f"{verdict}: a step writes")
     assert why.partition("; ")[2] == cause
 
 
 def test_on_a_busy_machine_no_reason_is_given():
     found = Comparison((0.4, *(0.8,) * 6, 1.6), spread=0.3)
-    assert bench_methods._why(found, STEPS, PLAIN) == "too noisy to tell: repeat when this machine is idle"
+    assert bench_methods.describe_why(found, STEPS, PLAIN) == "too noisy to tell: repeat when this machine is idle"
 
 
 def test_the_table_and_the_file_hold_every_method(monkeypatch, tmp_path):
