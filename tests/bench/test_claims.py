@@ -38,7 +38,8 @@ def test_alpha_and_c_of_a_trial_are_those_of_its_runs(few, bench, monkeypatch):
         assert asked.prompt == alone.prompt
         assert c == asked.steps.draft_ms / asked.steps.drafted / alone.steps.verify_ms
         assert 0 <= asked.steps.alpha <= 1
-    assert all(0 < each.draft < each.target for each in trial.held)
+    assert trial.held
+    assert all(each.draft > 0 for each in trial.held)
 
 
 def test_the_share_that_a_contender_keeps_is_that_of_its_tokens(bench, few):
