@@ -47,7 +47,7 @@ def measure_quality(bench: Workbench) -> Iterator[Finding]:
         if rule is not None:
             changes = [each - alone for each, alone in zip(texts.log_probs, plain, strict=False)]
             promise, wrong = "lossless" if rule.lossless else "lossy", statistics.fmean(texts.distances)
-            rules.append([rule.title, promise, f"{wrong:.1%}", span(changes)])
+            rules.append([rule.title, promise, f"{wrong:.1%}", span(changes, "+.2f")])
     for place, threshold in enumerate(THRESHOLDS):
         answers = []
         for number, pair in enumerate(drawn_sums(), NUM_SUMS * place):

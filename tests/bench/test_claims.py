@@ -23,8 +23,9 @@ def test_every_pair_has_a_measured_cell_for_every_claim(few, bench):
     assert {each.total for each in (*progress, last)} == {last.done}
     ((heads, rows),) = last.tables
     assert heads == ["they say", "it takes", "tiny"]
-    assert [row[0] for row in rows] == ["alpha", "c", *(claim.says for claim in CLAIMS)]
-    assert all(isinstance(row[2], Reading) for row in rows[2:])
+    assert [row[0] for row in rows] == [claim.says for claim in CLAIMS]
+    assert [row[0] for row in rows if isinstance(row[2], Reading)] == [row[0] for row in rows if row[0].endswith(")")]
+    assert all(str(row[2]).strip() for row in rows)
 
 
 def test_alpha_and_c_of_a_trial_are_those_of_its_runs(few, bench, monkeypatch):
@@ -47,7 +48,7 @@ def test_the_share_that_a_contender_keeps_is_that_of_its_tokens(bench, few):
     same = claims.Case("itself", "big", "big", num_tokens=20)
     *_, last = claims._try_all([same], claims.poor_table, bench)
     ((_, [row]),) = last.tables
-    assert row[2] == "1.00 (1.00-1.00)"
+    assert row[2] == "1.00 (1.00 to 1.00)"
 
 
 def test_a_poor_case_says_why_and_when_the_first_token_came(few, bench):
