@@ -216,7 +216,7 @@ def _needed(speedup: Callable[[Trial], float], trial: Trial) -> str:
 _FORMULA = "alpha above {:.2f} and c below {:.2f}; the more of one, the less of the other"
 _NEEDED = "of the formula, at this c"
 CLAIMS = (
-    Claim("alpha", "the share of judged tokens that is kept", lambda trial: span(trial.alphas)),
+    Claim("alpha", "the share of judged tokens that is accepted", lambda trial: span(trial.alphas)),
     Claim("c", "a drafted token over a target call", lambda trial: span(trial.cost_ratios)),
     Claim("2 to 3 times faster (papers)", _FORMULA.format(1 / 2, 1 / 2), lambda trial: _compare_with(2, trial.answer)),
     Claim("alpha for 2 times", _NEEDED, partial(_needed, lambda trial: 2)),
