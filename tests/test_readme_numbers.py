@@ -38,6 +38,7 @@ from specviz.settings import Settings
 from specviz.trace.metrics import metrics
 from specviz.trace.recorded import recorded_trace
 from specviz.ui import api, registry
+from specviz.views.compare.claims import FIELDS
 from specviz.views.learn.lesson_file import lesson_page
 from specviz.views.learn.plan import plan
 from specviz.views.site import site_files
@@ -82,10 +83,13 @@ def claims():
     total, short = (re.search(r"\d+", way)[0] for way in listed["ways"])
     recipe, smollm2 = large(), MODELS["smollm2"].download
     assert ALPHA == 1e-6  # "a million"
+    drafted, draft_ms, check_ms, accepted = example = [value for _, value in FIELDS.values()]
     return [
         f"{NAMES[rounds.FEWEST]} prompts or more is {rounds.NEAR - 1:.0%} away from 1 and beyond chance: two equal "
         f"setups are called different in at most {rounds.LEVEL:.0%} of races".replace("%", " %"),
         f'suspicious in at most 1 of {1 / SUSPICION:,.0f} checks and "differs" in 1 of a million',
+        f"{NAMES[drafted]} tokens drafted in {draft_ms} ms, checked in {check_ms} ms, {NAMES[accepted]} accepted are "
+        f"{theory.stated_rates(*example)[0]:.0f} tokens/s",
         f"**Learn** holds {NAMES[len(lessons())]} short lessons",
         f"a plan for {total} minutes or {short}; and two games",
         f"and {NAMES[len(CSV_NAMES)]} tables as Parquet and CSV",

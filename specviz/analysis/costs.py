@@ -11,14 +11,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import accumulate, cycle, islice
+from itertools import accumulate, cycle, islice, product
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from specviz.analysis.rounds import ONE_RUN, Timings, interval, turns
+from specviz.analysis.rounds import FEWEST, ONE_RUN, Comparison, Timings, interval, turns
 from specviz.decoding.draft import chain
 from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import Plan, speculate
@@ -198,6 +198,17 @@ def measure_costs(
     yield Measured(turn.total, turn.total, "done", tuple(_summary(timer, timings, most_tokens, each) for each in names))
 
 
+def batch_growth(target: LoadedModel, tokens: int = BATCH_TOKENS[1], rounds: int = FEWEST) -> dict[int, Comparison]:
+    """By the smallest and the largest of BATCHES, how many times as long a forward over `tokens` new tokens of each
+    text takes as one over a single token."""
+    timer, sizes = _Timer(target, (), CONTEXT), [*product((BATCHES[0], BATCHES[-1]), (1, tokens))]
+    timings: Timings[tuple[int, int]] = Timings()
+    for turn in turns(len(sizes), rounds):
+        ((_, ms),) = timer.forward_batch(*sizes[turn.contender])
+        timings.add(sizes[turn.contender], turn.round, ms)
+    return {batch: timings.compare((batch, 1), (batch, tokens)) for batch, _ in sizes}
+
+
 def longest_context(target: LoadedModel, drafts: Sequence[LoadedModel], most_tokens: int = MOST_TOKENS) -> int:
     """The longest context that leaves these models room for what is measured behind it."""
     limit = min(model.info.context_limit for model in (target, *drafts))
@@ -223,7 +234,7 @@ class _Timer:
         """All that is timed. Reading memory empties the caches, so steps follow it, which warm up by themselves."""
         reading, *drafting = [lambda name=name: self._steps(name) for name in self._plans]
         verify = [lambda n=n: self._verify(n) for n in range(1, most_tokens + 1)]
-        batch = [lambda b=b, n=n: self._batch(b, n) for b in BATCHES for n in BATCH_TOKENS]
+        batch = [lambda b=b, n=n: self.forward_batch(b, n) for b in BATCHES for n in BATCH_TOKENS]
         return [lambda: [(READ, self._time_ms(self.large.sum)), *reading()], *drafting, *verify, *batch]
 
     def _time_ms(self, action: Callable[[], object]) -> float:
@@ -276,7 +287,7 @@ class _Timer:
         return self.target.model(ids, use_cache=True).past_key_values
 
     @torch.inference_mode()
-    def _batch(self, batch: int, num_tokens: int) -> Sequence[Reading]:
+    def forward_batch(self, batch: int, num_tokens: int) -> Sequence[Reading]:
         """A plain forward of the model over a batch, every text with the context's cache of its own."""
         cache = copy.deepcopy(self._context_cache)
         cache.batch_repeat_interleave(batch)

@@ -11,6 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import product
 
 import torch
@@ -25,13 +26,15 @@ from specviz.request import RunSettings
 from specviz.session.recorder import Recorder
 from specviz.session.setup import Setup
 from specviz.trace import file as trace
+from specviz.trace.counters import Counters
 
 BASELINE, PEER = "none", "generate, assistant_model"
 
 
 @dataclass(frozen=True, slots=True)
 class StepMeans:
-    """Of one generation's steps after the first: how many, what they drafted and emitted, where their time went."""
+    """Of one generation's steps after the first: how many, what they drafted and emitted, where their time went, and
+    which share of the judged tokens was kept (the paper's alpha, measured)."""
 
     number: int
     drafted: float
@@ -39,6 +42,7 @@ class StepMeans:
     draft_ms: float
     verify_ms: float
     rest_ms: float
+    alpha: float = 0.0
 
     @property
     def total_ms(self) -> float:
@@ -132,7 +136,9 @@ def _recorded(later: Sequence[trace.Step]) -> dict[str, float | StepMeans | None
     sizes = zip(*((len(each.draft), len(each.emitted)) for each in later), strict=True)
     times = zip(*((each.draft_ms, each.verify_ms, each.working_ms) for each in timings), strict=True)
     *means, working_ms = map(statistics.fmean, (*sizes, *times))
-    return {"record_share": share, "steps": StepMeans(len(later), *means, max(0.0, working_ms - sum(means[2:])))}
+    made = reduce(Counters.add, later, Counters())
+    alpha = made.statuses["accepted"] / max(1, made.num_judged)
+    return {"record_share": share, "steps": StepMeans(len(later), *means, max(0.0, working_ms - sum(means[2:])), alpha)}
 
 
 def make_sample(

@@ -7,7 +7,7 @@ All run in one process, alternating; the words next to the ratios hold measured 
 import json
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, astuple, dataclass, fields
 from itertools import product
 
 from specviz import __version__
@@ -137,17 +137,21 @@ def rows_of(setups: Mapping[str, Setup], samples: Sequence[Sample]) -> list[Meth
 
 def _row(name: str, setup: Setup, whole: Row, samples: Sequence[Sample]) -> MethodRow:
     here = [sample for sample in samples if sample.temperature == whole.temperature]
-    steps, plain = (_median_steps(here, contender) for contender in (whole.contender, f"specviz, {BASELINE}"))
+    steps, plain = (median_steps(here, contender) for contender in (whole.contender, f"specviz, {BASELINE}"))
     kinds = tuple(_kind_row(kind, here, whole.contender) for kind in dict.fromkeys(sample.kind for sample in here))
     rule = setup.rule(None)
-    why = "" if whole.to_baseline is None else _why(whole.to_baseline, steps, plain)
+    why = "" if whole.to_baseline is None else describe_why(whole.to_baseline, steps, plain)
     return MethodRow(name, rule.name, rule.lossless, whole, kinds, steps, why)
 
 
-def _median_steps(samples: Sequence[Sample], contender: str) -> StepMeans:
+def median_steps(samples: Sequence[Sample], contender: str) -> StepMeans:
     """The median of every number over this contender's generations that had more than one step."""
     means = [astuple(each.steps) for each in samples if each.contender == contender and each.steps is not None]
-    return StepMeans(*map(statistics.median, zip(*means, strict=True))) if means else StepMeans(*6 * [0.0])
+    return (
+        StepMeans(*map(statistics.median, zip(*means, strict=True)))
+        if means
+        else StepMeans(*[0.0] * len(fields(StepMeans)))
+    )
 
 
 def _kind_row(kind: str, samples: Sequence[Sample], contender: str) -> KindRow:
@@ -157,7 +161,7 @@ def _kind_row(kind: str, samples: Sequence[Sample], contender: str) -> KindRow:
     return KindRow(kind, tokens / calls, compare_by_prompt(here, contender, f"specviz, {BASELINE}"))
 
 
-def _why(found: Comparison, steps: StepMeans, plain: StepMeans) -> str:
+def describe_why(found: Comparison, steps: StepMeans, plain: StepMeans) -> str:
     """In words: what a step costs in plain steps, part by part, and how many tokens it writes for that; on a machine
     too busy to measure it, only that."""
     if found.verdict == "noisy":

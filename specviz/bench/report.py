@@ -1,16 +1,10 @@
-"""What the command `bench` prints, as Markdown: contenders on bundled prompts, a step's overhead, a pair's costs."""
+"""What the command `bench` prints, as Markdown: contenders on bundled prompts, a pair's costs."""
 
 import json
-import statistics
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
-
 from specviz.analysis.costs import CONTEXT, Costs, measure_costs
-from specviz.analysis.rounds import Timings, turns
 from specviz.bench.contenders import (
     BASELINE,
     Contender,
@@ -22,23 +16,16 @@ from specviz.bench.contenders import (
     transformers_contender,
 )
 from specviz.bench.libllama import compare, llama_contender
-from specviz.decoding.cached_lm import CachedLM
-from specviz.decoding.draws import Seeded
-from specviz.decoding.engine import Plan, speculate
-from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
-from specviz.drafters.draft_model import ModelDrafter
 from specviz.errors import CannotTell, SpecvizError
 from specviz.models.catalog import chats
 from specviz.models.chat import render_chat
 from specviz.models.library import Library, LoadedModel, check_pair
 from specviz.models.memory import environment
 from specviz.prompts import prompts_file
-from specviz.rules import RULES
 from specviz.session.setup import gather
 
 MIN_PROMPTS = 8
-CONTEXTS = (100, 4000)
 LENGTHS = (1, 2, 3, 4, 5, 7, 9, 13, 17, 25, 33)  # new tokens in one target forward that have a row
 
 
@@ -123,67 +110,6 @@ def _cells(row: Row) -> list[str]:
     share = "-" if row.record_share is None else f"{100 * row.record_share:.1f} %"
     cells = [f"{row.temperature:g}", row.contender, row.rates, f"{row.whole:.0f}", f"{row.cpu_ms:.1f}"]
     return [*cells, f"{row.tokens_per_call:.2f}", str(row.to_baseline or itself), str(row.to_peer or "-"), share]
-
-
-def overhead(rounds: int = 5) -> str:
-    """What a step costs outside the models' forwards at two lengths of context, on a tiny random Llama."""
-    target, draft = (_tiny_llama(layers, seed) for seed, layers in enumerate((2, 1)))
-    timings: Timings[int] = Timings()
-    for turn in turns(len(CONTEXTS), rounds):
-        lms = (CachedLM(model, model.config.max_position_embeddings) for model in (target, draft))
-        ms = step_overhead_ms(*lms, context=CONTEXTS[turn.contender])
-        timings.add(CONTEXTS[turn.contender], turn.round, ms)
-    words = ", ".join(f"{timings.median(context):.3f} ms at context {context}" for context in CONTEXTS)
-    ratio = timings.compare(*CONTEXTS).ratio
-    return f"step overhead outside both models' forwards: {words}; ratio {ratio:.2f}"
-
-
-def step_overhead_ms(target: CachedLM, draft: CachedLM, *, context: int, k: int = 4, num_steps: int = 40) -> float:
-    """Median milliseconds of a step outside the two models' forwards, at a context of about `context` tokens."""
-    inside = [0.0]
-    handles = [handle for lm in (target, draft) for handle in _time_forwards(lm.model, inside)]
-    ids = [3 + i % (target.vocab_size - 3) for i in range(context)]
-    plan = Plan(target, ModelDrafter(draft), RULES["speculative_sampling"], Sampling(), k)
-    steps = speculate(ids, lambda: plan, Seeded(0), max_new_tokens=(k + 1) * (num_steps + 2))
-    outside_ms = []
-    try:
-        next(steps)  # reads the context
-        for _ in range(num_steps):
-            inside[0], begun = 0.0, time.perf_counter()
-            next(steps)
-            outside_ms.append((time.perf_counter() - begun - inside[0]) * 1e3)
-        return statistics.median(outside_ms)
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _time_forwards(model: torch.nn.Module, inside: list[float]) -> list:
-    """Hooks that add the seconds of each forward to inside[0]."""
-    begun: list[float] = []
-
-    def leave(*args: object) -> None:
-        inside[0] += time.perf_counter() - begun.pop()
-
-    return [
-        model.register_forward_pre_hook(lambda *args: begun.append(time.perf_counter())),
-        model.register_forward_hook(leave),
-    ]
-
-
-def _tiny_llama(layers: int, seed: int) -> LlamaForCausalLM:
-    torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=64,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=layers,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        max_position_embeddings=8192,
-        eos_token_id=None,
-    )
-    return LlamaForCausalLM(config).eval()
 
 
 def cost_lines(

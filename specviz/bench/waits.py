@@ -86,8 +86,13 @@ def measure_waits(request: Request, bench: Workbench) -> Generator[Price, None, 
             wait.first.add(turn.contender, turn.round, 1e3 * sample.first_seconds)
             wait.answer.add(turn.contender, turn.round, 1e3 * sample.seconds)
         waits.append(wait)
-    contexts = _fitting(active, CONTEXTS, request.num_speculative_tokens + 2)
-    yield Price(total, total, tuple(waits), tuple(_held(active, tokens, each) for each in contexts))
+    yield Price(total, total, tuple(waits), memory(active, tokens))
+
+
+def memory(active: ActiveSetup, tokens: Sequence[int]) -> tuple[Held, ...]:
+    """At both CONTEXTS, which are read as these tokens over and over. Raises SpecvizError."""
+    contexts = _fitting(active, CONTEXTS, active.plan.k + 2)
+    return tuple(_held(active, tokens, each) for each in contexts)
 
 
 def _fitting(active: ActiveSetup, lengths: Sequence[int], room: int) -> list[int]:

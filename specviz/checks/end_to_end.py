@@ -53,7 +53,8 @@ class EndToEnd:
     """done: tokens so far. impossible: written tokens that the target's filters do not allow. distance: the largest
     total variation, at these very places, between what the rule writes where it judges one token and p, by formula;
     None without a draft model. track: (tokens, log10 E) after each text, and wherever E was higher than ever before
-    and than in the rest of its text: the verdict rests on the highest."""
+    and than in the rest of its text: the verdict rests on the highest. log_probs, distances: the means of each text,
+    over its tokens: of log p, in nats, and of the total variation."""
 
     done: int
     total: int
@@ -63,6 +64,8 @@ class EndToEnd:
     distance: float | None = None
     track: tuple[tuple[int, float], ...] = ()
     power: tuple[Power, ...] = ()
+    log_probs: tuple[float, ...] = ()
+    distances: tuple[float, ...] = ()
 
     @property
     def outcome(self) -> Outcome | None:
@@ -142,10 +145,11 @@ def end_to_end(
 
 
 def _add(so_far: EndToEnd, rule: Rule, scored: Scored, growth: Growth) -> EndToEnd:
-    distance = so_far.distance
+    distance, means = so_far.distance, so_far.distances
     if scored.q is not None:
         distances = (rule.one_step_law(scored.p, scored.q).double() - scored.p).abs().sum(-1) / 2
-        distance = max(distance or 0.0, float(distances.max()))
+        distance, means = max(distance or 0.0, float(distances.max())), (*means, float(distances.mean()))
+    chances = scored.p.gather(1, torch.tensor(scored.tokens)[:, None])
     evidence = so_far.evidence.add(scored.holds, scored.chances())
     points = {evidence.peak_at: evidence.peak} if evidence.peak > so_far.evidence.peak else {}
     points[evidence.num_tokens] = evidence.level
@@ -158,6 +162,8 @@ def _add(so_far: EndToEnd, rule: Rule, scored: Scored, growth: Growth) -> EndToE
         distance=distance,
         track=(*so_far.track, *((place, level / math.log(10)) for place, level in points.items())),
         power=growth.power(),
+        log_probs=(*so_far.log_probs, float(chances.log().mean())),
+        distances=means,
     )
 
 

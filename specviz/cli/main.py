@@ -125,7 +125,6 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--num-tokens", type=_positive, default=64, help="new tokens per run (default: %(default)s)")
     parser.add_argument("--repeats", type=_positive, default=3, help="runs of every prompt (default: %(default)s)")
     parser.add_argument("--threads", type=_positive, help="CPU threads for torch")
-    parser.add_argument("--overhead", action="store_true", help="only: a step's overhead at contexts of 100 and 4,000")
     words = "only: speed of the alignment lab's batches against recorded runs"
     parser.add_argument("--align", action="store_true", help=words)
     words = "against no draft, by kind of prompt; parameters behind colons, as in eagle:children=drawn"
@@ -135,6 +134,8 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--costs", action="store_true", help=words)
     words = "only: time to the first token and to the answer, and memory, with and without a draft"
     parser.add_argument("--waits", action="store_true", help=words)
+    words = "only: what introductions claim, tried on every pair here; where no draft helps; what lossy rules cost"
+    parser.add_argument("--claims", action="store_true", help=words)
     words = "only: greedy, beside llama.cpp with the same pair, through llama-cpp-python where it is installed"
     parser.add_argument("--against", choices=("llama.cpp",), help=words)
     words = "context length for --costs (default: %(default)s)"
@@ -281,17 +282,17 @@ def _bench(options: argparse.Namespace) -> int:
 
 def _bench_lines(options: argparse.Namespace) -> Iterable[str]:
     from specviz.alignment import speed
-    from specviz.bench import methods, report, waits
+    from specviz.bench import lossy, methods, report, waits
 
     pair = {"target": options.target, "draft": _fitting_draft(options)}
     save = options.json and options.json.write
     runs = {**pair, "num_tokens": options.num_tokens, "repeats": options.repeats}
-    if options.overhead:
-        return [report.overhead()]
     if options.costs:
         return report.cost_lines(**pair, context_length=options.context, save=save)
     if options.align:
         return speed.lines(**runs)
+    if options.claims:
+        return lossy.lines()
     if options.waits:
         return waits.lines(**pair, k=options.k[0])
     if (options.methods or options.against) and len(options.k) > 1:

@@ -15,7 +15,6 @@ from tiny_models import tiny, tiny_tokenizer
 from specviz.alignment import speed as pace
 from specviz.analysis.rounds import Comparison
 from specviz.bench import methods as bench_methods
-from specviz.bench import report as bench_report
 from specviz.bench import speed
 from specviz.bench.contenders import (
     Job,
@@ -29,7 +28,6 @@ from specviz.bench.contenders import (
     transformers_contender,
 )
 from specviz.cli.output import output
-from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
@@ -244,21 +242,6 @@ def test_python_work_per_step_does_not_grow_with_the_text(method, count):
     assert counts[1] == pytest.approx(counts[0], rel=0.02)
 
 
-def test_overhead_is_what_the_forwards_do_not_take():
-    lms = [CachedLM(tiny("llama", layers=layers, eos_token_id=None), 256) for layers in (2, 1)]
-    overhead = bench_report.step_overhead_ms(*lms, context=30, num_steps=5)
-    assert 0 < overhead < 1000
-    assert all(lm.calls > 5 for lm in lms)
-    assert all(not lm.model._forward_hooks and not lm.model._forward_pre_hooks for lm in lms)
-
-
-def test_the_overhead_report_compares_two_lengths(monkeypatch):
-    monkeypatch.setattr(bench_report, "CONTEXTS", (20, 60))
-    words = bench_report.overhead(rounds=1)
-    assert "ms at context 20," in words
-    assert "ms at context 60; ratio" in words
-
-
 def test_the_labs_batches_are_measured_beside_recorded_runs_in_every_round():
     *_, recorded, analysed, drawn = pace.lines(target="fable-target", draft="fable-draft", num_tokens=24, repeats=3)
     base, rate, whole = (float(line.split("|")[2].replace(",", "")) for line in (recorded, analysed, drawn))
@@ -361,14 +344,14 @@ def test_rows_hold_ratios_by_kind_and_over_all_prompts(models):
     ],
 )
 def test_the_words_say_whether_it_gains_and_what_it_loses_by(ratio, changes, verdict, cause):
-    why = bench_methods._why(Comparison((ratio,) * 8), replace(STEPS, **changes), PLAIN)
+    why = bench_methods.describe_why(Comparison((ratio,) * 8), replace(STEPS, **changes), PLAIN)
     assert why.startswith(f"{verdict}: a step writes")
     assert why.partition("; ")[2] == cause
 
 
 def test_on_a_busy_machine_no_reason_is_given():
     found = Comparison((0.4, *(0.8,) * 6, 1.6), spread=0.3)
-    assert bench_methods._why(found, STEPS, PLAIN) == "too noisy to tell: repeat when this machine is idle"
+    assert bench_methods.describe_why(found, STEPS, PLAIN) == "too noisy to tell: repeat when this machine is idle"
 
 
 def test_the_table_and_the_file_hold_every_method(monkeypatch, tmp_path):

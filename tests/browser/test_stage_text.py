@@ -1,13 +1,14 @@
 """Laws of reading on the stage: the text's modes, copying, the filter, the cut prompt, presenting, loading, keys."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
 import traces
 from stage_page import PHONE, part, push, settle, shown, stages, whole
 
-from specviz.trace.file import Header, Prompt, Token, Trace
+from specviz.trace.file import Footer, Header, Prompt, Token, Trace
 from specviz.views.explore.feed import Feed
 
 OPACITY = "(node) => Number(getComputedStyle(node).opacity)"
@@ -24,6 +25,27 @@ def prompted(text: str, words: list[str]) -> Trace:
 
 
 # ---- the text -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("back", range(1, 9))
+def test_the_final_text_ends_before_the_stop_text_wherever_it_begins_in_a_token(stage, back):
+    """Where the player comes back to the end as well; the growing text still shows all that was written."""
+    made = traces.chain()
+    stop = {"text": made.text[-back:], "at": len(made.text) - back}
+    events = [replace(each, reason="stop", stop=stop) if isinstance(each, Footer) else each for each in made.events()]
+    page, message = stage(), whole(Trace(events))
+    push(page, message)
+    read = "(node) => node.innerText"
+    everything = shown(page, ".sv-text-body", read)[0]
+    page.click('[data-mode="final"]')
+    final = shown(page, ".sv-text-body", read)[0]
+    page.keyboard.press("Home")
+    page.keyboard.press("End")
+    settle(page)
+    prompt = message["head"]["prompt"]
+    assert final.rstrip("\n") == shown(page, ".sv-text-body", read)[0].rstrip("\n")
+    assert re.sub("[⏎\n]", "", final).rstrip() == (prompt + made.text[:-back]).replace("\n", "").rstrip()
+    assert len(everything) > len(final)
 
 
 def test_the_final_text_shows_what_stayed_and_is_remembered(stage):

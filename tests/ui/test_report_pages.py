@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import served
 import traces
+from few_claims import few_claims
 from visits import Visit, made, said
 
 from specviz.analysis.costs import Costs, measure_costs
@@ -96,6 +97,28 @@ def test_measured_costs_reach_every_section_that_needs_them(library, trace, monk
     assert "“Measure the speed” here" in said(found["why-slow"])
     found = visit.press("compare", "why-slow", "speed", {})
     assert kinds(found["why-slow"])[:3] == ["words", "chart", "table"]
+
+
+@pytest.mark.parametrize("section", ["claims", "poor-cases", "lossy"])
+def test_what_introductions_claim_is_measured_without_a_run_and_stays_for_the_next_visitor(
+    library, section, monkeypatch
+):
+    few_claims(monkeypatch)
+    visit = Visit(library)
+    assert kinds(visit.look("compare")[section]) == ["words"]
+    shown = visit.press("compare", section, "measure", {})[section]
+    assert {block["kind"] for block in shown["blocks"]} == {"table"}
+    again = visit.pages["compare"].look("another", {"place": {"run": None, "step": None, "ref": None}})
+    assert shown in json.loads(next(again))["sections"]
+
+
+def test_a_claims_own_numbers_can_be_typed_in(library):
+    visit, given = Visit(library), {"drafted": "5", "draft_ms": "2", "check_ms": "33", "accepted": "4"}
+    assert "114 tokens/s" in said(visit.look("compare")["claim-numbers"])
+    found = visit.press("compare", "claim-numbers", "work", given | {"accepted": "2", "check_ms": "38"})
+    assert "50 tokens/s" in said(found["claim-numbers"])
+    with pytest.raises(SpecvizError, match="accepted must be a whole number from 0 to 5"):
+        visit.press("compare", "claim-numbers", "work", given | {"accepted": "6"})
 
 
 def test_other_drafts_are_asked_and_a_stranger_is_refused_in_words(library, trace):

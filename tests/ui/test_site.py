@@ -1,6 +1,7 @@
 """What models find out for a site: the app's own sections, every button pressed once, and nothing left to press."""
 
 import served as pages
+from few_claims import few_claims
 
 from specviz.session import workbench
 from specviz.ui.registry import Registry
@@ -9,7 +10,20 @@ from specviz.ui.reports.site import press_all
 from specviz.views.site import site_files
 
 KINDS = {
-    "compare": ["found", "race", "costs", "other-drafts", "draft-temperature", "many-prompts", "why-slow", "waits"],
+    "compare": [
+        "found",
+        "race",
+        "costs",
+        "other-drafts",
+        "draft-temperature",
+        "many-prompts",
+        "why-slow",
+        "waits",
+        "claims",
+        "poor-cases",
+        "lossy",
+        "claim-numbers",
+    ],
     "check": ["found", "identity", "one_step", "end_to_end", "side_by_side", "self_checks", "someone_else"],
 }
 
@@ -22,6 +36,7 @@ def blocks_of(part):
 
 
 def test_every_section_is_filled_by_real_work_and_asks_for_no_server(tmp_path, monkeypatch):
+    few_claims(monkeypatch)
     with pages.served(tmp_path) as served:
         bench, registry, said = served.page.bench, Registry(), []
         monkeypatch.setattr(workbench, "_shared", [workbench.Workbench(bench.library)])

@@ -52,8 +52,10 @@ export class TextView {
       while (this.boxes.length > to) this.drop();
       while (this.boxes.length < to) last = this.show(this.boxes.length);
       this.animate(last);
+      this.endAnswer();
       this.toEnd();
     });
+    this.hub.on('info', () => this.endAnswer());
     this.hub.on('select', (detail) => {
       this.mark();
       if (detail && detail.how === 'key' && this.marked[0]) this.marked[0].scrollIntoView({ block: 'nearest' });
@@ -92,6 +94,19 @@ export class TextView {
     this.blockSteps += 1;
     this.boxes.push(made);
     return made;
+  }
+
+  // From a stop text on nothing is part of the final text; of the token in which it begins, only what stands before it.
+  endAnswer() {
+    const { answer } = this.hub.end || {}, first = answer && (this.boxes[answer.step] || [])[answer.place];
+    if (!first) return;
+    for (const [step, made] of this.boxes.slice(answer.step).entries()) {
+      for (const node of made.slice(step ? 0 : answer.place)) node.classList.add('sv-past');
+    }
+    if (first.previousElementSibling && first.previousElementSibling.matches('.sv-answer')) return;
+    const kept = element('span', 'sv-answer', answer.text);
+    first.before(kept);
+    this.boxes[answer.step].push(kept);
   }
 
   drop() {

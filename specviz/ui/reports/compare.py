@@ -1,10 +1,11 @@
 """The Compare page: every K and every draft on the text of the run, what things cost here, and why it is not faster."""
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from operator import attrgetter
+from types import MappingProxyType
 
 from specviz.alignment import types
 from specviz.alignment.job import align_steps
@@ -17,6 +18,8 @@ from specviz.analysis.draft_temperature import ask_models, read_overlaps
 from specviz.analysis.every_k import DraftOnText, OtherDrafts, other_drafts
 from specviz.analysis.given_text import KS, GivenText, judge_run
 from specviz.analysis.whatif import WhatIf
+from specviz.bench.claims import Finding, measure_claims, measure_poor_cases
+from specviz.bench.lossy import measure_quality
 from specviz.bench.speed import NUM_TOKENS, Speed, measure_in_rounds
 from specviz.bench.waits import measure_waits
 from specviz.drafters import facts_of
@@ -28,6 +31,7 @@ from specviz.trace.metrics import metrics
 from specviz.ui.choices import Offer, list_drafts
 from specviz.ui.reports.section import Look, Props, Section, Work, one_of, own_prompts, whole_number
 from specviz.ui.reports.trace_models import NO_RUN, RunModels, request_of
+from specviz.views.compare import claims as claim_view
 from specviz.views.compare import costs as cost_view
 from specviz.views.compare import draft_temperature as temperature_view
 from specviz.views.compare import plan, plan_theory
@@ -41,6 +45,7 @@ MORE = "; use python -m specviz align for more"
 SHARD = 4  # prompts per turn: others wait for the engine no longer than that takes
 ROOM = 64  # tokens that measuring the costs may add to a context
 Key = tuple[object, ...]
+FINDINGS = {"claims": measure_claims, "poor-cases": measure_poor_cases, "lossy": measure_quality}
 
 
 class CompareSections:
@@ -50,6 +55,7 @@ class CompareSections:
         self._models = RunModels(bench, offer)
         self._costs: dict[tuple[str, str | None], Costs] = {}
         self._speeds: OrderedDict[Request, Speed] = OrderedDict()
+        self._findings: dict[str, Finding] = {}
         self._newest: tuple[Key, tuple[GivenText, WhatIf]] | None = None
 
     def sections(self) -> list[Section]:
@@ -67,6 +73,8 @@ class CompareSections:
             Section("theory", self._speed_key, self._theory),
             Section("why-slow", self._speed_key, self._why_slow, {"speed": self._measure_speed}, needs=needs),
             Section("waits", attrgetter("text"), _no_waits, {"measure": self._measure_waits}, needs=needs),
+            *(self._finding_section(name, measure) for name, measure in FINDINGS.items()),
+            Section(claim_view.NUMBERS, lambda look: (), lambda look: _work_out(), {"work": _type_in}, engine=False),
             Section("tool-names", attrgetter("text"), lambda look: plan.tool_names(look.run)),
         ]
 
@@ -192,6 +200,34 @@ class CompareSections:
         self._models.load(look.trace)
         for price in measure_waits(request_of(look.trace), self._models.bench):
             yield wait_view.waits(price)
+
+    # ---- what introductions claim ----------------------------------------------------------------------------------
+
+    def _finding_section(self, name: str, measure: Callable[[Workbench], Iterator[Finding]]) -> Section:
+        def begin(look: Look) -> Props:
+            return claim_view.finding(name, self._findings.get(name))
+
+        def work(look: Look, values: Mapping[str, str]) -> Work:
+            for found in measure(self._models.bench):
+                yield claim_view.finding(name, found)
+            self._findings[name] = found
+
+        return Section(name, lambda look: self._findings.get(name), begin, {"measure": work})
+
+
+def _work_out(values: Mapping[str, str] = MappingProxyType({})) -> Props:
+    """Of the values of a worked example, as far as they are given. Raises SpecvizError."""
+    given = {name: values.get(name, str(usual)) for name, (_, usual) in claim_view.FIELDS.items()}
+    drafted = whole_number(given, "drafted", 1, claim_view.MOST)
+    return claim_view.claim_numbers(
+        drafted,
+        *(whole_number(given, name, low, claim_view.MOST) for name, low in (("draft_ms", 0), ("check_ms", 1))),
+        whole_number(given, "accepted", 0, drafted),
+    )
+
+
+def _type_in(look: Look, values: Mapping[str, str]) -> Work:
+    yield _work_out(values)
 
 
 def _no_waits(look: Look) -> Props:

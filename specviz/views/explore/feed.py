@@ -57,6 +57,7 @@ class Feed:
         self.comparison = ""
         self._settings: Settings | None = None  # of the newest step
         self._labels: list[str] = []  # of every token so far, for evidence that points back into the text
+        self._written: list[tuple[int, int, str]] = []  # of every token: its step, its place in the pieces, its text
         self.measured: Mapping[str, Any] | None = None
         self._steps: list[str] = []  # each step's props as JSON, made once
         self.num_characters = 0  # of all of them
@@ -101,6 +102,8 @@ class Feed:
         props["written"] = "".join(token.text for token in step.emitted)  # for the clipboard alone: exactly the text
         self._settings = step.settings
         self._labels += [label(token.text, token.bytes) for token in step.emitted]
+        places = (place for place, (_, kind, _) in enumerate(props["pieces"]) if kind != "rejected")
+        self._written += [(step.index, place, token.text) for place, token in zip(places, step.emitted, strict=True)]
         self._steps.append(_json(props))
         self.num_characters += len(self._steps[-1])
 
@@ -156,7 +159,16 @@ class Feed:
         detail = f": {reveal(footer.message)}" if footer.message else ""
         detail += f", and the answer ends before it: “{label(footer.stop['text'])}”" if footer.stop else ""
         said = filter(None, [self._end_words(f"{words}{detail}"), self.comparison])
-        return {"reason": footer.reason, "words": " · ".join(said)}
+        ends = {"answer": self._end_of_answer(footer.stop["at"])} if footer.stop else {}
+        return {"reason": footer.reason, "words": " · ".join(said), **ends}
+
+    def _end_of_answer(self, left: int) -> Props:
+        """The first piece of the text that is not all of the answer, and what of it is. left: characters of it."""
+        for step, place, text in self._written:
+            if left < len(text):
+                return {"step": step, "place": place, "text": prose(text[:left])}
+            left -= len(text)
+        return {}
 
     def _end_words(self, words: str) -> str:
         """The end in these words, and how far the run came."""

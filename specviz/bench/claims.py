@@ -1,0 +1,259 @@
+"""What introductions promise, tried on the pairs that are here, and the cases in which a draft does not help.
+
+Each pair runs beside its target alone, in rounds, on prompts of every kind; whole answers count, the reading of the
+prompt among them.
+"""
+
+import statistics
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
+
+from specviz.analysis.costs import batch_growth
+from specviz.analysis.rounds import FEWEST, Comparison, Timings, interval
+from specviz.analysis.theory import least_alpha
+from specviz.bench.contenders import BASELINE, Sample, run_bench
+from specviz.bench.methods import describe_why, median_steps
+from specviz.bench.report import prompts_for
+from specviz.bench.speed import ALONE, ASKED, alone_and_asked
+from specviz.bench.waits import Held, memory
+from specviz.models.catalog import MODELS, REAL, default_pair
+from specviz.models.hub import is_here
+from specviz.request import Request
+from specviz.session.record import activate
+from specviz.session.workbench import Workbench
+
+NUM_PROMPTS, NUM_TOKENS, FEW_TOKENS = FEWEST, 48, 4
+RUNS = 4 * NUM_PROMPTS  # each side twice on every prompt
+GOOD_RATE, SMALL_SHARE, HOT = 100.0, 0.1, 1.5
+MARKS = {True: "\N{CHECK MARK}", False: "\N{BALLOT X}", None: "\N{EN DASH}"}
+
+
+class Reading(NamedTuple):
+    """What was measured, and whether the claim holds there; None: it is open."""
+
+    text: str
+    holds: bool | None
+
+    def __str__(self) -> str:
+        return f"{MARKS[self.holds]} {self.text}"
+
+
+Table = tuple[list[str], list[list[str | Reading]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What is tried. without: a kind of prompt that is left out; in_full: memory and batches are measured as well."""
+
+    name: str
+    target: str
+    draft: str
+    temperature: float = 0.0
+    num_tokens: int = NUM_TOKENS
+    without: str = ""
+    in_full: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A case, measured. asked, alone: the quicker run of each prompt. answer, first: how many times as soon the whole
+    answer and its first token come with the draft. why: in measured times. growth: see `costs.batch_growth`."""
+
+    case: Case
+    asked: tuple[Sample, ...]
+    alone: tuple[Sample, ...]
+    answer: Comparison
+    first: Comparison
+    why: str
+    held: tuple[Held, ...]
+    growth: Mapping[int, Comparison]
+
+    @property
+    def alphas(self) -> list[float]:
+        return [sample.steps.alpha for sample in self.asked if sample.steps]
+
+    @property
+    def cost_ratios(self) -> list[float]:
+        """The paper's c on each prompt: a drafted token over a target call for one token."""
+        steps = ((asked.steps, alone.steps) for asked, alone in zip(self.asked, self.alone, strict=True))
+        return [own.draft_ms / own.drafted / plain.verify_ms for own, plain in steps if own and plain and own.drafted]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """done, total: how far measuring has come; doing: what is measured. tables: heads and rows so far."""
+
+    done: int
+    total: int
+    doing: str = ""
+    tables: tuple[Table, ...] = ()
+
+
+def measure_claims(bench: Workbench) -> Iterator[Finding]:
+    """The claims for every pair that is here. One run per result; the caller holds the engine while it asks for the
+    next. Raises SpecvizError."""
+    return _try_all(pairs(), claims_table, bench)
+
+
+def measure_poor_cases(bench: Workbench) -> Iterator[Finding]:
+    """Where a draft does not help, and why; as `measure_claims`."""
+    return _try_all(poor_cases(), poor_table, bench)
+
+
+def _try_all(
+    cases: Sequence[Case], tabulate: Callable[[Sequence[Trial]], Table], bench: Workbench
+) -> Iterator[Finding]:
+    trials: list[Trial] = []
+    so_far = Finding(0, RUNS * len(cases))
+    for case in cases:
+        trials.append((yield from _try(case, bench, replace(so_far, doing=case.name))))
+        so_far = replace(so_far, done=so_far.done + RUNS, tables=(tabulate(trials),))
+    yield so_far
+
+
+def _try(case: Case, bench: Workbench, so_far: Finding) -> Generator[Finding, None, Trial]:
+    yield so_far
+    sampling = {"temperature": case.temperature, "max_new_tokens": case.num_tokens}
+    active = activate(Request(prompt=case.name, target=case.target, draft=case.draft, **sampling), bench.library)
+    prompts = [each for each in prompts_for(active.target) if each.kind != case.without]
+    prompts = prompts[:: len(prompts) // NUM_PROMPTS][:NUM_PROMPTS]  # of every kind
+    samples: list[Sample] = []
+    options = {"temperatures": (case.temperature,), "num_tokens": case.num_tokens, "repeats": 1}
+    for sample in run_bench(alone_and_asked(active), prompts, **options):
+        samples.append(sample)
+        yield replace(so_far, done=so_far.done + len(samples))
+    answer, first = _compare(samples, "seconds"), _compare(samples, "first_seconds")
+    slow_first = sorted(samples, key=lambda each: (each.round, -each.seconds))
+    alone, asked = ({s.round: s for s in slow_first if _side(s) == side}.values() for side in (ALONE, ASKED))
+    why = describe_why(answer, *(median_steps(samples, next(iter(side)).contender) for side in (asked, alone)))
+    ms = (1e3 * statistics.median(each.first_seconds for each in side) for side in (asked, alone))
+    why += "; the first token comes after {:.0f} ms, alone after {:.0f}".format(*ms)
+    held = memory(active, prompts[0].ids) if case.in_full else ()
+    growth = batch_growth(active.target) if case.in_full else {}
+    return Trial(case, tuple(asked), tuple(alone), answer, first, why, held, growth)
+
+
+def _side(sample: Sample) -> int:
+    return ALONE if sample.contender == f"specviz, {BASELINE}" else ASKED
+
+
+def _compare(samples: Sequence[Sample], name: str) -> Comparison:
+    timings: Timings[int] = Timings()
+    for sample in samples:
+        timings.add(_side(sample), sample.round, getattr(sample, name))
+    return timings.compare(ASKED, ALONE)
+
+
+def pairs() -> list[Case]:
+    """The bundled pair, also at the cost dial's depths, and the real one where it is on this machine."""
+    known = (MODELS[default_pair()[0]], *(each for each in MODELS.values() if each.dial), MODELS[REAL])
+    here = (each for each in known if each.is_bundled or is_here(each.name))
+    return [Case(each.name, each.name, each.drafts[0], in_full=True) for each in here]
+
+
+def poor_cases() -> list[Case]:
+    """A pair that drafting suits; then the same with one thing changed."""
+    target, draft = default_pair()
+    good = Case("as it should be: a dear target and its own draft", f"{target}-x4", draft)
+    return [
+        good,
+        replace(good, name=f"short output: {FEW_TOKENS} tokens", num_tokens=FEW_TOKENS),
+        replace(good, name="mismatched draft: one for code, on other texts", draft=f"{draft}-code", without="code"),
+        replace(good, name=f"hot sampling: temperature {HOT}", temperature=HOT),
+        replace(good, name="cheap target: the draft itself, with a tiny draft", target=draft, draft=f"{draft}-tiny"),
+    ]
+
+
+# ---- the claims -----------------------------------------------------------------------------------------------------
+
+
+class Claim(NamedTuple):
+    """says: what introductions say, and which; takes: what it needs; read: what a trial says of it."""
+
+    says: str
+    takes: str
+    read: Callable[[Trial], str | Reading]
+
+
+def _reaches(between: tuple[float, float], goal: float) -> bool | None:
+    low, high = between
+    return True if low >= goal else False if high < goal else None
+
+
+def span(values: Sequence[float], spelling: str = ".2f") -> str:
+    """The median with its interval."""
+    if not values:
+        return "-"
+    return "{:{f}} ({:{f}} to {:{f}})".format(statistics.median(values), *interval(values), f=spelling)
+
+
+def _compare_with(goal: float, found: Comparison) -> Reading:
+    return Reading(found.span, _reaches(found.between, goal))
+
+
+def _rates(samples: Sequence[Sample]) -> list[float]:
+    return [sample.tokens_per_s for sample in samples]
+
+
+def _read_rate(trial: Trial) -> Reading:
+    rates = _rates(trial.asked)
+    return Reading(span(rates, ".0f"), _reaches(interval(rates), GOOD_RATE))
+
+
+def _read_memory(trial: Trial) -> Reading:
+    shares = [each.draft / each.target for each in trial.held]
+    return Reading(", ".join(f"{share:.0%}" for share in shares), max(shares) < SMALL_SHARE)
+
+
+def _needed(speedup: Callable[[Trial], float], trial: Trial) -> str:
+    """The alpha that the formula asks for at the trial's own c."""
+    alpha = least_alpha(speedup(trial), statistics.median(trial.cost_ratios)) if trial.cost_ratios else None
+    return "none suffices" if alpha is None else f"{alpha:.2f}"
+
+
+_FORMULA = "alpha above {:.2f} and c below {:.2f}; the more of one, the less of the other"
+_NEEDED = "of the formula, at this c"
+CLAIMS = (
+    Claim("alpha", "the share of judged tokens that is accepted", lambda trial: span(trial.alphas)),
+    Claim("c", "a drafted token over a target call", lambda trial: span(trial.cost_ratios)),
+    Claim("2 to 3 times faster (papers)", _FORMULA.format(1 / 2, 1 / 2), lambda trial: _compare_with(2, trial.answer)),
+    Claim("alpha for 2 times", _NEEDED, partial(_needed, lambda trial: 2)),
+    Claim("up to 4 times faster (guides)", _FORMULA.format(3 / 4, 1 / 4), lambda trial: _compare_with(4, trial.answer)),
+    Claim("alpha for 4 times", _NEEDED, partial(_needed, lambda trial: 4)),
+    Claim("over 100 tokens/s (guides)", "that much of the target alone, times the formula", _read_rate),
+    Claim("the target alone, tokens/s", "", lambda trial: span(_rates(trial.alone), ".0f")),
+    Claim("alpha for 100", _NEEDED, partial(_needed, lambda trial: GOOD_RATE / statistics.median(_rates(trial.alone)))),
+    Claim(
+        "the first answer sooner (guides)",
+        "nothing gives it: first the draft reads the prompt as well. Only a whole answer can come sooner",
+        lambda trial: _compare_with(1, trial.first),
+    ),
+    Claim("less than 10 % more memory (guides)", "a small draft; short context, longest context", _read_memory),
+    Claim("a check of 5 tokens, 1 text", "in passes over 1 token", lambda trial: trial.growth[min(trial.growth)].span),
+    Claim(
+        "better use of batches (guides)",
+        "the same check of 8 texts at once must cost no more",
+        lambda trial: _no_dearer(*trial.growth.values()),
+    ),
+)
+
+
+def _no_dearer(one: Comparison, many: Comparison) -> Reading:
+    return Reading(many.span, _reaches(one.between, many.between[1]))
+
+
+def claims_table(trials: Sequence[Trial]) -> Table:
+    """Heads and rows: a row for each claim and what belongs to it, a column for each pair."""
+    rows = [[claim.says, claim.takes, *map(claim.read, trials)] for claim in CLAIMS]
+    return ["they say", "it takes", *(trial.case.name for trial in trials)], rows
+
+
+def poor_table(trials: Sequence[Trial]) -> Table:
+    """Heads and rows: a row for each case."""
+    rows = [
+        [each.case.name, _compare_with(1, each.answer), span(each.alphas), span(each.cost_ratios), each.why]
+        for each in trials
+    ]
+    return ["case", "whole answer, times as soon", "alpha", "c", "why"], rows
