@@ -4,10 +4,13 @@ Reads tokenizers and configurations, never weights. The verdict is `models.check
 be drafted directly. For the others it says which other ways there are and how to ask for them.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import takewhile
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from specviz.errors import SpecvizError
 from specviz.models.catalog import without_format
@@ -19,6 +22,9 @@ from specviz.models.library import LoadedModel
 from specviz.models.tokens import TokenText, differing_ids
 from specviz.settings import settings
 from specviz.views.explore.sentences import label, percent
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase as Tokenizer
 
 MOST_IDS = 4_000_000  # no vocabulary is larger; a damaged one may claim to be
 MOST_SHOWN = 10
@@ -174,14 +180,9 @@ def _starts(text: TokenText) -> list[int]:
     return whole[: next(places, 0)]
 
 
-def _find_own(kind: str) -> Callable[[Side], list[int]]:
-    """Finds the ids of a tokenizer's own token of this kind."""
-
-    def find(model: Side) -> list[int]:
-        token = getattr(model.text.tokenizer, f"{kind}_token_id", None)
-        return [token] if isinstance(token, int) else []
-
-    return find
+def _own(model: Side, name: str) -> list[int]:
+    token = getattr(model.text.tokenizer, name, None)
+    return [token] if isinstance(token, int) else []
 
 
 SPECIAL = (  # kind, how its ids are found, whether a difference of the texts matters, and why
@@ -189,9 +190,9 @@ SPECIAL = (  # kind, how its ids are found, whether a difference of the texts ma
      "the draft reads what the target's tokenizer puts before a text; it may have been trained with something else"),
     ("end", lambda model: sorted(model.text.eos_ids), True,
      "texts end differently: only the target's end tokens end a text, and the draft seldom proposes them"),
-    ("start (bos)", _find_own("bos"), False, "only what the tokenizer puts before a text is read"),
-    ("padding (pad)", _find_own("pad"), False, "padding is masked"),
-    ("unknown (unk)", _find_own("unk"), False, "only the target's tokenizer splits the text"),
+    ("start (bos)", partial(_own, name="bos_token_id"), False, "only what the tokenizer puts before a text is read"),
+    ("padding (pad)", partial(_own, name="pad_token_id"), False, "padding is masked"),
+    ("unknown (unk)", partial(_own, name="unk_token_id"), False, "only the target's tokenizer splits the text"),
 )  # fmt: skip
 
 
@@ -239,14 +240,6 @@ def _notes(target: Side, draft: Side) -> Iterator[str]:
 # ---- chat forms: three dialogues by both tokenizers; templates are untrusted programs, and may fail ------------------
 
 
-class Tokenizer(Protocol):
-    """The part of a transformers tokenizer that is used here."""
-
-    chat_template: Any
-
-    def apply_chat_template(self, conversation: Sequence[dict[str, str]], **options: Any) -> str: ...
-
-
 def chat_difference(target: Tokenizer, draft: Tokenizer) -> str | None:
     """Where the two chat forms differ, in words; None where three dialogues render alike, or neither has a template."""
     ours, theirs = has_chat_form(target), has_chat_form(draft)
@@ -267,7 +260,7 @@ def _chat_words(target: Tokenizer, draft: Tokenizer) -> str:
 
 
 def _difference(name: str, messages: Sequence[dict[str, str]], target: Tokenizer, draft: Tokenizer) -> str | None:
-    ours, theirs = _render(target, messages), _render(draft, messages)
+    ours, theirs = render(target, messages), render(draft, messages)
     if ours == theirs:
         return None
     if ours is None or theirs is None:
@@ -279,7 +272,8 @@ def _difference(name: str, messages: Sequence[dict[str, str]], target: Tokenizer
     return f"{name}: {after}the target's chat format continues with {ours}, the draft's with {theirs}"
 
 
-def _render(tokenizer: Tokenizer, messages: Sequence[dict[str, str]]) -> str | None:
+def render(tokenizer: Tokenizer, messages: str | Sequence[dict[str, str]]) -> str | None:
+    """The messages, or one question, in the tokenizer's chat form; None where it has none or refuses them."""
     try:
         return render_chat(tokenizer, messages)
     except SpecvizError:
