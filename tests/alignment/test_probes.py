@@ -82,7 +82,7 @@ def test_a_planted_fault_is_the_first_cause_and_its_cure_holds_on_other_texts(pl
 
 @pytest.mark.parametrize("name", ["fable-medusa", "fable-eagle"])
 def test_sound_heads_have_no_cause(prompts, name):
-    found, _ = findings(prompts, name, max_new_tokens=64)
+    found, _ = findings(prompts[:24], name)
     assert not found.keys() & faults.KINDS.keys()
 
 

@@ -161,9 +161,8 @@ def _forms(draft: LoadedModel, target: LoadedModel, written: RowText) -> dict[st
     messages = [asdict(message) for message in row.messages or ()] or row.prompt
     bare = "\n\n".join(message.content for message in row.messages or ()) or row.prompt
     prompts = {"the bare text of each prompt": draft.text.encode(bare)}
-    for whose, tokenizer in (("the draft's", draft.tokenizer), ("the target's", target.tokenizer)):
-        prompts[f"the prompts in {whose} chat format"] = draft.text.encode(
-            render(tokenizer, messages) or "", special=False
-        )
+    for whose, model in (("the draft's", draft), ("the target's", target)):
+        text = render(model.tokenizer, messages) or ""
+        prompts[f"the prompts in {whose} chat format"] = draft.text.encode(text, special=False)
     texts = {name: Text(ids, written.ids) for name, ids in prompts.items() if ids and ids != list(written.prompt_ids)}
     return {name: text for name, text in texts.items() if can_read(draft, [*text.prompt, *text.ids])}
