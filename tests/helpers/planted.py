@@ -37,9 +37,13 @@ def permuted(model, generator):
     table[rows] = table[rows[torch.randperm(400, generator=generator)]]
 
 
-def noised(model, generator):
+def noised(model, generator, spreads=1.0):
     for weight in model.model.layers[1].parameters():
-        weight.data += weight.data.std() * torch.randn(weight.shape, generator=generator)
+        weight.data += spreads * weight.data.std() * torch.randn(weight.shape, generator=generator)
+
+
+def less_noised(model, generator):
+    noised(model, generator, 0.75)
 
 
 def swapped(model, generator):
@@ -76,8 +80,8 @@ def shifted(head):
 
 
 PLANTED = {
-    hotter: "temperature", rotated: "rope", rounded: "bits", permuted: "token ids", noised: "layer", swapped: "order",
-    untold: "template", unstarted: "start", shifted: "feature",
+    hotter: "temperature", rotated: "rope", rounded: "bits", permuted: "token ids", noised: "layer",
+    less_noised: "layer", swapped: "order", untold: "template", unstarted: "start", shifted: "feature",
 }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from specviz.alignment.causes import token_ids, weights
 from specviz.alignment.causes.doctor import chat_difference, render
 from specviz.alignment.causes.sample import Sample
 from specviz.alignment.causes.shifts import shift_trials
-from specviz.alignment.causes.trials import Trial, all_trials
+from specviz.alignment.causes.trials import Trial, agreements, all_trials
 from specviz.alignment.shard import load, sampling_of, texts_of
 from specviz.alignment.summary import Examined, Finding, Interval
 from specviz.alignment.tables.slices import excludes_zero, interval, without_each
@@ -79,22 +79,26 @@ class _Causes:
         self._name, self._draft, self._halves, self._library = name, draft, halves, library
         self._written = [written[place::2][: len(half.texts)] for place, half in enumerate(halves)]
         reader = draft.drafter() if isinstance(draft, Proposer) else draft
-        self._before = [Trial("", "", reader, half.texts).agreement(half) for half in halves]
-        self.tried: set[str] = set()
+        self._before = [agreements([Trial("", "", reader, half.texts)], half)[0] for half in halves]
 
     def find(self, difference: str | None) -> list[Finding]:
         """Those that gain, the largest gain first, behind what is read off the weights."""
         best: dict[str, tuple[Trial, Array]] = {}  # by kind
-        for trial in self._trials(0):
-            self.tried.add(trial.kind)
-            gain = trial.agreement(self._halves[0]) - self._before[0]
+        trials = [*self._trials(0)]
+        self.tried = {trial.kind for trial in trials}
+        for trial, gain in zip(trials, self._gains(trials, 0), strict=True):
             if _is_clear(gain, CLEAR_GAIN) and (trial.kind not in best or gain.mean() > best[trial.kind][1].mean()):
                 best[trial.kind] = trial, gain
         claims = {trial.cure: gain for trial, gain in best.values()}
         again = [trial for trial in self._trials(1) if trial.cure in claims] if best else []
-        found = [self._measure(trial, claims[trial.cure], len(again), difference) for trial in again]
+        measured = zip(again, self._gains(again, 1), strict=True)
+        found = [self._finding(trial, claims[trial.cure], gain, len(again), difference) for trial, gain in measured]
         causes = sorted(filter(None, found), key=lambda each: -each.numbers["applied"])
         return [*self._of_weights(), *self._of_ids(causes), *causes]
+
+    def _gains(self, trials: Sequence[Trial], place: int) -> list[Array]:
+        """Of each trial on each text of this half [texts]."""
+        return [each - self._before[place] for each in agreements(trials, self._halves[place])]
 
     def _trials(self, place: int) -> Iterator[Trial]:
         half, draft, target = self._halves[place], self._draft, self._halves[0].target
@@ -127,10 +131,11 @@ class _Causes:
         words = token_ids.deaf_words(self._draft, self._deaf)
         return [Finding(self._name, "token ids", words, {"share": self._deaf.share})] if words else []
 
-    def _measure(self, trial: Trial, claim: Array, num_asked: int, difference: str | None) -> Finding | None:
+    def _finding(
+        self, trial: Trial, claim: Array, gain: Array, num_asked: int, difference: str | None
+    ) -> Finding | None:
         """The cause if its cure holds on the other half, as one of num_asked."""
         before = self._before[1]
-        gain = trial.agreement(self._halves[1]) - before
         if not _is_clear(gain, CLEAR_GAIN / 2, num_asked):
             return None
         low, high = _interval(gain)

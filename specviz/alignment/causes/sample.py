@@ -62,7 +62,8 @@ class Sample:
         self.each(draft, texts, add)
         return sums / np.diff(self.starts)
 
-    def ahead(self, drafter: Drafter) -> Array:
-        """The same of a draft that is no model, of the first token of every draft [texts]."""
-        found = [measure_ahead(self.target, [drafter], text, self.sampling, 1)[0] for text in self.texts]
-        return np.array([np.mean(numbers["overlap"]) for numbers in found])
+    def ahead(self, drafters: Sequence[Drafter]) -> Array:
+        """The same of drafts that are no models, of the first token of every draft [drafters, texts]; the target reads
+        each text once for all."""
+        found = [measure_ahead(self.target, drafters, text, self.sampling, 1) for text in self.texts]
+        return np.array([[np.mean(numbers["overlap"]) for numbers in each] for each in found]).T

@@ -8,6 +8,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
 
 import torch
 from torch import Tensor, nn
@@ -37,11 +39,12 @@ class Trial:
     texts: Sequence[Text] = ()
     change: Change = keep_logits
 
-    def agreement(self, sample: Sample) -> Array:
-        """Mean of sum min(p, q) over each text [texts]."""
-        if isinstance(self.draft, LoadedModel):
-            return sample.agreement(self.draft, self.texts, self.change)
-        return sample.ahead(self.draft)
+
+def agreements(trials: Sequence[Trial], sample: Sample) -> list[Array]:
+    """Of each trial of one draft the mean of sum min(p, q) over each text [texts]."""
+    if all(isinstance(each.draft, LoadedModel) for each in trials):
+        return [sample.agreement(each.draft, each.texts, each.change) for each in trials]
+    return list(sample.ahead([each.draft for each in trials]))
 
 
 def twin(draft: LoadedModel, change: Callable[[nn.Module], None]) -> LoadedModel:
@@ -80,16 +83,16 @@ def layers_of(model: nn.Module) -> nn.ModuleList:
 
 
 def _layers(draft: LoadedModel) -> Iterator[Made]:
-    """Each layer left out, each part of a layer left out, and two neighbours swapped."""
+    """Each layer left out, each part of a layer left out or halved, and two neighbours swapped."""
     layers = layers_of(draft.model)
     for place, layer in enumerate(layers):
         name = f"layer {place + 1} of {len(layers)}"
         yield "layer", f"{name} left out", lambda model, place=place: skip(layers_of(model)[place])
-        for part in _parts(layer):
-            cure = f"{part.replace('_', ' ')} of {name} left out"
-            yield "layer", cure, lambda model, place=place, part=part: skip(getattr(layers_of(model)[place], part), 0)
+        for part, (times, words) in product(_parts(layer), ((0.0, "left out"), (0.5, "halved"))):
+            cure = f"{part.replace('_', ' ')} of {name} {words}"
+            yield "layer", cure, partial(_scale, place=place, part=part, times=times)
         if place:
-            yield "order", f"layers {place} and {place + 1} swapped", lambda model, place=place: _swap(model, place)
+            yield "order", f"layers {place} and {place + 1} swapped", partial(_swap, place=place)
 
 
 def _parts(layer: nn.Module) -> list[str]:
@@ -97,14 +100,23 @@ def _parts(layer: nn.Module) -> list[str]:
     return [name for name, part in layer.named_children() if any(each.ndim > 1 for each in part.parameters())]
 
 
-def skip(part: nn.Module, times: float = 1.0) -> None:
-    """Makes the part return its input, so many times: 1 leaves a layer out, 0 what is added to its input."""
+def skip(layer: nn.Module) -> None:
+    """Makes the layer return its input."""
 
     def return_input(_, args, kwargs, output):
-        given = times * (args[0] if args else kwargs["hidden_states"])
+        given = args[0] if args else kwargs["hidden_states"]
         return given if isinstance(output, Tensor) else (given, *output[1:])
 
-    part.register_forward_hook(return_input, with_kwargs=True)
+    layer.register_forward_hook(return_input, with_kwargs=True)
+
+
+def _scale(model: nn.Module, place: int, part: str, times: float) -> None:
+    """Makes this part of a layer add so many times what it adds."""
+
+    def scaled(_, args, output):
+        return times * output if isinstance(output, Tensor) else (times * output[0], *output[1:])
+
+    getattr(layers_of(model)[place], part).register_forward_hook(scaled)
 
 
 def _swap(model: nn.Module, place: int) -> None:
@@ -119,16 +131,16 @@ def _rotary(draft: LoadedModel, target: LoadedModel) -> Iterator[Made]:
         return
     known = [ours.cpu().float()]
     if theirs is not None and theirs.shape == ours.shape and not torch.allclose(ours, theirs.to(ours)):
-        yield "rope", "the target's own rope parameters", lambda model: _turn(model, theirs)
+        yield "rope", "the target's own rope parameters", partial(_turn, speeds=theirs)
         known.append(theirs.cpu().float())
     exponents = torch.arange(len(ours), dtype=torch.float32) / len(ours)
     for base in BASES:
         speeds = base**-exponents
         if not any(torch.allclose(each, speeds, rtol=1e-3) for each in known):
-            yield "rope", f"rope_theta = {base:,.0f}", lambda model, speeds=speeds: _turn(model, speeds)
+            yield "rope", f"rope_theta = {base:,.0f}", partial(_turn, speeds=speeds)
     for factor in STRETCHES:
         cure = f"positions divided by {factor:g} (rope_scaling)"
-        yield "rope", cure, lambda model, factor=factor: _turn(model, ours / factor)
+        yield "rope", cure, partial(_turn, speeds=ours / factor)
 
 
 def _turn(model: nn.Module, speeds: Tensor) -> None:
@@ -147,7 +159,7 @@ def _settings(draft: LoadedModel, target: LoadedModel) -> Iterator[Made]:
         if ours and len(theirs) == 1 and ours.keys() != theirs.keys():
             ((words, value),) = theirs.items()
             cure = f"the target's {name} ({words})"
-            yield "setting", cure, lambda model, name=name, value=value: _set(model, name, value)
+            yield "setting", cure, partial(_set, name=name, value=value)
 
 
 def _values(model: nn.Module, name: str) -> dict[str, object]:
