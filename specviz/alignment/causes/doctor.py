@@ -4,13 +4,11 @@ Reads tokenizers and configurations, never weights. The verdict is `models.check
 be drafted directly. For the others it says which other ways there are and how to ask for them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import takewhile
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from specviz.errors import SpecvizError
 from specviz.models.catalog import without_format
@@ -22,9 +20,6 @@ from specviz.models.library import LoadedModel
 from specviz.models.tokens import TokenText, differing_ids
 from specviz.settings import settings
 from specviz.views.explore.sentences import label, percent
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase as Tokenizer
 
 MOST_IDS = 4_000_000  # no vocabulary is larger; a damaged one may claim to be
 MOST_SHOWN = 10
@@ -238,6 +233,14 @@ def _notes(target: Side, draft: Side) -> Iterator[str]:
 
 
 # ---- chat forms: three dialogues by both tokenizers; templates are untrusted programs, and may fail ------------------
+
+
+class Tokenizer(Protocol):
+    """The part of a transformers tokenizer that is used here."""
+
+    chat_template: Any
+
+    def apply_chat_template(self, conversation: Sequence[dict[str, str]], **options: Any) -> str: ...
 
 
 def chat_difference(target: Tokenizer, draft: Tokenizer) -> str | None:
