@@ -35,11 +35,15 @@ def doctor(library):
     return HeadDoctor(load_heads(library, "fable-eagle", "eagle", target), target, PROMPTS)
 
 
-def test_a_healthy_head_names_none(doctor):
-    found = doctor.examine()
-    assert found.best is None
-    assert {trial.field for trial in found.trials} == {"layer", "row", "position", "skipped", "text"}
-    assert "no other convention accepts more" in doctor_text(found)
+@pytest.fixture(scope="module")
+def healthy(doctor):
+    return doctor.examine()
+
+
+def test_a_healthy_head_names_none(healthy):
+    assert healthy.best is None
+    assert {trial.field for trial in healthy.trials} == {"layer", "row", "position", "skipped", "text"}
+    assert "no other convention accepts more" in doctor_text(healthy)
 
 
 PLANTED = [
@@ -47,18 +51,18 @@ PLANTED = [
     Convention(row=1),
     Convention(row=-1),
     Convention(position=-1),
+    Convention(position=1),
     Convention(skipped=LAST_NORM),
     Convention(skipped="layers.0.post_attention_layernorm"),
 ]
 
 
 @pytest.mark.parametrize("served", PLANTED, ids=str)
-def test_a_planted_fault_is_named_with_its_cure(doctor, served):
+def test_a_planted_fault_is_named_with_its_cure(doctor, healthy, served):
     found = doctor.examine(served)
     assert found.best.convention == Convention()
-    healthy = doctor.examine().served
-    assert found.best.agreement == pytest.approx(healthy)
-    assert sum(healthy) / len(healthy) - sum(found.served) / len(found.served) == pytest.approx(found.best.gain)
+    assert found.best.agreement == pytest.approx(healthy.served)
+    assert (sum(healthy.served) - sum(found.served)) / len(found.served) == pytest.approx(found.best.gain)
     assert SAYS[found.best.field] in doctor_text(found)
 
 

@@ -142,6 +142,7 @@ def counts_of(method, heads):
     return counts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["eagle", "medusa"])
 def test_acceptance_by_depth_is_that_counted_in_two_thousand_real_steps(kind):
     counts = counts_of(kind, f"fable-{kind}")

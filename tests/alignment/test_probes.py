@@ -2,16 +2,22 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
-from planted import PLANTED
+from planted import PLANTED, findings_with
 
+from specviz.alignment.ahead import load_draft
 from specviz.alignment.causes import probes as faults
+from specviz.alignment.causes.sample import Sample
+from specviz.alignment.causes.shifts import Changed
+from specviz.alignment.causes.trials import Trial, agreements
 from specviz.alignment.causes.weights import GROUP, coarse_words
 from specviz.alignment.job import align
 from specviz.alignment.types import Message, PromptRow, Shard
-from specviz.drafters.heads import load_heads
+from specviz.decoding.sampling import Sampling
 from specviz.models.library import Library
+from specviz.models.score import Text
 from specviz.prompts import prompts_file
 from specviz.request import Request
 from specviz.session.workbench import workbench
@@ -61,36 +67,41 @@ def test_of_a_draft_that_was_trained_on_code_alone_the_words_are_named_that_it_n
 # ---- planted faults: each in a copy of a sound draft ----------------------------------------------------------------
 
 
-CURES = {"temperature": "logits divided by 1.7", "layer": "layer 2 of 2"}
+CURES = {
+    "temperature": "logits divided by 1.7",
+    "rope": "with the target's own rope parameters",
+    "layer": "layer 2 of 2",
+    "template": "the draft's with",
+    "start": "with the start token <|endoftext|> (id 0) left out",
+    "feature": "the states of the token behind",
+}
 
 
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
-def test_a_planted_fault_is_the_first_cause_and_its_cure_holds_on_other_texts(library, plant, prompts):
-    sound = library.load("fable-draft")
-    model = copy.deepcopy(sound.model)
-    plant(model, torch.Generator().manual_seed(0))
-    found, _ = findings(prompts, named(library, plant.__name__, model, sound.tokenizer).name, max_new_tokens=64)
-    kind = PLANTED[plant]
-    assert next(iter(found)) == kind
-    assert CURES.get(kind, "") in found[kind].words
-    if kind not in ("bits", "token ids"):
-        assert found[kind].numbers["low"] > 0
-        assert found[kind].numbers["applied"] > 0.02
+def test_a_planted_fault_is_the_first_cause_and_its_cure_holds_on_other_texts(plant):
+    first, *_ = findings_with(plant)
+    assert first.kind == PLANTED[plant]
+    assert CURES.get(first.kind, "") in first.words
+    if first.kind not in ("bits", "token ids"):
+        assert first.numbers["low"] > 0
+        assert first.numbers["applied"] > 0.02
 
 
-def test_heads_that_are_given_the_states_of_another_position_are_told_so(library, prompts, monkeypatch):
-    target = library.load("fable-target")
-    head = load_heads(library, "fable-eagle", "eagle", target).module
-    fuse = head.fuse
-    monkeypatch.setattr(head, "fuse", lambda states: fuse(states).roll(1, 0), raising=False)
-    found, _ = findings(prompts, "fable-eagle", max_new_tokens=64)
-    assert [*found] == ["feature"]
-    assert "the states of the token behind" in found["feature"].words
-
-
-def test_sound_heads_have_no_cause(prompts):
-    found, _ = findings(prompts, "fable-medusa", max_new_tokens=64)
+@pytest.mark.parametrize("name", ["fable-medusa", "fable-eagle"])
+def test_sound_heads_have_no_cause(prompts, name):
+    found, _ = findings(prompts[:24], name)
     assert not found.keys() & faults.KINDS.keys()
+
+
+def test_heads_that_are_tried_together_agree_as_each_does_alone(library):
+    target = library.load("fable-target")
+    drafter = load_draft("fable-medusa", library, target).drafter()
+    ids = target.text.encode("Tom has a red ball. Mia has a red hat, and Tom has a cat.")
+    sample = Sample(target, [Text(ids[:4], ids[4:]), Text(ids[:9], ids[9:14])], Sampling())
+    trials = [Trial("", "", drafter), Trial("", "", Changed(drafter, divided_by=3.0))]
+    together, alone = agreements(trials, sample), [agreements([each], sample)[0] for each in trials]
+    np.testing.assert_allclose(together, alone, rtol=1e-6)
+    assert (together[0] != together[1]).all()
 
 
 def chatting(library, name, template, called):
@@ -123,24 +134,6 @@ def test_another_chat_form_is_not_spoken_of_where_no_row_is_a_chat(library, prom
     draft = chatting(library, "fable-draft", ASKED, "asked-draft")
     found, made = findings(prompts[:8], draft.name, target=target.name)
     assert (found, made.summary.warnings) == ({}, ())
-
-
-def test_another_chat_form_is_a_finding_where_the_draft_agrees_better_in_its_own(library):
-    """A copy of the target that is put off by a word of the target's form."""
-    target = chatting(library, "fable-target", TOLD.replace("Tell: ", "## "), "marked-target")
-    draft = chatting(library, "fable-target", TOLD.replace("Tell: ", ""), "plain-draft")
-    (mark,) = target.text.encode("##", special=False)[:1]
-
-    def put_off(_, ids, embedded):
-        noise = torch.randn(embedded.shape, generator=torch.Generator().manual_seed(0))
-        return embedded + ((ids[0] == mark).cumsum(1) > 0)[..., None] * embedded.std() * noise
-
-    draft.model.get_input_embeddings().register_forward_hook(put_off)
-    found, made = findings(chats(24), draft.name, target=target.name)
-    assert found["template"].numbers["applied"] > 0.02
-    assert "the draft's with" in found["template"].words
-    assert "with the chats in its own format" in found["template"].words
-    assert not any("plain-draft: " in warning for warning in made.summary.warnings)
 
 
 def looked_for(library, rows, drafts=("fable-draft",), target="fable-target"):

@@ -349,7 +349,14 @@ def test_lines_of_a_text_are_prompts(tmp_path):
     (tmp_path / "prompts.txt").write_bytes("\ufeffOnce upon\r\n\n{the} end\n".encode() + b"\xff\n")
     made = open_prompts(tmp_path / "prompts.txt")
     assert [row.prompt for row in made.rows()] == ["Once upon", "{the} end"]
-    assert [(item.line, item.reason) for item in made.refused] == [(3, "is not text in UTF-8")]
+    assert [(item.line, item.reason) for item in made.refused] == [(4, "is not text in UTF-8")]
+
+
+def test_a_line_of_a_text_is_one_prompt_or_none_however_long_it_is(tmp_path):
+    (tmp_path / "prompts.txt").write_text("Once upon\n" + "x" * (prompt_files.MOST_LINE_BYTES + 9) + "\nThe end\n")
+    made = open_prompts(tmp_path / "prompts.txt")
+    assert [row.prompt for row in made.rows()] == ["Once upon", "The end"]
+    assert [(item.line, item.reason.split(":")[0]) for item in made.refused] == [(2, "is too long")]
 
 
 DAMAGED = {

@@ -6,12 +6,23 @@ import sys
 import torch
 
 from specviz.alignment.job import align
+from specviz.drafters.heads import load_heads
 from specviz.prompts import prompts_file
 from specviz.session.workbench import workbench
+
+NUM_TEXTS, NUM_TOKENS = 24, 64
+MARKED = "{% for message in messages %}## {{ message['content'] }}\n\n{% endfor %}"
+UNMARKED = MARKED.replace("## ", "")
 
 
 def hotter(model, generator):
     model.lm_head.register_forward_hook(lambda _, __, logits: 1.7 * logits)
+
+
+def rotated(model, generator):
+    """Its configuration names another rope_theta than the one that the weights were trained with."""
+    model.config.rope_parameters = {"rope_type": "default", "rope_theta": 500_000.0}
+    model.model.rotary_emb = type(model.model.rotary_emb)(model.config)
 
 
 def rounded(model, generator):
@@ -26,9 +37,13 @@ def permuted(model, generator):
     table[rows] = table[rows[torch.randperm(400, generator=generator)]]
 
 
-def noised(model, generator):
+def noised(model, generator, spreads=1.0):
     for weight in model.model.layers[1].parameters():
-        weight.data += weight.data.std() * torch.randn(weight.shape, generator=generator)
+        weight.data += spreads * weight.data.std() * torch.randn(weight.shape, generator=generator)
+
+
+def less_noised(model, generator):
+    noised(model, generator, 0.75)
 
 
 def swapped(model, generator):
@@ -36,27 +51,84 @@ def swapped(model, generator):
     layers[0], layers[1] = layers[1], layers[0]
 
 
+def untold(model, generator):
+    """It was never trained on the mark that begins a message in the target's template."""
+    _put_off_by("##", model, generator)
+
+
+def unstarted(model, generator):
+    """It was never trained on the start token that every prompt has here."""
+    _put_off_by("<|endoftext|>", model, generator)
+
+
+def _put_off_by(mark, model, generator):
+    """Behind the token, what the model reads is drowned in noise."""
+    token = workbench().library.load("fable-target").text.encode(mark, special=False)[0]
+    noise = torch.randn(1024, 1, generator=generator) * torch.randn(1, 192, generator=generator)
+
+    def drown(_, ids, embedded):
+        behind = (ids[0] == token).cumsum(1) > 0
+        return embedded + behind[..., None] * embedded.std() * noise[: embedded.shape[1]]
+
+    model.get_input_embeddings().register_forward_hook(drown)
+
+
+def shifted(head):
+    """EAGLE heads that are given the states of another position."""
+    fuse = type(head).fuse
+    head.fuse = lambda states: fuse(head, states).roll(1, 0)
+
+
 PLANTED = {
-    hotter: "temperature", rounded: "bits", permuted: "token ids", noised: "layer", swapped: "order",
+    hotter: "temperature", rotated: "rope", rounded: "bits", permuted: "token ids", noised: "layer",
+    less_noised: "layer", swapped: "order", untold: "template", unstarted: "start", shifted: "feature",
 }  # fmt: skip
 
 
+def findings_with(plant):
+    """What the lab finds in a draft with this fault, the first cause first."""
+    library = workbench().library
+    target = library.load("fable-target")
+    kinds = [each["text"] for kind in prompts_file()["kinds"] for each in kind["prompts"]]
+    rows = [f"{text}{' ' * (place // len(kinds))}" for place, text in enumerate((kinds * 3)[:NUM_TEXTS])]
+    options = {"max_new_tokens": NUM_TOKENS, "costs": {}}
+    if plant is shifted:
+        head = load_heads(library, "fable-eagle", "eagle", target).module
+        shifted(head)
+        try:
+            return align(rows, target=target.name, draft="fable-eagle", **options).summary.drafts[0].findings
+        finally:
+            del head.fuse
+    sound = library.load("fable-draft")
+    model, tokenizers = copy.deepcopy(sound.model), [copy.deepcopy(sound.tokenizer) for _ in range(2)]
+    plant(model, torch.Generator().manual_seed(0))
+    model.name_or_path = plant.__name__
+    reads = target.name
+    if plant is untold:
+        rows = [{"messages": [{"role": "user", "content": text}], "id": place} for place, text in enumerate(rows)]
+        tokenizers[0].chat_template, tokenizers[1].chat_template = MARKED, UNMARKED
+        reads = (copy.deepcopy(target.model), tokenizers[0])
+        reads[0].name_or_path = "marked-target"
+    if plant is unstarted:
+        start = target.tokenizer.bos_token_id
+        ids = [target.text.encode(text, special=False) for text in rows]
+        rows = [
+            {"prompt": [start, *own, *own * (place % 2)]} for place, own in enumerate(ids)
+        ]  # long, every second one
+    made = align(rows, target=reads, draft=(model, tokenizers[1]), **options)
+    return made.summary.drafts[0].findings
+
+
 def main(names):
-    sound = workbench().library.load("fable-draft")
-    texts = [each["text"] for kind in prompts_file()["kinds"] for each in kind["prompts"]]
-    texts = [f"{text}{' ' * (number // len(texts))}" for number, text in enumerate((texts * 3)[:24])]
-    print("| planted | first cause | gain claimed | gain when applied |\n|---|---|---|---|")
+    print("| planted | causes | gain claimed | gain when applied |\n|---|---|---|---|")
     for plant in (plant for plant in PLANTED if not names or plant.__name__ in names):
-        model = copy.deepcopy(sound.model)
-        plant(model, torch.Generator().manual_seed(0))
-        model.name_or_path = plant.__name__
-        made = align(texts, target="fable-target", draft=(model, sound.tokenizer), max_new_tokens=64, costs={})
-        (first, *_) = [*made.summary.drafts[0].findings, None]
+        found = findings_with(plant)
         gains = [
-            f"{100 * first.numbers[name]:.1f}" if first and name in first.numbers else "-"
+            f"{100 * found[0].numbers[name]:.1f}" if found and name in found[0].numbers else "-"
             for name in ("claimed", "applied")
         ]
-        print(f"| {plant.__name__} | {first and first.kind} | {' | '.join(gains)} |", flush=True)
+        kinds = ", ".join(each.kind for each in found)
+        print(f"| {plant.__name__} | {kinds or 'none'} | {' | '.join(gains)} |", flush=True)
 
 
 if __name__ == "__main__":

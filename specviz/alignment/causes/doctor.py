@@ -4,8 +4,9 @@ Reads tokenizers and configurations, never weights. The verdict is `models.check
 be drafted directly. For the others it says which other ways there are and how to ask for them.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import takewhile
 from typing import Any, Protocol
 
@@ -174,14 +175,9 @@ def _starts(text: TokenText) -> list[int]:
     return whole[: next(places, 0)]
 
 
-def _find_own(kind: str) -> Callable[[Side], list[int]]:
-    """Finds the ids of a tokenizer's own token of this kind."""
-
-    def find(model: Side) -> list[int]:
-        token = getattr(model.text.tokenizer, f"{kind}_token_id", None)
-        return [token] if isinstance(token, int) else []
-
-    return find
+def _own(model: Side, name: str) -> list[int]:
+    token = getattr(model.text.tokenizer, name, None)
+    return [token] if isinstance(token, int) else []
 
 
 SPECIAL = (  # kind, how its ids are found, whether a difference of the texts matters, and why
@@ -189,9 +185,9 @@ SPECIAL = (  # kind, how its ids are found, whether a difference of the texts ma
      "the draft reads what the target's tokenizer puts before a text; it may have been trained with something else"),
     ("end", lambda model: sorted(model.text.eos_ids), True,
      "texts end differently: only the target's end tokens end a text, and the draft seldom proposes them"),
-    ("start (bos)", _find_own("bos"), False, "only what the tokenizer puts before a text is read"),
-    ("padding (pad)", _find_own("pad"), False, "padding is masked"),
-    ("unknown (unk)", _find_own("unk"), False, "only the target's tokenizer splits the text"),
+    ("start (bos)", partial(_own, name="bos_token_id"), False, "only what the tokenizer puts before a text is read"),
+    ("padding (pad)", partial(_own, name="pad_token_id"), False, "padding is masked"),
+    ("unknown (unk)", partial(_own, name="unk_token_id"), False, "only the target's tokenizer splits the text"),
 )  # fmt: skip
 
 
@@ -267,7 +263,7 @@ def _chat_words(target: Tokenizer, draft: Tokenizer) -> str:
 
 
 def _difference(name: str, messages: Sequence[dict[str, str]], target: Tokenizer, draft: Tokenizer) -> str | None:
-    ours, theirs = _render(target, messages), _render(draft, messages)
+    ours, theirs = render(target, messages), render(draft, messages)
     if ours == theirs:
         return None
     if ours is None or theirs is None:
@@ -279,7 +275,8 @@ def _difference(name: str, messages: Sequence[dict[str, str]], target: Tokenizer
     return f"{name}: {after}the target's chat format continues with {ours}, the draft's with {theirs}"
 
 
-def _render(tokenizer: Tokenizer, messages: Sequence[dict[str, str]]) -> str | None:
+def render(tokenizer: Tokenizer, messages: str | Sequence[dict[str, str]]) -> str | None:
+    """The messages, or one question, in the tokenizer's chat form; None where it has none or refuses them."""
     try:
         return render_chat(tokenizer, messages)
     except SpecvizError:

@@ -35,7 +35,7 @@ from specviz.models.score import Text
 NUM_TEXTS, NUM_TOKENS, NUM_DEPTHS = 48, 48, 3
 FEWEST_TEXTS = 4
 LEAST_GAIN = 0.003  # of overlap; below, another convention changes nothing of use
-CLEAR = 0.001  # the most that a gain's p-value may be: about ten conventions are tried on every head
+CLEAR = 0.05  # the most that a gain's p-value may be
 PLAIN, CHAT, OTHER_START = "plain", "chat", "other start"
 TEXTS: Mapping[str, str] = {
     PLAIN: "plain text, as the tokenizer begins it",
@@ -79,7 +79,7 @@ SAYS: Mapping[str, str] = {
 class Trial:
     """One convention. agreement: sum min(p, q), p the target's and q the head's probabilities, by depth. gain: of its
     mean over depths and texts against the head as it is served; p_value: of no gain, by Wilcoxon's signed ranks over
-    the texts, as gains differ widely between kinds of text."""
+    the texts, as gains differ widely between kinds of text, times the number of conventions tried (Bonferroni)."""
 
     convention: Convention
     field: str
@@ -134,8 +134,9 @@ class HeadDoctor:
             except SpecvizError as refusal:
                 left_out.append(f"{words}: {refusal}")
         found = self._agreements(drafters)
-        base = found[served]
-        trials = [_trial(each, field, words, base, found[each]) for field, words, each in asked if each in found]
+        base = found.pop(served)
+        tried = [each for each in asked if each[-1] in found]
+        trials = [_trial(each, field, words, base, found[each], len(tried)) for field, words, each in tried]
         trials.sort(key=lambda trial: -trial.gain)
         return HeadDiagnosis(
             self._heads.name, self._target.name, len(base), tuple(base.mean(0).tolist()), tuple(trials), tuple(left_out)
@@ -181,9 +182,10 @@ class HeadDoctor:
         return self._texts[text]
 
 
-def _trial(convention: Convention, field: str, words: str, base: Array, found: Array) -> Trial:
+def _trial(convention: Convention, field: str, words: str, base: Array, found: Array, num_tried: int) -> Trial:
     gains = (found - base).mean(1)
     p_value = float(wilcoxon(gains, alternative="greater", zero_method="pratt").pvalue) if gains.any() else 1.0
+    p_value = min(1.0, num_tried * p_value)
     return Trial(convention, field, words, tuple(found.mean(0).tolist()), float(gains.mean()), p_value)
 
 

@@ -1,26 +1,25 @@
 """Why a draft is rejected, by trying it: cures are applied to the draft on a few of the job's own texts.
 
-Half of the texts choose the cures that clearly gain agreement; the other half measures what each gains when applied.
-Only what holds there is named, the largest gain first. Two kinds have no cure to try and are read off the weights and
-the chat forms.
+Half of the texts choose, of every kind, the cure that gains most; the other half measures what it gains when applied.
+What is clear there, as one of so many chosen, is named, the largest gain first. Two kinds have no cure to try and are
+read off the weights and the chat forms.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
+from functools import cached_property
 
 from specviz.alignment.ahead import Draft, Proposer
 from specviz.alignment.causes import token_ids, weights
-from specviz.alignment.causes.doctor import chat_difference
+from specviz.alignment.causes.doctor import chat_difference, render
 from specviz.alignment.causes.sample import Sample
 from specviz.alignment.causes.shifts import shift_trials
-from specviz.alignment.causes.trials import Trial, all_trials
+from specviz.alignment.causes.trials import Trial, agreements, all_trials
 from specviz.alignment.shard import load, sampling_of, texts_of
-from specviz.alignment.summary import Examined, Finding
+from specviz.alignment.summary import Examined, Finding, Interval
 from specviz.alignment.tables.slices import excludes_zero, interval, without_each
-from specviz.alignment.types import Array, PromptRow, RowText, Shard
+from specviz.alignment.types import Array, RowText, Shard
 from specviz.checks.scoring import can_read
-from specviz.errors import SpecvizError
-from specviz.models.chat import has_chat_form, render_chat
 from specviz.models.library import Library, LoadedModel
 from specviz.models.score import Text
 from specviz.session.workbench import workbench
@@ -58,24 +57,17 @@ def look(shard: Shard, library: Library | None = None) -> Examined:
         own = [
             each for each in written if isinstance(draft, Proposer) or can_read(draft, [*each.prompt_ids, *each.ids])
         ]
-        difference = _chat_difference(target, draft, own)
+        has_chats = isinstance(draft, LoadedModel) and any(each.is_chat for each in own)
+        difference = chat_difference(target.tokenizer, draft.tokenizer) if has_chats else None
         if len(own) >= FEWEST_TEXTS:
-            halves = [_sample(target, own[place::2], shard) for place in (0, 1)]
+            texts = [Text(each.prompt_ids, each.ids) for each in own]
+            halves = [Sample(target, texts[place::2], sampling_of(shard.request)) for place in (0, 1)]
             causes = _Causes(name, draft, own, halves, library)
             found += causes.find(difference)
             tried |= {KINDS[kind] for kind in causes.tried}
         if difference and not any((each.draft, each.kind) == (name, "template") for each in found):
             warnings.append(f"{name}: {difference}.")  # it does no clear harm
     return Examined(tuple(found), tuple(warnings), tuple(words for words in KINDS.values() if words in tried))
-
-
-def _chat_difference(target: LoadedModel, draft: Draft, written: Sequence[RowText]) -> str | None:
-    has_chats = isinstance(draft, LoadedModel) and any(each.is_chat for each in written)
-    return chat_difference(target.tokenizer, draft.tokenizer) if has_chats else None
-
-
-def _sample(target: LoadedModel, written: Sequence[RowText], shard: Shard) -> Sample:
-    return Sample(target, [Text(each.prompt_ids, each.ids) for each in written], sampling_of(shard.request))
 
 
 class _Causes:
@@ -87,44 +79,47 @@ class _Causes:
         self._name, self._draft, self._halves, self._library = name, draft, halves, library
         self._written = [written[place::2][: len(half.texts)] for place, half in enumerate(halves)]
         reader = draft.drafter() if isinstance(draft, Proposer) else draft
-        self._before = [Trial("", "", reader, half.texts).agreement(half) for half in halves]
-        self.tried: list[str] = []
+        self._before = [agreements([Trial("", "", reader, half.texts)], half)[0] for half in halves]
 
     def find(self, difference: str | None) -> list[Finding]:
         """Those that gain, the largest gain first, behind what is read off the weights."""
-        first, second = ([*self._trials(place, difference)] for place in (0, 1))
-        self.tried = [*dict.fromkeys(each.kind for each in first)]
-        gains = [each.agreement(self._halves[0]) - self._before[0] for each in first]
-        claimed = [place for place, gain in enumerate(gains) if _is_clear(gain, len(gains))]
-        best = {kind: max((n for n in claimed if first[n].kind == kind), key=lambda n: gains[n].mean(), default=None)
-                for kind in self.tried}  # fmt: skip
-        found = [self._measure(second[n], gains[n], difference) for n in best.values() if n is not None]
+        best: dict[str, tuple[Trial, Array]] = {}  # by kind
+        trials = [*self._trials(0)]
+        self.tried = {trial.kind for trial in trials}
+        for trial, gain in zip(trials, self._gains(trials, 0), strict=True):
+            if _is_clear(gain, CLEAR_GAIN) and (trial.kind not in best or gain.mean() > best[trial.kind][1].mean()):
+                best[trial.kind] = trial, gain
+        claims = {trial.cure: gain for trial, gain in best.values()}
+        again = [trial for trial in self._trials(1) if trial.cure in claims] if best else []
+        measured = zip(again, self._gains(again, 1), strict=True)
+        found = [self._finding(trial, claims[trial.cure], gain, len(again), difference) for trial, gain in measured]
         causes = sorted(filter(None, found), key=lambda each: -each.numbers["applied"])
         return [*self._of_weights(), *self._of_ids(causes), *causes]
 
-    def _trials(self, place: int, difference: str | None) -> Iterator[Trial]:
-        """The same in the same order for both halves."""
+    def _gains(self, trials: Sequence[Trial], place: int) -> list[Array]:
+        """Of each trial on each text of this half [texts]."""
+        return [each - self._before[place] for each in agreements(trials, self._halves[place])]
+
+    def _trials(self, place: int) -> Iterator[Trial]:
         half, draft, target = self._halves[place], self._draft, self._halves[0].target
         if isinstance(draft, Proposer):
             yield from shift_trials(draft)
             return
         yield from all_trials(draft, target, half.texts, self._library)
         yield from token_ids.swap_trials(draft, half.texts, self._deaf.found)
-        forms = [_forms(draft, target, each, difference) for each in self._written[place]]
+        forms = [_forms(draft, target, each) for each in self._written[place]]
         for name in dict.fromkeys(name for form in forms for name in form):
             texts = [form.get(name, text) for form, text in zip(forms, half.texts, strict=True)]
             yield Trial("template", name, draft, texts)
 
-    @property
+    @cached_property
     def _deaf(self) -> token_ids.DeafIds:
-        if not hasattr(self, "_ids"):
-            self._ids = token_ids.deaf_ids(self._halves[0], self._draft, self._halves[0].texts)
-        return self._ids
+        return token_ids.deaf_ids(self._halves[0], self._draft, self._halves[0].texts)
 
     def _of_weights(self) -> list[Finding]:
         if isinstance(self._draft, Proposer):
             return []
-        self.tried.append("bits")
+        self.tried.add("bits")
         words, bits = weights.coarse_words(self._draft.model)
         return [Finding(self._name, "bits", words, {"bits": bits})] if words else []
 
@@ -132,17 +127,18 @@ class _Causes:
         """Ids that are never given, where no cure for them is known."""
         if isinstance(self._draft, Proposer) or any(each.kind == "token ids" for each in causes):
             return []
-        self.tried.append("token ids")
+        self.tried.add("token ids")
         words = token_ids.deaf_words(self._draft, self._deaf)
         return [Finding(self._name, "token ids", words, {"share": self._deaf.share})] if words else []
 
-    def _measure(self, trial: Trial, claim: Array, difference: str | None) -> Finding | None:
-        """The cause if its cure holds on the other half."""
-        half, before = self._halves[1], self._before[1]
-        gain = trial.agreement(half) - before
-        low, high = interval(without_each(gain) / (len(gain) - 1))
-        if low <= 0 or gain.mean() < CLEAR_GAIN / 2:
+    def _finding(
+        self, trial: Trial, claim: Array, gain: Array, num_asked: int, difference: str | None
+    ) -> Finding | None:
+        """The cause if its cure holds on the other half, as one of num_asked."""
+        before = self._before[1]
+        if not _is_clear(gain, CLEAR_GAIN / 2, num_asked):
             return None
+        low, high = _interval(gain)
         about = f"{difference}. " if trial.kind == "template" and difference else ""
         words = (
             f"{about}Probably {KINDS[trial.kind]}: with {trial.cure}, the agreement rises by "
@@ -154,32 +150,24 @@ class _Causes:
         return Finding(self._name, trial.kind, words, {name: float(value) for name, value in numbers.items()})
 
 
-def _is_clear(gain: Array, num_asked: int) -> bool:
-    found = interval(without_each(gain) / (len(gain) - 1))
-    return bool(gain.mean() >= CLEAR_GAIN and excludes_zero(found, gain.mean(), len(gain), num_asked))
+def _interval(gain: Array) -> Interval:
+    return interval(without_each(gain) / (len(gain) - 1))
 
 
-def _forms(draft: LoadedModel, target: LoadedModel, written: RowText, difference: str | None) -> dict[str, Text]:
+def _is_clear(gain: Array, least: float, num_asked: int = 1) -> bool:
+    return bool(gain.mean() >= least and excludes_zero(_interval(gain), gain.mean(), len(gain), num_asked))
+
+
+def _forms(draft: LoadedModel, target: LoadedModel, written: RowText) -> dict[str, Text]:
     """The same text behind its prompt in other forms, by their names; only those that the draft can read."""
-    row, found = written.row, {}
+    row = written.row
+    if isinstance(row.prompt, tuple):
+        return {}
     messages = [asdict(message) for message in row.messages or ()] or row.prompt
-    if difference and written.is_chat:
-        found["the chats in its own format"] = _rendered(draft, messages)
-    if written.is_chat and has_chat_form(target.tokenizer):
-        found["the bare text of each chat"] = _bare(draft, row)
-    if not written.is_chat and has_chat_form(draft.tokenizer):
-        found["the prompts in its own chat format"] = _rendered(draft, messages)
-    texts = {name: Text(prompt, written.ids) for name, prompt in found.items() if prompt}
+    bare = "\n\n".join(message.content for message in row.messages or ()) or row.prompt
+    prompts = {"the bare text of each prompt": draft.text.encode(bare)}
+    for whose, model in (("the draft's", draft), ("the target's", target)):
+        text = render(model.tokenizer, messages) or ""
+        prompts[f"the prompts in {whose} chat format"] = draft.text.encode(text, special=False)
+    texts = {name: Text(ids, written.ids) for name, ids in prompts.items() if ids and ids != list(written.prompt_ids)}
     return {name: text for name, text in texts.items() if can_read(draft, [*text.prompt, *text.ids])}
-
-
-def _rendered(draft: LoadedModel, messages: object) -> list[int]:
-    try:
-        return draft.text.encode(render_chat(draft.tokenizer, messages), special=False)
-    except SpecvizError:
-        return []
-
-
-def _bare(draft: LoadedModel, row: PromptRow) -> list[int]:
-    texts = [message.content for message in row.messages or ()] or [row.prompt or ""]
-    return draft.text.encode("\n\n".join(texts))

@@ -30,7 +30,8 @@ class Sample:
 
     def __init__(self, target: LoadedModel, texts: Sequence[Text], sampling: Sampling) -> None:
         self.target, self.sampling = target, sampling
-        self.texts = tuple(texts[: max(1, MOST_BYTES // (4 * target.info.vocab_size * max(map(_length, texts))))])
+        longest = max(len(text.ids) for text in texts)
+        self.texts = tuple(texts[: max(1, MOST_BYTES // (4 * target.info.vocab_size * longest))])
         self.starts = np.cumsum([0, *(len(text.ids) for text in self.texts)])
         rows = [(rows.text, rows.place, sampling.probs(rows.target)) for rows in read(target, [], self.texts)]
         self.p = torch.empty(int(self.starts[-1]), target.info.vocab_size, device=rows[0][2].device)
@@ -61,11 +62,8 @@ class Sample:
         self.each(draft, texts, add)
         return sums / np.diff(self.starts)
 
-    def ahead(self, drafter: Drafter) -> Array:
-        """The same of a draft that is no model, of the first token of every draft [texts]."""
-        found = [measure_ahead(self.target, [drafter], text, self.sampling, 1)[0] for text in self.texts]
-        return np.array([np.mean(numbers["overlap"]) for numbers in found])
-
-
-def _length(text: Text) -> int:
-    return len(text.ids)
+    def ahead(self, drafters: Sequence[Drafter]) -> Array:
+        """The same of drafts that are no models, of the first token of every draft [drafters, texts]; the target reads
+        each text once for all."""
+        found = [measure_ahead(self.target, drafters, text, self.sampling, 1) for text in self.texts]
+        return np.array([[np.mean(numbers["overlap"]) for numbers in each] for each in found]).T

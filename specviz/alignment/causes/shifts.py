@@ -11,7 +11,6 @@ from specviz.alignment.ahead import Proposer
 from specviz.alignment.causes.trials import Trial
 from specviz.decoding.drafter import Ahead, Drafter
 
-LAYERS, POSITIONS = (-1, 1), (-1, 1)
 TEMPERATURES = (0.5, 0.7, 1.4, 1.7, 2.0, 2.5)  # fewer than for a model: each reads the texts once more
 
 
@@ -51,10 +50,7 @@ def shift_trials(proposer: Proposer) -> Iterator[Trial]:
     if not drafter.hidden_layers:
         return
     count = target.model.config.get_text_config(decoder=True).num_hidden_layers
-    for step in LAYERS:
+    for step, layer_words, token_words in ((-1, "earlier", "behind"), (1, "later", "before")):
         if all(0 <= layer % (count + 1) + step <= count for layer in drafter.hidden_layers):
-            cure = f"the states of {abs(step)} layer {'later' if step > 0 else 'earlier'}"
-            yield Trial("feature", cure, Changed(drafter, layers=step))
-    for step in POSITIONS:
-        cure = f"the states of the token {'before' if step > 0 else 'behind'}"
-        yield Trial("feature", cure, Changed(drafter, places=step))
+            yield Trial("feature", f"the states of 1 layer {layer_words}", Changed(drafter, layers=step))
+        yield Trial("feature", f"the states of the token {token_words}", Changed(drafter, places=step))

@@ -86,23 +86,21 @@ def deaf_words(draft: LoadedModel, found: DeafIds) -> str:
 
 
 def swap_trials(draft: LoadedModel, texts: Sequence[Text], found: Mapping[int, int]) -> list[Trial]:
-    """Every such id with the row of its other one: in the embedding and the output matrix, and in either alone."""
+    """Every such id with the row of its other one: in the embedding and the output matrix, and in that one alone."""
     if not found:
         return []
     cure = f"the rows of {len(found):,} ids put back in their places"
     is_tied = draft.model.get_input_embeddings().weight is draft.model.get_output_embeddings().weight
-    sides = {"embedding and output": (True, True)}
-    if not is_tied:
-        sides |= {"output": (False, True)}
+    sides = {"embedding and output": 2} | ({} if is_tied else {"output": 1})
     return [
-        Trial("token ids", f"{cure} ({side})", twin(draft, lambda model, own=own: _put_back(model, found, *own)), texts)
-        for side, own in sides.items()
+        Trial("token ids", f"{cure} ({side})", twin(draft, lambda model, num=num: _put_back(model, found, num)), texts)
+        for side, num in sides.items()
     ]
 
 
-def _put_back(model: nn.Module, found: Mapping[int, int], in_embedding: bool, in_output: bool) -> None:
+def _put_back(model: nn.Module, found: Mapping[int, int], num_tables: int) -> None:
     to, source = (torch.tensor([*ids]) for ids in (found.keys(), found.values()))
-    tables = [model.get_input_embeddings()] * in_embedding + [model.get_output_embeddings()] * in_output
+    tables = [model.get_output_embeddings(), model.get_input_embeddings()][:num_tables]
     rows = [table.weight.detach().clone() for table in tables]
     for table, own in zip(tables, rows, strict=True):
         own[to.to(own.device)] = own[source.to(own.device)]

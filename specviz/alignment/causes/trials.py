@@ -8,6 +8,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
 
 import torch
 from torch import Tensor, nn
@@ -37,11 +39,12 @@ class Trial:
     texts: Sequence[Text] = ()
     change: Change = keep_logits
 
-    def agreement(self, sample: Sample) -> Array:
-        """Mean of sum min(p, q) over each text [texts]."""
-        if isinstance(self.draft, LoadedModel):
-            return sample.agreement(self.draft, self.texts, self.change)
-        return sample.ahead(self.draft)
+
+def agreements(trials: Sequence[Trial], sample: Sample) -> list[Array]:
+    """Of each trial of one draft the mean of sum min(p, q) over each text [texts]."""
+    if all(isinstance(each.draft, LoadedModel) for each in trials):
+        return [sample.agreement(each.draft, each.texts, each.change) for each in trials]
+    return list(sample.ahead([each.draft for each in trials]))
 
 
 def twin(draft: LoadedModel, change: Callable[[nn.Module], None]) -> LoadedModel:
@@ -58,7 +61,7 @@ def all_trials(draft: LoadedModel, target: LoadedModel, texts: Sequence[Text], l
     for kind, cure, change in (*_layers(draft), *_rotary(draft, target), *_settings(draft, target)):
         yield Trial(kind, cure, twin(draft, change), texts)
     yield from _windows(draft, texts)
-    yield from _starts(draft, texts)
+    yield from _starts(draft, target, texts)
     yield from _precision(draft, texts, library)
 
 
@@ -72,24 +75,24 @@ def temperatures(draft: LoadedModel, texts: Sequence[Text]) -> list[Trial]:
 Made = tuple[str, str, Callable[[nn.Module], None]]
 
 
-def layers_of(model: nn.Module) -> list[nn.Module]:
-    """The decoder's layers, first to last; none where they cannot be found."""
+def layers_of(model: nn.Module) -> nn.ModuleList:
+    """The decoder's own, first to last; empty where they cannot be found."""
     count = model.config.get_text_config(decoder=True).num_hidden_layers
-    stacks = [part for part in model.modules() if isinstance(part, nn.ModuleList) and len(part) == count]
-    return list(stacks[0]) if stacks else []
+    stacks = (part for part in model.modules() if isinstance(part, nn.ModuleList) and len(part) == count)
+    return next(stacks, nn.ModuleList())
 
 
 def _layers(draft: LoadedModel) -> Iterator[Made]:
-    """Each layer left out, each part of a layer left out, and two neighbours swapped."""
+    """Each layer left out, each part of a layer left out or halved, and two neighbours swapped."""
     layers = layers_of(draft.model)
     for place, layer in enumerate(layers):
         name = f"layer {place + 1} of {len(layers)}"
         yield "layer", f"{name} left out", lambda model, place=place: skip(layers_of(model)[place])
-        for part in _parts(layer):
-            cure = f"{part.replace('_', ' ')} of {name} left out"
-            yield "layer", cure, lambda model, place=place, part=part: _silence(getattr(layers_of(model)[place], part))
+        for part, (times, words) in product(_parts(layer), ((0.0, "left out"), (0.5, "halved"))):
+            cure = f"{part.replace('_', ' ')} of {name} {words}"
+            yield "layer", cure, partial(_scale, place=place, part=part, times=times)
         if place:
-            yield "order", f"layers {place} and {place + 1} swapped", lambda model, place=place: _swap(model, place)
+            yield "order", f"layers {place} and {place + 1} swapped", partial(_swap, place=place)
 
 
 def _parts(layer: nn.Module) -> list[str]:
@@ -107,45 +110,41 @@ def skip(layer: nn.Module) -> None:
     layer.register_forward_hook(return_input, with_kwargs=True)
 
 
-def _silence(part: nn.Module) -> None:
-    """Makes the part add nothing."""
+def _scale(model: nn.Module, place: int, part: str, times: float) -> None:
+    """Makes this part of a layer add so many times what it adds."""
 
-    def return_zeros(_, args, output):
-        return torch.zeros_like(output) if isinstance(output, Tensor) else (torch.zeros_like(output[0]), *output[1:])
+    def scaled(_, args, output):
+        return times * output if isinstance(output, Tensor) else (times * output[0], *output[1:])
 
-    part.register_forward_hook(return_zeros)
+    getattr(layers_of(model)[place], part).register_forward_hook(scaled)
 
 
 def _swap(model: nn.Module, place: int) -> None:
-    for stack in (part for part in model.modules() if isinstance(part, nn.ModuleList)):
-        if len(stack) == len(layers_of(model)) and stack[0] is layers_of(model)[0]:
-            stack[place - 1], stack[place] = stack[place], stack[place - 1]
+    stack = layers_of(model)
+    stack[place - 1], stack[place] = stack[place], stack[place - 1]
 
 
 def _rotary(draft: LoadedModel, target: LoadedModel) -> Iterator[Made]:
     """The target's angles of positions where it has as many, usual bases, and positions stretched."""
-    ours, theirs = _frequencies(draft.model), _frequencies(target.model)
-    if ours is None:
+    ours, theirs = (next((part.inv_freq for part in _with(model.model, "inv_freq")), None) for model in (draft, target))
+    if ours is None or ours.ndim != 1:
         return
+    known = [ours.cpu().float()]
     if theirs is not None and theirs.shape == ours.shape and not torch.allclose(ours, theirs.to(ours)):
-        yield "rope", "the target's own rope parameters", lambda model: _turn(model, theirs)
+        yield "rope", "the target's own rope parameters", partial(_turn, speeds=theirs)
+        known.append(theirs.cpu().float())
     exponents = torch.arange(len(ours), dtype=torch.float32) / len(ours)
     for base in BASES:
         speeds = base**-exponents
-        if not torch.allclose(ours.cpu().float(), speeds, rtol=1e-3):
-            yield "rope", f"rope_theta = {base:,.0f}", lambda model, speeds=speeds: _turn(model, speeds)
+        if not any(torch.allclose(each, speeds, rtol=1e-3) for each in known):
+            yield "rope", f"rope_theta = {base:,.0f}", partial(_turn, speeds=speeds)
     for factor in STRETCHES:
         cure = f"positions divided by {factor:g} (rope_scaling)"
-        yield "rope", cure, lambda model, factor=factor: _turn(model, ours / factor)
-
-
-def _frequencies(model: nn.Module) -> Tensor | None:
-    found = [part.inv_freq for part in model.modules() if isinstance(getattr(part, "inv_freq", None), Tensor)]
-    return found[0] if found and found[0].ndim == 1 else None
+        yield "rope", cure, partial(_turn, speeds=ours / factor)
 
 
 def _turn(model: nn.Module, speeds: Tensor) -> None:
-    for part in (part for part in model.modules() if isinstance(getattr(part, "inv_freq", None), Tensor)):
+    for part in _with(model, "inv_freq"):
         if part.inv_freq.shape == speeds.shape:
             part.inv_freq = speeds.to(part.inv_freq)
 
@@ -157,22 +156,25 @@ def _settings(draft: LoadedModel, target: LoadedModel) -> Iterator[Made]:
     """What modules of the same name hold in both models and that differs: the target's value."""
     for name in _SETTINGS:
         ours, theirs = (_values(model.model, name) for model in (draft, target))
-        if ours and theirs and len(theirs) == 1 and ours.keys() != theirs.keys():
-            value = next(iter(theirs.values()))
-            cure = f"the target's {name} ({next(iter(theirs))})"
-            yield "setting", cure, lambda model, name=name, value=value: _set(model, name, value)
+        if ours and len(theirs) == 1 and ours.keys() != theirs.keys():
+            ((words, value),) = theirs.items()
+            cure = f"the target's {name} ({words})"
+            yield "setting", cure, partial(_set, name=name, value=value)
 
 
 def _values(model: nn.Module, name: str) -> dict[str, object]:
     """By its words."""
-    found = [getattr(part, name) for part in model.modules() if getattr(part, name, None) is not None]
+    found = [getattr(part, name) for part in _with(model, name)]
     return {(type(each).__name__ if isinstance(each, nn.Module) else str(each)): each for each in found}
 
 
 def _set(model: nn.Module, name: str, value: object) -> None:
-    for part in model.modules():
-        if getattr(part, name, None) is not None:
-            setattr(part, name, value)
+    for part in _with(model, name):
+        setattr(part, name, value)
+
+
+def _with(model: nn.Module, name: str) -> list[nn.Module]:
+    return [part for part in model.modules() if getattr(part, name, None) is not None]
 
 
 def _windows(draft: LoadedModel, texts: Sequence[Text]) -> Iterator[Trial]:
@@ -183,18 +185,17 @@ def _windows(draft: LoadedModel, texts: Sequence[Text]) -> Iterator[Trial]:
             yield Trial("window", f"only the last {size:,} tokens of each prompt to read", draft, cut)
 
 
-def _starts(draft: LoadedModel, texts: Sequence[Text]) -> Iterator[Trial]:
-    """With the draft's own start token before every text, or without the one that is there."""
-    bos = draft.tokenizer.bos_token_id
-    if bos is None or bos >= draft.info.vocab_size:
-        return
-    name = f"its start token {draft.text.label(bos)} (id {bos})"
-    if all(text.prompt[0] == bos and len(text.prompt) > 1 for text in texts):
-        yield Trial("start", f"{name} left out", draft, [Text(text.prompt[1:], text.ids) for text in texts])
-    elif all(len(text) < draft.info.context_limit for text in texts):
-        yield Trial(
-            "start", f"{name} before every text", draft, [Text([bos, *text.prompt], text.ids) for text in texts]
-        )
+def _starts(draft: LoadedModel, target: LoadedModel, texts: Sequence[Text]) -> Iterator[Trial]:
+    """With the start token of either before every text, or without the one that is there."""
+    for bos in {model.tokenizer.bos_token_id: None for model in (draft, target)}:
+        if bos is None or bos >= draft.info.vocab_size:
+            continue
+        name = f"the start token {draft.text.label(bos)} (id {bos})"
+        if all(text.prompt[0] == bos and len(text.prompt) > 1 for text in texts):
+            yield Trial("start", f"{name} left out", draft, [Text(text.prompt[1:], text.ids) for text in texts])
+        elif all(len(text) < draft.info.context_limit for text in texts):
+            more = [Text([bos, *text.prompt], text.ids) for text in texts]
+            yield Trial("start", f"{name} before every text", draft, more)
 
 
 def _precision(draft: LoadedModel, texts: Sequence[Text], library: Library) -> Iterator[Trial]:

@@ -105,7 +105,8 @@ def _file_lines(path: Path) -> Iterator[Line]:
             yield from _value_lines(rows)
             return
         with path.open("rb") as stream:
-            yield from _lines_with_text(stream)
+            lines = _lines_with_text(stream)
+            yield from map(_as_prompt, lines) if path.suffix.lower() == ".txt" else lines
     except OSError as error:
         raise SpecvizError(f"{path.name} cannot be read ({error.strerror})") from None
 
@@ -137,6 +138,16 @@ def _lines_with_text(stream: BinaryIO) -> Iterator[Line]:
             yield _too_long(number)
         else:
             yield number, text
+
+
+def _as_prompt(line: Line) -> Line:
+    """Of a text file every line is a prompt."""
+    if isinstance(line, Refused):
+        return line
+    try:
+        return line[0], json.dumps({"prompt": line[1].decode("utf-8").strip()}).encode()
+    except UnicodeDecodeError:
+        return Refused(line[0], "is not text in UTF-8")
 
 
 def _too_long(number: int) -> Refused:

@@ -1,4 +1,4 @@
-"""Prompt files that are not JSON lines: one JSON list, CSV and TSV, Parquet, plain text. Each gives its rows in order.
+"""Prompt files that are not read line by line: one JSON list, CSV and TSV, Parquet. Each gives its rows in order.
 
 Files are not trusted: what is held at once is bounded, and nothing but data is read from them.
 """
@@ -15,7 +15,6 @@ from specviz.alignment.types import Refused
 from specviz.errors import SpecvizError
 
 MOST_BYTES = 1 << 30
-MOST_LINE_BYTES = 8 << 20
 MOST_LIST_BYTES = 256 << 20  # of one JSON list, which is held whole
 MOST_UNPACKED = 4 << 30  # of a Parquet file, by what it says of itself
 BATCH_ROWS = 256
@@ -26,30 +25,17 @@ _BY_JSON = ("messages", "conversations", "tags", "completion", "prompt", "prompt
 
 
 def table_of(path: Path) -> Iterator[object] | None:
-    """The rows of a file that is not JSON lines; None for JSON lines. Raises SpecvizError, also while it is read."""
+    """The rows of such a file; None for lines of JSON or text. Raises SpecvizError, also while it is read."""
     suffix = path.suffix.lower()
     if suffix in _DELIMITERS:
         return _csv_rows(path, _DELIMITERS[suffix])
     if suffix == ".txt":
-        return _text_rows(path)
+        return None
     with path.open("rb") as stream:
         start = stream.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()
     if start.startswith(_PARQUET):
         return _parquet_rows(path)
     return _list_rows(path) if start.startswith(b"[") else None
-
-
-def _text_rows(path: Path) -> Iterator[object]:
-    """Every line with words in it is a prompt; a row's number counts those."""
-    with path.open("rb") as stream:
-        while line := stream.readline(MOST_LINE_BYTES):
-            try:
-                text = line.decode("utf-8").removeprefix("\ufeff").strip()
-            except UnicodeDecodeError:
-                yield Refused(0, "is not text in UTF-8")
-            else:
-                if text:
-                    yield text
 
 
 def _csv_rows(path: Path, delimiter: str) -> Iterator[object]:
