@@ -16,10 +16,19 @@ import numpy as np
 from specviz.alignment.causes import findings
 from specviz.alignment.causes.findings import Cliff
 from specviz.alignment.job_folder import Job, Preparation
-from specviz.alignment.summary import Comparison, DraftSummary, Interval, Slice, Summary, Way
+from specviz.alignment.summary import ENOUGH_PROMPTS, Comparison, DraftSummary, Interval, Slice, Summary, Way
 from specviz.alignment.tables.compare import compare_drafts, sampling_of
 from specviz.alignment.tables.shard_tables import CLASSES
-from specviz.alignment.tables.slices import Part, Parts, alpha_intervals, bucket_start, by_part, records
+from specviz.alignment.tables.slices import (
+    Part,
+    Parts,
+    alpha_intervals,
+    bucket_start,
+    by_part,
+    excess_of_loss,
+    excludes_zero,
+    records,
+)
 from specviz.alignment.tables.totals import NAMES, DraftTotals, Totals
 from specviz.alignment.types import BY_K, KEPT, KS, SAMPLED, Array, Refused, ShardTables
 from specviz.analysis import theory, whatif
@@ -34,6 +43,7 @@ if TYPE_CHECKING:
 MOST_TAGS = 1000  # told apart; of them the summary has the largest
 TAGS_SHOWN = 100
 MOST_REFUSED = 20  # lines listed; all are counted
+LEAST_EXCESS = 0.02  # of the loss beyond a slice's share of the tokens, before it is named
 KINDS = ("all", "tag", "class", "depth", "context", "ahead")
 
 
@@ -100,7 +110,7 @@ class Aggregator:
         for name, confidence in tables.confidence.items():
             self._drafts[name].confidence += confidence
         for name, rows in tables.tokens.groupby("draft"):
-            self._drafts[name].add(rows, self.ids)
+            self._drafts[name].add(rows)
         self._refused = [*self._refused, *tables.refused][:MOST_REFUSED]
         self._num_refused += len(tables.refused)
         self._warnings |= dict.fromkeys(tables.warnings)
@@ -204,9 +214,9 @@ class Aggregator:
             calibration=findings.calibration(own.confidence, None if costs is None else theory.cost_ratio(costs)),
             reasons=own.reasons(),
             losses=own.losses(),
-            costliest=tuple(own.costliest),
             findings=(),
             by_argmax=facts.by_argmax(name, total, self.k),
+            patterns=own.patterns(self.ids),
         )
         of_models = tuple(finding for finding in facts.preparation.findings if finding.draft == name)
         return replace(made, findings=of_models + findings.of_draft(made, cliffs, facts.num_ids.get(name)))
@@ -215,8 +225,10 @@ class Aggregator:
         self, facts: Facts, parts: Parts, intervals: Mapping[Part, Interval | None], cliffs: Sequence[Cliff]
     ) -> Iterator[Slice]:
         falls = {cliff.part for cliff in cliffs if cliff.significant}
-        for part in parts:
+        for part, own in parts.items():
             total = self._totals[part]
+            excess = None if part.kind == "ahead" else excess_of_loss(own, parts[Part(part.draft, "all", "all")])
+            share, loss_share, around = excess or (None, None, None)
             speedups = facts.speedups(part.draft, total)
             rate = float(total.tokens_per_call()[self.k - KS[0]])
             yield Slice(
@@ -230,7 +242,17 @@ class Aggregator:
                 best_k=speedups and KS[int(np.argmax(speedups))],
                 speedup=speedups and max(speedups),
                 cliff=part in falls,
+                share=share,
+                loss_share=loss_share,
+                excess=around,
+                stands_out=excess is not None and self._stands_out(*excess, len(parts)),
             )
+
+    def _stands_out(self, share: float, loss_share: float, around: Interval | None, num_asked: int) -> bool:
+        """Whether it loses LEAST_EXCESS beyond its share of the tokens, and more than none beyond chance."""
+        size = len(self.ids)
+        is_enough = size >= ENOUGH_PROMPTS and loss_share - share >= LEAST_EXCESS
+        return is_enough and excludes_zero(around, loss_share - share, size, num_asked)
 
     def _by_prompt(self, parts: Parts) -> dict[str, dict[str, float]]:
         """Overlap over all tokens of the text: what the draft cannot read counts 0."""

@@ -206,6 +206,7 @@ def _describe(text: RowText, numbers: Sequence[Numbers], target: LoadedModel, sh
         "token": np.asarray(ids, dtype=np.int32),
         "text": _labels(target, ids),
         "class": classes[1:],
+        "class_before": classes[:-1],
         "favourite_text": _labels(target, of_target["favourite"]),
         **of_target,
     }
@@ -225,7 +226,7 @@ def _draft_columns(numbers: Numbers, p: np.ndarray, target: LoadedModel, k: int,
     return numbers | {
         "keep": keep,
         "draft_favourite_text": _labels(target, numbers["draft_favourite"]),
-        "price": -whatif.sensitivity_along_text(chances, k),
+        "saved": whatif.saved_along_text(chances, k),
         "lost": whatif.lost_along_text(chances, k),
     }
 
