@@ -212,7 +212,7 @@ class Summary:
     specviz: str
     created: str
     target: str
-    sampling: Mapping[str, float]
+    sampling: Mapping[str, int | float]
     seed: int
     max_new_tokens: int
     prompts: str

@@ -10,6 +10,7 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=int, metavar="N", help="for ray (default: one per GPU, or per CPU)")
     words = "exit with 1 below this value, such as alpha=0.6"
     parser.add_argument("--fail-under", action="append", default=[], metavar="NAME=NUMBER", help=words)
+    words = "write the texts as JSON lines to train on, with a weight for each token"
+    parser.add_argument("--export-rows", type=Path, metavar="FILE", help=words)
     parser.add_argument("--compare", type=Path, metavar="OLD.json", help="summary.json of an older job to compare with")
 
 
@@ -103,6 +106,11 @@ def run(options: argparse.Namespace) -> int:
         print(f"\nspecviz: stopped{resume_hint(options.out)}", file=sys.stderr)
         raise
     _print([summary_text(done.summary), "", f"report: {done.report_path}"])
+    if options.export_rows is not None:
+        from specviz.alignment.training_rows import write_training_rows
+
+        write_training_rows(options.export_rows, done, islice(prompts.rows(), options.limit))
+        _print([f"training rows: {options.export_rows}"])
     return print_verdict(done.summary, least, old)
 
 

@@ -66,6 +66,8 @@ PROMPTS = _table(
     ("finish", "string", "eos, length, context or given"),
     ("prompt_text", "string", "the prompt as the target read it, chat form included"),
     ("num_prompt_tokens", "int32", "its tokens"),
+    ("prompt_ids", "list<int32>", "their ids"),
+    ("text", "string", "the text, without the token that ends it"),
     ("num_tokens", "int32", "tokens of the text"),
     ("draft", "string", "name of the draft"),
     ("num_readable", "int32", "tokens of the text that the draft's context reaches"),
@@ -130,7 +132,7 @@ SLICES = _table(
     ("stands_out", "bool", "whether it loses more than its share of the tokens, beyond chance"),
 )
 COLUMNS: Mapping[str, Table] = {"tokens": TOKENS, "prompts": PROMPTS, "sums": SUMS, "slices": SLICES}
-_LISTS = {"list<float>": "float32", "list<double>": "float64"}
+_LISTS = {"list<float>": "float32", "list<double>": "float64", "list<int32>": "int32"}
 
 
 def schema_of(table: Table) -> pyarrow.Schema:
