@@ -4,6 +4,7 @@ Standard library only. Shares and probabilities are from 0 to 1, intervals are 9
 nothing is known of it.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -13,6 +14,11 @@ IGNORED = "unknown fields were ignored"  # how a warning begins that says nothin
 ENOUGH_PROMPTS = 30  # below, a difference is not called significant
 NOT_CALLED = f"not called significant: fewer than {ENOUGH_PROMPTS} prompts"
 Interval = tuple[float, float]
+
+
+def natural_key(name: str) -> list[str | int]:
+    """Sorts names as people count: step-2 before step-10."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
 
 
 @dataclass(frozen=True, slots=True)

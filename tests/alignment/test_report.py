@@ -361,6 +361,19 @@ def test_a_text_that_the_page_shows_is_opened_at_its_token():
     assert sum(map(len, map(opens, folds))) == 10
 
 
+def test_checkpoints_stand_on_one_curve_in_the_order_of_their_numbers():
+    steps = [draft(f"step-{number}", number / 20) for number in (1, 10, 2)]
+    summary = made_summary(drafts=(*steps, draft("other", 0.5)), comparisons=(comparison("step-1", "step-10"),))
+    (chart,) = [block["figure"] for block in section_of(summary, "against")["blocks"] if block["kind"] == "chart"]
+    agreement, tokens = chart["data"]
+    assert agreement["x"] == tokens["x"] == ["step-1", "step-2", "step-10"]
+    assert agreement["y"] == [0.05, 0.1, 0.5]
+    assert tokens["y"] == [round(each.tokens_per_call[3], 4) for each in (steps[0], steps[2], steps[1])]
+    assert agreement["error_y"]["array"] == pytest.approx([0.03] * 3)
+    two = made_summary(drafts=tuple(steps[:2]), comparisons=(comparison("step-1", "step-10"),))
+    assert all(block["kind"] != "chart" for block in section_of(two, "against")["blocks"])
+
+
 # ---- charts ---------------------------------------------------------------------------------------------------------
 
 

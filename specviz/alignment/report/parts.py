@@ -9,7 +9,14 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from specviz.alignment.report import cells
-from specviz.alignment.report.charts import calibration_chart, slices_chart, speed_chart, tokens_chart
+from specviz.alignment.report.charts import (
+    calibration_chart,
+    checkpoint_series,
+    checkpoints_chart,
+    slices_chart,
+    speed_chart,
+    tokens_chart,
+)
 from specviz.alignment.summary import ENOUGH_PROMPTS, NOT_CALLED, Way
 from specviz.alignment.tables.reasons import REASONS
 from specviz.trace.tool_names import WAYS_OF_DRAFTING
@@ -41,6 +48,7 @@ def against(summary: Summary, texts: Collection[int] = ()) -> list[Props]:
     rows = [(pair, each) for pair in pairs for each in pair.slices[:1]]
     columns = {"drafts": lambda row: _pair_title(row[0]), **_difference_columns("difference in agreement")}
     return [
+        *(blocks.chart(checkpoints_chart(own, summary.k)) for own in checkpoint_series(summary.drafts)),
         *(blocks.words(reveal(words)) for words in dict.fromkeys(pair.words for pair in pairs) if words),
         blocks.table_of(rows, columns, sortable=len(rows) > 1),
         *(blocks.details(_pair_title(pair), _pair(pair, places, texts)) for pair in pairs),
