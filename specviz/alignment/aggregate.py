@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import asdict, astuple, dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -71,11 +71,12 @@ class Facts:
         costs = self.steady_costs(draft)
         return None if costs is None else total.speedups(theory.step_ms(costs, 0), by_argmax=by_argmax)
 
-    def by_argmax(self, draft: str, total: Totals, k: int) -> Way:
-        speedups = self.speedups(draft, total, by_argmax=True)
-        per_call = tuple(total.tokens_per_call(by_argmax=True).tolist()) if total["num_tokens"] else ()
-        kept = total.by_position(k, by_argmax=True)
-        return Way(total.share("argmax"), per_call, speedups and tuple(speedups), _best_k(speedups), kept)
+    def way(self, draft: str, total: Totals, k: int, *, by_argmax: bool) -> Way:
+        speedups = self.speedups(draft, total, by_argmax=by_argmax)
+        per_call = tuple(total.tokens_per_call(by_argmax=by_argmax).tolist()) if total["num_tokens"] else ()
+        kept = total.by_position(k, by_argmax=by_argmax)
+        alpha = total.share("argmax" if by_argmax else "overlap")
+        return Way(alpha, per_call, speedups and tuple(speedups), _best_k(speedups), kept)
 
 
 def _best_k(speedups: Sequence[float] | None) -> tuple[int, int] | None:
@@ -195,27 +196,23 @@ class Aggregator:
     ) -> DraftSummary:
         whole, own, costs = Part(name, "all", "all"), self._drafts[name], facts.steady_costs(name)
         total = self._totals.get(whole, Totals())
-        speedups, outside = facts.speedups(name, total), total.share("outside")
+        outside, drawn = total.share("outside"), facts.way(name, total, self.k, by_argmax=False)
         made = DraftSummary(
             name=name,
             num_tokens=int(total["num_tokens"]),
             num_prompts=total.num_prompts,
-            alpha=total.share("overlap"),
             alpha_interval=intervals.get(whole),
             greedy_agreement=total.share("agreement"),
             mean_keep=total.share("keep"),
             calls=float(total.by_k[0][self.k - KS[0]]),
-            tokens_per_call=tuple(total.tokens_per_call().tolist()) if total["num_tokens"] else (),
-            speedups=speedups and tuple(speedups),
-            best_k=_best_k(speedups),
-            by_position=total.by_position(self.k),
+            **asdict(drawn),
             readable=total["num_readable"] / max(total["num_tokens"], 1.0),
             ceiling=None if outside is None else 1 - outside,
             calibration=findings.calibration(own.confidence, None if costs is None else theory.cost_ratio(costs)),
             reasons=own.reasons(),
             losses=own.losses(),
             findings=(),
-            by_argmax=facts.by_argmax(name, total, self.k),
+            by_argmax=facts.way(name, total, self.k, by_argmax=True),
             patterns=own.patterns(self.ids),
         )
         of_models = tuple(finding for finding in facts.preparation.findings if finding.draft == name)

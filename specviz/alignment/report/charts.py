@@ -72,7 +72,7 @@ def checkpoints_chart(drafts: Sequence[DraftSummary], k: int) -> Chart:
     tokens = draft_curve(1, title, names, rates, "%{x}: %{y:.2f} tokens per target call")
     tokens |= {"yaxis": "y2", "customdata": [[f"{rate:.2f}"] for rate in rates]}
     columns = [["draft", 0, "x"], ["agreement", 0, "customdata", 0], ["95 % interval", 0, "customdata", 1]]
-    right = {"title": {"text": title}, "overlaying": "y", "side": "right", "showgrid": False, "rangemode": "tozero"}
+    right = {"title": {"text": title}, "overlaying": "y", "side": "right", "rangemode": "tozero", "tickformat": ".1f"}
     data = [agreement, tokens]
     return _chart("Agreement by checkpoint", data, "checkpoint", "agreement", [*columns, [title, 1, "customdata", 0]],
                   yaxis2=right)  # fmt: skip

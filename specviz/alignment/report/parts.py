@@ -109,15 +109,7 @@ def every_k(summary: Summary) -> list[Props]:
     shown = [blocks.chart(tokens_chart(summary.drafts))]
     if any(draft.speedups for draft in summary.drafts):
         shown.append(blocks.chart(speed_chart(summary.drafts)))
-    return [*(blocks.words(_speed_words(draft)) for draft in summary.drafts if draft.speedups), *shown]
-
-
-def _speed_words(draft: DraftSummary) -> Words:
-    fastest = max(draft.speedups)
-    at = f"K = {draft.speedups.index(fastest) + 1}"
-    end = " This is slower than no draft: at these costs the draft does not pay off." if fastest < 1 else ""
-    return ["", label(draft.name), " is predicted to be fastest at ", at, ": ", f"{fastest:.2f}x",
-            f" the speed without a draft.{end}"]  # fmt: skip
+    return shown
 
 
 def ways(summary: Summary) -> list[Props]:
