@@ -196,6 +196,7 @@ class Aggregator:
     ) -> DraftSummary:
         whole, own, costs = Part(name, "all", "all"), self._drafts[name], facts.steady_costs(name)
         total = self._totals.get(whole, Totals())
+        calls = float(total.by_k[0][self.k - KS[0]])
         outside, drawn = total.share("outside"), facts.way(name, total, self.k, by_argmax=False)
         made = DraftSummary(
             name=name,
@@ -204,7 +205,7 @@ class Aggregator:
             alpha_interval=intervals.get(whole),
             greedy_agreement=total.share("agreement"),
             mean_keep=total.share("keep"),
-            calls=float(total.by_k[0][self.k - KS[0]]),
+            calls=calls,
             **asdict(drawn),
             readable=total["num_readable"] / max(total["num_tokens"], 1.0),
             ceiling=None if outside is None else 1 - outside,
@@ -213,7 +214,7 @@ class Aggregator:
             losses=own.losses(),
             findings=(),
             by_argmax=facts.way(name, total, self.k, by_argmax=True),
-            patterns=own.patterns(self.ids),
+            patterns=own.patterns(self.ids, calls),
         )
         of_models = tuple(finding for finding in facts.preparation.findings if finding.draft == name)
         return replace(made, findings=of_models + findings.of_draft(made, cliffs, facts.num_ids.get(name)))

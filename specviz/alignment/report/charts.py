@@ -73,9 +73,9 @@ def checkpoints_chart(drafts: Sequence[DraftSummary], k: int) -> Chart:
     tokens |= {"yaxis": "y2", "customdata": [[f"{rate:.2f}"] for rate in rates]}
     columns = [["draft", 0, "x"], ["agreement", 0, "customdata", 0], ["95 % interval", 0, "customdata", 1]]
     right = {"title": {"text": title}, "overlaying": "y", "side": "right", "rangemode": "tozero", "tickformat": ".1f"}
-    data = [agreement, tokens]
-    return _chart("Agreement by checkpoint", data, "checkpoint", "agreement", [*columns, [title, 1, "customdata", 0]],
-                  yaxis2=right)  # fmt: skip
+    heading = "Agreement and tokens per call, draft by draft"
+    columns.append([title, 1, "customdata", 0])
+    return _chart(heading, [agreement, tokens], "draft", "agreement", columns, yaxis2=right)
 
 
 def slices_chart(title: str, x: str, slices: Sequence[Slice], drafts: Sequence[str]) -> Chart:

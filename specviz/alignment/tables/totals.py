@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 PATTERN = ["class_before", "text", "draft_favourite_text"]  # what rejections are grouped by
 MOST_PATTERNS = 100_000  # counted at once; beyond, those that save least are forgotten
 PATTERNS_SHOWN = 30
+LEAST_SAVED = 1e-4  # of the draft's calls, that a pattern costs which is shown
 NAMES = ("num_tokens", "num_readable", "overlap", "keep", "agreement", "outside", "argmax")
 
 
@@ -105,14 +106,15 @@ class DraftTotals:
         found = added.groupby(level=PATTERN, sort=False).agg(rules | {"prompt": "first", "place": "first"})
         self._patterns = found if len(found) <= MOST_PATTERNS else found.nlargest(MOST_PATTERNS, "saved")
 
-    def patterns(self, ids: Mapping[int, str]) -> tuple[Pattern, ...]:
+    def patterns(self, ids: Mapping[int, str], calls: float) -> tuple[Pattern, ...]:
         """Those whose interval leaves out 0, which recur in several texts; most saved first. ids: of all prompts, by
-        number."""
+        number. calls: the draft's in all."""
         if self._patterns is None or len(ids) < 2:
             return ()
         found = self._patterns.reset_index().sort_values(["saved", *PATTERN], ascending=[False, True, True, True])
         low, high = interval_of_sum(found["saved"].to_numpy(), found["squares"].to_numpy(), len(ids))
-        found = found.assign(low=low, high=high)[low > 0].head(PATTERNS_SHOWN)
+        found = found.assign(low=low, high=high)
+        found = found[(low > 0) & (found["saved"] >= LEAST_SAVED * calls)].head(PATTERNS_SHOWN)
         return tuple(
             Pattern(
                 row.class_before, row.text, row.draft_favourite_text, row.num_places, row.num_prompts, row.saved,
