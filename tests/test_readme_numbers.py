@@ -20,7 +20,7 @@ from specviz.alignment.causes.weights import MOST_BITS
 from specviz.alignment.job import MOST_DRAFTS
 from specviz.alignment.outputs import CSV_NAMES
 from specviz.alignment.summary import ENOUGH_PROMPTS
-from specviz.alignment.tables.totals import MOST_COSTLY
+from specviz.alignment.tables.totals import PATTERNS_SHOWN
 from specviz.alignment.types import DEPTHS
 from specviz.analysis import rounds, theory
 from specviz.analysis.costs import Costs
@@ -93,7 +93,7 @@ def claims():
         f"**Learn** holds {NAMES[len(lessons())]} short lessons",
         f"a plan for {total} minutes or {short}; and two games",
         f"and {NAMES[len(CSV_NAMES)]} tables as Parquet and CSV",
-        f"the {MOST_COSTLY} rejections that cost the most",
+        f"up to {PATTERNS_SHOWN} groups of rejections",
         f"below {ENOUGH_PROMPTS} prompts nothing is called significant",
         f"(fewer than {ENOUGH_PROMPTS} prompts in common)",
         f"{Lenience()._lenience:g} q",

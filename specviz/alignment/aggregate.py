@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import asdict, astuple, dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,10 +16,19 @@ import numpy as np
 from specviz.alignment.causes import findings
 from specviz.alignment.causes.findings import Cliff
 from specviz.alignment.job_folder import Job, Preparation
-from specviz.alignment.summary import Comparison, DraftSummary, Interval, Slice, Summary, Way
+from specviz.alignment.summary import ENOUGH_PROMPTS, Comparison, DraftSummary, Interval, Slice, Summary, Way
 from specviz.alignment.tables.compare import compare_drafts, sampling_of
 from specviz.alignment.tables.shard_tables import CLASSES
-from specviz.alignment.tables.slices import Part, Parts, alpha_intervals, bucket_start, by_part, records
+from specviz.alignment.tables.slices import (
+    Part,
+    Parts,
+    alpha_intervals,
+    bucket_start,
+    by_part,
+    excess_of_loss,
+    excludes_zero,
+    records,
+)
 from specviz.alignment.tables.totals import NAMES, DraftTotals, Totals
 from specviz.alignment.types import BY_K, KEPT, KS, SAMPLED, Array, Refused, ShardTables
 from specviz.analysis import theory, whatif
@@ -34,6 +43,7 @@ if TYPE_CHECKING:
 MOST_TAGS = 1000  # told apart; of them the summary has the largest
 TAGS_SHOWN = 100
 MOST_REFUSED = 20  # lines listed; all are counted
+LEAST_EXCESS = 0.02  # of the loss beyond a slice's share of the tokens, before it is named
 KINDS = ("all", "tag", "class", "depth", "context", "ahead")
 
 
@@ -61,11 +71,12 @@ class Facts:
         costs = self.steady_costs(draft)
         return None if costs is None else total.speedups(theory.step_ms(costs, 0), by_argmax=by_argmax)
 
-    def by_argmax(self, draft: str, total: Totals, k: int) -> Way:
-        speedups = self.speedups(draft, total, by_argmax=True)
-        per_call = tuple(total.tokens_per_call(by_argmax=True).tolist()) if total["num_tokens"] else ()
-        kept = total.by_position(k, by_argmax=True)
-        return Way(total.share("argmax"), per_call, speedups and tuple(speedups), _best_k(speedups), kept)
+    def way(self, draft: str, total: Totals, k: int, *, by_argmax: bool) -> Way:
+        speedups = self.speedups(draft, total, by_argmax=by_argmax)
+        per_call = tuple(total.tokens_per_call(by_argmax=by_argmax).tolist()) if total["num_tokens"] else ()
+        kept = total.by_position(k, by_argmax=by_argmax)
+        alpha = total.share("argmax" if by_argmax else "overlap")
+        return Way(alpha, per_call, speedups and tuple(speedups), _best_k(speedups), kept)
 
 
 def _best_k(speedups: Sequence[float] | None) -> tuple[int, int] | None:
@@ -100,7 +111,7 @@ class Aggregator:
         for name, confidence in tables.confidence.items():
             self._drafts[name].confidence += confidence
         for name, rows in tables.tokens.groupby("draft"):
-            self._drafts[name].add(rows, self.ids)
+            self._drafts[name].add(rows)
         self._refused = [*self._refused, *tables.refused][:MOST_REFUSED]
         self._num_refused += len(tables.refused)
         self._warnings |= dict.fromkeys(tables.warnings)
@@ -185,28 +196,25 @@ class Aggregator:
     ) -> DraftSummary:
         whole, own, costs = Part(name, "all", "all"), self._drafts[name], facts.steady_costs(name)
         total = self._totals.get(whole, Totals())
-        speedups, outside = facts.speedups(name, total), total.share("outside")
+        calls = float(total.by_k[0][self.k - KS[0]])
+        outside, drawn = total.share("outside"), facts.way(name, total, self.k, by_argmax=False)
         made = DraftSummary(
             name=name,
             num_tokens=int(total["num_tokens"]),
             num_prompts=total.num_prompts,
-            alpha=total.share("overlap"),
             alpha_interval=intervals.get(whole),
             greedy_agreement=total.share("agreement"),
             mean_keep=total.share("keep"),
-            calls=float(total.by_k[0][self.k - KS[0]]),
-            tokens_per_call=tuple(total.tokens_per_call().tolist()) if total["num_tokens"] else (),
-            speedups=speedups and tuple(speedups),
-            best_k=_best_k(speedups),
-            by_position=total.by_position(self.k),
+            calls=calls,
+            **asdict(drawn),
             readable=total["num_readable"] / max(total["num_tokens"], 1.0),
             ceiling=None if outside is None else 1 - outside,
             calibration=findings.calibration(own.confidence, None if costs is None else theory.cost_ratio(costs)),
             reasons=own.reasons(),
             losses=own.losses(),
-            costliest=tuple(own.costliest),
             findings=(),
-            by_argmax=facts.by_argmax(name, total, self.k),
+            by_argmax=facts.way(name, total, self.k, by_argmax=True),
+            patterns=own.patterns(self.ids, calls),
         )
         of_models = tuple(finding for finding in facts.preparation.findings if finding.draft == name)
         return replace(made, findings=of_models + findings.of_draft(made, cliffs, facts.num_ids.get(name)))
@@ -215,8 +223,10 @@ class Aggregator:
         self, facts: Facts, parts: Parts, intervals: Mapping[Part, Interval | None], cliffs: Sequence[Cliff]
     ) -> Iterator[Slice]:
         falls = {cliff.part for cliff in cliffs if cliff.significant}
-        for part in parts:
+        for part, own in parts.items():
             total = self._totals[part]
+            excess = None if part.kind == "ahead" else excess_of_loss(own, parts[Part(part.draft, "all", "all")])
+            share, loss_share, around = excess or (None, None, None)
             speedups = facts.speedups(part.draft, total)
             rate = float(total.tokens_per_call()[self.k - KS[0]])
             yield Slice(
@@ -230,7 +240,17 @@ class Aggregator:
                 best_k=speedups and KS[int(np.argmax(speedups))],
                 speedup=speedups and max(speedups),
                 cliff=part in falls,
+                share=share,
+                loss_share=loss_share,
+                excess=around,
+                stands_out=excess is not None and self._stands_out(*excess, len(parts)),
             )
+
+    def _stands_out(self, share: float, loss_share: float, around: Interval | None, num_asked: int) -> bool:
+        """Whether it loses LEAST_EXCESS beyond its share of the tokens, and more than none beyond chance."""
+        size = len(self.ids)
+        is_enough = size >= ENOUGH_PROMPTS and loss_share - share >= LEAST_EXCESS
+        return is_enough and excludes_zero(around, loss_share - share, size, num_asked)
 
     def _by_prompt(self, parts: Parts) -> dict[str, dict[str, float]]:
         """Overlap over all tokens of the text: what the draft cannot read counts 0."""

@@ -6,7 +6,7 @@ a method does to get there is its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from specviz.alignment.token_stats import Numbers, blocks, draft_numbers
 from specviz.alignment.types import AHEAD, DEPTHS, Ahead
+from specviz.analysis.along import FEWEST_BEFORE, each_depth, read_states
 from specviz.analysis.whatif import keep_chances
 from specviz.decoding.draft import chain
 from specviz.decoding.drafter import Ahead as ReadAhead
@@ -30,7 +31,6 @@ from specviz.models.library import Library, LoadedModel
 from specviz.models.score import LOGITS_BYTES, LOGITS_BYTES_CUDA, DraftRows, Rows, Text, of_tokens, overlap_of
 from specviz.session.setup import Setup, gather
 
-FEWEST_BEFORE = 2  # tokens before a draft: the target must have read one, and the last it never has
 NOTHING = -1e4  # a logit that leaves no probability at any temperature in use
 
 
@@ -114,28 +114,9 @@ def measure_ahead(
         logits = lm.forward(before, chain(places))[: len(places)]
         starts = torch.arange(len(before), len(before) + end - begin, device=lm.device)
         for own, along in zip(found, ways, strict=True):
-            guesses = _each_depth(along, starts, min(depths, len(places)))
+            guesses = each_depth(along, starts, min(depths, len(places)))
             own.append([_numbers(*guess, logits, places, sampling) for guess in guesses])
     return [_join(windows, len(text.ids), drafter) for windows, drafter in zip(found, drafters, strict=True)]
-
-
-def read_states(target: LoadedModel, wanted: Sequence[tuple[int, ...]], tokens: Tensor) -> list[Tensor]:
-    """The target's states of each group of layers behind every token [T, C]; the text is read once for all groups."""
-    lm, ids, none = target.cached_lm(), tokens.tolist(), torch.zeros(len(tokens), 0, device=tokens.device)
-    layers = tuple(sorted({layer for own in wanted for layer in own}))
-    if not layers:
-        return [none for _ in wanted]
-    lm.capture(layers)
-    lm.forward(ids)
-    states = dict(zip(layers, lm.hidden([*ids, 0]).chunk(len(layers), -1), strict=True))
-    return [torch.cat([states[layer] for layer in own], -1) if own else none for own in wanted]
-
-
-def _each_depth(along: ReadAhead, starts: Tensor, depths: int) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """(depth, logits [S, V] or ids [S], known [S]); a place with too little before it is not known."""
-    can = starts >= FEWEST_BEFORE
-    for depth, (rows, known) in enumerate(along(starts.clamp_min(FEWEST_BEFORE), depths)):
-        yield depth, rows, can if known is None else can & known
 
 
 def _numbers(

@@ -25,7 +25,7 @@ from specviz.errors import SpecvizError
 from specviz.request import Request
 from specviz.trace.lines import write_lines
 
-FORMAT = 1
+FORMAT = 2
 MOST_JOB_BYTES = 64 << 20
 PART_TABLES = ("tokens", "prompts", "sums")
 OUTPUTS = (

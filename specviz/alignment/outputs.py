@@ -100,14 +100,16 @@ def table_file(folder: Path, name: str) -> Iterator[Callable[[Any], None]]:
 
 
 def _flatten(rows: pyarrow.Table) -> pyarrow.Table:
-    """The rows as CSV has them: a list column, an interval, becomes two columns, and texts are harmless; see EXACT."""
+    """The rows as CSV has them: an interval becomes two columns, a list of ids JSON; texts are harmless, see EXACT."""
     import pyarrow
     import pyarrow.compute as compute
     import pyarrow.types as types
 
     columns = {}
     for name, column in zip(rows.column_names, rows.columns, strict=True):
-        if types.is_list(column.type):
+        if types.is_list(column.type) and types.is_integer(column.type.value_type):
+            columns[name] = pyarrow.array(map(json.dumps, column.to_pylist()), "string")
+        elif types.is_list(column.type):
             columns |= {f"{name}_{end}": compute.list_element(column, at) for at, end in enumerate(("low", "high"))}
         elif types.is_string(column.type):
             texts = column.to_pylist()

@@ -79,14 +79,18 @@ def _encode(row: PromptRow, request: Request, target: LoadedModel) -> RowText:
 def _prompt_of(row: PromptRow, request: Request, target: LoadedModel) -> tuple[str, bool]:
     """The text that the target reads, and whether it is in its chat form; ids are read as they are."""
     if isinstance(row.prompt, tuple):
-        text = target.text.incremental()
-        return "".join(text.push(token).text for token in row.prompt), False
+        return _decode(row.prompt, target), False
     if row.messages is None and not request.chat:
         return row.prompt, False
     messages = [asdict(message) for message in row.messages or ()]
     if messages and not has_chat_form(target.tokenizer):
         return as_lines(messages), False
     return render_chat(target.tokenizer, messages or row.prompt), True
+
+
+def _decode(ids: Sequence[int], target: LoadedModel) -> str:
+    text = target.text.incremental()
+    return "".join(text.push(token).text for token in ids)
 
 
 def _check_length(num_prompt: int, ids: Sequence[int] | None, target: LoadedModel) -> None:
@@ -206,13 +210,16 @@ def _describe(text: RowText, numbers: Sequence[Numbers], target: LoadedModel, sh
         "token": np.asarray(ids, dtype=np.int32),
         "text": _labels(target, ids),
         "class": classes[1:],
+        "class_before": classes[:-1],
         "favourite_text": _labels(target, of_target["favourite"]),
         **of_target,
     }
     most = tables.allowed_tokens(len(ids), text.finish, shard.request.max_new_tokens)
     k = shard.request.num_speculative_tokens
     drafts = [_draft_columns(own, tokens["p"], target, k, most) for own in of_drafts]
-    return AnalysedText(text, tokens, dict(zip(shard.drafts, drafts, strict=True)))
+    shown = ids[:-1] if ids[-1] in target.text.eos_ids else ids
+    written = replace(text, text=_decode(shown, target))
+    return AnalysedText(written, tokens, dict(zip(shard.drafts, drafts, strict=True)))
 
 
 def _draft_columns(numbers: Numbers, p: np.ndarray, target: LoadedModel, k: int, most_tokens: int) -> Columns:
@@ -225,7 +232,7 @@ def _draft_columns(numbers: Numbers, p: np.ndarray, target: LoadedModel, k: int,
     return numbers | {
         "keep": keep,
         "draft_favourite_text": _labels(target, numbers["draft_favourite"]),
-        "price": -whatif.sensitivity_along_text(chances, k),
+        "saved": whatif.saved_along_text(chances, k),
         "lost": whatif.lost_along_text(chances, k),
     }
 

@@ -4,6 +4,7 @@ Standard library only. Shares and probabilities are from 0 to 1, intervals are 9
 nothing is known of it.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -15,12 +16,18 @@ NOT_CALLED = f"not called significant: fewer than {ENOUGH_PROMPTS} prompts"
 Interval = tuple[float, float]
 
 
+def natural_key(name: str) -> list[str | int]:
+    """Sorts names as people count: step-2 before step-10."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
+
+
 @dataclass(frozen=True, slots=True)
 class Slice:
     """A part of the tokens. kind: all, tag, class, depth (tokens of text before), context (tokens before, prompt
     included) or ahead (the depth in a draft, over all places where a step may begin; its greedy_agreement is the mean p
     of the draft's likeliest token). tokens_per_call: of steps that begin at these tokens, at the job's K; None where
-    none begins. cliff: alpha falls here."""
+    none begins. cliff: alpha falls here. share, loss_share: of the tokens that the draft can read, and of their lost
+    overlap; excess: the interval of loss_share - share. stands_out: it loses more than its share, beyond chance."""
 
     draft: str
     kind: str
@@ -34,6 +41,10 @@ class Slice:
     best_k: int | None  # None where no costs are known, or no step begins
     speedup: float | None  # at best_k
     cliff: bool = False
+    share: float | None = None
+    loss_share: float | None = None
+    excess: Interval | None = None
+    stands_out: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,25 +80,21 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True)
-class Rejection:
-    """A token whose rejection costs target calls. price = -dE[calls]/da; saved = price * (1 - keep): the calls that
-    keeping it for sure would save."""
+class Pattern:
+    """Rejections alike: behind a token of the class `before` the target writes `token` and the draft's likeliest is
+    `draft_token`. saved: target calls if it were always accepted at each of the places, each by itself, summed;
+    interval: 95 % over the texts. prompt, id, place: of one of them, prompt by the number of its row."""
 
-    draft: str
-    prompt: int  # number of its row
-    id: str
-    place: int
     before: str
     token: str
-    after: str
-    p: float
-    q: float
-    keep: float
-    price: float
+    draft_token: str
+    num_places: int
+    num_prompts: int
     saved: float
-    target_favourite: str
-    draft_favourite: str
-    reason: str
+    interval: Interval
+    prompt: int
+    id: str
+    place: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +147,7 @@ class DraftSummary:
     draft's vocabulary, which alpha cannot exceed. calls: expected target calls for all texts at the job's K. losses:
     largest first, classes then reasons. by_argmax: where the draft's likeliest tokens are drafted; all else is of
     drawn ones; older summaries have none. by_position: of the steps at the job's K that draft, the share that keeps 1,
-    2, ... K tokens or more, as engines count it."""
+    2, ... K tokens or more, as engines count it. patterns: those that recur beyond chance, most saved first."""
 
     name: str
     num_tokens: int
@@ -158,10 +165,10 @@ class DraftSummary:
     calibration: Calibration
     reasons: tuple[Reason, ...]
     losses: tuple[Loss, ...]
-    costliest: tuple[Rejection, ...]
     findings: tuple[Finding, ...]
     by_argmax: Way | None = None
     by_position: tuple[float, ...] = ()
+    patterns: tuple[Pattern, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +218,7 @@ class Summary:
     specviz: str
     created: str
     target: str
-    sampling: Mapping[str, float]
+    sampling: Mapping[str, int | float]
     seed: int
     max_new_tokens: int
     prompts: str

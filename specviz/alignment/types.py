@@ -110,7 +110,8 @@ class Ahead:
 @dataclass(frozen=True, slots=True)
 class RowText:
     """A row with its text. prompt: as the target reads it; is_chat: that is its chat form. ids: None until a text is
-    drawn. exact: the text is the target's own at the request's sampling. finish: eos, length, context or given."""
+    drawn. exact: the text is the target's own at the request's sampling. finish: eos, length, context or given. text:
+    of the ids, without one that ends it; empty until it is analysed."""
 
     row: PromptRow
     prompt: str
@@ -119,6 +120,7 @@ class RowText:
     ids: tuple[int, ...] | None
     exact: bool
     finish: str = GIVEN
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

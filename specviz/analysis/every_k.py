@@ -22,6 +22,7 @@ from specviz.analysis.given_text import (
     target_of,
 )
 from specviz.analysis.whatif import WhatIf, check_ks
+from specviz.drafters import facts_of
 from specviz.errors import SpecvizError
 from specviz.request import Request
 from specviz.trace.file import Trace
@@ -54,6 +55,9 @@ def what_if(
     """
     check_ks(ks)
     if isinstance(source, Trace):
+        own = source.steps[-1].settings if source.steps else None
+        if target is None and own is not None and facts_of(own.method).reads_ahead:
+            target = own.target
         judged = judge_run(source, target=target, draft=draft, deepest=max(ks))
     else:
         law = {"temperature": temperature, "top_k": top_k, "top_p": top_p}

@@ -57,7 +57,8 @@ class GivenText:
 
 
 def judge_run(recorded: Trace, *, target=None, draft=None, deepest: int = DEEPEST) -> GivenText:
-    """The text of a run under its own draft, by its scores alone; or under another draft model. Raises SpecvizError."""
+    """The text of a run under its own draft, by its scores alone; or under another draft model. Heads, modules and
+    layers read the text again, if the target is named. Raises SpecvizError."""
     require_one_law(recorded)
     own, scores = recorded.steps[-1].settings, _scores(recorded)
     if target is not None:
@@ -71,6 +72,8 @@ def judge_run(recorded: Trace, *, target=None, draft=None, deepest: int = DEEPES
         return _judge(recorded, scores.draft_model, scores.p, scores.q, deepest, verdicts)
     if facts_of(own.method).replays_from_text:
         return rollouts(recorded, deepest)
+    if target is not None and facts_of(own.method).reads_ahead:
+        return judge_heads(recorded, target, deepest)
     raise SpecvizError(_why_not(own.method, scores))
 
 
@@ -99,7 +102,10 @@ def is_own_plan(recorded: Trace) -> bool:
     """Whether all steps were cut as the what-if cuts the text, so that the run's own calls are one draw of its law."""
     ways = _ways(recorded)
     fixed = len(ways) == 1 and ways[0].k_policy in (None, "constant")
-    return fixed and _is_plain_rule(ways[0]) and facts_of(ways[0].method).cost_is_known
+    if not fixed or not _is_plain_rule(ways[0]):
+        return False
+    method = facts_of(ways[0].method)
+    return method.cost_is_known or (method.reads_ahead and method.under(ways[0].params).drafts_as == "chain")
 
 
 def _is_plain_rule(own: Settings) -> bool:
@@ -139,6 +145,8 @@ def _scores(recorded: Trace) -> Scores | None:
 
 
 def _why_not(method: str, scores: Scores | None) -> str:
+    if facts_of(method).reads_ahead:
+        return f"{facts_of(method).why_no_what_if}; specviz.what_if(trace) loads the models and tells it"
     if reason := facts_of(method).why_no_what_if:
         return f"{reason}; {_INSTEAD}"
     if scores is None:
@@ -212,6 +220,22 @@ def rollouts(recorded: Trace, deepest: int = DEEPEST) -> GivenText:
         tokens.append(token)
     chances = Chances(keep, np.minimum(proposed, whatif.draft_room(len(text), _most_tokens(recorded))))
     return GivenText(own.target, None, chances, None, True, _exact_note(recorded, None))
+
+
+def judge_heads(recorded: Trace, target: LoadedModel, deepest: int) -> GivenText:
+    """The text of a run whose drafts hang on where their step begins, drafted again from every place by its own heads,
+    modules or layers. Raises SpecvizError."""
+    from specviz.analysis.along import chances_of
+    from specviz.decoding.sampling import Sampling
+    from specviz.session.setup import gather
+    from specviz.session.workbench import workbench
+
+    own, before = recorded.steps[-1].settings, [token.id for token in recorded.header.prompt.tokens]
+    setup = gather(find_method(own.method), own.params, target, None, workbench().library)
+    text, most = [token.id for token in recorded.tokens], _most_tokens(recorded)
+    chances = chances_of(setup, before, text, Sampling.of(own), deepest, most)
+    drafter = own.method if setup.heads is None else setup.heads.name
+    return GivenText(own.target, drafter, chances, None, True, _exact_note(recorded, None))
 
 
 def judge_by(recorded: Trace, target: LoadedModel, draft: LoadedModel, deepest: int) -> tuple[GivenText, float]:

@@ -179,9 +179,9 @@ def sensitivity(chances: Chances, k: int) -> Array:
     return start_chances(chances, [k])[0][:, None] * reached * differs
 
 
-def sensitivity_along_text(chances: Chances, k: int) -> Array:
-    """dE[calls] / da[t] for a draft whose q depends on the text alone: [N]."""
-    return _by_place(sensitivity(chances, k))
+def saved_along_text(chances: Chances, k: int) -> Array:
+    """Target calls that keeping the token at each place for sure would save, each drafted place by itself: [N]."""
+    return _by_place(sensitivity(chances, k) * (chances.keep[:, :k] - 1))
 
 
 def lost_along_text(chances: Chances, k: int) -> Array:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from glob import glob, has_magic
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specviz.alignment.summary import NOT_CALLED
+from specviz.alignment.summary import NOT_CALLED, natural_key
 from specviz.cli.help import add_sampling
 from specviz.cli.output import ProgressLines
 from specviz.errors import SpecvizError
@@ -65,6 +67,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=int, metavar="N", help="for ray (default: one per GPU, or per CPU)")
     words = "exit with 1 below this value, such as alpha=0.6"
     parser.add_argument("--fail-under", action="append", default=[], metavar="NAME=NUMBER", help=words)
+    words = "write the texts as JSON lines to train on, with a weight for each token"
+    parser.add_argument("--export-rows", type=Path, metavar="FILE", help=words)
     parser.add_argument("--compare", type=Path, metavar="OLD.json", help="summary.json of an older job to compare with")
 
 
@@ -76,6 +80,7 @@ def _folder(text: str) -> Path:
 
 def run(options: argparse.Namespace) -> int:
     """0: done, 1: below a threshold or significantly worse, 3: fewer than 30 prompts in common with the older job."""
+    options.draft = options.draft and [*_expand(options.draft)]
     least, executor = read_thresholds(options.fail_under), _executor(options)
     costs = {} if options.no_costs else None if options.costs is None else read_costs(options.costs)
     from specviz.alignment import outputs
@@ -103,7 +108,23 @@ def run(options: argparse.Namespace) -> int:
         print(f"\nspecviz: stopped{resume_hint(options.out)}", file=sys.stderr)
         raise
     _print([summary_text(done.summary), "", f"report: {done.report_path}"])
+    if options.export_rows is not None:
+        from specviz.alignment.training_rows import write_training_rows
+
+        write_training_rows(options.export_rows, done, islice(prompts.rows(), options.limit))
+        _print([f"training rows: {options.export_rows}"])
     return print_verdict(done.summary, least, old)
+
+
+def _expand(names: Sequence[str]) -> Iterator[str]:
+    """Each name, or what a pattern such as run/step-* fits, in natural order. SpecvizError where it fits nothing."""
+    for name in names:
+        if not has_magic(name):
+            yield name
+            continue
+        if not (found := glob(str(Path(name).expanduser()))):
+            raise SpecvizError(f"no checkpoint fits the pattern {name!r:.200}: name folders such as run/step-*")
+        yield from sorted(found, key=natural_key)
 
 
 def _check_verdict(

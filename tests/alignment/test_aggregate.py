@@ -5,7 +5,7 @@ import itertools
 import json
 import math
 import tracemalloc
-from collections import Counter
+from collections import defaultdict
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -13,6 +13,7 @@ import aligned
 import numpy as np
 import pandas
 import pytest
+from scipy import stats
 
 from specviz.alignment import aggregate
 from specviz.alignment.aggregate import Aggregator
@@ -167,24 +168,86 @@ def test_a_prompt_that_a_draft_cannot_read_has_an_alpha_of_0():
 # ---- rejections -----------------------------------------------------------------------------------------------------
 
 
-def test_the_costliest_rejections_are_the_dearest_of_all_and_carry_their_surroundings(texts):
-    found = summary_of(texts).draft("one").costliest
-    saved = [
-        (own["price"][n] * (1 - own["keep"][n]), text.written.row.number, n) for text, own, n in places(texts, "one")
-    ]
-    seen, wanted = Counter(), []
-    for each in sorted(saved, reverse=True):
-        same = each[1], texts[each[1]].tokens["token"][each[2]]
-        seen[same] += 1
-        wanted += [each] if seen[same] <= 2 and len(wanted) < totals.MOST_COSTLY else []
-    assert [each.saved for each in found] == pytest.approx([value for value, _, _ in wanted], rel=1e-5)
-    assert {(each.prompt, each.place) for each in found} == {(prompt, place) for _, prompt, place in wanted}
-    for each in found:
-        labels = texts[each.prompt].tokens["text"]
-        assert each.before == "".join(labels[max(0, each.place - 12) : each.place])
-        assert (each.token, each.after) == (labels[each.place], "".join(labels[each.place + 1 : each.place + 13]))
-        assert (each.id, each.draft) == (f"row {each.prompt}", "one")
-        assert each.p == pytest.approx(texts[each.prompt].tokens["p"][each.place], rel=1e-6)
+def test_a_pattern_saves_what_its_places_save_in_all_texts_with_the_interval_of_that_sum(texts):
+    told = summary_of(texts).draft("one")
+    saved = defaultdict(lambda: np.zeros(12))
+    places_of = defaultdict(list)
+    for text, own, n in places(texts, "one"):
+        key = (text.tokens["class_before"][n], text.tokens["text"][n], own["draft_favourite_text"][n])
+        if own["saved"][n] > 1e-6:
+            saved[key][text.written.row.number] += own["saved"][n]
+            places_of[key].append((text.written.row.number, n))
+    sure = {}
+    for key, by_text in saved.items():
+        mean = stats.ttest_1samp(by_text, 0).confidence_interval(0.95)
+        if mean.low > 0 and by_text.sum() >= 1e-4 * told.calls:
+            sure[key] = (12 * mean.low, 12 * mean.high)
+    assert len(sure) > 3
+    assert {(each.before, each.token, each.draft_token) for each in told.patterns} == set(sure)
+    assert [each.saved for each in told.patterns] == sorted((each.saved for each in told.patterns), reverse=True)
+    for each in told.patterns:
+        key = each.before, each.token, each.draft_token
+        assert each.saved == pytest.approx(saved[key].sum(), rel=1e-5)
+        assert each.interval == pytest.approx(sure[key], rel=1e-4, abs=1e-6)
+        assert (each.num_places, each.num_prompts) == (len(places_of[key]), np.count_nonzero(saved[key]))
+        assert (each.prompt, each.place) in places_of[key]
+        assert each.id == f"row {each.prompt}"
+
+
+def test_one_costly_text_makes_no_pattern():
+    """Or the list would hold whatever is rare: chance decides which rare words a job meets."""
+    text = aligned.text(0, drafts=DRAFTS, weight=0.0)
+    others = [aligned.text(n, drafts=DRAFTS, weight=1.0) for n in range(1, 12)]
+    assert summary_of([text, *others]).draft("one").patterns == ()
+
+
+def test_beyond_the_most_patterns_those_that_save_least_are_forgotten(texts, monkeypatch):
+    whole = summary_of(texts).draft("one").patterns
+    monkeypatch.setattr(totals, "MOST_PATTERNS", len(whole) + 60)
+    assert summary_of(texts).draft("one").patterns[0].token == whole[0].token
+
+
+# ---- slices that lose more than their share -------------------------------------------------------------------------
+
+
+def tagged(num, weak, strong, share=0.5):
+    """Texts of which this share has the tag `weak`, drafted with that weight of p in q, the others with `strong`."""
+    num_weak = int(num * share)
+    return [
+        aligned.text(n, drafts=DRAFTS, tags=("weak" if n < num_weak else "strong",),
+                     weight=weak if n < num_weak else strong)
+        for n in range(num)
+    ]  # fmt: skip
+
+
+def standing_out(texts):
+    return {(each.kind, each.value) for each in summary_of(texts).slices if each.draft == "one" and each.stands_out}
+
+
+def test_a_slice_stands_out_where_its_share_of_the_loss_is_above_its_share_of_the_tokens_beyond_chance():
+    texts = tagged(40, 0.3, 0.7)
+    assert ("tag", "weak") in standing_out(texts)
+    assert ("tag", "strong") not in standing_out(texts)
+    weak = next(each for each in summary_of(texts).slices if (each.draft, each.value) == ("one", "weak"))
+    lost = {text.written.row.number: (1 - text.drafts["one"]["overlap"]).sum() for text in texts}
+    assert weak.share == pytest.approx(0.5)
+    assert weak.loss_share == pytest.approx(sum(lost[n] for n in range(20)) / sum(lost.values()), rel=1e-5)
+    assert weak.excess[0] < weak.loss_share - weak.share < weak.excess[1]
+
+
+def test_a_slice_that_only_holds_most_tokens_does_not_stand_out():
+    """That it holds most of the loss as well restates its size."""
+    texts = tagged(40, 0.5, 0.5, share=0.8)
+    weak = next(each for each in summary_of(texts).slices if (each.draft, each.value) == ("one", "weak"))
+    assert weak.loss_share > 0.7
+    assert standing_out(texts) == set()
+
+
+def test_below_30_texts_no_slice_stands_out():
+    assert standing_out(tagged(28, 0.1, 0.9)) == set()
+
+
+# ---- losses ---------------------------------------------------------------------------------------------------------
 
 
 def test_losses_add_up_to_all_that_the_steps_could_have_added_by_class_and_by_reason(texts):
@@ -209,13 +272,6 @@ def test_calls_are_the_expected_target_calls_for_all_texts(texts):
     prompts = tables.build_tables(texts, aligned.shard([text.written.row for text in texts], DRAFTS)).prompts
     rates = [rate for rate, draft in zip(prompts["tokens_per_call"], prompts["draft"], strict=True) if draft == "two"]
     assert summary_of(texts).draft("two").calls == pytest.approx(sum(40 / rate for rate in rates), rel=1e-6)
-
-
-def test_long_token_texts_are_cut():
-    text = aligned.text(0, drafts=DRAFTS)
-    text = replace(text, tokens=text.tokens | {"text": ("x" * 500,) * 40})
-    found = gathered([text]).summary(aligned.facts(aligned.request())).draft("one").costliest
-    assert max(len(each.before) for each in found) == max(len(each.after) for each in found) == 240
 
 
 def test_reasons_share_out_all_that_is_lost(texts):

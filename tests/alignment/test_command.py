@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from made_costs import made_costs
+from tiny_models import tiny_folder
 
 import specviz.session.workbench as session
 from specviz.alignment import job as jobs
@@ -64,6 +65,26 @@ def test_it_prints_a_table_and_where_the_report_lies(cli, tmp_path):
     assert "1 row could not be used:\n  line 4: " in out
     assert out.endswith(f"report: {tmp_path / 'out' / 'report.html'}\n")
     assert f"{jobs.READING}: 0 of 3 prompts" in err
+
+
+def test_rows_to_train_on_are_written_also_for_a_job_that_is_done(cli, tmp_path):
+    for name in ("one.jsonl", "two.jsonl"):
+        status, out, _ = cli("--export-rows", tmp_path / name)
+        assert (status, f"training rows: {tmp_path / name}" in out) == (0, True)
+    lines = (tmp_path / "one.jsonl").read_text()
+    assert [json.loads(line)["id"] for line in lines.splitlines()] == ["ant", "bee", "cat"]
+    assert (tmp_path / "two.jsonl").read_text() == lines
+
+
+def test_a_pattern_names_checkpoints_in_the_order_of_their_numbers(cli, tmp_path, named_models):
+    near = named_models.load("near")
+    for number in (10, 2, 1):
+        tiny_folder(tmp_path / "run" / f"step-{number}", near.model, near.tokenizer)
+    assert cli(draft=(tmp_path / "run" / "step-*",))[0] == 0
+    summary = read_summary(tmp_path / "out" / "summary.json")
+    assert [draft.name for draft in summary.drafts] == ["step-1", "step-2", "step-10"]
+    with pytest.raises(SpecvizError, match="no checkpoint fits the pattern"):
+        cli(draft=(tmp_path / "run" / "epoch-*",), out="none")
 
 
 def test_costs_of_a_file_give_speedups_also_below_one(cli, tmp_path):

@@ -44,7 +44,7 @@ def same(one, other):
     """Whether two shards' tables hold the same cells, numbers at the width of their columns."""
     for name in parts.PART_TABLES:
         for column, values in getattr(one, name).items():
-            kind = COLUMNS[name][column].type.replace("list<float>", "float32")
+            kind = COLUMNS[name][column].type.replace("list<float>", "float32").replace("list<int32>", "int32")
             got = getattr(other, name)[column]
             assert len(got) == len(values)
             if not len(values):

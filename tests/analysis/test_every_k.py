@@ -9,11 +9,13 @@ import pytest
 import traces
 from runs import NUM_IDS, PROMPT, ids, made, probabilities, whole_text
 
+import specviz
 from specviz.analysis import every_k as planning
 from specviz.analysis import given_text as judged
 from specviz.errors import SpecvizError
 from specviz.settings import assets_dir
 from specviz.trace.file import load_trace
+from specviz.trace.recorded import recorded_trace
 
 FIRST_VISIT = assets_dir() / "traces" / "first-visit.jsonl.gz"
 OTHER_KS = (1, 2, 4, 8)
@@ -103,18 +105,58 @@ def test_all_ks_share_one_draw(first_visit):
     assert numbers == sorted(numbers, reverse=True)
 
 
-@pytest.mark.parametrize("method", ["draft_model", "prompt_lookup"])
+@pytest.mark.parametrize("method", ["draft_model", "prompt_lookup", "early_exit"])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_greedy_runs_at_other_k_make_exactly_these_calls(bench, method, seed):
     options = {"method": method, "temperature": 0.0, "seed": seed, "prompt": PROMPT[seed:]}
     recorded = made(bench, num_speculative_tokens=3, **options)
-    frame = planning.what_if(recorded, OTHER_KS).set_index("k")
+    big = bench.library.load("big")
+    frame = planning.what_if(recorded, OTHER_KS, target=big).set_index("k")
     for k in OTHER_KS:
         number = calls(made(bench, num_speculative_tokens=k, **options))
         row = frame.loc[k]
         assert row.calls_low == row.calls_high == number
         assert row.expected_target_calls == pytest.approx(number, abs=1e-4)  # float32 logits may part at a rounding
-        assert len(judged.judge_run(recorded).cuts([k])[k].lengths) == number
+        assert len(judged.judge_run(recorded, target=big).cuts([k])[k].lengths) == number
+
+
+HEADS = {
+    "eagle": {"children": "drawn"},
+    "medusa": {"children": "drawn"},
+    "early_exit": {"layers": 5},
+}
+START = "Tom and Mia went to the"
+
+
+@pytest.mark.parametrize("method", HEADS)
+def test_a_greedy_run_of_heads_makes_exactly_these_calls_at_another_k(method):
+    asked = {"method": method, "temperature": 0.0, "max_new_tokens": 24, **HEADS[method]}
+    runs = {k: specviz.run(START, num_speculative_tokens=k, **asked) for k in (2, 4)}
+    told = planning.what_if(runs[2], [*runs]).set_index("k").expected_target_calls
+    assert dict(told) == pytest.approx({k: calls(own) for k, own in runs.items()}, abs=1e-3)
+
+
+@pytest.mark.parametrize("method", HEADS)
+def test_what_heads_draft_behind_every_place_is_what_their_run_drafted_where_its_steps_began(method):
+    recorded = specviz.run(START, method=method, seed=1, max_new_tokens=24, **HEADS[method])
+    chances, start, num_accepted = judged.judge_run(recorded, target="fable-target", deepest=4).chances, 0, 0
+    for step in recorded.steps:
+        assert len(step.draft) == chances.depths(4)[start]
+        accepted = [token for token in step.draft if token.status == "accepted"]
+        kept = [min(1.0, token.q / token.p) for token in accepted]
+        assert chances.keep[start, : len(kept)] == pytest.approx(kept, abs=1e-4)
+        start, num_accepted = start + len(step.emitted), num_accepted + len(accepted)
+    assert num_accepted > 3
+
+
+def test_what_heads_would_have_drafted_needs_their_models_and_says_so():
+    with pytest.raises(SpecvizError, match=r"where its step begins; specviz.what_if\(trace\) loads the models"):
+        judged.judge_run(recorded_trace("real-eagle"))
+    recorded = specviz.run("Once", method="early_exit", which="outer", max_new_tokens=4, num_speculative_tokens=2)
+    with pytest.raises(
+        SpecvizError, match="what early_exit drafts with these settings depends on where its step begins"
+    ):
+        planning.what_if(recorded)
 
 
 def test_a_sampled_lookup_run_comes_back(bench):
@@ -215,7 +257,7 @@ def changed(recorded, **settings):
 )
 def test_what_cannot_be_told_is_refused_in_words(recorded, says):
     with pytest.raises(SpecvizError, match=says):
-        planning.what_if(recorded())
+        judged.judge_run(recorded())
 
 
 def test_a_method_whose_q_is_unknown_is_refused_even_when_scored():
@@ -224,7 +266,7 @@ def test_a_method_whose_q_is_unknown_is_refused_even_when_scored():
     scores |= {"draft_model": None, "q": [None] * len(scores["q"])}
     recorded = changed(traces.read_events(events), method="early_exit", draft_model=None)
     with pytest.raises(SpecvizError, match="first layers would have drafted"):
-        planning.what_if(recorded)
+        judged.judge_run(recorded)
 
 
 def test_scores_at_other_sampling_do_not_count():

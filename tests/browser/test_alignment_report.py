@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from access import serious
-from made_summaries import HOSTILE, NAMES, made_summary, made_text, rejection
+from made_summaries import HOSTILE, NAMES, made_summary, made_text, pattern
 from report_page import push, reports
 from stage_page import settle, shown
 from windows import DESKTOP
@@ -108,9 +108,9 @@ def test_a_text_is_found_and_tells_what_both_models_said(opened, report):
     page.click(".sv-texts-line .sv-agree >> nth=5")
     known = facts(page)
     assert known["token"] == text.tokens["text"][5]
-    assert known["price of a rejection"] == f"{text.drafts[NAMES[0]]['price'][5]:.2f} target calls"
+    assert known["saved if accepted here"] == f"{text.drafts[NAMES[0]]['saved'][5]:.2f} target calls"
     page.select_option(".sv-texts-bar .sv-control:last-child select", label=NAMES[2])
-    assert facts(page)["price of a rejection"] == f"{text.drafts[NAMES[2]]['price'][5]:.2f} target calls"
+    assert facts(page)["saved if accepted here"] == f"{text.drafts[NAMES[2]]['saved'][5]:.2f} target calls"
     assert facts(page)["position, from 1"] == "6"
 
 
@@ -150,7 +150,7 @@ def test_a_rejection_opens_its_text_at_its_token_for_its_draft(opened, report):
     chosen(page, "agreement")
     page.fill(".sv-texts-bar input", "story-37")
     page.evaluate("document.querySelectorAll('details').forEach((node) => { node.open = true; })")
-    page.locator("[data-section=costliest] .sv-open", has_text="story-17").nth(1).click()
+    page.locator("[data-section=training] .sv-open", has_text="story-17").nth(1).click()
     text = made_text(17)
     page.wait_for_function(f"() => {AT} === 17")
     assert page.evaluate("document.querySelector('.sv-texts-list').selectedOptions[0].textContent").startswith(
@@ -303,8 +303,8 @@ def test_thousands_of_texts_can_be_searched(opened):
 
 
 def test_texts_from_outside_stay_texts(opened):
-    found = rejection(HOSTILE, 3, id=HOSTILE, token=HOSTILE, before=HOSTILE)
-    drafts = (replace(made_summary().drafts[0], costliest=(found,)),)
+    found = pattern(3, id=HOSTILE, token=HOSTILE, before=HOSTILE)
+    drafts = (replace(made_summary().drafts[0], patterns=(found,)),)
     columns = dict.fromkeys(("text", "favourite_text"), [HOSTILE] * 3)
     text = made_text(1, 3, NAMES[:1], columns, id=HOSTILE, prompt=HOSTILE)
     page = opened(report_page(made_summary(target=HOSTILE, drafts=drafts, comparisons=()), [text]))

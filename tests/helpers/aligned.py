@@ -9,7 +9,7 @@ from specviz.alignment.job_folder import Job, Preparation
 from specviz.alignment.tables.shard_tables import CLASSES, draft_chances
 from specviz.alignment.tables.slices import CONTEXT_STARTS, DEPTH_STARTS, Part, PerPrompt, bucket_name
 from specviz.alignment.types import BINS, GIVEN, AnalysedText, PromptRow, RowText, Shard
-from specviz.analysis.whatif import lost_along_text, sensitivity_along_text
+from specviz.analysis.whatif import lost_along_text, saved_along_text
 from specviz.request import Request
 
 VOCABULARY = 12
@@ -62,7 +62,7 @@ def draft_columns(p, q, ids, *, readable, k, num_ids=VOCABULARY):
         "rank_in_target": 1 + (p > p[places, mine][:, None]).sum(1),
         "outside": p[:, num_ids:].sum(1),
         "readable": readable,
-        "price": -sensitivity_along_text(draft_chances(keep, readable), k),
+        "saved": saved_along_text(draft_chances(keep, readable), k),
         "lost": lost_along_text(draft_chances(keep, readable), k),
         "confidence": confidence_of(p, q, readable),
     }
@@ -106,6 +106,7 @@ def text(
             "context": contexts,
             "token": ids,
             "text": labels_of(ids),
+            "class_before": np.array(CLASSES, dtype=object)[(np.arange(size) + number) % 3],
             "class": np.array(CLASSES, dtype=object)[generator.integers(0, len(CLASSES), size)],
             "p": p[np.arange(size), ids],
             "p_entropy": -(p * np.log(p)).sum(1),

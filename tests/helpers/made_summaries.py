@@ -11,8 +11,8 @@ from specviz.alignment.summary import (
     Difference,
     DraftSummary,
     Loss,
+    Pattern,
     Reason,
-    Rejection,
     Slice,
     Summary,
     Win,
@@ -56,11 +56,10 @@ def interval(value, reach):
     return max(0.0, value - reach), min(1.0, value + reach)
 
 
-def rejection(name, place, **changes):
-    found = Rejection(
-        draft=name, prompt=place % 40, id=f"story-{place % 40}", place=place, before=" there was a little",
-        token="␣fox", after=" named Rusty who", p=0.41, q=0.03, keep=0.07 + place / 1000, price=0.9,
-        saved=0.84 - place / 100, target_favourite="␣fox", draft_favourite="␣dog", reason=REASONS[place % 5],
+def pattern(place, **changes):
+    found = Pattern(
+        before="word", token="␣fox", draft_token="␣dog", num_places=7, num_prompts=6, saved=4.2 - place / 10,
+        interval=(1.5, 6.9 - place / 10), prompt=place % 40, id=f"story-{place % 40}", place=place,
     )  # fmt: skip
     return replace(found, **changes)
 
@@ -72,7 +71,8 @@ def slices_of(name, alpha):
     found += [("tag", value, shift) for value, shift in (("story", 0.05), ("code", -0.1))]
     return [
         Slice(name, kind, value, 900 - 100 * (at % 7), 40 if kind == "all" else 35 - 3 * at % 40, alpha + shift,
-              interval(alpha + shift, 0.04), alpha - 0.05, 2.4, 4, 1.2 + shift, cliff=value == "128-255")
+              interval(alpha + shift, 0.04), alpha - 0.05, 2.4, 4, 1.2 + shift, cliff=value == "128-255",
+              share=0.33, loss_share=0.57, excess=(0.1, 0.3), stands_out=value == "name")
         for at, (kind, value, shift) in enumerate(found)
     ]  # fmt: skip
 
@@ -88,7 +88,7 @@ def draft(name, alpha, fastest=1.4, **changes):
         tokens_per_call=tuple((1 - alpha ** (k + 1)) / (1 - alpha) for k in range(1, 17)),
         speedups=tuple(fastest - 0.02 * abs(k - 4) for k in range(1, 17)), best_k=(3, 5), readable=1.0, ceiling=1.0,
         calibration=Calibration(bins, 0.11, "A confidence stop would help: 12 % is accepted too seldom."),
-        reasons=reasons, losses=LOSSES, costliest=tuple(rejection(name, place) for place in range(20)), findings=(),
+        reasons=reasons, losses=LOSSES, findings=(), patterns=tuple(pattern(place) for place in range(20)),
     )  # fmt: skip
     return replace(made, **changes)
 
@@ -123,7 +123,7 @@ def made_text(number=0, size=64, names=NAMES, columns=None, **changes):
     words = [WORDS[place % len(WORDS)] for place in range(size)]
     drafts = {
         name: {
-            **{column: shares() for column in ("q", "keep", "overlap", "draft_favourite_q", "price")},
+            **{column: shares() for column in ("q", "keep", "overlap", "draft_favourite_q", "saved")},
             "draft_favourite_text": words[::-1], "reason": ["near-tie"] * size, "readable": [True] * size,
         }
         for name in names

@@ -6,11 +6,13 @@ Whole figures as plain data in `charts.py`'s format. Drafts keep their colour, d
 from __future__ import annotations
 
 import math
+import re
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from specviz.alignment.report.cells import NONE, is_known, share_words, spread_words
-from specviz.alignment.summary import ENOUGH_PROMPTS, Slice
+from specviz.alignment.summary import ENOUGH_PROMPTS, Slice, natural_key
 from specviz.views.compare.plan_charts import curve, draft_curve
 from specviz.views.explore.charts import Chart, chart_of, line_of, list_columns
 from specviz.views.explore.sentences import label
@@ -19,6 +21,7 @@ from specviz.views.palette import THEMES, colour
 if TYPE_CHECKING:
     from specviz.alignment.summary import DraftSummary
 
+FEWEST_CHECKPOINTS = 3  # below, a curve says no more than the table
 NUMBERED = {"showgrid": False, "automargin": True}
 NAMED = {"type": "category", **NUMBERED}
 LACKING = Slice("", "", "", 0, ENOUGH_PROMPTS, math.nan, None, math.nan, None, None, None)  # a gap in a draft's curve
@@ -50,6 +53,31 @@ def _k_chart(title: str, data: list[Chart], y: str) -> Chart:
     return _chart(title, data, "K", y, list_columns("K", data, "customdata", 0), NUMBERED, {"rangemode": "tozero"})
 
 
+def checkpoint_series(drafts: Sequence[DraftSummary]) -> list[list[DraftSummary]]:
+    """Drafts whose names differ in their numbers alone, as checkpoints of one training run do, in natural order."""
+    series = defaultdict(list)
+    for draft in filter(lambda draft: is_known(draft.alpha), sorted(drafts, key=lambda draft: natural_key(draft.name))):
+        series[re.sub(r"\d+", "#", draft.name)].append(draft)
+    return [own for own in series.values() if len(own) >= FEWEST_CHECKPOINTS]
+
+
+def checkpoints_chart(drafts: Sequence[DraftSummary], k: int) -> Chart:
+    """Agreement with its interval, and tokens per target call on an axis of its own, over the drafts as they come."""
+    names, rates = [label(draft.name) for draft in drafts], [draft.tokens_per_call[k - 1] for draft in drafts]
+    told = [[share_words(draft.alpha), spread_words(draft.alpha_interval)] for draft in drafts]
+    hover = "%{x}: %{customdata[0]} (%{customdata[1]})"
+    agreement = draft_curve(0, "agreement", names, [draft.alpha for draft in drafts], hover)
+    agreement |= {"customdata": told, "error_y": _error_bars(agreement, drafts)}
+    title = f"tokens per target call at K = {k}"
+    tokens = draft_curve(1, title, names, rates, "%{x}: %{y:.2f} tokens per target call")
+    tokens |= {"yaxis": "y2", "customdata": [[f"{rate:.2f}"] for rate in rates]}
+    columns = [["draft", 0, "x"], ["agreement", 0, "customdata", 0], ["95 % interval", 0, "customdata", 1]]
+    right = {"title": {"text": title}, "overlaying": "y", "side": "right", "rangemode": "tozero", "tickformat": ".1f"}
+    heading = "Agreement and tokens per call, draft by draft"
+    columns.append([title, 1, "customdata", 0])
+    return _chart(heading, [agreement, tokens], "draft", "agreement", columns, yaxis2=right)
+
+
 def slices_chart(title: str, x: str, slices: Sequence[Slice], drafts: Sequence[str]) -> Chart:
     """Agreement by slice with its interval, one curve per draft; cliffs are marked, few prompts are drawn hollow.
 
@@ -70,17 +98,21 @@ def slices_chart(title: str, x: str, slices: Sequence[Slice], drafts: Sequence[s
 def _slice_line(place: int, name: str, x: Sequence[str], slices: Sequence[Slice]) -> Chart:
     hover = "%{fullData.name}, %{x}: %{customdata[0]} (%{customdata[1]})"
     line = draft_curve(place, name, x, [each.alpha for each in slices], hover)
-    reach = [_reach(each) for each in slices]
     symbol = line["marker"]["symbol"]
     line["marker"]["symbol"] = [f"{symbol}-open" if each.num_prompts < ENOUGH_PROMPTS else symbol for each in slices]
     return line | {
         "customdata": [[share_words(each.alpha), spread_words(each.alpha_interval)] for each in slices],
-        "error_y": {"type": "data", "symmetric": False, "array": [high for _, high in reach],
-                    "arrayminus": [low for low, _ in reach], "color": colour(line["meta"]["status"]), "thickness": 1},
-    }  # fmt: skip
+        "error_y": _error_bars(line, slices),
+    }
 
 
-def _reach(found: Slice) -> tuple[float, float]:
+def _error_bars(line: Chart, found: Sequence[Slice | DraftSummary]) -> Chart:
+    low, high = zip(*map(_reach, found), strict=True)
+    bars = {"type": "data", "symmetric": False, "array": list(high), "arrayminus": list(low)}
+    return bars | {"color": colour(line["meta"]["status"]), "thickness": 1}
+
+
+def _reach(found: Slice | DraftSummary) -> tuple[float, float]:
     """The distances from the value down and up to the ends of its interval."""
     if found.alpha_interval is None:
         return 0.0, 0.0

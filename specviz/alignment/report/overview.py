@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from specviz.alignment.report import cells
+from specviz.alignment.report.parts import losing_slices, loss_words
 from specviz.alignment.summary import IGNORED
 from specviz.analysis.rounds import is_far
 from specviz.views import blocks
@@ -17,7 +18,7 @@ from specviz.views.explore.sentences import label, percent, quantity, reveal
 from specviz.views.explore.titles import join
 
 if TYPE_CHECKING:
-    from specviz.alignment.summary import DraftSummary, Reason, Slice, Summary
+    from specviz.alignment.summary import DraftSummary, Reason, Summary
 
 OFF = {"top_k": 0, "top_p": 1}
 KEPT_WORDS = (
@@ -30,8 +31,6 @@ COLUMN_WORDS = (
     "Student's t over prompts; they are wide if prompts are few. Speedups are predicted from costs, not timed."
 )
 NOTHING_LOOKED_FOR = "Too few prompts to look for faults in the draft models."
-FEWEST_TOKENS = 30  # of a class that is named
-MOST_EXCESS = 0.05  # of the loss beyond a class's share of the tokens, before it is named
 MOST_REASONS = 3
 TOO_CLOSE = 0.1  # speedups that differ by less are not ranked: costs timed again differ as much
 
@@ -96,7 +95,7 @@ def _answer(summary: Summary, draft: DraftSummary) -> Words:
     largest = sorted((reason for reason in draft.reasons if reason.share > 0), key=lambda reason: -reason.share)
     if largest:
         told.append(_lost_words(draft.alpha, largest[:MOST_REASONS]))
-    told += _class_words([each for each in summary.slices if (each.draft, each.kind) == (draft.name, "class")])
+    told += [["The ", *loss_words(each)] for each in losing_slices(summary, draft)[:1]]
     if draft.speedups:
         best = max(draft.speedups)
         at = f"K = {draft.speedups.index(best) + 1}, {best:.2f}x"
@@ -111,22 +110,6 @@ def _lost_words(alpha: float, parts: Sequence[Reason]) -> list[str]:
         told[-1] += f"{_points(lost * reason.share)} "
         told += [label(reason.name), "; "]
     return [*told[:-1], "."]
-
-
-def _class_words(classes: Sequence[Slice]) -> list[list[str]]:
-    """The class that loses most beyond its share of the tokens, if any does by MOST_EXCESS, against what it holds."""
-    known = [each for each in classes if cells.is_known(each.alpha) and each.num_tokens >= FEWEST_TOKENS]
-    size = sum(each.num_tokens for each in known)
-    lost = sum(each.num_tokens * (1 - each.alpha) for each in known)
-    if not known or lost <= 0:
-        return []
-    shares = {each.value: (each.num_tokens / size, each.num_tokens * (1 - each.alpha) / lost) for each in known}
-    worst = max(known, key=lambda each: shares[each.value][1] - shares[each.value][0])
-    of_tokens, of_loss = shares[worst.value]
-    if of_loss - of_tokens < MOST_EXCESS:
-        return [["No class of token loses much more than its share."]]
-    told = f" is {percent(of_tokens)} of the tokens and {percent(of_loss)} of the loss (agreement "
-    return [["The class ", label(worst.value), told, percent(worst.alpha), ")."]]
 
 
 def _points(value: float) -> str:

@@ -1,4 +1,4 @@
-"""The middle of an alignment report: where drafts differ, every K, parts of the text, reasons, confidence, rejections.
+"""The middle of an alignment report: where drafts differ, every K, parts of the text, reasons, confidence, training.
 
 A `Summary` in, lists of `blocks` out, empty where there is nothing to say.
 """
@@ -9,7 +9,14 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from specviz.alignment.report import cells
-from specviz.alignment.report.charts import calibration_chart, slices_chart, speed_chart, tokens_chart
+from specviz.alignment.report.charts import (
+    calibration_chart,
+    checkpoint_series,
+    checkpoints_chart,
+    slices_chart,
+    speed_chart,
+    tokens_chart,
+)
 from specviz.alignment.summary import ENOUGH_PROMPTS, NOT_CALLED, Way
 from specviz.alignment.tables.reasons import REASONS
 from specviz.trace.tool_names import WAYS_OF_DRAFTING
@@ -18,12 +25,12 @@ from specviz.views.blocks import Cell, Props, Words
 from specviz.views.explore.sentences import label, percent, reveal
 
 if TYPE_CHECKING:
-    from specviz.alignment.summary import Comparison, Difference, DraftSummary, Loss, Rejection, Slice, Summary, Win
+    from specviz.alignment.summary import Comparison, Difference, DraftSummary, Loss, Pattern, Slice, Summary, Win
 
 MOST_ROWS = 200  # of a table of slices
 FEWEST_TOKENS = 30  # below, a slice has no K and no speed
 ENDING = "special"  # the class of tokens that end a text: a step there can give one token only
-MOST_AROUND = 80  # characters before and after a rejected token
+MOST_NAMED = 5  # slices of a draft that lose more than their share
 LOSSES_NOTE = (
     "A rejection ends its step and loses the tokens that the step could still have added. Each loss is counted once, "
     "at the rejected token, so the shares add up to 100 %."
@@ -41,6 +48,7 @@ def against(summary: Summary, texts: Collection[int] = ()) -> list[Props]:
     rows = [(pair, each) for pair in pairs for each in pair.slices[:1]]
     columns = {"drafts": lambda row: _pair_title(row[0]), **_difference_columns("difference in agreement")}
     return [
+        *(blocks.chart(checkpoints_chart(own, summary.k)) for own in checkpoint_series(summary.drafts)),
         *(blocks.words(reveal(words)) for words in dict.fromkeys(pair.words for pair in pairs) if words),
         blocks.table_of(rows, columns, sortable=len(rows) > 1),
         *(blocks.details(_pair_title(pair), _pair(pair, places, texts)) for pair in pairs),
@@ -91,7 +99,7 @@ def _wins(name: str, wins: Sequence[Win], draft: int, texts: Collection[int]) ->
     return blocks.table_of(wins, columns, caption=caption, sortable=True) if wins else None
 
 
-def _text_cell(found: Win | Rejection, draft: int, token: int, texts: Collection[int]) -> Cell:
+def _text_cell(found: Win | Pattern, draft: int, token: int, texts: Collection[int]) -> Cell:
     """The name of a text; it opens the text where the page shows it."""
     name = label(found.id)
     return blocks.opening_cell(name, found.prompt, draft, token) if found.prompt in texts else name
@@ -101,15 +109,7 @@ def every_k(summary: Summary) -> list[Props]:
     shown = [blocks.chart(tokens_chart(summary.drafts))]
     if any(draft.speedups for draft in summary.drafts):
         shown.append(blocks.chart(speed_chart(summary.drafts)))
-    return [*(blocks.words(_speed_words(draft)) for draft in summary.drafts if draft.speedups), *shown]
-
-
-def _speed_words(draft: DraftSummary) -> Words:
-    fastest = max(draft.speedups)
-    at = f"K = {draft.speedups.index(fastest) + 1}"
-    end = " This is slower than no draft: at these costs the draft does not pay off." if fastest < 1 else ""
-    return ["", label(draft.name), " is predicted to be fastest at ", at, ": ", f"{fastest:.2f}x",
-            f" the speed without a draft.{end}"]  # fmt: skip
+    return shown
 
 
 def ways(summary: Summary) -> list[Props]:
@@ -153,6 +153,8 @@ def slices(summary: Summary) -> list[Props]:
     falls = [(each.draft, f": agreement falls at {label(each.value)} {axes[each.kind]}")
              for each in summary.slices if each.cliff]  # fmt: skip
     words = [blocks.verdict("differs", ["", label(draft), fall]) for draft, fall in falls]
+    named = (each for draft in summary.drafts for each in losing_slices(summary, draft)[:MOST_NAMED])
+    words += [blocks.verdict("differs", ["", label(each.draft), ": the ", *loss_words(each)]) for each in named]
     few = (
         f"Hollow points and slices of fewer than {ENOUGH_PROMPTS} prompts are rough. Tokens per target call, best K "
         "and speedup of a slice cover the steps that begin at one of its tokens, wherever they end. They are left "
@@ -161,6 +163,17 @@ def slices(summary: Summary) -> list[Props]:
     notes = [blocks.words(few, small=True)] if charts or tables else []
     folds = [blocks.details(f"All numbers {how}", [table]) for how, table in tables]
     return [*words, *charts, *notes, *folds]
+
+
+def losing_slices(summary: Summary, draft: DraftSummary) -> list[Slice]:
+    """Those of the draft that lose more than their share of the tokens, most first."""
+    own = [each for each in summary.slices if each.draft == draft.name and each.stands_out]
+    return sorted(own, key=lambda each: each.share - each.loss_share)
+
+
+def loss_words(each: Slice) -> Words:
+    told = f" is {percent(each.share)} of the tokens and {percent(each.loss_share)} of the loss (agreement "
+    return [f"{label(each.kind)} {label(each.value)}", told, percent(each.alpha), ")."]
 
 
 def _slices_table(found: Sequence[Slice], title: str, k: int) -> Props:
@@ -172,6 +185,8 @@ def _slices_table(found: Sequence[Slice], title: str, k: int) -> Props:
         "draft model": lambda each: label(each.draft),
         "agreement, sum min(p, q)": _slice_agreement,
         **cells.INTERVAL_AND_FAVOURITE,
+        "share of the tokens": lambda each: cells.share(each.share),
+        "share of the loss": lambda each: cells.share(each.loss_share),
         f"tokens per target call at K = {k}": lambda each: cells.number(each.tokens_per_call, "{:.2f}".format),
         "best K": lambda each: cells.number(each.best_k, str) if _has_speed(each) else blocks.cell(cells.NONE),
         "predicted speedup at best K": lambda each: (
@@ -181,7 +196,8 @@ def _slices_table(found: Sequence[Slice], title: str, k: int) -> Props:
     }
     if found[0].kind == "ahead":
         columns["accepted if the most likely token is drafted"] = columns.pop("same top token")
-        columns = {name: of for name, of in columns.items() if "speedup" not in name and "K" not in name}
+        lacking = ("speedup", "K", "share")
+        columns = {name: of for name, of in columns.items() if not any(word in name for word in lacking)}
     is_cut = len(found) > MOST_ROWS
     caption = f"The first {MOST_ROWS:,} of {len(found):,} rows; all are in slices.parquet." if is_cut else ""
     return blocks.table_of(found[:MOST_ROWS], columns, caption=caption, sortable=True)
@@ -250,21 +266,17 @@ def calibration(summary: Summary) -> list[Props]:
     ]  # fmt: skip
 
 
-def costliest(summary: Summary, texts: Collection[int] = ()) -> list[Props]:
+def training(summary: Summary, texts: Collection[int] = ()) -> list[Props]:
     """texts: numbers of those that the page shows."""
-    made = [(draft, _costly(draft, place, texts)) for place, draft in enumerate(summary.drafts) if draft.costliest]
+    made = [(draft, _rejections(draft, place, texts)) for place, draft in enumerate(summary.drafts) if draft.losses]
     if len(made) == 1:
         return made[0][1]
     return [block for draft, found in made
             for block in (found[0], blocks.details(f"{label(draft.name)}: what to train on", found[1:]))]  # fmt: skip
 
 
-def _costly(draft: DraftSummary, place: int, texts: Collection[int]) -> list[Props]:
-    """The sum of the list, what all rejections lose by class and by reason, then the list."""
-    saved, number = sum(each.saved for each in draft.costliest), len(draft.costliest)
-    part = f" ({percent(saved / draft.calls)})" if draft.calls > 0 else ""
-    these = "this one saves " if number == 1 else f"these {number:,} save "
-    told = ["", label(draft.name), f": {these}", f"{saved:,.1f} of {draft.calls:,.0f}", f" target calls{part}."]
+def _rejections(draft: DraftSummary, place: int, texts: Collection[int]) -> list[Props]:
+    """What the patterns come to, the patterns, then what all rejections lose by class and by reason."""
     columns = {
         "rejected tokens, by class or reason": _slice_title,
         "tokens lost": lambda each: cells.number(each.lost, "{:,.1f}".format),
@@ -272,28 +284,29 @@ def _costly(draft: DraftSummary, place: int, texts: Collection[int]) -> list[Pro
     }
     caption = f"Losses from rejections with {label(draft.name)}"
     losses = blocks.table_of(draft.losses, columns, caption=caption, sortable=True)
-    of_losses = [losses, blocks.words(LOSSES_NOTE, small=True)] if draft.losses else []
-    return [blocks.words(told), *of_losses, _rejections(draft.costliest, place, texts)]
+    found = [_patterns(draft.patterns, place, texts)] if draft.patterns else []
+    return [blocks.words(_pattern_words(draft)), *found, losses, blocks.words(LOSSES_NOTE, small=True)]
 
 
-def _rejections(found: Sequence[Rejection], draft: int, texts: Collection[int]) -> Props:
+def _pattern_words(draft: DraftSummary) -> Words:
+    if not draft.patterns:
+        return ["", label(draft.name), ": no group of rejections recurs in so many texts that its cost is sure."]
+    saved, number = sum(each.saved for each in draft.patterns), len(draft.patterns)
+    part = f" ({percent(saved / draft.calls)})" if draft.calls > 0 else ""
+    told = f": {'this group costs' if number == 1 else f'these {number:,} groups cost'} "
+    return ["", label(draft.name), told, f"{saved:,.1f} of {draft.calls:,.0f}", f" target calls{part}."]
+
+
+def _patterns(found: Sequence[Pattern], draft: int, texts: Collection[int]) -> Props:
     columns = {
-        "target calls to save": lambda each: cells.number(each.saved, "{:.2f}".format),
-        "token in its text": _token_in_text,
-        "text": lambda each: _text_cell(each, draft, each.place, texts),
-        "position, from 1": lambda each: cells.number(each.place + 1),
-        "p": lambda each: cells.share(each.p),
-        "q": lambda each: cells.share(each.q),
-        "acceptance probability": lambda each: cells.share(each.keep),
-        "the target's top token": lambda each: label(each.target_favourite),
-        "the draft's top token": lambda each: label(each.draft_favourite),
-        "why p and q differ": lambda each: reveal(each.reason),
-    }
-    caption = f"The {len(found):,} costliest; each token at most twice per text"
-    return blocks.table_of(found, columns, caption=caption, sortable=True)
-
-
-def _token_in_text(each: Rejection) -> Cell:
-    token = label(each.token)
-    around = [f"…{reveal(each.before)[-MOST_AROUND:]}", token, f"{reveal(each.after)[:MOST_AROUND]}…"]
-    return blocks.cell(around, sort=token)
+        "after": lambda each: label(each.before),
+        "the target's token": lambda each: label(each.token),
+        "the draft's top token": lambda each: label(each.draft_token),
+        "target calls to save": lambda each: cells.number(each.saved, "{:,.1f}".format),
+        "95 % interval": lambda each: blocks.cell(f"{each.interval[0]:,.1f} to {each.interval[1]:,.1f}",
+                                                  sort=each.interval[0]),
+        "places": lambda each: cells.number(each.num_places),
+        "texts": lambda each: cells.number(each.num_prompts),
+        "for example": lambda each: _text_cell(each, draft, each.place, texts),
+    }  # fmt: skip
+    return blocks.table_of(found, columns, sortable=True)

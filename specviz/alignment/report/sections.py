@@ -54,7 +54,7 @@ def compact(summary: Summary, texts: Props | None = None) -> list[Props]:
 def _parts(summary: Summary, texts: Props | None) -> list[tuple[str, str, str, list[Props]]]:
     """Name, title, lead and blocks of the parts that have something to say. Two of them lead to the texts shown."""
     numbers = frozenset() if texts is None else frozenset(texts["numbers"])
-    linked = {make: partial(make, texts=numbers) for make in (parts.against, parts.costliest)}
+    linked = {make: partial(make, texts=numbers) for make in (parts.against, parts.training)}
     made = [(name, title, lead, linked.get(make, make)(summary)) for name, title, lead, make in PARTS]
     made.insert(-1, (*TEXTS, [] if texts is None else [texts]))
     return [part for part in made if part[-1]]
@@ -68,7 +68,7 @@ def how(summary: Summary) -> list[Props]:
         ["seed", f"{summary.seed}"],
         ["most new tokens", f"{summary.max_new_tokens:,}"],
         ["prompts in the chat format", "yes" if summary.chat else "no"],
-        ["K for the price of rejections", f"{summary.k}"],
+        ["K", f"{summary.k}"],
         ["made", f"{label(summary.created)} by specviz {label(summary.specviz)}"],
     ]
     shown = [blocks.table(["setting", "value"], settings)]
@@ -140,11 +140,13 @@ PARTS = (  # name, title, lead and what makes the blocks: none where there is no
         parts.calibration,
     ),
     (
-        "costliest",
-        "The costliest rejections",
-        "How many target calls would be saved if the draft were always accepted at this one position, at this job's "
-        "K. The lists show what to train on; a text's name opens it at that token.",
-        parts.costliest,
+        "training",
+        "What to train on",
+        "Rejections in groups: what stands before, the target's token, the draft's most likely token. Each place "
+        "counts the target calls that the job would save at its K if the draft were always accepted there. A group is "
+        "listed if its interval leaves out 0: it costs calls in several texts. The option --export-rows writes the "
+        "texts as training rows.",
+        parts.training,
     ),
     ("how", "How it was made", "Settings, costs, and the columns of the saved tables.", how),
 )

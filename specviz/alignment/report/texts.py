@@ -39,13 +39,13 @@ KEY = (
 )
 COLUMNS = (  # of the tokens table, that are shown
     *("text", "p", "favourite_text", "favourite_p", "q", "keep", "overlap"),
-    *("draft_favourite_text", "draft_favourite_q", "price", "reason", "readable"),
+    *("draft_favourite_text", "draft_favourite_q", "saved", "reason", "readable"),
 )
 OPENING, MOST_TAGS = 60, 8  # characters of a prompt, and tags, in the list of texts
 FACTS = ("position, from 1", "token", "p: the target's probability", "the target's top token")
 DRAFT_FACTS = (
     "q: the draft's probability", "acceptance probability, min(1, q/p)", "agreement here, sum min(p, q)",
-    "the draft's top token", "price of a rejection", "why p and q differ here",
+    "the draft's top token", "saved if accepted here", "why p and q differ here",
 )  # fmt: skip
 
 
@@ -130,7 +130,7 @@ def _code_draft(name: str, rows: Rows, words: Words) -> Mapping[str, Any]:
     facts = [
         *(map(percent, rows[column]) for column in ("q", "keep", "overlap")),
         _favourites(rows["draft_favourite_text"], rows["draft_favourite_q"], "q"),
-        (f"{price:.2f} target calls" for price in rows["price"]),
+        (f"{saved:.2f} target calls" for saved in rows["saved"]),
         (_reveal(reason) or "they agree" for reason in rows["reason"]),
     ]
     places = zip(rows["overlap"], rows["readable"], strict=True)

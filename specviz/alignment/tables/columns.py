@@ -32,6 +32,7 @@ TOKENS = _table(
     ("token", "int32", "its id"),
     ("text", "string", "its text"),
     ("class", "string", "whitespace, punctuation, digit, name, code, special, rare or word"),
+    ("class_before", "string", "class of the token before it"),
     ("p", "float32", "its probability from the target, at the sampling asked for"),
     ("p_entropy", "float32", "entropy of p, nats"),
     ("favourite", "int32", "id of the target's likeliest token"),
@@ -51,7 +52,7 @@ TOKENS = _table(
     ("rank_in_target", "int32", "rank of the draft's likeliest token for the target, 1 = the same"),
     ("outside", "float32", "the target's probability of all tokens that the draft has no id for"),
     ("readable", "bool", "false beyond the draft's context or after an id that it lacks: it drafts nothing there"),
-    ("price", "float32", "target calls that one more unit of keep would save, -dE[calls]/da at the job's K"),
+    ("saved", "float32", "target calls saved at the job's K if the draft were always accepted at this one position"),
     ("lost", "float32", "tokens that a rejection here is expected to lose: those that its step could still have added"),
     ("reason", "string", "why p and q differ here; empty where they are equal"),
 )
@@ -65,6 +66,8 @@ PROMPTS = _table(
     ("finish", "string", "eos, length, context or given"),
     ("prompt_text", "string", "the prompt as the target read it, chat form included"),
     ("num_prompt_tokens", "int32", "its tokens"),
+    ("prompt_ids", "list<int32>", "their ids"),
+    ("text", "string", "the text, without the token that ends it"),
     ("num_tokens", "int32", "tokens of the text"),
     ("draft", "string", "name of the draft"),
     ("num_readable", "int32", "tokens of the text that the draft's context reaches"),
@@ -123,9 +126,13 @@ SLICES = _table(
     ("best_k", "int64", "the fastest K for these steps; null where costs are unknown or no step begins at some K"),
     ("speedup", "float64", "predicted speedup at best_k; null where that is"),
     ("cliff", "bool", "whether alpha falls here by 0.1 or more from the slice before"),
+    ("share", "float64", "its share of the tokens that the draft can read; null for depths in a draft"),
+    ("loss_share", "float64", "its share of their lost agreement, 1 - alpha; null where nothing is lost"),
+    ("excess", "list<double>", "95 % interval of loss_share - share over prompts; null below two prompts"),
+    ("stands_out", "bool", "whether it loses more than its share of the tokens, beyond chance"),
 )
 COLUMNS: Mapping[str, Table] = {"tokens": TOKENS, "prompts": PROMPTS, "sums": SUMS, "slices": SLICES}
-_LISTS = {"list<float>": "float32", "list<double>": "float64"}
+_LISTS = {"list<float>": "float32", "list<double>": "float64", "list<int32>": "int32"}
 
 
 def schema_of(table: Table) -> pyarrow.Schema:

@@ -15,7 +15,7 @@ EQUAL = 1e-6  # lost overlap below this is rounding
 
 
 REASONS = {  # name -> words
-    "beyond the draft's reach": "the draft cannot read this far (its context, an id it lacks) and drafts nothing",
+    "beyond the draft's reach": "the draft drafts nothing here: beyond its context, after an id it lacks, or no match",
     "outside the draft's vocabulary": "the target's probability of tokens that the draft has no id for",
     "target certain, draft picks another": f"the target gives {CERTAIN:g} or more to another token than the draft's",
     "draft overconfident": f"the draft gives its top token at least {OVERCONFIDENT:g} more than the target does",

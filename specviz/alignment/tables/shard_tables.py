@@ -166,7 +166,7 @@ def _frame(table: str, pieces: Sequence[Mapping[str, object]]) -> pandas.DataFra
     import pandas
 
     kinds = {name: column.type for name, column in COLUMNS[table].items()}
-    types = {name: "object" if kind in ("string", "list<float>") else kind for name, kind in kinds.items()}
+    types = {name: "object" if kind.startswith(("string", "list")) else kind for name, kind in kinds.items()}
     frames = [pandas.DataFrame({name: piece[name] for name in types}) for piece in pieces]
     return pandas.concat(frames or [pandas.DataFrame(columns=[*types])], ignore_index=True).astype(types)
 
@@ -194,6 +194,8 @@ def _prompt_row(text: AnalysedText, name: str, steps: _Steps, k: int) -> dict[st
         "finish": written.finish,
         "prompt_text": written.prompt,
         "num_prompt_tokens": len(written.prompt_ids),
+        "prompt_ids": np.array(written.prompt_ids, dtype=np.int32),
+        "text": written.text,
         "num_tokens": len(written.ids),
         "draft": name,
         "num_readable": len(readable),

@@ -75,6 +75,30 @@ def interval(without: Array) -> Interval | None:
     return float(middle - arm), float(middle + arm)
 
 
+def interval_of_sum(total: Array, squares: Array, size: int) -> tuple[Array, Array]:
+    """The ends of the same interval for sums over `size` >= 2 prompts, from the sums and those of the squares."""
+    from scipy.special import stdtrit
+
+    spread = np.maximum(squares - total * total / size, 0.0) * size / (size - 1)
+    arm = stdtrit(size - 1, (1 + LEVEL) / 2) * np.sqrt(spread)
+    return total - arm, total + arm
+
+
+def excess_of_loss(own: PerPrompt, whole: PerPrompt) -> tuple[float, float, Interval | None] | None:
+    """The share of a part in the whole's tokens, in its lost overlap, and the interval of what the second is above the
+    first; None where nothing is lost."""
+    tokens, lost = np.zeros((2, len(whole)))
+    at = np.searchsorted(whole.prompts, own.prompts)
+    tokens[at], lost[at] = own.num_tokens, own.num_tokens - own.overlap
+    every = whole.num_tokens.astype(np.float64)
+    all_lost = every - whole.overlap
+    if all_lost.sum() <= 0:
+        return None
+    of_loss = without_each(lost) / np.maximum(without_each(all_lost), 1e-300)
+    of_tokens = without_each(tokens) / without_each(every)
+    return float(tokens.sum() / every.sum()), float(lost.sum() / all_lost.sum()), interval(of_loss - of_tokens)
+
+
 def excludes_zero(found: Interval, middle: float, num_prompts: int, num_asked: int) -> bool:
     """Whether the interval still leaves out 0 when it is one of `num_asked` (Bonferroni): its arms grow as Student's t
     does."""

@@ -1,6 +1,6 @@
-"""Sums that grow shard by shard: those of a slice, and of a draft its confidence, reasons and costliest rejections.
+"""Sums that grow shard by shard: those of a slice, and of a draft its confidence, reasons and patterns of rejections.
 
-Their size does not depend on the number of prompts.
+Their size does not grow with the number of prompts beyond MOST_PATTERNS.
 """
 
 from __future__ import annotations
@@ -12,19 +12,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specviz.alignment.summary import Loss, Reason, Rejection
-from specviz.alignment.tables.reasons import NO_REASON, REASONS, find_reasons, lost_by_reason
-from specviz.alignment.types import BINS, BY_K, KEPT, KS, Array, Columns
+from specviz.alignment.summary import Loss, Pattern, Reason
+from specviz.alignment.tables.reasons import EQUAL, NO_REASON, REASONS, find_reasons, lost_by_reason
+from specviz.alignment.tables.slices import interval_of_sum
+from specviz.alignment.types import BINS, BY_K, KEPT, KS, Array
 
 if TYPE_CHECKING:
     import pandas
 
-MOST_COSTLY = 50
-MOST_ALIKE = 2  # of one token in one text among these
-AROUND = 12  # tokens shown on either side of a rejection
-AROUND_CHARACTERS = 240
-
-
+PATTERN = ["class_before", "text", "draft_favourite_text"]  # what rejections are grouped by
+MOST_PATTERNS = 100_000  # counted at once; beyond, those that save least are forgotten
+PATTERNS_SHOWN = 30
+LEAST_SAVED = 1e-4  # of the draft's calls, that a pattern costs which is shown
 NAMES = ("num_tokens", "num_readable", "overlap", "keep", "agreement", "outside", "argmax")
 
 
@@ -77,13 +76,13 @@ class DraftTotals:
     def __init__(self, name: str) -> None:
         self.name = name
         self.confidence = np.zeros((BINS, 3))
-        self.costliest: list[Rejection] = []
+        self._patterns: pandas.DataFrame | None = None
         self._lost = np.zeros(len(REASONS))  # overlap, by reason
         self._places = np.zeros(len(REASONS), dtype=np.int64)
         self._losses: dict[str, Counter[str]] = {"class": Counter(), "reason": Counter()}
 
-    def add(self, rows: pandas.DataFrame, ids: Mapping[int, str]) -> None:
-        """rows: this draft's rows of a shard, each text's together. ids: of prompts, by number."""
+    def add(self, rows: pandas.DataFrame) -> None:
+        """rows: this draft's rows of a shard."""
         tokens = {name: cells.to_numpy() for name, cells in rows.items()}
         self._lost += lost_by_reason(tokens)
         self._places += np.bincount(find_reasons(tokens), minlength=NO_REASON + 1)[:NO_REASON]
@@ -91,15 +90,38 @@ class DraftTotals:
         for kind, sums in self._losses.items():
             found = lost.groupby(rows[kind].astype(str)).sum()
             sums.update({value: lost for value, lost in found.items() if value and lost > 0})
-        saved = rows["price"].astype(np.float64) * (1 - rows["keep"].astype(np.float64))
-        dearest = rows[["prompt", "token"]].assign(saved=saved.to_numpy(), at=np.arange(len(rows)))
-        dearest = dearest[dearest["saved"] > 0].sort_values("saved", ascending=False, kind="stable")
-        dearest = dearest[dearest.groupby(["prompt", "token"]).cumcount() < MOST_ALIKE].head(MOST_COSTLY)
-        made = [
-            self._rejection(tokens, at, saved, ids) for at, saved in zip(dearest["at"], dearest["saved"], strict=True)
-        ]
-        ranked = sorted([*self.costliest, *made], key=lambda each: (-each.saved, each.prompt, each.place))
-        self.costliest = ranked[:MOST_COSTLY]
+        self._add_patterns(rows)
+
+    def _add_patterns(self, rows: pandas.DataFrame) -> None:
+        import pandas
+
+        costly = rows[rows["saved"] > EQUAL].astype({"saved": np.float64})
+        costly = costly.sort_values(["prompt", "saved"], ascending=[True, False], kind="stable")
+        by_text = costly.groupby([*PATTERN, "prompt"], sort=False).agg(
+            saved=("saved", "sum"), num_places=("saved", "size"), place=("place", "first")
+        )
+        by_text = by_text.assign(squares=by_text["saved"] ** 2, num_prompts=1).reset_index("prompt")
+        added = pandas.concat([self._patterns, by_text])
+        rules = dict.fromkeys(("saved", "squares", "num_places", "num_prompts"), "sum")
+        found = added.groupby(level=PATTERN, sort=False).agg(rules | {"prompt": "first", "place": "first"})
+        self._patterns = found if len(found) <= MOST_PATTERNS else found.nlargest(MOST_PATTERNS, "saved")
+
+    def patterns(self, ids: Mapping[int, str], calls: float) -> tuple[Pattern, ...]:
+        """Those whose interval leaves out 0, which recur in several texts; most saved first. ids: of all prompts, by
+        number. calls: the draft's in all."""
+        if self._patterns is None or len(ids) < 2:
+            return ()
+        found = self._patterns.reset_index().sort_values(["saved", *PATTERN], ascending=[False, True, True, True])
+        low, high = interval_of_sum(found["saved"].to_numpy(), found["squares"].to_numpy(), len(ids))
+        found = found.assign(low=low, high=high)
+        found = found[(low > 0) & (found["saved"] >= LEAST_SAVED * calls)].head(PATTERNS_SHOWN)
+        return tuple(
+            Pattern(
+                row.class_before, row.text, row.draft_favourite_text, row.num_places, row.num_prompts, row.saved,
+                (row.low, row.high), row.prompt, ids[row.prompt], row.place,
+            )
+            for row in found.itertuples()
+        )  # fmt: skip
 
     def reasons(self) -> tuple[Reason, ...]:
         """Those that take a part of the lost overlap, most first."""
@@ -114,25 +136,4 @@ class DraftTotals:
             Loss(kind, value, lost, lost / sums.total())
             for kind, sums in self._losses.items()
             for value, lost in sorted(sums.items(), key=lambda item: (-item[1], item[0]))
-        )
-
-    def _rejection(self, tokens: Columns, at: int, saved: float, ids: Mapping[int, str]) -> Rejection:
-        prompts, texts = tokens["prompt"], tokens["text"]
-        before, after = (
-            "".join(texts[part][prompts[part] == prompts[at]])
-            for part in (slice(max(0, at - AROUND), at), slice(at + 1, at + AROUND + 1))
-        )
-        return Rejection(
-            draft=self.name,
-            prompt=int(prompts[at]),
-            id=ids[int(prompts[at])],
-            place=int(tokens["place"][at]),
-            before=before[-AROUND_CHARACTERS:],
-            token=str(texts[at]),
-            after=after[:AROUND_CHARACTERS],
-            target_favourite=str(tokens["favourite_text"][at]),
-            draft_favourite=str(tokens["draft_favourite_text"][at]),
-            reason=str(tokens["reason"][at]),
-            saved=saved,
-            **{name: float(tokens[name][at]) for name in ("p", "q", "keep", "price")},
         )

@@ -1,0 +1,65 @@
+"""Rows to train on, from the tables of a finished job: every text with what a rejection of each token loses.
+
+A row holds the ids that were measured, which the lab reads again, and the same text as `conversations`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from specviz.alignment.outputs import Alignment
+from specviz.alignment.types import PromptRow
+from specviz.trace.lines import write_lines
+
+AT_ONCE = 256  # prompts whose tables are held
+DECIMALS = 6  # of a weight
+TEXT = ["prompt", "draft", "id", "tags", "exact", "prompt_text", "prompt_ids", "text"]
+TOKENS = ["prompt", "draft", "token", "lost"]
+
+
+def write_training_rows(path: Path, done: Alignment, prompts: Iterable[PromptRow]) -> None:
+    """A JSON line per text and draft. prompts: those of the job, in order. Raises TraceError where the file cannot be
+    written."""
+    write_lines(path, (json.dumps(row, ensure_ascii=False) for row in training_rows(done, prompts)))
+
+
+def training_rows(done: Alignment, prompts: Iterable[PromptRow]) -> Iterator[dict[str, Any]]:
+    """id, tags, prompt and completion as ids, weights of the completion's ids, draft, conversations, and `sampled`
+    where the text is the target's own."""
+    import pandas
+
+    sampled, waiting = {"target": done.summary.target, **done.summary.sampling}, iter(prompts)
+    while few := {row.number: row for row in islice(waiting, AT_ONCE)}:
+        inside = [("prompt", ">=", min(few)), ("prompt", "<=", max(few))]
+        texts, tokens = (
+            pandas.read_parquet(done.folder / f"{name}.parquet", columns=columns, filters=inside)
+            for name, columns in (("prompts", TEXT), ("tokens", TOKENS))
+        )
+        of_text = dict(iter(tokens.groupby(["prompt", "draft"], sort=False)))
+        for text in texts.itertuples():
+            own = of_text[text.prompt, text.draft]
+            yield {
+                "id": text.id,
+                "tags": [tag for tag in text.tags.split("|") if tag],
+                "prompt": text.prompt_ids.tolist(),
+                "completion": own["token"].tolist(),
+                **({"sampled": sampled} if text.exact else {}),
+                "conversations": [*_asked(few[text.prompt], text.prompt_text), _message("assistant", text.text)],
+                "draft": text.draft,
+                "weights": [round(lost, DECIMALS) for lost in own["lost"].tolist()],
+            }
+
+
+def _asked(row: PromptRow, prompt_text: str) -> list[dict[str, str]]:
+    """The row's messages, or its prompt as a message of the user."""
+    if row.messages:
+        return [_message(message.role, message.content) for message in row.messages]
+    return [_message("user", row.prompt if isinstance(row.prompt, str) else prompt_text)]
+
+
+def _message(role: str, content: str) -> dict[str, str]:
+    return {"role": role, "content": content}
