@@ -1,9 +1,11 @@
 """From flags to a served page: what is offered, the address to print, the first pair loaded while people read."""
 
+import ctypes
 import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
@@ -31,6 +33,8 @@ from specviz.ui.server import is_loopback, launch_options, typed_address, web_ad
 PORTS_TRIED = 20
 MOST_LOGGED, LOGGED_S = 20_000, 60.0
 """Characters of the log in so many seconds: strangers' mistakes fill no disk."""
+
+_M_ARENA_MAX, MOST_ARENAS = -8, 2
 
 
 class BoundedLog:
@@ -63,6 +67,7 @@ class Page:
 
     def launch(self, host: str, port: int, names: Sequence[str] = ()) -> str:
         """Serve in the background; returns the local address. names: by which browsers may call it besides its own."""
+        _share_arenas()
         options = launch_options(self.registry, ready=self.is_warm.is_set, hosts=names)
         return self.demo.launch(server_name=host, server_port=port, prevent_thread_lock=True, **options)[1]
 
@@ -74,6 +79,13 @@ class Page:
         except SpecvizError as error:
             print(f"specviz: {error}", flush=True)
         self.is_warm.set()
+
+
+def _share_arenas() -> None:
+    """glibc gives each thread an arena, up to eight for every core, and each keeps what it once took. Another C library
+    is left as it is."""
+    with suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, MOST_ARENAS)
 
 
 def make_page(offer: Offer, library: Library, opened: Path | None = None, welcome: Trace | None = None) -> Page:

@@ -193,14 +193,14 @@ def left_in_the_middle(page, registry):
     until_first_step(streaming)
     view = registry.current("one")
     streaming.close()
-    page.leave(SESSION)
+    registry.leave("one")
     return view
 
 
 def left_while_paused(page, registry):
     list(page.step(SESSION, *values()))
     view = registry.current("one")
-    page.leave(SESSION)
+    registry.leave("one")
     return view
 
 
@@ -270,7 +270,7 @@ def test_a_reloaded_page_finds_a_paused_run_paused(page, registry):
 def test_a_reloaded_page_finds_a_finished_run(page, registry):
     list(page.run(SESSION, *values()))
     view = registry.current("one")
-    page.leave(SESSION)
+    registry.leave("one")
     (message,) = arrived(page, run=view.id)
     assert message["done"] == len(view.trace.steps) > 0
 
@@ -1147,7 +1147,7 @@ def test_whoever_begins_something_or_leaves_is_told_nothing_of_a_run_that_was_le
     assert not registry.has_lost("one")
     list(page.step(SESSION, *values()))
     registry.add_trace("two", traces.chain())
-    page.leave(SESSION)
+    registry.leave("one")
     assert not registry.has_lost("one")
 
 

@@ -159,9 +159,6 @@ class Handlers:
         except SpecvizError:
             return [gr.skip() for _ in self.form.names]
 
-    def leave(self, request: gr.Request) -> None:
-        self._registry.leave(request.session_hash)
-
     def live(self, name: str) -> Callable[..., None]:
         """The callback that sets one control of the run in progress; it takes effect from the next step."""
 
