@@ -62,7 +62,7 @@ def test_a_text_that_speaks_of_files_passes():
     body = json.dumps(
         {"data": [text, {"path": "sent.jsonl", "url": "http://localhost/gradio_api/file=sent.jsonl"}]}
     ).encode()
-    assert json.loads(checked_body(body, "me"))["data"][0] == text
+    assert json.loads(checked_body(body, "me", {}))["data"][0] == text
 
 
 # ---- routes ---------------------------------------------------------------------------------------------------------
@@ -124,6 +124,30 @@ def test_a_body_that_is_no_json_object_is_refused_in_words(client, body):
     assert "JSON" in answer.json()["error"]
 
 
+@pytest.mark.parametrize("path", ["queue/join", "run/predict"])
+def test_an_event_that_does_not_fit_the_page_is_refused_in_words(client, path):
+    number = number_of(client, "run", "click")
+    for given, words in (({"fn_index": number}, "takes"), ({"fn_index": 9_999}, "no event 9999")):
+        answer = join(client, path=path, **given)
+        assert (answer.status_code, words in answer.json()["error"]) == (HTTPStatus.BAD_REQUEST, True)
+
+
+def test_what_an_event_refuses_in_words_is_no_fault_of_the_server(client):
+    answer = join(client, path="run/predict", fn_index=number_of(client, "stage", "really"))
+    assert (answer.status_code, "is gone" in answer.json()["error"]) == (HTTPStatus.BAD_REQUEST, True)
+
+
+def test_an_event_that_fails_without_words_is_told_in_words(client):
+    never_sent = {**FILE, "path": "/etc/hostname"}
+    answer = join(client, path="run/predict", data=[never_sent], fn_index=number_of(client, "k", "input"))
+    assert (answer.status_code, answer.json()) == (500, {"error": gate.FAILED})
+
+
+def test_a_live_value_of_any_kind_is_refused_by_its_run_alone(client):
+    number = number_of(client, "k", "input")
+    assert join(client, path="run/predict", data=[{}], fn_index=number).status_code == HTTPStatus.OK, "nothing runs"
+
+
 @pytest.mark.parametrize(
     "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", ""]
 )
@@ -135,7 +159,7 @@ def test_no_body_passes_that_a_foreign_page_may_send_unasked(client, path, kind)
 
 def test_a_flood_of_values_is_refused_before_it_is_read():
     with pytest.raises(HTTPException, match="at most 50,000 values"):
-        checked_body(b'{"data":[' + b"[]," * 60_000 + b"1]}", "me")
+        checked_body(b'{"data":[' + b"[]," * 60_000 + b"1]}", "me", {})
 
 
 def through(messages):
@@ -260,11 +284,11 @@ def test_without_a_cookie_the_address_is_the_visitor():
 
 def test_a_session_is_its_visitors_own():
     body = json.dumps({"session_hash": "tab", "data": []}).encode()
-    mine, other = (json.loads(checked_body(body, visitor))["session_hash"] for visitor in ("net-a", "net-b"))
+    mine, other = (json.loads(checked_body(body, visitor, {}))["session_hash"] for visitor in ("net-a", "net-b"))
     assert mine != other
     assert (visitor_of(mine), network_of(visitor_of(mine))) == ("net-a", "net")
     with pytest.raises(HTTPException, match="session_hash"):
-        checked_body(b'{"session_hash":"net-b.tab","data":[]}', "net-a")
+        checked_body(b'{"session_hash":"net-b.tab","data":[]}', "net-a", {})
 
 
 def test_a_run_begins_only_with_a_listener(served, monkeypatch):
