@@ -131,6 +131,9 @@ def _add_leaving(demo: gr.Blocks, leaving: Sequence[Callable[[str], None]]) -> N
         for session in [left.popleft() for _ in range(len(left) - MOST_LEFT)]:
             demo.state_holder.session_data.pop(session, None)
             demo.state_holder.time_last_used.pop(session, None)
+        events, messages = demo._queue.pending_event_ids_session, demo._queue.pending_messages_per_session
+        for session in events.keys() - messages.keys():  # Gradio keeps 2,000 sessions' messages, and all their events
+            del events[session]
 
     demo.unload(leave)
 

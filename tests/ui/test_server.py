@@ -58,12 +58,28 @@ def test_health_is_json_and_200(client):
     assert answer.json()["ok"] is True
 
 
+def leave(client, session):
+    with client.stream("GET", f"/gradio_api/heartbeat/{session}") as answer:
+        next(answer.iter_lines())
+
+
+def test_a_server_forgets_events_whose_messages_nobody_fetched(served, client, monkeypatch):
+    queue = served.page.demo._queue
+    monkeypatch.setattr(queue.pending_messages_per_session, "max_size", 3)
+    number = next(each["id"] for each in client.get("/config").json()["dependencies"] if not each["inputs"])
+    for session in range(6):
+        asked = {"data": [], "fn_index": number, "session_hash": f"silent{session}"}
+        client.post("/gradio_api/queue/join", json=asked).raise_for_status()
+    assert len(queue.pending_event_ids_session) >= 6
+    leave(client, "other")
+    until(lambda: len(queue.pending_event_ids_session) <= 3)
+
+
 def test_a_server_forgets_the_sessions_of_browsers_that_left(served, client, monkeypatch):
     monkeypatch.setattr(page, "MOST_LEFT", 2)
     states = served.page.demo.state_holder
     for number in range(5):
-        with client.stream("GET", f"/gradio_api/heartbeat/gone{number}") as answer:
-            next(answer.iter_lines())
+        leave(client, f"gone{number}")
         until(lambda: any(name.endswith(f".gone{number}") for name in states.session_data))  # noqa: B023
     until(lambda: sum(".gone" in name for name in [*states.session_data]) == 2)
     assert states.time_last_used.keys() == states.session_data.keys()
