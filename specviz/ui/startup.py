@@ -33,8 +33,9 @@ from specviz.ui.server import is_loopback, launch_options, typed_address, web_ad
 PORTS_TRIED = 20
 MOST_LOGGED, LOGGED_S = 20_000, 60.0
 """Characters of the log in so many seconds: strangers' mistakes fill no disk."""
-
-_M_ARENA_MAX, MOST_ARENAS = -8, 2
+M_ARENA_MAX, MOST_ARENAS = -8, 2
+with suppress(AttributeError, OSError, TypeError):  # only glibc has arenas: else one a thread, which keeps what it took
+    ctypes.CDLL(None).mallopt(M_ARENA_MAX, MOST_ARENAS)
 
 
 class BoundedLog:
@@ -67,7 +68,6 @@ class Page:
 
     def launch(self, host: str, port: int, names: Sequence[str] = ()) -> str:
         """Serve in the background; returns the local address. names: by which browsers may call it besides its own."""
-        _share_arenas()
         options = launch_options(self.registry, ready=self.is_warm.is_set, hosts=names)
         return self.demo.launch(server_name=host, server_port=port, prevent_thread_lock=True, **options)[1]
 
@@ -79,13 +79,6 @@ class Page:
         except SpecvizError as error:
             print(f"specviz: {error}", flush=True)
         self.is_warm.set()
-
-
-def _share_arenas() -> None:
-    """glibc gives each thread an arena, up to eight for every core, and each keeps what it once took. Another C library
-    is left as it is."""
-    with suppress(AttributeError, OSError, TypeError):
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, MOST_ARENAS)
 
 
 def make_page(offer: Offer, library: Library, opened: Path | None = None, welcome: Trace | None = None) -> Page:

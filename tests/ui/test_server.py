@@ -18,16 +18,16 @@ from waiting import until
 
 from specviz.settings import assets_dir
 from specviz.trace.file import read_trace
-from specviz.ui import page, startup
+from specviz.ui import page
 from specviz.ui import server as serving
 from specviz.ui.explore.handlers import increments_since
+from specviz.ui.startup import MOST_ARENAS
 from specviz.views.bundle import bundle, web_file
 
 served, client = pages.fixtures()
 ARENAS = """
 import ctypes, threading
-from specviz.ui import startup
-startup._share_arenas()
+import specviz.ui
 library, all_there = ctypes.CDLL(None), threading.Barrier(24)
 ask = lambda: (all_there.wait(), library.malloc(4096), all_there.wait())
 threads = [threading.Thread(target=ask) for _ in range(24)]
@@ -88,7 +88,7 @@ def test_a_server_forgets_the_sessions_of_browsers_that_left(served, client, mon
 def test_the_threads_of_a_server_share_few_arenas():
     """In a process of its own: an arena stays for good."""
     made = subprocess.run([sys.executable, "-c", ARENAS], check=True, capture_output=True, text=True).stdout
-    assert made.count("<heap nr=") <= startup.MOST_ARENAS
+    assert made.count("<heap nr=") <= MOST_ARENAS
 
 
 def test_it_starts_on_a_machine_that_takes_seconds_for_the_page(tmp_path, monkeypatch):
