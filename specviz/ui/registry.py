@@ -45,10 +45,6 @@ class Registry:
         """Make `run` the session's current view; what the session ran before is stopped."""
         return self.show(View(run.id, Feed(run.id), run.trace, run, SO_FAR, twin=self._find_twin), session)
 
-    def add_trace(self, session: str, trace: Trace) -> View:
-        """Make a loaded trace the session's current view."""
-        return self.show(view_of(trace), session)
-
     def keep(self, trace: Trace) -> View:
         """A view of a loaded trace that is nobody's current one."""
         return self.show(view_of(trace), None)

@@ -22,6 +22,7 @@ from specviz.ui import page
 from specviz.ui import server as serving
 from specviz.ui.explore.handlers import increments_since
 from specviz.ui.startup import MOST_ARENAS
+from specviz.ui.view import view_of
 from specviz.views.bundle import bundle, web_file
 
 served, client = pages.fixtures()
@@ -173,7 +174,7 @@ def test_the_lessons_are_made_once_and_not_sent_again(client, monkeypatch):
 
 def test_a_trace_is_saved_by_its_unguessable_id(client, served):
     trace = served.trace()
-    view = served.page.registry.add_trace("test", trace)
+    view = served.page.registry.show(view_of(trace), "test")
     answer = client.get(f"/specviz/trace/{view.id}")
     assert read_trace(answer.content) == trace
     assert gzip.decompress(answer.content).startswith(b'{"event":"header"')
