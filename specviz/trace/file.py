@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import html
 import math
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -40,7 +39,7 @@ from specviz.trace.records import (  # noqa: F401  what others take from here
     event_dict,
     parse_event,
 )
-from specviz.trace.values import TraceError, require, round9  # noqa: F401
+from specviz.trace.values import TraceError, require, round9, stopwatch  # noqa: F401
 
 MAX_UPLOAD_BYTES = 8 << 20
 MAX_UNPACKED_BYTES = 64 << 20
@@ -197,14 +196,14 @@ def read_trace(
     max_cpu_s: float = math.inf,
 ) -> Trace:
     """The trace in bytes or a binary stream, gzip or not; TraceError names the line that is wrong. None lifts a cap."""
-    trace, latest = Trace(), time.thread_time() + max_cpu_s
+    trace, check_time = Trace(), stopwatch(max_cpu_s)
     pieces = trace_io.unpack(source, max_bytes, max_unpacked)
     for line_number, line, whole in trace_io.numbered_lines(pieces, max_lines=4 * max_steps + 100):
         try:
             trace.num_bytes += trace_io.held_bytes(line)
             fits = trace.num_bytes <= MAX_HELD_BYTES
             require(fits, "", f"the file takes more than {MAX_HELD_BYTES >> 20} MB of memory")
-            require(time.thread_time() <= latest, "", f"the file takes more than {max_cpu_s:g} s of computing")
+            check_time()
             data = trace_io.parse_line(line, whole)
             if data is None:
                 break

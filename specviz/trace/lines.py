@@ -26,6 +26,8 @@ GZIP_MAGIC = b"\x1f\x8b"
 CHUNK = 1 << 16
 MAX_LINE_BYTES = 8 << 20
 MAX_MEMBERS = 2_048
+MAX_HOLDERS = 400_000
+"""Lists and objects on a line: a million of them take seconds to parse, in which nothing can be stopped."""
 _HELD = {b"[": 80, b"{": 130, b",": 32, b":": 48, b'"': 24}
 KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFDIR: "a folder", stat.S_IFSOCK: "a socket", stat.S_IFLNK: "a link to itself"}
 
@@ -96,6 +98,8 @@ def held_bytes(line: bytes) -> int:
 
 def parse_line(line: bytes, whole: bool) -> dict[str, Any] | None:
     """The JSON object on a line; None when the line was cut off before it ended."""
+    num_holders = line.count(b"[") + line.count(b"{")
+    require(num_holders <= MAX_HOLDERS, "", f"holds more than {MAX_HOLDERS:,} lists and objects")
     try:
         value = msgspec.json.decode(line)
     except (ValueError, RecursionError):

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import re
 import reprlib
-from collections.abc import Collection, Iterator, Mapping
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Annotated, Any, TypeVar
@@ -24,7 +25,7 @@ from specviz.errors import SpecvizError
 MAX_INTEGER = 2**53 - 1
 MAX_NUMBER = 1e15
 MAX_TEXT = 10_000
-MAX_ITEMS = 4_096
+MAX_ITEMS = 1_024
 MAX_PROMPT = 1 << 20
 MAX_DEPTH = 12
 MAX_VALUES = 200_000
@@ -84,6 +85,12 @@ class TraceError(SpecvizError):
 def require(holds: object, path: str, problem: str) -> None:
     if not holds:
         raise TraceError(problem, path)
+
+
+def stopwatch(max_cpu_s: float) -> Callable[[], None]:
+    """To be called now and then: raises TraceError once this thread has computed for so long."""
+    latest, problem = time.thread_time() + max_cpu_s, f"the file takes more than {max_cpu_s:g} s of computing"
+    return lambda: require(time.thread_time() <= latest, "", problem)
 
 
 def format_got(value: object) -> str:

@@ -246,7 +246,8 @@ class _Endpoints:
         usual = self._offer.first.draft if target == self._offer.first.target else None
         pair = target, draft or usual or next(iter(catalog.drafts_for(target)), None)
         for name in filter(None, pair):
-            if not (self._offer.allows(name) or name in self._bench.library.loaded_names()):
+            is_name = isinstance(name, str)
+            if not is_name or not (self._offer.allows(name) or name in self._bench.library.loaded_names()):
                 raise SpecvizError(f"this server offers only the models that `models` lists (got {name!r:.80})")
         return pair
 

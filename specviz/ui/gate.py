@@ -7,11 +7,13 @@ before the name of each session, so that nobody acts in another's.
 
 import asyncio
 import re
+from collections.abc import Mapping
 from http import HTTPStatus
 from urllib.parse import parse_qsl, urlencode
 
 import msgspec
 from anyio import fail_after
+from gradio.block_function import BlockFunction
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -30,6 +32,7 @@ MOST_AT_ONCE = 96 << 20
 """Bytes of all bodies that are being read or wait in Gradio's queue."""
 QUEUED_S, BODY_S = 5.0, 30.0
 """How long a body counts as waiting once it was handed on, and how long one may take to come."""
+FAILED = "this request cannot be served"
 _API = "/gradio_api/"
 _FILES = r"/(assets|static|svelte|specviz)/.+"
 _SINGLE = r"/(config/?|healthz|theme\.css|manifest\.json|robots\.txt|favicon\.ico|pwa_icon(/\d{1,4})?)?"
@@ -67,8 +70,10 @@ class Gate:
             passed = self._check(scope)
             if passed["method"] == "POST":
                 receive = await self._read(passed, receive)
+            is_direct = passed["path"].startswith(f"{_API}run/")
+            answer = _tell_refusals(scope, receive, send) if is_direct else self._visitors.issue(passed, send)
             with self._visitors.listening(_listener(passed)):
-                await self.app(passed, receive, self._visitors.issue(passed, send))
+                await self.app(passed, receive, answer)
         except HTTPException as refusal:
             await JSONResponse({"error": refusal.detail}, refusal.status_code)(scope, receive, send)
 
@@ -128,8 +133,10 @@ class Gate:
             raise HTTPException(HTTPStatus.REQUEST_TIMEOUT, f"the body did not come within {BODY_S:g} s") from None
         finally:
             asyncio.get_running_loop().call_later(QUEUED_S, self._let_go, len(body))
-        is_file, visitor = scope["path"] == UPLOAD, scope["specviz_visitor"]
-        return _replay(bytes(body) if is_file else checked_body(bytes(body), visitor), receive)
+        if scope["path"] == UPLOAD:
+            return _replay(bytes(body), receive)
+        events = scope["app"].get_blocks().fns
+        return _replay(checked_body(bytes(body), scope["specviz_visitor"], events), receive)
 
     def _let_go(self, num_bytes: int) -> None:
         self._num_held -= num_bytes
@@ -145,7 +152,26 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return replayed
 
 
-def checked_body(body: bytes, visitor: str) -> bytes:
+def _tell_refusals(scope: Scope, receive: Receive, send: Send) -> Send:
+    """`send` for an event that is called directly. Gradio says of all its errors that the server is at fault; what was
+    refused in words is the caller's, and the rest gets words."""
+    is_held = False
+
+    async def told(message: Message) -> None:
+        nonlocal is_held
+        if message["type"] == "http.response.start" and message["status"] == HTTPStatus.INTERNAL_SERVER_ERROR:
+            is_held = True
+        elif is_held:
+            given = msgspec.json.decode(message["body"])
+            status = HTTPStatus.BAD_REQUEST if given["error"] else HTTPStatus.INTERNAL_SERVER_ERROR
+            await JSONResponse(given if given["error"] else {"error": FAILED}, status)(scope, receive, send)
+        else:
+            await send(message)
+
+    return told
+
+
+def checked_body(body: bytes, visitor: str, events: Mapping[int, BlockFunction]) -> bytes:
     """The JSON body with the visitor's own session in it. Raises HTTPException for what Gradio must not see."""
     if sum(map(body.count, (b"[", b"{", b","))) > MOST_VALUES:
         raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body holds at most {MOST_VALUES:,} values")
@@ -157,10 +183,22 @@ def checked_body(body: bytes, visitor: str) -> bytes:
         raise HTTPException(HTTPStatus.BAD_REQUEST, f"the body must be a JSON object (got {type(given).__name__})")
     if given.get("session_hash") is not None:
         given["session_hash"] = _own_session(visitor, given["session_hash"])
+    if given.get("fn_index") is not None:
+        _check_event(given["fn_index"], given.get("data"), events)
     encoded = msgspec.json.encode(given)
     if _FETCHED.search(encoded):
         raise HTTPException(HTTPStatus.BAD_REQUEST, "a file must be sent here: this server fetches none")
     return encoded
+
+
+def _check_event(number: object, values: object, events: Mapping[int, BlockFunction]) -> None:
+    """Raises HTTPException for an event that the page does not have, and for too few values."""
+    event = events.get(number) if isinstance(number, int) else None
+    if event is None:
+        raise HTTPException(HTTPStatus.BAD_REQUEST, f"this page has no event {number!r:.40}: load it again")
+    got = len(values) if isinstance(values, list) else 0
+    if got < len(event.inputs):
+        raise HTTPException(HTTPStatus.BAD_REQUEST, f"this event takes {len(event.inputs)} values (got {got})")
 
 
 def _own_session(visitor: str, session: object) -> str:

@@ -1,7 +1,8 @@
 """The page: what stands where, and which event calls which handler."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import gradio as gr
@@ -36,6 +37,8 @@ from specviz.views.learn import plan
 RUN_LIMIT = 128
 """Streams at once. Each waits for its turn at the engine, which is fair; this only bounds threads."""
 QUEUE_LIMIT = 256
+MOST_LEFT = 32
+"""Sessions whose browser has left that Gradio still knows, each with a copy of the page: 0.3 MB and what it showed."""
 KEEP_UPLOADS = (600, 3600)
 """Seconds between two looks for files that were sent to be opened, and the age at which they are deleted."""
 
@@ -74,13 +77,14 @@ def build(
         wiring.wire_live()
         wiring.wire_prompt()
         wiring.wire_memory()
-        demo.unload(handlers.leave)
         frame = Frame(registry, offer, handlers.form, stage, wiring.fill)
         shelf.add(frame, handlers)
         sharing.add(frame)
         lessons.add(frame)
-        for name, report in reports(registry, bench, offer).items():
-            _add_report(name, report, demo)
+        pages = reports(registry, bench, offer)
+        for name, report in pages.items():
+            _add_report(name, report)
+        _add_leaving(demo, [registry.leave, *(report.leave for report in pages.values())])
     return demo.queue(max_size=QUEUE_LIMIT, api_open=False)
 
 
@@ -96,7 +100,7 @@ def reports(registry: Registry, bench: Workbench, offer: Offer) -> dict[str, Rep
     return {name: Report(sections, registry, bench) for name, sections in pages.items()}
 
 
-def _add_report(name: str, report: Report, demo: gr.Blocks) -> None:
+def _add_report(name: str, report: Report) -> None:
     """A page of sections."""
 
     @callback
@@ -110,13 +114,27 @@ def _add_report(name: str, report: Report, demo: gr.Blocks) -> None:
     def halt(request: gr.Request) -> None:
         report.halt(request.session_hash)
 
-    def leave(request: gr.Request) -> None:
-        report.leave(request.session_hash)
-
     part = components.report(name)
     part.look(look, None, part, **_STREAM)
     part.act(act, None, part, **_STREAM)
     part.halt(halt, None, None, **NOW)
+
+
+def _add_leaving(demo: gr.Blocks, leaving: Sequence[Callable[[str], None]]) -> None:
+    """What follows when a browser leaves: each of these with its session. Gradio then forgets all but the newest."""
+    left: deque[str] = deque()
+
+    async def leave(request: gr.Request) -> None:  # on the event loop, as all that touches Gradio's own sessions
+        for each in leaving:
+            each(request.session_hash)
+        left.append(request.session_hash)
+        for session in [left.popleft() for _ in range(len(left) - MOST_LEFT)]:
+            demo.state_holder.session_data.pop(session, None)
+            demo.state_holder.time_last_used.pop(session, None)
+        events, messages = demo._queue.pending_event_ids_session, demo._queue.pending_messages_per_session
+        for session in events.keys() - messages.keys():  # Gradio keeps 2,000 sessions' messages, and all their events
+            del events[session]
+
     demo.unload(leave)
 
 
@@ -200,7 +218,7 @@ class _Wiring:
         """Changes that reach the run in progress; lists are queued because only a queued event can warn."""
         handlers, fields, wanted = self._handlers, self._fields, self._own["wanted"]
         for name in _LIVE_NUMBERS:
-            fields[name].input(handlers.live(name), fields[name], None, queue=False, **_LIVE)
+            fields[name].input(handlers.live(name), fields[name], None, queue=False, **_RAW, **_LIVE)
         for name in RunSettings.NAMES:
             change, field = handlers.live_choice(name), fields[name]
             inputs = [field, wanted] if name == "method" else field

@@ -45,14 +45,13 @@ class Registry:
         """Make `run` the session's current view; what the session ran before is stopped."""
         return self.show(View(run.id, Feed(run.id), run.trace, run, SO_FAR, twin=self._find_twin), session)
 
-    def add_trace(self, session: str, trace: Trace) -> View:
-        """Make a loaded trace the session's current view."""
-        return self.show(view_of(trace), session)
+    def keep(self, trace: Trace) -> View:
+        """A view of a loaded trace that is nobody's current one."""
+        return self.show(view_of(trace), None)
 
-    def keep(self, trace: Trace, *, brought_by: str = "") -> View:
-        """A view of a loaded trace that is nobody's current one; few that a browser brought back stay."""
-        view = view_of(trace)
-        view.is_brought, view.owner = bool(brought_by), brought_by
+    def bring(self, view: View, visitor: str) -> View:
+        """Keeps a view that the visitor's browser has brought back; few of them stay."""
+        view.is_brought, view.owner = True, visitor
         return self.show(view, None)
 
     def require_place(self, session: str, most: int) -> None:

@@ -29,7 +29,7 @@ from specviz.settings import assets_dir, settings
 from specviz.trace import export as exports
 from specviz.trace.file import Trace
 from specviz.ui.components import SCRIPT
-from specviz.ui.gate import UPLOAD, Gate
+from specviz.ui.gate import FAILED, UPLOAD, Gate
 from specviz.ui.registry import Registry
 from specviz.ui.theme import theme
 from specviz.ui.uploads import upload
@@ -173,7 +173,7 @@ def launch_options(registry: Registry, *, ready: Callable[[], bool], hosts: Iter
 
 def _tell_failure(request: Request, error: Exception) -> Response:
     """The words to whoever asked; the log has the rest."""
-    return JSONResponse({"error": "this request cannot be served"}, status_code=500)
+    return JSONResponse({"error": FAILED}, status_code=500)
 
 
 def _serve_health(registry: Registry, ready: Callable[[], bool]) -> Callable[[Request], Any]:

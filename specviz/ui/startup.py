@@ -1,9 +1,11 @@
 """From flags to a served page: what is offered, the address to print, the first pair loaded while people read."""
 
+import ctypes
 import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
@@ -31,6 +33,9 @@ from specviz.ui.server import is_loopback, launch_options, typed_address, web_ad
 PORTS_TRIED = 20
 MOST_LOGGED, LOGGED_S = 20_000, 60.0
 """Characters of the log in so many seconds: strangers' mistakes fill no disk."""
+M_ARENA_MAX, MOST_ARENAS = -8, 2
+with suppress(AttributeError, OSError, TypeError):  # only glibc has arenas: else one a thread, which keeps what it took
+    ctypes.CDLL(None).mallopt(M_ARENA_MAX, MOST_ARENAS)
 
 
 class BoundedLog:

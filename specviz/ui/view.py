@@ -7,6 +7,7 @@ A live run whose reader left waits a while for the next one, without working; th
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 import uuid
@@ -142,10 +143,11 @@ class View:
             self.idle.set()
 
 
-def view_of(trace: Trace, view_id: str = "") -> View:
-    """A view of a loaded trace, under an id that nobody can guess unless one is given."""
+def view_of(trace: Trace, view_id: str = "", max_cpu_s: float = math.inf) -> View:
+    """A view of a loaded trace, under an id that nobody can guess unless one is given. Raises TraceError where it takes
+    longer than `max_cpu_s` of computing."""
     view_id = view_id or uuid.uuid4().hex
-    return View(view_id, Feed.from_trace(trace, view_id), trace)
+    return View(view_id, Feed.from_trace(trace, view_id, max_cpu_s=max_cpu_s), trace)
 
 
 def increments(view: View, warn: Callable[[str], None], max_steps: int | None = None) -> Iterator[str]:

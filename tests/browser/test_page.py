@@ -71,6 +71,12 @@ def test_a_message_covers_neither_the_numbers_nor_the_buttons(open_page, size):
         assert message["y"] + message["height"] <= other["y"] or message["y"] >= other["y"] + other["height"], selector
 
 
+def computed(chromium):
+    """Seconds of CPU that the server, which is this process, and all processes of the browser have taken."""
+    processes = chromium.new_browser_cdp_session().send("SystemInfo.getProcessInfo")["processInfo"]
+    return time.process_time() + sum(each["cpuTime"] for each in processes)
+
+
 @pytest.mark.timed
 def test_the_page_is_quick_and_light_and_asks_no_other_host(chromium, app):
     context = chromium.new_context(viewport=DESKTOP)
@@ -80,19 +86,19 @@ def test_the_page_is_quick_and_light_and_asks_no_other_host(chromium, app):
     session.send("Network.enable")
     session.on("Network.requestWillBeSent", lambda e: addresses.setdefault(e["requestId"], e["request"]["url"]))
     session.on("Network.loadingFinished", lambda e: sizes.setdefault(e["requestId"], e["encodedDataLength"]))
-    began = time.monotonic()
+    began = computed(chromium)
     page.goto(app.address)
     page.wait_for_function("window.specvizPage?.hub() && document.querySelector('#run')?.offsetWidth")
-    seconds = time.monotonic() - began
+    seconds = computed(chromium) - began
     page.wait_for_timeout(300)
     context.close()
     weights = {addresses[number]: size for number, size in sizes.items()}
     ours = sum(size for address, size in weights.items() if OURS in address)
-    print(f"interactive after {seconds:.2f} s, {sum(weights.values()):,.0f} bytes, ours {ours:,.0f}")
+    print(f"interactive after {seconds:.2f} s of computing, {sum(weights.values()):,.0f} bytes, ours {ours:,.0f}")
     assert all(address.startswith((app.address, "data:", "blob:")) for address in addresses.values())
     assert sum(weights.values()) <= OTHERS_LIMIT
     assert ours <= OURS_LIMIT
-    assert seconds <= 2 * 2.5, "2.5 s on two idle cores"
+    assert seconds <= 2 * 2.5, "of browser and server together: 2.5 s on two idle cores"
 
 
 def test_what_the_browser_does_alone_works_while_the_server_is_away(chromium, tmp_path):

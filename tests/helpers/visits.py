@@ -8,6 +8,7 @@ from specviz.session import run as session
 from specviz.session.workbench import Workbench
 from specviz.ui.page import reports
 from specviz.ui.registry import Registry
+from specviz.ui.view import view_of
 
 
 class Visit:
@@ -16,7 +17,7 @@ class Visit:
     def __init__(self, library, trace=None):
         self.bench, registry = Workbench(library), Registry()
         self.pages = reports(registry, self.bench, served.tiny_offer())
-        self.run = None if trace is None else registry.add_trace("one", trace).id
+        self.run = None if trace is None else registry.show(view_of(trace), "one").id
 
     def look(self, page, step=None, ref=None):
         said = self.pages[page].look("one", {"place": {"run": self.run, "step": step, "ref": ref}})

@@ -87,6 +87,7 @@ def test_a_pair_is_examined_proved_and_listed(caller):
         ("prove", {"tokens": 10**6}, "tokens must be"),
         ("align", {"prompts": []}, "prompts must be a list of 1 to 32 texts"),
         ("doctor", {"draft": "../x"}, "this server offers only"),
+        ("doctor", {"draft": ["x"]}, "this server offers only"),
     ],
 )
 def test_an_error_is_plain_text(caller, name, given, words):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import gzip
 import io
 import json
 import re
 import socket
+import statistics
 import sys
 import threading
 import time
+from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,7 +28,7 @@ from specviz.errors import SpecvizError
 from specviz.trace.file import TraceError, dump_event
 from specviz.ui import BoundedLog, gate, reading, startup, uploads, visitors
 from specviz.ui.gate import checked_body
-from specviz.ui.reading import read_sent
+from specviz.ui.reading import view_sent
 from specviz.ui.visitors import Visitors, network_of, visitor_of
 
 served, client = pages.fixtures()
@@ -62,7 +65,7 @@ def test_a_text_that_speaks_of_files_passes():
     body = json.dumps(
         {"data": [text, {"path": "sent.jsonl", "url": "http://localhost/gradio_api/file=sent.jsonl"}]}
     ).encode()
-    assert json.loads(checked_body(body, "me"))["data"][0] == text
+    assert json.loads(checked_body(body, "me", {}))["data"][0] == text
 
 
 # ---- routes ---------------------------------------------------------------------------------------------------------
@@ -124,6 +127,30 @@ def test_a_body_that_is_no_json_object_is_refused_in_words(client, body):
     assert "JSON" in answer.json()["error"]
 
 
+@pytest.mark.parametrize("path", ["queue/join", "run/predict"])
+def test_an_event_that_does_not_fit_the_page_is_refused_in_words(client, path):
+    number = number_of(client, "run", "click")
+    for given, words in (({"fn_index": number}, "takes"), ({"fn_index": 9_999}, "no event 9999")):
+        answer = join(client, path=path, **given)
+        assert (answer.status_code, words in answer.json()["error"]) == (HTTPStatus.BAD_REQUEST, True)
+
+
+def test_what_an_event_refuses_in_words_is_no_fault_of_the_server(client):
+    answer = join(client, path="run/predict", fn_index=number_of(client, "stage", "really"))
+    assert (answer.status_code, "is gone" in answer.json()["error"]) == (HTTPStatus.BAD_REQUEST, True)
+
+
+def test_an_event_that_fails_without_words_is_told_in_words(client):
+    never_sent = {**FILE, "path": "/etc/hostname"}
+    answer = join(client, path="run/predict", data=[never_sent], fn_index=number_of(client, "k", "input"))
+    assert (answer.status_code, answer.json()) == (500, {"error": gate.FAILED})
+
+
+def test_a_live_value_of_any_kind_is_refused_by_its_run_alone(client):
+    number = number_of(client, "k", "input")
+    assert join(client, path="run/predict", data=[{}], fn_index=number).status_code == HTTPStatus.OK, "nothing runs"
+
+
 @pytest.mark.parametrize(
     "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", ""]
 )
@@ -135,7 +162,7 @@ def test_no_body_passes_that_a_foreign_page_may_send_unasked(client, path, kind)
 
 def test_a_flood_of_values_is_refused_before_it_is_read():
     with pytest.raises(HTTPException, match="at most 50,000 values"):
-        checked_body(b'{"data":[' + b"[]," * 60_000 + b"1]}", "me")
+        checked_body(b'{"data":[' + b"[]," * 60_000 + b"1]}", "me", {})
 
 
 def through(messages):
@@ -260,11 +287,11 @@ def test_without_a_cookie_the_address_is_the_visitor():
 
 def test_a_session_is_its_visitors_own():
     body = json.dumps({"session_hash": "tab", "data": []}).encode()
-    mine, other = (json.loads(checked_body(body, visitor))["session_hash"] for visitor in ("net-a", "net-b"))
+    mine, other = (json.loads(checked_body(body, visitor, {}))["session_hash"] for visitor in ("net-a", "net-b"))
     assert mine != other
     assert (visitor_of(mine), network_of(visitor_of(mine))) == ("net-a", "net")
     with pytest.raises(HTTPException, match="session_hash"):
-        checked_body(b'{"session_hash":"net-b.tab","data":[]}', "net-a")
+        checked_body(b'{"session_hash":"net-b.tab","data":[]}', "net-a", {})
 
 
 def test_a_run_begins_only_with_a_listener(served, monkeypatch):
@@ -331,16 +358,64 @@ def test_a_small_file_that_would_take_much_memory_is_refused_in_words(served):
     head = dump_event(served.trace().header).encode() + b"\n"
     flood = b'{"event":"z","a":[' + b"{}," * 150_000 + b"1]}\n"
     with pytest.raises(TraceError, match="more than 256 MB of memory"):
-        read_sent(gzip.compress(head + flood * 12, 1))
+        view_sent(gzip.compress(head + flood * 12, 1))
 
 
 def test_a_file_that_takes_too_long_is_read_no_further(served, monkeypatch):
     trace = served.trace()
     content = b"".join(dump_event(event).encode() + b"\n" for event in trace.events())
-    assert read_sent(gzip.compress(content)) == trace
+    assert view_sent(gzip.compress(content)).trace == trace
     monkeypatch.setattr(reading, "MOST_CPU_S", 1e-6)
     with pytest.raises(TraceError, match="takes more than 1e-06 s of computing"):
-        read_sent(content)
+        view_sent(content)
+
+
+def crowded(trace, num_steps, width=1_000):
+    """A file whose steps draft many tokens side by side, all of them rejected: each says something of the others."""
+    header, models, *_ = trace.events()
+    step = next(step for step in trace.steps if step.positions and step.draft)
+    token = replace(step.draft[0], parent=-1, depth=1, status="rejected", accept_prob=0.1, u=0.5)
+    place = replace(step.positions[0], node=-1, top=())
+    given = {
+        "draft": tuple(replace(token, id=number) for number in range(width)),
+        "emitted": (replace(step.emitted[-1], kind="plain", node=None),),
+        "positions": tuple(replace(place, child=number) for number in range(width)),
+    }
+    steps = (replace(step, index=index, **given) for index in range(num_steps))
+    return gzip.compress(b"".join(dump_event(event).encode() + b"\n" for event in (header, models, *steps)))
+
+
+def test_a_line_of_a_million_lists_is_refused_before_it_is_parsed(served):
+    line = b'{"event":"z","a":[' + b"[]," * 1_000_000 + b"1e400]}\n"
+    began = time.thread_time()
+    with pytest.raises(TraceError, match="more than 400,000 lists and objects"):
+        view_sent(dump_event(served.trace().header).encode() + b"\n" + line)
+    assert time.thread_time() - began < 1
+
+
+@pytest.mark.timed
+def test_a_small_file_that_takes_long_to_show_is_stopped_and_others_are_answered(served, client, monkeypatch):
+    monkeypatch.setattr(reading, "MOST_SHOWN_CPU_S", 1.5)
+    packed, told, seconds = base64.b64encode(crowded(served.trace(), 20)).decode(), [], []
+    number = next(
+        part["id"]
+        for part in client.get("/config").json()["components"]
+        if "bring" in part["props"].get("server_fns", ())
+    )
+    asked = {"data": {"packed": packed}, "component_id": number, "fn_name": "bring", "session_hash": "slow"}
+    bringing = threading.Thread(
+        target=lambda: told.append(
+            httpx.post(f"{served.address}/gradio_api/component_server", json=asked, timeout=pages.PATIENCE_S).json()
+        )
+    )
+    bringing.start()
+    while bringing.is_alive():
+        began = time.perf_counter()
+        client.get("/healthz").raise_for_status()
+        seconds.append(time.perf_counter() - began)
+        time.sleep(0.01)
+    assert "more than 1.5 s of computing" in told[0]["refusal"]
+    assert statistics.median(seconds) < 0.05
 
 
 @pytest.mark.parametrize(("name", "status"), [("files", 200), ("other", 400)])

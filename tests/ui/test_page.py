@@ -41,7 +41,7 @@ from specviz.ui.explore.handlers import Form, Handlers, every_k_of, increments_s
 from specviz.ui.registry import Registry
 from specviz.ui.reports import trace_models
 from specviz.ui.startup import first_visit
-from specviz.ui.view import View, increments
+from specviz.ui.view import View, increments, view_of
 from specviz.views.explore.every_k import every_k
 from specviz.views.explore.feed import Feed
 from specviz.views.explore.opening import telling_step
@@ -193,14 +193,14 @@ def left_in_the_middle(page, registry):
     until_first_step(streaming)
     view = registry.current("one")
     streaming.close()
-    page.leave(SESSION)
+    registry.leave("one")
     return view
 
 
 def left_while_paused(page, registry):
     list(page.step(SESSION, *values()))
     view = registry.current("one")
-    page.leave(SESSION)
+    registry.leave("one")
     return view
 
 
@@ -270,7 +270,7 @@ def test_a_reloaded_page_finds_a_paused_run_paused(page, registry):
 def test_a_reloaded_page_finds_a_finished_run(page, registry):
     list(page.run(SESSION, *values()))
     view = registry.current("one")
-    page.leave(SESSION)
+    registry.leave("one")
     (message,) = arrived(page, run=view.id)
     assert message["done"] == len(view.trace.steps) > 0
 
@@ -957,7 +957,10 @@ def test_the_opening_of_a_step_that_is_not_there_is_nothing(registry, step):
 
 
 def test_every_k_is_told_of_a_known_run_that_is_over(registry):
-    view, unended = registry.add_trace("one", recorded_trace("greedy")), registry.add_trace("two", traces.chain())
+    view, unended = (
+        registry.show(view_of(recorded_trace("greedy")), "one"),
+        registry.show(view_of(traces.chain()), "two"),
+    )
     assert every_k_of(registry)({"run": view.id}) == every_k(view.trace)
     unended.trace.footer = None
     for run in (unended.id, "x" * 32, None, 7):
@@ -1010,7 +1013,7 @@ def test_opening_a_trace_stops_the_run_in_progress(page, registry):
 
 
 def test_measuring_an_opened_trace_is_refused_in_words(page, registry):
-    registry.add_trace("one", traces.chain())
+    registry.show(view_of(traces.chain()), "one")
     with pytest.raises(gr.Error, match="press Run first"):
         page.measure(SESSION)
 
@@ -1071,29 +1074,29 @@ def test_the_registry_forgets_the_least_recently_used():
 
 def test_the_registry_forgets_by_bytes_but_never_the_newest_nor_one_that_streams():
     registry = Registry(most_bytes=1)
-    streaming, idle = (registry.add_trace(name, traces.chain()) for name in ("one", "two"))
+    streaming, idle = (registry.show(view_of(traces.chain()), name) for name in ("one", "two"))
     assert registry.get(streaming.id) is None
     assert idle.claim()
-    newest = registry.add_trace("three", traces.chain())
+    newest = registry.show(view_of(traces.chain()), "three")
     assert (registry.current("one"), registry.current("two"), registry.current("three")) == (None, idle, newest)
 
 
 def test_what_is_on_nobodys_stage_is_forgotten_first_and_an_unfinished_run_last(page, library):
     registry = Registry(most_views=3)
     paused = registry.show(View("paused", Feed("paused"), traces.chain(), run=SimpleNamespace(state="paused")), "one")
-    shown, idle = registry.add_trace("two", traces.chain()), registry.keep(traces.chain())
+    shown, idle = registry.show(view_of(traces.chain()), "two"), registry.keep(traces.chain())
     kept = [registry.keep(traces.empty()) for _ in range(3)]
     assert [registry.get(view.id) for view in (paused, shown, idle, *kept)] == [paused, shown, *[None] * 3, kept[-1]]
-    last = [registry.add_trace(name, traces.empty()) for name in ("three", "four")]
+    last = [registry.show(view_of(traces.empty()), name) for name in ("three", "four")]
     assert [registry.current(name) for name in ("one", "two", "three", "four")] == [paused, None, *last]
     assert not registry.has_lost("two"), "it was over"
 
 
 def test_whoever_takes_most_of_the_memory_loses_first():
     registry = Registry(most_views=16)
-    others = [registry.add_trace(f"visitor{number}.tab", traces.chain()) for number in range(5)]
+    others = [registry.show(view_of(traces.chain()), f"visitor{number}.tab") for number in range(5)]
     for number in range(30):
-        registry.add_trace(f"greedy.tab{number}", traces.chain())
+        registry.show(view_of(traces.chain()), f"greedy.tab{number}")
     assert [registry.get(view.id) for view in others] == others
 
 
@@ -1130,7 +1133,7 @@ def test_where_a_paused_run_was_let_go_the_next_press_says_so_and_starts_nothing
     page = Handlers(registry, Workbench(library), FORM, served.tiny_offer())
     pressed = {"step": lambda: page.step(SESSION, *values()), "resume": lambda: page.resume(SESSION)}[press]
     list(page.step(SESSION, *values()))
-    registry.add_trace("two", traces.chain())
+    registry.show(view_of(traces.chain()), "two")
     assert registry.current("one") is None
     with pytest.raises(gr.Error, match="is gone"):
         list(pressed())
@@ -1143,12 +1146,12 @@ def test_whoever_begins_something_or_leaves_is_told_nothing_of_a_run_that_was_le
     registry = Registry(most_views=1)
     page = Handlers(registry, Workbench(library), FORM, served.tiny_offer())
     list(page.step(SESSION, *values()))
-    registry.add_trace("two", traces.chain())
+    registry.show(view_of(traces.chain()), "two")
     list(page.run(SESSION, *values()))
     assert not registry.has_lost("one")
     list(page.step(SESSION, *values()))
-    registry.add_trace("two", traces.chain())
-    page.leave(SESSION)
+    registry.show(view_of(traces.chain()), "two")
+    registry.leave("one")
     assert not registry.has_lost("one")
 
 
@@ -1217,7 +1220,7 @@ def offline(monkeypatch):
 @pytest.mark.parametrize("begin", ["run", "step"])
 def test_a_model_that_cannot_be_had_leaves_the_stage_as_it_was(library, registry, offline, begin):
     page = Handlers(registry, Workbench(Library(allow_any=True)), FORM, served.tiny_offer(any_model=True))
-    shown = registry.add_trace("one", traces.chain())
+    shown = registry.show(view_of(traces.chain()), "one")
     said, stream = [], getattr(page, begin)(SESSION, *values(target=AWAY, draft=AWAY))
     with pytest.raises(gr.Error, match="the hub cannot be reached"):
         said.extend(iter(lambda: json.loads(next(stream)), None))

@@ -18,6 +18,7 @@ from specviz.ui.reports import race as racing_module
 from specviz.ui.reports.race import FIRST, RaceSection
 from specviz.ui.reports.report import Report
 from specviz.ui.reports.two_runs import TwoRunsSection
+from specviz.ui.view import view_of
 from specviz.views.compare import race as view
 from specviz.views.explore import library as library_view
 
@@ -48,7 +49,7 @@ class Page:
         return self.show(run.trace)
 
     def show(self, trace):
-        self.run = self.registry.add_trace("me", trace).id
+        self.run = self.registry.show(view_of(trace), "me").id
         return self.run
 
     def look(self):

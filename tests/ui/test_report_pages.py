@@ -21,6 +21,7 @@ from specviz.ui.page import reports
 from specviz.ui.registry import Registry
 from specviz.ui.reports import compare
 from specviz.ui.reports.check import OPTIONS
+from specviz.ui.view import view_of
 
 
 @pytest.fixture(scope="module")
@@ -302,8 +303,8 @@ def test_ids_that_the_target_lacks_are_refused(library, trace):
 def test_one_crafted_trace_breaks_no_other_visitors_page(library, trace):
     bench, registry = Workbench(library), Registry()
     pages = reports(registry, bench, served.tiny_offer())
-    crafted = registry.add_trace("bad", forged(trace, draft={"name": "tiny-other"})).id
-    honest = registry.add_trace("good", trace).id
+    crafted = registry.show(view_of(forged(trace, draft={"name": "tiny-other"})), "bad").id
+    honest = registry.show(view_of(trace), "good").id
     place = {"place": {"run": crafted}, "section": "costs", "do": "measure", "values": {"context_length": "16"}}
     with pytest.raises(SpecvizError):
         [*pages["compare"].act("bad", place)]

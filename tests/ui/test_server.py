@@ -6,6 +6,8 @@ import asyncio
 import gzip
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import httpx
@@ -19,9 +21,27 @@ from specviz.trace.file import read_trace
 from specviz.ui import page
 from specviz.ui import server as serving
 from specviz.ui.explore.handlers import increments_since
+from specviz.ui.startup import MOST_ARENAS
+from specviz.ui.view import view_of
 from specviz.views.bundle import bundle, web_file
 
 served, client = pages.fixtures()
+ARENAS = """
+import ctypes, threading
+import specviz.ui
+library, all_there = ctypes.CDLL(None), threading.Barrier(24)
+ask = lambda: (all_there.wait(), library.malloc(4096), all_there.wait())
+threads = [threading.Thread(target=ask) for _ in range(24)]
+for each in threads:
+    each.start()
+for each in threads:
+    each.join()
+library.fdopen.restype = ctypes.c_void_p
+stream = ctypes.c_void_p(library.fdopen(1, b"w"))
+library.malloc_info(0, stream)
+library.fflush(stream)
+"""
+"""Prints what glibc tells of its arenas when many threads have asked for memory."""
 
 
 @pytest.mark.parametrize("path", ["/", "/healthz", "/config", "/specviz/web/specviz.js", "/specviz/web/nothing.js"])
@@ -37,6 +57,39 @@ def test_health_is_json_and_200(client):
     answer = client.get("/healthz")
     assert answer.status_code == 200
     assert answer.json()["ok"] is True
+
+
+def leave(client, session):
+    with client.stream("GET", f"/gradio_api/heartbeat/{session}") as answer:
+        next(answer.iter_lines())
+
+
+def test_a_server_forgets_events_whose_messages_nobody_fetched(served, client, monkeypatch):
+    queue = served.page.demo._queue
+    monkeypatch.setattr(queue.pending_messages_per_session, "max_size", 3)
+    number = next(each["id"] for each in client.get("/config").json()["dependencies"] if not each["inputs"])
+    for session in range(6):
+        asked = {"data": [], "fn_index": number, "session_hash": f"silent{session}"}
+        client.post("/gradio_api/queue/join", json=asked).raise_for_status()
+    assert len(queue.pending_event_ids_session) >= 6
+    leave(client, "other")
+    until(lambda: len(queue.pending_event_ids_session) <= 3)
+
+
+def test_a_server_forgets_the_sessions_of_browsers_that_left(served, client, monkeypatch):
+    monkeypatch.setattr(page, "MOST_LEFT", 2)
+    states = served.page.demo.state_holder
+    for number in range(5):
+        leave(client, f"gone{number}")
+        until(lambda: any(name.endswith(f".gone{number}") for name in states.session_data))  # noqa: B023
+    until(lambda: sum(".gone" in name for name in [*states.session_data]) == 2)
+    assert states.time_last_used.keys() == states.session_data.keys()
+
+
+def test_the_threads_of_a_server_share_few_arenas():
+    """In a process of its own: an arena stays for good."""
+    made = subprocess.run([sys.executable, "-c", ARENAS], check=True, capture_output=True, text=True).stdout
+    assert made.count("<heap nr=") <= MOST_ARENAS
 
 
 def test_it_starts_on_a_machine_that_takes_seconds_for_the_page(tmp_path, monkeypatch):
@@ -121,7 +174,7 @@ def test_the_lessons_are_made_once_and_not_sent_again(client, monkeypatch):
 
 def test_a_trace_is_saved_by_its_unguessable_id(client, served):
     trace = served.trace()
-    view = served.page.registry.add_trace("test", trace)
+    view = served.page.registry.show(view_of(trace), "test")
     answer = client.get(f"/specviz/trace/{view.id}")
     assert read_trace(answer.content) == trace
     assert gzip.decompress(answer.content).startswith(b'{"event":"header"')

@@ -27,7 +27,7 @@ from specviz.ui.choices import Offer, choose_draft, choose_models, choose_rule, 
 from specviz.ui.components import prompt_label
 from specviz.ui.events import as_fields, callback, data_of, errors_on_page, text_or_none, warn
 from specviz.ui.explore.form import Form, update_drafts, update_models, update_rules
-from specviz.ui.reading import read_sent
+from specviz.ui.reading import view_sent
 from specviz.ui.registry import Registry
 from specviz.ui.reports.trace_models import lacks, methods_for
 from specviz.ui.view import View, increments, view_of
@@ -159,9 +159,6 @@ class Handlers:
         except SpecvizError:
             return [gr.skip() for _ in self.form.names]
 
-    def leave(self, request: gr.Request) -> None:
-        self._registry.leave(request.session_hash)
-
     def live(self, name: str) -> Callable[..., None]:
         """The callback that sets one control of the run in progress; it takes effect from the next step."""
 
@@ -227,8 +224,7 @@ class Handlers:
         """Show a saved trace on the stage; the views are those of a run, and no model is needed."""
         if content is None:
             raise SpecvizError("no file was sent: choose one that ends in .jsonl or .jsonl.gz")
-        trace = read_sent(content)
-        return self._registry.add_trace(request.session_hash, trace).increment()
+        return self._registry.show(view_sent(content), request.session_hash).increment()
 
     @callback
     def measure(self, request: gr.Request) -> str:

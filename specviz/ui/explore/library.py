@@ -15,15 +15,15 @@ import gradio as gr
 from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
 from specviz.trace import export as exports
-from specviz.trace.file import MAX_UPLOAD_BYTES, Trace
+from specviz.trace.file import MAX_UPLOAD_BYTES
 from specviz.trace.recorded import recorded_runs
 from specviz.ui import components
 from specviz.ui.events import QUIET, as_fields, callback, data_of, text_or_none
 from specviz.ui.explore.form import Frame
 from specviz.ui.explore.handlers import Handlers
-from specviz.ui.reading import read_sent
+from specviz.ui.reading import view_sent
 from specviz.ui.registry import Registry
-from specviz.ui.view import View, view_of
+from specviz.ui.view import View
 from specviz.ui.visitors import asking_visitor
 from specviz.views.blocks import Props
 from specviz.views.explore import library
@@ -75,8 +75,7 @@ def calls_of(registry: Registry) -> list[Callable[[Any], Any]]:
     def bring(asked: Any, request: gr.Request = None) -> Props:
         """A run that the browser has kept, for the server to know again."""
         try:
-            visitor = asking_visitor(request)
-            return {"run": registry.keep(unpack(as_fields(asked).get("packed")), brought_by=visitor).id}
+            return {"run": registry.bring(unpack(as_fields(asked).get("packed")), asking_visitor(request)).id}
         except SpecvizError as error:
             return {"refusal": str(error)}
 
@@ -89,18 +88,18 @@ def show_callback(registry: Registry) -> Callable[[gr.Request, gr.EventData], st
         """Puts a run of the drawer on the stage: one that comes with specviz, or one that the browser has kept."""
         asked = data_of(event)
         name = text_or_none(asked.get("shipped"))
-        view = registry.find_recorded(name) if name else view_of(unpack(asked.get("packed")))
+        view = registry.find_recorded(name) if name else unpack(asked.get("packed"))
         return registry.show(view, request.session_hash).whole()
 
     return show
 
 
-def unpack(letters: Any) -> Trace:
-    """The trace that a browser has kept, checked as any file is. Raises SpecvizError."""
+def unpack(letters: Any) -> View:
+    """The run that a browser has kept, checked as any file is. Raises SpecvizError."""
     if not isinstance(letters, str) or not 0 < len(letters) <= MOST_LETTERS:
         raise SpecvizError(f"this run cannot be opened: it must be a text of at most {MOST_LETTERS:,} letters")
     try:
-        return read_sent(base64.b64decode(letters, validate=True))
+        return view_sent(base64.b64decode(letters, validate=True))
     except SpecvizError as error:
         raise SpecvizError(f"this run cannot be opened: {error}") from None
     except ValueError:

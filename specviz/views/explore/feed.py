@@ -7,6 +7,7 @@ Records come in order from one thread; reading is safe from any.
 from __future__ import annotations
 
 import json
+import math
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
@@ -18,6 +19,7 @@ from specviz.trace.counters import Counters
 from specviz.trace.file import Event, Header, ModelInfo, Models, Prompt, Settings, Step, Trace
 from specviz.trace.metrics import METRICS, lossy_words, metrics, rounding_words
 from specviz.trace.tool_names import other_names
+from specviz.trace.values import stopwatch
 from specviz.views.blocks import Props
 from specviz.views.explore import sentences
 from specviz.views.explore.charts import Figures
@@ -63,11 +65,13 @@ class Feed:
         self.num_characters = 0  # of all of them
 
     @classmethod
-    def from_trace(cls, trace: Trace, run_id: str, *, unended: str = CUT_OFF) -> Feed:
-        """The feed of a recording. unended: what is said in place of its end if it has none."""
-        feed = cls(run_id, recorded=True)
+    def from_trace(cls, trace: Trace, run_id: str, *, unended: str = CUT_OFF, max_cpu_s: float = math.inf) -> Feed:
+        """The feed of a recording. unended: what is said in place of its end if it has none. Raises TraceError where
+        it takes longer than `max_cpu_s` of computing."""
+        feed, check_time = cls(run_id, recorded=True), stopwatch(max_cpu_s)
         feed._unended = unended
         for event in trace.events():
+            check_time()
             feed.add(event)
         return feed
 

@@ -83,12 +83,13 @@ def looks(step: Step) -> dict[str, Look]:
             shown[str(position.child)] = _show_judged(step, position.child, position)
         elif position.child is None and (last := titles.last_token(step)) is not None:
             shown[LAST] = _show_last(step, last, position)
+    reached = {token.parent for token in step.draft if token.is_judged}
     for node, token in enumerate(step.draft):
         if token.status == "ignored":
             title, note = titles.ignored_words(step, token)
             shown[str(node)] = {"status": "ignored", "view": "words", "title": title, "note": note}
-            was_reached = any(each.parent == token.parent and each.is_judged for each in step.draft)
-            if was_reached and (siblings := _siblings(step, node)):  # else there is no order of judging to show
+            is_reached = token.parent in reached  # else there is no order of judging to show
+            if is_reached and (siblings := _siblings(step, node)):
                 shown[str(node)]["siblings"] = siblings
     return shown
 
