@@ -72,6 +72,17 @@ def test_a_page_named_in_the_address_opens_with_the_run_that_was_there(page):
     assert page.is_hidden("#stage")
 
 
+def test_the_contents_of_compare_lead_to_every_section(page):
+    """Also by an address with a section in it."""
+    turn_to(page, "compare")
+    links = page.locator("#compare .sv-contents a")
+    expect(links).to_have_count(len(SECTIONS["compare"]))
+    for name in (SECTIONS["compare"][-1], SECTIONS["compare"][3]):
+        page.click(f'#compare .sv-contents a[href="#compare/{name}"]')
+        expect(page.locator(f"#compare [data-section={name}] h2")).to_be_in_viewport()
+        assert page.evaluate("location.hash") == f"#compare/{name}"
+
+
 def test_the_identity_follows_the_pinned_token(page):
     run_to_end(page)
     before = ""
