@@ -30,6 +30,7 @@ MAX_STOP_CHARACTERS = 200
 _FIELDS = {"k": "num_speculative_tokens"}
 _KEYS = {name: key for key, name in _FIELDS.items()}
 Own = TypeVar("Own", bound="RunSettings")
+Check = Callable[[str, Any], Any]
 
 
 def field_of(key: str) -> str:
@@ -255,29 +256,22 @@ def _param(name: str, value: object) -> bool | int | float | str | None:
     raise SpecvizError(f"{name} must be a number of ordinary size, a text, true or false {_got(value)}")
 
 
-def _temperature(name: str, value: object) -> float:
-    return _number(name, value, 0.0, MAX_TEMPERATURE)
-
-
-def _top_k(name: str, value: object) -> int:
-    return check_whole(name, value, 0, MAX_TOP_K)
-
-
-def _optional(check: Callable[[str, object], Any]) -> Callable[[str, object], Any]:
+def _optional(check: Check) -> Check:
     return lambda name, value: None if value is None else check(name, value)
 
 
-_CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
+_SAMPLING: Mapping[str, Check] = {
+    "temperature": lambda name, value: _number(name, value, 0.0, MAX_TEMPERATURE),
+    "top_k": lambda name, value: check_whole(name, value, 0, MAX_TOP_K),
+    "top_p": _fraction,
+}
+_CHECKS: Mapping[str, Check] = {
     "target": _name,
     "draft": _optional(_name),
     "method": _name,
     "rule": _optional(_name),
     "params": lambda _, value: _params(value),
     "num_speculative_tokens": lambda _, value: check_whole("k", value, 1, MAX_K),
-    "temperature": _temperature,
-    "top_k": _top_k,
-    "top_p": _fraction,
-    "draft_temperature": _optional(_temperature),
-    "draft_top_k": _optional(_top_k),
-    "draft_top_p": _optional(_fraction),
+    **_SAMPLING,
+    **{f"draft_{name}": _optional(check) for name, check in _SAMPLING.items()},
 }
