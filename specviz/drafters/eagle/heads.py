@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -21,9 +21,7 @@ from specviz.drafters.eagle.layouts import EAGLE, EAGLE3, MTP, Layout, find_layo
 from specviz.drafters.heads import check_ids
 from specviz.errors import SpecvizError
 from specviz.models.checkpoint import LoadReport, fill
-
-if TYPE_CHECKING:
-    from specviz.models.library import LoadedModel
+from specviz.models.library import LoadedModel
 
 IGNORED = r"(.*\.)?rotary_emb\.inv_freq|verifier_(norm|lm_head)\.weight"
 """Names of tensors that nothing needs; the last two are copies of the target's that training used."""
