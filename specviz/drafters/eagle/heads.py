@@ -100,7 +100,6 @@ class EagleHead(nn.Module):
         return {"embed_tokens.weight"}
 
     def norms(self) -> list[str]:
-        """The names of its norms."""
         return [name for name, module in self.named_modules() if isinstance(module, LlamaRMSNorm)]
 
     def flags(self) -> tuple[str, ...]:

@@ -92,7 +92,6 @@ def _depth_points(step: Step, so_far: Figures) -> Chart:
 
 
 def _rate_words(value: float | None, low: float | None, high: float | None) -> list[str]:
-    """The rate and its interval."""
     return ["–", "–"] if value is None else [percent(value), f"{percent(low)} to {percent(high)}"]
 
 
