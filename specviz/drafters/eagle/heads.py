@@ -5,8 +5,6 @@ output matrix turns into the law of token t+2. `read` takes the formats of `layo
 is refused by a SpecvizError.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 from typing import Self
