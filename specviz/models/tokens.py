@@ -233,7 +233,13 @@ def _piece_reader(tokenizer: PreTrainedTokenizerBase) -> Callable[[int, str], by
         from transformers.convert_slow_tokenizer import bytes_to_unicode  # GPT-2's alphabet
 
         alphabet = {char: byte for byte, char in bytes_to_unicode().items()}
-        return lambda _, piece: _from_alphabet(piece, alphabet)
+
+        def from_alphabet(_: int, piece: str) -> bytes:
+            """An added token may hold characters outside the alphabet and is taken as plain text."""
+            values = [alphabet.get(char) for char in piece]
+            return _utf8(piece) if None in values else bytes(values)
+
+        return from_alphabet
     if kinds & {"ByteFallback", "Metaspace"} or hasattr(tokenizer, "sp_model"):
         return _from_sentencepiece
     decode = partial(tokenizer.decode, skip_special_tokens=False, clean_up_tokenization_spaces=False)
@@ -246,12 +252,6 @@ def _piece_reader(tokenizer: PreTrainedTokenizerBase) -> Callable[[int, str], by
         return _utf8(after[len(before) :] if after.startswith(before) else decode([token]))
 
     return added_to_anchor
-
-
-def _from_alphabet(piece: str, alphabet: Mapping[str, int]) -> bytes:
-    """The bytes of a piece; an added token may hold characters outside the alphabet and is taken as plain text."""
-    values = [alphabet.get(char) for char in piece]
-    return _utf8(piece) if None in values else bytes(values)
 
 
 def _from_sentencepiece(_: int, piece: str) -> bytes:
