@@ -7,7 +7,6 @@ is refused by a SpecvizError.
 
 import copy
 from collections.abc import Mapping
-from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -104,13 +103,13 @@ class EagleHead(nn.Module):
         """Flags of its format that could be the other way round with the same weights."""
         return ()
 
-    def without(self, norm: str) -> Self:
+    def without(self, norm: str) -> "EagleHead":
         """The same head, weights shared, that skips a norm."""
         twin = self._twin()
         twin.set_submodule(norm, nn.Identity())
         return twin
 
-    def _twin(self) -> Self:
+    def _twin(self) -> "EagleHead":
         shared = [*self.parameters(), *self.buffers(), *self._shared]
         return copy.deepcopy(self, {id(each): each for each in shared})
 
@@ -194,7 +193,7 @@ class Eagle3Head(EagleHead):
     def flags(self) -> tuple[str, ...]:
         return ("norm_before_residual", "norm_output")
 
-    def with_flag_flipped(self, flag: str) -> Self:
+    def with_flag_flipped(self, flag: str) -> "Eagle3Head":
         """The same head, weights shared, with one of its `flags` the other way round."""
         twin = self._twin()
         if flag == "norm_output":

@@ -28,10 +28,12 @@ ROUGH = 0.05  # a share rounded by more than this part of itself misleads
 TINY = 1e-5  # shares below this are called less than 0.001 %
 HALF_UP = 1e-9  # 62.5 reads 63, as people round
 CHANGE_NAMES = {
-    **{name: name for name in ("target", "method", "rule")},
-    **{name: name.replace("top_", "top-").replace("_", " ") for name in RunSettings.ALL_SAMPLING},
-    "draft_model": "draft",
     "k": "K",
+    "draft_model": "draft",
+    "target": "target",
+    "method": "method",
+    "rule": "rule",
+    **{name: name.replace("top_", "top-").replace("_", " ") for name in RunSettings.ALL_SAMPLING},
 }
 OF_TARGET = "as the target's"
 VERDICTS = {  # what a headline says after K, by what is drafted
