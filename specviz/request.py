@@ -10,6 +10,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 from specviz.errors import SpecvizError
@@ -30,114 +31,12 @@ MAX_STOP_CHARACTERS = 200
 _FIELDS = {"k": "num_speculative_tokens"}
 _KEYS = {name: key for key, name in _FIELDS.items()}
 Own = TypeVar("Own", bound="RunSettings")
+Check = Callable[[str, Any], Any]
 
 
 def field_of(key: str) -> str:
     """The name in code of what files, links and the page's fields call `key`."""
     return _FIELDS.get(key, key)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSettings:
-    """The knobs of a run: which models, how they draft and judge, how tokens are sampled.
-
-    num_speculative_tokens: the largest depth of a draft (K; "k" in files and links). rule None: the method's own;
-    params: the method's; top_k 0 and top_p 1 filter nothing; temperature 0 is greedy. draft_*: the draft's own, None:
-    as the target's.
-    """
-
-    SAMPLING: ClassVar = ("temperature", "top_k", "top_p")
-    DRAFT_SAMPLING: ClassVar = tuple(f"draft_{name}" for name in SAMPLING)
-    ALL_SAMPLING: ClassVar = (*SAMPLING, *DRAFT_SAMPLING)
-    NAMES: ClassVar = ("draft", "method", "rule", "target")  # of a model, a method or a rule
-    target: str
-    draft: str | None = None
-    method: str = "draft_model"
-    rule: str | None = None
-    params: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    num_speculative_tokens: int = 4
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    draft_temperature: float | None = None
-    draft_top_k: int | None = None
-    draft_top_p: float | None = None
-
-    def validate(self: Own) -> Own:
-        """An equal value with numbers as int or float. SpecvizError: what is wrong, what was got, what is allowed."""
-        return replace(self, **{name: check(name, getattr(self, name)) for name, check in _CHECKS.items()})
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values by the keys of files and links."""
-        values = {_KEYS.get(item.name, item.name): getattr(self, item.name) for item in fields(RunSettings)}
-        return {**values, "params": dict(self.params)}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request(RunSettings):
-    """One generation. `prompt_ids`, if given, are what the target reads, and `prompt` is only their text.
-
-    stop: texts, any of which ends the answer before it.
-    """
-
-    prompt: str = ""
-    prompt_ids: tuple[int, ...] | None = None
-    chat: bool = False
-    seed: int = 0
-    max_new_tokens: int = 64
-    stop: tuple[str, ...] = ()
-    time_limit_s: float | None = None
-
-    @property
-    def settings(self) -> RunSettings:
-        return RunSettings(**{item.name: getattr(self, item.name) for item in fields(RunSettings)})
-
-    def with_settings(self, settings: RunSettings) -> Request:
-        return replace(self, **{item.name: getattr(settings, item.name) for item in fields(RunSettings)})
-
-    def validate(self) -> Request:
-        """As that of RunSettings; where the server sets a time limit, a request without one gets it."""
-        limits = settings()
-        self._check_prompt()
-        return replace(
-            RunSettings.validate(self),
-            prompt_ids=None if self.prompt_ids is None else _ids(self.prompt_ids),
-            chat=_boolean("chat", self.chat),
-            seed=check_whole("seed", self.seed, 0, MAX_SEED),
-            max_new_tokens=check_whole("max_new_tokens", self.max_new_tokens, 1, limits.max_new_tokens),
-            stop=_stops(self.stop),
-            time_limit_s=_time_limit(self.time_limit_s, limits.max_seconds),
-        )
-
-    def _check_prompt(self) -> None:
-        _text("prompt", self.prompt, MAX_PROMPT_CHARACTERS)
-        if self.prompt_ids is None and not self.prompt:
-            raise SpecvizError("the prompt is empty; type at least one word")
-        if self.prompt_ids is not None and _boolean("chat", self.chat):
-            raise SpecvizError("chat must be false when prompt_ids are given: a chat template needs a text (got true)")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values; `from_dict` gives an equal request back."""
-        ids = None if self.prompt_ids is None else list(self.prompt_ids)
-        text = {"prompt": self.prompt, "prompt_ids": ids, "chat": self.chat}
-        limits = {"max_new_tokens": self.max_new_tokens, "stop": list(self.stop), "time_limit_s": self.time_limit_s}
-        return {**text, **RunSettings.to_dict(self), "seed": self.seed, **limits}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Request:
-        """A valid request from parsed JSON. Raises SpecvizError for anything that is not one."""
-        if not isinstance(values, Mapping):
-            raise SpecvizError(f"a request must be an object with named fields {_got(values)}")
-        unknown = [key for key in values if key not in REQUEST_KEYS]
-        if unknown:
-            raise SpecvizError(f"a request has no field {_short(unknown[0])}; its fields are {', '.join(REQUEST_KEYS)}")
-        if "target" not in values:
-            raise SpecvizError("a request must name its target model in the field 'target' (got none)")
-        return cls(**{field_of(key): value for key, value in values.items()}).validate()
-
-
-REQUEST_KEYS = tuple(Request(target="").to_dict())
-"""The fields of a request in files and links."""
 
 
 def _short(value: object) -> str:
@@ -199,7 +98,12 @@ def _fraction(name: str, value: object) -> float:
     return float(value)
 
 
-def _time_limit(value: object, server_limit: float | None) -> float | None:
+def _length(name: str, value: object) -> int:
+    return check_whole(name, value, 1, settings().max_new_tokens)
+
+
+def _time_limit(_: str, value: object) -> float | None:
+    server_limit = settings().max_seconds
     if value is None:
         return server_limit
     most = MAX_SECONDS if server_limit is None else server_limit
@@ -208,7 +112,7 @@ def _time_limit(value: object, server_limit: float | None) -> float | None:
     return float(value)
 
 
-def _ids(values: object) -> tuple[int, ...]:
+def _ids(_: str, values: object) -> tuple[int, ...]:
     if not isinstance(values, (list, tuple)):
         raise SpecvizError(f"prompt_ids must be a list of token ids {_got(values)}")
     if not values:
@@ -218,7 +122,7 @@ def _ids(values: object) -> tuple[int, ...]:
     return tuple([check_whole("each of prompt_ids", value, 0, MAX_ID) for value in values])
 
 
-def _stops(values: object) -> tuple[str, ...]:
+def _stops(_: str, values: object) -> tuple[str, ...]:
     given = (values,) if isinstance(values, str) else values
     if not isinstance(given, (list, tuple)) or len(given) > MAX_STOPS:
         raise SpecvizError(f"stop must be at most {MAX_STOPS} texts {_got(values)}")
@@ -228,17 +132,7 @@ def _stops(values: object) -> tuple[str, ...]:
     return tuple(given)
 
 
-def read_stops(lines: Iterable[str]) -> tuple[str, ...]:
-    r"""Stop texts that were typed, one a line, where \n is a line break and \t a tab; empty lines are none."""
-    return tuple(line.replace("\\n", "\n").replace("\\t", "\t") for line in lines if line)
-
-
-def spell_stops(stops: Iterable[str]) -> str:
-    """The lines that `read_stops` reads."""
-    return "\n".join(stop.replace("\n", "\\n").replace("\t", "\\t") for stop in stops)
-
-
-def _params(values: object) -> dict[str, Any]:
+def _params(_: str, values: object) -> dict[str, Any]:
     if not isinstance(values, Mapping) or len(values) > MAX_PARAMS:
         raise SpecvizError(f"params must be an object of at most {MAX_PARAMS} named values {_got(values)}")
     return {_name("each name in params", name): _param(f"params.{name}", value) for name, value in values.items()}
@@ -255,29 +149,116 @@ def _param(name: str, value: object) -> bool | int | float | str | None:
     raise SpecvizError(f"{name} must be a number of ordinary size, a text, true or false {_got(value)}")
 
 
-def _temperature(name: str, value: object) -> float:
-    return _number(name, value, 0.0, MAX_TEMPERATURE)
-
-
-def _top_k(name: str, value: object) -> int:
-    return check_whole(name, value, 0, MAX_TOP_K)
-
-
-def _optional(check: Callable[[str, object], Any]) -> Callable[[str, object], Any]:
+def _optional(check: Check) -> Check:
     return lambda name, value: None if value is None else check(name, value)
 
 
-_CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
-    "target": _name,
-    "draft": _optional(_name),
-    "method": _name,
-    "rule": _optional(_name),
-    "params": lambda _, value: _params(value),
-    "num_speculative_tokens": lambda _, value: check_whole("k", value, 1, MAX_K),
-    "temperature": _temperature,
-    "top_k": _top_k,
-    "top_p": _fraction,
-    "draft_temperature": _optional(_temperature),
-    "draft_top_k": _optional(_top_k),
-    "draft_top_p": _optional(_fraction),
-}
+def _checked(check: Check, **default: Any) -> Any:
+    """A field; check: its name and what is given -> its value, or SpecvizError."""
+    return field(**default, metadata={"check": check})
+
+
+_temperature = partial(_number, low=0.0, high=MAX_TEMPERATURE)
+_top_k = partial(check_whole, low=0, high=MAX_TOP_K)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """The knobs of a run: which models, how they draft and judge, how tokens are sampled.
+
+    num_speculative_tokens: the largest depth of a draft (K; "k" in files and links). rule None: the method's own;
+    params: the method's; top_k 0 and top_p 1 filter nothing; temperature 0 is greedy. draft_*: the draft's own, None:
+    as the target's.
+    """
+
+    SAMPLING: ClassVar = ("temperature", "top_k", "top_p")
+    DRAFT_SAMPLING: ClassVar = tuple(f"draft_{name}" for name in SAMPLING)
+    ALL_SAMPLING: ClassVar = (*SAMPLING, *DRAFT_SAMPLING)
+    NAMES: ClassVar = ("draft", "method", "rule", "target")  # of a model, a method or a rule
+    target: str = _checked(_name)
+    draft: str | None = _checked(_optional(_name), default=None)
+    method: str = _checked(_name, default="draft_model")
+    rule: str | None = _checked(_optional(_name), default=None)
+    params: Mapping[str, Any] = _checked(_params, default_factory=dict, hash=False)
+    num_speculative_tokens: int = _checked(lambda _, value: check_whole("k", value, 1, MAX_K), default=4)
+    temperature: float = _checked(_temperature, default=1.0)
+    top_k: int = _checked(_top_k, default=0)
+    top_p: float = _checked(_fraction, default=1.0)
+    draft_temperature: float | None = _checked(_optional(_temperature), default=None)
+    draft_top_k: int | None = _checked(_optional(_top_k), default=None)
+    draft_top_p: float | None = _checked(_optional(_fraction), default=None)
+
+    def validate(self: Own) -> Own:
+        """An equal value with numbers as int or float. SpecvizError: what is wrong, what was got, what is allowed."""
+        checks = {item.name: item.metadata["check"] for item in fields(self)}
+        return replace(self, **{name: check(name, getattr(self, name)) for name, check in checks.items()})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values by the keys of files and links."""
+        values = {_KEYS.get(item.name, item.name): getattr(self, item.name) for item in fields(RunSettings)}
+        return {**values, "params": dict(self.params)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request(RunSettings):
+    """One generation. `prompt_ids`, if given, are what the target reads, and `prompt` is only their text.
+
+    stop: texts, any of which ends the answer before it.
+    """
+
+    prompt: str = _checked(partial(_text, most=MAX_PROMPT_CHARACTERS), default="")
+    prompt_ids: tuple[int, ...] | None = _checked(_optional(_ids), default=None)
+    chat: bool = _checked(_boolean, default=False)
+    seed: int = _checked(partial(check_whole, low=0, high=MAX_SEED), default=0)
+    max_new_tokens: int = _checked(_length, default=64)
+    stop: tuple[str, ...] = _checked(_stops, default=())
+    time_limit_s: float | None = _checked(_time_limit, default=None)
+
+    @property
+    def settings(self) -> RunSettings:
+        return RunSettings(**{item.name: getattr(self, item.name) for item in fields(RunSettings)})
+
+    def with_settings(self, settings: RunSettings) -> Request:
+        return replace(self, **{item.name: getattr(settings, item.name) for item in fields(RunSettings)})
+
+    def validate(self) -> Request:
+        """As that of RunSettings; where the server sets a time limit, a request without one gets it."""
+        _text("prompt", self.prompt, MAX_PROMPT_CHARACTERS)
+        if self.prompt_ids is None and not self.prompt:
+            raise SpecvizError("the prompt is empty; type at least one word")
+        if self.prompt_ids is not None and _boolean("chat", self.chat):
+            raise SpecvizError("chat must be false when prompt_ids are given: a chat template needs a text (got true)")
+        return RunSettings.validate(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values; `from_dict` gives an equal request back."""
+        ids = None if self.prompt_ids is None else list(self.prompt_ids)
+        text = {"prompt": self.prompt, "prompt_ids": ids, "chat": self.chat}
+        limits = {"max_new_tokens": self.max_new_tokens, "stop": list(self.stop), "time_limit_s": self.time_limit_s}
+        return {**text, **RunSettings.to_dict(self), "seed": self.seed, **limits}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Request:
+        """A valid request from parsed JSON. Raises SpecvizError for anything that is not one."""
+        if not isinstance(values, Mapping):
+            raise SpecvizError(f"a request must be an object with named fields {_got(values)}")
+        unknown = [key for key in values if key not in REQUEST_KEYS]
+        if unknown:
+            raise SpecvizError(f"a request has no field {_short(unknown[0])}; its fields are {', '.join(REQUEST_KEYS)}")
+        if "target" not in values:
+            raise SpecvizError("a request must name its target model in the field 'target' (got none)")
+        return cls(**{field_of(key): value for key, value in values.items()}).validate()
+
+
+REQUEST_KEYS = tuple(Request(target="").to_dict())
+"""The fields of a request in files and links."""
+
+
+def read_stops(lines: Iterable[str]) -> tuple[str, ...]:
+    r"""Stop texts that were typed, one a line, where \n is a line break and \t a tab; empty lines are none."""
+    return tuple(line.replace("\\n", "\n").replace("\\t", "\t") for line in lines if line)
+
+
+def spell_stops(stops: Iterable[str]) -> str:
+    """The lines that `read_stops` reads."""
+    return "\n".join(stop.replace("\n", "\\n").replace("\t", "\\t") for stop in stops)

@@ -77,6 +77,20 @@ def test_the_engine_knows_no_drafter_by_type_or_name():
     assert texts.isdisjoint(METHODS)
 
 
+def test_nothing_is_taken_from_typing_that_the_oldest_python_lacks():
+    newer = {
+        "LiteralString",
+        "Never",
+        "NotRequired",
+        "Required",
+        "Self",
+        "TypeVarTuple",
+        "Unpack",
+        "override",
+    }  # 3.11 on
+    assert {name for path in SOURCES for name in imports(path) if name in {f"typing.{each}" for each in newer}} == set()
+
+
 # ---- who knows the names of methods and rules -----------------------------------------------------------------------
 
 NAMES = {*METHODS, *FACTS, *BROKEN}

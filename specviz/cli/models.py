@@ -149,9 +149,6 @@ def _table(rows: Iterable[tuple[str, str]]) -> list[str]:
     return [f"  {name:<{width}}  {words}".rstrip() for name, words in lines]
 
 
-# ---- one pair -------------------------------------------------------------------------------------------------------
-
-
 def diagnosis_text(diagnosis: Diagnosis) -> str:
     """The verdict first, then the numbers behind it; model names and token texts cannot steer a terminal."""
     sections = (

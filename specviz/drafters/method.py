@@ -108,7 +108,6 @@ class Method:
 
     @property
     def drafts(self) -> bool:
-        """Whether it drafts at all."""
         return self.drafts_as != "nothing"
 
     @property

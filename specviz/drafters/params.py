@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from specviz.errors import SpecvizError
@@ -111,10 +111,12 @@ def split_names(value: str) -> list[str]:
 TOP, DRAWN = "top", "drawn"
 
 
-def drawn_or_top(top: str, drawn: str) -> Choice:
-    """The choice between a tree of likely tokens and a chain of drawn ones, each in words."""
+def drawn_or_top(top: str, drawn: str, *of_trees: Param) -> tuple[Param, ...]:
+    """The choice between a tree of likely tokens and a chain of drawn ones, each in words, and what counts only for
+    the tree."""
     words = (
         "What is drafted. A drawn token is accepted as often as head and target overlap, a most likely one only as "
         "often as the target draws it."
     )
-    return Choice("children", "drafts", TOP, words, {TOP: top, DRAWN: drawn})
+    choice = Choice("children", "drafts", TOP, words, {TOP: top, DRAWN: drawn})
+    return choice, *(replace(param, needs=("children", (TOP,))) for param in of_trees)

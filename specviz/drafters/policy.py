@@ -147,16 +147,12 @@ class ChainDrafter(Drafter):
         return ids
 
 
-_BLIND: Mapping[str, Callable[[], Policy]] = {
-    "constant": Policy,
-    "heuristic": Heuristic,
-    "moving_average": MovingAverage,
+_BLIND: Mapping[str, tuple[str, Callable[[], Policy]]] = {
+    "constant": ("always K", Policy),
+    "heuristic": ("two more after a fully accepted draft, else one less", Heuristic),
+    "moving_average": ("by the recent share of accepted tokens", MovingAverage),
 }
-_OPTIONS = {
-    "constant": "always K",
-    "heuristic": "two more after a fully accepted draft, else one less",
-    "moving_average": "by the recent share of accepted tokens",
-}
+_OPTIONS = {name: words for name, (words, _) in _BLIND.items()}
 _HELP = "How long a draft is, K at most. An exact rule stays exact with every choice."
 
 BLIND_K_PARAMS: tuple[Param, ...] = (Choice("k_policy", "draft length", "constant", _HELP, _OPTIONS),)
@@ -180,4 +176,4 @@ K_PARAMS: tuple[Param, ...] = (
 def make_policy(params: Mapping[str, Value]) -> Policy:
     """A fresh policy, from the values of K_PARAMS or BLIND_K_PARAMS."""
     name = params["k_policy"]
-    return _BLIND[name]() if name in _BLIND else Confidence(params["least_confidence"])
+    return _BLIND[name][1]() if name in _BLIND else Confidence(params["least_confidence"])

@@ -201,7 +201,6 @@ def _ending(active: ActiveSetup, ids: Sequence[int]) -> Ending | None:
 
 
 def _last_letters(written: str) -> str:
-    """The letters and digits at the end of a text."""
     start = len(written)
     while start and written[start - 1].isalnum():
         start -= 1

@@ -24,19 +24,15 @@ def _products(folder: Path, num_threads: int) -> Products:
     processor = f"{platform.machine()}-{torch.backends.cpu.get_cpu_capability()}-{os.cpu_count()}"
     path = folder / f"products-{processor}-{num_threads}-torch{torch.__version__}.txt"
     try:
+        if not path.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            _keep(path)
         return read_products(path.read_text("utf-8"))
-    except FileNotFoundError:
-        pass
-    except (OSError, ValueError):  # not ours to read, or damaged
-        return Products()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        return _keep(path)
-    except (OSError, ValueError):
+    except (OSError, ValueError):  # no file can be kept, it is not ours to read, or damaged
         return Products()
 
 
-def _keep(path: Path) -> Products:
+def _keep(path: Path) -> None:
     """Measures, and writes the file unless another process was first: then what that one found holds."""
     draft = path.with_suffix(f".{os.getpid()}")
     draft.write_text(f"{measure()}\n", "utf-8")
@@ -46,4 +42,3 @@ def _keep(path: Path) -> Products:
         pass
     finally:
         draft.unlink()
-    return read_products(path.read_text("utf-8"))

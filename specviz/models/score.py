@@ -127,9 +127,6 @@ def _check(target: LoadedModel, texts: Sequence[Text]) -> None:
             raise ValueError(f"token ids must be from 0 to {info.vocab_size - 1:,}")
 
 
-# ---- one text -------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class TokenScores:
     """One value per emitted token; q and overlap are None where there is no draft model that can read the text."""

@@ -230,8 +230,16 @@ def _piece_reader(tokenizer: PreTrainedTokenizerBase) -> Callable[[int, str], by
     state: dict[str, Any] = {} if decoder is None else json.loads(decoder.__getstate__())
     kinds = {part.get("type") for part in (state, *state.get("decoders", ()))}
     if "ByteLevel" in kinds:
-        alphabet = _byte_alphabet()
-        return lambda _, piece: _from_alphabet(piece, alphabet)
+        from transformers.convert_slow_tokenizer import bytes_to_unicode  # GPT-2's alphabet
+
+        alphabet = {char: byte for byte, char in bytes_to_unicode().items()}
+
+        def from_alphabet(_: int, piece: str) -> bytes:
+            """An added token may hold characters outside the alphabet and is taken as plain text."""
+            values = [alphabet.get(char) for char in piece]
+            return _utf8(piece) if None in values else bytes(values)
+
+        return from_alphabet
     if kinds & {"ByteFallback", "Metaspace"} or hasattr(tokenizer, "sp_model"):
         return _from_sentencepiece
     decode = partial(tokenizer.decode, skip_special_tokens=False, clean_up_tokenization_spaces=False)
@@ -244,19 +252,6 @@ def _piece_reader(tokenizer: PreTrainedTokenizerBase) -> Callable[[int, str], by
         return _utf8(after[len(before) :] if after.startswith(before) else decode([token]))
 
     return added_to_anchor
-
-
-def _byte_alphabet() -> dict[str, int]:
-    """GPT-2's alphabet -> bytes: printable Latin-1 is itself, characters from U+0100 on are the other bytes."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(0x100 + place): byte for place, byte in enumerate(others)}
-
-
-def _from_alphabet(piece: str, alphabet: Mapping[str, int]) -> bytes:
-    """The bytes of a piece; an added token may hold characters outside the alphabet and is taken as plain text."""
-    values = [alphabet.get(char) for char in piece]
-    return _utf8(piece) if None in values else bytes(values)
 
 
 def _from_sentencepiece(_: int, piece: str) -> bytes:

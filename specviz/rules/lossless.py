@@ -1,7 +1,5 @@
 """Lossless rules other than speculative sampling: block verification, and sample and match."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

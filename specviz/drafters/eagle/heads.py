@@ -5,11 +5,8 @@ output matrix turns into the law of token t+2. `read` takes the formats of `layo
 is refused by a SpecvizError.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Self
 
 import torch
 from torch import Tensor, nn
@@ -21,9 +18,7 @@ from specviz.drafters.eagle.layouts import EAGLE, EAGLE3, MTP, Layout, find_layo
 from specviz.drafters.heads import check_ids
 from specviz.errors import SpecvizError
 from specviz.models.checkpoint import LoadReport, fill
-
-if TYPE_CHECKING:
-    from specviz.models.library import LoadedModel
+from specviz.models.library import LoadedModel
 
 IGNORED = r"(.*\.)?rotary_emb\.inv_freq|verifier_(norm|lm_head)\.weight"
 """Names of tensors that nothing needs; the last two are copies of the target's that training used."""
@@ -102,20 +97,19 @@ class EagleHead(nn.Module):
         return {"embed_tokens.weight"}
 
     def norms(self) -> list[str]:
-        """The names of its norms."""
         return [name for name, module in self.named_modules() if isinstance(module, LlamaRMSNorm)]
 
     def flags(self) -> tuple[str, ...]:
         """Flags of its format that could be the other way round with the same weights."""
         return ()
 
-    def without(self, norm: str) -> Self:
+    def without(self, norm: str) -> "EagleHead":
         """The same head, weights shared, that skips a norm."""
         twin = self._twin()
         twin.set_submodule(norm, nn.Identity())
         return twin
 
-    def _twin(self) -> Self:
+    def _twin(self) -> "EagleHead":
         shared = [*self.parameters(), *self.buffers(), *self._shared]
         return copy.deepcopy(self, {id(each): each for each in shared})
 
@@ -199,7 +193,7 @@ class Eagle3Head(EagleHead):
     def flags(self) -> tuple[str, ...]:
         return ("norm_before_residual", "norm_output")
 
-    def with_flag_flipped(self, flag: str) -> Self:
+    def with_flag_flipped(self, flag: str) -> "Eagle3Head":
         """The same head, weights shared, with one of its `flags` the other way round."""
         twin = self._twin()
         if flag == "norm_output":

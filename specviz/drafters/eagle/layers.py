@@ -1,7 +1,5 @@
 """The decoder layers that EAGLE heads are made of, and the keys and values of the rows that they have read."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -4,11 +4,8 @@
 of an untrusted file is used before it is checked; errors are SpecvizErrors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from transformers import LlamaConfig, Qwen3Config
@@ -16,9 +13,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from specviz.drafters.heads import check_sizes, read_size
 from specviz.errors import SpecvizError
-
-if TYPE_CHECKING:
-    from specviz.models.library import LoadedModel
+from specviz.models.library import LoadedModel
 
 EAGLE, EAGLE3, MTP = "EAGLE", "EAGLE-3", "MTP"
 Settings = Mapping[str, object]

@@ -130,24 +130,18 @@ METHOD = Method(
     roles=("heads",),
     params=(
         ModelParam("heads", "Medusa heads", None, "Heads that were trained for the target.", "medusa"),
-        drawn_or_top("a tree of the heads' most likely tokens", "a chain, a token drawn from each head"),
-        IntParam(
-            "nodes",
-            "tree nodes",
-            24,
-            "How many tokens the tree may hold at most. K is its depth.",
-            1,
-            256,
-            needs=("children", (TOP,)),
-        ),
-        Choice(
-            "tree",
-            "tree",
-            "fixed",
-            "Which guesses are checked: the paper's tree, the same at every step, by how often each rank was right; or "
-            "a tree grown at each step from the heads' probabilities there.",
-            {"fixed": "the same at every step", "likeliest": "the most likely guesses of each step"},
-            needs=("children", (TOP,)),
+        *drawn_or_top(
+            "a tree of the heads' most likely tokens",
+            "a chain, a token drawn from each head",
+            IntParam("nodes", "tree nodes", 24, "How many tokens the tree may hold at most. K is its depth.", 1, 256),
+            Choice(
+                "tree",
+                "tree",
+                "fixed",
+                "Which guesses are checked: the paper's tree, the same at every step, by how often each rank was "
+                "right; or a tree grown at each step from the heads' probabilities there.",
+                {"fixed": "the same at every step", "likeliest": "the most likely guesses of each step"},
+            ),
         ),
     ),
     rules=TREE_RULES,

@@ -5,12 +5,9 @@ in vLLM's layout `blocks.<head>.layers.<block>.weight` and `lm_heads.<head>.weig
 heads are counted by their keys: the settings of public checkpoints name fewer than their files hold.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -21,9 +18,7 @@ from specviz.decoding.sampling import HEADS, fetch_tokens
 from specviz.drafters.heads import check_ids, check_sizes, read_size
 from specviz.errors import SpecvizError
 from specviz.models.checkpoint import LoadReport, fill
-
-if TYPE_CHECKING:
-    from specviz.models.library import LoadedModel
+from specviz.models.library import LoadedModel
 
 MOST_HEADS, MOST_BLOCKS = 32, 8
 IGNORED = r"(model|lm_head)\..*"

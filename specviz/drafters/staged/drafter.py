@@ -52,7 +52,9 @@ class StagedDrafter(ChainDrafter):
         for step in self._steps(context, k):
             nodes = [0, *(node + 1 for node in step.verdict.path)]  # where the emitted tokens were sampled
             rows, q = fit(step.logits[nodes], context.vocab_size), step.probs[nodes]
-            stop = self._find_stop(rows, step.tokens)
+            ids = torch.tensor(step.tokens)
+            stops = (place + 1 for place, row in enumerate(rows) if self._policy.stops(row, ids[place]))
+            stop = next(stops, None)  # how many tokens the draft takes; None: all
             tokens += step.tokens[:stop]
             probs += pad(q, (0, context.vocab_size - q.shape[-1]))[:stop]
             logits += rows[:stop]
@@ -75,12 +77,6 @@ class StagedDrafter(ChainDrafter):
         except NotANumber as error:  # the inner target is this draft model
             who = {TARGET: f"the draft model {self._name}", DRAFT_MODEL: f"the draft model {self._by}"}
             raise NotANumber(who.get(error.who, error.who)) from error
-
-    def _find_stop(self, logits: Tensor, tokens: Sequence[int]) -> int | None:
-        """How many tokens the draft takes where the policy stops behind one of them; None where it does not stop."""
-        ids = torch.tensor(tokens)
-        stops = (place + 1 for place, row in enumerate(logits) if self._policy.stops(row, ids[place]))
-        return next(stops, None)
 
     def _round(self, step: Step) -> dict[str, object]:
         num_kept, num_judged = len(step.verdict.path), len(step.verdict.checks)

@@ -32,8 +32,6 @@ SAME = 1e-6  # laws from rows in float32 that lie no farther apart are equal
 SAMPLE = {"prompt_ids": [11, 42, 7], "ids": [5, 19, 23], "sampling": {"temperature": 1.0, "top_k": 0, "top_p": 1.0}}
 
 
-# ---- the identity ---------------------------------------------------------------------------------------------------
-
 IDENTITY = (
     "identity",
     "The identity",
@@ -70,8 +68,6 @@ def identity(result: Identity | None, names: Names, *, is_pinned: bool = True, r
     ]  # fmt: skip
     return blocks.section(*IDENTITY, blocks=[blocks.bars(rows, heads=heads, key=key), blocks.words(balance), verdict])
 
-
-# ---- one step -------------------------------------------------------------------------------------------------------
 
 ONE_STEP = (
     "one_step",
@@ -182,8 +178,6 @@ def effort_words(number: int | None, unit: str) -> str:
     return f"about {round_up(number):,} {unit}".strip() if number else f"more {unit} than fit here".replace("  ", " ")
 
 
-# ---- the pair itself ------------------------------------------------------------------------------------------------
-
 SELF_CHECKS = (
     "self_checks",
     "The pair itself",
@@ -202,8 +196,6 @@ def self_checks(results: Sequence[SelfCheck]) -> Props:
             shown.append(blocks.progress(last.done, last.total, f"{last.done} of {last.total} checks"))
     return blocks.section(*SELF_CHECKS, [blocks.button("self", "Check this pair", primary=True)], shown)
 
-
-# ---- someone else's decoder -----------------------------------------------------------------------------------------
 
 SOMEONE_ELSE = (
     "someone_else",

@@ -51,10 +51,8 @@ class Figures:
         return {name: points(step, self) for name, (_, points) in KINDS.items()}
 
 
-# ---- step_bars: accepted, rejected, not judged per step; the running rate accepted / judged on a second axis ---------
-
-
 def _bar_points(step: Step, so_far: Figures) -> Chart:
+    """Accepted, rejected, not judged per step; the running rate accepted / judged on a second axis."""
     counts = [[sum(token.status == status for token in step.draft)] for status in BAR_STATUSES]
     counters = so_far.counters
     rate = counters.statuses["accepted"] / counters.num_judged if counters.num_judged else None
@@ -70,10 +68,8 @@ def _empty_bars(theme: str) -> Chart:
     return chart_of("Accepted and rejected", [*bars, rate], axes | STACKED, list_columns("step", [*bars, rate]))
 
 
-# ---- acceptance_by_depth: joint and conditional rate with 95 % Wilson intervals; hollow where n < FEW ----------------
-
-
 def _depth_points(step: Step, so_far: Figures) -> Chart:
+    """Joint and conditional rate with 95 % Wilson intervals; hollow where n < FEW."""
     rates = so_far.counters.by_depth(DEEPEST)
     places = [so_far.judged_at.get(rate.depth, "") for rate in rates]
     joint = [(rate.joint, rate.joint_low, rate.joint_high, rate.drafted) for rate in rates]
@@ -92,7 +88,6 @@ def _depth_points(step: Step, so_far: Figures) -> Chart:
 
 
 def _rate_words(value: float | None, low: float | None, high: float | None) -> list[str]:
-    """The rate and its interval."""
     return ["–", "–"] if value is None else [percent(value), f"{percent(low)} to {percent(high)}"]
 
 
@@ -125,10 +120,8 @@ def _depth_line(name: str, status: str, dash: str, theme: str) -> Chart:
     }
 
 
-# ---- overlap_strip: per token of the text the recorded sum of min(p, q) where it was decided -------------------------
-
-
 def _overlap_points(step: Step, so_far: Figures) -> Chart:
+    """Per token of the text the recorded sum of min(p, q) where it was decided."""
     first = so_far.counters.num_emitted - len(step.emitted) + 1
     values = [_overlap(step, token) for token in step.emitted]
     own = [
@@ -167,10 +160,8 @@ def _empty_overlap(theme: str) -> Chart:
     return chart_of("Agreement of both models along the text", [*bars, none], axes | STACKED, columns)
 
 
-# ---- tokens_by_calls: tokens written so far against target calls so far, and one token per call ----------------------
-
-
 def _call_points(step: Step, so_far: Figures) -> Chart:
+    """Tokens written so far against target calls so far, and one token per call."""
     calls = so_far.counters.calls["target"]
     return _append(step, calls, [[so_far.counters.num_emitted], [calls]])
 
@@ -188,10 +179,8 @@ def _empty_calls(theme: str) -> Chart:
     return chart_of("Tokens against target calls", [run, alone], axes, columns)
 
 
-# ---- time_by_step: milliseconds of each phase and what is left of the step's total; waiting is left out --------------
-
-
 def _time_points(step: Step, _so_far: Figures) -> Chart:
+    """Milliseconds of each phase and what is left of the step's total; waiting is left out."""
     timing = step.timing
     phases = [timing.draft_ms, timing.verify_ms, timing.accept_ms, timing.record_ms]
     other = max(0.0, timing.working_ms - sum(phases))
@@ -211,8 +200,6 @@ KINDS = {  # name -> theme -> an empty chart; a step and all up to it -> its poi
     "tokens_by_calls": (_empty_calls, _call_points),
     "time_by_step": (_empty_times, _time_points),
 }
-
-# ---- parts ----------------------------------------------------------------------------------------------------------
 
 
 def _append(step: Step, x: int, y: Sequence[list]) -> Chart:

@@ -83,7 +83,6 @@ class Feed:
         return self._counters.footer is not None
 
     def add(self, record: Event) -> None:
-        """Takes the next record of the trace."""
         self._counters.add(record)
         if isinstance(record, Header):
             self._header = record

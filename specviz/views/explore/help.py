@@ -25,6 +25,8 @@ LATER = "The settings below apply on the next run."
 def method_help(method: Method, rule: Rule | None, *, has_k: bool, lacks: str = "") -> dict[str, Any]:
     """Props of the help panel. rule: None where there is nothing to judge; has_k: whether K is what a person sets for
     the method; lacks: why it cannot run on the chosen target."""
+    stand_ins = (param.title for param in method.params if param.name == method.depth)
+    depth = [K_WORDS] if has_k else [f"K is not used here: “{each}” limits how much is drafted." for each in stand_ins]
     return {
         "title": method.title,
         "summary": method.summary,
@@ -38,7 +40,7 @@ def method_help(method: Method, rule: Rule | None, *, has_k: bool, lacks: str = 
             "meaning": EXACT if rule.lossless else LOSSY,
             "summary": rule.summary,
         },
-        "notes": [*_depth_words(method, has_k), *([LATER] if method.params else [])],
+        "notes": [*depth, *([LATER] if method.params else [])],
     }
 
 
@@ -47,10 +49,3 @@ def sources(text: str) -> Iterator[tuple[str, str | None]]:
     for piece in filter(None, (piece.strip() for piece in text.split(";"))):
         paper = ARXIV.search(piece)
         yield reveal(piece), f"https://arxiv.org/abs/{paper[1]}" if paper else None
-
-
-def _depth_words(method: Method, has_k: bool) -> list[str]:
-    if has_k:
-        return [K_WORDS]
-    stand_in = next((param.title for param in method.params if param.name == method.depth), None)
-    return [] if stand_in is None else [f"K is not used here: “{stand_in}” limits how much is drafted."]

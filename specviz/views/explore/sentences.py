@@ -4,23 +4,17 @@ Token texts are untrusted: what would steer the page or the reading direction is
 texts; every second one is a token or a number to set off.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from specviz.drafters import METHODS, facts_of
+from specviz.drafters.method import Method
 from specviz.request import RunSettings
-from specviz.rules.facts import FACTS
+from specviz.rules.facts import FACTS, RuleFacts
 from specviz.trace.counters import REFUSED, grade_of
 from specviz.trace.file import DraftToken, EmittedToken, Settings, Step
-
-if TYPE_CHECKING:
-    from specviz.drafters.method import Method
-    from specviz.rules.facts import RuleFacts
 
 MOST_REFUSED = 10**6
 MOST_LABEL = 48  # characters of a token in a cell, a row or a sentence
@@ -35,16 +29,11 @@ TINY = 1e-5  # shares below this are called less than 0.001 %
 HALF_UP = 1e-9  # 62.5 reads 63, as people round
 CHANGE_NAMES = {
     "k": "K",
-    "top_k": "top-k",
-    "top_p": "top-p",
     "draft_model": "draft",
     "target": "target",
-    "temperature": "temperature",
     "method": "method",
     "rule": "rule",
-    "draft_temperature": "draft temperature",
-    "draft_top_k": "draft top-k",
-    "draft_top_p": "draft top-p",
+    **{name: name.replace("top_", "top-").replace("_", " ") for name in RunSettings.ALL_SAMPLING},
 }
 OF_TARGET = "as the target's"
 VERDICTS = {  # what a headline says after K, by what is drafted

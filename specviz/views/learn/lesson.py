@@ -50,7 +50,6 @@ def _lesson_props(assets: Path, name: str, has_server: bool) -> Props:
 
 
 def _setup_words(setup: Mapping[str, Any]) -> list[str]:
-    """What a setup sets, one entry per field."""
     return [
         _SETUP_WORDS[field](value) if field in _SETUP_WORDS else f"{field.replace('_', ' ')} {label(str(value))}"
         for field, value in setup.items()
@@ -112,7 +111,6 @@ def _run(name: str, title: str = "") -> Props:
 
 
 def _condition(done: Done) -> Props:
-    """What completes a task."""
     times = len(done.runs) if done.kind == "see" else done.times
     return {
         "kind": done.kind,

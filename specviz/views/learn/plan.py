@@ -106,7 +106,6 @@ def plan(*, has_server: bool = True) -> Props:
 
 
 def _slots(known: Sequence[Lesson], has_server: bool) -> Iterator[Slot]:
-    """The plan in order."""
     for number, lesson in enumerate(known, 1):
         yield lesson
         if number in AFTER and number < len(known):

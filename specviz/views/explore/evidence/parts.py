@@ -22,8 +22,6 @@ Part = dict[str, Any]
 
 
 class Said:
-    """One object of evidence."""
-
     def __init__(self, value: object) -> None:
         self._value: Mapping[str, Any] = value if isinstance(value, Mapping) else {}
 
