@@ -118,8 +118,8 @@ def _reach(draft: DraftSummary) -> Finding | None:
     if draft.readable == 1:
         return None
     words = (
-        f"The draft cannot read {percent(1 - draft.readable)} of the tokens: they lie beyond its context, or after a "
-        "token that it has no id for. It drafts nothing there, so the target writes them one by one."
+        f"The draft proposes nothing for {percent(1 - draft.readable)} of the tokens, so the target writes them one by "
+        "one: they lie beyond its context, after a token that it has no id for, or where a lookup finds no match."
     )
     return Finding(draft.name, "reach", words, {"beyond": 1 - draft.readable})
 
