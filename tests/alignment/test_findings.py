@@ -124,7 +124,7 @@ def test_missing_vocabulary_is_named_with_the_ceiling_it_sets(summary):
 def test_tokens_beyond_the_drafts_context_are_named(summary):
     (finding,) = of_draft(replace(summary, readable=0.75), ())
     assert finding.kind == "reach"
-    assert finding.words.startswith("The draft cannot read 25\u00a0% of the tokens")
+    assert finding.words.startswith("The draft proposes nothing for 25\u00a0% of the tokens")
 
 
 # ---- calibration ----------------------------------------------------------------------------------------------------
