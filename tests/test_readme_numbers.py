@@ -113,7 +113,7 @@ def claims():
         f"read at depths 1 to {DEPTHS} behind",
         f"drafts {DEPTHS} tokens",
         f"On up to {probes.NUM_TEXTS} texts of {probes.NUM_TOKENS} tokens, at least {probes.FEWEST_TEXTS}",
-        f"must gain {probes.CLEAR_GAIN * 100:.0f} points",
+        f"and {probes.CLEAR_GAIN * 100:.0f} points or more",
         f"rounded to {MOST_BITS} bits or fewer",
         f"{gpu_worker.START_S} s, {gpu_worker.LOAD_S} s for each model to load",
         f"at most {gpu_worker.LONGEST_S} s in all",
