@@ -19,7 +19,7 @@ from specviz.session.record import activate, record
 from specviz.trace.file import Trace
 from specviz.trace.metrics import count, metrics
 from specviz.trace.recorded import RecordedRun, recorded_file, recorded_runs
-from specviz.ui.choices import make_offer
+from specviz.ui.choices import FIRST_LENGTH, make_offer
 
 REPEATS = 11
 SAME = ("target", "prompt", "prompt_ids", "chat", *Request.SAMPLING, "seed", "max_new_tokens")
@@ -40,11 +40,16 @@ def record_runs(wanted: Collection[RecordedRun], library: Library, repeats: int 
     After a warm-up round every run and its baseline are made `repeats` times, in turn. Of each run the one with the
     median time is kept; they differ in nothing else.
     """
-    first = make_offer().first
+    first = base_request()
     takes = {each.name: Take(Request.from_dict({**first.to_dict(), **each.request}), each.broken) for each in wanted}
     baselines = {name: _baseline_take(take.request, first) for name, take in takes.items()}
     made = _rounds([*takes.values(), *baselines.values()], library, repeats)
     return {name: _with_baseline(_median_run(made[take]), made[baselines[name]]) for name, take in takes.items()}
+
+
+def base_request() -> Request:
+    """What the list's runs change: the page's first request, half as long."""
+    return replace(make_offer().first, max_new_tokens=FIRST_LENGTH // 2)
 
 
 def _baseline_take(request: Request, first: Request) -> Take:

@@ -19,7 +19,7 @@ from specviz.models.score import score
 from specviz.session.record import activate, record
 from specviz.trace.metrics import count
 from specviz.trace.recorded import recorded_trace
-from specviz.ui.choices import make_offer
+from specviz.zoo.record import base_request
 
 KS = (1, 2, 3, 4, 8)
 TEMPERATURES = (0.0, 1.0, 1.5, 2.0, 3.0, 5.0)
@@ -34,7 +34,7 @@ def library():
 
 @cache
 def pair():
-    first = make_offer().first
+    first = base_request()
     return library().load(first.target), library().load(first.draft)
 
 
@@ -55,7 +55,7 @@ def calls_of_runs(k):
 
 def make_agreements(temperature):
     """Of each of the texts that the alignment lab draws at this temperature with seed 0: mean sum min(p, q)."""
-    (target, _), first = pair(), make_offer().first
+    (target, _), first = pair(), base_request()
     prompt, sampling = target.text.encode(first.prompt), Sampling(temperature)
     seeds = [seed_of(0, number) for number in range(NUM_TEXTS)]
     drawn = sample(target, [prompt] * NUM_TEXTS, seeds, sampling, first.max_new_tokens)
@@ -82,9 +82,9 @@ def expected(name="first-visit"):
 
 def make_calls(k):
     """Target calls of really made runs, with seeds 0, 1, ..."""
-    requests = [replace(make_offer().first, num_speculative_tokens=k, seed=seed).validate() for seed in range(NUM_RUNS)]
+    requests = [replace(base_request(), num_speculative_tokens=k, seed=seed).validate() for seed in range(NUM_RUNS)]
     runs = [record(activate(request, library())) for request in requests]
-    assert {len(run.tokens) for run in runs} == {make_offer().first.max_new_tokens}
+    assert {len(run.tokens) for run in runs} == {base_request().max_new_tokens}
     return [count(run).calls["target"] for run in runs]
 
 

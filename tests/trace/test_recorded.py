@@ -11,7 +11,6 @@ from specviz.trace import recorded as listing
 from specviz.trace.file import Trace
 from specviz.trace.metrics import count, metrics
 from specviz.trace.recorded import FIRST_VISIT, recorded_file, recorded_runs, recorded_trace
-from specviz.ui.choices import make_offer
 from specviz.views.explore.feed import Feed
 from specviz.views.explore.speed import NONE_BESIDE, speed_words
 from specviz.zoo import record as recording
@@ -27,7 +26,7 @@ each = pytest.mark.parametrize("name", recorded_runs())
 
 
 def request_of(name):
-    first = make_offer().first
+    first = recording.base_request()
     return Request.from_dict({**first.to_dict(), **recorded_runs()[name].request})
 
 
@@ -160,7 +159,7 @@ def test_a_run_without_a_draft_is_asked_in_the_same_form():
     """What a speed is measured against reads the same prompt."""
     for name in ("real-question", "real-alone", "first-visit"):
         take = recording.Take(request_of(name))
-        alone = recording._baseline_take(take.request, make_offer().first).request
+        alone = recording._baseline_take(take.request, recording.base_request()).request
         assert (alone.chat, alone.prompt, alone.target) == (take.request.chat, take.request.prompt, take.request.target)
 
 
