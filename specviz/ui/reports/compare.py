@@ -16,8 +16,7 @@ from specviz.analysis.breakdown import why_slow
 from specviz.analysis.costs import Costs, measure_costs
 from specviz.analysis.draft_temperature import ask_models, read_overlaps
 from specviz.analysis.every_k import DraftOnText, OtherDrafts, other_drafts
-from specviz.analysis.given_text import KS, GivenText, judge_run
-from specviz.analysis.whatif import WhatIf
+from specviz.analysis.given_text import KS
 from specviz.bench.claims import Finding, measure_claims, measure_poor_cases
 from specviz.bench.lossy import measure_quality
 from specviz.bench.speed import NUM_TOKENS, Speed, measure_in_rounds
@@ -27,10 +26,9 @@ from specviz.errors import SpecvizError
 from specviz.prompts import prompts_file
 from specviz.request import Request
 from specviz.session.workbench import Workbench
-from specviz.trace.metrics import metrics
 from specviz.ui.choices import Offer, list_drafts
 from specviz.ui.reports.section import Look, Props, Section, Work, one_of, own_prompts, whole_number
-from specviz.ui.reports.trace_models import NO_RUN, RunModels, request_of
+from specviz.ui.reports.trace_models import RunModels, request_of
 from specviz.views.compare import claims as claim_view
 from specviz.views.compare import costs as cost_view
 from specviz.views.compare import draft_temperature as temperature_view
@@ -56,12 +54,12 @@ class CompareSections:
         self._costs: dict[tuple[str, str | None], Costs] = {}
         self._speeds: OrderedDict[Request, Speed] = OrderedDict()
         self._findings: dict[str, Finding] = {}
-        self._newest: tuple[Key, tuple[GivenText, WhatIf]] | None = None
+        self._newest: tuple[Key, tuple[Props, Props]] | None = None
 
     def sections(self) -> list[Section]:
         costs, needs = {"measure": self._measure_costs}, lambda look: self._models.names(look.trace)
         return [
-            Section("every-k", self._speed_key, self._every_k),
+            Section("every-k", self._speed_key, lambda look: self._given_text(look)[0]),
             Section(
                 "costs", lambda look: (_pair_of(look), self._known_costs(look)), self._costs_section, costs, needs=needs
             ),
@@ -70,7 +68,7 @@ class CompareSections:
                 "draft-temperature", attrgetter("text"), self._draft_temperature, {"ask": self._ask_pair}, needs=needs
             ),
             AlignmentSection(self._models, self._costs).section(),
-            Section("theory", self._speed_key, self._theory),
+            Section("theory", self._speed_key, lambda look: self._given_text(look)[1]),
             Section("why-slow", self._speed_key, self._why_slow, {"speed": self._measure_speed}, needs=needs),
             Section("waits", attrgetter("text"), _no_waits, {"measure": self._measure_waits}, needs=needs),
             *(self._finding_section(name, measure) for name, measure in FINDINGS.items()),
@@ -91,35 +89,13 @@ class CompareSections:
 
     # ---- every K, and theory ----------------------------------------------------------------------------------------
 
-    def _every_k(self, look: Look) -> Props:
-        if look.settings is None:
-            return plan.every_k(None, None)
-        try:
-            judged, what_if = self._plan(look)
-        except SpecvizError as refusal:
-            return plan.every_k(look.trace, None, refusal=str(refusal))
-        return plan.every_k(look.trace, what_if, judged.cuts(), point=self._point(look))
-
-    def _theory(self, look: Look) -> Props:
-        try:
-            _, what_if = self._plan(look)
-        except SpecvizError:
-            return plan_theory.theory(None, None, None)
-        return plan_theory.theory(what_if, metrics(look.trace)["alpha"], self._known_costs(look), self._point(look))
-
-    def _plan(self, look: Look) -> tuple[GivenText, WhatIf]:
-        """Every K on this text; the newest is kept. Raises SpecvizError where there is no answer."""
-        if look.settings is None:
-            raise SpecvizError(NO_RUN)
-        key = (look.text, self._known_costs(look))
+    def _given_text(self, look: Look) -> tuple[Props, Props]:
+        """Both sections; those of the newest text are kept."""
+        key = self._speed_key(look)
         if self._newest is None or self._newest[0] != key:
-            judged = judge_run(look.trace)
-            self._newest = (key, (judged, judged.every_k(KS, key[1])))
+            _, costs, speed = key
+            self._newest = (key, plan_theory.given_text(look.run, costs, speed and speed.speedup))
         return self._newest[1]
-
-    def _point(self, look: Look) -> plan.Point | None:
-        speed = self._known_speed(look)
-        return plan.run_point(look.trace, None if speed is None else speed.speedup)
 
     # ---- costs ------------------------------------------------------------------------------------------------------
 
