@@ -55,31 +55,32 @@ class CompareSections:
         self._speeds: OrderedDict[Request, Speed] = OrderedDict()
         self._findings: dict[str, Finding] = {}
         self._newest: tuple[Key, tuple[Props, Props]] | None = None
+        self._kinds = prompts_file()["kinds"]
 
     def sections(self) -> list[Section]:
-        costs, needs = {"measure": self._measure_costs}, lambda look: self._models.names(look.trace)
+        text, constant, needs = attrgetter("text"), lambda look: (), lambda look: self._models.names(look.trace)
         return [
             Section("every-k", self._speed_key, lambda look: self._given_text(look)[0]),
-            Section(
-                "costs", lambda look: (_pair_of(look), self._known_costs(look)), self._costs_section, costs, needs=needs
-            ),
-            Section("other-drafts", attrgetter("text"), self._other_drafts, {"ask": self._ask_drafts}, needs=needs),
-            Section(
-                "draft-temperature", attrgetter("text"), self._draft_temperature, {"ask": self._ask_pair}, needs=needs
-            ),
-            AlignmentSection(self._models, self._costs).section(),
+            Section("costs", self._costs_key, self._costs_section, {"measure": self._measure_costs}, needs=needs),
+            Section("other-drafts", text, self._other_drafts, {"ask": self._ask_drafts}, needs=needs),
+            Section("draft-temperature", text, self._draft_temperature, {"ask": self._ask_pair}, needs=needs),
+            # names its own settings, so it stays while other runs are looked at
+            Section(live.NAME, constant, self._many_prompts, {"analyse": self._analyse}, needs=self._asked, keeps=True),
             Section("theory", self._speed_key, lambda look: self._given_text(look)[1]),
             Section("why-slow", self._speed_key, self._why_slow, {"speed": self._measure_speed}, needs=needs),
-            Section("waits", attrgetter("text"), _no_waits, {"measure": self._measure_waits}, needs=needs),
+            Section("waits", text, _no_waits, {"measure": self._measure_waits}, needs=needs),
             *(self._finding_section(name, measure) for name, measure in FINDINGS.items()),
-            Section(claim_view.NUMBERS, lambda look: (), lambda look: _work_out(), {"work": _type_in}, engine=False),
-            Section("tool-names", attrgetter("text"), lambda look: plan.tool_names(look.run)),
+            Section(claim_view.NUMBERS, constant, lambda look: _work_out(), {"work": _type_in}, engine=False),
+            Section("tool-names", text, lambda look: plan.tool_names(look.run)),
         ]
 
     # ---- the keys of the sections ------------------------------------------------------------------------------------
 
     def _speed_key(self, look: Look) -> Key:
         return (look.text, self._known_costs(look), self._known_speed(look))
+
+    def _costs_key(self, look: Look) -> Key:
+        return (_pair_of(look), self._known_costs(look))
 
     def _known_costs(self, look: Look) -> Costs | None:
         return self._costs.get(_pair_of(look))
@@ -177,6 +178,57 @@ class CompareSections:
         for price in measure_waits(request_of(look.trace), self._models.bench):
             yield wait_view.waits(price)
 
+    # ---- many prompts -----------------------------------------------------------------------------------------------
+
+    def _many_prompts(self, look: Look, **state: object) -> Props:
+        return live.many_prompts(tuple((kind["title"], kind["name"]) for kind in self._kinds), **state)
+
+    def _asked(self, look: Look) -> list[str]:
+        """The target and those of its drafts that are at hand: a click here downloads nothing. Raises SpecvizError."""
+        first = self._models.offer.first
+        own = [first.target, first.draft] if look.run is None else self._models.names(look.run)
+        target, *others = (name for name in own if name is not None)
+        here = [name for _, name in list_drafts(target, *others) if self._models.is_at_hand(name)]
+        if not here:
+            raise SpecvizError(f"no draft model for {target} is loaded: run it with one on Explore first")
+        return [target, *here]
+
+    def _analyse(self, look: Look, values: Mapping[str, str]) -> Work:
+        target, *drafts = self._asked(look)
+        known = {name: costs for (of, name), costs in self._costs.items() if of == target and name in drafts}
+        prompts, words = self._prompts(values)
+        settings = self._models.offer.first if look.settings is None else look.settings
+        sampling = {name: getattr(settings, name) for name in Request.SAMPLING}
+        work = align_steps(
+            prompts,
+            target=target,
+            draft=drafts,
+            k=min(max(1, settings.to_dict()["k"]), types.KS[-1]),
+            max_new_tokens=whole_number(values, "tokens", live.TOKENS[0], live.TOKENS[2]),
+            costs=known,
+            shard_size=SHARD,
+            **sampling,
+        )
+        with closing(work):
+            for progress in work:
+                done = f"{progress.words}: {progress.done} of {progress.total} prompts"
+                yield self._many_prompts(look, progress=(progress.done, progress.total, done))
+        yield self._many_prompts(look, summary=progress.result.summary, asked=words, texts=_texts_of(progress.result))
+
+    def _prompts(self, values: Mapping[str, str]) -> tuple[Sequence[str | Mapping[str, object]], str]:
+        """The chosen prompts, and the choice in words. Raises SpecvizError."""
+        titles = {live.EVERY: "all kinds", **{kind["name"]: kind["title"] for kind in self._kinds}}
+        chosen = one_of(values, "prompts", [live.OWN, *titles])
+        if chosen == live.OWN:
+            own = own_prompts(values, live.MOST_PROMPTS, live.MOST_CHARACTERS, MORE)
+            if not own:
+                raise SpecvizError("write at least one prompt into the box, one per line (got none)")
+            return own, quantity(len(own), "own prompt")
+        kinds = [kind for kind in self._kinds if chosen in (live.EVERY, kind["name"])]
+        pairs = [(kind["name"], prompt) for kind in kinds for prompt in kind["prompts"]]
+        ready = [{"id": prompt["name"], "prompt": prompt["text"], "tags": [name]} for name, prompt in pairs]
+        return ready, f"{quantity(len(ready), 'ready prompt')}: {titles[chosen]}"
+
     # ---- what introductions claim ----------------------------------------------------------------------------------
 
     def _finding_section(self, name: str, measure: Callable[[Workbench], Iterator[Finding]]) -> Section:
@@ -226,70 +278,6 @@ def _middle_context(look: Look) -> int:
     limit = look.run.models[-1].target.context_limit
     middle = (look.run.steps[0].context_length + look.run.steps[-1].context_length) // 2
     return max(1, middle if limit is None else min(middle, limit - ROOM))
-
-
-# ---- many prompts -------------------------------------------------------------------------------------------------
-
-
-class AlignmentSection:
-    """The section. Its result stays while other runs are looked at, because it names its own settings."""
-
-    def __init__(self, models: RunModels, costs: Mapping[tuple[str, str | None], Costs]) -> None:
-        self._models, self._costs = models, costs
-        self._kinds = prompts_file()["kinds"]
-
-    def section(self) -> Section:
-        analyse = {"analyse": self._analyse}
-        return Section(live.NAME, lambda look: (), self._props, analyse, needs=self._names, keeps=True)
-
-    def _props(self, look: Look, **state: object) -> Props:
-        return live.many_prompts(tuple((kind["title"], kind["name"]) for kind in self._kinds), **state)
-
-    def _names(self, look: Look) -> list[str]:
-        """The target and those of its drafts that are at hand: a click here downloads nothing. Raises SpecvizError."""
-        first = self._models.offer.first
-        own = [first.target, first.draft] if look.run is None else self._models.names(look.run)
-        target, *others = (name for name in own if name is not None)
-        here = [name for _, name in list_drafts(target, *others) if self._models.is_at_hand(name)]
-        if not here:
-            raise SpecvizError(f"no draft model for {target} is loaded: run it with one on Explore first")
-        return [target, *here]
-
-    def _analyse(self, look: Look, values: Mapping[str, str]) -> Work:
-        target, *drafts = self._names(look)
-        known = {name: costs for (of, name), costs in self._costs.items() if of == target and name in drafts}
-        prompts, words = self._prompts(values)
-        settings = self._models.offer.first if look.settings is None else look.settings
-        sampling = {name: getattr(settings, name) for name in Request.SAMPLING}
-        work = align_steps(
-            prompts,
-            target=target,
-            draft=drafts,
-            k=min(max(1, settings.to_dict()["k"]), types.KS[-1]),
-            max_new_tokens=whole_number(values, "tokens", live.TOKENS[0], live.TOKENS[2]),
-            costs=known,
-            shard_size=SHARD,
-            **sampling,
-        )
-        with closing(work):
-            for progress in work:
-                done = f"{progress.words}: {progress.done} of {progress.total} prompts"
-                yield self._props(look, progress=(progress.done, progress.total, done))
-        yield self._props(look, summary=progress.result.summary, asked=words, texts=_texts_of(progress.result))
-
-    def _prompts(self, values: Mapping[str, str]) -> tuple[Sequence[str | Mapping[str, object]], str]:
-        """The chosen prompts, and the choice in words. Raises SpecvizError."""
-        titles = {live.EVERY: "all kinds", **{kind["name"]: kind["title"] for kind in self._kinds}}
-        chosen = one_of(values, "prompts", [live.OWN, *titles])
-        if chosen == live.OWN:
-            own = own_prompts(values, live.MOST_PROMPTS, live.MOST_CHARACTERS, MORE)
-            if not own:
-                raise SpecvizError("write at least one prompt into the box, one per line (got none)")
-            return own, quantity(len(own), "own prompt")
-        kinds = [kind for kind in self._kinds if chosen in (live.EVERY, kind["name"])]
-        pairs = [(kind["name"], prompt) for kind in kinds for prompt in kind["prompts"]]
-        ready = [{"id": prompt["name"], "prompt": prompt["text"], "tags": [name]} for name, prompt in pairs]
-        return ready, f"{quantity(len(ready), 'ready prompt')}: {titles[chosen]}"
 
 
 def _texts_of(alignment: Alignment) -> Props | None:
