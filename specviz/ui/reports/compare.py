@@ -9,7 +9,6 @@ from types import MappingProxyType
 
 from specviz.alignment import types
 from specviz.alignment.job import align_steps
-from specviz.alignment.outputs import Alignment
 from specviz.alignment.report import live
 from specviz.alignment.report.texts import read_texts, texts_block
 from specviz.analysis.breakdown import why_slow
@@ -33,7 +32,6 @@ from specviz.views.compare import claims as claim_view
 from specviz.views.compare import costs as cost_view
 from specviz.views.compare import draft_temperature as temperature_view
 from specviz.views.compare import plan, plan_theory
-from specviz.views.compare import waits as wait_view
 from specviz.views.explore.sentences import quantity
 
 MOST_CONTEXT = 1_000_000
@@ -176,7 +174,7 @@ class CompareSections:
     def _measure_waits(self, look: Look, values: Mapping[str, str]) -> Work:
         self._models.load(look.trace)
         for price in measure_waits(request_of(look.trace), self._models.bench):
-            yield wait_view.waits(price)
+            yield claim_view.waits(price)
 
     # ---- many prompts -----------------------------------------------------------------------------------------------
 
@@ -213,7 +211,10 @@ class CompareSections:
             for progress in work:
                 done = f"{progress.words}: {progress.done} of {progress.total} prompts"
                 yield self._many_prompts(look, progress=(progress.done, progress.total, done))
-        yield self._many_prompts(look, summary=progress.result.summary, asked=words, texts=_texts_of(progress.result))
+        result, summary = progress.result, progress.result.summary
+        views, names = read_texts(result.tokens, result.prompts), [draft.name for draft in summary.drafts]
+        texts = texts_block(views, names, summary.num_prompts)
+        yield self._many_prompts(look, summary=summary, asked=words, texts=texts)
 
     def _prompts(self, values: Mapping[str, str]) -> tuple[Sequence[str | Mapping[str, object]], str]:
         """The chosen prompts, and the choice in words. Raises SpecvizError."""
@@ -259,7 +260,7 @@ def _type_in(look: Look, values: Mapping[str, str]) -> Work:
 
 
 def _no_waits(look: Look) -> Props:
-    return wait_view.waits(None, has_run=look.run is not None)
+    return claim_view.waits(None, has_run=look.run is not None)
 
 
 def _has_draft(look: Look) -> bool:
@@ -278,9 +279,3 @@ def _middle_context(look: Look) -> int:
     limit = look.run.models[-1].target.context_limit
     middle = (look.run.steps[0].context_length + look.run.steps[-1].context_length) // 2
     return max(1, middle if limit is None else min(middle, limit - ROOM))
-
-
-def _texts_of(alignment: Alignment) -> Props | None:
-    summary = alignment.summary
-    views = read_texts(alignment.tokens, alignment.prompts)
-    return texts_block(views, [draft.name for draft in summary.drafts], summary.num_prompts)
