@@ -8,15 +8,16 @@ import statistics
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import attrgetter
 from typing import NamedTuple
 
 from specviz.analysis.costs import batch_growth
-from specviz.analysis.rounds import FEWEST, Comparison, Timings, interval
+from specviz.analysis.rounds import FEWEST, Comparison, interval
 from specviz.analysis.theory import least_alpha
-from specviz.bench.contenders import BASELINE, Sample, run_bench
+from specviz.bench.contenders import BASELINE, Sample, run_bench, timings_of
 from specviz.bench.methods import describe_why, median_steps
-from specviz.bench.report import prompts_for
-from specviz.bench.speed import ALONE, ASKED, alone_and_asked
+from specviz.bench.report import Table, prompts_for
+from specviz.bench.speed import alone_and_asked
 from specviz.bench.waits import Held, memory
 from specviz.models.catalog import MODELS, REAL, default_pair
 from specviz.models.hub import is_here
@@ -38,9 +39,6 @@ class Reading(NamedTuple):
 
     def __str__(self) -> str:
         return f"{MARKS[self.holds]} {self.text}"
-
-
-Table = tuple[list[str], list[list[str | Reading]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +81,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """done, total: how far measuring has come; doing: what is measured. tables: heads and rows so far."""
+    """done, total: how far measuring has come; doing: what is measured. tables: so far."""
 
     done: int
     total: int
@@ -124,26 +122,16 @@ def _try(case: Case, bench: Workbench, so_far: Finding) -> Generator[Finding, No
     for sample in run_bench(alone_and_asked(active), prompts, **options):
         samples.append(sample)
         yield replace(so_far, done=so_far.done + len(samples))
-    answer, first = _compare(samples, "seconds"), _compare(samples, "first_seconds")
+    names = f"specviz, {active.setup.method.name}", f"specviz, {BASELINE}"
+    answer, first = (timings_of(samples, attrgetter(each)).compare(*names) for each in ("seconds", "first_seconds"))
     slow_first = sorted(samples, key=lambda each: (each.round, -each.seconds))
-    alone, asked = ({s.round: s for s in slow_first if _side(s) == side}.values() for side in (ALONE, ASKED))
-    why = describe_why(answer, *(median_steps(samples, next(iter(side)).contender) for side in (asked, alone)))
+    asked, alone = ({s.round: s for s in slow_first if s.contender == name}.values() for name in names)
+    why = describe_why(answer, *(median_steps(samples, name) for name in names))
     ms = (1e3 * statistics.median(each.first_seconds for each in side) for side in (asked, alone))
     why += "; the first token comes after {:.0f} ms, alone after {:.0f}".format(*ms)
     held = memory(active, prompts[0].ids) if case.in_full else ()
     growth = batch_growth(active.target) if case.in_full else {}
     return Trial(case, tuple(asked), tuple(alone), answer, first, why, held, growth)
-
-
-def _side(sample: Sample) -> int:
-    return ALONE if sample.contender == f"specviz, {BASELINE}" else ASKED
-
-
-def _compare(samples: Sequence[Sample], name: str) -> Comparison:
-    timings: Timings[int] = Timings()
-    for sample in samples:
-        timings.add(_side(sample), sample.round, getattr(sample, name))
-    return timings.compare(ASKED, ALONE)
 
 
 def pairs() -> list[Case]:
@@ -245,13 +233,13 @@ def _no_dearer(one: Comparison, many: Comparison) -> Reading:
 
 
 def claims_table(trials: Sequence[Trial]) -> Table:
-    """Heads and rows: a row for each claim and what belongs to it, a column for each pair."""
+    """A row for each claim and what belongs to it, a column for each pair."""
     rows = [[claim.says, claim.takes, *map(claim.read, trials)] for claim in CLAIMS]
     return ["they say", "it takes", *(trial.case.name for trial in trials)], rows
 
 
 def poor_table(trials: Sequence[Trial]) -> Table:
-    """Heads and rows: a row for each case."""
+    """A row for each case."""
     rows = [
         [each.case.name, _compare_with(1, each.answer), span(each.alphas), span(each.cost_ratios), each.why]
         for each in trials

@@ -265,7 +265,7 @@ def summarise(samples: Sequence[Sample]) -> list[Row]:
 def _row(samples: Sequence[Sample], temperature: float, contender: str) -> Row:
     samples = [sample for sample in samples if sample.temperature == temperature]
     every = [sample for sample in samples if sample.contender == contender]
-    times = _by_prompt(every, _timings(every).quicker(contender))
+    times = _by_prompt(every, timings_of(every).quicker(contender))
     low, decode, high = statistics.quantiles([1 / statistics.median(each) for each in times], n=4)
     shares = [sample.record_share for sample in every if sample.record_share is not None]
     return Row(
@@ -289,23 +289,25 @@ def compare_by_prompt(samples: Sequence[Sample], ours: str, others: str) -> Comp
     both = [sample for sample in samples if sample.contender in (ours, others)]
     if len({sample.contender for sample in both}) < 2:
         return None
-    timings = _timings(both)
+    timings = timings_of(both)
     ratios = _by_prompt(both, timings.ratios(ours, others))
     return Comparison(tuple(map(log_median, ratios)), timings.spread)
 
 
 def describe_steadiness(samples: Sequence[Sample]) -> str:
     """How far two turns of one contender on one prompt lay apart, in words."""
-    spread = _timings(samples).spread
+    spread = timings_of(samples).spread
     busy = "; this machine was too busy: repeat when it is idle" if spread >= ONE_RUN else ""
     return f"the slower of two runs of one contender took {spread:.0%} more time (median){busy}"
 
 
-def _timings(samples: Sequence[Sample]) -> Timings[str]:
-    """Seconds per token of decoding."""
+def timings_of(
+    samples: Sequence[Sample], time_of: Callable[[Sample], float] = lambda sample: 1 / sample.decode_tokens_per_s
+) -> Timings[str]:
+    """The times by contender. time_of: seconds of a sample, by default per token of decoding."""
     timings: Timings[str] = Timings()
     for sample in samples:
-        timings.add(sample.contender, sample.round, 1 / sample.decode_tokens_per_s)
+        timings.add(sample.contender, sample.round, time_of(sample))
     return timings
 
 

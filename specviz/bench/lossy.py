@@ -91,4 +91,4 @@ def lines() -> Iterator[str]:
     for measure in (measure_claims, measure_poor_cases, measure_quality):
         *_, found = measure(workbench())
         for heads, rows in found.tables:
-            yield from [*table(heads, (map(str, row) for row in rows)), ""]
+            yield from [*table(heads, rows), ""]

@@ -147,11 +147,7 @@ def _row(name: str, setup: Setup, whole: Row, samples: Sequence[Sample]) -> Meth
 def median_steps(samples: Sequence[Sample], contender: str) -> StepMeans:
     """The median of every number over this contender's generations that had more than one step."""
     means = [astuple(each.steps) for each in samples if each.contender == contender and each.steps is not None]
-    return (
-        StepMeans(*map(statistics.median, zip(*means, strict=True)))
-        if means
-        else StepMeans(*[0.0] * len(fields(StepMeans)))
-    )
+    return StepMeans(*map(statistics.median, zip(*means or [[0.0] * len(fields(StepMeans))], strict=True)))
 
 
 def _kind_row(kind: str, samples: Sequence[Sample], contender: str) -> KindRow:

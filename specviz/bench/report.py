@@ -26,6 +26,8 @@ from specviz.prompts import prompts_file
 from specviz.session.setup import gather
 
 MIN_PROMPTS = 8
+Table = tuple[Sequence[str], Sequence[Sequence[object]]]
+"""Heads and rows, for the page and for a command."""
 LENGTHS = (1, 2, 3, 4, 5, 7, 9, 13, 17, 25, 33)  # new tokens in one target forward that have a row
 
 
@@ -98,11 +100,11 @@ def check_lengths(prompts: list[Prompt], k: int, num_tokens: int, limit: int) ->
         )
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """The lines of a table in Markdown."""
+def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
+    """The lines of a table in Markdown; cells are written as `str` has them."""
     yield f"| {' | '.join(heads)} |"
     yield f"|{'---|' * len(heads)}"
-    yield from (f"| {' | '.join(cells)} |" for cells in rows)
+    yield from (f"| {' | '.join(map(str, cells))} |" for cells in rows)
 
 
 def _cells(row: Row) -> list[str]:

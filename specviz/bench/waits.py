@@ -13,7 +13,7 @@ import torch
 
 from specviz.analysis.rounds import FEWEST, Timings, turns
 from specviz.bench.contenders import Job, Prompt
-from specviz.bench.report import table
+from specviz.bench.report import Table, table
 from specviz.bench.speed import ALONE, ASKED, alone_and_asked
 from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import speculate
@@ -26,7 +26,6 @@ from specviz.session.workbench import Workbench, workbench
 
 PROMPTS, CONTEXTS = (16, 512), (100, 2048)  # tokens, as far as both models have room
 NUM_TOKENS = 32
-Table = tuple[tuple[str, ...], list[list[str]]]
 _NO_HOLDERS = (type, ModuleType, FunctionType, BuiltinFunctionType, str, bytes)
 
 
@@ -58,7 +57,7 @@ class Price:
     held: tuple[Held, ...] = ()
 
     def tables(self) -> tuple[Table, Table]:
-        """Of the waits and of the memory: heads and rows, for the page and for the command."""
+        """Of the waits and of the memory."""
         heads = ("prompt, tokens", "first token, no draft", "with draft", "as fast")
         waits = [[f"{wait.num_prompt}", *_cells(wait.first), *_cells(wait.answer)] for wait in self.waits]
         sizes = ((each.context, each.target / 1e6, each.draft / 1e6, each.draft / each.target) for each in self.held)

@@ -6,10 +6,7 @@ The views and the runs are those of the one-file pages, each text in a file of i
 
 from collections.abc import Mapping, Sequence
 
-from specviz.analysis.given_text import KS, judge_run
-from specviz.errors import SpecvizError
 from specviz.trace.file import Trace
-from specviz.trace.metrics import metrics
 from specviz.trace.recorded import WELCOME, recorded_runs, recorded_trace
 from specviz.views import blocks
 from specviz.views.blocks import Props, pack
@@ -96,14 +93,5 @@ def _pages(
 
 def _of_run(trace: Trace) -> list[Props]:
     """The sections of OF_A_RUN, computed from the trace alone."""
-    point = plan.run_point(trace, None)
-    try:
-        judged = judge_run(trace)
-        what_if = judged.every_k(KS, None)
-    except SpecvizError as refusal:
-        shown = plan.every_k(trace, None, refusal=str(refusal)), plan_theory.theory(None, None, None)
-    else:
-        by_k = plan.every_k(trace, what_if, judged.cuts(), point=point)
-        shown = by_k, plan_theory.theory(what_if, metrics(trace)["alpha"], None, point)
-    sections = [*shown, plan.tool_names(trace)]
+    sections = [*plan_theory.given_text(trace), plan.tool_names(trace)]
     return [{**section, "blocks": [each for each in section["blocks"] if each != NO_COSTS]} for section in sections]

@@ -9,15 +9,13 @@ from types import MappingProxyType
 
 from specviz.alignment import types
 from specviz.alignment.job import align_steps
-from specviz.alignment.outputs import Alignment
 from specviz.alignment.report import live
 from specviz.alignment.report.texts import read_texts, texts_block
 from specviz.analysis.breakdown import why_slow
 from specviz.analysis.costs import Costs, measure_costs
 from specviz.analysis.draft_temperature import ask_models, read_overlaps
 from specviz.analysis.every_k import DraftOnText, OtherDrafts, other_drafts
-from specviz.analysis.given_text import KS, GivenText, judge_run
-from specviz.analysis.whatif import WhatIf
+from specviz.analysis.given_text import KS
 from specviz.bench.claims import Finding, measure_claims, measure_poor_cases
 from specviz.bench.lossy import measure_quality
 from specviz.bench.speed import NUM_TOKENS, Speed, measure_in_rounds
@@ -27,15 +25,13 @@ from specviz.errors import SpecvizError
 from specviz.prompts import prompts_file
 from specviz.request import Request
 from specviz.session.workbench import Workbench
-from specviz.trace.metrics import metrics
 from specviz.ui.choices import Offer, list_drafts
 from specviz.ui.reports.section import Look, Props, Section, Work, one_of, own_prompts, whole_number
-from specviz.ui.reports.trace_models import NO_RUN, RunModels, request_of
+from specviz.ui.reports.trace_models import RunModels, request_of
 from specviz.views.compare import claims as claim_view
 from specviz.views.compare import costs as cost_view
 from specviz.views.compare import draft_temperature as temperature_view
 from specviz.views.compare import plan, plan_theory
-from specviz.views.compare import waits as wait_view
 from specviz.views.explore.sentences import quantity
 
 MOST_CONTEXT = 1_000_000
@@ -56,32 +52,33 @@ class CompareSections:
         self._costs: dict[tuple[str, str | None], Costs] = {}
         self._speeds: OrderedDict[Request, Speed] = OrderedDict()
         self._findings: dict[str, Finding] = {}
-        self._newest: tuple[Key, tuple[GivenText, WhatIf]] | None = None
+        self._newest: tuple[Key, tuple[Props, Props]] | None = None
+        self._kinds = prompts_file()["kinds"]
 
     def sections(self) -> list[Section]:
-        costs, needs = {"measure": self._measure_costs}, lambda look: self._models.names(look.trace)
+        text, constant, needs = attrgetter("text"), lambda look: (), lambda look: self._models.names(look.trace)
         return [
-            Section("every-k", self._speed_key, self._every_k),
-            Section(
-                "costs", lambda look: (_pair_of(look), self._known_costs(look)), self._costs_section, costs, needs=needs
-            ),
-            Section("other-drafts", attrgetter("text"), self._other_drafts, {"ask": self._ask_drafts}, needs=needs),
-            Section(
-                "draft-temperature", attrgetter("text"), self._draft_temperature, {"ask": self._ask_pair}, needs=needs
-            ),
-            AlignmentSection(self._models, self._costs).section(),
-            Section("theory", self._speed_key, self._theory),
+            Section("every-k", self._speed_key, lambda look: self._given_text(look)[0]),
+            Section("costs", self._costs_key, self._costs_section, {"measure": self._measure_costs}, needs=needs),
+            Section("other-drafts", text, self._other_drafts, {"ask": self._ask_drafts}, needs=needs),
+            Section("draft-temperature", text, self._draft_temperature, {"ask": self._ask_pair}, needs=needs),
+            # names its own settings, so it stays while other runs are looked at
+            Section(live.NAME, constant, self._many_prompts, {"analyse": self._analyse}, needs=self._asked, keeps=True),
+            Section("theory", self._speed_key, lambda look: self._given_text(look)[1]),
             Section("why-slow", self._speed_key, self._why_slow, {"speed": self._measure_speed}, needs=needs),
-            Section("waits", attrgetter("text"), _no_waits, {"measure": self._measure_waits}, needs=needs),
+            Section("waits", text, _no_waits, {"measure": self._measure_waits}, needs=needs),
             *(self._finding_section(name, measure) for name, measure in FINDINGS.items()),
-            Section(claim_view.NUMBERS, lambda look: (), lambda look: _work_out(), {"work": _type_in}, engine=False),
-            Section("tool-names", attrgetter("text"), lambda look: plan.tool_names(look.run)),
+            Section(claim_view.NUMBERS, constant, lambda look: _work_out(), {"work": _type_in}, engine=False),
+            Section("tool-names", text, lambda look: plan.tool_names(look.run)),
         ]
 
     # ---- the keys of the sections ------------------------------------------------------------------------------------
 
     def _speed_key(self, look: Look) -> Key:
         return (look.text, self._known_costs(look), self._known_speed(look))
+
+    def _costs_key(self, look: Look) -> Key:
+        return (_pair_of(look), self._known_costs(look))
 
     def _known_costs(self, look: Look) -> Costs | None:
         return self._costs.get(_pair_of(look))
@@ -91,35 +88,13 @@ class CompareSections:
 
     # ---- every K, and theory ----------------------------------------------------------------------------------------
 
-    def _every_k(self, look: Look) -> Props:
-        if look.settings is None:
-            return plan.every_k(None, None)
-        try:
-            judged, what_if = self._plan(look)
-        except SpecvizError as refusal:
-            return plan.every_k(look.trace, None, refusal=str(refusal))
-        return plan.every_k(look.trace, what_if, judged.cuts(), point=self._point(look))
-
-    def _theory(self, look: Look) -> Props:
-        try:
-            _, what_if = self._plan(look)
-        except SpecvizError:
-            return plan_theory.theory(None, None, None)
-        return plan_theory.theory(what_if, metrics(look.trace)["alpha"], self._known_costs(look), self._point(look))
-
-    def _plan(self, look: Look) -> tuple[GivenText, WhatIf]:
-        """Every K on this text; the newest is kept. Raises SpecvizError where there is no answer."""
-        if look.settings is None:
-            raise SpecvizError(NO_RUN)
-        key = (look.text, self._known_costs(look))
+    def _given_text(self, look: Look) -> tuple[Props, Props]:
+        """Both sections; those of the newest text are kept."""
+        key = self._speed_key(look)
         if self._newest is None or self._newest[0] != key:
-            judged = judge_run(look.trace)
-            self._newest = (key, (judged, judged.every_k(KS, key[1])))
+            _, costs, speed = key
+            self._newest = (key, plan_theory.given_text(look.run, costs, speed and speed.speedup))
         return self._newest[1]
-
-    def _point(self, look: Look) -> plan.Point | None:
-        speed = self._known_speed(look)
-        return plan.run_point(look.trace, None if speed is None else speed.speedup)
 
     # ---- costs ------------------------------------------------------------------------------------------------------
 
@@ -199,7 +174,61 @@ class CompareSections:
     def _measure_waits(self, look: Look, values: Mapping[str, str]) -> Work:
         self._models.load(look.trace)
         for price in measure_waits(request_of(look.trace), self._models.bench):
-            yield wait_view.waits(price)
+            yield claim_view.waits(price)
+
+    # ---- many prompts -----------------------------------------------------------------------------------------------
+
+    def _many_prompts(self, look: Look, **state: object) -> Props:
+        return live.many_prompts(tuple((kind["title"], kind["name"]) for kind in self._kinds), **state)
+
+    def _asked(self, look: Look) -> list[str]:
+        """The target and those of its drafts that are at hand: a click here downloads nothing. Raises SpecvizError."""
+        first = self._models.offer.first
+        own = [first.target, first.draft] if look.run is None else self._models.names(look.run)
+        target, *others = (name for name in own if name is not None)
+        here = [name for _, name in list_drafts(target, *others) if self._models.is_at_hand(name)]
+        if not here:
+            raise SpecvizError(f"no draft model for {target} is loaded: run it with one on Explore first")
+        return [target, *here]
+
+    def _analyse(self, look: Look, values: Mapping[str, str]) -> Work:
+        target, *drafts = self._asked(look)
+        known = {name: costs for (of, name), costs in self._costs.items() if of == target and name in drafts}
+        prompts, words = self._prompts(values)
+        settings = self._models.offer.first if look.settings is None else look.settings
+        sampling = {name: getattr(settings, name) for name in Request.SAMPLING}
+        work = align_steps(
+            prompts,
+            target=target,
+            draft=drafts,
+            k=min(max(1, settings.to_dict()["k"]), types.KS[-1]),
+            max_new_tokens=whole_number(values, "tokens", live.TOKENS[0], live.TOKENS[2]),
+            costs=known,
+            shard_size=SHARD,
+            **sampling,
+        )
+        with closing(work):
+            for progress in work:
+                done = f"{progress.words}: {progress.done} of {progress.total} prompts"
+                yield self._many_prompts(look, progress=(progress.done, progress.total, done))
+        result, summary = progress.result, progress.result.summary
+        views, names = read_texts(result.tokens, result.prompts), [draft.name for draft in summary.drafts]
+        texts = texts_block(views, names, summary.num_prompts)
+        yield self._many_prompts(look, summary=summary, asked=words, texts=texts)
+
+    def _prompts(self, values: Mapping[str, str]) -> tuple[Sequence[str | Mapping[str, object]], str]:
+        """The chosen prompts, and the choice in words. Raises SpecvizError."""
+        titles = {live.EVERY: "all kinds", **{kind["name"]: kind["title"] for kind in self._kinds}}
+        chosen = one_of(values, "prompts", [live.OWN, *titles])
+        if chosen == live.OWN:
+            own = own_prompts(values, live.MOST_PROMPTS, live.MOST_CHARACTERS, MORE)
+            if not own:
+                raise SpecvizError("write at least one prompt into the box, one per line (got none)")
+            return own, quantity(len(own), "own prompt")
+        kinds = [kind for kind in self._kinds if chosen in (live.EVERY, kind["name"])]
+        pairs = [(kind["name"], prompt) for kind in kinds for prompt in kind["prompts"]]
+        ready = [{"id": prompt["name"], "prompt": prompt["text"], "tags": [name]} for name, prompt in pairs]
+        return ready, f"{quantity(len(ready), 'ready prompt')}: {titles[chosen]}"
 
     # ---- what introductions claim ----------------------------------------------------------------------------------
 
@@ -231,7 +260,7 @@ def _type_in(look: Look, values: Mapping[str, str]) -> Work:
 
 
 def _no_waits(look: Look) -> Props:
-    return wait_view.waits(None, has_run=look.run is not None)
+    return claim_view.waits(None, has_run=look.run is not None)
 
 
 def _has_draft(look: Look) -> bool:
@@ -250,73 +279,3 @@ def _middle_context(look: Look) -> int:
     limit = look.run.models[-1].target.context_limit
     middle = (look.run.steps[0].context_length + look.run.steps[-1].context_length) // 2
     return max(1, middle if limit is None else min(middle, limit - ROOM))
-
-
-# ---- many prompts -------------------------------------------------------------------------------------------------
-
-
-class AlignmentSection:
-    """The section. Its result stays while other runs are looked at, because it names its own settings."""
-
-    def __init__(self, models: RunModels, costs: Mapping[tuple[str, str | None], Costs]) -> None:
-        self._models, self._costs = models, costs
-        self._kinds = prompts_file()["kinds"]
-
-    def section(self) -> Section:
-        analyse = {"analyse": self._analyse}
-        return Section(live.NAME, lambda look: (), self._props, analyse, needs=self._names, keeps=True)
-
-    def _props(self, look: Look, **state: object) -> Props:
-        return live.many_prompts(tuple((kind["title"], kind["name"]) for kind in self._kinds), **state)
-
-    def _names(self, look: Look) -> list[str]:
-        """The target and those of its drafts that are at hand: a click here downloads nothing. Raises SpecvizError."""
-        first = self._models.offer.first
-        own = [first.target, first.draft] if look.run is None else self._models.names(look.run)
-        target, *others = (name for name in own if name is not None)
-        here = [name for _, name in list_drafts(target, *others) if self._models.is_at_hand(name)]
-        if not here:
-            raise SpecvizError(f"no draft model for {target} is loaded: run it with one on Explore first")
-        return [target, *here]
-
-    def _analyse(self, look: Look, values: Mapping[str, str]) -> Work:
-        target, *drafts = self._names(look)
-        known = {name: costs for (of, name), costs in self._costs.items() if of == target and name in drafts}
-        prompts, words = self._prompts(values)
-        settings = self._models.offer.first if look.settings is None else look.settings
-        sampling = {name: getattr(settings, name) for name in Request.SAMPLING}
-        work = align_steps(
-            prompts,
-            target=target,
-            draft=drafts,
-            k=min(max(1, settings.to_dict()["k"]), types.KS[-1]),
-            max_new_tokens=whole_number(values, "tokens", live.TOKENS[0], live.TOKENS[2]),
-            costs=known,
-            shard_size=SHARD,
-            **sampling,
-        )
-        with closing(work):
-            for progress in work:
-                done = f"{progress.words}: {progress.done} of {progress.total} prompts"
-                yield self._props(look, progress=(progress.done, progress.total, done))
-        yield self._props(look, summary=progress.result.summary, asked=words, texts=_texts_of(progress.result))
-
-    def _prompts(self, values: Mapping[str, str]) -> tuple[Sequence[str | Mapping[str, object]], str]:
-        """The chosen prompts, and the choice in words. Raises SpecvizError."""
-        titles = {live.EVERY: "all kinds", **{kind["name"]: kind["title"] for kind in self._kinds}}
-        chosen = one_of(values, "prompts", [live.OWN, *titles])
-        if chosen == live.OWN:
-            own = own_prompts(values, live.MOST_PROMPTS, live.MOST_CHARACTERS, MORE)
-            if not own:
-                raise SpecvizError("write at least one prompt into the box, one per line (got none)")
-            return own, quantity(len(own), "own prompt")
-        kinds = [kind for kind in self._kinds if chosen in (live.EVERY, kind["name"])]
-        pairs = [(kind["name"], prompt) for kind in kinds for prompt in kind["prompts"]]
-        ready = [{"id": prompt["name"], "prompt": prompt["text"], "tags": [name]} for name, prompt in pairs]
-        return ready, f"{quantity(len(ready), 'ready prompt')}: {titles[chosen]}"
-
-
-def _texts_of(alignment: Alignment) -> Props | None:
-    summary = alignment.summary
-    views = read_texts(alignment.tokens, alignment.prompts)
-    return texts_block(views, [draft.name for draft in summary.drafts], summary.num_prompts)

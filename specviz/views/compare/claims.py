@@ -1,7 +1,8 @@
-"""The sections of the Compare page on what introductions claim (see specviz.bench.claims and specviz.bench.lossy)."""
+"""The sections of the Compare page on what introductions claim (see waits, claims and lossy in specviz.bench)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from specviz.analysis.theory import stated_rates
@@ -10,8 +11,16 @@ from specviz.views.blocks import Cell, Props
 
 if TYPE_CHECKING:
     from specviz.bench.claims import Finding, Reading
+    from specviz.bench.report import Table
+    from specviz.bench.waits import Price
 
 ABOUT = {
+    "waits": (
+        "First token, whole answer, memory",
+        "Before a draft saves time, it must read the prompt too. So the first token comes later with a draft; the "
+        "whole answer may come sooner. The draft also takes memory: introductions often promise less than 10 % of the "
+        "target's.",
+    ),
     "claims": (
         "What they say, and what you get here",
         "Introductions promise numbers. Here they are tried on every pair that is here: the bundled one, its target 2, "
@@ -29,7 +38,9 @@ ABOUT = {
     ),
 }
 EMPTY = "Nothing measured yet. It takes some minutes; the numbers are only good if nothing else runs meanwhile."
+NO_WAITS = "Nothing measured yet. “Measure the waits” runs a short and a long prompt, with and without the draft."
 CAPTIONS = {
+    "waits": ("Medians; “as fast”: above 1 the draft saves time.", "Weights and cache, once the context is read."),
     "claims": (
         "Medians over prompts with their intervals, at temperature 0. A check mark: the whole interval reaches what is "
         "claimed; a cross: none of it does; a dash: open.",
@@ -53,10 +64,24 @@ def finding(name: str, found: Finding | None) -> Props:
     shown = [] if found else [blocks.words(EMPTY)]
     if found and not is_done:
         shown.append(blocks.progress(found.done, found.total, f"{found.doing}: {found.done:,} of {found.total:,}"))
-    for (heads, rows), caption in zip(found.tables if found else (), CAPTIONS[name], strict=False):
-        shown.append(blocks.table(heads, [[*map(_cell, row)] for row in rows], caption=caption))
     controls = [blocks.button("measure", "Measure", primary=not is_done)]
-    return blocks.section(name, *ABOUT[name], controls, shown)
+    return blocks.section(name, *ABOUT[name], controls, [*shown, *_tables(name, found.tables if found else ())])
+
+
+def waits(price: Price | None, *, has_run: bool = True) -> Props:
+    """price: as far as it is measured; None: nothing yet."""
+    is_done = price is not None and price.done == price.total
+    shown = [*_tables("waits", price.tables())] if is_done else [blocks.words(NO_WAITS)]
+    if price and not is_done:
+        words = f"{price.done} of {price.total} short runs, alternating with and without the draft"
+        shown = [blocks.progress(price.done, price.total, words)]
+    controls = [blocks.button("measure", "Measure the waits", primary=not is_done)] if has_run else []
+    return blocks.section("waits", *ABOUT["waits"], controls, shown)
+
+
+def _tables(name: str, tables: Iterable[Table]) -> Iterator[Props]:
+    for (heads, rows), caption in zip(tables, CAPTIONS[name], strict=False):
+        yield blocks.table(heads, [[*map(_cell, row)] for row in rows], caption=caption)
 
 
 def _cell(made: str | Reading) -> Cell:

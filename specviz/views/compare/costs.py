@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from specviz.views import blocks
 from specviz.views.blocks import Props, Words
 from specviz.views.compare.plan_charts import curve
-from specviz.views.explore.charts import Chart, axes_of, chart_of, line_of, list_columns
+from specviz.views.explore.charts import Chart, axes_of, chart_of, list_columns
 from specviz.views.explore.sentences import label, percent, quantity, reveal
-from specviz.views.palette import THEMES
 
 if TYPE_CHECKING:
     from specviz.analysis.costs import Costs, Measured
@@ -69,8 +68,7 @@ def _result_blocks(costs: Costs) -> list[Props]:
         if costs.batch:
             shown += [blocks.words(_batch_words(costs)), _batch_table(costs)]
     one = costs.verify_ms[0]
-    times = [(n, costs.verify_ms[n - 1]) for n in SHOWN if n <= len(costs.verify_ms)]
-    rows = [[str(n), _format_ms(ms), f"{ms / one:.2f}"] for n, ms in times]
+    rows = [[str(n), _format_ms(ms), f"{ms / one:.2f}"] for n, ms in enumerate(costs.verify_ms, 1) if n in SHOWN]
     table = blocks.table(["tokens in one pass", "time", "relative to one token"], rows)
     return [*shown, blocks.details("Numbers", [table, blocks.words(CACHE_NOTE)])]
 
@@ -156,8 +154,8 @@ def _batch_table(costs: Costs) -> Props:
 def chart(costs: Costs) -> Chart:
     """Verify time against tokens, with as many single passes and the time that reading the weights takes."""
     ns = list(range(1, len(costs.verify_ms) + 1))
-    measured = line_of("one pass, measured", "verify", THEMES[0], "%{x} tokens in one pass: %{y:.2f} ms")
-    measured |= {"mode": "lines+markers", "x": ns, "y": [round(ms, 4) for ms in costs.verify_ms]}
+    hover = "%{x} tokens in one pass: %{y:.2f} ms"
+    measured = curve("one pass, measured", "verify", ns, costs.verify_ms, hover) | {"mode": "lines+markers"}
     passes, hover = [costs.verify_ms[0] * n for n in ns], "%{x} passes over one token: %{y:.2f} ms"
     singly = curve("as many passes over one token", "plain", ns, passes, hover, "dot")
     floor, hover = [costs.floor_ms] * len(ns), "reading the weights: %{y:.2f} ms"

@@ -191,20 +191,16 @@ def why_slow(
         needed = ([] if has_costs else ["“Measure costs” above"]) + ([] if has_speed else ["“Measure the speed” here"])
         missing = f"Not known yet: press {' and '.join(needed)}." if has_run else NO_RUN
         return blocks.section(*WHY_SLOW, controls, [*shown, blocks.words(refusal or missing)])
-    product = [
-        ["ideal", f"{breakdown.ideal}", "K + 1", "Every drafted token accepted, in the time of one target call."]
-    ]
-    product += [[each.name, f"x {each.value:.2f}", each.formula, each.words] for each in breakdown.factors]
-    total = [
-        "measured speedup",
-        f"{breakdown.speedup:.2f}x",
-        METRICS["speedup"].formula,
-        "The product of all lines above.",
+    formula = METRICS["speedup"].formula
+    rows = [
+        ["ideal", f"{breakdown.ideal}", "K + 1", "Every drafted token accepted, in the time of one target call."],
+        *([each.name, f"x {each.value:.2f}", each.formula, each.words] for each in breakdown.factors),
+        ["measured speedup", f"{breakdown.speedup:.2f}x", formula, "The product of all lines above."],
     ]
     shown += [
         blocks.words([f"Measured: {instead}."] if instead else _verdict_words(breakdown)),
         blocks.chart(factors_chart(breakdown)),
-        blocks.table(["factor", "value", "formula", "in words"], [*product, total], marked=len(product)),
+        blocks.table(["factor", "value", "formula", "in words"], rows, marked=len(rows) - 1),
         *(blocks.words(note, small=True) for note in breakdown.notes),
     ]
     return blocks.section(*WHY_SLOW, controls, shown)

@@ -153,11 +153,8 @@ def curve(
 ) -> Chart:
     """A line through these points; not-a-number is left out."""
     made = line_of(name, status, THEMES[0], hover)
-    return made | {"x": list(x), "y": _round(y), "line": {**made["line"], "dash": dash}}
-
-
-def _round(values: Sequence[float | None]) -> list[float | None]:
-    return [None if value is None or not math.isfinite(value) else round(float(value), 4) for value in values]
+    known = [None if value is None or not math.isfinite(value) else round(float(value), 4) for value in y]
+    return made | {"x": list(x), "y": known, "line": {**made["line"], "dash": dash}}
 
 
 def _edge(name: str, x: Sequence[int], y: Sequence[float]) -> Chart:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from specviz.analysis.given_text import judge_run
 from specviz.analysis.theory import (
     PAPER,
     TABLE_1,
@@ -19,14 +20,17 @@ from specviz.analysis.theory import (
     oracle_tokens,
     walltime_improvement,
 )
+from specviz.errors import SpecvizError
+from specviz.trace.metrics import metrics
 from specviz.views import blocks
 from specviz.views.blocks import Props, Words
-from specviz.views.compare.plan import NO_COSTS
+from specviz.views.compare.plan import NO_COSTS, every_k, run_point
 from specviz.views.compare.plan_charts import Point, speed_chart, tokens_chart
 
 if TYPE_CHECKING:
     from specviz.analysis.costs import Costs
     from specviz.analysis.whatif import WhatIf
+    from specviz.trace.file import Trace
 
 GAP = 0.05  # formula and text agree below this difference, in tokens per target call
 THEORY = (
@@ -36,6 +40,19 @@ THEORY = (
     "to draft one token divided by the time of one target call. It treats every token as equally hard. Real texts "
     "have easy and hard stretches, so the formula and this text differ.",
 )
+
+
+def given_text(recorded: Trace | None, costs: Costs | None = None, speedup: float | None = None) -> tuple[Props, Props]:
+    """The sections on every K and on the theory, as far as the run's text tells. speedup: see `run_point`."""
+    if recorded is None:
+        return every_k(None, None), theory(None, None, None)
+    try:
+        judged = judge_run(recorded)
+        what_if = judged.every_k(costs=costs)
+    except SpecvizError as refusal:
+        return every_k(recorded, None, refusal=str(refusal)), theory(None, None, None)
+    point, alpha = run_point(recorded, speedup), metrics(recorded)["alpha"]
+    return every_k(recorded, what_if, judged.cuts(), point=point), theory(what_if, alpha, costs, point)
 
 
 def theory(what_if: WhatIf | None, alpha: float | None, costs: Costs | None, point: Point | None = None) -> Props:
