@@ -1,7 +1,5 @@
 """The texts that faults are looked for in, with the target's rows on them, and how far any draft agrees with these."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

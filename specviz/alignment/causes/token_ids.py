@@ -4,8 +4,6 @@ Where the target wants x and the draft gives y instead, again and again, and y i
 are in each other's place: reading y's row for x is a cure that can be tried.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
