@@ -4,8 +4,6 @@ A step may begin at every place of the text; `Drafter.along` says what would be 
 a method does to get there is its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

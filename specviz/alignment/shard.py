@@ -45,10 +45,6 @@ def load(shard: Shard, library: Library) -> tuple[LoadedModel, tuple[Draft, ...]
     return identity.load(shard.models or identity.identify((shard.request.target, *shard.drafts), library), library)
 
 
-def sampling_of(request: Request) -> Sampling:
-    return Sampling.of(request)
-
-
 def texts_of(shard: Shard, target: LoadedModel) -> tuple[list[RowText], tuple[Refused, ...], tuple[str, ...]]:
     """The rows with their texts, in order; the rows that cannot be used; warnings."""
     rows: list[RowText] = []
@@ -120,7 +116,7 @@ def _add_texts(rows: Sequence[RowText], shard: Shard, target: LoadedModel) -> li
     def draw(batch: Sequence[RowText]) -> list[RowText]:
         seeds = [seed_of(shard.request.seed, each.row.number) for each in batch]
         prompts = [each.prompt_ids for each in batch]
-        drawn = sample(target, prompts, seeds, sampling_of(shard.request), shard.request.max_new_tokens)
+        drawn = sample(target, prompts, seeds, Sampling.of(shard.request), shard.request.max_new_tokens)
         return [replace(each, ids=text.ids, finish=text.finish) for each, text in zip(batch, drawn, strict=True)]
 
     drawn = iter(in_batches(draw, [each for each in rows if each.ids is None], shard.batch))
@@ -195,7 +191,7 @@ def analyse_texts(
     warnings: tuple[str, ...] = (),
 ) -> ShardTables:
     """The tables of texts that exist."""
-    numbers = _read(target, drafts, texts, sampling_of(shard.request), shard.batch)
+    numbers = _read(target, drafts, texts, Sampling.of(shard.request), shard.batch)
     found = [_describe(*pair, target, shard) for pair in zip(texts, numbers, strict=True)]
     return tables.build_tables(found, shard, refused, warnings)
 
@@ -214,27 +210,15 @@ def _describe(text: RowText, numbers: Sequence[Numbers], target: LoadedModel, sh
         "favourite_text": _labels(target, of_target["favourite"]),
         **of_target,
     }
-    most = tables.allowed_tokens(len(ids), text.finish, shard.request.max_new_tokens)
-    k = shard.request.num_speculative_tokens
-    drafts = [_draft_columns(own, tokens["p"], target, k, most) for own in of_drafts]
+    drafts = [_draft_columns(own, tokens["p"], target) for own in of_drafts]
     shown = ids[:-1] if ids[-1] in target.text.eos_ids else ids
     written = replace(text, text=_decode(shown, target))
     return AnalysedText(written, tokens, dict(zip(shard.drafts, drafts, strict=True)))
 
 
-def _draft_columns(numbers: Numbers, p: np.ndarray, target: LoadedModel, k: int, most_tokens: int) -> Columns:
+def _draft_columns(numbers: Numbers, p: np.ndarray, target: LoadedModel) -> Columns:
     keep = np.where(numbers["readable"], whatif.keep_chances(p, numbers["q"]), 0.0)
-    ahead = numbers.get("ahead")
-    if ahead is None:
-        chances = tables.draft_chances(keep, numbers["readable"], most_tokens)
-    else:
-        chances = tables.draft_chances(ahead.keep, ahead.readable, most_tokens, waits=ahead.waits)
-    return numbers | {
-        "keep": keep,
-        "draft_favourite_text": _labels(target, numbers["draft_favourite"]),
-        "saved": whatif.saved_along_text(chances, k),
-        "lost": whatif.lost_along_text(chances, k),
-    }
+    return numbers | {"keep": keep, "draft_favourite_text": _labels(target, numbers["draft_favourite"])}
 
 
 def _labels(target: LoadedModel, ids: Sequence[int]) -> list[str]:

@@ -3,8 +3,6 @@
 A row holds the ids that were measured, which the lab reads again, and the same text as `conversations`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator
 from itertools import islice

@@ -126,8 +126,8 @@ class RowText:
 @dataclass(frozen=True, slots=True, eq=False)
 class AnalysedText:
     """One text of N tokens. tokens: the columns of `columns.TOKENS` that hold for every draft; drafts: those of each
-    draft but reason, `ahead` where it is no model, and its `confidence` [BINS, 3]: over all places and all tokens x
-    that it might have drawn, by q(x) in ten bins, the sums of q, of q * q and of min(p, q)."""
+    draft but saved, lost and reason, `ahead` where it is no model, and its `confidence` [BINS, 3]: over all places and
+    all tokens x that it might have drawn, by q(x) in ten bins, the sums of q, of q * q and of min(p, q)."""
 
     written: RowText
     tokens: Columns

@@ -5,8 +5,6 @@ served, and under each neighbouring convention: other states, other rows, other 
 texts. What agrees clearly more is named, with the file, flag or engine that says otherwise.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, islice

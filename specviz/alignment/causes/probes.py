@@ -15,11 +15,12 @@ from specviz.alignment.causes.doctor import chat_difference, render
 from specviz.alignment.causes.sample import Sample
 from specviz.alignment.causes.shifts import shift_trials
 from specviz.alignment.causes.trials import Trial, agreements, all_trials
-from specviz.alignment.shard import load, sampling_of, texts_of
+from specviz.alignment.shard import load, texts_of
 from specviz.alignment.summary import Examined, Finding, Interval
 from specviz.alignment.tables.slices import excludes_zero, interval, without_each
 from specviz.alignment.types import Array, RowText, Shard
 from specviz.checks.scoring import can_read
+from specviz.decoding.sampling import Sampling
 from specviz.models.library import Library, LoadedModel
 from specviz.models.score import Text
 from specviz.session.workbench import workbench
@@ -61,7 +62,7 @@ def look(shard: Shard, library: Library | None = None) -> Examined:
         difference = chat_difference(target.tokenizer, draft.tokenizer) if has_chats else None
         if len(own) >= FEWEST_TEXTS:
             texts = [Text(each.prompt_ids, each.ids) for each in own]
-            halves = [Sample(target, texts[place::2], sampling_of(shard.request)) for place in (0, 1)]
+            halves = [Sample(target, texts[place::2], Sampling.of(shard.request)) for place in (0, 1)]
             causes = _Causes(name, draft, own, halves, library)
             found += causes.find(difference)
             tried |= {KINDS[kind] for kind in causes.tried}

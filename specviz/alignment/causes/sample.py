@@ -1,8 +1,6 @@
 """The texts that faults are looked for in, with the target's rows on them, and how far any draft agrees with these."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -41,25 +39,22 @@ class Sample:
     def _rows(self, text: Tensor) -> Tensor:
         return torch.as_tensor(self.starts, device=text.device)[text]
 
-    def each(self, draft: LoadedModel, texts: Sequence[Text], of: Callable[[Tensor, Tensor, Tensor], None]) -> None:
-        """Calls `of` with pieces of rows: the texts' numbers [R], the target's p [R, V], the draft's logits [R, V].
+    def each(self, draft: LoadedModel, texts: Sequence[Text]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Pieces of rows: the texts' numbers [R], the target's p [R, V], the draft's logits [R, V].
 
         texts: what the draft reads, one for each of the sample's: the same ids behind any prompt.
         """
         for rows in read(draft, [], texts):
             for piece in blocks(len(rows.token), rows.target):
                 p = self.p[self._rows(rows.text[piece]) + rows.place[piece]]
-                of(rows.text[piece], p, fit(rows.target[piece].to(p.device).float(), p.shape[1]))
+                yield rows.text[piece], p, fit(rows.target[piece].to(p.device).float(), p.shape[1])
 
     def agreement(self, draft: LoadedModel, texts: Sequence[Text], change: Change = keep_logits) -> Array:
         """The mean of sum min(p, q) over each text, the logits changed [texts]."""
         sums = np.zeros(len(texts))
-
-        def add(text: Tensor, p: Tensor, logits: Tensor) -> None:
+        for text, p, logits in self.each(draft, texts):
             overlap = overlap_of(p, self.sampling.probs(change(logits))).double().cpu().numpy()
-            sums[:] += np.bincount(text.cpu().numpy(), overlap, minlength=len(texts))
-
-        self.each(draft, texts, add)
+            sums += np.bincount(text.cpu().numpy(), overlap, minlength=len(texts))
         return sums / np.diff(self.starts)
 
     def ahead(self, drafters: Sequence[Drafter]) -> Array:

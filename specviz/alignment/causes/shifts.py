@@ -1,7 +1,5 @@
 """What is tried on heads: the target's states of a neighbouring layer or position, and another temperature."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch

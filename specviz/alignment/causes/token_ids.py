@@ -4,8 +4,6 @@ Where the target wants x and the draft gives y instead, again and again, and y i
 are in each other's place: reading y's row for x is a cure that can be tried.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -38,12 +36,9 @@ class DeafIds:
 def deaf_ids(sample: Sample, draft: LoadedModel, texts: Sequence[Text]) -> DeafIds:
     width = sample.p.shape[1]
     wanted, kept = (torch.zeros(width, dtype=torch.float64, device=sample.p.device) for _ in range(2))
-
-    def count(_: Tensor, p: Tensor, logits: Tensor) -> None:
-        wanted.add_(p.sum(0))
-        kept.add_(torch.minimum(p, sample.sampling.probs(logits)).sum(0))
-
-    sample.each(draft, texts, count)
+    for _, p, logits in sample.each(draft, texts):
+        wanted += p.sum(0)
+        kept += torch.minimum(p, sample.sampling.probs(logits)).sum(0)
     often = wanted >= FEWEST_WANTED
     usual = float(kept[often].sum() / wanted[often].sum().clamp_min(1e-9))
     deaf = torch.nonzero(often & (kept < DEAF * usual * wanted)).flatten()
@@ -55,15 +50,12 @@ def _whose(
     sample: Sample, draft: LoadedModel, texts: Sequence[Text], deaf: Tensor, wanted: Tensor
 ) -> Mapping[int, int]:
     """For a deaf id the one that the draft gives in its place, each at most once, the clearest first."""
-    given = torch.zeros(len(deaf), sample.p.shape[1], device=sample.p.device)
-
-    def count(_: Tensor, p: Tensor, logits: Tensor) -> None:
-        extra = (sample.sampling.probs(logits) - p).clamp_min(0)  # what the target does not want itself
-        given.add_(p[:, deaf].T @ extra)
-
     if not len(deaf):
         return {}
-    sample.each(draft, texts, count)
+    given = torch.zeros(len(deaf), sample.p.shape[1], device=sample.p.device)
+    for _, p, logits in sample.each(draft, texts):
+        extra = (sample.sampling.probs(logits) - p).clamp_min(0)  # what the target does not want itself
+        given += p[:, deaf].T @ extra
     rates = given / wanted[deaf, None].float()
     best, other = rates.max(1)
     found: dict[int, int] = {}

@@ -3,8 +3,6 @@
 A twin shares the weights of its model, so that nothing changes for anybody else.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -1,17 +1,13 @@
 """The cells of a report's tables: numbers as words with a key to sort by; unknown ones are dashes and sort last."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from specviz.alignment.summary import Interval
 from specviz.views import blocks
 from specviz.views.blocks import Cell
 from specviz.views.explore.sentences import percent
-
-if TYPE_CHECKING:
-    from specviz.alignment.summary import Interval
 
 NONE = "–"
 UNKNOWN = "not known"

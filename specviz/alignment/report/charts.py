@@ -3,23 +3,18 @@
 Whole figures as plain data in `charts.py`'s format. Drafts keep their colour, dash and symbol from chart to chart.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specviz.alignment.report.cells import NONE, is_known, share_words, spread_words
-from specviz.alignment.summary import ENOUGH_PROMPTS, Slice, natural_key
+from specviz.alignment.summary import ENOUGH_PROMPTS, DraftSummary, Slice, natural_key
 from specviz.views.compare.plan_charts import curve, draft_curve
 from specviz.views.explore.charts import Chart, chart_of, line_of, list_columns
 from specviz.views.explore.sentences import label
 from specviz.views.palette import THEMES, colour
-
-if TYPE_CHECKING:
-    from specviz.alignment.summary import DraftSummary
 
 FEWEST_CHECKPOINTS = 3  # below, a curve says no more than the table
 NUMBERED = {"showgrid": False, "automargin": True}

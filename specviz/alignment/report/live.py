@@ -3,20 +3,15 @@
 Plain values in, a section of `blocks` out.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from specviz.alignment.report.sections import compact
+from specviz.alignment.summary import Summary
 from specviz.models.catalog import is_known
 from specviz.views import blocks
 from specviz.views.blocks import Props, Words
 from specviz.views.explore.sentences import label
-
-if TYPE_CHECKING:
-    from specviz.alignment.summary import Summary
 
 NAME, TITLE = "many-prompts", "Many prompts"
 LEAD = (

@@ -3,22 +3,16 @@
 A `Summary` in, a list of `blocks` out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from specviz.alignment.report import cells
 from specviz.alignment.report.parts import losing_slices, loss_words
-from specviz.alignment.summary import IGNORED
+from specviz.alignment.summary import IGNORED, DraftSummary, Reason, Summary
 from specviz.analysis.rounds import is_far
 from specviz.views import blocks
 from specviz.views.blocks import Props, Words
 from specviz.views.explore.sentences import label, percent, quantity, reveal
 from specviz.views.explore.titles import join
-
-if TYPE_CHECKING:
-    from specviz.alignment.summary import DraftSummary, Reason, Summary
 
 OFF = {"top_k": 0, "top_p": 1}
 KEPT_WORDS = (

@@ -4,24 +4,19 @@ Texts from outside (names, ids, tags, tokens) are written out so that none of th
 as percent, differences of agreement in points of a percent.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specviz.alignment.report import cells, parts
 from specviz.alignment.report.overview import KEPT_WORDS, is_aside, overview, sampling_words
 from specviz.alignment.report.texts import TextView, texts_block
-from specviz.alignment.summary import ENOUGH_PROMPTS
+from specviz.alignment.summary import ENOUGH_PROMPTS, Summary
 from specviz.alignment.tables.columns import COLUMNS
 from specviz.views import blocks
 from specviz.views.blocks import Props
 from specviz.views.document import page
 from specviz.views.explore.sentences import label, reveal
-
-if TYPE_CHECKING:
-    from specviz.alignment.summary import Summary
 
 TITLE = "Why does the target reject this draft?"
 SAVED = ("tokens", "prompts", "slices")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -74,18 +74,22 @@ def build_tables(
     texts: Sequence[AnalysedText], shard: Shard, refused: Iterable[Refused] = (), warnings: Iterable[str] = ()
 ) -> ShardTables:
     """The tables of a shard, columns as in `columns`; a cell of a list column is an array [16], by K."""
-    tokens, prompts, sums = [], [], []
+    tokens, prompts, sums, k = [], [], [], shard.request.num_speculative_tokens
     confidence = {name: np.zeros((types.BINS, 3)) for name in shard.drafts}
     for text in texts:
         slices = find_slices(text)
         read_ahead = np.logical_and.reduce([_reads(ahead_of(text, name)) for name in shard.drafts])
         shared = np.logical_and.reduce([draft["readable"] for draft in text.drafts.values()])
         for name in shard.drafts:
-            steps, by_argmax = (_expect_steps(text, name, shard, way) for way in ("keep", "hit"))
-            tokens.append(_token_rows(text, name))
-            prompts.append(_prompt_row(text, name, steps, shard.request.num_speculative_tokens))
-            sums.append(_sum_rows(text, name, steps, by_argmax, slices, shared))
-            sums.append(_depth_rows(text, name, read_ahead))
+            own = {"prompt": text.written.row.number, "draft": name}
+            step_ms = np.array(shard.step_ms.get(name, [np.nan] * (KS[-1] + 1)), dtype=np.float64)
+            drawn, likeliest = (_chances(text, name, shard, way) for way in ("keep", "hit"))
+            by_argmax = _expect_steps(likeliest, k, step_ms).items()
+            steps = _expect_steps(drawn, k, step_ms) | {f"argmax_{column}": values for column, values in by_argmax}
+            tokens.append(own | _token_rows(text, name, drawn, k))
+            prompts.append(own | _prompt_row(text, name, steps, k, step_ms[0]))
+            sums.append(own | _sum_rows(text, name, steps, slices, shared))
+            sums.append(own | _depth_rows(text, name, read_ahead))
             confidence[name] += text.drafts[name]["confidence"]
     rows = {"tokens": tokens, "prompts": prompts, "sums": sums}
     tables = {name: _frame(name, pieces) for name, pieces in rows.items()}
@@ -125,40 +129,26 @@ def ahead_of(text: AnalysedText, name: str) -> Ahead:
     return Ahead(**{each: _by_start(values, each == "readable") for each, values in columns.items()}, waits=False)
 
 
-def allowed_tokens(text_length: int, finish: str, max_new_tokens: int) -> int:
-    """The length that the what-if takes as allowed: a text that ended by itself had room behind it."""
-    return max(text_length, max_new_tokens) if finish == "eos" else text_length
-
-
-class _Steps(NamedTuple):
-    """The expected steps of a draft along a text, each [16, N] by K and first token. kept [17, N]: at the job's K those
-    that draft, and those that keep 1, 2, ... 16 tokens or more. plain_ms: a step without a draft; nan, as time_ms,
-    where costs are not known."""
-
-    begins: Array
-    emitted: Array
-    time_ms: Array
-    kept: Array
-    plain_ms: float
-
-
-def _expect_steps(text: AnalysedText, name: str, shard: Shard, way: str) -> _Steps:
+def _chances(text: AnalysedText, name: str, shard: Shard, way: str) -> Chances:
     """way: "keep" for drawn drafts, "hit" for the likeliest tokens."""
-    ahead, size = ahead_of(text, name), len(text.tokens["token"])
-    most = allowed_tokens(size, text.written.finish, shard.request.max_new_tokens)
-    chances = draft_chances(getattr(ahead, way), ahead.readable, most, waits=ahead.waits)
-    step_ms = np.array(shard.step_ms.get(name, [np.nan] * (KS[-1] + 1)), dtype=np.float64)
+    ahead, size, asked = ahead_of(text, name), len(text.tokens["token"]), shard.request.max_new_tokens
+    most = max(size, asked) if text.written.finish == "eos" else size  # what ended by itself had room behind it
+    return draft_chances(getattr(ahead, way), ahead.readable, most, waits=ahead.waits)
+
+
+def _expect_steps(chances: Chances, k: int, step_ms: Array) -> dict[str, Array]:
+    """The steps of a draft along a text as the columns of the sums, by K and first token [16, N]; "kept" at this k
+    [17, N]. step_ms: of a step that drafts 0, 1, ... 16 tokens, nan where costs are not known."""
     begins = whatif.start_chances(chances, KS)
     longest = whatif.step_laws(chances, KS[-1])  # [N, 17]; a smaller K only cuts the same step short
     reached = np.cumsum(longest[:, ::-1], axis=1)[:, ::-1]  # the chance of at least 1, 2, ... 17 tokens
     lengths = np.cumsum(reached, axis=1)[:, 1:].T
     time_ms = np.array([step_ms[chances.depths(k)] for k in KS])
-    k = shard.request.num_speculative_tokens
     own = np.cumsum(whatif.step_laws(chances, k)[:, ::-1], axis=1)[:, ::-1].T  # at least 1, 2, ... k + 1 tokens
     own[0] = chances.depths(k) > 0
-    kept = np.zeros((KS[-1] + 1, size))
+    kept = np.zeros((KS[-1] + 1, len(chances)))
     kept[: k + 1] = own * begins[k - KS[0]]
-    return _Steps(begins, begins * lengths, begins * time_ms, kept, float(step_ms[0]))
+    return {"calls": begins, "emitted": begins * lengths, "time_ms": begins * time_ms, "kept": kept}
 
 
 def _frame(table: str, pieces: Sequence[Mapping[str, object]]) -> pandas.DataFrame:
@@ -171,21 +161,19 @@ def _frame(table: str, pieces: Sequence[Mapping[str, object]]) -> pandas.DataFra
     return pandas.concat(frames or [pandas.DataFrame(columns=[*types])], ignore_index=True).astype(types)
 
 
-def _token_rows(text: AnalysedText, name: str) -> dict[str, object]:
-    size = len(text.tokens["token"])
-    labels = {"prompt": np.full(size, text.written.row.number), "draft": np.full(size, name, dtype=object)}
-    rows = labels | text.tokens | text.drafts[name]
-    return rows | {"reason": NAMES[find_reasons(rows)]}
+def _token_rows(text: AnalysedText, name: str, chances: Chances, k: int) -> types.Columns:
+    rows = {**text.tokens, **text.drafts[name]}
+    lines = {"saved": whatif.saved_along_text(chances, k), "lost": whatif.lost_along_text(chances, k)}
+    return rows | lines | {"reason": NAMES[find_reasons(rows)]}
 
 
-def _prompt_row(text: AnalysedText, name: str, steps: _Steps, k: int) -> dict[str, object]:
+def _prompt_row(text: AnalysedText, name: str, steps: types.Columns, k: int, plain_ms: float) -> types.Columns:
     draft, written, row = text.drafts[name], text.written, text.written.row
     readable = np.flatnonzero(draft["readable"])
     means = {"alpha": draft["overlap"], "greedy_agreement": _agreement(text, name), "mean_keep": draft["keep"]}
-    speedups = steps.emitted.sum(1) * steps.plain_ms / steps.time_ms.sum(1)
+    speedups = steps["emitted"].sum(1) * plain_ms / steps["time_ms"].sum(1)
     best = int(np.nanargmax(speedups)) if np.isfinite(speedups).any() else None
     values = {
-        "prompt": row.number,
         "id": row.id,
         "tags": "|".join(row.tags),
         "line": row.line,
@@ -197,10 +185,9 @@ def _prompt_row(text: AnalysedText, name: str, steps: _Steps, k: int) -> dict[st
         "prompt_ids": np.array(written.prompt_ids, dtype=np.int32),
         "text": written.text,
         "num_tokens": len(written.ids),
-        "draft": name,
         "num_readable": len(readable),
         **{mean: values[readable].mean() if len(readable) else np.nan for mean, values in means.items()},
-        "tokens_per_call": len(written.ids) / steps.begins[k - KS[0]].sum(),
+        "tokens_per_call": len(written.ids) / steps["calls"][k - KS[0]].sum(),
         "best_k": 0 if best is None else KS[best],
         "speedup": np.nan if best is None else speedups[best],
     }
@@ -211,18 +198,11 @@ def _agreement(text: AnalysedText, name: str) -> Array:
     return text.tokens["favourite"] == text.drafts[name]["draft_favourite"]
 
 
-def _sum_rows(
-    text: AnalysedText, name: str, steps: _Steps, by_argmax: _Steps, slices: Membership, shared: Array
-) -> dict[str, object]:
+def _sum_rows(text: AnalysedText, name: str, steps: types.Columns, slices: Membership, shared: Array) -> types.Columns:
     """shared: the places that every draft can read [N]."""
-    draft, size, inside = text.drafts[name], len(slices.kinds), slices.inside  # [S, N]
+    draft, inside = text.drafts[name], slices.inside  # [S, N]
     over_readable, over_shared = inside * draft["readable"], inside * shared
-    by_k = {"calls": steps.begins, "emitted": steps.emitted, "time_ms": steps.time_ms}
-    by_k |= {"kept": steps.kept, "argmax_kept": by_argmax.kept}
-    by_k |= {"argmax_calls": by_argmax.begins, "argmax_emitted": by_argmax.emitted, "argmax_time_ms": by_argmax.time_ms}
     return {
-        "prompt": np.full(size, text.written.row.number),
-        "draft": np.full(size, name, dtype=object),
         "kind": slices.kinds,
         "value": slices.values,
         "num_tokens": inside.sum(1),
@@ -234,7 +214,7 @@ def _sum_rows(
         "argmax": over_readable @ draft["draft_favourite_p"],
         "num_shared": over_shared.sum(1),
         "shared_overlap": over_shared @ draft["overlap"],
-        **{name: list((inside @ numbers.T).astype(np.float32)) for name, numbers in by_k.items()},
+        **{column: list((inside @ numbers.T).astype(np.float32)) for column, numbers in steps.items()},
     }
 
 
@@ -244,25 +224,23 @@ def _reads(ahead: Ahead) -> Array:
     return reads & (np.arange(len(reads))[:, None] + np.arange(DEPTHS) < len(reads))
 
 
-def _depth_rows(text: AnalysedText, name: str, shared: Array) -> dict[str, object]:
+def _depth_rows(text: AnalysedText, name: str, shared: Array) -> types.Columns:
     """One row per depth of a draft: over all starts that have so much text behind them, whatever was judged before.
 
     shared: where every draft drafts [N, DEPTHS]."""
     ahead = ahead_of(text, name)
     reads = _reads(ahead)
     depths = np.flatnonzero(reads.any(0))
-    reads, shared, none = reads[:, depths], shared[:, depths], np.zeros(len(depths))
+    reads, shared = reads[:, depths], shared[:, depths]
     sums = {"overlap": ahead.overlap, "keep": ahead.keep, "argmax": ahead.favourite_p}
     return {
-        "prompt": np.full(len(depths), text.written.row.number),
-        "draft": np.full(len(depths), name, dtype=object),
-        "kind": np.full(len(depths), "ahead", dtype=object),
+        "kind": "ahead",
         "value": np.array([str(depth + 1) for depth in depths], dtype=object),
         "num_tokens": len(reads) - depths,
         "num_readable": reads.sum(0),
         "num_shared": shared.sum(0),
-        "agreement": none,
-        "outside": none,
+        "agreement": 0.0,
+        "outside": 0.0,
         "shared_overlap": (shared * ahead.overlap[:, depths]).sum(0),
         **{each: (reads * values[:, depths]).sum(0) for each, values in sums.items()},
         **{each: [np.zeros(len(KS), np.float32)] * len(depths) for each in BY_K},
