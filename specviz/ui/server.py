@@ -98,18 +98,13 @@ class SecurityHeaders:
         await self.app(scope, receive, with_headers if scope["type"] == "http" else send)
 
 
-class PackedPage:
+class PackedPage(GZipMiddleware):
     """The page itself, in which its styles lie, and its script, compressed. Nothing else, so that no stream is held
     back."""
 
-    PATHS = ("/", SCRIPT)
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app, self.packed = app, GZipMiddleware(app)
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_page = scope["type"] == "http" and scope["path"] in self.PATHS
-        await (self.packed if is_page else self.app)(scope, receive, send)
+        is_page = scope["type"] == "http" and scope["path"] in ("/", SCRIPT)
+        await (super().__call__ if is_page else self.app)(scope, receive, send)
 
 
 def _raw_headers(page: bytes = b"") -> list[tuple[bytes, bytes]]:

@@ -44,9 +44,9 @@ class CheckSections:
 
     def sections(self) -> list[Section]:
         needs, side = lambda look: self._models.names(look.trace), {"judge": self._judge}
-        first = self._models.offer.first.target
+        first, at_place = self._models.offer.first.target, lambda look: (self._text_key(look), look.place)
         return [
-            Section("identity", self._place_key, self._begin_identity, opening=self._identity),
+            Section("identity", at_place, self._begin_identity, opening=self._identity),
             Section("one_step", self._text_key, self._begin_one_step, {"redraw": self._redraw}, needs, self._one_step),
             Section("end_to_end", attrgetter("settings"), self._begin_texts, {"write": self._write_texts}, needs),
             Section("side_by_side", attrgetter("text"), lambda look: side_view.side_by_side(None), side, needs),
@@ -63,9 +63,6 @@ class CheckSections:
     def _text_key(self, look: Look) -> tuple[object, ...]:
         """The key of sections that read the run's text, which models at hand do without a click."""
         return (look.text, self._models.are_at_hand(look.trace))
-
-    def _place_key(self, look: Look) -> tuple[object, ...]:
-        return (self._text_key(look), look.place)
 
     def _why_empty(self, look: Look) -> str:
         """Why nothing of the run on the stage is shown; empty where there is no run."""

@@ -9,7 +9,6 @@ from types import MappingProxyType
 
 from specviz.alignment import types
 from specviz.alignment.job import align_steps
-from specviz.alignment.outputs import Alignment
 from specviz.alignment.report import live
 from specviz.alignment.report.texts import read_texts, texts_block
 from specviz.analysis.breakdown import why_slow
@@ -56,10 +55,12 @@ class CompareSections:
         self._costs: dict[tuple[str, str | None], Costs] = {}
         self._speeds: OrderedDict[Request, Speed] = OrderedDict()
         self._findings: dict[str, Finding] = {}
+        self._kinds = prompts_file()["kinds"]
         self._newest: tuple[Key, tuple[GivenText, WhatIf]] | None = None
 
     def sections(self) -> list[Section]:
         costs, needs = {"measure": self._measure_costs}, lambda look: self._models.names(look.trace)
+        no_waits, align = lambda look: wait_view.waits(None, has_run=look.run is not None), {"analyse": self._analyse}
         return [
             Section("every-k", self._speed_key, self._every_k),
             Section(
@@ -69,10 +70,10 @@ class CompareSections:
             Section(
                 "draft-temperature", attrgetter("text"), self._draft_temperature, {"ask": self._ask_pair}, needs=needs
             ),
-            AlignmentSection(self._models, self._costs).section(),
+            Section(live.NAME, lambda look: (), self._alignment, align, needs=self._names, keeps=True),
             Section("theory", self._speed_key, self._theory),
             Section("why-slow", self._speed_key, self._why_slow, {"speed": self._measure_speed}, needs=needs),
-            Section("waits", attrgetter("text"), _no_waits, {"measure": self._measure_waits}, needs=needs),
+            Section("waits", attrgetter("text"), no_waits, {"measure": self._measure_waits}, needs=needs),
             *(self._finding_section(name, measure) for name, measure in FINDINGS.items()),
             Section(claim_view.NUMBERS, lambda look: (), lambda look: _work_out(), {"work": _type_in}, engine=False),
             Section("tool-names", attrgetter("text"), lambda look: plan.tool_names(look.run)),
@@ -214,59 +215,10 @@ class CompareSections:
 
         return Section(name, lambda look: self._findings.get(name), begin, {"measure": work})
 
+    # ---- many prompts ------------------------------------------------------------------------------------------------
 
-def _work_out(values: Mapping[str, str] = MappingProxyType({})) -> Props:
-    """Of the values of a worked example, as far as they are given. Raises SpecvizError."""
-    given = {name: values.get(name, str(usual)) for name, (_, usual) in claim_view.FIELDS.items()}
-    drafted = whole_number(given, "drafted", 1, claim_view.MOST)
-    return claim_view.claim_numbers(
-        drafted,
-        *(whole_number(given, name, low, claim_view.MOST) for name, low in (("draft_ms", 0), ("check_ms", 1))),
-        whole_number(given, "accepted", 0, drafted),
-    )
-
-
-def _type_in(look: Look, values: Mapping[str, str]) -> Work:
-    yield _work_out(values)
-
-
-def _no_waits(look: Look) -> Props:
-    return wait_view.waits(None, has_run=look.run is not None)
-
-
-def _has_draft(look: Look) -> bool:
-    return look.settings.draft_model is not None and not facts_of(look.settings.method).foreign
-
-
-def _pair_of(look: Look) -> tuple[str, str | None] | None:
-    """The names of the target and the draft model."""
-    return look.settings and (look.settings.target, look.settings.draft_model)
-
-
-def _middle_context(look: Look) -> int:
-    """The context in the middle of the run, as far as the target leaves room."""
-    if look.run is None:
-        return 128
-    limit = look.run.models[-1].target.context_limit
-    middle = (look.run.steps[0].context_length + look.run.steps[-1].context_length) // 2
-    return max(1, middle if limit is None else min(middle, limit - ROOM))
-
-
-# ---- many prompts -------------------------------------------------------------------------------------------------
-
-
-class AlignmentSection:
-    """The section. Its result stays while other runs are looked at, because it names its own settings."""
-
-    def __init__(self, models: RunModels, costs: Mapping[tuple[str, str | None], Costs]) -> None:
-        self._models, self._costs = models, costs
-        self._kinds = prompts_file()["kinds"]
-
-    def section(self) -> Section:
-        analyse = {"analyse": self._analyse}
-        return Section(live.NAME, lambda look: (), self._props, analyse, needs=self._names, keeps=True)
-
-    def _props(self, look: Look, **state: object) -> Props:
+    def _alignment(self, look: Look, **state: object) -> Props:
+        """Its result stays while other runs are looked at, because it names its own settings."""
         return live.many_prompts(tuple((kind["title"], kind["name"]) for kind in self._kinds), **state)
 
     def _names(self, look: Look) -> list[str]:
@@ -298,8 +250,11 @@ class AlignmentSection:
         with closing(work):
             for progress in work:
                 done = f"{progress.words}: {progress.done} of {progress.total} prompts"
-                yield self._props(look, progress=(progress.done, progress.total, done))
-        yield self._props(look, summary=progress.result.summary, asked=words, texts=_texts_of(progress.result))
+                yield self._alignment(look, progress=(progress.done, progress.total, done))
+        made, summary = progress.result, progress.result.summary
+        names = [draft.name for draft in summary.drafts]
+        texts = texts_block(read_texts(made.tokens, made.prompts), names, summary.num_prompts)
+        yield self._alignment(look, summary=summary, asked=words, texts=texts)
 
     def _prompts(self, values: Mapping[str, str]) -> tuple[Sequence[str | Mapping[str, object]], str]:
         """The chosen prompts, and the choice in words. Raises SpecvizError."""
@@ -316,7 +271,34 @@ class AlignmentSection:
         return ready, f"{quantity(len(ready), 'ready prompt')}: {titles[chosen]}"
 
 
-def _texts_of(alignment: Alignment) -> Props | None:
-    summary = alignment.summary
-    views = read_texts(alignment.tokens, alignment.prompts)
-    return texts_block(views, [draft.name for draft in summary.drafts], summary.num_prompts)
+def _work_out(values: Mapping[str, str] = MappingProxyType({})) -> Props:
+    """Of the values of a worked example, as far as they are given. Raises SpecvizError."""
+    given = {name: values.get(name, str(usual)) for name, (_, usual) in claim_view.FIELDS.items()}
+    drafted = whole_number(given, "drafted", 1, claim_view.MOST)
+    return claim_view.claim_numbers(
+        drafted,
+        *(whole_number(given, name, low, claim_view.MOST) for name, low in (("draft_ms", 0), ("check_ms", 1))),
+        whole_number(given, "accepted", 0, drafted),
+    )
+
+
+def _type_in(look: Look, values: Mapping[str, str]) -> Work:
+    yield _work_out(values)
+
+
+def _has_draft(look: Look) -> bool:
+    return look.settings.draft_model is not None and not facts_of(look.settings.method).foreign
+
+
+def _pair_of(look: Look) -> tuple[str, str | None] | None:
+    """The names of the target and the draft model."""
+    return look.settings and (look.settings.target, look.settings.draft_model)
+
+
+def _middle_context(look: Look) -> int:
+    """The context in the middle of the run, as far as the target leaves room."""
+    if look.run is None:
+        return 128
+    limit = look.run.models[-1].target.context_limit
+    middle = (look.run.steps[0].context_length + look.run.steps[-1].context_length) // 2
+    return max(1, middle if limit is None else min(middle, limit - ROOM))
