@@ -63,17 +63,13 @@ class CompareSections:
         no_waits, align = lambda look: wait_view.waits(None, has_run=look.run is not None), {"analyse": self._analyse}
         return [
             Section("every-k", self._speed_key, self._every_k),
-            Section(
-                "costs", lambda look: (_pair_of(look), self._known_costs(look)), self._costs_section, costs, needs=needs
-            ),
-            Section("other-drafts", attrgetter("text"), self._other_drafts, {"ask": self._ask_drafts}, needs=needs),
-            Section(
-                "draft-temperature", attrgetter("text"), self._draft_temperature, {"ask": self._ask_pair}, needs=needs
-            ),
+            Section("costs", lambda look: (_pair_of(look), self._known_costs(look)), self._costs_section, costs, needs),
+            Section("other-drafts", attrgetter("text"), self._other_drafts, {"ask": self._ask_drafts}, needs),
+            Section("draft-temperature", attrgetter("text"), self._draft_temperature, {"ask": self._ask_pair}, needs),
             Section(live.NAME, lambda look: (), self._alignment, align, needs=self._names, keeps=True),
             Section("theory", self._speed_key, self._theory),
-            Section("why-slow", self._speed_key, self._why_slow, {"speed": self._measure_speed}, needs=needs),
-            Section("waits", attrgetter("text"), no_waits, {"measure": self._measure_waits}, needs=needs),
+            Section("why-slow", self._speed_key, self._why_slow, {"speed": self._measure_speed}, needs),
+            Section("waits", attrgetter("text"), no_waits, {"measure": self._measure_waits}, needs),
             *(self._finding_section(name, measure) for name, measure in FINDINGS.items()),
             Section(claim_view.NUMBERS, lambda look: (), lambda look: _work_out(), {"work": _type_in}, engine=False),
             Section("tool-names", attrgetter("text"), lambda look: plan.tool_names(look.run)),
