@@ -38,16 +38,25 @@ class ActiveSetup:
         missing = [name for role, name in models_named(settings) if (role, name) not in self._taken]
         return " and ".join(map(self._library.shown_name, missing))
 
-    def load(self, settings: RunSettings, report: Progress) -> list[LoadedModel]:
+    def load(self, settings: RunSettings, report: Progress = ignore_progress) -> Setup:
         """The models that `settings` needs, held by the caller from now on. Changes nothing. Raises SpecvizError.
 
         Heads and models that the method's parameters name are loaded too; heads stay with their target.
         """
-        return self._gather(settings, report).models
+        method, draft = METHODS[settings.method], None
+        target = self._load(settings.target, report)
+        if self.target is not None and target.info.tokenizer_sha != self.target.info.tokenizer_sha:
+            raise SpecvizError(
+                f"{target.name} splits text into other tokens than {self.target.name}, so it cannot go on with this "
+                "text; start a new run with it"
+            )
+        if "draft" in method.roles and settings.draft is not None:
+            draft = self._load(settings.draft, report, as_draft=True)
+        return gather(method, settings.params, target, draft, self._library, report)
 
     def take(self, settings: RunSettings) -> None:
         """Loads what is missing and makes `settings` the ones in force. Raises SpecvizError and changes nothing."""
-        setup = self._gather(settings)
+        setup = self.load(settings)
         rule, k = setup.rule(settings.rule), setup.k(settings.num_speculative_tokens)
         sampling = Sampling.of(settings)
         self.plan = Plan(self._lm("target", setup.target), self._drafter(setup), rule, sampling, k)
@@ -128,19 +137,7 @@ class ActiveSetup:
         decoder = self.target.text.incremental()
         return "".join(decoder.push(token).text for token in tokens)
 
-    def _gather(self, settings: RunSettings, report: Progress | None = None) -> Setup:
-        method, draft = METHODS[settings.method], None
-        target = self._load(settings.target, report)
-        if self.target is not None and target.info.tokenizer_sha != self.target.info.tokenizer_sha:
-            raise SpecvizError(
-                f"{target.name} splits text into other tokens than {self.target.name}, so it cannot go on with this "
-                "text; start a new run with it"
-            )
-        if "draft" in method.roles and settings.draft is not None:
-            draft = self._load(settings.draft, report, as_draft=True)
-        return gather(method, settings.params, target, draft, self._library, report or ignore_progress)
-
-    def _load(self, name: str, report: Progress | None, *, as_draft: bool = False) -> LoadedModel:
+    def _load(self, name: str, report: Progress, *, as_draft: bool = False) -> LoadedModel:
         """Loads a model; if it is refused, once more without the models that this run no longer uses."""
         try:
             return self._library.load(name, report, as_draft=as_draft)

@@ -82,25 +82,21 @@ class WorkerRun(Run):
                 if isinstance(event, Status):
                     self.state = event.state
                     yield event
+                elif isinstance(event, trace.Footer):
+                    self.state = "finished"
+                    yield self.trace.append(replace(event, baseline=self._baseline()))
                 else:
-                    yield self._take_over(event)
+                    yield self.trace.append(event)
         except (SpecvizError, GeneratorExit):
             self.controls.set("stopped", True)  # the worker reads it before its next step
             raise
         except Exception as error:  # as `spaces` says it: no quota, no GPU in time, time over
-            yield self._without_gpu(getattr(error, "message", None) or str(error))
+            reason = getattr(error, "message", None) or str(error)
+            words = f"no GPU is left for this run: {reason.rstrip('. '):.300}"
+            if self.trace.header is None:
+                raise SpecvizError(f"{words}. {WITHOUT}") from error
+            self.state = "paused"
+            self.controls.set("paused", True)
+            yield Status("paused", f"{words}. Nothing is lost: press Resume later. {WITHOUT}")
         finally:
             events.close()
-
-    def _take_over(self, event: trace.Event) -> trace.Event:
-        if isinstance(event, trace.Footer):
-            self.state, event = "finished", replace(event, baseline=self._baseline())
-        return self._add(event)
-
-    def _without_gpu(self, reason: str) -> Status:
-        words = f"no GPU is left for this run: {reason.rstrip('. '):.300}"
-        if self.trace.header is None:
-            raise SpecvizError(f"{words}. {WITHOUT}")
-        self.state = "paused"
-        self.controls.set("paused", True)
-        return Status("paused", f"{words}. Nothing is lost: press Resume later. {WITHOUT}")

@@ -21,7 +21,8 @@ from specviz.trace import file as trace
 from specviz.trace.evidence import write_evidence
 
 NUM_TOP = 8
-NUM_COLUMNS = 6  # per shown token: id, p, q, residual, p_raw, q_raw
+COLUMNS = ("p", "q", "residual", "p_raw", "q_raw")
+NUM_COLUMNS = 1 + len(COLUMNS)  # per shown token, its id first
 NUM_SUMS = 6
 TINY = 1e-37  # smaller probabilities are raised to it: arithmetic on denormal floats is many times slower
 
@@ -61,7 +62,9 @@ class Recorder:
         positions = self._positions(step, numbers)
         drafted = self._draft_tokens(step, numbers)
         emitted = self._emitted_tokens(step, numbers)
-        timing = _timing(step, record_started, started, wait_ms)
+        now = time.perf_counter()
+        phases = (step.timing.draft_ms, step.timing.verify_ms, step.timing.accept_ms, (now - record_started) * 1e3)
+        total_ms = (now - started) * 1e3 + wait_ms
         return trace.Step(
             index=step.index,
             at_ms=trace.round9(at_ms),
@@ -74,7 +77,7 @@ class Recorder:
             draft=drafted,
             emitted=emitted,
             positions=positions,
-            timing=timing,
+            timing=trace.Timing(*map(trace.round9, (*phases, wait_ms, total_ms))),
             evidence=write_evidence(step.draft.evidence, self._piece),
         )
 
@@ -166,27 +169,21 @@ def _top_rows(
     The columns of a distribution add up to one, an empty residual to 0; the draft's likeliest tokens are shown only
     where it gives them anything.
     """
-    ids, p, q, residual, p_raw, q_raw = shown
+    ids, p, q, *others = shown
     num_sure = len(ids) - (len(ids) - 2) // 2  # the first two and the target's likeliest
     places: dict[int, int] = {}
     for place, token in enumerate(ids):
         if token not in places and (place < num_sure or q[place]):
             places[token] = place
-    columns = (p, q, residual, p_raw, q_raw)
-    p, q, residual, p_raw, q_raw = ([column[place] for place in places.values()] for column in columns)
-    unknown = (None,) * len(p)
-    if not has_q:
-        q = q_raw = unknown
-    if is_final:
-        residual = unknown
-    rows = zip(places, map(label, places), p, q, residual, p_raw, q_raw, strict=True)
-    columns = (("p", p), ("q", q), ("residual", residual), ("p_raw", p_raw), ("q_raw", q_raw))
-    rest = {
-        name: None if column is unknown else min(1.0, max(0.0, round(1.0 - sum(column), 9))) for name, column in columns
-    }
-    if residual is not unknown and not owed:
+    kept = ([column[place] for place in places.values()] for column in (p, q, *others))
+    columns = dict(zip(COLUMNS, kept, strict=True))
+    unknown = [name for name, is_known in (("q", has_q), ("q_raw", has_q), ("residual", not is_final)) if not is_known]
+    rest = {name: min(1.0, max(0.0, round(1.0 - sum(column), 9))) for name, column in columns.items()}
+    if not owed:
         rest["residual"] = 0.0
-    return tuple(rows), rest
+    columns |= dict.fromkeys(unknown, (None,) * len(places))
+    rest |= dict.fromkeys(unknown)
+    return tuple(zip(places, map(label, places), *columns.values(), strict=True)), rest
 
 
 def _statistics(sums: list[float], has_q: bool, alone: bool) -> tuple[float | None, ...]:
@@ -276,10 +273,3 @@ def _nine_digits(values: np.ndarray) -> np.ndarray:
     rounded = np.rint(values * scale) / scale
     rounded[is_small] = 0.0
     return rounded
-
-
-def _timing(step: Step, record_started: float, started: float, wait_ms: float) -> trace.Timing:
-    now = time.perf_counter()
-    phases = (step.timing.draft_ms, step.timing.verify_ms, step.timing.accept_ms, (now - record_started) * 1e3)
-    total = (now - started) * 1e3 + wait_ms
-    return trace.Timing(*(trace.round9(value) for value in (*phases, wait_ms, total)))

@@ -120,7 +120,11 @@ class Run:
         self.controls.set("paused", False)
         try:
             yield from self._hold_place(max_steps)
-            if (footer := self._let_go()) is not None:
+            with self._guard:  # a paused run that was stopped meanwhile ends too
+                self._is_read = False
+                is_left = self.state == "paused" and self.controls.read().stopped
+                footer = self._end("stopped", None) if is_left else None
+            if footer is not None:
                 yield footer
         except GeneratorExit:
             self._end("stopped", "the stream was closed")
@@ -152,13 +156,6 @@ class Run:
         else:
             yield self._end("stopped", None) or Status("finished")
 
-    def _let_go(self) -> trace.Event | None:
-        """Ends the reading. A paused run that was stopped meanwhile ends too: its footer; None for any other."""
-        with self._guard:
-            self._is_read = False
-            is_left = self.state == "paused" and self.controls.read().stopped
-            return self._end("stopped", None) if is_left else None
-
     def _open(self) -> Generator[Status | trace.Event, None, bool]:
         """Whether the run has begun, now or before; False if it was stopped while its models were loaded."""
         if self._steps is not None:
@@ -183,7 +180,7 @@ class Run:
             is_stop=stop_watch(self._active, made),
         )
         if is_new:
-            yield self._add(header(self._active, rendered, tokens))
+            yield self.trace.append(header(self._active, rendered, tokens))
         return True
 
     def _take(self, settings: RunSettings) -> Generator[Status, None, bool]:
@@ -240,7 +237,7 @@ class Run:
                 step, record = self._step(started, waiting)
             finally:
                 self.bench.engine.leave(ticket)
-            yield self._add(record)
+            yield self.trace.append(record)
             made += 1
             if step.finish:
                 yield from self._close(step.finish)
@@ -286,7 +283,7 @@ class Run:
                 return (yield from self._adopt(self.controls.settings))
         models, before = self._active.models_event(len(self.trace.models)), self.trace.models[-1:]
         if [replace(each, index=models.index) for each in before] != [models]:
-            yield self._add(models)
+            yield self.trace.append(models)
         return True
 
     def _step(self, started: float, waiting: float) -> tuple[Step, trace.Step]:
@@ -312,7 +309,7 @@ class Run:
         finally:
             self.bench.engine.leave(ticket)
         if scored is not None:
-            yield self._add(scored)
+            yield self.trace.append(scored)
         yield self._end(reason, message)
 
     @property
@@ -329,15 +326,11 @@ class Run:
             return None
         extra = {"shared_engine": True} if self.shared_engine else {}
         stop = stop_of(self.trace, self.request) if reason == "stop" else None
-        return self._add(trace.Footer(reason, message, self._baseline(), stop, extra=extra))
+        return self.trace.append(trace.Footer(reason, message, self._baseline(), stop, extra=extra))
 
     def _baseline(self) -> Mapping[str, object] | None:
         """The speed without a draft that was measured for the last step's settings."""
         return self.bench.baselines.get(baseline_key(self.trace.steps[-1].settings)) if self.trace.steps else None
-
-    def _add(self, event: trace.Event) -> trace.Event:
-        self.trace.append(event)
-        return event
 
 
 def open_run(

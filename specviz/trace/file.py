@@ -64,8 +64,8 @@ class Trace:
         for event in events:
             self.append(event)
 
-    def append(self, event: Event) -> None:
-        """Add the next event; TraceError if it cannot stand here, and then nothing has changed."""
+    def append(self, event: Event) -> Event:
+        """Add the next event and return it; TraceError if it cannot stand here, and then nothing has changed."""
         if not isinstance(event, Event):
             raise ValueError(f"event must be a record of specviz.trace.file (got {type(event).__name__})")
         if (self.header is None) != isinstance(event, Header):
@@ -76,7 +76,12 @@ class Trace:
             case Models():
                 self.models.append(event)
             case Step():
-                self._add_step(event)
+                require(self.models, "step", "stands before the first models event")
+                require(self.footer is None, "step", "stands after the footer")
+                index = len(self.steps)
+                require(event.index == index, "step.index", f"must be {index} (got {event.index})")
+                self.steps.append(event)
+                self._num_emitted += len(event.emitted)
             case Scores():
                 problem = f"must hold one value per emitted token ({self._num_emitted:,}; got {len(event.p):,})"
                 require(len(event.p) == self._num_emitted, "scores.p", problem)
@@ -85,13 +90,7 @@ class Trace:
                 require(self.footer is None, "footer", "stands a second time")
                 self.footer = event
         self._events.append(event)
-
-    def _add_step(self, step: Step) -> None:
-        require(self.models, "step", "stands before the first models event")
-        require(self.footer is None, "step", "stands after the footer")
-        require(step.index == len(self.steps), "step.index", f"must be {len(self.steps)} (got {step.index})")
-        self.steps.append(step)
-        self._num_emitted += len(step.emitted)
+        return event
 
     def events(self) -> Iterator[Event]:
         return iter(tuple(self._events))
@@ -118,8 +117,6 @@ class Trace:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Trace) and self._events == other._events
-
-    __hash__ = None
 
     def __repr__(self) -> str:
         title, _, numbers = self._recap()

@@ -5,7 +5,6 @@ TOKEN_COLUMNS and STEP_COLUMNS say what each column holds.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -121,8 +120,7 @@ def _token_rows(step: Step, start: int) -> list[dict[str, Any]]:
 
 
 def _step_row(step: Step) -> dict[str, Any]:
-    statuses = Counter(dict.fromkeys(STATUSES, 0))
-    statuses.update(token.status for token in step.draft)
+    statuses = {status: sum(token.status == status for token in step.draft) for status in STATUSES}
     return {
         **_fields(step, STEP_COLUMNS),
         **_fields(step.settings, STEP_COLUMNS),

@@ -32,7 +32,6 @@ _DEFAULTS = Request(target="").to_dict()
 _MAY_LACK = ("selection", "mark", "goes_on")  # where they have their defaults
 _NOT_WHOLE = "it is not whole; copy it again"
 
-
 _Count = Annotated[int, Meta(ge=0, le=MOST_COUNTED)]
 _Ref = Annotated[str, Meta(pattern=r"^[a-z0-9]{1,12}$(?!\n)")]
 _TEXT = Meta(title="a number of tokens and a hash")

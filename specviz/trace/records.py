@@ -192,8 +192,7 @@ class Position(Record):
     p_entropy: Number | None
     q_entropy: Number | None
     one_step_tv: Annotated[
-        Probability | None,
-        Meta(description="under a lossy rule: total variation between its law of one token and p"),
+        Probability | None, Meta(description="under a lossy rule: total variation between its law of one token and p")
     ] = None
 
 

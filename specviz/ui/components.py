@@ -205,20 +205,16 @@ def parameter(method: Method, param: Param, offer: Offer) -> Component:
             choices = [(title, name) for name, title in param.options.items()]
             return gr.Dropdown(choices, value=param.default, filterable=False, **words)
         case ModelParam():
-            return _model_parameter(param, offer, words)
-
-
-def _model_parameter(param: ModelParam, offer: Offer, words: Mapping[str, Any]) -> gr.Dropdown:
-    target = offer.first.target
-    return gr.Dropdown(
-        _add_missing(list_models(param, target), usual_models(param, target)),
-        value=choose_models(offer, param, target, None),
-        multiselect=param.most > 1,
-        max_choices=param.most if param.most > 1 else None,
-        filterable=offer.any_model,
-        allow_custom_value=offer.any_model,
-        **words,
-    )
+            target = offer.first.target
+            return gr.Dropdown(
+                _add_missing(list_models(param, target), usual_models(param, target)),
+                value=choose_models(offer, param, target, None),
+                multiselect=param.most > 1,
+                max_choices=param.most if param.most > 1 else None,
+                filterable=offer.any_model,
+                allow_custom_value=offer.any_model,
+                **words,
+            )
 
 
 def update_list(choices: Sequence[Option], *chosen: str | None, **more: Any) -> Any:

@@ -35,13 +35,14 @@ from specviz.ui.theme import theme
 from specviz.ui.uploads import upload
 from specviz.ui.view import View
 from specviz.ui.visitors import Visitors
-from specviz.views.bundle import Bundle, bundle, web_file
+from specviz.views.bundle import bundle, web_file
 from specviz.views.document import palette_head, plotly_js
 from specviz.views.documentation import document_page
 from specviz.views.explore.run_file import stage_page
 from specviz.views.learn.lesson_file import lesson_page
 from specviz.views.learn.plan import FILE_NAME, FILE_ROUTE
 
+PAGE_SCRIPT = "page.js"
 MAX_SESSIONS = 500
 MAX_THREADS = 160
 """Each running generation holds one thread while it waits for the engine; live controls need threads beside them."""
@@ -98,18 +99,13 @@ class SecurityHeaders:
         await self.app(scope, receive, with_headers if scope["type"] == "http" else send)
 
 
-class PackedPage:
+class PackedPage(GZipMiddleware):
     """The page itself, in which its styles lie, and its script, compressed. Nothing else, so that no stream is held
     back."""
 
-    PATHS = ("/", SCRIPT)
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app, self.packed = app, GZipMiddleware(app)
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_page = scope["type"] == "http" and scope["path"] in self.PATHS
-        await (self.packed if is_page else self.app)(scope, receive, send)
+        is_page = scope["type"] == "http" and scope["path"] in ("/", SCRIPT)
+        await (super().__call__ if is_page else self.app)(scope, receive, send)
 
 
 def _raw_headers(page: bytes = b"") -> list[tuple[bytes, bytes]]:
@@ -131,7 +127,7 @@ def launch_options(registry: Registry, *, ready: Callable[[], bool], hosts: Iter
     if own.mcp and find_spec("mcp") is None:
         raise SpecvizError("SPECVIZ_MCP needs the package mcp: pip install 'gradio[mcp]'")
     names = frozenset(name.lower() for name in (*hosts, own.space_host, socket.gethostname()) if name)
-    head = f"{palette_head()}<style>{_page_bundle().sheet}</style>"
+    head = f"{palette_head()}<style>{bundle(web_file(PAGE_SCRIPT)).sheet}</style>"
     routes = [
         Route("/healthz", _serve_health(registry, ready)),
         Route(SCRIPT, _serve_script),
@@ -184,13 +180,9 @@ def _serve_health(registry: Registry, ready: Callable[[], bool]) -> Callable[[Re
     return healthz
 
 
-def _page_bundle() -> Bundle:
-    return bundle(web_file("page.js"))
-
-
 async def _serve_script(request: Request) -> Response:
     """The browser's half, all of it in one script."""
-    return _answer(request, _page_bundle().script.encode(), "text/javascript", "no-cache", {})
+    return _answer(request, bundle(web_file(PAGE_SCRIPT)).script.encode(), "text/javascript", "no-cache", {})
 
 
 def _answer(request: Request, content: bytes, media_type: str, cache_control: str, more: Mapping[str, str]) -> Response:

@@ -4,7 +4,7 @@ import ctypes
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -86,18 +86,14 @@ def make_page(offer: Offer, library: Library, opened: Path | None = None, welcom
 
     Raises SpecvizError.
     """
-    registry, bench = Registry(), Workbench(library, _open_in_worker())
+    registry, bench = Registry(), Workbench(library)
+    if settings().zero_gpu:
+        from specviz.session.gpu_worker import WorkerRun  # it needs the package of such a Space
+
+        bench.open_in_worker = WorkerRun
     shown = "" if opened is None else registry.keep(load_trace(opened)).increment()
     demo = build(offer, registry, bench, shown=shown, welcome=welcome)
     return Page(demo, registry, bench, offer.first)
-
-
-def _open_in_worker() -> Callable[..., session.Run] | None:
-    if not settings().zero_gpu:
-        return None
-    from specviz.session.gpu_worker import WorkerRun  # it needs the package of such a Space
-
-    return WorkerRun
 
 
 def first_visit() -> Trace | None:

@@ -47,15 +47,11 @@ MOST_HIDDEN = 4
 """Invisible characters that are listed when a prompt holds more."""
 MOST_NAMED = 3
 """Settings that are named when two runs differ in more."""
-_TITLES = {
+_TITLES = CHANGE_NAMES | {
     "draft": "draft model",
-    "k": "K",
-    "top_k": "top-k",
-    "top_p": "top-p",
     "max_new_tokens": "max new tokens",
     "chat": "chat template",
     "stop": "stop texts",
-    **{name: CHANGE_NAMES[name] for name in Request.DRAFT_SAMPLING},
 }
 _NAMES = {name: known.title for name, known in (METHODS | FACTS).items()}
 _OTHERS = {"prompt": "another prompt", "prompt_ids": "another prompt"}

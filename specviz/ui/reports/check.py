@@ -1,13 +1,13 @@
 """The Check page: the identity, one step, whole texts, all rules side by side, and the pair itself."""
 
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from operator import attrgetter
 
 from specviz.checks.end_to_end import EndToEnd, FirstToken, end_to_end, first_token
 from specviz.checks.enumerated import enumerate_texts
 from specviz.checks.greedy import Greedy, greedy
-from specviz.checks.one_step import Place, Redraws, identity, places, redraws, rule_here, worst_place
+from specviz.checks.one_step import Place, identity, places, redraws, rule_here, worst_place
 from specviz.checks.pair import Pair
 from specviz.checks.prove import BROKEN_PREFIX, FIRST_TOKENS, bundled_prompts, find_rule
 from specviz.checks.self_checks import SelfCheck, self_checks
@@ -44,9 +44,9 @@ class CheckSections:
 
     def sections(self) -> list[Section]:
         needs, side = lambda look: self._models.names(look.trace), {"judge": self._judge}
-        first = self._models.offer.first.target
+        first, at_place = self._models.offer.first.target, lambda look: (self._text_key(look), look.place)
         return [
-            Section("identity", self._place_key, self._begin_identity, opening=self._identity),
+            Section("identity", at_place, self._begin_identity, opening=self._identity),
             Section("one_step", self._text_key, self._begin_one_step, {"redraw": self._redraw}, needs, self._one_step),
             Section("end_to_end", attrgetter("settings"), self._begin_texts, {"write": self._write_texts}, needs),
             Section("side_by_side", attrgetter("text"), lambda look: side_view.side_by_side(None), side, needs),
@@ -63,9 +63,6 @@ class CheckSections:
     def _text_key(self, look: Look) -> tuple[object, ...]:
         """The key of sections that read the run's text, which models at hand do without a click."""
         return (look.text, self._models.are_at_hand(look.trace))
-
-    def _place_key(self, look: Look) -> tuple[object, ...]:
-        return (self._text_key(look), look.place)
 
     def _why_empty(self, look: Look) -> str:
         """Why nothing of the run on the stage is shown; empty where there is no run."""
@@ -130,7 +127,7 @@ class CheckSections:
             return
         rule = _rule_of_run(look)
         try:
-            yield from self._at_worst(look, rule, check.REDRAWS[1], None)
+            yield from self._at_worst(look, rule, check.REDRAWS[1])
         except SpecvizError as refusal:  # its button stays
             yield check.one_step(OPTIONS, rule, None, None, str, refusal=str(refusal))
 
@@ -138,11 +135,9 @@ class CheckSections:
         name = one_of(values, "rule", [name for _, name in OPTIONS])
         n = whole_number(values, "n", check.REDRAWS[0], check.REDRAWS[2])
         seed = whole_number(values, "seed", 0, check.MOST_SEED)
-        yield from self._at_worst(look, name, n, lambda place: redraws(place, find_rule(name), n, seed), seed)
+        yield from self._at_worst(look, name, n, seed, draws=True)
 
-    def _at_worst(
-        self, look: Look, name: str, n: int, work: Callable[[Place], Iterable[Redraws]] | None, seed: int = 0
-    ) -> Work:
+    def _at_worst(self, look: Look, name: str, n: int, seed: int = 0, *, draws: bool = False) -> Work:
         """The section at the place where this rule errs most: every outcome of its program, then the redraws."""
         if refusal := _why_unchecked(look):
             raise SpecvizError(refusal)
@@ -159,7 +154,7 @@ class CheckSections:
         for whole in enumerate_texts(pair, rule, [_prompt(look)], *setup):
             shown["enumerated"] = whole
             yield check.one_step(OPTIONS, name, here, None, label, **shown)
-        for result in work(place) if work is not None else ():
+        for result in redraws(place, rule, n, seed) if draws else ():
             yield check.one_step(OPTIONS, name, here, result, label, **shown)
 
     # ---- whole texts ------------------------------------------------------------------------------------------------

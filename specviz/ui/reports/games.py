@@ -11,13 +11,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
 from specviz.drafters import facts_of
-from specviz.drafters.method import Method
 from specviz.errors import SpecvizError
 from specviz.lessons.draft_game import MOST_CHARACTERS, MOST_TYPED, Game, Refused, most_tokens
 from specviz.request import Request
 from specviz.session.workbench import Workbench
 from specviz.trace.file import Trace
-from specviz.trace.recorded import FIRST_VISIT, RecordedRun, recorded_runs, recorded_trace
+from specviz.trace.recorded import FIRST_VISIT, recorded_runs, recorded_trace
 from specviz.ui.choices import Offer
 from specviz.ui.registry import Registry
 from specviz.ui.reports.section import Look, Props, Section, Work, one_of, whole_number
@@ -208,11 +207,8 @@ def _titles_of_runs() -> dict[str, str]:
         entries = [entry for entry in recorded_runs().values() if not entry.broken]
     except SpecvizError:
         return {}
-    return {entry.name: entry.title for entry in entries if _method_of(entry).in_chains}
-
-
-def _method_of(entry: RecordedRun) -> Method:
-    return facts_of(entry.request.get("method", "draft_model")).under(entry.request.get("params", {}))
+    asked = [(entry, entry.request.get("method", "draft_model"), entry.request.get("params", {})) for entry in entries]
+    return {entry.name: entry.title for entry, method, params in asked if facts_of(method).under(params).in_chains}
 
 
 def _find_trace(name: str, look: Look) -> Trace:

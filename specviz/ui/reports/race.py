@@ -46,10 +46,6 @@ class _Base:
     is_run: bool = True
     problem: str = ""
 
-    @property
-    def title(self) -> str:
-        return f"{AS_ON_EXPLORE if self.is_run else AS_AT_FIRST}{_describe(self.request, with_k=False)}"
-
 
 @dataclass(slots=True, eq=False)
 class _KeptRace:
@@ -122,7 +118,8 @@ class RaceSection:
         """value -> words and request: the run's own setup, no draft, every draft model and every method that can run
         here."""
         alone, plain = METHODS[ALONE], METHODS["draft_model"]
-        setups = {PAGE: (base.title, base.request), alone.name: (alone.title, self._change_method(base.request, alone))}
+        title = f"{AS_ON_EXPLORE if base.is_run else AS_AT_FIRST}{_describe(base.request, with_k=False)}"
+        setups = {PAGE: (title, base.request), alone.name: (alone.title, self._change_method(base.request, alone))}
         for _, name in self._offer.drafts_for(base.request.target, plain):
             if self._models.is_at_hand(name):
                 request = replace(self._change_method(base.request, plain), draft=name)
@@ -143,10 +140,9 @@ class RaceSection:
     def _can_run(self, request: Request) -> bool:
         """Whether the request's models are at hand, because a click on this page downloads nothing. Loads nothing."""
         try:
-            names = [name for _, name in models_named(request)]
+            at_hand = all(self._models.is_at_hand(name) for _, name in models_named(request))
         except SpecvizError:
             return False
-        at_hand = all(map(self._models.is_at_hand, names))
         return at_hand and not lacks(METHODS[request.method], request.target, self._bench.library)
 
     def _race(self, look: Look, values: Mapping[str, str]) -> Work:

@@ -23,11 +23,9 @@ class Place:
     def from_data(cls, data: Any) -> Place:
         """The place that the browser names; nothing of the data has been checked, and what cannot be is None."""
         given = data if isinstance(data, dict) else {}
-        run, step, ref = (given.get(name) for name in ("run", "step", "ref"))
-        is_step = type(step) is int and step >= 0
-        return cls(
-            run if isinstance(run, str) else None, step if is_step else None, ref if isinstance(ref, str) else None
-        )
+        run, ref = (text if isinstance(text, str) else None for text in map(given.get, ("run", "ref")))
+        step = given.get("step")
+        return cls(run, step if type(step) is int and step >= 0 else None, ref)
 
 
 @dataclass(frozen=True, slots=True)
