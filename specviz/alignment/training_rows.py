@@ -6,12 +6,10 @@ A row holds the ids that were measured, which the lab reads again, and the same 
 import json
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from specviz.alignment.outputs import Alignment
 from specviz.alignment.types import PromptRow
-from specviz.trace.lines import write_lines
 
 AT_ONCE = 256  # prompts whose tables are held
 DECIMALS = 6  # of a weight
@@ -19,10 +17,9 @@ TEXT = ["prompt", "draft", "id", "tags", "exact", "prompt_text", "prompt_ids", "
 TOKENS = ["prompt", "draft", "token", "lost"]
 
 
-def write_training_rows(path: Path, done: Alignment, prompts: Iterable[PromptRow]) -> None:
-    """A JSON line per text and draft. prompts: those of the job, in order. Raises TraceError where the file cannot be
-    written."""
-    write_lines(path, (json.dumps(row, ensure_ascii=False) for row in training_rows(done, prompts)))
+def training_lines(done: Alignment, prompts: Iterable[PromptRow]) -> Iterator[str]:
+    """A JSON line per text and draft. prompts: those of the job, in order."""
+    return (json.dumps(row, ensure_ascii=False) for row in training_rows(done, prompts))
 
 
 def training_rows(done: Alignment, prompts: Iterable[PromptRow]) -> Iterator[dict[str, Any]]:

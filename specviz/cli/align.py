@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from specviz.alignment.summary import NOT_CALLED, natural_key
 from specviz.cli.help import add_sampling
-from specviz.cli.output import ProgressLines
+from specviz.cli.output import ProgressLines, output
 from specviz.errors import SpecvizError
 from specviz.models.catalog import default_pair
 from specviz.views.explore.sentences import quantity
@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     words = "exit with 1 below this value, such as alpha=0.6"
     parser.add_argument("--fail-under", action="append", default=[], metavar="NAME=NUMBER", help=words)
     words = "write the texts as JSON lines to train on, with a weight for each token"
-    parser.add_argument("--export-rows", type=Path, metavar="FILE", help=words)
+    parser.add_argument("--export-rows", type=output, metavar="OUT", help=words)
     parser.add_argument("--compare", type=Path, metavar="OLD.json", help="summary.json of an older job to compare with")
 
 
@@ -109,10 +109,9 @@ def run(options: argparse.Namespace) -> int:
         raise
     _print([summary_text(done.summary), "", f"report: {done.report_path}"])
     if options.export_rows is not None:
-        from specviz.alignment.training_rows import write_training_rows
+        from specviz.alignment.training_rows import training_lines
 
-        write_training_rows(options.export_rows, done, islice(prompts.rows(), options.limit))
-        _print([f"training rows: {options.export_rows}"])
+        options.export_rows.write_lines(training_lines(done, islice(prompts.rows(), options.limit)))
     return print_verdict(done.summary, least, old)
 
 

@@ -7,7 +7,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +39,10 @@ class Output:
 
     def write(self, text: str) -> None:
         """All of it at once; tells of a file. Raises SpecvizError."""
-        lines = text.removesuffix("\n").split("\n")
+        self.write_lines(text.removesuffix("\n").split("\n"))
+
+    def write_lines(self, lines: Iterable[str]) -> None:
+        """As they come; tells of a file. Raises SpecvizError."""
         try:
             if isinstance(self.place, Path):
                 trace_io.write_lines(self.place, lines)

@@ -70,7 +70,7 @@ def test_it_prints_a_table_and_where_the_report_lies(cli, tmp_path):
 def test_rows_to_train_on_are_written_also_for_a_job_that_is_done(cli, tmp_path):
     for name in ("one.jsonl", "two.jsonl"):
         status, out, _ = cli("--export-rows", tmp_path / name)
-        assert (status, f"training rows: {tmp_path / name}" in out) == (0, True)
+        assert (status, f"saved {tmp_path / name}" in out) == (0, True)
     lines = (tmp_path / "one.jsonl").read_text()
     assert [json.loads(line)["id"] for line in lines.splitlines()] == ["ant", "bee", "cat"]
     assert (tmp_path / "two.jsonl").read_text() == lines

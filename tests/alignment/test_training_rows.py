@@ -8,8 +8,9 @@ import pytest
 import specviz.session.workbench as session
 from specviz.alignment.job import align
 from specviz.alignment.prompts import from_values, open_prompts
-from specviz.alignment.training_rows import write_training_rows
+from specviz.alignment.training_rows import training_lines
 from specviz.session.workbench import Workbench
+from specviz.trace.lines import write_lines
 
 ASKED = [
     {"prompt": "Once upon a time", "id": "told", "tags": ["a", "b"]},
@@ -29,7 +30,7 @@ def big(named_models, monkeypatch):
 
 def exported(path, drafts):
     done = align(ASKED, draft=drafts, **SETTINGS)
-    write_training_rows(path, done, from_values(ASKED).rows())
+    write_lines(path, training_lines(done, from_values(ASKED).rows()))
     return done, [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
