@@ -56,7 +56,8 @@ def what_if(
     check_ks(ks)
     if isinstance(source, Trace):
         own = source.steps[-1].settings if source.steps else None
-        if target is None and own is not None and facts_of(own.method).reads_ahead:
+        method = own and facts_of(own.method)
+        if target is None and method and method.reads_ahead and not method.replays_from_text:
             target = own.target
         judged = judge_run(source, target=target, draft=draft, deepest=max(ks))
     else:

@@ -2,8 +2,7 @@
 
 It reads the model's own weights at every call, so a changed weight counts at once and none is kept twice. It promises
 the numbers of transformers' forward but for rounding; `refusal` names the models that it is not written for, and
-`CachedLM` proves it on every model before it is used. Its rows lie where the model does: on a GPU they are buffers that
-stay, and nothing waits for the device.
+`CachedLM` proves it on every model before it is used.
 """
 
 from __future__ import annotations
@@ -34,6 +33,8 @@ def refusal(model: PreTrainedModel) -> str:
         return f"not written for {kind.__name__}"
     if len({(weight.dtype, weight.device) for weight in model.parameters()}) > 1:
         return "its weights are of several formats or on several devices"
+    if model.device.type != "cpu":
+        return "only on the CPU"
     if model.dtype not in ROUNDING:
         return f"not written for {str(model.dtype).removeprefix('torch.')}"
     if any(type(getattr(block, name)) is not nn.Linear for block, name in _linears(model)):
