@@ -32,7 +32,7 @@ def app(tmp_path_factory):
 def expect_simple(page, is_simple):
     page.wait_for_function(f"{IS_SIMPLE} === {str(is_simple).lower()}")
     expect(page.locator(BUTTON)).to_have_attribute("aria-expanded", str(not is_simple).lower())
-    assert page.is_visible("#method") is not is_simple
+    expect(page.locator("#method")).to_be_visible(visible=not is_simple)
 
 
 @pytest.mark.parametrize(("is_simple", "controls", "words", "sizes"), [(True, 25, 250, 5), (False, 44, 400, 5)])
