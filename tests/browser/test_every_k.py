@@ -9,6 +9,7 @@ SLIDER = ".sv-every-k input"
 
 
 def drag(page, k):
+    page.wait_for_selector(SLIDER)  # it comes after the run's end, from the server
     page.eval_on_selector(
         SLIDER, "(node, k) => { node.value = k; node.dispatchEvent(new Event('input', {bubbles: true})); }", k
     )

@@ -59,6 +59,22 @@ def fits(page, size):
     return page.evaluate("document.documentElement.scrollWidth") <= size["width"]
 
 
+MOVED = """async () => {
+  const frame = () => new Promise((done) => requestAnimationFrame(done)), moved = [];
+  const end = document.querySelector('.sv-duel').getBoundingClientRect().bottom + scrollY;
+  for (let at = end - 320; at <= end; at += 5) {
+    scrollTo(0, at);
+    for (let count = 0; count < 4; count += 1) {
+      document.body.style.paddingBottom = `${count % 2}px`;  // something below moves
+      await frame();
+    }
+    if (Math.abs(scrollY - at) > 1) moved.push([at, scrollY]);
+  }
+  return moved;
+}"""
+"""Places near the end of both runs, where the player leaves its hold, from which the page scrolled by itself."""
+
+
 @pytest.mark.parametrize(("size", "theme"), [(DESKTOP, "light"), (PHONE, "dark")])
 def test_two_recorded_runs_move_together_until_they_part(open_page, size, theme):
     page = open_page(viewport=size, color_scheme=theme, reduced_motion="no-preference")
@@ -146,6 +162,7 @@ def test_a_race_is_run_and_replayed(open_page, size, theme):
     caption = page.locator("[data-section=race] .sv-blocks > .sv-words", has_text="Both runs on the prompt")
     assert caption.evaluate("(words) => words.getBoundingClientRect().right") <= size["width"]
     expect(caption).to_contain_text("Once upon")
+    assert page.evaluate(MOVED) == []
     page.locator("[data-section=race] [data-act=replay]").nth(1).click()
     expect(caption).not_to_contain_text("Once upon")
     page.wait_for_function(IDLE)
