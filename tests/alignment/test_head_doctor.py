@@ -40,6 +40,7 @@ def healthy(doctor):
     return doctor.examine()
 
 
+@pytest.mark.slow
 def test_a_healthy_head_names_none(healthy):
     assert healthy.best is None
     assert {trial.field for trial in healthy.trials} == {"layer", "row", "position", "skipped", "text"}
@@ -57,6 +58,7 @@ PLANTED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("served", PLANTED, ids=str)
 def test_a_planted_fault_is_named_with_its_cure(doctor, healthy, served):
     found = doctor.examine(served)

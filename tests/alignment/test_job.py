@@ -542,6 +542,7 @@ def peak_of(num_prompts, folder, monkeypatch):
     return highest
 
 
+@pytest.mark.slow
 def test_memory_is_flat_in_the_number_of_prompts(bench, tmp_path, monkeypatch):
     peak_of(16, tmp_path / "first", monkeypatch)
     small, large = (peak_of(count, tmp_path / str(count), monkeypatch) for count in (40, 160))

@@ -5,7 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
-from planted import PLANTED, findings_with
+from planted import PLANTED, findings_with, noised
 
 from specviz.alignment.ahead import load_draft
 from specviz.alignment.causes import probes as faults
@@ -52,12 +52,20 @@ def findings(prompts, draft, *, target="fable-target", max_new_tokens=32, **opti
     return {finding.kind: finding for finding in own.findings}, made
 
 
-@pytest.mark.parametrize("name", ["fable-draft", "fable-draft-undistilled", "fable-draft-tiny"])
+def quick(names, *those):
+    """The parameters of a test that is slow but for those: each is a whole job over many texts."""
+    return [pytest.param(name, marks=[] if name in those else pytest.mark.slow) for name in names]
+
+
+@pytest.mark.parametrize(
+    "name", quick(["fable-draft", "fable-draft-undistilled", "fable-draft-tiny"], "fable-draft-tiny")
+)
 def test_in_sound_drafts_nothing_is_found(prompts, name):
     found, _ = findings(prompts, name)
     assert found == {}
 
 
+@pytest.mark.slow
 def test_of_a_draft_that_was_trained_on_code_alone_the_words_are_named_that_it_never_gives(prompts):
     found, _ = findings(prompts, "fable-draft-code")
     assert [*found] == ["token ids"]
@@ -77,7 +85,7 @@ CURES = {
 }
 
 
-@pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
+@pytest.mark.parametrize("plant", quick(PLANTED, noised), ids=lambda plant: plant.__name__)
 def test_a_planted_fault_is_the_first_cause_and_its_cure_holds_on_other_texts(plant):
     first, *_ = findings_with(plant)
     assert first.kind == PLANTED[plant]
@@ -87,7 +95,7 @@ def test_a_planted_fault_is_the_first_cause_and_its_cure_holds_on_other_texts(pl
         assert first.numbers["applied"] > 0.02
 
 
-@pytest.mark.parametrize("name", ["fable-medusa", "fable-eagle"])
+@pytest.mark.parametrize("name", quick(["fable-medusa", "fable-eagle"], "fable-medusa"))
 def test_sound_heads_have_no_cause(prompts, name):
     found, _ = findings(prompts[:24], name)
     assert not found.keys() & faults.KINDS.keys()
@@ -164,6 +172,7 @@ def test_a_cut_vocabulary_is_named_with_its_ceiling(library, prompts):
     assert found["reach"].numbers["beyond"] > 0.5  # behind a token that it has no id for it cannot read
 
 
+@pytest.mark.slow
 def test_a_closed_head_is_a_cut_vocabulary_too(library, prompts):
     sound = library.load("fable-draft")
     model = copy.deepcopy(sound.model)
@@ -180,6 +189,7 @@ def test_a_closed_head_is_a_cut_vocabulary_too(library, prompts):
     assert found["vocabulary"].words
 
 
+@pytest.mark.slow
 def test_blindness_beyond_128_tokens_is_named_where_it_begins(library, prompts):
     sound = library.load("fable-draft")
     model = copy.deepcopy(sound.model)

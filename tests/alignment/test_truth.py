@@ -42,6 +42,7 @@ def run(library, pair, prompt, sampling, k, seed):
     return ids, [token for step in steps for token in step.tokens], len(steps)
 
 
+@pytest.mark.slow
 def test_the_drafts_come_in_the_order_that_their_makers_found():
     sampled = align(PROMPTS * 2, draft=list(DRAFTS), max_new_tokens=NUM_TOKENS, costs={}).summary
     alphas = [sampled.draft(name).alpha for name in DRAFTS]

@@ -11,6 +11,8 @@ import pytest
 import served as pages
 from windows import ALL_CONTROLS, BROWSERS, DESKTOP, PATIENCE_MS, SWITCHES, borrowed
 
+from specviz.session.controls import PACES
+
 playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 
 ON_LEAVING = ("AbortError: signal is aborted", "Connection errored out")
@@ -36,6 +38,14 @@ def chromium() -> Iterator[object]:
 def app(tmp_path_factory) -> Iterator[pages.Served]:
     with pages.served(tmp_path_factory.mktemp("models"), max_new_tokens=48) as served:
         yield served
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_reader() -> Iterator[None]:
+    """Reading goes three times as fast as for people: most tests watch some steps of a run, and none its length."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(PACES, "reading", PACES["reading"] / 3)
+        yield
 
 
 @pytest.fixture
