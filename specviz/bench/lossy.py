@@ -1,9 +1,13 @@
-"""What a lossy draft costs: how probable the text stays, rule by rule, and how many sums come out right where whole
+"""What a lossy draft costs: how probable the text stays, rule by rule, and how many problems come out right where whole
 reasoning steps are taken from the draft. Lossless rules stand beside the others, at zero but for chance."""
 
+import re
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import cycle, islice
+from operator import add, mul
 from random import Random
+from typing import NamedTuple
 
 from specviz.bench.claims import Finding, measure_claims, measure_poor_cases, span
 from specviz.bench.contenders import BASELINE
@@ -12,7 +16,8 @@ from specviz.checks.end_to_end import end_to_end
 from specviz.checks.pair import Pair
 from specviz.checks.prove import bundled_prompts
 from specviz.decoding.sampling import Sampling
-from specviz.models.catalog import default_pair
+from specviz.models.catalog import MODELS, REAL, chats, default_pair
+from specviz.models.hub import is_here
 from specviz.request import Request
 from specviz.rules import ANY_CHAIN
 from specviz.session.record import activate, record
@@ -22,21 +27,30 @@ from specviz.trace.file import Trace
 from specviz.trace.metrics import count
 
 K, NUM_TOKENS = 4, 1_024  # of each rule
-NUM_SUMS, SUMS_SEED, MOST_ANSWER_TOKENS = 40, 21, 140  # no bundled model was trained on a sum of this seed
+SEED, NUM_SUMS, MOST_SUM_TOKENS = 21, 40, 140  # no bundled model was trained on a sum of this seed
+NUM_WORD_PROBLEMS, MOST_WORD_TOKENS = 20, 60
+WORD_PROBLEMS = (
+    ("Tom has {a} apples and buys {b} more. How many apples does he have now?", add),
+    ("Mia has {sum} red balls. She gives {a} of them to Ben. How many red balls does she have left?", lambda a, b: b),
+    ("There are {a} bags with {b} shells in each bag. How many shells are there in all?", mul),
+    ("A farmer has {sum} eggs and {b} of them break. How many whole eggs does he have?", lambda a, b: a),
+    ("Each of {a} children reads {b} books. How many books is that together?", mul),
+)
 THRESHOLDS = (None, 0.0, -0.3, -0.7, -1.5, -3.0, -20.0)
 RULE_HEADS = ["rule", "by its promise", "wrong share in one step", "change of log-probability per token, nats"]
-SUM_HEADS = ["least log-probability of a step", "sums right (95 %)", "drafted steps taken (95 %)"]
+ANSWER_HEADS = ["least log-probability of a step", "right (95 %)", "drafted steps taken (95 %)"]
 
 
 def measure_quality(bench: Workbench) -> Iterator[Finding]:
-    """The bundled pair: texts by every rule that judges plain drafts, then sums at every threshold; one of either per
-    result. The caller holds the engine while it asks for the next. Raises SpecvizError.
+    """Of the bundled pair texts by every rule that judges plain drafts, then all exams at every threshold; one text or
+    answer per result. The caller holds the engine while it asks for the next. Raises SpecvizError.
 
     A change is that of a text's mean, against the target's own text of the same seed: median and interval over texts.
     """
     large, small = (bench.library.load(name, as_draft=bool(place)) for place, name in enumerate(default_pair()))
-    rules, sums, plain = [], [], ()
-    total = NUM_TOKENS * (1 + len(ANY_CHAIN)) + MOST_ANSWER_TOKENS * NUM_SUMS * len(THRESHOLDS)
+    exams, rules, plain = drawn_exams(), [], ()
+    total = NUM_TOKENS * (1 + len(ANY_CHAIN))
+    total += len(THRESHOLDS) * sum(exam.most_tokens * len(exam.problems) for exam in exams)
     for place, rule in enumerate((None, *ANY_CHAIN.values())):
         pair = Pair(large, None, BASELINE) if rule is None else Pair(large, small)
         judge = rule or next(iter(ANY_CHAIN.values()))  # which has nothing to judge where nothing is drafted
@@ -48,33 +62,67 @@ def measure_quality(bench: Workbench) -> Iterator[Finding]:
             changes = [each - alone for each, alone in zip(texts.log_probs, plain, strict=False)]
             promise, wrong = "lossless" if rule.lossless else "lossy", statistics.fmean(texts.distances)
             rules.append([rule.title, promise, f"{wrong:.1%}", span(changes, "+.2f")])
-    for place, threshold in enumerate(THRESHOLDS):
-        answers = []
-        for number, pair in enumerate(drawn_sums(), NUM_SUMS * place):
-            done = total - MOST_ANSWER_TOKENS * (NUM_SUMS * len(THRESHOLDS) - number)
-            yield Finding(done, total, "sums", ((RULE_HEADS, rules), (SUM_HEADS, [*sums])))
-            answers.append(write_sum(*pair, threshold, bench))
-        sums.append(sums_row(threshold, answers))
-    yield Finding(total, total, "", ((RULE_HEADS, rules), (SUM_HEADS, sums)))
+    done, tables = NUM_TOKENS * (1 + len(ANY_CHAIN)), [(RULE_HEADS, rules)]
+    for exam in exams:
+        rows = []
+        for threshold in THRESHOLDS:
+            answers = []
+            for problem in exam.problems:
+                yield Finding(done, total, exam.name, (*tables, (ANSWER_HEADS, [*rows])))
+                answers.append(solve(exam, problem, threshold, bench))
+                done += exam.most_tokens
+            rows.append(answers_row(threshold, answers))
+        tables.append((ANSWER_HEADS, rows))
+    yield Finding(total, total, "", tuple(tables))
 
 
-def drawn_sums() -> list[tuple[int, int]]:
-    """Pairs of three-digit numbers, always the same ones."""
-    lots = Random(SUMS_SEED)
-    return [(lots.randrange(100, 1000), lots.randrange(100, 1000)) for _ in range(NUM_SUMS)]
+class Exam(NamedTuple):
+    """Problems with their results for a target model and a draft model; params: of the method."""
+
+    name: str
+    pair: tuple[str, str]
+    problems: Sequence[tuple[str, int]]
+    most_tokens: int
+    params: Mapping[str, str] = {}
 
 
-def write_sum(a: int, b: int, threshold: float | None, bench: Workbench) -> tuple[bool, Trace]:
-    """Whether the answer, written greedily, is right, and the run. threshold: of drafted steps; None: no draft."""
-    target, draft = default_pair()
-    way = {"method": BASELINE} if threshold is None else {"method": "reasoning", "params": {"threshold": threshold}}
-    law = {"temperature": 0.0, "max_new_tokens": MOST_ANSWER_TOKENS}
-    request = Request(prompt=f"Sum: {a} + {b}\n\n", target=target, draft=draft, **way, **law)
-    made = record(activate(request.validate(), bench.library))
-    return f"{a} + {b} = {a + b}" in made.text.splitlines(), made
+def drawn_exams() -> list[Exam]:
+    """Sums for the bundled pair; word problems for the real one where it is on this machine."""
+    exams = [Exam("sums", default_pair(), drawn_sums(), MOST_SUM_TOKENS)]
+    if is_here(REAL):
+        real = REAL, MODELS[REAL].drafts[0]
+        exams.append(Exam("word problems", real, drawn_word_problems(), MOST_WORD_TOKENS, {"delimiter": "line"}))
+    return exams
 
 
-def sums_row(threshold: float | None, answers: list[tuple[bool, Trace]]) -> list[str]:
+def drawn_sums() -> list[tuple[str, int]]:
+    """Of three-digit numbers, always the same ones."""
+    lots = Random(SEED)
+    pairs = [(lots.randrange(100, 1000), lots.randrange(100, 1000)) for _ in range(NUM_SUMS)]
+    return [(f"Sum: {a} + {b}\n\n", a + b) for a, b in pairs]
+
+
+def drawn_word_problems() -> list[tuple[str, int]]:
+    """Of one operation with one-digit numbers, always the same ones."""
+    lots, problems = Random(SEED), []
+    for words, result in islice(cycle(WORD_PROBLEMS), NUM_WORD_PROBLEMS):
+        a, b = lots.randrange(2, 10), lots.randrange(2, 10)
+        problems.append((words.format(a=a, b=b, sum=a + b), result(a, b)))
+    return problems
+
+
+def solve(exam: Exam, problem: tuple[str, int], threshold: float | None, bench: Workbench) -> tuple[bool, Trace]:
+    """Whether the last number of the answer, written greedily, is the result; and the run. threshold: of drafted
+    steps; None: no draft."""
+    (target, draft), (prompt, result) = exam.pair, problem
+    way = {"method": "reasoning", "params": {**exam.params, "threshold": threshold}}
+    law = {"temperature": 0.0, "max_new_tokens": exam.most_tokens, "chat": chats(target)}
+    law |= {"method": BASELINE} if threshold is None else way
+    made = record(activate(Request(prompt=prompt, target=target, draft=draft, **law).validate(), bench.library))
+    return re.findall(r"\d+", made.text)[-1:] == [str(result)], made
+
+
+def answers_row(threshold: float | None, answers: list[tuple[bool, Trace]]) -> list[str]:
     counters = [count(made) for _, made in answers]
     kept, graded = (sum(getattr(each, name) for each in counters) for name in ("num_graded_kept", "num_graded"))
     name = "the target alone" if threshold is None else f"{threshold:g}"

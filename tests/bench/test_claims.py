@@ -1,5 +1,7 @@
 """Laws of the claims: what is shown was measured, and a verdict needs its whole interval."""
 
+import re
+
 import pytest
 from few_claims import few_claims
 from runs import REQUEST
@@ -7,7 +9,7 @@ from runs import REQUEST
 from specviz.analysis.costs import batch_growth
 from specviz.bench import claims, lossy
 from specviz.bench.claims import CLAIMS, Reading, measure_claims, measure_poor_cases
-from specviz.bench.lossy import drawn_sums, measure_quality, sums_row, write_sum
+from specviz.bench.lossy import answers_row, drawn_exams, drawn_sums, drawn_word_problems, measure_quality, solve
 from specviz.session.workbench import workbench
 from specviz.zoo import arithmetic
 
@@ -81,13 +83,22 @@ def test_batches_are_compared_with_one_token_of_each_text(bench):
 
 def test_no_model_was_trained_on_a_sum():
     assert len(set(drawn_sums())) == lossy.NUM_SUMS
-    assert all(arithmetic.is_held_out(*pair) for pair in drawn_sums())
+    for prompt, result in drawn_sums():
+        a, b = map(int, re.findall(r"\d+", prompt))
+        assert arithmetic.is_held_out(a, b)
+        assert a + b == result
+
+
+def test_word_problems_have_the_results_that_one_finds_by_hand():
+    assert len(set(drawn_word_problems())) == lossy.NUM_WORD_PROBLEMS
+    told = [(re.findall(r"\d+", words), result) for words, result in drawn_word_problems()[:5]]
+    assert told == [(["4", "8"], 12), (["14", "8"], 6), (["9", "5"], 45), (["13", "4"], 9), (["5", "2"], 10)]
 
 
 def test_steps_of_a_draft_that_cannot_add_make_a_sum_wrong_where_all_are_taken():
-    rows = {}
+    exam, rows = drawn_exams()[0], {}
     for threshold in (None, 0.0, -20.0):
-        rows[threshold] = sums_row(threshold, [write_sum(*drawn_sums()[0], threshold, workbench())])
+        rows[threshold] = answers_row(threshold, [solve(exam, exam.problems[0], threshold, workbench())])
     assert [row[1][:6] for row in rows.values()] == ["1 of 1", "1 of 1", "0 of 1"]
     assert rows[None][2] == "-"
     assert rows[0.0][2].startswith("0 of")

@@ -9,5 +9,5 @@ def few_claims(monkeypatch, target="tiny-target", draft="tiny-draft"):
     monkeypatch.setattr(claims, "pairs", lambda: [case])
     monkeypatch.setattr(claims, "poor_cases", lambda: [case])
     monkeypatch.setattr(lossy, "default_pair", lambda: (target, draft))
-    for name, value in (("NUM_TOKENS", 32), ("NUM_SUMS", 1), ("MOST_ANSWER_TOKENS", 8), ("THRESHOLDS", (None, -20.0))):
+    for name, value in (("NUM_TOKENS", 32), ("NUM_SUMS", 1), ("MOST_SUM_TOKENS", 8), ("THRESHOLDS", (None, -20.0))):
         monkeypatch.setattr(lossy, name, value)

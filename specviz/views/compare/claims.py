@@ -34,7 +34,7 @@ ABOUT = {
     "lossy": (
         "What lossy drafting costs",
         "A lossless rule leaves the text's distribution as it is. A lossy one changes it: by how much, in one step and "
-        "over whole texts? And how many sums come out right where whole reasoning steps are taken from the draft?",
+        "over whole texts? And how many problems come out right where whole reasoning steps are taken from the draft?",
     ),
 }
 EMPTY = "Nothing measured yet. It takes some minutes; the numbers are only good if nothing else runs meanwhile."
@@ -50,6 +50,7 @@ CAPTIONS = {
         "Texts at temperature 1 against the target's own of the same seeds: medians with their intervals.",
         "Sums of three-digit numbers that no model was trained on, written greedily. A drafted step is taken if the "
         "target gives its tokens at least this mean log-probability.",
+        "Word problems of one operation for the real model, in the same way; the last number of an answer counts.",
     ),
 }
 TONES = {True: "accepted", False: "rejected", None: "ignored"}
