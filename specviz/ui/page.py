@@ -67,7 +67,7 @@ def build(
     with gr.Blocks(title="specviz", analytics_enabled=False, fill_width=True, delete_cache=KEEP_UPLOADS) as demo:
         _bar()
         fields, buttons = _setup(offer, bench.library)
-        stage = components.stage([increments_since(registry), opening_of(registry), every_k_of(registry)], shown)
+        stage = components.stage([increments_since(registry), opening_of(registry), every_k_of(registry, bench)], shown)
         more, own = _drawer(offer, fields["target"])
         fields |= more
         handlers = Handlers(registry, bench, Form.of(fields), offer, welcome)

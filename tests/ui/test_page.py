@@ -961,10 +961,31 @@ def test_every_k_is_told_of_a_known_run_that_is_over(registry):
         registry.show(view_of(recorded_trace("greedy")), "one"),
         registry.show(view_of(traces.chain()), "two"),
     )
-    assert every_k_of(registry)({"run": view.id}) == every_k(view.trace)
+    told = every_k_of(registry, Workbench(Library()))
+    assert told({"run": view.id}) == every_k(view.trace)
     unended.trace.footer = None
     for run in (unended.id, "x" * 32, None, 7):
-        assert every_k_of(registry)({"run": run}) is None
+        assert told({"run": run}) is None
+
+
+def test_another_k_of_a_run_of_layers_is_told_where_it_was_made_and_its_target_is_loaded(registry):
+    bench = workbench()
+
+    def made(k):
+        asked = {"method": "early_exit", "temperature": 0.0, "num_speculative_tokens": k, "max_new_tokens": 16}
+        run = session.open_run(Request(prompt="Tom and Mia", target="fable-target", **asked), bench=bench)
+        for _ in run.events():
+            pass
+        return run
+
+    run, told = made(2), every_k_of(registry, bench)
+    here, opened = registry.add_run("one", run), registry.show(view_of(run.trace), "two")
+    answer = told({"run": here.id})
+    assert answer["sure"]
+    for k in (1, 5):
+        assert len(answer["by_k"][k - 1]["steps"]) == len(made(k).trace.steps)
+    for refused in (told({"run": opened.id}), every_k_of(registry, Workbench(Library()))({"run": here.id})):
+        assert "was not recorded" in refused["refusal"]
 
 
 def test_a_k_that_is_to_be_run_for_real_comes_with_all_that_the_run_was_asked_with(page):

@@ -348,11 +348,18 @@ def opening_of(registry: Registry) -> Callable[[Any], dict[str, Any] | None]:
     return opening
 
 
-def every_k_of(registry: Registry) -> Callable[[Any], dict[str, Any] | None]:
-    """What every K would have made of a run's text: {"run"} -> props; None for a run that is not known or not over."""
+def every_k_of(registry: Registry, bench: Workbench) -> Callable[[Any], dict[str, Any] | None]:
+    """What every K would have made of a run's text: {"run"} -> props; None for a run that is not known or not over. Of
+    a run made here heads, modules and layers read the text again while its target is loaded."""
 
     def every_k(data: Any) -> dict[str, Any] | None:
         view = registry.get(as_fields(data).get("run"))
-        return plan(view.trace) if view is not None and view.trace.footer is not None else None
+        if view is None or view.trace.footer is None:
+            return None
+        own = view.trace.steps[-1].settings if view.run is not None and view.trace.steps else None
+        if own is None or not METHODS[own.method].reads_ahead or own.target not in bench.library.loaded_names():
+            return plan(view.trace)
+        (made,) = bench.in_turns(plan(view.trace, own.target) for _ in range(1))
+        return made
 
     return every_k

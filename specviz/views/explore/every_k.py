@@ -1,7 +1,8 @@
 """Every K of a finished run, sent once: what the sentence, the numbers and the lanes show while a person drags K.
 
 Where the text leaves nothing to chance (temperature 0, proposals without a model), the lanes are those of a real run.
-Elsewhere each token has its exact chance to be drafted and accepted: no rejection is invented. Loads no model.
+Elsewhere each token has its exact chance to be drafted and accepted: no rejection is invented. Loads no model but a
+target that is named.
 """
 
 from itertools import accumulate
@@ -26,13 +27,16 @@ SURE = " The lanes below are those of a real run with this K."
 LIKELY = " Each cell shows the exact chance that the token is drafted and accepted."
 
 
-def every_k(recorded: Trace) -> Props:
-    """by_k: for K = 1, 2, ... its sentence, totals, and either `steps` (tokens accepted, tokens drafted, place in
+def every_k(recorded: Trace, target: str | None = None) -> Props:
+    """target: for methods that read the text again with it.
+
+    by_k: for K = 1, 2, ... its sentence, totals, and either `steps` (tokens accepted, tokens drafted, place in
     `kinds`) or `chances` (per token a place in `labels`, each [words, width]). tokens: [text, step, ref] each; drafted:
     place in the text -> what the run drafted there and behind it, from the rejected token on; own: the K whose lanes
-    are the run's own. Only `refusal`, a sentence, where this run does not tell of another K."""
+    are the run's own. Only `refusal`, a sentence, where this run does not tell of another K.
+    """
     try:
-        judged = _judge(recorded)
+        judged = _judge(recorded, target)
     except SpecvizError as error:
         reason, _, _ = str(error).partition(";")  # what can be asked instead is for other places
         return {"refusal": f"No other K here: {reason}."}
@@ -52,13 +56,13 @@ def every_k(recorded: Trace) -> Props:
     }
 
 
-def _judge(recorded: Trace) -> GivenText:
+def _judge(recorded: Trace, target: str | None) -> GivenText:
     """The text of a run that drafted chains. Raises SpecvizError."""
     for settings in (step.settings for step in recorded.steps):
         method = facts_of(settings.method).under(settings.params)
         if method.drafts_as not in ("chain", "nothing"):
             raise SpecvizError(f"this run drafted {method.drafts_as}s ({method.title}), and K is the length of a chain")
-    return judge_run(recorded, deepest=MOST_K)
+    return judge_run(recorded, target=target, deepest=MOST_K)
 
 
 Shown = tuple[float, float, float, Props]
