@@ -62,14 +62,24 @@ def test_the_final_text_shows_what_stayed_and_is_remembered(stage):
     assert json.loads(page.evaluate("localStorage.getItem('specviz-stage')")) == {"text": "final"}
 
 
-@pytest.mark.parametrize("make", [traces.halves, traces.truncated, traces.tree])
-def test_copying_gives_exactly_the_text(stage, make):
+def stopped():
+    """Ended by a stop text, which stands within its last tokens."""
+    whole, made = traces.chain(), Trace()
+    at = len(whole.text) - 3
+    end = replace(whole.footer, reason="stop", stop={"text": whole.text[at:], "at": at})
+    for event in whole.events():
+        made.append(end if event is whole.footer else event)
+    return made
+
+
+@pytest.mark.parametrize("make", [traces.halves, traces.truncated, traces.tree, stopped])
+def test_copying_gives_exactly_the_answer(stage, make):
     page, made = stage(), make()
     push(page, whole(made))
     page.evaluate("void (navigator.clipboard || Object.defineProperty(navigator, 'clipboard', {value: {}}))")
     page.evaluate("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
     page.click('[data-do="copy"]')
-    assert page.evaluate("copied") == made.text
+    assert page.evaluate("copied") == made.answer
     assert page.inner_text(".sv-copied") == "copied"
 
 

@@ -160,7 +160,8 @@ export class TextView {
   }
 
   async copy() {
-    const done = await copyText(this.hub.steps.slice(0, this.hub.cursor).map((step) => step.written).join(''));
+    const text = this.hub.steps.slice(0, this.hub.cursor).map((step) => step.written).join('');
+    const done = await copyText([...text].slice(0, this.hub.end?.answer?.length).join(''));
     this.copied.textContent = done ? 'copied' : 'the browser did not allow it';
     setTimeout(() => { this.copied.textContent = ''; }, LASTING);
   }

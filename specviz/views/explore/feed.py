@@ -165,11 +165,12 @@ class Feed:
         ends = {"answer": self._end_of_answer(footer.stop["at"])} if footer.stop else {}
         return {"reason": footer.reason, "words": " · ".join(said), **ends}
 
-    def _end_of_answer(self, left: int) -> Props:
-        """The first piece of the text that is not all of the answer, and what of it is. left: characters of it."""
+    def _end_of_answer(self, length: int) -> Props:
+        """The first piece of the text that is not all of the answer, and what of it is. length: the answer's."""
+        left = length
         for step, place, text in self._written:
             if left < len(text):
-                return {"step": step, "place": place, "text": prose(text[:left])}
+                return {"length": length, "step": step, "place": place, "text": prose(text[:left])}
             left -= len(text)
         return {}
 
