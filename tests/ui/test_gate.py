@@ -395,6 +395,7 @@ def test_a_line_of_a_million_lists_is_refused_before_it_is_parsed(served):
 
 @pytest.mark.timed
 def test_a_small_file_that_takes_long_to_show_is_stopped_and_others_are_answered(served, client, monkeypatch):
+    monkeypatch.setattr(reading, "MOST_CPU_S", pages.PATIENCE_S)  # a slow machine must not stop it before it is shown
     monkeypatch.setattr(reading, "MOST_SHOWN_CPU_S", 1.5)
     packed, told, seconds = base64.b64encode(crowded(served.trace(), 20)).decode(), [], []
     number = next(
