@@ -16,13 +16,13 @@ from specviz.analysis.given_text import (
     judge_by,
     judge_run,
     load_model,
+    reader_of,
     require_length,
     require_one_law,
     score_readable,
     target_of,
 )
 from specviz.analysis.whatif import WhatIf, check_ks
-from specviz.drafters import facts_of
 from specviz.errors import SpecvizError
 from specviz.request import Request
 from specviz.trace.file import Trace
@@ -55,10 +55,7 @@ def what_if(
     """
     check_ks(ks)
     if isinstance(source, Trace):
-        own = source.steps[-1].settings if source.steps else None
-        method = own and facts_of(own.method)
-        if target is None and method and method.reads_ahead and not method.replays_from_text:
-            target = own.target
+        target = reader_of(source) if target is None else target
         judged = judge_run(source, target=target, draft=draft, deepest=max(ks))
     else:
         law = {"temperature": temperature, "top_k": top_k, "top_p": top_p}

@@ -77,6 +77,13 @@ def judge_run(recorded: Trace, *, target=None, draft=None, deepest: int = DEEPES
     raise SpecvizError(_why_not(own.method, scores))
 
 
+def reader_of(recorded: Trace) -> str | None:
+    """The target that has to read the text again before `judge_run` can tell of it; None where the records tell."""
+    own = recorded.steps[-1].settings if recorded.steps else None
+    method = own and facts_of(own.method)
+    return own.target if method and method.reads_ahead and not method.replays_from_text else None
+
+
 def require_one_law(recorded: Trace) -> None:
     """Raises SpecvizError for texts that are not one draw of one target's law."""
     if len(recorded.tokens) < 2:
