@@ -26,9 +26,9 @@ def choose_pace(page, pace):
     page.click(f"#pace label:has(input[value={pace}])")
 
 
-def hasten(page):
-    """Full pace, where its field is out of sight, too."""
-    page.evaluate("document.querySelector('#pace input[value=full]').click()")
+def choose_unseen_pace(page, pace):
+    """Where the simple view or a narrow window hides its field."""
+    page.evaluate(f"document.querySelector('#pace input[value={pace}]').click()")
 
 
 def slide(page, field, value):

@@ -9,7 +9,7 @@ import pytest
 import served as pages
 from access import serious
 from counter import WATCH_SHIFTS, seen, shifts
-from explore_page import STATE, begin, choose, hasten, run_to_end, slide, wait_for_state, wait_for_steps
+from explore_page import STATE, begin, choose, choose_unseen_pace, run_to_end, slide, wait_for_state, wait_for_steps
 from playwright.sync_api import expect
 from windows import DESKTOP
 
@@ -44,7 +44,7 @@ def test_little_is_in_sight_and_nothing_jumps_before_during_and_after_a_run(
     page.click("#run")
     wait_for_steps(page, 2)
     moments.append(seen(page))
-    hasten(page)
+    choose_unseen_pace(page, "full")
     wait_for_state(page, "finished")
     page.wait_for_timeout(300)
     moments.append(seen(page))
@@ -140,7 +140,7 @@ def test_k_temperature_draft_and_target_of_a_run_are_changed_without_looking_for
 
 def begin_simply(page):
     slide(page, "max-tokens", 400)
-    page.evaluate("document.querySelector('#pace input[value=slow]').click()")
+    choose_unseen_pace(page, "slow")
     page.click("#run")
     wait_for_steps(page, 2)
 
@@ -186,7 +186,7 @@ def test_presented_the_step_that_stands_out_is_the_one_that_is_explained(page):
 def test_at_320_pixels_nothing_scrolls_sideways(open_page, is_simple):
     page = open_page(viewport=NARROW, has_touch=True, simple=is_simple)
     assert page.evaluate(ROOT_WIDTH) == NARROW["width"]
-    hasten(page)
+    choose_unseen_pace(page, "full")
     page.click("#run")
     wait_for_state(page, "finished")
     assert page.evaluate(ROOT_WIDTH) == NARROW["width"]
@@ -198,7 +198,7 @@ def test_at_320_pixels_nothing_scrolls_sideways(open_page, is_simple):
 @pytest.mark.parametrize("is_simple", [True, False])
 def test_both_views_have_contrast_and_names(open_page, is_simple, scheme):
     page = open_page(simple=is_simple, color_scheme=scheme, reduced_motion="reduce")
-    hasten(page)
+    choose_unseen_pace(page, "full")
     page.click("#run")
     wait_for_state(page, "finished")
     assert serious(page) == []
