@@ -21,6 +21,15 @@ NARROW = {"width": 320, "height": 640}
 ROOT_WIDTH = "document.documentElement.scrollWidth"
 IS_SIMPLE = "document.documentElement.hasAttribute('data-sv-simple')"
 BUTTON = "#all-controls"
+COMES_LAST = """addEventListener('DOMContentLoaded', () => new MutationObserver((changes, watch) => {
+  const button = document.querySelector('#all-controls');
+  if (!button) return;
+  watch.disconnect();
+  const { parentNode: bar, nextSibling: next } = button;
+  button.remove();
+  setTimeout(() => { bar.insertBefore(button, next); window.hasCome = true; }, 1500);
+}).observe(document.body, { childList: true, subtree: true }));"""
+"""Holds a button of the bar back until the rest of the page is there."""
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +81,12 @@ def test_all_controls_are_one_press_away_and_what_was_chosen_is_remembered(open_
     expect_simple(page, True)
     page.wait_for_selector("#drawer", state="hidden")
     page.reload()
+    expect_simple(page, True)
+
+
+def test_a_button_that_comes_last_says_how_things_stand(open_page):
+    page = open_page(simple=True, scripts=(COMES_LAST,))
+    page.wait_for_function("window.hasCome")
     expect_simple(page, True)
 
 

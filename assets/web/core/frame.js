@@ -22,12 +22,9 @@ const OPENS = {
 export const DRAWERS = ['drawer', 'library', 'share'];          // of these one is open at a time
 
 export function setOpen(name, isOpen) {
-  const [panel, button] = OPENS[name];
   if (isOpen && DRAWERS.includes(name)) for (const other of DRAWERS) if (other !== name) setOpen(other, false);
   root.toggleAttribute(`data-sv-${name}`, isOpen);
-  const hidden = panel && document.querySelector(panel);
-  if (hidden) hidden.inert = !isOpen;
-  document.querySelector(button)?.setAttribute('aria-expanded', String(isOpen));
+  tellParts();
 }
 export const isOpen = (name) => root.hasAttribute(`data-sv-${name}`);
 export const toggle = (name) => setOpen(name, !isOpen(name));
@@ -37,11 +34,22 @@ export const close = () => DRAWERS.forEach((name) => setOpen(name, false));
 const CONTROLS = ['simple', 'all'];
 export const isSimple = () => root.hasAttribute('data-sv-simple');
 
+// what is closed takes no focus, and each button says whether what it opens is open
+function tellParts() {
+  const expands = (button, isExpanded) => document.querySelector(button)?.setAttribute('aria-expanded', String(isExpanded));
+  for (const [name, [panel, button]] of Object.entries(OPENS)) {
+    expands(button, isOpen(name));
+    const hidden = panel && document.querySelector(panel);
+    if (hidden) hidden.inert = !isOpen(name);
+  }
+  expands('#all-controls', !isSimple());
+}
+
 export function allControls(isAll, isChosen) {
   if (isChosen) remember('controls', CONTROLS[Number(isAll)]);
   if (!isAll) close();
   root.toggleAttribute('data-sv-simple', !isAll);
-  document.querySelector('#all-controls')?.setAttribute('aria-expanded', String(isAll));
+  tellParts();
   document.dispatchEvent(new Event('sv-controls'));
   window.dispatchEvent(new Event('resize'));
 }
@@ -66,9 +74,10 @@ export function fold(element) {
   const later = () => requestAnimationFrame(summarise);
   const changes = new MutationObserver(later);
   const isThere = () => {
-    const parts = ['#setup', '#help'].map((selector) => document.querySelector(selector));
-    if (!parts.every(Boolean) || !fields().at(-1)) return false;
+    const [bar, ...parts] = ['#all-controls', '#setup', '#help'].map((selector) => document.querySelector(selector));
+    if (!bar || !parts.every(Boolean) || !fields().at(-1)) return false;
     for (const part of parts) changes.observe(part, { childList: true, subtree: true });
+    tellParts();                                     // they may have been mounted last
     return true;
   };
   document.addEventListener('input', later);
