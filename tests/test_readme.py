@@ -53,6 +53,7 @@ def run_before():
     return trace, exports.tokens_csv(trace)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(SNIPPETS)))
 def test_each_python_sample_runs_in_a_fresh_process(number, run_before, tmp_path):
     trace, table = run_before

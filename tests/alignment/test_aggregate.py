@@ -224,6 +224,7 @@ def standing_out(texts):
     return {(each.kind, each.value) for each in summary_of(texts).slices if each.draft == "one" and each.stands_out}
 
 
+@pytest.mark.slow
 def test_a_slice_stands_out_where_its_share_of_the_loss_is_above_its_share_of_the_tokens_beyond_chance():
     texts = tagged(40, 0.3, 0.7)
     assert ("tag", "weak") in standing_out(texts)
@@ -383,6 +384,7 @@ def later(found, by):
     return ShardTables(*map(pandas.DataFrame, frames), {}, (), ())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [20, 200])
 def test_memory_grows_by_a_few_hundred_bytes_per_prompt_and_not_with_tokens(size):
     texts = [aligned.text(n, size=size) for n in range(10)]

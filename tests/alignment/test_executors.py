@@ -60,6 +60,7 @@ def test_the_local_executor_draws_an_item_when_it_is_due():
         assert items.drawn == 1
 
 
+@pytest.mark.slow
 def test_ray_gives_the_same_results_with_their_places(two_workers):
     assert sorted(two_workers(square, ITEMS)) == in_order(square, ITEMS)
 
@@ -109,11 +110,13 @@ def test_the_cluster_listens_to_this_machine_alone(two_workers):
     assert "RAY_USAGE_STATS_ENABLED" not in os.environ
 
 
+@pytest.mark.slow
 def test_work_that_kills_every_worker_is_an_error_in_words(two_workers):
     with pytest.raises(SpecvizError, match="lost 4 times with its worker"):
         list(two_workers(die_always, [1]))
 
 
+@pytest.mark.slow
 def test_a_job_on_ray_gives_the_rows_of_a_job_here(two_workers, tmp_path, monkeypatch):
     monkeypatch.setattr(session, "_shared", [])
     tokenizer = tiny_tokenizer()

@@ -179,6 +179,7 @@ align(settings.pop("prompts"), **settings, costs={}, on_progress=look)
 """
 
 
+@pytest.mark.slow
 def test_a_killed_process_loses_no_part_and_the_job_ends_the_same(tmp_path, monkeypatch):
     monkeypatch.setattr(session, "_shared", [])
     tokenizer = tiny_tokenizer()

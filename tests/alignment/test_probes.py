@@ -57,6 +57,7 @@ def quick(names, *those):
     return [pytest.param(name, marks=[] if name in those else pytest.mark.slow) for name in names]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", quick(["fable-draft", "fable-draft-undistilled", "fable-draft-tiny"], "fable-draft-tiny")
 )
@@ -85,6 +86,7 @@ CURES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plant", quick(PLANTED, noised), ids=lambda plant: plant.__name__)
 def test_a_planted_fault_is_the_first_cause_and_its_cure_holds_on_other_texts(plant):
     first, *_ = findings_with(plant)
@@ -95,6 +97,7 @@ def test_a_planted_fault_is_the_first_cause_and_its_cure_holds_on_other_texts(pl
         assert first.numbers["applied"] > 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", quick(["fable-medusa", "fable-eagle"], "fable-medusa"))
 def test_sound_heads_have_no_cause(prompts, name):
     found, _ = findings(prompts[:24], name)
@@ -123,6 +126,7 @@ def chats(num=8):
     return [{"messages": CHATS[number % len(CHATS)], "id": number} for number in range(num)]
 
 
+@pytest.mark.slow
 def test_another_chat_form_that_does_no_harm_is_a_warning_said_once(library):
     """A draft that was never trained on chats agrees no better in a form of its own."""
     target = chatting(library, "fable-target", TOLD, "told-target")
@@ -137,6 +141,7 @@ def test_another_chat_form_that_does_no_harm_is_a_warning_said_once(library):
     assert not any("chat form" in each for each in again.summary.warnings)
 
 
+@pytest.mark.slow
 def test_another_chat_form_is_not_spoken_of_where_no_row_is_a_chat(library, prompts):
     target = chatting(library, "fable-target", TOLD, "told-target")
     draft = chatting(library, "fable-draft", ASKED, "asked-draft")
@@ -160,6 +165,7 @@ def test_causes_are_looked_for_where_texts_suffice_and_a_chat_form_where_the_dra
     assert "a different chat format" not in looked_for(library, [prompts] * 8)
 
 
+@pytest.mark.slow
 def test_a_cut_vocabulary_is_named_with_its_ceiling(library, prompts):
     sound = library.load("fable-draft")
     model = copy.deepcopy(sound.model)

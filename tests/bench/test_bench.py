@@ -242,6 +242,7 @@ def test_python_work_per_step_does_not_grow_with_the_text(method, count):
     assert counts[1] == pytest.approx(counts[0], rel=0.02)
 
 
+@pytest.mark.slow
 def test_the_labs_batches_are_measured_beside_recorded_runs_in_every_round():
     *_, recorded, analysed, drawn = pace.lines(target="fable-target", draft="fable-draft", num_tokens=24, repeats=3)
     base, rate, whole = (float(line.split("|")[2].replace(",", "")) for line in (recorded, analysed, drawn))

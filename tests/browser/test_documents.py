@@ -16,6 +16,7 @@ def help_of(page):
     return opened.value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "theme"), [(DESKTOP, "light"), (PHONE, "dark")])
 def test_every_document_fits_and_is_accessible(open_page, size, theme):
     page = open_page(viewport=size, color_scheme=theme)
@@ -34,6 +35,7 @@ def test_every_document_fits_and_is_accessible(open_page, size, theme):
     assert {address.split("/specviz/docs/")[0] for address in asked} == {page.url.split("/#")[0].rstrip("/")}
 
 
+@pytest.mark.slow
 def test_a_document_has_the_theme_that_was_chosen_in_the_app(open_page):
     page = open_page(color_scheme="light")
     page.click("#theme")

@@ -1,5 +1,6 @@
 """K over a finished run on the real page: one drag shows another K, and one press runs it for real."""
 
+import pytest
 from access import serious
 from explore_page import run_to_end, slide
 from playwright.sync_api import expect
@@ -25,6 +26,7 @@ def lanes(page):
     return page.evaluate(CELLS)
 
 
+@pytest.mark.slow
 def test_the_lanes_of_a_k_are_those_of_the_run_that_is_then_made_for_real(page):
     slide(page, "temperature", 0)
     slide(page, "max-tokens", 16)

@@ -79,6 +79,7 @@ def test_another_draft_model_takes_over_during_a_run(page):
     assert (drafts[0], drafts[-1]) == ("tiny-draft", "tiny-other")
 
 
+@pytest.mark.slow
 def test_a_draft_model_that_does_not_fit_is_refused_and_the_run_goes_on(page):
     begin(page)
     choose(page, "draft", "stranger")
@@ -89,6 +90,7 @@ def test_a_draft_model_that_does_not_fit_is_refused_and_the_run_goes_on(page):
     assert saved(page).footer.reason in ("length", "eos")
 
 
+@pytest.mark.slow
 def test_the_pace_can_be_changed_during_a_run(page):
     begin(page, pace="slow", steps=1)
     time.sleep(1.5)
@@ -111,6 +113,7 @@ def test_pause_holds_the_run_and_resume_goes_on_with_it(page):
     assert page.evaluate(PIECES)[: len(held)] == held
 
 
+@pytest.mark.slow
 def test_step_makes_one_real_step_at_a_time(page):
     for count in (1, 2, 3):
         page.click("#step")
@@ -119,6 +122,7 @@ def test_step_makes_one_real_step_at_a_time(page):
         assert {piece["step"] for piece in page.evaluate(PIECES)} == set(range(count))
 
 
+@pytest.mark.slow
 def test_stop_ends_the_run_and_keeps_what_there_is(page):
     begin(page)
     stop(page)
@@ -126,6 +130,7 @@ def test_stop_ends_the_run_and_keeps_what_there_is(page):
     assert page.is_enabled("#run")
 
 
+@pytest.mark.slow
 def test_stop_ends_a_paused_run_too(page):
     page.click("#step")
     wait_for_state(page, "paused")
@@ -133,6 +138,7 @@ def test_stop_ends_a_paused_run_too(page):
     assert saved(page).footer.reason == "stopped"
 
 
+@pytest.mark.slow
 def test_run_during_a_run_begins_anew_and_the_old_one_does_not_come_back(page, app):
     begin(page)
     old = app.page.registry.current(next(reversed(app.page.registry._current)))
@@ -147,6 +153,7 @@ def test_run_during_a_run_begins_anew_and_the_old_one_does_not_come_back(page, a
     assert {step for step, _ in shown} == set(range(len(saved(page).steps)))
 
 
+@pytest.mark.slow
 def test_two_people_run_at_once_and_both_finish(open_page):
     pages = [open_page(), open_page()]
     for page in pages:
@@ -157,6 +164,7 @@ def test_two_people_run_at_once_and_both_finish(open_page):
     assert saved(pages[0]).steps[0].emitted == saved(pages[1]).steps[0].emitted, "one seed, one text"
 
 
+@pytest.mark.slow
 def test_a_closed_tab_ends_its_run(open_page, app):
     page = open_page()
     begin(page, pace="slow", steps=1)
@@ -169,6 +177,7 @@ def test_a_closed_tab_ends_its_run(open_page, app):
     assert view.trace.footer.reason == "stopped"
 
 
+@pytest.mark.slow
 def test_a_pinned_token_is_explained_with_the_traces_own_numbers(page):
     run_to_end(page)
     trace = saved(page)
@@ -180,6 +189,7 @@ def test_a_pinned_token_is_explained_with_the_traces_own_numbers(page):
     assert f"{step.draft[node].u:.2f}" in page.inner_text(".sv-title")
 
 
+@pytest.mark.slow
 def test_charts_fill_from_the_same_steps(page):
     run_to_end(page)
     page.click(".sv-charts summary")
@@ -188,6 +198,7 @@ def test_charts_fill_from_the_same_steps(page):
     assert bars == len(saved(page).steps)
 
 
+@pytest.mark.slow
 def test_an_opened_trace_shows_the_same_marks_as_the_run_it_was_saved_from(open_page, tmp_path):
     first, second = open_page(), open_page()
     run_to_end(first)
@@ -228,6 +239,7 @@ def test_a_file_that_is_no_trace_is_refused_in_words(page, tmp_path, content):
     assert page.query_selector(".toast-body img") is None
 
 
+@pytest.mark.slow
 def test_an_empty_prompt_is_refused_in_words_and_the_page_goes_on(page):
     page.fill("#prompt textarea", "")
     page.click("#run")
@@ -242,6 +254,7 @@ def test_a_ready_prompt_is_put_into_the_field(page):
     page.wait_for_function("document.querySelector('#prompt textarea').value.startsWith('def ')")
 
 
+@pytest.mark.slow
 def test_a_method_shows_its_own_fields_and_hides_what_it_does_not_use(page):
     page.click("#more")
     choose(page, "method", "Prompt lookup")
@@ -252,6 +265,7 @@ def test_a_method_shows_its_own_fields_and_hides_what_it_does_not_use(page):
     assert page.evaluate(STATE) == "finished"
 
 
+@pytest.mark.slow
 def test_measure_tells_both_speeds_or_between_what_the_ratio_lies(page):
     """Which of the two is not for a test to say: it depends on what else the machine does."""
     run_to_end(page)
@@ -289,6 +303,7 @@ def test_a_phone_never_scrolls_sideways_and_run_stays_in_reach(open_page, scheme
         assert box["y"] + box["height"] <= PHONE["height"]
 
 
+@pytest.mark.slow
 def test_the_theme_follows_the_person_and_is_remembered(open_page):
     page = open_page(color_scheme="dark")
     assert page.evaluate("document.body.classList.contains('dark')")

@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 import traces
 from access import serious
 from stage_page import page_html, settle, watched_page
@@ -43,6 +44,7 @@ def guessed(page, word, by_key=False):
     page.wait_for_selector(f"{BOARD}[data-state=told]")
 
 
+@pytest.mark.slow
 def test_a_whole_round_is_played_and_counted(open_page):
     page = at_learn(open_page(reduced_motion="reduce"))
     places = predict_props(recorded_trace(FIRST_VISIT))["places"]
@@ -71,6 +73,7 @@ def test_a_whole_round_is_played_and_counted(open_page):
     assert title(page) == "".join(places[0]["ask"]["title"])
 
 
+@pytest.mark.slow
 def test_the_dart_falls_first_and_another_run_can_be_taken(open_page):
     page = at_learn(open_page())
     asked = title(page)
@@ -98,6 +101,7 @@ def test_the_dart_falls_first_and_another_run_can_be_taken(open_page):
     assert page.get_attribute(BOARD, "data-state") == "told"
 
 
+@pytest.mark.slow
 def test_on_a_phone_in_the_dark_both_games_fit_and_are_pressed(open_page):
     page = at_learn(open_page(viewport=PHONE, color_scheme="dark", reduced_motion="reduce"))
     page.evaluate("document.body.classList.add('dark')")
@@ -138,6 +142,7 @@ def test_words_are_typed_judged_shown_and_saved(open_page):
     assert page.locator(".sv-turns-stage").count() == 0
 
 
+@pytest.mark.slow
 def test_a_page_that_is_loaded_again_still_has_its_game_and_goes_on_with_it(open_page):
     page = at_learn(open_page(reduced_motion="reduce"))
     page.fill(LINE, "the fox")
@@ -169,6 +174,7 @@ def refused(page, words):
     return said
 
 
+@pytest.mark.slow
 def test_where_a_text_ends_in_a_letter_one_choice_says_what_would_stand_there(open_page):
     page = at_learn(open_page())
     assert page.locator(".sv-turns-join").count() == 0
@@ -217,6 +223,7 @@ def test_a_file_holds_several_runs_and_asks_no_server(chromium):
             assert page.inner_text(".sv-predict-outcome"), name
 
 
+@pytest.mark.slow
 def test_hostile_tokens_prompts_and_titles_stay_text(chromium):
     bad = "<img src=x onerror=window.__pwned=1><script>window.__pwned=2</script>"
     trace = traces.hostile()

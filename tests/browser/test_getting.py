@@ -34,6 +34,7 @@ def wait_for_words(page, start):
     page.wait_for_function(f"(start) => {WORDS}?.startsWith(start)", arg=start, polling=50, timeout=60_000)
 
 
+@pytest.mark.slow
 def test_a_model_is_got_stopped_and_gone_on_with_on_the_page(page):
     wait_for_words(page, "SmolLM2 135M Instruct: 98 MB from huggingface.co")
     page.click("#get")

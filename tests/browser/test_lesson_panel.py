@@ -119,6 +119,7 @@ def test_a_lesson_on_the_stage_from_its_guess_to_its_last_question(page):
     expect(page.locator("#lesson .sv-lesson > .sv-hidden")).to_contain_text("Well done indeed.")
 
 
+@pytest.mark.slow
 def test_what_was_done_is_remembered_and_can_be_done_again(page, app):
     start(page, "stage")
     press(page, "Lost")
@@ -139,6 +140,7 @@ def test_what_was_done_is_remembered_and_can_be_done_again(page, app):
     expect(page.locator("#learn .sv-plan-entry").nth(1)).not_to_contain_text("tasks")
 
 
+@pytest.mark.slow
 def test_what_was_counted_and_chosen_before_stands_there_when_it_is_seen_again(page):
     start(page, "stage")
     for _ in range(3):
@@ -159,6 +161,7 @@ def test_what_was_counted_and_chosen_before_stands_there_when_it_is_seen_again(p
     expect(page.locator(f"{TASK} .sv-lesson-why")).to_have_text("By the target's own draw.")
 
 
+@pytest.mark.slow
 def test_what_is_asked_about_stands_there_whole_and_only_a_replay_is_replayed(page):
     start(page, "asking")
     on_stage(page, "sum")
@@ -175,6 +178,7 @@ def test_what_is_asked_about_stands_there_whole_and_only_a_replay_is_replayed(pa
     done(page)
 
 
+@pytest.mark.slow
 def test_with_many_tokens_ahead_the_last_cell_is_in_sight_beside_the_lesson(page):
     start(page, "asking")
     page.click(NEXT)
@@ -192,6 +196,7 @@ def test_with_many_tokens_ahead_the_last_cell_is_in_sight_beside_the_lesson(page
         page.wait_for_timeout(200)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("present", [False, True])
 def test_what_the_lesson_asks_to_press_and_read_is_in_sight_beside_it(page, present):
     start(page, "stage")
@@ -214,6 +219,7 @@ def test_what_the_lesson_asks_to_press_and_read_is_in_sight_beside_it(page, pres
     assert all(wanted <= room + 1 for wanted, room in names)
 
 
+@pytest.mark.slow
 def test_a_setup_is_filled_in_and_never_run(page):
     start(page, "stage")
     for _ in range(4):
@@ -226,6 +232,7 @@ def test_a_setup_is_filled_in_and_never_run(page):
     assert page.evaluate("specvizPage.hub().run") == before
 
 
+@pytest.mark.slow
 def test_what_is_done_elsewhere_laws_several_runs_the_making_of_a_draft(page):
     start(page, "other")
     page.wait_for_selector("#lesson .sv-lesson-law .sv-part")
@@ -247,6 +254,7 @@ def test_what_is_done_elsewhere_laws_several_runs_the_making_of_a_draft(page):
     expect(page.locator("#stage [data-part=of-token]")).to_have_attribute("aria-pressed", "true")
 
 
+@pytest.mark.slow
 def test_by_a_link_a_first_visitor_sees_the_lesson_s_run_whole_and_no_other(chromium, app, tmp_path):
     with pages.served(tmp_path, recorded_trace("hot"), max_new_tokens=48) as greeting:
         context = chromium.new_context(viewport=DESKTOP)
@@ -259,6 +267,7 @@ def test_by_a_link_a_first_visitor_sees_the_lesson_s_run_whole_and_no_other(chro
         context.close()
 
 
+@pytest.mark.slow
 def test_the_way_to_a_task_out_of_sight_is_shown_and_what_comes_of_a_guess_is_in_sight(page):
     start(page, "long")
     down, reveal = page.locator("#lesson .sv-lesson-down"), "#lesson .sv-lesson-why"
@@ -290,6 +299,7 @@ def test_hands_are_counted_before_a_room(page):
     assert page.locator(TASK).get_attribute("data-done") is None
 
 
+@pytest.mark.slow
 def test_a_page_that_is_loaded_anew_has_its_lesson_where_it_was(page):
     start(page, "other")
     for _ in range(3):
@@ -310,6 +320,7 @@ def test_a_page_that_is_loaded_anew_has_its_lesson_where_it_was(page):
     assert page.is_hidden("#lesson")
 
 
+@pytest.mark.slow
 def test_behind_a_lesson_that_the_plan_follows_with_a_game_the_game_is_offered(page):
     start(page, "asking")
     assert page.is_hidden("#lesson .sv-lesson-play")
@@ -320,6 +331,7 @@ def test_behind_a_lesson_that_the_plan_follows_with_a_game_the_game_is_offered(p
     page.wait_for_function("document.querySelector('#learn [data-section=predict]').getBoundingClientRect().y < 600")
 
 
+@pytest.mark.slow
 def test_two_runs_side_by_side_and_the_game_keep_the_lesson_beside_them(page):
     start(page, "other")
     for _ in range(3):
@@ -370,6 +382,7 @@ def test_a_hostile_lesson_stays_text(page):
     assert page.locator("img[src=x]").count() == 0
 
 
+@pytest.mark.slow
 def test_a_lesson_that_is_not_there_is_said_so(page):
     for name in ("nothing", "<img src=x>", "%3Cb%3E", "x" * 5000, "__proto__"):
         start(page, name)
@@ -394,6 +407,7 @@ def test_from_a_lesson_that_is_not_there_the_way_leads_to_the_plan(page):
     assert page.is_hidden("#lesson")
 
 
+@pytest.mark.slow
 def test_plan_and_lesson_are_accessible_on_a_wide_page(open_page):
     page = open_page(color_scheme="light", reduced_motion="reduce")
     start(page, "other")
@@ -413,6 +427,7 @@ def test_plan_and_lesson_are_accessible_on_a_wide_page(open_page):
     assert page.evaluate("document.documentElement.scrollWidth") <= 1366
 
 
+@pytest.mark.slow
 def test_on_a_phone_the_lesson_is_a_card_above_the_stage_that_folds(open_page):
     page = open_page(viewport=PHONE, color_scheme="dark", reduced_motion="reduce", has_touch=True)
     start(page, "stage")
@@ -456,6 +471,7 @@ def test_on_a_phone_the_lesson_is_a_card_above_the_stage_that_folds(open_page):
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
 
 
+@pytest.mark.slow
 def test_the_file_of_all_lessons_is_handed_out_from_the_plan(page):
     turn_to(page, "learn")
     with page.expect_download() as download:

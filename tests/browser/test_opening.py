@@ -55,6 +55,7 @@ def test_each_beat_waits_and_says_its_sentence_and_the_last_one_starts_a_run(tol
     assert not page.is_visible(".sv-opening")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("guess", ["accepted", "rejected"])
 def test_a_guess_is_made_before_the_draw_falls_and_is_told_right_or_wrong(told, guess):
     page, place = told(), [beat["name"] for beat in BEATS].index("judge")
@@ -67,6 +68,7 @@ def test_a_guess_is_made_before_the_draw_falls_and_is_told_right_or_wrong(told, 
     assert page.inner_text(".sv-beat-said").endswith("You guessed right." if is_right else "You guessed wrong.")
 
 
+@pytest.mark.slow
 def test_keys_go_through_it_and_are_not_the_stages_meanwhile(told):
     page = told()
     chosen = page.evaluate("specvizPage.hub().selected()")
@@ -79,6 +81,7 @@ def test_keys_go_through_it_and_are_not_the_stages_meanwhile(told):
     assert page.is_visible(".sv-text")
 
 
+@pytest.mark.slow
 def test_a_run_that_begins_takes_the_stage(told):
     page = told()
     page.click("#run")
@@ -86,6 +89,7 @@ def test_a_run_that_begins_takes_the_stage(told):
     page.wait_for_selector(".sv-text .sv-piece")
 
 
+@pytest.mark.slow
 def test_the_question_mark_plays_it_for_the_step_that_is_selected(told):
     page = told()
     page.keyboard.press("Escape")
@@ -96,6 +100,7 @@ def test_the_question_mark_plays_it_for_the_step_that_is_selected(told):
     expect(page.locator(SENTENCE)).to_have_text(opening(TRACE, 3)["beats"][1]["sentence"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_on_a_phone_every_beat_fits_the_window_and_nothing_is_hard_to_reach(told, scheme):
     page = told(viewport=PHONE, color_scheme=scheme)
@@ -107,12 +112,14 @@ def test_on_a_phone_every_beat_fits_the_window_and_nothing_is_hard_to_reach(told
     assert serious(page) == []
 
 
+@pytest.mark.slow
 def test_without_motion_every_beat_is_a_still(told):
     page = told(reduced_motion="reduce")
     forward(page)
     assert page.evaluate("document.querySelector('.sv-opening').getAnimations({subtree: true}).length") == 0
 
 
+@pytest.mark.slow
 def test_the_probabilities_under_short_tokens_do_not_touch(told):
     page = told(reduced_motion="reduce")
     forward(page)

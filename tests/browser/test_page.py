@@ -32,6 +32,7 @@ def box(page, selector):
     return page.locator(selector).bounding_box()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [DESKTOP, PROJECTOR])
 def test_presenting_hides_the_setup_and_keeps_the_buttons_of_a_run(open_page, size):
     page = open_page(viewport=size)
@@ -57,6 +58,7 @@ def test_presenting_on_a_phone_never_scrolls_sideways(open_page):
     assert page.is_visible("#run")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [DESKTOP, PHONE])
 def test_a_message_covers_neither_the_numbers_nor_the_buttons(open_page, size):
     page = open_page(viewport=size)
@@ -101,6 +103,7 @@ def test_the_page_is_quick_and_light_and_asks_no_other_host(chromium, app):
     assert seconds <= 2 * 2.5, "of browser and server together: 2.5 s on two idle cores"
 
 
+@pytest.mark.slow
 def test_what_the_browser_does_alone_works_while_the_server_is_away(chromium, tmp_path):
     context = chromium.new_context(viewport=DESKTOP)
     page = context.new_page()
@@ -118,6 +121,7 @@ def test_what_the_browser_does_alone_works_while_the_server_is_away(chromium, tm
     context.close()
 
 
+@pytest.mark.slow
 def test_a_double_click_on_run_makes_one_whole_run(page):
     choose_pace(page, "full")
     page.dblclick("#run")  # on a busy machine the second press may come when the first run has begun: it begins anew
@@ -127,6 +131,7 @@ def test_a_double_click_on_run_makes_one_whole_run(page):
     assert {piece["step"] for piece in page.evaluate(PIECES)} == set(range(len(trace.steps)))
 
 
+@pytest.mark.slow
 def test_stop_and_run_at_once_leave_a_page_that_works(page):
     begin(page, steps=1)
     page.click("#stop")
@@ -140,6 +145,7 @@ def test_stop_and_run_at_once_leave_a_page_that_works(page):
     assert saved(page).footer.reason in ("length", "eos")
 
 
+@pytest.mark.slow
 def test_pause_and_resume_in_quick_turns_lose_no_step(page):
     begin(page, steps=1)
     for _ in range(3):
@@ -151,6 +157,7 @@ def test_pause_and_resume_in_quick_turns_lose_no_step(page):
     assert {piece["step"] for piece in page.evaluate(PIECES)} == set(range(len(saved(page).steps)))
 
 
+@pytest.mark.slow
 def test_a_broken_file_opened_during_a_run_does_not_disturb_it(page, tmp_path):
     begin(page)
     path = tmp_path / "wrong.jsonl"
@@ -163,6 +170,7 @@ def test_a_broken_file_opened_during_a_run_does_not_disturb_it(page, tmp_path):
     assert {piece["step"] for piece in page.evaluate(PIECES)} == set(range(len(saved(page).steps)))
 
 
+@pytest.mark.slow
 def test_a_target_of_other_tokens_is_refused_during_a_run_which_goes_on(page):
     begin(page)
     choose(page, "target", "fable-target")

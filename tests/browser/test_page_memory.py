@@ -16,6 +16,7 @@ def shown_steps(page):
     return {piece["step"] for piece in page.evaluate(PIECES)}
 
 
+@pytest.mark.slow
 def test_a_reload_during_a_run_goes_on_with_it_and_loses_no_step(page):
     begin(page, steps=3)
     run = page.evaluate(RUN)
@@ -29,6 +30,7 @@ def test_a_reload_during_a_run_goes_on_with_it_and_loses_no_step(page):
     assert shown_steps(page) == set(range(len(trace.steps)))
 
 
+@pytest.mark.slow
 def test_a_reload_finds_a_paused_run_and_can_step_on(page):
     page.click("#step")
     wait_for_state(page, "paused")
@@ -39,6 +41,7 @@ def test_a_reload_finds_a_paused_run_and_can_step_on(page):
     stop(page)
 
 
+@pytest.mark.slow
 def test_a_reload_finds_what_was_found_on_a_page_of_sections(page):
     page.click("#pages [data-page=compare]")
     page.click("[data-section=two-runs] [data-act=show]")
@@ -55,6 +58,7 @@ def test_a_page_of_sections_that_does_not_come_says_what_it_waits_for(page):
     expect(waiting).to_be_visible()
 
 
+@pytest.mark.slow
 def test_a_reload_finds_a_finished_run(page):
     run_to_end(page)
     before = page.evaluate(PIECES)
@@ -63,6 +67,7 @@ def test_a_reload_finds_a_finished_run(page):
     assert page.evaluate(PIECES) == before
 
 
+@pytest.mark.slow
 def test_a_run_that_went_with_the_server_is_said_to_be_gone_to_its_own_tab_alone(page, app):
     begin(page, steps=2)
     run = page.evaluate(RUN)
@@ -77,6 +82,7 @@ def test_a_run_that_went_with_the_server_is_said_to_be_gone_to_its_own_tab_alone
     assert other.query_selector(".toast-body") is None
 
 
+@pytest.mark.slow
 def test_the_way_back_finds_the_run_again(page, app):
     run_to_end(page)
     before = page.evaluate(PIECES)
@@ -86,6 +92,7 @@ def test_the_way_back_finds_the_run_again(page, app):
     assert page.evaluate(PIECES) == before
 
 
+@pytest.mark.slow
 def test_fields_are_as_they_were_left(page):
     slide(page, "k", 7)
     choose(page, "draft", "tiny-other")
@@ -100,6 +107,7 @@ def test_fields_are_as_they_were_left(page):
     assert page.is_checked("#pace input[value=slow]")
 
 
+@pytest.mark.slow
 def test_a_spoilt_memory_is_ignored(page):
     for fields in ('{"k": 99}', "[1", '{"__proto__": {"k": 1}}', "null"):
         page.evaluate("(value) => localStorage.setItem('specviz-fields', value)", fields)
@@ -109,6 +117,7 @@ def test_a_spoilt_memory_is_ignored(page):
         assert page.query_selector(".toast-body") is None, fields
 
 
+@pytest.mark.slow
 def test_two_tabs_do_not_disturb_each_other(page, open_page):
     begin(page, steps=2)
     run = page.evaluate(RUN)
@@ -143,6 +152,7 @@ def test_a_first_visit_shows_a_recorded_run_and_a_second_does_too(open_page, app
     assert shown_steps(other) == set(range(len(traces.chain().steps))), "shown whole, not played"
 
 
+@pytest.mark.slow
 def test_run_pressed_during_the_first_replay_wins(open_page):
     page = open_page()
     page.wait_for_selector(".sv-opening:not([hidden])")

@@ -1,5 +1,6 @@
 """Compare and Check on the real page: opened, left, worked with and stopped, in a real browser."""
 
+import pytest
 import traces
 from access import serious
 from explore_page import begin, choose_pace, open_file, run_to_end, stop
@@ -31,6 +32,7 @@ def fits_and_is_accessible(page, size, theme):
     assert serious(page) == []
 
 
+@pytest.mark.slow
 def test_both_pages_fit_and_are_accessible_with_everything_on_them(open_page):
     """At both widths and in both themes; what is asked for is asked once."""
     page = open_page(fresh=True)
@@ -64,6 +66,7 @@ def test_only_one_page_is_shown_and_the_address_names_it(page, app):
     assert page.is_hidden("#check")
 
 
+@pytest.mark.slow
 def test_a_page_named_in_the_address_opens_with_the_run_that_was_there(page):
     run_to_end(page)
     turn_to(page, "compare")
@@ -83,6 +86,7 @@ def test_the_contents_of_compare_lead_to_every_section(page):
         assert page.evaluate("location.hash") == f"#compare/{name}"
 
 
+@pytest.mark.slow
 def test_the_identity_follows_the_pinned_token(page):
     run_to_end(page)
     before = ""
@@ -97,6 +101,7 @@ def test_the_identity_follows_the_pinned_token(page):
         turn_to(page, "explore")
 
 
+@pytest.mark.slow
 def test_redraws_of_a_broken_rule_end_with_differs_and_stay_when_one_comes_back(page):
     run_to_end(page)
     turn_to(page, "check")
@@ -109,6 +114,7 @@ def test_redraws_of_a_broken_rule_end_with_differs_and_stay_when_one_comes_back(
     assert page.input_value("[data-section=one_step] [name=rule]") == "broken:argmax_target"
 
 
+@pytest.mark.slow
 def test_long_work_can_be_stopped_and_the_page_goes_on(page):
     run_to_end(page)
     turn_to(page, "check")
@@ -123,6 +129,7 @@ def test_long_work_can_be_stopped_and_the_page_goes_on(page):
     assert set(verdicts(page, "self_checks")) <= {"consistent", "unsure"}
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_while_a_check_is_made(page):
     begin(page, steps=2)
     turn_to(page, "check")
@@ -155,6 +162,7 @@ def test_the_slider_of_an_opened_trace_asks_nobody(page, tmp_path):
     assert [address for address in asked if not address.endswith("/plotly.min.js")] == []  # a chart may come into sight
 
 
+@pytest.mark.slow
 def test_what_a_hostile_trace_brings_stays_text(page, tmp_path):
     open_file(page, tmp_path, scored(traces.HOSTILE))
     for name in SECTIONS:
@@ -162,6 +170,7 @@ def test_what_a_hostile_trace_brings_stays_text(page, tmp_path):
         assert page.evaluate(f"document.querySelectorAll('#{name} :is(img, script, iframe)').length") == 0
 
 
+@pytest.mark.slow
 def test_presenting_works_on_these_pages_too(page):
     run_to_end(page)
     turn_to(page, "compare")
@@ -172,6 +181,7 @@ def test_presenting_works_on_these_pages_too(page):
     page.keyboard.press("Escape")
 
 
+@pytest.mark.slow
 def test_a_button_that_is_refused_can_be_pressed_again(page):
     page.evaluate("sessionStorage.setItem('specviz-run', ''); localStorage.setItem('specviz-run', '-')")
     page.reload()
@@ -183,6 +193,7 @@ def test_a_button_that_is_refused_can_be_pressed_again(page):
     assert page.is_enabled("[data-section=self_checks] [data-act=self]")
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_brings_its_text_to_the_page_that_is_open(page):
     choose_pace(page, "full")
     page.click("#run")

@@ -75,6 +75,7 @@ MOVED = """async () => {
 """Places near the end of both runs, where the player leaves its hold, from which the page scrolled by itself."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "theme"), [(DESKTOP, "light"), (PHONE, "dark")])
 def test_two_recorded_runs_move_together_until_they_part(open_page, size, theme):
     page = open_page(viewport=size, color_scheme=theme, reduced_motion="no-preference")
@@ -93,6 +94,7 @@ def test_two_recorded_runs_move_together_until_they_part(open_page, size, theme)
     assert min(targets) >= (44 if size is PHONE else 24)
 
 
+@pytest.mark.slow
 def test_the_replay_rests_at_the_parting_and_goes_on_when_asked(open_page):
     page = open_page(reduced_motion="no-preference")
     show(page, *NAMES)
@@ -112,6 +114,7 @@ def test_the_replay_rests_at_the_parting_and_goes_on_when_asked(open_page):
     assert page.locator(".sv-duel-clock").inner_text() == stopped
 
 
+@pytest.mark.slow
 def test_each_stage_keeps_its_own_inspector(open_page):
     page = open_page()
     show(page, *NAMES)
@@ -135,6 +138,7 @@ def test_who_wants_no_motion_is_shown_the_end(open_page):
     expect(page.locator(".sv-duel-toggle")).to_have_attribute("aria-label", "replay both")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "theme"), [(DESKTOP, "dark"), (PHONE, "light")])
 def test_a_race_is_run_and_replayed(open_page, size, theme):
     page = open_page(viewport=size, color_scheme=theme, reduced_motion="no-preference")
@@ -173,6 +177,7 @@ def test_a_race_is_run_and_replayed(open_page, size, theme):
     assert saved.value.suggested_filename.endswith(".jsonl.gz")
 
 
+@pytest.mark.slow
 def test_a_hostile_run_stays_text_on_both_stages(open_page, tmp_path):
     page = open_page()
     hostile = traces.Builder(traces.HOSTILE).chain(4, 4).chain(4, 2).chain(4, 0).trace

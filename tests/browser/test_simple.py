@@ -44,6 +44,7 @@ def expect_simple(page, is_simple):
     expect(page.locator("#method")).to_be_visible(visible=not is_simple)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("is_simple", "controls", "words", "sizes"), [(True, 25, 250, 5), (False, 44, 400, 5)])
 def test_little_is_in_sight_and_nothing_jumps_before_during_and_after_a_run(
     open_page, is_simple, controls, words, sizes
@@ -100,6 +101,7 @@ def test_what_a_link_asks_for_comes_into_sight(open_page, app, changes, is_simpl
     expect_simple(page, is_simple)
 
 
+@pytest.mark.slow
 def test_a_lesson_has_all_controls_and_gives_them_back(open_page):
     page = open_page("#lesson=why-slow", simple=True)
     page.wait_for_selector(".sv-lesson:not([hidden])")
@@ -108,6 +110,7 @@ def test_a_lesson_has_all_controls_and_gives_them_back(open_page):
     expect_simple(page, True)
 
 
+@pytest.mark.slow
 def test_an_own_prompt_takes_two_presses(open_page):
     page = open_page(simple=True)
     page.click("#prompt textarea")
@@ -123,6 +126,7 @@ def in_window(page, name):
     return box["y"] >= 0 and box["y"] + box["height"] <= window["height"] and box["x"] + box["width"] <= window["width"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["simple", "scrolled", "presented"])
 def test_k_temperature_draft_and_target_of_a_run_are_changed_without_looking_for_them(open_page, where):
     page = open_page(simple=where == "simple")
@@ -160,6 +164,7 @@ def begin_simply(page):
     wait_for_steps(page, 2)
 
 
+@pytest.mark.slow
 def test_the_method_is_chosen_beside_the_draft_model(page):
     method, draft = (page.locator(f"#{name}").bounding_box() for name in ("method", "draft"))
     assert method["y"] == draft["y"]
@@ -168,6 +173,7 @@ def test_the_method_is_chosen_beside_the_draft_model(page):
     page.wait_for_selector("#draft", state="hidden")
 
 
+@pytest.mark.slow
 def test_presented_on_a_projector_nothing_is_small_and_a_wide_lane_is_whole(open_page):
     page = open_page(viewport=PROJECTOR, scripts=(WATCH_SHIFTS,))
     slide(page, "k", 16)
@@ -183,6 +189,7 @@ def test_presented_on_a_projector_nothing_is_small_and_a_wide_lane_is_whole(open
     assert page.eval_on_selector(".sv-lanes-body", "(node) => node.scrollWidth <= node.clientWidth")
 
 
+@pytest.mark.slow
 def test_presented_the_step_that_stands_out_is_the_one_that_is_explained(page):
     begin(page, "reading", steps=3)
     page.click("#present")
@@ -197,6 +204,7 @@ def test_presented_the_step_that_stands_out_is_the_one_that_is_explained(page):
     wait_for_state(page, "finished")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_simple", [True, False])
 def test_at_320_pixels_nothing_scrolls_sideways(open_page, is_simple):
     page = open_page(viewport=NARROW, has_touch=True, simple=is_simple)
@@ -209,6 +217,7 @@ def test_at_320_pixels_nothing_scrolls_sideways(open_page, is_simple):
     assert page.evaluate(ROOT_WIDTH) == NARROW["width"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("is_simple", [True, False])
 def test_both_views_have_contrast_and_names(open_page, is_simple, scheme):
@@ -219,6 +228,7 @@ def test_both_views_have_contrast_and_names(open_page, is_simple, scheme):
     assert serious(page) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_simple", [True, False])
 def test_in_forced_colours_as_much_is_in_sight_and_every_button_has_an_edge(open_page, is_simple):
     plain, forced = (open_page(simple=is_simple, forced_colors=colours) for colours in ("none", "active"))
@@ -230,6 +240,7 @@ def test_in_forced_colours_as_much_is_in_sight_and_every_button_has_an_edge(open
     assert forced.evaluate(STATE) is None
 
 
+@pytest.mark.slow
 def test_at_1366_pixels_no_words_of_the_axis_touch_and_the_inspectors_end_can_be_read(page):
     assert page.viewport_size == DESKTOP
     run_to_end(page)

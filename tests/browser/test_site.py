@@ -38,6 +38,7 @@ def of_run(page, name):
     expect(page.locator(PLACE)).to_contain_text(f"of {num_steps}")
 
 
+@pytest.mark.slow
 def test_a_first_visit_begins_with_the_opening_of_a_real_run(site):
     page = site("")
     expect(page.locator(".sv-opening")).to_be_visible()
@@ -73,6 +74,7 @@ def test_every_link_opens_at_its_place(site):
     expect(page.locator("#compare .sv-duel-part")).to_have_count(2)
 
 
+@pytest.mark.slow
 def test_every_k_is_of_the_run_on_the_stage_and_charts_are_drawn(site):
     page = site("#run=first-visit")
     of_run(page, "first-visit")
@@ -92,6 +94,7 @@ def test_an_address_that_leads_nowhere_shows_a_page(site, place):
     assert page.locator("#stage:visible, #lesson:visible, #learn:visible, #compare:visible").count()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "theme"), [(DESKTOP, "light"), (PHONE, "dark")])
 def test_it_fits_and_is_accessible(site, size, theme):
     page = site("#run=eagle", viewport=size, color_scheme=theme)
@@ -103,6 +106,7 @@ def test_it_fits_and_is_accessible(site, size, theme):
         assert serious(page) == [], name
 
 
+@pytest.mark.slow
 def test_a_plain_web_server_hands_it_out(chromium, folder):
     class Quiet(SimpleHTTPRequestHandler):
         def log_message(self, *words):

@@ -75,6 +75,7 @@ def test_the_legend_counts_up_to_the_step_shown(stage):
     assert shown(page, ".sv-legend .sv-count") == [str(counts[status]) for status in order]
 
 
+@pytest.mark.slow
 def test_a_short_wait_between_two_steps_is_not_told(stage):
     page, message = stage(), whole(traces.chain(), recorded=False)
     queued = {"name": "queued", "message": "", "ahead": 2, "words": "waiting, 2 ahead"}
@@ -275,6 +276,7 @@ def test_throwing_again_counts_what_would_be_kept_and_changes_nothing(stage):
     assert page.inner_text('[data-part="thrown"]') == ""
 
 
+@pytest.mark.slow
 def test_a_small_drafted_bar_is_shown_enlarged_with_the_same_verdict(stage):
     page, message = stage(), whole(traces.chain())
     push(page, message)
@@ -312,6 +314,7 @@ def test_the_player_shows_any_moment_without_a_request(stage):
     assert page.evaluate("[pulls.length, triggers.length]") == [0, 1]
 
 
+@pytest.mark.slow
 def test_one_bar_per_step_and_a_click_goes_there(stage):
     page, message = stage(), whole(traces.chain())
     push(page, message)
@@ -324,6 +327,7 @@ def test_one_bar_per_step_and_a_click_goes_there(stage):
     assert page.evaluate("[hub.cursor, hub.selected().step]") == [4, 3]
 
 
+@pytest.mark.slow
 def test_hovering_a_bar_looks_at_its_step_and_the_strip_marks_the_selection(stage):
     page, message = stage(), whole(traces.chain())
     push(page, message)
@@ -337,6 +341,7 @@ def test_hovering_a_bar_looks_at_its_step_and_the_strip_marks_the_selection(stag
     assert page.evaluate(place) == f"translate({14 * 1} 0)"
 
 
+@pytest.mark.slow
 def test_a_long_strip_moves_on_without_drawing_its_bars_anew(stage):
     page, message = stage(), whole(traces.long(260))
     steps = [*message["steps"], *({**message["steps"][0], "index": index} for index in range(200, 260))]
@@ -377,6 +382,7 @@ def test_those_who_want_less_motion_get_none(stage):
 # ---- long runs ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_thousand_steps_keep_few_rows_and_bars(stage):
     page, message = stage(), whole(traces.long(200))
     steps = [{**message["steps"][index % 200], "index": index} for index in range(1000)]

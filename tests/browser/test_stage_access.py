@@ -20,6 +20,7 @@ STATES = {
 stage = pytest.fixture(stages)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_nothing_serious_is_wrong_on_a_wide_page(stage, theme):
     page = stage(theme=theme, reduced_motion="reduce")
@@ -32,6 +33,7 @@ def test_nothing_serious_is_wrong_on_a_wide_page(stage, theme):
         assert (name, serious(page)) == (name, [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_nothing_serious_is_wrong_with_charts(stage, theme):
     page = stage(theme=theme, height=1500)

@@ -40,6 +40,7 @@ def chain(stage):
     return page
 
 
+@pytest.mark.slow
 def test_charts_show_the_figures_of_the_trace_and_follow_the_theme(chain):
     for name, chart in grown(traces.chain()).items():
         for trace, expected in enumerate(chart["data"]):
@@ -77,6 +78,7 @@ def over_bar(page, step: int) -> None:
     page.wait_for_function("(step) => hub.hovered && hub.hovered.step === step", arg=step)
 
 
+@pytest.mark.slow
 def test_a_click_on_a_bar_pins_its_step_and_hovering_looks_at_it(chain):
     over_bar(chain, 3)
     assert chain.evaluate("hub.pinned.step") == 1
@@ -94,6 +96,7 @@ REDRAWN = """async () => {
 }"""
 
 
+@pytest.mark.slow
 def test_a_click_counts_also_when_the_chart_is_redrawn_while_the_button_is_down(chain):
     over_bar(chain, 3)
     chain.mouse.down()
@@ -101,6 +104,7 @@ def test_a_click_counts_also_when_the_chart_is_redrawn_while_the_button_is_down(
     assert chain.evaluate("hub.pinned.step") == 3
 
 
+@pytest.mark.slow
 def test_a_click_in_any_chart_selects_what_it_stands_for(chain):
     click = "([name, place]) => document.querySelector(`[data-chart=${name}]`).emit('plotly_click', {points: [place]})"
     for name in KINDS:
@@ -111,6 +115,7 @@ def test_a_click_in_any_chart_selects_what_it_stands_for(chain):
             assert chain.evaluate("[hub.pinned.step, hub.pinned.ref]") == [int(step), ref or focus]
 
 
+@pytest.mark.slow
 def test_the_selection_is_marked_in_every_chart_without_a_request(chain):
     chain.evaluate("hub.pin(4, '0')")
     settle(chain)
@@ -130,6 +135,7 @@ def test_the_selection_is_marked_in_every_chart_without_a_request(chain):
     assert chain.evaluate("[pulls.length, triggers.length]") == [0, 1]
 
 
+@pytest.mark.slow
 def test_charts_grow_while_tokens_arrive_and_begin_anew_with_a_new_run(stage):
     page, message = stage(height=2400), whole(traces.chain(), recorded=False)
     push(page, part(message, 0, 2))
@@ -142,6 +148,7 @@ def test_charts_grow_while_tokens_arrive_and_begin_anew_with_a_new_run(stage):
     assert column(page, "step_bars", 0, "y") == [step["bar"]["accepted"] for step in whole(traces.tree())["steps"]]
 
 
+@pytest.mark.slow
 def test_charts_out_of_sight_are_not_drawn(stage):
     page = stage(**PHONE)
     push(page, whole(traces.chain()))

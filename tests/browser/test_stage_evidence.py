@@ -48,6 +48,7 @@ def part(made: dict, kind: str) -> dict:
     return next(part for part in made["parts"] if part["kind"] == kind)
 
 
+@pytest.mark.slow
 def test_every_part_is_shown_with_its_title_and_tokens(stage):
     for name, page, made in all_shown(stage):
         lines = [line for part in made["parts"] if part["kind"] == "lines" for line in part["lines"]]
@@ -133,6 +134,7 @@ def test_a_chain_without_evidence_has_no_second_view(stage):
     assert not page.is_visible(".sv-views")
 
 
+@pytest.mark.slow
 def test_a_phone_shows_it_all_within_its_width(stage):
     for name, page, _ in all_shown(stage, **PHONE):
         assert (name, page.evaluate(CLIPPED)) == (name, [])
@@ -175,6 +177,7 @@ def test_what_was_made_comes_under_headings_of_the_second_order(stage):
 Axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed").Axe
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"theme": "light"}, {"theme": "dark", **PHONE}], ids=["desktop", "phone"])
 def test_nothing_serious_is_wrong_for_access(stage, options):
     page = stage(reduced_motion="reduce", **options)

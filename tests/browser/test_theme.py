@@ -36,6 +36,7 @@ def is_painted(page, theme: str) -> None:
         assert shown["scheme"] == ("dark" if theme == "dark" else "normal"), selector
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("system", GROUND)
 def test_the_whole_page_has_the_theme_that_was_chosen_also_after_a_reload(open_page, system):
     """First the system's, then with every press on Theme the other one."""
@@ -93,6 +94,7 @@ def forced(open_page, request):
     return page
 
 
+@pytest.mark.slow
 def test_in_forced_colours_a_slider_shows_its_track_its_thumb_and_how_far_it_is(forced):
     for name in ("k", "temperature"):
         for system in ("Canvas", "CanvasText", "Highlight"):
@@ -106,6 +108,7 @@ CHOICES = {
 }
 
 
+@pytest.mark.slow
 def test_in_forced_colours_the_choice_is_filled_and_the_others_are_not(forced):
     for chosen, other in CHOICES.items():
         assert painted(forced, chosen, "Highlight") > 0.5, chosen
@@ -113,12 +116,14 @@ def test_in_forced_colours_the_choice_is_filled_and_the_others_are_not(forced):
         assert painted(forced, other, "Highlight") == 0, other
 
 
+@pytest.mark.slow
 def test_in_forced_colours_a_pressed_mark_of_the_legend_is_framed(forced):
     assert painted(forced, ".sv-legend-entry", "Highlight") == 0
     forced.locator(".sv-legend-entry").first.click()
     assert painted(forced, ".sv-legend-entry", "Highlight") > 0.05
 
 
+@pytest.mark.slow
 def test_in_forced_colours_bars_are_told_apart_by_shape(forced):
     """Solid, hatched and hollow, with the dart over them; a step's cut tokens are hollow beside its solid kept ones."""
     forced.locator(".sv-cell.sv-is-rejected").first.click()
@@ -131,6 +136,7 @@ def test_in_forced_colours_bars_are_told_apart_by_shape(forced):
     assert computed(forced, ".sv-bar-rejected", "fill") == computed(forced, "body", "backgroundColor")
 
 
+@pytest.mark.slow
 def test_in_forced_colours_the_button_that_begins_a_work_can_be_read(forced):
     for button in ("#run", "#compare .sv-primary"):
         if button != "#run":

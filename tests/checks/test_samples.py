@@ -111,6 +111,7 @@ def chances_along(target, temperature):
     return [(logits / t).softmax(-1).gather(1, favourite).numpy() for t in (1.0, temperature)]
 
 
+@pytest.mark.slow
 def test_temperature_095_declared_as_1_is_suspicious_and_correct_samples_rarely_are(bundled):
     """500 streams of 8,000 favourites or others each, along real texts; correct ones are suspicious in 1 of 1,000."""
     law, cooler = (np.tile(chances, (20, 1)) for chances in chances_along(bundled.load("fable-target"), 0.95))

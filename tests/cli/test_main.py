@@ -439,6 +439,7 @@ def test_models_prints_the_overview(cli, assets, tmp_path, monkeypatch):
     assert out == overview() + "\n"
 
 
+@pytest.mark.slow
 def test_bench_measures_four_contenders_at_two_temperatures(cli, assets):
     status, out, err = cli("bench", "--k", 2, "--num-tokens", 4, "--repeats", 1)
     assert (status, err) == (0, "")

@@ -74,6 +74,7 @@ def test_enumeration_visits_every_outcome_once_with_its_weight():
     assert law(experiment) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", [Sampling(0.8), Sampling(1.2, top_k=2), Sampling(1.0, top_p=0.7)], ids=str)
 def test_seeded_runs_follow_the_targets_law(sampling):
     """Chi-square of three-token texts, n = 4,000 runs of the real loop, false alarm 1e-4 a case."""

@@ -218,6 +218,7 @@ def lossless_chain_rules():
     return [name for name, rule in RULES.items() if rule.lossless and rule.supports(chain([0]))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", lossless_chain_rules())
 @pytest.mark.parametrize(
     ("name", "sampling"),
@@ -237,6 +238,7 @@ def test_a_drawn_chain_keeps_the_targets_law_under_every_exact_rule(name, sampli
     assert total_variation(plain, drawn) < 1e-12
 
 
+@pytest.mark.slow
 def test_a_drawn_chain_that_kept_no_record_of_its_odds_would_change_the_law():
     """What the exactness above rests on: the same chain with another q is judged wrongly."""
     target = target_of(vocab_size=3, layers=1)
@@ -293,6 +295,7 @@ def greedy(fable):
     return {prompt: steps_of(fable[0], EagleDrafter(fable[1], 4, 16), prompt) for prompt in PROMPTS}
 
 
+@pytest.mark.slow
 def test_greedy_text_is_transformers_own(fable, greedy):
     target = fable[0]
     for prompt, steps in greedy.items():
@@ -345,6 +348,7 @@ def test_the_bundled_head_saves_more_than_half_of_the_target_calls(greedy):
     assert sum(len(step.tokens) for step in drafts) / len(drafts) > 2.2
 
 
+@pytest.mark.slow
 def test_above_temperature_0_a_drawn_chain_saves_more_target_calls_than_a_likely_one(fable):
     target, head = fable
 

@@ -1,6 +1,7 @@
 """What slow tests cover: `tests/slow.toml` lists the files that each depends on, and their hash at its last pass.
 
-Only a pass of the slow test renews the hash; `tests/test_slow.py` fails where it is stale.
+Only a pass of the slow test renews the hash; `tests/test_slow.py` fails where it is stale. As a program it prints which
+tests are due.
 """
 
 from __future__ import annotations
@@ -21,8 +22,13 @@ COMMAND = "python -m pytest -n 2 -m slow"
 
 
 def listed(path: Path = LIST) -> dict[str, dict]:
-    """By test, a file's path or `path::function`: `covers`, patterns of files, and `sha256`."""
-    return tomllib.loads(path.read_text("utf-8"))
+    """By test, a file's path or `path::function`: `covers`, patterns of files, and `sha256`. "@name" among the patterns
+    stands for those of that name under [sets]."""
+    entries = tomllib.loads(path.read_text("utf-8"))
+    sets = {f"@{name}": patterns for name, patterns in entries.pop("sets", {}).items()}
+    for entry in entries.values():
+        entry["covers"] = [pattern for each in entry["covers"] for pattern in sets.get(each, [each])]
+    return entries
 
 
 def digest(covers: Sequence[str], root: Path = ROOT) -> str:
@@ -38,6 +44,11 @@ def digest(covers: Sequence[str], root: Path = ROOT) -> str:
         whole.update(f"{path.relative_to(root).as_posix()}\n".encode())
         whole.update(hashlib.sha256(path.read_bytes()).digest())
     return whole.hexdigest()
+
+
+def due() -> list[str]:
+    """Tests that cover a file which has changed since they last passed."""
+    return [name for name, entry in listed().items() if entry["sha256"] != digest(entry["covers"])]
 
 
 def name_of(test: str, names: Collection[str]) -> str | None:
@@ -60,3 +71,7 @@ def renew(passed: Collection[str], path: Path = LIST, root: Path = ROOT) -> None
             head, heading, rest = text.partition(f'["{name}"]\n')
             text = head + heading + re.sub(r'^sha256 = "\w*"', now, rest, count=1, flags=re.MULTILINE)
     path.write_text(text, "utf-8")
+
+
+if __name__ == "__main__":
+    print(*due())

@@ -228,6 +228,7 @@ def test_the_share_of_this_machine_is_known_or_said_not_to_be():
     assert share is None or share > 0
 
 
+@pytest.mark.slow
 def test_weights_stay_where_only_the_tokenizer_is_needed(monkeypatch, tmp_path):
     asked = []
     monkeypatch.setattr(

@@ -20,6 +20,7 @@ def bench():
     return Workbench()
 
 
+@pytest.mark.slow
 def test_at_every_place_of_a_block_the_answer_ends_before_the_stop_text(bench):
     whole = made(bench, **BLOCKS)
     text = whole.text

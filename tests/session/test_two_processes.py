@@ -58,6 +58,7 @@ def generating(method):
         worker.kill()
 
 
+@pytest.mark.slow
 @BOTH
 def test_a_slider_and_pause_resume_and_stop_reach_the_process_that_generates(method):
     with generating(method) as (controls, hear, line):
@@ -78,6 +79,7 @@ def test_a_slider_and_pause_resume_and_stop_reach_the_process_that_generates(met
         assert [hear(), hear()] == ["finished", "stopped"]
 
 
+@pytest.mark.slow
 @BOTH
 def test_a_paused_run_of_another_process_is_stopped_and_a_refused_change_is_taken_back_here(method):
     with generating(method) as (controls, hear, line):

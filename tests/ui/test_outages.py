@@ -61,6 +61,7 @@ def kept_until(target: Target, number: int) -> bytes:
         return pool.submit(asyncio.run, keep()).result()
 
 
+@pytest.mark.slow
 def test_a_server_that_is_killed_takes_nothing_that_a_browser_keeps():
     with running(Report()) as target:
         kept = kept_until(target, signal.SIGKILL)
@@ -76,6 +77,7 @@ def test_a_server_that_is_killed_takes_nothing_that_a_browser_keeps():
         assert read_trace(kept_until(target, signal.SIGTERM)).steps
 
 
+@pytest.mark.slow
 def test_a_cut_connection_ends_its_run_and_leaves_its_steps(served, client, monkeypatch):
     monkeypatch.setattr(served.page.registry, "_grace_s", 0.2)
     event, parts = load.run_event(client.get("/config").json())

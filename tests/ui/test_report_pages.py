@@ -88,6 +88,7 @@ def test_every_k_needs_no_button(library, trace):
     assert section["blocks"][1]["by_k"]["4"]["lengths"] == [len(step.emitted) for step in trace.steps]
 
 
+@pytest.mark.slow
 def test_measured_costs_reach_every_section_that_needs_them(library, trace, monkeypatch):
     visit = Visit(library, trace)
     assert said(visit.look("compare")["every-k"]).count("to see the speedup for every K") == 1
@@ -194,6 +195,7 @@ def test_all_rules_and_the_pair_are_judged(library, trace):
     assert {block["state"] for block in checks} <= {"consistent", "unsure"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [

@@ -86,6 +86,7 @@ def test_a_server_forgets_the_sessions_of_browsers_that_left(served, client, mon
     assert states.time_last_used.keys() == states.session_data.keys()
 
 
+@pytest.mark.slow
 def test_the_threads_of_a_server_share_few_arenas():
     """In a process of its own: an arena stays for good."""
     made = subprocess.run([sys.executable, "-c", ARENAS], check=True, capture_output=True, text=True).stdout
@@ -208,6 +209,7 @@ def test_no_page_names_another_host_that_the_browser_would_call(client):
     assert not config.get("stylesheets")
 
 
+@pytest.mark.slow
 def test_a_file_sent_to_be_opened_is_deleted_after_a_while(tmp_path, monkeypatch):
     monkeypatch.setattr(page, "KEEP_UPLOADS", (1, 1))
     with pages.served(tmp_path) as served:

@@ -1,5 +1,6 @@
 """What models find out for a site: the app's own sections, every button pressed once, and nothing left to press."""
 
+import pytest
 import served as pages
 from few_claims import few_claims
 
@@ -35,6 +36,7 @@ def blocks_of(part):
         yield from blocks_of(block)
 
 
+@pytest.mark.slow
 def test_every_section_is_filled_by_real_work_and_asks_for_no_server(tmp_path, monkeypatch):
     few_claims(monkeypatch)
     with pages.served(tmp_path) as served:

@@ -71,6 +71,7 @@ def same(imagined, real):
     return all(cells) and all(a[1::2] == b[1::2] and equal(a[2], b[2]) for a, b in pairs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", [1, 4])
 @pytest.mark.parametrize("draft", ["fable-draft", "fable-draft-tiny"])
 def test_at_temperature_0_the_lanes_are_those_of_a_real_run_at_that_k(bundled, draft, own):

@@ -80,6 +80,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 # Dialogues and their laws
 
 
+@pytest.mark.slow
 def test_the_same_dialogues_follow_after_a_kill(target, folder, tmp_path):
     layers = papers_layers(target)
     write_dialogues(target, tmp_path, 1, layers, size=SIZE)
@@ -198,6 +199,7 @@ def test_a_training_that_was_ended_goes_on_as_if_it_had_not_been(target, texts, 
     assert all(torch.equal(value, broken[name]) for name, value in whole.items())
 
 
+@pytest.mark.slow
 @MAKERS
 def test_the_overlap_on_held_out_dialogues_rises(target, texts, make, tmp_path):
     learner = make(target, tmp_path, texts)
