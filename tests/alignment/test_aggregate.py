@@ -236,6 +236,7 @@ def test_a_slice_stands_out_where_its_share_of_the_loss_is_above_its_share_of_th
     assert weak.excess[0] < weak.loss_share - weak.share < weak.excess[1]
 
 
+@pytest.mark.slow
 def test_a_slice_that_only_holds_most_tokens_does_not_stand_out():
     """That it holds most of the loss as well restates its size."""
     texts = tagged(40, 0.5, 0.5, share=0.8)

@@ -51,6 +51,7 @@ def old(summary, **changes):
 # ---- draft against draft --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_equal_drafts_differ_in_about_5_of_100_jobs_and_in_some_slice_in_as_many():
     """240 jobs of 40 prompts: a rate of 5 % gives more than 22 false alarms in fewer than 1 of 500 such tests."""
     generator = np.random.default_rng(5)

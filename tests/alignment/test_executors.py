@@ -65,6 +65,7 @@ def test_ray_gives_the_same_results_with_their_places(two_workers):
     assert sorted(two_workers(square, ITEMS)) == in_order(square, ITEMS)
 
 
+@pytest.mark.slow
 def test_ray_works_in_two_processes_that_are_not_this_one(two_workers):
     processes = {process for _, process in two_workers(whose, ITEMS)}
     assert len(processes) == 2

@@ -20,6 +20,8 @@ from specviz.errors import SpecvizError
 from specviz.models.library import Library
 from specviz.prompts import prompts_file
 
+pytestmark = pytest.mark.slow
+
 KINDS = [[each["text"] for each in kind["prompts"]] for kind in prompts_file()["kinds"]]
 PROMPTS = list(chain.from_iterable(zip(*KINDS, strict=False)))
 
@@ -40,7 +42,6 @@ def healthy(doctor):
     return doctor.examine()
 
 
-@pytest.mark.slow
 def test_a_healthy_head_names_none(healthy):
     assert healthy.best is None
     assert {trial.field for trial in healthy.trials} == {"layer", "row", "position", "skipped", "text"}
@@ -58,7 +59,6 @@ PLANTED = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("served", PLANTED, ids=str)
 def test_a_planted_fault_is_named_with_its_cure(doctor, healthy, served):
     found = doctor.examine(served)

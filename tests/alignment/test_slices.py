@@ -74,6 +74,7 @@ def coverage(num_prompts, interval_of, drafts=("one",)):
     return inside / FEW[num_prompts]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_prompts", FEW)
 def test_intervals_of_alpha_hold_it_in_95_of_100_jobs_however_few_their_prompts(num_prompts):
     """The texts' own drift, prompts that differ and lengths that differ are in it; alpha is 1/2 by symmetry."""
@@ -81,6 +82,7 @@ def test_intervals_of_alpha_hold_it_in_95_of_100_jobs_however_few_their_prompts(
     assert 0.93 <= found <= 0.98
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_prompts", FEW)
 def test_intervals_of_a_difference_hold_it_in_95_of_100_jobs_however_few_their_prompts(num_prompts):
     """Of two drafts that agree alike; so do those of `--compare`."""

@@ -70,6 +70,7 @@ def runs(library):
     return {k: [run(library, QUICK, prompt, Sampling(), k, seed) for prompt in OWN for seed in seeds] for k in (2, 4)}
 
 
+@pytest.mark.slow
 def test_alpha_is_that_of_real_runs(library, sampled, runs):
     target, draft = map(library.load, QUICK)
     sums = {prompt: [0.0, 0] for prompt in range(len(OWN))}  # a prompt's runs belong together

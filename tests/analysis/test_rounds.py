@@ -61,6 +61,7 @@ def most(level):
     return binom.ppf(0.9999, NUM_TRIES, level) / NUM_TRIES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NOISE)
 def test_equal_contenders_are_seldom_called_different_whatever_the_machine_does(name):
     for num_rounds in (2, 5, 6, 9, 12, 17):
@@ -91,6 +92,7 @@ SPEEDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("speeds", SPEEDS.values(), ids=SPEEDS)
 @pytest.mark.parametrize("name", NOISE)
 def test_rounds_of_which_none_is_slower_are_seldom_called_divided(name, speeds):

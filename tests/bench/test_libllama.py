@@ -62,6 +62,7 @@ def test_a_written_file_is_read_again_as_the_same_weights(family, num_unused, li
     assert_read_again(written(tmp_path / "tiny.gguf", model, tokenizer), model, library)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fable-target", "fable-draft"])
 def test_the_bundled_pair_is_written_and_read_again_bit_for_bit(name, library, tmp_path):
     bundled = library.load(name)

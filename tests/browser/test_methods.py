@@ -48,6 +48,7 @@ def test_the_list_of_methods_has_two_groups(open_page, size):
     assert page.evaluate("document.documentElement.scrollWidth") == page.viewport_size["width"]
 
 
+@pytest.mark.slow
 def test_a_click_on_the_heading_chooses_nothing(page):
     open_drawer(page)
     page.click("#method input")
@@ -58,6 +59,7 @@ def test_a_click_on_the_heading_chooses_nothing(page):
     assert page.input_value("#method input") == "Draft model"
 
 
+@pytest.mark.slow
 def test_escape_closes_the_open_list_and_only_then_the_drawer(page):
     open_drawer(page)
     page.click("#method input")
@@ -68,6 +70,7 @@ def test_escape_closes_the_open_list_and_only_then_the_drawer(page):
     page.wait_for_selector("#drawer", state="hidden")
 
 
+@pytest.mark.slow
 def test_a_list_that_escape_has_closed_opens_again_at_a_click(page):
     open_drawer(page)
     page.click("#method input")
@@ -120,6 +123,7 @@ def test_on_a_phone_the_folded_line_names_the_method_and_says_lossy(open_page):
     page.wait_for_function(f"{line}.startsWith('Deep · lossy · temperature ')")
 
 
+@pytest.mark.slow
 def test_on_a_phone_what_a_finger_must_hit_is_high_enough(open_page):
     page = open_page(viewport=PHONE, has_touch=True)
     open_drawer(page)

@@ -91,6 +91,7 @@ def test_a_button_that_comes_last_says_how_things_stand(open_page):
     expect_simple(page, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "is_simple"),
     [({}, True), ({"temperature": 0.5, "seed": 9}, True), ({"top_k": 3}, False), ({"method": "prompt_lookup"}, False)],

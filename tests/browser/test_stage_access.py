@@ -47,6 +47,7 @@ def test_nothing_serious_is_wrong_with_charts(stage, theme):
     assert serious(page) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_nothing_serious_is_wrong_on_a_phone_with_its_sheet_open(stage, theme):
     page = stage(theme=theme, reduced_motion="reduce", **PHONE)

@@ -178,6 +178,7 @@ def test_a_cut_off_recording_says_so_on_its_stage(opened, size):
     assert page.evaluate("document.documentElement.scrollWidth") <= size["viewport"]["width"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "charts"), [(980, False), (1366, False), (1366, True)])
 def test_a_notebook_shows_the_whole_stage_and_nothing_scrolls_in_its_frame(opened, width, charts):
     frame = specviz.show("eagle", charts=charts)._repr_html_()

@@ -63,6 +63,7 @@ def test_a_lossless_rule_passes_on_the_shipped_run(name):
     assert "would have seen a shift of" in result.outcome.words
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_rule_is_flagged_on_the_shipped_run_where_it_errs_most(name):
     place = worst_place(shipped()[1], EVERY[name])

@@ -197,6 +197,7 @@ def parting(bundled):
     pytest.fail("bf16 and float32 write the same 200 tokens after every bundled prompt")
 
 
+@pytest.mark.slow
 def test_greedy_text_of_a_declared_format_is_consistent_and_its_near_ties_are_counted(tmp_path, parting):
     target, texts = parting
     path = write(tmp_path / "halves.jsonl", texts, GREEDY)

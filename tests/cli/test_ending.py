@@ -17,6 +17,8 @@ from small_disk import small_disk
 
 from specviz.trace.file import load_trace
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 SUFFIXES = (".jsonl", ".jsonl.gz")
 ENDING = (("SIGINT", ".jsonl"), ("SIGTERM", ".jsonl.gz"), ("SIGHUP", ".jsonl"))
@@ -41,7 +43,6 @@ def has_printed_step(process, number):
     return any(line.lstrip().startswith(f"{number} ") for line in process.stdout)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "suffix"), ENDING)
 def test_a_signal_leaves_the_run_so_far_with_its_end(tmp_path, name, suffix):
     out = tmp_path / f"run{suffix}"
@@ -71,7 +72,6 @@ def test_a_killed_run_leaves_its_steps_and_is_named_cut(tmp_path, suffix):
     assert (shown.returncode, shown.stderr) == (0, b"specviz: the recording stops before the end of the run\n")
 
 
-@pytest.mark.slow
 def test_a_signal_before_the_first_step_leaves_the_older_file(tmp_path):
     out = tmp_path / "run.jsonl"
     traces.chain().save(out)
@@ -104,7 +104,6 @@ def test_what_is_told_to_ignore_a_hangup_ignores_it(tmp_path):
         assert process.returncode == 128 + signal.SIGTERM
 
 
-@pytest.mark.slow
 def test_a_terminal_that_is_closed_leaves_the_run_so_far_with_its_end(tmp_path):
     out = tmp_path / "run.jsonl"
     ours, its = pty.openpty()
@@ -128,7 +127,6 @@ def test_a_terminal_that_is_closed_leaves_the_run_so_far_with_its_end(tmp_path):
     assert kept.footer.reason == "stopped"
 
 
-@pytest.mark.slow
 def test_a_full_disk_is_said_and_what_was_written_is_kept(tmp_path):
     """A limit on the size of a file stands for the disk; the system's error is a real one."""
     out, limit = tmp_path / "run.jsonl", 60_000
@@ -143,7 +141,6 @@ def test_a_full_disk_is_said_and_what_was_written_is_kept(tmp_path):
     assert "saved" not in done.stdout
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_a_disk_that_is_full_keeps_what_was_written_and_takes_the_next_run(tmp_path, suffix):
     with small_disk(tmp_path / "disk", 40) as disk:
@@ -160,7 +157,6 @@ def test_a_disk_that_is_full_keeps_what_was_written_and_takes_the_next_run(tmp_p
         assert load_trace(out).footer.reason == "length"
 
 
-@pytest.mark.slow
 def test_two_runs_into_one_file_leave_one_of_them_whole(tmp_path):
     out = tmp_path / "run.jsonl"
     with running(out, "--seed", "1") as first, running(out, "--seed", "2") as second:

@@ -112,7 +112,7 @@ def test_greedy_text_is_the_targets_own(name, rule, of_draft):
     assert text_of(steps) == generated_by(name)
 
 
-@each(PAIRS)
+@each((method, method.default_rule) for method in METHODS.values())
 def test_a_stop_text_cuts_the_same_text_and_changes_nothing_before_it(name, rule):
     """At places all over the drafts, for a text that begins in one token and ends in the next."""
     setup = setup_of(name)

@@ -20,6 +20,8 @@ from specviz.session.run import open_run
 from specviz.session.workbench import Workbench
 from specviz.ui.startup import free_port
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("spaces")
 SPACE = Path(__file__).parents[1] / "helpers" / "zero_gpu.py"
 LEFT_OVER = "Recorded runs, lessons and the bundled models work without it."
@@ -59,7 +61,6 @@ def tokens(folders):
     return [token.id for token in run.trace.tokens]
 
 
-@pytest.mark.slow
 def test_a_worker_makes_the_run_and_the_text_is_that_of_any_other_process(told, tokens):
     assert told["kind"] == "WorkerRun"
     assert told["whole"] == {"end": ["finished", ""], "tokens": tokens, "worker": True}
@@ -120,7 +121,6 @@ def test_bundled_models_run_without_a_gpu_and_reports_say_that_others_cannot(tol
     )
 
 
-@pytest.mark.slow
 def test_the_page_starts_there_and_serves_a_run(folders, environment):
     port = free_port("127.0.0.1", 8200, 200)
     command = [sys.executable, SPACE, "page", "--port", str(port), "--target", folders[0], "--draft", folders[1]]

@@ -189,6 +189,7 @@ def test_a_text_that_cannot_be_scored_is_finished_all_the_same(bench, monkeypatc
     assert "was not scored: not enough memory" in recorded.footer.message
 
 
+@pytest.mark.slow
 def test_models_that_a_run_no_longer_uses_make_room_for_another(tmp_path):
     tokenizer = tiny_tokenizer()
     for number in range(4):

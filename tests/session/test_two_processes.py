@@ -13,6 +13,8 @@ from specviz.session.run import open_run
 from specviz.session.workbench import Workbench
 from specviz.trace.file import Step
 
+pytestmark = pytest.mark.slow
+
 REQUEST = Request(prompt="Once upon a time", target="fable-target", draft="fable-draft", max_new_tokens=120, seed=3)
 BOTH = pytest.mark.parametrize("method", ["fork", "spawn"])
 PATIENCE_S = 120  # a spawned process imports torch first
@@ -58,7 +60,6 @@ def generating(method):
         worker.kill()
 
 
-@pytest.mark.slow
 @BOTH
 def test_a_slider_and_pause_resume_and_stop_reach_the_process_that_generates(method):
     with generating(method) as (controls, hear, line):
@@ -79,7 +80,6 @@ def test_a_slider_and_pause_resume_and_stop_reach_the_process_that_generates(met
         assert [hear(), hear()] == ["finished", "stopped"]
 
 
-@pytest.mark.slow
 @BOTH
 def test_a_paused_run_of_another_process_is_stopped_and_a_refused_change_is_taken_back_here(method):
     with generating(method) as (controls, hear, line):

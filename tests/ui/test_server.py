@@ -161,6 +161,7 @@ def test_plotly_is_compressed_once_and_kept_for_long(client):
     assert b"plotly.js" in plain.content[:200]
 
 
+@pytest.mark.slow
 def test_the_lessons_are_made_once_and_not_sent_again(client, monkeypatch):
     serving._lesson_bytes.cache_clear()
     made = []

@@ -87,6 +87,7 @@ def test_at_temperature_0_the_lanes_are_those_of_a_real_run_at_that_k(bundled, d
         assert f"this text takes {values['target_calls']} target calls." in told["by_k"][k - 1]["sentence"][2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("target", "draft"), [("big", "near"), ("big", "far"), ("ending", "near")])
 def test_so_they_are_for_other_pairs_and_for_texts_that_end_by_themselves(bench, target, draft):
     options = {"target": target, "draft": draft, "temperature": 0.0, "max_new_tokens": 40}

@@ -50,6 +50,7 @@ def test_the_run_and_its_trace_come_back_whole(make):
     assert read_trace(unpacked_text(held(page, "sv-trace")).encode()) == trace
 
 
+@pytest.mark.slow
 def test_a_long_run_lies_in_parts_that_follow_each_other(long_trace):
     page = stage_page(long_trace, charts=False)
     assert about(page)["starts"] == [0, 200, 400]

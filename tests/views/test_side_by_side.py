@@ -150,6 +150,7 @@ def test_the_distance_is_that_of_the_enumerated_rule(run, models, result, name):
     assert mine.largest_distance == CLOSE(float((written - p).abs().sum() / 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in (*ANY_CHAIN, *BROKEN) if name not in DRAFTS_WRONGLY])
 def test_tokens_per_call_is_that_of_the_enumerated_rule(run, models, result, name):
     rule, expected = {**ANY_CHAIN, **BROKEN}[name], []
@@ -279,6 +280,7 @@ def shipped():
     return last
 
 
+@pytest.mark.slow
 def test_on_the_shipped_run_every_wrong_rule_is_off_and_every_right_one_exact(shipped):
     assert {each.rule.name: each.verdict for each in shipped.rows} == {
         name: "exact" if rule.lossless else "differs" for name, rule in {**ANY_CHAIN, **BROKEN}.items()

@@ -29,6 +29,7 @@ def text_of(files, name):
     return json.loads(text)
 
 
+@pytest.mark.slow
 def test_without_charts_and_runs_it_is_below_five_megabytes(files):
     own = [text for name, text in files.items() if name != "plotly.min.js" and not RUNS.match(name)]
     assert sum(len(text.encode()) for text in own) < MOST_BYTES

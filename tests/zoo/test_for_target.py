@@ -35,6 +35,8 @@ from specviz.zoo.for_target.small_draft import SmallDraft
 from specviz.zoo.for_target.store import make_batch, read_texts
 from specviz.zoo.training.export import write_json
 
+pytestmark = pytest.mark.slow
+
 SIZE = Size(shard=24, batch=7, longest_turn=40, longest_answer=20)
 PACE = Pace(texts_per_step=4, learning_rate=1e-2, warmup_steps=4, average=0.9)
 SHAPE = Shape(hidden_size=16, num_layers=1, num_heads=2, intermediate_size=24, context=256)
@@ -80,7 +82,6 @@ def files_of(folder: Path) -> dict[str, bytes]:
 # Dialogues and their laws
 
 
-@pytest.mark.slow
 def test_the_same_dialogues_follow_after_a_kill(target, folder, tmp_path):
     layers = papers_layers(target)
     write_dialogues(target, tmp_path, 1, layers, size=SIZE)
@@ -199,7 +200,6 @@ def test_a_training_that_was_ended_goes_on_as_if_it_had_not_been(target, texts, 
     assert all(torch.equal(value, broken[name]) for name, value in whole.items())
 
 
-@pytest.mark.slow
 @MAKERS
 def test_the_overlap_on_held_out_dialogues_rises(target, texts, make, tmp_path):
     learner = make(target, tmp_path, texts)
