@@ -1,6 +1,7 @@
 """Shared set-up: one thread per process keeps small tests quick and repeatable; tiny models known by name."""
 
 import copy
+import gc
 import os
 
 import pytest
@@ -67,6 +68,10 @@ def folder(tmp_path):
 @pytest.hookimpl(tryfirst=True)  # before -m leaves them out
 def pytest_collection_modifyitems(config, items):
     config.slow_tests = [item for item in items if item.get_closest_marker("slow")]
+
+
+def pytest_collection_finish():
+    gc.freeze()  # what was imported stays: no test has to look through it again
 
 
 def pytest_terminal_summary(terminalreporter, exitstatus, config):
