@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from specviz.analysis.given_text import reader_of
 from specviz.errors import SpecvizError
 from specviz.session.run import Run, Status
 from specviz.trace.file import Event, Footer, Step, Trace
@@ -61,6 +62,12 @@ class View:
     @property
     def is_live(self) -> bool:
         return self.run is not None and self.run.state != "finished"
+
+    @property
+    def reader(self) -> str | None:
+        """The target that may have to read the text again for another K; of a run that was made here alone, as a file
+        may name any model."""
+        return None if self.run is None else reader_of(self.trace)
 
     @property
     def num_bytes(self) -> int:

@@ -72,6 +72,7 @@ def test_ray_works_in_two_processes_that_are_not_this_one(two_workers):
     assert os.getpid() not in processes
 
 
+@pytest.mark.slow
 def test_ray_draws_items_only_a_few_ahead(two_workers):
     items = Counted(100)
     for done, _ in enumerate(two_workers(square, items), 1):

@@ -87,6 +87,7 @@ def test_alpha_is_that_of_real_runs(library, sampled, runs):
     assert margin < 0.1
 
 
+@pytest.mark.slow
 def test_tokens_per_call_are_those_of_real_runs_within_five_percent(sampled, runs):
     for k, made in runs.items():
         measured = sum(len(text) for _, text, _ in made) / sum(calls for *_, calls in made)

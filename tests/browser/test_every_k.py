@@ -52,6 +52,7 @@ def test_the_lanes_of_a_k_are_those_of_the_run_that_is_then_made_for_real(page):
     assert [cell[:2] for cell in imagined[: len(real)]] == [cell[:2] for cell in real[: len(imagined)]]
 
 
+@pytest.mark.slow
 def test_above_0_no_cell_is_rejected_and_the_runs_own_lanes_come_back(open_page):
     page = open_page(viewport=PHONE, has_touch=True)
     page.click("#fold")

@@ -336,6 +336,7 @@ def test_a_browser_that_keeps_nothing_says_so_and_the_runs_stay_while_the_page_d
     wait_for_entries(page, 1)
 
 
+@pytest.mark.slow
 def test_what_a_hostile_file_brings_stays_text_also_from_the_store(page, tmp_path):
     first, *rest = traces.hostile().events()
     first.request["prompt"] = HOSTILE

@@ -182,6 +182,7 @@ def test_the_rule_changes_while_tokens_flow(page):
     assert next(step.changed for step in steps if step.changed) == ("rule",)
 
 
+@pytest.mark.slow
 def test_a_method_takes_its_rule_with_it_while_tokens_flow(page):
     open_drawer(page)
     choose(page, "rule", "Block verification · exact")

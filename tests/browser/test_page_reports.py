@@ -54,6 +54,7 @@ def test_both_pages_fit_and_are_accessible_with_everything_on_them(open_page):
         fits_and_is_accessible(page, size, theme)
 
 
+@pytest.mark.slow
 def test_only_one_page_is_shown_and_the_address_names_it(page, app):
     run_to_end(page)
     turn_to(page, "check")

@@ -129,6 +129,7 @@ def test_each_stage_keeps_its_own_inspector(open_page):
     expect(page.locator(".sv-duel-end").nth(0)).to_have_text("")
 
 
+@pytest.mark.slow
 def test_who_wants_no_motion_is_shown_the_end(open_page):
     page = open_page(reduced_motion="reduce")
     show(page, *NAMES)

@@ -226,6 +226,7 @@ def test_where_the_clipboard_is_refused_the_link_can_be_copied_by_hand(page):
     assert page.evaluate("document.activeElement.className") == "sv-share-link"
 
 
+@pytest.mark.slow
 def test_the_drawer_follows_the_run_and_what_is_selected_in_it(page, app):
     page.click("#step")
     wait_for_state(page, "paused")

@@ -53,6 +53,7 @@ def test_a_first_visit_begins_with_the_opening_of_a_real_run(site):
     assert page.locator(".sv-opening").is_hidden()
 
 
+@pytest.mark.slow
 def test_every_link_opens_at_its_place(site):
     page = site("#run=eagle&step=3")
     of_run(page, "eagle")

@@ -50,6 +50,7 @@ def test_the_whole_page_has_the_theme_that_was_chosen_also_after_a_reload(open_p
         is_painted(page, theme)
 
 
+@pytest.mark.slow
 def test_a_change_of_the_system_s_theme_changes_only_what_was_not_chosen(open_page):
     page = open_page(fresh=True, color_scheme="light")
     page.emulate_media(color_scheme="dark")

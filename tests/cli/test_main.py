@@ -450,6 +450,7 @@ def test_bench_measures_four_contenders_at_two_temperatures(cli, assets):
     assert all(row[6] == "1.00x" for row in rows if row[1] == "specviz, none")
 
 
+@pytest.mark.slow
 def test_bench_compares_several_k_with_no_draft(cli, assets):
     status, out, err = cli("bench", "--k", 1, 3, "--num-tokens", 6, "--repeats", 1)
     assert (status, err) == (0, "")

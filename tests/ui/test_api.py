@@ -53,6 +53,14 @@ def test_a_recorded_run_can_be_asked_for_every_k(caller):
     assert calls == sorted(calls, reverse=True)
 
 
+def test_of_an_early_exit_every_k_is_told_by_reading_the_text_again(caller, client):
+    ways = {"method": "early_exit", "params": {"layers": 1}, "temperature": 0, "max_new_tokens": 24}
+    made = {k: caller.predict("The fox said", k=k, **ways, api_name="/run") for k in (1, 3)}
+    answer = caller.predict(made[3]["run"], max_k=3, api_name="/what_if")
+    calls = {row["k"]: row["expected_target_calls"] for row in answer["rows"]}
+    assert [calls[k] for k in made] == [each["numbers"]["target_calls"] for each in made.values()]
+
+
 def test_a_job_reports_its_progress_and_ends_with_what_was_found(caller):
     job = caller.submit(["The fox said", "One day"], max_new_tokens=6, api_name="/align")
     job.result(timeout=pages.PATIENCE_S)

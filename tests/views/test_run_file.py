@@ -128,6 +128,7 @@ def test_a_page_of_a_recording_without_an_end_says_what_it_is():
     assert "<p>A run of" in stage_page(whole, charts=False)
 
 
+@pytest.mark.slow
 def test_a_feed_that_is_there_already_gives_the_same_page(long_trace):
     feed = Feed.from_trace(long_trace, "a-secret-id")
     assert stage_page(long_trace, charts=False, feed=feed) == stage_page(long_trace, charts=False)

@@ -12,7 +12,6 @@ from typing import Any
 
 import gradio as gr
 
-from specviz.analysis.given_text import reader_of
 from specviz.bench.speed import measure
 from specviz.drafters import METHODS, find_method
 from specviz.errors import SpecvizError
@@ -357,10 +356,9 @@ def every_k_of(registry: Registry, bench: Workbench) -> Callable[[Any], dict[str
         view = registry.get(as_fields(data).get("run"))
         if view is None or view.trace.footer is None:
             return None
-        target = None if view.run is None else reader_of(view.trace)
-        if target not in bench.library.loaded_names():
+        if view.reader not in bench.library.loaded_names():
             return plan(view.trace)
-        (made,) = bench.in_turns(plan(view.trace, target) for _ in range(1))
+        (made,) = bench.in_turns(plan(view.trace, view.reader) for _ in range(1))
         return made
 
     return every_k
