@@ -15,6 +15,8 @@ from specviz.alignment import executors
 from specviz.alignment.job import align
 from specviz.errors import SpecvizError
 
+pytestmark = pytest.mark.slow
+
 has_ray = importlib.util.find_spec("ray") is not None
 needs_ray = pytest.mark.skipif(not has_ray, reason="Ray is not installed: it is an optional extra")
 ITEMS = range(40)
@@ -60,19 +62,16 @@ def test_the_local_executor_draws_an_item_when_it_is_due():
         assert items.drawn == 1
 
 
-@pytest.mark.slow
 def test_ray_gives_the_same_results_with_their_places(two_workers):
     assert sorted(two_workers(square, ITEMS)) == in_order(square, ITEMS)
 
 
-@pytest.mark.slow
 def test_ray_works_in_two_processes_that_are_not_this_one(two_workers):
     processes = {process for _, process in two_workers(whose, ITEMS)}
     assert len(processes) == 2
     assert os.getpid() not in processes
 
 
-@pytest.mark.slow
 def test_ray_draws_items_only_a_few_ahead(two_workers):
     items = Counted(100)
     for done, _ in enumerate(two_workers(square, items), 1):
@@ -112,13 +111,11 @@ def test_the_cluster_listens_to_this_machine_alone(two_workers):
     assert "RAY_USAGE_STATS_ENABLED" not in os.environ
 
 
-@pytest.mark.slow
 def test_work_that_kills_every_worker_is_an_error_in_words(two_workers):
     with pytest.raises(SpecvizError, match="lost 4 times with its worker"):
         list(two_workers(die_always, [1]))
 
 
-@pytest.mark.slow
 def test_a_job_on_ray_gives_the_rows_of_a_job_here(two_workers, tmp_path, monkeypatch):
     monkeypatch.setattr(session, "_shared", [])
     tokenizer = tiny_tokenizer()

@@ -16,6 +16,8 @@ from specviz.views import blocks
 from specviz.views.document import page as page_of
 from specviz.views.explore.sentences import percent
 
+pytestmark = pytest.mark.slow
+
 PHONE = {"viewport": PHONE_SIZE, "has_touch": True, "is_mobile": True}
 DESK = {"viewport": DESKTOP}
 page_of_reports = pytest.fixture(reports)
@@ -28,7 +30,6 @@ def report():
     return report_page(made_summary(), [made_text(number) for number in range(40)])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("size", "scheme"), [(DESK, "light"), (PHONE, "dark")], ids=["desktop light", "phone dark"])
 def test_the_whole_report_fits_and_is_accessible(opened, report, size, scheme):
     page = opened(report, color_scheme=scheme, **size)
@@ -41,7 +42,6 @@ def test_the_whole_report_fits_and_is_accessible(opened, report, size, scheme):
     assert page.evaluate("document.body.classList.contains('dark')") == (scheme == "dark")
 
 
-@pytest.mark.slow
 def test_plotly_waits_until_a_chart_comes_into_sight_and_follows_the_theme(opened, report):
     page = opened(report)
     assert page.evaluate("window.Plotly === undefined")
@@ -125,7 +125,6 @@ FOUND = {
 }
 
 
-@pytest.mark.slow
 def test_a_search_finds_tags_prompts_and_shares_and_clears_what_it_does_not_find(opened):
     texts = [made_text(number, 3, NAMES[:1], {"overlap": [0.62] * 3} if number == 1 else None) for number in range(6)]
     texts[3] = replace(texts[3], tags=["fables and tales"])
@@ -148,7 +147,6 @@ def test_a_search_finds_tags_prompts_and_shares_and_clears_what_it_does_not_find
 AT = "[...document.querySelectorAll('.sv-texts-line .sv-agree')].findIndex((one) => one.matches('.sv-agree-at'))"
 
 
-@pytest.mark.slow
 def test_a_rejection_opens_its_text_at_its_token_for_its_draft(opened, report):
     page = opened(report)
     chosen(page, "agreement")
@@ -178,7 +176,6 @@ def test_the_token_is_kept_per_text_when_another_draft_is_chosen(opened, report)
     page.wait_for_function(f"() => {AT} === 7")
 
 
-@pytest.mark.slow
 def test_on_a_phone_a_tap_shows_what_it_tells(opened):
     page = opened(report_page(made_summary(), [made_text(number, 400) for number in range(3)]), **PHONE)
     chosen(page, "agreement")
@@ -277,7 +274,6 @@ def test_what_stands_below_the_progress_is_not_made_again(page_of_reports):
     assert page.inner_text("details .sv-words") == "other"
 
 
-@pytest.mark.slow
 def test_the_arrow_keys_go_along_a_text(opened, report):
     page = opened(report)
     chosen(page, "agreement")
@@ -297,7 +293,6 @@ def test_agreement_is_told_by_more_than_colour(opened, report):
     assert len(set(zip(marks, outline, strict=True))) == 6
 
 
-@pytest.mark.slow
 def test_thousands_of_texts_can_be_searched(opened):
     html = report_page(made_summary(num_prompts=3000), (made_text(number, 3, NAMES[:1]) for number in range(3000)))
     page = opened(html)
@@ -309,7 +304,6 @@ def test_thousands_of_texts_can_be_searched(opened):
     chosen(page, f"{100 * sum(made_text(2999, 3, NAMES[:1]).tokens['overlap']) / 3:.0f}\u00a0%")
 
 
-@pytest.mark.slow
 def test_texts_from_outside_stay_texts(opened):
     found = pattern(3, id=HOSTILE, token=HOSTILE, before=HOSTILE)
     drafts = (replace(made_summary().drafts[0], patterns=(found,)),)

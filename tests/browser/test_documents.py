@@ -5,6 +5,8 @@ from access import serious
 from documents import DOCS
 from windows import DESKTOP, PHONE
 
+pytestmark = pytest.mark.slow
+
 PAPER = {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 28)"}
 
 
@@ -16,7 +18,6 @@ def help_of(page):
     return opened.value
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("size", "theme"), [(DESKTOP, "light"), (PHONE, "dark")])
 def test_every_document_fits_and_is_accessible(open_page, size, theme):
     page = open_page(viewport=size, color_scheme=theme)
@@ -35,7 +36,6 @@ def test_every_document_fits_and_is_accessible(open_page, size, theme):
     assert {address.split("/specviz/docs/")[0] for address in asked} == {page.url.split("/#")[0].rstrip("/")}
 
 
-@pytest.mark.slow
 def test_a_document_has_the_theme_that_was_chosen_in_the_app(open_page):
     page = open_page(color_scheme="light")
     page.click("#theme")

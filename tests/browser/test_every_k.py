@@ -6,6 +6,8 @@ from explore_page import run_to_end, slide
 from playwright.sync_api import expect
 from windows import PHONE
 
+pytestmark = pytest.mark.slow
+
 SLIDER = ".sv-every-k input"
 
 
@@ -26,7 +28,6 @@ def lanes(page):
     return page.evaluate(CELLS)
 
 
-@pytest.mark.slow
 def test_the_lanes_of_a_k_are_those_of_the_run_that_is_then_made_for_real(page):
     slide(page, "temperature", 0)
     slide(page, "max-tokens", 16)
@@ -52,7 +53,6 @@ def test_the_lanes_of_a_k_are_those_of_the_run_that_is_then_made_for_real(page):
     assert [cell[:2] for cell in imagined[: len(real)]] == [cell[:2] for cell in real[: len(imagined)]]
 
 
-@pytest.mark.slow
 def test_above_0_no_cell_is_rejected_and_the_runs_own_lanes_come_back(open_page):
     page = open_page(viewport=PHONE, has_touch=True)
     page.click("#fold")

@@ -10,6 +10,8 @@ from windows import DESKTOP
 
 from specviz.trace.recorded import recorded_trace
 
+pytestmark = pytest.mark.slow
+
 HOST_PAGE = """<!doctype html><title>a course</title><body style="margin:0">
 <iframe src="{address}" style="width:1200px; height:600px; border:0" id="frame"></iframe><script>
 const frame = document.getElementById('frame');
@@ -64,7 +66,6 @@ def height(page, low, high):
     assert low <= page.evaluate(HEIGHT) <= high
 
 
-@pytest.mark.slow
 def test_the_stage_is_capped_and_the_frame_shrinks_with_a_shorter_page(framed):
     page, frame = framed("?run=eagle")
     expect(frame.locator(".sv-player")).to_be_visible()
@@ -79,7 +80,6 @@ def test_the_stage_is_capped_and_the_frame_shrinks_with_a_shorter_page(framed):
     expect(opened.value.locator(".sv-stage")).to_be_visible()
 
 
-@pytest.mark.slow
 def test_a_course_page_gets_the_stage_alone_with_its_run(framed):
     _, frame = framed("?embed=explore&run=eagle&step=3")
     expect(frame.locator(".sv-place")).to_contain_text(f"of {len(recorded_trace('eagle').steps)}")
@@ -90,7 +90,6 @@ def test_a_course_page_gets_the_stage_alone_with_its_run(framed):
     assert frame.locator(".sv-stage").bounding_box()["y"] < 10
 
 
-@pytest.mark.slow
 def test_a_frame_that_keeps_nothing_says_so(framed):
     _, frame = framed(script=NO_STORE)
     frame.locator("#all-controls").click()

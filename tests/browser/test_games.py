@@ -14,6 +14,8 @@ from specviz.ui.components import REPORT_HTML
 from specviz.views.document import stage_template
 from specviz.views.learn.predict import predict_block, predict_props
 
+pytestmark = pytest.mark.slow
+
 BOARD = ".sv-predict-board"
 LINE = ".sv-turns-form input[name=words]"
 IDLE = "!document.querySelector('#learn .sv-report').hasAttribute('data-busy')"
@@ -44,7 +46,6 @@ def guessed(page, word, by_key=False):
     page.wait_for_selector(f"{BOARD}[data-state=told]")
 
 
-@pytest.mark.slow
 def test_a_whole_round_is_played_and_counted(open_page):
     page = at_learn(open_page(reduced_motion="reduce"))
     places = predict_props(recorded_trace(FIRST_VISIT))["places"]
@@ -73,7 +74,6 @@ def test_a_whole_round_is_played_and_counted(open_page):
     assert title(page) == "".join(places[0]["ask"]["title"])
 
 
-@pytest.mark.slow
 def test_the_dart_falls_first_and_another_run_can_be_taken(open_page):
     page = at_learn(open_page())
     asked = title(page)
@@ -101,7 +101,6 @@ def test_the_dart_falls_first_and_another_run_can_be_taken(open_page):
     assert page.get_attribute(BOARD, "data-state") == "told"
 
 
-@pytest.mark.slow
 def test_on_a_phone_in_the_dark_both_games_fit_and_are_pressed(open_page):
     page = at_learn(open_page(viewport=PHONE, color_scheme="dark", reduced_motion="reduce"))
     page.evaluate("document.body.classList.add('dark')")
@@ -142,7 +141,6 @@ def test_words_are_typed_judged_shown_and_saved(open_page):
     assert page.locator(".sv-turns-stage").count() == 0
 
 
-@pytest.mark.slow
 def test_a_page_that_is_loaded_again_still_has_its_game_and_goes_on_with_it(open_page):
     page = at_learn(open_page(reduced_motion="reduce"))
     page.fill(LINE, "the fox")
@@ -174,7 +172,6 @@ def refused(page, words):
     return said
 
 
-@pytest.mark.slow
 def test_where_a_text_ends_in_a_letter_one_choice_says_what_would_stand_there(open_page):
     page = at_learn(open_page())
     assert page.locator(".sv-turns-join").count() == 0
@@ -223,7 +220,6 @@ def test_a_file_holds_several_runs_and_asks_no_server(chromium):
             assert page.inner_text(".sv-predict-outcome"), name
 
 
-@pytest.mark.slow
 def test_hostile_tokens_prompts_and_titles_stay_text(chromium):
     bad = "<img src=x onerror=window.__pwned=1><script>window.__pwned=2</script>"
     trace = traces.hostile()

@@ -10,6 +10,8 @@ from windows import DESKTOP
 from specviz.models.hub import is_here
 from specviz.ui.startup import free_port, make_page
 
+pytestmark = pytest.mark.slow
+
 WORDS = "document.querySelector('#get-words textarea')?.value"
 
 
@@ -34,7 +36,6 @@ def wait_for_words(page, start):
     page.wait_for_function(f"(start) => {WORDS}?.startsWith(start)", arg=start, polling=50, timeout=60_000)
 
 
-@pytest.mark.slow
 def test_a_model_is_got_stopped_and_gone_on_with_on_the_page(page):
     wait_for_words(page, "SmolLM2 135M Instruct: 98 MB from huggingface.co")
     page.click("#get")

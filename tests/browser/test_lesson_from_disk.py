@@ -9,6 +9,8 @@ from windows import DESKTOP, PHONE
 from specviz.trace.recorded import recorded_trace
 from specviz.views.learn.lesson_file import lesson_page
 
+pytestmark = pytest.mark.slow
+
 NEXT = "#lesson .sv-lesson-foot .sv-primary"
 TASK = "#lesson .sv-lesson-task"
 PARTS_IN_SIGHT = """() => [...document.querySelectorAll('.sv-duel-part')]
@@ -37,7 +39,6 @@ def done(page):
     expect(page.locator(TASK)).to_have_attribute("data-done", "")
 
 
-@pytest.mark.slow
 def test_from_the_plan_through_a_lesson_on_the_stage(lessons):
     page = lessons()
     expect(page.locator("#learn .sv-plan-entry").first).to_contain_text("The stage lesson")
@@ -68,7 +69,6 @@ def test_from_the_plan_through_a_lesson_on_the_stage(lessons):
     expect(page.locator("#lesson .sv-lesson-title")).to_have_text("The other lesson")
 
 
-@pytest.mark.slow
 def test_the_short_way_through_the_plan_leaves_out_what_is_not_on_it(opened):
     page = opened(lesson_page())
     entries = page.locator("#learn .sv-plan-entry:visible")
@@ -83,7 +83,6 @@ def test_the_short_way_through_the_plan_leaves_out_what_is_not_on_it(opened):
     expect(entries).to_have_count(everything)
 
 
-@pytest.mark.slow
 def test_laws_runs_a_tree_two_runs_and_the_game(lessons):
     page = lessons("#lesson=other")
     page.wait_for_selector("#lesson .sv-lesson-law .sv-part")
@@ -122,7 +121,6 @@ def test_a_hostile_lesson_stays_text(lessons):
     expect(page.locator("#lesson .sv-lesson-body")).to_contain_text("no such lesson")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("size", "theme"), [(DESKTOP, "light"), (PHONE, "dark")])
 def test_it_fits_and_is_accessible(lessons, size, theme):
     page = lessons(viewport=size, color_scheme=theme)

@@ -11,6 +11,8 @@ from windows import DESKTOP, PHONE
 from specviz.trace.recorded import recorded_runs
 from specviz.views.bundle import bundle
 
+pytestmark = pytest.mark.slow
+
 OWN = "#shelf .sv-shelf-group:nth-of-type(1) .sv-shelf-entry"
 RECORDED = "#shelf .sv-shelf-group:nth-of-type(2) .sv-shelf-entry"
 READY = "window.specvizPage?.hub() && document.querySelector('#k input') && document.querySelector('.sv-shelf-foot')"
@@ -99,7 +101,6 @@ def made(seed, words="Once upon a"):
     return trace
 
 
-@pytest.mark.slow
 def test_a_run_joins_when_it_is_over_and_a_reload_brings_it_no_second_time(page):
     wait_for_entries(page, 0)
     begin(page, steps=2, tokens=400)
@@ -117,7 +118,6 @@ def test_a_run_joins_when_it_is_over_and_a_reload_brings_it_no_second_time(page)
     assert page.get_attribute(OWN, "aria-current") == "true"
 
 
-@pytest.mark.slow
 def test_a_run_that_another_one_drives_away_and_a_paused_one_that_is_stopped_join_too(page):
     begin(page, steps=2)
     page.click("#pause")
@@ -130,7 +130,6 @@ def test_a_run_that_another_one_drives_away_and_a_paused_one_that_is_stopped_joi
     wait_for_entries(page, 3)
 
 
-@pytest.mark.slow
 def test_a_run_outlives_the_server_and_opens_as_it_was(open_page, app, tmp_path):
     page = open_page()
     run_to_end(page)
@@ -152,7 +151,6 @@ def test_a_run_outlives_the_server_and_opens_as_it_was(open_page, app, tmp_path)
     assert not page.evaluate("document.documentElement.hasAttribute('data-sv-library')")
 
 
-@pytest.mark.slow
 def test_recorded_runs_open_again_and_again_and_join_nothing(page):
     open_library(page)
     assert titles(page, RECORDED) == [run.title for run in recorded_runs().values()]
@@ -166,7 +164,6 @@ def test_recorded_runs_open_again_and_again_and_join_nothing(page):
     wait_for_entries(page, 0)
 
 
-@pytest.mark.slow
 def test_opened_and_dropped_files_join_marked_and_the_same_file_only_once(page, tmp_path):
     choose_file(page, tmp_path / "a.jsonl.gz", made(1))
     wait_for_entries(page, 1)
@@ -180,7 +177,6 @@ def test_opened_and_dropped_files_join_marked_and_the_same_file_only_once(page, 
     assert sorted(text == "on the stage now" or " · opened · " in text for text in facts) == [True] * 3
 
 
-@pytest.mark.slow
 def test_a_deleted_run_comes_back_by_undo_alone(page):
     run_to_end(page)
     wait_for_entries(page, 1)
@@ -198,7 +194,6 @@ def test_a_deleted_run_comes_back_by_undo_alone(page):
     wait_for_entries(page, 0)
 
 
-@pytest.mark.slow
 def test_two_tabs_share_what_is_kept(page):
     run_to_end(page)
     wait_for_entries(page, 1)
@@ -213,7 +208,6 @@ def test_two_tabs_share_what_is_kept(page):
     wait_for_entries(other, 1)
 
 
-@pytest.mark.slow
 def test_a_tab_that_hears_of_another_before_it_has_read_anything_waits(page):
     other = page.context.new_page()
     other.add_init_script(EARLY)
@@ -227,7 +221,6 @@ def test_a_tab_that_hears_of_another_before_it_has_read_anything_waits(page):
     assert wrong == []
 
 
-@pytest.mark.slow
 def test_the_drawer_waits_for_a_file_that_is_read_and_stays_for_one_that_is_refused(page, tmp_path):
     (tmp_path / "wrong.jsonl").write_bytes(b"no trace")
     made(1).save(tmp_path / "right.jsonl")
@@ -244,7 +237,6 @@ def test_the_drawer_waits_for_a_file_that_is_read_and_stays_for_one_that_is_refu
     assert page.evaluate("window.said") == ["Reading the file…", "", "Reading the file…", ""]
 
 
-@pytest.mark.slow
 def test_dates_are_told_in_the_time_of_whoever_looks(open_page, tmp_path):
     page, told = open_page(timezone_id="Asia/Kolkata"), "1 Jan 2025, 05:30:00"  # the file says 00:00:00 UTC
     choose_file(page, tmp_path / "a.jsonl.gz", made(1))
@@ -255,7 +247,6 @@ def test_dates_are_told_in_the_time_of_whoever_looks(open_page, tmp_path):
     assert told in page.locator(f"{OWN} .sv-shelf-facts").first.text_content()
 
 
-@pytest.mark.slow
 def test_two_ticked_runs_are_compared_and_the_server_is_told_what_it_has_forgotten(open_page, app):
     page = open_page()
     acts = []
@@ -284,7 +275,6 @@ def _noted(route, acts):
     route.continue_()
 
 
-@pytest.mark.slow
 def test_the_oldest_is_let_go_in_words(page):
     for at in range(30):
         put(page, {"key": f"k{at}", "title": f"run {at}", "size": 1, "at": at}, "AA")
@@ -295,7 +285,6 @@ def test_the_oldest_is_let_go_in_words(page):
     assert said(page) == "This browser stores at most 30 runs and 24 MB: the oldest was deleted."
 
 
-@pytest.mark.slow
 def test_what_cannot_be_opened_any_more_says_so_and_stays(page):
     put(page, {"key": "x", "title": "spoilt", "size": 1, "at": 1}, "AAAA")
     reload(page)
@@ -306,7 +295,6 @@ def test_what_cannot_be_opened_any_more_says_so_and_stays(page):
     assert titles(page) == ["spoilt"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "place", "words"),
     [
@@ -336,7 +324,6 @@ def test_a_browser_that_keeps_nothing_says_so_and_the_runs_stay_while_the_page_d
     wait_for_entries(page, 1)
 
 
-@pytest.mark.slow
 def test_what_a_hostile_file_brings_stays_text_also_from_the_store(page, tmp_path):
     first, *rest = traces.hostile().events()
     first.request["prompt"] = HOSTILE
@@ -353,7 +340,6 @@ def test_what_a_hostile_file_brings_stays_text_also_from_the_store(page, tmp_pat
     page.wait_for_function("document.querySelector('.sv-shelf-said').textContent.includes('cannot be read any more')")
 
 
-@pytest.mark.slow
 def test_a_run_that_another_window_has_deleted_is_called_so(page):
     put(page, {"key": "x", "title": "gone", "size": 1, "at": 1}, "AAAA")
     reload(page)
@@ -372,7 +358,6 @@ IN_SIGHT = """() => ['.sv-lanes-body', '.sv-text-scroll'].every((part) => {
 })"""
 
 
-@pytest.mark.slow
 def test_text_and_lanes_of_a_run_that_is_opened_show_the_place_that_is_explained(page):
     open_library(page)
     page.click(f"{RECORDED}[data-id='shipped:k-1'] button:text-is('Open')")
@@ -388,7 +373,6 @@ def test_text_and_lanes_of_a_run_that_is_opened_show_the_place_that_is_explained
     assert page.evaluate(IN_SIGHT), "whoever moves on follows the end"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("size", "theme"), [(DESKTOP, "light"), (PHONE, "dark")])
 def test_the_drawer_fits_and_is_accessible(open_page, tmp_path, size, theme):
     page = open_page(viewport=size, color_scheme=theme, reduced_motion="reduce")

@@ -11,6 +11,8 @@ from windows import PHONE
 
 from specviz.drafters import METHODS
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = "all => all.map((one) => one.getAttribute('aria-label'))"
 HEADING = """(all) => all.map((one) => getComputedStyle(one, '::before').content)
   .findIndex((words) => words.includes('More methods'))"""
@@ -34,7 +36,6 @@ def open_drawer(page):
     page.wait_for_selector("#help p")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("size", [{}, {"viewport": PHONE, "has_touch": True}])
 def test_the_list_of_methods_has_two_groups(open_page, size):
     page = open_page(**size)
@@ -48,7 +49,6 @@ def test_the_list_of_methods_has_two_groups(open_page, size):
     assert page.evaluate("document.documentElement.scrollWidth") == page.viewport_size["width"]
 
 
-@pytest.mark.slow
 def test_a_click_on_the_heading_chooses_nothing(page):
     open_drawer(page)
     page.click("#method input")
@@ -59,7 +59,6 @@ def test_a_click_on_the_heading_chooses_nothing(page):
     assert page.input_value("#method input") == "Draft model"
 
 
-@pytest.mark.slow
 def test_escape_closes_the_open_list_and_only_then_the_drawer(page):
     open_drawer(page)
     page.click("#method input")
@@ -70,7 +69,6 @@ def test_escape_closes_the_open_list_and_only_then_the_drawer(page):
     page.wait_for_selector("#drawer", state="hidden")
 
 
-@pytest.mark.slow
 def test_a_list_that_escape_has_closed_opens_again_at_a_click(page):
     open_drawer(page)
     page.click("#method input")
@@ -80,7 +78,6 @@ def test_a_list_that_escape_has_closed_opens_again_at_a_click(page):
     page.wait_for_selector("#method [role=option]")
 
 
-@pytest.mark.slow
 def test_a_parameter_is_there_only_where_it_counts(page):
     open_drawer(page)
     assert page.query_selector("#param-draft_model-least_confidence") is None
@@ -93,7 +90,6 @@ def test_a_parameter_is_there_only_where_it_counts(page):
     page.wait_for_selector("#param-draft_model-least_confidence", state="detached")
 
 
-@pytest.mark.slow
 def test_the_rule_that_was_chosen_comes_back_with_a_method_that_can_use_it(page):
     open_drawer(page)
     choose(page, "rule", "Typical acceptance · lossy")
@@ -107,7 +103,6 @@ def test_the_rule_that_was_chosen_comes_back_with_a_method_that_can_use_it(page)
     assert page.input_value("#rule input") == "Typical acceptance · lossy"
 
 
-@pytest.mark.slow
 def test_on_a_phone_the_folded_line_names_the_method_and_says_lossy(open_page):
     page = open_page(viewport=PHONE, has_touch=True)
     line = "document.querySelector('.sv-setup-line').innerText"
@@ -123,7 +118,6 @@ def test_on_a_phone_the_folded_line_names_the_method_and_says_lossy(open_page):
     page.wait_for_function(f"{line}.startsWith('Deep · lossy · temperature ')")
 
 
-@pytest.mark.slow
 def test_on_a_phone_what_a_finger_must_hit_is_high_enough(open_page):
     page = open_page(viewport=PHONE, has_touch=True)
     open_drawer(page)
@@ -132,7 +126,6 @@ def test_on_a_phone_what_a_finger_must_hit_is_high_enough(open_page):
     assert min(heights) >= 24
 
 
-@pytest.mark.slow
 def test_the_value_of_a_list_ends_before_its_arrow(page):
     open_drawer(page)
     choose(page, "method", "Token tree")
@@ -141,7 +134,6 @@ def test_the_value_of_a_list_ends_before_its_arrow(page):
     assert value["x"] + value["width"] <= arrow["x"]
 
 
-@pytest.mark.slow
 def test_the_help_says_what_the_method_and_the_rule_do(page):
     open_drawer(page)
     help_ = page.inner_text("#help")
@@ -155,7 +147,6 @@ def test_the_help_says_what_the_method_and_the_rule_do(page):
     assert "not distributed as if" in page.inner_text("#help")
 
 
-@pytest.mark.slow
 def test_controls_that_do_nothing_are_not_there(page):
     open_drawer(page)
     choose(page, "method", "Deep")
@@ -169,7 +160,6 @@ def test_controls_that_do_nothing_are_not_there(page):
     assert page.inner_text(".sv-help-badge") == "lossy"
 
 
-@pytest.mark.slow
 def test_the_rule_changes_while_tokens_flow(page):
     begin(page)
     open_drawer(page)
@@ -182,7 +172,6 @@ def test_the_rule_changes_while_tokens_flow(page):
     assert next(step.changed for step in steps if step.changed) == ("rule",)
 
 
-@pytest.mark.slow
 def test_a_method_takes_its_rule_with_it_while_tokens_flow(page):
     open_drawer(page)
     choose(page, "rule", "Block verification · exact")
@@ -195,7 +184,6 @@ def test_a_method_takes_its_rule_with_it_while_tokens_flow(page):
     assert page.query_selector(".toast-body") is None
 
 
-@pytest.mark.slow
 def test_method_rule_and_parameters_are_as_they_were_left(page):
     open_drawer(page)
     choose(page, "method", "Prompt lookup")

@@ -9,6 +9,8 @@ from fake_hub import HUB_ID, Hub
 from hub_stub import hub_error
 from playwright.sync_api import expect
 
+pytestmark = pytest.mark.slow
+
 LOADING = ".sv-loading:not([hidden])"
 
 
@@ -40,7 +42,6 @@ def run_with_target(page, name):
     page.click("#run")
 
 
-@pytest.mark.slow
 def test_a_download_shows_how_far_it_is_and_can_be_cancelled(page, hub):
     run_with_target(page, HUB_ID)
     hub.go_on(1)
@@ -54,7 +55,6 @@ def test_a_download_shows_how_far_it_is_and_can_be_cancelled(page, hub):
     wait_for_state(page, "finished")
 
 
-@pytest.mark.slow
 def test_stop_ends_the_waiting_too(page, hub):
     run_with_target(page, HUB_ID)
     page.wait_for_selector(LOADING)
@@ -62,7 +62,6 @@ def test_stop_ends_the_waiting_too(page, hub):
     wait_for_state(page, "finished")
 
 
-@pytest.mark.slow
 def test_a_change_during_a_run_can_be_cancelled_and_the_run_goes_on(page, hub):
     begin(page)
     type_model(page, "draft", HUB_ID)
@@ -75,7 +74,6 @@ def test_a_change_during_a_run_can_be_cancelled_and_the_run_goes_on(page, hub):
     assert {step.settings.draft_model for step in saved(page).steps} == {"tiny-draft"}
 
 
-@pytest.mark.slow
 def test_another_choice_replaces_the_one_that_is_loading(page, hub):
     begin(page)
     type_model(page, "draft", HUB_ID)
@@ -85,7 +83,6 @@ def test_another_choice_replaces_the_one_that_is_loading(page, hub):
     stop(page)
 
 
-@pytest.mark.slow
 def test_another_target_chosen_while_the_first_is_loading_begins_instead(page, hub):
     choose_pace(page, "full")
     page.click("#more")
@@ -105,7 +102,6 @@ ERRORS = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("error", "words"), ERRORS)
 def test_what_cannot_be_loaded_says_what_to_do_and_the_words_stay(page, hub, error, words):
     hub.error = hub_error(error)
@@ -116,7 +112,6 @@ def test_what_cannot_be_loaded_says_what_to_do_and_the_words_stay(page, hub, err
     page.wait_for_selector(f".sv-stage :text('{words}')")
 
 
-@pytest.mark.slow
 def test_a_typed_folder_is_loaded_and_named_without_its_path(page, folder):
     run_with_target(page, str(folder))
     choose_pace(page, "full")
@@ -124,7 +119,6 @@ def test_a_typed_folder_is_loaded_and_named_without_its_path(page, folder):
     assert saved(page).header.request["target"] == "my-model"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "words"), [("/no/such", "there is no folder or file 'such'"), ("a b", "is not a hub id")]
 )

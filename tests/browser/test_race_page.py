@@ -9,6 +9,8 @@ from windows import DESKTOP, PHONE
 
 from specviz.trace.recorded import recorded_trace
 
+pytestmark = pytest.mark.slow
+
 IDLE = "() => !document.querySelector('#compare .sv-report').hasAttribute('data-busy')"
 NAMES = ("first-visit", "broken-residual")
 SIDES = (0, 1)
@@ -75,7 +77,6 @@ MOVED = """async () => {
 """Places near the end of both runs, where the player leaves its hold, from which the page scrolled by itself."""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("size", "theme"), [(DESKTOP, "light"), (PHONE, "dark")])
 def test_two_recorded_runs_move_together_until_they_part(open_page, size, theme):
     page = open_page(viewport=size, color_scheme=theme, reduced_motion="no-preference")
@@ -94,7 +95,6 @@ def test_two_recorded_runs_move_together_until_they_part(open_page, size, theme)
     assert min(targets) >= (44 if size is PHONE else 24)
 
 
-@pytest.mark.slow
 def test_the_replay_rests_at_the_parting_and_goes_on_when_asked(open_page):
     page = open_page(reduced_motion="no-preference")
     show(page, *NAMES)
@@ -114,7 +114,6 @@ def test_the_replay_rests_at_the_parting_and_goes_on_when_asked(open_page):
     assert page.locator(".sv-duel-clock").inner_text() == stopped
 
 
-@pytest.mark.slow
 def test_each_stage_keeps_its_own_inspector(open_page):
     page = open_page()
     show(page, *NAMES)
@@ -129,7 +128,6 @@ def test_each_stage_keeps_its_own_inspector(open_page):
     expect(page.locator(".sv-duel-end").nth(0)).to_have_text("")
 
 
-@pytest.mark.slow
 def test_who_wants_no_motion_is_shown_the_end(open_page):
     page = open_page(reduced_motion="reduce")
     show(page, *NAMES)
@@ -139,7 +137,6 @@ def test_who_wants_no_motion_is_shown_the_end(open_page):
     expect(page.locator(".sv-duel-toggle")).to_have_attribute("aria-label", "replay both")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("size", "theme"), [(DESKTOP, "dark"), (PHONE, "light")])
 def test_a_race_is_run_and_replayed(open_page, size, theme):
     page = open_page(viewport=size, color_scheme=theme, reduced_motion="no-preference")
@@ -178,7 +175,6 @@ def test_a_race_is_run_and_replayed(open_page, size, theme):
     assert saved.value.suggested_filename.endswith(".jsonl.gz")
 
 
-@pytest.mark.slow
 def test_a_hostile_run_stays_text_on_both_stages(open_page, tmp_path):
     page = open_page()
     hostile = traces.Builder(traces.HOSTILE).chain(4, 4).chain(4, 2).chain(4, 0).trace

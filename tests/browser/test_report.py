@@ -7,6 +7,8 @@ from stage_page import PHONE, settle, shown
 
 from specviz.views import blocks
 
+pytestmark = pytest.mark.slow
+
 report = pytest.fixture(reports)
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 RULES = [["right", "63 %", "exact"], ["wrong", "63 %", {"text": "differs", "tone": "rejected"}]]
@@ -63,7 +65,6 @@ def everything(**changes):
     return {**section, **changes}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("size", [{}, PHONE], ids=["desktop", "phone"])
 def test_every_block_is_shown_fits_and_is_accessible(report, theme, size):
@@ -96,7 +97,6 @@ def test_a_button_sends_what_is_set_and_where_one_looks(report):
     assert page.evaluate("triggers") == [["act", {**sent, "place": {"run": "run", "step": 2, "ref": "1"}, "tab": None}]]
 
 
-@pytest.mark.slow
 def test_a_number_out_of_bounds_is_not_sent(report):
     page = report()
     push(page, [everything()])
@@ -105,7 +105,6 @@ def test_a_number_out_of_bounds_is_not_sent(report):
     assert page.evaluate("triggers") == []
 
 
-@pytest.mark.slow
 def test_what_was_set_and_opened_stays_while_a_section_grows(report):
     page = report()
     section = everything()
@@ -139,7 +138,6 @@ def test_a_press_on_stop_counts_also_when_the_work_moves_on_meanwhile(report):
     assert page.evaluate("triggers") == [["halt", {}]]
 
 
-@pytest.mark.slow
 def test_a_chart_is_a_table_too_and_follows_the_theme(report):
     page = report()
     push(page, [everything()])

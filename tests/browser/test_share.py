@@ -26,6 +26,8 @@ from specviz.request import Request
 from specviz.trace.file import Trace, read_trace
 from specviz.trace.link import Link, decode, encode
 
+pytestmark = pytest.mark.slow
+
 LINE = ".sv-shared"
 FIELD = "#share .sv-share-link"
 PINNED = "specvizPage.hub().pinned"
@@ -93,7 +95,6 @@ def state_is(page, state):
     return page.inner_text(f"{LINE} p")
 
 
-@pytest.mark.slow
 def test_a_link_leads_another_person_to_the_same_run(open_page, arrive, app):
     page = open_page(permissions=["clipboard-read", "clipboard-write"])
     run_to_end(page)
@@ -130,7 +131,6 @@ def test_a_link_leads_another_person_to_the_same_run(open_page, arrive, app):
         assert link.bounding_box()["height"] >= 44
 
 
-@pytest.mark.slow
 def test_a_link_wins_over_what_is_remembered_and_its_values_are_exact(open_page, arrive, app):
     page = open_page()
     slide(page, "k", 7)
@@ -149,7 +149,6 @@ def test_a_link_wins_over_what_is_remembered_and_its_values_are_exact(open_page,
     assert "The shared run was made here" in state_is(page, "unknown")
 
 
-@pytest.mark.slow
 def test_a_run_with_other_settings_is_not_taken_for_the_shared_one(page, arrive, app):
     run_to_end(page)
     text = shared(page)
@@ -173,7 +172,6 @@ def test_a_run_with_other_settings_is_not_taken_for_the_shared_one(page, arrive,
     assert page.query_selector(LINE) is None
 
 
-@pytest.mark.slow
 def test_another_text_drops_the_selection(page, arrive, app):
     request = replace(app.page.first, rule="speculative_sampling")
     arrive(encode(Link(request, (2, "0"), 20, "0123456789ab")), page)
@@ -183,7 +181,6 @@ def test_another_text_drops_the_selection(page, arrive, app):
     assert page.evaluate(PINNED) != {"step": 2, "ref": "0"}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_hostile_links_stay_text_or_are_refused_in_words(arrive, app, scheme):
     page = arrive(f"{HOSTILE}{'A' * 100_000}", color_scheme=scheme)
@@ -200,7 +197,6 @@ def test_hostile_links_stay_text_or_are_refused_in_words(arrive, app, scheme):
     assert page.query_selector("#stage img, #stage script, #share img") is None
 
 
-@pytest.mark.slow
 def test_a_run_that_is_going_on_is_left_alone_by_a_link(page, app):
     begin(page)
     run = current(app).id
@@ -214,7 +210,6 @@ def test_a_run_that_is_going_on_is_left_alone_by_a_link(page, app):
     assert current(app).run.request.prompt == app.page.first.prompt
 
 
-@pytest.mark.slow
 def test_where_the_clipboard_is_refused_the_link_can_be_copied_by_hand(page):
     page.evaluate(NO_CLIPBOARD)
     run_to_end(page)
@@ -226,7 +221,6 @@ def test_where_the_clipboard_is_refused_the_link_can_be_copied_by_hand(page):
     assert page.evaluate("document.activeElement.className") == "sv-share-link"
 
 
-@pytest.mark.slow
 def test_the_drawer_follows_the_run_and_what_is_selected_in_it(page, app):
     page.click("#step")
     wait_for_state(page, "paused")
@@ -253,7 +247,6 @@ def test_the_drawer_follows_the_run_and_what_is_selected_in_it(page, app):
         assert list(read_trace(file.read()).events()) == list(current(app).trace.events())
 
 
-@pytest.mark.slow
 def test_a_server_that_is_away_and_a_run_that_is_gone_are_told_apart(page, app):
     page.click("#step")
     wait_for_state(page, "paused")
@@ -269,7 +262,6 @@ def test_a_server_that_is_away_and_a_run_that_is_gone_are_told_apart(page, app):
     app.page.registry._current.clear()
 
 
-@pytest.mark.slow
 def test_an_opened_run_that_cannot_be_made_here_is_shared_as_files(page, tmp_path):
     trace = traces.chain()
     header = type(trace.header).from_dict(

@@ -13,6 +13,8 @@ from windows import DESKTOP, PHONE
 from specviz.cli.main import main
 from specviz.trace.recorded import WELCOME, recorded_trace
 
+pytestmark = pytest.mark.slow
+
 PLACE = "#stage .sv-place"
 
 
@@ -38,7 +40,6 @@ def of_run(page, name):
     expect(page.locator(PLACE)).to_contain_text(f"of {num_steps}")
 
 
-@pytest.mark.slow
 def test_a_first_visit_begins_with_the_opening_of_a_real_run(site):
     page = site("")
     expect(page.locator(".sv-opening")).to_be_visible()
@@ -53,7 +54,6 @@ def test_a_first_visit_begins_with_the_opening_of_a_real_run(site):
     assert page.locator(".sv-opening").is_hidden()
 
 
-@pytest.mark.slow
 def test_every_link_opens_at_its_place(site):
     page = site("#run=eagle&step=3")
     of_run(page, "eagle")
@@ -75,7 +75,6 @@ def test_every_link_opens_at_its_place(site):
     expect(page.locator("#compare .sv-duel-part")).to_have_count(2)
 
 
-@pytest.mark.slow
 def test_every_k_is_of_the_run_on_the_stage_and_charts_are_drawn(site):
     page = site("#run=first-visit")
     of_run(page, "first-visit")
@@ -95,7 +94,6 @@ def test_an_address_that_leads_nowhere_shows_a_page(site, place):
     assert page.locator("#stage:visible, #lesson:visible, #learn:visible, #compare:visible").count()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("size", "theme"), [(DESKTOP, "light"), (PHONE, "dark")])
 def test_it_fits_and_is_accessible(site, size, theme):
     page = site("#run=eagle", viewport=size, color_scheme=theme)
@@ -107,7 +105,6 @@ def test_it_fits_and_is_accessible(site, size, theme):
         assert serious(page) == [], name
 
 
-@pytest.mark.slow
 def test_a_plain_web_server_hands_it_out(chromium, folder):
     class Quiet(SimpleHTTPRequestHandler):
         def log_message(self, *words):

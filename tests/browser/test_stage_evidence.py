@@ -6,6 +6,8 @@ import pytest
 import traces
 from stage_page import PHONE, push, settle, shown, stages, whole
 
+pytestmark = pytest.mark.slow
+
 stage = pytest.fixture(stages)
 NODE = "(node) => [node.dataset.ref, node.className.split(' ')[1].slice(6), node.getAttribute('aria-level')]"
 SEEN = """(note) => { const a = note.getBoundingClientRect(), b = note.closest('.sv-node').getBoundingClientRect();
@@ -48,7 +50,6 @@ def part(made: dict, kind: str) -> dict:
     return next(part for part in made["parts"] if part["kind"] == kind)
 
 
-@pytest.mark.slow
 def test_every_part_is_shown_with_its_title_and_tokens(stage):
     for name, page, made in all_shown(stage):
         lines = [line for part in made["parts"] if part["kind"] == "lines" for line in part["lines"]]
@@ -134,7 +135,6 @@ def test_a_chain_without_evidence_has_no_second_view(stage):
     assert not page.is_visible(".sv-views")
 
 
-@pytest.mark.slow
 def test_a_phone_shows_it_all_within_its_width(stage):
     for name, page, _ in all_shown(stage, **PHONE):
         assert (name, page.evaluate(CLIPPED)) == (name, [])
@@ -177,7 +177,6 @@ def test_what_was_made_comes_under_headings_of_the_second_order(stage):
 Axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed").Axe
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"theme": "light"}, {"theme": "dark", **PHONE}], ids=["desktop", "phone"])
 def test_nothing_serious_is_wrong_for_access(stage, options):
     page = stage(reduced_motion="reduce", **options)

@@ -15,6 +15,8 @@ from specviz.trace.recorded import recorded_trace
 from specviz.views.explore.feed import Feed
 from specviz.views.explore.run_file import stage_page
 
+pytestmark = pytest.mark.slow
+
 DESK_LIGHT = {"viewport": DESKTOP, "color_scheme": "light"}
 PHONE_DARK = {"viewport": PHONE, "color_scheme": "dark", "has_touch": True, "is_mobile": True}
 PLACE = "(words) => document.querySelector('.sv-place').textContent === words"
@@ -30,7 +32,6 @@ def place(page):
     return shown(page, ".sv-where")[0]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("size", [DESK_LIGHT, PHONE_DARK], ids=["desktop light", "phone dark"])
 def test_every_view_works_fits_and_is_accessible(opened, eagle, size):
     page, trace = opened(eagle, **size), recorded_trace("eagle")
@@ -53,7 +54,6 @@ def test_every_view_works_fits_and_is_accessible(opened, eagle, size):
     assert serious(page) == []
 
 
-@pytest.mark.slow
 def test_a_token_is_pinned_and_its_draft_explained_by_hand(opened, eagle):
     page = opened(eagle)
     page.click(".sv-text .sv-is-resampled >> nth=1")
@@ -92,7 +92,6 @@ def test_the_player_and_the_keys(opened, eagle):
     assert page.get_attribute("#sv-present", "aria-pressed") == "false"
 
 
-@pytest.mark.slow
 def test_both_themes_by_the_system_and_by_the_button(opened, eagle):
     page = opened(eagle, color_scheme="dark")
     fill = "getComputedStyle(document.body).backgroundColor"
@@ -111,7 +110,6 @@ def test_the_trace_is_saved_from_the_page(opened, eagle):
     assert load_trace(download.value.path()) == recorded_trace("eagle")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("size", [DESK_LIGHT, PHONE_DARK], ids=["desktop", "phone"])
 def test_the_selection_is_pinned_and_in_sight_and_opens_no_sheet(opened, size):
     trace = traces.long(450)
@@ -139,7 +137,6 @@ def test_without_charts_there_is_no_fold_and_an_empty_run_is_no_error(opened):
     assert page.locator(".sv-badge").inner_text() == "recorded run"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("make", [evil_trace, traces.hostile], ids=["every name", "token texts"])
 def test_a_hostile_trace_stays_text(opened, make):
     trace = make()
@@ -178,7 +175,6 @@ def test_a_cut_off_recording_says_so_on_its_stage(opened, size):
     assert page.evaluate("document.documentElement.scrollWidth") <= size["viewport"]["width"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("width", "charts"), [(980, False), (1366, False), (1366, True)])
 def test_a_notebook_shows_the_whole_stage_and_nothing_scrolls_in_its_frame(opened, width, charts):
     frame = specviz.show("eagle", charts=charts)._repr_html_()

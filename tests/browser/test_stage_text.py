@@ -11,6 +11,8 @@ from stage_page import PHONE, part, push, settle, shown, stages, whole
 from specviz.trace.file import Footer, Header, Prompt, Token, Trace
 from specviz.views.explore.feed import Feed
 
+pytestmark = pytest.mark.slow
+
 OPACITY = "(node) => Number(getComputedStyle(node).opacity)"
 CAN_COPY = {"permissions": ["clipboard-read", "clipboard-write"]}
 LOADING = {"name": "loading", "message": "downloading fable-target", "ahead": 0}
@@ -174,7 +176,6 @@ def test_presenting_enlarges_and_the_current_step_alone_is_bright(stage):
     assert {step for bright, step in shown(page, ".sv-piece", where) if bright} == {"1"}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("width", "height"), [(1366, 768), (1920, 1080)])
 @pytest.mark.parametrize("make", [traces.chain, traces.tree])
 def test_presenting_needs_no_scrolling_and_cuts_nothing_off(stage, width, height, make):

@@ -8,6 +8,8 @@ import pytest
 from explore_page import run_to_end
 from PIL import Image
 
+pytestmark = pytest.mark.slow
+
 GROUND = {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 28)"}
 OTHER = {"light": "dark", "dark": "light"}
 READY = "window.specvizPage?.hub() && document.querySelector('#k input')"
@@ -36,7 +38,6 @@ def is_painted(page, theme: str) -> None:
         assert shown["scheme"] == ("dark" if theme == "dark" else "normal"), selector
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("system", GROUND)
 def test_the_whole_page_has_the_theme_that_was_chosen_also_after_a_reload(open_page, system):
     """First the system's, then with every press on Theme the other one."""
@@ -50,7 +51,6 @@ def test_the_whole_page_has_the_theme_that_was_chosen_also_after_a_reload(open_p
         is_painted(page, theme)
 
 
-@pytest.mark.slow
 def test_a_change_of_the_system_s_theme_changes_only_what_was_not_chosen(open_page):
     page = open_page(fresh=True, color_scheme="light")
     page.emulate_media(color_scheme="dark")
@@ -95,7 +95,6 @@ def forced(open_page, request):
     return page
 
 
-@pytest.mark.slow
 def test_in_forced_colours_a_slider_shows_its_track_its_thumb_and_how_far_it_is(forced):
     for name in ("k", "temperature"):
         for system in ("Canvas", "CanvasText", "Highlight"):
@@ -109,7 +108,6 @@ CHOICES = {
 }
 
 
-@pytest.mark.slow
 def test_in_forced_colours_the_choice_is_filled_and_the_others_are_not(forced):
     for chosen, other in CHOICES.items():
         assert painted(forced, chosen, "Highlight") > 0.5, chosen
@@ -117,14 +115,12 @@ def test_in_forced_colours_the_choice_is_filled_and_the_others_are_not(forced):
         assert painted(forced, other, "Highlight") == 0, other
 
 
-@pytest.mark.slow
 def test_in_forced_colours_a_pressed_mark_of_the_legend_is_framed(forced):
     assert painted(forced, ".sv-legend-entry", "Highlight") == 0
     forced.locator(".sv-legend-entry").first.click()
     assert painted(forced, ".sv-legend-entry", "Highlight") > 0.05
 
 
-@pytest.mark.slow
 def test_in_forced_colours_bars_are_told_apart_by_shape(forced):
     """Solid, hatched and hollow, with the dart over them; a step's cut tokens are hollow beside its solid kept ones."""
     forced.locator(".sv-cell.sv-is-rejected").first.click()
@@ -137,7 +133,6 @@ def test_in_forced_colours_bars_are_told_apart_by_shape(forced):
     assert computed(forced, ".sv-bar-rejected", "fill") == computed(forced, "body", "backgroundColor")
 
 
-@pytest.mark.slow
 def test_in_forced_colours_the_button_that_begins_a_work_can_be_read(forced):
     for button in ("#run", "#compare .sv-primary"):
         if button != "#run":

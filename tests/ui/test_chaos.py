@@ -4,8 +4,9 @@ import pytest
 
 from tests.chaos.attack import attack
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_a_server_stands_a_few_hundred_hostile_inputs():
     report = attack(250, seed=1)
     assert report.holds, report.words()

@@ -10,6 +10,8 @@ from specviz.ui.reports.section import Look, Place
 from specviz.ui.reports.site import press_all
 from specviz.views.site import site_files
 
+pytestmark = pytest.mark.slow
+
 KINDS = {
     "compare": [
         "found",
@@ -36,7 +38,6 @@ def blocks_of(part):
         yield from blocks_of(block)
 
 
-@pytest.mark.slow
 def test_every_section_is_filled_by_real_work_and_asks_for_no_server(tmp_path, monkeypatch):
     few_claims(monkeypatch)
     with pages.served(tmp_path) as served:
