@@ -1,6 +1,8 @@
 """Drafts for a target of one's own: its dialogues and laws are its own, training is repeatable and never reads what is
 held out, and what it exports drafts in the product."""
 
+import json
+import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +28,7 @@ from specviz.rules import RULES
 from specviz.zoo.config import Shape
 from specviz.zoo.for_target import store
 from specviz.zoo.for_target.dialogues import Size, Template, write_dialogues
-from specviz.zoo.for_target.eagle3 import Eagle3, chosen_ids
+from specviz.zoo.for_target.eagle3 import Eagle3, chosen_ids, ids_of
 from specviz.zoo.for_target.evaluate import evaluate
 from specviz.zoo.for_target.learning import Goal, Learning, Pace, score_texts
 from specviz.zoo.for_target.plain_text import write_plain_text
@@ -210,6 +212,31 @@ def test_the_overlap_on_held_out_dialogues_rises(target, texts, make, tmp_path):
     after = score_texts(learner, learning.held_out)
     assert [score.places for score in after] == [score.places for score in before]
     assert all(new.overlap > 1.05 * old.overlap for new, old in zip(after, before, strict=True))
+
+
+@MAKERS
+def test_a_training_goes_on_from_a_finished_draft(target, texts, make, tmp_path):
+    first = make(target, tmp_path / "first", texts)
+    learning = Learning(first, texts, PACE, tmp_path / "first")
+    learning.run(Goal(steps=40), partial(first.export, tmp_path / "first/model"))
+    shutil.copy(tmp_path / "first/recipe.json", tmp_path / "first/model")
+    first.module.load_state_dict(learning.average)
+    second = make(target, tmp_path / "second", texts)
+    after = Learning(second, texts, PACE, tmp_path / "second", tmp_path / "first/model")
+    for reached, left in zip(score_texts(second, after.held_out), score_texts(first, after.held_out), strict=True):
+        assert reached.overlap == pytest.approx(left.overlap, rel=1e-2)  # finished drafts are in float16
+    after.run(Goal(steps=2), lambda: None)
+    assert json.loads((tmp_path / "second/recipe.json").read_text())["went_on_from"]["steps"] == 40
+
+
+def test_a_head_goes_on_with_the_ids_of_the_finished_one(target, texts, tmp_path):
+    head = head_of(target, tmp_path, texts)
+    head.export(tmp_path / "model")
+    assert torch.equal(ids_of(tmp_path / "model"), head._ids)
+    write_json(tmp_path / "model" / "recipe.json", {})
+    other = SmallDraft(target, SHAPE, 0)
+    with pytest.raises(SpecvizError, match="another shape"):
+        Learning(other, texts, PACE, tmp_path, tmp_path / "model")
 
 
 def test_a_state_of_another_shape_is_refused(target, texts, tmp_path):

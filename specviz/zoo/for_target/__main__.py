@@ -16,7 +16,7 @@ from specviz.drafters.eagle.layouts import papers_layers
 from specviz.models.library import Library, LoadedModel
 from specviz.zoo.config import Shape
 from specviz.zoo.for_target.dialogues import write_dialogues
-from specviz.zoo.for_target.eagle3 import Eagle3, chosen_ids
+from specviz.zoo.for_target.eagle3 import Eagle3, chosen_ids, ids_of
 from specviz.zoo.for_target.evaluate import evaluate
 from specviz.zoo.for_target.learning import Goal, Learner, Learning, Pace
 from specviz.zoo.for_target.plain_text import write_plain_text
@@ -39,7 +39,10 @@ def run_text(args: argparse.Namespace, target: LoadedModel) -> None:
 
 def run_eagle(args: argparse.Namespace, target: LoadedModel) -> None:
     texts = [text for text in read_texts(args.data) if text.shard.has_states]
-    ids = chosen_ids(args.folder / "ids.json", texts, target.info.vocab_size, args.draft_tokens)
+    if args.start_from:
+        ids = ids_of(args.start_from)
+    else:
+        ids = chosen_ids(args.folder / "ids.json", texts, target.info.vocab_size, args.draft_tokens)
     learn(args, Eagle3(target, ids, args.depth, args.seed), texts)
 
 
@@ -52,7 +55,9 @@ def run_draft(args: argparse.Namespace, target: LoadedModel) -> None:
 def learn(args: argparse.Namespace, learner: Learner, texts: list[Text]) -> None:
     pace = Pace(**{field.name: getattr(args, field.name) for field in fields(Pace)})
     goal = Goal(args.steps, args.hours and 3600 * args.hours)
-    Learning(learner, texts, pace, args.folder).run(goal, partial(learner.export, args.folder / "model"))
+    Learning(learner, texts, pace, args.folder, args.start_from).run(
+        goal, partial(learner.export, args.folder / "model")
+    )
 
 
 def run_evaluate(args: argparse.Namespace, target: LoadedModel) -> None:
@@ -73,6 +78,7 @@ def make_parser() -> argparse.ArgumentParser:
     common.add_argument("--seed", type=int, default=0)
     data.add_argument("data", type=Path, nargs="+", help="folders that `dialogues` and `text` have filled")
     training.add_argument("--steps", type=int, help="in all, earlier runs counted in")
+    training.add_argument("--start-from", type=Path, help="folder of a finished draft of this shape to go on from")
     training.add_argument("--hours", type=float, help="in all, earlier runs counted in")
     for each in fields(Pace):
         if each.name != "seed":

@@ -18,6 +18,8 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply
 
 from specviz.drafters.eagle.heads import Eagle3Head
 from specviz.drafters.eagle.layers import Attention
+from specviz.models.checkpoint import read_tensors
+from specviz.models.hub import weight_files
 from specviz.models.library import LoadedModel
 from specviz.zoo.for_target.learning import Score, law_losses
 from specviz.zoo.for_target.store import Batch, Text
@@ -161,6 +163,11 @@ def chosen_ids(file: Path, texts: Sequence[Text], vocab_size: int, count: int) -
         file.parent.mkdir(parents=True, exist_ok=True)
         write_json(file, counts.topk(min(count, vocab_size)).indices.sort().values.tolist())
     return torch.tensor(json.loads(file.read_text(encoding="utf-8")))
+
+
+def ids_of(finished: Path) -> Tensor:
+    """The ids [count] that a finished head can propose, rising."""
+    return read_tensors(weight_files(finished, finished.name))["t2d"].nonzero()[:, 0]
 
 
 def _score(laws: DepthLaws) -> Score:

@@ -18,7 +18,7 @@ from specviz.errors import SpecvizError
 from specviz.models.library import Library, LoadedModel
 from specviz.rules.speculative_sampling import SpeculativeSampling
 from specviz.zoo.evaluation.card import table
-from specviz.zoo.for_target.learning import CURVE, MOST_SCORED, RECIPE
+from specviz.zoo.for_target.learning import CURVE, EARLIER, MOST_SCORED, RECIPE
 from specviz.zoo.for_target.store import Text, read_texts
 
 CARD = "MODEL_CARD.md"
@@ -40,6 +40,9 @@ NOTES = """\
 Overlap is the sum of min(p, q) at temperature 1 over the target's 64 likeliest tokens, and agreement the share of
 places where both find the same token likeliest, over answers that no training has read. Several numbers: at depths 1,
 2, ..., where a head reads the target's state at the first depth and its own guesses behind it."""
+WENT_ON = """\
+It went on from a draft that had read {answer_tokens:,} answer tokens in {steps:,} steps;
+the table counts from there."""
 RUNS = "Answers of up to {tokens} tokens to {number} held-out questions; every rule is exact."
 
 
@@ -79,12 +82,15 @@ def evaluate(target: LoadedModel, folder: Path, data: Sequence[Path], num_questi
         raise SpecvizError(f"{folder.name!r} holds nothing that was trained; run `eagle` or `draft` first")
     held_out = [text for text in read_texts(data) if text.is_held_out and text.prompt][:MOST_SCORED]
     parts = _parts(target, model)
-    what, ways = (HEAD, HEAD_WAYS) if is_head(model) else (DRAFT, DRAFT_WAYS)
+    about, ways = (HEAD, HEAD_WAYS) if is_head(model) else (DRAFT, DRAFT_WAYS)
+    what = about.format(target=target.name)
     tried = list(_try_all(target, parts, ways, held_out[:num_questions]))
     for file in (curve, folder / RECIPE):
         shutil.copy(file, model)
+    if earlier := json.loads((folder / RECIPE).read_text(encoding="utf-8")).get(EARLIER):
+        what += f"\n{WENT_ON.format_map(earlier)}"
     lines = [json.loads(line) for line in curve.read_text(encoding="utf-8").splitlines()]
-    text = _card(what.format(target=target.name), lines, tried, len(held_out[:num_questions]))
+    text = _card(what, lines, tried, len(held_out[:num_questions]))
     (model / CARD).write_text(text, encoding="utf-8")
     return text
 

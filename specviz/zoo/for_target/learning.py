@@ -15,11 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from specviz.errors import SpecvizError
+from specviz.models.checkpoint import read_tensors
+from specviz.models.hub import weight_files
 from specviz.zoo.for_target.store import Batch, Text, make_batch
 from specviz.zoo.training.export import write_json
 from specviz.zoo.training.train import make_optimizer, mixed_precision
 
 STATE, CURVE, RECIPE = "training.pt", "curve.jsonl", "recipe.json"
+EARLIER = "went_on_from"  # in a recipe: that of the finished draft whose weights it began with
 MOST_SCORED = 256  # held-out texts
 _SIMILAR = 24  # tokens: texts of a batch differ in length by about so many
 
@@ -94,15 +97,18 @@ def law_losses(p: Tensor, log_q: Tensor, overlap_weight: float) -> Tensor:
 
 
 class Learning:
-    """A learner on its way; `folder` keeps its state and its learning curve."""
+    """A learner on its way; `folder` keeps its state and its learning curve. finished: a draft to go on from."""
 
-    def __init__(self, learner: Learner, texts: Sequence[Text], pace: Pace, folder: Path) -> None:
+    def __init__(
+        self, learner: Learner, texts: Sequence[Text], pace: Pace, folder: Path, finished: Path | None = None
+    ) -> None:
         self._learner, self._pace, self._folder = learner, pace, folder
         self.held_out = [text for text in texts if text.is_held_out and text.prompt][:MOST_SCORED]
         self.texts = [text for text in texts if not text.is_held_out]
         if len(self.texts) < pace.texts_per_step or not self.held_out:
             raise SpecvizError(f"{len(self.texts)} texts to train on and {len(self.held_out)} held out are too few")
         self._module = learner.module
+        self._earlier = {EARLIER: self._take(finished)} if finished else {}
         self._optimizer = make_optimizer(self._module, pace.learning_rate, pace.weight_decay)
         self.average = {name: value.clone() for name, value in self._module.state_dict().items()}
         self.step, self.answer_tokens, self._seconds = 0, 0, 0.0
@@ -162,10 +168,22 @@ class Learning:
         (self._folder / f"{STATE}.partial").replace(self._folder / STATE)
         self._module.load_state_dict(self.average)
         self._measure()
-        recipe = {"draft": self._learner.settings(), "pace": asdict(self._pace), "texts": len(self.texts)}
+        recipe = {
+            "draft": self._learner.settings(),
+            "pace": asdict(self._pace),
+            "texts": len(self.texts),
+        } | self._earlier
         write_json(self._folder / RECIPE, recipe | {"steps": self.step, "answer_tokens": self.answer_tokens})
         export()
         self._module.load_state_dict(learned)
+
+    def _take(self, finished: Path) -> dict[str, Any]:
+        """Takes the weights of a finished draft and returns its recipe. SpecvizError for a draft of another shape."""
+        state, own = read_tensors(weight_files(finished, finished.name)), dict(self._module.named_parameters())
+        if any(name not in state or state[name].shape != value.shape for name, value in own.items()):
+            raise SpecvizError(f"{finished.name!r} is a draft of another shape; begin without it")
+        self._module.load_state_dict({name: state[name] for name in own}, strict=False)
+        return json.loads((finished / RECIPE).read_text(encoding="utf-8"))
 
     def _restore(self, state: dict[str, Any]) -> None:
         if state["settings"] != self._learner.settings():
