@@ -37,8 +37,8 @@ MODELS = {
     "gemma": ("gemma", {}),
     "gemma3, windows": ("gemma3_text", {}),
 }
-CUDA = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
-each_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=CUDA)])
+without_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+each_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, without_gpu])])
 
 
 def model_of(name, **config):
@@ -110,6 +110,22 @@ def test_greedy_text_is_the_one_over_transformers(name, device):
         steps = speculate([5, 9, 12, 7, 3], lambda plan=plan: plan, Seeded(0), max_new_tokens=64)
         texts.append([token for step in steps for token in step.tokens])
     assert texts[0] == texts[1]
+
+
+@pytest.mark.gpu
+@without_gpu
+@pytest.mark.parametrize("name", ["llama", "gemma3, windows"])
+def test_on_a_gpu_a_chain_a_tree_and_gathered_rows_never_synchronise(name):
+    lm, _ = readers(model_of(name).cuda())
+    text = [*range(3, 40)]
+    lm.forward(text)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        lm.forward([*text, 3], chain([5, 7, 9, 11]))
+        lm.forward([*text, 3, 5, 7, 2], TREE)
+        lm.forward([*text, 3, 5, 7, 2, 4, 10, 14, 1], TREE)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 def test_the_forwards_keep_no_weights_of_their_own():
