@@ -244,8 +244,13 @@ def _prove(model: PreTrainedModel, products: Products, context_limit: int) -> st
 
     Read are some tokens, a tree behind two more, and one token behind a later branch of it, whose rows are gathered.
     """
-    forwards = TransformersForward(model, products), Compact(model, products)
-    told, own = (_some_logits(CachedLM(model, context_limit, products, each)) for each in forwards)
+    told = _some_logits(CachedLM(model, context_limit, products, TransformersForward(model, products)))
+    try:
+        own = _some_logits(CachedLM(model, context_limit, products, Compact(model, products)))
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:  # an operation that the device lacks, or that fails there
+        return f"the compact one fails: {str(error).partition(chr(10))[0]:.80}"
     largest = float(told.abs().max())
     off = float((told - own).abs().max())
     return "" if off <= ROUNDING[model.dtype] * largest else f"the compact one is off by {off:.2g} of {largest:.2g}"

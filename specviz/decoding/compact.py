@@ -33,8 +33,8 @@ def refusal(model: PreTrainedModel) -> str:
         return f"not written for {kind.__name__}"
     if len({(weight.dtype, weight.device) for weight in model.parameters()}) > 1:
         return "its weights are of several formats or on several devices"
-    if model.device.type != "cpu":
-        return "only on the CPU"
+    if model.device.type not in ("cpu", "cuda"):
+        return "only on the CPU and on CUDA"
     if model.dtype not in ROUNDING:
         return f"not written for {str(model.dtype).removeprefix('torch.')}"
     if any(type(getattr(block, name)) is not nn.Linear for block, name in _linears(model)):

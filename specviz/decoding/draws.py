@@ -9,12 +9,14 @@ import hashlib
 import math
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from specviz.decoding.device import exact_dtype, to_device
+from specviz.decoding.draft import ROOT
 
 DRAFT, ACCEPT, FINAL = "draft", "accept", "final"
 _ROLES = {DRAFT: 0, ACCEPT: 1, FINAL: 2}
@@ -25,11 +27,26 @@ T = TypeVar("T")
 class Draws:
     """A source of u in [0, 1), addressed by role, position (tokens before the draw) and node."""
 
+    _on_device: Mapping[tuple[str, int, int], Tensor] = MappingProxyType({})  # the u brought there, from an address on
+
+    def bring(self, position: int, count: int, device: torch.device) -> None:
+        """On CUDA, takes there in one transfer all u that a chain of `count` tokens behind `position` may need."""
+        if device.type != "cuda":
+            return
+        u = [*self._draw_each(count, DRAFT, position, 0), *self._draw_each(count, ACCEPT, position, 0)]
+        u = to_device([*u, self.uniform(FINAL, position, ROOT)], exact_dtype(device), device)
+        chains = ((DRAFT, u[:count]), (ACCEPT, u[count:-1]))
+        self._on_device = {(role, position + i, i): row[i:] for role, row in chains for i in range(count)}
+        self._on_device[FINAL, position, ROOT] = u[-1:]
+
     def uniform(self, role: str, position: int, node: int) -> float:
         raise NotImplementedError
 
     def _uniforms(self, like: Tensor, role: str, position: int, node: int) -> Tensor:
         """One u per element of `like` [] or [N]; element i has the address (role, position + i, node + i)."""
+        brought = self._on_device.get((role, position, node))
+        if brought is not None and brought.device == like.device and len(brought) >= like.numel():
+            return brought[: like.numel()].reshape(like.shape)
         u = self._draw_each(like.numel(), role, position, node)
         dtype = exact_dtype(like.device)
         if dtype == torch.float32:  # never round up to 1

@@ -104,6 +104,7 @@ def _step(
     plan.target.capture(plan.drafter.hidden_layers)
     context = Context(text, plan.sampling.of_draft, draws, plan.target.vocab_size, plan.target.hidden(text))
     most = min(plan.k, limit - position - 1)  # the last token comes from the target
+    draws.bring(position, most, plan.target.device)
     draft = plan.drafter.draft(context, most).on(plan.target.device)
     if not plan.rule.supports(draft):
         raise SpecvizError(f"{plan.rule.title} cannot judge the drafts of this method; choose another rule")

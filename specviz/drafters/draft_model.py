@@ -33,7 +33,10 @@ class ModelDrafter(ChainDrafter):
             q = context.sampling.probs(row)
             rows.append(row)
             probs.append(q)
-            token = context.draws.sample(q, DRAFT, len(context.tokens) + node, node)
+            if context.sampling.temperature == 0:  # one token has all of q, whatever u is
+                token = q.argmax(-1)
+            else:
+                token = context.draws.sample(q, DRAFT, len(context.tokens) + node, node)
             return row, token, q.sum(dtype=exact_dtype(q.device))
 
         return chain(self._write(context.tokens, k, sample), probs, rows, self._policy.evidence(k))

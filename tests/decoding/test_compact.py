@@ -9,7 +9,12 @@ from tiny_models import tiny
 from specviz.decoding.cached_lm import PRODUCTS, CachedLM
 from specviz.decoding.compact import BLOCK, Compact
 from specviz.decoding.draft import Draft, chain
+from specviz.decoding.draws import Seeded
+from specviz.decoding.engine import Plan, speculate
 from specviz.decoding.forward import TransformersForward
+from specviz.decoding.sampling import Sampling
+from specviz.drafters.draft_model import ModelDrafter
+from specviz.rules import RULES
 
 TREE = Draft((4, 6, 8, 10, 12, 14), (-1, -1, 0, 0, 1, 2), (None,) * 6)
 LLAMA3 = {
@@ -32,6 +37,8 @@ MODELS = {
     "gemma": ("gemma", {}),
     "gemma3, windows": ("gemma3_text", {}),
 }
+without_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+each_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, without_gpu])])
 
 
 def model_of(name, **config):
@@ -51,9 +58,10 @@ def readers(model):
     return lm, CachedLM(model, 2048, forward=TransformersForward(model, PRODUCTS))
 
 
+@each_device
 @pytest.mark.parametrize("name", MODELS)
-def test_every_kind_of_step_has_transformers_numbers(name):
-    lm, oracle = readers(model_of(name))
+def test_every_kind_of_step_has_transformers_numbers(name, device):
+    lm, oracle = readers(model_of(name).to(device))
     lm.capture((0, 1, -1))
     oracle.capture((0, 1, -1))
     text = torch.randint(60, (BLOCK - 6,), generator=torch.manual_seed(1)).tolist()
@@ -71,11 +79,12 @@ def test_every_kind_of_step_has_transformers_numbers(name):
     assert (lm.calls, lm.fed) == (oracle.calls, oracle.fed)
 
 
+@each_device
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", MODELS)
-def test_numbers_of_16_bits_are_as_near_to_the_exact_ones_as_transformers(name, dtype):
+def test_numbers_of_16_bits_are_as_near_to_the_exact_ones_as_transformers(name, dtype, device):
     """The exact ones: the same rounded weights, summed in float64."""
-    model = model_of(name).to(dtype)
+    model = model_of(name).to(device, dtype)
     lm, oracle = readers(model)
     exact = CachedLM(copy.deepcopy(model).double(), 2048)
     off = []
@@ -89,6 +98,34 @@ def test_numbers_of_16_bits_are_as_near_to_the_exact_ones_as_transformers(name, 
         off.append(torch.cat(rows).double())
     mine, theirs = (float((each - off[2]).square().mean().sqrt()) for each in off[:2])
     assert mine <= 1.5 * theirs
+
+
+@each_device
+@pytest.mark.parametrize("name", MODELS)
+def test_greedy_text_is_the_one_over_transformers(name, device):
+    target, small = model_of(name).to(device), model_of(name, layers=1).to(device)
+    texts = []
+    for lm, draft in zip(readers(target), readers(small), strict=True):
+        plan = Plan(lm, ModelDrafter(draft), RULES["speculative_sampling"], Sampling(0.0), 4)
+        steps = speculate([5, 9, 12, 7, 3], lambda plan=plan: plan, Seeded(0), max_new_tokens=64)
+        texts.append([token for step in steps for token in step.tokens])
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.gpu
+@without_gpu
+@pytest.mark.parametrize("name", ["llama", "gemma3, windows"])
+def test_on_a_gpu_a_chain_a_tree_and_gathered_rows_never_synchronise(name):
+    lm, _ = readers(model_of(name).cuda())
+    text = [*range(3, 40)]
+    lm.forward(text)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        lm.forward([*text, 3], chain([5, 7, 9, 11]))
+        lm.forward([*text, 3, 5, 7, 2], TREE)
+        lm.forward([*text, 3, 5, 7, 2, 4, 10, 14, 1], TREE)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 def test_the_forwards_keep_no_weights_of_their_own():

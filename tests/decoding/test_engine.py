@@ -11,7 +11,7 @@ from toys import RULE, TableLM, TreeDrafter, plan_of, top
 from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.draft import chain
 from specviz.decoding.drafter import Drafter
-from specviz.decoding.draws import Seeded
+from specviz.decoding.draws import DRAFT, Seeded
 from specviz.decoding.engine import Plan, speculate
 from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
@@ -191,6 +191,23 @@ def test_same_seed_same_text_and_another_seed_another():
         return text(run(Plan(cached(), ModelDrafter(cached(layers=1, seed=1)), RULE, Sampling(), 4), seed=seed))
 
     assert one(3) == one(3) != one(4)
+
+
+class NoDraftDraws(Seeded):
+    def uniform(self, role, position, node):
+        assert role != DRAFT
+        return super().uniform(role, position, node)
+
+
+def test_a_greedy_draft_draws_nothing_and_a_sampled_one_does():
+    def one(sampling):
+        plan = Plan(cached(), ModelDrafter(cached(layers=1, seed=1)), RULE, sampling, 4)
+        return next(speculate(PROMPT, lambda: plan, NoDraftDraws(0), max_new_tokens=64)).draft
+
+    q = one(GREEDY).probs
+    assert one(GREEDY).tokens == tuple(row.argmax().item() for row in q)
+    with pytest.raises(AssertionError):
+        one(Sampling())
 
 
 def test_closing_the_generator_stops_everything():

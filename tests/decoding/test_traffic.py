@@ -5,43 +5,55 @@ import torch
 from pretend_device import DEVICE, There, moved, pretended
 from tiny_models import CONTEXT_LIMIT, tiny
 
-from specviz.decoding.cached_lm import CachedLM
-from specviz.decoding.draft import ROOT, Draft
+from specviz.decoding.cached_lm import PRODUCTS, CachedLM
+from specviz.decoding.compact import Compact
+from specviz.decoding.draft import EMPTY, ROOT, Draft, chain
 from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import Plan, speculate
+from specviz.decoding.forward import TransformersForward
 from specviz.decoding.sampling import Sampling
 from specviz.drafters.draft_model import ModelDrafter
+from specviz.drafters.tree import TreeDrafter
 from specviz.rules import RULES
 
 PROMPT = [5, 9, 12, 7, 3]
 EXACT = RULES["speculative_sampling"]
 K = 4
 temperatures = pytest.mark.parametrize("temperature", [0.0, 1.0])
+each_forward = pytest.mark.parametrize("forward", [Compact, TransformersForward])
 
 
-def steps(temperature, place=lambda model: model):
-    target, draft = (CachedLM(place(tiny("llama", layers=n, seed=n)), CONTEXT_LIMIT) for n in (2, 1))
+def reader(model, forward=Compact):
+    return CachedLM(model, CONTEXT_LIMIT, forward=forward(model, PRODUCTS))
+
+
+def steps(temperature, place=lambda model: model, forward=Compact):
+    target, draft = (reader(place(tiny("llama", layers=n, seed=n)), forward) for n in (2, 1))
     plan = Plan(target, ModelDrafter(draft), EXACT, Sampling(temperature), K)
     return speculate(PROMPT, lambda: plan, Seeded(0), max_new_tokens=14)
 
 
 @temperatures
-def test_a_chain_step_copies_once_after_drafting_and_once_after_judging_and_waits_for_nothing_else(temperature):
+@each_forward
+def test_a_chain_step_copies_once_after_drafting_and_once_after_judging_and_waits_for_nothing_else(
+    temperature, forward
+):
     with pretended() as traffic:
-        for step in steps(temperature, moved):
+        for step in steps(temperature, moved, forward):
             assert traffic.hidden == []
             assert traffic.copies == (2 if len(step.draft) else 1)
             traffic.forget()
 
 
 @temperatures
-def test_a_chain_step_uploads_the_text_twice_a_u_per_drafted_token_and_what_the_rule_needs(temperature):
+@each_forward
+def test_a_chain_step_uploads_the_text_twice_and_every_u_at_once_and_the_ids_to_judge(temperature, forward):
     with pretended() as traffic:
-        run = steps(temperature, moved)
+        run = steps(temperature, moved, forward)
         next(run)
         traffic.forget()
         next(run)
-        assert traffic.uploads == 2 + K + 3  # ids for both models; u to draft; ids to judge, u to accept, u of the last
+        assert traffic.uploads == 4
 
 
 @temperatures
@@ -49,6 +61,64 @@ def test_the_text_is_the_cpus(temperature):
     alone = [step.tokens for step in steps(temperature)]
     with pretended():
         assert [step.tokens for step in steps(temperature, moved)] == alone
+
+
+@pytest.mark.parametrize("children", ["suited", "independent", "without_replacement"])
+def test_drawn_trees_are_the_cpus_and_wait_for_nothing_but_their_copies(children):
+    def texts(place):
+        target, draft = (reader(place(tiny("llama", layers=n, seed=n))) for n in (2, 1))
+        plan = Plan(target, TreeDrafter(draft, children, "dynamic", 3, 12), EXACT, Sampling(), K)
+        return [step.tokens for step in speculate(PROMPT, lambda: plan, Seeded(0), max_new_tokens=14)]
+
+    alone = texts(lambda model: model)
+    with pretended() as traffic:
+        assert (texts(moved), traffic.hidden) == (alone, [])
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3_text"])
+def test_the_proof_allows_the_compact_forward_and_its_steps_have_the_cpus_numbers_and_wait_for_nothing(family):
+    """A chain, a tree, rows gathered from it, and a chain past them."""
+    model, text = tiny(family), [*range(3, 40)]
+    calls = [(text, EMPTY), ([*text, 4], chain([5, 7, 9])), ([*text, 4, 5], TREE), ([*text, 4, 5, 4, 6, 8, 2], TREE)]
+    lm = CachedLM(model, CONTEXT_LIMIT)
+    told = [lm.forward(*call) for call in calls]
+    with pretended() as traffic:
+        lm = CachedLM(moved(model), CONTEXT_LIMIT)
+        assert lm.path == "compact"
+        traffic.forget()
+        rows = [lm.forward(*call) for call in calls]
+        assert (traffic.copies, traffic.hidden) == (0, [])
+    assert lm.calls == len(calls)
+    for own, row in zip(rows, told, strict=True):
+        torch.testing.assert_close(own.values, row)
+
+
+@pytest.mark.parametrize(
+    ("error", "path"),
+    [
+        (NotImplementedError("Could not run 'rms_norm'\nwith arguments"), "fails: Could not run 'rms_norm'"),
+        (RuntimeError("CUDA error"), "fails: CUDA error"),
+    ],
+)
+def test_an_operation_that_fails_there_refuses_the_compact_forward_by_name(monkeypatch, error, path):
+    def rms_norm(*_):
+        raise error
+
+    monkeypatch.setattr(torch, "rms_norm", rms_norm)
+    with pretended():
+        assert CachedLM(moved(tiny("llama")), CONTEXT_LIMIT).path == f"transformers (the compact one {path})"
+
+
+def test_memory_that_runs_out_in_the_proof_refuses_nothing_for_good(monkeypatch):
+    def rms_norm(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    model = tiny("llama")
+    monkeypatch.setattr(torch, "rms_norm", rms_norm)
+    with pytest.raises(torch.OutOfMemoryError):
+        CachedLM(model, CONTEXT_LIMIT)
+    monkeypatch.undo()
+    assert CachedLM(model, CONTEXT_LIMIT).path == "compact"
 
 
 # node 1 and 2 hang from node 0, the others from node 2: three levels

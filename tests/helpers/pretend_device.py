@@ -132,6 +132,9 @@ class _Factories(TorchFunctionMode):
             return There(made) if function in (Tensor.nonzero, torch.nonzero) else made
         if function in (Tensor.__getitem__, Tensor.__setitem__) and isinstance(args[0], There):
             return _index(function, *args)
+        if function is Tensor.copy_ and all(isinstance(each, There) for each in args[:2]):
+            args[0].values.copy_(args[1].values)  # which in C++ would ask for a driver, too
+            return args[0]
         kwargs.pop("pin_memory", None)
         asked = kwargs.get("device") if function is not Tensor.to else _asked_of_to(args, kwargs)
         if asked is None or torch.device(asked).type != "cuda":

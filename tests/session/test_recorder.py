@@ -9,6 +9,7 @@ from dataclasses import astuple, replace
 import numpy as np
 import pytest
 import torch
+from pretend_device import moved, pretended
 from recorded import (
     DRAFTERS,
     SAMPLINGS,
@@ -213,6 +214,21 @@ def test_recording_changes_nothing(case):
         watched.append(step)
     assert [step.verdict for step in watched] == [step.verdict for step in alone]
     assert [step.tokens for step in watched] == [step.tokens for step in case.steps]
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=lambda sampling: f"T{sampling.temperature}")
+def test_a_record_takes_one_copy_from_a_gpu_and_waits_for_nothing_else(sampling):
+    told = made("model", sampling)
+    with pretended() as traffic:
+        target, draft = (CachedLM(moved(model), CONTEXT_LIMIT) for model in models())
+        plan, recorder = plan_of(target, ModelDrafter(draft), 4, sampling), Recorder(vocabulary())
+        num_tokens = sum(len(step.tokens) for step in told.steps)
+        steps = speculate(told.prompt, lambda: plan, Seeded(SEED), max_new_tokens=num_tokens)
+        for step, record in zip(steps, told.records, strict=True):
+            traffic.forget()
+            own = recorder.record(step, SETTINGS, started=0.0, at_ms=1.0)
+            assert (traffic.copies, traffic.hidden) == (1, [])
+            assert replace(own, timing=record.timing) == record
 
 
 def test_texts_join_to_the_generated_text(case):
