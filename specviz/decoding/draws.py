@@ -30,14 +30,7 @@ class Draws:
     _on_device: Mapping[tuple[str, int, int], Tensor] = MappingProxyType({})  # the u brought there, from an address on
 
     def bring(self, position: int, count: int, device: torch.device) -> None:
-        """On CUDA, takes there in one transfer all u that a chain of `count` tokens behind `position` may need."""
-        if device.type != "cuda":
-            return
-        u = [*self._draw_each(count, DRAFT, position, 0), *self._draw_each(count, ACCEPT, position, 0)]
-        u = to_device([*u, self.uniform(FINAL, position, ROOT)], exact_dtype(device), device)
-        chains = ((DRAFT, u[:count]), (ACCEPT, u[count:-1]))
-        self._on_device = {(role, position + i, i): row[i:] for role, row in chains for i in range(count)}
-        self._on_device[FINAL, position, ROOT] = u[-1:]
+        """Takes ahead to the device what a chain of `count` tokens behind `position` may need, where that is known."""
 
     def uniform(self, role: str, position: int, node: int) -> float:
         raise NotImplementedError
@@ -84,6 +77,16 @@ class Seeded(Draws):
         address = struct.pack("<Bqq", _ROLES[role], position, node)
         digest = hashlib.blake2b(address, digest_size=8, key=self._key).digest()
         return (int.from_bytes(digest, "little") >> 11) / _TWO_TO_53
+
+    def bring(self, position: int, count: int, device: torch.device) -> None:
+        """On CUDA, in one transfer."""
+        if device.type != "cuda":
+            return
+        u = [*self._draw_each(count, DRAFT, position, 0), *self._draw_each(count, ACCEPT, position, 0)]
+        u = to_device([*u, self.uniform(FINAL, position, ROOT)], exact_dtype(device), device)
+        chains = ((DRAFT, u[:count]), (ACCEPT, u[count:-1]))
+        self._on_device = {(role, position + i, i): row[i:] for role, row in chains for i in range(count)}
+        self._on_device[FINAL, position, ROOT] = u[-1:]
 
 
 def seed_of(seed: int, number: int) -> int:
