@@ -64,8 +64,9 @@ class StagedDrafter(ChainDrafter):
                 calls[name] = calls.get(name, 0) + count
             if stop is not None:
                 break
-        evidence = {"rounds": _first_rounds(rounds), "calls": calls, **self._policy.evidence(k)}
-        return chain(tokens, probs, logits, evidence)
+        sizes = accumulate(ROUND + len(each["tokens"]) for each in rounds)
+        shown = [each for each, size in zip(rounds, sizes, strict=True) if size <= MOST_SHOWN]
+        return chain(tokens, probs, logits, {"rounds": shown, "calls": calls, **self._policy.evidence(k)})
 
     def _steps(self, context: Context, k: int) -> Iterator[Step]:
         """The draft model's own run for the next k tokens."""
@@ -85,12 +86,6 @@ class StagedDrafter(ChainDrafter):
         drafted = [{"id": token, "status": fate} for token, fate in zip(step.draft.tokens, status, strict=True)]
         last, kind = {"id": step.verdict.token}, step.verdict.kind
         return {"by": self._by, "for": self._name, "tokens": drafted, "last": last, "kind": kind}
-
-
-def _first_rounds(rounds: Sequence[Mapping[str, object]]) -> list[Mapping[str, object]]:
-    """As many of the first rounds as the evidence has room for."""
-    sizes = accumulate(ROUND + len(each["tokens"]) for each in rounds)
-    return [each for each, size in zip(rounds, sizes, strict=True) if size <= MOST_SHOWN]
 
 
 class InnerDraws(Draws):

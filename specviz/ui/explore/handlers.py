@@ -27,10 +27,9 @@ from specviz.ui.choices import Offer, choose_draft, choose_models, choose_rule, 
 from specviz.ui.components import prompt_label
 from specviz.ui.events import as_fields, callback, data_of, errors_on_page, text_or_none, warn
 from specviz.ui.explore.form import Form, update_drafts, update_models, update_rules
-from specviz.ui.reading import view_sent
 from specviz.ui.registry import Registry
 from specviz.ui.reports.trace_models import lacks, methods_for
-from specviz.ui.view import View, increments, view_of
+from specviz.ui.view import View, increments, view_of, view_sent
 from specviz.views.explore.every_k import every_k as plan
 from specviz.views.explore.help import method_help
 from specviz.views.explore.opening import opening as tell

@@ -11,7 +11,7 @@ import gradio as gr
 
 from specviz.drafters import METHODS, find_method
 from specviz.errors import SpecvizError
-from specviz.models.catalog import HEADS, MODELS, without_format
+from specviz.models.catalog import without_format
 from specviz.models.hub import find
 from specviz.request import Request
 from specviz.rules.facts import FACTS
@@ -108,7 +108,7 @@ def open_link(frame: Frame, letters: Any) -> tuple[Request, list[Any]]:
     """The request of a link that came, and updates of the fields. Raises SpecvizError if it cannot be used here."""
     request = decode(letters).request
     fields = frame.form.fill(request, frame.offer)
-    if name := next(filter(_is_folder, _unlisted_models(frame.offer, request)), None):
+    if name := next(filter(_is_folder, _unknown_models(frame.offer, request)), None):
         raise SpecvizError(f"the model {name!r:.100} would be a local folder; a link may name public models only")
     return request, fields
 
@@ -120,10 +120,9 @@ def _is_folder(name: str) -> bool:
         return False
 
 
-def _unlisted_models(offer: Offer, request: Request) -> list[str]:
+def _unknown_models(offer: Offer, request: Request) -> list[str]:
     """The models that a request names and neither the page nor the catalogue does."""
-    known = {name for _, name in (*offer.targets, *offer.drafts)} | MODELS.keys() | HEADS.keys()
-    return [name for _, name in models_named(request) if name not in known]
+    return [name for _, name in models_named(request) if not offer.knows(name)]
 
 
 # ---- a link to a run ------------------------------------------------------------------------------------------------
@@ -150,7 +149,7 @@ def link_to(trace: Trace, selection: Place | None, offer: Offer) -> Link:
         raise SpecvizError("it has not begun yet")
     request = complete(Request.from_dict({**trace.header.request, "time_limit_s": None}))
     refuse_unoffered(offer, request)
-    if name := next((name for name in _unlisted_models(offer, request) if "/" not in name), None):
+    if name := next((name for name in _unknown_models(offer, request) if "/" not in name), None):
         raise SpecvizError(f"the model {name!r:.100} has no public name by which others could find it")
     steps, goes_on = steps_as_asked(list(trace.steps), request)
     ids, place = ids_of(steps), place_in(steps, selection)

@@ -19,7 +19,7 @@ from specviz.analysis.given_text import KS
 from specviz.bench.claims import Finding, measure_claims, measure_poor_cases
 from specviz.bench.lossy import measure_quality
 from specviz.bench.speed import NUM_TOKENS, Speed, measure_in_rounds
-from specviz.bench.waits import measure_waits
+from specviz.bench.waits import Price, measure_waits
 from specviz.drafters import facts_of
 from specviz.errors import SpecvizError
 from specviz.prompts import prompts_file
@@ -66,9 +66,9 @@ class CompareSections:
             Section(live.NAME, constant, self._many_prompts, {"analyse": self._analyse}, needs=self._asked, keeps=True),
             Section("theory", self._speed_key, lambda look: self._given_text(look)[1]),
             Section("why-slow", self._speed_key, self._why_slow, {"speed": self._measure_speed}, needs=needs),
-            Section("waits", text, _no_waits, {"measure": self._measure_waits}, needs=needs),
+            Section("waits", text, self._waits, {"measure": self._measure_waits}, needs=needs),
             *(self._finding_section(name, measure) for name, measure in FINDINGS.items()),
-            Section(claim_view.NUMBERS, constant, lambda look: _work_out(), {"work": _type_in}, engine=False),
+            Section(claim_view.NUMBERS, constant, lambda at: next(_work_out(at)), {"work": _work_out}, engine=False),
             Section("tool-names", text, lambda look: plan.tool_names(look.run)),
         ]
 
@@ -171,10 +171,13 @@ class CompareSections:
                     self._speeds.popitem(last=False)
             yield self._why_slow(look, None if speed.done == speed.total else speed)
 
+    def _waits(self, look: Look, price: Price | None = None) -> Props:
+        return claim_view.waits(price, has_run=look.run is not None)
+
     def _measure_waits(self, look: Look, values: Mapping[str, str]) -> Work:
         self._models.load(look.trace)
         for price in measure_waits(request_of(look.trace), self._models.bench):
-            yield claim_view.waits(price)
+            yield self._waits(look, price)
 
     # ---- many prompts -----------------------------------------------------------------------------------------------
 
@@ -244,23 +247,15 @@ class CompareSections:
         return Section(name, lambda look: self._findings.get(name), begin, {"measure": work})
 
 
-def _work_out(values: Mapping[str, str] = MappingProxyType({})) -> Props:
+def _work_out(look: Look, values: Mapping[str, str] = MappingProxyType({})) -> Work:
     """Of the values of a worked example, as far as they are given. Raises SpecvizError."""
     given = {name: values.get(name, str(usual)) for name, (_, usual) in claim_view.FIELDS.items()}
     drafted = whole_number(given, "drafted", 1, claim_view.MOST)
-    return claim_view.claim_numbers(
+    yield claim_view.claim_numbers(
         drafted,
         *(whole_number(given, name, low, claim_view.MOST) for name, low in (("draft_ms", 0), ("check_ms", 1))),
         whole_number(given, "accepted", 0, drafted),
     )
-
-
-def _type_in(look: Look, values: Mapping[str, str]) -> Work:
-    yield _work_out(values)
-
-
-def _no_waits(look: Look) -> Props:
-    return claim_view.waits(None, has_run=look.run is not None)
 
 
 def _has_draft(look: Look) -> bool:

@@ -25,7 +25,7 @@ from specviz.ui.view import View
 from specviz.views import blocks
 from specviz.views.explore.feed import SO_FAR, Feed
 from specviz.views.explore.sentences import quantity
-from specviz.views.learn.draft_game import Refusal, turns_blocks
+from specviz.views.learn.draft_game import turns_blocks
 from specviz.views.learn.predict import predict_block
 
 PREDICT, DRAFT = "predict", "be-the-draft"
@@ -127,7 +127,7 @@ class Games:
             game.turn(typed, self._bench.library, joined=values.get("joined") == "yes")
         except Refused as error:  # shown under the line
             sendable = typed[: MOST_CHARACTERS + 1].encode("utf-8", "replace").decode()  # without half surrogate pairs
-            yield self._props(setup, game if game_id else None, game_id, Refusal(str(error), sendable))
+            yield self._props(setup, game if game_id else None, game_id, str(error), sendable)
             return
         yield self._props(setup, game, game_id or self._keep(setup, game))
 
@@ -158,7 +158,7 @@ class Games:
         return game_id
 
     def _props(
-        self, setup: Setup, game: Game | None = None, game_id: str = "", refusal: Refusal | None = None
+        self, setup: Setup, game: Game | None = None, game_id: str = "", refusal: str = "", typed: str = ""
     ) -> Props:
         trace, message = Trace(), ""
         if game is not None:  # the trace can be saved by the game's id, like any other
@@ -177,6 +177,7 @@ class Games:
             message=message,
             ending=game and game.ending,
             refusal=refusal,
+            typed=typed,
         )
         controls = [
             blocks.choice("prompt", "Text", [(title, title) for title in prompts], setup.prompt),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from specviz.analysis.theory import cost_ratio, expected_tokens, measured_speedup, walltime_improvement
 from specviz.views.explore.charts import Chart, axes_of, chart_of, count_axis, line_of, list_columns
 from specviz.views.explore.sentences import label
-from specviz.views.palette import THEMES, colour
+from specviz.views.palette import colour
 
 if TYPE_CHECKING:
     from specviz.analysis.breakdown import Breakdown
@@ -152,7 +152,7 @@ def curve(
     name: str, status: str, x: Sequence[Any], y: Sequence[float | None], hover: str, dash: str = "solid"
 ) -> Chart:
     """A line through these points; not-a-number is left out."""
-    made = line_of(name, status, THEMES[0], hover)
+    made = line_of(name, status, hover)
     known = [None if value is None or not math.isfinite(value) else round(float(value), 4) for value in y]
     return made | {"x": list(x), "y": known, "line": {**made["line"], "dash": dash}}
 

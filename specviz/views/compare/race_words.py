@@ -10,7 +10,7 @@ from specviz.analysis.rounds import FEWEST
 from specviz.trace.file import Trace
 from specviz.views import blocks
 from specviz.views.blocks import Props, Words
-from specviz.views.explore.sentences import label, percent, reveal
+from specviz.views.explore.sentences import label, percent, reveal, token_label
 
 if TYPE_CHECKING:
     from specviz.analysis.rounds import Comparison
@@ -130,7 +130,7 @@ def _difference_blocks(result: Race, found: Difference, lossy: Sequence[str], ti
     num_same = sum(heat.parting is None for heat in result.heats)
     same = f" {num_same} of {len(result.heats)} prompts gave the same text." if len(result.heats) > 1 else ""
     names = [bare_title(title) for title in titles]
-    one, other = (label(token.text, token.bytes) for token in (found.left, found.right))
+    one, other = (token_label(token) for token in (found.left, found.right))
     where = [
         f"Not identical: on “{reveal(found.title)}” the texts differ from token {found.place + 1:,}: ", names[0],
         " wrote ", one, ", ", names[1], " wrote ", other, f".{same} {_reason(found, lossy)}",

@@ -86,7 +86,7 @@ class Feed:
         self._counters.add(record)
         if isinstance(record, Header):
             self._header = record
-            self._labels = [label(token.text, token.bytes) for token in record.prompt.tokens]
+            self._labels = [sentences.token_label(token) for token in record.prompt.tokens]
         elif isinstance(record, Models):
             self._models = record
         elif isinstance(record, Step):
@@ -104,7 +104,7 @@ class Feed:
         props["points"] = _round(self._figures.extend(step))
         props["written"] = "".join(token.text for token in step.emitted)  # for the clipboard alone: exactly the text
         self._settings = step.settings
-        self._labels += [label(token.text, token.bytes) for token in step.emitted]
+        self._labels += [sentences.token_label(token) for token in step.emitted]
         places = (place for place, (_, kind, _) in enumerate(props["pieces"]) if kind != "rejected")
         self._written += [(step.index, place, token.text) for place, token in zip(places, step.emitted, strict=True)]
         self._steps.append(_json(props))
