@@ -10,6 +10,7 @@ import unicodedata
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from specviz.decoding.draft import Draft, chain
 from specviz.decoding.drafter import Context, Drafter
@@ -191,20 +192,14 @@ def _check_words(words: str) -> None:
 def _ending(active: ActiveSetup, ids: Sequence[int]) -> Ending | None:
     """Asks the target's own odds, without temperature, for the next token: does it begin with a letter?"""
     text = active.target.text
-    letters = _last_letters(b"".join(map(text.bytes_of, ids[-64:])).decode("utf-8", "replace"))
+    written = b"".join(map(text.bytes_of, ids[-64:])).decode("utf-8", "replace")
+    letters = "".join(takewhile(str.isalnum, reversed(written)))[::-1]
     if not letters or len(ids) >= active.target.info.context_limit:
         return None
     odds = active.plan.target.forward(list(ids))[0].float().softmax(-1)
     shares, likeliest = (each.tolist() for each in odds.topk(min(LOOKED_AT, len(odds))))
     starts = (text.bytes_of(token).decode("utf-8", "replace")[:1] for token in likeliest)
     return Ending(letters, sum(share for start, share in zip(starts, shares, strict=True) if start.isalnum()) > 0.5)
-
-
-def _last_letters(written: str) -> str:
-    start = len(written)
-    while start and written[start - 1].isalnum():
-        start -= 1
-    return written[start:]
 
 
 def _one_step(plan: Plan, ids: list[int], active: ActiveSetup, seed: int, num_drafted: int) -> Step:

@@ -30,7 +30,6 @@ from specviz.ui.reports.section import Look, Props, Section, Work, one_of, own_p
 from specviz.ui.reports.trace_models import RunModels, request_of
 from specviz.views.compare import claims as claim_view
 from specviz.views.compare import costs as cost_view
-from specviz.views.compare import draft_temperature as temperature_view
 from specviz.views.compare import plan, plan_theory
 from specviz.views.explore.sentences import quantity
 
@@ -72,8 +71,6 @@ class CompareSections:
             Section("tool-names", text, lambda look: plan.tool_names(look.run)),
         ]
 
-    # ---- the keys of the sections ------------------------------------------------------------------------------------
-
     def _speed_key(self, look: Look) -> Key:
         return (look.text, self._known_costs(look), self._known_speed(look))
 
@@ -86,8 +83,6 @@ class CompareSections:
     def _known_speed(self, look: Look) -> Speed | None:
         return None if look.run is None else self._speeds.get(request_of(look.run))
 
-    # ---- every K, and theory ----------------------------------------------------------------------------------------
-
     def _given_text(self, look: Look) -> tuple[Props, Props]:
         """Both sections; those of the newest text are kept."""
         key = self._speed_key(look)
@@ -95,8 +90,6 @@ class CompareSections:
             _, costs, speed = key
             self._newest = (key, plan_theory.given_text(look.run, costs, speed and speed.speedup))
         return self._newest[1]
-
-    # ---- costs ------------------------------------------------------------------------------------------------------
 
     def _costs_section(self, look: Look, **state: object) -> Props:
         given = {"context_length": _middle_context(look), "most_context": MOST_CONTEXT, **state}
@@ -111,8 +104,6 @@ class CompareSections:
             if not measured.costs:
                 yield self._costs_section(look, context_length=length, running=measured)
         yield self._costs_section(look, context_length=length)
-
-    # ---- other drafts -----------------------------------------------------------------------------------------------
 
     def _other_drafts(self, look: Look, result: OtherDrafts | None = None) -> Props:
         k = 1 if look.run is None else max(step.settings.k for step in look.run.steps)
@@ -129,24 +120,20 @@ class CompareSections:
         for result in other_drafts(look.trace, target, models, costs=costs):
             yield self._other_drafts(look, replace(result, rows=(*result.rows, *absent)))
 
-    # ---- the draft's own temperature --------------------------------------------------------------------------------
-
     def _draft_temperature(self, look: Look) -> Props:
         if look.run is None:
-            return temperature_view.draft_temperature(None, refusal=plan.NO_RUN)
+            return plan.draft_temperature(None, refusal=plan.NO_RUN)
         try:
-            return temperature_view.draft_temperature(read_overlaps(look.run), may_ask=_has_draft(look))
+            return plan.draft_temperature(read_overlaps(look.run), may_ask=_has_draft(look))
         except SpecvizError as refusal:
             words = f"The recorded numbers do not tell: {refusal}."
-            return temperature_view.draft_temperature(None, may_ask=_has_draft(look), refusal=words)
+            return plan.draft_temperature(None, may_ask=_has_draft(look), refusal=words)
 
     def _ask_pair(self, look: Look, values: Mapping[str, str]) -> Work:
         target, draft = self._models.load(look.trace)
         if draft is None:
             raise SpecvizError("this run has no draft model")
-        yield temperature_view.draft_temperature(ask_models(look.trace, target, draft), may_ask=True)
-
-    # ---- why is it slow? --------------------------------------------------------------------------------------------
+        yield plan.draft_temperature(ask_models(look.trace, target, draft), may_ask=True)
 
     def _why_slow(self, look: Look, running: Speed | None = None) -> Props:
         if look.run is None:
@@ -178,8 +165,6 @@ class CompareSections:
         self._models.load(look.trace)
         for price in measure_waits(request_of(look.trace), self._models.bench):
             yield self._waits(look, price)
-
-    # ---- many prompts -----------------------------------------------------------------------------------------------
 
     def _many_prompts(self, look: Look, **state: object) -> Props:
         return live.many_prompts(tuple((kind["title"], kind["name"]) for kind in self._kinds), **state)
@@ -232,8 +217,6 @@ class CompareSections:
         pairs = [(kind["name"], prompt) for kind in kinds for prompt in kind["prompts"]]
         ready = [{"id": prompt["name"], "prompt": prompt["text"], "tags": [name]} for name, prompt in pairs]
         return ready, f"{quantity(len(ready), 'ready prompt')}: {titles[chosen]}"
-
-    # ---- what introductions claim ----------------------------------------------------------------------------------
 
     def _finding_section(self, name: str, measure: Callable[[Workbench], Iterator[Finding]]) -> Section:
         def begin(look: Look) -> Props:

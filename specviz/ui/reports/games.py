@@ -84,8 +84,6 @@ class Games:
             Section(DRAFT, lambda look: self._is_playable(), self._begin_draft, acts, needs=self._list_models),
         ]
 
-    # ---- predict the verdict ----------------------------------------------------------------------------------------
-
     def _begin_predict(self, look: Look) -> Props:
         runs = _titles_of_runs()
         name = FIRST_VISIT if FIRST_VISIT in runs else next(iter(runs), ON_STAGE)
@@ -94,8 +92,6 @@ class Games:
     def _take(self, look: Look, values: Mapping[str, str]) -> Work:
         name = one_of(values, "run", [*_titles_of_runs(), ON_STAGE])
         yield _predict_section(name, _find_trace(name, look))
-
-    # ---- you are the draft model ------------------------------------------------------------------------------------
 
     def _is_playable(self) -> bool:
         return self._models.is_at_hand(self._offer.first.target)

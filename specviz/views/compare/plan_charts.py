@@ -138,9 +138,6 @@ _SPAN_KINDS = (
 )
 
 
-# ---- parts ----------------------------------------------------------------------------------------------------------
-
-
 def draft_curve(place: int, name: str, x: Sequence[Any], y: Sequence[float | None], hover: str) -> Chart:
     """The curve of the draft at this place among the drafts, which keeps its colour, dash and symbol in all charts."""
     status, dash, symbol = DRAFT_STYLES[place % len(DRAFT_STYLES)]

@@ -44,9 +44,6 @@ def lossy_names(result: Race, titles: Titles) -> list[str]:
     ]
 
 
-# ---- speed ----------------------------------------------------------------------------------------------------------
-
-
 def speed_verdict(result: Race, titles: Titles) -> tuple[str, Words]:
     """The state of the verdict, and its words with both sides' names."""
     if result.is_shared:
@@ -100,9 +97,6 @@ def _range_words(ratios: Sequence[float], inner: tuple[float, float]) -> str:
     left_out = sum(ratio < inner[0] for ratio in ratios)
     ends = f"; {inner[0]:.2f}× to {inner[1]:.2f}× without the {left_out} at either end" if left_out else ""
     return f"median of {len(ratios)} prompts, {min(ratios):.2f}× to {max(ratios):.2f}×{ends}"
-
-
-# ---- texts ----------------------------------------------------------------------------------------------------------
 
 
 def text_verdict(result: Race, titles: Titles) -> list[Props]:
