@@ -60,8 +60,7 @@ class Typed(Drafter):
 
 @dataclass(frozen=True, slots=True)
 class Rival:
-    """What the draft model did at the same place: the texts that it drafted, how many of them were kept, and how many
-    tokens its step gave."""
+    """What the draft model did at the same place: its tokens, how many were kept, and how many its step gave."""
 
     drafted: tuple[str, ...]
     num_kept: int
@@ -77,9 +76,8 @@ class Ending:
 
 
 class Game:
-    """One text, written in turns. `trace` grows by a step a turn; `rivals` has an entry per step where the request
-    names a draft model, else none. `ending`: None while no turn was made and where the text does not end in a letter.
-    """
+    """One text, written in turns. `trace` grows by a step a turn, `rivals` by an entry where the request names a draft
+    model. `ending`: None before the first turn, and where the text does not end in a letter."""
 
     def __init__(self, request: Request) -> None:
         request = replace(request, chat=False, num_speculative_tokens=MOST_TYPED, max_new_tokens=most_tokens())

@@ -142,8 +142,7 @@ RESAMPLE_P = mistake(
 
 
 def facts_of(name: str | None) -> RuleFacts:
-    """What is known of the rule that a trace names; for a rule from elsewhere its name alone, and no promise. None
-    counts as speculative sampling."""
+    """What is known of the rule that a trace names: of others their name, no promise; None: speculative sampling."""
     if name is None:
         return FACTS["speculative_sampling"]
     if name == RESAMPLE_P.name:

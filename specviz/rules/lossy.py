@@ -47,8 +47,7 @@ class Ensemble(SpeculativeSampling):
 
 
 class Graded(SpeculativeSampling):
-    """Keeps every token of a draft that its drafter has had graded, then adds one of the target's own; judges no other
-    draft. Pan et al. 2025."""
+    """Keeps a whole draft that its drafter has had graded, then adds a token of the target's own. Pan et al. 2025."""
 
     facts = FACTS["graded"]
 

@@ -39,9 +39,8 @@ _TEXT = Meta(title="a number of tokens and a hash")
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """selection: the step and the place in it; mark: the number of tokens before that step and the id of the selected
-    token; num_tokens, digest: of the first tokens of the text; goes_on: whether more tokens followed under other
-    settings."""
+    """selection: the step and the place in it; mark: the number of tokens before that step and the selected token's id;
+    num_tokens, digest: of the first tokens of the text; goes_on: whether more followed under other settings."""
 
     request: Request
     selection: Annotated[tuple[_Count, _Ref] | None, Meta(title="a step and a place in it")] = None

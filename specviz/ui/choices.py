@@ -52,8 +52,7 @@ class Offer:
         return self.any_model or self.knows(name)
 
     def may_stay(self, name: object, suiting: Collection[str]) -> bool:
-        """Whether the model `name` may stay chosen when the target changes: it suits the new target, in any format, or
-        it was typed and nothing is known of it."""
+        """Whether the model `name` may stay chosen with a new target: it suits it, in any format, or is not known."""
         if not isinstance(name, str) or not name:
             return False
         plain = catalog.without_format(name)
@@ -87,8 +86,7 @@ class Offer:
 def make_offer(
     target: str | None = None, draft: str | None = None, *, any_model: bool = True, may_get: bool = False
 ) -> Offer:
-    """The catalogue's offer, beginning with `target` and `draft` or the bundled pair. draft: heads are drafted with by
-    the method that they are made for."""
+    """The catalogue's offer, beginning with `target` and `draft`, or heads and their method, or the bundled pair."""
     target = target or catalog.default_pair()[0]
     heads = catalog.HEADS.get(draft or "")
     draft = (None if heads else draft) or next(iter(catalog.drafts_for(target)), None)

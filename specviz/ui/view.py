@@ -69,8 +69,7 @@ class View:
 
     @property
     def reader(self) -> str | None:
-        """The target that may have to read the text again for another K; of a run that was made here alone, as a file
-        may name any model."""
+        """The target that reads the text again for another K; only of a run made here, as files may name any model."""
         return None if self.run is None else reader_of(self.trace)
 
     @property
@@ -114,8 +113,7 @@ class View:
         return self._message(first, self.status)
 
     def whole(self, *, begin: str = "", status: Status | None = None) -> str:
-        """Everything from the first step on, for an empty stage. begin: see Feed.message; status: instead of
-        its own."""
+        """Everything from the first step on, for an empty stage. begin: see Feed.message; status: for its own."""
         self.num_sent = len(self.feed)
         return self._message(0, status or self.status, begin)
 
@@ -155,8 +153,7 @@ class View:
 
 
 def view_of(trace: Trace, view_id: str = "", max_cpu_s: float = math.inf) -> View:
-    """A view of a loaded trace, under an id that nobody can guess unless one is given. Raises TraceError where it takes
-    longer than `max_cpu_s` of computing."""
+    """A view of a loaded trace, under an id that nobody can guess or the given one. TraceError beyond `max_cpu_s`."""
     view_id = view_id or uuid.uuid4().hex
     return View(view_id, Feed.from_trace(trace, view_id, max_cpu_s=max_cpu_s), trace)
 

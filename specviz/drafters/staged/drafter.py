@@ -89,8 +89,7 @@ class StagedDrafter(ChainDrafter):
 
 
 class InnerDraws(Draws):
-    """The draws of a run inside a draft: each has an address of its own among the DRAFT draws at the step's start, so
-    that no two draws share one, at any depth."""
+    """The draws of a run inside a draft: each has its own address among the step's DRAFT draws, at any depth."""
 
     def __init__(self, outer: Draws, start: int) -> None:
         self._outer, self._start = outer, start

@@ -245,8 +245,7 @@ def _id_at(steps: Sequence[Step], step: int, ref: str) -> int | None:
 
 
 def comparison(link: Link, request: Request, trace: Trace) -> Props:
-    """How the run of a request compares with the shared one, as far as it is known: `state`, `words`, and `at` for the
-    place to select."""
+    """How the run of a request compares with the shared one so far: `state`, `words`, and `at`, the place to select."""
     if others := list(differences(link.request, request)):
         named = ", ".join(others[:MOST_NAMED]) + (" and more" if len(others) > MOST_NAMED else "")
         return {"state": "other", "words": [f"The run below differs from the shared one: {named}."]}

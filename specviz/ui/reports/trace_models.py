@@ -89,8 +89,7 @@ class RunModels:
 
 
 def lacks(method: Method, target: str, library: Library) -> str:
-    """Why the method cannot run on this target, in words; empty where it can, and while that is not known without
-    loading anything."""
+    """Why the method cannot run on this target, in words; empty where it can, or where only loading would tell."""
     heads = [param for param in method.params if isinstance(param, ModelParam) and "heads" in method.roles]
     if missing := next((param for param in heads if param.default is None and not names_for(target, param.kind)), None):
         return f"For {Path(target).name} no {missing.title} are known: name some below, or choose another method."

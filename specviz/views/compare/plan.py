@@ -197,9 +197,8 @@ def _overlap_chart(overlaps: OverlapCurve, places: str) -> Chart:
     if not overlaps.is_exact:
         data += [curve("at least", "q", x, overlaps.low, HOVER, "dot")]
         data += [curve("at most", "q", x, overlaps.high, HOVER, "dot") | {"fill": "tonexty"}]
-    made = figure(f"Overlap at each draft temperature, {places}", data, "temperature of the draft", "sum min(p, q)")
-    made["layout"]["yaxis"] |= {"range": [0, 1.02], "tickformat": ".0%"}
-    return made
+    title, axes = f"Overlap at each draft temperature, {places}", ("temperature of the draft", "sum min(p, q)")
+    return figure(title, data, *axes, in_percent=True)
 
 
 WHY_SLOW = (
@@ -221,8 +220,7 @@ def why_slow(
     refusal: str = "",
     instead: str = "",
 ) -> Props:
-    """running: the progress of measuring the speed. refusal: why this run has no breakdown, in words; instead: why the
-    measured speedup says nothing."""
+    """running: the progress of measuring. refusal: why there is no breakdown; instead: why the speedup says nothing."""
     controls = [blocks.button("speed", "Measure the speed", primary=not has_speed)] if has_run else []
     shown = []
     if running is not None:

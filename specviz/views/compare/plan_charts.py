@@ -34,8 +34,7 @@ THIS_RUN = "this run"
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What this run did. speedup: None where it was not measured; of_short_runs: it was measured in other, shorter
-    runs of the same settings."""
+    """What this run did. speedup: None where none was measured; of_short_runs: in shorter runs of the same settings."""
 
     k: int
     target_calls: int
@@ -95,9 +94,8 @@ def depths_chart(rows: Sequence[DraftOnText]) -> Chart:
     depths, hover = range(1, deepest + 1), "%{fullData.name}: from %{y:.0%} of positions, %{x} tokens are accepted"
     kept = [row.what_if.by_depth[:deepest] for row in known]
     data = [draft_curve(place, known[place].name, depths, shares, hover) for place, shares in enumerate(kept)]
-    made = figure("Acceptance by depth, from every position", data, "depth in the draft", "drafts surviving to it")
-    made["layout"]["yaxis"] |= {"range": [0, 1.02], "tickformat": ".0%"}
-    return made
+    title, survivors = "Acceptance by depth, from every position", "drafts surviving to it"
+    return figure(title, data, "depth in the draft", survivors, in_percent=True)
 
 
 def factors_chart(breakdown: Breakdown) -> Chart:
@@ -169,6 +167,7 @@ def _mark(ks: Sequence[int], point: Point | None, attribute: str, hover: str, na
     return [marked | {"mode": "markers", "marker": {"color": colour("plain"), "size": 13, "symbol": "star"}}]
 
 
-def figure(title: str, data: list[Chart], x: str, y: str) -> Chart:
-    axes = axes_of(x, count_axis(y), automargin=True) | {"showlegend": True}
+def figure(title: str, data: list[Chart], x: str, y: str, *, in_percent: bool = False) -> Chart:
+    own = {"range": [0, 1.02], "tickformat": ".0%"} if in_percent else {}
+    axes = axes_of(x, count_axis(y) | own, automargin=True) | {"showlegend": True}
     return chart_of(title, data, axes, list_columns(x, data))

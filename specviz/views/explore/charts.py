@@ -137,8 +137,7 @@ def _overlap_points(step: Step, so_far: Figures) -> Chart:
 
 
 def _overlap(step: Step, token: EmittedToken) -> float | None:
-    """The recorded sum of min(p, q) at the draw of this token, or at the rejection before it; None where there is
-    none."""
+    """The recorded sum of min(p, q) at the draw of this token, or at the rejection before it, if there is one."""
     if token.kind not in OVERLAP_KINDS:
         return None
     draws = [at for at in step.positions if at.child is not None and token.node in (None, at.child)]

@@ -194,8 +194,7 @@ def _prompt(prompt: Prompt) -> Props:
 
 
 def _shown_start(prompt: Prompt) -> tuple[int, int]:
-    """Where the shown end of a prompt begins, between two tokens, and how many tokens are before; 0 if they do not
-    spell the prompt."""
+    """Where the shown end of a prompt begins, and how many tokens are before; 0 if they do not spell the prompt."""
     latest = len(prompt.text) - PROMPT_SHOWN
     if "".join(token.text for token in prompt.tokens) != prompt.text:
         return latest, 0

@@ -208,8 +208,7 @@ class _Opening:
         return "overlap" if token is None or token.q is not None else "alone"
 
     def _chips(self, num_settled: int, *, judging: bool = False, with_last: bool = False) -> list[list[str]]:
-        """The first tokens as they were judged, the others as drafted. with_last: the step's own token stands where
-        drafted ones were dropped."""
+        """The first tokens as judged, the others as drafted. with_last: the step's own in place of dropped ones."""
         chips = []
         for place, token in enumerate(self._shown):
             is_settled = place < num_settled
