@@ -92,10 +92,8 @@ class Game:
         return self.trace.footer is not None
 
     def turn(self, words: str, library: Library, *, joined: bool = False) -> trace.Step:
-        """Judges the typed words and adds what came of it. joined: they go on in the middle of a word.
-
-        Raises SpecvizError, Refused where it is for the words, and then nothing has changed.
-        """
+        """Judges the typed words and adds what came of it. joined: they go on in the middle of a word. Raises
+        SpecvizError, Refused where it is for the words, and then nothing has changed."""
         self._check_going()
         request = self.request if self.request.draft is not None else replace(self.request, method="none")
         active = activate(request, library)
@@ -159,9 +157,7 @@ class Game:
 
 def typed_ids(text: TokenText, before: Sequence[int], words: str, *, joined: bool = False) -> list[int]:
     """The ids of typed words behind a text of these ids. A space is put before them where one belongs, unless `joined`.
-
-    Raises Refused for words that no person would be asked for.
-    """
+    Raises Refused for words that no person would be asked for."""
     _check_words(words)
     raw = b"".join(map(text.bytes_of, before[-64:]))
     words = "".join(" " if character.isspace() else character for character in words).strip()

@@ -73,10 +73,8 @@ def encode(link: Link) -> str:
 
 
 def decode(text: object) -> Link:
-    """The link in these letters, its request checked; signs that other programs put after it are dropped.
-
-    Raises SpecvizError for anything else.
-    """
+    """The link in these letters, its request checked; signs that other programs put after it are dropped. Raises
+    SpecvizError for anything else."""
     told = _unpack(_letters(text))
     if type(told.get("version")) is not int or told["version"] != VERSION:
         raise SpecvizError(f"it must be of version {VERSION} (got {told.get('version')!r:.40})")

@@ -117,10 +117,8 @@ _RAW_HEADERS = _raw_headers()
 
 
 def launch_options(registry: Registry, *, ready: Callable[[], bool], hosts: Iterable[str] = ()) -> dict[str, Any]:
-    """Keyword arguments for `Blocks.launch` that every way of starting the page shares. hosts: what people type.
-
-    Raises SpecvizError where MCP is wanted and its package is missing.
-    """
+    """Keyword arguments for `Blocks.launch` that every way of starting the page shares. hosts: what people type. Raises
+    SpecvizError where MCP is wanted and its package is missing."""
     own = settings()
     if own.mcp and find_spec("mcp") is None:
         raise SpecvizError("SPECVIZ_MCP needs the package mcp: pip install 'gradio[mcp]'")

@@ -83,9 +83,7 @@ class Page:
 
 def make_page(offer: Offer, library: Library, opened: Path | None = None, welcome: Trace | None = None) -> Page:
     """The page over one library, with the trace file `opened` on its stage if given, or `welcome` at a first visit.
-
-    Raises SpecvizError.
-    """
+    Raises SpecvizError."""
     registry, bench = Registry(), Workbench(library)
     if settings().zero_gpu:
         from specviz.session.gpu_worker import WorkerRun  # it needs the package of such a Space

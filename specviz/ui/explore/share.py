@@ -137,8 +137,7 @@ def share_props(view: View, selection: Place | None, offer: Offer) -> Props:
     except SpecvizError as error:
         words = [f"No link leads to this run: {reveal(str(error))}.", WHOLE]
     at = f"&step={place[0]}&ref={place[1]}" if place else ""  # a page shows the selected place
-    addresses = [f"/specviz/{each[-1].format(view.id)}" for each in FILES]
-    files = [[*each[:-1], to + (at if "?" in to else "")] for each, to in zip(FILES, addresses, strict=True)]
+    files = [[*about, f"/specviz/{path.format(view.id)}{at if '?' in path else ''}"] for *about, path in FILES]
     space = settings().space
     return {"link": text, "page": space and f"{SPACES}{space}", "words": words, "files": files}
 
@@ -284,11 +283,10 @@ def _say_equal(link: Link, steps: Sequence[Step]) -> Props:
         words = ["", f"The first {are} the same", more]
     if link.selection is None:
         return {"state": "same", "words": words}
-    if not place_in(steps, link.selection) or link.mark not in (None, mark_of(steps, link.selection)):
-        words[2] += " The token selected there is not in this run."
-        return {"state": "same", "words": words}
-    words[2] += " The token selected there is selected here."
-    return {"state": "same", "words": words, "at": dict(zip(("step", "ref"), link.selection, strict=True))}
+    is_here = place_in(steps, link.selection) and link.mark in (None, mark_of(steps, link.selection))
+    words[2] += f" The token selected there is {'selected here' if is_here else 'not in this run'}."
+    at = {"at": dict(zip(("step", "ref"), link.selection, strict=True))} if is_here else {}
+    return {"state": "same", "words": words, **at}
 
 
 def differences(shared: Request, here: Request) -> Iterator[str]:

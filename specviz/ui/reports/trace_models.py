@@ -29,11 +29,8 @@ class RunModels:
     offer: Offer
 
     def names(self, trace: Trace | None) -> list[str]:
-        """The models of the last step: the target, the draft model and what the parameters name, if any.
-
-        Loads nothing. Raises SpecvizError for models that are not on offer, and for a trace that cannot be a run of
-        them.
-        """
+        """The models of the last step: the target, the draft model and what the parameters name, if any. Loads nothing.
+        Raises SpecvizError for models that are not on offer, and for a trace that cannot be a run of them."""
         self._check(trace)
         return [name for kind, name in _models_of(trace) if kind in ("target", "draft")]
 

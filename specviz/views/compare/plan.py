@@ -1,6 +1,5 @@
 """Sections of the Compare page: every K, other drafts, the draft's own temperature, why it is slow, other tools' names;
-where one is empty, why.
-"""
+where one is empty, why."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from specviz.trace.file import Event, Header, ModelInfo, Models, Prompt, Setting
 from specviz.trace.metrics import METRICS, lossy_words, metrics, rounding_words
 from specviz.trace.tool_names import other_names
 from specviz.trace.values import stopwatch
-from specviz.views.blocks import Props
+from specviz.views.blocks import Props, dump
 from specviz.views.explore import sentences
 from specviz.views.explore.charts import Figures
 from specviz.views.explore.evidence.view import made_props
@@ -107,7 +107,7 @@ class Feed:
         self._labels += [sentences.token_label(token) for token in step.emitted]
         places = (place for place, (_, kind, _) in enumerate(props["pieces"]) if kind != "rejected")
         self._written += [(step.index, place, token.text) for place, token in zip(places, step.emitted, strict=True)]
-        self._steps.append(_json(props))
+        self._steps.append(dump(props))
         self.num_characters += len(self._steps[-1])
 
     def message(self, since: int, status: Mapping[str, Any] | None, begin: str = "") -> str:
@@ -120,7 +120,7 @@ class Feed:
         if begin:
             props[begin] = True
         steps = ",".join(self._steps[since : min(props["total"], since + MOST_SENT)])  # more may have come meanwhile
-        return f'{_json(props)[:-1]},"steps":[{steps}]}}'
+        return f'{dump(props)[:-1]},"steps":[{steps}]}}'
 
     def since(self, first: int) -> Props:
         """What a page that has `first` steps lacks, at most MOST_SENT steps of it."""
@@ -262,7 +262,3 @@ def _round(value: Any) -> Any:
     if kind is list:
         return [_round(item) if type(item) in _ROUNDED else item for item in value]
     return {name: _round(item) for name, item in value.items()} if kind is dict else value
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
