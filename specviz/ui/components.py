@@ -86,7 +86,6 @@ def report(name: str) -> gr.HTML:
 
 
 def panel(name: str, *, events: Sequence[str], value: str = "", calls: Calls = ()) -> gr.HTML:
-    """A panel beside the stage."""
     template = f'<div class="sv-panel" data-panel="{name}"></div>'
     return _html(name, template, value, kind="panel", events=events, calls=calls)
 

@@ -40,12 +40,10 @@ def button(does: str, label: str, *, primary: bool = False) -> Props:
 
 
 def choice(name: str, label: str, options: Options, value: str) -> Props:
-    """A list to choose from."""
     return {"kind": "choice", "name": name, "label": label, "options": [list(pair) for pair in options], "value": value}
 
 
 def count(name: str, label: str, value: int, low: int, high: int) -> Props:
-    """A whole number."""
     return {"kind": "count", "name": name, "label": label, "value": value, "low": low, "high": high}
 
 

@@ -41,7 +41,6 @@ def palette_head() -> str:
 
 @cache
 def stage_html() -> str:
-    """The stage's markup."""
     return web_file("stage/stage.html").read_text("utf-8")
 
 

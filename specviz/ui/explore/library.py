@@ -44,7 +44,6 @@ REFUSED = "sv-refused"
 
 
 def add(frame: Frame, handlers: Handlers) -> None:
-    """Make the drawer and wire it."""
     registry, files = frame.registry, [".jsonl", ".gz"]
     with gr.Column(elem_id="library"):
         upload = gr.UploadButton("Open a file", file_types=files, type="binary", elem_id="open", size="sm")

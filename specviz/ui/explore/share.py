@@ -61,8 +61,6 @@ Place = tuple[int, str]
 
 
 def add(frame: Frame) -> None:
-    """Make the drawer and wire it."""
-
     @callback
     def apply(event: gr.EventData) -> list[Any]:
         """The fields as the link has them."""

@@ -36,8 +36,6 @@ NO_PLACE = "no token of this run was drafted by a draft model with its probabili
 
 
 class CheckSections:
-    """The sections of the page."""
-
     def __init__(self, bench: Workbench, offer: Offer) -> None:
         self._models = RunModels(bench, offer)
         self._newest: tuple[object, list[Place]] | None = None

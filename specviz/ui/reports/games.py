@@ -69,8 +69,6 @@ def texts(offer: Offer) -> dict[str, str]:
 
 
 class Games:
-    """The sections "predict" and "be-the-draft"."""
-
     def __init__(self, bench: Workbench, offer: Offer, registry: Registry) -> None:
         self._bench, self._offer, self._registry = bench, offer, registry
         self._models = RunModels(bench, offer)

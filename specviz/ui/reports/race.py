@@ -62,8 +62,6 @@ class _KeptRace:
 
 
 class RaceSection:
-    """The section "race"."""
-
     def __init__(self, bench: Workbench, offer: Offer, registry: Registry) -> None:
         self._bench, self._offer, self._registry = bench, offer, registry
         self._models = RunModels(bench, offer)

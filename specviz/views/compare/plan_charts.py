@@ -153,7 +153,6 @@ def curve(
 
 
 def _edge(name: str, x: Sequence[int], y: Sequence[float]) -> Chart:
-    """One edge of a band."""
     edge = curve(name, "p", x, y, f"K %{{x}}: %{{y}} ({name})", "dot")
     return edge | {"line": {**edge["line"], "width": 1}}
 

@@ -148,7 +148,6 @@ class Feed:
         return {
             **(_prompt(self._header.prompt) if self._header else {"prompt": ""}),
             "recorded": self._recorded,
-            "created": reveal(self._header.created) if self._header else "",
             "legend": [[status, word_of(status), palette()["statuses"][status]["means"]] for status in LEGEND],
             "figures": self._figures.initial(),
             "metrics": [[each.label, each.formula, other_names(name)] for name, each in METRICS.items()],

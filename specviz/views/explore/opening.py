@@ -198,7 +198,6 @@ class _Opening:
         return words.format(rule=self._rule.title, token=name and _quoted(name), chance=chance, **gave)
 
     def _way(self, token: DraftToken | None) -> str:
-        """How this token was judged."""
         if self._step.settings.temperature == 0 and self._step.settings.lossless:
             return "greedy"
         if not self._rule.uses_draw:
