@@ -190,11 +190,6 @@ def test_backgrounds_are_clear_and_colours_are_the_palettes(name: str) -> None:
     assert '"font": {"color"' not in chart
 
 
-def test_an_unknown_theme_is_a_programming_error() -> None:
-    with pytest.raises(ValueError, match="theme"):
-        palette.colour("accepted", "sepia")
-
-
 # ---------------------------------------------------------------- the palette
 
 
