@@ -7,10 +7,9 @@ sample from another law than the q that its draft still reports.
 import torch
 from torch import Tensor
 
-from specviz.decoding.draft import Draft
 from specviz.decoding.draws import DRAFT, Draws
 from specviz.decoding.rule import Rule
-from specviz.rules.chain import Rows, greedy_law, is_plain_chain, widen
+from specviz.rules.chain import Rows, greedy_law, widen
 from specviz.rules.facts import RESAMPLE_P, RuleFacts
 from specviz.rules.speculative_sampling import SpeculativeSampling
 
@@ -19,9 +18,6 @@ class BrokenRule(SpeculativeSampling):
     """A rule whose `summary` says what is wrong. drafts_wrongly: whether the mistake is in drafting."""
 
     drafts_wrongly = False
-
-    def supports(self, draft: Draft) -> bool:
-        return is_plain_chain(draft)
 
     def draft_law(self, q: Tensor) -> Tensor:
         """The law [..., V] that its drafts are really sampled from, where the draft model says q."""

@@ -5,7 +5,7 @@ from specviz.trace.counters import Counters
 from specviz.trace.file import ROOT, DraftToken, EmittedToken, Step
 from specviz.trace.metrics import METRICS, Undefined
 from specviz.views.blocks import Props
-from specviz.views.explore.inspector import LAST, focus, looks
+from specviz.views.explore.inspector import LAST, focus, looks, ref_of
 from specviz.views.explore.sentences import SPACE, dart, drafted_nodes, num_refused, percent, prose, speech, token_label
 from specviz.views.explore.titles import end_note, last_token, telling_cut
 from specviz.views.palette import word_of
@@ -106,7 +106,7 @@ def _pieces(step: Step) -> list[list[str]]:
         cut = [node for node, other in enumerate(step.draft) if other is end and other.parent == parent]
         pieces += [[_cut_text(step.draft[node]), "rejected", str(node)] for node in cut]
         text = prose(token.text) if token.text or not token.bytes else token_label(token)  # half a character
-        pieces.append([text, token.kind, LAST if token.node is None else str(token.node)])
+        pieces.append([text, token.kind, ref_of(token)])
         parent = token.node
     return pieces
 
