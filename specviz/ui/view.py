@@ -113,7 +113,7 @@ class View:
         return self._message(first, self.status)
 
     def whole(self, *, begin: str = "", status: Status | None = None) -> str:
-        """Everything from the first step on, for an empty stage. begin: see Feed.message; status: for its own."""
+        """Everything from the first step on, for an empty stage. begin: see Feed.message; status: replaces its own."""
         self.num_sent = len(self.feed)
         return self._message(0, status or self.status, begin)
 

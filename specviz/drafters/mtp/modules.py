@@ -93,7 +93,8 @@ class Modules:
         return self._model._project_to_logits(states[None])[0]
 
     def along(self, tokens: Tensor, states: Tensor) -> list[Tensor]:
-        """Of each module its states behind a text's tokens [T] that the target has read [T, H], each a row shorter."""
+        """Of each module its states behind every token of a text [T] that the target has read [T, H]; each is a row
+        shorter than the one before."""
         cache, found, before = self._new_cache(), [], states
         for index in range(min(self.depth, len(tokens) - 1)):
             ids, positions = tokens[index + 1 :], torch.arange(index + 1, len(tokens), device=tokens.device)
