@@ -16,6 +16,7 @@ from specviz.cli import main as cli
 from specviz.drafters import METHODS
 from specviz.rules import RULES
 from specviz.trace import export as exports
+from specviz.trace.frames import STEP_COLUMNS, TOKEN_COLUMNS
 from specviz.zoo import __main__ as zoo
 from specviz.zoo.for_target import __main__ as for_target
 
@@ -143,6 +144,13 @@ def test_the_exit_codes_of_prove_are_those_of_its_verdicts():
 def test_the_columns_in_the_documents_are_those_of_the_tables(table):
     (listed,) = re.findall(rf"^\| `{table}`, [^|]+\| ([^|]+) \|$", ALL, re.MULTILINE)
     assert listed.split(", ") == [f"`{name}`" for name in COLUMNS[table]]
+
+
+@pytest.mark.parametrize(("heading", "columns"), [("### Tokens", TOKEN_COLUMNS), ("### Steps", STEP_COLUMNS)])
+def test_the_documents_say_what_each_column_of_a_run_holds(heading, columns):
+    text = DOCS["python-and-shell.md"].partition(heading)[2].partition("###")[0]
+    rows = re.findall(r"^\| `(\w+)` \| \w.* \|$", text, re.MULTILINE)
+    assert [name for name in rows if name != "text_json"] == list(columns)
 
 
 @pytest.mark.parametrize(("heading", "table"), [("| method |", METHODS), ("| rule | lossless |", RULES)])

@@ -67,7 +67,6 @@ class Rule:
     name: str
     title: str
     summary: str
-    source: str
     lossless: bool
 
     def supports(self, draft: Draft) -> bool:

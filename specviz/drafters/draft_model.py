@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
 
 class ModelDrafter(ChainDrafter):
-    """Ids stay on the device while drafting and come to the host in one transfer at the end, unless the policy looks
-    at every token."""
+    """Ids stay on the device and come to the host in one transfer at the end, unless the policy looks at each token."""
 
     def draft(self, context: Context, k: int) -> Draft:
         from specviz.decoding.device import exact_dtype

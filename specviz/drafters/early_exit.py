@@ -52,15 +52,9 @@ class EarlyExit(ModelDrafter):
         return ahead
 
 
-def outer_layers(count: int, of: int) -> tuple[int, ...]:
-    """`count` layers at both ends: the middle is skipped."""
-    front = (count + 1) // 2
-    return (*range(front), *range(of - count + front, of))
-
-
 _WAYS: Mapping[str, Callable[[int, int], tuple[int, ...]]] = {
     "first": lambda count, of: tuple(range(count)),  # as LayerSkip leaves the model early
-    "outer": outer_layers,
+    "outer": lambda count, of: (*range(count - count // 2), *range(of - count // 2, of)),  # the middle is skipped
     "spread": lambda count, of: tuple(index * of // count for index in range(count)),
 }
 """Name -> which layers draft, from how many they are and how many the target has."""

@@ -30,8 +30,7 @@ TREE_RULES = tuple(rule.name for rule in FACTS.values() if rule.judges_trees)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """A model that a drafter works with. lm: the reader that it may use; another: makes more over the same weights;
-    text: its tokenizer's ids as text."""
+    """A model of a drafter. lm: its reader; another: makes more over the same weights; text: its ids as text."""
 
     name: str
     lm: CachedLM

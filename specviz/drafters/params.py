@@ -112,8 +112,7 @@ TOP, DRAWN = "top", "drawn"
 
 
 def drawn_or_top(top: str, drawn: str, *of_trees: Param) -> tuple[Param, ...]:
-    """The choice between a tree of likely tokens and a chain of drawn ones, each in words, and what counts only for
-    the tree."""
+    """The choice between a tree of likely tokens and a chain of drawn ones, in words; what counts only for trees."""
     words = (
         "What is drafted. A drawn token is accepted as often as head and target overlap, a most likely one only as "
         "often as the target draws it."

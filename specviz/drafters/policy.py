@@ -30,8 +30,7 @@ class Policy:
         self._text: Sequence[int] | None = None
 
     def most(self, k: int, text: Sequence[int]) -> int:
-        """K for the next step, from 1 to k; k itself below 2. Another list of tokens is another text, which resets the
-        policy."""
+        """K for the next step, from 1 to k; k itself below 2. Another list of tokens, a new text, resets the policy."""
         if text is not self._text:
             self._text = text
             self._reset()

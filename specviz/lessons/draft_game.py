@@ -10,6 +10,7 @@ import unicodedata
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from specviz.decoding.draft import Draft, chain
 from specviz.decoding.drafter import Context, Drafter
@@ -59,8 +60,7 @@ class Typed(Drafter):
 
 @dataclass(frozen=True, slots=True)
 class Rival:
-    """What the draft model did at the same place: the texts that it drafted, how many of them were kept, and how many
-    tokens its step gave."""
+    """What the draft model did at the same place: its tokens, how many were kept, and how many its step gave."""
 
     drafted: tuple[str, ...]
     num_kept: int
@@ -76,9 +76,8 @@ class Ending:
 
 
 class Game:
-    """One text, written in turns. `trace` grows by a step a turn; `rivals` has an entry per step where the request
-    names a draft model, else none. `ending`: None while no turn was made and where the text does not end in a letter.
-    """
+    """One text, written in turns. `trace` grows by a step a turn, `rivals` by an entry where the request names a draft
+    model. `ending`: None before the first turn, and where the text does not end in a letter."""
 
     def __init__(self, request: Request) -> None:
         request = replace(request, chat=False, num_speculative_tokens=MOST_TYPED, max_new_tokens=most_tokens())
@@ -93,10 +92,8 @@ class Game:
         return self.trace.footer is not None
 
     def turn(self, words: str, library: Library, *, joined: bool = False) -> trace.Step:
-        """Judges the typed words and adds what came of it. joined: they go on in the middle of a word.
-
-        Raises SpecvizError, Refused where it is for the words, and then nothing has changed.
-        """
+        """Judges the typed words and adds what came of it. joined: they go on in the middle of a word. Raises
+        SpecvizError, Refused where it is for the words, and then nothing has changed."""
         self._check_going()
         request = self.request if self.request.draft is not None else replace(self.request, method="none")
         active = activate(request, library)
@@ -160,9 +157,7 @@ class Game:
 
 def typed_ids(text: TokenText, before: Sequence[int], words: str, *, joined: bool = False) -> list[int]:
     """The ids of typed words behind a text of these ids. A space is put before them where one belongs, unless `joined`.
-
-    Raises Refused for words that no person would be asked for.
-    """
+    Raises Refused for words that no person would be asked for."""
     _check_words(words)
     raw = b"".join(map(text.bytes_of, before[-64:]))
     words = "".join(" " if character.isspace() else character for character in words).strip()
@@ -191,20 +186,14 @@ def _check_words(words: str) -> None:
 def _ending(active: ActiveSetup, ids: Sequence[int]) -> Ending | None:
     """Asks the target's own odds, without temperature, for the next token: does it begin with a letter?"""
     text = active.target.text
-    letters = _last_letters(b"".join(map(text.bytes_of, ids[-64:])).decode("utf-8", "replace"))
+    written = b"".join(map(text.bytes_of, ids[-64:])).decode("utf-8", "replace")
+    letters = "".join(takewhile(str.isalnum, reversed(written)))[::-1]
     if not letters or len(ids) >= active.target.info.context_limit:
         return None
     odds = active.plan.target.forward(list(ids))[0].float().softmax(-1)
     shares, likeliest = (each.tolist() for each in odds.topk(min(LOOKED_AT, len(odds))))
     starts = (text.bytes_of(token).decode("utf-8", "replace")[:1] for token in likeliest)
     return Ending(letters, sum(share for start, share in zip(starts, shares, strict=True) if start.isalnum()) > 0.5)
-
-
-def _last_letters(written: str) -> str:
-    start = len(written)
-    while start and written[start - 1].isalnum():
-        start -= 1
-    return written[start:]
 
 
 def _one_step(plan: Plan, ids: list[int], active: ActiveSetup, seed: int, num_drafted: int) -> Step:

@@ -7,11 +7,10 @@ sample from another law than the q that its draft still reports.
 import torch
 from torch import Tensor
 
-from specviz.decoding.draft import Draft
 from specviz.decoding.draws import DRAFT, Draws
 from specviz.decoding.rule import Rule
-from specviz.rules.chain import Rows, greedy_law, is_plain_chain, widen
-from specviz.rules.facts import RESAMPLE_P, mistake
+from specviz.rules.chain import Rows, greedy_law, widen
+from specviz.rules.facts import RESAMPLE_P, RuleFacts
 from specviz.rules.speculative_sampling import SpeculativeSampling
 
 
@@ -19,9 +18,6 @@ class BrokenRule(SpeculativeSampling):
     """A rule whose `summary` says what is wrong. drafts_wrongly: whether the mistake is in drafting."""
 
     drafts_wrongly = False
-
-    def supports(self, draft: Draft) -> bool:
-        return is_plain_chain(draft)
 
     def draft_law(self, q: Tensor) -> Tensor:
         """The law [..., V] that its drafts are really sampled from, where the draft model says q."""
@@ -53,10 +49,10 @@ def tamper_if_broken(rule: Rule, draws: Draws) -> Draws:
 
 
 class ArgmaxDraft(BrokenRule):
-    facts = mistake(
-        "argmax_draft",
-        "Greedy draft",
-        "The draft always writes its most likely token, yet it is judged as if it had been drawn from q.",
+    facts = RuleFacts(
+        name="argmax_draft",
+        title="Greedy draft",
+        summary="The draft always writes its most likely token, yet it is judged as if it had been drawn from q.",
     )
     drafts_wrongly = True
 
@@ -69,7 +65,7 @@ class UntruncatedQ(BrokenRule):
 
     def __init__(self, top_k: int = 5) -> None:
         words = f"The draft is drawn from its {top_k} most likely tokens, yet the test uses q over all tokens."
-        self._top_k, self.facts = top_k, mistake("untruncated_q", "Untruncated q", words)
+        self._top_k, self.facts = top_k, RuleFacts(name="untruncated_q", title="Untruncated q", summary=words)
 
     def draft_law(self, q: Tensor) -> Tensor:
         places = q.topk(min(self._top_k, q.shape[-1]), dim=-1).indices
@@ -85,10 +81,10 @@ class ResampleP(BrokenRule):
 
 
 class SoftmaxResidual(BrokenRule):
-    facts = mistake(
-        "softmax_residual",
-        "Softmax residual",
-        "After a rejection the new token is drawn from softmax(p - q), which is almost the same for all tokens.",
+    facts = RuleFacts(
+        name="softmax_residual",
+        title="Softmax residual",
+        summary="After a rejection the new token is drawn from softmax(p - q), almost the same for all tokens.",
     )
 
     def residual(self, p: Tensor, q: Tensor) -> Tensor:
@@ -98,7 +94,7 @@ class SoftmaxResidual(BrokenRule):
 class DroppedDraft(BrokenRule):
     def __init__(self, least_q: float = 0.4) -> None:
         words = f"A drawn token is thrown away because its own q is below {least_q:g}, then p is sampled."
-        self._least_q, self.facts = least_q, mistake("dropped_draft", "Dropped draft", words)
+        self._least_q, self.facts = least_q, RuleFacts(name="dropped_draft", title="Dropped draft", summary=words)
 
     def threshold(self, p: Tensor, q: Tensor, row: Tensor) -> Tensor:
         return torch.where(q < self._least_q, 0.0, super().threshold(p, q, row))
@@ -118,7 +114,7 @@ class DroppedDraft(BrokenRule):
 class ClampedQ(BrokenRule):
     def __init__(self, least_q: float = 1e-4) -> None:
         words = f"Every q below {least_q:g} is raised to {least_q:g} before it is used."
-        self._least_q, self.facts = least_q, mistake("clamped_q", "Clamped q", words)
+        self._least_q, self.facts = least_q, RuleFacts(name="clamped_q", title="Clamped q", summary=words)
 
     def threshold(self, p: Tensor, q: Tensor, row: Tensor) -> Tensor:
         return super().threshold(p, q.clamp_min(self._least_q), row)
@@ -128,10 +124,10 @@ class ClampedQ(BrokenRule):
 
 
 class ArgmaxTarget(BrokenRule):
-    facts = mistake(
-        "argmax_target",
-        "Greedy target",
-        "A token is accepted only if it is the target's most likely one; otherwise that one is written.",
+    facts = RuleFacts(
+        name="argmax_target",
+        title="Greedy target",
+        summary="A token is accepted only if it is the target's most likely one; otherwise that one is written.",
     )
 
     def threshold(self, p: Tensor, q: Tensor, row: Tensor) -> Tensor:

@@ -19,11 +19,10 @@ class RuleFacts:
     """
 
     name: str
-    title: str
-    summary: str
-    source: str
-    lossless: bool
-    judge: str
+    title: str = ""
+    summary: str = ""
+    lossless: bool = False
+    judge: str = ""
     judges_trees: bool = False
     judges_graded: bool = False
     judges_block: bool = False
@@ -48,7 +47,6 @@ _ALL = (
         name="speculative_sampling",
         title="Speculative sampling",
         summary="Accepts a draft token with probability min(1, p/q), otherwise resamples from the shortfall.",
-        source="Leviathan et al., arXiv:2211.17192, section 2.3",
         lossless=True,
         judge="speculative_sampling:SpeculativeSampling",
         judges_trees=True,
@@ -59,7 +57,6 @@ _ALL = (
         title="Block verification",
         summary="Judges the draft as a whole: a token counts if it or a later one passes, so on average more are "
         "accepted.",
-        source="Sun et al., arXiv:2403.10444",
         lossless=True,
         judge="lossless:BlockVerification",
         judges_block=True,
@@ -72,7 +69,6 @@ _ALL = (
         name="sample_and_match",
         title="Sample and match",
         summary="Accepts a draft token if the target draws the same one; how it was drafted does not matter.",
-        source="the “naive sampling” of SpecInfer: Miao et al., arXiv:2305.09781",
         lossless=True,
         judge="lossless:SampleAndMatch",
         judges_trees=True,
@@ -84,7 +80,6 @@ _ALL = (
         title="Typical acceptance",
         summary="Accepts every draft token that the target finds likely enough; the target's own token is its most "
         "likely one.",
-        source="Medusa: Cai et al., arXiv:2401.10774, section 2.3.1",
         lossless=False,
         judge="typical:Typical",
         judges_trees=True,
@@ -96,7 +91,6 @@ _ALL = (
         title="Lenience",
         summary="Judges as if the draft had given its token half the probability: more is accepted, but the text "
         "changes.",
-        source="Leviathan et al., arXiv:2211.17192, appendix A.5",
         lossless=False,
         judge="lossy:Lenience",
         keeps=("This rule counts only part of the draft's probability. It accepts ", " {chance} of the time."),
@@ -105,7 +99,6 @@ _ALL = (
         name="ensemble",
         title="Ensemble",
         summary="Judges against the average of both models' probabilities: the text is distributed like that average.",
-        source="speculative sampling (arXiv:2211.17192) with the average of both models as its target",
         lossless=False,
         judge="lossy:Ensemble",
         keeps=("Against the average of both models' probabilities, the rule accepts ", " {chance} of the time."),
@@ -115,7 +108,6 @@ _ALL = (
         name="graded",
         title="Graded reasoning steps",
         summary="Accepts a whole reasoning step, word for word, if the target grades it well enough.",
-        source="SpecReason: Pan et al., arXiv:2504.07891",
         lossless=False,
         judge="lossy:Graded",
         judges_graded=True,
@@ -124,16 +116,10 @@ _ALL = (
 FACTS: dict[str, RuleFacts] = {facts.name: facts for facts in _ALL}
 
 
-def mistake(name: str, title: str, summary: str, **more) -> RuleFacts:
-    """The facts of a broken rule. summary: what is wrong."""
-    source = "a mistake found in public demos and engines"
-    return RuleFacts(name=name, title=title, summary=summary, source=source, lossless=False, judge="", **more)
-
-
-RESAMPLE_P = mistake(
-    "resample_p",
-    "Resample from p",
-    "After a rejection the new token is drawn from all of p instead of the shortfall.",
+RESAMPLE_P = RuleFacts(
+    name="resample_p",
+    title="Resample from p",
+    summary="After a rejection the new token is drawn from all of p instead of the shortfall.",
     keeps=("Like the exact rule, this broken one accepts ", " {chance} of the time."),
     replaces=" was drawn from all of the target's probabilities, where it has {share}. That is this rule's mistake.",
     residual_column="p",
@@ -142,11 +128,9 @@ RESAMPLE_P = mistake(
 
 
 def facts_of(name: str | None) -> RuleFacts:
-    """What is known of the rule that a trace names; for a rule from elsewhere its name alone, and no promise. None
-    counts as speculative sampling."""
+    """What is known of the rule that a trace names: of others their name, no promise; None: speculative sampling."""
     if name is None:
         return FACTS["speculative_sampling"]
     if name == RESAMPLE_P.name:
         return RESAMPLE_P
-    unknown = RuleFacts(name=name, title="", summary="", source="", lossless=False, judge="")
-    return FACTS.get(name, unknown)
+    return FACTS.get(name, RuleFacts(name=name))

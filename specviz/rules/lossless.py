@@ -15,7 +15,7 @@ class BlockVerification(SpeculativeSampling):
     """With w_0 = 1 and w_i = min(1, w_{i-1} p(x_i)/q(x_i)), the draft is kept up to the LAST token i with u_i < h_i.
 
     h_i = Z_i / (Z_i + 1 - w_i) and Z_i = sum max(0, w_i p - q) over the rows after token i; the last token's h is its
-    w. What follows token i comes from norm(max(0, w_i p - q)). Sun et al. 2024.
+    w. What follows token i comes from norm(max(0, w_i p - q)). Sun et al. 2024 (arXiv:2403.10444).
     """
 
     facts = FACTS["block_verification"]
@@ -52,7 +52,8 @@ class BlockVerification(SpeculativeSampling):
 
 
 class SampleAndMatch(SpeculativeSampling):
-    """Draw y ~ p; x is kept if y = x, and y is written anyway. q is not used.
+    """Draw y ~ p; x is kept if y = x, and y is written anyway. q is not used: SpecInfer's "naive sampling", Miao et al.
+    2023 (arXiv:2305.09781).
 
     Asked in parts, so that it can be given the same u as other rules: x is kept with probability p(x), else y is drawn
     from p without x. Over siblings each is asked in turn: a tree walk in which every node is a point mass.

@@ -13,7 +13,7 @@ class Lenience(SpeculativeSampling):
     """Keep x with probability min(1, p/(l q)), l = 0.5.
 
     specviz's choice: a rejected token is still replaced from norm(max(0, p - q)), so that l = 1 is speculative
-    sampling. Leviathan et al. 2022, appendix A.5.
+    sampling. Leviathan et al. 2022 (arXiv:2211.17192), appendix A.5.
     """
 
     facts = FACTS["lenience"]
@@ -48,7 +48,7 @@ class Ensemble(SpeculativeSampling):
 
 class Graded(SpeculativeSampling):
     """Keeps every token of a draft that its drafter has had graded, then adds one of the target's own; judges no other
-    draft. Pan et al. 2025."""
+    draft. Pan et al. 2025 (arXiv:2504.07891)."""
 
     facts = FACTS["graded"]
 

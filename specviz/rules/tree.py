@@ -1,6 +1,5 @@
-"""TreeRule: the walk down a token tree. Siblings are judged in order, the first against p, each later one against the
-residual of the one before. One transfer to the host per level, one for the last token and every node's p and q.
-"""
+"""TreeRule: the walk down a token tree. The first of some siblings is judged against p, each later one against the
+residual of the one before. One transfer to the host per level, one for the last token and every node's p and q."""
 
 from __future__ import annotations
 
@@ -67,8 +66,7 @@ def make_verdict(
 def _judge_siblings(
     rule: TreeRule, draft: Draft, children: tuple[int, ...], row: Tensor, draws: Draws, position: int
 ) -> tuple[list[Check], list[Tensor]]:
-    """Judges one node's children in order up to the first accepted one; also the target's row before each of them and
-    after all."""
+    """Judges a node's children up to the first accepted one; also the target's row before each and after all."""
     rows, columns = [row], []
     for child in children:
         token = draft.tokens[child]

@@ -20,7 +20,7 @@ class Typical(ChainRule):
 
     The target's own token, after the accepted ones or alone, is its most likely one. In a tree the longest path whose
     tokens all pass is accepted, the first of several; what passes on another path counts as not judged. Cai et al.
-    2024, section 2.3.1.
+    2024 (arXiv:2401.10774), section 2.3.1.
     """
 
     facts = FACTS["typical"]

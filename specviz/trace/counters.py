@@ -36,11 +36,11 @@ class DepthRates:
     conditional_high: float | None
 
 
-def wilson(successes: int, n: int, z: float = Z_95) -> tuple[float, float]:
-    """Wilson's score interval for a proportion (Wilson 1927); (0, 1) for n = 0."""
+def wilson(successes: int, n: int) -> tuple[float, float]:
+    """Wilson's 95 % score interval for a proportion (Wilson 1927); (0, 1) for n = 0."""
     if n == 0:
         return 0.0, 1.0
-    share, z2 = successes / n, z * z
+    z, share, z2 = Z_95, successes / n, Z_95 * Z_95
     centre = (share + z2 / (2 * n)) / (1 + z2 / n)
     half = z / (1 + z2 / n) * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
     return max(0.0, centre - half), min(1.0, centre + half)

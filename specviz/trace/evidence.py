@@ -18,9 +18,7 @@ Piece = Callable[[int], tuple[str, str | None]]  # of an id: its text, and its b
 
 def write_evidence(evidence: Mapping[str, Any], piece: Piece) -> dict[str, Any]:
     """The evidence of one draft for its record; values beyond the limits are left out, impossible numbers are None.
-
-    Raises ValueError for a value that JSON cannot hold.
-    """
+    Raises ValueError for a value that JSON cannot hold."""
     left = 1 + MOST_VALUES  # the outermost object does not count
 
     def write(value: Any, depth: int) -> Any:

@@ -26,10 +26,8 @@ EXACT = "text_json"  # a token's text as a JSON string, which no reader takes fo
 
 
 def find_trace(named: Trace | str | Path) -> Trace:
-    """The trace itself, the one in this file, or the recorded run of this name where there is no such file.
-
-    Raises SpecvizError where there is no trace of this name, ValueError for another type.
-    """
+    """The trace itself, the one in this file, or the recorded run of this name where there is no such file. Raises
+    SpecvizError where there is no trace of this name, ValueError for another type."""
     if isinstance(named, Trace):
         return named
     if not isinstance(named, (str, Path)):

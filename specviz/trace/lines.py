@@ -151,10 +151,8 @@ def line_sink(path: Path, mode: str = "wb") -> Iterator[io.BufferedIOBase]:
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """Write a whole file under another name, then rename it, so that nobody reads half of it.
-
-    Raises TraceError where the path is not an ordinary file.
-    """
+    """Write a whole file under another name, then rename it, so that nobody reads half of it. Raises TraceError where
+    the path is not an ordinary file."""
     place = ordinary_place(path)
     place.parent.mkdir(parents=True, exist_ok=True)
     temporary = place.with_name(f".{os.getpid()}-{path.name}")
@@ -173,10 +171,8 @@ def as_bytes(lines: Iterable[str]) -> Iterator[bytes]:
 
 
 def ordinary_place(path: Path, name: str = "") -> Path:
-    """The path behind all links, of a file that may not exist yet. name: what the error calls the path.
-
-    Raises TraceError where the path is not an ordinary file.
-    """
+    """The path behind all links, of a file that may not exist yet. name: what the error calls the path. Raises
+    TraceError where the path is not an ordinary file."""
     place = Path(os.path.realpath(path))
     for each in (path, place):  # a link to a pipe of this process may lead nowhere by its name
         try:

@@ -39,9 +39,8 @@ _TEXT = Meta(title="a number of tokens and a hash")
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """selection: the step and the place in it; mark: the number of tokens before that step and the id of the selected
-    token; num_tokens, digest: of the first tokens of the text; goes_on: whether more tokens followed under other
-    settings."""
+    """selection: the step and the place in it; mark: the number of tokens before that step and the selected token's id;
+    num_tokens, digest: of the first tokens of the text; goes_on: whether more followed under other settings."""
 
     request: Request
     selection: Annotated[tuple[_Count, _Ref] | None, Meta(title="a step and a place in it")] = None
@@ -74,10 +73,8 @@ def encode(link: Link) -> str:
 
 
 def decode(text: object) -> Link:
-    """The link in these letters, its request checked; signs that other programs put after it are dropped.
-
-    Raises SpecvizError for anything else.
-    """
+    """The link in these letters, its request checked; signs that other programs put after it are dropped. Raises
+    SpecvizError for anything else."""
     told = _unpack(_letters(text))
     if type(told.get("version")) is not int or told["version"] != VERSION:
         raise SpecvizError(f"it must be of version {VERSION} (got {told.get('version')!r:.40})")

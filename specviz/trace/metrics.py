@@ -127,11 +127,17 @@ def _speed(c: Counters) -> float:
     return _ratio(1000 * c.num_emitted, max(0.0, c.working_ms), "no time was measured")
 
 
-def _speedup(c: Counters) -> float:
+def why_no_speedup(c: Counters) -> str:
+    """Why the times of a run tell of no speedup, whatever it is compared with; empty where they may."""
     if c.law_changed:
-        raise Undefined("the target model or the sampling changed during the run")
-    if c.footer and c.footer.extra.get("shared_engine"):
-        raise Undefined("the run shared the engine with others")
+        return "the target or the sampling changed during the run"
+    is_shared = c.footer is not None and c.footer.extra.get("shared_engine")
+    return "it ran under load, as another run used the machine" if is_shared else ""
+
+
+def _speedup(c: Counters) -> float:
+    if why_not := why_no_speedup(c):
+        raise Undefined(why_not)
     if c.num_steps and not c.num_drafting_steps and not c.calls["draft"]:
         raise Undefined("nothing was drafted: this run is the baseline")
     baseline = c.footer.baseline if c.footer else None
@@ -256,7 +262,6 @@ METRICS: dict[str, Metric] = {
 
 
 def count(trace: Trace) -> Counters:
-    """The counters of a whole trace."""
     counters = Counters()
     for event in trace.events():
         counters.add(event)

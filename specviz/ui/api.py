@@ -112,13 +112,12 @@ class _Endpoints:
             acceptance_rate_judged from 0 to 1, tokens_per_s in tokens per second; null where undefined); trace,
             page: addresses on this server of the whole trace (.jsonl.gz) and of a page that shows it
         """
-        given = {name: value for name, value in locals().items() if name not in ("self", "params", "caller")}
         await_listener(caller, LocalContext.event_id.get(None))
         find_method(method)
-        own = dict(zip(("target", "draft"), self._pair(target, draft), strict=True))
-        request = Request.from_dict(
-            {**given, **own, "params": params or {}, "stop": stop or [], "time_limit_s": API_LIMIT_S}
-        )
+        target, draft = self._pair(target, draft)
+        params, stop = params or {}, stop or []
+        given = {name: value for name, value in locals().items() if name not in ("self", "caller")}
+        request = Request.from_dict({**given, "time_limit_s": API_LIMIT_S})
         made = session.open_run(request, bench=self._bench)
         for _ in made.events():
             pass
@@ -127,7 +126,7 @@ class _Endpoints:
         return {
             "run": view.id,
             "title": library.entry(made.trace)["title"],
-            "text": "".join(token.text for token in made.trace.tokens),
+            "text": made.trace.text,
             "end": made.trace.footer.reason,
             "numbers": {name: value for name in METRICS if isinstance(value := values[name], float | int | None)},
             "trace": f"/specviz/trace/{view.id}",

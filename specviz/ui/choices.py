@@ -3,7 +3,7 @@
 Only this module decides which draft, rule and further models fit a method and a target.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -43,18 +43,20 @@ class Offer:
     dialogues: tuple[str, ...] = ()
     may_get: bool = False
 
-    def allows(self, name: str) -> bool:
+    def knows(self, name: str) -> bool:
+        """Whether the model, or the heads, are in the page's lists or in the catalogue."""
         listed = (known for _, known in (*self.targets, *self.drafts))
-        return self.any_model or name in catalog.MODELS or name in catalog.HEADS or name in listed
+        return name in catalog.MODELS or name in catalog.HEADS or name in listed
 
-    def may_stay(self, name: object, suiting: Iterable[str]) -> bool:
-        """Whether the model `name` may stay chosen when the target changes: it suits the new target, in any format, or
-        it was typed and nothing is known of it."""
+    def allows(self, name: str) -> bool:
+        return self.any_model or self.knows(name)
+
+    def may_stay(self, name: object, suiting: Collection[str]) -> bool:
+        """Whether the model `name` may stay chosen with a new target: it suits it, in any format, or is not known."""
         if not isinstance(name, str) or not name:
             return False
-        plain, listed = catalog.without_format(name), [known for _, known in (*self.targets, *self.drafts)]
-        is_known = plain in catalog.MODELS or plain in catalog.HEADS or plain in listed
-        return plain in set(suiting) or name in suiting or (self.any_model and not is_known)
+        plain = catalog.without_format(name)
+        return plain in suiting or name in suiting or (self.any_model and not self.knows(plain))
 
     def allows_params(self, method: Method, values: Mapping[str, object]) -> bool:
         """Whether everything that the method's parameters name is on offer. SpecvizError: a value out of range."""
@@ -84,8 +86,7 @@ class Offer:
 def make_offer(
     target: str | None = None, draft: str | None = None, *, any_model: bool = True, may_get: bool = False
 ) -> Offer:
-    """The catalogue's offer, beginning with `target` and `draft` or the bundled pair. draft: heads are drafted with by
-    the method that they are made for."""
+    """The catalogue's offer, beginning with `target` and `draft`, or heads and their method, or the bundled pair."""
     target = target or catalog.default_pair()[0]
     heads = catalog.HEADS.get(draft or "")
     draft = (None if heads else draft) or next(iter(catalog.drafts_for(target)), None)

@@ -31,6 +31,7 @@ ACTIONS = {
     "more": "More",
 }
 PAGES = {"explore": "Explore", "compare": "Compare", "check": "Check", "learn": "Learn"}
+Calls = Sequence[Callable[..., object]]
 SCRIPT = "/specviz/web/specviz.js"
 HEAD = f'<script src="{SCRIPT}"></script>'
 
@@ -47,28 +48,28 @@ OF_DRAFT_INFO = (
 )
 STOP_INFO = "One text a line; the answer ends before the first that comes. \\n is a line break, \\t a tab."
 
-_STAGE_JS = """specvizPage.stage(element, {props, watch, trigger, server});
-// events the page listens to: 'measure' 'refused' 'cancel' 'arrive' 'restore' 'really'"""
-_REPORT_JS = """specvizPage.report('{name}', element, {{props, watch, trigger}});
-// events the page listens to: 'act' 'halt' 'look'"""
-_PANEL_JS = """specvizPage.panel('{name}', element, {{props, watch, trigger, server}});
-// events the page listens to: {events}"""
-_HELP_JS = "specvizPage.help(element, {props, watch});"
 _HELP_HTML = '<section class="sv-help"></section><a href="/specviz/docs/methods.md" target="_blank">All methods</a>'
-_PICKER_JS = """specvizPage.picker(element, {props, watch, trigger});
-// events the page listens to: 'choose'"""
 _PICKER_HTML = '<label class="sv-field"><span>Examples</span><select aria-label="Ready prompts"></select></label>'
 
 
-def _html(name: str, template: str, script: str, value: str | None = None, **more: Any) -> gr.HTML:
-    """A part of the page that the browser's half draws; `name` is its element's id."""
-    common = {"head": HEAD, "apply_default_css": False}
-    return gr.HTML(value, html_template=template, js_on_load=script, elem_id=name, **common, **more)
+def _html(
+    name: str, template: str, value: str | None = None, *, kind: str = "", events: Sequence[str] = (), calls: Calls = ()
+) -> gr.HTML:
+    """A part of the page that assets/web/page.js draws, by the function `name`, or by that of its kind.
+
+    name: its element's id; events: what it triggers; calls: the server's functions that it may call, by their names.
+    """
+    function = f"{kind}('{name}', element" if kind else f"{name}(element"
+    heard = " ".join(f"'{event}'" for event in events)  # where Gradio looks for the names of events
+    script = f"specvizPage.{function}, {{props, watch, trigger, server}});\n// events the page listens to: {heard}"
+    drawn = {"html_template": template, "js_on_load": script, "server_functions": list(calls)}
+    return gr.HTML(value, elem_id=name, head=HEAD, apply_default_css=False, **drawn)
 
 
-def stage(calls: Sequence[Callable[..., object]], value: str) -> gr.HTML:
+def stage(calls: Calls, value: str) -> gr.HTML:
     """The one output of a run: Explore's own views, fed with JSON increments. calls: what they may ask the server."""
-    return _html("stage", stage_html(), _STAGE_JS, value, server_functions=list(calls))
+    events = ("measure", "refused", "cancel", "arrive", "restore", "really")
+    return _html("stage", stage_html(), value, events=events, calls=calls)
 
 
 def pages_list() -> gr.HTML:
@@ -76,27 +77,22 @@ def pages_list() -> gr.HTML:
     entries = "".join(f'<button type="button" data-page="{name}">{title}</button>' for name, title in PAGES.items())
     entries += '<a href="/specviz/docs/README.md" target="_blank" rel="noopener">Help</a>'
     template = f'<nav class="sv-pages" aria-label="Pages">{entries}</nav>'
-    return _html("pages", template, "specvizPage.pages(element);")
+    return _html("pages", template)
 
 
 def report(name: str) -> gr.HTML:
     """A page of sections, sent as JSON; it triggers `look`, `act` and `halt`."""
-    return _html(name, REPORT_HTML, _REPORT_JS.format(name=name), "")
+    return _html(name, REPORT_HTML, "", kind="report", events=("act", "halt", "look"))
 
 
-def panel(name: str, *, events: Sequence[str], value: str = "", calls: Sequence[Callable[..., object]] = ()) -> gr.HTML:
-    """A panel beside the stage, which assets/web/page.js knows by `name`.
-
-    events: what it triggers; calls: the server's functions that it may call, by their own names.
-    """
+def panel(name: str, *, events: Sequence[str], value: str = "", calls: Calls = ()) -> gr.HTML:
     template = f'<div class="sv-panel" data-panel="{name}"></div>'
-    script = _PANEL_JS.format(name=name, events=" ".join(f"'{event}'" for event in events))
-    return _html(name, template, script, value, server_functions=list(calls))
+    return _html(name, template, value, kind="panel", events=events, calls=calls)
 
 
 def prompt_picker(titles: Mapping[str, Sequence[str]]) -> gr.HTML:
     """A native list of ready prompts, `titles` by kind; choosing one triggers `choose` with {"kind", "title"}."""
-    return _html("picker", _PICKER_HTML, _PICKER_JS, json.dumps(titles))
+    return _html("picker", _PICKER_HTML, json.dumps(titles), events=["choose"])
 
 
 def prompt_label(*, answers: bool) -> str:
@@ -107,12 +103,12 @@ def prompt_label(*, answers: bool) -> str:
 def fold_line() -> gr.HTML:
     """On a phone, the one line that stands for the setup row and opens it."""
     template = '<button class="sv-setup-line" aria-expanded="false"><span>Setup</span></button>'
-    return _html("fold", template, "specvizPage.fold(element);")
+    return _html("fold", template)
 
 
 def method_panel(props: Mapping[str, Any]) -> gr.HTML:
     """What the chosen method does and what the rule in force means."""
-    return _html("help", _HELP_HTML, _HELP_JS, json.dumps(props))
+    return _html("help", _HELP_HTML, json.dumps(props))
 
 
 def button(name: str, words: str) -> gr.Button:

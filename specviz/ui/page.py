@@ -101,8 +101,6 @@ def reports(registry: Registry, bench: Workbench, offer: Offer) -> dict[str, Rep
 
 
 def _add_report(name: str, report: Report) -> None:
-    """A page of sections."""
-
     @callback
     def look(request: gr.Request, event: gr.EventData) -> Iterator[str]:
         yield from report.look(request.session_hash, data_of(event))

@@ -74,9 +74,8 @@ Make = Callable[[Trace, View, Request], bytes | str]
 
 
 class SecurityHeaders:
-    """Pure ASGI middleware (a buffering one would hold the stream back): the same headers on every answer. The inline
-    scripts of the page and of documents are named by their hashes, no other runs. head: what the page puts into its
-    head later."""
+    """Pure ASGI middleware (a buffering one would hold the stream back): the same headers on every answer. Only inline
+    scripts of the page and of documents run, by their hashes. head: what the page puts into its head later."""
 
     def __init__(self, app: ASGIApp, head: str) -> None:
         self.app, self._head = app, head.encode()
@@ -100,8 +99,7 @@ class SecurityHeaders:
 
 
 class PackedPage(GZipMiddleware):
-    """The page itself, in which its styles lie, and its script, compressed. Nothing else, so that no stream is held
-    back."""
+    """The page itself, with its styles, and its script, compressed. Nothing else: no stream is held back."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_page = scope["type"] == "http" and scope["path"] in ("/", SCRIPT)
@@ -119,10 +117,8 @@ _RAW_HEADERS = _raw_headers()
 
 
 def launch_options(registry: Registry, *, ready: Callable[[], bool], hosts: Iterable[str] = ()) -> dict[str, Any]:
-    """Keyword arguments for `Blocks.launch` that every way of starting the page shares. hosts: what people type.
-
-    Raises SpecvizError where MCP is wanted and its package is missing.
-    """
+    """Keyword arguments for `Blocks.launch` that every way of starting the page shares. hosts: what people type. Raises
+    SpecvizError where MCP is wanted and its package is missing."""
     own = settings()
     if own.mcp and find_spec("mcp") is None:
         raise SpecvizError("SPECVIZ_MCP needs the package mcp: pip install 'gradio[mcp]'")

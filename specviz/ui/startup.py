@@ -83,9 +83,7 @@ class Page:
 
 def make_page(offer: Offer, library: Library, opened: Path | None = None, welcome: Trace | None = None) -> Page:
     """The page over one library, with the trace file `opened` on its stage if given, or `welcome` at a first visit.
-
-    Raises SpecvizError.
-    """
+    Raises SpecvizError."""
     registry, bench = Registry(), Workbench(library)
     if settings().zero_gpu:
         from specviz.session.gpu_worker import WorkerRun  # it needs the package of such a Space
@@ -151,11 +149,6 @@ def free_port(host: str, first: int, tried: int) -> int:
     """The first free port from `first` on. Raises SpecvizError if all that were tried are taken."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for port in range(first, first + tried):
-        with socket.socket(family) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((host, port))
-                return probe.getsockname()[1]
-            except OSError:
-                continue
+        with suppress(OSError), socket.create_server((host, port), family=family) as probe:
+            return probe.getsockname()[1]
     raise SpecvizError(f"port {first} on {host} is taken; is specviz already running? Choose another with --port")

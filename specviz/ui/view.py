@@ -18,7 +18,7 @@ from typing import Any
 from specviz.analysis.given_text import reader_of
 from specviz.errors import SpecvizError
 from specviz.session.run import Run, Status
-from specviz.trace.file import Event, Footer, Step, Trace
+from specviz.trace.file import Event, Footer, Step, Trace, TraceError, read_trace
 from specviz.views.compare.side_by_side_player import comparison_words
 from specviz.views.explore.feed import CUT_OFF, Feed
 
@@ -28,6 +28,10 @@ GRACE_S = 30.0
 """How long a run whose browser left is kept ready to go on: a reload takes seconds, a closed tab never comes back."""
 FLUSH_S = 0.05
 """At full pace: 20 increments a second are all an eye needs; at the slower paces every step is sent at once."""
+MOST_CPU_S, MOST_SHOWN_CPU_S = 1.0, 8.0
+"""For the records of a stranger's file, and for what is shown of them: a run of 5,000 steps takes half of each."""
+_waiting, _at_once = threading.BoundedSemaphore(32), threading.BoundedSemaphore(2)
+"""Two such files are read at a time; a few more may wait."""
 
 
 @dataclass(slots=True, eq=False)
@@ -65,8 +69,7 @@ class View:
 
     @property
     def reader(self) -> str | None:
-        """The target that may have to read the text again for another K; of a run that was made here alone, as a file
-        may name any model."""
+        """The target that reads the text again for another K; only of a run made here, as files may name any model."""
         return None if self.run is None else reader_of(self.trace)
 
     @property
@@ -110,8 +113,7 @@ class View:
         return self._message(first, self.status)
 
     def whole(self, *, begin: str = "", status: Status | None = None) -> str:
-        """Everything from the first step on, for an empty stage. begin: see Feed.message; status: instead of
-        its own."""
+        """Everything from the first step on, for an empty stage. begin: see Feed.message; status: replaces its own."""
         self.num_sent = len(self.feed)
         return self._message(0, status or self.status, begin)
 
@@ -151,10 +153,20 @@ class View:
 
 
 def view_of(trace: Trace, view_id: str = "", max_cpu_s: float = math.inf) -> View:
-    """A view of a loaded trace, under an id that nobody can guess unless one is given. Raises TraceError where it takes
-    longer than `max_cpu_s` of computing."""
+    """A view of a loaded trace, under an id that nobody can guess or the given one. TraceError beyond `max_cpu_s`."""
     view_id = view_id or uuid.uuid4().hex
     return View(view_id, Feed.from_trace(trace, view_id, max_cpu_s=max_cpu_s), trace)
+
+
+def view_sent(content: bytes) -> View:
+    """The view of the trace in bytes that a stranger sent. Raises TraceError."""
+    if not _waiting.acquire(blocking=False):
+        raise TraceError("must wait: too many are being read here just now, try again", "the file")
+    try:
+        with _at_once:
+            return view_of(read_trace(content, max_cpu_s=MOST_CPU_S), max_cpu_s=MOST_SHOWN_CPU_S)
+    finally:
+        _waiting.release()
 
 
 def increments(view: View, warn: Callable[[str], None], max_steps: int | None = None) -> Iterator[str]:

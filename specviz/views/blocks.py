@@ -40,12 +40,10 @@ def button(does: str, label: str, *, primary: bool = False) -> Props:
 
 
 def choice(name: str, label: str, options: Options, value: str) -> Props:
-    """A list to choose from."""
     return {"kind": "choice", "name": name, "label": label, "options": [list(pair) for pair in options], "value": value}
 
 
 def count(name: str, label: str, value: int, low: int, high: int) -> Props:
-    """A whole number."""
     return {"kind": "count", "name": name, "label": label, "value": value, "low": low, "high": high}
 
 
@@ -147,10 +145,14 @@ def segments(tokens: Sequence[str], by_k: Mapping[int, Props], k: int) -> Props:
     return {"kind": "segments", "tokens": list(tokens), "by_k": {str(each): cut for each, cut in by_k.items()}, "k": k}
 
 
+def dump(value: Any) -> str:
+    """JSON without spaces."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
 def pack(value: Any) -> str:
     """JSON, compressed, in letters and digits that any page can hold."""
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return base64.b64encode(gzip.compress(text.encode("utf-8", "replace"), 9, mtime=0)).decode("ascii")
+    return base64.b64encode(gzip.compress(dump(value).encode("utf-8", "replace"), 9, mtime=0)).decode("ascii")
 
 
 def download(label: str, file_name: str, text: str) -> Props:

@@ -32,9 +32,7 @@ def web_file(name: str) -> Path:
 @cache
 def bundle(entry: Path) -> Bundle:
     """All modules that the entry needs, each after those that it imports, as one classic script, and their sheets.
-
-    Raises ValueError for a circle, a file or name that does not exist, and any other form of import or export.
-    """
+    Raises ValueError for a circle, a file or name that does not exist, and any other form of import or export."""
     exports: dict[Path, set[str]] = {}
     code = "".join(_modules(entry.resolve(), (), exports))
     sheets = (path.with_suffix(".css") for path in exports)

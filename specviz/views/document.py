@@ -41,7 +41,6 @@ def palette_head() -> str:
 
 @cache
 def stage_html() -> str:
-    """The stage's markup."""
     return web_file("stage/stage.html").read_text("utf-8")
 
 
@@ -73,8 +72,7 @@ def document(title: str, body: str, *, entry: str, data: Mapping[str, str], has_
 
 def folder(title: str, body: str, *, entry: str, data: Mapping[str, str]) -> dict[str, str]:
     """The same page as files that lie side by side, by their paths: index.html, its code and sheet, plotly, and each
-    text of `data` as a script that the page runs when it needs the text (one that was opened from disk may read no
-    other file)."""
+    text of `data` as a script that is run when it is needed (a page that was opened from disk may read no file)."""
     made, policy = bundle(web_file(entry)), f"{NOTHING_ELSE} {BESIDE}; script-src {BESIDE}"
     links = '<link rel="stylesheet" href="site.css">', '<script src="site.js"></script>'
     texts = {f"data/{name}.js": f"document.currentScript.packed = {quiet_json(text)};\n" for name, text in data.items()}

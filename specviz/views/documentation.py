@@ -25,8 +25,7 @@ def _documents() -> dict[str, Path]:
 
 
 def document_page(name: str, suffix: str = ".md") -> str:
-    """The page of a document; its headings have GitHub's ids. suffix: of the pages that it links to. KeyError for a
-    name that is not one."""
+    """The page of a document; its headings have GitHub's ids. suffix: of the pages it links to. KeyError if unknown."""
     tokens = MARKDOWN.parse(_documents()[name].read_text("utf-8"))
     for token, inside in pairwise(tokens):
         if token.type == "heading_open":

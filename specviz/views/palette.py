@@ -7,8 +7,7 @@ from typing import Any
 
 from specviz.settings import assets_dir
 
-SELECTORS = {"light": ":root", "dark": ".dark"}  # Gradio marks the dark theme with a class
-THEMES = tuple(SELECTORS)
+SELECTORS = {"light": ":root", "dark": ".dark"}  # of each theme; Gradio marks the dark one with a class
 
 
 @cache
@@ -18,9 +17,7 @@ def palette() -> dict[str, Any]:
 
 
 def colour(name: str, theme: str = "light") -> str:
-    """The colour of a status, series or phase; ValueError for an unknown theme."""
-    if theme not in THEMES:
-        raise ValueError(f"theme must be one of {THEMES} (got {theme!r})")
+    """The colour of a status, series or phase in one of the themes of SELECTORS."""
     return _entry(name)[theme]
 
 
@@ -33,8 +30,8 @@ def palette_css() -> str:
     """One CSS variable per status and series, by theme: `--sv-accepted` and so on."""
     entries = {**palette()["statuses"], **palette()["series"]}
     return "".join(
-        f"{SELECTORS[theme]}{{{''.join(f'--sv-{name}:{entry[theme]};' for name, entry in entries.items())}}}"
-        for theme in THEMES
+        f"{selector}{{{''.join(f'--sv-{name}:{entry[theme]};' for name, entry in entries.items())}}}"
+        for theme, selector in SELECTORS.items()
     )
 
 

@@ -47,11 +47,12 @@ def escape(text: str, keep: str = "") -> str:
     return "".join(char if char in keep else _escape_char(char) for char in text)
 
 
-def event_text(event: Event, *, colours: bool = False, theme: str = "dark") -> str:
+def event_text(event: Event, *, colours: bool = False) -> str:
     """The lines for one event, without a last newline; "" for events with nothing to show."""
-    mark = partial(_mark, theme if colours else "")
+    mark = partial(_mark, colours)
     if isinstance(event, Header):
-        return f"prompt  {_clip(event.prompt.text)}\n{_legend(mark)}"
+        legend = [mark(name, each["label"]) for name, each in palette()["statuses"].items() if name not in UNMARKED]
+        return f"prompt  {_clip(event.prompt.text)}\nmarks   {'  '.join(legend)}"
     if isinstance(event, Models):
         draft = f"   draft {_model(event.draft_model)}" if event.draft_model else ""
         return f"target {_model(event.target)}{draft}"
@@ -84,18 +85,13 @@ def numbers_text(source: Trace | Counters) -> str:
     return "\n".join(lines if lines[0] else lines[1:])
 
 
-def _mark(theme: str, status: str, text: str) -> str:
-    """A token with the mark of its status, and with its colour in this theme; "": without colour."""
+def _mark(colours: bool, status: str, text: str) -> str:
+    """A token with the mark of its status, and with its colour on a dark ground."""
     before, after, attribute = MARKS[palette()["statuses"][status]["mark"]]
-    if not theme:
+    if not colours:
         return f"{before}{text}{after}"
-    codes = ";".join(filter(None, (attribute, f"38;5;{nearest_256(colour(status, theme))}")))
+    codes = ";".join(filter(None, (attribute, f"38;5;{nearest_256(colour(status, 'dark'))}")))
     return f"\x1b[{codes}m{before}{text}{after}{RESET}"
-
-
-def _legend(mark: Mark) -> str:
-    statuses = palette()["statuses"].items()
-    return "marks   " + "  ".join(mark(name, entry["label"]) for name, entry in statuses if name not in UNMARKED)
 
 
 def nearest_256(hex_colour: str) -> int:

@@ -11,7 +11,7 @@ from specviz.analysis.draft_temperature import OverlapCurve, ask_models, read_ov
 from specviz.checks.pair import step_rows
 from specviz.errors import SpecvizError
 from specviz.models.score import overlap_of
-from specviz.views.compare.draft_temperature import draft_temperature
+from specviz.views.compare.plan import draft_temperature
 from specviz.views.explore.sentences import percent
 
 PLACES = {each: place for place, each in enumerate(OverlapCurve.temperatures)}

@@ -6,9 +6,9 @@ from specviz.trace.file import Trace
 from specviz.views.explore.charts import Figures
 
 
-def grown(made: Trace, theme: str = "light") -> dict[str, dict[str, Any]]:
+def grown(made: Trace) -> dict[str, dict[str, Any]]:
     """Every chart by name, with the points of all steps."""
-    growing = Figures(theme)
+    growing = Figures()
     charts = growing.initial()
     for step in made.steps:
         for name, points in growing.extend(step).items():

@@ -363,7 +363,6 @@ def test_a_rule_says_in_words_what_it_is(rule):
     assert RULES[rule.name] is rule
     assert len(rule.title) > 5
     assert rule.summary.endswith(".")
-    assert rule.source
 
 
 def test_residual_is_a_law_and_falls_back_to_p():

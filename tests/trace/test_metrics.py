@@ -260,7 +260,7 @@ def with_footer(made: Trace, **changes: object) -> Trace:
         (traces.resampling_changed(), "changed during the run"),
         (traces.tree(), "was not measured"),
         (traces.empty(), "was not measured"),
-        (with_footer(traces.chain(), extra={"shared_engine": True}), "shared the engine"),
+        (with_footer(traces.chain(), extra={"shared_engine": True}), "under load"),
         (with_footer(traces.chain(), baseline={**traces.BASELINE, "tokens_per_s": 0.0}), "is zero"),
         (with_footer(traces.chain(), baseline={**traces.BASELINE, "tokens_per_s": 5e-324}), "is zero"),
     ],

@@ -26,9 +26,9 @@ from starlette.exceptions import HTTPException
 
 from specviz.errors import SpecvizError
 from specviz.trace.file import TraceError, dump_event
-from specviz.ui import BoundedLog, gate, reading, startup, uploads, visitors
+from specviz.ui import BoundedLog, gate, startup, uploads, view, visitors
 from specviz.ui.gate import checked_body
-from specviz.ui.reading import view_sent
+from specviz.ui.view import view_sent
 from specviz.ui.visitors import Visitors, network_of, visitor_of
 
 served, client = pages.fixtures()
@@ -365,7 +365,7 @@ def test_a_file_that_takes_too_long_is_read_no_further(served, monkeypatch):
     trace = served.trace()
     content = b"".join(dump_event(event).encode() + b"\n" for event in trace.events())
     assert view_sent(gzip.compress(content)).trace == trace
-    monkeypatch.setattr(reading, "MOST_CPU_S", 1e-6)
+    monkeypatch.setattr(view, "MOST_CPU_S", 1e-6)
     with pytest.raises(TraceError, match="takes more than 1e-06 s of computing"):
         view_sent(content)
 
@@ -395,8 +395,8 @@ def test_a_line_of_a_million_lists_is_refused_before_it_is_parsed(served):
 
 @pytest.mark.timed
 def test_a_small_file_that_takes_long_to_show_is_stopped_and_others_are_answered(served, client, monkeypatch):
-    monkeypatch.setattr(reading, "MOST_CPU_S", pages.PATIENCE_S)  # a slow machine must not stop it before it is shown
-    monkeypatch.setattr(reading, "MOST_SHOWN_CPU_S", 1.5)
+    monkeypatch.setattr(view, "MOST_CPU_S", pages.PATIENCE_S)  # a slow machine must not stop it before it is shown
+    monkeypatch.setattr(view, "MOST_SHOWN_CPU_S", 1.5)
     packed, told, seconds = base64.b64encode(crowded(served.trace(), 20)).decode(), [], []
     number = next(
         part["id"]

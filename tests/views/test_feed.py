@@ -566,7 +566,7 @@ def test_a_run_under_load_or_under_two_laws_gives_no_speedup():
         *traces.Builder().chain().trace.events(),
         Footer("length", None, traces.BASELINE, extra={"shared_engine": True}),
     ]
-    assert speed_of(shared)["words"].startswith("under load")
+    assert "under load" in speed_of(shared)["words"]
     assert "changed" in speed_of(traces.resampling_changed().events())["words"]
     assert speed_of(shared, measured=measurement(1.4))["value"] == ""
 

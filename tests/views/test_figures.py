@@ -180,20 +180,14 @@ def test_a_very_deep_draft_does_not_swell_every_later_step() -> None:
 
 
 @every_chart
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_backgrounds_are_clear_and_colours_are_the_palettes(name: str, theme: str) -> None:
-    chart = json.dumps(grown(traces.chain(), theme)[name])
-    allowed = {entry[theme] for group in PALETTE.values() for entry in group.values()}
+def test_backgrounds_are_clear_and_colours_are_the_palettes(name: str) -> None:
+    chart = json.dumps(grown(traces.chain())[name])
+    allowed = {entry["light"] for group in PALETTE.values() for entry in group.values()}
     used = {word for word in chart.split('"') if word.startswith("#")}
     assert used
     assert used <= allowed
     assert chart.count("rgba(0,0,0,0)") == 2
     assert '"font": {"color"' not in chart
-
-
-def test_an_unknown_theme_is_a_programming_error() -> None:
-    with pytest.raises(ValueError, match="theme"):
-        Figures("sepia").initial()
 
 
 # ---------------------------------------------------------------- the palette

@@ -14,7 +14,7 @@ from specviz.alignment.summary import ENOUGH_PROMPTS, DraftSummary, Slice, natur
 from specviz.views.compare.plan_charts import curve, draft_curve
 from specviz.views.explore.charts import Chart, chart_of, line_of, list_columns
 from specviz.views.explore.sentences import label
-from specviz.views.palette import THEMES, colour
+from specviz.views.palette import colour
 
 FEWEST_CHECKPOINTS = 3  # below, a curve says no more than the table
 NUMBERED = {"showgrid": False, "automargin": True}
@@ -116,7 +116,7 @@ def _reach(found: Slice | DraftSummary) -> tuple[float, float]:
 
 
 def _cliff_marks(line: Chart, slices: Sequence[Slice]) -> Chart:
-    marks = line_of(f"{line['name']} falls here", "rejected", THEMES[0], "%{fullData.name}: %{x}")
+    marks = line_of(f"{line['name']} falls here", "rejected", "%{fullData.name}: %{x}")
     symbol = {"color": colour("rejected"), "symbol": "triangle-down-open", "size": 18, "line": {"width": 2}}
     y = [value if each.cliff else None for value, each in zip(line["y"], slices, strict=True)]
     return marks | {"mode": "markers", "x": line["x"], "y": y, "marker": symbol}

@@ -17,8 +17,7 @@ class Rows:
         self._kept: dict[int, Tensor] = {}  # layer -> [2, heads, room, D]
 
     def append(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Adds a layer's rows [heads, M, D] behind the first `count` and returns all of them; the head moves `count`
-        on once every layer has added its own."""
+        """Adds a layer's rows [heads, M, D] behind the first `count`; returns all. The head then moves `count` on."""
         end, kept = self.count + keys.shape[1], self._kept.get(layer)
         if kept is None or end > kept.shape[2]:
             wider = keys.new_empty(2, keys.shape[0], max(64, 2 * end), keys.shape[2])
@@ -31,8 +30,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class AttentionParts:
-    """What attention has beside its four matrices. has_norms: one for the queries and one for the keys of a head, as
-    in Qwen3."""
+    """What attention has beside its four matrices. has_norms: one for a head's queries, one for its keys (Qwen3)."""
 
     has_bias: bool = False
     has_output_bias: bool = False

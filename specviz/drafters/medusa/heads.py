@@ -110,8 +110,7 @@ def read(
 def _read_vllm(
     config: Mapping[str, object], state: Mapping[str, Tensor], target: LoadedModel
 ) -> tuple[nn.Module, LoadReport]:
-    """vLLM's layout. `original_lm_head`: the heads share one output; `token_map`: the ids of the few tokens that they
-    propose."""
+    """vLLM's layout. `original_lm_head`: the heads share one output; `token_map`: the few ids that they propose."""
     output, hidden_size = target.model.get_output_embeddings(), _hidden_size(target)
     check_sizes(target, hidden=read_size(config, "hidden_size"), vocabulary=read_size(config, "vocab_size"))
     num_heads = _count_heads(state, _VLLM_KEY, read_size(config, "num_heads", 1, MOST_HEADS))

@@ -64,8 +64,9 @@ class StagedDrafter(ChainDrafter):
                 calls[name] = calls.get(name, 0) + count
             if stop is not None:
                 break
-        evidence = {"rounds": _first_rounds(rounds), "calls": calls, **self._policy.evidence(k)}
-        return chain(tokens, probs, logits, evidence)
+        sizes = accumulate(ROUND + len(each["tokens"]) for each in rounds)
+        shown = [each for each, size in zip(rounds, sizes, strict=True) if size <= MOST_SHOWN]
+        return chain(tokens, probs, logits, {"rounds": shown, "calls": calls, **self._policy.evidence(k)})
 
     def _steps(self, context: Context, k: int) -> Iterator[Step]:
         """The draft model's own run for the next k tokens."""
@@ -87,15 +88,8 @@ class StagedDrafter(ChainDrafter):
         return {"by": self._by, "for": self._name, "tokens": drafted, "last": last, "kind": kind}
 
 
-def _first_rounds(rounds: Sequence[Mapping[str, object]]) -> list[Mapping[str, object]]:
-    """As many of the first rounds as the evidence has room for."""
-    sizes = accumulate(ROUND + len(each["tokens"]) for each in rounds)
-    return [each for each, size in zip(rounds, sizes, strict=True) if size <= MOST_SHOWN]
-
-
 class InnerDraws(Draws):
-    """The draws of a run inside a draft: each has an address of its own among the DRAFT draws at the step's start, so
-    that no two draws share one, at any depth."""
+    """The draws of a run inside a draft: each has its own address among the step's DRAFT draws, at any depth."""
 
     def __init__(self, outer: Draws, start: int) -> None:
         self._outer, self._start = outer, start

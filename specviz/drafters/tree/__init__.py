@@ -47,8 +47,7 @@ SHAPES = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
-    """score: the product of the draft's probabilities from the text to here; promise: the same, or what its order among
-    sampled tokens lets expect."""
+    """score: the product of the draft's probabilities down to here; promise: the same, or by its order if sampled."""
 
     child: Child
     parent: int

@@ -96,10 +96,8 @@ class Form:
         return {name: (f"{method.name}.{governor}", allowed) for name, (method, (governor, allowed)) in needs.items()}
 
     def fill(self, request: Request, offer: Offer) -> list[Any]:
-        """Updates that put a request into the fields; the pace and other methods' parameters stay as they are.
-
-        Raises SpecvizError if it cannot be run here.
-        """
+        """Updates that put a request into the fields; the pace and other methods' parameters stay as they are. Raises
+        SpecvizError if it cannot be run here."""
         method = find_method(request.method)
         request = replace(request, rule=request.rule or method.default_rule, params=method.validate(request.params))
         refuse_unoffered(offer, request)

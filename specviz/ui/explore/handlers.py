@@ -27,10 +27,9 @@ from specviz.ui.choices import Offer, choose_draft, choose_models, choose_rule, 
 from specviz.ui.components import prompt_label
 from specviz.ui.events import as_fields, callback, data_of, errors_on_page, text_or_none, warn
 from specviz.ui.explore.form import Form, update_drafts, update_models, update_rules
-from specviz.ui.reading import view_sent
 from specviz.ui.registry import Registry
 from specviz.ui.reports.trace_models import lacks, methods_for
-from specviz.ui.view import View, increments, view_of
+from specviz.ui.view import View, increments, view_of, view_sent
 from specviz.views.explore.every_k import every_k as plan
 from specviz.views.explore.help import method_help
 from specviz.views.explore.opening import opening as tell
@@ -93,8 +92,7 @@ class Handlers:
         yield from self._begin(request, values)
 
     def _pause_live(self, request: gr.Request) -> View | None:
-        """The session's unfinished run, paused and with nobody streaming from it; None if there is none. Raises
-        SpecvizError, once, where it was let go."""
+        """The session's unfinished run, paused, with no stream from it, if any. SpecvizError, once, for a lost one."""
         if self._current(request) is None and self._registry.has_lost(request.session_hash):
             raise SpecvizError(GONE)
         if view := self._live_view(request):
@@ -302,8 +300,7 @@ class Handlers:
 
     @callback
     def fit_method(self, name: Any, rule: Any, draft: Any, target: Any, *governors: Any) -> list[Any]:
-        """Shows the fields that do something under this method: draft model, K, rule and its own parameters; and lists
-        the methods that this target is made for."""
+        """Shows the fields that count under this method, and lists the methods that this target is made for."""
         method, target = self.form.method(name, *governors), str(target)
         fit = choose_draft(method, target, text_or_none(draft))
         drafts = update_drafts(self._offer, target, method, fit, visible="draft" in method.roles)
@@ -333,8 +330,7 @@ def increments_since(registry: Registry) -> Callable[[Any], dict[str, Any] | Non
 
 
 def opening_of(registry: Registry) -> Callable[[Any], dict[str, Any] | None]:
-    """One step as the opening shows it: {"run", "step"} -> props; without a step the one that shows most. None for what
-    it may not have."""
+    """One step as the opening shows it: {"run", "step"} -> props; without a step the most telling. None for others."""
 
     def opening(data: Any) -> dict[str, Any] | None:
         asked = as_fields(data)

@@ -19,7 +19,6 @@ GONE = "there is no such lesson: choose one on the Learn page"
 
 
 def add(frame: Frame) -> None:
-    """Make the panel and wire it."""
     lesson, show, setup = callbacks_of(frame)
     panel = components.panel("lesson", events=["show", "setup"], calls=[lesson])
     # a screen that is turned to while the run of another one is still on its way is shown as well

@@ -21,9 +21,8 @@ from specviz.ui import components
 from specviz.ui.events import QUIET, as_fields, callback, data_of, text_or_none
 from specviz.ui.explore.form import Frame
 from specviz.ui.explore.handlers import Handlers
-from specviz.ui.reading import view_sent
 from specviz.ui.registry import Registry
-from specviz.ui.view import View
+from specviz.ui.view import View, view_sent
 from specviz.ui.visitors import asking_visitor
 from specviz.views.blocks import Props
 from specviz.views.explore import library
@@ -45,7 +44,6 @@ REFUSED = "sv-refused"
 
 
 def add(frame: Frame, handlers: Handlers) -> None:
-    """Make the drawer and wire it."""
     registry, files = frame.registry, [".jsonl", ".gz"]
     with gr.Column(elem_id="library"):
         upload = gr.UploadButton("Open a file", file_types=files, type="binary", elem_id="open", size="sm")

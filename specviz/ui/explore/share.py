@@ -11,7 +11,7 @@ import gradio as gr
 
 from specviz.drafters import METHODS, find_method
 from specviz.errors import SpecvizError
-from specviz.models.catalog import HEADS, MODELS, without_format
+from specviz.models.catalog import without_format
 from specviz.models.hub import find
 from specviz.request import Request
 from specviz.rules.facts import FACTS
@@ -61,8 +61,6 @@ Place = tuple[int, str]
 
 
 def add(frame: Frame) -> None:
-    """Make the drawer and wire it."""
-
     @callback
     def apply(event: gr.EventData) -> list[Any]:
         """The fields as the link has them."""
@@ -108,7 +106,7 @@ def open_link(frame: Frame, letters: Any) -> tuple[Request, list[Any]]:
     """The request of a link that came, and updates of the fields. Raises SpecvizError if it cannot be used here."""
     request = decode(letters).request
     fields = frame.form.fill(request, frame.offer)
-    if name := next(filter(_is_folder, _unlisted_models(frame.offer, request)), None):
+    if name := next(filter(_is_folder, _unknown_models(frame.offer, request)), None):
         raise SpecvizError(f"the model {name!r:.100} would be a local folder; a link may name public models only")
     return request, fields
 
@@ -120,10 +118,9 @@ def _is_folder(name: str) -> bool:
         return False
 
 
-def _unlisted_models(offer: Offer, request: Request) -> list[str]:
+def _unknown_models(offer: Offer, request: Request) -> list[str]:
     """The models that a request names and neither the page nor the catalogue does."""
-    known = {name for _, name in (*offer.targets, *offer.drafts)} | MODELS.keys() | HEADS.keys()
-    return [name for _, name in models_named(request) if name not in known]
+    return [name for _, name in models_named(request) if not offer.knows(name)]
 
 
 # ---- a link to a run ------------------------------------------------------------------------------------------------
@@ -138,8 +135,7 @@ def share_props(view: View, selection: Place | None, offer: Offer) -> Props:
     except SpecvizError as error:
         words = [f"No link leads to this run: {reveal(str(error))}.", WHOLE]
     at = f"&step={place[0]}&ref={place[1]}" if place else ""  # a page shows the selected place
-    addresses = [f"/specviz/{each[-1].format(view.id)}" for each in FILES]
-    files = [[*each[:-1], to + (at if "?" in to else "")] for each, to in zip(FILES, addresses, strict=True)]
+    files = [[*about, f"/specviz/{path.format(view.id)}{at if '?' in path else ''}"] for *about, path in FILES]
     space = settings().space
     return {"link": text, "page": space and f"{SPACES}{space}", "words": words, "files": files}
 
@@ -150,7 +146,7 @@ def link_to(trace: Trace, selection: Place | None, offer: Offer) -> Link:
         raise SpecvizError("it has not begun yet")
     request = complete(Request.from_dict({**trace.header.request, "time_limit_s": None}))
     refuse_unoffered(offer, request)
-    if name := next((name for name in _unlisted_models(offer, request) if "/" not in name), None):
+    if name := next((name for name in _unknown_models(offer, request) if "/" not in name), None):
         raise SpecvizError(f"the model {name!r:.100} has no public name by which others could find it")
     steps, goes_on = steps_as_asked(list(trace.steps), request)
     ids, place = ids_of(steps), place_in(steps, selection)
@@ -246,8 +242,7 @@ def _id_at(steps: Sequence[Step], step: int, ref: str) -> int | None:
 
 
 def comparison(link: Link, request: Request, trace: Trace) -> Props:
-    """How the run of a request compares with the shared one, as far as it is known: `state`, `words`, and `at` for the
-    place to select."""
+    """How the run of a request compares with the shared one so far: `state`, `words`, and `at`, the place to select."""
     if others := list(differences(link.request, request)):
         named = ", ".join(others[:MOST_NAMED]) + (" and more" if len(others) > MOST_NAMED else "")
         return {"state": "other", "words": [f"The run below differs from the shared one: {named}."]}
@@ -286,11 +281,10 @@ def _say_equal(link: Link, steps: Sequence[Step]) -> Props:
         words = ["", f"The first {are} the same", more]
     if link.selection is None:
         return {"state": "same", "words": words}
-    if not place_in(steps, link.selection) or link.mark not in (None, mark_of(steps, link.selection)):
-        words[2] += " The token selected there is not in this run."
-        return {"state": "same", "words": words}
-    words[2] += " The token selected there is selected here."
-    return {"state": "same", "words": words, "at": dict(zip(("step", "ref"), link.selection, strict=True))}
+    is_here = place_in(steps, link.selection) and link.mark in (None, mark_of(steps, link.selection))
+    words[2] += f" The token selected there is {'selected here' if is_here else 'not in this run'}."
+    at = {"at": dict(zip(("step", "ref"), link.selection, strict=True))} if is_here else {}
+    return {"state": "same", "words": words, **at}
 
 
 def differences(shared: Request, here: Request) -> Iterator[str]:

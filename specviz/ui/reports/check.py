@@ -36,8 +36,6 @@ NO_PLACE = "no token of this run was drafted by a draft model with its probabili
 
 
 class CheckSections:
-    """The sections of the page."""
-
     def __init__(self, bench: Workbench, offer: Offer) -> None:
         self._models = RunModels(bench, offer)
         self._newest: tuple[object, list[Place]] | None = None
@@ -108,8 +106,6 @@ class CheckSections:
         self._newest = (look.text, found)
         return found
 
-    # ---- one place --------------------------------------------------------------------------------------------------
-
     def _identity(self, look: Look) -> Work:
         """At the pinned token where the draft gave odds for it, else at the first place where it did."""
         if look.settings is None or not self._models.are_at_hand(look.trace):
@@ -157,8 +153,6 @@ class CheckSections:
         for result in redraws(place, rule, n, seed) if draws else ():
             yield check.one_step(OPTIONS, name, here, result, label, **shown)
 
-    # ---- whole texts ------------------------------------------------------------------------------------------------
-
     def _write_texts(self, look: Look, values: Mapping[str, str]) -> Work:
         if refusal := _why_unchecked(look):
             raise SpecvizError(refusal)
@@ -187,8 +181,6 @@ class CheckSections:
                 return  # later texts cannot change this
         for first in first_token(pair, rule, prompts[0], sampling, k, max(1, round(FIRST_TOKENS * tokens)), seed):
             yield section(result, first, None)
-
-    # ---- rules, and the pair ----------------------------------------------------------------------------------------
 
     def _judge(self, look: Look, values: Mapping[str, str]) -> Work:
         yield side_view.side_by_side(None)

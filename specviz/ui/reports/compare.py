@@ -19,7 +19,7 @@ from specviz.analysis.given_text import KS
 from specviz.bench.claims import Finding, measure_claims, measure_poor_cases
 from specviz.bench.lossy import measure_quality
 from specviz.bench.speed import NUM_TOKENS, Speed, measure_in_rounds
-from specviz.bench.waits import measure_waits
+from specviz.bench.waits import Price, measure_waits
 from specviz.drafters import facts_of
 from specviz.errors import SpecvizError
 from specviz.prompts import prompts_file
@@ -30,7 +30,6 @@ from specviz.ui.reports.section import Look, Props, Section, Work, one_of, own_p
 from specviz.ui.reports.trace_models import RunModels, request_of
 from specviz.views.compare import claims as claim_view
 from specviz.views.compare import costs as cost_view
-from specviz.views.compare import draft_temperature as temperature_view
 from specviz.views.compare import plan, plan_theory
 from specviz.views.explore.sentences import quantity
 
@@ -66,13 +65,11 @@ class CompareSections:
             Section(live.NAME, constant, self._many_prompts, {"analyse": self._analyse}, needs=self._asked, keeps=True),
             Section("theory", self._speed_key, lambda look: self._given_text(look)[1]),
             Section("why-slow", self._speed_key, self._why_slow, {"speed": self._measure_speed}, needs=needs),
-            Section("waits", text, _no_waits, {"measure": self._measure_waits}, needs=needs),
+            Section("waits", text, self._waits, {"measure": self._measure_waits}, needs=needs),
             *(self._finding_section(name, measure) for name, measure in FINDINGS.items()),
-            Section(claim_view.NUMBERS, constant, lambda look: _work_out(), {"work": _type_in}, engine=False),
+            Section(claim_view.NUMBERS, constant, lambda at: next(_work_out(at)), {"work": _work_out}, engine=False),
             Section("tool-names", text, lambda look: plan.tool_names(look.run)),
         ]
-
-    # ---- the keys of the sections ------------------------------------------------------------------------------------
 
     def _speed_key(self, look: Look) -> Key:
         return (look.text, self._known_costs(look), self._known_speed(look))
@@ -86,8 +83,6 @@ class CompareSections:
     def _known_speed(self, look: Look) -> Speed | None:
         return None if look.run is None else self._speeds.get(request_of(look.run))
 
-    # ---- every K, and theory ----------------------------------------------------------------------------------------
-
     def _given_text(self, look: Look) -> tuple[Props, Props]:
         """Both sections; those of the newest text are kept."""
         key = self._speed_key(look)
@@ -95,8 +90,6 @@ class CompareSections:
             _, costs, speed = key
             self._newest = (key, plan_theory.given_text(look.run, costs, speed and speed.speedup))
         return self._newest[1]
-
-    # ---- costs ------------------------------------------------------------------------------------------------------
 
     def _costs_section(self, look: Look, **state: object) -> Props:
         given = {"context_length": _middle_context(look), "most_context": MOST_CONTEXT, **state}
@@ -111,8 +104,6 @@ class CompareSections:
             if not measured.costs:
                 yield self._costs_section(look, context_length=length, running=measured)
         yield self._costs_section(look, context_length=length)
-
-    # ---- other drafts -----------------------------------------------------------------------------------------------
 
     def _other_drafts(self, look: Look, result: OtherDrafts | None = None) -> Props:
         k = 1 if look.run is None else max(step.settings.k for step in look.run.steps)
@@ -129,24 +120,20 @@ class CompareSections:
         for result in other_drafts(look.trace, target, models, costs=costs):
             yield self._other_drafts(look, replace(result, rows=(*result.rows, *absent)))
 
-    # ---- the draft's own temperature --------------------------------------------------------------------------------
-
     def _draft_temperature(self, look: Look) -> Props:
         if look.run is None:
-            return temperature_view.draft_temperature(None, refusal=plan.NO_RUN)
+            return plan.draft_temperature(None, refusal=plan.NO_RUN)
         try:
-            return temperature_view.draft_temperature(read_overlaps(look.run), may_ask=_has_draft(look))
+            return plan.draft_temperature(read_overlaps(look.run), may_ask=_has_draft(look))
         except SpecvizError as refusal:
             words = f"The recorded numbers do not tell: {refusal}."
-            return temperature_view.draft_temperature(None, may_ask=_has_draft(look), refusal=words)
+            return plan.draft_temperature(None, may_ask=_has_draft(look), refusal=words)
 
     def _ask_pair(self, look: Look, values: Mapping[str, str]) -> Work:
         target, draft = self._models.load(look.trace)
         if draft is None:
             raise SpecvizError("this run has no draft model")
-        yield temperature_view.draft_temperature(ask_models(look.trace, target, draft), may_ask=True)
-
-    # ---- why is it slow? --------------------------------------------------------------------------------------------
+        yield plan.draft_temperature(ask_models(look.trace, target, draft), may_ask=True)
 
     def _why_slow(self, look: Look, running: Speed | None = None) -> Props:
         if look.run is None:
@@ -171,12 +158,13 @@ class CompareSections:
                     self._speeds.popitem(last=False)
             yield self._why_slow(look, None if speed.done == speed.total else speed)
 
+    def _waits(self, look: Look, price: Price | None = None) -> Props:
+        return claim_view.waits(price, has_run=look.run is not None)
+
     def _measure_waits(self, look: Look, values: Mapping[str, str]) -> Work:
         self._models.load(look.trace)
         for price in measure_waits(request_of(look.trace), self._models.bench):
-            yield claim_view.waits(price)
-
-    # ---- many prompts -----------------------------------------------------------------------------------------------
+            yield self._waits(look, price)
 
     def _many_prompts(self, look: Look, **state: object) -> Props:
         return live.many_prompts(tuple((kind["title"], kind["name"]) for kind in self._kinds), **state)
@@ -230,8 +218,6 @@ class CompareSections:
         ready = [{"id": prompt["name"], "prompt": prompt["text"], "tags": [name]} for name, prompt in pairs]
         return ready, f"{quantity(len(ready), 'ready prompt')}: {titles[chosen]}"
 
-    # ---- what introductions claim ----------------------------------------------------------------------------------
-
     def _finding_section(self, name: str, measure: Callable[[Workbench], Iterator[Finding]]) -> Section:
         def begin(look: Look) -> Props:
             return claim_view.finding(name, self._findings.get(name))
@@ -244,23 +230,15 @@ class CompareSections:
         return Section(name, lambda look: self._findings.get(name), begin, {"measure": work})
 
 
-def _work_out(values: Mapping[str, str] = MappingProxyType({})) -> Props:
+def _work_out(look: Look, values: Mapping[str, str] = MappingProxyType({})) -> Work:
     """Of the values of a worked example, as far as they are given. Raises SpecvizError."""
     given = {name: values.get(name, str(usual)) for name, (_, usual) in claim_view.FIELDS.items()}
     drafted = whole_number(given, "drafted", 1, claim_view.MOST)
-    return claim_view.claim_numbers(
+    yield claim_view.claim_numbers(
         drafted,
         *(whole_number(given, name, low, claim_view.MOST) for name, low in (("draft_ms", 0), ("check_ms", 1))),
         whole_number(given, "accepted", 0, drafted),
     )
-
-
-def _type_in(look: Look, values: Mapping[str, str]) -> Work:
-    yield _work_out(values)
-
-
-def _no_waits(look: Look) -> Props:
-    return claim_view.waits(None, has_run=look.run is not None)
 
 
 def _has_draft(look: Look) -> bool:

@@ -25,7 +25,7 @@ from specviz.ui.view import View
 from specviz.views import blocks
 from specviz.views.explore.feed import SO_FAR, Feed
 from specviz.views.explore.sentences import quantity
-from specviz.views.learn.draft_game import Refusal, turns_blocks
+from specviz.views.learn.draft_game import turns_blocks
 from specviz.views.learn.predict import predict_block
 
 PREDICT, DRAFT = "predict", "be-the-draft"
@@ -69,8 +69,6 @@ def texts(offer: Offer) -> dict[str, str]:
 
 
 class Games:
-    """The sections "predict" and "be-the-draft"."""
-
     def __init__(self, bench: Workbench, offer: Offer, registry: Registry) -> None:
         self._bench, self._offer, self._registry = bench, offer, registry
         self._models = RunModels(bench, offer)
@@ -84,8 +82,6 @@ class Games:
             Section(DRAFT, lambda look: self._is_playable(), self._begin_draft, acts, needs=self._list_models),
         ]
 
-    # ---- predict the verdict ----------------------------------------------------------------------------------------
-
     def _begin_predict(self, look: Look) -> Props:
         runs = _titles_of_runs()
         name = FIRST_VISIT if FIRST_VISIT in runs else next(iter(runs), ON_STAGE)
@@ -94,8 +90,6 @@ class Games:
     def _take(self, look: Look, values: Mapping[str, str]) -> Work:
         name = one_of(values, "run", [*_titles_of_runs(), ON_STAGE])
         yield _predict_section(name, _find_trace(name, look))
-
-    # ---- you are the draft model ------------------------------------------------------------------------------------
 
     def _is_playable(self) -> bool:
         return self._models.is_at_hand(self._offer.first.target)
@@ -127,7 +121,7 @@ class Games:
             game.turn(typed, self._bench.library, joined=values.get("joined") == "yes")
         except Refused as error:  # shown under the line
             sendable = typed[: MOST_CHARACTERS + 1].encode("utf-8", "replace").decode()  # without half surrogate pairs
-            yield self._props(setup, game if game_id else None, game_id, Refusal(str(error), sendable))
+            yield self._props(setup, game if game_id else None, game_id, str(error), sendable)
             return
         yield self._props(setup, game, game_id or self._keep(setup, game))
 
@@ -158,7 +152,7 @@ class Games:
         return game_id
 
     def _props(
-        self, setup: Setup, game: Game | None = None, game_id: str = "", refusal: Refusal | None = None
+        self, setup: Setup, game: Game | None = None, game_id: str = "", refusal: str = "", typed: str = ""
     ) -> Props:
         trace, message = Trace(), ""
         if game is not None:  # the trace can be saved by the game's id, like any other
@@ -177,6 +171,7 @@ class Games:
             message=message,
             ending=game and game.ending,
             refusal=refusal,
+            typed=typed,
         )
         controls = [
             blocks.choice("prompt", "Text", [(title, title) for title in prompts], setup.prompt),

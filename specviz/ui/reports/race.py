@@ -1,6 +1,4 @@
-"""The first section of the Compare page: a race of two setups. Some races are kept, so that every prompt of them can be
-replayed and its runs saved.
-"""
+"""The first section of the Compare page: a race of two setups. The newest are kept, for replays and for their files."""
 
 import uuid
 from collections import OrderedDict
@@ -64,8 +62,6 @@ class _KeptRace:
 
 
 class RaceSection:
-    """The section "race"."""
-
     def __init__(self, bench: Workbench, offer: Offer, registry: Registry) -> None:
         self._bench, self._offer, self._registry = bench, offer, registry
         self._models = RunModels(bench, offer)
@@ -115,8 +111,7 @@ class RaceSection:
         return view.race(options, given, problem=base.problem, **result)
 
     def _setups(self, base: _Base) -> dict[str, tuple[str, Request]]:
-        """value -> words and request: the run's own setup, no draft, every draft model and every method that can run
-        here."""
+        """value -> words and request: the run's own setup, no draft, each draft model and method that can run here."""
         alone, plain = METHODS[ALONE], METHODS["draft_model"]
         title = f"{AS_ON_EXPLORE if base.is_run else AS_AT_FIRST}{_describe(base.request, with_k=False)}"
         setups = {PAGE: (title, base.request), alone.name: (alone.title, self._change_method(base.request, alone))}

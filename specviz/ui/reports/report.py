@@ -7,7 +7,6 @@ and sent as JSON. A button starts one job; a session has one job at a time, whic
 from __future__ import annotations
 
 import itertools
-import json
 import re
 import threading
 import time
@@ -333,5 +332,4 @@ def _message(
     message: Props = {"number": next(_numbers), "sections": list(sections), "busy": busy, "say": say}
     if order is not None:
         message["order"] = list(order)
-    text = json.dumps(message, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c")  # Gradio looks for script tags in texts
+    return blocks.dump(message).replace("<", "\\u003c")  # Gradio looks for script tags in texts

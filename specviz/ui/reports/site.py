@@ -57,8 +57,7 @@ def press_all(
 
 
 def _pressed(section: Section, look: Look, bench: Workbench) -> Props:
-    """The section once its first button was pressed, with the values that stood in its fields; why not, where it
-    could not be."""
+    """The section once its first button was pressed, with the values of its fields; why not, where it could not be."""
     shown = section.begin(look)
     press = next(iter(section.acts.values()), None)
     values = {name: str(value) for name, value in chosen_values(shown).items()}

@@ -29,11 +29,8 @@ class RunModels:
     offer: Offer
 
     def names(self, trace: Trace | None) -> list[str]:
-        """The models of the last step: the target, the draft model and what the parameters name, if any.
-
-        Loads nothing. Raises SpecvizError for models that are not on offer, and for a trace that cannot be a run of
-        them.
-        """
+        """The models of the last step: the target, the draft model and what the parameters name, if any. Loads nothing.
+        Raises SpecvizError for models that are not on offer, and for a trace that cannot be a run of them."""
         self._check(trace)
         return [name for kind, name in _models_of(trace) if kind in ("target", "draft")]
 
@@ -89,8 +86,7 @@ class RunModels:
 
 
 def lacks(method: Method, target: str, library: Library) -> str:
-    """Why the method cannot run on this target, in words; empty where it can, and while that is not known without
-    loading anything."""
+    """Why the method cannot run on this target, in words; empty where it can, or where only loading would tell."""
     heads = [param for param in method.params if isinstance(param, ModelParam) and "heads" in method.roles]
     if missing := next((param for param in heads if param.default is None and not names_for(target, param.kind)), None):
         return f"For {Path(target).name} no {missing.title} are known: name some below, or choose another method."

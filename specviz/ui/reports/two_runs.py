@@ -28,8 +28,6 @@ MAY_DIFFER = {
 
 
 class TwoRunsSection:
-    """The section "two-runs"."""
-
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
 

@@ -43,8 +43,7 @@ FIRST = "the first one of the run, as no token with the draft's probabilities is
 
 
 def identity(result: Identity | None, names: Names, *, is_pinned: bool = True, refusal: str = "") -> Props:
-    """Per token min(p, q) and max(0, p - q) stacked to p. is_pinned: the token was pinned on Explore; refusal: why
-    there is no result."""
+    """Per token min(p, q) and max(0, p - q) stacked to p. is_pinned: on Explore; refusal: why there is no result."""
     if result is None:
         missing = refusal or "Nothing to show yet. Make a run with a draft model on Explore and pin a drafted token."
         return blocks.section(*IDENTITY, blocks=[blocks.words(missing)])

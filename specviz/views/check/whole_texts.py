@@ -12,7 +12,6 @@ from specviz.views.check.sections import Names, cell_bars, effort_words, seed_co
 from specviz.views.compare.plan_charts import curve
 from specviz.views.explore.charts import Chart, axes_of, chart_of, line_of
 from specviz.views.explore.sentences import percent
-from specviz.views.palette import THEMES
 
 if TYPE_CHECKING:
     from specviz.checks.end_to_end import EndToEnd, FirstToken
@@ -111,7 +110,7 @@ def evidence_chart(track: Sequence[tuple[int, float]]) -> Chart:
     y = [0.0, *(round(level, 3) for _, level in track)]
     hover = "after %{x} tokens: E = 10^%{y:.1f}"
     run = curve("evidence against the rule", "p", x, y, hover)
-    limit = line_of(LIMIT, "rejected", THEMES[0], LIMIT)
+    limit = line_of(LIMIT, "rejected", LIMIT)
     limit |= {"x": [0, x[-1]], "y": [CALLED_OUT] * 2, "line": limit["line"] | {"dash": "dash"}}
     axes = axes_of("tokens", {"title": {"text": "log10 of E"}}, rangemode="tozero")
     table = [["tokens", 0, "x"], ["log10 of E", 0, "y"]]

@@ -69,7 +69,7 @@ def finding(name: str, found: Finding | None) -> Props:
     return blocks.section(name, *ABOUT[name], controls, [*shown, *_tables(name, found.tables if found else ())])
 
 
-def waits(price: Price | None, *, has_run: bool = True) -> Props:
+def waits(price: Price | None, *, has_run: bool) -> Props:
     """price: as far as it is measured; None: nothing yet."""
     is_done = price is not None and price.done == price.total
     shown = [*_tables("waits", price.tables())] if is_done else [blocks.words(NO_WAITS)]

@@ -1,4 +1,5 @@
-"""Sections of the Compare page: every K, other drafts, why it is slow, other tools' names; where one is empty, why."""
+"""Sections of the Compare page: every K, other drafts, the draft's own temperature, why it is slow, other tools' names;
+where one is empty, why."""
 
 from __future__ import annotations
 
@@ -14,15 +15,19 @@ from specviz.views.blocks import Props, Words
 from specviz.views.compare.plan_charts import (
     Point,
     calls_chart,
+    curve,
     depths_chart,
     factors_chart,
+    figure,
     speed_chart,
     tokens_chart,
 )
+from specviz.views.explore.charts import Chart
 from specviz.views.explore.sentences import label, percent, prose
 
 if TYPE_CHECKING:
     from specviz.analysis.breakdown import Breakdown
+    from specviz.analysis.draft_temperature import OverlapCurve
     from specviz.analysis.every_k import DraftOnText, OtherDrafts
     from specviz.analysis.whatif import Cut, WhatIf
     from specviz.bench.speed import Speed
@@ -43,8 +48,6 @@ def run_point(recorded: Trace, speedup: float | None = None) -> Point | None:
     known = values["speedup"] if speedup is None else speedup
     return Point(ks.pop(), values["target_calls"], values["tokens_per_target_call"], known, speedup is not None)
 
-
-# ---- every K from one run -------------------------------------------------------------------------------------------
 
 EVERY_K = (
     "every-k",
@@ -113,8 +116,6 @@ def _best_words(what_if: WhatIf) -> Words:
     return ["With the measured costs, the best is ", which, near, speed, f" the speed without a draft.{slower}"]
 
 
-# ---- other drafts on the same text ----------------------------------------------------------------------------------
-
 OTHER_DRAFTS = (
     "other-drafts",
     "Other drafts on the same text",
@@ -159,7 +160,45 @@ def _drafts_table(rows: Sequence[DraftOnText], k: int) -> Props:
     return blocks.table(columns, cells, caption=caption, marked=marked)
 
 
-# ---- why is it slow? ------------------------------------------------------------------------------------------------
+DRAFT_TEMPERATURE = (
+    "draft-temperature",
+    "The draft's own temperature",
+    "The draft may be sampled at another temperature than the target. An exact rule keeps the text's distribution at "
+    "every one. What changes is how much is accepted: the overlap, sum min(p, q).",
+)
+READ = (
+    "Computed from what this run recorded: the most likely tokens of both models. Where the unrecorded rest could "
+    "change the overlap, the chart shows the least and the most that it can be.",
+    "For the exact curve, press “Ask the models”.",
+)
+HOVER = "draft temperature %{x}: overlap %{y:.1%}"
+
+
+def draft_temperature(overlaps: OverlapCurve | None, *, may_ask: bool = False, refusal: str = "") -> Props:
+    """may_ask: the run has a draft model that reads the target's tokens. refusal: why nothing is known, in words."""
+    is_exact = overlaps is not None and overlaps.is_exact
+    controls = [blocks.button("ask", "Ask the models", primary=not is_exact)] if may_ask else []
+    if overlaps is None:
+        hint = f" {READ[1]}" if may_ask else ""
+        return blocks.section(*DRAFT_TEMPERATURE, controls, [blocks.words(refusal + hint)])
+    places = f"{overlaps.num_positions:,} positions"
+    words = f"Exact: both models read the text, {places}." if is_exact else " ".join(READ[: 1 + may_ask])
+    shown = [blocks.words(words), blocks.chart(_overlap_chart(overlaps, places))]
+    if best := overlaps.best:
+        own = "" if overlaps.own is None else f" This run's draft was sampled at {overlaps.own:g}."
+        shown.append(blocks.words(["The overlap is largest at ", f"{best[0]:g}", f": {percent(best[1])}.{own}"]))
+    return blocks.section(*DRAFT_TEMPERATURE, controls, shown)
+
+
+def _overlap_chart(overlaps: OverlapCurve, places: str) -> Chart:
+    x = [f"{each:g}" for each in overlaps.temperatures]
+    data = [curve("overlap", "p", x, overlaps.known, HOVER)]
+    if not overlaps.is_exact:
+        data += [curve("at least", "q", x, overlaps.low, HOVER, "dot")]
+        data += [curve("at most", "q", x, overlaps.high, HOVER, "dot") | {"fill": "tonexty"}]
+    title, axes = f"Overlap at each draft temperature, {places}", ("temperature of the draft", "sum min(p, q)")
+    return figure(title, data, *axes, in_percent=True)
+
 
 WHY_SLOW = (
     "why-slow",
@@ -180,8 +219,7 @@ def why_slow(
     refusal: str = "",
     instead: str = "",
 ) -> Props:
-    """running: the progress of measuring the speed. refusal: why this run has no breakdown, in words; instead: why the
-    measured speedup says nothing."""
+    """running: the progress of measuring. refusal: why there is no breakdown; instead: why the speedup says nothing."""
     controls = [blocks.button("speed", "Measure the speed", primary=not has_speed)] if has_run else []
     shown = []
     if running is not None:
@@ -212,8 +250,6 @@ def _verdict_words(breakdown: Breakdown) -> Words:
     how = "faster than" if breakdown.speedup > 1 else "slower than" if breakdown.speedup < 1 else "as fast as"
     return ["Measured: ", speed, f", {how} no draft. The largest loss is ", worst.name, f" (x {worst.value:.2f})."]
 
-
-# ---- other tools' names ---------------------------------------------------------------------------------------------
 
 TOOL_NAMES = (
     "tool-names",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from specviz.analysis.theory import cost_ratio, expected_tokens, measured_speedup, walltime_improvement
 from specviz.views.explore.charts import Chart, axes_of, chart_of, count_axis, line_of, list_columns
 from specviz.views.explore.sentences import label
-from specviz.views.palette import THEMES, colour
+from specviz.views.palette import colour
 
 if TYPE_CHECKING:
     from specviz.analysis.breakdown import Breakdown
@@ -34,8 +34,7 @@ THIS_RUN = "this run"
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What this run did. speedup: None where it was not measured; of_short_runs: it was measured in other, shorter
-    runs of the same settings."""
+    """What this run did. speedup: None where none was measured; of_short_runs: in shorter runs of the same settings."""
 
     k: int
     target_calls: int
@@ -95,9 +94,8 @@ def depths_chart(rows: Sequence[DraftOnText]) -> Chart:
     depths, hover = range(1, deepest + 1), "%{fullData.name}: from %{y:.0%} of positions, %{x} tokens are accepted"
     kept = [row.what_if.by_depth[:deepest] for row in known]
     data = [draft_curve(place, known[place].name, depths, shares, hover) for place, shares in enumerate(kept)]
-    made = figure("Acceptance by depth, from every position", data, "depth in the draft", "drafts surviving to it")
-    made["layout"]["yaxis"] |= {"range": [0, 1.02], "tickformat": ".0%"}
-    return made
+    title, survivors = "Acceptance by depth, from every position", "drafts surviving to it"
+    return figure(title, data, "depth in the draft", survivors, in_percent=True)
 
 
 def factors_chart(breakdown: Breakdown) -> Chart:
@@ -138,9 +136,6 @@ _SPAN_KINDS = (
 )
 
 
-# ---- parts ----------------------------------------------------------------------------------------------------------
-
-
 def draft_curve(place: int, name: str, x: Sequence[Any], y: Sequence[float | None], hover: str) -> Chart:
     """The curve of the draft at this place among the drafts, which keeps its colour, dash and symbol in all charts."""
     status, dash, symbol = DRAFT_STYLES[place % len(DRAFT_STYLES)]
@@ -152,13 +147,12 @@ def curve(
     name: str, status: str, x: Sequence[Any], y: Sequence[float | None], hover: str, dash: str = "solid"
 ) -> Chart:
     """A line through these points; not-a-number is left out."""
-    made = line_of(name, status, THEMES[0], hover)
+    made = line_of(name, status, hover)
     known = [None if value is None or not math.isfinite(value) else round(float(value), 4) for value in y]
     return made | {"x": list(x), "y": known, "line": {**made["line"], "dash": dash}}
 
 
 def _edge(name: str, x: Sequence[int], y: Sequence[float]) -> Chart:
-    """One edge of a band."""
     edge = curve(name, "p", x, y, f"K %{{x}}: %{{y}} ({name})", "dot")
     return edge | {"line": {**edge["line"], "width": 1}}
 
@@ -172,6 +166,7 @@ def _mark(ks: Sequence[int], point: Point | None, attribute: str, hover: str, na
     return [marked | {"mode": "markers", "marker": {"color": colour("plain"), "size": 13, "symbol": "star"}}]
 
 
-def figure(title: str, data: list[Chart], x: str, y: str) -> Chart:
-    axes = axes_of(x, count_axis(y), automargin=True) | {"showlegend": True}
+def figure(title: str, data: list[Chart], x: str, y: str, *, in_percent: bool = False) -> Chart:
+    own = {"range": [0, 1.02], "tickformat": ".0%"} if in_percent else {}
+    axes = axes_of(x, count_axis(y) | own, automargin=True) | {"showlegend": True}
     return chart_of(title, data, axes, list_columns(x, data))

@@ -202,9 +202,6 @@ def _recorder_share(traces: Sequence[Trace]) -> float | None:
     return sum(step.timing.record_ms for trace in traces for step in trace.steps) / working if working > 0 else None
 
 
-# ---- tables ---------------------------------------------------------------------------------------------------------
-
-
 def _side_row(title: str, trace: Trace, is_shared: bool) -> list[Cell]:
     speed, *others = metric_cells(trace)
     times = [UNDER_LOAD] * 2 if is_shared else [f"{count(trace).working_ms / 1000:.2f} s", speed]
@@ -246,9 +243,6 @@ def _numbers(both: Sequence[Trace | Counters], ratio: float | None, is_shared: b
     )
     times = "no ratio" if ratio is None or is_shared else f"{ratio:.2f}×"
     return [*([UNDER_LOAD] * 2 if is_shared else speeds), times, *calls, *kept]
-
-
-# ---- the file -------------------------------------------------------------------------------------------------------
 
 
 def _json_file(result: Race, titles: Titles) -> str:

@@ -10,7 +10,7 @@ from specviz.analysis.rounds import FEWEST
 from specviz.trace.file import Trace
 from specviz.views import blocks
 from specviz.views.blocks import Props, Words
-from specviz.views.explore.sentences import label, percent, reveal
+from specviz.views.explore.sentences import label, percent, reveal, token_label
 
 if TYPE_CHECKING:
     from specviz.analysis.rounds import Comparison
@@ -42,9 +42,6 @@ def lossy_names(result: Race, titles: Titles) -> list[str]:
     return [
         bare_title(title) for title, runs in both if any(not s.settings.lossless for run in runs for s in run.steps)
     ]
-
-
-# ---- speed ----------------------------------------------------------------------------------------------------------
 
 
 def speed_verdict(result: Race, titles: Titles) -> tuple[str, Words]:
@@ -102,9 +99,6 @@ def _range_words(ratios: Sequence[float], inner: tuple[float, float]) -> str:
     return f"median of {len(ratios)} prompts, {min(ratios):.2f}× to {max(ratios):.2f}×{ends}"
 
 
-# ---- texts ----------------------------------------------------------------------------------------------------------
-
-
 def text_verdict(result: Race, titles: Titles) -> list[Props]:
     """Whether the texts are the same; where they first differ, the models' logits and odds of both tokens."""
     lossy = lossy_names(result, titles)
@@ -130,7 +124,7 @@ def _difference_blocks(result: Race, found: Difference, lossy: Sequence[str], ti
     num_same = sum(heat.parting is None for heat in result.heats)
     same = f" {num_same} of {len(result.heats)} prompts gave the same text." if len(result.heats) > 1 else ""
     names = [bare_title(title) for title in titles]
-    one, other = (label(token.text, token.bytes) for token in (found.left, found.right))
+    one, other = (token_label(token) for token in (found.left, found.right))
     where = [
         f"Not identical: on “{reveal(found.title)}” the texts differ from token {found.place + 1:,}: ", names[0],
         " wrote ", one, ", ", names[1], " wrote ", other, f".{same} {_reason(found, lossy)}",

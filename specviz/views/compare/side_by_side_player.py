@@ -3,7 +3,6 @@
 `duel_block` gives a block of a report page, which duel.js plays: every position, width and word, frame by frame.
 """
 
-import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
@@ -14,7 +13,7 @@ from specviz.trace.first_difference import are_of_one_prompt, first_difference, 
 from specviz.trace.metrics import count, rounding_words
 from specviz.views.blocks import Props, pack
 from specviz.views.explore.feed import Feed
-from specviz.views.explore.sentences import Sentence, label, quantity
+from specviz.views.explore.sentences import Sentence, label, quantity, token_label
 
 MOST_STEPS, MOST_TOKENS = 400, 4_000  # of a run that is shown beside another
 NUM_FRAMES = 300  # of a replay by time
@@ -66,7 +65,7 @@ def difference_words(left: Trace, right: Trace, titles: tuple[str, str]) -> Sent
         return ["The two runs have different prompts, so their texts cannot be compared token by token."]
     part, names = first_difference(left, right), [label(title) for title in titles]
     if part is not None:
-        one, other = (label(each.text, each.bytes) for each in (left.tokens[part], right.tokens[part]))
+        one, other = (token_label(each) for each in (left.tokens[part], right.tokens[part]))
         rounding = rounding_words(count(left)) or rounding_words(count(right))
         why = f" {rounding.capitalize()}." if rounding and should_be_one_text(left, right) else ""
         return [
@@ -85,7 +84,7 @@ def comparison_words(trace: Trace, other: Trace) -> str:
     part = first_difference(trace, other)
     if part is None:
         return f"same text as the run {drafted} a draft, as far as both go"
-    here, there = (label(each.tokens[part].text, each.tokens[part].bytes) for each in (trace, other))
+    here, there = (token_label(each.tokens[part]) for each in (trace, other))
     return f"differs from the run {drafted} a draft at token {part + 1:,}: {here} here, {there} there"
 
 
@@ -117,11 +116,8 @@ def _side(runner: _Runner, most: int) -> Props:
 
 def _message(trace: Trace) -> Mapping[str, Any]:
     """The stage's message of a whole run."""
-    feed = Feed.from_trace(trace, "duel")
-    message = json.loads(feed.message(0, None))
-    while len(message["steps"]) < len(feed):
-        message["steps"] += feed.since(len(message["steps"]))["steps"]
-    return message
+    first, *others = Feed.from_trace(trace, "duel").recorded_parts("duel")
+    return {**first, "steps": [step for part in (first, *others) for step in part["steps"]]}
 
 
 def _time_mode(runners: Sequence[_Runner]) -> Props | None:

@@ -33,7 +33,6 @@ def two_runs(
 
 
 def has_runs(section: Props) -> bool:
-    """Whether a section shows two runs."""
     return any(block["kind"] == "duel" for block in section["blocks"])
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from specviz.trace.counters import Counters
 from specviz.trace.file import EmittedToken, Step
-from specviz.views.explore.inspector import LAST
-from specviz.views.explore.sentences import label, percent
+from specviz.views.explore.inspector import ref_of
+from specviz.views.explore.sentences import percent, token_label
 from specviz.views.palette import colour, word_of
 
 FEW = 20  # rates from fewer observations are drawn hollow
@@ -35,14 +35,13 @@ Chart = dict[str, Any]
 class Figures:
     """All charts of a run, growing: `initial` once, then `extend` with each step in order, in O(K)."""
 
-    def __init__(self, theme: str = "light") -> None:
-        self._theme = theme
+    def __init__(self) -> None:
         self.counters = Counters()  # of all steps so far
         self.judged_at: dict[int, str] = {}  # depth -> the place of its newest judged token
 
     def initial(self) -> dict[str, Chart]:
         """Empty charts by name, as plain JSON values {"data", "layout"}."""
-        return {name: empty(self._theme) for name, (empty, _) in KINDS.items()}
+        return {name: empty() for name, (empty, _) in KINDS.items()}
 
     def extend(self, step: Step) -> dict[str, Chart]:
         """Per chart {"mode": "append" | "replace", "x": [a list per plotly trace], "y": ..., dotted attribute: ...}."""
@@ -59,10 +58,10 @@ def _bar_points(step: Step, so_far: Figures) -> Chart:
     return _append(step, step.index + 1, [*counts, [rate]])
 
 
-def _empty_bars(theme: str) -> Chart:
-    bars = [_bars(status, theme, f"step %{{x}}: %{{y}} {word_of(status)}") for status in BAR_STATUSES]
+def _empty_bars() -> Chart:
+    bars = [_bars(status, f"step %{{x}}: %{{y}} {word_of(status)}") for status in BAR_STATUSES]
     hover = "up to step %{x}: %{y:.0%} accepted of judged"
-    rate = line_of("accepted of judged so far", "plain", theme, hover) | {"yaxis": "y2"}
+    rate = line_of("accepted of judged so far", "plain", hover) | {"yaxis": "y2"}
     right = {**_rate_axis("accepted of judged so far"), "overlaying": "y", "side": "right", "showgrid": False}
     axes = axes_of("step", count_axis("draft tokens")) | {"yaxis2": right}
     return chart_of("Accepted and rejected", [*bars, rate], axes | STACKED, list_columns("step", [*bars, rate]))
@@ -95,7 +94,7 @@ def _distance(high: float | None, low: float | None) -> float:
     return 0.0 if high is None or low is None else max(0.0, high - low)
 
 
-def _empty_depths(theme: str) -> Chart:
+def _empty_depths() -> Chart:
     place = {"xref": "paper", "yref": "paper", "x": 0, "y": 0, "yshift": -60, "xanchor": "left", "yanchor": "top"}
     note = {"text": SELECTION_NOTE, **place, "align": "left", "showarrow": False, "font": {"size": 11}}
     axes = axes_of("depth in the draft", _rate_axis("rate"), dtick=1) | {"annotations": [note], "showlegend": True}
@@ -103,15 +102,15 @@ def _empty_depths(theme: str) -> Chart:
     for trace, (name, _, _) in enumerate(DEPTH_LINES):
         columns += [[name, trace, "customdata", 2], ["n", trace, "customdata", 1]]
         columns += [["95 % interval (Wilson)", trace, "customdata", 3]]
-    chart = chart_of("Accepted by depth", [_depth_line(*line, theme) for line in DEPTH_LINES], axes, columns)
+    chart = chart_of("Accepted by depth", [_depth_line(*line) for line in DEPTH_LINES], axes, columns)
     chart["layout"]["margin"]["b"] = 84
     return chart
 
 
-def _depth_line(name: str, status: str, dash: str, theme: str) -> Chart:
-    shade = colour(status, theme)
+def _depth_line(name: str, status: str, dash: str) -> Chart:
+    shade = colour(status)
     hover = "depth %{x}: %{customdata[2]}, n = %{customdata[1]}, 95 % interval %{customdata[3]}"
-    return line_of(name, status, theme, hover) | {
+    return line_of(name, status, hover) | {
         "mode": "lines+markers",
         "error_y": {"type": "data", "symmetric": False, "array": [], "arrayminus": [], "color": shade, "thickness": 1},
         "line": {"color": shade, "dash": dash},
@@ -128,10 +127,7 @@ def _overlap_points(step: Step, so_far: Figures) -> Chart:
         [value if token.kind == kind else None for token, value in zip(step.emitted, values, strict=True)]
         for kind in OVERLAP_KINDS
     ]
-    words = [
-        [f"{step.index}:{LAST if token.node is None else token.node}", label(token.text, token.bytes)]
-        for token in step.emitted
-    ]
+    words = [[f"{step.index}:{ref_of(token)}", token_label(token)] for token in step.emitted]
     return {
         "mode": "append",
         "x": [list(range(first, first + len(values)))] * 3,
@@ -141,19 +137,18 @@ def _overlap_points(step: Step, so_far: Figures) -> Chart:
 
 
 def _overlap(step: Step, token: EmittedToken) -> float | None:
-    """The recorded sum of min(p, q) at the draw of this token, or at the rejection before it; None where there is
-    none."""
+    """The recorded sum of min(p, q) at the draw of this token, or at the rejection before it, if there is one."""
     if token.kind not in OVERLAP_KINDS:
         return None
     draws = [at for at in step.positions if at.child is not None and token.node in (None, at.child)]
     return draws[-1].overlap if draws else None
 
 
-def _empty_overlap(theme: str) -> Chart:
-    bars = [_bars(kind, theme, "token %{x}: the models agree %{y:.0%}") for kind in OVERLAP_KINDS]
+def _empty_overlap() -> Chart:
+    bars = [_bars(kind, "token %{x}: the models agree %{y:.0%}") for kind in OVERLAP_KINDS]
     hover = "token %{x}: agreement not recorded, as no single draft token was judged here"
-    none = line_of("not recorded", "ignored", theme, hover) | {"mode": "markers"}
-    none["marker"] = {"color": colour("ignored", theme), "size": 5, "symbol": "x"}
+    none = line_of("not recorded", "ignored", hover) | {"mode": "markers"}
+    none["marker"] = {"color": colour("ignored"), "size": 5, "symbol": "x"}
     axes = axes_of("token of the text", _rate_axis("sum of min(p, q)"))
     columns = [["token", 0, "x"], ["text", 0, "customdata", 1]]
     columns += [[f"agreement, {word_of(kind)}", trace, "y"] for trace, kind in enumerate(OVERLAP_KINDS)]
@@ -166,10 +161,10 @@ def _call_points(step: Step, so_far: Figures) -> Chart:
     return _append(step, calls, [[so_far.counters.num_emitted], [calls]])
 
 
-def _empty_calls(theme: str) -> Chart:
+def _empty_calls() -> Chart:
     hover = "after %{x} target calls: %{y} tokens"
-    run = line_of("this run", "accepted", theme, hover)
-    alone = line_of("without a draft: one token per call", "ignored", theme, hover)
+    run = line_of("this run", "accepted", hover)
+    alone = line_of("without a draft: one token per call", "ignored", hover)
     alone["line"]["dash"] = "dash"
     for trace in (run, alone):
         trace |= {"x": [0], "y": [0]}
@@ -187,13 +182,13 @@ def _time_points(step: Step, _so_far: Figures) -> Chart:
     return _append(step, step.index + 1, [[round(spent, 2)] for spent in (*phases, other)])
 
 
-def _empty_times(theme: str) -> Chart:
-    bars = [_bars(name, theme, f"step %{{x}}: %{{y:.1f}} ms {word_of(name)}") for name in PHASES]
+def _empty_times() -> Chart:
+    bars = [_bars(name, f"step %{{x}}: %{{y:.1f}} ms {word_of(name)}") for name in PHASES]
     axes = axes_of("step", count_axis("milliseconds, without waiting"))
     return chart_of("Time per step", bars, axes | STACKED, list_columns("step", bars))
 
 
-KINDS = {  # name -> theme -> an empty chart; a step and all up to it -> its points
+KINDS = {  # name -> an empty chart; a step and all up to it -> its points
     "step_bars": (_empty_bars, _bar_points),
     "acceptance_by_depth": (_empty_depths, _depth_points),
     "overlap_strip": (_empty_overlap, _overlap_points),
@@ -214,13 +209,13 @@ def list_columns(x: str, traces: Sequence[Chart], *values: str | int) -> list[li
     return [[x, 0, "x"], *([trace["name"], place, *(values or ("y",))] for place, trace in enumerate(traces))]
 
 
-def _bars(status: str, theme: str, hover: str) -> Chart:
-    marker = {"color": colour(status, theme), "pattern": {"shape": PATTERNS[status], "size": 6}}
+def _bars(status: str, hover: str) -> Chart:
+    marker = {"color": colour(status), "pattern": {"shape": PATTERNS[status], "size": 6}}
     return _trace("bar", word_of(status), status, hover) | {"marker": marker}
 
 
-def line_of(name: str, status: str, theme: str, hover: str) -> Chart:
-    line = {"color": colour(status, theme), "width": 2}
+def line_of(name: str, status: str, hover: str) -> Chart:
+    line = {"color": colour(status), "width": 2}
     return _trace("scatter", name, status, hover) | {"mode": "lines", "line": line}
 
 

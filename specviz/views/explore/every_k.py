@@ -17,8 +17,8 @@ from specviz.errors import SpecvizError
 from specviz.trace.file import Step, Trace
 from specviz.trace.metrics import METRICS
 from specviz.views.blocks import Props
-from specviz.views.explore.inspector import LAST
-from specviz.views.explore.sentences import drafted_nodes, label, percent, quantity
+from specviz.views.explore.inspector import ref_of
+from specviz.views.explore.sentences import drafted_nodes, percent, quantity, token_label
 from specviz.views.explore.steps import ACCEPTED
 
 MOST_K = 16
@@ -49,7 +49,7 @@ def every_k(recorded: Trace, target: str | None = None) -> Props:
         "at": min(last.k, MOST_K),
         "sure": is_sure,
         "by_k": [_about(recorded, k, *each, is_own, is_sure) for k, each in enumerate(shown, 1)],
-        "tokens": _tokens(recorded),
+        "tokens": [[token_label(each), step.index, ref_of(each)] for step in recorded.steps for each in step.emitted],
         "drafted": _drafted(recorded, judged) if is_sure else {},
         "kinds": KINDS,
         "labels": [[words, width] for words, width in labels.items()],
@@ -115,14 +115,6 @@ def _about(
     return {"k": k, "sentence": [how, f"K {k}", words], "totals": totals, **lanes}
 
 
-def _tokens(recorded: Trace) -> list[list[str | int]]:
-    emitted = ((step.index, token) for step in recorded.steps for token in step.emitted)
-    return [
-        [label(token.text, token.bytes), index, LAST if token.node is None else str(token.node)]
-        for index, token in emitted
-    ]
-
-
 def _drafted(recorded: Trace, judged: GivenText) -> dict[str, list[str]]:
     """At temperature 0 a draft model writes the same wherever its step began."""
     known = {}
@@ -139,4 +131,4 @@ def _rejected(step: Step) -> tuple[int, list[str]]:
     """How far behind the step's start its rejected token stands, and the texts from it on."""
     drafted = [step.draft[node] for node in drafted_nodes(step)]
     place = next((place for place, token in enumerate(drafted) if token.status == "rejected"), len(drafted))
-    return place, [label(token.text, token.bytes) for token in drafted[place:]]
+    return place, [token_label(token) for token in drafted[place:]]

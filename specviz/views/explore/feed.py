@@ -20,7 +20,7 @@ from specviz.trace.file import Event, Header, ModelInfo, Models, Prompt, Setting
 from specviz.trace.metrics import METRICS, lossy_words, metrics, rounding_words
 from specviz.trace.tool_names import other_names
 from specviz.trace.values import stopwatch
-from specviz.views.blocks import Props
+from specviz.views.blocks import Props, dump
 from specviz.views.explore import sentences
 from specviz.views.explore.charts import Figures
 from specviz.views.explore.evidence.view import made_props
@@ -86,7 +86,7 @@ class Feed:
         self._counters.add(record)
         if isinstance(record, Header):
             self._header = record
-            self._labels = [label(token.text, token.bytes) for token in record.prompt.tokens]
+            self._labels = [sentences.token_label(token) for token in record.prompt.tokens]
         elif isinstance(record, Models):
             self._models = record
         elif isinstance(record, Step):
@@ -104,10 +104,10 @@ class Feed:
         props["points"] = _round(self._figures.extend(step))
         props["written"] = "".join(token.text for token in step.emitted)  # for the clipboard alone: exactly the text
         self._settings = step.settings
-        self._labels += [label(token.text, token.bytes) for token in step.emitted]
+        self._labels += [sentences.token_label(token) for token in step.emitted]
         places = (place for place, (_, kind, _) in enumerate(props["pieces"]) if kind != "rejected")
         self._written += [(step.index, place, token.text) for place, token in zip(places, step.emitted, strict=True)]
-        self._steps.append(_json(props))
+        self._steps.append(dump(props))
         self.num_characters += len(self._steps[-1])
 
     def message(self, since: int, status: Mapping[str, Any] | None, begin: str = "") -> str:
@@ -120,7 +120,7 @@ class Feed:
         if begin:
             props[begin] = True
         steps = ",".join(self._steps[since : min(props["total"], since + MOST_SENT)])  # more may have come meanwhile
-        return f'{_json(props)[:-1]},"steps":[{steps}]}}'
+        return f'{dump(props)[:-1]},"steps":[{steps}]}}'
 
     def since(self, first: int) -> Props:
         """What a page that has `first` steps lacks, at most MOST_SENT steps of it."""
@@ -148,7 +148,6 @@ class Feed:
         return {
             **(_prompt(self._header.prompt) if self._header else {"prompt": ""}),
             "recorded": self._recorded,
-            "created": reveal(self._header.created) if self._header else "",
             "legend": [[status, word_of(status), palette()["statuses"][status]["means"]] for status in LEGEND],
             "figures": self._figures.initial(),
             "metrics": [[each.label, each.formula, other_names(name)] for name, each in METRICS.items()],
@@ -194,8 +193,7 @@ def _prompt(prompt: Prompt) -> Props:
 
 
 def _shown_start(prompt: Prompt) -> tuple[int, int]:
-    """Where the shown end of a prompt begins, between two tokens, and how many tokens are before; 0 if they do not
-    spell the prompt."""
+    """Where the shown end of a prompt begins, and how many tokens are before; 0 if they do not spell the prompt."""
     latest = len(prompt.text) - PROMPT_SHOWN
     if "".join(token.text for token in prompt.tokens) != prompt.text:
         return latest, 0
@@ -263,7 +261,3 @@ def _round(value: Any) -> Any:
     if kind is list:
         return [_round(item) if type(item) in _ROUNDED else item for item in value]
     return {name: _round(item) for name, item in value.items()} if kind is dict else value
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

@@ -12,11 +12,11 @@ from typing import Any
 from specviz.rules.facts import facts_of
 from specviz.trace.file import DraftToken, EmittedToken, Position, Step
 from specviz.views.explore import titles
-from specviz.views.explore.sentences import dart, drafted_nodes, label, percent, quote
+from specviz.views.explore.sentences import dart, drafted_nodes, label, percent, quote, token_label
 
 MOST_ROWS = 8
 MOST_SIBLINGS = 5
-LAST = "last"
+LAST = "last"  # names a step's own last token; a drafted one is named by its node
 OTHERS = "all others"
 LOG_DECADES = 4  # the log axis reaches from 0.01 % to 100 %
 LOG_TICKS = [[25 * i, f"{100 * 10.0 ** (i - LOG_DECADES):g}\u00a0%"] for i in range(LOG_DECADES + 1)]
@@ -73,6 +73,11 @@ class Row:
         """Whether the unfiltered law at temperature 1 differs visibly from the one judged against."""
         p_differs = self.p_raw is not None and abs(self.p_raw - self.p) > RAW_MATTERS
         return p_differs or (self.q_raw is not None and abs(self.q_raw - self.q) > RAW_MATTERS)
+
+
+def ref_of(token: EmittedToken) -> str:
+    """The name of a token of the text in its step."""
+    return LAST if token.node is None else str(token.node)
 
 
 def looks(step: Step) -> dict[str, Look]:
@@ -254,7 +259,7 @@ def _siblings(step: Step, node: int) -> list[list[str]]:
             token = step.draft[each]
             odds = (token.p, token.p_judged, 1.0 if token.q is None else token.q)
             words = ["–" if share is None else percent(share) for share in odds]
-            shown.append([str(each), label(token.text, token.bytes), token.status, *words])
+            shown.append([str(each), token_label(token), token.status, *words])
     return shown
 
 

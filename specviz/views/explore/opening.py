@@ -12,11 +12,10 @@ from typing import Any
 from specviz.drafters import facts_of as method_facts
 from specviz.models.chat import as_messages
 from specviz.rules.facts import facts_of
-from specviz.trace.counters import Counters
 from specviz.trace.file import DraftToken, EmittedToken, Header, Step, Trace
-from specviz.trace.metrics import METRICS, metrics
+from specviz.trace.metrics import METRICS, count, metrics
 from specviz.views.blocks import Props
-from specviz.views.explore.sentences import dart, drafted_nodes, label, percent, prose, quote
+from specviz.views.explore.sentences import dart, drafted_nodes, label, percent, prose, quote, token_label
 from specviz.views.explore.speed import speed_words
 from specviz.views.explore.steps import most_telling
 from specviz.views.explore.titles import last_token, telling_cut
@@ -97,7 +96,7 @@ def opening(trace: Trace, index: int) -> Props:
         "step": index + 1,
         "question": _end_of(_question(trace.header)),
         "before": _end_of(text),
-        "written": [label(token.text, token.bytes) for token in written],
+        "written": [token_label(token) for token in written],
         "beats": [beat.props() for beat in _Opening(trace, trace.steps[index]).beats()],
     }
 
@@ -129,7 +128,7 @@ class _Opening:
         step = self._step
         yield Beat("slow", SLOW.format(cost=self._passes))
         if self._shown:
-            drafted = [[_label(token), "drafted", _share(token.q)] for token in self._shown]
+            drafted = [[token_label(token), "drafted", _share(token.q)] for token in self._shown]
             yield Beat("draft", self._draft_sentence(), drafted)
             num_read = len(drafted_nodes(step))
             check = CHECK_ONE if num_read == 1 else CHECK.format(count=_count(num_read))
@@ -154,7 +153,11 @@ class _Opening:
 
     def _judge(self, token: DraftToken, name: str, sentence: str) -> Beat:
         """The moment at which a token is judged, all before it being settled."""
-        bar = {"token": _label(token), "accepted": token.status == "accepted", "target": percent(token.p_judged or 0.0)}
+        bar = {
+            "token": token_label(token),
+            "accepted": token.status == "accepted",
+            "target": percent(token.p_judged or 0.0),
+        }
         bar |= {} if token.q is None else {"draft": percent(token.q)}
         if self._rule.uses_draw and self._step.settings.temperature > 0:
             chance, u = token.accept_prob or 0.0, token.u or 0.0
@@ -195,7 +198,6 @@ class _Opening:
         return words.format(rule=self._rule.title, token=name and _quoted(name), chance=chance, **gave)
 
     def _way(self, token: DraftToken | None) -> str:
-        """How this token was judged."""
         if self._step.settings.temperature == 0 and self._step.settings.lossless:
             return "greedy"
         if not self._rule.uses_draw:
@@ -205,17 +207,16 @@ class _Opening:
         return "overlap" if token is None or token.q is not None else "alone"
 
     def _chips(self, num_settled: int, *, judging: bool = False, with_last: bool = False) -> list[list[str]]:
-        """The first tokens as they were judged, the others as drafted. with_last: the step's own token stands where
-        drafted ones were dropped."""
+        """The first tokens as judged, the others as drafted. with_last: the step's own in place of dropped ones."""
         chips = []
         for place, token in enumerate(self._shown):
             is_settled = place < num_settled
             if with_last and token.status == "ignored":
                 continue
             status = token.status if is_settled else "judged" if judging and place == num_settled else "drafted"
-            chips.append([_label(token), status, "" if is_settled else _share(token.q)])
+            chips.append([token_label(token), status, "" if is_settled else _share(token.q)])
         if with_last and self._last is not None:
-            chips.append([label(self._last.text, self._last.bytes), self._last.kind, ""])
+            chips.append([token_label(self._last), self._last.kind, ""])
         return chips
 
     def _point(self) -> str:
@@ -225,9 +226,7 @@ class _Opening:
 
     def _numbers(self) -> list[list[str]]:
         """The three numbers of the whole run; one that it does not have is left out."""
-        counters = Counters()
-        for event in self._trace.events():
-            counters.add(event)
+        counters = count(self._trace)
         values, speed = metrics(counters), speed_words(counters, None, recorded=True)
         names = ("tokens_per_target_call", "acceptance_rate_judged")
         known = [[METRICS[name].spell(values[name]), METRICS[name].label] for name in names if values[name] is not None]
@@ -245,10 +244,6 @@ def _question(header: Header) -> str:
 
 def _end_of(text: str) -> str:
     return prose(text) if len(text) <= MOST_BEFORE else f"… {prose(text[-MOST_BEFORE:].partition(' ')[2])}"
-
-
-def _label(token: DraftToken) -> str:
-    return label(token.text, token.bytes)
 
 
 def _quoted(token: DraftToken | EmittedToken) -> str:

@@ -35,11 +35,9 @@ def stage_page(
     feed: Feed | None = None,
     unended: str = CUT_OFF,
 ) -> str:
-    """A whole HTML page of this run. selection: (step, ref of a token in it), pinned when the page opens; feed: of
-    this very trace, where there is one that is whole; unended: what is said of a trace that has no end.
-
-    Raises ValueError for a trace without its header and for a selection that is not in it.
-    """
+    """A whole HTML page of this run. selection: (step, ref of a token in it), pinned when the page opens; feed: of this
+    very trace, where there is one that is whole; unended: what is said of a trace that has no end. Raises ValueError
+    for a trace without its header and for a selection that is not in it."""
     if trace.header is None:
         raise ValueError("trace must have its header (got one that holds nothing yet)")
     feed = feed or Feed.from_trace(trace, RUN, unended=unended)

@@ -14,7 +14,7 @@ from specviz.drafters.method import Method
 from specviz.request import RunSettings
 from specviz.rules.facts import FACTS, RuleFacts
 from specviz.trace.counters import REFUSED, grade_of
-from specviz.trace.file import DraftToken, EmittedToken, Settings, Step
+from specviz.trace.file import Settings, Step, Token
 
 MOST_REFUSED = 10**6
 MOST_LABEL = 48  # characters of a token in a cell, a row or a sentence
@@ -144,9 +144,13 @@ def prose(text: str) -> str:
     return f"{GLYPHS[LINE_BREAK]}{LINE_BREAK}".join(map(reveal, text.split(LINE_BREAK)))
 
 
-def quote(token: DraftToken | EmittedToken) -> str:
+def token_label(token: Token) -> str:
+    return label(token.text, token.bytes)
+
+
+def quote(token: Token) -> str:
     """A token inside a sentence: without the space that most begin with, in quotation marks where it is no word."""
-    shown = label(token.text, token.bytes)
+    shown = token_label(token)
     word = shown.removeprefix(SPACE) if shown.strip(SPACE) else shown
     return word if any(char.isalnum() for char in word) else f"“{word}”"
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from specviz.analysis.rounds import is_far
 from specviz.trace.counters import Counters
-from specviz.trace.metrics import METRICS, metrics
+from specviz.trace.metrics import METRICS, metrics, why_no_speedup
 from specviz.views.blocks import Props
 from specviz.views.explore.sentences import reveal
 
@@ -20,8 +20,8 @@ def speed_words(counters: Counters, measured: Mapping[str, Any] | None, *, recor
 
     measured: the fields of a bench.speed.Speed; recorded: nothing can be measured any more.
     """
-    if reason := _why_not(counters):
-        return _props(reason)
+    if reason := why_no_speedup(counters):
+        return _props(f"no speedup: {reason}")
     if measured is not None:
         note = str(measured.get("note") or "")
         if measured.get("instead"):
@@ -41,15 +41,6 @@ def speed_words(counters: Counters, measured: Mapping[str, Any] | None, *, recor
         return _props(f"about as fast{_mark(counters)} ({speedup:.2g}×)", can_measure=not recorded)
     baseline = counters.footer.baseline["tokens_per_s"]
     return _comparison(counters, speedup, baseline, speed, THERE if recorded else HERE, METRICS["speedup"].formula)
-
-
-def _why_not(counters: Counters) -> str:
-    """Why there is no speedup; "" where there is one."""
-    if counters.law_changed:
-        return "no speedup: the target or the sampling changed during the run"
-    if counters.footer and counters.footer.extra.get("shared_engine"):
-        return "under load: another run used the machine, so no speedup"
-    return ""
 
 
 def _was_paced(counters: Counters) -> bool:

@@ -5,8 +5,8 @@ from specviz.trace.counters import Counters
 from specviz.trace.file import ROOT, DraftToken, EmittedToken, Step
 from specviz.trace.metrics import METRICS, Undefined
 from specviz.views.blocks import Props
-from specviz.views.explore.inspector import LAST, focus, looks
-from specviz.views.explore.sentences import SPACE, dart, drafted_nodes, label, num_refused, percent, prose, speech
+from specviz.views.explore.inspector import LAST, focus, looks, ref_of
+from specviz.views.explore.sentences import SPACE, dart, drafted_nodes, num_refused, percent, prose, speech, token_label
 from specviz.views.explore.titles import end_note, last_token, telling_cut
 from specviz.views.palette import word_of
 
@@ -74,7 +74,7 @@ def _refused(step: Step) -> Props | None:
 
 def _cell(step: Step, node: int) -> Props:
     token = step.draft[node]
-    cell: Props = {"ref": str(node), "status": token.status, "text": label(token.text, token.bytes)}
+    cell: Props = {"ref": str(node), "status": token.status, "text": token_label(token)}
     say = f"{cell['text']}, {word_of(token.status)}"
     if end_note(step, node):
         cell["behind_end"] = True
@@ -91,7 +91,7 @@ def _cell(step: Step, node: int) -> Props:
 
 
 def _last_cell(last: EmittedToken) -> Props:
-    text = label(last.text, last.bytes)
+    text = token_label(last)
     return {"ref": LAST, "status": last.kind, "text": text, "say": f"{text}, {word_of(last.kind)}"}
 
 
@@ -105,15 +105,15 @@ def _pieces(step: Step) -> list[list[str]]:
     for token in step.emitted:
         cut = [node for node, other in enumerate(step.draft) if other is end and other.parent == parent]
         pieces += [[_cut_text(step.draft[node]), "rejected", str(node)] for node in cut]
-        text = prose(token.text) if token.text or not token.bytes else label("", token.bytes)  # half a character
-        pieces.append([text, token.kind, LAST if token.node is None else str(token.node)])
+        text = prose(token.text) if token.text or not token.bytes else token_label(token)  # half a character
+        pieces.append([text, token.kind, ref_of(token)])
         parent = token.node
     return pieces
 
 
 def _cut_text(token: DraftToken) -> str:
     """One short word that breaks no line, its leading space left plain."""
-    shown = label(token.text, token.bytes)
+    shown = token_label(token)
     word = shown.lstrip(SPACE)
     return word.rjust(len(shown)) if word else shown
 

@@ -141,8 +141,7 @@ def drawn_title(step: Step, last: EmittedToken, share: float) -> Sentence:
 
 
 def replacement_note(step: Step, token: DraftToken, residual: float | None = None) -> Sentence:
-    """Where the replacement of `token` came from; empty if there is none. residual: its share of the shortfall, under
-    speculative sampling."""
+    """Where the replacement of `token` came from, if there is one. residual: its share of the shortfall, if known."""
     last, rule = last_token(step), facts_of(step.settings.rule)
     if last is None or last.kind != "resampled" or token is not last_cut(step):
         return []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from specviz.trace.file import Step, Trace
@@ -22,23 +21,15 @@ END_WORDS["stopped"] = "You finished here. Begin a new game from this text or an
 PER_CALL = "tokens_per_target_call"
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why typed words were not judged, and the words, which the player can change."""
-
-    why: str
-    typed: str
-
-
 def turns_blocks(
     game: str, setup: Mapping[str, str], trace: Trace, rivals: Sequence[Rival], *, prompt: str, rival: str | None,
-    most: int, message: str = "", ending: Ending | None = None, refusal: Refusal | None = None,
+    most: int, message: str = "", ending: Ending | None = None, refusal: str = "", typed: str = "",
 ) -> list[Props]:  # fmt: skip
     """The game's block, and from the first turn on a stage with its text.
 
     game: its id, empty before the first turn; setup: values that the first turn sends; rival: the draft model's name;
-    most: characters of a turn; message: the stage's; ending: the letters at the text's end; refusal: of the words just
-    typed.
+    most: characters of a turn; message: the stage's; ending: the letters at the text's end; refusal: why the words
+    `typed` were not judged, which the player can change.
     """
     is_begun = bool(trace.steps)
     block = {
@@ -49,8 +40,8 @@ def turns_blocks(
         "most": most,
         "said": _turn_words(trace, rivals),
         "join": ending and _join_control(ending),
-        "problem": "" if refusal is None else reveal(f"{refusal.why[:1].upper()}{refusal.why[1:]}."),
-        "typed": "" if refusal is None else refusal.typed,
+        "problem": refusal and reveal(f"{refusal[:1].upper()}{refusal[1:]}."),
+        "typed": typed,
         "can_finish": is_begun,
         "end": "" if trace.footer is None else END_WORDS[trace.footer.reason],
         "tiles": _tiles(trace, rivals, rival),

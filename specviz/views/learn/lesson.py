@@ -1,8 +1,6 @@
 """The props of one lesson, for the panel beside the stage; the browser remembers what was done. Loads no torch."""
 
 from collections.abc import Iterator, Mapping
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from msgspec.structs import asdict
@@ -11,7 +9,6 @@ from specviz.drafters import METHODS
 from specviz.lessons.load import found_lessons
 from specviz.lessons.types import Done, Lesson, Screen, Show
 from specviz.rules.facts import FACTS
-from specviz.settings import assets_dir
 from specviz.trace.recorded import recorded_runs, recorded_trace
 from specviz.views.blocks import Props
 from specviz.views.check.laws import law_block
@@ -24,13 +21,7 @@ SHIPPED = "shipped:"
 
 
 def lesson_props(name: str, *, has_server: bool = True) -> Props:
-    """What the panel shows of a lesson, not to be changed. Raises KeyError for a name that is not one."""
-    return _lesson_props(assets_dir(), name, has_server)
-
-
-@cache
-def _lesson_props(assets: Path, name: str, has_server: bool) -> Props:
-    """assets: the folder of lessons and runs, a key of the cache."""
+    """What the panel shows of a lesson. Raises KeyError for a name that is not one."""
     known = list(found_lessons().lessons.values())
     lesson = found_lessons().lessons[name]
     place = known.index(lesson)

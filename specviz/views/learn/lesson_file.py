@@ -84,5 +84,4 @@ def run_text(run: str, *, charts: bool) -> str:
 
 
 def duel(names: tuple[str, str]) -> Props:
-    """Two recorded runs side by side."""
     return duel_block(*map(recorded_trace, names), "token", tuple(recorded_runs()[name].title for name in names))

@@ -10,7 +10,7 @@ from specviz.trace.recorded import recorded_runs, recorded_trace
 from specviz.views import blocks
 from specviz.views.blocks import Props
 from specviz.views.check.laws import law_block
-from specviz.views.explore.sentences import SPACE, label, percent, reveal
+from specviz.views.explore.sentences import SPACE, percent, reveal, token_label
 from specviz.views.explore.steps import most_telling
 from specviz.views.explore.titles import last_token
 
@@ -30,8 +30,10 @@ def picture(lesson: Lesson) -> Props:
     seen = next((screen.task.done for screen in screens if screen.task and isinstance(screen.task.done, See)), None)
     if seen is not None and len(seen.runs) > 1:
         named = [(each.words or reveal(recorded_runs()[each.run].title), each.run) for each in seen.runs[:MOST_ROWS]]
-        rows = [(words, _widest(recorded_trace(run).steps)) for words, run in named]
-        return {"words": "a step of each run", "lanes": [[words, _cells(step)] for words, step in rows if step]}
+        runs = [(words, recorded_trace(run).steps) for words, run in named]
+        # of each the first step that drafts most, so that runs can be told apart by their drafts
+        lanes = [[words, _cells(max(steps, key=lambda step: len(step.draft)))] for words, steps in runs if steps]
+        return {"words": "a step of each run", "lanes": lanes}
     shows = [screen.show for screen in screens if screen.show and screen.show.run]
     pinned = next((show for show in shows if show.pin), shows[0] if shows else None)
     if pinned is None:
@@ -39,11 +41,6 @@ def picture(lesson: Lesson) -> Props:
     first = pinned.pin.step if pinned.pin else 0
     steps = recorded_trace(pinned.run).steps[first : first + MOST_ROWS]
     return {"words": "steps of its run", "lanes": [[f"step {step.index + 1}", _cells(step)] for step in steps]}
-
-
-def _widest(steps: tuple[Step, ...]) -> Step | None:
-    """The first step that drafts most, so that runs can be told apart by their drafts."""
-    return max(steps, key=lambda step: len(step.draft), default=None)
 
 
 def _cells(step: Step) -> list[list[str]]:
@@ -54,7 +51,7 @@ def _cells(step: Step) -> list[list[str]]:
 
 def _word(token: DraftToken | EmittedToken) -> str:
     """A token without the space that it may begin with: a picture is looked at, not counted."""
-    word = label(token.text, token.bytes)
+    word = token_label(token)
     return word.strip(SPACE) or word
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specviz.trace.file import Step
-from specviz.views.explore.sentences import drafted_nodes, label, percent, reveal
+from specviz.views.explore.sentences import drafted_nodes, label, percent, reveal, token_label
 
 MOST_CHIPS = 64
 MOST_LINES = 24
@@ -66,11 +66,11 @@ class Said:
         known = [(reveal(str(name)[:MOST_WORDS]), _whole(value)) for name, value in self._value.items()]
         return [(name, value) for name, value in known if value is not None][:MOST_LINES]
 
-    def chip(self, mark: str = "", note: str = "") -> Chip:
+    def chip(self, mark: str = "") -> Chip:
         """A token: an object with a text, and bytes where they are half a character."""
         text, half = self._value.get("text"), self._value.get("bytes")
         shown = label(text if isinstance(text, str) else "", half if isinstance(half, str) else None)
-        return [shown or "<?>", mark, note]
+        return [shown or "<?>", mark, ""]
 
 
 def _whole(value: object) -> int | None:
@@ -94,7 +94,7 @@ def token_chips(tokens: object) -> list[Chip]:
 def draft_chips(step: Step) -> list[Chip]:
     """The drafted tokens, marked by their statuses."""
     tokens = (step.draft[node] for node in drafted_nodes(step))
-    return [[label(token.text, token.bytes), token.status, ""] for token in tokens]
+    return [[token_label(token), token.status, ""] for token in tokens]
 
 
 def line(name: str, chips: Sequence[Chip]) -> list[Any]:

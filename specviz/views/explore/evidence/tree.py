@@ -9,7 +9,7 @@ from typing import Any
 
 from specviz.trace.file import ROOT, Step
 from specviz.views.explore.evidence.parts import Chip, Part, Said, line, lines, share_words
-from specviz.views.explore.sentences import Sentence, drafted_nodes, label, percent
+from specviz.views.explore.sentences import Sentence, drafted_nodes, percent, token_label
 
 MOST_NODES = 160
 OF_HEAD = "Percent: the probability that its own head gave the token, whatever comes before it."
@@ -94,7 +94,7 @@ def _node(step: Step, node: int, rows: Mapping[int, int], siblings: list[int], s
     """[ref, text, status, depth, row, the parent's row, its score, place among its siblings, their number, the target's
     probability]."""
     token = step.draft[node]
-    text, odds = label(token.text, token.bytes), "" if token.p is None else percent(token.p)
+    text, odds = token_label(token), "" if token.p is None else percent(token.p)
     place = [token.depth, rows[node], rows[token.parent], score, siblings.index(node) + 1, len(siblings)]
     return [str(node), text, token.status, *place, odds]
 
@@ -119,7 +119,7 @@ def _by_depth(step: Step, title: str, name: str, ranks: Mapping[int, int], score
     rows: dict[int, dict[tuple[int, int], Chip]] = {}
     for node in sorted(ranks, key=lambda node: FATES.index(step.draft[node].status)):
         token = step.draft[node]
-        chip = [label(token.text, token.bytes), token.status, share_words(scores[node])]
+        chip = [token_label(token), token.status, share_words(scores[node])]
         rows.setdefault(token.depth, {}).setdefault((ranks[node], token.id), chip)
     in_order = ((depth, [chips[key] for key in sorted(chips)]) for depth, chips in sorted(rows.items()))
     return lines(title, [line(f"{name} {depth}", chips) for depth, chips in in_order])

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from specviz.drafters import METHODS
+from specviz.drafters.policy import K_PARAMS
 from specviz.trace.file import Step
 from specviz.views.explore.evidence import parts
 from specviz.views.explore.evidence.parts import Chip, Part, Said
@@ -18,11 +19,7 @@ from specviz.views.explore.sentences import drafted_nodes, label, percent, prose
 
 AROUND = 6  # tokens of the text shown on either side of a match
 MOST_LAYERS = 96
-POLICIES = {
-    "heuristic": "2 more after a fully accepted draft, else 1 fewer",
-    "confidence": "drafting stops after a token that the draft itself finds unlikely",
-    "moving_average": "by the recent share of accepted tokens",
-}
+POLICIES = K_PARAMS[0].options
 CHILDREN = {
     "top": "the most likely tokens at each place, nothing drawn",
     "independent": "drawn from the draft's distribution, each on its own",
