@@ -103,14 +103,17 @@ def make_offer(
 
 
 def texts_by_title(kinds: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, str]]:
-    """The ready prompts of these kinds: kind -> title -> text; a conversation as plain lines."""
+    """The ready prompts of these kinds: kind -> title -> text."""
     return {
-        kind["title"]: {
-            prompt["name"].replace("-", " ").capitalize(): prompt.get("text") or as_lines(prompt["messages"])
-            for prompt in kind["prompts"]
-        }
+        kind["title"]: {each["name"].replace("-", " ").capitalize(): _text_of(each) for each in kind["prompts"]}
         for kind in kinds
     }
+
+
+def _text_of(prompt: Mapping[str, Any]) -> str:
+    """A lone question as it is, a longer conversation as plain lines."""
+    messages = prompt.get("messages", ())
+    return messages[0]["content"] if len(messages) == 1 else prompt.get("text") or as_lines(messages)
 
 
 def list_drafts(target: str, *others: str | None) -> tuple[Option, ...]:

@@ -674,6 +674,12 @@ def test_a_chat_model_on_offer_is_asked_in_its_chat_form(page, target, chat):
     assert prompt == gr.skip()
 
 
+def test_a_lone_question_is_shown_without_who_asks_it(page):
+    questions = page._offer.prompts["Ask a question"].values()
+    assert "Why is the sky blue?" in questions
+    assert any(text.startswith("System: ") and text.endswith("Assistant:") for text in questions)
+
+
 def test_a_ready_prompt_gives_way_to_one_that_the_target_can_use(page):
     stories, questions = (list(page._offer.prompts[kind].values()) for kind in ("Story", "Ask a question"))
     assert page.fit_chat(SESSION, "smollm2", stories[1]) == (True, questions[0])

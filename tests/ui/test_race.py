@@ -279,6 +279,14 @@ def test_the_prompt_of_the_run_stands_above_the_buttons_whatever_the_form_holds(
     assert control(section, "left")["options"][0][0].startswith("as the run on Explore: ")
 
 
+def test_of_a_chat_the_question_is_shown_and_not_the_form_in_which_it_was_read(page):
+    page.made(prompt="<|user|>Who?<|answer|>")
+    header, *events = page.registry.get(page.run).trace.events()
+    asked = {**header.request, "prompt": "User: Who?\nAssistant:", "chat": True}
+    page.show(Trace([replace(header, request=asked), *events]))
+    assert "“Who?”" in "".join(page.look()["race"]["lead"])
+
+
 @pytest.mark.parametrize(("most", "tokens", "low"), [(40, 40, 8), (5, 5, 5), (4096, 64, 8)])
 def test_as_many_tokens_as_the_server_allows_may_be_raced(page, monkeypatch, most, tokens, low):
     monkeypatch.setenv("SPECVIZ_MAX_NEW_TOKENS", str(most))

@@ -22,6 +22,7 @@ from specviz.ui.registry import Registry
 from specviz.ui.reports.section import Look, Props, Section, Work, one_of, own_prompts, whole_number
 from specviz.ui.reports.trace_models import RunModels, lacks, request_of
 from specviz.views.compare import race as view
+from specviz.views.explore.opening import question_of
 from specviz.views.explore.sentences import label, reveal
 
 PAGE = "explore"  # the setup of the run that is looked at
@@ -38,9 +39,10 @@ GONE = "this race is gone: race again"
 @dataclass(frozen=True, slots=True)
 class _Base:
     """What is raced when nothing is changed: the run on Explore, or else the page's first setup; `problem`: why it is
-    not the run, if there is one."""
+    not the run, if there is one. asked: its prompt, without the form in which a chat model reads it."""
 
     request: Request
+    asked: str
     is_run: bool = True
     problem: str = ""
 
@@ -78,10 +80,10 @@ class RaceSection:
             self._models.names(look.trace)
             request = request_of(look.trace)
             k = request.num_speculative_tokens or first.num_speculative_tokens  # a run without a draft has none
-            return _Base(replace(request, num_speculative_tokens=k).validate())
+            return _Base(replace(request, num_speculative_tokens=k).validate(), question_of(look.trace.header))
         except SpecvizError as refusal:
             words = f"The run on Explore cannot be raced here: {reveal(str(refusal))}. The page's first setup is used."
-            return _Base(first, is_run=False, problem="" if look.run is None else words)
+            return _Base(first, first.prompt, is_run=False, problem="" if look.run is None else words)
 
     def _needs(self, look: Look) -> list[str]:
         """Without heads: they are loaded with their target."""
@@ -107,7 +109,7 @@ class RaceSection:
         known = [value for _, value in options]
         sides = {name: chosen[name] if chosen[name] in known else known[0] for name in ("left", "right")}
         limits = {"temperatures": _list_temperatures(base.request), "most_tokens": _most_tokens()}
-        given = {**chosen, **sides, **limits, "prompt": f"“{_shorten(base.request.prompt)}”"}
+        given = {**chosen, **sides, **limits, "prompt": f"“{_shorten(base.asked)}”"}
         return view.race(options, given, problem=base.problem, **result)
 
     def _setups(self, base: _Base) -> dict[str, tuple[str, Request]]:
@@ -142,7 +144,7 @@ class RaceSection:
 
     def _race(self, look: Look, values: Mapping[str, str]) -> Work:
         base = self._base(look)
-        chosen, starts = self._choices(base, values), self._starts(base.request, values)
+        chosen, starts = self._choices(base, values), self._starts(base, values)
         requests = [self._contestant(base, chosen, name) for name in ("left", "right")]
         if _identify(requests[0]) == _identify(requests[1]):
             same = _describe(requests[0])
@@ -199,14 +201,16 @@ class RaceSection:
             kept.files[place] = tuple(self._registry.keep(run).id for run in runs)
         return kept.files[place]
 
-    def _starts(self, base: Request, values: Mapping[str, str]) -> list[Start]:
+    def _starts(self, base: _Base, values: Mapping[str, str]) -> list[Start]:
         """Own prompts, where there are any; else the page's own, then ready ones, of each kind in turn."""
         if own := own_prompts(values, view.MOST_PROMPTS, view.MOST_CHARACTERS):
             return [Start(_shorten(line), line) for line in own]
         kinds = [texts for kind, texts in self._offer.prompts.items() if kind not in self._offer.dialogues]
         rounds = zip_longest(*(texts.items() for texts in kinds))
-        ready = [Start(title, text) for each in rounds for title, text in filter(None, each) if text != base.prompt]
-        starts = [Start(_shorten(base.prompt), base.prompt, base.prompt_ids), *ready]
+        ready = [
+            Start(title, text) for each in rounds for title, text in filter(None, each) if text != base.request.prompt
+        ]
+        starts = [Start(_shorten(base.asked), base.request.prompt, base.request.prompt_ids), *ready]
         return starts[: whole_number(values, "prompts", 1, view.MOST_PROMPTS)]
 
 

@@ -94,7 +94,7 @@ def opening(trace: Trace, index: int) -> Props:
     text = "".join(token.text for token in before[: len(before) - len(written)])
     return {
         "step": index + 1,
-        "question": _end_of(_question(trace.header)),
+        "question": _end_of(question_of(trace.header)),
         "before": _end_of(text),
         "written": [token_label(token) for token in written],
         "beats": [beat.props() for beat in _Opening(trace, trace.steps[index]).beats()],
@@ -233,7 +233,7 @@ class _Opening:
         return [*known, [speed["value"], speed["words"]]] if speed["value"] else known
 
 
-def _question(header: Header) -> str:
+def question_of(header: Header) -> str:
     """What a person asked; of a conversation the last turn, without the form in which a chat model reads it."""
     asked = header.request.get("prompt")
     if not header.request.get("chat") or not isinstance(asked, str):
