@@ -9,9 +9,9 @@ from operator import add, mul
 from random import Random
 from typing import NamedTuple
 
-from specviz.bench.claims import Finding, measure_claims, measure_poor_cases, span
+from specviz.bench.claims import measure_claims, measure_poor_cases, span
 from specviz.bench.contenders import BASELINE
-from specviz.bench.report import table
+from specviz.bench.report import Finding, table
 from specviz.checks.end_to_end import end_to_end
 from specviz.checks.pair import Pair
 from specviz.checks.prove import bundled_prompts

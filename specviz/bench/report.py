@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from specviz.analysis.costs import CONTEXT, Costs, measure_costs
@@ -29,6 +30,16 @@ MIN_PROMPTS = 8
 Table = tuple[Sequence[str], Sequence[Sequence[object]]]
 """Heads and rows, for the page and for a command."""
 LENGTHS = (1, 2, 3, 4, 5, 7, 9, 13, 17, 25, 33)  # new tokens in one target forward that have a row
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """done, total: how far measuring has come; doing: what is measured. tables: so far."""
+
+    done: int
+    total: int
+    doing: str = ""
+    tables: tuple[Table, ...] = ()
 
 
 def lines(

@@ -16,8 +16,9 @@ from specviz.analysis.costs import Costs, measure_costs
 from specviz.analysis.draft_temperature import ask_models, read_overlaps
 from specviz.analysis.every_k import DraftOnText, OtherDrafts, other_drafts
 from specviz.analysis.given_text import KS
-from specviz.bench.claims import Finding, measure_claims, measure_poor_cases
+from specviz.bench.claims import measure_claims, measure_poor_cases
 from specviz.bench.lossy import measure_quality
+from specviz.bench.report import Finding
 from specviz.bench.speed import NUM_TOKENS, Speed, measure_in_rounds
 from specviz.bench.waits import measure_waits
 from specviz.drafters import facts_of
@@ -173,8 +174,8 @@ class CompareSections:
 
     def _measure_waits(self, look: Look, values: Mapping[str, str]) -> Work:
         self._models.load(look.trace)
-        for price in measure_waits(request_of(look.trace), self._models.bench):
-            yield claim_view.waits(price)
+        for found in measure_waits(request_of(look.trace), self._models.bench):
+            yield claim_view.finding("waits", found)
 
     # ---- many prompts -----------------------------------------------------------------------------------------------
 
@@ -260,7 +261,7 @@ def _type_in(look: Look, values: Mapping[str, str]) -> Work:
 
 
 def _no_waits(look: Look) -> Props:
-    return claim_view.waits(None, has_run=look.run is not None)
+    return claim_view.finding("waits", None, may_measure=look.run is not None)
 
 
 def _has_draft(look: Look) -> bool:
