@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
-from specviz.checks.pair import Pair
+from specviz.checks.pair import Pair, total_variation
 from specviz.checks.scoring import Scored, features, law_of, plain_logits, score_text
 from specviz.checks.statistics import (
     COARSE,
@@ -147,7 +147,7 @@ def end_to_end(
 def _add(so_far: EndToEnd, rule: Rule, scored: Scored, growth: Growth) -> EndToEnd:
     distance, means = so_far.distance, so_far.distances
     if scored.q is not None:
-        distances = (rule.one_step_law(scored.p, scored.q).double() - scored.p).abs().sum(-1) / 2
+        distances = total_variation(rule.one_step_law(scored.p, scored.q), scored.p)
         distance, means = max(distance or 0.0, float(distances.max())), (*means, float(distances.mean()))
     chances = scored.p.gather(1, torch.tensor(scored.tokens)[:, None])
     evidence = so_far.evidence.add(scored.holds, scored.chances())

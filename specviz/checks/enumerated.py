@@ -200,7 +200,8 @@ class TableLM:
 
 def distance_of_texts(pair: Pair, rule: Rule, language: Language) -> Generator[None, None, tuple[float, int]]:
     """Total variation between the engine's law of whole texts and the target's, and how many outcomes it rests on."""
-    law, num = yield from law_of_texts(plan_of(pair, rule, language), language.k + 1)
+    plan = Plan(TableLM(language.p), _drafter(pair, rule, language), rule, Sampling(), language.k)
+    law, num = yield from law_of_texts(plan, language.k + 1)
     target: Law = {(): 1.0}  # products of the target's rows: no draft, no rule, no engine
     for _ in range(language.k + 1):
         target = {
@@ -211,12 +212,8 @@ def distance_of_texts(pair: Pair, rule: Rule, language: Language) -> Generator[N
     return sum(abs(law.get(text, 0.0) - target.get(text, 0.0)) for text in {*law, *target}) / 2, num
 
 
-def plan_of(pair: Pair, rule: Rule, language: Language) -> Plan:
-    """The pair's own method of drafting over the language's tables; stand-ins where it cannot draft there."""
-    return Plan(TableLM(language.p), _drafter(pair, rule, language), rule, Sampling(), language.k)
-
-
 def _drafter(pair: Pair, rule: Rule, language: Language) -> Drafter:
+    """The pair's own method of drafting over the language's tables; stand-ins where it cannot draft there."""
     trees, method = _are_trees(pair, rule), METHODS[pair.method]
     small = None if language.q is None else TableLM(language.q)
     if method.needs_only_odds and (trees or method.drafts_as != "token tree"):

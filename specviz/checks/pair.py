@@ -90,6 +90,11 @@ def _rows_of(step: trace.Step, tokens: tuple[int, ...], target: CachedLM, draft:
     return StepRows(step, tokens, sampling, chain(ids, rows), probs)
 
 
+def total_variation(law: Tensor, other: Tensor) -> Tensor:
+    """How much probability [...] of a law [..., V] lies on other tokens than that of the other one."""
+    return (law - other).abs().sum(-1) / 2
+
+
 def normalise(rows: Tensor) -> Tensor:
     """Rows of probabilities [..., V] in float64 on the CPU, each with a sum of 1 to the last digit."""
     wide = rows.cpu().double()

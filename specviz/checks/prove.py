@@ -98,9 +98,7 @@ def prove(
     large, small = _load_models(workbench().library, target, draft, method if samples is None else None, watch)
     if samples is not None:
         return _check_samples(Pair(large, small), Path(samples), made_in, watch)
-    rules, chosen = METHODS[method].under(params).rules, find_rule(rule or METHODS[method].default_rule)
-    if chosen.name in RULES and chosen.name not in rules:
-        raise SpecvizError(f"{chosen.title} cannot judge the drafts of {method}; choose one of {', '.join(rules)}")
+    chosen = find_rule(rule or METHODS[method].default_rule)
     text = {"prompt": prompt} if isinstance(prompt, str) else {"prompt_ids": None if prompt is None else tuple(prompt)}
     models = {"target": large.name, "draft": None if small is None else small.name}
     way = {"method": method, "params": dict(params), "rule": rule, "num_speculative_tokens": k}
@@ -109,7 +107,10 @@ def prove(
     request = Request(**{"prompt": "bundled", **text}, **models, **way, **law, **own).validate()
     prompts = bundled_prompts(large) if prompt is None else (_prompt_ids(large, prompt),)
     pair = Pair(large, small, method, request.params, workbench().library)
-    request = replace(request, num_speculative_tokens=(k := pair.setup().k(request.num_speculative_tokens)))
+    setup = pair.setup()
+    if chosen.name in RULES:
+        setup.rule(chosen.name)  # which refuses one that cannot judge these drafts
+    request = replace(request, num_speculative_tokens=(k := setup.k(request.num_speculative_tokens)))
     sampling = Sampling.of(request)
     return _check_pair(_Job(pair, chosen, prompts, request, sampling, k, tokens, watch))
 
@@ -134,17 +135,12 @@ def _load_models(
     library: Library, target, draft, method: str | None, watch: Watch
 ) -> tuple[LoadedModel, LoadedModel | None]:
     """The target, and a draft model where the method needs one; where there is no method, one that is at hand."""
-    large = library.load(catalog.default_pair()[0] if target is None else target, watch)
-    if method is not None and "draft" not in METHODS[method].roles:
-        return large, None
-    foreign = method is not None and METHODS[method].foreign
-    wanted = catalog.bundled_draft(large.name, foreign=foreign) if draft is None else draft
-    if wanted is None and method is not None:
-        raise SpecvizError(f"the method {method} needs a draft model (got none); choose one or another method")
-    if wanted is None:
+    large = library.load(target or catalog.default_pair()[0], watch)
+    wanted = draft or catalog.bundled_draft(large.name, foreign=method is not None and METHODS[method].foreign)
+    if wanted is None or (method is not None and "draft" not in METHODS[method].roles):
         return large, None
     small = library.load(wanted, watch, as_draft=True)
-    if not foreign:
+    if method is None:
         check_pair(large, small)
     return large, small
 

@@ -16,7 +16,7 @@ from itertools import accumulate, islice
 import torch
 from torch import Tensor
 
-from specviz.checks.pair import Pair
+from specviz.checks.pair import Pair, total_variation
 from specviz.checks.scoring import plain_logits
 from specviz.checks.statistics import Outcome
 from specviz.decoding.draft import Draft, chain
@@ -169,7 +169,7 @@ def _logits_apart(draft: LoadedModel, text: Sequence[int], step: Step) -> float:
 def _wrong_q(draft: Draft, sampling: Sampling) -> str:
     """Which q is not what its logits give; empty if none is."""
     for node, (q, logits) in enumerate(zip(draft.probs, draft.logits, strict=True), start=1):
-        distance = float((q - sampling.probs(logits)).abs().sum() / 2)
+        distance = float(total_variation(q, sampling.probs(logits)))
         if not distance <= SAME_Q:
             return f"the q of drafted token {node} is {distance:.1e} away from what its logits give"
     return ""

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from specviz.checks.enumerated import FEWEST_K, distance_of_texts, language_after
-from specviz.checks.pair import Pair, StepRows, is_made_by, normalise, step_rows
+from specviz.checks.enumerated import EXACT, FEWEST_K, distance_of_texts, language_after
+from specviz.checks.pair import Pair, StepRows, is_made_by, normalise, step_rows, total_variation
 from specviz.decoding.draft import Draft
 from specviz.decoding.drafter import Context
 from specviz.decoding.draws import Draws, Recorded, Seeded
@@ -28,7 +28,6 @@ from specviz.rules.broken import BROKEN, BrokenRule
 from specviz.rules.chain import ChainRule
 from specviz.trace import file as trace
 
-EXACT = 1e-9
 NOT_THE_MODELS = 0.05  # recorded probabilities that are this far off were made by other models
 PAUSE_S = 0.25  # between two results
 
@@ -180,7 +179,7 @@ class _Tally:
             p = normalise(rows.probs[nodes])
             q = normalise(torch.stack([proposal(rows.draft, node, rows.probs) for node in nodes]))
             self._acceptances += self.rule.one_step_kept(p, q).sum(-1).tolist()
-            self._distances += ((self.rule.one_step_law(p, q) - p).abs().sum(-1) / 2).tolist()
+            self._distances += total_variation(self.rule.one_step_law(p, q), p).tolist()
 
     def _draft(self, rows: StepRows, draws: Draws) -> tuple[Draft, Tensor]:
         """The recorded draft with its rows; for a rule whose mistake lies in drafting, one that is drafted with it."""

@@ -23,19 +23,17 @@ CUT_OFF = "specviz: the recording in FILE stops before the end of the run; every
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    words = "a trace file, or the name of a recorded run that comes with specviz"
-    parser.add_argument("file", type=Path, nargs="?", help=words)
+    add = parser.add_argument
+    add("file", type=Path, nargs="?", help="a trace file, or the name of a recorded run that comes with specviz")
     for name, words in OUTPUTS.items():
-        parser.add_argument(f"--{name}", type=output, metavar="OUT", help=words)
-    parser.add_argument("--no-charts", action="store_true", help="for --html: leave out the charts, about 2 MB less")
-    words = "all lessons with their runs as one page; without FILE"
-    parser.add_argument("--lessons", type=output, metavar="OUT", help=words)
+        add(f"--{name}", type=output, metavar="OUT", help=words)
+    add("--no-charts", action="store_true", help="for --html: leave out the charts, about 2 MB less")
+    add("--lessons", type=output, metavar="OUT", help="all lessons with their runs as one page; without FILE")
     words = "a site that needs no server: runs, lessons, games, races and checks; without FILE"
-    parser.add_argument("--site", type=Path, metavar="FOLDER", help=words)
+    add("--site", type=Path, metavar="FOLDER", help=words)
     words = "for --site: leave out the races and checks, which take some minutes of real work"
-    parser.add_argument("--no-checks", action="store_true", help=words)
-    words = "for --site: the report of an alignment job, its report.html"
-    parser.add_argument("--report", type=Path, metavar="FILE", help=words)
+    add("--no-checks", action="store_true", help=words)
+    add("--report", type=Path, metavar="FILE", help="for --site: the report of an alignment job, its report.html")
 
 
 def run(options: argparse.Namespace) -> int:
