@@ -19,7 +19,7 @@ from transformers import StoppingCriteriaList
 
 from specviz.analysis.rounds import ONE_RUN, Comparison, Timings, log_median, turns
 from specviz.decoding.draws import Seeded
-from specviz.decoding.engine import Plan, speculate
+from specviz.decoding.engine import speculate
 from specviz.decoding.sampling import Sampling
 from specviz.models.library import LoadedModel
 from specviz.request import RunSettings
@@ -109,8 +109,7 @@ def specviz_contender(
     target, judge, name = setup.target, setup.rule(rule), f"specviz, {label or setup.method.name}"
 
     def generate(job: Job) -> Sample:
-        target_lm = target.cached_lm()
-        plan = Plan(target_lm, setup.drafter(target_lm), judge, job.sampling, setup.k(k))
+        plan = setup.plan(judge, job.sampling, k)
         recorder, settings, text = Recorder(target.text), setup.settings(plan), list(job.prompt.ids)
         records, seen, calls = [], [], 0
         steps = speculate(job.prompt.ids, lambda: plan, Seeded(job.seed), max_new_tokens=job.num_tokens)

@@ -13,14 +13,15 @@ from specviz.bench.claims import measure_claims, measure_poor_cases, span
 from specviz.bench.contenders import BASELINE
 from specviz.bench.report import Finding, table
 from specviz.checks.end_to_end import end_to_end
-from specviz.checks.pair import Pair
 from specviz.checks.prove import bundled_prompts
 from specviz.decoding.sampling import Sampling
+from specviz.drafters import METHODS
 from specviz.models.catalog import MODELS, REAL, chats, default_pair
 from specviz.models.hub import is_here
 from specviz.request import Request
 from specviz.rules import ANY_CHAIN
 from specviz.session.record import activate, record
+from specviz.session.setup import gather
 from specviz.session.workbench import Workbench, workbench
 from specviz.trace.counters import wilson
 from specviz.trace.file import Trace
@@ -52,7 +53,7 @@ def measure_quality(bench: Workbench) -> Iterator[Finding]:
     total = NUM_TOKENS * (1 + len(ANY_CHAIN))
     total += len(THRESHOLDS) * sum(exam.most_tokens * len(exam.problems) for exam in exams)
     for place, rule in enumerate((None, *ANY_CHAIN.values())):
-        pair = Pair(large, None, BASELINE) if rule is None else Pair(large, small)
+        pair = gather(METHODS[BASELINE if rule is None else "draft_model"], {}, large, small)
         judge = rule or next(iter(ANY_CHAIN.values()))  # which has nothing to judge where nothing is drafted
         for texts in end_to_end(pair, judge, bundled_prompts(large), Sampling(), K, NUM_TOKENS):
             doing = rule.title if rule else "the target alone"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
-from specviz.checks.pair import Pair, total_variation
+from specviz.checks.rows import total_variation
 from specviz.checks.scoring import Scored, features, law_of, plain_logits, score_text
 from specviz.checks.statistics import (
     COARSE,
@@ -33,6 +33,7 @@ from specviz.decoding.sampling import Sampling
 from specviz.rules import ANY_CHAIN
 from specviz.rules.broken import BROKEN, tamper_if_broken
 from specviz.rules.chain import ChainRule
+from specviz.session.setup import Setup
 
 TEXT_LENGTH = 32  # tokens of one text
 MOST_TOKENS = 10_000_000  # who would need more is not called out
@@ -117,7 +118,7 @@ def _describe_strongest(evidence: Evidence) -> str:
 
 
 def end_to_end(
-    pair: Pair, rule: Rule, prompts: Sequence[Sequence[int]], sampling: Sampling, k: int, tokens: int, seed: int = 0
+    pair: Setup, rule: Rule, prompts: Sequence[Sequence[int]], sampling: Sampling, k: int, tokens: int, seed: int = 0
 ) -> Iterator[EndToEnd]:
     """Writes texts after the prompts in turn until there are `tokens` of them; one text per result, the first result
     before any. Text i has seed_of(seed, i)."""
@@ -220,7 +221,7 @@ class FirstToken:
 
 
 def first_token(
-    pair: Pair, rule: Rule, prompt: Sequence[int], sampling: Sampling, k: int, n: int, seed: int = 0
+    pair: Setup, rule: Rule, prompt: Sequence[int], sampling: Sampling, k: int, n: int, seed: int = 0
 ) -> Iterator[FirstToken]:
     """Runs the engine's first step n times, each with its own seed, and counts against the law of one plain forward."""
     law = law_of(plain_logits(pair.target, prompt, 1)[0], sampling)

@@ -7,7 +7,6 @@ forward; the first difference is shown with both logits.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from specviz.checks.pair import Pair
 from specviz.checks.scoring import ROUNDING, Outside, find_outside, plain_logits
 from specviz.checks.statistics import Outcome
 from specviz.decoding.draws import Seeded
@@ -15,6 +14,7 @@ from specviz.decoding.engine import speculate
 from specviz.decoding.rule import Rule
 from specviz.decoding.sampling import Sampling
 from specviz.models.library import LoadedModel
+from specviz.session.setup import Setup
 
 GREEDY = Sampling(0.0)
 
@@ -83,7 +83,7 @@ def _describe_first(differences: Sequence[TextDifference], tokens: Sequence[Outs
 
 
 def greedy(
-    pair: Pair, rule: Rule, prompts: Sequence[Sequence[int]], k: int, num_tokens: int, sampling: Sampling = GREEDY
+    pair: Setup, rule: Rule, prompts: Sequence[Sequence[int]], k: int, num_tokens: int, sampling: Sampling = GREEDY
 ) -> Iterator[Greedy]:
     """One prompt after the other; the first result stands before any. sampling: greedy for the target, whatever the
     draft's own is."""

@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from specviz.checks.pair import normalise, step_rows, total_variation
+from specviz.checks.rows import normalise, step_rows, total_variation
 from specviz.checks.statistics import (
     Cells,
     Outcome,

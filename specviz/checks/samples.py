@@ -18,7 +18,6 @@ from msgspec import Meta, Struct, structs
 from torch import Tensor
 
 from specviz.checks.end_to_end import judge_evidence
-from specviz.checks.pair import Pair
 from specviz.checks.scoring import ROUNDING, Outside, Reach, Scored, features, plain_logits, score_parts
 from specviz.checks.statistics import Evidence, Outcome
 from specviz.decoding.sampling import Sampling
@@ -26,6 +25,7 @@ from specviz.errors import SpecvizError
 from specviz.models.library import LoadedModel
 from specviz.models.quantisation import is_quantised
 from specviz.request import MAX_ID
+from specviz.session.setup import Setup
 from specviz.trace.lines import numbered_lines, parse_line, unpack
 from specviz.trace.values import TraceError, convert
 
@@ -229,7 +229,7 @@ def _format_hint(wrong: Sequence[Finding]) -> str:
     return '; if the text was made in bf16 or fp16, say so: --made-in bf16, or "made_in" in its line'
 
 
-def judge_samples(pair: Pair, samples: Sequence[Sample]) -> Iterator[JudgedSamples]:
+def judge_samples(pair: Setup, samples: Sequence[Sample]) -> Iterator[JudgedSamples]:
     """One sample per result, the first result before any. The pair's draft model, if any, sharpens the evidence."""
     own = format_name(pair.target)
     formats = cache(lambda name: in_format(pair.target, name))

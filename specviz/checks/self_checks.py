@@ -16,7 +16,7 @@ from itertools import accumulate, islice
 import torch
 from torch import Tensor
 
-from specviz.checks.pair import Pair, total_variation
+from specviz.checks.rows import total_variation
 from specviz.checks.scoring import plain_logits
 from specviz.checks.statistics import Outcome
 from specviz.decoding.draft import Draft, chain
@@ -27,6 +27,7 @@ from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
 from specviz.models.library import LoadedModel
 from specviz.rules import RULES
+from specviz.session.setup import Setup, gather
 
 SEED = 20
 MOST_STEPS = 8
@@ -56,7 +57,7 @@ FATES: tuple[tuple[str, int | None, Fate], ...] = (  # with the place of a draft
 )
 
 
-def self_checks(pair: Pair, prompt_ids: Sequence[int], sampling: Sampling, k: int) -> Iterator[SelfCheck]:
+def self_checks(pair: Setup, prompt_ids: Sequence[int], sampling: Sampling, k: int) -> Iterator[SelfCheck]:
     """One finished check after the other. Nothing that another run has cached is used.
 
     K is at least 2 where a cut in the middle is made; the target drafts for itself at temperature 1 without a filter,
@@ -67,7 +68,7 @@ def self_checks(pair: Pair, prompt_ids: Sequence[int], sampling: Sampling, k: in
         for words, *rest in FATES
     }
     checks["The target as its own draft accepts everything"] = lambda: _check_own_draft(pair, prompt_ids, k)
-    if pair.draft is not None and METHODS[pair.method].is_plain:  # elsewhere q is not the draft model's row alone
+    if pair.draft is not None and pair.method.is_plain:  # elsewhere q is not the draft model's row alone
         checks["The recorded q is the q that was drawn from"] = lambda: _check_claimed_q(pair, prompt_ids, sampling, k)
     for done, (name, check) in enumerate(checks.items(), start=1):
         yield SelfCheck(name, *check(), done, len(checks))
@@ -124,9 +125,10 @@ def _distance(ours: Tensor, full: Tensor) -> float:
     return math.inf if math.isnan(distance) else distance
 
 
-def _check_own_draft(pair: Pair, prompt_ids: Sequence[int], k: int) -> Outcome:
+def _check_own_draft(pair: Setup, prompt_ids: Sequence[int], k: int) -> Outcome:
     """A model that drafts for itself has q = p everywhere: nothing may be cut."""
-    plan = Pair(pair.target, pair.target).plan(RULES["speculative_sampling"], Sampling(), k)
+    own = gather(METHODS["draft_model"], {}, pair.target, pair.target)
+    plan = own.plan(RULES["speculative_sampling"], Sampling(), k)
     checks = [check for step in _steps(plan, prompt_ids, SELF_STEPS) for check in step.verdict.checks]
     if not checks:
         return Outcome("unsure", "the context leaves no room to draft")
@@ -137,7 +139,7 @@ def _check_own_draft(pair: Pair, prompt_ids: Sequence[int], k: int) -> Outcome:
     return Outcome("consistent", words)
 
 
-def _check_claimed_q(pair: Pair, prompt_ids: Sequence[int], sampling: Sampling, k: int) -> Outcome:
+def _check_claimed_q(pair: Setup, prompt_ids: Sequence[int], sampling: Sampling, k: int) -> Outcome:
     """Every drafted token with its q, from the raw draft model's logits to the very id that u picks."""
     plan = pair.plan(RULES["speculative_sampling"], sampling, k)
     text, num_tokens, farthest = list(prompt_ids), 0, 0.0

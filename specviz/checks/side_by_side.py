@@ -15,17 +15,19 @@ import torch
 from torch import Tensor
 
 from specviz.checks.enumerated import EXACT, FEWEST_K, distance_of_texts, language_after
-from specviz.checks.pair import Pair, StepRows, is_made_by, normalise, step_rows, total_variation
+from specviz.checks.rows import StepRows, is_made_by, normalise, step_rows, total_variation
 from specviz.decoding.draft import Draft
 from specviz.decoding.drafter import Context
 from specviz.decoding.draws import Draws, Recorded, Seeded
 from specviz.decoding.rule import Rule, proposal
+from specviz.drafters import METHODS
 from specviz.drafters.draft_model import ModelDrafter
 from specviz.errors import SpecvizError
 from specviz.models.library import LoadedModel
 from specviz.rules import ANY_CHAIN
 from specviz.rules.broken import BROKEN, BrokenRule
 from specviz.rules.chain import ChainRule
+from specviz.session.setup import Setup
 from specviz.trace import file as trace
 
 NOT_THE_MODELS = 0.05  # recorded probabilities that are this far off were made by other models
@@ -127,7 +129,7 @@ def _enumerate(
     tallies: Sequence[_Tally], recorded: trace.Trace, target: LoadedModel, draft: LoadedModel | None
 ) -> Generator[None, None, None]:
     """Every rule over one small language, after the text of the first step that drafted; pauses now and then."""
-    pair = Pair(target, draft, "prompt_lookup" if draft is None else "draft_model")
+    pair = Setup(METHODS["prompt_lookup" if draft is None else "draft_model"], {}, target, draft)
     first = next((rows for rows in step_rows(recorded, target, draft) if len(rows.draft)), None)
     if first is None:
         return

@@ -1,49 +1,17 @@
-"""What every check is about: a target, what drafts for it and how; and both models' rows behind a recorded run."""
+"""Both models' rows behind a recorded run, and how far two laws lie apart."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.draft import ROOT, Draft, chain
-from specviz.decoding.engine import Plan
-from specviz.decoding.rule import Rule
 from specviz.decoding.sampling import Sampling, fit
-from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
-from specviz.models.library import Library, LoadedModel
-from specviz.session.setup import Setup, gather
+from specviz.models.library import LoadedModel
 from specviz.trace import file as trace
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Pair:
-    """Loaded models and a drafting method; `draft` is None where the method needs no model.
-
-    library: where models come from that the parameters name.
-    """
-
-    target: LoadedModel
-    draft: LoadedModel | None
-    method: str = "draft_model"
-    params: Mapping[str, object] = field(default_factory=dict)
-    library: Library | None = None
-
-    @property
-    def comparable_draft(self) -> LoadedModel | None:
-        """The draft model where its probabilities can be compared with the target's, token by token."""
-        return None if METHODS[self.method].foreign else self.draft
-
-    def plan(self, rule: Rule, sampling: Sampling, k: int) -> Plan:
-        """A plan with readers and a drafter of its own: nothing that another plan has cached is used."""
-        setup, reader = self.setup(), self.target.cached_lm()
-        return Plan(reader, setup.drafter(reader), rule, sampling, setup.k(k))
-
-    def setup(self) -> Setup:
-        """The method with its models. Raises SpecvizError for parameters and pairs that do not fit it."""
-        return gather(METHODS[self.method], self.params, self.target, self.draft, self.library)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
