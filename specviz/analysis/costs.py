@@ -10,7 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import accumulate, cycle, islice, product
 from typing import NamedTuple
 
@@ -23,14 +23,14 @@ from specviz.decoding.draft import chain
 from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import Plan, speculate
 from specviz.decoding.sampling import Sampling
-from specviz.drafters.draft_model import ModelDrafter
-from specviz.drafters.none import NoDraft
+from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
 from specviz.models import catalog
-from specviz.models.library import LoadedModel, check_pair
+from specviz.models.library import LoadedModel
 from specviz.models.memory import environment
 from specviz.models.quantisation import stored_bytes
 from specviz.rules import RULES
+from specviz.session.setup import gather
 from specviz.session.workbench import workbench
 from specviz.trace.values import Count, Items, Name, Number, Record, require
 
@@ -175,8 +175,6 @@ def measure_costs(
     """
     if most_tokens < 1 or rounds < 1:
         raise ValueError(f"most_tokens and rounds must be >= 1 (got {most_tokens} and {rounds})")
-    for draft in drafts:
-        check_pair(target, draft)
     longest = longest_context(target, drafts, most_tokens)
     if not 1 <= context_length <= longest:
         raise SpecvizError(
@@ -225,9 +223,10 @@ class _Timer:
         self.lm = target.cached_lm()
         size = min(model.info.vocab_size for model in (target, *drafts))
         self.ids = [FIRST_ID + i % (size - FIRST_ID) for i in range(context_length)]
-        drafters = {None: NoDraft(), **{draft.name: ModelDrafter(draft.cached_lm()) for draft in drafts}}
-        plan = partial(Plan, rule=RULES["speculative_sampling"], sampling=self.sampling, k=STEP_K)
-        self._plans = {name: plan(target.cached_lm(), drafter) for name, drafter in drafters.items()}  # by draft
+        setups = {None: gather(METHODS["none"], {}, target, None)}
+        setups |= {draft.name: gather(METHODS["draft_model"], {}, target, draft) for draft in drafts}
+        rule = RULES["speculative_sampling"]
+        self._plans = {name: setup.plan(rule, self.sampling, STEP_K) for name, setup in setups.items()}  # by draft
         self._num_steps = 0
 
     def jobs(self, most_tokens: int) -> list[Callable[[], Sequence[Reading]]]:

@@ -43,7 +43,14 @@ class GivenText:
     note: str
 
     def every_k(self, ks: Sequence[int] = KS, costs: Costs | None = None) -> WhatIf:
-        costs = None if costs is None else _costs_for(costs, self)
+        """Proposals without a model cost nothing to draft. SpecvizError for costs that are of other models."""
+        if costs is not None and (costs.target != self.target or self.draft not in (None, costs.draft)):
+            raise SpecvizError(
+                f"the costs were measured for {costs.target} with {costs.draft or 'no draft model'}, and this is "
+                f"{self.target} with {self.draft or 'no draft model'}; measure them for these models"
+            )
+        if costs is not None and self.draft is None:
+            costs = replace(costs, draft_ms=0.0)
         return whatif.every_k(self.chances, ks, costs, exact=self.exact, note=self.note)
 
     def cuts(self, ks: Sequence[int] = KS, seed: int = 0) -> dict[int, Cut]:
@@ -291,13 +298,3 @@ def load_model(wanted) -> LoadedModel:
     from specviz.session.workbench import workbench
 
     return wanted if isinstance(wanted, LoadedModel) else workbench().library.load(wanted)
-
-
-def _costs_for(costs: Costs, judged: GivenText) -> Costs:
-    """Proposals without a model cost nothing to draft; other models than the measured ones are refused."""
-    if costs.target != judged.target or (judged.draft is not None and costs.draft != judged.draft):
-        raise SpecvizError(
-            f"the costs were measured for {costs.target} with {costs.draft or 'no draft model'}, and this is "
-            f"{judged.target} with {judged.draft or 'no draft model'}; measure them for these models"
-        )
-    return costs if judged.draft is not None else replace(costs, draft_ms=0.0)
