@@ -1,7 +1,6 @@
 """Why is it slow? From the ideal of K + 1 tokens per target call down to the measured speedup, as factors in one order.
 
-Each factor has its formula and a sentence with this run's numbers. All but the last come from the run and the measured
-costs and predict a speed; the last, overhead, closes the gap to the measured speedup. Knows no model.
+All factors but the last predict a speed, from the run and the measured costs; the last, overhead, closes the gap.
 """
 
 from __future__ import annotations

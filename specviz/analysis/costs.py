@@ -1,8 +1,7 @@
 """Measured costs of a pair on this machine: a drafted token, one target forward over 1..33 tokens, a step's rest.
 
-`measure_costs` times everything, several drafts too, in the same rounds, so that a busy moment meets all alike, and
-reports medians. Costs of a machine that was too busy say so in `doubt`. What a step takes by these numbers is
-`theory.step_ms`.
+`measure_costs` times everything, several drafts too, in the same rounds, so that a busy moment meets all alike. What a
+step takes by these numbers is `theory.step_ms`.
 """
 
 import copy
@@ -168,11 +167,9 @@ def measure_costs(
     most_tokens: int = MOST_TOKENS,
     rounds: int = ROUNDS,
 ) -> Iterator[Measured]:
-    """Times forwards over 1..most_tokens tokens behind `context_length` tokens, real steps, batches and memory.
-
-    Without drafts the one result has no draft. Raises SpecvizError where the context does not fit and where two models
-    do not share a vocabulary.
-    """
+    """Times forwards over 1..most_tokens tokens behind `context_length` tokens, real steps, batches and memory; without
+    drafts for the one result that has none. SpecvizError where the context does not fit and where two models do not
+    share a vocabulary."""
     if most_tokens < 1 or rounds < 1:
         raise ValueError(f"most_tokens and rounds must be >= 1 (got {most_tokens} and {rounds})")
     longest = longest_context(target, drafts, most_tokens)

@@ -211,11 +211,8 @@ def _verdicts(recorded: Trace, draft: str) -> tuple[bool | None, ...]:
 
 
 def rollouts(recorded: Trace, deepest: int = DEEPEST) -> GivenText:
-    """A run whose drafts need no model, drafted again from every place of its text.
-
-    A proposal equal to the emitted token was always kept and any other never: given that the target wrote x, a point
-    mass on x was kept, for else x could not have been drawn.
-    """
+    """A run whose drafts need no model, drafted again from every place of its text. A proposal equal to the emitted
+    token x was always kept and any other never: had a point mass on x not been kept, x could not have been drawn."""
     from specviz.decoding.drafter import Context
     from specviz.decoding.draws import Seeded
     from specviz.decoding.sampling import Sampling

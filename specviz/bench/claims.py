@@ -1,7 +1,6 @@
 """What introductions promise, tried on the pairs that are here, and the cases in which a draft does not help.
 
-Each pair runs beside its target alone, in rounds, on prompts of every kind; whole answers count, the reading of the
-prompt among them.
+Each pair runs beside its target alone, on prompts of every kind; whole answers count, with the reading of the prompt.
 """
 
 import statistics

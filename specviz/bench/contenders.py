@@ -1,8 +1,7 @@
 """Contenders side by side: specviz with and without a draft, and transformers' own generate with and without one.
 
-All run in one process, in rounds on every prompt, on equal token counts with end tokens ignored. Reported are medians
-and quartiles over prompts and medians of per-prompt ratios with their intervals. On models of a few million parameters
-such a ratio measures the frameworks' overhead more than the method.
+All run in one process, in rounds on every prompt, on equal token counts with end tokens ignored. On models of a few
+million parameters a ratio measures the frameworks' overhead more than the method.
 """
 
 import copy

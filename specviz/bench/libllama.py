@@ -25,10 +25,8 @@ NAME, FAMILIES = "llama.cpp", ("llama", "qwen2", "qwen3")
 
 
 def write_gguf(writer: gguf.GGUFWriter, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Adds the model's shape, its byte-pair tokenizer and its weights in float32, writes the file and closes it.
-
-    model: of FAMILIES with default positions. Ids that the tokenizer lacks get names that no text gives.
-    """
+    """Adds the shape of a model of FAMILIES with default positions, its byte-pair tokenizer and its weights in float32,
+    writes the file and closes it. Ids that the tokenizer lacks get names that no text gives."""
     config = model.config
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     writer.add_context_length(config.max_position_embeddings)

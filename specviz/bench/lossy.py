@@ -44,10 +44,8 @@ ANSWER_HEADS = ["least log-probability of a step", "right (95 %)", "drafted step
 
 def measure_quality(bench: Workbench) -> Iterator[Finding]:
     """Of the bundled pair texts by every rule that judges plain drafts, then all exams at every threshold; one text or
-    answer per result. The caller holds the engine while it asks for the next. Raises SpecvizError.
-
-    A change is that of a text's mean, against the target's own text of the same seed: median and interval over texts.
-    """
+    answer per result, changes against the target's own text of the same seed. The caller holds the engine while it asks
+    for the next. Raises SpecvizError."""
     large, small = (bench.library.load(name, as_draft=bool(place)) for place, name in enumerate(default_pair()))
     exams, rules, plain = drawn_exams(), [], ()
     total = NUM_TOKENS * (1 + len(ANY_CHAIN))

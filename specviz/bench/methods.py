@@ -1,7 +1,6 @@
 """The command `bench --methods`: every method against no draft on one target, by kind of prompt, and why it loses.
 
-Takes what METHODS and the catalogue offer; a method that cannot draft for this target is left out with the reason.
-All run in one process, alternating; the words next to the ratios hold measured times only.
+A method that cannot draft for this target is left out with the reason. The words hold measured times only.
 """
 
 import json

@@ -1,8 +1,7 @@
 """A race: two requests on the same prompts, each really run, twice per prompt (a round of `rounds`), prefill counted.
 
-The caller holds the engine while it asks for the next result; one run is made per result. A run is what
-`recording.record` makes of it, so every number of a race is a number of a trace: the quicker one of a side's two, and
-how far the other lies behind tells how steady the machine is. Where greedy texts differ, the models are asked again.
+The caller holds the engine while it asks for the next result; one run is made per result. Every number of a race is a
+number of a trace, of the quicker of a side's two runs. Where greedy texts differ, the models are asked again.
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -95,10 +94,8 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Race:
-    """done, total: runs made, two unrecorded ones to warm up among them. note: which one comes next.
-
-    is_shared: whether others wanted the engine meanwhile, so that no ratio may be told.
-    """
+    """done, total: runs made, two unrecorded ones to warm up among them. note: which one comes next. is_shared: whether
+    others wanted the engine meanwhile, so that no ratio may be told."""
 
     done: int
     total: int

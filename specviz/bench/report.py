@@ -45,11 +45,9 @@ class Finding:
 def lines(
     *, target: str, draft: str, k: Sequence[int], num_tokens: int, repeats: int, against: str | None = None
 ) -> Iterator[str]:
-    """Says what is measured, then measures, then gives the table as Markdown.
-
-    One K is compared with transformers' own generate; several are compared with each other and with no draft. against:
-    one K greedily with llama.cpp too, and specviz with and without its recorder.
-    """
+    """Says what is measured, then measures, then gives the table as Markdown. One K is compared with transformers' own
+    generate; several with each other and with no draft. against: one K greedily, with llama.cpp and without our
+    recorder too."""
     library = Library()
     loaded, small = library.load(target), library.load(draft, as_draft=True)
     check_pair(loaded, small)
@@ -128,10 +126,8 @@ def _cells(row: Row) -> list[str]:
 def cost_lines(
     *, target: str, draft: str | None, context_length: int = CONTEXT, save: Callable[[str], None] | None = None
 ) -> Iterator[str]:
-    """Says what is measured, then measures, then gives the tables; save: and writes JSON.
-
-    Raises SpecvizError, and in the end CannotTell where the machine was too busy.
-    """
+    """Says what is measured, then measures, then gives the tables; save: and writes JSON. Raises SpecvizError, and in
+    the end CannotTell where the machine was too busy."""
     library = Library()
     loaded, drafts = library.load(target), [] if draft is None else [library.load(draft, as_draft=True)]
     pair = f"{loaded.name} + {drafts[0].name if drafts else 'no draft'}"

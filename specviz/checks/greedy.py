@@ -1,7 +1,6 @@
 """Temperature 0: compares the engine's text with that of transformers' own `generate`, prompt by prompt.
 
-Equal texts are exact. Where they part, each token must still be the target's favourite up to rounding, by a plain
-forward; the first difference is shown with both logits.
+Where they part, each token must still be the target's favourite up to rounding, by a plain forward.
 """
 
 from collections.abc import Iterator, Sequence

@@ -169,10 +169,8 @@ class Redraws:
 
 
 def redraws(place: Place, rule: Rule, n: int, seed: int = 0) -> Iterator[Redraws]:
-    """Draws the place's token n times from the law that the rule's draft really uses, and lets the rule judge each.
-
-    The first result stands before any draw.
-    """
+    """Draws the place's token n times from the law that the rule's draft really uses, and lets the rule judge each. The
+    first result stands before any draw."""
     if n < 1:
         raise ValueError(f"n must be >= 1 (got {n})")
     here, law = rule_here(place, rule), rule.one_step_law(place.p, place.q).double().numpy()

@@ -127,12 +127,9 @@ def _renamed(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def reach_of(rounded: LoadedModel, text: Sequence[int], logits: Tensor) -> Tensor:
-    """[T] how far each logit may lie from `logits` [T, V], those behind the last T tokens of `text`, either way, where
-    a text was made in the number format of `rounded`.
-
-    It is the largest difference that the format shows at this place, and half a unit in the last place of the largest
-    logit, rounded up: whoever made the text may have added up in another order.
-    """
+    """[T] how far each logit may lie from `logits` [T, V], those behind the last T tokens of `text`, where a text was
+    made in the number format of `rounded`: the largest difference that the format shows at this place, and half a unit
+    in the last place of the largest logit, as whoever made the text may have added up in another order."""
     here = plain_logits(rounded, text[:-1], len(logits)).to(logits)
     last_place = torch.finfo(rounded.model.dtype).eps / 2 * logits.abs().amax(-1)
     return (here - logits).abs().amax(-1) + last_place

@@ -1,7 +1,6 @@
 """A written text against the target's exact law: one plain forward of the raw model, no cache, nothing of the engine.
 
-For every token: whether the law allows it at all, and for each feature whether the token has it and with which chance
-a token of the target has it.
+For every token: whether the law allows it, whether it has each feature, and with which chance the target's has it.
 """
 
 import inspect

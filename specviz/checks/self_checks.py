@@ -1,8 +1,7 @@
 """Self-checks of a running pair: its caches, its drafts and their q, against plain forwards that use none of our code.
 
-Each check makes a short real run of the engine; for the cache the drafts are scripted, so that they are kept and cut
-where the check wants it. What agrees up to the rounding of the number format is "consistent" and says how far apart it
-was and how far it may be; what there was no room for is "unsure".
+Each makes a short real run of the engine, with scripted drafts for the cache. What agrees up to the rounding of the
+number format is "consistent" and says how far apart it was; what there was no room for is "unsure".
 """
 
 import math
@@ -58,11 +57,8 @@ FATES: tuple[tuple[str, int | None, Fate], ...] = (  # with the place of a draft
 
 
 def self_checks(pair: Setup, prompt_ids: Sequence[int], sampling: Sampling, k: int) -> Iterator[SelfCheck]:
-    """One finished check after the other. Nothing that another run has cached is used.
-
-    K is at least 2 where a cut in the middle is made; the target drafts for itself at temperature 1 without a filter,
-    where rounding cannot tip a tie.
-    """
+    """One finished check after the other. K is at least 2 where a cut in the middle is made; the target drafts for
+    itself at temperature 1 without a filter, where rounding cannot tip a tie."""
     checks: dict[str, Callable[[], Outcome]] = {
         f"Cache against a full read, {words}": partial(_check_cache, pair.target, prompt_ids, max(k, 2), *rest)
         for words, *rest in FATES
@@ -89,10 +85,8 @@ class _ScriptedDrafter(Drafter):
 
 
 def _check_cache(target: LoadedModel, prompt_ids: Sequence[int], k: int, wrong: int | None, fate: Fate) -> Outcome:
-    """The rows that a step read behind its cache, against one forward of the raw model over the whole text.
-
-    Two steps do, unless rounding tips a tie between the target's favourites.
-    """
+    """The rows that a step read behind its cache, against one forward of the raw model over the whole text. Two steps
+    do, unless rounding tips a tie between the target's favourites."""
     text, is_due = list(prompt_ids), False
     plan = Plan(target.cached_lm(), _ScriptedDrafter(target, wrong), RULES["speculative_sampling"], Sampling(0.0), k)
     for step in _steps(plan, prompt_ids, MOST_STEPS):

@@ -1,8 +1,7 @@
 """All rules, right and wrong ones, on the same drafts with the same u: what each keeps and how far its text is off.
 
-The drafts and the u are a recorded run's; a rule whose mistake lies in drafting gets its own from the same places.
-Shares and distances are by formula, over the places that the run judged, where each token is judged alone; and every
-rule's own program is enumerated over whole texts of one small language made from the run's rows.
+The drafts and the u are a recorded run's; a rule whose mistake lies in drafting gets its own. Shares and distances are
+by formula, for each judged token alone; and every rule's program is enumerated over one small language.
 """
 
 from __future__ import annotations
@@ -95,11 +94,9 @@ def side_by_side(
     draft: LoadedModel | None,
     rules: Sequence[Rule] = (*ANY_CHAIN.values(), *BROKEN.values()),
 ) -> Iterator[SideBySide]:
-    """Cumulative results over the steps that `target` and `draft` made; the first ones have done = 0.
-
-    Without a draft model every draft counts as certain, and mistakes in drafting are left out. Raises SpecvizError for
-    drafts that are no chain, for a run without steps and for models that made none of them.
-    """
+    """Cumulative results over the steps that `target` and `draft` made; the first ones have done = 0. Without a draft
+    model every draft counts as certain, and mistakes in drafting are left out. SpecvizError for drafts that are no
+    chain, for a run without steps and for models that made none of them."""
     if not recorded.steps:
         raise SpecvizError("the run has no steps, so there is nothing to judge again")
     seed = recorded.header.request.get("seed", 0)

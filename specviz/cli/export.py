@@ -1,7 +1,4 @@
-"""python -m specviz export: a recorded run as one HTML page, as tables, as JSON lines; all lessons; a whole site.
-
-Loads no torch and no model, but for what a site shows of races and checks.
-"""
+"""python -m specviz export: runs, lessons and a whole site as files. Loads no torch, except for races and checks."""
 
 import argparse
 import sys

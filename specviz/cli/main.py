@@ -1,7 +1,4 @@
-"""specviz page | run | show | export | align | doctor | prove | bench | models | space | get.
-
-Heavy packages are imported late.
-"""
+"""specviz page | run | show | export | align | doctor | prove | bench | models | space | get; loads torch late."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The command `models`: which models and draft heads are on this machine, and what fits together.
-
-`--heads`: how one set of draft heads loads for a target. `--check`: whether one model can draft for another.
-"""
+"""The command `models`: which models and draft heads are on this machine, and what fits together."""
 
 from __future__ import annotations
 

@@ -186,11 +186,8 @@ def _check_values(values: Mapping[str, object], name: str) -> None:
 
 
 def deepen(model: PreTrainedModel, times: int) -> None:
-    """Gives the model `times` as many layers: behind its own, copies of them whose both branches give zero.
-
-    Every logit stays the same to the last bit, as x + 0 = x. The copies have weights of their own, so reading and
-    multiplying them costs what it costs in a model that is really so deep.
-    """
+    """Gives the model `times` as many layers: behind its own, copies of them whose both branches give zero. Every logit
+    stays the same to the last bit, as x + 0 = x; reading and multiplying costs what it costs in a model so deep."""
     config, layers = model.config, model.get_decoder().layers
     own = list(layers)
     for index in range(len(own), times * len(own)):
@@ -244,11 +241,9 @@ def context_limit(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) 
 
 
 def limit_words(config: PreTrainedConfig) -> str:
-    """Why a model reads fewer tokens than its configuration allows; "" where it reads all.
-
-    Beyond a certain length LongRoPE applies the long factors to every token of a forward call, while cached keys keep
-    the short ones: the odds of a draft across that length would differ from the target's own.
-    """
+    """Why a model reads fewer tokens than its configuration allows; "" where it reads all. Beyond a certain length
+    LongRoPE applies the long factors to every token of a forward call, while cached keys keep the short ones: the odds
+    of a draft across that length would differ from the target's own."""
     switches = _switches(config)
     return f"it reads at most {min(switches):,} tokens here, as LongRoPE uses other factors beyond" if switches else ""
 

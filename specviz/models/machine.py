@@ -12,10 +12,8 @@ from specviz.settings import cache_dir
 
 
 def products() -> Products:
-    """How few rows are multiplied on this processor with so many threads: measured once, then read from a file.
-
-    Where no file can be kept, all go by columns: another measurement at each start could part two runs of one seed.
-    """
+    """How few rows are multiplied on this processor with so many threads: measured once, then read from a file. Where
+    none can be kept, all go by columns: measuring again at each start could part two runs of one seed."""
     return _products(cache_dir(), torch.get_num_threads())
 
 

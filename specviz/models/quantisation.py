@@ -1,7 +1,6 @@
 """Weights in fewer bits: formats in a model's name, the libraries that they need, the bytes of files and models.
 
-`:int8` or `:int4` at the end of a name reduces the weights while loading. A quantised checkpoint is read where its
-library is installed. Loads no transformers; errors are SpecvizErrors.
+A quantised checkpoint is read where its library is installed. Loads no transformers; errors are SpecvizErrors.
 """
 
 import math
@@ -92,10 +91,8 @@ def num_parameters(files: Iterable[Path]) -> int:
 
 
 def needed_bytes(files: Iterable[Path], dtype: torch.dtype, bits: str | None) -> int:
-    """The bytes of the weights in memory, from the files' headers; the scales of quantised weights are not counted.
-
-    Raises SafetensorError for a damaged file.
-    """
+    """The bytes of the weights in memory, from the files' headers, without the scales of quantised ones. Raises
+    SafetensorError for a damaged file."""
     total, held = 0, list(_headers(files))
     is_widened = not torch.cuda.is_available()
     widened = {name.removesuffix(_BLOCK_SCALES) for name, _, _ in held if is_widened and name.endswith(_BLOCK_SCALES)}

@@ -52,10 +52,8 @@ class Rows:
 
 
 def read(target: LoadedModel, drafts: Sequence[LoadedModel], texts: Sequence[Text]) -> Iterator[Rows]:
-    """One pass of every model over the texts. Every place comes once; places of one text come in order.
-
-    Raises ValueError for a text without prompt or without ids, or one that the target cannot read.
-    """
+    """One pass of every model over the texts. Every place comes once; places of one text come in order. Raises
+    ValueError for a text without prompt or without ids, or one that the target cannot read."""
     _check(target, texts)
     rows = [torch.tensor([*text.prompt, *text.ids]) for text in texts]
     ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)  # [B, longest], zeros behind each text
