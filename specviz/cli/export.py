@@ -64,9 +64,7 @@ def _write_site(options: argparse.Namespace) -> None:
 
     folder = options.site
     if folder.exists() and not (folder / "site.js").is_file() and (not folder.is_dir() or any(folder.iterdir())):
-        raise SpecvizError(
-            f"--site needs a new or empty folder, or one with an earlier site (got {str(folder)!r:.200})"
-        )
+        raise SpecvizError(f"--site needs a new or empty folder, or an earlier site (got {str(folder)!r:.200})")
     try:
         report = options.report and options.report.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:

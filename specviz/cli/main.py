@@ -303,11 +303,7 @@ _COMMANDS: Mapping[str, tuple[str, Callable[[argparse.ArgumentParser], None], Ca
     "export": ("export a recorded run as an HTML page, tables or JSON lines", export.add_arguments, export.run),
     "align": ("why the target rejects a draft: many prompts, tables, a report", align.add_arguments, align.run),
     "doctor": ("is a draft head fed as it was trained? off by one, norms, texts", doctor.add_arguments, doctor.run),
-    "prove": (
-        "check a pair and a rule, or another decoder's samples, against the target",
-        prove.add_arguments,
-        prove.run,
-    ),
+    "prove": ("check a pair's rule, or another decoder's samples, against the target", prove.add_arguments, prove.run),
     "bench": ("measure the speed against no draft and against transformers' generate", _add_bench, _bench),
     "models": ("list the models and draft heads on this machine, and what fits together", _add_models, _models),
     "space": ("make a Hugging Face Space of it", space.add_arguments, space.run),

@@ -1,7 +1,7 @@
 """The models on offer, as data: the bundled ones and well-known public families that share a vocabulary."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specviz.errors import SpecvizError
@@ -83,23 +83,15 @@ _VICUNA = "lmsys/vicuna"
 _GPT2 = "openai-community/gpt2"
 _DISTILGPT2 = "distilbert/distilgpt2"
 
+*_FABLE_DRAFTS, _OTHER_VOCABULARY = _BUNDLED_DRAFTS
+_FABLE = CatalogModel("fable-target", "Fable, the large one", tuple(_FABLE_DRAFTS), True, (_OTHER_VOCABULARY,))
+_DEEPER = f"{_FABLE.title} with identity layers: {{}} times as deep, the same text"
+
 _ALL = (
-    CatalogModel(
-        "fable-target",
-        "Fable, the large one (bundled)",
-        tuple(_BUNDLED_DRAFTS)[:-1],
-        is_bundled=True,
-        foreign=("fable-draft-othervocab",),
-    ),
+    replace(_FABLE, title=f"{_FABLE.title} (bundled)"),
     *(
-        CatalogModel(
-            f"fable-target-x{times}",
-            f"Fable, the large one with identity layers: {times} times as deep, the same text",
-            tuple(_BUNDLED_DRAFTS)[:-1],
-            is_bundled=True,
-            dial=("fable-target", times),
-        )
-        for times in _DIAL
+        replace(_FABLE, name=f"fable-target-x{n}", title=_DEEPER.format(n), foreign=(), dial=(_FABLE.name, n))
+        for n in _DIAL
     ),
     *(CatalogModel(name, f"Fable, {words} (bundled)", is_bundled=True) for name, words in _BUNDLED_DRAFTS.items()),
     CatalogModel(REAL, "SmolLM2 135M Instruct", ("smol-draft",), False, ("fable-draft",), _SMOLLM2_FILE, chats=True),

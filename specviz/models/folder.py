@@ -206,9 +206,7 @@ def check_kind(config: PreTrainedConfig, model_class: type | None, name: str) ->
     """SpecvizError for a model that does not continue a text, or whose cache cannot be cut back."""
     kind, architectures = config.model_type, config.architectures or []
     if config.is_encoder_decoder:
-        raise SpecvizError(
-            f"{name} is an encoder-decoder model ({kind}); specviz needs a decoder-only model that continues a text"
-        )
+        raise SpecvizError(f"{name} is an encoder-decoder model ({kind}); specviz needs a decoder-only model")
     if model_class is None or (architectures and not any(item.endswith(_WRITES_TEXT) for item in architectures)):
         raise SpecvizError(f"{name} does not generate text ({', '.join(architectures) or kind})")
     text_config = config.get_text_config(decoder=True)

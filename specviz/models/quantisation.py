@@ -51,9 +51,7 @@ def library_for(bits: str, name: str) -> str:
     if able := next((library for library in LIBRARIES[bits] if not _lacking(READERS[library])), None):
         return able
     wanted = " or ".join(f"`pip install {' '.join(READERS[library])}`" for library in LIBRARIES[bits])
-    raise SpecvizError(
-        f"{name} cannot be held in {bits} by this installation: run {wanted}, or name the model without :{bits}"
-    )
+    raise SpecvizError(f"{name} cannot be held in {bits} here: run {wanted}, or name the model without :{bits}")
 
 
 def check_checkpoint(values: Mapping[str, object], name: str, folder: Path) -> None:

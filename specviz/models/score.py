@@ -116,9 +116,7 @@ def _check(target: LoadedModel, texts: Sequence[Text]) -> None:
     info = target.info
     for text in texts:
         if not len(text.prompt) or not len(text.ids):
-            raise ValueError(
-                f"a text needs a prompt and ids after it (got {len(text.prompt)} and {len(text.ids)} tokens)"
-            )
+            raise ValueError(f"a text needs a prompt and ids after it (got {len(text.prompt)} and {len(text.ids)})")
         if len(text) > info.context_limit:
             raise ValueError(f"{info.name} reads at most {info.context_limit:,} tokens (got {len(text):,})")
         if not 0 <= min(*text.prompt, *text.ids) <= max(*text.prompt, *text.ids) < info.vocab_size:
