@@ -99,8 +99,7 @@ def _mean_step(recorded: Trace, costs: Costs) -> _Step:
 
 
 def _refusals(recorded: Trace, counters: Counters, costs: Costs) -> Iterator[str]:
-    """Why this run cannot be taken apart by these costs: they are those of chains that a draft model writes, or that
-    cost nothing to write."""
+    """Why these costs cannot explain this run: they are of chains that a draft model writes, or that cost nothing."""
     own = recorded.steps[-1].settings
     if not counters.num_drafted or not counters.num_emitted:
         yield "nothing was drafted in this run, so there is no loss to explain"

@@ -194,8 +194,7 @@ def measure_costs(
 
 
 def batch_growth(target: LoadedModel, tokens: int = BATCH_TOKENS[1], rounds: int = FEWEST) -> dict[int, Comparison]:
-    """By the smallest and the largest of BATCHES, how many times as long a forward over `tokens` new tokens of each
-    text takes as one over a single token."""
+    """By the smallest and largest of BATCHES: how many times as long `tokens` new tokens of each text take as one."""
     timer, sizes = _Timer(target, (), CONTEXT), [*product((BATCHES[0], BATCHES[-1]), (1, tokens))]
     timings: Timings[tuple[int, int]] = Timings()
     for turn in turns(len(sizes), rounds):

@@ -234,8 +234,7 @@ def rollouts(recorded: Trace, deepest: int = DEEPEST) -> GivenText:
 
 
 def judge_heads(recorded: Trace, target: LoadedModel, deepest: int) -> GivenText:
-    """The text of a run whose drafts hang on where their step begins, drafted again from every place by its own heads,
-    modules or layers. Raises SpecvizError."""
+    """A run whose drafts hang on where their step begins, drafted again from every place. Raises SpecvizError."""
     from specviz.analysis.along import chances_of
     from specviz.decoding.sampling import Sampling
     from specviz.session.setup import gather

@@ -78,8 +78,7 @@ class Trial:
 
 
 def measure_claims(bench: Workbench) -> Iterator[Finding]:
-    """The claims for every pair that is here. One run per result; the caller holds the engine while it asks for the
-    next. Raises SpecvizError."""
+    """The claims for every pair that is here, one run per result; the caller holds the engine. SpecvizError."""
     return _try_all(pairs(), claims_table, bench)
 
 
@@ -88,14 +87,12 @@ def measure_poor_cases(bench: Workbench) -> Iterator[Finding]:
     return _try_all(poor_cases(), poor_table, bench)
 
 
-def _try_all(
-    cases: Sequence[Case], tabulate: Callable[[Sequence[Trial]], Table], bench: Workbench
-) -> Iterator[Finding]:
+def _try_all(cases: Sequence[Case], table: Callable[[Sequence[Trial]], Table], bench: Workbench) -> Iterator[Finding]:
     trials: list[Trial] = []
     so_far = Finding(0, RUNS * len(cases))
     for case in cases:
         trials.append((yield from _try(case, bench, replace(so_far, doing=case.name))))
-        so_far = replace(so_far, done=so_far.done + RUNS, tables=(tabulate(trials),))
+        so_far = replace(so_far, done=so_far.done + RUNS, tables=(table(trials),))
     yield so_far
 
 

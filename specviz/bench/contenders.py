@@ -204,8 +204,8 @@ def run_bench(
 ) -> Iterator[Sample]:
     """Samples as they are measured: a round for every repeat, prompt and temperature; each has two of a contender."""
     jobs = [Job(prompts[0], Sampling(temperatures[-1]), 0, min(num_tokens, 16))]  # to warm up, not reported
-    for repeat, prompt, temperature in product(range(repeats), prompts, temperatures):
-        jobs.append(Job(prompt, Sampling(temperature), repeat, num_tokens))
+    each = product(range(repeats), prompts, map(Sampling, temperatures))
+    jobs += [Job(prompt, sampling, repeat, num_tokens) for repeat, prompt, sampling in each]
     for turn in turns(len(contenders), len(jobs) - 1):
         begun = time.process_time()
         sample = contenders[turn.contender](jobs[turn.round])
@@ -282,8 +282,7 @@ def _row(samples: Sequence[Sample], temperature: float, contender: str) -> Row:
 
 
 def compare_by_prompt(samples: Sequence[Sample], ours: str, others: str) -> Comparison | None:
-    """Our decoding speed over another contender's, by prompt; None for the same contender or one that did not run.
-    samples: of one temperature."""
+    """Our decoding speed over another contender's, by prompt, at one temperature; None where not both of them ran."""
     both = [sample for sample in samples if sample.contender in (ours, others)]
     if len({sample.contender for sample in both}) < 2:
         return None

@@ -118,8 +118,7 @@ def llama_contender(target: LoadedModel, draft: LoadedModel, k: int, room: int) 
 
 
 def compare(ours: str, target: LoadedModel, prompts: Sequence[Prompt], samples: Sequence[Sample]) -> Iterator[str]:
-    """Lines: how fast we are beside it; where any text parts from ours, and how far apart the target's logits of the
-    two tokens lie there."""
+    """Lines: how fast we are beside it, where texts part from ours, and how far apart the two logits lie there."""
     yield f"\n{ours} / {NAME}: {compare_by_prompt(samples, ours, NAME)}"
     parted = set()
     for prompt in prompts:

@@ -111,8 +111,7 @@ def drawn_word_problems() -> list[tuple[str, int]]:
 
 
 def solve(exam: Exam, problem: tuple[str, int], threshold: float | None, bench: Workbench) -> tuple[bool, Trace]:
-    """Whether the last number of the answer, written greedily, is the result; and the run. threshold: of drafted
-    steps; None: no draft."""
+    """Whether the answer, written greedily, ends with the result; and the run. threshold: None without a draft."""
     (target, draft), (prompt, result) = exam.pair, problem
     way = {"method": "reasoning", "params": {**exam.params, "threshold": threshold}}
     law = {"temperature": 0.0, "max_new_tokens": exam.most_tokens, "chat": chats(target)}

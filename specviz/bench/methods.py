@@ -92,8 +92,7 @@ def lines(
         }
         made["left_out"] = [{"method": name, "reason": reason} for name, reason in left_out.items()]
         made["rows"] = [
-            asdict(row) | {"whole": _as_json(row.whole), "kinds": [_as_json(kind) for kind in row.kinds]}
-            for row in rows
+            asdict(row) | {"whole": _as_json(row.whole), "kinds": [*map(_as_json, row.kinds)]} for row in rows
         ]
         save(json.dumps(made, indent=1, allow_nan=False))
 

@@ -68,8 +68,7 @@ class Heat:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one model gives both tokens at the place where the texts part: logits, and odds at temperature 1. best: the
-    highest logit there, of whatever token."""
+    """One model's logits of both tokens where the texts part, their odds at temperature 1, and its best logit."""
 
     role: str  # "target" | "draft"
     name: str
@@ -189,8 +188,8 @@ def tie_tolerance(dtype: str | None) -> float:
 
 def _readings(text: Text, tokens: tuple[int, int], active_setups: Sequence[ActiveSetup]) -> Iterator[Reading]:
     """Of the target, and of each draft model that shares its vocabulary and can read the text."""
-    target, own = active_setups[0].target, (each for each in active_setups if not each.setup.method.foreign)
-    drafts = {active.draft.name: active.draft for active in own if active.draft}
+    target = active_setups[0].target
+    drafts = {draft.name: draft for active in active_setups if (draft := active.setup.comparable_draft)}
     *_, rows = read(target, list(drafts.values()), [text])
     yield _reading("target", target, rows.target[-1], tokens)
     for draft, own in zip(drafts.values(), rows.drafts, strict=True):

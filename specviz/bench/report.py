@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from specviz.analysis.costs import CONTEXT, Costs, measure_costs
 from specviz.bench.contenders import (
@@ -21,7 +20,7 @@ from specviz.drafters import METHODS
 from specviz.errors import CannotTell, SpecvizError
 from specviz.models.catalog import chats
 from specviz.models.chat import render_chat
-from specviz.models.library import Library, LoadedModel, check_pair
+from specviz.models.library import Library, LoadedModel
 from specviz.models.memory import environment
 from specviz.prompts import prompts_file
 from specviz.session.setup import gather
@@ -45,12 +44,10 @@ class Finding:
 def lines(
     *, target: str, draft: str, k: Sequence[int], num_tokens: int, repeats: int, against: str | None = None
 ) -> Iterator[str]:
-    """Says what is measured, then measures, then gives the table as Markdown. One K is compared with transformers' own
-    generate; several with each other and with no draft. against: one K greedily, with llama.cpp and without our
-    recorder too."""
+    """Says what is measured, then gives the table as Markdown: one K beside transformers' own generate, or several
+    beside each other. against: one K greedily, with llama.cpp and without our recorder too."""
     library = Library()
     loaded, small = library.load(target), library.load(draft, as_draft=True)
-    check_pair(loaded, small)
     prompts = prompts_for(loaded)
     check_lengths(prompts, max(k), num_tokens, min(model.info.context_limit for model in (loaded, small)))
     room = max(len(prompt.ids) for prompt in prompts) + num_tokens
@@ -85,14 +82,13 @@ def describe_environment(target: LoadedModel) -> str:
 
 def prompts_for(target: LoadedModel) -> list[Prompt]:
     """The bundled prompts as this model reads them: in its chat form, where it is a chat model on offer."""
-    in_form = chats(target.name)
-    read = partial(render_chat, target.tokenizer) if in_form else str
+
+    def read(text: str) -> tuple[int, ...]:
+        encode = target.text.encode
+        return tuple(encode(render_chat(target.tokenizer, text), special=False) if chats(target.name) else encode(text))
+
     prompts = [
-        Prompt(
-            kind["name"],
-            f"{kind['name']}: {prompt['name']}",
-            tuple(target.text.encode(read(prompt["text"]), special=not in_form)),
-        )
+        Prompt(kind["name"], f"{kind['name']}: {prompt['name']}", read(prompt["text"]))
         for kind in prompts_file()["kinds"]
         for prompt in kind["prompts"]
     ]

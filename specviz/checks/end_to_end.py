@@ -42,8 +42,7 @@ RUNS = 32  # first tokens between two results
 
 @dataclass(frozen=True, slots=True)
 class Power:
-    """A rule that is not exact, and how many tokens like these it would take to call it out nine times in ten; None:
-    too many."""
+    """A rule that is not exact, and how many tokens it takes to detect it nine times in ten; None: too many."""
 
     rule: Rule
     tokens_needed: int | None

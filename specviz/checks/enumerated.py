@@ -123,8 +123,7 @@ def _report_during(work: Generator[None, None, Result], so_far: Enumeration) -> 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Language:
-    """What may follow each text of 0 to k pooled tokens, and which real tokens these stand for. q: None without a
-    draft model."""
+    """What may follow each text of 0 to k pooled tokens, and the real tokens they stand for. q: None if no draft."""
 
     k: int
     spelled: dict[Text, Text]

@@ -49,9 +49,8 @@ class Greedy:
     def outcome(self) -> Outcome | None:
         """None before all prompts have been compared, unless one differs."""
         if self.wrong:
-            return Outcome(
-                "differs", f"{_describe_first(self.differences, self.wrong)} The target would not have written it."
-            )
+            words = _describe_first(self.differences, self.wrong)
+            return Outcome("differs", f"{words} The target would not have written it.")
         if self.num_cut:
             return Outcome("differs", f"{self.num_cut} of the texts end where the target's own do not.")
         if self.done < self.total:
@@ -84,8 +83,7 @@ def _describe_first(differences: Sequence[TextDifference], tokens: Sequence[Outs
 def greedy(
     pair: Setup, rule: Rule, prompts: Sequence[Sequence[int]], k: int, num_tokens: int, sampling: Sampling = GREEDY
 ) -> Iterator[Greedy]:
-    """One prompt after the other; the first result stands before any. sampling: greedy for the target, whatever the
-    draft's own is."""
+    """One prompt after the other; the first result stands before any. sampling: greedy but for the draft's own part."""
     so_far = Greedy(0, len(prompts))
     yield so_far
     plan, target = pair.plan(rule, sampling, k), pair.target

@@ -26,8 +26,7 @@ class StepRows:
 
 
 def step_rows(recorded: trace.Trace, target: LoadedModel, draft: LoadedModel | None) -> Iterator[StepRows]:
-    """The steps that these models made, in order. Raises SpecvizError for ids that the target lacks and for drafts
-    that are no chain."""
+    """The steps that these models made, in order. SpecvizError for ids that the target lacks and for drafted trees."""
     lms = target.cached_lm(), None if draft is None else draft.cached_lm()
     tokens = [token.id for token in recorded.header.prompt.tokens]
     for step in recorded.steps:

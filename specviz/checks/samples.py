@@ -76,8 +76,7 @@ class _Line(Struct, frozen=True):
 
 
 def read_samples(path: Path, target: LoadedModel, made_in: str | None = None) -> tuple[Sample, ...]:
-    """Every sample of the file. made_in: the number format of the lines that name none. Raises SpecvizError that names
-    the lines which cannot be used."""
+    """Every sample of the file. made_in: of lines that name no number format. SpecvizError names the bad lines."""
     samples: list[Sample] = []
     bad: list[str] = []
     try:
@@ -244,7 +243,7 @@ def judge_samples(pair: Setup, samples: Sequence[Sample]) -> Iterator[JudgedSamp
 
 def _add(so_far: JudgedSamples, sample: Sample, scored: Scored) -> JudgedSamples:
     wrong, tied = (
-        tuple(Finding(sample, token) for token in scored.outside if token.is_tie == is_tie) for is_tie in (False, True)
+        tuple(Finding(sample, each) for each in scored.outside if each.is_tie == tie) for tie in (False, True)
     )
     if sample.sampling.temperature == 0:
         return replace(

@@ -35,11 +35,10 @@ PAUSE_S = 0.25  # between two results
 
 @dataclass(frozen=True, slots=True)
 class RuleResult:
-    """A rule over the steps so far. num_kept: drafted tokens accepted with the run's u. acceptance: exact mean over
-    the places that the run judged; None for a rule that judges a draft as a whole. tokens_per_call: expected over the
+    """A rule over the steps so far. num_kept: drafted tokens accepted with the run's u. acceptance: exact mean over the
+    places that the run judged; None for a rule that judges a draft as a whole. tokens_per_call: expected over the
     rule's own draws, given these drafts. mean_distance, largest_distance: total variation between the law of one
-    emitted token and p, over the same places. whole_distance: that of whole texts, by enumeration; None where the run
-    drafted nothing."""
+    emitted token and p, there. whole_distance: of whole texts, enumerated; None where nothing was drafted."""
 
     rule: Rule
     num_judged: int
@@ -71,8 +70,7 @@ class RuleResult:
 
 @dataclass(frozen=True, slots=True)
 class SideBySide:
-    """done, total: steps of the run; num_skipped more were made by other models. rows: lossless rules first, then by
-    distance."""
+    """done, total: steps of the run; num_skipped more are of other models. rows: lossless ones first, by distance."""
 
     done: int
     total: int

@@ -234,8 +234,7 @@ def smallest_cell_shift(law: Sequence[float], n: int, alpha: float = ALPHA) -> f
 
 
 def draws_needed(law: Sequence[float], wrong: Sequence[float], alpha: float = ALPHA) -> int | None:
-    """How many draws from `wrong` it takes until one cell contradicts `law` with CHANCE, within five percent; None if
-    more than MOST_DRAWS."""
+    """How many draws from `wrong` contradict `law` in one cell with CHANCE, within 5 %; None: over MOST_DRAWS."""
     level, law, wrong = alpha / len(law), np.clip(law, 0, 1), np.clip(wrong, 0, 1)
     reach = quantile(1 - level / 2) * np.sqrt(law * (1 - law)) + quantile(CHANCE) * np.sqrt(wrong * (1 - wrong))
     differs = law != wrong

@@ -116,8 +116,7 @@ def ignore_progress(message: str, fraction: float | None) -> None:
 def fetch(
     source: Source, *, may_download: bool, on_progress: Progress, weights: bool = True
 ) -> tuple[Path, str | None]:
-    """The local folder of a source and, for a hub model, its revision. weights: whether to fetch them too. Raises
-    SpecvizError with what to do."""
+    """The local folder of a source, if asked with weights, and a hub model's revision. SpecvizError with what to do."""
     if source.file is not None:
         return _fetch(source, [source.file], [], may_download, on_progress)
     ignored = _NOT_NEEDED if weights else [*_NOT_NEEDED, *_WEIGHTS]

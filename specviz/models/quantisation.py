@@ -89,8 +89,7 @@ def num_parameters(files: Iterable[Path]) -> int:
 
 
 def needed_bytes(files: Iterable[Path], dtype: torch.dtype, bits: str | None) -> int:
-    """The bytes of the weights in memory, from the files' headers, without the scales of quantised ones. Raises
-    SafetensorError for a damaged file."""
+    """The bytes of the weights in memory, without quantised ones' scales. SafetensorError for a damaged file."""
     total, held = 0, list(_headers(files))
     is_widened = not torch.cuda.is_available()
     widened = {name.removesuffix(_BLOCK_SCALES) for name, _, _ in held if is_widened and name.endswith(_BLOCK_SCALES)}

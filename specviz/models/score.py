@@ -32,8 +32,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DraftRows:
-    """A draft's logits [R, V] in the target's width; of no meaning where not readable [R]: behind a token that it has
-    no id for, or beyond its context."""
+    """A draft's logits [R, V] in the target's width; not readable [R]: beyond its context, or a token it lacks."""
 
     logits: Tensor
     readable: Tensor
@@ -73,9 +72,7 @@ def read(target: LoadedModel, drafts: Sequence[LoadedModel], texts: Sequence[Tex
 def _rows(readers, ids: Tensor, begin: int, end: int, text: Tensor, offset: Tensor, starts: Tensor) -> Rows:
     """The rows of the positions from begin to end; (text, offset): which of them are asked about."""
     position, device = offset + begin, readers[0].device
-    logits = [
-        reader.read(begin, end)[text.to(reader.device), offset.to(reader.device)].to(device) for reader in readers
-    ]
+    logits = [each.read(begin, end)[text.to(each.device), offset.to(each.device)].to(device) for each in readers]
     drafts = tuple(
         DraftRows(fit(own, readers[0].width), (position <= reader.reach[text]).to(device))
         for reader, own in zip(readers[1:], logits[1:], strict=True)
