@@ -211,16 +211,13 @@ def check_kind(config: PreTrainedConfig, model_class: type | None, name: str) ->
         raise SpecvizError(f"{name} does not generate text ({', '.join(architectures) or kind})")
     text_config = config.get_text_config(decoder=True)
     kinds = set(getattr(text_config, "layer_types", None) or ())
+    advice = "choose a model with full or sliding attention in every layer"
     if other := _OTHER_ATTENTION & kinds:
-        raise SpecvizError(
-            f"{name} has {other.pop().replace('_', ' ')} ({kind}), which specviz does not support; choose a model "
-            "with full or sliding attention in every layer"
-        )
+        what = other.pop().replace("_", " ")
+        raise SpecvizError(f"{name} has {what} ({kind}), which specviz does not support; {advice}")
     if getattr(model_class, "_is_stateful", False) or not (kinds <= _LAYER_KINDS and _has_plain_cache(text_config)):
-        raise SpecvizError(
-            f"{name} is a recurrent or hybrid model ({kind}): its state cannot be undone when draft tokens are "
-            "rejected; choose a model with full or sliding attention in every layer"
-        )
+        why = "its state cannot be undone when draft tokens are rejected"
+        raise SpecvizError(f"{name} is a recurrent or hybrid model ({kind}): {why}; {advice}")
 
 
 def _has_plain_cache(config: PreTrainedConfig) -> bool:

@@ -21,7 +21,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from specviz.decoding.cached_lm import CachedLM
 from specviz.errors import SpecvizError
-from specviz.models import catalog, machine, memory, quantisation
+from specviz.models import catalog, memory, quantisation
 from specviz.models.folder import FEWER_BITS, GB, ModelFolder, check_kind, context_limit, deepen, eos_ids, limit_words
 from specviz.models.gguf import fetch_model
 from specviz.models.hub import Progress, Source, find, ignore_progress
@@ -46,7 +46,7 @@ class LoadedModel:
 
     def cached_lm(self) -> CachedLM:
         """A new reader of these weights, with an empty cache."""
-        return CachedLM(self.model, self.info.context_limit, machine.products())
+        return CachedLM(self.model, self.info.context_limit, memory.products())
 
     def generate(self, prompts: Sequence[Sequence[int]], num_tokens: int, **options: Any) -> list[list[int]]:
         """What transformers' own greedy `generate` writes after each prompt, with padding behind an end token. The
