@@ -20,7 +20,7 @@ from specviz.drafters import METHODS
 from specviz.errors import CannotTell, SpecvizError
 from specviz.models.catalog import chats
 from specviz.models.chat import render_chat
-from specviz.models.library import Library, LoadedModel
+from specviz.models.library import Library, LoadedModel, check_pair
 from specviz.models.memory import environment
 from specviz.prompts import prompts_file
 from specviz.session.setup import gather
@@ -48,6 +48,7 @@ def lines(
     beside each other. against: one K greedily, with llama.cpp and without our recorder too."""
     library = Library()
     loaded, small = library.load(target), library.load(draft, as_draft=True)
+    check_pair(loaded, small)
     prompts = prompts_for(loaded)
     check_lengths(prompts, max(k), num_tokens, min(model.info.context_limit for model in (loaded, small)))
     room = max(len(prompt.ids) for prompt in prompts) + num_tokens
