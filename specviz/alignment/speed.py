@@ -11,11 +11,10 @@ from specviz.alignment import shard as shards
 from specviz.alignment.types import PromptRow, Shard
 from specviz.analysis.rounds import Timings, turns
 from specviz.bench.contenders import Contender, Job, Prompt, specviz_contender
-from specviz.bench.report import prompts_for
+from specviz.bench.report import describe_environment, prompts_for, table
 from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
 from specviz.models.library import Library
-from specviz.models.memory import environment
 from specviz.request import Request
 from specviz.session.setup import gather
 
@@ -32,7 +31,7 @@ def lines(*, target: str, draft: str, num_tokens: int, repeats: int) -> Iterator
     prompts = prompts_for(loaded)
     amounts = f"{len(prompts)} prompts x {repeats} rounds x up to {num_tokens} tokens, K = {K}, T = 1"
     yield f"{loaded.name} + {small.name}, {amounts}"
-    yield ", ".join(f"{name} {value}" for name, value in environment(loaded.model.device).items())
+    yield describe_environment(loaded)
     contender = specviz_contender(gather(METHODS["draft_model"], {}, loaded, small), K)
     request = Request(prompt="any", target=loaded.name, max_new_tokens=num_tokens, num_speculative_tokens=K).validate()
     texts = [loaded.tokenizer.decode(list(prompt.ids), skip_special_tokens=True) for prompt in prompts]
@@ -43,11 +42,9 @@ def lines(*, target: str, draft: str, num_tokens: int, repeats: int) -> Iterator
     for turn in turns(len(contenders), repeats):
         for name, seconds in contenders[turn.contender](turn.round).items():
             timings.add(name, turn.round, seconds)
-    yield "| | tokens/s | times the recorded |"
-    yield "|---|---|---|"
-    for words in (RECORDED, ANALYSED, WITH_DRAWING):
-        ratio = "-" if words == RECORDED else timings.compare(words, RECORDED)
-        yield f"| {words} | {1 / timings.median(words):,.0f} | {ratio} |"
+    ratios = {RECORDED: "-", **{words: timings.compare(words, RECORDED) for words in (ANALYSED, WITH_DRAWING)}}
+    rows = ([words, f"{1 / timings.median(words):,.0f}", ratio] for words, ratio in ratios.items())
+    yield from table(("", "tokens/s", "times the recorded"), rows)
 
 
 def _time_recorded(contender: Contender, prompts: Sequence[Prompt], num_tokens: int, seed: int) -> dict[str, float]:

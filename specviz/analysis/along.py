@@ -41,9 +41,7 @@ def chances_of(
     setup: Setup, before: Sequence[int], text: Sequence[int], sampling: Sampling, depths: int, most_tokens: int
 ) -> Chances:
     """The chance of each token to be kept, by where its step begins. most_tokens: the length the text was allowed.
-
-    Raises SpecvizError where the method does not tell what it would draft elsewhere.
-    """
+    SpecvizError where the method does not tell what it would draft elsewhere."""
     target, ids = setup.target, [*before, *text]
     drafter = setup.drafter(target.cached_lm())
     tokens = torch.tensor(ids, device=target.model.device)

@@ -1,7 +1,6 @@
 """Why is it slow? From the ideal of K + 1 tokens per target call down to the measured speedup, as factors in one order.
 
-Each factor has its formula and a sentence with this run's numbers. All but the last come from the run and the measured
-costs and predict a speed; the last, overhead, closes the gap to the measured speedup. Knows no model.
+All factors but the last predict a speed, from the run and the measured costs; the last, overhead, closes the gap.
 """
 
 from __future__ import annotations
@@ -100,8 +99,7 @@ def _mean_step(recorded: Trace, costs: Costs) -> _Step:
 
 
 def _refusals(recorded: Trace, counters: Counters, costs: Costs) -> Iterator[str]:
-    """Why this run cannot be taken apart by these costs: they are those of chains that a draft model writes, or that
-    cost nothing to write."""
+    """Why these costs cannot explain this run: they are of chains that a draft model writes, or that cost nothing."""
     own = recorded.steps[-1].settings
     if not counters.num_drafted or not counters.num_emitted:
         yield "nothing was drafted in this run, so there is no loss to explain"

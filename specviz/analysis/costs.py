@@ -1,8 +1,7 @@
 """Measured costs of a pair on this machine: a drafted token, one target forward over 1..33 tokens, a step's rest.
 
-`measure_costs` times everything, several drafts too, in the same rounds, so that a busy moment meets all alike, and
-reports medians. Costs of a machine that was too busy say so in `doubt`. What a step takes by these numbers is
-`theory.step_ms`.
+`measure_costs` times everything, several drafts too, in the same rounds, so that a busy moment meets all alike. What a
+step takes by these numbers is `theory.step_ms`.
 """
 
 import copy
@@ -10,7 +9,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import accumulate, cycle, islice, product
 from typing import NamedTuple
 
@@ -23,14 +22,14 @@ from specviz.decoding.draft import chain
 from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import Plan, speculate
 from specviz.decoding.sampling import Sampling
-from specviz.drafters.draft_model import ModelDrafter
-from specviz.drafters.none import NoDraft
+from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
 from specviz.models import catalog
-from specviz.models.library import LoadedModel, check_pair
+from specviz.models.library import LoadedModel
 from specviz.models.memory import environment
 from specviz.models.quantisation import stored_bytes
 from specviz.rules import RULES
+from specviz.session.setup import gather
 from specviz.session.workbench import workbench
 from specviz.trace.values import Count, Items, Name, Number, Record, require
 
@@ -168,15 +167,11 @@ def measure_costs(
     most_tokens: int = MOST_TOKENS,
     rounds: int = ROUNDS,
 ) -> Iterator[Measured]:
-    """Times forwards over 1..most_tokens tokens behind `context_length` tokens, real steps, batches and memory.
-
-    Without drafts the one result has no draft. Raises SpecvizError where the context does not fit and where two models
-    do not share a vocabulary.
-    """
+    """Times forwards over 1..most_tokens tokens behind `context_length` tokens, real steps, batches and memory; without
+    drafts for the one result that has none. SpecvizError where the context does not fit and where two models do not
+    share a vocabulary."""
     if most_tokens < 1 or rounds < 1:
         raise ValueError(f"most_tokens and rounds must be >= 1 (got {most_tokens} and {rounds})")
-    for draft in drafts:
-        check_pair(target, draft)
     longest = longest_context(target, drafts, most_tokens)
     if not 1 <= context_length <= longest:
         raise SpecvizError(
@@ -199,8 +194,7 @@ def measure_costs(
 
 
 def batch_growth(target: LoadedModel, tokens: int = BATCH_TOKENS[1], rounds: int = FEWEST) -> dict[int, Comparison]:
-    """By the smallest and the largest of BATCHES, how many times as long a forward over `tokens` new tokens of each
-    text takes as one over a single token."""
+    """By the smallest and largest of BATCHES: how many times as long `tokens` new tokens of each text take as one."""
     timer, sizes = _Timer(target, (), CONTEXT), [*product((BATCHES[0], BATCHES[-1]), (1, tokens))]
     timings: Timings[tuple[int, int]] = Timings()
     for turn in turns(len(sizes), rounds):
@@ -225,9 +219,10 @@ class _Timer:
         self.lm = target.cached_lm()
         size = min(model.info.vocab_size for model in (target, *drafts))
         self.ids = [FIRST_ID + i % (size - FIRST_ID) for i in range(context_length)]
-        drafters = {None: NoDraft(), **{draft.name: ModelDrafter(draft.cached_lm()) for draft in drafts}}
-        plan = partial(Plan, rule=RULES["speculative_sampling"], sampling=self.sampling, k=STEP_K)
-        self._plans = {name: plan(target.cached_lm(), drafter) for name, drafter in drafters.items()}  # by draft
+        setups = {None: gather(METHODS["none"], {}, target, None)}
+        setups |= {draft.name: gather(METHODS["draft_model"], {}, target, draft) for draft in drafts}
+        rule = RULES["speculative_sampling"]
+        self._plans = {name: setup.plan(rule, self.sampling, STEP_K) for name, setup in setups.items()}  # by draft
         self._num_steps = 0
 
     def jobs(self, most_tokens: int) -> list[Callable[[], Sequence[Reading]]]:

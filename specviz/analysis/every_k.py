@@ -1,7 +1,4 @@
-"""what_if and other_drafts: every K, and every other draft, on a text that exists, without generating again.
-
-The numbers are `whatif`'s; which text may be asked, and how far the answer is exact, is `given_text`'s to say.
-"""
+"""what_if and other_drafts: every K, and every other draft, on a text that exists, without generating again."""
 
 from __future__ import annotations
 

@@ -43,7 +43,14 @@ class GivenText:
     note: str
 
     def every_k(self, ks: Sequence[int] = KS, costs: Costs | None = None) -> WhatIf:
-        costs = None if costs is None else _costs_for(costs, self)
+        """Proposals without a model cost nothing to draft. SpecvizError for costs that are of other models."""
+        if costs is not None and (costs.target != self.target or self.draft not in (None, costs.draft)):
+            raise SpecvizError(
+                f"the costs were measured for {costs.target} with {costs.draft or 'no draft model'}, and this is "
+                f"{self.target} with {self.draft or 'no draft model'}; measure them for these models"
+            )
+        if costs is not None and self.draft is None:
+            costs = replace(costs, draft_ms=0.0)
         return whatif.every_k(self.chances, ks, costs, exact=self.exact, note=self.note)
 
     def cuts(self, ks: Sequence[int] = KS, seed: int = 0) -> dict[int, Cut]:
@@ -204,11 +211,8 @@ def _verdicts(recorded: Trace, draft: str) -> tuple[bool | None, ...]:
 
 
 def rollouts(recorded: Trace, deepest: int = DEEPEST) -> GivenText:
-    """A run whose drafts need no model, drafted again from every place of its text.
-
-    A proposal equal to the emitted token was always kept and any other never: given that the target wrote x, a point
-    mass on x was kept, for else x could not have been drawn.
-    """
+    """A run whose drafts need no model, drafted again from every place of its text. A proposal equal to the emitted
+    token x was always kept and any other never: had a point mass on x not been kept, x could not have been drawn."""
     from specviz.decoding.drafter import Context
     from specviz.decoding.draws import Seeded
     from specviz.decoding.sampling import Sampling
@@ -230,8 +234,7 @@ def rollouts(recorded: Trace, deepest: int = DEEPEST) -> GivenText:
 
 
 def judge_heads(recorded: Trace, target: LoadedModel, deepest: int) -> GivenText:
-    """The text of a run whose drafts hang on where their step begins, drafted again from every place by its own heads,
-    modules or layers. Raises SpecvizError."""
+    """A run whose drafts hang on where their step begins, drafted again from every place. Raises SpecvizError."""
     from specviz.analysis.along import chances_of
     from specviz.decoding.sampling import Sampling
     from specviz.session.setup import gather
@@ -291,13 +294,3 @@ def load_model(wanted) -> LoadedModel:
     from specviz.session.workbench import workbench
 
     return wanted if isinstance(wanted, LoadedModel) else workbench().library.load(wanted)
-
-
-def _costs_for(costs: Costs, judged: GivenText) -> Costs:
-    """Proposals without a model cost nothing to draft; other models than the measured ones are refused."""
-    if costs.target != judged.target or (judged.draft is not None and costs.draft != judged.draft):
-        raise SpecvizError(
-            f"the costs were measured for {costs.target} with {costs.draft or 'no draft model'}, and this is "
-            f"{judged.target} with {judged.draft or 'no draft model'}; measure them for these models"
-        )
-    return costs if judged.draft is not None else replace(costs, draft_ms=0.0)

@@ -1,9 +1,8 @@
 """Timing things side by side: rounds of alternating turns, what they took, and what may be said of it.
 
-In a round every contender runs twice: in a random order, then in the same order backwards (A B B A). Its quicker
-turn counts; how much the other one lags tells how busy the machine was. Of two equal contenders the draw makes
-either as likely to win a round, whatever the machine does meanwhile: so a sign test over rounds keeps its level under
-drift, spikes and busy spells alike. Standard library only.
+In a round every contender runs twice: in a random order, then in the same order backwards (A B B A). Its quicker turn
+counts; how much the other one lags tells how busy the machine was. Of two equal contenders either is as likely to win a
+round: so a sign test over rounds keeps its level under drift and busy spells. Standard library only.
 """
 
 import math

@@ -121,10 +121,8 @@ def start_chances(chances: Chances, ks: Sequence[int]) -> Array:
 
 
 def acceptance_by_depth(chances: Chances) -> Array:
-    """Of steps begun at every place alike, the share that keeps 1, 2, ... tokens: no selection effect. [deepest]
-
-    A mean over the starts that have so much text behind them; nan where there is none.
-    """
+    """Of steps begun at every place alike, the share that keeps 1, 2, ... tokens: no selection effect. [deepest] A mean
+    over the starts that have so much text behind them; nan where there is none."""
     size = len(chances)
     kept = np.cumprod(chances.keep, axis=1)
     counts = np.maximum(0, size - np.arange(chances.deepest))

@@ -1,13 +1,11 @@
 """What introductions promise, tried on the pairs that are here, and the cases in which a draft does not help.
 
-Each pair runs beside its target alone, in rounds, on prompts of every kind; whole answers count, the reading of the
-prompt among them.
+Each pair runs beside its target alone, on prompts of every kind; whole answers count, with the reading of the prompt.
 """
 
 import statistics
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -16,7 +14,7 @@ from specviz.analysis.rounds import FEWEST, Comparison, interval
 from specviz.analysis.theory import least_alpha
 from specviz.bench.contenders import BASELINE, Sample, run_bench, timings_of
 from specviz.bench.methods import describe_why, median_steps
-from specviz.bench.report import Table, prompts_for
+from specviz.bench.report import Finding, Table, prompts_for
 from specviz.bench.speed import alone_and_asked
 from specviz.bench.waits import Held, memory
 from specviz.models.catalog import MODELS, REAL, default_pair
@@ -79,19 +77,8 @@ class Trial:
         return [own.draft_ms / own.drafted / plain.verify_ms for own, plain in steps if own and plain and own.drafted]
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """done, total: how far measuring has come; doing: what is measured. tables: so far."""
-
-    done: int
-    total: int
-    doing: str = ""
-    tables: tuple[Table, ...] = ()
-
-
 def measure_claims(bench: Workbench) -> Iterator[Finding]:
-    """The claims for every pair that is here. One run per result; the caller holds the engine while it asks for the
-    next. Raises SpecvizError."""
+    """The claims for every pair that is here, one run per result; the caller holds the engine. SpecvizError."""
     return _try_all(pairs(), claims_table, bench)
 
 
@@ -100,14 +87,12 @@ def measure_poor_cases(bench: Workbench) -> Iterator[Finding]:
     return _try_all(poor_cases(), poor_table, bench)
 
 
-def _try_all(
-    cases: Sequence[Case], tabulate: Callable[[Sequence[Trial]], Table], bench: Workbench
-) -> Iterator[Finding]:
+def _try_all(cases: Sequence[Case], table: Callable[[Sequence[Trial]], Table], bench: Workbench) -> Iterator[Finding]:
     trials: list[Trial] = []
     so_far = Finding(0, RUNS * len(cases))
     for case in cases:
         trials.append((yield from _try(case, bench, replace(so_far, doing=case.name))))
-        so_far = replace(so_far, done=so_far.done + RUNS, tables=(tabulate(trials),))
+        so_far = replace(so_far, done=so_far.done + RUNS, tables=(table(trials),))
     yield so_far
 
 
@@ -157,17 +142,47 @@ def poor_cases() -> list[Case]:
 # ---- the claims -----------------------------------------------------------------------------------------------------
 
 
-class Claim(NamedTuple):
-    """says: what introductions say, and which; takes: what it needs; read: what a trial says of it."""
+_FORMULA = "alpha above {:.2f} and c below {:.2f}; the more of one, the less of the other"
+_NEEDED = "of the formula, at this c"
 
-    says: str
-    takes: str
-    read: Callable[[Trial], str | Reading]
+
+def claims_of(trial: Trial) -> Iterator[tuple[str, str, str | Reading]]:
+    """What introductions say, and which; what it takes; what this trial says of it."""
+    rates, alone = ([each.tokens_per_s for each in side] for side in (trial.asked, trial.alone))
+    yield "alpha", "the share of judged tokens that is accepted", span(trial.alphas)
+    yield "c", "a drafted token over a target call", span(trial.cost_ratios)
+    yield "2 to 3 times faster (papers)", _FORMULA.format(1 / 2, 1 / 2), _compare_with(2, trial.answer)
+    yield "alpha for 2 times", _NEEDED, _needed(2, trial)
+    yield "up to 4 times faster (guides)", _FORMULA.format(3 / 4, 1 / 4), _compare_with(4, trial.answer)
+    yield "alpha for 4 times", _NEEDED, _needed(4, trial)
+    reached = Reading(span(rates, ".0f"), _reaches(interval(rates), GOOD_RATE))
+    yield "over 100 tokens/s (guides)", "that much of the target alone, times the formula", reached
+    yield "the target alone, tokens/s", "", span(alone, ".0f")
+    yield "alpha for 100", _NEEDED, _needed(GOOD_RATE / statistics.median(alone), trial)
+    none = "nothing gives it: first the draft reads the prompt as well. Only a whole answer can come sooner"
+    yield "the first answer sooner (guides)", none, _compare_with(1, trial.first)
+    shares = [each.draft / each.target for each in trial.held]
+    more = Reading(", ".join(f"{share:.0%}" for share in shares), max(shares) < SMALL_SHARE)
+    yield "less than 10 % more memory (guides)", "a small draft; short context, longest context", more
+    one, many = trial.growth.values()
+    yield "a check of 5 tokens, 1 text", "in passes over 1 token", one.span
+    batches = Reading(many.span, _reaches(one.between, many.between[1]))
+    yield "better use of batches (guides)", "the same check of 8 texts at once must cost no more", batches
 
 
 def _reaches(between: tuple[float, float], goal: float) -> bool | None:
     low, high = between
     return True if low >= goal else False if high < goal else None
+
+
+def _compare_with(goal: float, found: Comparison) -> Reading:
+    return Reading(found.span, _reaches(found.between, goal))
+
+
+def _needed(speedup: float, trial: Trial) -> str:
+    """The alpha that the formula asks for at the trial's own c."""
+    alpha = least_alpha(speedup, statistics.median(trial.cost_ratios)) if trial.cost_ratios else None
+    return "none suffices" if alpha is None else f"{alpha:.2f}"
 
 
 def span(values: Sequence[float], spelling: str = ".2f") -> str:
@@ -177,64 +192,10 @@ def span(values: Sequence[float], spelling: str = ".2f") -> str:
     return "{:{f}} ({:{f}} to {:{f}})".format(statistics.median(values), *interval(values), f=spelling)
 
 
-def _compare_with(goal: float, found: Comparison) -> Reading:
-    return Reading(found.span, _reaches(found.between, goal))
-
-
-def _rates(samples: Sequence[Sample]) -> list[float]:
-    return [sample.tokens_per_s for sample in samples]
-
-
-def _read_rate(trial: Trial) -> Reading:
-    rates = _rates(trial.asked)
-    return Reading(span(rates, ".0f"), _reaches(interval(rates), GOOD_RATE))
-
-
-def _read_memory(trial: Trial) -> Reading:
-    shares = [each.draft / each.target for each in trial.held]
-    return Reading(", ".join(f"{share:.0%}" for share in shares), max(shares) < SMALL_SHARE)
-
-
-def _needed(speedup: Callable[[Trial], float], trial: Trial) -> str:
-    """The alpha that the formula asks for at the trial's own c."""
-    alpha = least_alpha(speedup(trial), statistics.median(trial.cost_ratios)) if trial.cost_ratios else None
-    return "none suffices" if alpha is None else f"{alpha:.2f}"
-
-
-_FORMULA = "alpha above {:.2f} and c below {:.2f}; the more of one, the less of the other"
-_NEEDED = "of the formula, at this c"
-CLAIMS = (
-    Claim("alpha", "the share of judged tokens that is accepted", lambda trial: span(trial.alphas)),
-    Claim("c", "a drafted token over a target call", lambda trial: span(trial.cost_ratios)),
-    Claim("2 to 3 times faster (papers)", _FORMULA.format(1 / 2, 1 / 2), lambda trial: _compare_with(2, trial.answer)),
-    Claim("alpha for 2 times", _NEEDED, partial(_needed, lambda trial: 2)),
-    Claim("up to 4 times faster (guides)", _FORMULA.format(3 / 4, 1 / 4), lambda trial: _compare_with(4, trial.answer)),
-    Claim("alpha for 4 times", _NEEDED, partial(_needed, lambda trial: 4)),
-    Claim("over 100 tokens/s (guides)", "that much of the target alone, times the formula", _read_rate),
-    Claim("the target alone, tokens/s", "", lambda trial: span(_rates(trial.alone), ".0f")),
-    Claim("alpha for 100", _NEEDED, partial(_needed, lambda trial: GOOD_RATE / statistics.median(_rates(trial.alone)))),
-    Claim(
-        "the first answer sooner (guides)",
-        "nothing gives it: first the draft reads the prompt as well. Only a whole answer can come sooner",
-        lambda trial: _compare_with(1, trial.first),
-    ),
-    Claim("less than 10 % more memory (guides)", "a small draft; short context, longest context", _read_memory),
-    Claim("a check of 5 tokens, 1 text", "in passes over 1 token", lambda trial: trial.growth[min(trial.growth)].span),
-    Claim(
-        "better use of batches (guides)",
-        "the same check of 8 texts at once must cost no more",
-        lambda trial: _no_dearer(*trial.growth.values()),
-    ),
-)
-
-
-def _no_dearer(one: Comparison, many: Comparison) -> Reading:
-    return Reading(many.span, _reaches(one.between, many.between[1]))
-
-
 def claims_table(trials: Sequence[Trial]) -> Table:
     """A row for each claim and what belongs to it, a column for each pair."""
-    rows = [[claim.says, claim.takes, *map(claim.read, trials)] for claim in CLAIMS]
+    said = zip(*map(claims_of, trials), strict=True)
+    rows = [[*same[0][:2], *(cell for _, _, cell in same)] for same in said]
     return ["they say", "it takes", *(trial.case.name for trial in trials)], rows
 
 

@@ -1,8 +1,7 @@
 """Contenders side by side: specviz with and without a draft, and transformers' own generate with and without one.
 
-All run in one process, in rounds on every prompt, on equal token counts with end tokens ignored. Reported are medians
-and quartiles over prompts and medians of per-prompt ratios with their intervals. On models of a few million parameters
-such a ratio measures the frameworks' overhead more than the method.
+All run in one process, in rounds on every prompt, on equal token counts with end tokens ignored. On models of a few
+million parameters a ratio measures the frameworks' overhead more than the method.
 """
 
 import copy
@@ -19,7 +18,7 @@ from transformers import StoppingCriteriaList
 
 from specviz.analysis.rounds import ONE_RUN, Comparison, Timings, log_median, turns
 from specviz.decoding.draws import Seeded
-from specviz.decoding.engine import Plan, speculate
+from specviz.decoding.engine import speculate
 from specviz.decoding.sampling import Sampling
 from specviz.models.library import LoadedModel
 from specviz.request import RunSettings
@@ -109,8 +108,7 @@ def specviz_contender(
     target, judge, name = setup.target, setup.rule(rule), f"specviz, {label or setup.method.name}"
 
     def generate(job: Job) -> Sample:
-        target_lm = target.cached_lm()
-        plan = Plan(target_lm, setup.drafter(target_lm), judge, job.sampling, setup.k(k))
+        plan = setup.plan(judge, job.sampling, k)
         recorder, settings, text = Recorder(target.text), setup.settings(plan), list(job.prompt.ids)
         records, seen, calls = [], [], 0
         steps = speculate(job.prompt.ids, lambda: plan, Seeded(job.seed), max_new_tokens=job.num_tokens)
@@ -206,8 +204,8 @@ def run_bench(
 ) -> Iterator[Sample]:
     """Samples as they are measured: a round for every repeat, prompt and temperature; each has two of a contender."""
     jobs = [Job(prompts[0], Sampling(temperatures[-1]), 0, min(num_tokens, 16))]  # to warm up, not reported
-    for repeat, prompt, temperature in product(range(repeats), prompts, temperatures):
-        jobs.append(Job(prompt, Sampling(temperature), repeat, num_tokens))
+    each = product(range(repeats), prompts, map(Sampling, temperatures))
+    jobs += [Job(prompt, sampling, repeat, num_tokens) for repeat, prompt, sampling in each]
     for turn in turns(len(contenders), len(jobs) - 1):
         begun = time.process_time()
         sample = contenders[turn.contender](jobs[turn.round])
@@ -284,8 +282,7 @@ def _row(samples: Sequence[Sample], temperature: float, contender: str) -> Row:
 
 
 def compare_by_prompt(samples: Sequence[Sample], ours: str, others: str) -> Comparison | None:
-    """Our decoding speed over another contender's, by prompt; None for the same contender or one that did not run.
-    samples: of one temperature."""
+    """Our decoding speed over another contender's, by prompt, at one temperature; None where not both of them ran."""
     both = [sample for sample in samples if sample.contender in (ours, others)]
     if len({sample.contender for sample in both}) < 2:
         return None

@@ -25,10 +25,8 @@ NAME, FAMILIES = "llama.cpp", ("llama", "qwen2", "qwen3")
 
 
 def write_gguf(writer: gguf.GGUFWriter, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Adds the model's shape, its byte-pair tokenizer and its weights in float32, writes the file and closes it.
-
-    model: of FAMILIES with default positions. Ids that the tokenizer lacks get names that no text gives.
-    """
+    """Adds the shape of a model of FAMILIES with default positions, its byte-pair tokenizer and its weights in float32,
+    writes the file and closes it. Ids that the tokenizer lacks get names that no text gives."""
     config = model.config
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     writer.add_context_length(config.max_position_embeddings)
@@ -120,8 +118,7 @@ def llama_contender(target: LoadedModel, draft: LoadedModel, k: int, room: int) 
 
 
 def compare(ours: str, target: LoadedModel, prompts: Sequence[Prompt], samples: Sequence[Sample]) -> Iterator[str]:
-    """Lines: how fast we are beside it; where any text parts from ours, and how far apart the target's logits of the
-    two tokens lie there."""
+    """Lines: how fast we are beside it, where texts part from ours, and how far apart the two logits lie there."""
     yield f"\n{ours} / {NAME}: {compare_by_prompt(samples, ours, NAME)}"
     parted = set()
     for prompt in prompts:

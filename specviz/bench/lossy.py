@@ -9,18 +9,19 @@ from operator import add, mul
 from random import Random
 from typing import NamedTuple
 
-from specviz.bench.claims import Finding, measure_claims, measure_poor_cases, span
+from specviz.bench.claims import measure_claims, measure_poor_cases, span
 from specviz.bench.contenders import BASELINE
-from specviz.bench.report import table
+from specviz.bench.report import Finding, table
 from specviz.checks.end_to_end import end_to_end
-from specviz.checks.pair import Pair
 from specviz.checks.prove import bundled_prompts
 from specviz.decoding.sampling import Sampling
+from specviz.drafters import METHODS
 from specviz.models.catalog import MODELS, REAL, chats, default_pair
 from specviz.models.hub import is_here
 from specviz.request import Request
 from specviz.rules import ANY_CHAIN
 from specviz.session.record import activate, record
+from specviz.session.setup import gather
 from specviz.session.workbench import Workbench, workbench
 from specviz.trace.counters import wilson
 from specviz.trace.file import Trace
@@ -43,16 +44,14 @@ ANSWER_HEADS = ["least log-probability of a step", "right (95 %)", "drafted step
 
 def measure_quality(bench: Workbench) -> Iterator[Finding]:
     """Of the bundled pair texts by every rule that judges plain drafts, then all exams at every threshold; one text or
-    answer per result. The caller holds the engine while it asks for the next. Raises SpecvizError.
-
-    A change is that of a text's mean, against the target's own text of the same seed: median and interval over texts.
-    """
+    answer per result, changes against the target's own text of the same seed. The caller holds the engine while it asks
+    for the next. Raises SpecvizError."""
     large, small = (bench.library.load(name, as_draft=bool(place)) for place, name in enumerate(default_pair()))
     exams, rules, plain = drawn_exams(), [], ()
     total = NUM_TOKENS * (1 + len(ANY_CHAIN))
     total += len(THRESHOLDS) * sum(exam.most_tokens * len(exam.problems) for exam in exams)
     for place, rule in enumerate((None, *ANY_CHAIN.values())):
-        pair = Pair(large, None, BASELINE) if rule is None else Pair(large, small)
+        pair = gather(METHODS[BASELINE if rule is None else "draft_model"], {}, large, small)
         judge = rule or next(iter(ANY_CHAIN.values()))  # which has nothing to judge where nothing is drafted
         for texts in end_to_end(pair, judge, bundled_prompts(large), Sampling(), K, NUM_TOKENS):
             doing = rule.title if rule else "the target alone"
@@ -112,8 +111,7 @@ def drawn_word_problems() -> list[tuple[str, int]]:
 
 
 def solve(exam: Exam, problem: tuple[str, int], threshold: float | None, bench: Workbench) -> tuple[bool, Trace]:
-    """Whether the last number of the answer, written greedily, is the result; and the run. threshold: of drafted
-    steps; None: no draft."""
+    """Whether the answer, written greedily, ends with the result; and the run. threshold: None without a draft."""
     (target, draft), (prompt, result) = exam.pair, problem
     way = {"method": "reasoning", "params": {**exam.params, "threshold": threshold}}
     law = {"temperature": 0.0, "max_new_tokens": exam.most_tokens, "chat": chats(target)}

@@ -1,7 +1,6 @@
 """The command `bench --methods`: every method against no draft on one target, by kind of prompt, and why it loses.
 
-Takes what METHODS and the catalogue offer; a method that cannot draft for this target is left out with the reason.
-All run in one process, alternating; the words next to the ratios hold measured times only.
+A method that cannot draft for this target is left out with the reason. The words hold measured times only.
 """
 
 import json
@@ -93,8 +92,7 @@ def lines(
         }
         made["left_out"] = [{"method": name, "reason": reason} for name, reason in left_out.items()]
         made["rows"] = [
-            asdict(row) | {"whole": _as_json(row.whole), "kinds": [_as_json(kind) for kind in row.kinds]}
-            for row in rows
+            asdict(row) | {"whole": _as_json(row.whole), "kinds": [*map(_as_json, row.kinds)]} for row in rows
         ]
         save(json.dumps(made, indent=1, allow_nan=False))
 

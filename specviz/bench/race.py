@@ -1,8 +1,7 @@
 """A race: two requests on the same prompts, each really run, twice per prompt (a round of `rounds`), prefill counted.
 
-The caller holds the engine while it asks for the next result; one run is made per result. A run is what
-`recording.record` makes of it, so every number of a race is a number of a trace: the quicker one of a side's two, and
-how far the other lies behind tells how steady the machine is. Where greedy texts differ, the models are asked again.
+The caller holds the engine while it asks for the next result; one run is made per result. Every number of a race is a
+number of a trace, of the quicker of a side's two runs. Where greedy texts differ, the models are asked again.
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -69,8 +68,7 @@ class Heat:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one model gives both tokens at the place where the texts part: logits, and odds at temperature 1. best: the
-    highest logit there, of whatever token."""
+    """One model's logits of both tokens where the texts part, their odds at temperature 1, and its best logit."""
 
     role: str  # "target" | "draft"
     name: str
@@ -95,10 +93,8 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Race:
-    """done, total: runs made, two unrecorded ones to warm up among them. note: which one comes next.
-
-    is_shared: whether others wanted the engine meanwhile, so that no ratio may be told.
-    """
+    """done, total: runs made, two unrecorded ones to warm up among them. note: which one comes next. is_shared: whether
+    others wanted the engine meanwhile, so that no ratio may be told."""
 
     done: int
     total: int
@@ -192,8 +188,8 @@ def tie_tolerance(dtype: str | None) -> float:
 
 def _readings(text: Text, tokens: tuple[int, int], active_setups: Sequence[ActiveSetup]) -> Iterator[Reading]:
     """Of the target, and of each draft model that shares its vocabulary and can read the text."""
-    target, own = active_setups[0].target, (each for each in active_setups if not each.setup.method.foreign)
-    drafts = {active.draft.name: active.draft for active in own if active.draft}
+    target = active_setups[0].target
+    drafts = {draft.name: draft for active in active_setups if (draft := active.setup.comparable_draft)}
     *_, rows = read(target, list(drafts.values()), [text])
     yield _reading("target", target, rows.target[-1], tokens)
     for draft, own in zip(drafts.values(), rows.drafts, strict=True):

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from dataclasses import dataclass
 
 from specviz.analysis.costs import CONTEXT, Costs, measure_costs
 from specviz.bench.contenders import (
@@ -31,14 +31,21 @@ Table = tuple[Sequence[str], Sequence[Sequence[object]]]
 LENGTHS = (1, 2, 3, 4, 5, 7, 9, 13, 17, 25, 33)  # new tokens in one target forward that have a row
 
 
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """done, total: how far measuring has come; doing: what is measured. tables: so far."""
+
+    done: int
+    total: int
+    doing: str = ""
+    tables: tuple[Table, ...] = ()
+
+
 def lines(
     *, target: str, draft: str, k: Sequence[int], num_tokens: int, repeats: int, against: str | None = None
 ) -> Iterator[str]:
-    """Says what is measured, then measures, then gives the table as Markdown.
-
-    One K is compared with transformers' own generate; several are compared with each other and with no draft. against:
-    one K greedily with llama.cpp too, and specviz with and without its recorder.
-    """
+    """Says what is measured, then gives the table as Markdown: one K beside transformers' own generate, or several
+    beside each other. against: one K greedily, with llama.cpp and without our recorder too."""
     library = Library()
     loaded, small = library.load(target), library.load(draft, as_draft=True)
     check_pair(loaded, small)
@@ -76,14 +83,13 @@ def describe_environment(target: LoadedModel) -> str:
 
 def prompts_for(target: LoadedModel) -> list[Prompt]:
     """The bundled prompts as this model reads them: in its chat form, where it is a chat model on offer."""
-    in_form = chats(target.name)
-    read = partial(render_chat, target.tokenizer) if in_form else str
+
+    def read(text: str) -> tuple[int, ...]:
+        encode = target.text.encode
+        return tuple(encode(render_chat(target.tokenizer, text), special=False) if chats(target.name) else encode(text))
+
     prompts = [
-        Prompt(
-            kind["name"],
-            f"{kind['name']}: {prompt['name']}",
-            tuple(target.text.encode(read(prompt["text"]), special=not in_form)),
-        )
+        Prompt(kind["name"], f"{kind['name']}: {prompt['name']}", read(prompt["text"]))
         for kind in prompts_file()["kinds"]
         for prompt in kind["prompts"]
     ]
@@ -117,10 +123,8 @@ def _cells(row: Row) -> list[str]:
 def cost_lines(
     *, target: str, draft: str | None, context_length: int = CONTEXT, save: Callable[[str], None] | None = None
 ) -> Iterator[str]:
-    """Says what is measured, then measures, then gives the tables; save: and writes JSON.
-
-    Raises SpecvizError, and in the end CannotTell where the machine was too busy.
-    """
+    """Says what is measured, then measures, then gives the tables; save: and writes JSON. Raises SpecvizError, and in
+    the end CannotTell where the machine was too busy."""
     library = Library()
     loaded, drafts = library.load(target), [] if draft is None else [library.load(draft, as_draft=True)]
     pair = f"{loaded.name} + {drafts[0].name if drafts else 'no draft'}"

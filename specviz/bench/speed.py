@@ -20,10 +20,8 @@ ALONE, ASKED = 0, 1
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """done, total: runs made. The rest stands when they are equal: medians of tokens/s, and their ratio.
-
-    instead: why that ratio says nothing, in words; empty where it does. between: the interval of the ratio.
-    """
+    """done, total: runs made. The rest stands when they are equal: medians of tokens/s, their ratio and its interval;
+    instead: why the ratio says nothing, in words, empty where it does."""
 
     done: int
     total: int
@@ -43,9 +41,7 @@ def alone_and_asked(active: ActiveSetup) -> tuple[Contender, Contender]:
 
 def measure_in_rounds(request: Request, bench: Workbench) -> Generator[Speed, None, None]:
     """Runs the request's method and no draft in turn, one run per result, and remembers the baseline for later runs.
-
-    The caller holds the engine while it asks for the next result. Prefill counts on both sides. Raises SpecvizError.
-    """
+    The caller holds the engine while it asks for the next. Prefill counts on both sides. Raises SpecvizError."""
     active = activate(request.validate(), bench.library)
     _, tokens = active.prompt()
     num_tokens = min(NUM_TOKENS, active.plan.target.context_limit - len(tokens))

@@ -13,7 +13,7 @@ import torch
 
 from specviz.analysis.rounds import FEWEST, Timings, turns
 from specviz.bench.contenders import Job, Prompt
-from specviz.bench.report import Table, table
+from specviz.bench.report import Finding, Table, table
 from specviz.bench.speed import ALONE, ASKED, alone_and_asked
 from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import speculate
@@ -26,6 +26,7 @@ from specviz.session.workbench import Workbench, workbench
 
 PROMPTS, CONTEXTS = (16, 512), (100, 2048)  # tokens, as far as both models have room
 NUM_TOKENS = 32
+DOING = "short runs, alternating with and without the draft"
 _NO_HOLDERS = (type, ModuleType, FunctionType, BuiltinFunctionType, str, bytes)
 
 
@@ -47,23 +48,14 @@ class Held:
     draft: int
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
-    """done, total: runs made; the rest stands when they are equal."""
-
-    done: int
-    total: int
-    waits: tuple[Wait, ...] = ()
-    held: tuple[Held, ...] = ()
-
-    def tables(self) -> tuple[Table, Table]:
-        """Of the waits and of the memory."""
-        heads = ("prompt, tokens", "first token, no draft", "with draft", "as fast")
-        waits = [[f"{wait.num_prompt}", *_cells(wait.first), *_cells(wait.answer)] for wait in self.waits]
-        sizes = ((each.context, each.target / 1e6, each.draft / 1e6, each.draft / each.target) for each in self.held)
-        held = [[f"{n}", f"{large:.1f} MB", f"{more:.1f} MB", f"{share:.0%}"] for n, large, more, share in sizes]
-        held_heads = ("context, tokens", "target holds", "draft holds more", "of the target's")
-        return ((*heads, "answer, no draft", *heads[2:]), waits), (held_heads, held)
+def tables(waits: Sequence[Wait], held: Sequence[Held]) -> tuple[Table, Table]:
+    """Of the waits and of the memory."""
+    heads = ("prompt, tokens", "first token, no draft", "with draft", "as fast")
+    rows = [[f"{wait.num_prompt}", *_cells(wait.first), *_cells(wait.answer)] for wait in waits]
+    sizes = ((each.context, each.target / 1e6, each.draft / 1e6, each.draft / each.target) for each in held)
+    held_rows = [[f"{n}", f"{large:.1f} MB", f"{more:.1f} MB", f"{share:.0%}"] for n, large, more, share in sizes]
+    held_heads = ("context, tokens", "target holds", "draft holds more", "of the target's")
+    return ((*heads, "answer, no draft", *heads[2:]), rows), (held_heads, held_rows)
 
 
 def _cells(timings: Timings[int]) -> list[str]:
@@ -71,7 +63,7 @@ def _cells(timings: Timings[int]) -> list[str]:
     return [*medians, str(timings.compare(ASKED, ALONE))]
 
 
-def measure_waits(request: Request, bench: Workbench) -> Generator[Price, None, None]:
+def measure_waits(request: Request, bench: Workbench) -> Generator[Finding, None, None]:
     """One run per result; the caller holds the engine while it asks for the next. Raises SpecvizError."""
     active = activate(request.validate(), bench.library)
     _, tokens = active.prompt()
@@ -80,12 +72,12 @@ def measure_waits(request: Request, bench: Workbench) -> Generator[Price, None, 
         job = Job(_prompt(tokens, length), active.plan.sampling, request.seed, NUM_TOKENS)
         wait = Wait(length, Timings(), Timings())
         for turn in turns(len(contenders), FEWEST):
-            yield Price(place * turn.total + turn.done, total := len(lengths) * turn.total)
+            yield Finding(place * turn.total + turn.done, total := len(lengths) * turn.total, DOING)
             sample = contenders[turn.contender](job)
             wait.first.add(turn.contender, turn.round, 1e3 * sample.first_seconds)
             wait.answer.add(turn.contender, turn.round, 1e3 * sample.seconds)
         waits.append(wait)
-    yield Price(total, total, tuple(waits), memory(active, tokens))
+    yield Finding(total, total, "", tables(waits, memory(active, tokens)))
 
 
 def memory(active: ActiveSetup, tokens: Sequence[int]) -> tuple[Held, ...]:
@@ -136,6 +128,6 @@ def lines(*, target: str, draft: str, k: int) -> Iterator[str]:
     prompt = prompts_file()["kinds"][0]["prompts"][0]["text"]
     request = Request(prompt=prompt, target=target, draft=draft, num_speculative_tokens=k, temperature=0.0)
     yield f"{target} + {draft}, K = {k}, T = 0, answers of {NUM_TOKENS} tokens, medians of {FEWEST} rounds\n"
-    *_, price = measure_waits(request, workbench())
-    waits, held = price.tables()
+    *_, found = measure_waits(request, workbench())
+    waits, held = found.tables
     yield from [*table(*waits), "", *table(*held)]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
-from specviz.checks.pair import Pair
+from specviz.checks.rows import total_variation
 from specviz.checks.scoring import Scored, features, law_of, plain_logits, score_text
 from specviz.checks.statistics import (
     COARSE,
@@ -33,6 +33,7 @@ from specviz.decoding.sampling import Sampling
 from specviz.rules import ANY_CHAIN
 from specviz.rules.broken import BROKEN, tamper_if_broken
 from specviz.rules.chain import ChainRule
+from specviz.session.setup import Setup
 
 TEXT_LENGTH = 32  # tokens of one text
 MOST_TOKENS = 10_000_000  # who would need more is not called out
@@ -41,8 +42,7 @@ RUNS = 32  # first tokens between two results
 
 @dataclass(frozen=True, slots=True)
 class Power:
-    """A rule that is not exact, and how many tokens like these it would take to call it out nine times in ten; None:
-    too many."""
+    """A rule that is not exact, and how many tokens it takes to detect it nine times in ten; None: too many."""
 
     rule: Rule
     tokens_needed: int | None
@@ -117,7 +117,7 @@ def _describe_strongest(evidence: Evidence) -> str:
 
 
 def end_to_end(
-    pair: Pair, rule: Rule, prompts: Sequence[Sequence[int]], sampling: Sampling, k: int, tokens: int, seed: int = 0
+    pair: Setup, rule: Rule, prompts: Sequence[Sequence[int]], sampling: Sampling, k: int, tokens: int, seed: int = 0
 ) -> Iterator[EndToEnd]:
     """Writes texts after the prompts in turn until there are `tokens` of them; one text per result, the first result
     before any. Text i has seed_of(seed, i)."""
@@ -147,7 +147,7 @@ def end_to_end(
 def _add(so_far: EndToEnd, rule: Rule, scored: Scored, growth: Growth) -> EndToEnd:
     distance, means = so_far.distance, so_far.distances
     if scored.q is not None:
-        distances = (rule.one_step_law(scored.p, scored.q).double() - scored.p).abs().sum(-1) / 2
+        distances = total_variation(rule.one_step_law(scored.p, scored.q), scored.p)
         distance, means = max(distance or 0.0, float(distances.max())), (*means, float(distances.mean()))
     chances = scored.p.gather(1, torch.tensor(scored.tokens)[:, None])
     evidence = so_far.evidence.add(scored.holds, scored.chances())
@@ -220,7 +220,7 @@ class FirstToken:
 
 
 def first_token(
-    pair: Pair, rule: Rule, prompt: Sequence[int], sampling: Sampling, k: int, n: int, seed: int = 0
+    pair: Setup, rule: Rule, prompt: Sequence[int], sampling: Sampling, k: int, n: int, seed: int = 0
 ) -> Iterator[FirstToken]:
     """Runs the engine's first step n times, each with its own seed, and counts against the law of one plain forward."""
     law = law_of(plain_logits(pair.target, prompt, 1)[0], sampling)

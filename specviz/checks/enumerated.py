@@ -13,7 +13,6 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from specviz.checks.pair import Pair
 from specviz.checks.scoring import can_read, law_of, plain_logits
 from specviz.checks.statistics import Outcome
 from specviz.decoding.draft import EMPTY, ROOT, Draft, chain
@@ -22,13 +21,13 @@ from specviz.decoding.draws import Draws, enumerate_outcomes
 from specviz.decoding.engine import Plan, speculate
 from specviz.decoding.rule import Rule
 from specviz.decoding.sampling import Sampling, fit
-from specviz.drafters import METHODS
 from specviz.drafters.draft_model import ModelDrafter
 from specviz.drafters.method import TREE_RULES, Part, Parts
 from specviz.drafters.prompt_lookup import PromptLookup
 from specviz.drafters.tree import TreeDrafter
 from specviz.models.library import LoadedModel
 from specviz.rules.broken import tamper_if_broken
+from specviz.session.setup import Setup
 
 EXACT = 1e-9  # far above the rounding of float64, far below every mistake
 NUM_CELLS = 3
@@ -87,10 +86,10 @@ class Enumeration:
 
 
 def enumerate_texts(
-    pair: Pair, rule: Rule, prompts: Sequence[Sequence[int]], sampling: Sampling, k: int
+    pair: Setup, rule: Rule, prompts: Sequence[Sequence[int]], sampling: Sampling, k: int
 ) -> Iterator[Enumeration]:
     """The rule over small languages after the first of these prompts; a result every so often."""
-    trees, alone = _are_trees(pair, rule), not METHODS[pair.method].needs_only_odds
+    trees, alone = _are_trees(pair, rule), not pair.method.needs_only_odds
     k, prompts = min(MOST_TREE_K if trees else MOST_K, max(FEWEST_K, k)), prompts[:PLACES]
     so_far = Enumeration(0, 2 * len(prompts), rule.lossless, k, trees=trees, rule_alone=alone)
     if not rule.supports(chain([0])):
@@ -107,9 +106,9 @@ def enumerate_texts(
     yield so_far
 
 
-def _are_trees(pair: Pair, rule: Rule) -> bool:
+def _are_trees(pair: Setup, rule: Rule) -> bool:
     """Whether token trees are enumerated: those of the method, where the rule can judge any."""
-    return METHODS[pair.method].under(pair.params).rules == TREE_RULES and rule.supports(FORKED)
+    return pair.method.under(pair.params).rules == TREE_RULES and rule.supports(FORKED)
 
 
 def _report_during(work: Generator[None, None, Result], so_far: Enumeration) -> Generator[Enumeration, None, Result]:
@@ -124,8 +123,7 @@ def _report_during(work: Generator[None, None, Result], so_far: Enumeration) -> 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Language:
-    """What may follow each text of 0 to k pooled tokens, and which real tokens these stand for. q: None without a
-    draft model."""
+    """What may follow each text of 0 to k pooled tokens, and the real tokens they stand for. q: None if no draft."""
 
     k: int
     spelled: dict[Text, Text]
@@ -133,7 +131,7 @@ class Language:
     q: dict[Text, Tensor] | None = None
 
 
-def language_after(pair: Pair, prompt: Sequence[int], sampling: Sampling, k: int) -> Generator[None, None, Language]:
+def language_after(pair: Setup, prompt: Sequence[int], sampling: Sampling, k: int) -> Generator[None, None, Language]:
     """The language after `prompt`; pauses after every text that the models have read."""
     spelled, width, models = {(): tuple(prompt)}, pair.target.info.vocab_size, [pair.target]
     if pair.comparable_draft is not None:
@@ -198,7 +196,7 @@ class TableLM:
         """Nothing is cached."""
 
 
-def distance_of_texts(pair: Pair, rule: Rule, language: Language) -> Generator[None, None, tuple[float, int]]:
+def distance_of_texts(pair: Setup, rule: Rule, language: Language) -> Generator[None, None, tuple[float, int]]:
     """Total variation between the engine's law of whole texts and the target's, and how many outcomes it rests on."""
     law, num = yield from law_of_texts(plan_of(pair, rule, language), language.k + 1)
     target: Law = {(): 1.0}  # products of the target's rows: no draft, no rule, no engine
@@ -211,13 +209,13 @@ def distance_of_texts(pair: Pair, rule: Rule, language: Language) -> Generator[N
     return sum(abs(law.get(text, 0.0) - target.get(text, 0.0)) for text in {*law, *target}) / 2, num
 
 
-def plan_of(pair: Pair, rule: Rule, language: Language) -> Plan:
+def plan_of(pair: Setup, rule: Rule, language: Language) -> Plan:
     """The pair's own method of drafting over the language's tables; stand-ins where it cannot draft there."""
     return Plan(TableLM(language.p), _drafter(pair, rule, language), rule, Sampling(), language.k)
 
 
-def _drafter(pair: Pair, rule: Rule, language: Language) -> Drafter:
-    trees, method = _are_trees(pair, rule), METHODS[pair.method]
+def _drafter(pair: Setup, rule: Rule, language: Language) -> Drafter:
+    trees, method = _are_trees(pair, rule), pair.method
     small = None if language.q is None else TableLM(language.q)
     if method.needs_only_odds and (trees or method.drafts_as != "token tree"):
         parts = Parts(draft=None if small is None else Part("draft", small, lambda: TableLM(language.q)))

@@ -1,13 +1,11 @@
 """Temperature 0: compares the engine's text with that of transformers' own `generate`, prompt by prompt.
 
-Equal texts are exact. Where they part, each token must still be the target's favourite up to rounding, by a plain
-forward; the first difference is shown with both logits.
+Where they part, each token must still be the target's favourite up to rounding, by a plain forward.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from specviz.checks.pair import Pair
 from specviz.checks.scoring import ROUNDING, Outside, find_outside, plain_logits
 from specviz.checks.statistics import Outcome
 from specviz.decoding.draws import Seeded
@@ -15,6 +13,7 @@ from specviz.decoding.engine import speculate
 from specviz.decoding.rule import Rule
 from specviz.decoding.sampling import Sampling
 from specviz.models.library import LoadedModel
+from specviz.session.setup import Setup
 
 GREEDY = Sampling(0.0)
 
@@ -50,9 +49,8 @@ class Greedy:
     def outcome(self) -> Outcome | None:
         """None before all prompts have been compared, unless one differs."""
         if self.wrong:
-            return Outcome(
-                "differs", f"{_describe_first(self.differences, self.wrong)} The target would not have written it."
-            )
+            words = _describe_first(self.differences, self.wrong)
+            return Outcome("differs", f"{words} The target would not have written it.")
         if self.num_cut:
             return Outcome("differs", f"{self.num_cut} of the texts end where the target's own do not.")
         if self.done < self.total:
@@ -83,10 +81,9 @@ def _describe_first(differences: Sequence[TextDifference], tokens: Sequence[Outs
 
 
 def greedy(
-    pair: Pair, rule: Rule, prompts: Sequence[Sequence[int]], k: int, num_tokens: int, sampling: Sampling = GREEDY
+    pair: Setup, rule: Rule, prompts: Sequence[Sequence[int]], k: int, num_tokens: int, sampling: Sampling = GREEDY
 ) -> Iterator[Greedy]:
-    """One prompt after the other; the first result stands before any. sampling: greedy for the target, whatever the
-    draft's own is."""
+    """One prompt after the other; the first result stands before any. sampling: greedy but for the draft's own part."""
     so_far = Greedy(0, len(prompts))
     yield so_far
     plan, target = pair.plan(rule, sampling, k), pair.target

@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from specviz.checks.pair import normalise, step_rows
+from specviz.checks.rows import normalise, step_rows, total_variation
 from specviz.checks.statistics import (
     Cells,
     Outcome,
@@ -120,8 +120,7 @@ class RuleHere:
 
 def rule_here(place: Place, rule: Rule) -> RuleHere:
     law = rule.one_step_law(place.p, place.q).double()
-    distance = _distance(place, law)
-    needed = None
+    distance, needed = float(total_variation(law, place.p)), None
     if distance > SAME:
         outcomes = likeliest_outcomes(place.p.numpy())
         needed = draws_needed(*(pool_shares(row.numpy(), outcomes) for row in (place.p, law)))
@@ -135,15 +134,10 @@ def worst_place(candidates: Sequence[Place], rule: Rule) -> Place:
     if not judged:
         raise ValueError("candidates must hold a judged place (got none)")
     telling = [place for place in judged if TELLING[0] <= place.agreement <= TELLING[1]] or judged
-    distances = [_distance(place, rule.one_step_law(place.p, place.q)) for place in telling]
+    distances = [float(total_variation(rule.one_step_law(place.p, place.q), place.p)) for place in telling]
     if max(distances) <= SAME:
         return min(telling, key=lambda place: abs(place.agreement - 0.5))
     return telling[distances.index(max(distances))]
-
-
-def _distance(place: Place, law: Tensor) -> float:
-    """Total variation between what is written at the place and p."""
-    return float((law.double() - place.p).abs().sum() / 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,10 +169,8 @@ class Redraws:
 
 
 def redraws(place: Place, rule: Rule, n: int, seed: int = 0) -> Iterator[Redraws]:
-    """Draws the place's token n times from the law that the rule's draft really uses, and lets the rule judge each.
-
-    The first result stands before any draw.
-    """
+    """Draws the place's token n times from the law that the rule's draft really uses, and lets the rule judge each. The
+    first result stands before any draw."""
     if n < 1:
         raise ValueError(f"n must be >= 1 (got {n})")
     here, law = rule_here(place, rule), rule.one_step_law(place.p, place.q).double().numpy()

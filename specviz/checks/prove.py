@@ -17,7 +17,6 @@ from specviz.checks.end_to_end import EndToEnd, end_to_end, first_token
 from specviz.checks.enumerated import enumerate_texts
 from specviz.checks.greedy import greedy
 from specviz.checks.one_step import SAME
-from specviz.checks.pair import Pair
 from specviz.checks.report import CheckResult, Report
 from specviz.checks.samples import FORMATS, judge_samples, read_samples
 from specviz.checks.self_checks import self_checks
@@ -29,12 +28,13 @@ from specviz.drafters import METHODS, find_method
 from specviz.errors import SpecvizError
 from specviz.models import catalog
 from specviz.models.hub import ignore_progress
-from specviz.models.library import Library, LoadedModel, check_pair
+from specviz.models.library import Library, LoadedModel
 from specviz.models.memory import environment
 from specviz.prompts import prompts_file
 from specviz.request import Request, check_whole
 from specviz.rules import RULES
 from specviz.rules.broken import BROKEN
+from specviz.session.setup import Setup, gather
 from specviz.session.workbench import workbench
 
 Watch = Callable[[str, float | None], None]
@@ -51,7 +51,7 @@ MOST_TOKENS = 10_000_000
 class _Job:
     """What is checked. request: all of its settings, K as the method has it; tokens: how many are written."""
 
-    pair: Pair
+    pair: Setup
     rule: Rule
     prompts: tuple[tuple[int, ...], ...]
     request: Request
@@ -97,10 +97,9 @@ def prove(
     find_method(method)
     large, small = _load_models(workbench().library, target, draft, method if samples is None else None, watch)
     if samples is not None:
-        return _check_samples(Pair(large, small), Path(samples), made_in, watch)
-    rules, chosen = METHODS[method].under(params).rules, find_rule(rule or METHODS[method].default_rule)
-    if chosen.name in RULES and chosen.name not in rules:
-        raise SpecvizError(f"{chosen.title} cannot judge the drafts of {method}; choose one of {', '.join(rules)}")
+        pair = gather(METHODS["draft_model" if small else "none"], {}, large, small)
+        return _check_samples(pair, Path(samples), made_in, watch)
+    chosen = find_rule(rule or METHODS[method].default_rule)
     text = {"prompt": prompt} if isinstance(prompt, str) else {"prompt_ids": None if prompt is None else tuple(prompt)}
     models = {"target": large.name, "draft": None if small is None else small.name}
     way = {"method": method, "params": dict(params), "rule": rule, "num_speculative_tokens": k}
@@ -108,8 +107,10 @@ def prove(
     own = {"draft_temperature": draft_temperature, "draft_top_k": draft_top_k, "draft_top_p": draft_top_p}
     request = Request(**{"prompt": "bundled", **text}, **models, **way, **law, **own).validate()
     prompts = bundled_prompts(large) if prompt is None else (_prompt_ids(large, prompt),)
-    pair = Pair(large, small, method, request.params, workbench().library)
-    request = replace(request, num_speculative_tokens=(k := pair.setup().k(request.num_speculative_tokens)))
+    pair = gather(METHODS[method], request.params, large, small, workbench().library)
+    if chosen.name in RULES:
+        pair.rule(chosen.name)  # which refuses one that cannot judge these drafts
+    request = replace(request, num_speculative_tokens=(k := pair.k(request.num_speculative_tokens)))
     sampling = Sampling.of(request)
     return _check_pair(_Job(pair, chosen, prompts, request, sampling, k, tokens, watch))
 
@@ -134,19 +135,11 @@ def _load_models(
     library: Library, target, draft, method: str | None, watch: Watch
 ) -> tuple[LoadedModel, LoadedModel | None]:
     """The target, and a draft model where the method needs one; where there is no method, one that is at hand."""
-    large = library.load(catalog.default_pair()[0] if target is None else target, watch)
-    if method is not None and "draft" not in METHODS[method].roles:
+    large = library.load(target or catalog.default_pair()[0], watch)
+    wanted = draft or catalog.bundled_draft(large.name, foreign=method is not None and METHODS[method].foreign)
+    if wanted is None or (method is not None and "draft" not in METHODS[method].roles):
         return large, None
-    foreign = method is not None and METHODS[method].foreign
-    wanted = catalog.bundled_draft(large.name, foreign=foreign) if draft is None else draft
-    if wanted is None and method is not None:
-        raise SpecvizError(f"the method {method} needs a draft model (got none); choose one or another method")
-    if wanted is None:
-        return large, None
-    small = library.load(wanted, watch, as_draft=True)
-    if not foreign:
-        check_pair(large, small)
-    return large, small
+    return large, library.load(wanted, watch, as_draft=True)
 
 
 def _prompt_ids(target: LoadedModel, prompt: str | Sequence[int]) -> tuple[int, ...]:
@@ -156,7 +149,7 @@ def _prompt_ids(target: LoadedModel, prompt: str | Sequence[int]) -> tuple[int, 
     return ids
 
 
-def _environment(pair: Pair) -> dict[str, Any]:
+def _environment(pair: Setup) -> dict[str, Any]:
     info = pair.target.info
     return {"dtype": info.dtype, "specviz": __version__, **environment(pair.target.model.device)}
 
@@ -230,7 +223,7 @@ def _self_checks(job: _Job) -> Iterator[CheckResult]:
 def _compare_rules(job: _Job) -> tuple[RuleResult, ...]:
     """All rules on the drafts of one run; empty where drafts are certain, greedy or not the draft model's own."""
     pair, request = job.pair, job.request
-    if not METHODS[pair.method].is_plain or request.temperature == 0:
+    if not pair.method.is_plain or request.temperature == 0:
         return ()
     settings = {name: getattr(request, name) for name in (*Request.ALL_SAMPLING, "target", "draft", "seed")}
     recorded = run(list(job.prompts[0]), num_speculative_tokens=job.k, max_new_tokens=RULES_TOKENS, **settings)
@@ -238,7 +231,7 @@ def _compare_rules(job: _Job) -> tuple[RuleResult, ...]:
     return _last_result(results, "judging the same drafts by every rule", job.watch).rows
 
 
-def _check_samples(pair: Pair, path: Path, made_in: str | None, watch: Watch) -> Report:
+def _check_samples(pair: Setup, path: Path, made_in: str | None, watch: Watch) -> Report:
     samples = read_samples(path, pair.target, made_in)
     result = _last_result(judge_samples(pair, samples), "judging the samples", watch)
     about = {"samples": path.name, "target": pair.target.name, "num_samples": len(samples), "made_in": made_in}

@@ -18,7 +18,6 @@ from msgspec import Meta, Struct, structs
 from torch import Tensor
 
 from specviz.checks.end_to_end import judge_evidence
-from specviz.checks.pair import Pair
 from specviz.checks.scoring import ROUNDING, Outside, Reach, Scored, features, plain_logits, score_parts
 from specviz.checks.statistics import Evidence, Outcome
 from specviz.decoding.sampling import Sampling
@@ -26,6 +25,7 @@ from specviz.errors import SpecvizError
 from specviz.models.library import LoadedModel
 from specviz.models.quantisation import is_quantised
 from specviz.request import MAX_ID
+from specviz.session.setup import Setup
 from specviz.trace.lines import numbered_lines, parse_line, unpack
 from specviz.trace.values import TraceError, convert
 
@@ -76,8 +76,7 @@ class _Line(Struct, frozen=True):
 
 
 def read_samples(path: Path, target: LoadedModel, made_in: str | None = None) -> tuple[Sample, ...]:
-    """Every sample of the file. made_in: the number format of the lines that name none. Raises SpecvizError that names
-    the lines which cannot be used."""
+    """Every sample of the file. made_in: of lines that name no number format. SpecvizError names the bad lines."""
     samples: list[Sample] = []
     bad: list[str] = []
     try:
@@ -127,12 +126,9 @@ def _renamed(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def reach_of(rounded: LoadedModel, text: Sequence[int], logits: Tensor) -> Tensor:
-    """[T] how far each logit may lie from `logits` [T, V], those behind the last T tokens of `text`, either way, where
-    a text was made in the number format of `rounded`.
-
-    It is the largest difference that the format shows at this place, and half a unit in the last place of the largest
-    logit, rounded up: whoever made the text may have added up in another order.
-    """
+    """[T] how far each logit may lie from `logits` [T, V], those behind the last T tokens of `text`, where a text was
+    made in the number format of `rounded`: the largest difference that the format shows at this place, and half a unit
+    in the last place of the largest logit, as whoever made the text may have added up in another order."""
     here = plain_logits(rounded, text[:-1], len(logits)).to(logits)
     last_place = torch.finfo(rounded.model.dtype).eps / 2 * logits.abs().amax(-1)
     return (here - logits).abs().amax(-1) + last_place
@@ -229,7 +225,7 @@ def _format_hint(wrong: Sequence[Finding]) -> str:
     return '; if the text was made in bf16 or fp16, say so: --made-in bf16, or "made_in" in its line'
 
 
-def judge_samples(pair: Pair, samples: Sequence[Sample]) -> Iterator[JudgedSamples]:
+def judge_samples(pair: Setup, samples: Sequence[Sample]) -> Iterator[JudgedSamples]:
     """One sample per result, the first result before any. The pair's draft model, if any, sharpens the evidence."""
     own = format_name(pair.target)
     formats = cache(lambda name: in_format(pair.target, name))
@@ -247,7 +243,7 @@ def judge_samples(pair: Pair, samples: Sequence[Sample]) -> Iterator[JudgedSampl
 
 def _add(so_far: JudgedSamples, sample: Sample, scored: Scored) -> JudgedSamples:
     wrong, tied = (
-        tuple(Finding(sample, token) for token in scored.outside if token.is_tie == is_tie) for is_tie in (False, True)
+        tuple(Finding(sample, each) for each in scored.outside if each.is_tie == tie) for tie in (False, True)
     )
     if sample.sampling.temperature == 0:
         return replace(

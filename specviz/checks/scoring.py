@@ -1,7 +1,6 @@
 """A written text against the target's exact law: one plain forward of the raw model, no cache, nothing of the engine.
 
-For every token: whether the law allows it at all, and for each feature whether the token has it and with which chance
-a token of the target has it.
+For every token: whether the law allows it, whether it has each feature, and with which chance the target's has it.
 """
 
 import inspect
@@ -12,10 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specviz.checks.pair import Pair, normalise
+from specviz.checks.rows import normalise
 from specviz.decoding.sampling import Sampling, fit
 from specviz.models.library import LoadedModel
 from specviz.models.score import CHUNK
+from specviz.session.setup import Setup
 
 ABOUT_TARGET = ("the target's most likely token",)
 ABOUT_DRAFT = (
@@ -73,7 +73,7 @@ def features(with_draft: bool) -> tuple[str, ...]:
 
 
 def score_text(
-    pair: Pair, prompt: Sequence[int], tokens: Sequence[int], sampling: Sampling, reach: Reach | None = None
+    pair: Setup, prompt: Sequence[int], tokens: Sequence[int], sampling: Sampling, reach: Reach | None = None
 ) -> Scored:
     """`tokens` as written after `prompt`, neither of them empty."""
     text = [*prompt, *tokens]
@@ -89,7 +89,7 @@ def score_text(
 
 
 def score_parts(
-    pair: Pair, prompt: Sequence[int], tokens: Sequence[int], sampling: Sampling, reach: Reach | None = None
+    pair: Setup, prompt: Sequence[int], tokens: Sequence[int], sampling: Sampling, reach: Reach | None = None
 ) -> Iterator[Scored]:
     """The same for a text of any length, so many rows at a time; places count from the first of all tokens."""
     for start in range(0, len(tokens), CHUNK):

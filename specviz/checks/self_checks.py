@@ -1,8 +1,7 @@
 """Self-checks of a running pair: its caches, its drafts and their q, against plain forwards that use none of our code.
 
-Each check makes a short real run of the engine; for the cache the drafts are scripted, so that they are kept and cut
-where the check wants it. What agrees up to the rounding of the number format is "consistent" and says how far apart it
-was and how far it may be; what there was no room for is "unsure".
+Each makes a short real run of the engine, with scripted drafts for the cache. What agrees up to the rounding of the
+number format is "consistent" and says how far apart it was; what there was no room for is "unsure".
 """
 
 import math
@@ -16,7 +15,7 @@ from itertools import accumulate, islice
 import torch
 from torch import Tensor
 
-from specviz.checks.pair import Pair
+from specviz.checks.rows import total_variation
 from specviz.checks.scoring import plain_logits
 from specviz.checks.statistics import Outcome
 from specviz.decoding.draft import Draft, chain
@@ -27,6 +26,7 @@ from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
 from specviz.models.library import LoadedModel
 from specviz.rules import RULES
+from specviz.session.setup import Setup, gather
 
 SEED = 20
 MOST_STEPS = 8
@@ -56,18 +56,15 @@ FATES: tuple[tuple[str, int | None, Fate], ...] = (  # with the place of a draft
 )
 
 
-def self_checks(pair: Pair, prompt_ids: Sequence[int], sampling: Sampling, k: int) -> Iterator[SelfCheck]:
-    """One finished check after the other. Nothing that another run has cached is used.
-
-    K is at least 2 where a cut in the middle is made; the target drafts for itself at temperature 1 without a filter,
-    where rounding cannot tip a tie.
-    """
+def self_checks(pair: Setup, prompt_ids: Sequence[int], sampling: Sampling, k: int) -> Iterator[SelfCheck]:
+    """One finished check after the other. K is at least 2 where a cut in the middle is made; the target drafts for
+    itself at temperature 1 without a filter, where rounding cannot tip a tie."""
     checks: dict[str, Callable[[], Outcome]] = {
         f"Cache against a full read, {words}": partial(_check_cache, pair.target, prompt_ids, max(k, 2), *rest)
         for words, *rest in FATES
     }
     checks["The target as its own draft accepts everything"] = lambda: _check_own_draft(pair, prompt_ids, k)
-    if pair.draft is not None and METHODS[pair.method].is_plain:  # elsewhere q is not the draft model's row alone
+    if pair.draft is not None and pair.method.is_plain:  # elsewhere q is not the draft model's row alone
         checks["The recorded q is the q that was drawn from"] = lambda: _check_claimed_q(pair, prompt_ids, sampling, k)
     for done, (name, check) in enumerate(checks.items(), start=1):
         yield SelfCheck(name, *check(), done, len(checks))
@@ -88,10 +85,8 @@ class _ScriptedDrafter(Drafter):
 
 
 def _check_cache(target: LoadedModel, prompt_ids: Sequence[int], k: int, wrong: int | None, fate: Fate) -> Outcome:
-    """The rows that a step read behind its cache, against one forward of the raw model over the whole text.
-
-    Two steps do, unless rounding tips a tie between the target's favourites.
-    """
+    """The rows that a step read behind its cache, against one forward of the raw model over the whole text. Two steps
+    do, unless rounding tips a tie between the target's favourites."""
     text, is_due = list(prompt_ids), False
     plan = Plan(target.cached_lm(), _ScriptedDrafter(target, wrong), RULES["speculative_sampling"], Sampling(0.0), k)
     for step in _steps(plan, prompt_ids, MOST_STEPS):
@@ -124,9 +119,10 @@ def _distance(ours: Tensor, full: Tensor) -> float:
     return math.inf if math.isnan(distance) else distance
 
 
-def _check_own_draft(pair: Pair, prompt_ids: Sequence[int], k: int) -> Outcome:
+def _check_own_draft(pair: Setup, prompt_ids: Sequence[int], k: int) -> Outcome:
     """A model that drafts for itself has q = p everywhere: nothing may be cut."""
-    plan = Pair(pair.target, pair.target).plan(RULES["speculative_sampling"], Sampling(), k)
+    own = gather(METHODS["draft_model"], {}, pair.target, pair.target)
+    plan = own.plan(RULES["speculative_sampling"], Sampling(), k)
     checks = [check for step in _steps(plan, prompt_ids, SELF_STEPS) for check in step.verdict.checks]
     if not checks:
         return Outcome("unsure", "the context leaves no room to draft")
@@ -137,7 +133,7 @@ def _check_own_draft(pair: Pair, prompt_ids: Sequence[int], k: int) -> Outcome:
     return Outcome("consistent", words)
 
 
-def _check_claimed_q(pair: Pair, prompt_ids: Sequence[int], sampling: Sampling, k: int) -> Outcome:
+def _check_claimed_q(pair: Setup, prompt_ids: Sequence[int], sampling: Sampling, k: int) -> Outcome:
     """Every drafted token with its q, from the raw draft model's logits to the very id that u picks."""
     plan = pair.plan(RULES["speculative_sampling"], sampling, k)
     text, num_tokens, farthest = list(prompt_ids), 0, 0.0
@@ -169,7 +165,7 @@ def _logits_apart(draft: LoadedModel, text: Sequence[int], step: Step) -> float:
 def _wrong_q(draft: Draft, sampling: Sampling) -> str:
     """Which q is not what its logits give; empty if none is."""
     for node, (q, logits) in enumerate(zip(draft.probs, draft.logits, strict=True), start=1):
-        distance = float((q - sampling.probs(logits)).abs().sum() / 2)
+        distance = float(total_variation(q, sampling.probs(logits)))
         if not distance <= SAME_Q:
             return f"the q of drafted token {node} is {distance:.1e} away from what its logits give"
     return ""

@@ -1,8 +1,7 @@
 """All rules, right and wrong ones, on the same drafts with the same u: what each keeps and how far its text is off.
 
-The drafts and the u are a recorded run's; a rule whose mistake lies in drafting gets its own from the same places.
-Shares and distances are by formula, over the places that the run judged, where each token is judged alone; and every
-rule's own program is enumerated over whole texts of one small language made from the run's rows.
+The drafts and the u are a recorded run's; a rule whose mistake lies in drafting gets its own. Shares and distances are
+by formula, for each judged token alone; and every rule's program is enumerated over one small language.
 """
 
 from __future__ import annotations
@@ -14,32 +13,32 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from specviz.checks.enumerated import FEWEST_K, distance_of_texts, language_after
-from specviz.checks.pair import Pair, StepRows, is_made_by, normalise, step_rows
+from specviz.checks.enumerated import EXACT, FEWEST_K, distance_of_texts, language_after
+from specviz.checks.rows import StepRows, is_made_by, normalise, step_rows, total_variation
 from specviz.decoding.draft import Draft
 from specviz.decoding.drafter import Context
 from specviz.decoding.draws import Draws, Recorded, Seeded
 from specviz.decoding.rule import Rule, proposal
+from specviz.drafters import METHODS
 from specviz.drafters.draft_model import ModelDrafter
 from specviz.errors import SpecvizError
 from specviz.models.library import LoadedModel
 from specviz.rules import ANY_CHAIN
 from specviz.rules.broken import BROKEN, BrokenRule
 from specviz.rules.chain import ChainRule
+from specviz.session.setup import Setup
 from specviz.trace import file as trace
 
-EXACT = 1e-9
 NOT_THE_MODELS = 0.05  # recorded probabilities that are this far off were made by other models
 PAUSE_S = 0.25  # between two results
 
 
 @dataclass(frozen=True, slots=True)
 class RuleResult:
-    """A rule over the steps so far. num_kept: drafted tokens accepted with the run's u. acceptance: exact mean over
-    the places that the run judged; None for a rule that judges a draft as a whole. tokens_per_call: expected over the
+    """A rule over the steps so far. num_kept: drafted tokens accepted with the run's u. acceptance: exact mean over the
+    places that the run judged; None for a rule that judges a draft as a whole. tokens_per_call: expected over the
     rule's own draws, given these drafts. mean_distance, largest_distance: total variation between the law of one
-    emitted token and p, over the same places. whole_distance: that of whole texts, by enumeration; None where the run
-    drafted nothing."""
+    emitted token and p, there. whole_distance: of whole texts, enumerated; None where nothing was drafted."""
 
     rule: Rule
     num_judged: int
@@ -71,8 +70,7 @@ class RuleResult:
 
 @dataclass(frozen=True, slots=True)
 class SideBySide:
-    """done, total: steps of the run; num_skipped more were made by other models. rows: lossless rules first, then by
-    distance."""
+    """done, total: steps of the run; num_skipped more are of other models. rows: lossless ones first, by distance."""
 
     done: int
     total: int
@@ -94,11 +92,9 @@ def side_by_side(
     draft: LoadedModel | None,
     rules: Sequence[Rule] = (*ANY_CHAIN.values(), *BROKEN.values()),
 ) -> Iterator[SideBySide]:
-    """Cumulative results over the steps that `target` and `draft` made; the first ones have done = 0.
-
-    Without a draft model every draft counts as certain, and mistakes in drafting are left out. Raises SpecvizError for
-    drafts that are no chain, for a run without steps and for models that made none of them.
-    """
+    """Cumulative results over the steps that `target` and `draft` made; the first ones have done = 0. Without a draft
+    model every draft counts as certain, and mistakes in drafting are left out. SpecvizError for drafts that are no
+    chain, for a run without steps and for models that made none of them."""
     if not recorded.steps:
         raise SpecvizError("the run has no steps, so there is nothing to judge again")
     seed = recorded.header.request.get("seed", 0)
@@ -128,7 +124,7 @@ def _enumerate(
     tallies: Sequence[_Tally], recorded: trace.Trace, target: LoadedModel, draft: LoadedModel | None
 ) -> Generator[None, None, None]:
     """Every rule over one small language, after the text of the first step that drafted; pauses now and then."""
-    pair = Pair(target, draft, "prompt_lookup" if draft is None else "draft_model")
+    pair = Setup(METHODS["prompt_lookup" if draft is None else "draft_model"], {}, target, draft)
     first = next((rows for rows in step_rows(recorded, target, draft) if len(rows.draft)), None)
     if first is None:
         return
@@ -180,7 +176,7 @@ class _Tally:
             p = normalise(rows.probs[nodes])
             q = normalise(torch.stack([proposal(rows.draft, node, rows.probs) for node in nodes]))
             self._acceptances += self.rule.one_step_kept(p, q).sum(-1).tolist()
-            self._distances += ((self.rule.one_step_law(p, q) - p).abs().sum(-1) / 2).tolist()
+            self._distances += total_variation(self.rule.one_step_law(p, q), p).tolist()
 
     def _draft(self, rows: StepRows, draws: Draws) -> tuple[Draft, Tensor]:
         """The recorded draft with its rows; for a rule whose mistake lies in drafting, one that is drafted with it."""

@@ -118,8 +118,7 @@ class Evidence:
 
     def smallest_shifts(self, alpha: float = ALPHA) -> tuple[float, ...]:
         """Per feature the smallest mean shift that these tokens would have shown with CHANCE, up or down; where one of
-        the two was never seen, all the room that the share has there. Infinite where neither would have been seen.
-        """
+        the two was never seen, all the room that the share has there. Infinite where neither would have been seen."""
         if not self.num_tokens:
             return (math.inf,) * len(self.features)
         n, stakes, expected = self.num_tokens, np.abs(STAKES), self.expected[:, None]
@@ -153,8 +152,7 @@ def log_threshold(num_features: int, alpha: float = ALPHA) -> float:
 
 def tokens_needed(gain: np.ndarray, variance: np.ndarray, alpha: float = ALPHA) -> float:
     """How many tokens it takes until one bet of these mean gains and variances per token [F, L] reaches 1 / alpha with
-    CHANCE; infinite where no bet gains.
-    """
+    CHANCE; infinite where no bet gains."""
     z, goal = quantile(CHANCE), log_threshold(len(gain), alpha)
     gaining = gain > 0
     mean, spread = gain[gaining], z * np.sqrt(variance[gaining])
@@ -224,8 +222,7 @@ def outcome_of_cells(cells: Cells, what: str = "") -> Outcome:
 
 def smallest_cell_shift(law: Sequence[float], n: int, alpha: float = ALPHA) -> float:
     """The smallest shift in the share of any one cell, up or down, that n draws would have shown with CHANCE; infinite
-    if one of the cells could have moved either way unseen.
-    """
+    if one of the cells could have moved either way unseen."""
     from scipy.special import betaincinv
 
     if not n:
@@ -237,10 +234,7 @@ def smallest_cell_shift(law: Sequence[float], n: int, alpha: float = ALPHA) -> f
 
 
 def draws_needed(law: Sequence[float], wrong: Sequence[float], alpha: float = ALPHA) -> int | None:
-    """How many draws from `wrong` it takes until one cell contradicts `law` with CHANCE, within five percent.
-
-    None if more than MOST_DRAWS.
-    """
+    """How many draws from `wrong` contradict `law` in one cell with CHANCE, within 5 %; None: over MOST_DRAWS."""
     level, law, wrong = alpha / len(law), np.clip(law, 0, 1), np.clip(wrong, 0, 1)
     reach = quantile(1 - level / 2) * np.sqrt(law * (1 - law)) + quantile(CHANCE) * np.sqrt(wrong * (1 - wrong))
     differs = law != wrong

@@ -1,7 +1,4 @@
-"""python -m specviz export: a recorded run as one HTML page, as tables, as JSON lines; all lessons; a whole site.
-
-Loads no torch and no model, but for what a site shows of races and checks.
-"""
+"""python -m specviz export: runs, lessons and a whole site as files. Loads no torch, except for races and checks."""
 
 import argparse
 import sys
@@ -23,19 +20,17 @@ CUT_OFF = "specviz: the recording in FILE stops before the end of the run; every
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    words = "a trace file, or the name of a recorded run that comes with specviz"
-    parser.add_argument("file", type=Path, nargs="?", help=words)
+    add = parser.add_argument
+    add("file", type=Path, nargs="?", help="a trace file, or the name of a recorded run that comes with specviz")
     for name, words in OUTPUTS.items():
-        parser.add_argument(f"--{name}", type=output, metavar="OUT", help=words)
-    parser.add_argument("--no-charts", action="store_true", help="for --html: leave out the charts, about 2 MB less")
-    words = "all lessons with their runs as one page; without FILE"
-    parser.add_argument("--lessons", type=output, metavar="OUT", help=words)
+        add(f"--{name}", type=output, metavar="OUT", help=words)
+    add("--no-charts", action="store_true", help="for --html: leave out the charts, about 2 MB less")
+    add("--lessons", type=output, metavar="OUT", help="all lessons with their runs as one page; without FILE")
     words = "a site that needs no server: runs, lessons, games, races and checks; without FILE"
-    parser.add_argument("--site", type=Path, metavar="FOLDER", help=words)
+    add("--site", type=Path, metavar="FOLDER", help=words)
     words = "for --site: leave out the races and checks, which take some minutes of real work"
-    parser.add_argument("--no-checks", action="store_true", help=words)
-    words = "for --site: the report of an alignment job, its report.html"
-    parser.add_argument("--report", type=Path, metavar="FILE", help=words)
+    add("--no-checks", action="store_true", help=words)
+    add("--report", type=Path, metavar="FILE", help="for --site: the report of an alignment job, its report.html")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -69,9 +64,7 @@ def _write_site(options: argparse.Namespace) -> None:
 
     folder = options.site
     if folder.exists() and not (folder / "site.js").is_file() and (not folder.is_dir() or any(folder.iterdir())):
-        raise SpecvizError(
-            f"--site needs a new or empty folder, or one with an earlier site (got {str(folder)!r:.200})"
-        )
+        raise SpecvizError(f"--site needs a new or empty folder, or an earlier site (got {str(folder)!r:.200})")
     try:
         report = options.report and options.report.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:

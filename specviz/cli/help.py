@@ -1,7 +1,4 @@
-"""What --help says beyond the options of one command: names to choose from, examples, exit codes.
-
-Standard library and names alone: no command's help loads a model or torch.
-"""
+"""What --help says beyond the options of one command: names to choose from, examples, exit codes. Loads no torch."""
 
 import argparse
 from collections.abc import Mapping

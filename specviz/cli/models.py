@@ -1,7 +1,4 @@
-"""The command `models`: which models and draft heads are on this machine, and what fits together.
-
-`--heads`: how one set of draft heads loads for a target. `--check`: whether one model can draft for another.
-"""
+"""The command `models`: which models and draft heads are on this machine, and what fits together."""
 
 from __future__ import annotations
 
@@ -66,21 +63,13 @@ def overview(cache_dir: Path | None = None) -> str:
     here = {name: model for name, model in bundled.items() if model.folder.is_dir()}
     in_cache = _find_cached(cache_dir)
     cached = {name: model for name, model in in_cache.items() if name not in HEADS}
-    return "\n".join(
-        [
-            "Bundled",
-            *_table((name, here[name].size() if name in here else AWAY) for name in bundled),
-            "",
-            "In the Hugging Face cache",
-            *_table((name, model.size()) for name, model in cached.items()),
-            "",
-            "What drafts for what",
-            *_table(_fits({**cached, **here})),
-            "",
-            "Draft heads",
-            *_table((name, _heads_words(heads, in_cache)) for name, heads in HEADS.items()),
-        ]
-    )
+    sections = {
+        "Bundled": ((name, here[name].size() if name in here else AWAY) for name in bundled),
+        "In the Hugging Face cache": ((name, model.size()) for name, model in cached.items()),
+        "What drafts for what": _fits({**cached, **here}),
+        "Draft heads": ((name, _heads_words(heads, in_cache)) for name, heads in HEADS.items()),
+    }
+    return "\n\n".join("\n".join([title, *_table(rows)]) for title, rows in sections.items())
 
 
 def _find_cached(cache_dir: Path | None) -> dict[str, LocalModel]:

@@ -1,7 +1,4 @@
-"""Where a command's result goes: into a file, or to standard output for `-`; all words then go to standard error.
-
-ProgressLines: how far long work is, on standard error.
-"""
+"""Where a command's result goes (into a file, or to standard output for `-`), and its progress on standard error."""
 
 import math
 import os

@@ -1,7 +1,4 @@
-"""python -m specviz space push NAME: a Hugging Face Space of one's own, made of this very package, in one line.
-
-What is pushed is a folder: the package with its assets, and the few files by which a Space is built. Loads no torch.
-"""
+"""python -m specviz space push NAME: a Hugging Face Space of one's own, made of this very package. Loads no torch."""
 
 import argparse
 import json

@@ -1,7 +1,4 @@
-"""Counts this process's other work, such as loading models, which would slow a measured race.
-
-Other programs on the machine are not seen. Standard library only.
-"""
+"""Counts this process's other work, such as loading models, which would slow a measured race."""
 
 import threading
 from collections.abc import Callable, Iterator

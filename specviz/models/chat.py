@@ -1,7 +1,4 @@
-"""Conversations: as "Role: words" lines in a plain text and back, and in a model's own chat form.
-
-As lines a conversation can be typed into the one prompt field, and models without a chat template can read it.
-"""
+"""Conversations: as "Role: words" lines in a plain text, for the one prompt field, and in a model's own chat form."""
 
 from __future__ import annotations
 
@@ -61,10 +58,8 @@ def has_chat_form(tokenizer: PreTrainedTokenizerBase) -> bool:
 
 
 def render_chat(tokenizer: PreTrainedTokenizerBase, prompt: str | Sequence[Mapping[str, str]]) -> str:
-    """The prompt, or a list of {"role", "content"} messages, in the model's chat form, ready for the answer.
-
-    Encode the result with special=False: the form contains its start token. Raises SpecvizError without a template.
-    """
+    """The prompt, or a list of {"role", "content"} messages, in the model's chat form, ready for the answer. Encode it
+    with special=False: it contains its start token. Raises SpecvizError without a template."""
     if not has_chat_form(tokenizer):
         raise SpecvizError("this model has no chat template (it was not trained for chat); turn the chat template off")
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(item) for item in prompt]

@@ -1,7 +1,6 @@
 """Weights of an untrusted checkpoint: reads tensors by name without running code, and fills a module with them.
 
 Every error is a SpecvizError that says what is wrong with the file; the caller puts the checkpoint's name in front.
-`Attached` keeps objects made for a loaded model as long as that model lives.
 """
 
 import pickle

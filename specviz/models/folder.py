@@ -186,11 +186,8 @@ def _check_values(values: Mapping[str, object], name: str) -> None:
 
 
 def deepen(model: PreTrainedModel, times: int) -> None:
-    """Gives the model `times` as many layers: behind its own, copies of them whose both branches give zero.
-
-    Every logit stays the same to the last bit, as x + 0 = x. The copies have weights of their own, so reading and
-    multiplying them costs what it costs in a model that is really so deep.
-    """
+    """Gives the model `times` as many layers: behind its own, copies of them whose both branches give zero. Every logit
+    stays the same to the last bit, as x + 0 = x; reading and multiplying costs what it costs in a model so deep."""
     config, layers = model.config, model.get_decoder().layers
     own = list(layers)
     for index in range(len(own), times * len(own)):
@@ -209,23 +206,18 @@ def check_kind(config: PreTrainedConfig, model_class: type | None, name: str) ->
     """SpecvizError for a model that does not continue a text, or whose cache cannot be cut back."""
     kind, architectures = config.model_type, config.architectures or []
     if config.is_encoder_decoder:
-        raise SpecvizError(
-            f"{name} is an encoder-decoder model ({kind}); specviz needs a decoder-only model that continues a text"
-        )
+        raise SpecvizError(f"{name} is an encoder-decoder model ({kind}); specviz needs a decoder-only model")
     if model_class is None or (architectures and not any(item.endswith(_WRITES_TEXT) for item in architectures)):
         raise SpecvizError(f"{name} does not generate text ({', '.join(architectures) or kind})")
     text_config = config.get_text_config(decoder=True)
     kinds = set(getattr(text_config, "layer_types", None) or ())
+    advice = "choose a model with full or sliding attention in every layer"
     if other := _OTHER_ATTENTION & kinds:
-        raise SpecvizError(
-            f"{name} has {other.pop().replace('_', ' ')} ({kind}), which specviz does not support; choose a model "
-            "with full or sliding attention in every layer"
-        )
+        what = other.pop().replace("_", " ")
+        raise SpecvizError(f"{name} has {what} ({kind}), which specviz does not support; {advice}")
     if getattr(model_class, "_is_stateful", False) or not (kinds <= _LAYER_KINDS and _has_plain_cache(text_config)):
-        raise SpecvizError(
-            f"{name} is a recurrent or hybrid model ({kind}): its state cannot be undone when draft tokens are "
-            "rejected; choose a model with full or sliding attention in every layer"
-        )
+        why = "its state cannot be undone when draft tokens are rejected"
+        raise SpecvizError(f"{name} is a recurrent or hybrid model ({kind}): {why}; {advice}")
 
 
 def _has_plain_cache(config: PreTrainedConfig) -> bool:
@@ -244,11 +236,9 @@ def context_limit(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) 
 
 
 def limit_words(config: PreTrainedConfig) -> str:
-    """Why a model reads fewer tokens than its configuration allows; "" where it reads all.
-
-    Beyond a certain length LongRoPE applies the long factors to every token of a forward call, while cached keys keep
-    the short ones: the odds of a draft across that length would differ from the target's own.
-    """
+    """Why a model reads fewer tokens than its configuration allows; "" where it reads all. Beyond a certain length
+    LongRoPE applies the long factors to every token of a forward call, while cached keys keep the short ones: the odds
+    of a draft across that length would differ from the target's own."""
     switches = _switches(config)
     return f"it reads at most {min(switches):,} tokens here, as LongRoPE uses other factors beyond" if switches else ""
 

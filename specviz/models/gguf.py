@@ -19,13 +19,7 @@ import numpy as np
 import torch
 import transformers.modeling_gguf_pytorch_utils as gguf_reading
 from gguf import GGUFReader, GGUFValueType, ReaderTensor
-from transformers import (
-    MODEL_FOR_CAUSAL_LM_MAPPING,
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    PreTrainedModel,
-)
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from specviz.errors import SpecvizError

@@ -116,10 +116,7 @@ def ignore_progress(message: str, fraction: float | None) -> None:
 def fetch(
     source: Source, *, may_download: bool, on_progress: Progress, weights: bool = True
 ) -> tuple[Path, str | None]:
-    """The local folder of a source and, for a hub model, its revision. weights: whether to fetch them too.
-
-    Raises SpecvizError with what to do.
-    """
+    """The local folder of a source, if asked with weights, and a hub model's revision. SpecvizError with what to do."""
     if source.file is not None:
         return _fetch(source, [source.file], [], may_download, on_progress)
     ignored = _NOT_NEEDED if weights else [*_NOT_NEEDED, *_WEIGHTS]
@@ -164,10 +161,8 @@ def _fetch(
 
 
 def is_here(name: str) -> bool:
-    """Whether all files of a catalogue model or of draft heads are on this machine; reads none, uses no network.
-
-    True for any other name: a folder needs no download, and a typed hub id is not checked.
-    """
+    """Whether all files of a catalogue model or of draft heads are on this machine; reads none, uses no network. True
+    for any other name: a folder needs no download, and a typed hub id is not checked."""
     plain = catalog.without_format(name)
     known = catalog.MODELS.get(plain) or catalog.HEADS.get(plain)
     if known is None:

@@ -21,7 +21,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from specviz.decoding.cached_lm import CachedLM
 from specviz.errors import SpecvizError
-from specviz.models import catalog, machine, memory, quantisation
+from specviz.models import catalog, memory, quantisation
 from specviz.models.folder import FEWER_BITS, GB, ModelFolder, check_kind, context_limit, deepen, eos_ids, limit_words
 from specviz.models.gguf import fetch_model
 from specviz.models.hub import Progress, Source, find, ignore_progress
@@ -46,13 +46,11 @@ class LoadedModel:
 
     def cached_lm(self) -> CachedLM:
         """A new reader of these weights, with an empty cache."""
-        return CachedLM(self.model, self.info.context_limit, machine.products())
+        return CachedLM(self.model, self.info.context_limit, memory.products())
 
     def generate(self, prompts: Sequence[Sequence[int]], num_tokens: int, **options: Any) -> list[list[int]]:
-        """What transformers' own greedy `generate` writes after each prompt, with padding behind an end token.
-
-        It takes the model's own settings wherever it is told nothing, so a copy that shares the weights is given none.
-        """
+        """What transformers' own greedy `generate` writes after each prompt, with padding behind an end token. The
+        model's own generation settings do not count: a copy that shares the weights is given none."""
         bare, width = copy.copy(self.model), max(map(len, prompts))
         bare.generation_config = type(bare.generation_config)()
         padded = [([0] * (width - len(prompt)), prompt) for prompt in prompts]
@@ -125,11 +123,9 @@ class _Entry:
 
 
 class Library:
-    """Loaded models by name, the least recently used evicted first when there is no room for another.
-
-    budget_bytes: what all may take together; None: SPECVIZ_MODEL_MEMORY_GB, or a share of each device. allow_any:
-    None takes it from the settings; False: catalogue models only, no downloads.
-    """
+    """Loaded models by name, the least recently used evicted first when there is no room for another. budget_bytes:
+    what all may take together; None: SPECVIZ_MODEL_MEMORY_GB, or a share of each device. allow_any: None takes it from
+    the settings; False: catalogue models only, no downloads."""
 
     def __init__(self, budget_bytes: int | None = None, allow_any: bool | None = None) -> None:
         disable_progress_bar()  # progress goes through on_progress
@@ -147,11 +143,9 @@ class Library:
         self._memory = threading.Lock()  # one model at a time is read into memory, while others may be downloading
 
     def load(self, wanted: str | Pair, on_progress: Progress | None = None, *, as_draft: bool = False) -> LoadedModel:
-        """Loads a catalogue name, a folder, a hub id, or a (model, tokenizer) pair, which later has a name of its own.
-
-        A name may end in :int8 or :int4. on_progress(message, fraction or None): called during slow work. as_draft:
-        load to the device of draft models. Raises SpecvizError.
-        """
+        """Loads a catalogue name, a folder, a hub id, each perhaps with :int8 or :int4, or a (model, tokenizer) pair,
+        which later has a name of its own. on_progress(message, fraction or None): called during slow work. as_draft:
+        load to the device of draft models. Raises SpecvizError."""
         if not isinstance(wanted, str):
             return self._add_pair(*wanted)
         task = self._task(wanted, self.draft_device if as_draft else self.device)

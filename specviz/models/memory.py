@@ -1,16 +1,18 @@
-"""Where models run on this machine: the device, the number format, the bytes that they may take together."""
+"""Where models run on this machine: device, number format, bytes for all together, and how its processor multiplies."""
 
 import multiprocessing
 import os
 import platform
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
 import torch
 
+from specviz.decoding.products import Products, measure, read_products
 from specviz.errors import SpecvizError
-from specviz.models import catalog, machine
-from specviz.settings import settings
+from specviz.models import catalog
+from specviz.settings import cache_dir, settings
 
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _SHARE_OF_HOST = 0.6
@@ -63,12 +65,43 @@ def dtype(on: torch.device) -> torch.dtype:
     return torch.bfloat16 if on.type == "cuda" and torch.cuda.is_bf16_supported() else torch.float32
 
 
+def products() -> Products:
+    """How few rows are multiplied on this processor with so many threads: measured once, then read from a file. Where
+    none can be kept, all go by columns: measuring again at each start could part two runs of one seed."""
+    return _products(cache_dir(), torch.get_num_threads())
+
+
+@cache
+def _products(folder: Path, num_threads: int) -> Products:
+    processor = f"{platform.machine()}-{torch.backends.cpu.get_cpu_capability()}-{os.cpu_count()}"
+    path = folder / f"products-{processor}-{num_threads}-torch{torch.__version__}.txt"
+    try:
+        if not path.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            _keep(path)
+        return read_products(path.read_text("utf-8"))
+    except (OSError, ValueError):  # no file can be kept, it is not ours to read, or damaged
+        return Products()
+
+
+def _keep(path: Path) -> None:
+    """Measures, and writes the file unless another process was first: then what that one found holds."""
+    draft = path.with_suffix(f".{os.getpid()}")
+    draft.write_text(f"{measure()}\n", "utf-8")
+    try:
+        os.link(draft, path)  # fails where the file is there, so two first starts agree
+    except FileExistsError:
+        pass
+    finally:
+        draft.unlink()
+
+
 def environment(on: torch.device, forward: str | None = None) -> dict[str, object]:
     """The software and hardware that a measured number depends on. forward: what runs the target."""
     named = torch.cuda.get_device_name(on) if on.type == "cuda" else platform.processor() or platform.machine()
     paths = {"forward": forward} if forward is not None else {}
     if on.type == "cpu":
-        paths["products"] = str(machine.products())
+        paths["products"] = str(products())
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,

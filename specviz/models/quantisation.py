@@ -1,7 +1,6 @@
 """Weights in fewer bits: formats in a model's name, the libraries that they need, the bytes of files and models.
 
-`:int8` or `:int4` at the end of a name reduces the weights while loading. A quantised checkpoint is read where its
-library is installed. Loads no transformers; errors are SpecvizErrors.
+A quantised checkpoint is read where its library is installed. Loads no transformers; errors are SpecvizErrors.
 """
 
 import math
@@ -52,9 +51,7 @@ def library_for(bits: str, name: str) -> str:
     if able := next((library for library in LIBRARIES[bits] if not _lacking(READERS[library])), None):
         return able
     wanted = " or ".join(f"`pip install {' '.join(READERS[library])}`" for library in LIBRARIES[bits])
-    raise SpecvizError(
-        f"{name} cannot be held in {bits} by this installation: run {wanted}, or name the model without :{bits}"
-    )
+    raise SpecvizError(f"{name} cannot be held in {bits} here: run {wanted}, or name the model without :{bits}")
 
 
 def check_checkpoint(values: Mapping[str, object], name: str, folder: Path) -> None:
@@ -92,10 +89,7 @@ def num_parameters(files: Iterable[Path]) -> int:
 
 
 def needed_bytes(files: Iterable[Path], dtype: torch.dtype, bits: str | None) -> int:
-    """The bytes of the weights in memory, from the files' headers; the scales of quantised weights are not counted.
-
-    Raises SafetensorError for a damaged file.
-    """
+    """The bytes of the weights in memory, without quantised ones' scales. SafetensorError for a damaged file."""
     total, held = 0, list(_headers(files))
     is_widened = not torch.cuda.is_available()
     widened = {name.removesuffix(_BLOCK_SCALES) for name, _, _ in held if is_widened and name.endswith(_BLOCK_SCALES)}

@@ -32,8 +32,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DraftRows:
-    """A draft's logits [R, V] in the target's width; of no meaning where not readable [R]: behind a token that it has
-    no id for, or beyond its context."""
+    """A draft's logits [R, V] in the target's width; not readable [R]: beyond its context, or a token it lacks."""
 
     logits: Tensor
     readable: Tensor
@@ -52,10 +51,8 @@ class Rows:
 
 
 def read(target: LoadedModel, drafts: Sequence[LoadedModel], texts: Sequence[Text]) -> Iterator[Rows]:
-    """One pass of every model over the texts. Every place comes once; places of one text come in order.
-
-    Raises ValueError for a text without prompt or without ids, or one that the target cannot read.
-    """
+    """One pass of every model over the texts. Every place comes once; places of one text come in order. Raises
+    ValueError for a text without prompt or without ids, or one that the target cannot read."""
     _check(target, texts)
     rows = [torch.tensor([*text.prompt, *text.ids]) for text in texts]
     ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)  # [B, longest], zeros behind each text
@@ -75,9 +72,7 @@ def read(target: LoadedModel, drafts: Sequence[LoadedModel], texts: Sequence[Tex
 def _rows(readers, ids: Tensor, begin: int, end: int, text: Tensor, offset: Tensor, starts: Tensor) -> Rows:
     """The rows of the positions from begin to end; (text, offset): which of them are asked about."""
     position, device = offset + begin, readers[0].device
-    logits = [
-        reader.read(begin, end)[text.to(reader.device), offset.to(reader.device)].to(device) for reader in readers
-    ]
+    logits = [each.read(begin, end)[text.to(each.device), offset.to(each.device)].to(device) for each in readers]
     drafts = tuple(
         DraftRows(fit(own, readers[0].width), (position <= reader.reach[text]).to(device))
         for reader, own in zip(readers[1:], logits[1:], strict=True)
@@ -118,9 +113,7 @@ def _check(target: LoadedModel, texts: Sequence[Text]) -> None:
     info = target.info
     for text in texts:
         if not len(text.prompt) or not len(text.ids):
-            raise ValueError(
-                f"a text needs a prompt and ids after it (got {len(text.prompt)} and {len(text.ids)} tokens)"
-            )
+            raise ValueError(f"a text needs a prompt and ids after it (got {len(text.prompt)} and {len(text.ids)})")
         if len(text) > info.context_limit:
             raise ValueError(f"{info.name} reads at most {info.context_limit:,} tokens (got {len(text):,})")
         if not 0 <= min(*text.prompt, *text.ids) <= max(*text.prompt, *text.ids) < info.vocab_size:

@@ -155,10 +155,8 @@ class Watch:
 
 @lru_cache(maxsize=64)
 def differing_ids(target: TokenText, draft: TokenText, most: int = 3) -> tuple[int, ...]:
-    """The first ids that are ordinary tokens of both vocabularies with different bytes; () if the two agree.
-
-    Ids that only one of them has, and ids that are special in both, may differ.
-    """
+    """The first ids that are ordinary tokens of both vocabularies with different bytes; () if the two agree. Ids that
+    only one of them has, and ids that are special in both, may differ."""
     if target.sha == draft.sha:
         return ()
     special = target.special_ids & draft.special_ids
@@ -170,9 +168,7 @@ def differing_ids(target: TokenText, draft: TokenText, most: int = 3) -> tuple[i
 @lru_cache(maxsize=64)
 def shared_ids(target: TokenText, draft: TokenText) -> tuple[tuple[int, int], ...]:
     """(target's id, draft's id) of every token of both vocabularies with equal bytes; both ids are special, or neither.
-
-    Each id is in one pair at most: of ids with equal bytes the last one, as byte pieces come first.
-    """
+    Each id is in one pair at most: of ids with equal bytes the last one, as byte pieces come first."""
     ours, theirs = _by_bytes(target), _by_bytes(draft)
     return tuple((token, theirs[key]) for key, token in ours.items() if key in theirs)
 
@@ -183,11 +179,8 @@ def _by_bytes(text: TokenText) -> dict[tuple[bytes, bool], int]:
 
 
 def encode_after(text: TokenText, before: bytes, added: bytes) -> list[int]:
-    """Ids whose bytes are exactly `added`, whole characters, after a text that ends with `before`.
-
-    They come from encoding both together, if a token begins where `added` does; else from encoding `added` alone; []
-    where neither gives these bytes.
-    """
+    """Ids whose bytes are exactly `added`, whole characters, after a text that ends with `before`: from encoding both
+    together, if a token begins where `added` does; else `added` alone; [] where neither gives these bytes."""
     more = added.decode("utf-8")
     for start in (before.decode("utf-8", "ignore"), ""):
         ids, missing = text.encode(start + more, special=False), added

@@ -35,7 +35,7 @@ def header(active: ActiveSetup, rendered: str, tokens: list[int]) -> trace.Heade
 
 def scores(active: ActiveSetup, recorded: trace.Trace) -> trace.Scores:
     """Both models' odds of every emitted token, read once over the finished text."""
-    sampling, draft = active.plan.sampling, None if active.setup.method.foreign else active.draft
+    sampling, draft = active.plan.sampling, active.setup.comparable_draft
     emitted = [token.id for token in recorded.tokens]
     tokens = [token.id for token in recorded.header.prompt.tokens] + emitted
     scored = score(active.target, draft, tokens, len(emitted), sampling)

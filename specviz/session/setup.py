@@ -7,6 +7,7 @@ from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.drafter import Drafter
 from specviz.decoding.engine import Plan
 from specviz.decoding.rule import Rule
+from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
 from specviz.drafters.heads import LoadedHeads, load_heads
 from specviz.drafters.method import Method, Part, Parts
@@ -36,6 +37,16 @@ class Setup:
     def models(self) -> list[LoadedModel]:
         """All that are loaded, the target first; heads are held by their target."""
         return [loaded for loaded in (self.target, self.draft, *self.others.values()) if loaded is not None]
+
+    @property
+    def comparable_draft(self) -> LoadedModel | None:
+        """The draft model where its probabilities can be compared with the target's, token by token."""
+        return None if self.method.foreign else self.draft
+
+    def plan(self, rule: Rule, sampling: Sampling, k: int) -> Plan:
+        """A plan with readers and a drafter of its own: nothing that another plan has cached is used."""
+        reader = self.target.cached_lm()
+        return Plan(reader, self.drafter(reader), rule, sampling, self.k(k))
 
     def drafter(self, target: CachedLM, draft: CachedLM | None = None) -> Drafter:
         """target: the reader that its drafts are checked with. draft: a reader of the draft model that may be used."""

@@ -8,7 +8,7 @@ import traces
 from runs import made
 
 from specviz.analysis.draft_temperature import OverlapCurve, ask_models, read_overlaps
-from specviz.checks.pair import step_rows
+from specviz.checks.rows import step_rows
 from specviz.errors import SpecvizError
 from specviz.models.score import overlap_of
 from specviz.views.compare.plan import draft_temperature

@@ -6,10 +6,10 @@ import math
 import numpy as np
 import pytest
 import torch
+from pairs import pair_of
 
 from specviz.checks import scoring
 from specviz.checks.end_to_end import TEXT_LENGTH, end_to_end, first_token
-from specviz.checks.pair import Pair
 from specviz.checks.scoring import ROUNDING, beyond_edge, features, find_outside, plain_logits, score_parts, score_text
 from specviz.decoding.draws import Seeded, seed_of
 from specviz.decoding.engine import speculate
@@ -27,13 +27,13 @@ K = 3
 
 @pytest.fixture
 def pair(named_models):
-    return Pair(named_models.load("quick"), named_models.load("quick-draft"))
+    return pair_of(named_models.load("quick"), named_models.load("quick-draft"))
 
 
 @pytest.fixture
 def deep_pair(named_models):
     """Models that look at the whole text."""
-    return Pair(named_models.load("big"), named_models.load("far"))
+    return pair_of(named_models.load("big"), named_models.load("far"))
 
 
 def last(results):
@@ -88,7 +88,7 @@ def test_there_is_no_word_of_consistency_before_the_last_token(pair):
 
 
 def test_a_method_without_a_draft_model_is_judged_too(named_models):
-    pair = Pair(named_models.load("quick"), None, "prompt_lookup")
+    pair = pair_of(named_models.load("quick"), None, "prompt_lookup")
     result = last(end_to_end(pair, RULES["speculative_sampling"], PROMPTS, Sampling(0.5), K, 900))
     assert result.outcome.state == "consistent"
     assert (result.evidence.features, result.distance, result.power) == (features(False), None, ())
@@ -144,7 +144,7 @@ def test_a_long_text_is_scored_part_by_part_as_it_is_at_once(deep_pair, monkeypa
 
 
 def test_a_text_that_the_draft_cannot_read_has_no_features_about_it(named_models):
-    pair = Pair(named_models.load("big"), named_models.load("brief"))
+    pair = pair_of(named_models.load("big"), named_models.load("brief"))
     scored = score_text(pair, range(5, 50), [7, 8], Sampling())
     assert scored.q is None
     assert not scored.holds[:, 1:].any()
@@ -251,7 +251,7 @@ def test_results_are_plain_numbers(pair):
 
 def test_a_draft_of_another_vocabulary_is_not_laid_beside_the_target(named_models, monkeypatch):
     """Its rows are about other tokens: no odds and no feature come from them."""
-    pair = Pair(named_models.load("big"), named_models.load("stranger"), "cross_vocabulary")
+    pair = pair_of(named_models.load("big"), named_models.load("stranger"), "cross_vocabulary")
     asked = []
     monkeypatch.setattr(scoring, "plain_logits", lambda model, *rest: asked.append(model) or plain_logits(model, *rest))
     scored = score_text(pair, PROMPTS[0], (7, 8, 9), Sampling())

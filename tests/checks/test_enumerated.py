@@ -4,11 +4,11 @@ of one token shows."""
 import pytest
 import torch
 from enumerating import Forgets, WritesP
+from pairs import pair_of
 from runs import made
 
 from specviz.checks import enumerated as module
 from specviz.checks.enumerated import NUM_CELLS, OPENING, enumerate_texts
-from specviz.checks.pair import Pair
 from specviz.checks.side_by_side import side_by_side
 from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import speculate
@@ -40,7 +40,7 @@ TREES = [
 
 @pytest.fixture
 def pair(named_models):
-    return Pair(named_models.load("big"), named_models.load("far"))
+    return pair_of(named_models.load("big"), named_models.load("far"))
 
 
 def last(results):
@@ -60,7 +60,7 @@ def test_a_lossless_rule_is_exact(pair, name, sampling):
 @pytest.mark.parametrize("name", LOSSLESS)
 @pytest.mark.parametrize("method", ["prompt_lookup", "none"])
 def test_certain_drafts_and_none_are_exact_too(named_models, name, method):
-    alone = Pair(named_models.load("big"), None, method)
+    alone = pair_of(named_models.load("big"), None, method)
     assert last(enumerate_texts(alone, RULES[name], PROMPTS, Sampling(), 3)).outcome.state == "exact"
 
 
@@ -150,7 +150,7 @@ class TreesMisjudged(SpeculativeSampling):
 @pytest.mark.parametrize(("method", "params"), TREES)
 def test_methods_of_token_trees_are_enumerated_over_trees(named_models, method, params):
     draft = named_models.load("far") if method == "tree" else None
-    pair = Pair(named_models.load("big"), draft, method, params)
+    pair = pair_of(named_models.load("big"), draft, method, params)
     results = {}
     for name, rule in (("right", RULES["speculative_sampling"]), ("wrong", TreesMisjudged())):
         results[name] = last(enumerate_texts(pair, rule, PROMPTS[:1], Sampling(0.5), 4))
@@ -162,7 +162,7 @@ def test_methods_of_token_trees_are_enumerated_over_trees(named_models, method, 
 
 
 def test_a_rule_of_chains_alone_is_enumerated_over_chains(named_models):
-    pair = Pair(named_models.load("big"), named_models.load("far"), "tree")
+    pair = pair_of(named_models.load("big"), named_models.load("far"), "tree")
     result = last(enumerate_texts(pair, BROKEN["resample_p"], PROMPTS[:1], Sampling(0.5), 2))
     assert not result.trees
     assert result.outcome.state == "differs"

@@ -4,9 +4,9 @@ import copy
 
 import pytest
 import torch
+from pairs import pair_of
 
 from specviz.checks.greedy import greedy
-from specviz.checks.pair import Pair
 from specviz.models.library import LoadedModel
 from specviz.rules import RULES
 from specviz.rules.speculative_sampling import SpeculativeSampling
@@ -57,7 +57,7 @@ def last(results):
 
 @pytest.fixture
 def pair(named_models):
-    return Pair(named_models.load("big"), named_models.load("near"))
+    return pair_of(named_models.load("big"), named_models.load("near"))
 
 
 @pytest.mark.parametrize("name", [name for name, rule in RULES.items() if rule.lossless])
@@ -78,7 +78,7 @@ def test_an_end_token_ends_both_texts(pair, named_models):
     model.generation_config.eos_token_id = written[-1]
     model.name_or_path = "ends"
     target = named_models.load((model, pair.target.tokenizer))
-    result = last(greedy(Pair(target, pair.draft), RULES["speculative_sampling"], PROMPTS[:1], K, 24))
+    result = last(greedy(pair_of(target, pair.draft), RULES["speculative_sampling"], PROMPTS[:1], K, 24))
     assert result.outcome.state == "exact"
     assert result.num_tokens == written.index(written[-1]) + 1
 
@@ -100,7 +100,7 @@ def test_settings_of_the_model_do_not_change_what_greedy_means(pair, named_model
     setattr(model.generation_config, name, value)
     model.name_or_path = f"with {name}"
     target = named_models.load((model, pair.target.tokenizer))
-    assert last(greedy(Pair(target, None, "none"), RULES["speculative_sampling"], PROMPTS, K, 24)).outcome.state == (
+    assert last(greedy(pair_of(target, None, "none"), RULES["speculative_sampling"], PROMPTS, K, 24)).outcome.state == (
         "exact"
     )
     assert getattr(model.generation_config, name) == value
@@ -116,7 +116,7 @@ def test_a_reference_that_strays_is_not_called_rounding(pair, monkeypatch):
 
 
 def test_a_wrong_token_is_named_with_both_logits(named_models):
-    pair = Pair(named_models.load("big"), named_models.load("far"))
+    pair = pair_of(named_models.load("big"), named_models.load("far"))
     result = next(each for each in greedy(pair, KeepsAll(), PROMPTS, K, 24) if each.outcome is not None)
     assert result.outcome.state == "differs"
     parting = result.differences[0]
@@ -141,7 +141,7 @@ def test_texts_that_rounding_parts_are_consistent_and_shown(pair, named_models):
     model.name_or_path = "twins"
     target = named_models.load((model, pair.target.tokenizer))
     ours = max(token, twin)
-    result = last(greedy(Pair(target, pair.draft), WritesTwin(min(token, twin), ours), PROMPTS[:1], K, 6))
+    result = last(greedy(pair_of(target, pair.draft), WritesTwin(min(token, twin), ours), PROMPTS[:1], K, 6))
     assert (result.differences[0].ours, result.differences[0].expected) == (ours, min(token, twin))
     assert result.outcome.state == "consistent"
     assert "up to rounding" in result.outcome.words

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from pairs import pair_of
 from transformers import AutoModelForCausalLM
 
 from specviz.api import run
-from specviz.checks.pair import Pair
 from specviz.checks.prove import bundled_prompts
 from specviz.checks.samples import judge_samples, read_samples
 from specviz.checks.scoring import plain_logits
@@ -69,7 +69,7 @@ def write(path, texts, sampling):
 
 
 def judged(path, target, draft=None):
-    *_, result = judge_samples(Pair(target, draft), read_samples(path, target))
+    *_, result = judge_samples(pair_of(target, draft), read_samples(path, target))
     return result
 
 
@@ -127,7 +127,7 @@ def test_temperature_095_declared_as_1_is_suspicious_and_correct_samples_rarely_
 
 def test_the_verdict_of_a_difference_may_come_before_the_end(tmp_path, target, honest):
     path = write(tmp_path / "hot.jsonl", honest, {"temperature": 0.9})
-    results = judge_samples(Pair(target, None), read_samples(path, target))
+    results = judge_samples(pair_of(target, None), read_samples(path, target))
     assert next(result.done for result in results if result.drawn_outcome is not None) < 40
 
 
@@ -203,11 +203,11 @@ def test_greedy_text_of_a_declared_format_is_consistent_and_its_near_ties_are_co
     path = write(tmp_path / "halves.jsonl", texts, GREEDY)
     undeclared = judged(path, target).greedy_outcome
     assert (undeclared.state, "--made-in bf16" in undeclared.words) == ("differs", True)
-    *_, result = judge_samples(Pair(target, None), read_samples(path, target, "bf16"))
+    *_, result = judge_samples(pair_of(target, None), read_samples(path, target, "bf16"))
     assert result.greedy_outcome.state == "consistent"
     assert f"{len(result.tied_greedy)} near-tie" in result.greedy_outcome.words
     assert "within bf16 rounding, first line" in result.greedy_outcome.words
-    *_, finer = judge_samples(Pair(target, None), read_samples(path, target, "fp32"))
+    *_, finer = judge_samples(pair_of(target, None), read_samples(path, target, "fp32"))
     assert finer.greedy_outcome.state == "differs"
     lines = [json.loads(line) | {"made_in": "bf16"} for line in path.read_text("utf-8").splitlines()]
     path.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
@@ -221,7 +221,7 @@ def test_a_wrong_token_differs_in_a_declared_format_too(tmp_path, parting):
     place = int((logits.topk(2).values @ torch.tensor([1.0, -1.0])).argmax())  # the surest of the first tokens
     wrong = [*ids[:place], int(logits[place].topk(2).indices[1])]
     path = write(tmp_path / "wrong.jsonl", [(prompt, wrong)], GREEDY)
-    *_, result = judge_samples(Pair(target, None), read_samples(path, target, "bf16"))
+    *_, result = judge_samples(pair_of(target, None), read_samples(path, target, "bf16"))
     assert result.greedy_outcome.state == "differs"
     assert f"line 1, token {place + 1}: id {wrong[-1]}" in result.greedy_outcome.words
 
@@ -230,7 +230,7 @@ def test_another_model_in_a_declared_format_differs(tmp_path, bundled, parting):
     target, texts = parting
     other = in_halves(bundled.load("fable-draft", as_draft=True))
     path = write(tmp_path / "other.jsonl", [(texts[0][0], written(other, texts[0][0], 40))], GREEDY)
-    *_, result = judge_samples(Pair(target, None), read_samples(path, target, "bf16"))
+    *_, result = judge_samples(pair_of(target, None), read_samples(path, target, "bf16"))
     assert result.greedy_outcome.state == "differs"
 
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from pairs import pair_of
 
-from specviz.checks.pair import Pair
 from specviz.checks.self_checks import FATES, self_checks
 from specviz.decoding.cached_lm import PRODUCTS, CachedLM
 from specviz.decoding.draft import chain
@@ -32,7 +32,7 @@ FULL, MIDDLE, FIRST, OWN, CLAIMED = range(5)
 
 @pytest.fixture(scope="module")
 def pair(named_models):
-    return Pair(named_models.load("big"), named_models.load("near"))
+    return pair_of(named_models.load("big"), named_models.load("near"))
 
 
 def verdicts(pair, sampling=None, k=4):
@@ -53,11 +53,11 @@ def test_a_pair_at_k_1_passes_every_check(pair):
 
 def test_a_draft_with_a_shorter_table_passes_every_check(named_models):
     padded = named_models.load("padded")
-    assert verdicts(Pair(padded, named_models.load("far"))) == ["consistent"] * 5
+    assert verdicts(pair_of(padded, named_models.load("far"))) == ["consistent"] * 5
 
 
 def test_a_method_without_a_draft_model_has_no_q_to_check(named_models):
-    lookup = Pair(named_models.load("big"), None, "prompt_lookup")
+    lookup = pair_of(named_models.load("big"), None, "prompt_lookup")
     assert [check.name for check in self_checks(lookup, PROMPT, Sampling(0.0), 4)] == NAMES[:4]
 
 
@@ -65,17 +65,17 @@ def test_a_method_without_a_draft_model_has_no_q_to_check(named_models):
 @pytest.mark.parametrize("method", ["none", "prompt_lookup"])
 def test_a_sound_target_alone_passes_every_check(named_models, method, sampling):
     """Nothing is left to luck: text that never repeats and drafts that are never kept hide no cache."""
-    assert verdicts(Pair(named_models.load("big"), None, method), sampling) == ["consistent"] * 4
+    assert verdicts(pair_of(named_models.load("big"), None, method), sampling) == ["consistent"] * 4
 
 
 def test_a_model_that_drafts_for_itself_passes_every_check(named_models):
-    assert verdicts(Pair(named_models.load("big"), named_models.load("big"))) == ["consistent"] * 5
+    assert verdicts(pair_of(named_models.load("big"), named_models.load("big"))) == ["consistent"] * 5
 
 
 def test_what_there_is_no_room_for_is_not_passed(named_models):
     brief = named_models.load("brief")
     prompt = range(5, 4 + brief.info.context_limit)
-    assert {check.verdict for check in self_checks(Pair(brief, None, "none"), prompt, Sampling(), 4)} == {"unsure"}
+    assert {check.verdict for check in self_checks(pair_of(brief, None, "none"), prompt, Sampling(), 4)} == {"unsure"}
 
 
 def test_every_drafted_step_has_the_fate_that_its_name_says(pair):
@@ -151,20 +151,11 @@ def test_a_target_that_is_not_its_own_draft_is_found(pair):
     large, small = pair.target.model, pair.draft.model
     models = iter([large, large, large, small, large])
     two_faced = read_by(pair.target, lambda model, limit: CachedLM(next(models), limit))
-    found = verdicts(Pair(two_faced, None, "none"))
+    found = verdicts(pair_of(two_faced, None, "none"))
     assert found == ["consistent", "consistent", "consistent", "differs"]
 
 
 # ---- a q that is not the one drawn from -------------------------------------------------------------------------
-
-
-class Claims(Pair):
-    """A pair whose drafter is of another class."""
-
-    __slots__ = ("drafter",)
-
-    def plan(self, rule, sampling, k):
-        return replace(super().plan(rule, sampling, k), drafter=self.drafter(self.draft.cached_lm()))
 
 
 class Flattens(ModelDrafter):
@@ -215,9 +206,7 @@ class ClaimsNothing(ModelDrafter):
 
 
 def drafted_by(pair, drafter):
-    claims = Claims(pair.target, pair.draft)
-    object.__setattr__(claims, "drafter", drafter)
-    return claims
+    return replace(pair, method=replace(pair.method, build=lambda parts, params: drafter(parts.draft.lm)))
 
 
 @pytest.mark.parametrize("drafter", [Flattens, Truncates, OtherLogits, OtherTemperature, Argmax])
@@ -230,10 +219,10 @@ def test_no_q_is_not_passed(pair):
 
 
 def test_a_q_from_a_stale_cache_is_found(pair):
-    stale = Pair(pair.target, read_by(pair.draft, KeepsOneTooMany))
+    stale = pair_of(pair.target, read_by(pair.draft, KeepsOneTooMany))
     assert verdicts(drafted_by(stale, ModelDrafter))[CLAIMED] == "differs"
 
 
 def test_half_precision_passes_with_the_rounding_it_is_allowed(pair):
     halves = [replace(each, model=copy.deepcopy(each.model).to(torch.bfloat16)) for each in (pair.target, pair.draft)]
-    assert set(verdicts(Pair(*halves))) <= {"consistent", "unsure"}
+    assert set(verdicts(pair_of(*halves))) <= {"consistent", "unsure"}

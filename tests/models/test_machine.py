@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from specviz.decoding.products import Products
-from specviz.models import machine
+from specviz.models import memory as machine
 from specviz.models.memory import environment
 
 

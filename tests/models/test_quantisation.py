@@ -100,7 +100,7 @@ def test_a_shown_name_tells_the_format_and_nothing_of_the_disk(library, plain):
 )
 def test_what_is_not_installed_is_named(library, plain, only, bits, words):
     only()
-    with pytest.raises(SpecvizError, match=f"wide:{bits} cannot be held in {bits} by this installation") as caught:
+    with pytest.raises(SpecvizError, match=f"wide:{bits} cannot be held in {bits} here: run") as caught:
         library.load(f"{plain}:{bits}")
     assert words in str(caught.value)
     assert library.load(str(plain)).info.dtype == "float32"

@@ -8,7 +8,6 @@ from specviz.checks.end_to_end import EndToEnd, FirstToken, end_to_end, first_to
 from specviz.checks.enumerated import enumerate_texts
 from specviz.checks.greedy import Greedy, greedy
 from specviz.checks.one_step import Place, identity, places, redraws, rule_here, worst_place
-from specviz.checks.pair import Pair
 from specviz.checks.prove import BROKEN_PREFIX, FIRST_TOKENS, bundled_prompts, find_rule
 from specviz.checks.self_checks import SelfCheck, self_checks
 from specviz.checks.side_by_side import side_by_side
@@ -17,6 +16,7 @@ from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
 from specviz.rules import ANY_CHAIN, RULES
 from specviz.rules.broken import BROKEN
+from specviz.session.setup import Setup, gather
 from specviz.session.workbench import Workbench
 from specviz.ui.choices import Offer
 from specviz.ui.reports.section import Look, Props, Section, Work, one_of, whole_number
@@ -85,11 +85,11 @@ class CheckSections:
         rule, given = _rule_of_run(look), {"made_by": _describe_run(look), "refusal": _why_unchecked(look)}
         return check_texts.end_to_end(_options(look), rule, None, str, **given)
 
-    def _setup(self, look: Look) -> tuple[Pair, Sampling, int]:
+    def _setup(self, look: Look) -> tuple[Setup, Sampling, int]:
         """The run's models and method, its sampling and its K. Raises SpecvizError."""
         target, draft = self._models.load(look.trace)
         made = look.settings
-        pair = Pair(target, draft, made.method, dict(made.params), self._models.bench.library)
+        pair = gather(METHODS[made.method], made.params, target, draft, self._models.bench.library)
         return pair, Sampling.of(made), max(1, made.k)
 
     def _places(self, look: Look, waiting: Props) -> Generator[Props, None, list[Place]]:

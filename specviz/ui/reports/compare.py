@@ -16,10 +16,11 @@ from specviz.analysis.costs import Costs, measure_costs
 from specviz.analysis.draft_temperature import ask_models, read_overlaps
 from specviz.analysis.every_k import DraftOnText, OtherDrafts, other_drafts
 from specviz.analysis.given_text import KS
-from specviz.bench.claims import Finding, measure_claims, measure_poor_cases
+from specviz.bench.claims import measure_claims, measure_poor_cases
 from specviz.bench.lossy import measure_quality
+from specviz.bench.report import Finding
 from specviz.bench.speed import NUM_TOKENS, Speed, measure_in_rounds
-from specviz.bench.waits import Price, measure_waits
+from specviz.bench.waits import measure_waits
 from specviz.drafters import facts_of
 from specviz.errors import SpecvizError
 from specviz.prompts import prompts_file
@@ -65,7 +66,7 @@ class CompareSections:
             Section(live.NAME, constant, self._many_prompts, {"analyse": self._analyse}, needs=self._asked, keeps=True),
             Section("theory", self._speed_key, lambda look: self._given_text(look)[1]),
             Section("why-slow", self._speed_key, self._why_slow, {"speed": self._measure_speed}, needs=needs),
-            Section("waits", text, self._waits, {"measure": self._measure_waits}, needs=needs),
+            Section("waits", text, _no_waits, {"measure": self._measure_waits}, needs=needs),
             *(self._finding_section(name, measure) for name, measure in FINDINGS.items()),
             Section(claim_view.NUMBERS, constant, lambda at: next(_work_out(at)), {"work": _work_out}, engine=False),
             Section("tool-names", text, lambda look: plan.tool_names(look.run)),
@@ -158,13 +159,10 @@ class CompareSections:
                     self._speeds.popitem(last=False)
             yield self._why_slow(look, None if speed.done == speed.total else speed)
 
-    def _waits(self, look: Look, price: Price | None = None) -> Props:
-        return claim_view.waits(price, has_run=look.run is not None)
-
     def _measure_waits(self, look: Look, values: Mapping[str, str]) -> Work:
         self._models.load(look.trace)
-        for price in measure_waits(request_of(look.trace), self._models.bench):
-            yield self._waits(look, price)
+        for found in measure_waits(request_of(look.trace), self._models.bench):
+            yield claim_view.finding("waits", found)
 
     def _many_prompts(self, look: Look, **state: object) -> Props:
         return live.many_prompts(tuple((kind["title"], kind["name"]) for kind in self._kinds), **state)
@@ -239,6 +237,10 @@ def _work_out(look: Look, values: Mapping[str, str] = MappingProxyType({})) -> W
         *(whole_number(given, name, low, claim_view.MOST) for name, low in (("draft_ms", 0), ("check_ms", 1))),
         whole_number(given, "accepted", 0, drafted),
     )
+
+
+def _no_waits(look: Look) -> Props:
+    return claim_view.finding("waits", None, may_measure=look.run is not None)
 
 
 def _has_draft(look: Look) -> bool:

@@ -10,9 +10,8 @@ from specviz.views import blocks
 from specviz.views.blocks import Cell, Props
 
 if TYPE_CHECKING:
-    from specviz.bench.claims import Finding, Reading
-    from specviz.bench.report import Table
-    from specviz.bench.waits import Price
+    from specviz.bench.claims import Reading
+    from specviz.bench.report import Finding, Table
 
 ABOUT = {
     "waits": (
@@ -38,7 +37,7 @@ ABOUT = {
     ),
 }
 EMPTY = "Nothing measured yet. It takes some minutes; the numbers are only good if nothing else runs meanwhile."
-NO_WAITS = "Nothing measured yet. “Measure the waits” runs a short and a long prompt, with and without the draft."
+NO_WAITS = "Nothing measured yet. “Measure” runs a short and a long prompt, with and without the draft."
 CAPTIONS = {
     "waits": ("Medians; “as fast”: above 1 the draft saves time.", "Weights and cache, once the context is read."),
     "claims": (
@@ -59,25 +58,14 @@ FIELDS = {"drafted": ("tokens drafted", 5), "draft_ms": ("ms to draft them", 2),
           "accepted": ("of them accepted", 4)}  # fmt: skip
 
 
-def finding(name: str, found: Finding | None) -> Props:
+def finding(name: str, found: Finding | None, *, may_measure: bool = True) -> Props:
     """A section of ABOUT. found: as far as it is measured; None: nothing yet."""
     is_done = found is not None and found.done == found.total
-    shown = [] if found else [blocks.words(EMPTY)]
+    shown = [] if found else [blocks.words(NO_WAITS if name == "waits" else EMPTY)]
     if found and not is_done:
         shown.append(blocks.progress(found.done, found.total, f"{found.doing}: {found.done:,} of {found.total:,}"))
-    controls = [blocks.button("measure", "Measure", primary=not is_done)]
+    controls = [blocks.button("measure", "Measure", primary=not is_done)] if may_measure else []
     return blocks.section(name, *ABOUT[name], controls, [*shown, *_tables(name, found.tables if found else ())])
-
-
-def waits(price: Price | None, *, has_run: bool) -> Props:
-    """price: as far as it is measured; None: nothing yet."""
-    is_done = price is not None and price.done == price.total
-    shown = [*_tables("waits", price.tables())] if is_done else [blocks.words(NO_WAITS)]
-    if price and not is_done:
-        words = f"{price.done} of {price.total} short runs, alternating with and without the draft"
-        shown = [blocks.progress(price.done, price.total, words)]
-    controls = [blocks.button("measure", "Measure the waits", primary=not is_done)] if has_run else []
-    return blocks.section("waits", *ABOUT["waits"], controls, shown)
 
 
 def _tables(name: str, tables: Iterable[Table]) -> Iterator[Props]:

@@ -1,49 +1,17 @@
-"""What every check is about: a target, what drafts for it and how; and both models' rows behind a recorded run."""
+"""Both models' rows behind a recorded run, and how far two laws lie apart."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.draft import ROOT, Draft, chain
-from specviz.decoding.engine import Plan
-from specviz.decoding.rule import Rule
 from specviz.decoding.sampling import Sampling, fit
-from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
-from specviz.models.library import Library, LoadedModel
-from specviz.session.setup import Setup, gather
+from specviz.models.library import LoadedModel
 from specviz.trace import file as trace
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Pair:
-    """Loaded models and a drafting method; `draft` is None where the method needs no model.
-
-    library: where models come from that the parameters name.
-    """
-
-    target: LoadedModel
-    draft: LoadedModel | None
-    method: str = "draft_model"
-    params: Mapping[str, object] = field(default_factory=dict)
-    library: Library | None = None
-
-    @property
-    def comparable_draft(self) -> LoadedModel | None:
-        """The draft model where its probabilities can be compared with the target's, token by token."""
-        return None if METHODS[self.method].foreign else self.draft
-
-    def plan(self, rule: Rule, sampling: Sampling, k: int) -> Plan:
-        """A plan with readers and a drafter of its own: nothing that another plan has cached is used."""
-        setup, reader = self.setup(), self.target.cached_lm()
-        return Plan(reader, setup.drafter(reader), rule, sampling, setup.k(k))
-
-    def setup(self) -> Setup:
-        """The method with its models. Raises SpecvizError for parameters and pairs that do not fit it."""
-        return gather(METHODS[self.method], self.params, self.target, self.draft, self.library)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,8 +26,7 @@ class StepRows:
 
 
 def step_rows(recorded: trace.Trace, target: LoadedModel, draft: LoadedModel | None) -> Iterator[StepRows]:
-    """The steps that these models made, in order. Raises SpecvizError for ids that the target lacks and for drafts
-    that are no chain."""
+    """The steps that these models made, in order. SpecvizError for ids that the target lacks and for drafted trees."""
     lms = target.cached_lm(), None if draft is None else draft.cached_lm()
     tokens = [token.id for token in recorded.header.prompt.tokens]
     for step in recorded.steps:
@@ -88,6 +55,11 @@ def _rows_of(step: trace.Step, tokens: tuple[int, ...], target: CachedLM, draft:
         if draft is not None and ids and any(token.q is not None for token in step.draft):
             rows = sampling.of_draft.probs(fit(draft.forward(tokens, chain(ids[:-1])), target.vocab_size))
     return StepRows(step, tokens, sampling, chain(ids, rows), probs)
+
+
+def total_variation(law: Tensor, other: Tensor) -> Tensor:
+    """How much probability [...] of a law [..., V] lies on other tokens than that of the other one."""
+    return (law - other).abs().sum(-1) / 2
 
 
 def normalise(rows: Tensor) -> Tensor:
