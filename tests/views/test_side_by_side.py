@@ -10,7 +10,7 @@ import traces
 from recorded import law as numpy_law
 from runs import REQUEST, begin, finish, made, make_steps
 
-from specviz.checks import pair
+from specviz.checks import rows
 from specviz.checks import side_by_side as module
 from specviz.checks.side_by_side import EXACT, side_by_side
 from specviz.decoding.draft import chain
@@ -259,7 +259,7 @@ def test_other_models_than_the_runs_are_refused(run, named_models):
 
 
 def test_trees_and_empty_runs_are_refused(models, monkeypatch):
-    for each in (module, pair):
+    for each in (module, rows):
         monkeypatch.setattr(each, "is_made_by", lambda *_: True)
     with pytest.raises(SpecvizError, match="only chains"):
         list(side_by_side(traces.tree(), *models))
