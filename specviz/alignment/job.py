@@ -311,7 +311,7 @@ class _JobRun:
             refused=self.rows.refused if is_whole else (),
             num_refused=self.rows.num_refused if is_whole else 0,
             warnings=[*doubts, *ignored],
-            num_ids={model.name: model.num_ids for model in self.models[1:]},
+            num_ids={model.name: model.num_ids for model in self.models},
         )
 
     def _words(self, words: str, done: int = 0) -> Progress:

@@ -51,9 +51,11 @@ def _identity(loaded: Draft, wanted: Any) -> Identity:
     if isinstance(loaded, Proposer):
         heads, target = loaded.setup.heads, loaded.setup.target
         digest = hashlib.sha256(f"{loaded.setup.method.name} {sorted(loaded.setup.params.items())!r}".encode())
+        num_ids = min(target.info.vocab_size, target.text.num_ids)
         if heads is not None:
             _hash_tables(digest, heads.module)
-        return Identity(loaded.name, digest.hexdigest()[:16], min(target.info.vocab_size, target.text.num_ids), wanted)
+            num_ids = min(num_ids, heads.module.num_choices)
+        return Identity(loaded.name, digest.hexdigest()[:16], num_ids, wanted)
     facts = (loaded.text.sha, loaded.tokenizer.chat_template, sorted(loaded.text.eos_ids), loaded.info.context_limit)
     config = {name: value for name, value in loaded.model.config.to_dict().items() if name not in NOT_ITS_OWN}
     digest = hashlib.sha256(f"{facts!r} {json.dumps(config, sort_keys=True, default=str)}".encode())

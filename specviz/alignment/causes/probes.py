@@ -5,7 +5,7 @@ What is clear there, as one of so many chosen, is named, the largest gain first.
 read off the weights and the chat forms.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
 
@@ -28,6 +28,7 @@ from specviz.session.workbench import workbench
 NUM_TEXTS, NUM_TOKENS = 24, 64
 FEWEST_TEXTS = 8  # half of them choose
 CLEAR_GAIN = 0.02  # of agreement
+LEAST_GAIN = {"layer": 0.005}  # damping undoes but a part of the damage, and gains nothing in a sound layer
 KINDS = {  # of causes, in words
     "temperature": "a wrong temperature of its logits",
     "rope": "wrong rotary positions",
@@ -40,6 +41,7 @@ KINDS = {  # of causes, in words
     "bits": "coarsely rounded weights",
     "token ids": "rows of the embedding in wrong places",
     "template": "a different chat format",
+    "tokenizer": "a tokenizer that splits otherwise",
     "feature": "target states of a wrong layer or position",
 }
 
@@ -58,16 +60,15 @@ def look(shard: Shard, library: Library | None = None) -> Examined:
         own = [
             each for each in written if isinstance(draft, Proposer) or can_read(draft, [*each.prompt_ids, *each.ids])
         ]
-        has_chats = isinstance(draft, LoadedModel) and any(each.is_chat for each in own)
-        difference = chat_difference(target.tokenizer, draft.tokenizer) if has_chats else None
+        differences = _differences(target, draft, own) if isinstance(draft, LoadedModel) else {}
         if len(own) >= FEWEST_TEXTS:
             texts = [Text(each.prompt_ids, each.ids) for each in own]
             halves = [Sample(target, texts[place::2], Sampling.of(shard.request)) for place in (0, 1)]
             causes = _Causes(name, draft, own, halves, library)
-            found += causes.find(difference)
+            found += causes.find(differences)
             tried |= {KINDS[kind] for kind in causes.tried}
-        if difference and not any((each.draft, each.kind) == (name, "template") for each in found):
-            warnings.append(f"{name}: {difference}.")  # it does no clear harm
+        harmful = {each.kind for each in found if each.draft == name}
+        warnings += [f"{name}: {words}." for kind, words in differences.items() if kind not in harmful]
     return Examined(tuple(found), tuple(warnings), tuple(words for words in KINDS.values() if words in tried))
 
 
@@ -82,18 +83,22 @@ class _Causes:
         reader = draft.drafter() if isinstance(draft, Proposer) else draft
         self._before = [agreements([Trial("", "", reader, half.texts)], half)[0] for half in halves]
 
-    def find(self, difference: str | None) -> list[Finding]:
+    def find(self, differences: Mapping[str, str]) -> list[Finding]:
         """Those that gain, the largest gain first, behind what is read off the weights."""
         best: dict[str, tuple[Trial, Array]] = {}  # by kind
         trials = [*self._trials(0)]
         self.tried = {trial.kind for trial in trials}
         for trial, gain in zip(trials, self._gains(trials, 0), strict=True):
-            if _is_clear(gain, CLEAR_GAIN) and (trial.kind not in best or gain.mean() > best[trial.kind][1].mean()):
+            least = LEAST_GAIN.get(trial.kind, CLEAR_GAIN)
+            if _is_clear(gain, least) and (trial.kind not in best or gain.mean() > best[trial.kind][1].mean()):
                 best[trial.kind] = trial, gain
         claims = {trial.cure: gain for trial, gain in best.values()}
         again = [trial for trial in self._trials(1) if trial.cure in claims] if best else []
         measured = zip(again, self._gains(again, 1), strict=True)
-        found = [self._finding(trial, claims[trial.cure], gain, len(again), difference) for trial, gain in measured]
+        found = [
+            self._finding(trial, claims[trial.cure], gain, len(again), differences.get(trial.kind))
+            for trial, gain in measured
+        ]
         causes = sorted(filter(None, found), key=lambda each: -each.numbers["applied"])
         return [*self._of_weights(), *self._of_ids(causes), *causes]
 
@@ -109,9 +114,9 @@ class _Causes:
         yield from all_trials(draft, target, half.texts, self._library)
         yield from token_ids.swap_trials(draft, half.texts, self._deaf.found)
         forms = [_forms(draft, target, each) for each in self._written[place]]
-        for name in dict.fromkeys(name for form in forms for name in form):
-            texts = [form.get(name, text) for form, text in zip(forms, half.texts, strict=True)]
-            yield Trial("template", name, draft, texts)
+        for kind, cure in dict.fromkeys(name for form in forms for name in form):
+            texts = [form.get((kind, cure), text) for form, text in zip(forms, half.texts, strict=True)]
+            yield Trial(kind, cure, draft, texts)
 
     @cached_property
     def _deaf(self) -> token_ids.DeafIds:
@@ -137,10 +142,10 @@ class _Causes:
     ) -> Finding | None:
         """The cause if its cure holds on the other half, as one of num_asked."""
         before = self._before[1]
-        if not _is_clear(gain, CLEAR_GAIN / 2, num_asked):
+        if not _is_clear(gain, LEAST_GAIN.get(trial.kind, CLEAR_GAIN) / 2, num_asked):
             return None
         low, high = _interval(gain)
-        about = f"{difference}. " if trial.kind == "template" and difference else ""
+        about = f"{difference[0].upper()}{difference[1:]}. " if difference else ""
         words = (
             f"{about}Probably {KINDS[trial.kind]}: with {trial.cure}, the agreement rises by "
             f"{100 * gain.mean():.1f} points (95 % interval {100 * low:.1f} to {100 * high:.1f}, {len(gain)} texts), "
@@ -159,16 +164,34 @@ def _is_clear(gain: Array, least: float, num_asked: int = 1) -> bool:
     return bool(gain.mean() >= least and excludes_zero(_interval(gain), gain.mean(), len(gain), num_asked))
 
 
-def _forms(draft: LoadedModel, target: LoadedModel, written: RowText) -> dict[str, Text]:
-    """The same text behind its prompt in other forms, by their names; only those that the draft can read."""
-    row = written.row
-    if isinstance(row.prompt, tuple):
-        return {}
-    messages = [asdict(message) for message in row.messages or ()] or row.prompt
-    bare = "\n\n".join(message.content for message in row.messages or ()) or row.prompt
-    prompts = {"the bare text of each prompt": draft.text.encode(bare)}
-    for whose, model in (("the draft's", draft), ("the target's", target)):
-        text = render(model.tokenizer, messages) or ""
-        prompts[f"the prompts in {whose} chat format"] = draft.text.encode(text, special=False)
+def _forms(draft: LoadedModel, target: LoadedModel, written: RowText) -> dict[tuple[str, str], Text]:
+    """The same text behind its prompt in other forms, by kind and cure; only those that the draft can read."""
+    row, again = written.row, draft.text.encode(written.prompt, special=False)
+    start = len(written.prompt_ids) - len(target.text.encode(written.prompt, special=False))  # what stands before it
+    prompts = {("tokenizer", "each prompt split by the draft's own tokenizer"): [*written.prompt_ids[:start], *again]}
+    if not isinstance(row.prompt, tuple):
+        messages = [asdict(message) for message in row.messages or ()] or row.prompt
+        bare = "\n\n".join(message.content for message in row.messages or ()) or row.prompt
+        forms = {"the bare text of each prompt": bare if bare != written.prompt else ""}
+        for whose, model in (("the draft's", draft), ("the target's", target)):
+            forms[f"the prompts in {whose} chat format"] = render(model.tokenizer, messages) or ""
+        prompts |= {("template", name): draft.text.encode(text, special=text == bare) for name, text in forms.items()}
     texts = {name: Text(ids, written.ids) for name, ids in prompts.items() if ids and ids != list(written.prompt_ids)}
     return {name: text for name, text in texts.items() if can_read(draft, [*text.prompt, *text.ids])}
+
+
+def _differences(target: LoadedModel, draft: LoadedModel, written: Sequence[RowText]) -> dict[str, str]:
+    """What differs between the two tokenizers on these texts, in words by kind of cause."""
+    found = {}
+    if any(each.is_chat for each in written) and (words := chat_difference(target.tokenizer, draft.tokenizer)):
+        found["template"] = words
+    texts = [part for each in written for part in (each.prompt, each.text)]
+    splits = [[model.text.encode(text, special=False) for text in texts] for model in (target, draft)]
+    if apart := [pair for pair in zip(*splits, strict=True) if pair[0] != pair[1]]:
+        place = next((at for at, (one, other) in enumerate(zip(*apart[0], strict=False)) if one != other), 0)
+        ours, theirs = (", ".join(target.text.label(token) for token in ids[place : place + 3]) for ids in apart[0])
+        found["tokenizer"] = (
+            f"its tokenizer splits {len(apart):,} of {len(texts):,} prompts and answers otherwise than the target's: "
+            f"where the target has {ours}, it has {theirs}"
+        )
+    return found

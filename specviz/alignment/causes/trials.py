@@ -23,6 +23,7 @@ TEMPERATURES = (0.25, 0.35, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1, 1.25, 1.5, 1.7, 2.0, 2
 BASES = (1e3, 1e4, 1e5, 5e5, 1e6, 1e7)  # of rotary embeddings, as models have them
 STRETCHES = (0.5, 2.0, 4.0, 8.0)
 WINDOWS = (32, 64, 128, 256, 512, 1024, 2048)
+DAMPED = (0.25, 0.5, 0.75)
 MOST_COPIED = 2_000_000_000  # parameters that are copied into another number format
 
 
@@ -81,13 +82,13 @@ def layers_of(model: nn.Module) -> nn.ModuleList:
 
 
 def _layers(draft: LoadedModel) -> Iterator[Made]:
-    """Each layer left out, each part of a layer left out or halved, and two neighbours swapped."""
+    """Each layer left out, each part of a layer damped, and two neighbours swapped."""
     layers = layers_of(draft.model)
     for place, layer in enumerate(layers):
         name = f"layer {place + 1} of {len(layers)}"
         yield "layer", f"{name} left out", lambda model, place=place: skip(layers_of(model)[place])
-        for part, (times, words) in product(_parts(layer), ((0.0, "left out"), (0.5, "halved"))):
-            cure = f"{part.replace('_', ' ')} of {name} {words}"
+        for part, times in product(_parts(layer), DAMPED):
+            cure = f"what {part.replace('_', ' ')} of {name} adds times {times:g}"
             yield "layer", cure, partial(_scale, place=place, part=part, times=times)
         if place:
             yield "order", f"layers {place} and {place + 1} swapped", partial(_swap, place=place)

@@ -172,8 +172,10 @@ def losing_slices(summary: Summary, draft: DraftSummary) -> list[Slice]:
 
 
 def loss_words(each: Slice) -> Words:
-    told = f" is {percent(each.share)} of the tokens and {percent(each.loss_share)} of the loss (agreement "
-    return [f"{label(each.kind)} {label(each.value)}", told, percent(each.alpha), ")."]
+    low, high = (100 * end for end in each.excess)
+    more = f"{low:.0f} to {high:.0f} points more, 95 % interval; agreement {percent(each.alpha)}"
+    told = f" is {percent(each.share)} of the tokens but {percent(each.loss_share)} of the loss ({more})."
+    return [f"{label(each.kind)} {label(each.value)}", told]
 
 
 def _slices_table(found: Sequence[Slice], title: str, k: int) -> Props:
