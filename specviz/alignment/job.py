@@ -27,8 +27,8 @@ from specviz.alignment.model_identity import identify, load
 from specviz.alignment.outputs import Alignment
 from specviz.alignment.prompts import PromptSet, from_values, open_prompts
 from specviz.alignment.shard import analyse
-from specviz.alignment.summary import IGNORED
-from specviz.alignment.tables.compare import check_old_models
+from specviz.alignment.summary import IGNORED, Summary
+from specviz.alignment.tables.compare import check_old_job, check_old_models
 from specviz.alignment.types import KS, Identity, PromptRow, Shard
 from specviz.analysis import theory
 from specviz.analysis.costs import CONTEXT, Costs, longest_context, measure_costs
@@ -92,7 +92,7 @@ def align_steps(
     executor: Executor = local,
     overwrite: bool = False,
     keep_parts: bool = False,
-    older: Mapping[str, Any] | None = None,
+    older: Summary | None = None,
 ) -> Iterator[Progress]:
     """The job step by step, at most one shard of `shard_size` prompts between two results.
 
@@ -100,7 +100,8 @@ def align_steps(
     them. target, draft: as for `run`; draft may be a list of them. out: the folder of the job, None for a temporary
     one. costs: per draft; None measures them where the shards run, {} means no speeds. executor:
     `executors.local` or one that starts `executors.on_ray`. overwrite: what an earlier job left in `out` is removed.
-    older: the summary to compare with; one of other models is refused before the first shard. Raises SpecvizError.
+    older: the summary to compare with; one of another job or of other models is refused before the first shard.
+    Raises SpecvizError.
     """
     counts = {"k": k, "batch": batch, "shard_size": shard_size, "limit": 1 if limit is None else limit}
     for name, count in counts.items():
@@ -113,6 +114,8 @@ def align_steps(
     wanted = _wanted_models(target, draft, in_memory=executor is local)
     is_file = isinstance(prompts, (str, Path))
     rows = prompts if isinstance(prompts, PromptSet) else open_prompts(prompts) if is_file else from_values(prompts)
+    if older is not None:
+        check_old_job(older, request, rows.fingerprint)
     num_rows = min(limit or len(rows), len(rows))
     folder, home = _choose_folder(out)
     with executor() as each:

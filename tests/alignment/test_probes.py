@@ -10,8 +10,7 @@ from planted import PLANTED, findings_with, noised
 from specviz.alignment.ahead import load_draft
 from specviz.alignment.causes import probes as faults
 from specviz.alignment.causes.sample import Sample
-from specviz.alignment.causes.shifts import Changed
-from specviz.alignment.causes.trials import Trial, agreements
+from specviz.alignment.causes.trials import Changed, Trial, agreements
 from specviz.alignment.causes.weights import GROUP, coarse_words
 from specviz.alignment.job import align
 from specviz.alignment.types import Message, PromptRow, Shard

@@ -13,11 +13,10 @@ from specviz.alignment.ahead import Draft, Proposer
 from specviz.alignment.causes import token_ids, weights
 from specviz.alignment.causes.doctor import chat_difference, render
 from specviz.alignment.causes.sample import Sample
-from specviz.alignment.causes.shifts import shift_trials
-from specviz.alignment.causes.trials import Trial, agreements, all_trials
+from specviz.alignment.causes.trials import Trial, agreements, all_trials, head_trials
 from specviz.alignment.shard import load, texts_of
-from specviz.alignment.summary import Examined, Finding, Interval
-from specviz.alignment.tables.slices import excludes_zero, interval, without_each
+from specviz.alignment.summary import Examined, Finding
+from specviz.alignment.tables.slices import excludes_zero, interval_of_mean
 from specviz.alignment.types import Array, RowText, Shard
 from specviz.checks.scoring import can_read
 from specviz.decoding.sampling import Sampling
@@ -109,7 +108,7 @@ class _Causes:
     def _trials(self, place: int) -> Iterator[Trial]:
         half, draft, target = self._halves[place], self._draft, self._halves[0].target
         if isinstance(draft, Proposer):
-            yield from shift_trials(draft)
+            yield from head_trials(draft)
             return
         yield from all_trials(draft, target, half.texts, self._library)
         yield from token_ids.swap_trials(draft, half.texts, self._deaf.found)
@@ -144,7 +143,7 @@ class _Causes:
         before = self._before[1]
         if not _is_clear(gain, LEAST_GAIN.get(trial.kind, CLEAR_GAIN) / 2, num_asked):
             return None
-        low, high = _interval(gain)
+        low, high = interval_of_mean(gain)
         about = f"{difference[0].upper()}{difference[1:]}. " if difference else ""
         words = (
             f"{about}Probably {KINDS[trial.kind]}: with {trial.cure}, the agreement rises by "
@@ -156,12 +155,8 @@ class _Causes:
         return Finding(self._name, trial.kind, words, {name: float(value) for name, value in numbers.items()})
 
 
-def _interval(gain: Array) -> Interval:
-    return interval(without_each(gain) / (len(gain) - 1))
-
-
 def _is_clear(gain: Array, least: float, num_asked: int = 1) -> bool:
-    return bool(gain.mean() >= least and excludes_zero(_interval(gain), gain.mean(), len(gain), num_asked))
+    return bool(gain.mean() >= least and excludes_zero(interval_of_mean(gain), gain.mean(), len(gain), num_asked))
 
 
 def _forms(draft: LoadedModel, target: LoadedModel, written: RowText) -> dict[tuple[str, str], Text]:

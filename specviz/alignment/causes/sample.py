@@ -60,5 +60,18 @@ class Sample:
     def ahead(self, drafters: Sequence[Drafter]) -> Array:
         """The same of drafts that are no models, of the first token of every draft [drafters, texts]; the target reads
         each text once for all."""
-        found = [measure_ahead(self.target, drafters, text, self.sampling, 1) for text in self.texts]
-        return np.array([[np.mean(numbers["overlap"]) for numbers in each] for each in found]).T
+        return np.hstack([agreement_ahead(self.target, drafters, text, self.sampling, 1) for text in self.texts])
+
+
+def agreement_ahead(
+    target: LoadedModel, drafters: Sequence[Drafter], text: Text, sampling: Sampling, depths: int
+) -> Array:
+    """The means of sum min(p, q) by depth, over the same tokens at every depth [drafters, depths]."""
+    places = np.add.outer(np.arange(len(text.ids)), np.arange(depths))
+    judged = (places >= depths - 1) & (places < len(text.ids))
+    found = []
+    for numbers in measure_ahead(target, drafters, text, sampling, depths):
+        ahead = numbers["ahead"]
+        counted = judged[:, : ahead.overlap.shape[1]] * ahead.readable
+        found.append((ahead.overlap * counted).sum(0) / np.maximum(counted.sum(0), 1))
+    return np.array(found)
