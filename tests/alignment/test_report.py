@@ -149,12 +149,14 @@ def test_drafts_whose_target_was_measured_at_different_speeds_are_not_ranked():
 
 
 def test_what_was_read_looked_for_and_left_out_is_said_first():
-    words = "".join(section_of(made_summary(num_cut=12), "overview")["blocks"][0]["words"])
+    shown = section_of(made_summary(num_cut=12), "overview")
+    words = "".join(shown["blocks"][0]["words"])
     assert words == (
         "40 of 42 prompts (2 could not be used, see below), 2,560 tokens of text by fable-target, temperature 1. "
-        "12 texts end where the target's context ends. "
-        "Looked for: a damaged layer, a different chat format, tokens out of reach. None found."
+        "12 texts end where the target's context ends."
     )
+    looked = "Looked for: a damaged layer, a different chat format, tokens out of reach."
+    assert f"No fault was found. {looked}" in said(shown)
     whole = "".join(
         section_of(made_summary(num_refused=0, num_prompts=1, num_tokens=1), "overview")["blocks"][0]["words"]
     )
@@ -164,7 +166,7 @@ def test_what_was_read_looked_for_and_left_out_is_said_first():
 def test_nothing_is_called_found_or_not_found_where_nothing_was_looked_for():
     words = said(section_of(made_summary(looked_for=()), "overview"))
     assert "Too few prompts to look for" in words
-    assert "None found" not in words
+    assert "No fault" not in words
 
 
 def test_spare_fields_of_the_file_are_told_where_the_making_is_told():
@@ -252,8 +254,8 @@ def test_findings_warnings_and_refused_lines_stand_in_the_overview():
         ("differs", "fable-draft: layer 3 differs from its neighbours"),
         ("unsure", "templates differ"),
     ]
-    assert "None found" not in said(shown)
-    assert "Found: 1, see below." in said(shown)
+    assert "No fault" not in said(shown)
+    assert "Faults found: 1, see above." in said(shown)
     assert "Lines that could not be used: 2" in said(shown)
 
 
@@ -345,7 +347,8 @@ def test_a_slice_of_few_tokens_or_of_endings_has_no_k_and_no_speed():
 def test_a_confidence_stop_is_judged_in_a_sentence_and_no_gap_is_called_an_error():
     shown = section_of(made_summary(), "calibration")
     verdicts = ["".join(block["words"]) for block in shown["blocks"] if block["kind"] == "verdict"]
-    assert verdicts[0] == "fable-draft: A confidence stop would help: 12 % is accepted too seldom."
+    names = "fable-draft, fable-draft-undistilled, fable-draft-tiny"
+    assert verdicts == [f"{names}: A confidence stop would help: 12 % is accepted too seldom."]  # of all, said once
     table = next(tables(shown["blocks"]))
     assert table["columns"] == ["draft model", "mean gap between confidence and acceptance (ECE)"]
     assert "acceptance above confidence is no fault" in shown["lead"]

@@ -23,8 +23,8 @@ from specviz.alignment.types import BINS, Array
 from specviz.views.explore.sentences import label, percent
 
 MOST_OUTSIDE = 0.001  # of the target's probability, outside the draft's vocabulary
-LEAST_FALL = 0.1  # of alpha, from one bucket to the next, or from all other texts to those of a tag
-LEAST_COST = 0.02  # of alpha over all texts, by a tag
+LEAST_FALL = 0.1  # of alpha, from one bucket to the next
+LEAST_COST, LEAST_TIMES = 0.02, 1.5  # of alpha over all texts, by a tag; of its loss to that of all other texts
 LEAST_PROMPTS = 5  # to speak of a fall at all, and of a tag
 USUAL_RATIO = 0.3  # stands in for c where no costs are known
 WORTH_STOPPING = 0.05  # of what is drafted
@@ -116,14 +116,15 @@ def _vocabulary(draft: DraftSummary, ids: tuple[int, int] | None) -> Finding | N
 
 
 def _domains(draft: str, parts: Parts) -> list[Finding]:
-    """The tags whose texts it agrees with clearly less than with all others, the costliest first. What a tag costs is
-    what the agreement over all texts would gain if its texts agreed as the others do."""
+    """The tags on whose texts it clearly loses LEAST_TIMES as much as on all others, as kinds of text differ for sound
+    drafts too; the costliest first. What a tag costs is what the agreement over all texts would gain if its texts
+    agreed as the others do."""
     asked, found = [*_tagged(parts)], []
     for part, whole, others in (each for each in asked if each[0].draft == draft):
         alphas = [float(each.overlap.sum() / each.num_tokens.sum()) for each in (parts[part], others, whole)]
         cost, around = alphas[1] - alphas[2], interval(others.alphas_without - whole.alphas_without)
         is_clear = excludes_zero(around, cost, len(whole), len(asked)) and len(whole) >= ENOUGH_PROMPTS
-        if is_clear and cost >= LEAST_COST and alphas[1] - alphas[0] >= LEAST_FALL:
+        if is_clear and cost >= LEAST_COST and 1 - alphas[0] >= LEAST_TIMES * (1 - alphas[1]):
             numbers = {"cost": cost, "low": around[0], "high": around[1]}
             words = (
                 f"On texts tagged {label(part.value)} ({len(parts[part])} of {len(whole)}), the agreement is "

@@ -49,6 +49,7 @@ def overview(summary: Summary, *, no_costs: str = "") -> list[Props]:
     for found in (finding for draft in summary.drafts for finding in draft.findings):
         shown.append(blocks.verdict("differs", ["", label(found.draft), f": {reveal(found.words)}"]))
     shown += [blocks.verdict("unsure", reveal(warning)) for warning in summary.warnings if not is_aside(warning)]
+    shown.append(blocks.words(_faults_words(summary), small=True))
     shown += [*_fastest_words(summary), _drafts_table(summary), blocks.words(COLUMN_WORDS, small=True)]
     if lacking := [label(draft.name) for draft in summary.drafts if draft.name not in summary.costs]:
         why = no_costs or NO_COSTS.get(summary.costs_from, NO_COSTS[""])
@@ -74,16 +75,15 @@ def _source_words(summary: Summary) -> Words:
     if summary.num_cut:
         ends = "text ends" if summary.num_cut == 1 else "texts end"
         told[-1] += f" {summary.num_cut:,} {ends} where the target's context ends."
-    told[-1] += f" {_faults_words(summary)}"
     return told
 
 
 def _faults_words(summary: Summary) -> str:
     if not summary.looked_for:
         return NOTHING_LOOKED_FOR
-    looked = f"Looked for: {', '.join(map(reveal, summary.looked_for))}."
     number = sum(len(draft.findings) for draft in summary.drafts)
-    return f"{looked} {f'Found: {number}, see below.' if number else 'None found.'}"
+    found = f"Faults found: {number}, see above." if number else "No fault was found."
+    return f"{found} Looked for: {', '.join(map(reveal, summary.looked_for))}."
 
 
 def sampling_words(summary: Summary) -> str:
