@@ -119,7 +119,8 @@ def align_steps(
     num_rows = min(limit or len(rows), len(rows))
     folder, home = _choose_folder(out)
     with executor() as each:
-        models = yield from _identify_all(each, wanted, num_rows)
+        yield Progress("loading the models", 0, num_rows)
+        ((_, models),) = each(identify, [wanted])
         if older is not None:
             check_old_models(older, models[0], models[1:])
         if costs is not None:
@@ -178,17 +179,6 @@ def _is_pair(value: Sequence[Any]) -> bool:
     return len(value) == 2 and hasattr(value[0], "name_or_path")
 
 
-def _identify_all(each: Map, wanted: tuple[Any, ...], total: int) -> Iterator[Progress]:
-    """Returns the models' identities; SpecvizError where a draft is named twice."""
-    yield Progress("loading the models", 0, total)
-    ((_, models),) = each(identify, [wanted])
-    names = [model.name for model in models[1:]]
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        raise SpecvizError(f"each draft must be named once (got {twice[0]} {names.count(twice[0])} times)")
-    return models
-
-
 def _costs_word(costs: Mapping[str, Costs] | None) -> str:
     """Where the costs come from: "measured", "none", or a hash of those given."""
     if not costs:
@@ -210,12 +200,12 @@ def measure_models(models: Sequence[Identity]) -> tuple[Costs, ...]:
     """The costs of a target and each of its draft models, timed in the same rounds, behind the longest context up to
     `costs.CONTEXT` that all have room for."""
     target, drafts = load(models, workbench().library)
-    names = [own.name for own, draft in zip(models[1:], drafts, strict=True) if isinstance(draft, LoadedModel)]
-    drafts = tuple(draft for draft in drafts if isinstance(draft, LoadedModel))
-    if not drafts:
+    known = {own.name: each for own, each in zip(models[1:], drafts, strict=True) if isinstance(each, LoadedModel)}
+    if not known:
         return ()
-    *_, last = measure_costs(target, drafts, context_length=min(CONTEXT, longest_context(target, drafts)))
-    return tuple(replace(own, target=models[0].name, draft=name) for own, name in zip(last.costs, names, strict=True))
+    small = tuple(known.values())
+    *_, last = measure_costs(target, small, context_length=min(CONTEXT, longest_context(target, small)))
+    return tuple(replace(own, target=models[0].name, draft=name) for own, name in zip(last.costs, known, strict=True))
 
 
 @dataclass(slots=True)

@@ -22,8 +22,13 @@ VALUES_PER_TABLE = 64  # of each weight table; training changes nearly all of th
 
 
 def identify(wanted: Sequence[Any], library: Library | None = None) -> tuple[Identity, ...]:
-    """The target and its drafts, loaded once each. Raises SpecvizError for one that cannot draft for the first."""
-    return tuple(map(_identity, _load_each(wanted, library or workbench().library), wanted))
+    """The target and its drafts, loaded once each. Raises SpecvizError for one that cannot draft for the first, or that
+    is named twice."""
+    models = tuple(map(_identity, _load_each(wanted, library or workbench().library), wanted))
+    names = [model.name for model in models[1:]]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise SpecvizError(f"each draft must be named once (got {twice[0]} {names.count(twice[0])} times)")
+    return models
 
 
 def load(models: Sequence[Identity], library: Library) -> tuple[LoadedModel, tuple[Draft, ...]]:

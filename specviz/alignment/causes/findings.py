@@ -119,8 +119,8 @@ def _domains(draft: str, parts: Parts) -> list[Finding]:
     """The tags on whose texts it clearly loses LEAST_TIMES as much as on all others, as kinds of text differ for sound
     drafts too; the costliest first. What a tag costs is what the agreement over all texts would gain if its texts
     agreed as the others do."""
-    asked, found = [*_tagged(parts)], []
-    for part, whole, others in (each for each in asked if each[0].draft == draft):
+    asked, found = [*_tagged({part: own for part, own in parts.items() if part.draft == draft})], []
+    for part, whole, others in asked:
         alphas = [float(each.overlap.sum() / each.num_tokens.sum()) for each in (parts[part], others, whole)]
         cost, around = alphas[1] - alphas[2], interval(others.alphas_without - whole.alphas_without)
         is_clear = excludes_zero(around, cost, len(whole), len(asked)) and len(whole) >= ENOUGH_PROMPTS

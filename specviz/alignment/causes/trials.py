@@ -90,7 +90,7 @@ def _layers(draft: LoadedModel) -> Iterator[Made]:
         name = f"layer {place + 1} of {len(layers)}"
         yield "layer", f"{name} left out", lambda model, place=place: skip(layers_of(model)[place])
         for part, times in product(_parts(layer), DAMPED):
-            cure = f"what {part.replace('_', ' ')} of {name} adds times {times:g}"
+            cure = f"the {part.replace('_', ' ')} of {name} damped to {100 * times:.0f} %"
             yield "layer", cure, partial(_scale, place=place, part=part, times=times)
         if place:
             yield "order", f"layers {place} and {place + 1} swapped", partial(_swap, place=place)
