@@ -25,6 +25,7 @@ from specviz.models.score import Text
 from specviz.session.workbench import workbench
 
 NUM_TEXTS, NUM_TOKENS = 24, 64
+MOST_NUMBERS, FEWEST_TOKENS = 40_000_000, 8  # of the rows of all texts: large vocabularies are read less far
 FEWEST_TEXTS = 8  # half of them choose
 CLEAR_GAIN = 0.02  # of agreement
 LEAST_GAIN = {"layer": 0.005}  # damping undoes but a part of the damage, and gains nothing in a sound layer
@@ -49,9 +50,11 @@ def look(shard: Shard, library: Library | None = None) -> Examined:
     """The causes of every draft with what their cures gain, and warnings, from the shard's first rows. SpecvizError."""
     library = library or workbench().library
     target, drafts = load(shard, library)
-    short = replace(shard.request, max_new_tokens=min(NUM_TOKENS, shard.request.max_new_tokens))
+    room = max(FEWEST_TOKENS, MOST_NUMBERS // (NUM_TEXTS * target.info.vocab_size))
+    num_tokens = min(NUM_TOKENS, room, shard.request.max_new_tokens)
+    short = replace(shard.request, max_new_tokens=num_tokens)
     written, _, _ = texts_of(replace(shard, request=short, rows=shard.rows[:NUM_TEXTS]), target)
-    written = [replace(each, ids=each.ids[:NUM_TOKENS]) for each in written]
+    written = [replace(each, ids=each.ids[:num_tokens]) for each in written]
     found: list[Finding] = []
     warnings: list[str] = []
     tried: set[str] = set()
@@ -78,7 +81,7 @@ class _Causes:
         self, name: str, draft: Draft, written: Sequence[RowText], halves: Sequence[Sample], library: Library
     ) -> None:
         self._name, self._draft, self._halves, self._library = name, draft, halves, library
-        self._written = [written[place::2][: len(half.texts)] for place, half in enumerate(halves)]
+        self._written = [written[place::2] for place in range(len(halves))]
         reader = draft.drafter() if isinstance(draft, Proposer) else draft
         self._before = [agreements([Trial("", "", reader, half.texts)], half)[0] for half in halves]
 

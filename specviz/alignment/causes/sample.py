@@ -14,7 +14,6 @@ from specviz.decoding.sampling import Sampling, fit
 from specviz.models.library import LoadedModel
 from specviz.models.score import Text, overlap_of, read
 
-MOST_BYTES = 512 << 20  # of the target's rows
 Change = Callable[[Tensor], Tensor]
 """Logits [R, V] of a draft -> logits [R, V]."""
 
@@ -28,8 +27,7 @@ class Sample:
 
     def __init__(self, target: LoadedModel, texts: Sequence[Text], sampling: Sampling) -> None:
         self.target, self.sampling = target, sampling
-        longest = max(len(text.ids) for text in texts)
-        self.texts = tuple(texts[: max(1, MOST_BYTES // (4 * target.info.vocab_size * longest))])
+        self.texts = tuple(texts)
         self.starts = np.cumsum([0, *(len(text.ids) for text in self.texts)])
         rows = [(rows.text, rows.place, sampling.probs(rows.target)) for rows in read(target, [], self.texts)]
         self.p = torch.empty(int(self.starts[-1]), target.info.vocab_size, device=rows[0][2].device)
