@@ -164,9 +164,8 @@ def _is_clear(gain: Array, least: float, num_asked: int = 1) -> bool:
 
 def _forms(draft: LoadedModel, target: LoadedModel, written: RowText) -> dict[tuple[str, str], Text]:
     """The same text behind its prompt in other forms, by kind and cure; only those that the draft can read."""
-    row, again = written.row, draft.text.encode(written.prompt, special=False)
-    start = len(written.prompt_ids) - len(target.text.encode(written.prompt, special=False))  # what stands before it
-    prompts = {("tokenizer", "each prompt split by the draft's own tokenizer"): [*written.prompt_ids[:start], *again]}
+    row = written.row
+    prompts = {("tokenizer", "each prompt split by the draft's own tokenizer"): _split_again(draft, target, written)}
     if not isinstance(row.prompt, tuple):
         messages = [asdict(message) for message in row.messages or ()] or row.prompt
         bare = "\n\n".join(message.content for message in row.messages or ()) or row.prompt
@@ -176,6 +175,13 @@ def _forms(draft: LoadedModel, target: LoadedModel, written: RowText) -> dict[tu
         prompts |= {("template", name): draft.text.encode(text, special=text == bare) for name, text in forms.items()}
     texts = {name: Text(ids, written.ids) for name, ids in prompts.items() if ids and ids != list(written.prompt_ids)}
     return {name: text for name, text in texts.items() if can_read(draft, [*text.prompt, *text.ids])}
+
+
+def _split_again(draft: LoadedModel, target: LoadedModel, written: RowText) -> list[int]:
+    """The prompt's ids by the draft's tokenizer, behind the same start; none where they are not the target's own."""
+    ours, theirs = (model.text.encode(written.prompt, special=False) for model in (target, draft))
+    start, given = written.prompt_ids[: -len(ours)], list(written.prompt_ids)
+    return [*start, *theirs] if [*start, *ours] == given else []
 
 
 def _differences(target: LoadedModel, draft: LoadedModel, written: Sequence[RowText]) -> dict[str, str]:
