@@ -43,15 +43,15 @@ if TYPE_CHECKING:
 MOST_TAGS = 1000  # told apart; of them the summary has the largest
 TAGS_SHOWN = 100
 MOST_REFUSED = 20  # lines listed; all are counted
-LEAST_EXCESS = 0.02  # of the loss beyond a slice's share of the tokens, before it is named
+LEAST_EXCESS, LEAST_TIMES = 0.05, 1.25  # of a slice's share of the loss to that of the tokens, before it is named
 KINDS = ("all", "tag", "class", "depth", "context", "ahead")
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What is known besides the tables. costs: per draft, those that the shards' step_ms were made from. refused,
-    num_refused: lines of the prompt file. warnings: beside those of the preparation. num_ids: ids of a draft, where
-    known."""
+    num_refused: lines of the prompt file. warnings: beside those of the preparation. num_ids: that the target or a
+    draft can write, where known."""
 
     job: Job
     preparation: Preparation
@@ -65,6 +65,11 @@ class Facts:
         """Those that carry advice."""
         costs = self.costs.get(draft)
         return None if costs is None or costs.doubt else costs
+
+    def ids_of(self, draft: str) -> tuple[int, int] | None:
+        """How many ids the draft and the target can write."""
+        names = draft, self.job.request.target
+        return tuple(self.num_ids[name] for name in names) if self.num_ids.keys() >= {*names} else None
 
     def speedups(self, draft: str, total: Totals, *, by_argmax: bool = False) -> list[float] | None:
         """For every K; None where costs are not known or not steady."""
@@ -172,7 +177,8 @@ class Aggregator:
             warnings=self._all_warnings(facts),
             looked_for=(*facts.preparation.looked_for, *findings.looked_for(every)) if self.ids else (),
             costs={name: costs.to_dict() for name, costs in facts.costs.items()},
-            drafts=tuple(self._draft(name, facts, intervals, cliffs) for name in self.drafts),
+            costs_from=job.costs if job.costs in ("measured", "none") else "given",
+            drafts=tuple(self._draft(name, facts, intervals, every, cliffs) for name in self.drafts),
             slices=tuple(self._slices(facts, parts, intervals, cliffs)),
             comparisons=self._comparisons(parts),
             by_prompt=self._by_prompt(parts),
@@ -192,7 +198,12 @@ class Aggregator:
         return self.drafts.index(part.draft), KINDS.index(part.kind), own(part.value), part.value
 
     def _draft(
-        self, name: str, facts: Facts, intervals: Mapping[Part, Interval | None], cliffs: Sequence[Cliff]
+        self,
+        name: str,
+        facts: Facts,
+        intervals: Mapping[Part, Interval | None],
+        every: Parts,
+        cliffs: Sequence[Cliff],
     ) -> DraftSummary:
         whole, own, costs = Part(name, "all", "all"), self._drafts[name], facts.steady_costs(name)
         total = self._totals.get(whole, Totals())
@@ -217,7 +228,7 @@ class Aggregator:
             patterns=own.patterns(self.ids, calls),
         )
         of_models = tuple(finding for finding in facts.preparation.findings if finding.draft == name)
-        return replace(made, findings=of_models + findings.of_draft(made, cliffs, facts.num_ids.get(name)))
+        return replace(made, findings=of_models + findings.of_draft(made, cliffs, every, facts.ids_of(name)))
 
     def _slices(
         self, facts: Facts, parts: Parts, intervals: Mapping[Part, Interval | None], cliffs: Sequence[Cliff]
@@ -247,10 +258,9 @@ class Aggregator:
             )
 
     def _stands_out(self, share: float, loss_share: float, around: Interval | None, num_asked: int) -> bool:
-        """Whether it loses LEAST_EXCESS beyond its share of the tokens, and more than none beyond chance."""
-        size = len(self.ids)
-        is_enough = size >= ENOUGH_PROMPTS and loss_share - share >= LEAST_EXCESS
-        return is_enough and excludes_zero(around, loss_share - share, size, num_asked)
+        """Whether its share of the loss is above that of the tokens by an amount that matters, and beyond chance."""
+        size, matters = len(self.ids), loss_share >= max(share + LEAST_EXCESS, LEAST_TIMES * share)
+        return size >= ENOUGH_PROMPTS and matters and excludes_zero(around, loss_share - share, size, num_asked)
 
     def _by_prompt(self, parts: Parts) -> dict[str, dict[str, float]]:
         """Overlap over all tokens of the text: what the draft cannot read counts 0."""

@@ -27,8 +27,8 @@ from specviz.alignment.model_identity import identify, load
 from specviz.alignment.outputs import Alignment
 from specviz.alignment.prompts import PromptSet, from_values, open_prompts
 from specviz.alignment.shard import analyse
-from specviz.alignment.summary import IGNORED
-from specviz.alignment.tables.compare import check_old_models
+from specviz.alignment.summary import IGNORED, Summary
+from specviz.alignment.tables.compare import check_old_job, check_old_models
 from specviz.alignment.types import KS, Identity, PromptRow, Shard
 from specviz.analysis import theory
 from specviz.analysis.costs import CONTEXT, Costs, longest_context, measure_costs
@@ -92,7 +92,7 @@ def align_steps(
     executor: Executor = local,
     overwrite: bool = False,
     keep_parts: bool = False,
-    older: Mapping[str, Any] | None = None,
+    older: Summary | None = None,
 ) -> Iterator[Progress]:
     """The job step by step, at most one shard of `shard_size` prompts between two results.
 
@@ -100,7 +100,8 @@ def align_steps(
     them. target, draft: as for `run`; draft may be a list of them. out: the folder of the job, None for a temporary
     one. costs: per draft; None measures them where the shards run, {} means no speeds. executor:
     `executors.local` or one that starts `executors.on_ray`. overwrite: what an earlier job left in `out` is removed.
-    older: the summary to compare with; one of other models is refused before the first shard. Raises SpecvizError.
+    older: the summary to compare with; one of another job or of other models is refused before the first shard.
+    Raises SpecvizError.
     """
     counts = {"k": k, "batch": batch, "shard_size": shard_size, "limit": 1 if limit is None else limit}
     for name, count in counts.items():
@@ -113,10 +114,13 @@ def align_steps(
     wanted = _wanted_models(target, draft, in_memory=executor is local)
     is_file = isinstance(prompts, (str, Path))
     rows = prompts if isinstance(prompts, PromptSet) else open_prompts(prompts) if is_file else from_values(prompts)
+    if older is not None:
+        check_old_job(older, request, rows.fingerprint)
     num_rows = min(limit or len(rows), len(rows))
     folder, home = _choose_folder(out)
     with executor() as each:
-        models = yield from _identify_all(each, wanted, num_rows)
+        yield Progress("loading the models", 0, num_rows)
+        ((_, models),) = each(identify, [wanted])
         if older is not None:
             check_old_models(older, models[0], models[1:])
         if costs is not None:
@@ -175,17 +179,6 @@ def _is_pair(value: Sequence[Any]) -> bool:
     return len(value) == 2 and hasattr(value[0], "name_or_path")
 
 
-def _identify_all(each: Map, wanted: tuple[Any, ...], total: int) -> Iterator[Progress]:
-    """Returns the models' identities; SpecvizError where a draft is named twice."""
-    yield Progress("loading the models", 0, total)
-    ((_, models),) = each(identify, [wanted])
-    names = [model.name for model in models[1:]]
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        raise SpecvizError(f"each draft must be named once (got {twice[0]} {names.count(twice[0])} times)")
-    return models
-
-
 def _costs_word(costs: Mapping[str, Costs] | None) -> str:
     """Where the costs come from: "measured", "none", or a hash of those given."""
     if not costs:
@@ -207,12 +200,12 @@ def measure_models(models: Sequence[Identity]) -> tuple[Costs, ...]:
     """The costs of a target and each of its draft models, timed in the same rounds, behind the longest context up to
     `costs.CONTEXT` that all have room for."""
     target, drafts = load(models, workbench().library)
-    names = [own.name for own, draft in zip(models[1:], drafts, strict=True) if isinstance(draft, LoadedModel)]
-    drafts = tuple(draft for draft in drafts if isinstance(draft, LoadedModel))
-    if not drafts:
+    known = {own.name: each for own, each in zip(models[1:], drafts, strict=True) if isinstance(each, LoadedModel)}
+    if not known:
         return ()
-    *_, last = measure_costs(target, drafts, context_length=min(CONTEXT, longest_context(target, drafts)))
-    return tuple(replace(own, target=models[0].name, draft=name) for own, name in zip(last.costs, names, strict=True))
+    small = tuple(known.values())
+    *_, last = measure_costs(target, small, context_length=min(CONTEXT, longest_context(target, small)))
+    return tuple(replace(own, target=models[0].name, draft=name) for own, name in zip(last.costs, known, strict=True))
 
 
 @dataclass(slots=True)
@@ -311,7 +304,7 @@ class _JobRun:
             refused=self.rows.refused if is_whole else (),
             num_refused=self.rows.num_refused if is_whole else 0,
             warnings=[*doubts, *ignored],
-            num_ids={model.name: model.num_ids for model in self.models[1:]},
+            num_ids={model.name: model.num_ids for model in self.models},
         )
 
     def _words(self, words: str, done: int = 0) -> Progress:

@@ -22,8 +22,13 @@ VALUES_PER_TABLE = 64  # of each weight table; training changes nearly all of th
 
 
 def identify(wanted: Sequence[Any], library: Library | None = None) -> tuple[Identity, ...]:
-    """The target and its drafts, loaded once each. Raises SpecvizError for one that cannot draft for the first."""
-    return tuple(map(_identity, _load_each(wanted, library or workbench().library), wanted))
+    """The target and its drafts, loaded once each. Raises SpecvizError for one that cannot draft for the first, or that
+    is named twice."""
+    models = tuple(map(_identity, _load_each(wanted, library or workbench().library), wanted))
+    names = [model.name for model in models[1:]]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise SpecvizError(f"each draft must be named once (got {twice[0]} {names.count(twice[0])} times)")
+    return models
 
 
 def load(models: Sequence[Identity], library: Library) -> tuple[LoadedModel, tuple[Draft, ...]]:
@@ -51,9 +56,11 @@ def _identity(loaded: Draft, wanted: Any) -> Identity:
     if isinstance(loaded, Proposer):
         heads, target = loaded.setup.heads, loaded.setup.target
         digest = hashlib.sha256(f"{loaded.setup.method.name} {sorted(loaded.setup.params.items())!r}".encode())
+        num_ids = min(target.info.vocab_size, target.text.num_ids)
         if heads is not None:
             _hash_tables(digest, heads.module)
-        return Identity(loaded.name, digest.hexdigest()[:16], min(target.info.vocab_size, target.text.num_ids), wanted)
+            num_ids = min(num_ids, heads.module.num_choices)
+        return Identity(loaded.name, digest.hexdigest()[:16], num_ids, wanted)
     facts = (loaded.text.sha, loaded.tokenizer.chat_template, sorted(loaded.text.eos_ids), loaded.info.context_limit)
     config = {name: value for name, value in loaded.model.config.to_dict().items() if name not in NOT_ITS_OWN}
     digest = hashlib.sha256(f"{facts!r} {json.dumps(config, sort_keys=True, default=str)}".encode())

@@ -158,21 +158,12 @@ def read_values(path: Path) -> Any:
         raise SpecvizError(f"{path.name} is not JSON in UTF-8") from error
 
 
-def read_json(path: Path) -> Mapping[str, Any]:
-    """A JSON object from an untrusted file. Raises SpecvizError."""
-    values = read_values(path)
-    if not isinstance(values, Mapping):
-        raise SpecvizError(f"{path.name} must hold a JSON object")
-    return values
-
-
 def read_summary(path: Path) -> Summary:
     """The summary that `write_summary` wrote. Raises SpecvizError for anything else."""
-    values = read_json(path)
-    if values.get("version") != VERSION:
-        raise SpecvizError(
-            f"{path.name} must be a summary of version {VERSION} (got {str(values.get('version'))[:20]})"
-        )
+    values = read_values(path)
+    version = values.get("version") if isinstance(values, Mapping) else None
+    if version != VERSION:
+        raise SpecvizError(f"{path.name} must be a job's summary of version {VERSION} (got {str(version)[:20]})")
     try:
         return msgspec.convert(values, Summary)
     except msgspec.ValidationError as error:

@@ -110,7 +110,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is wrong with a draft. kind: vocabulary, context, reach, layer, template."""
+    """Something that is wrong with a draft. kind: vocabulary, context, reach, domain, or one of `probes.KINDS`."""
 
     draft: str
     kind: str
@@ -212,7 +212,8 @@ class Summary:
     prompts: fingerprint of the prompt set. chat: whether they were read in the target's chat form. looked_for: the
     fault checks that ran, in plain words. num_cut: texts that end where the target's context ends.
     by_prompt: alpha per prompt id and draft, to compare with a later job; a place that the draft cannot read counts 0.
-    models: by name a hash of what the target and each draft hold; older summaries have none.
+    models: by name a hash of what the target and each draft hold. costs_from: measured, given or none. Older summaries
+    have neither.
     """
 
     specviz: str
@@ -239,6 +240,7 @@ class Summary:
     comparisons: tuple[Comparison, ...]
     by_prompt: Mapping[str, Mapping[str, float]]
     models: Mapping[str, str] = field(default_factory=dict)
+    costs_from: str = ""
     version: int = VERSION
 
     def draft(self, name: str) -> DraftSummary:

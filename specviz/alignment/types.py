@@ -52,8 +52,8 @@ class PromptRow:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A model of a job. name: as it is shown; content: a hash of what it holds; num_ids: ids that have a text; wanted:
-    what it is loaded by, a name, a folder's path or a pair in memory, which is never shown or stored."""
+    """A model of a job. name: as it is shown; content: a hash of what it holds; num_ids: ids with a text that it can
+    write; wanted: what it is loaded by, a name, a folder's path or a pair in memory, never shown or stored."""
 
     name: str
     content: str

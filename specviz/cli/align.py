@@ -86,9 +86,9 @@ def run(options: argparse.Namespace) -> int:
     from specviz.alignment import outputs
     from specviz.alignment.prompts import open_prompts
 
-    old = None if options.compare is None else outputs.read_json(options.compare)
+    old = None if options.compare is None else outputs.read_summary(options.compare)
     prompts = open_prompts(options.prompts)
-    _check_verdict(options, prompts.fingerprint, least, costs, old)
+    _check_thresholds(options, least, costs)
     from specviz.alignment.job import align  # it loads torch
     from specviz.alignment.job_folder import resume_hint
     from specviz.request import Request
@@ -126,28 +126,19 @@ def _expand(names: Sequence[str]) -> Iterator[str]:
         yield from sorted(found, key=natural_key)
 
 
-def _check_verdict(
-    options: argparse.Namespace,
-    prompts: str,
-    least: Mapping[str, float],
-    costs: Mapping[str, Costs] | None,
-    old: Mapping[str, Any] | None,
+def _check_thresholds(
+    options: argparse.Namespace, least: Mapping[str, float], costs: Mapping[str, Costs] | None
 ) -> None:
     """SpecvizError, before any work, for a question that the job would not answer."""
     from specviz.alignment.tables import compare as comparing
-    from specviz.request import Request
     from specviz.session.workbench import workbench
 
     drafts = map(workbench().library.shown_name, options.draft or default_pair()[1:])
     steady = {name for name, own in (costs or {}).items() if not own.doubt}
     comparing.check_threshold_names(least, has_costs=costs is None or set(drafts) <= steady)
-    if old is not None:
-        names = (*Request.SAMPLING, "max_new_tokens", "chat")
-        settings = {name: getattr(options, name) for name in names}
-        comparing.check_old_job(old, Request(prompt="", target="", **settings), prompts)
 
 
-def print_verdict(summary: Summary, least: Mapping[str, float], old: Mapping[str, Any] | None) -> int:
+def print_verdict(summary: Summary, least: Mapping[str, float], old: Summary | None) -> int:
     """Prints what is below a threshold, then each draft against the older job; returns the exit code."""
     from specviz.alignment.tables import compare as comparing
 

@@ -134,8 +134,8 @@ class _Endpoints:
         }
 
     def what_if(self, run: str, max_k: int = 8) -> dict:
-        """How many target calls each K would have taken on the text of a run, without generating again. Heads and early
-        exits read the text again, where `run` made it.
+        """How many target calls each K would have taken on the text of a run, without generating again. Heads, modules
+        and early exits read the text again, where `run` made it; what they drafted as a tree is told as a chain.
 
         Example: what_if("first-visit", max_k=4)
 
@@ -145,8 +145,8 @@ class _Endpoints:
         """
         check_whole("max_k", max_k, 1, max(KS))
         view = self._registry.get(run) or self._registry.find_recorded(run)
-        reader = view.reader if view.reader in self._bench.library.loaded_names() else None
-        work = (judge_run(view.trace, target=reader) for _ in range(1))
+        load, reader = self._bench.library.load, view.reader
+        work = (judge_run(view.trace, target=reader and load(reader)) for _ in range(1))
         (judged,) = work if reader is None else self._bench.in_turns(work)
         answer = judged.every_k(range(1, max_k + 1))
         rows = [{name: value for name, value in asdict(row).items() if name != "speedup"} for row in answer.outcomes]

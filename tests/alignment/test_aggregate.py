@@ -238,10 +238,11 @@ def test_a_slice_stands_out_where_its_share_of_the_loss_is_above_its_share_of_th
 
 @pytest.mark.slow
 def test_a_slice_that_only_holds_most_tokens_does_not_stand_out():
-    """That it holds most of the loss as well restates its size."""
-    texts = tagged(40, 0.5, 0.5, share=0.8)
+    """That it holds most of the loss as well restates its size, also where it surely loses a little more."""
+    texts = tagged(40, 0.46, 0.54, share=0.8)
     weak = next(each for each in summary_of(texts).slices if (each.draft, each.value) == ("one", "weak"))
-    assert weak.loss_share > 0.7
+    assert 0.82 < weak.loss_share < 0.84
+    assert weak.excess[0] > 0
     assert standing_out(texts) == set()
 
 
@@ -302,10 +303,10 @@ def test_refused_lines_are_counted_and_listed_once_from_the_file_and_from_the_mo
 
 def test_findings_on_models_come_first_and_to_their_draft(texts):
     noised = Finding("two", "layer", "layer 3 is noised", {"layer": 3})
-    found = summary_of(texts, findings=[noised], num_ids={"two": 11})
+    found = summary_of(texts, findings=[noised], num_ids={"two": 11, "big": 12})
     assert found.draft("two").findings[0] == noised
     assert [each.kind for each in found.draft("one").findings] == ["vocabulary", "reach"]
-    assert "end at 10." in found.draft("two").findings[1].words
+    assert "It can draft 11 of the target's 12 ids." in found.draft("two").findings[1].words
 
 
 def test_given_texts_are_called_estimates():
@@ -336,6 +337,7 @@ def test_what_was_looked_for_in_models_and_numbers_is_named(texts):
         "a vocabulary that ends early",
         "a fall with longer context",
         "tokens out of reach",
+        "a tag on which it fails",
     )
 
 

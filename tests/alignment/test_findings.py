@@ -10,7 +10,7 @@ from specviz.alignment.aggregate import Aggregator
 from specviz.alignment.causes import findings
 from specviz.alignment.causes.findings import of_draft
 from specviz.alignment.tables import shard_tables as tables
-from specviz.alignment.tables.slices import Part
+from specviz.alignment.tables.slices import Part, PerPrompt
 from specviz.alignment.types import BINS
 
 # ---- cliffs ---------------------------------------------------------------------------------------------------------
@@ -113,10 +113,15 @@ def test_nothing_is_found_in_a_draft_that_has_nothing(summary):
 
 
 def test_missing_vocabulary_is_named_with_the_ceiling_it_sets(summary):
-    (finding,) = of_draft(replace(summary, ceiling=0.91), (), num_ids=3000)
+    lame = replace(summary, ceiling=0.91, alpha=0.7)
+    (finding,) = of_draft(lame, (), ids=(3000, 4096))
     assert (finding.kind, finding.draft) == ("vocabulary", "one")
-    assert "9.0\u00a0% of the target's probability" in finding.words
-    assert "cannot exceed 0.910. Its ids end at 2,999." in finding.words
+    assert finding.words == (
+        "It can draft 3,000 of the target's 4,096 ids. On average, 9.0\u00a0% of the target's probability is on the "
+        "others. This costs 9.0 of the 30.0 points of agreement that are lost: the agreement cannot exceed 0.910."
+    )
+    (closed,) = of_draft(lame, (), ids=(4096, 4096))  # nobody knows how many it has closed
+    assert closed.words.startswith("It cannot draft every id of the target. On average, 9.0")
     assert finding.numbers == pytest.approx({"outside": 0.09, "ceiling": 0.91, "num_ids": 3000})
     assert of_draft(replace(summary, ceiling=0.9995), ()) == ()
 
@@ -125,6 +130,41 @@ def test_tokens_beyond_the_drafts_context_are_named(summary):
     (finding,) = of_draft(replace(summary, readable=0.75), ())
     assert finding.kind == "reach"
     assert finding.words.startswith("The draft proposes nothing for 25\u00a0% of the tokens")
+
+
+# ---- domains --------------------------------------------------------------------------------------------------------
+
+
+def tagged(num_in, num_out, alpha_in, alpha_out):
+    """What a job keeps of texts of 50 tokens with a tag, and of others without; alphas differ from text to text."""
+    size = num_in + num_out
+    alphas = np.where(np.arange(size) < num_in, alpha_in, alpha_out) + np.random.default_rng(1).normal(0, 0.05, size)
+    whole = PerPrompt(np.arange(size), np.full(size, 50), 50 * alphas)
+    own = PerPrompt(*(each[:num_in] for each in (whole.prompts, whole.num_tokens, whole.overlap)))
+    return {Part("one", "all", "all"): whole, Part("one", "tag", "code"): own}
+
+
+def test_a_tag_on_which_a_draft_fails_is_named_with_the_points_that_it_costs(summary):
+    """10 of 40 texts agree 0.3 less: 7.5 points of the whole."""
+    (finding,) = of_draft(summary, (), tagged(10, 30, 0.3, 0.6))
+    assert finding.kind == "domain"
+    assert finding.numbers["cost"] == pytest.approx(0.075, abs=0.01)
+    assert 0.03 < finding.numbers["low"] < finding.numbers["cost"] < finding.numbers["high"] < 0.13
+    assert finding.words.startswith("On texts tagged code (10 of 40), the agreement is 3")
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        tagged(32, 8, 0.55, 0.6),  # most texts have the tag, and lose little more
+        tagged(20, 20, 0.6, 0.3),
+        tagged(12, 28, 0.45, 0.58),  # as kinds of text differ for sound drafts
+        tagged(4, 36, 0.1, 0.6),  # too few to speak of
+        tagged(8, 12, 0.3, 0.6),
+    ],
+)
+def test_a_tag_is_not_named_for_its_size_or_on_few_texts(summary, job):
+    assert of_draft(summary, (), job) == ()
 
 
 # ---- calibration ----------------------------------------------------------------------------------------------------

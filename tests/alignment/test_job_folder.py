@@ -402,7 +402,7 @@ def test_slices_are_a_table_of_their_own(tmp_path, summary):
     ("text", "words"),
     [
         ("{", "is not JSON"),
-        ("[1]", "must hold a JSON object"),
+        ("[1]", "of version 1 .got None."),
         ("{}", "of version 1 .got None."),
         ('{"version": 2}', "of version 1 .got 2."),
         ('{"version": 1}', "is not a complete summary"),
@@ -417,7 +417,14 @@ def test_a_file_that_is_no_summary_is_refused(tmp_path, text, words):
 def test_values_of_another_type_are_refused(tmp_path, summary):
     outputs.write_summary(tmp_path, summary)
     values = json.loads((tmp_path / "summary.json").read_text())
-    for name, wrong in (("k", "4"), ("drafts", 3), ("refused", [[1, 2, 3]]), ("target", None), ("sampling", ["a"])):
+    for name, wrong in (
+        ("k", "4"),
+        ("drafts", 3),
+        ("refused", [[1, 2, 3]]),
+        ("target", None),
+        ("sampling", ["a"]),
+        ("by_prompt", {"a": {"one": True}}),
+    ):
         (tmp_path / "wrong.json").write_text(json.dumps({**values, name: wrong}))
         with pytest.raises(SpecvizError, match="is not a complete summary"):
             outputs.read_summary(tmp_path / "wrong.json")

@@ -10,8 +10,7 @@ from planted import PLANTED, findings_with, noised
 from specviz.alignment.ahead import load_draft
 from specviz.alignment.causes import probes as faults
 from specviz.alignment.causes.sample import Sample
-from specviz.alignment.causes.shifts import Changed
-from specviz.alignment.causes.trials import Trial, agreements
+from specviz.alignment.causes.trials import Changed, Trial, agreements
 from specviz.alignment.causes.weights import GROUP, coarse_words
 from specviz.alignment.job import align
 from specviz.alignment.types import Message, PromptRow, Shard
@@ -81,6 +80,7 @@ CURES = {
     "rope": "with the target's own rope parameters",
     "layer": "layer 2 of 2",
     "template": "the draft's with",
+    "tokenizer": "where the target has ##, ",
     "start": "with the start token <|endoftext|> (id 0) left out",
     "feature": "the states of the token behind",
 }
@@ -173,7 +173,7 @@ def test_a_cut_vocabulary_is_named_with_its_ceiling(library, prompts):
     cut = named(library, "cut", model, sound.tokenizer)
     found, made = findings(prompts, cut.name)
     (own,) = made.summary.drafts
-    assert "Its ids end at 2,047" in found["vocabulary"].words
+    assert "It can draft 2,048 of the target's 4,096 ids" in found["vocabulary"].words
     assert own.alpha <= own.ceiling < 0.999
     assert found["reach"].numbers["beyond"] > 0.5  # behind a token that it has no id for it cannot read
 

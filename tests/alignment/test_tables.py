@@ -243,7 +243,7 @@ def test_a_near_tie_is_close_in_points_and_by_half(favourite_p, its_p, is_tie):
         "draft_favourite": 2, "draft_favourite_q": its_p, "draft_favourite_p": its_p,
     }  # fmt: skip
     (found,) = reasons.find_reasons({name: np.array([value]) for name, value in columns.items()})
-    assert [*REASONS][found] == ("near-tie" if is_tie else "spread")
+    assert [*REASONS][found] == ("near-tie" if is_tie else "other top token, neither sure")
 
 
 def test_all_that_is_lost_falls_to_some_reason_and_the_missing_vocabulary_to_its_own():

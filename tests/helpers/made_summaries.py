@@ -38,7 +38,7 @@ REASONS = (
     "draft overconfident",
     "near-tie",
     "same top token, other confidence",
-    "spread",
+    "other top token, neither sure",
 )
 
 

@@ -1,9 +1,11 @@
 """Faults that are planted in a copy of fable-draft; run as a program: what the lab finds and what its cures gain."""
 
 import copy
+import json
 import sys
 
 import torch
+from tokenizers import Tokenizer
 
 from specviz.alignment.job import align
 from specviz.drafters.heads import load_heads
@@ -46,6 +48,10 @@ def less_noised(model, generator):
     noised(model, generator, 0.75)
 
 
+def half_noised(model, generator):
+    noised(model, generator, 0.5)
+
+
 def swapped(model, generator):
     layers = model.model.layers
     layers[0], layers[1] = layers[1], layers[0]
@@ -54,6 +60,18 @@ def swapped(model, generator):
 def untold(model, generator):
     """It was never trained on the mark that begins a message in the target's template."""
     _put_off_by("##", model, generator)
+
+
+def unsplit(model, generator):
+    """Its tokenizer splits the mark in two, so it was never trained on the mark as one token."""
+    _put_off_by("##", model, generator)
+
+
+def without_merge(tokenizer, mark):
+    """The same ids, but for the mark its parts come out."""
+    held = json.loads(tokenizer.backend_tokenizer.to_str())
+    held["model"]["merges"] = [pair for pair in held["model"]["merges"] if "".join(pair) != mark]
+    tokenizer._tokenizer = Tokenizer.from_str(json.dumps(held))
 
 
 def unstarted(model, generator):
@@ -81,7 +99,8 @@ def shifted(head):
 
 PLANTED = {
     hotter: "temperature", rotated: "rope", rounded: "bits", permuted: "token ids", noised: "layer",
-    less_noised: "layer", swapped: "order", untold: "template", unstarted: "start", shifted: "feature",
+    less_noised: "layer", half_noised: "layer", swapped: "order", untold: "template", unsplit: "tokenizer",
+    unstarted: "start", shifted: "feature",
 }  # fmt: skip
 
 
@@ -109,6 +128,9 @@ def findings_with(plant):
         tokenizers[0].chat_template, tokenizers[1].chat_template = MARKED, UNMARKED
         reads = (copy.deepcopy(target.model), tokenizers[0])
         reads[0].name_or_path = "marked-target"
+    if plant is unsplit:
+        rows = [f"## {text}" for text in rows]
+        without_merge(tokenizers[1], "##")
     if plant is unstarted:
         start = target.tokenizer.bos_token_id
         ids = [target.text.encode(text, special=False) for text in rows]

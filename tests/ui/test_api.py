@@ -8,6 +8,7 @@ import served as pages
 from gradio_client import Client
 from gradio_client.exceptions import AppError
 
+from specviz.drafters.mtp import modules as mtp_modules
 from specviz.session import workbench
 from specviz.trace.file import read_trace
 from specviz.ui import api
@@ -53,12 +54,48 @@ def test_a_recorded_run_can_be_asked_for_every_k(caller):
     assert calls == sorted(calls, reverse=True)
 
 
-def test_of_an_early_exit_every_k_is_told_by_reading_the_text_again(caller, client):
-    ways = {"method": "early_exit", "params": {"layers": 1}, "temperature": 0, "max_new_tokens": 24}
+READ_AGAIN = {
+    "early_exit": {"params": {"layers": 1}},
+    "eagle": {"target": "fable-target", "params": {"children": "drawn"}},  # a chain, not a tree
+    "medusa": {"target": "fable-target", "params": {"children": "drawn"}},
+    "mtp": {"target": "with-modules"},
+}
+
+
+def with_modules(library):
+    """A tiny target with modules of its own, its tokenizer that of the page's."""
+    from mtp_targets import tiny_modules, tiny_target  # skips where this transformers cannot run them
+
+    tokenizer = library.load("tiny-target").tokenizer
+    model = tiny_target(vocab_size=len(tokenizer))
+    mtp_modules._attached.get(model, "mtp", lambda: tiny_modules(model))
+    model.name_or_path = "with-modules"
+    library.load((model, tokenizer))
+
+
+@pytest.mark.parametrize("method", READ_AGAIN)
+def test_of_heads_modules_and_early_exits_every_k_is_told_by_reading_the_text_again(served, caller, method):
+    """At temperature 0 the expected calls are those that real runs make."""
+    library = served.page.bench.library
+    for name in ("fable-target", "fable-draft"):
+        library.load(name)
+    with_modules(library)
+    ways = {"method": method, "draft": "tiny-draft", "temperature": 0, "max_new_tokens": 24, **READ_AGAIN[method]}
     made = {k: caller.predict("The fox said", k=k, **ways, api_name="/run") for k in (1, 3)}
     answer = caller.predict(made[3]["run"], max_k=3, api_name="/what_if")
     calls = {row["k"]: row["expected_target_calls"] for row in answer["rows"]}
-    assert [calls[k] for k in made] == [each["numbers"]["target_calls"] for each in made.values()]
+    assert answer["exact"]
+    assert [calls[k] for k in made] == pytest.approx([each["numbers"]["target_calls"] for each in made.values()])
+
+
+def test_a_target_that_has_left_memory_is_loaded_again_to_read_its_text(served, caller):
+    library = served.page.bench.library
+    ways = {"target": "fable-target", "draft": "tiny-draft", "method": "early_exit", "max_new_tokens": 8}
+    library.load("fable-target")
+    made = caller.predict("The fox said", **ways, api_name="/run")
+    library._entries[next(key for key, held in library._entries.items() if held.get().name == "fable-target")].release()
+    assert "fable-target" not in library.loaded_names()
+    assert caller.predict(made["run"], max_k=2, api_name="/what_if")["num_tokens"] == 8
 
 
 def test_a_job_reports_its_progress_and_ends_with_what_was_found(caller):

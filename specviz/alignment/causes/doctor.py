@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import takewhile
-from typing import Any, Protocol
+
+from transformers import PreTrainedTokenizerBase
 
 from specviz.errors import SpecvizError
 from specviz.models.catalog import without_format
@@ -235,15 +236,7 @@ def _notes(target: Side, draft: Side) -> Iterator[str]:
 # ---- chat forms: three dialogues by both tokenizers; templates are untrusted programs, and may fail ------------------
 
 
-class Tokenizer(Protocol):
-    """The part of a transformers tokenizer that is used here."""
-
-    chat_template: Any
-
-    def apply_chat_template(self, conversation: Sequence[dict[str, str]], **options: Any) -> str: ...
-
-
-def chat_difference(target: Tokenizer, draft: Tokenizer) -> str | None:
+def chat_difference(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase) -> str | None:
     """Where the two chat forms differ, in words; None where three dialogues render alike, or neither has a template."""
     ours, theirs = has_chat_form(target), has_chat_form(draft)
     if ours != theirs:
@@ -253,7 +246,7 @@ def chat_difference(target: Tokenizer, draft: Tokenizer) -> str | None:
     return next(filter(None, differences), None)
 
 
-def _chat_words(target: Tokenizer, draft: Tokenizer) -> str:
+def _chat_words(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase) -> str:
     if (difference := chat_difference(target, draft)) is not None:
         return f"differs: {difference}"
     if not has_chat_form(target):
@@ -262,7 +255,9 @@ def _chat_words(target: Tokenizer, draft: Tokenizer) -> str:
     return "the same template" if is_one else "two templates that render three dialogues alike"
 
 
-def _difference(name: str, messages: Sequence[dict[str, str]], target: Tokenizer, draft: Tokenizer) -> str | None:
+def _difference(
+    name: str, messages: Sequence[dict[str, str]], target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase
+) -> str | None:
     ours, theirs = render(target, messages), render(draft, messages)
     if ours == theirs:
         return None
@@ -275,7 +270,7 @@ def _difference(name: str, messages: Sequence[dict[str, str]], target: Tokenizer
     return f"{name}: {after}the target's chat format continues with {ours}, the draft's with {theirs}"
 
 
-def render(tokenizer: Tokenizer, messages: str | Sequence[dict[str, str]]) -> str | None:
+def render(tokenizer: PreTrainedTokenizerBase, messages: str | Sequence[dict[str, str]]) -> str | None:
     """The messages, or one question, in the tokenizer's chat form; None where it has none or refuses them."""
     try:
         return render_chat(tokenizer, messages)

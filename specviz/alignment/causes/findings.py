@@ -6,23 +6,32 @@ Also what its confidence is worth. Numbers in, words and numbers out; models are
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby, pairwise
+from types import MappingProxyType
 
 import numpy as np
 
 from specviz.alignment.summary import ENOUGH_PROMPTS, NOT_CALLED, Bin, Calibration, DraftSummary, Finding, Interval
-from specviz.alignment.tables.slices import Part, Parts, PerPrompt, bucket_start, excludes_zero, interval
+from specviz.alignment.tables.slices import (
+    Part,
+    Parts,
+    PerPrompt,
+    bucket_start,
+    excludes_zero,
+    interval,
+)
 from specviz.alignment.types import BINS, Array
-from specviz.views.explore.sentences import percent
+from specviz.views.explore.sentences import label, percent
 
 MOST_OUTSIDE = 0.001  # of the target's probability, outside the draft's vocabulary
 LEAST_FALL = 0.1  # of alpha, from one bucket to the next
-LEAST_PROMPTS = 5  # to speak of a fall at all
+LEAST_COST, LEAST_TIMES = 0.02, 1.5  # of alpha over all texts, by a tag; of its loss to that of all other texts
+LEAST_PROMPTS = 5  # to speak of a fall at all, and of a tag
 USUAL_RATIO = 0.3  # stands in for c where no costs are known
 WORTH_STOPPING = 0.05  # of what is drafted
 ONE_HOT = 1e-6  # a mean confidence nearer to 1 is that of a draft without a choice
 NEXT_ONLY = "This looks at one drafted token at a time; for how many to draft, see Every K."
-EARLY_END, LONGER_CONTEXT, OUT_OF_REACH = (
-    "a vocabulary that ends early", "a fall with longer context", "tokens out of reach"
+EARLY_END, LONGER_CONTEXT, OUT_OF_REACH, DOMAIN = (
+    "a vocabulary that ends early", "a fall with longer context", "tokens out of reach", "a tag on which it fails"
 )  # fmt: skip
 
 
@@ -77,28 +86,64 @@ def _cliff(part: Part, before: str, high: PerPrompt, low: PerPrompt, num_asked: 
 def looked_for(parts: Parts) -> tuple[str, ...]:
     """What is looked for in these numbers, in plain words."""
     context = (LONGER_CONTEXT,) if any(part.kind == "context" for part, *_ in _steps(parts)) else ()
-    return (EARLY_END, *context, OUT_OF_REACH)
+    domain = (DOMAIN,) if any(True for _ in _tagged(parts)) else ()
+    return (EARLY_END, *context, OUT_OF_REACH, *domain)
 
 
-def of_draft(draft: DraftSummary, found: Iterable[Cliff], num_ids: int | None = None) -> tuple[Finding, ...]:
-    """The findings on one draft. num_ids: how many ids it has, where that is known."""
+def of_draft(
+    draft: DraftSummary, found: Iterable[Cliff], parts: Parts = MappingProxyType({}), ids: tuple[int, int] | None = None
+) -> tuple[Finding, ...]:
+    """The findings on one draft. ids: how many it can draft, and how many the target has, where that is known."""
     context = [cliff for cliff in found if cliff.part.draft == draft.name and cliff.part.kind == "context"]
     steepest = max(context, key=lambda cliff: (cliff.significant, cliff.fall), default=None)
-    findings = [_vocabulary(draft, num_ids), None if steepest is None else _context(steepest), _reach(draft)]
-    return tuple(finding for finding in findings if finding is not None)
+    findings = [_vocabulary(draft, ids), None if steepest is None else _context(steepest), _reach(draft)]
+    return (*(finding for finding in findings if finding is not None), *_domains(draft.name, parts))
 
 
-def _vocabulary(draft: DraftSummary, num_ids: int | None) -> Finding | None:
+def _vocabulary(draft: DraftSummary, ids: tuple[int, int] | None) -> Finding | None:
     if draft.ceiling is None or 1 - draft.ceiling <= MOST_OUTSIDE:
         return None
-    outside = 1 - draft.ceiling
-    ends = "" if num_ids is None else f" Its ids end at {num_ids - 1:,}."
+    outside, numbers = 1 - draft.ceiling, {}
+    can = "It cannot draft every id of the target."
+    if ids is not None and ids[0] < ids[1]:
+        can, numbers = "It can draft {:,} of the target's {:,} ids.".format(*ids), {"num_ids": ids[0]}
     words = (
-        f"On average, {percent(outside)} of the target's probability is on tokens that the draft has no id for, so "
-        f"the agreement cannot exceed {draft.ceiling:.3f}.{ends}"
+        f"{can} On average, {percent(outside)} of the target's probability is on the others. This costs "
+        f"{100 * outside:.1f} of the {100 * (1 - draft.alpha):.1f} points of agreement that are lost: the agreement "
+        f"cannot exceed {draft.ceiling:.3f}."
     )
-    numbers = {"outside": outside, "ceiling": draft.ceiling} | ({} if num_ids is None else {"num_ids": num_ids})
-    return Finding(draft.name, "vocabulary", words, numbers)
+    return Finding(draft.name, "vocabulary", words, {"outside": outside, "ceiling": draft.ceiling, **numbers})
+
+
+def _domains(draft: str, parts: Parts) -> list[Finding]:
+    """The tags on whose texts it clearly loses LEAST_TIMES as much as on all others, as kinds of text differ for sound
+    drafts too; the costliest first. What a tag costs is what the agreement over all texts would gain if its texts
+    agreed as the others do."""
+    asked, found = [*_tagged({part: own for part, own in parts.items() if part.draft == draft})], []
+    for part, whole, others in asked:
+        alphas = [float(each.overlap.sum() / each.num_tokens.sum()) for each in (parts[part], others, whole)]
+        cost, around = alphas[1] - alphas[2], interval(others.alphas_without - whole.alphas_without)
+        is_clear = excludes_zero(around, cost, len(whole), len(asked)) and len(whole) >= ENOUGH_PROMPTS
+        if is_clear and cost >= LEAST_COST and 1 - alphas[0] >= LEAST_TIMES * (1 - alphas[1]):
+            numbers = {"cost": cost, "low": around[0], "high": around[1]}
+            words = (
+                f"On texts tagged {label(part.value)} ({len(parts[part])} of {len(whole)}), the agreement is "
+                f"{percent(alphas[0])}; on all others, {percent(alphas[1])}. This costs {100 * cost:.1f} points of the "
+                f"agreement over all texts (95 % interval {100 * around[0]:.1f} to {100 * around[1]:.1f}). Was the "
+                "draft trained on such texts?"
+            )
+            found.append(Finding(draft, "domain", words, numbers))
+    return sorted(found, key=lambda each: -each.numbers["cost"])
+
+
+def _tagged(parts: Parts) -> Iterator[tuple[Part, PerPrompt, PerPrompt]]:
+    """The parts that are tags with enough texts in and out of them: with all texts, and with those out of it, where
+    a text within counts nothing."""
+    for part, own in parts.items():
+        whole = parts[Part(part.draft, "all", "all")]
+        if part.kind == "tag" and LEAST_PROMPTS <= len(own) <= len(whole) - LEAST_PROMPTS:
+            out = ~np.isin(whole.prompts, own.prompts)
+            yield part, whole, PerPrompt(whole.prompts, whole.num_tokens * out, whole.overlap * out)
 
 
 def _context(cliff: Cliff) -> Finding:

@@ -12,14 +12,12 @@ from itertools import cycle, islice
 import numpy as np
 import torch
 from scipy.stats import wilcoxon
-from torch import Tensor
 
-from specviz.alignment.ahead import measure_ahead, read_states
-from specviz.alignment.causes.shifts import Changed
-from specviz.alignment.causes.trials import skip, twin
+from specviz.alignment.causes.sample import agreement_ahead
+from specviz.alignment.causes.trials import Changed, skip, twin
 from specviz.alignment.generate import sample
 from specviz.alignment.types import Array
-from specviz.decoding.drafter import Ahead, Drafter
+from specviz.decoding.drafter import Drafter
 from specviz.decoding.sampling import Sampling
 from specviz.drafters.eagle.drafter import EagleDrafter
 from specviz.drafters.eagle.heads import EagleHead
@@ -151,14 +149,13 @@ class HeadDoctor:
         places = {layer: (last if layer == -1 else layer) + convention.layer for layer in drafter.hidden_layers}
         if not all(0 <= place <= last for place in places.values()):
             raise SpecvizError("the target has no such layer")
-        changed = Changed(drafter, convention.layer, convention.row)
         self._write(convention.text)
-        skips = convention.skipped == LAST_NORM
-        if not any(place == last and (layer != -1 or skips) for layer, place in places.items()):
-            return changed
-        if not hasattr(target.model.get_decoder(), "norm"):
-            raise SpecvizError("the state before the target's last norm cannot be read")
-        return OfAnother(changed, twin(target, lambda model: skip(model.get_decoder().norm)))
+        skips, read_by = convention.skipped == LAST_NORM, None
+        if any(place == last and (layer != -1 or skips) for layer, place in places.items()):
+            if not hasattr(target.model.get_decoder(), "norm"):
+                raise SpecvizError("the state before the target's last norm cannot be read")
+            read_by = twin(target, lambda model: skip(model.get_decoder().norm))
+        return Changed(drafter, convention.layer, convention.row, target=read_by)
 
     def _agreements(self, drafters: Mapping[Convention, Drafter]) -> dict[Convention, Array]:
         """Of each convention the mean of sum min(p, q) over the places where the target wrote [texts, depths]."""
@@ -166,7 +163,8 @@ class HeadDoctor:
         for text in TEXTS:
             group = [convention for convention in drafters if convention.text == text]
             own = [drafters[convention] for convention in group]
-            rows = [_agreement(self._target, own, each) for each in (self._write(text) if group else ())]
+            texts = self._write(text) if group else ()
+            rows = [agreement_ahead(self._target, own, each, Sampling(), NUM_DEPTHS) for each in texts]
             found |= zip(group, map(np.array, zip(*rows, strict=True)), strict=True)
         return found
 
@@ -243,33 +241,7 @@ def _encode(target: LoadedModel, prompt: str, text: str) -> list[int]:
     return target.text.encode(prompt) if text == PLAIN else _other_start(target, prompt)
 
 
-# ---- the head under a convention ------------------------------------------------------------------------------------
-
-
-class OfAnother(Drafter):
-    """A drafter along a text, on the states of another target."""
-
-    def __init__(self, drafter: Drafter, target: LoadedModel) -> None:
-        self._drafter, self._target = drafter, target
-
-    def along(self, tokens: Tensor, states: Tensor) -> Ahead | None:
-        (own,) = read_states(self._target, [self._drafter.hidden_layers], tokens)
-        return self._drafter.along(tokens, own)
-
-
 def _begin_early(prompt: Sequence[int], written: Sequence[int]) -> Text:
     """A text that holds the last tokens of its prompt, so that every depth is drafted for the first written one."""
     begin = max(1, len(prompt) - NUM_DEPTHS + 1)
     return Text(prompt[:begin], [*prompt[begin:], *written])
-
-
-def _agreement(target: LoadedModel, drafters: Sequence[Drafter], text: Text) -> list[Array]:
-    """Of each drafter the means by depth, over the same tokens at every depth."""
-    places = np.add.outer(np.arange(len(text.ids)), np.arange(NUM_DEPTHS))
-    judged = (places >= NUM_DEPTHS - 1) & (places < len(text.ids))
-    found = []
-    for numbers in measure_ahead(target, drafters, text, Sampling(), NUM_DEPTHS):
-        ahead = numbers["ahead"]
-        counted = judged[:, : ahead.overlap.shape[1]] * ahead.readable
-        found.append((ahead.overlap * counted).sum(0) / counted.sum(0))
-    return found

@@ -5,7 +5,7 @@ What is clear there, as one of so many chosen, is named, the largest gain first.
 read off the weights and the chat forms.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
 
@@ -13,11 +13,10 @@ from specviz.alignment.ahead import Draft, Proposer
 from specviz.alignment.causes import token_ids, weights
 from specviz.alignment.causes.doctor import chat_difference, render
 from specviz.alignment.causes.sample import Sample
-from specviz.alignment.causes.shifts import shift_trials
-from specviz.alignment.causes.trials import Trial, agreements, all_trials
+from specviz.alignment.causes.trials import Trial, agreements, all_trials, head_trials
 from specviz.alignment.shard import load, texts_of
-from specviz.alignment.summary import Examined, Finding, Interval
-from specviz.alignment.tables.slices import excludes_zero, interval, without_each
+from specviz.alignment.summary import Examined, Finding
+from specviz.alignment.tables.slices import excludes_zero, interval_of_mean
 from specviz.alignment.types import Array, RowText, Shard
 from specviz.checks.scoring import can_read
 from specviz.decoding.sampling import Sampling
@@ -26,8 +25,10 @@ from specviz.models.score import Text
 from specviz.session.workbench import workbench
 
 NUM_TEXTS, NUM_TOKENS = 24, 64
+MOST_NUMBERS, FEWEST_TOKENS = 40_000_000, 8  # of the rows of all texts: large vocabularies are read less far
 FEWEST_TEXTS = 8  # half of them choose
 CLEAR_GAIN = 0.02  # of agreement
+LEAST_GAIN = {"layer": 0.005}  # damping undoes but a part of the damage, and gains nothing in a sound layer
 KINDS = {  # of causes, in words
     "temperature": "a wrong temperature of its logits",
     "rope": "wrong rotary positions",
@@ -40,6 +41,7 @@ KINDS = {  # of causes, in words
     "bits": "coarsely rounded weights",
     "token ids": "rows of the embedding in wrong places",
     "template": "a different chat format",
+    "tokenizer": "a tokenizer that splits otherwise",
     "feature": "target states of a wrong layer or position",
 }
 
@@ -48,9 +50,11 @@ def look(shard: Shard, library: Library | None = None) -> Examined:
     """The causes of every draft with what their cures gain, and warnings, from the shard's first rows. SpecvizError."""
     library = library or workbench().library
     target, drafts = load(shard, library)
-    short = replace(shard.request, max_new_tokens=min(NUM_TOKENS, shard.request.max_new_tokens))
+    room = max(FEWEST_TOKENS, MOST_NUMBERS // (NUM_TEXTS * target.info.vocab_size))
+    num_tokens = min(NUM_TOKENS, room, shard.request.max_new_tokens)
+    short = replace(shard.request, max_new_tokens=num_tokens)
     written, _, _ = texts_of(replace(shard, request=short, rows=shard.rows[:NUM_TEXTS]), target)
-    written = [replace(each, ids=each.ids[:NUM_TOKENS]) for each in written]
+    written = [replace(each, ids=each.ids[:num_tokens]) for each in written]
     found: list[Finding] = []
     warnings: list[str] = []
     tried: set[str] = set()
@@ -58,16 +62,15 @@ def look(shard: Shard, library: Library | None = None) -> Examined:
         own = [
             each for each in written if isinstance(draft, Proposer) or can_read(draft, [*each.prompt_ids, *each.ids])
         ]
-        has_chats = isinstance(draft, LoadedModel) and any(each.is_chat for each in own)
-        difference = chat_difference(target.tokenizer, draft.tokenizer) if has_chats else None
+        differences = _differences(target, draft, own) if isinstance(draft, LoadedModel) else {}
         if len(own) >= FEWEST_TEXTS:
             texts = [Text(each.prompt_ids, each.ids) for each in own]
             halves = [Sample(target, texts[place::2], Sampling.of(shard.request)) for place in (0, 1)]
             causes = _Causes(name, draft, own, halves, library)
-            found += causes.find(difference)
+            found += causes.find(differences)
             tried |= {KINDS[kind] for kind in causes.tried}
-        if difference and not any((each.draft, each.kind) == (name, "template") for each in found):
-            warnings.append(f"{name}: {difference}.")  # it does no clear harm
+        harmful = {each.kind for each in found if each.draft == name}
+        warnings += [f"{name}: {words}." for kind, words in differences.items() if kind not in harmful]
     return Examined(tuple(found), tuple(warnings), tuple(words for words in KINDS.values() if words in tried))
 
 
@@ -78,22 +81,26 @@ class _Causes:
         self, name: str, draft: Draft, written: Sequence[RowText], halves: Sequence[Sample], library: Library
     ) -> None:
         self._name, self._draft, self._halves, self._library = name, draft, halves, library
-        self._written = [written[place::2][: len(half.texts)] for place, half in enumerate(halves)]
+        self._written = [written[place::2] for place in range(len(halves))]
         reader = draft.drafter() if isinstance(draft, Proposer) else draft
         self._before = [agreements([Trial("", "", reader, half.texts)], half)[0] for half in halves]
 
-    def find(self, difference: str | None) -> list[Finding]:
+    def find(self, differences: Mapping[str, str]) -> list[Finding]:
         """Those that gain, the largest gain first, behind what is read off the weights."""
         best: dict[str, tuple[Trial, Array]] = {}  # by kind
         trials = [*self._trials(0)]
         self.tried = {trial.kind for trial in trials}
         for trial, gain in zip(trials, self._gains(trials, 0), strict=True):
-            if _is_clear(gain, CLEAR_GAIN) and (trial.kind not in best or gain.mean() > best[trial.kind][1].mean()):
+            least = LEAST_GAIN.get(trial.kind, CLEAR_GAIN)
+            if _is_clear(gain, least) and (trial.kind not in best or gain.mean() > best[trial.kind][1].mean()):
                 best[trial.kind] = trial, gain
         claims = {trial.cure: gain for trial, gain in best.values()}
         again = [trial for trial in self._trials(1) if trial.cure in claims] if best else []
         measured = zip(again, self._gains(again, 1), strict=True)
-        found = [self._finding(trial, claims[trial.cure], gain, len(again), difference) for trial, gain in measured]
+        found = [
+            self._finding(trial, claims[trial.cure], gain, len(again), differences.get(trial.kind))
+            for trial, gain in measured
+        ]
         causes = sorted(filter(None, found), key=lambda each: -each.numbers["applied"])
         return [*self._of_weights(), *self._of_ids(causes), *causes]
 
@@ -104,14 +111,14 @@ class _Causes:
     def _trials(self, place: int) -> Iterator[Trial]:
         half, draft, target = self._halves[place], self._draft, self._halves[0].target
         if isinstance(draft, Proposer):
-            yield from shift_trials(draft)
+            yield from head_trials(draft)
             return
         yield from all_trials(draft, target, half.texts, self._library)
         yield from token_ids.swap_trials(draft, half.texts, self._deaf.found)
         forms = [_forms(draft, target, each) for each in self._written[place]]
-        for name in dict.fromkeys(name for form in forms for name in form):
-            texts = [form.get(name, text) for form, text in zip(forms, half.texts, strict=True)]
-            yield Trial("template", name, draft, texts)
+        for kind, cure in dict.fromkeys(name for form in forms for name in form):
+            texts = [form.get((kind, cure), text) for form, text in zip(forms, half.texts, strict=True)]
+            yield Trial(kind, cure, draft, texts)
 
     @cached_property
     def _deaf(self) -> token_ids.DeafIds:
@@ -137,10 +144,10 @@ class _Causes:
     ) -> Finding | None:
         """The cause if its cure holds on the other half, as one of num_asked."""
         before = self._before[1]
-        if not _is_clear(gain, CLEAR_GAIN / 2, num_asked):
+        if not _is_clear(gain, LEAST_GAIN.get(trial.kind, CLEAR_GAIN) / 2, num_asked):
             return None
-        low, high = _interval(gain)
-        about = f"{difference}. " if trial.kind == "template" and difference else ""
+        low, high = interval_of_mean(gain)
+        about = f"{difference[0].upper()}{difference[1:]}. " if difference else ""
         words = (
             f"{about}Probably {KINDS[trial.kind]}: with {trial.cure}, the agreement rises by "
             f"{100 * gain.mean():.1f} points (95 % interval {100 * low:.1f} to {100 * high:.1f}, {len(gain)} texts), "
@@ -151,24 +158,44 @@ class _Causes:
         return Finding(self._name, trial.kind, words, {name: float(value) for name, value in numbers.items()})
 
 
-def _interval(gain: Array) -> Interval:
-    return interval(without_each(gain) / (len(gain) - 1))
-
-
 def _is_clear(gain: Array, least: float, num_asked: int = 1) -> bool:
-    return bool(gain.mean() >= least and excludes_zero(_interval(gain), gain.mean(), len(gain), num_asked))
+    return bool(gain.mean() >= least and excludes_zero(interval_of_mean(gain), gain.mean(), len(gain), num_asked))
 
 
-def _forms(draft: LoadedModel, target: LoadedModel, written: RowText) -> dict[str, Text]:
-    """The same text behind its prompt in other forms, by their names; only those that the draft can read."""
+def _forms(draft: LoadedModel, target: LoadedModel, written: RowText) -> dict[tuple[str, str], Text]:
+    """The same text behind its prompt in other forms, by kind and cure; only those that the draft can read."""
     row = written.row
-    if isinstance(row.prompt, tuple):
-        return {}
-    messages = [asdict(message) for message in row.messages or ()] or row.prompt
-    bare = "\n\n".join(message.content for message in row.messages or ()) or row.prompt
-    prompts = {"the bare text of each prompt": draft.text.encode(bare)}
-    for whose, model in (("the draft's", draft), ("the target's", target)):
-        text = render(model.tokenizer, messages) or ""
-        prompts[f"the prompts in {whose} chat format"] = draft.text.encode(text, special=False)
+    prompts = {("tokenizer", "each prompt split by the draft's own tokenizer"): _split_again(draft, target, written)}
+    if not isinstance(row.prompt, tuple):
+        messages = [asdict(message) for message in row.messages or ()] or row.prompt
+        bare = "\n\n".join(message.content for message in row.messages or ()) or row.prompt
+        forms = {"the bare text of each prompt": bare if bare != written.prompt else ""}
+        for whose, model in (("the draft's", draft), ("the target's", target)):
+            forms[f"the prompts in {whose} chat format"] = render(model.tokenizer, messages) or ""
+        prompts |= {("template", name): draft.text.encode(text, special=text == bare) for name, text in forms.items()}
     texts = {name: Text(ids, written.ids) for name, ids in prompts.items() if ids and ids != list(written.prompt_ids)}
     return {name: text for name, text in texts.items() if can_read(draft, [*text.prompt, *text.ids])}
+
+
+def _split_again(draft: LoadedModel, target: LoadedModel, written: RowText) -> list[int]:
+    """The prompt's ids by the draft's tokenizer, behind the same start; none where they are not the target's own."""
+    ours, theirs = (model.text.encode(written.prompt, special=False) for model in (target, draft))
+    start, given = written.prompt_ids[: -len(ours)], list(written.prompt_ids)
+    return [*start, *theirs] if [*start, *ours] == given else []
+
+
+def _differences(target: LoadedModel, draft: LoadedModel, written: Sequence[RowText]) -> dict[str, str]:
+    """What differs between the two tokenizers on these texts, in words by kind of cause."""
+    found = {}
+    if any(each.is_chat for each in written) and (words := chat_difference(target.tokenizer, draft.tokenizer)):
+        found["template"] = words
+    texts = [part for each in written for part in (each.prompt, each.text)]
+    splits = [[model.text.encode(text, special=False) for text in texts] for model in (target, draft)]
+    if apart := [pair for pair in zip(*splits, strict=True) if pair[0] != pair[1]]:
+        place = next((at for at, (one, other) in enumerate(zip(*apart[0], strict=False)) if one != other), 0)
+        ours, theirs = (", ".join(target.text.label(token) for token in ids[place : place + 3]) for ids in apart[0])
+        found["tokenizer"] = (
+            f"its tokenizer splits {len(apart):,} of {len(texts):,} prompts and answers otherwise than the target's: "
+            f"where the target has {ours}, it has {theirs}"
+        )
+    return found

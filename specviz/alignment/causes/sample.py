@@ -14,7 +14,6 @@ from specviz.decoding.sampling import Sampling, fit
 from specviz.models.library import LoadedModel
 from specviz.models.score import Text, overlap_of, read
 
-MOST_BYTES = 512 << 20  # of the target's rows
 Change = Callable[[Tensor], Tensor]
 """Logits [R, V] of a draft -> logits [R, V]."""
 
@@ -28,37 +27,52 @@ class Sample:
 
     def __init__(self, target: LoadedModel, texts: Sequence[Text], sampling: Sampling) -> None:
         self.target, self.sampling = target, sampling
-        longest = max(len(text.ids) for text in texts)
-        self.texts = tuple(texts[: max(1, MOST_BYTES // (4 * target.info.vocab_size * longest))])
+        self.texts = tuple(texts)
         self.starts = np.cumsum([0, *(len(text.ids) for text in self.texts)])
-        rows = [(rows.text, rows.place, sampling.probs(rows.target)) for rows in read(target, [], self.texts)]
-        self.p = torch.empty(int(self.starts[-1]), target.info.vocab_size, device=rows[0][2].device)
-        for text, place, p in rows:
-            self.p[self._rows(text) + place] = p.float()
+        self.p = torch.empty(int(self.starts[-1]), target.info.vocab_size, device=target.model.device)
+        for number, place, logits in _rows(target, self.texts):
+            self.p[int(self.starts[number]) + place] = sampling.probs(logits).float()
 
-    def _rows(self, text: Tensor) -> Tensor:
-        return torch.as_tensor(self.starts, device=text.device)[text]
-
-    def each(self, draft: LoadedModel, texts: Sequence[Text]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Pieces of rows: the texts' numbers [R], the target's p [R, V], the draft's logits [R, V].
+    def each(self, draft: LoadedModel, texts: Sequence[Text]) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """Pieces of a text's rows: its number, the target's p [R, V], the draft's logits [R, V].
 
         texts: what the draft reads, one for each of the sample's: the same ids behind any prompt.
         """
-        for rows in read(draft, [], texts):
-            for piece in blocks(len(rows.token), rows.target):
-                p = self.p[self._rows(rows.text[piece]) + rows.place[piece]]
-                yield rows.text[piece], p, fit(rows.target[piece].to(p.device).float(), p.shape[1])
+        for number, place, logits in _rows(draft, texts):
+            p = self.p[int(self.starts[number]) + place.to(self.p.device)]
+            yield number, p, fit(logits.to(p.device).float(), p.shape[1])
 
     def agreement(self, draft: LoadedModel, texts: Sequence[Text], change: Change = keep_logits) -> Array:
         """The mean of sum min(p, q) over each text, the logits changed [texts]."""
         sums = np.zeros(len(texts))
-        for text, p, logits in self.each(draft, texts):
-            overlap = overlap_of(p, self.sampling.probs(change(logits))).double().cpu().numpy()
-            sums += np.bincount(text.cpu().numpy(), overlap, minlength=len(texts))
+        for number, p, logits in self.each(draft, texts):
+            sums[number] += float(overlap_of(p, self.sampling.probs(change(logits))).double().sum())
         return sums / np.diff(self.starts)
 
     def ahead(self, drafters: Sequence[Drafter]) -> Array:
         """The same of drafts that are no models, of the first token of every draft [drafters, texts]; the target reads
         each text once for all."""
-        found = [measure_ahead(self.target, drafters, text, self.sampling, 1) for text in self.texts]
-        return np.array([[np.mean(numbers["overlap"]) for numbers in each] for each in found]).T
+        return np.hstack([agreement_ahead(self.target, drafters, text, self.sampling, 1) for text in self.texts])
+
+
+def _rows(model: LoadedModel, texts: Sequence[Text]) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Pieces of a text's rows: its number, the places [R], the logits [R, V]. One text at a time: prompts differ much
+    in length, and together each would be read as far as the longest."""
+    for number, text in enumerate(texts):
+        for rows in read(model, [], [text]):
+            for piece in blocks(len(rows.token), rows.target):
+                yield number, rows.place[piece], rows.target[piece]
+
+
+def agreement_ahead(
+    target: LoadedModel, drafters: Sequence[Drafter], text: Text, sampling: Sampling, depths: int
+) -> Array:
+    """The means of sum min(p, q) by depth, over the same tokens at every depth [drafters, depths]."""
+    places = np.add.outer(np.arange(len(text.ids)), np.arange(depths))
+    judged = (places >= depths - 1) & (places < len(text.ids))
+    found = []
+    for numbers in measure_ahead(target, drafters, text, sampling, depths):
+        ahead = numbers["ahead"]
+        counted = judged[:, : ahead.overlap.shape[1]] * ahead.readable
+        found.append((ahead.overlap * counted).sum(0) / np.maximum(counted.sum(0), 1))
+    return np.array(found)

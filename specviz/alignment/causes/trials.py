@@ -1,6 +1,6 @@
-"""What is tried on a draft model to see whether it then agrees more: each trial is a cure in words and a changed twin.
+"""What is tried on a draft to see whether it then agrees more: each trial is a cure in words and a changed twin.
 
-A twin shares the weights of its model, so that nothing changes for anybody else.
+A twin shares the weights of its model, so that nothing changes for anybody else. Heads are changed in what they read.
 """
 
 import copy
@@ -12,17 +12,20 @@ from itertools import product
 import torch
 from torch import Tensor, nn
 
+from specviz.alignment.ahead import Proposer, read_states
 from specviz.alignment.causes.sample import Change, Sample, keep_logits
 from specviz.alignment.types import Array
-from specviz.decoding.drafter import Drafter
+from specviz.decoding.drafter import Ahead, Drafter
 from specviz.models.library import Library, LoadedModel
 from specviz.models.quantisation import split_format
 from specviz.models.score import Text
 
 TEMPERATURES = (0.25, 0.35, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1, 1.25, 1.5, 1.7, 2.0, 2.5, 3.5)
+TEMPERATURES_OF_HEADS = (0.5, 0.7, 1.4, 1.7, 2.0, 2.5)  # fewer: each reads the texts once more
 BASES = (1e3, 1e4, 1e5, 5e5, 1e6, 1e7)  # of rotary embeddings, as models have them
 STRETCHES = (0.5, 2.0, 4.0, 8.0)
 WINDOWS = (32, 64, 128, 256, 512, 1024, 2048)
+DAMPED = (0.25, 0.5, 0.75)
 MOST_COPIED = 2_000_000_000  # parameters that are copied into another number format
 
 
@@ -81,13 +84,13 @@ def layers_of(model: nn.Module) -> nn.ModuleList:
 
 
 def _layers(draft: LoadedModel) -> Iterator[Made]:
-    """Each layer left out, each part of a layer left out or halved, and two neighbours swapped."""
+    """Each layer left out, each part of a layer damped, and two neighbours swapped."""
     layers = layers_of(draft.model)
     for place, layer in enumerate(layers):
         name = f"layer {place + 1} of {len(layers)}"
         yield "layer", f"{name} left out", lambda model, place=place: skip(layers_of(model)[place])
-        for part, (times, words) in product(_parts(layer), ((0.0, "left out"), (0.5, "halved"))):
-            cure = f"{part.replace('_', ' ')} of {name} {words}"
+        for part, times in product(_parts(layer), DAMPED):
+            cure = f"the {part.replace('_', ' ')} of {name} damped to {100 * times:.0f} %"
             yield "layer", cure, partial(_scale, place=place, part=part, times=times)
         if place:
             yield "order", f"layers {place} and {place + 1} swapped", partial(_swap, place=place)
@@ -203,3 +206,58 @@ def _precision(draft: LoadedModel, texts: Sequence[Text], library: Library) -> I
     elif draft.model.dtype in (torch.bfloat16, torch.float16) and draft.info.num_parameters <= MOST_COPIED:
         wide = replace(draft, model=copy.deepcopy(draft.model).float())
         yield Trial("precision", f"float32 instead of {str(draft.model.dtype).removeprefix('torch.')}", wide, texts)
+
+
+# ---- heads: the target's states of a neighbouring layer or position, and another temperature -------------------------
+
+
+class Changed(Drafter):
+    """Another drafter along a text, with its states or its logits changed.
+
+    layers: its states come from so many layers later. places: and from so many tokens before, at the ends the nearest.
+    target: whose states they are, where it is not the one that reads the text.
+    """
+
+    def __init__(
+        self,
+        drafter: Drafter,
+        layers: int = 0,
+        places: int = 0,
+        divided_by: float = 1.0,
+        target: LoadedModel | None = None,
+    ) -> None:
+        self._drafter, self._places, self._divided_by, self._target = drafter, places, divided_by, target
+        self.hidden_layers = tuple(layer + layers for layer in drafter.hidden_layers)
+
+    @property
+    def waits(self) -> bool:
+        return self._drafter.waits
+
+    def along(self, tokens: Tensor, states: Tensor) -> Ahead | None:
+        if self._target is not None:
+            (states,) = read_states(self._target, [self.hidden_layers], tokens)
+        places = torch.arange(len(states), device=states.device) - self._places
+        ahead = self._drafter.along(tokens, states[places.clamp(0, len(states) - 1)])
+
+        def changed(starts: Tensor, depths: int) -> Iterator[tuple[Tensor, Tensor | None]]:
+            return (
+                (rows / self._divided_by if rows.dim() == 2 else rows, known) for rows, known in ahead(starts, depths)
+            )
+
+        return changed
+
+
+def head_trials(proposer: Proposer) -> Iterator[Trial]:
+    """Nothing for drafts without states and without probabilities."""
+    drafter, target = proposer.drafter(), proposer.setup.target
+    if proposer.setup.method.replays_from_text:
+        return
+    for each in TEMPERATURES_OF_HEADS:
+        yield Trial("temperature", f"its logits divided by {each:g}", Changed(drafter, divided_by=each))
+    if not drafter.hidden_layers:
+        return
+    count = target.model.config.get_text_config(decoder=True).num_hidden_layers
+    for step, layer_words, token_words in ((-1, "earlier", "behind"), (1, "later", "before")):
+        if all(0 <= layer % (count + 1) + step <= count for layer in drafter.hidden_layers):
+            yield Trial("feature", f"the states of 1 layer {layer_words}", Changed(drafter, layers=step))
+        yield Trial("feature", f"the states of the token {token_words}", Changed(drafter, places=step))

@@ -4,6 +4,7 @@ A `Summary` in, a list of `blocks` out.
 """
 
 from collections.abc import Sequence
+from itertools import islice
 
 from specviz.alignment.report import cells
 from specviz.alignment.report.parts import losing_slices, loss_words
@@ -29,8 +30,16 @@ MOST_REASONS = 3
 TOO_CLOSE = 0.1  # speedups that differ by less are not ranked: costs timed again differ as much
 
 
-def overview(summary: Summary, *, no_costs: str = "made with --no-costs") -> list[Props]:
-    """no_costs: why costs are not known, where they are not, or what to do about it."""
+NO_COSTS = {  # why a draft has none, by where the job's costs come from
+    "none": "the job was made with --no-costs",
+    "given": "the costs that were given leave it out",
+    "measured": "costs are measured for draft models alone",
+    "": "the summary does not say why",
+}
+
+
+def overview(summary: Summary, *, no_costs: str = "") -> list[Props]:
+    """no_costs: what to do about costs that are not known."""
     shown = [blocks.words(_source_words(summary))]
     if not summary.exact:
         words = "Some texts may not be the target's own at these settings. The numbers hold for these texts only."
@@ -40,9 +49,11 @@ def overview(summary: Summary, *, no_costs: str = "made with --no-costs") -> lis
     for found in (finding for draft in summary.drafts for finding in draft.findings):
         shown.append(blocks.verdict("differs", ["", label(found.draft), f": {reveal(found.words)}"]))
     shown += [blocks.verdict("unsure", reveal(warning)) for warning in summary.warnings if not is_aside(warning)]
+    shown.append(blocks.words(_faults_words(summary), small=True))
     shown += [*_fastest_words(summary), _drafts_table(summary), blocks.words(COLUMN_WORDS, small=True)]
-    if not all(draft.name in summary.costs for draft in summary.drafts):
-        shown.append(blocks.words(f"No speedup is given where costs are unknown: {no_costs}.", small=True))
+    if lacking := [label(draft.name) for draft in summary.drafts if draft.name not in summary.costs]:
+        why = no_costs or NO_COSTS.get(summary.costs_from, NO_COSTS[""])
+        shown.append(blocks.words(f"No speedup is given for {', '.join(lacking)}: {why}.", small=True))
     if summary.num_refused:
         shown.append(_refused_table(summary))
     return shown
@@ -64,16 +75,15 @@ def _source_words(summary: Summary) -> Words:
     if summary.num_cut:
         ends = "text ends" if summary.num_cut == 1 else "texts end"
         told[-1] += f" {summary.num_cut:,} {ends} where the target's context ends."
-    told[-1] += f" {_faults_words(summary)}"
     return told
 
 
 def _faults_words(summary: Summary) -> str:
     if not summary.looked_for:
         return NOTHING_LOOKED_FOR
-    looked = f"Looked for: {', '.join(map(reveal, summary.looked_for))}."
     number = sum(len(draft.findings) for draft in summary.drafts)
-    return f"{looked} {f'Found: {number}, see below.' if number else 'None found.'}"
+    found = f"Faults found: {number}, see above." if number else "No fault was found."
+    return f"{found} Looked for: {', '.join(map(reveal, summary.looked_for))}."
 
 
 def sampling_words(summary: Summary) -> str:
@@ -89,7 +99,8 @@ def _answer(summary: Summary, draft: DraftSummary) -> Words:
     largest = sorted((reason for reason in draft.reasons if reason.share > 0), key=lambda reason: -reason.share)
     if largest:
         told.append(_lost_words(draft.alpha, largest[:MOST_REASONS]))
-    told += [["The ", *loss_words(each)] for each in losing_slices(summary, draft)[:1]]
+    losing = (each for each in losing_slices(summary, draft) if each.kind != "tag")  # tags have findings
+    told += [["The ", *loss_words(each)] for each in islice(losing, 1)]
     if draft.speedups:
         best = max(draft.speedups)
         at = f"K = {draft.speedups.index(best) + 1}, {best:.2f}x"

@@ -172,8 +172,10 @@ def losing_slices(summary: Summary, draft: DraftSummary) -> list[Slice]:
 
 
 def loss_words(each: Slice) -> Words:
-    told = f" is {percent(each.share)} of the tokens and {percent(each.loss_share)} of the loss (agreement "
-    return [f"{label(each.kind)} {label(each.value)}", told, percent(each.alpha), ")."]
+    low, high = (100 * end for end in each.excess)
+    more = f"{low:.0f} to {high:.0f} points more, 95 % interval; agreement {percent(each.alpha)}"
+    told = f" is {percent(each.share)} of the tokens but {percent(each.loss_share)} of the loss ({more})."
+    return [f"{label(each.kind)} {label(each.value)}", told]
 
 
 def _slices_table(found: Sequence[Slice], title: str, k: int) -> Props:
@@ -229,7 +231,9 @@ def reasons(summary: Summary) -> list[Props]:
     }
     heads = ["lost agreement", "upper limit from its vocabulary"]
     key = [(_tone(place), reveal(name)) for place, name in enumerate(names)]
-    return [blocks.bars(bars, heads=heads, key=key, first="draft model"), blocks.table_of(rows, columns, sortable=True)]
+    table = blocks.table_of(rows, columns, sortable=True)
+    table = table if len(bars) == 1 else blocks.details("All numbers by reason", [table])
+    return [blocks.bars(bars, heads=heads, key=key, first="draft model"), table]
 
 
 def _order(name: str) -> tuple[int, str]:
@@ -258,9 +262,11 @@ def calibration(summary: Summary) -> list[Props]:
         "draft model": lambda draft: label(draft.name),
         "mean gap between confidence and acceptance (ECE)": lambda draft: cells.share(draft.calibration.ece),
     }
+    named: dict[str, list[str]] = {}
+    for draft in drafts:
+        named.setdefault(reveal(draft.calibration.words), []).append(label(draft.name))
     return [
-        *(blocks.verdict("unsure", ["", label(draft.name), f": {reveal(draft.calibration.words)}"])
-          for draft in drafts),
+        *(blocks.verdict("unsure", ["", ", ".join(names), f": {words}"]) for words, names in named.items()),
         blocks.table_of(drafts, columns),
         *(blocks.chart(calibration_chart(draft)) for draft in drafts),
     ]  # fmt: skip

@@ -129,7 +129,7 @@ SLICES = _table(
     ("share", "float64", "its share of the tokens that the draft can read; null for depths in a draft"),
     ("loss_share", "float64", "its share of their lost agreement, 1 - alpha; null where nothing is lost"),
     ("excess", "list<double>", "95 % interval of loss_share - share over prompts; null below two prompts"),
-    ("stands_out", "bool", "whether it loses more than its share of the tokens, beyond chance"),
+    ("stands_out", "bool", "whether it loses clearly more than its share of the tokens"),
 )
 COLUMNS: Mapping[str, Table] = {"tokens": TOKENS, "prompts": PROMPTS, "sums": SUMS, "slices": SLICES}
 _LISTS = {"list<float>": "float32", "list<double>": "float64", "list<int32>": "int32"}

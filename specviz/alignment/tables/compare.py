@@ -1,7 +1,7 @@
 """Draft against draft, a job against its thresholds, and a job against an older one: always paired by prompt.
 
 A difference is the mean of the prompts' own differences, its interval one over prompts. Fewer than 30 prompts are
-never called significant. An old summary is read from JSON that anybody may have written.
+never called significant.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,15 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from specviz.alignment.summary import ENOUGH_PROMPTS, VERSION, Comparison, Difference, DraftSummary, Summary, Win
-from specviz.alignment.tables.slices import Part, Parts, excludes_zero, interval, without_each
+from specviz.alignment.summary import ENOUGH_PROMPTS, Comparison, Difference, DraftSummary, Summary, Win
+from specviz.alignment.tables.slices import Part, Parts, excludes_zero, interval_of_mean
 from specviz.alignment.types import KS, Array, Identity
 from specviz.errors import CannotTell, SpecvizError
 from specviz.request import Request
 from specviz.views.explore.sentences import percent
 
 MOST_WINS = 10
-MOST_OLD_PROMPTS = 1_000_000
 _TERMS = {  # that two jobs must share to be compared: name in a summary, and in words
     "sampling": "sampling",
     "prompts": "prompt set (fingerprint)",
@@ -52,7 +51,7 @@ def _compare_two(parts: Parts, a: str, b: str, ids: Mapping[int, str], words: st
 def difference(kind: str, value: str, gaps: Array, num_asked: int) -> Difference:
     """The mean of the prompts' gaps in alpha [n]; its interval is one of `num_asked` that are read together."""
     size, mean = len(gaps), float(gaps.mean())
-    around = interval(without_each(gaps) / (size - 1))
+    around = interval_of_mean(gaps)
     significant = excludes_zero(around, mean, size, num_asked) if size >= ENOUGH_PROMPTS else None
     return Difference(kind, value, size, mean, around, significant)
 
@@ -128,48 +127,26 @@ class Change:
     is_same_model: bool | None = None
 
 
-def compare_with_old(summary: Summary, old: Mapping[str, Any]) -> tuple[Change, ...]:
+def compare_with_old(summary: Summary, old: Summary) -> tuple[Change, ...]:
     """Each draft that the old job has too (`_old_names`), paired by the prompts' ids; places that it cannot read count
-    0. old: untrusted JSON. Raises SpecvizError where the two jobs cannot be compared."""
-    before = _old_alphas(old)
-    _check_same_job({name: getattr(summary, name) for name in _TERMS} | {"sampling": dict(summary.sampling)}, old)
+    0. Raises SpecvizError where the two jobs cannot be compared."""
+    _check_same_job({name: getattr(summary, name) for name in _TERMS}, old)
     _check_target(summary.target, summary.models.get(summary.target), old)
-    names = _old_names({draft.name: summary.models.get(draft.name) for draft in summary.drafts}, before, old)
-    return tuple(_change(name, old_name, summary, before, old) for name, old_name in names.items())
+    names = _old_names({draft.name: summary.models.get(draft.name) for draft in summary.drafts}, old)
+    return tuple(_change(name, old_name, summary, old) for name, old_name in names.items())
 
 
-def check_old_job(old: Any, request: Request, prompts: str) -> None:
+def check_old_job(old: Summary, request: Request, prompts: str) -> None:
     """Before a job of this request and these prompts (their fingerprint): raises the SpecvizError of `compare_with_old`
     for what was asked."""
-    _old_alphas(old)
     own = {"max_new_tokens": request.max_new_tokens, "chat": request.chat, "sampling": sampling_of(request)}
     _check_same_job(own | {"prompts": prompts}, old)
 
 
-def check_old_models(old: Mapping[str, Any], target: Identity, drafts: Sequence[Identity]) -> None:
+def check_old_models(old: Summary, target: Identity, drafts: Sequence[Identity]) -> None:
     """The same for the models of the job."""
     _check_target(target.name, target.content, old)
-    _old_names({draft.name: draft.content for draft in drafts}, _old_alphas(old), old)
-
-
-def _old_alphas(old: Any) -> dict[str, dict[str, float]]:
-    """Alpha by draft and prompt id."""
-    if not isinstance(old, Mapping) or not isinstance(old.get("by_prompt"), Mapping):
-        raise SpecvizError("the older file is not a summary of an alignment job: it has no by_prompt")
-    if old.get("version") != VERSION:
-        raise SpecvizError(f"the older summary must have version {VERSION} (got {str(old.get('version'))[:20]})")
-    if len(old["by_prompt"]) > MOST_OLD_PROMPTS:
-        raise SpecvizError(f"the older summary has too many prompts: at most {MOST_OLD_PROMPTS:,}")
-    found: dict[str, dict[str, float]] = {}
-    for prompt, alphas in old["by_prompt"].items():
-        if not isinstance(alphas, Mapping):
-            raise SpecvizError(f"the older summary has no alphas for prompt {str(prompt)[:80]!r}")
-        for draft, alpha in alphas.items():
-            if type(alpha) not in (int, float) or not 0 <= alpha <= 1:
-                words = f"an alpha that is no number from 0 to 1 (got {str(alpha)[:20]})"
-                raise SpecvizError(f"the older summary has {words}")
-            found.setdefault(draft, {})[prompt] = float(alpha)
-    return found
+    _old_names({draft.name: draft.content for draft in drafts}, old)
 
 
 def sampling_of(request: Request) -> dict[str, float]:
@@ -177,59 +154,62 @@ def sampling_of(request: Request) -> dict[str, float]:
     return {name: getattr(request, name) for name in Request.SAMPLING}
 
 
-def _check_same_job(terms: Mapping[str, Any], old: Mapping[str, Any]) -> None:
+def _check_same_job(terms: Mapping[str, Any], old: Summary) -> None:
     for name, now in terms.items():
-        if old.get(name) != now:
+        if (before := getattr(old, name)) != now:
             raise SpecvizError(
                 f"the older job had another {_TERMS[name]}, so the numbers cannot be compared: it was "
-                f"{str(old.get(name))[:200]}, and is now {now}"
+                f"{str(before)[:200]}, and is now {now}"
             )
 
 
-def _check_target(name: str, content: str | None, old: Mapping[str, Any]) -> None:
+def _check_target(name: str, content: str | None, old: Summary) -> None:
     """By what it holds where both jobs know that, else by its name."""
-    before = old.get("target")
-    is_same = _is_same_model(content, before, old)
-    if is_same or (is_same is None and before == name):
+    is_same = _is_same_model(content, old.target, old)
+    if is_same or (is_same is None and old.target == name):
         return
-    held = " with other weights or settings" if before == name else ""
+    held = " with other weights or settings" if old.target == name else ""
     raise SpecvizError(
-        f"the older job had another target, so the numbers cannot be compared: it was {str(before)[:200]}{held}, and "
+        f"the older job had another target, so the numbers cannot be compared: it was {old.target[:200]}{held}, and "
         f"is now {name}"
     )
 
 
-def _is_same_model(content: str | None, old_name: object, old: Mapping[str, Any]) -> bool | None:
+def _is_same_model(content: str | None, old_name: str, old: Summary) -> bool | None:
     """Whether the older job's model of that name held the same; None where either is not known."""
-    models = old.get("models")
-    held = models.get(old_name) if isinstance(models, Mapping) and isinstance(old_name, str) else None
+    held = old.models.get(old_name)
     return None if None in (content, held) else content == held
 
 
-def _old_names(drafts: Mapping[str, str | None], before: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, str]:
+def _old_names(drafts: Mapping[str, str | None], old: Summary) -> dict[str, str]:
     """The older job's draft for each of these (hashes by name): the same model, else one of its name, or the only
     one."""
-    shared = {}
+    before, shared = [draft.name for draft in old.drafts], {}
     for name, content in drafts.items():
         same = [each for each in before if _is_same_model(content, each, old)]
         if name in before or same:
             shared[name] = name if name in same or not same else same[0]
     if not shared and len(before) == len(drafts) == 1:
-        return {name: next(iter(before)) for name in drafts}
+        return dict(zip(drafts, before, strict=True))
     if not shared:
         told = f"{', '.join(drafts)[:200]}; it has {', '.join(before)[:200] or 'none'}"
         raise SpecvizError(f"the older summary has none of the drafts {told}")
     return shared
 
 
-def _change(
-    name: str, old_name: str, summary: Summary, before: Mapping[str, Mapping[str, float]], old: Mapping[str, Any]
-) -> Change:
-    now = {prompt: alphas[name] for prompt, alphas in summary.by_prompt.items() if name in alphas}
-    shared = [prompt for prompt in now if prompt in before[old_name]]
+def _change(name: str, old_name: str, summary: Summary, old: Summary) -> Change:
+    now, before = _alphas(summary, name), _alphas(old, old_name)
+    shared = [prompt for prompt in now if prompt in before]
     if not shared:
         raise SpecvizError(f"the two jobs share no prompt that {name} read; prompts are paired by their ids")
-    gaps = np.array([now[prompt] - before[old_name][prompt] for prompt in shared])
-    found = difference("all", "all", gaps, 1)
+    found = difference("all", "all", np.array([now[prompt] - before[prompt] for prompt in shared]), 1)
     verdict = {None: UNSURE, False: SAME, True: BETTER if found.difference > 0 else WORSE}[found.significant]
     return Change(name, old_name, found, verdict, _is_same_model(summary.models.get(name), old_name, old))
+
+
+def _alphas(summary: Summary, draft: str) -> dict[str, float]:
+    """By prompt id. SpecvizError for numbers that no job gives: anybody may have written the older file."""
+    found = {prompt: alphas[draft] for prompt, alphas in summary.by_prompt.items() if draft in alphas}
+    if not all(0 <= alpha <= 1 for alpha in found.values()):
+        raise SpecvizError("the older summary has an alpha that is no number from 0 to 1")
+    return found

@@ -21,9 +21,9 @@ REASONS = {  # name -> words
     "draft overconfident": f"the draft gives its top token at least {OVERCONFIDENT:g} more than the target does",
     "near-tie": f"different top tokens; the target finds the draft's at least half as likely, within {NEAR:g}",
     "same top token, other confidence": "both have the same top token; only the probabilities differ",
-    "spread": "different top tokens, without a near-tie, certainty or overconfidence",
+    "other top token, neither sure": "different top tokens, without a near-tie, certainty or overconfidence",
 }
-BEYOND, OUTSIDE, OTHER_TOKEN, TOO_SURE, TIE, SAME, SPREAD = range(len(REASONS))
+BEYOND, OUTSIDE, OTHER_TOKEN, TOO_SURE, TIE, SAME, UNSURE = range(len(REASONS))
 NO_REASON = len(REASONS)  # p and q are equal here
 NAMES = np.array([*REASONS, ""], dtype=object)
 
@@ -50,7 +50,7 @@ def _reasons_inside(tokens: Columns) -> Array:
         TIE: differs & (favourite_p - its_p <= NEAR) & (its_p >= NEAR_RATIO * favourite_p),
         SAME: ~differs,
     }
-    return np.select(list(tests.values()), list(tests), SPREAD)
+    return np.select(list(tests.values()), list(tests), UNSURE)
 
 
 def lost_by_reason(tokens: Columns) -> Array:

@@ -75,6 +75,11 @@ def interval(without: Array) -> Interval | None:
     return float(middle - arm), float(middle + arm)
 
 
+def interval_of_mean(values: Array) -> Interval | None:
+    """The same of the mean of one number per prompt [n]."""
+    return interval(without_each(values) / max(1, len(values) - 1))
+
+
 def interval_of_sum(total: Array, squares: Array, size: int) -> tuple[Array, Array]:
     """The ends of the same interval for sums over `size` >= 2 prompts, from the sums and those of the squares."""
     from scipy.special import stdtrit

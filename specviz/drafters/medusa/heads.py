@@ -64,8 +64,13 @@ class MedusaHeads(nn.ModuleList):
             )
             for _ in range(num_heads)
         )
-        self.own_output = own_output
+        self.own_output, self._vocab_size = own_output, vocab_size
         self.register_buffer("ids", None)
+
+    @property
+    def num_choices(self) -> int:
+        """How many tokens they can propose."""
+        return self._vocab_size if self.ids is None else len(self.ids)
 
     def forward(self, hidden: Tensor, output: nn.Module) -> list[Tensor]:
         """States [..., H] -> one [..., V] of logits per head. output: the target's own, for heads without one."""
@@ -84,8 +89,7 @@ class MedusaHeads(nn.ModuleList):
         """The logits [depth, V] of the first heads behind a state [H], and per head its `most` likeliest ids and their
         probabilities, the likeliest first. One transfer."""
         logits = torch.stack([self.one(head, hidden, output) for head in range(depth)])
-        num_choices = logits.shape[-1] if self.ids is None else len(self.ids)
-        chances, ids = logits.to(exact_dtype(logits.device)).softmax(-1).topk(min(most, num_choices))
+        chances, ids = logits.to(exact_dtype(logits.device)).softmax(-1).topk(min(most, self.num_choices))
         return logits, *fetch_tokens(ids, chances, HEADS)
 
 
