@@ -177,7 +177,7 @@ class Aggregator:
             warnings=self._all_warnings(facts),
             looked_for=(*facts.preparation.looked_for, *findings.looked_for(every)) if self.ids else (),
             costs={name: costs.to_dict() for name, costs in facts.costs.items()},
-            costs_from=job.costs if job.costs in ("measured", "none") else "given",
+            costs_from="measured" if job.costs == "measured" else "given" if facts.costs else "left out",
             drafts=tuple(self._draft(name, facts, intervals, every, cliffs) for name in self.drafts),
             slices=tuple(self._slices(facts, parts, intervals, cliffs)),
             comparisons=self._comparisons(parts),

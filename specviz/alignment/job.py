@@ -103,11 +103,7 @@ def align_steps(
     older: the summary to compare with; one of another job or of other models is refused before the first shard.
     Raises SpecvizError.
     """
-    counts = {"k": k, "batch": batch, "shard_size": shard_size, "limit": 1 if limit is None else limit}
-    for name, count in counts.items():
-        check_whole(name, count, 1, MOST[name])
-    if costs is not None and not (isinstance(costs, Mapping) and all(isinstance(own, Costs) for own in costs.values())):
-        raise SpecvizError("costs must be None, or a mapping of drafts to Costs, as specviz.costs measures them")
+    _check_given(costs, k=k, batch=batch, shard_size=shard_size, limit=1 if limit is None else limit)
     fields = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed, "chat": chat}
     fields |= {"num_speculative_tokens": k, "max_new_tokens": max_new_tokens}
     request = Request(prompt="of a file", target="a model", **fields).validate()
@@ -136,6 +132,13 @@ def align_steps(
                 yield from work.put_together(keep_parts)
     result = Alignment(outputs.read_summary(folder / "summary.json"), folder, home)
     yield Progress("done", num_rows, num_rows, work.num_tokens, result=result)
+
+
+def _check_given(costs: object, **counts: int) -> None:
+    for name, count in counts.items():
+        check_whole(name, count, 1, MOST[name])
+    if costs is not None and not (isinstance(costs, Mapping) and all(isinstance(own, Costs) for own in costs.values())):
+        raise SpecvizError("costs must be None, or a mapping of drafts to Costs, as specviz.costs measures them")
 
 
 def _choose_folder(out: object) -> tuple[Path, TemporaryDirectory | None]:

@@ -212,8 +212,8 @@ class Summary:
     prompts: fingerprint of the prompt set. chat: whether they were read in the target's chat form. looked_for: the
     fault checks that ran, in plain words. num_cut: texts that end where the target's context ends.
     by_prompt: alpha per prompt id and draft, to compare with a later job; a place that the draft cannot read counts 0.
-    models: by name a hash of what the target and each draft hold. costs_from: measured, given or none. Older summaries
-    have neither.
+    models: by name a hash of what the target and each draft hold. costs_from: measured, given or left out. Older
+    summaries have neither.
     """
 
     specviz: str

@@ -203,7 +203,7 @@ def test_without_costs_no_speedup_is_given():
 @pytest.mark.parametrize(
     ("source", "why"),
     [
-        ("none", "the job was made with --no-costs"),
+        ("left out", "the job was made with --no-costs"),
         ("given", "the costs that were given leave it out"),
         ("measured", "costs are measured for draft models alone"),
     ],

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import takewhile
-
-from transformers import PreTrainedTokenizerBase
+from typing import Any, Protocol
 
 from specviz.errors import SpecvizError
 from specviz.models.catalog import without_format
@@ -236,7 +235,15 @@ def _notes(target: Side, draft: Side) -> Iterator[str]:
 # ---- chat forms: three dialogues by both tokenizers; templates are untrusted programs, and may fail ------------------
 
 
-def chat_difference(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase) -> str | None:
+class Tokenizer(Protocol):
+    """The part of a transformers tokenizer that is used here."""
+
+    chat_template: Any
+
+    def apply_chat_template(self, conversation: Sequence[dict[str, str]], **options: Any) -> str: ...
+
+
+def chat_difference(target: Tokenizer, draft: Tokenizer) -> str | None:
     """Where the two chat forms differ, in words; None where three dialogues render alike, or neither has a template."""
     ours, theirs = has_chat_form(target), has_chat_form(draft)
     if ours != theirs:
@@ -246,7 +253,7 @@ def chat_difference(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerB
     return next(filter(None, differences), None)
 
 
-def _chat_words(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase) -> str:
+def _chat_words(target: Tokenizer, draft: Tokenizer) -> str:
     if (difference := chat_difference(target, draft)) is not None:
         return f"differs: {difference}"
     if not has_chat_form(target):
@@ -255,9 +262,7 @@ def _chat_words(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase)
     return "the same template" if is_one else "two templates that render three dialogues alike"
 
 
-def _difference(
-    name: str, messages: Sequence[dict[str, str]], target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase
-) -> str | None:
+def _difference(name: str, messages: Sequence[dict[str, str]], target: Tokenizer, draft: Tokenizer) -> str | None:
     ours, theirs = render(target, messages), render(draft, messages)
     if ours == theirs:
         return None
@@ -270,7 +275,7 @@ def _difference(
     return f"{name}: {after}the target's chat format continues with {ours}, the draft's with {theirs}"
 
 
-def render(tokenizer: PreTrainedTokenizerBase, messages: str | Sequence[dict[str, str]]) -> str | None:
+def render(tokenizer: Tokenizer, messages: str | Sequence[dict[str, str]]) -> str | None:
     """The messages, or one question, in the tokenizer's chat form; None where it has none or refuses them."""
     try:
         return render_chat(tokenizer, messages)

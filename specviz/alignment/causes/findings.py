@@ -11,14 +11,7 @@ from types import MappingProxyType
 import numpy as np
 
 from specviz.alignment.summary import ENOUGH_PROMPTS, NOT_CALLED, Bin, Calibration, DraftSummary, Finding, Interval
-from specviz.alignment.tables.slices import (
-    Part,
-    Parts,
-    PerPrompt,
-    bucket_start,
-    excludes_zero,
-    interval,
-)
+from specviz.alignment.tables.slices import Part, Parts, PerPrompt, bucket_start, excludes_zero, interval
 from specviz.alignment.types import BINS, Array
 from specviz.views.explore.sentences import label, percent
 

@@ -31,7 +31,7 @@ TOO_CLOSE = 0.1  # speedups that differ by less are not ranked: costs timed agai
 
 
 NO_COSTS = {  # why a draft has none, by where the job's costs come from
-    "none": "the job was made with --no-costs",
+    "left out": "the job was made with --no-costs",
     "given": "the costs that were given leave it out",
     "measured": "costs are measured for draft models alone",
     "": "the summary does not say why",
