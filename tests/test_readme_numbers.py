@@ -15,7 +15,9 @@ import restated
 from documents import ALL, MEASURED
 
 from specviz import settings
-from specviz.alignment.causes import probes
+from specviz.alignment.aggregate import LEAST_EXCESS, LEAST_TIMES
+from specviz.alignment.causes import findings, probes
+from specviz.alignment.causes.trials import DAMPED
 from specviz.alignment.causes.weights import MOST_BITS
 from specviz.alignment.job import MOST_DRAFTS
 from specviz.alignment.outputs import CSV_NAMES
@@ -53,7 +55,8 @@ TOLD_ELSEWHERE = re.compile(
     r"|is 128 \+ the|count as 0|min\(1, p/|max\(0, p"  # codes
     r"|in two processes|took 16 minutes on two busy cores|Each prompt is raced twice per side|any two (setups|traces)"
     r"|\*Two runs\*|none twice|in two ways|at temperature [01]|accept 1, 2, \.\.\. K|two neighbours|half precision"
-    r"|[Hh]alf of the texts choose|[Tt]he other half|that half"
+    r"|[Hh]alf of the texts choose|[Tt]he other half|that half|the two split"
+    r"|-1 for the context|depth in the draft, from 1|uniform in 0 to 1|KL\(p&#124;&#124;q\)"  # of columns
 )
 PROSE = ALL.split("---\n", 2)[2].replace(MEASURED, "")
 
@@ -83,6 +86,7 @@ def claims():
     total, short = (re.search(r"\d+", way)[0] for way in listed["ways"])
     recipe, smollm2 = large(), MODELS["smollm2"].download
     assert ALPHA == 1e-6  # "a million"
+    assert probes.LEAST_GAIN == {"layer": 0.005}  # "half a point"
     drafted, draft_ms, check_ms, accepted = example = [value for _, value in FIELDS.values()]
     return [
         f"{NAMES[rounds.FEWEST]} prompts or more is {rounds.NEAR - 1:.0%} away from 1 and beyond chance: two equal "
@@ -113,7 +117,13 @@ def claims():
         f"read at depths 1 to {DEPTHS} behind",
         f"drafts {DEPTHS} tokens",
         f"On up to {probes.NUM_TEXTS} texts of {probes.NUM_TOKENS} tokens, at least {probes.FEWEST_TEXTS}",
+        f"(of {probes.MOST_NUMBERS // (probes.NUM_TEXTS * 50_000)} tokens where the vocabulary has 50,000 ids)",
         f"and {probes.CLEAR_GAIN * 100:.0f} points or more",
+        "(half a point by damping a layer",
+        "damped to {:.0f}, {:.0f} or {:.0f} %".format(*(100 * times for times in DAMPED)),
+        f"at least {LEAST_TIMES:g} times its share of the tokens, {100 * LEAST_EXCESS:.0f} points above it",
+        f"loses at least {findings.LEAST_TIMES:g} times as much agreement",
+        f"costs over all texts, {100 * findings.LEAST_COST:.0f} or more",
         f"rounded to {MOST_BITS} bits or fewer",
         f"{gpu_worker.START_S} s, {gpu_worker.LOAD_S} s for each model to load",
         f"at most {gpu_worker.LONGEST_S} s in all",
