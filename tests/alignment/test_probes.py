@@ -5,7 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
-from planted import PLANTED, findings_with, noised
+from planted import PLANTED, findings_with, half_noised, noised
 
 from specviz.alignment.ahead import load_draft
 from specviz.alignment.causes import probes as faults
@@ -94,7 +94,8 @@ def test_a_planted_fault_is_the_first_cause_and_its_cure_holds_on_other_texts(pl
     assert CURES.get(first.kind, "") in first.words
     if first.kind not in ("bits", "token ids"):
         assert first.numbers["low"] > 0
-        assert first.numbers["applied"] > 0.02
+        least = faults.LEAST_GAIN["layer"] if plant is half_noised else 0.02  # damping undoes but a part of it
+        assert first.numbers["applied"] > least
 
 
 @pytest.mark.slow
