@@ -118,7 +118,7 @@ def test_missing_vocabulary_is_named_with_the_ceiling_it_sets(summary):
     assert (finding.kind, finding.draft) == ("vocabulary", "one")
     assert finding.words == (
         "It can draft 3,000 of the target's 4,096 ids. On average, 9.0\u00a0% of the target's probability is on the "
-        "others. This costs 9.0 of the 30.0 points of agreement that are lost: the agreement cannot exceed 0.910."
+        "others. These are 9.0 of the 30.0 points of agreement that are lost: the agreement cannot exceed 0.910."
     )
     (closed,) = of_draft(lame, (), ids=(4096, 4096))  # nobody knows how many it has closed
     assert closed.words.startswith("It cannot draft every id of the target. On average, 9.0")

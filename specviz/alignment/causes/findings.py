@@ -101,7 +101,7 @@ def _vocabulary(draft: DraftSummary, ids: tuple[int, int] | None) -> Finding | N
     if ids is not None and ids[0] < ids[1]:
         can, numbers = "It can draft {:,} of the target's {:,} ids.".format(*ids), {"num_ids": ids[0]}
     words = (
-        f"{can} On average, {percent(outside)} of the target's probability is on the others. This costs "
+        f"{can} On average, {percent(outside)} of the target's probability is on the others. These are "
         f"{100 * outside:.1f} of the {100 * (1 - draft.alpha):.1f} points of agreement that are lost: the agreement "
         f"cannot exceed {draft.ceiling:.3f}."
     )
