@@ -6,6 +6,7 @@ the answer to it. A shard follows from its seed and number alone: ended anywhere
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from os.path import commonprefix
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from specviz.zoo.for_target.teacher import laws_of
 Ids = tuple[int, ...]
 _MARK = "\u2063"  # an invisible separator: stands for the user's words while the template is taken apart
 _SHORTEST_TURN = 4  # tokens; a shorter turn is no question
-_USER = Sampling(top_p=0.95)
+_USER = Sampling(top_k=64)
 _ANSWERS = tuple(Sampling(temperature) for temperature in (0.0, 0.7, 1.0, 1.0))  # dialogues take turns
 
 
@@ -31,7 +32,7 @@ class Size:
     """shard: how many dialogues are begun for one; batch: how many are written at once; the rest in tokens."""
 
     shard: int = 256
-    batch: int = 64
+    batch: int = 128
     longest_turn: int = 48
     longest_answer: int = 160
 
@@ -61,6 +62,8 @@ def write_dialogues(
     target: LoadedModel, folder: Path, num_tokens: int, layers: Sequence[int], seed: int = 0, size: Size = USUAL
 ) -> None:
     """Shards until the answers hold so many tokens. layers: whose states are kept, none where no head is to learn."""
+    if target.model.device.type == "cpu":
+        target.model.set_attn_implementation("eager")  # one token of many texts: a third cheaper a step
     template, number, total = Template.of(target.tokenizer), 0, 0
     while total < num_tokens:
         shard = folder / f"{number:05}"
@@ -106,15 +109,15 @@ def _continue_batch(
     target: LoadedModel, texts: Sequence[Ids], samplings: Sequence[Sampling], ends: frozenset[int], most: int
 ) -> list[Ids]:
     """Texts that have ended are taken out of the batch."""
-    width, device, cache = max(map(len, texts)), target.model.device, DynamicCache(config=target.model.config)
-    ids = torch.tensor([[0] * (width - len(text)) + list(text) for text in texts], device=device)
-    mask = torch.tensor([[0] * (width - len(text)) + [1] * len(text) for text in texts], device=device)
+    device = target.model.device
+    cache, mask = _read_all_but_the_last(target, texts)
+    ids = torch.tensor([text[-1:] for text in texts], device=device)
     written: list[list[int]] = [[] for _ in texts]
     alive = list(range(len(texts)))
     for _ in range(most):
-        places = (mask.cumsum(-1) - 1).clamp_min(0)[:, -ids.shape[1] :]
-        inputs = {"input_ids": ids, "attention_mask": mask, "position_ids": places, "past_key_values": cache}
-        logits = target.model(**inputs, use_cache=True, logits_to_keep=1).logits[:, -1]
+        mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
+        inputs = {"input_ids": ids, "attention_mask": mask, "position_ids": _places(mask, 1)}
+        logits = target.model(**inputs, past_key_values=cache, use_cache=True).logits[:, -1]
         drawn = _draw(logits, [samplings[index] for index in alive])
         for index, token in zip(alive, drawn, strict=True):
             written[index].append(token)
@@ -125,11 +128,35 @@ def _continue_batch(
             cache.batch_select_indices(torch.tensor(going, device=device))
             mask, alive = mask[going], [alive[row] for row in going]
         ids = torch.tensor([[drawn[row]] for row in going], device=device)
-        mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
     return [tuple(tokens) for tokens in written]
 
 
+def _read_all_but_the_last(target: LoadedModel, texts: Sequence[Ids]) -> tuple[DynamicCache, Tensor]:
+    """The cache [B] of texts, each without its last token, and its mask [B, L]. What all begin with is read once;
+    padding stands between that and the rest."""
+    device, cache = target.model.device, DynamicCache(config=target.model.config)
+    read = target.model.get_decoder()
+    first = min(len(commonprefix(texts)), *(len(text) - 1 for text in texts))
+    if first:
+        read(torch.tensor([texts[0][:first]], device=device), past_key_values=cache, use_cache=True)
+        cache.batch_repeat_interleave(len(texts))
+    rest = [text[first:-1] for text in texts]
+    width = max(map(len, rest))
+    mask = torch.tensor([[1] * first + [0] * (width - len(text)) + [1] * len(text) for text in rest], device=device)
+    if width:
+        ids = torch.tensor([[0] * (width - len(text)) + list(text) for text in rest], device=device)
+        places = {"attention_mask": mask, "position_ids": _places(mask, width)}
+        read(ids, **places, past_key_values=cache, use_cache=True)
+    return cache, mask.reshape(len(texts), first + width)
+
+
+def _places(mask: Tensor, count: int) -> Tensor:
+    """Of the last `count` tokens [B, count], as if there were no padding."""
+    return (mask.cumsum(-1) - 1).clamp_min(0)[:, -count:]
+
+
 def _draw(logits: Tensor, samplings: Sequence[Sampling]) -> list[int]:
-    """A token per row."""
-    rows = [sampling.probs(row) for sampling, row in zip(samplings, logits, strict=True)]
-    return torch.multinomial(torch.stack(rows), 1)[:, 0].tolist()
+    """A token per row of [B, V]."""
+    sums = torch.stack([sampling.probs(row) for sampling, row in zip(samplings, logits, strict=True)]).cumsum(-1)
+    u = torch.rand(len(sums), 1, device=sums.device) * sums[:, -1:]
+    return torch.searchsorted(sums, u, right=True).clamp_max(sums.shape[-1] - 1)[:, 0].tolist()
