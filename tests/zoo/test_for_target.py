@@ -26,7 +26,7 @@ from specviz.errors import SpecvizError
 from specviz.models.library import Library, check_pair
 from specviz.rules import RULES
 from specviz.zoo.config import Shape
-from specviz.zoo.for_target import store
+from specviz.zoo.for_target import dialogues, store
 from specviz.zoo.for_target.dialogues import Size, Template, write_dialogues
 from specviz.zoo.for_target.eagle3 import Eagle3, chosen_ids, ids_of
 from specviz.zoo.for_target.evaluate import evaluate
@@ -82,6 +82,27 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 # Dialogues and their laws
+
+
+def test_tokens_are_drawn_by_their_probability_and_never_without_one():
+    torch.manual_seed(0)
+    probs = torch.tensor([[0.0, 0.5, 0.3, 0.2, 0.0], [0.0, 0.0, 1.0, 0.0, 0.0]])
+    rows, samplings = probs.log().repeat(5000, 1), [Sampling()] * 10_000
+    drawn = torch.tensor(dialogues._draw(rows, samplings)).view(-1, 2)
+    assert set(drawn[:, 1].tolist()) == {2}
+    counts = torch.bincount(drawn[:, 0], minlength=5) / 5000
+    assert counts[0] == counts[4] == 0
+    assert (counts - probs[0]).abs().max() < 0.03  # four standard deviations
+
+
+def test_a_batch_is_continued_as_its_texts_alone(target):
+    """Whatever they begin with together, and however long each is."""
+    texts, greedy = [(5, 6, 7), (5, 6, 9, 11, 12, 3), (5, 6, 7, 8), (5, 6, 7)], [Sampling(temperature=0)] * 4
+    ends = frozenset(target.text.eos_ids)
+    together = dialogues._continue_batch(target, texts, greedy, ends, 12)
+    for text, written in zip(texts, together, strict=True):
+        alone = target.model.generate(torch.tensor([text]), max_new_tokens=12, do_sample=False)[0, len(text) :]
+        assert written == tuple(alone.tolist())
 
 
 def test_the_same_dialogues_follow_after_a_kill(target, folder, tmp_path):

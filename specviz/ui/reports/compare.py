@@ -148,7 +148,7 @@ class CompareSections:
             causes = why_slow(look.run, costs, most_timed=NUM_TOKENS, **rates)
             return plan.why_slow(causes, instead=speed.instead, **known)
         except SpecvizError as refusal:
-            return plan.why_slow(None, refusal=str(refusal), **known)
+            return plan.why_slow(None, refusal=f"The recorded numbers do not tell: {refusal}.", **known)
 
     def _measure_speed(self, look: Look, values: Mapping[str, str]) -> Work:
         self._models.load(look.trace)

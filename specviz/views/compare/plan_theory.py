@@ -49,8 +49,8 @@ def given_text(recorded: Trace | None, costs: Costs | None = None, speedup: floa
     try:
         judged = judge_run(recorded)
         what_if = judged.every_k(costs=costs)
-    except SpecvizError as refusal:
-        return every_k(recorded, None, refusal=str(refusal)), theory(None, None, None)
+    except SpecvizError as why:
+        return every_k(recorded, None, refusal=f"The recorded numbers do not tell: {why}."), theory(None, None, None)
     point, alpha = run_point(recorded, speedup), metrics(recorded)["alpha"]
     return every_k(recorded, what_if, judged.cuts(), point=point), theory(what_if, alpha, costs, point)
 

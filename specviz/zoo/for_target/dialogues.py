@@ -6,7 +6,7 @@ the answer to it. A shard follows from its seed and number alone: ended anywhere
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from os.path import commonprefix
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
@@ -136,7 +136,8 @@ def _read_all_but_the_last(target: LoadedModel, texts: Sequence[Ids]) -> tuple[D
     padding stands between that and the rest."""
     device, cache = target.model.device, DynamicCache(config=target.model.config)
     read = target.model.get_decoder()
-    first = min(len(commonprefix(texts)), *(len(text) - 1 for text in texts))
+    columns = zip(*(text[:-1] for text in texts), strict=False)  # as far as the shortest goes
+    first = len(list(takewhile(lambda column: len(set(column)) == 1, columns)))
     if first:
         read(torch.tensor([texts[0][:first]], device=device), past_key_values=cache, use_cache=True)
         cache.batch_repeat_interleave(len(texts))
