@@ -18,7 +18,7 @@ from specviz.decoding.compact import ROUNDING, Compact, refusal
 from specviz.decoding.device import to_device
 from specviz.decoding.draft import EMPTY, ROOT, Draft, common_prefix
 from specviz.decoding.forward import Forward, TransformersForward
-from specviz.decoding.products import Products
+from specviz.decoding.products import BY_ROWS, Products
 from specviz.errors import SpecvizError
 
 LONG = 256  # so many new tokens are read before a tree behind them: the mask of both together grows with the square
@@ -244,7 +244,7 @@ def _prove(model: PreTrainedModel, products: Products, context_limit: int) -> st
 
     Read are some tokens, a tree behind two more, and one token behind a later branch of it, whose rows are gathered.
     """
-    told = _some_logits(CachedLM(model, context_limit, products, TransformersForward(model, products)))
+    told = _some_logits(CachedLM(model, context_limit, BY_ROWS, TransformersForward(model, BY_ROWS)))
     try:
         own = _some_logits(CachedLM(model, context_limit, products, Compact(model, products)))
     except torch.OutOfMemoryError:

@@ -13,12 +13,13 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
+from specviz.decoding.products import with_products
 from specviz.errors import SpecvizError
 from specviz.models.catalog import without_format
 from specviz.models.checkpoint import Attached, LoadReport, list_keys, read_tensors
 from specviz.models.hub import Progress, fetch_heads, find, head_files, ignore_progress
 from specviz.models.library import Library, LoadedModel
-from specviz.models.memory import is_out_of_memory
+from specviz.models.memory import is_out_of_memory, products
 from specviz.settings import settings
 
 KINDS = ("medusa", "eagle")
@@ -82,7 +83,7 @@ def _load(folder: Path, name: str, kind: str, target: LoadedModel, report: Progr
             "loaded"
         )
     report(f"loaded {name}" + (f"; nothing needs {list_keys(keys.unused)} in its file" if keys.unused else ""), 1.0)
-    return LoadedHeads(name, kind, module, keys)
+    return LoadedHeads(name, kind, with_products(module, products().fitting(module)), keys)
 
 
 def kind_of(folder: Path) -> str:

@@ -8,7 +8,7 @@ import copy
 import gc
 import threading
 import weakref
-from collections import OrderedDict, defaultdict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, count
@@ -46,7 +46,7 @@ class LoadedModel:
 
     def cached_lm(self) -> CachedLM:
         """A new reader of these weights, with an empty cache."""
-        return CachedLM(self.model, self.info.context_limit, memory.products())
+        return CachedLM(self.model, self.info.context_limit, memory.products().fitting(self.model))
 
     def generate(self, prompts: Sequence[Sequence[int]], num_tokens: int, **options: Any) -> list[list[int]]:
         """What transformers' own greedy `generate` writes after each prompt, with padding behind an end token. The
@@ -99,7 +99,9 @@ class _Entry:
     """A loaded model, kept until its memory is needed; while another owner holds it, `get` returns it again."""
 
     def __init__(self, loaded: LoadedModel) -> None:
-        self.sizes = quantisation.bytes_by_device(loaded.model)
+        self.sizes = Counter(quantisation.bytes_by_device(loaded.model))
+        if packed := memory.products().fitting(loaded.model).packed_bytes(loaded.model):
+            self.sizes[torch.device("cpu")] += packed
         self._held: LoadedModel | None = loaded
         self._model = weakref.ref(loaded.model)
         self._rest = (loaded.tokenizer, loaded.info, loaded.text)

@@ -74,7 +74,7 @@ def products() -> Products:
 @cache
 def _products(folder: Path, num_threads: int) -> Products:
     processor = f"{platform.machine()}-{torch.backends.cpu.get_cpu_capability()}-{os.cpu_count()}"
-    path = folder / f"products-{processor}-{num_threads}-torch{torch.__version__}.txt"
+    path = folder / f"forms-of-products-{processor}-{num_threads}-torch{torch.__version__}.txt"
     try:
         if not path.exists():
             folder.mkdir(parents=True, exist_ok=True)

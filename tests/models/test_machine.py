@@ -19,17 +19,17 @@ def test_a_later_start_reads_what_the_first_one_measured(folder):
     first = machine.products()
     (file,) = folder.iterdir()
     assert file.read_text("utf-8") == f"{first}\n"
-    file.write_text("columns 1 23 0\n", "utf-8")
+    file.write_text("columns 1 23 0 packed 0 0 3456 0 0 9\n", "utf-8")
     machine._products.cache_clear()
-    assert str(machine.products()) == "columns 1 23 0"
+    assert str(machine.products()) == "columns 1 23 0 packed 0 0 3456 0 0 9"
 
 
 def test_two_first_starts_agree(folder):
     machine.products()
     (file,) = folder.iterdir()
-    file.write_text("columns 4 4 4\n", "utf-8")
+    file.write_text("columns 4 4 4 packed 0 0 3456 0 0 9\n", "utf-8")
     machine._keep(file)
-    assert file.read_text("utf-8") == "columns 4 4 4\n"
+    assert file.read_text("utf-8") == "columns 4 4 4 packed 0 0 3456 0 0 9\n"
     assert list(folder.iterdir()) == [file]
 
 
