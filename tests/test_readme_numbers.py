@@ -28,6 +28,7 @@ from specviz.analysis import rounds, theory
 from specviz.analysis.costs import Costs
 from specviz.analysis.every_k import what_if
 from specviz.checks.statistics import ALPHA, SUSPICION
+from specviz.decoding import products
 from specviz.drafters.eagle.layouts import _FEWEST_LAYERS
 from specviz.lessons.load import lessons
 from specviz.models.catalog import MODELS
@@ -109,6 +110,8 @@ def claims():
         f"as one GGUF file of {smollm2.megabytes[0]} MB",
         f"(the wheel … {smollm2.package[1]})",
         f"a folder of {smollm2.megabytes[1]} MB in the cache",
+        f"up to {products.MOST_PACKED} rows are multiplied",
+        f"for models whose copies take at most {products.MOST_BYTES >> 30} GB",
         f"takes {_BYTES} bytes of memory per weight",
         f"at most {api.API_LIMIT_S:.0f} s",
         f"at most {api.MOST_PROVED} tokens",
