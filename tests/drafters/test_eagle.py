@@ -129,8 +129,14 @@ class CertainHead:
         rows.count += len(ids)
         return features
 
-    def logits(self, features):
+    def choices(self, features):
         return torch.full((len(features), 8), -1e9).index_fill(1, torch.tensor([3]), 0.0)
+
+    def ids(self, choices):
+        return choices
+
+    def spread(self, rows):
+        return rows
 
 
 @pytest.mark.parametrize("num_nodes", [1, 2, 5])

@@ -23,7 +23,7 @@ class Level:
     tokens: Tensor  # [M]
     parents: Tensor  # [M]
     scores: Tensor  # [M] log of the product of the head's probabilities along the path
-    logits: Tensor  # [F, V] what the W children of each expanded node were chosen from
+    logits: Tensor  # [F, D] over the head's choices: what the W children of each expanded node were chosen from
     first: int
 
 
@@ -132,11 +132,12 @@ class EagleDrafter(Drafter):
         return levels
 
     def _children(self, front: Front, first: int) -> Level:
-        rows = self._head.logits(front.features)
+        rows = self._head.choices(front.features)
         wide = rows if rows.dtype == torch.float64 else rows.float()
-        chances, tokens = wide.log_softmax(-1).topk(self._width)  # [F, W]
+        chances, chosen = wide.log_softmax(-1).topk(self._width)  # [F, W]
         scores = chances.clamp_max(0) + front.scores[:, None]  # a child never scores above its parent
-        return Level(tokens.flatten(), front.nodes.repeat_interleave(self._width), scores.flatten(), rows, first)
+        tokens = self._head.ids(chosen.flatten())
+        return Level(tokens, front.nodes.repeat_interleave(self._width), scores.flatten(), rows, first)
 
     def _expand(self, front: Front, level: Level, position: int, known: Tensor) -> Front:
         """known [0 or 1, H]: the feature of this depth where the head has made it before, behind whatever token."""
@@ -157,10 +158,10 @@ class EagleDrafter(Drafter):
         wide = exact_dtype(scores.device)
         rows = to_host(torch.stack([row.to(wide) for row in (best, tokens[best], parents[best], scores[best].exp())]))
         refuse_nan(rows[3].tolist(), HEADS)
-        logits = [row for level in levels for row in level.logits]
+        logits = self._head.spread(torch.cat([level.logits for level in levels])[best // self._width])
         builder, places = DraftBuilder(), {ROOT: ROOT}
-        for number, token, parent in rows[:3].long().T.tolist():
-            places[number] = builder.add(token, places[parent], logits=logits[number // self._width])
+        for row, (number, token, parent) in zip(logits, rows[:3].long().T.tolist(), strict=True):
+            places[number] = builder.add(token, places[parent], logits=row)
         rounded = [round(score, 4) for score in rows[3].tolist()]
         evidence = {"scores": rounded, "grown": len(scores), "kept": len(best), "levels": len(levels)}
         return builder.build(evidence=evidence)

@@ -74,9 +74,21 @@ class EagleHead(nn.Module):
         hidden = self.fc(torch.cat([self.enorm(embedded), self.hnorm(features)], dim=-1))
         return self.layers[0](hidden, hidden, *attention)
 
+    def choices(self, features: Tensor) -> Tensor:
+        """Features [M, H] -> logits [M, D] over the tokens that it can propose."""
+        return self._shared[1](features)
+
+    def ids(self, choices: Tensor) -> Tensor:
+        """The target's ids of these choices, numbers below D."""
+        return choices
+
+    def spread(self, rows: Tensor) -> Tensor:
+        """Logits [M, D] over its choices -> logits [M, V] over the target's vocabulary."""
+        return rows
+
     def logits(self, features: Tensor) -> Tensor:
         """Features [M, H] -> logits [M, V] over the target's vocabulary."""
-        return self._shared[1](features)
+        return self.spread(self.choices(features))
 
     def take(self, state: Mapping[str, Tensor]) -> set[str]:
         """Reads the tensors beside its layers' weights; returns the names of those it has used. An output matrix counts
@@ -181,8 +193,13 @@ class Eagle3Head(EagleHead):
             hidden = layer(hidden, *attention)
         return self.norm(hidden) if self._norms_output else hidden
 
-    def logits(self, features: Tensor) -> Tensor:
-        rows = self.lm_head(features if self._norms_output else self.norm(features))
+    def choices(self, features: Tensor) -> Tensor:
+        return self.lm_head(features if self._norms_output else self.norm(features))
+
+    def ids(self, choices: Tensor) -> Tensor:
+        return self._target_ids[choices]
+
+    def spread(self, rows: Tensor) -> Tensor:
         return rows.new_full((len(rows), self.vocab_size), float("-inf")).index_copy(1, self._target_ids, rows)
 
     def take(self, state: Mapping[str, Tensor]) -> set[str]:
