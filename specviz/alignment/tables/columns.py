@@ -1,20 +1,17 @@
 """The tables of the alignment lab, and how columns become Arrow tables.
 
 assets/alignment.tables.json holds name, Arrow type and meaning of every column. A shard gives tokens, prompts and sums;
-tokens, prompts and slices are saved. pyarrow is loaded when it is needed.
+tokens, prompts and slices are saved.
 """
-
-from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import pandas
+import pyarrow
 
 from specviz.settings import assets_dir
-
-if TYPE_CHECKING:
-    import pandas
-    import pyarrow
 
 
 class Column(NamedTuple):
@@ -36,16 +33,12 @@ _LISTS = {"list<float>": "float32", "list<double>": "float64", "list<int32>": "i
 
 
 def schema_of(table: Table) -> pyarrow.Schema:
-    import pyarrow
-
     lists = {name: pyarrow.list_(pyarrow.type_for_alias(inner)) for name, inner in _LISTS.items()}
     return pyarrow.schema([(name, lists.get(column.type, column.type)) for name, column in table.items()])
 
 
 def to_arrow(columns: pandas.DataFrame | Mapping[str, list[Any]], table: Table) -> pyarrow.Table:
     """The columns of `table`, in its order and types. ValueError for a column that is missing or does not fit."""
-    import pyarrow
-
     if list(columns) != list(table):
         raise ValueError(f"columns must be {', '.join(table)} (got {', '.join(columns)})")
     rows = {name: cells if isinstance(cells, list) else cells.to_numpy() for name, cells in columns.items()}
