@@ -4,12 +4,9 @@ Of a prompt it keeps only two sums per slice and draft, else totals, so that mem
 and no file; what the job knows comes in `Facts`.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas
@@ -33,11 +30,9 @@ from specviz.alignment.tables.slices import (
 from specviz.alignment.tables.totals import NAMES, DraftTotals, Totals
 from specviz.alignment.types import BY_K, KEPT, KS, SAMPLED, Array, Refused, ShardTables
 from specviz.analysis import theory, whatif
+from specviz.analysis.costs import Costs
 from specviz.request import Request
 from specviz.views.explore.sentences import quantity
-
-if TYPE_CHECKING:
-    from specviz.analysis.costs import Costs
 
 MOST_TAGS = 1000  # told apart; of them the summary has the largest
 TAGS_SHOWN = 100
@@ -80,11 +75,8 @@ class Facts:
         per_call = tuple(total.tokens_per_call(by_argmax=by_argmax).tolist()) if total["num_tokens"] else ()
         kept = total.by_position(k, by_argmax=by_argmax)
         alpha = total.share("argmax" if by_argmax else "overlap")
-        return Way(alpha, per_call, speedups and tuple(speedups), _best_k(speedups), kept)
-
-
-def _best_k(speedups: Sequence[float] | None) -> tuple[int, int] | None:
-    return speedups and whatif.best_range(dict(zip(KS, speedups, strict=True)))
+        best_k = speedups and whatif.best_range(dict(zip(KS, speedups, strict=True)))
+        return Way(alpha, per_call, speedups and tuple(speedups), best_k, kept)
 
 
 class Aggregator:
