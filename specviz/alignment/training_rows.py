@@ -6,7 +6,6 @@ A row holds the ids that were measured, which the lab reads again, and the same 
 import json
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Any
 
 from specviz.alignment.outputs import Alignment
 from specviz.alignment.types import PromptRow
@@ -18,13 +17,8 @@ TOKENS = ["prompt", "draft", "token", "lost"]
 
 
 def training_lines(done: Alignment, prompts: Iterable[PromptRow]) -> Iterator[str]:
-    """A JSON line per text and draft. prompts: those of the job, in order."""
-    return (json.dumps(row, ensure_ascii=False) for row in training_rows(done, prompts))
-
-
-def training_rows(done: Alignment, prompts: Iterable[PromptRow]) -> Iterator[dict[str, Any]]:
-    """id, tags, prompt and completion as ids, weights of the completion's ids, draft, conversations, and `sampled`
-    where the text is the target's own."""
+    """A JSON line per text and draft: id, tags, prompt and completion as ids, weights of the completion's ids, draft,
+    conversations, and `sampled` where the text is the target's own. prompts: those of the job, in order."""
     import pandas
 
     sampled, waiting = {"target": done.summary.target, **done.summary.sampling}, iter(prompts)
@@ -37,7 +31,7 @@ def training_rows(done: Alignment, prompts: Iterable[PromptRow]) -> Iterator[dic
         of_text = dict(iter(tokens.groupby(["prompt", "draft"], sort=False)))
         for text in texts.itertuples():
             own = of_text[text.prompt, text.draft]
-            yield {
+            row = {
                 "id": text.id,
                 "tags": [tag for tag in text.tags.split("|") if tag],
                 "prompt": text.prompt_ids.tolist(),
@@ -47,6 +41,7 @@ def training_rows(done: Alignment, prompts: Iterable[PromptRow]) -> Iterator[dic
                 "draft": text.draft,
                 "weights": [round(lost, DECIMALS) for lost in own["lost"].tolist()],
             }
+            yield json.dumps(row, ensure_ascii=False)
 
 
 def _asked(row: PromptRow, prompt_text: str) -> list[dict[str, str]]:
