@@ -138,10 +138,7 @@ def _code_draft(name: str, rows: Rows, words: Words) -> Mapping[str, Any]:
     }
 
 
-@lru_cache(maxsize=8192)
-def _reveal(text: str) -> str:
-    """`reveal`, cached: the labels of a vocabulary come many times."""
-    return reveal(text)
+_reveal = lru_cache(maxsize=8192)(reveal)  # the labels of a vocabulary come many times
 
 
 def _favourites(texts: Sequence[str], probs: Sequence[float], letter: str) -> Iterator[str]:
