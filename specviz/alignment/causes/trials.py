@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from specviz.alignment.ahead import Proposer, read_states
-from specviz.alignment.causes.sample import Change, Sample, keep_logits
+from specviz.alignment.causes.sample import Change, Sample
 from specviz.alignment.types import Array
 from specviz.decoding.drafter import Ahead, Drafter
 from specviz.models.library import Library, LoadedModel
@@ -38,7 +38,7 @@ class Trial:
     cure: str
     draft: LoadedModel | Drafter
     texts: Sequence[Text] = ()
-    change: Change = keep_logits
+    change: Change | None = None
 
 
 def agreements(trials: Sequence[Trial], sample: Sample) -> list[Array]:
