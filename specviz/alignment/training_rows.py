@@ -5,6 +5,7 @@ A row holds the ids that were measured, which the lab reads again, and the same 
 
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from itertools import islice
 
 from specviz.alignment.outputs import Alignment
@@ -31,13 +32,14 @@ def training_lines(done: Alignment, prompts: Iterable[PromptRow]) -> Iterator[st
         of_text = dict(iter(tokens.groupby(["prompt", "draft"], sort=False)))
         for text in texts.itertuples():
             own = of_text[text.prompt, text.draft]
+            answer = {"role": "assistant", "content": text.text}
             row = {
                 "id": text.id,
                 "tags": [tag for tag in text.tags.split("|") if tag],
                 "prompt": text.prompt_ids.tolist(),
                 "completion": own["token"].tolist(),
                 **({"sampled": sampled} if text.exact else {}),
-                "conversations": [*_asked(few[text.prompt], text.prompt_text), _message("assistant", text.text)],
+                "conversations": [*_asked(few[text.prompt], text.prompt_text), answer],
                 "draft": text.draft,
                 "weights": [round(lost, DECIMALS) for lost in own["lost"].tolist()],
             }
@@ -47,9 +49,5 @@ def training_lines(done: Alignment, prompts: Iterable[PromptRow]) -> Iterator[st
 def _asked(row: PromptRow, prompt_text: str) -> list[dict[str, str]]:
     """The row's messages, or its prompt as a message of the user."""
     if row.messages:
-        return [_message(message.role, message.content) for message in row.messages]
-    return [_message("user", row.prompt if isinstance(row.prompt, str) else prompt_text)]
-
-
-def _message(role: str, content: str) -> dict[str, str]:
-    return {"role": role, "content": content}
+        return [asdict(message) for message in row.messages]
+    return [{"role": "user", "content": row.prompt if isinstance(row.prompt, str) else prompt_text}]
