@@ -222,8 +222,7 @@ class JobFolder:
 
     def parts(self) -> Iterator[ShardTables]:
         """All parts in order, one at a time."""
-        for number in range(self.job.num_parts):
-            yield self.read(number)
+        return map(self.read, range(self.job.num_parts))
 
     def _part(self, number: int) -> Path:
         return self._parts / f"part-{number:05d}"
