@@ -4,10 +4,10 @@ assets/alignment.tables.json holds name, Arrow type and meaning of every column.
 tokens, prompts and slices are saved.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import msgspec
 import pandas
 import pyarrow
 
@@ -20,14 +20,8 @@ class Column(NamedTuple):
 
 
 Table = Mapping[str, Column]
-
-
-def _read() -> dict[str, Table]:
-    tables = json.loads((assets_dir() / "alignment.tables.json").read_text(encoding="utf-8"))
-    return {name: {column: Column(*said) for column, said in table.items()} for name, table in tables.items()}
-
-
-COLUMNS: Mapping[str, Table] = _read()
+_FILE = assets_dir() / "alignment.tables.json"
+COLUMNS: Mapping[str, Table] = msgspec.json.decode(_FILE.read_bytes(), type=dict[str, dict[str, Column]])
 TOKENS, PROMPTS, SUMS, SLICES = COLUMNS.values()
 _LISTS = {"list<float>": "float32", "list<double>": "float64", "list<int32>": "int32"}
 
