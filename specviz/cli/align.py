@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specviz.alignment import executors
-from specviz.alignment.summary import NOT_CALLED, natural_key
+from specviz.alignment.summary import NOT_CALLED, Difference, DraftSummary, Interval, Summary, natural_key
 from specviz.cli.help import add_sampling
 from specviz.cli.output import ProgressLines, output
 from specviz.errors import SpecvizError
@@ -26,7 +26,6 @@ from specviz.views.terminal import escape
 
 if TYPE_CHECKING:
     from specviz.alignment.job import Progress
-    from specviz.alignment.summary import Difference, DraftSummary, Interval, Summary
     from specviz.alignment.tables.compare import Change
     from specviz.analysis.costs import Costs
 
