@@ -4,9 +4,12 @@ Of a prompt it keeps only two sums per slice and draft, else totals, so that mem
 and no file; what the job knows comes in `Facts`.
 """
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas
@@ -30,9 +33,11 @@ from specviz.alignment.tables.slices import (
 from specviz.alignment.tables.totals import NAMES, DraftTotals, Totals
 from specviz.alignment.types import BY_K, KEPT, KS, SAMPLED, Array, Refused, ShardTables
 from specviz.analysis import theory, whatif
-from specviz.analysis.costs import Costs
 from specviz.request import Request
 from specviz.views.explore.sentences import quantity
+
+if TYPE_CHECKING:
+    from specviz.analysis.costs import Costs
 
 MOST_TAGS = 1000  # told apart; of them the summary has the largest
 TAGS_SHOWN = 100
