@@ -103,11 +103,6 @@ class TokenText:
     def incremental(self) -> IncrementalText:
         return IncrementalText(self)
 
-    def decode(self, ids: Iterable[int]) -> str:
-        """The text of these ids, without a character that is incomplete at its end."""
-        text = self.incremental()
-        return "".join(text.push(token).text for token in ids)
-
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """The ids of a text. special: with the tokenizer's own start token, which a chat-rendered text has already."""
         if len(text) > MAX_CHARACTERS:
