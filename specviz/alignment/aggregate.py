@@ -12,6 +12,7 @@ from dataclasses import asdict, astuple, dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas
 
 from specviz.alignment.causes import findings
 from specviz.alignment.causes.findings import Cliff
@@ -36,8 +37,6 @@ from specviz.request import Request
 from specviz.views.explore.sentences import quantity
 
 if TYPE_CHECKING:
-    import pandas
-
     from specviz.analysis.costs import Costs
 
 MOST_TAGS = 1000  # told apart; of them the summary has the largest
@@ -81,11 +80,8 @@ class Facts:
         per_call = tuple(total.tokens_per_call(by_argmax=by_argmax).tolist()) if total["num_tokens"] else ()
         kept = total.by_position(k, by_argmax=by_argmax)
         alpha = total.share("argmax" if by_argmax else "overlap")
-        return Way(alpha, per_call, speedups and tuple(speedups), _best_k(speedups), kept)
-
-
-def _best_k(speedups: Sequence[float] | None) -> tuple[int, int] | None:
-    return speedups and whatif.best_range(dict(zip(KS, speedups, strict=True)))
+        best_k = speedups and whatif.best_range(dict(zip(KS, speedups, strict=True)))
+        return Way(alpha, per_call, speedups and tuple(speedups), best_k, kept)
 
 
 class Aggregator:
@@ -264,8 +260,6 @@ class Aggregator:
 
     def _by_prompt(self, parts: Parts) -> dict[str, dict[str, float]]:
         """Overlap over all tokens of the text: what the draft cannot read counts 0."""
-        import pandas
-
         whole = {part.draft: own for part, own in parts.items() if part.kind == "all"}
         columns = {name: pandas.Series(own.overlap, own.prompts, np.float64) for name, own in whole.items()}
         overlaps = pandas.DataFrame(columns, [*self.ids], self.drafts, np.float64).fillna(0.0)

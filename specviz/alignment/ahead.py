@@ -18,7 +18,6 @@ from specviz.alignment.types import AHEAD, DEPTHS, Ahead
 from specviz.analysis.along import FEWEST_BEFORE, each_depth, read_states
 from specviz.analysis.whatif import keep_chances
 from specviz.decoding.draft import chain
-from specviz.decoding.drafter import Ahead as ReadAhead
 from specviz.decoding.drafter import Drafter
 from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
@@ -59,7 +58,8 @@ def load_draft(wanted: Any, library: Library, target: LoadedModel) -> Draft:
     held = "" if setup.heads is None else setup.heads.name
     options = ",".join(filter(None, (held, *pairs)))
     made = Proposer(held if held and not pairs else f"{method}:{options}".rstrip(":"), setup)
-    if _along(made, made.drafter(), torch.zeros(FEWEST_BEFORE, dtype=torch.long, device=target.model.device)) is None:
+    drafter, tokens = made.drafter(), torch.zeros(FEWEST_BEFORE, dtype=torch.long, device=target.model.device)
+    if drafter.along(tokens, *read_states(target, [drafter.hidden_layers], tokens)) is None:
         can = ", ".join(sorted(READABLE))
         raise SpecvizError(
             f"{made.name} cannot be read along a text: what it drafts depends on more than the text before (these can "
@@ -79,12 +79,6 @@ def _split(wanted: str) -> tuple[str, str, tuple[str, ...]]:
         return method, "".join(word for word in words if "=" not in word), tuple(w for w in words if "=" in w)
     known = catalog.HEADS.get(wanted)
     return (known.kind if known else kind_of(Path(wanted)), wanted, ())
-
-
-def _along(proposer: Proposer, drafter: Drafter, tokens: Tensor) -> ReadAhead | None:
-    width = len(drafter.hidden_layers) * proposer.setup.target.model.config.get_text_config(decoder=True).hidden_size
-    model = proposer.setup.target.model
-    return drafter.along(tokens, torch.zeros(len(tokens), width, dtype=model.dtype, device=tokens.device))
 
 
 # ---- numbers along a text -------------------------------------------------------------------------------------------
@@ -126,7 +120,7 @@ def _numbers(
     found: list[tuple[Numbers, Numbers]] = []
     for piece in blocks(size, logits):
         it, own, reads = token[piece], rows[:size][piece], known[:size][piece]
-        q_logits = own if rows.dim() == 2 else _point_masses(own, p_logits[piece])
+        q_logits = own if rows.dim() == 2 else torch.full_like(p_logits[piece], NOTHING).scatter_(1, own[:, None], 0.0)
         p, q, mine = sampling.probs(p_logits[piece]), sampling.probs(q_logits), q_logits.argmax(-1)
         p_token, q_token = of_tokens(p, it).cpu().numpy(), of_tokens(q, it).cpu().numpy()
         ahead = {
@@ -147,10 +141,6 @@ def _numbers(
 
 def _behind_each_other(pieces: Sequence[Numbers]) -> Numbers:
     return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
-
-
-def _point_masses(ids: Tensor, like: Tensor) -> Tensor:
-    return torch.full_like(like, NOTHING).scatter_(1, ids[:, None], 0.0)
 
 
 def _join(windows: Sequence[Sequence[tuple[Numbers, Numbers]]], size: int, drafter: Drafter) -> Numbers:

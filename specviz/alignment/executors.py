@@ -90,9 +90,6 @@ def _set_environment(values: dict[str, str]) -> Iterator[None]:
 class _Worker:
     """A process of its own, which keeps what it has loaded from one piece to the next."""
 
-    def is_placed(self) -> bool:
-        return True
-
     def do(self, function: Callable[[Any], Any], item: Any) -> Any:
         return function(item)
 
@@ -103,7 +100,7 @@ def _start_workers(ray: ModuleType, num_workers: int | None) -> list[Any]:
     needs = {"num_gpus": 1} if num_gpus else {"num_cpus": 1}
     made = ray.remote(**needs, max_restarts=-1, max_task_retries=RETRIES)(_Worker)
     workers = [made.remote() for _ in range(num_workers or num_gpus or max(1, int(here.get("CPU", 1))))]
-    asked = {worker.is_placed.remote(): worker for worker in workers}
+    asked = {worker.__ray_ready__.remote(): worker for worker in workers}
     placed, _ = ray.wait([*asked], num_returns=len(asked), timeout=PLACE_S)
     if not placed:
         raise SpecvizError(f"no worker found a free slot in the Ray cluster within {PLACE_S:g} seconds")

@@ -6,6 +6,7 @@ except where rounding tips a draw.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 
 import torch
@@ -39,7 +40,8 @@ def sample(
         places = list(group)
         own = [prompts[i] for i in places]
         draws = SideBySide([Seeded(seeds[i]) for i in places], list(map(len, own)))
-        drawn = target.generate(own, num_tokens, logits_processor=[_DrawOne(sampling, draws, max(map(len, own)))])
+        draw_one = partial(_draw_one, sampling, draws, max(map(len, own)))
+        drawn = target.generate(own, num_tokens, logits_processor=[draw_one])
         at_end = LENGTH if num_tokens == max_new_tokens else CONTEXT
         for place, ids in zip(places, drawn, strict=True):
             end = next((i + 1 for i, token in enumerate(ids) if token in target.text.eos_ids), None)
@@ -47,14 +49,9 @@ def sample(
     return [made[place] for place in range(len(prompts))]
 
 
-class _DrawOne:
+def _draw_one(sampling: Sampling, draws: Draws, width: int, ids: Tensor, logits: Tensor) -> Tensor:
     """A logits processor that draws one token of each row [B, V] and closes all others."""
-
-    def __init__(self, sampling: Sampling, draws: Draws, width: int) -> None:
-        self._sampling, self._draws, self._width = sampling, draws, width
-
-    def __call__(self, ids: Tensor, logits: Tensor) -> Tensor:
-        probs = self._sampling.probs(logits)
-        refuse_nan(probs.sum(-1).tolist(), TARGET)
-        drawn = self._draws.sample(probs, FINAL, ids.shape[1] - self._width, ROOT)
-        return torch.full_like(logits, float("-inf")).scatter_(1, drawn[:, None], 0.0)
+    probs = sampling.probs(logits)
+    refuse_nan(probs.sum(-1).tolist(), TARGET)
+    drawn = draws.sample(probs, FINAL, ids.shape[1] - width, ROOT)
+    return torch.full_like(logits, float("-inf")).scatter_(1, drawn[:, None], 0.0)

@@ -4,8 +4,6 @@
 call goes on where an earlier one was stopped.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import time
@@ -15,7 +13,9 @@ from datetime import datetime, timezone
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas
 
 from specviz import __version__
 from specviz.alignment import outputs
@@ -38,10 +38,7 @@ from specviz.models.library import LoadedModel
 from specviz.request import Request, check_whole
 from specviz.session.workbench import workbench
 
-if TYPE_CHECKING:
-    import pandas
-
-    Prompts = str | Path | PromptSet | Sequence[str | Mapping[str, Any]] | pandas.DataFrame
+Prompts = str | Path | PromptSet | Sequence[str | Mapping[str, Any]] | pandas.DataFrame
 
 MOST_DRAFTS = 16
 MOST = {"k": KS[-1], "batch": 4096, "shard_size": 4096, "limit": 1_000_000_000}

@@ -17,6 +17,8 @@ from typing import Any, TextIO
 
 import msgspec
 import numpy as np
+import pyarrow
+from pyarrow import parquet
 
 from specviz.alignment.summary import Examined
 from specviz.alignment.tables.columns import COLUMNS, to_arrow
@@ -188,8 +190,6 @@ class JobFolder:
 
     def write(self, number: int, tables: ShardTables) -> None:
         """Keeps a shard's tables as part `number`."""
-        import pyarrow.parquet as parquet
-
         place = self._part(number)
         beside = place.with_name(f".{place.name}-{os.getpid()}")
         with explain_disk_errors(self.path):
@@ -205,9 +205,6 @@ class JobFolder:
             os.rename(beside, place)
 
     def read(self, number: int) -> ShardTables:
-        import pyarrow
-        import pyarrow.parquet as parquet
-
         place = self._part(number)
         try:
             tables = {name: parquet.read_table(place / f"{name}.parquet").to_pandas() for name in PART_TABLES}
@@ -225,8 +222,7 @@ class JobFolder:
 
     def parts(self) -> Iterator[ShardTables]:
         """All parts in order, one at a time."""
-        for number in range(self.job.num_parts):
-            yield self.read(number)
+        return map(self.read, range(self.job.num_parts))
 
     def _part(self, number: int) -> Path:
         return self._parts / f"part-{number:05d}"

@@ -54,23 +54,20 @@ def _load_each(wanted: Sequence[Any], library: Library) -> list[Draft]:
 
 def _identity(loaded: Draft, wanted: Any) -> Identity:
     if isinstance(loaded, Proposer):
-        heads, target = loaded.setup.heads, loaded.setup.target
-        digest = hashlib.sha256(f"{loaded.setup.method.name} {sorted(loaded.setup.params.items())!r}".encode())
-        num_ids = min(target.info.vocab_size, target.text.num_ids)
-        if heads is not None:
-            _hash_tables(digest, heads.module)
-            num_ids = min(num_ids, heads.module.num_choices)
-        return Identity(loaded.name, digest.hexdigest()[:16], num_ids, wanted)
-    facts = (loaded.text.sha, loaded.tokenizer.chat_template, sorted(loaded.text.eos_ids), loaded.info.context_limit)
-    config = {name: value for name, value in loaded.model.config.to_dict().items() if name not in NOT_ITS_OWN}
-    digest = hashlib.sha256(f"{facts!r} {json.dumps(config, sort_keys=True, default=str)}".encode())
-    _hash_tables(digest, loaded.model)
-    num_ids = min(loaded.info.vocab_size, loaded.text.num_ids)
-    return Identity(loaded.name, digest.hexdigest()[:16], num_ids, wanted)
-
-
-def _hash_tables(digest: Any, module: nn.Module) -> None:
+        setup, writer = loaded.setup, loaded.setup.target
+        facts = f"{setup.method.name} {sorted(setup.params.items())!r}"
+        module = nn.Module() if setup.heads is None else setup.heads.module
+    else:
+        writer, module = loaded, loaded.model
+        own = (loaded.text.sha, loaded.tokenizer.chat_template, sorted(loaded.text.eos_ids), loaded.info.context_limit)
+        config = {name: value for name, value in loaded.model.config.to_dict().items() if name not in NOT_ITS_OWN}
+        facts = f"{own!r} {json.dumps(config, sort_keys=True, default=str)}"
+    digest = hashlib.sha256(facts.encode())
     for name, table in module.named_parameters():
         flat = table.detach().flatten()
         some = flat[:: max(1, len(flat) // VALUES_PER_TABLE)][:VALUES_PER_TABLE].float().cpu()
         digest.update(f"{name} {tuple(table.shape)} {table.dtype}".encode() + some.numpy().tobytes())
+    num_ids = min(writer.info.vocab_size, writer.text.num_ids)
+    if isinstance(loaded, Proposer) and loaded.setup.heads is not None:
+        num_ids = min(num_ids, module.num_choices)
+    return Identity(loaded.name, digest.hexdigest()[:16], num_ids, wanted)

@@ -4,8 +4,6 @@ Tables are written part by part. Parquet is the exact form. In CSV whatever a sp
 apostrophe in front; the texts stand there as JSON strings too, exact.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,20 +11,21 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
+import pandas
+import pyarrow
+from pyarrow import compute, csv, parquet, types
 
+from specviz.alignment.report.sections import report_page
+from specviz.alignment.report.texts import read_texts
 from specviz.alignment.summary import VERSION, Summary
 from specviz.alignment.tables.columns import COLUMNS, SLICES, schema_of, to_arrow
 from specviz.alignment.types import ShardTables
 from specviz.errors import SpecvizError
 from specviz.trace.export import escape_formula
 from specviz.trace.lines import write_lines
-
-if TYPE_CHECKING:
-    import pandas
-    import pyarrow
 
 MOST_SUMMARY_BYTES = 256 << 20
 CSV_NAMES = {"tokens": "tokens.csv.gz", "prompts": "prompts.csv", "slices": "slices.csv"}
@@ -61,8 +60,6 @@ class Alignment:
         return self.folder / "report.html"
 
     def _frame(self, name: str) -> pandas.DataFrame:
-        import pandas
-
         return pandas.read_parquet(self.folder / f"{name}.parquet")
 
 
@@ -70,10 +67,6 @@ class Alignment:
 def table_file(folder: Path, name: str) -> Iterator[Callable[[Any], None]]:
     """A function that adds rows to a table, in Parquet and in CSV. Both files appear when the block ends without an
     error."""
-    import pyarrow
-    import pyarrow.csv as csv
-    import pyarrow.parquet as parquet
-
     table = COLUMNS[name]
     schema = schema_of(table)
     places = {folder / f".{each}": folder / each for each in (f"{name}.parquet", CSV_NAMES[name])}
@@ -101,10 +94,6 @@ def table_file(folder: Path, name: str) -> Iterator[Callable[[Any], None]]:
 
 def _flatten(rows: pyarrow.Table) -> pyarrow.Table:
     """The rows as CSV has them: an interval becomes two columns, a list of ids JSON; texts are harmless, see EXACT."""
-    import pyarrow
-    import pyarrow.compute as compute
-    import pyarrow.types as types
-
     columns = {}
     for name, column in zip(rows.column_names, rows.columns, strict=True):
         if types.is_list(column.type) and types.is_integer(column.type.value_type):
@@ -139,9 +128,6 @@ def write_summary(folder: Path, summary: Summary) -> None:
 
 
 def write_report(folder: Path, summary: Summary, parts: Iterable[ShardTables]) -> None:
-    from specviz.alignment.report.sections import report_page
-    from specviz.alignment.report.texts import read_texts
-
     with closing(text for part in parts for text in read_texts(part.tokens, part.prompts)) as texts:
         write_lines(folder / "report.html", [report_page(summary, texts).removesuffix("\n")])
 

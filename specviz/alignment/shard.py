@@ -25,6 +25,7 @@ from specviz.models.library import Library, LoadedModel
 from specviz.models.memory import is_out_of_memory
 from specviz.models.score import Text
 from specviz.request import Request
+from specviz.session.active_setup import text_of
 from specviz.session.workbench import workbench
 
 MIN_TOKENS = 2
@@ -75,18 +76,13 @@ def _encode(row: PromptRow, request: Request, target: LoadedModel) -> RowText:
 def _prompt_of(row: PromptRow, request: Request, target: LoadedModel) -> tuple[str, bool]:
     """The text that the target reads, and whether it is in its chat form; ids are read as they are."""
     if isinstance(row.prompt, tuple):
-        return _decode(row.prompt, target), False
+        return text_of(target.text, row.prompt), False
     if row.messages is None and not request.chat:
         return row.prompt, False
     messages = [asdict(message) for message in row.messages or ()]
     if messages and not has_chat_form(target.tokenizer):
         return as_lines(messages), False
     return render_chat(target.tokenizer, messages or row.prompt), True
-
-
-def _decode(ids: Sequence[int], target: LoadedModel) -> str:
-    text = target.text.incremental()
-    return "".join(text.push(token).text for token in ids)
 
 
 def _check_length(num_prompt: int, ids: Sequence[int] | None, target: LoadedModel) -> None:
@@ -212,7 +208,7 @@ def _describe(text: RowText, numbers: Sequence[Numbers], target: LoadedModel, sh
     }
     drafts = [_draft_columns(own, tokens["p"], target) for own in of_drafts]
     shown = ids[:-1] if ids[-1] in target.text.eos_ids else ids
-    written = replace(text, text=_decode(shown, target))
+    written = replace(text, text=text_of(target.text, shown))
     return AnalysedText(written, tokens, dict(zip(shard.drafts, drafts, strict=True)))
 
 

@@ -5,8 +5,8 @@ A row holds the ids that were measured, which the lab reads again, and the same 
 
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from itertools import islice
-from typing import Any
 
 from specviz.alignment.outputs import Alignment
 from specviz.alignment.types import PromptRow
@@ -18,13 +18,8 @@ TOKENS = ["prompt", "draft", "token", "lost"]
 
 
 def training_lines(done: Alignment, prompts: Iterable[PromptRow]) -> Iterator[str]:
-    """A JSON line per text and draft. prompts: those of the job, in order."""
-    return (json.dumps(row, ensure_ascii=False) for row in training_rows(done, prompts))
-
-
-def training_rows(done: Alignment, prompts: Iterable[PromptRow]) -> Iterator[dict[str, Any]]:
-    """id, tags, prompt and completion as ids, weights of the completion's ids, draft, conversations, and `sampled`
-    where the text is the target's own."""
+    """A JSON line per text and draft: id, tags, prompt and completion as ids, weights of the completion's ids, draft,
+    conversations, and `sampled` where the text is the target's own. prompts: those of the job, in order."""
     import pandas
 
     sampled, waiting = {"target": done.summary.target, **done.summary.sampling}, iter(prompts)
@@ -37,24 +32,22 @@ def training_rows(done: Alignment, prompts: Iterable[PromptRow]) -> Iterator[dic
         of_text = dict(iter(tokens.groupby(["prompt", "draft"], sort=False)))
         for text in texts.itertuples():
             own = of_text[text.prompt, text.draft]
-            yield {
+            answer = {"role": "assistant", "content": text.text}
+            row = {
                 "id": text.id,
                 "tags": [tag for tag in text.tags.split("|") if tag],
                 "prompt": text.prompt_ids.tolist(),
                 "completion": own["token"].tolist(),
                 **({"sampled": sampled} if text.exact else {}),
-                "conversations": [*_asked(few[text.prompt], text.prompt_text), _message("assistant", text.text)],
+                "conversations": [*_asked(few[text.prompt], text.prompt_text), answer],
                 "draft": text.draft,
                 "weights": [round(lost, DECIMALS) for lost in own["lost"].tolist()],
             }
+            yield json.dumps(row, ensure_ascii=False)
 
 
 def _asked(row: PromptRow, prompt_text: str) -> list[dict[str, str]]:
     """The row's messages, or its prompt as a message of the user."""
     if row.messages:
-        return [_message(message.role, message.content) for message in row.messages]
-    return [_message("user", row.prompt if isinstance(row.prompt, str) else prompt_text)]
-
-
-def _message(role: str, content: str) -> dict[str, str]:
-    return {"role": role, "content": content}
+        return [asdict(message) for message in row.messages]
+    return [{"role": "user", "content": row.prompt if isinstance(row.prompt, str) else prompt_text}]

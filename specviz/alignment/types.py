@@ -3,18 +3,14 @@
 No model and no tensor; pandas only in the types.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas
 
 from specviz.request import Request
-
-if TYPE_CHECKING:
-    import pandas
 
 Array = np.ndarray
 KS = range(1, 17)  # the K that every text is planned for

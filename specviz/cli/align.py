@@ -15,7 +15,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specviz.alignment.summary import NOT_CALLED, natural_key
+from specviz.alignment import executors
+from specviz.alignment.summary import NOT_CALLED, Difference, DraftSummary, Interval, Summary, natural_key
 from specviz.cli.help import add_sampling
 from specviz.cli.output import ProgressLines, output
 from specviz.errors import SpecvizError
@@ -24,9 +25,7 @@ from specviz.views.explore.sentences import quantity
 from specviz.views.terminal import escape
 
 if TYPE_CHECKING:
-    from specviz.alignment.executors import Executor
     from specviz.alignment.job import Progress
-    from specviz.alignment.summary import Difference, DraftSummary, Interval, Summary
     from specviz.alignment.tables.compare import Change
     from specviz.analysis.costs import Costs
 
@@ -88,11 +87,15 @@ def run(options: argparse.Namespace) -> int:
 
     old = None if options.compare is None else outputs.read_summary(options.compare)
     prompts = open_prompts(options.prompts)
-    _check_thresholds(options, least, costs)
     from specviz.alignment.job import align  # it loads torch
     from specviz.alignment.job_folder import resume_hint
+    from specviz.alignment.tables.compare import check_threshold_names
     from specviz.request import Request
+    from specviz.session.workbench import workbench
 
+    drafts = map(workbench().library.shown_name, options.draft or default_pair()[1:])
+    steady = {name for name, own in (costs or {}).items() if not own.doubt}
+    check_threshold_names(least, has_costs=costs is None or set(drafts) <= steady)
     names = ("out", "k", *Request.SAMPLING, "seed", "max_new_tokens", "chat")
     names += ("batch", "shard_size", "limit", "overwrite", "keep_parts")
     settings = {name: getattr(options, name) for name in ("target", "draft", *names)}
@@ -124,18 +127,6 @@ def _expand(names: Sequence[str]) -> Iterator[str]:
         if not (found := glob(str(Path(name).expanduser()))):
             raise SpecvizError(f"no checkpoint fits the pattern {name!r:.200}: name folders such as run/step-*")
         yield from sorted(found, key=natural_key)
-
-
-def _check_thresholds(
-    options: argparse.Namespace, least: Mapping[str, float], costs: Mapping[str, Costs] | None
-) -> None:
-    """SpecvizError, before any work, for a question that the job would not answer."""
-    from specviz.alignment.tables import compare as comparing
-    from specviz.session.workbench import workbench
-
-    drafts = map(workbench().library.shown_name, options.draft or default_pair()[1:])
-    steady = {name for name, own in (costs or {}).items() if not own.doubt}
-    comparing.check_threshold_names(least, has_costs=costs is None or set(drafts) <= steady)
 
 
 def print_verdict(summary: Summary, least: Mapping[str, float], old: Summary | None) -> int:
@@ -211,9 +202,7 @@ def _each_costs(values: Any) -> Sequence[Any]:
     return values if isinstance(values, list) else [values]
 
 
-def _executor(options: argparse.Namespace) -> Executor:
-    from specviz.alignment import executors
-
+def _executor(options: argparse.Namespace) -> executors.Executor:
     if options.executor == "local":
         if options.ray_address is not None or options.workers is not None:
             raise SpecvizError("--ray-address and --workers need --executor ray")

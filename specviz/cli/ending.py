@@ -1,7 +1,5 @@
 """The signals that end a program, as an exception that comes only while the next event of a stream is made."""
 
-from __future__ import annotations
-
 import errno
 import signal
 import threading
@@ -48,7 +46,7 @@ class Endings:
             if self._may_raise:
                 raise Ended(number)
 
-    def __enter__(self) -> Endings:
+    def __enter__(self) -> "Endings":
         if threading.current_thread() is threading.main_thread():  # no other may set them
             usual = [number for number in NUMBERS if signal.getsignal(number) in USUAL]
             self._before = {number: signal.signal(number, self._take) for number in usual}

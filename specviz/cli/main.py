@@ -275,7 +275,6 @@ def _bench(options: argparse.Namespace) -> int:
 
 
 def _bench_lines(options: argparse.Namespace) -> Iterable[str]:
-    from specviz.alignment import speed
     from specviz.bench import lossy, methods, report, waits
 
     pair = {"target": options.target, "draft": _fitting_draft(options)}
@@ -284,6 +283,8 @@ def _bench_lines(options: argparse.Namespace) -> Iterable[str]:
     if options.costs:
         return report.cost_lines(**pair, context_length=options.context, save=save)
     if options.align:
+        from specviz.alignment import speed
+
         return speed.lines(**runs)
     if options.claims:
         return lossy.lines()

@@ -1,7 +1,5 @@
 """The command `models`: which models and draft heads are on this machine, and what fits together."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -48,7 +46,7 @@ class LocalModel:
         except SpecvizError as error:
             return f"unusable: {error}"
 
-    def fit(self, draft: LocalModel) -> str:
+    def fit(self, draft: "LocalModel") -> str:
         """Whether `draft` can draft for this one, by their tokenizers."""
         try:
             return "different vocabulary" if differing_ids(self.text, draft.text) else "same vocabulary"

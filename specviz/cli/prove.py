@@ -6,8 +6,10 @@ from pathlib import Path
 
 from specviz.cli.help import METHOD_WORDS, PARAM_WORDS, RULE_WORDS, add_sampling
 from specviz.cli.output import ProgressLines, output
+from specviz.drafters import find_method
 from specviz.errors import SpecvizError
 from specviz.models.catalog import default_pair
+from specviz.request import RunSettings
 from specviz.views.terminal import escape
 
 K = 4
@@ -34,8 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """The report's exit code; what cannot be used raises SpecvizError."""
     from specviz.checks.prove import prove
-    from specviz.drafters import find_method
-    from specviz.request import RunSettings
 
     names = (*RunSettings.NAMES, *RunSettings.ALL_SAMPLING, "tokens", "seed", "samples", "made_in")
     settings = {name: getattr(options, name) for name in names}
@@ -50,8 +50,6 @@ def run(options: argparse.Namespace) -> int:
 
 def read_k(options: argparse.Namespace) -> int:
     """--k, or K where it was not given. SpecvizError for a method whose depth is another parameter."""
-    from specviz.drafters import find_method
-
     depth = find_method(options.method).depth
     if options.k is not None and depth is not None:
         raise SpecvizError(

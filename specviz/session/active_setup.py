@@ -1,6 +1,6 @@
 """ActiveSetup: the models, drafters and settings of a run in progress; all may change between two steps."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 
 from specviz.decoding.cached_lm import CachedLM
@@ -13,9 +13,16 @@ from specviz.models.chat import as_messages, render_chat
 from specviz.models.hub import Progress, ignore_progress
 from specviz.models.library import Library, LoadedModel
 from specviz.models.memory import is_out_of_memory
+from specviz.models.tokens import TokenText
 from specviz.request import Request, RunSettings
 from specviz.session.setup import Setup, gather, models_named
 from specviz.trace import file as trace
+
+
+def text_of(text: TokenText, ids: Iterable[int]) -> str:
+    """The text of these ids, without a character that is incomplete at its end."""
+    decoder = text.incremental()
+    return "".join(decoder.push(token).text for token in ids)
 
 
 class ActiveSetup:
@@ -74,7 +81,7 @@ class ActiveSetup:
                     f"prompt_ids must be below the target's vocabulary size {target.info.vocab_size} "
                     f"(got {too_large[0]})"
                 )
-            return request.prompt or self._text_of(request.prompt_ids), list(request.prompt_ids)
+            return request.prompt or text_of(target.text, request.prompt_ids), list(request.prompt_ids)
         if not request.chat:
             return request.prompt, target.text.encode(request.prompt)
         rendered = render_chat(target.tokenizer, as_messages(request.prompt))
@@ -93,7 +100,7 @@ class ActiveSetup:
             f"the prompt has {len(tokens):,} tokens and {self.target.name} reads at most {limit:,}, new ones included: "
             f"the first {len(tokens) - len(kept):,} were left out"
         )
-        return self._text_of(kept), kept, note
+        return text_of(self.target.text, kept), kept, note
 
     def shown_request(self) -> Request:
         """The run's request with its models by the names they are shown by, never by a folder's path."""
@@ -132,10 +139,6 @@ class ActiveSetup:
         self._lms.clear()
         self._drafters.clear()
         self.plan = self.target = self.draft = self.setup = None
-
-    def _text_of(self, tokens: Sequence[int]) -> str:
-        decoder = self.target.text.incremental()
-        return "".join(decoder.push(token).text for token in tokens)
 
     def _load(self, name: str, report: Progress, *, as_draft: bool = False) -> LoadedModel:
         """Loads a model; if it is refused, once more without the models that this run no longer uses."""

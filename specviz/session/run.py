@@ -333,17 +333,9 @@ class Run:
         return self.bench.baselines.get(baseline_key(self.trace.steps[-1].settings)) if self.trace.steps else None
 
 
-def open_run(
-    request: Request,
-    *,
-    bench: Workbench | None = None,
-    pace: str = "full",
-    may_cut: bool = False,
-    controls: Controls | None = None,
-) -> Run:
-    """A run that has not begun; iterate its `events()`. Without `controls` the catalogue's models are on offer."""
+def open_run(request: Request, *, bench: Workbench | None = None, pace: str = "full", may_cut: bool = False) -> Run:
+    """A run that has not begun; iterate its `events()`. The catalogue's models are on offer."""
     bench, names = bench or workbench(), (catalog.targets(), catalog.drafts_for(request.target, foreign=True))
     if bench.open_in_worker and not catalog.needs_no_gpu(request.validate().target):
         return bench.open_in_worker(request, bench, pace, may_cut, names)
-    controls = controls or Controls(request.validate().settings, *names, pace)
-    return Run(request, bench, controls, may_cut=may_cut)
+    return Run(request, bench, Controls(request.validate().settings, *names, pace), may_cut=may_cut)

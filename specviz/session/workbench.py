@@ -4,6 +4,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future, wait
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Generic, TypeVar
@@ -32,19 +33,15 @@ class Workbench:
 
     def in_turns(self, work: Generator[Result, None, None]) -> Iterator[Result]:
         """Each result of `work` is made with the engine to itself; between two of them others have their turn."""
-        try:
+        with closing(work), suppress(StopIteration):  # of the work, at its end
             while True:
                 ticket = self.engine.join()
                 try:
                     ticket.ready.wait()
                     result = next(work)
-                except StopIteration:
-                    return
                 finally:
                     self.engine.leave(ticket)
                 yield result
-        finally:
-            work.close()
 
 
 _shared: list[Workbench] = []

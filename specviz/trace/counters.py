@@ -3,8 +3,6 @@
 Depth d is at index d - 1. Scratch nodes are not drafted tokens and are counted apart.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable
@@ -71,7 +69,7 @@ class Counters:
         self._law: tuple | None = None
         self._half = ""  # the target's number format, if it is one of HALVES
 
-    def add(self, event: Event) -> Counters:
+    def add(self, event: Event) -> "Counters":
         if isinstance(event, Step):
             self._add_step(event)
         elif isinstance(event, Models):

@@ -4,8 +4,6 @@
 line; saving a loaded trace gives the same bytes. Every fault of a file is a TraceError with the line.
 """
 
-from __future__ import annotations
-
 import html
 import math
 from collections.abc import Iterable, Iterator
@@ -173,7 +171,7 @@ class TraceWriter:
         """Whether the file exists and holds every event so far."""
         return 0 < self._num_events == len(self._trace._events)
 
-    def __enter__(self) -> TraceWriter:
+    def __enter__(self) -> "TraceWriter":
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -5,8 +5,6 @@ object back, unknown fields included. `Meta(title=...)` is an error's name for t
 so that views do not overflow and JavaScript keeps every digit.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import reprlib
@@ -76,7 +74,7 @@ class TraceError(SpecvizError):
         line = "" if self.line is None else f"line {self.line}: "
         return f"{line}{self.path} {self.problem}" if self.path else f"{line}{self.problem}"
 
-    def within(self, name: str) -> TraceError:
+    def within(self, name: str) -> "TraceError":
         """The same error with `name` in front of its path."""
         dot = "." if self.path and not self.path.startswith("[") else ""
         return TraceError(self.problem, f"{name}{dot}{self.path}", self.line)

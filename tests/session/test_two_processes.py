@@ -9,7 +9,7 @@ import torch
 
 from specviz.request import Request
 from specviz.session.controls import Block, Controls
-from specviz.session.run import open_run
+from specviz.session.run import Run
 from specviz.session.workbench import Workbench
 from specviz.trace.file import Step
 
@@ -26,7 +26,7 @@ def generate(block, line):
     bench = Workbench()
     request = line.recv()
     controls = Controls(None, block=block)
-    run = open_run(request, bench=bench, controls=controls)
+    run = Run(request, bench, controls)
     while run.state != "finished":
         for event in run.events():
             if isinstance(event, Step):

@@ -140,7 +140,11 @@ class HeadDoctor:
 
     def _drafter(self, convention: Convention) -> Drafter:
         """The head under this convention. SpecvizError where it, or the target, cannot be read so."""
-        head, target = _change(self._heads.module, convention), self._target
+        head, target = self._heads.module, self._target
+        if convention.skipped not in ("", LAST_NORM):
+            head = head.without(convention.skipped)
+        if convention.flipped:
+            head = head.with_flag_flipped(convention.flipped)
         if isinstance(head, EagleHead):
             drafter = EagleDrafter(head, width=1, nodes=1, shift=convention.position)
         else:
@@ -215,12 +219,6 @@ def _neighbours(
     for text, words in TEXTS.items():
         if possible[text] and text != served.text:
             yield "text", words, replace(served, text=text)
-
-
-def _change(head: torch.nn.Module, convention: Convention) -> torch.nn.Module:
-    if convention.skipped and convention.skipped != LAST_NORM:
-        head = head.without(convention.skipped)
-    return head.with_flag_flipped(convention.flipped) if convention.flipped else head
 
 
 # ---- the target's own texts -----------------------------------------------------------------------------------------

@@ -18,10 +18,6 @@ Change = Callable[[Tensor], Tensor]
 """Logits [R, V] of a draft -> logits [R, V]."""
 
 
-def keep_logits(logits: Tensor) -> Tensor:
-    return logits
-
-
 class Sample:
     """texts: those of the target, as it reads them. p: its probabilities, row behind row [R, V]."""
 
@@ -42,11 +38,12 @@ class Sample:
             p = self.p[int(self.starts[number]) + place.to(self.p.device)]
             yield number, p, fit(logits.to(p.device).float(), p.shape[1])
 
-    def agreement(self, draft: LoadedModel, texts: Sequence[Text], change: Change = keep_logits) -> Array:
+    def agreement(self, draft: LoadedModel, texts: Sequence[Text], change: Change | None = None) -> Array:
         """The mean of sum min(p, q) over each text, the logits changed [texts]."""
         sums = np.zeros(len(texts))
         for number, p, logits in self.each(draft, texts):
-            sums[number] += float(overlap_of(p, self.sampling.probs(change(logits))).double().sum())
+            q = self.sampling.probs(change(logits) if change else logits)
+            sums[number] += float(overlap_of(p, q).double().sum())
         return sums / np.diff(self.starts)
 
     def ahead(self, drafters: Sequence[Drafter]) -> Array:

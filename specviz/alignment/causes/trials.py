@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from specviz.alignment.ahead import Proposer, read_states
-from specviz.alignment.causes.sample import Change, Sample, keep_logits
+from specviz.alignment.causes.sample import Change, Sample
 from specviz.alignment.types import Array
 from specviz.decoding.drafter import Ahead, Drafter
 from specviz.models.library import Library, LoadedModel
@@ -38,7 +38,7 @@ class Trial:
     cure: str
     draft: LoadedModel | Drafter
     texts: Sequence[Text] = ()
-    change: Change = keep_logits
+    change: Change | None = None
 
 
 def agreements(trials: Sequence[Trial], sample: Sample) -> list[Array]:
@@ -58,19 +58,14 @@ def twin(draft: LoadedModel, change: Callable[[nn.Module], None]) -> LoadedModel
 
 def all_trials(draft: LoadedModel, target: LoadedModel, texts: Sequence[Text], library: Library) -> Iterator[Trial]:
     """Those that one pass of the draft each decides. texts: as the target reads them."""
-    yield from temperatures(draft, texts)
+    for each in TEMPERATURES:
+        cure = f"its logits divided by {each:g}"
+        yield Trial("temperature", cure, draft, texts, lambda rows, each=each: rows / each)
     for kind, cure, change in (*_layers(draft), *_rotary(draft, target), *_settings(draft, target)):
         yield Trial(kind, cure, twin(draft, change), texts)
     yield from _windows(draft, texts)
     yield from _starts(draft, target, texts)
     yield from _precision(draft, texts, library)
-
-
-def temperatures(draft: LoadedModel, texts: Sequence[Text]) -> list[Trial]:
-    return [
-        Trial("temperature", f"its logits divided by {each:g}", draft, texts, lambda rows, each=each: rows / each)
-        for each in TEMPERATURES
-    ]
 
 
 Made = tuple[str, str, Callable[[nn.Module], None]]
@@ -89,16 +84,12 @@ def _layers(draft: LoadedModel) -> Iterator[Made]:
     for place, layer in enumerate(layers):
         name = f"layer {place + 1} of {len(layers)}"
         yield "layer", f"{name} left out", lambda model, place=place: skip(layers_of(model)[place])
-        for part, times in product(_parts(layer), DAMPED):
+        parts = [part for part, own in layer.named_children() if any(each.ndim > 1 for each in own.parameters())]
+        for part, times in product(parts, DAMPED):  # those with matrices: attention and feed-forward
             cure = f"the {part.replace('_', ' ')} of {name} damped to {100 * times:.0f} %"
             yield "layer", cure, partial(_scale, place=place, part=part, times=times)
         if place:
             yield "order", f"layers {place} and {place + 1} swapped", partial(_swap, place=place)
-
-
-def _parts(layer: nn.Module) -> list[str]:
-    """Attention and feed-forward: the parts with matrices."""
-    return [name for name, part in layer.named_children() if any(each.ndim > 1 for each in part.parameters())]
 
 
 def skip(layer: nn.Module) -> None:

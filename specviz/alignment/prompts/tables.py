@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from pyarrow import parquet
 
 from specviz.alignment.types import Refused
 from specviz.errors import SpecvizError
@@ -81,10 +82,6 @@ def _list_rows(path: Path) -> Iterator[object]:
 
 
 def _parquet_rows(path: Path) -> Iterator[object]:
-    try:
-        import pyarrow.parquet as parquet
-    except ImportError:
-        raise SpecvizError(f"{path.name} is Parquet: run `pip install pyarrow`, or save it as JSON lines") from None
     try:
         with parquet.ParquetFile(path) as file:
             groups = (file.metadata.row_group(place) for place in range(file.metadata.num_row_groups))

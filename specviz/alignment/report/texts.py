@@ -4,23 +4,20 @@ A view is made from rows of the tokens and prompts tables (`read_texts`), one pa
 texts in order, holds them compressed, and stops at MOST_BYTES, so a job of any size gives a page that opens.
 """
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count, islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas
 
 from specviz.alignment.report.cells import share_words
 from specviz.views import blocks
 from specviz.views.blocks import Props
 from specviz.views.explore.sentences import GLYPHS, SPACE, label, percent, prose, quantity, reveal
-
-if TYPE_CHECKING:
-    import pandas
 
 Rows = Mapping[str, Sequence[Any]]
 Words = defaultdict[str, int]
@@ -141,10 +138,7 @@ def _code_draft(name: str, rows: Rows, words: Words) -> Mapping[str, Any]:
     }
 
 
-@lru_cache(maxsize=8192)
-def _reveal(text: str) -> str:
-    """`reveal`, cached: the labels of a vocabulary come many times."""
-    return reveal(text)
+_reveal = lru_cache(maxsize=8192)(reveal)  # the labels of a vocabulary come many times
 
 
 def _favourites(texts: Sequence[str], probs: Sequence[float], letter: str) -> Iterator[str]:

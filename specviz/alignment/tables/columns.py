@@ -1,20 +1,17 @@
 """The tables of the alignment lab, and how columns become Arrow tables.
 
 assets/alignment.tables.json holds name, Arrow type and meaning of every column. A shard gives tokens, prompts and sums;
-tokens, prompts and slices are saved. pyarrow is loaded when it is needed.
+tokens, prompts and slices are saved.
 """
 
-from __future__ import annotations
-
-import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import msgspec
+import pandas
+import pyarrow
 
 from specviz.settings import assets_dir
-
-if TYPE_CHECKING:
-    import pandas
-    import pyarrow
 
 
 class Column(NamedTuple):
@@ -23,29 +20,19 @@ class Column(NamedTuple):
 
 
 Table = Mapping[str, Column]
-
-
-def _read() -> dict[str, Table]:
-    tables = json.loads((assets_dir() / "alignment.tables.json").read_text(encoding="utf-8"))
-    return {name: {column: Column(*said) for column, said in table.items()} for name, table in tables.items()}
-
-
-COLUMNS: Mapping[str, Table] = _read()
+_FILE = assets_dir() / "alignment.tables.json"
+COLUMNS: Mapping[str, Table] = msgspec.json.decode(_FILE.read_bytes(), type=dict[str, dict[str, Column]])
 TOKENS, PROMPTS, SUMS, SLICES = COLUMNS.values()
 _LISTS = {"list<float>": "float32", "list<double>": "float64", "list<int32>": "int32"}
 
 
 def schema_of(table: Table) -> pyarrow.Schema:
-    import pyarrow
-
     lists = {name: pyarrow.list_(pyarrow.type_for_alias(inner)) for name, inner in _LISTS.items()}
     return pyarrow.schema([(name, lists.get(column.type, column.type)) for name, column in table.items()])
 
 
 def to_arrow(columns: pandas.DataFrame | Mapping[str, list[Any]], table: Table) -> pyarrow.Table:
     """The columns of `table`, in its order and types. ValueError for a column that is missing or does not fit."""
-    import pyarrow
-
     if list(columns) != list(table):
         raise ValueError(f"columns must be {', '.join(table)} (got {', '.join(columns)})")
     rows = {name: cells if isinstance(cells, list) else cells.to_numpy() for name, cells in columns.items()}

@@ -3,13 +3,11 @@
 Also the class of every token.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas
 
 from specviz.alignment import types
 from specviz.alignment.tables.columns import COLUMNS
@@ -18,9 +16,6 @@ from specviz.alignment.tables.slices import Membership, find_slices
 from specviz.alignment.types import BY_K, DEPTHS, KEPT, KS, Ahead, AnalysedText, Array, Refused, Shard, ShardTables
 from specviz.analysis import whatif
 from specviz.analysis.whatif import Chances
-
-if TYPE_CHECKING:
-    import pandas
 
 CLASSES = ("whitespace", "punctuation", "digit", "name", "code", "special", "rare", "word")
 RARE_SHARE = 0.1
@@ -153,8 +148,6 @@ def _expect_steps(chances: Chances, k: int, step_ms: Array) -> dict[str, Array]:
 
 def _frame(table: str, pieces: Sequence[Mapping[str, object]]) -> pandas.DataFrame:
     """The rows below each other: every column of the table in its order and type."""
-    import pandas
-
     kinds = {name: column.type for name, column in COLUMNS[table].items()}
     types = {name: "object" if kind.startswith(("string", "list")) else kind for name, kind in kinds.items()}
     frames = [pandas.DataFrame({name: piece[name] for name in types}) for piece in pieces]

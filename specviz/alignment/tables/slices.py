@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import stdtrit
 
 from specviz.alignment.summary import Interval
 from specviz.alignment.types import AnalysedText, Array
@@ -68,8 +69,6 @@ def interval(without: Array) -> Interval | None:
     size = len(without)
     if size < 2:
         return None
-    from scipy.special import stdtrit
-
     middle = without.mean()
     arm = stdtrit(size - 1, (1 + LEVEL) / 2) * np.sqrt((size - 1) * np.mean((without - middle) ** 2))
     return float(middle - arm), float(middle + arm)
@@ -82,8 +81,6 @@ def interval_of_mean(values: Array) -> Interval | None:
 
 def interval_of_sum(total: Array, squares: Array, size: int) -> tuple[Array, Array]:
     """The ends of the same interval for sums over `size` >= 2 prompts, from the sums and those of the squares."""
-    from scipy.special import stdtrit
-
     spread = np.maximum(squares - total * total / size, 0.0) * size / (size - 1)
     arm = stdtrit(size - 1, (1 + LEVEL) / 2) * np.sqrt(spread)
     return total - arm, total + arm
@@ -107,8 +104,6 @@ def excess_of_loss(own: PerPrompt, whole: PerPrompt) -> tuple[float, float, Inte
 def excludes_zero(found: Interval, middle: float, num_prompts: int, num_asked: int) -> bool:
     """Whether the interval still leaves out 0 when it is one of `num_asked` (Bonferroni): its arms grow as Student's t
     does."""
-    from scipy.special import stdtrit
-
     tail = (1 - LEVEL) / 2
     growth = stdtrit(num_prompts - 1, tail / num_asked) / stdtrit(num_prompts - 1, tail)
     low, high = (middle + growth * (end - middle) for end in found)

@@ -3,22 +3,17 @@
 Their size does not grow with the number of prompts beyond MOST_PATTERNS.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas
 
 from specviz.alignment.summary import Loss, Pattern, Reason
 from specviz.alignment.tables.reasons import EQUAL, NO_REASON, REASONS, find_reasons, lost_by_reason
 from specviz.alignment.tables.slices import interval_of_sum
 from specviz.alignment.types import BINS, BY_K, KEPT, KS, Array
-
-if TYPE_CHECKING:
-    import pandas
 
 PATTERN = ["class_before", "text", "draft_favourite_text"]  # what rejections are grouped by
 MOST_PATTERNS = 100_000  # counted at once; beyond, those that save least are forgotten
@@ -93,8 +88,6 @@ class DraftTotals:
         self._add_patterns(rows)
 
     def _add_patterns(self, rows: pandas.DataFrame) -> None:
-        import pandas
-
         costly = rows[rows["saved"] > EQUAL].astype({"saved": np.float64})
         costly = costly.sort_values(["prompt", "saved"], ascending=[True, False], kind="stable")
         by_text = costly.groupby([*PATTERN, "prompt"], sort=False).agg(
