@@ -169,13 +169,9 @@ def _check_attention(config: Settings, sizes: Mapping[str, int]) -> None:
             raise SpecvizError(f"{name} in its config.json must be a number above 0 (got {value!r:.40})")
 
 
-def _num_layers(target: LoadedModel) -> int:
-    return target.model.config.get_text_config(decoder=True).num_hidden_layers
-
-
 def papers_layers(target: LoadedModel) -> tuple[int, ...]:
     """EAGLE-3's own: the states before the layers 2, L/2 and L-3, counted from 0."""
-    num_layers = _num_layers(target)
+    num_layers = target.model.config.get_text_config(decoder=True).num_hidden_layers
     if num_layers < _FEWEST_LAYERS:
         raise SpecvizError(f"EAGLE-3 needs a target of {_FEWEST_LAYERS} or more layers (got {num_layers})")
     return (2, num_layers // 2, num_layers - 3)
@@ -186,7 +182,7 @@ def fused_layers(layout: Layout, target: LoadedModel) -> tuple[int, ...]:
     if (found := layout.layers()) is None:
         return papers_layers(target)
     named, is_behind = found
-    most = _num_layers(target) - 1
+    most = target.model.config.get_text_config(decoder=True).num_hidden_layers - 1
     is_list = isinstance(named, list) and 0 < len(named) == len(set(map(repr, named))) <= _MOST_LAYERS
     if not is_list or not all(type(layer) is int and 0 <= layer + is_behind <= most for layer in named):
         raise SpecvizError(
