@@ -32,10 +32,6 @@ def two_runs(
     return blocks.section(NAME, TITLE, LEAD, controls, shown)
 
 
-def has_runs(section: Props) -> bool:
-    return any(block["kind"] == "duel" for block in section["blocks"])
-
-
 def _comparison_blocks(traces: tuple[Trace, Trace], titles: tuple[str, str]) -> list[Props]:
     pairs = [(bare_title(title), trace) for title, trace in zip(titles, traces, strict=True)]
     return [
