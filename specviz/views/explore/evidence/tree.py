@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specviz.trace.file import ROOT, Step
-from specviz.views.explore.evidence.parts import Chip, Part, Said, line, lines, share_words
-from specviz.views.explore.sentences import Sentence, drafted_nodes, percent, token_label
+from specviz.views.explore.evidence.parts import Chip, Part, Said, line, lines
+from specviz.views.explore.sentences import Sentence, drafted_nodes, percent, share_words, token_label
 
 MOST_NODES = 160
 OF_HEAD = "Percent: the probability that its own head gave the token, whatever comes before it."
