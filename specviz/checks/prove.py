@@ -111,8 +111,7 @@ def prove(
     if chosen.name in RULES:
         pair.rule(chosen.name)  # which refuses one that cannot judge these drafts
     request = replace(request, num_speculative_tokens=(k := pair.k(request.num_speculative_tokens)))
-    sampling = Sampling.of(request)
-    return _check_pair(_Job(pair, chosen, prompts, request, sampling, k, tokens, watch))
+    return _check_pair(_Job(pair, chosen, prompts, request, Sampling.of(request), k, tokens, watch))
 
 
 def bundled_prompts(target: LoadedModel) -> tuple[tuple[int, ...], ...]:
@@ -150,8 +149,7 @@ def _prompt_ids(target: LoadedModel, prompt: str | Sequence[int]) -> tuple[int, 
 
 
 def _environment(pair: Setup) -> dict[str, Any]:
-    info = pair.target.info
-    return {"dtype": info.dtype, "specviz": __version__, **environment(pair.target.model.device)}
+    return {"dtype": pair.target.info.dtype, "specviz": __version__, **environment(pair.target.model.device)}
 
 
 def _check_pair(job: _Job) -> Report:
