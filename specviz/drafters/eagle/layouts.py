@@ -137,8 +137,7 @@ def shape_of(layout: Layout, target: LoadedModel) -> LlamaConfig:
     _check_attention(config, sizes)
     rest = {name: config[name] for name in _OPTIONAL if config.get(name) is not None}
     try:
-        vocabulary = read_size(config, "draft_vocab_size", ids) if is_third else ids
-        shape = LlamaConfig(**sizes, **rest, vocab_size=vocabulary)
+        shape = LlamaConfig(**sizes, **rest, vocab_size=read_size(config, "draft_vocab_size", ids) if is_third else ids)
         angles = LlamaRotaryEmbedding(shape)
         speeds = torch.cat([angles.inv_freq.flatten(), torch.tensor([float(angles.attention_scaling)])])
     except SpecvizError:

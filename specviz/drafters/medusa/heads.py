@@ -123,8 +123,7 @@ def _read_vllm(
     ids = state.get(f"{prefix}token_map")
     rows = target.info.vocab_size if ids is None else len(check_ids("token_map", ids, target.info.vocab_size))
     with torch.device("meta"):
-        has_bias = config.get("medusa_fc_bias") is True
-        module = MedusaHeads(hidden_size, rows, num_heads, num_blocks, has_bias=has_bias)
+        module = MedusaHeads(hidden_size, rows, num_heads, num_blocks, has_bias=config.get("medusa_fc_bias") is True)
     is_shared = config.get("original_lm_head") is True
     keys = {f"{prefix}{_vllm_name(name, num_blocks)}": name for name in module.state_dict()}
     if is_shared and f"{prefix}lm_head.weight" in state:
