@@ -47,8 +47,7 @@ class TwoRunsSection:
         has_runs = any(block["kind"] == "duel" for block in shown["blocks"])
         if not has_runs or not all(map(self._is_known, chosen)):
             return self._begin(look)
-        fresh = pair.two_runs(_as_choices(self._options(look, *chosen)), chosen)
-        return {**fresh, "blocks": shown["blocks"]}
+        return {**pair.two_runs(_as_choices(self._options(look, *chosen)), chosen), "blocks": shown["blocks"]}
 
     def _is_known(self, value: str) -> bool:
         try:
