@@ -52,8 +52,7 @@ def site_files(recorded: Mapping[str, Sequence[Props]], report: str | None = Non
             f"sv-of-{name}": pack(_of_run(trace)),
             f"sv-every-k-{name}": pack(every_k(trace)),
         }
-    body = site_body("specviz", "explore", _links(report is not None))
-    files = folder(TITLE, body, entry="site.js", data=data)
+    files = folder(TITLE, site_body("specviz", "explore", _links(report is not None)), entry="site.js", data=data)
     helps = {f"{name.removesuffix('.md')}.html": document_page(name, ".html") for name in sorted(documents())}
     return files | helps | ({} if report is None else {"report.html": report})
 

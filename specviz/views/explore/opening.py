@@ -91,11 +91,10 @@ def opening(trace: Trace, index: int) -> Props:
     """The beats of step `index`, 0 <= index < len(trace.steps)."""
     before = [token for step in trace.steps[:index] for token in step.emitted]
     written = before[-WRITTEN:] if len(before) > WRITTEN else []
-    text = "".join(token.text for token in before[: len(before) - len(written)])
     return {
         "step": index + 1,
         "question": _end_of(question_of(trace.header)),
-        "before": _end_of(text),
+        "before": _end_of("".join(token.text for token in before[: len(before) - len(written)])),
         "written": [token_label(token) for token in written],
         "beats": [beat.props() for beat in _Opening(trace, trace.steps[index]).beats()],
     }

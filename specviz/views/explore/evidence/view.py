@@ -179,8 +179,7 @@ def _tokenisations(step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
     known = [["way", WAYS[way]]]
     boundary = said.inside("boundary")
     if backed := boundary.whole("backed"):
-        taken = TAKEN_BACK.format(quantity(backed, "token"), label(boundary.words("text")))
-        known.append(["at the boundary", taken])
+        known.append(["at the boundary", TAKEN_BACK.format(quantity(backed, "token"), label(boundary.words("text")))])
     if shared := share_words(said.number("shared")):
         known.append(["the draft's probability on shared tokens", shared])
     return [
