@@ -110,8 +110,7 @@ class CheckSections:
         found = yield from self._places(look, check.identity(None, str, refusal=READING))
         pinned = _pinned_place(look, found)
         if place := pinned or next(iter(found), None):
-            label = self._setup(look)[0].target.text.label
-            yield check.identity(identity(place), label, is_pinned=pinned is not None)
+            yield check.identity(identity(place), self._setup(look)[0].target.text.label, is_pinned=pinned is not None)
         else:
             yield check.identity(None, str, refusal=NO_PLACE)
 
