@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
 from specviz.drafters import find_method
 from specviz.errors import SpecvizError
@@ -13,9 +12,6 @@ from specviz.request import Request
 from specviz.session.run import Status, open_run
 from specviz.session.workbench import workbench
 from specviz.trace import file as trace
-
-if TYPE_CHECKING:
-    from tqdm import tqdm
 
 
 def stream(prompt: str | list[int], *, target=None, draft=None, **options) -> Iterator[trace.Event]:
@@ -28,7 +24,7 @@ def stream(prompt: str | list[int], *, target=None, draft=None, **options) -> It
 def recorded(events: Iterable[Status | trace.Event]) -> Iterator[trace.Event]:
     """The events that a trace is made of; of the others, downloads show a bar on standard error."""
     with ExitStack() as stack:
-        bars: dict[str, tqdm] = {}
+        bars = {}  # message -> its bar
         for event in events:
             if not isinstance(event, Status):
                 yield event

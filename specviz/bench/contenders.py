@@ -227,8 +227,7 @@ def measure_lines(
     yield from about[1:]
     started = time.perf_counter()
     samples = list(run_bench(contenders, prompts, temperatures=temperatures, num_tokens=num_tokens, repeats=repeats))
-    seconds = time.perf_counter() - started
-    yield f"{len(samples)} runs in {seconds:.0f} s; {describe_steadiness(samples)}\n"
+    yield f"{len(samples)} runs in {time.perf_counter() - started:.0f} s; {describe_steadiness(samples)}\n"
     return samples
 
 
@@ -287,8 +286,7 @@ def compare_by_prompt(samples: Sequence[Sample], ours: str, others: str) -> Comp
     if len({sample.contender for sample in both}) < 2:
         return None
     timings = timings_of(both)
-    ratios = _by_prompt(both, timings.ratios(ours, others))
-    return Comparison(tuple(map(log_median, ratios)), timings.spread)
+    return Comparison(tuple(map(log_median, _by_prompt(both, timings.ratios(ours, others)))), timings.spread)
 
 
 def describe_steadiness(samples: Sequence[Sample]) -> str:

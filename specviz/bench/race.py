@@ -156,8 +156,7 @@ def _working_ms(trace: Trace) -> float:
 def _run(side: Side, start: Start, bench: Workbench) -> tuple[ActiveSetup, Trace]:
     """A run with models that have read no text yet. Raises SpecvizError that names the side."""
     try:
-        request = replace(side.request, prompt=start.prompt, prompt_ids=start.ids)
-        active = activate(request.validate(), bench.library)
+        active = activate(replace(side.request, prompt=start.prompt, prompt_ids=start.ids).validate(), bench.library)
         return active, record(active)
     except SpecvizError as error:
         raise SpecvizError(f"{side.title}: {error}") from error

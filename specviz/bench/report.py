@@ -163,7 +163,6 @@ def _cost_cells(costs: Costs) -> Iterator[tuple[str, str]]:
         yield "cost ratio c (drafted token / target forward)", f"{costs.draft_ms / costs.verify_ms[0]:.2f}"
     yield "time per step outside both models", f"{costs.overhead_ms:.2f} ms"
     yield "the same without a draft", f"{costs.plain_overhead_ms:.2f} ms"
-    read = f"read of {costs.bandwidth_bytes / 1e6:.0f} MB"
-    yield f"memory bandwidth ({read})", f"{costs.bandwidth_gb_s:.1f} GB/s"
+    yield f"memory bandwidth (read of {costs.bandwidth_bytes / 1e6:.0f} MB)", f"{costs.bandwidth_gb_s:.1f} GB/s"
     yield f"floor: {costs.weight_bytes / 1e6:.1f} MB of weights at that bandwidth", f"{costs.floor_ms:.2f} ms"
     yield "share of a one-token forward explained by the floor", f"{costs.floor_share:.0%}"

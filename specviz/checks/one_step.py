@@ -161,8 +161,7 @@ class Redraws:
             return found
         if self.here.distance > SAME:
             enough = f"about {self.here.draws_needed:,} draws" if self.here.draws_needed else "more draws than fit here"
-            words = f"cannot tell, {n}: by formula the rule is wrong here; {enough} would show it"
-            return Outcome("unsure", words)
+            return Outcome("unsure", f"cannot tell, {n}: by formula the rule is wrong here; {enough} would show it")
         if not self.here.rule.lossless:
             return Outcome("unsure", f"cannot tell, {n}: the rule's error has no effect on this token")
         return found

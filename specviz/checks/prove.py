@@ -90,6 +90,7 @@ def prove(
     number format that they were made in (bf16, fp16 or fp32), for lines that name none.
     on_progress(message, fraction or None) is told what takes long. Raises SpecvizError.
     """
+    asked = {name: value for name, value in locals().items() if name in Request.__dataclass_fields__}
     watch = on_progress or ignore_progress
     check_whole("tokens", tokens, 1, MOST_TOKENS)
     if made_in is not None and (samples is None or made_in not in FORMATS):
@@ -102,17 +103,13 @@ def prove(
     chosen = find_rule(rule or METHODS[method].default_rule)
     text = {"prompt": prompt} if isinstance(prompt, str) else {"prompt_ids": None if prompt is None else tuple(prompt)}
     models = {"target": large.name, "draft": None if small is None else small.name}
-    way = {"method": method, "params": dict(params), "rule": rule, "num_speculative_tokens": k}
-    law = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-    own = {"draft_temperature": draft_temperature, "draft_top_k": draft_top_k, "draft_top_p": draft_top_p}
-    request = Request(**{"prompt": "bundled", **text}, **models, **way, **law, **own).validate()
+    request = Request(**{**asked, "prompt": "bundled", **text, **models}, num_speculative_tokens=k).validate()
     prompts = bundled_prompts(large) if prompt is None else (_prompt_ids(large, prompt),)
     pair = gather(METHODS[method], request.params, large, small, workbench().library)
     if chosen.name in RULES:
         pair.rule(chosen.name)  # which refuses one that cannot judge these drafts
     request = replace(request, num_speculative_tokens=(k := pair.k(request.num_speculative_tokens)))
-    sampling = Sampling.of(request)
-    return _check_pair(_Job(pair, chosen, prompts, request, sampling, k, tokens, watch))
+    return _check_pair(_Job(pair, chosen, prompts, request, Sampling.of(request), k, tokens, watch))
 
 
 def bundled_prompts(target: LoadedModel) -> tuple[tuple[int, ...], ...]:
@@ -150,8 +147,7 @@ def _prompt_ids(target: LoadedModel, prompt: str | Sequence[int]) -> tuple[int, 
 
 
 def _environment(pair: Setup) -> dict[str, Any]:
-    info = pair.target.info
-    return {"dtype": info.dtype, "specviz": __version__, **environment(pair.target.model.device)}
+    return {"dtype": pair.target.info.dtype, "specviz": __version__, **environment(pair.target.model.device)}
 
 
 def _check_pair(job: _Job) -> Report:
@@ -186,8 +182,7 @@ def _greedy(job: _Job) -> CheckResult:
 
 
 def _end_to_end(job: _Job) -> Iterator[CheckResult]:
-    settings = (job.sampling, job.k, job.tokens, job.request.seed)
-    results = end_to_end(job.pair, job.rule, job.prompts, *settings)
+    results = end_to_end(job.pair, job.rule, job.prompts, job.sampling, job.k, job.tokens, job.request.seed)
     result = _last_result(results, "writing texts and judging every token", job.watch)
     if result.distance is not None:
         numbers = {"largest_total_variation": result.distance}

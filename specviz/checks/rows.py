@@ -47,8 +47,7 @@ def _rows_of(step: trace.Step, tokens: tuple[int, ...], target: CachedLM, draft:
         raise SpecvizError(f"step {step.index + 1} drafted a tree; only chains can be judged again here")
     if any(token >= target.vocab_size for token in (*tokens, *ids)):
         raise SpecvizError(f"step {step.index + 1} has tokens that the target model does not know")
-    settings = step.settings
-    sampling = Sampling.of(settings)
+    sampling = Sampling.of(step.settings)
     with torch.inference_mode():
         probs = sampling.probs(target.forward(tokens, chain(ids)))
         rows = None

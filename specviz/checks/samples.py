@@ -109,8 +109,7 @@ def _sample(number: int, line: bytes, target: LoadedModel, made_in: str | None) 
         raise SpecvizError(f"has the id {largest:,}: ids are whole numbers from 0 to {info.vocab_size - 1:,}")
     if len(read.prompt_ids) + len(read.ids) > info.context_limit:
         raise SpecvizError(f"is longer than the {info.context_limit:,} tokens that {target.name} reads")
-    sampling = Sampling(**structs.asdict(read.sampling))
-    return Sample(number, read.prompt_ids, read.ids, sampling, read.made_in or made_in)
+    return Sample(number, read.prompt_ids, read.ids, Sampling(**structs.asdict(read.sampling)), read.made_in or made_in)
 
 
 def _renamed(data: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from specviz.checks.rows import normalise
 from specviz.decoding.sampling import Sampling, fit
@@ -117,16 +118,12 @@ def law_of(logits: Tensor, sampling: Sampling) -> Tensor:
 
 def _feature_flags(p: Tensor, q: Tensor | None, with_draft: bool) -> Tensor:
     """bool [T, F, V]; where the draft cannot read the text, no token has a feature that is about it."""
-    favourite = _one_hot(p.argmax(-1), p)
+    favourite = one_hot(p.argmax(-1), p.shape[-1]).bool()
     if not with_draft:
         return favourite[:, None]
     nothing = torch.zeros_like(favourite)
-    about_draft = (nothing,) * 3 if q is None else (q > p, _one_hot(q.argmax(-1), q), q < NOTHING)
+    about_draft = (nothing,) * 3 if q is None else (q > p, one_hot(q.argmax(-1), q.shape[-1]).bool(), q < NOTHING)
     return torch.stack([favourite, *about_draft], dim=1)
-
-
-def _one_hot(tokens: Tensor, like: Tensor) -> Tensor:
-    return torch.zeros_like(like, dtype=torch.bool).scatter_(-1, tokens[:, None], True)
 
 
 def find_outside(

@@ -174,8 +174,7 @@ def likeliest_outcomes(law: np.ndarray, most: int = NUM_CELLS) -> tuple[int, ...
 
 def pool_shares(law: np.ndarray, outcomes: Sequence[int]) -> tuple[float, ...]:
     """The shares of these outcomes and, last, of all others."""
-    rest = np.delete(law, list(outcomes)).sum()
-    return (*(float(law[outcome]) for outcome in outcomes), float(rest))
+    return (*(float(law[outcome]) for outcome in outcomes), float(np.delete(law, list(outcomes)).sum()))
 
 
 def count_cells(

@@ -164,8 +164,7 @@ def is_here(name: str) -> bool:
     """Whether all files of a catalogue model or of draft heads are on this machine; reads none, uses no network. True
     for any other name: a folder needs no download, and a typed hub id is not checked."""
     plain = catalog.without_format(name)
-    known = catalog.MODELS.get(plain) or catalog.HEADS.get(plain)
-    if known is None:
+    if plain not in catalog.MODELS and plain not in catalog.HEADS:
         return True
     if isinstance(place := catalog.resolve(plain), Path):
         return place.is_dir()

@@ -205,8 +205,7 @@ class Library:
             needed = files.needed_bytes(dtype, task.bits) * times
             homes = self._homes(task.home, needed)
             self._make_room(needed, homes, task.name)
-            room = {home: self._left(home) for home in homes}
-            model = files.model(config, dtype, room, task.bits)
+            model = files.model(config, dtype, {home: self._left(home) for home in homes}, task.bits)
             if times > 1:
                 deepen(model, times)
             loaded = self._add(task, (model, files.tokenizer()), sha256 or revision)

@@ -218,8 +218,7 @@ def _hex_of_halves(raw: bytes) -> str | None:
 
 def _piece_reader(tokenizer: PreTrainedTokenizerBase) -> Callable[[int, str], bytes]:
     """The function (id, piece) -> bytes of this tokenizer, chosen by the parts of its decoder."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    decoder = getattr(backend, "decoder", None)
+    decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
     state: dict[str, Any] = {} if decoder is None else json.loads(decoder.__getstate__())
     kinds = {part.get("type") for part in (state, *state.get("decoders", ()))}
     if "ByteLevel" in kinds:

@@ -80,7 +80,6 @@ _ALL = (
         title="Typical acceptance",
         summary="Accepts every draft token that the target finds likely enough; the target's own token is its most "
         "likely one.",
-        lossless=False,
         judge="typical:Typical",
         judges_trees=True,
         writes_favourite=True,
@@ -91,7 +90,6 @@ _ALL = (
         title="Lenience",
         summary="Judges as if the draft had given its token half the probability: more is accepted, but the text "
         "changes.",
-        lossless=False,
         judge="lossy:Lenience",
         keeps=("This rule counts only part of the draft's probability. It accepts ", " {chance} of the time."),
     ),
@@ -99,7 +97,6 @@ _ALL = (
         name="ensemble",
         title="Ensemble",
         summary="Judges against the average of both models' probabilities: the text is distributed like that average.",
-        lossless=False,
         judge="lossy:Ensemble",
         keeps=("Against the average of both models' probabilities, the rule accepts ", " {chance} of the time."),
         replaces=" was resampled from what the draft left out of both models' average. It makes up {share} of that.",
@@ -108,7 +105,6 @@ _ALL = (
         name="graded",
         title="Graded reasoning steps",
         summary="Accepts a whole reasoning step, word for word, if the target grades it well enough.",
-        lossless=False,
         judge="lossy:Graded",
         judges_graded=True,
     ),

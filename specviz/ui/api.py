@@ -117,8 +117,7 @@ class _Endpoints:
         target, draft = self._pair(target, draft)
         params, stop = params or {}, stop or []
         given = {name: value for name, value in locals().items() if name not in ("self", "caller")}
-        request = Request.from_dict({**given, "time_limit_s": API_LIMIT_S})
-        made = session.open_run(request, bench=self._bench)
+        made = session.open_run(Request.from_dict({**given, "time_limit_s": API_LIMIT_S}), bench=self._bench)
         for _ in made.events():
             pass
         view, values = self._registry.keep(made.trace), metrics(count(made.trace))

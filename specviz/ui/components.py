@@ -76,8 +76,7 @@ def pages_list() -> gr.HTML:
     """The pages of the app, one of which is shown, and the way to the documents."""
     entries = "".join(f'<button type="button" data-page="{name}">{title}</button>' for name, title in PAGES.items())
     entries += '<a href="/specviz/docs/README.md" target="_blank" rel="noopener">Help</a>'
-    template = f'<nav class="sv-pages" aria-label="Pages">{entries}</nav>'
-    return _html("pages", template)
+    return _html("pages", f'<nav class="sv-pages" aria-label="Pages">{entries}</nav>')
 
 
 def report(name: str) -> gr.HTML:
@@ -102,8 +101,7 @@ def prompt_label(*, answers: bool) -> str:
 
 def fold_line() -> gr.HTML:
     """On a phone, the one line that stands for the setup row and opens it."""
-    template = '<button class="sv-setup-line" aria-expanded="false"><span>Setup</span></button>'
-    return _html("fold", template)
+    return _html("fold", '<button class="sv-setup-line" aria-expanded="false"><span>Setup</span></button>')
 
 
 def method_panel(props: Mapping[str, Any]) -> gr.HTML:

@@ -141,7 +141,7 @@ def launch_options(registry: Registry, *, ready: Callable[[], bool], hosts: Iter
                 Middleware(SecurityHeaders, head=head),
                 Middleware(Gate, visitors=Visitors(is_proxied=own.space is not None), hosts=names, has_tools=own.mcp),
             ],
-            "exception_handlers": {Exception: _tell_failure},
+            "exception_handlers": {Exception: lambda *_: JSONResponse({"error": FAILED}, 500)},  # the log has the rest
             "docs_url": None,
             "redoc_url": None,
             "openapi_url": None,
@@ -161,11 +161,6 @@ def launch_options(registry: Registry, *, ready: Callable[[], bool], hosts: Iter
         "quiet": True,
         "_frontend": False,  # it asks for the page once more, and gives up where that takes 3 s
     }
-
-
-def _tell_failure(request: Request, error: Exception) -> Response:
-    """The words to whoever asked; the log has the rest."""
-    return JSONResponse({"error": FAILED}, status_code=500)
 
 
 def _serve_health(registry: Registry, ready: Callable[[], bool]) -> Callable[[Request], Any]:

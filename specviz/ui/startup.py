@@ -90,8 +90,7 @@ def make_page(offer: Offer, library: Library, opened: Path | None = None, welcom
 
         bench.open_in_worker = WorkerRun
     shown = "" if opened is None else registry.keep(load_trace(opened)).increment()
-    demo = build(offer, registry, bench, shown=shown, welcome=welcome)
-    return Page(demo, registry, bench, offer.first)
+    return Page(build(offer, registry, bench, shown=shown, welcome=welcome), registry, bench, offer.first)
 
 
 def first_visit() -> Trace | None:

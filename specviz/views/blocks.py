@@ -76,8 +76,7 @@ def verdict(state: str, text: Words) -> Props:
 
 def progress(done: int, total: int, text: str) -> Props:
     """How far long work has come, with a button that stops it."""
-    width = round(100 * done / total, 1) if total else 0.0
-    return {"kind": "progress", "width": width, "words": text}
+    return {"kind": "progress", "width": round(100 * done / total, 1) if total else 0.0, "words": text}
 
 
 def table(

@@ -15,18 +15,14 @@ SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 LINKED = re.compile(r'(<a href="(?!https?:)[^"#]+)\.md(?=[#"])')
 
 
-def document_names() -> list[str]:
-    """The names of all documents, as "docs/README.md"."""
-    return sorted(_documents())
-
-
-def _documents() -> dict[str, Path]:
+def documents() -> dict[str, Path]:
+    """The files of all documents by their names, as "docs/README.md"."""
     return {f"{path.parent.name}/{path.name}": path for path in assets_dir().glob("*/*.md")}
 
 
 def document_page(name: str, suffix: str = ".md") -> str:
     """The page of a document; its headings have GitHub's ids. suffix: of the pages it links to. KeyError if unknown."""
-    tokens = MARKDOWN.parse(_documents()[name].read_text("utf-8"))
+    tokens = MARKDOWN.parse(documents()[name].read_text("utf-8"))
     for token, inside in pairwise(tokens):
         if token.type == "heading_open":
             token.attrSet("id", re.sub(r"[^\w -]", "", inside.content.lower()).replace(" ", "-"))

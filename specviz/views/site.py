@@ -12,7 +12,7 @@ from specviz.views import blocks
 from specviz.views.blocks import Props, pack
 from specviz.views.compare import plan, plan_theory
 from specviz.views.document import folder
-from specviz.views.documentation import document_names, document_page
+from specviz.views.documentation import document_page, documents
 from specviz.views.explore.every_k import every_k
 from specviz.views.explore.library import shipped_entry
 from specviz.views.explore.opening import opening, telling_step
@@ -52,10 +52,9 @@ def site_files(recorded: Mapping[str, Sequence[Props]], report: str | None = Non
             f"sv-of-{name}": pack(_of_run(trace)),
             f"sv-every-k-{name}": pack(every_k(trace)),
         }
-    body = site_body("specviz", "explore", _links(report is not None))
-    files = folder(TITLE, body, entry="site.js", data=data)
-    documents = {f"{name.removesuffix('.md')}.html": document_page(name, ".html") for name in document_names()}
-    return files | documents | ({} if report is None else {"report.html": report})
+    files = folder(TITLE, site_body("specviz", "explore", _links(report is not None)), entry="site.js", data=data)
+    helps = {f"{name.removesuffix('.md')}.html": document_page(name, ".html") for name in sorted(documents())}
+    return files | helps | ({} if report is None else {"report.html": report})
 
 
 def _links(has_report: bool) -> str:

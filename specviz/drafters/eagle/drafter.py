@@ -146,8 +146,7 @@ class EagleDrafter(Drafter):
         see = torch.cat([front.see[parents], torch.eye(len(best), dtype=torch.bool, device=best.device)], dim=1)
         if len(known):
             return Front(known.expand(len(best), -1), level.first + best, scores, see)
-        positions = torch.full_like(best, position)
-        features = self._forward(front.features[parents], level.tokens[best], positions, see)
+        features = self._forward(front.features[parents], level.tokens[best], torch.full_like(best, position), see)
         return Front(features, level.first + best, scores, see)
 
     def _prune(self, levels: list[Level]) -> Draft:

@@ -137,8 +137,7 @@ def shape_of(layout: Layout, target: LoadedModel) -> LlamaConfig:
     _check_attention(config, sizes)
     rest = {name: config[name] for name in _OPTIONAL if config.get(name) is not None}
     try:
-        vocabulary = read_size(config, "draft_vocab_size", ids) if is_third else ids
-        shape = LlamaConfig(**sizes, **rest, vocab_size=vocabulary)
+        shape = LlamaConfig(**sizes, **rest, vocab_size=read_size(config, "draft_vocab_size", ids) if is_third else ids)
         angles = LlamaRotaryEmbedding(shape)
         speeds = torch.cat([angles.inv_freq.flatten(), torch.tensor([float(angles.attention_scaling)])])
     except SpecvizError:
@@ -169,13 +168,9 @@ def _check_attention(config: Settings, sizes: Mapping[str, int]) -> None:
             raise SpecvizError(f"{name} in its config.json must be a number above 0 (got {value!r:.40})")
 
 
-def _num_layers(target: LoadedModel) -> int:
-    return target.model.config.get_text_config(decoder=True).num_hidden_layers
-
-
 def papers_layers(target: LoadedModel) -> tuple[int, ...]:
     """EAGLE-3's own: the states before the layers 2, L/2 and L-3, counted from 0."""
-    num_layers = _num_layers(target)
+    num_layers = target.model.config.get_text_config(decoder=True).num_hidden_layers
     if num_layers < _FEWEST_LAYERS:
         raise SpecvizError(f"EAGLE-3 needs a target of {_FEWEST_LAYERS} or more layers (got {num_layers})")
     return (2, num_layers // 2, num_layers - 3)
@@ -186,7 +181,7 @@ def fused_layers(layout: Layout, target: LoadedModel) -> tuple[int, ...]:
     if (found := layout.layers()) is None:
         return papers_layers(target)
     named, is_behind = found
-    most = _num_layers(target) - 1
+    most = target.model.config.get_text_config(decoder=True).num_hidden_layers - 1
     is_list = isinstance(named, list) and 0 < len(named) == len(set(map(repr, named))) <= _MOST_LAYERS
     if not is_list or not all(type(layer) is int and 0 <= layer + is_behind <= most for layer in named):
         raise SpecvizError(

@@ -100,7 +100,7 @@ def read(
     if any(map(_VLLM_KEY.fullmatch, state)):
         return _read_vllm(config, state, target)
     output = target.model.get_output_embeddings()
-    vocab_size, hidden_size = target.info.vocab_size, _hidden_size(target)
+    vocab_size, hidden_size = target.info.vocab_size, target.model.config.get_text_config(decoder=True).hidden_size
     num_heads = _count_heads(state, _KEY, read_size(config, "medusa_num_heads", 1, MOST_HEADS))
     num_blocks = read_size(config, "medusa_num_layers", 1, MOST_BLOCKS)
     _check_shapes(state, num_blocks, target)
@@ -115,16 +115,15 @@ def _read_vllm(
     config: Mapping[str, object], state: Mapping[str, Tensor], target: LoadedModel
 ) -> tuple[nn.Module, LoadReport]:
     """vLLM's layout. `original_lm_head`: the heads share one output; `token_map`: the few ids that they propose."""
-    output, hidden_size = target.model.get_output_embeddings(), _hidden_size(target)
-    check_sizes(target, hidden=read_size(config, "hidden_size"), vocabulary=read_size(config, "vocab_size"))
+    output, hidden_size = target.model.get_output_embeddings(), read_size(config, "hidden_size")
+    check_sizes(target, hidden=hidden_size, vocabulary=read_size(config, "vocab_size"))
     num_heads = _count_heads(state, _VLLM_KEY, read_size(config, "num_heads", 1, MOST_HEADS))
     num_blocks = read_size(config, "num_hidden_layers", 1, MOST_BLOCKS)
     prefix = _VLLM_PREFIX if any(key.startswith(_VLLM_PREFIX) for key in state) else ""
     ids = state.get(f"{prefix}token_map")
     rows = target.info.vocab_size if ids is None else len(check_ids("token_map", ids, target.info.vocab_size))
     with torch.device("meta"):
-        has_bias = config.get("medusa_fc_bias") is True
-        module = MedusaHeads(hidden_size, rows, num_heads, num_blocks, has_bias=has_bias)
+        module = MedusaHeads(hidden_size, rows, num_heads, num_blocks, has_bias=config.get("medusa_fc_bias") is True)
     is_shared = config.get("original_lm_head") is True
     keys = {f"{prefix}{_vllm_name(name, num_blocks)}": name for name in module.state_dict()}
     if is_shared and f"{prefix}lm_head.weight" in state:
@@ -143,10 +142,6 @@ def _read_vllm(
 def _vllm_name(name: str, num_blocks: int) -> str:
     head, block, rest = name.split(".", 2)
     return f"lm_heads.{head}.{rest}" if int(block) == num_blocks else f"blocks.{head}.layers.{block}.{rest[7:]}"
-
-
-def _hidden_size(target: LoadedModel) -> int:
-    return target.model.config.get_text_config(decoder=True).hidden_size
 
 
 def _count_heads(state: Mapping[str, Tensor], names: re.Pattern[str], named: int) -> int:

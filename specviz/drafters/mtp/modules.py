@@ -81,8 +81,7 @@ class Modules:
         ids = torch.cat([ids, *(token.reshape(1) for token in self._drafted)])[None]  # [1, M]
         positions = torch.arange(rows + index + 1, length + index + 1, device=before.device)[None]
         states = self._model.forward_layer(index, before[None, rows:], positions, self._cache, input_ids=ids)[0]
-        known = self._states[index]
-        self._states[index] = states if rows == 0 else torch.cat([known[:rows], states])
+        self._states[index] = states if rows == 0 else torch.cat([self._states[index][:rows], states])
         self._num_rows[index] = length
         self.calls += 1
         self.fed += ids.shape[1]
@@ -106,8 +105,7 @@ class Modules:
 def modules_of(part: Part) -> nn.Module:
     """The modules of a loaded model, read from its own checkpoint once. SpecvizError where there are none."""
     model = part.lm.model
-    number = getattr(model.config.get_text_config(decoder=True), "num_mtp_layers", None)
-    if not number:
+    if not getattr(model.config.get_text_config(decoder=True), "num_mtp_layers", None):
         raise SpecvizError(
             f"{part.name} has no modules for multi-token prediction (its configuration names no num_mtp_layers); "
             "choose another method, or a model that brings them along"

@@ -7,7 +7,7 @@ one transfer per level.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,29 +20,12 @@ if TYPE_CHECKING:
     from specviz.decoding.cached_lm import CachedLM
     from specviz.drafters.tree.children import Child
 
-EVERY = 1 << 30
 FIRST, SECOND = 0.7, 0.08  # how often the bundled target keeps a first and a second sampled child; each later one half
 CHILDREN = {
     "suited": ("top", "without_replacement"),
     **{name: (name, name) for name in ("top", "independent", "without_replacement")},
 }
 """name -> which children at temperature 0, and above."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """level(width, depth): how many children a node has at that depth, and how many nodes have any. grows_more: more
-    is grown than the budget allows, and what promises most is used."""
-
-    level: Callable[[int, int], tuple[int, int]]
-    grows_more: bool = False
-
-
-SHAPES = {
-    "dynamic": Shape(lambda width, depth: (width, width), grows_more=True),
-    "even": Shape(lambda width, depth: (width, EVERY)),
-    "fan": Shape(lambda width, depth: (width if depth == 0 else 1, EVERY)),
-}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,7 +42,7 @@ class TreeDrafter(Drafter):
     """A budget that may not be overgrown is spread over the levels, so that the tree reaches its depth."""
 
     def __init__(self, lm: CachedLM, children: str, shape: str, width: int, nodes: int) -> None:
-        self._lm, self._children, self._shape = lm, CHILDREN[children], SHAPES[shape]
+        self._lm, self._children, self._shape = lm, CHILDREN[children], shape
         self._width, self._budget = width, nodes
 
     def draft(self, context: Context, k: int) -> Draft:
@@ -87,12 +70,13 @@ class TreeDrafter(Drafter):
         return self._prune(nodes, kind)
 
     def _room(self, depth: int, levels_left: int, grown: int, vocab_size: int) -> tuple[int, int]:
-        """How many children a node has at this depth, and how many nodes have any."""
-        count, most = self._shape.level(min(self._width, vocab_size), depth)
-        if self._shape.grows_more:
-            return count, most
-        count = min(count, self._budget - grown)
-        return count, min(most, max(1, (self._budget - grown) // levels_left // max(count, 1)))
+        """How many children a node has at this depth, and how many nodes have any. The dynamic shape grows more than
+        the budget allows, and what promises most is used."""
+        width, left = min(self._width, vocab_size), self._budget - grown
+        if self._shape == "dynamic":
+            return width, width
+        count = min(1 if self._shape == "fan" and depth else width, left)
+        return count, max(1, left // levels_left // max(count, 1))
 
     def _prune(self, nodes: Sequence[Node], kind: str) -> Draft:
         """The most promising nodes; none promises more than its parent, so every parent is among them."""

@@ -30,8 +30,7 @@ def update_drafts(offer: Offer, target: str, method: Method, draft: str | None, 
 
 def update_rules(method: Method, rule: str) -> Any:
     """The list of rules that can judge the method's drafts; hidden where there is nothing to choose."""
-    has_choice = len(method.rules) > 1 and method.drafts
-    return gr.update(choices=list(list_rules(method)), value=rule, visible=has_choice)
+    return gr.update(choices=list(list_rules(method)), value=rule, visible=len(method.rules) > 1 and method.drafts)
 
 
 def update_models(param: ModelParam, target: str, value: Any) -> Any:
@@ -62,8 +61,7 @@ class Form:
         own = {name: value for name, value in given.items() if "." not in name}
         own["stop"] = read_stops(str(own.get("stop") or "").splitlines())
         own |= {name: number_or_none(own.get(name)) for name in Request.DRAFT_SAMPLING}
-        method = find_method(own["method"])
-        return Request.from_dict({**own, "params": params_of(method, given)}), pace
+        return Request.from_dict({**own, "params": params_of(find_method(own["method"]), given)}), pace
 
     def _params(self) -> dict[str, tuple[Method, Param]]:
         """The fields of methods' own parameters."""

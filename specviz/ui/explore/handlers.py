@@ -285,16 +285,14 @@ class Handlers:
     def fit_prompts(self, target: Any) -> Any:
         """What the prompt's field asks for, and the ready prompts that the target can use."""
         answers = self._can_chat(str(target))
-        label = gr.update(label=prompt_label(answers=answers))
-        return label, json.dumps(self._offer.kinds_for(answers=answers))
+        return gr.update(label=prompt_label(answers=answers)), json.dumps(self._offer.kinds_for(answers=answers))
 
     def _methods(self, target: str, chosen: Any) -> Any:
         return gr.update(choices=list(methods_for(target, self._bench.library, chosen)))
 
     def fit_models(self, target: Any, *values: Any) -> list[Any]:
         """What the methods' own lists of models offer for this target; what is chosen stays if it suits."""
-        params = self.form.model_params().values()
-        pairs = zip(params, values, strict=True)
+        pairs = zip(self.form.model_params().values(), values, strict=True)
         offer, name = self._offer, str(target)
         return [update_models(param, name, choose_models(offer, param, name, value)) for param, value in pairs]
 

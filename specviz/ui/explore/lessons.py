@@ -85,5 +85,4 @@ def _fill(lesson: Lesson, frame: Frame) -> list[Any]:
 def live_request(lesson: Lesson, first: Request) -> Request:
     """The request to try live, no longer than is allowed here. Raises SpecvizError."""
     wanted = {**first.to_dict(), **lesson.setup}
-    most = min(wanted["max_new_tokens"], settings().max_new_tokens)
-    return Request.from_dict({**wanted, "max_new_tokens": most})
+    return Request.from_dict({**wanted, "max_new_tokens": min(wanted["max_new_tokens"], settings().max_new_tokens)})

@@ -43,18 +43,15 @@ class CheckSections:
     def sections(self) -> list[Section]:
         needs, side = lambda look: self._models.names(look.trace), {"judge": self._judge}
         first, at_place = self._models.offer.first.target, lambda look: (self._text_key(look), look.place)
+        setup = attrgetter("settings")
         return [
             Section("identity", at_place, self._begin_identity, opening=self._identity),
             Section("one_step", self._text_key, self._begin_one_step, {"redraw": self._redraw}, needs, self._one_step),
-            Section("end_to_end", attrgetter("settings"), self._begin_texts, {"write": self._write_texts}, needs),
+            Section("end_to_end", setup, self._begin_texts, {"write": self._write_texts}, needs),
             Section("side_by_side", attrgetter("text"), lambda look: side_view.side_by_side(None), side, needs),
+            Section("self_checks", setup, lambda look: check.self_checks(()), {"self": self._self}, needs),
             Section(
-                "self_checks", attrgetter("settings"), lambda look: check.self_checks(()), {"self": self._self}, needs
-            ),
-            Section(
-                "someone_else",
-                attrgetter("settings"),
-                lambda look: check.someone_else(look.settings.target if look.settings else first),
+                "someone_else", setup, lambda look: check.someone_else(look.settings.target if look.settings else first)
             ),
         ]
 
@@ -113,8 +110,7 @@ class CheckSections:
         found = yield from self._places(look, check.identity(None, str, refusal=READING))
         pinned = _pinned_place(look, found)
         if place := pinned or next(iter(found), None):
-            label = self._setup(look)[0].target.text.label
-            yield check.identity(identity(place), label, is_pinned=pinned is not None)
+            yield check.identity(identity(place), self._setup(look)[0].target.text.label, is_pinned=pinned is not None)
         else:
             yield check.identity(None, str, refusal=NO_PLACE)
 

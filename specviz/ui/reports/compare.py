@@ -182,7 +182,6 @@ class CompareSections:
         known = {name: costs for (of, name), costs in self._costs.items() if of == target and name in drafts}
         prompts, words = self._prompts(values)
         settings = self._models.offer.first if look.settings is None else look.settings
-        sampling = {name: getattr(settings, name) for name in Request.SAMPLING}
         work = align_steps(
             prompts,
             target=target,
@@ -191,7 +190,7 @@ class CompareSections:
             max_new_tokens=whole_number(values, "tokens", live.TOKENS[0], live.TOKENS[2]),
             costs=known,
             shard_size=SHARD,
-            **sampling,
+            **{name: getattr(settings, name) for name in Request.SAMPLING},
         )
         with closing(work):
             for progress in work:

@@ -140,8 +140,7 @@ class Report:
         self._renew(session)
         whole = [session.shown[name] for name in self._sections]
         job = session.start_job() if session.due else None
-        busy = session.busy if job is None else session.due[0]
-        message = _message(whole, order=list(self._sections), busy=busy)
+        message = _message(whole, order=list(self._sections), busy=session.busy if job is None else session.due[0])
         session.num_characters = len(message)
         if job is None:  # the job that goes on does what is due as well
             yield message

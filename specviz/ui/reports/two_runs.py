@@ -44,10 +44,10 @@ class TwoRunsSection:
     def _begin_again(self, look: Look, shown: Props) -> Props:
         """With another run on the stage: choices and results stay, and the lists are made again."""
         chosen = tuple(chosen_values(shown).values())
-        if not pair.has_runs(shown) or not all(map(self._is_known, chosen)):
+        has_runs = any(block["kind"] == "duel" for block in shown["blocks"])
+        if not has_runs or not all(map(self._is_known, chosen)):
             return self._begin(look)
-        fresh = pair.two_runs(_as_choices(self._options(look, *chosen)), chosen)
-        return {**fresh, "blocks": shown["blocks"]}
+        return {**pair.two_runs(_as_choices(self._options(look, *chosen)), chosen), "blocks": shown["blocks"]}
 
     def _is_known(self, value: str) -> bool:
         try:

@@ -31,13 +31,7 @@ MOSTLY, HARDLY = 0.6, 0.4  # shares of a forward that reading the weights explai
 ROOM = 1.6  # the height of the chart over the longest forward
 
 
-def costs(
-    measured: Costs | None,
-    *,
-    context_length: int,
-    most_context: int,
-    running: Measured | None = None,
-) -> Props:
+def costs(measured: Costs | None, *, context_length: int, most_context: int, running: Measured | None = None) -> Props:
     """measured: the latest result; running: the progress of a new one."""
     controls = [
         blocks.count("context_length", "tokens of context", context_length, 1, most_context),

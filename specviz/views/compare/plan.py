@@ -12,16 +12,7 @@ from specviz.trace.metrics import METRICS, metrics
 from specviz.trace.tool_names import SGLANG, VLLM, WAYS_OF_DRAFTING, export, tool_numbers
 from specviz.views import blocks
 from specviz.views.blocks import Props, Words
-from specviz.views.compare.plan_charts import (
-    Point,
-    calls_chart,
-    curve,
-    depths_chart,
-    factors_chart,
-    figure,
-    speed_chart,
-    tokens_chart,
-)
+from specviz.views.compare import plan_charts as charts
 from specviz.views.explore.charts import Chart
 from specviz.views.explore.sentences import label, percent, prose
 
@@ -37,7 +28,7 @@ NO_RUN = "Nothing to plan yet. Start a run on Explore, or open a recorded one: i
 NO_COSTS = "Speed is not known yet. Press “Measure costs” on this page to see the speedup for every K."
 
 
-def run_point(recorded: Trace, speedup: float | None = None) -> Point | None:
+def run_point(recorded: Trace, speedup: float | None = None) -> charts.Point | None:
     """The run's own values; None where K changed or its steps do not follow the law of the what-if.
 
     speedup: measured in short runs of the same settings; None: the trace's own.
@@ -46,7 +37,7 @@ def run_point(recorded: Trace, speedup: float | None = None) -> Point | None:
     if len(ks) != 1 or values["tokens_per_target_call"] is None or not is_own_plan(recorded):
         return None
     known = values["speedup"] if speedup is None else speedup
-    return Point(ks.pop(), values["target_calls"], values["tokens_per_target_call"], known, speedup is not None)
+    return charts.Point(ks.pop(), values["target_calls"], values["tokens_per_target_call"], known, speedup is not None)
 
 
 EVERY_K = (
@@ -63,7 +54,7 @@ def every_k(
     what_if: WhatIf | None,
     cuts: Mapping[int, Cut] | None = None,
     *,
-    point: Point | None = None,
+    point: charts.Point | None = None,
     refusal: str = "",
 ) -> Props:
     """cuts: the same text at every K, one draw for all. refusal: why this run has no what-if, in words."""
@@ -72,16 +63,16 @@ def every_k(
     shown = [blocks.words(what_if.note)]
     if cuts:
         shown.append(_segments_block(recorded, what_if, cuts, point))
-    shown += [blocks.words(_calls_words(what_if, point)), blocks.chart(calls_chart(what_if, point))]
-    shown.append(blocks.chart(tokens_chart(what_if, None, point)))
+    shown += [blocks.words(_calls_words(what_if, point)), blocks.chart(charts.calls_chart(what_if, point))]
+    shown.append(blocks.chart(charts.tokens_chart(what_if, None, point)))
     if what_if.best is None:
         shown.append(blocks.words(NO_COSTS))
     else:
-        shown += [blocks.words(_best_words(what_if)), blocks.chart(speed_chart(what_if, None, None, point))]
+        shown += [blocks.words(_best_words(what_if)), blocks.chart(charts.speed_chart(what_if, None, None, point))]
     return blocks.section(*EVERY_K, blocks=shown)
 
 
-def _segments_block(recorded: Trace, what_if: WhatIf, cuts: Mapping[int, Cut], point: Point | None) -> Props:
+def _segments_block(recorded: Trace, what_if: WhatIf, cuts: Mapping[int, Cut], point: charts.Point | None) -> Props:
     texts = [prose(token.text) if token.bytes is None else label("", token.bytes) for token in recorded.tokens]
     by_k = {}
     for k, cut in cuts.items():
@@ -94,7 +85,7 @@ def _segments_block(recorded: Trace, what_if: WhatIf, cuts: Mapping[int, Cut], p
     return blocks.segments(texts, by_k, own if own in cuts else min(cuts))
 
 
-def _calls_words(what_if: WhatIf, point: Point | None) -> Words:
+def _calls_words(what_if: WhatIf, point: charts.Point | None) -> Words:
     outcome = what_if.at(point.k) if point is not None else None
     if outcome is None:
         return "At least nine in ten draws fall between the dotted lines."
@@ -138,7 +129,7 @@ def other_drafts(recorded: Trace | None, result: OtherDrafts | None, k: int) -> 
     if result.rows:
         shown.append(_drafts_table(result.rows, k))
     if any(row.what_if is not None for row in result.rows):
-        shown.append(blocks.chart(depths_chart(result.rows)))
+        shown.append(blocks.chart(charts.depths_chart(result.rows)))
     return blocks.section(*OTHER_DRAFTS, controls, shown)
 
 
@@ -192,12 +183,12 @@ def draft_temperature(overlaps: OverlapCurve | None, *, may_ask: bool = False, r
 
 def _overlap_chart(overlaps: OverlapCurve, places: str) -> Chart:
     x = [f"{each:g}" for each in overlaps.temperatures]
-    data = [curve("overlap", "p", x, overlaps.known, HOVER)]
+    data = [charts.curve("overlap", "p", x, overlaps.known, HOVER)]
     if not overlaps.is_exact:
-        data += [curve("at least", "q", x, overlaps.low, HOVER, "dot")]
-        data += [curve("at most", "q", x, overlaps.high, HOVER, "dot") | {"fill": "tonexty"}]
+        data += [charts.curve("at least", "q", x, overlaps.low, HOVER, "dot")]
+        data += [charts.curve("at most", "q", x, overlaps.high, HOVER, "dot") | {"fill": "tonexty"}]
     title, axes = f"Overlap at each draft temperature, {places}", ("temperature of the draft", "sum min(p, q)")
-    return figure(title, data, *axes, in_percent=True)
+    return charts.figure(title, data, *axes, in_percent=True)
 
 
 WHY_SLOW = (
@@ -237,7 +228,7 @@ def why_slow(
     ]
     shown += [
         blocks.words([f"Measured: {instead}."] if instead else _verdict_words(breakdown)),
-        blocks.chart(factors_chart(breakdown)),
+        blocks.chart(charts.factors_chart(breakdown)),
         blocks.table(["factor", "value", "formula", "in words"], rows, marked=len(rows) - 1),
         *(blocks.words(note, small=True) for note in breakdown.notes),
     ]

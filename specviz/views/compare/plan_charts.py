@@ -73,8 +73,7 @@ def speed_chart(what_if: WhatIf, alpha: float | None, costs: Costs | None, point
     """Speedup against K: predicted for this text, by the formula with flat and with measured times."""
     ks = [outcome.k for outcome in what_if.outcomes]
     hover = "K %{x}: %{y:.2f} times as fast"
-    speeds = [outcome.speedup for outcome in what_if.outcomes]
-    data = [curve("this text, measured times", "p", ks, speeds, hover)]
+    data = [curve("this text, measured times", "p", ks, [outcome.speedup for outcome in what_if.outcomes], hover)]
     if alpha is not None and costs is not None:
         c = cost_ratio(costs)
         flat = [walltime_improvement(alpha, k, c) for k in ks]

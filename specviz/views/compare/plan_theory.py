@@ -5,21 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from specviz.analysis import theory as paper
 from specviz.analysis.given_text import judge_run
-from specviz.analysis.theory import (
-    PAPER,
-    TABLE_1,
-    TABLES_2_AND_4,
-    PublishedRun,
-    arithmetic_factor,
-    best_k,
-    can_improve,
-    cost_ratio,
-    expected_tokens,
-    least_improvement,
-    oracle_tokens,
-    walltime_improvement,
-)
 from specviz.errors import SpecvizError
 from specviz.trace.metrics import metrics
 from specviz.views import blocks
@@ -64,7 +51,7 @@ def theory(what_if: WhatIf | None, alpha: float | None, costs: Costs | None, poi
     if alpha < 1:
         most = [
             "Even if every step knew in advance how many drafted tokens will be accepted, the formula gives at most ",
-            f"{oracle_tokens(alpha):.2f}", " tokens per target call: the first rejection ends a step.",
+            f"{paper.oracle_tokens(alpha):.2f}", " tokens per target call: the first rejection ends a step.",
         ]  # fmt: skip
         shown.append(blocks.words(most))
     if costs is None or what_if.best is None:
@@ -77,7 +64,7 @@ def theory(what_if: WhatIf | None, alpha: float | None, costs: Costs | None, poi
 
 def _gap_words(what_if: WhatIf, alpha: float, point: Point | None) -> Words:
     outcome = (what_if.at(point.k) if point is not None else None) or what_if.outcomes[len(what_if.outcomes) // 4]
-    formula, text = expected_tokens(alpha, outcome.k), outcome.tokens_per_call
+    formula, text = paper.expected_tokens(alpha, outcome.k), outcome.tokens_per_call
     words = [
         "At alpha = ", f"{alpha:.2f}", f" and K = {outcome.k}, the formula gives ", f"{formula:.2f}",
         " tokens per target call; this text gives ", f"{text:.2f}",
@@ -94,46 +81,49 @@ def _gap_words(what_if: WhatIf, alpha: float, point: Point | None) -> Words:
 
 
 def _speed_words(what_if: WhatIf, alpha: float, costs: Costs) -> Words:
-    c = cost_ratio(costs)
-    if not can_improve(alpha, c):
+    c = paper.cost_ratio(costs)
+    if not paper.can_improve(alpha, c):
         return ["The paper's condition alpha > c fails: ", f"c = {c:.2f}", ". No K makes this pair faster here."]
     ks = [outcome.k for outcome in what_if.outcomes]
-    formula = best_k(alpha, c, ks)
+    formula = paper.best_k(alpha, c, ks)
     best = max((each for each in what_if.outcomes if not math.isnan(each.speedup)), key=lambda each: each.speedup)
     return [
         "c = ", f"{c:.2f}", ", below alpha, so the formula promises a gain: K = 1 gives ",
-        f"{least_improvement(alpha, c):.2f}x", ", the best ", f"{walltime_improvement(alpha, formula, c):.2f}x",
-        f" at K = {formula}. It assumes that checking K + 1 tokens takes as long as one. With the times measured "
-        "here, this text gives ", f"{best.speedup:.2f}x at K = {best.k}", ".",
+        f"{paper.least_improvement(alpha, c):.2f}x", ", the best ",
+        f"{paper.walltime_improvement(alpha, formula, c):.2f}x", f" at K = {formula}. It assumes that checking K + 1 "
+        "tokens takes as long as one. With the times measured here, this text gives ",
+        f"{best.speedup:.2f}x at K = {best.k}", ".",
     ]  # fmt: skip
 
 
 def _published_numbers() -> Props:
-    above = sum(row.measured > row.by_formula for row in TABLES_2_AND_4)
-    below = sum(row.measured < row.by_formula for row in TABLES_2_AND_4)
+    above = sum(row.measured > row.by_formula for row in paper.TABLES_2_AND_4)
+    below = sum(row.measured < row.by_formula for row in paper.TABLES_2_AND_4)
     words = (
-        f"The measured speedup is above the formula's in {above} of these {len(TABLES_2_AND_4)} rows and below it in "
-        f"{below}. The formula is a guide; only a measurement decides."
+        f"The measured speedup is above the formula's in {above} of these {len(paper.TABLES_2_AND_4)} rows and below "
+        f"it in {below}. The formula is a guide; only a measurement decides."
     )
     tables = [
         blocks.table(
             ["alpha", "K", "operations, printed", "by the formula", "speed, printed", "by the formula"],
-            [[f"{row.alpha}", f"{row.k}", f"{row.operations:.2f}x", f"{arithmetic_factor(row.alpha, row.k, 0):.2f}x",
-              f"{row.speed:.2f}x", f"{walltime_improvement(row.alpha, row.k, 0):.2f}x"] for row in TABLE_1],
-            caption=f"{PAPER}, Table 1: a draft that costs no time.",
+            [[f"{row.alpha}", f"{row.k}", f"{row.operations:.2f}x",
+              f"{paper.arithmetic_factor(row.alpha, row.k, 0):.2f}x", f"{row.speed:.2f}x",
+              f"{paper.walltime_improvement(row.alpha, row.k, 0):.2f}x"] for row in paper.TABLE_1],
+            caption=f"{paper.PAPER}, Table 1: a draft that costs no time.",
         ),
         blocks.table(
             ["task", "draft model", "temperature", "K", "alpha", "c", "expected, printed", "by the formula",
              "measured"],
-            [_published_row(row) for row in TABLES_2_AND_4],
-            caption=f"{PAPER}, Tables 2 and 4: published numbers for T5-XXL (11B), measured on the authors' machines.",
+            [_published_row(row) for row in paper.TABLES_2_AND_4],
+            caption=f"{paper.PAPER}, Tables 2 and 4: published numbers for T5-XXL (11B), measured on the authors' "
+            "machines.",
         ),
         blocks.words(words),
     ]  # fmt: skip
     return blocks.details("Published numbers, for comparison", tables)
 
 
-def _published_row(row: PublishedRun) -> list[blocks.Cell]:
+def _published_row(row: paper.PublishedRun) -> list[blocks.Cell]:
     tone = "accepted" if row.measured > row.by_formula else "rejected"
     measured = {"text": f"{row.measured:.1f}x {'above' if tone == 'accepted' else 'below'}", "tone": tone}
     return [row.task, row.draft, f"{row.temperature:g}", str(row.k), f"{row.alpha:.2f}", f"{row.c:.2f}",

@@ -132,8 +132,7 @@ def _controls(options: Options, chosen: Mapping[str, Any]) -> list[Props]:
 
 def _progress_blocks(result: Race, titles: Titles, seat: Seat) -> list[Props]:
     """The progress, and the results of the finished prompts, at which a race may be stopped."""
-    words = f"{result.done} of {result.total} runs · {reveal(result.note)}"
-    bar = blocks.progress(result.done, result.total, words)
+    bar = blocks.progress(result.done, result.total, f"{result.done} of {result.total} runs · {reveal(result.note)}")
     if not result.heats:
         return [bar]
     return [bar, blocks.verdict(*speed_verdict(result, titles)), _prompts_table(result, seat)]
@@ -229,8 +228,7 @@ def _prompts_table(result: Race, seat: Seat, place: int = -1) -> Props:
         all_steps = ((step for run in runs for step in run.steps) for runs in sides(result))
         both = [reduce(Counters.add, steps, Counters()) for steps in all_steps]
         _, _, *numbers = _numbers(both, ratio, result.is_shared)
-        same = f"{num_same} of {len(result.heats)} the same"
-        rows.append(["all prompts; median ratio", "", "", *numbers, same, ""])
+        rows.append(["all prompts; median ratio", "", "", *numbers, f"{num_same} of {len(result.heats)} the same", ""])
     return blocks.table(PROMPT_COLUMNS, rows, caption="Prompt by prompt", marked=place)
 
 

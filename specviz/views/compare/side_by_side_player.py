@@ -4,9 +4,8 @@
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
 
 from specviz.trace.file import Footer, Scores, Step, Trace
 from specviz.trace.first_difference import are_of_one_prompt, first_difference, should_be_one_text
@@ -31,14 +30,6 @@ class _Runner:
         self.tokens = [*accumulate((len(step.emitted) for step in trace.steps), initial=0)]
         self.calls = [*accumulate((step.calls["target"] for step in trace.steps), initial=0)]
         self.clock = [*accumulate((step.timing.working_ms for step in trace.steps), initial=0.0)]
-
-    def steps_at(self, ms: float) -> int:
-        """Steps that have ended by this time."""
-        return bisect_right(self.clock, ms) - 1
-
-    def steps_for(self, num_tokens: int) -> int:
-        """Steps until there are this many tokens, or all of them."""
-        return min(bisect_left(self.tokens, num_tokens), len(self.trace.steps))
 
 
 def duel_block(
@@ -106,18 +97,13 @@ def _first_steps(trace: Trace) -> Trace:
 def _side(runner: _Runner, most: int) -> Props:
     """A stage: the words and the bar above it after 0, 1, ... steps, and the message that it shows."""
     counts = zip(runner.tokens, runner.calls, strict=True)
+    first, *others = Feed.from_trace(runner.trace, "duel").recorded_parts("duel")
     return {
         "title": runner.title,
         "said": [f"{quantity(tokens, 'token')} · {quantity(calls, 'target call')}" for tokens, calls in counts],
         "widths": [round(100 * tokens / most, 1) for tokens in runner.tokens],
-        "message": _message(runner.trace),
+        "message": {**first, "steps": [step for part in (first, *others) for step in part["steps"]]},
     }
-
-
-def _message(trace: Trace) -> Mapping[str, Any]:
-    """The stage's message of a whole run."""
-    first, *others = Feed.from_trace(trace, "duel").recorded_parts("duel")
-    return {**first, "steps": [step for part in (first, *others) for step in part["steps"]]}
 
 
 def _time_mode(runners: Sequence[_Runner]) -> Props | None:
@@ -130,7 +116,7 @@ def _time_mode(runners: Sequence[_Runner]) -> Props | None:
     if end < NO_TIME or any(runner.clock[-1] < NO_TIME for runner in runners):
         return None
     places = [end * number / NUM_FRAMES for number in range(NUM_FRAMES)] + [end]
-    frames = [[_format_seconds(ms), [runner.steps_at(ms) for runner in runners], None] for ms in places]
+    frames = [[_format_seconds(ms), [bisect_right(runner.clock, ms) - 1 for runner in runners], None] for ms in places]
     factor = next((each for each in SLOWER if each * end >= LONG_ENOUGH_MS), SLOWER[-1])
     paces = [
         ["as recorded" if each == 1 else f"{each}× slower", round(each * end / NUM_FRAMES, 3), each == factor]
@@ -145,10 +131,10 @@ def _time_mode(runners: Sequence[_Runner]) -> Props | None:
 def _token_mode(runners: Sequence[_Runner], part: int | None) -> Props:
     """Both with the same number of tokens; the replay pauses where the texts differ."""
     most = max(runner.tokens[-1] for runner in runners)
-    frames = [
-        [quantity(number, "token"), [runner.steps_for(number) for runner in runners], number]
-        for number in range(most + 1)
-    ]
+    frames = []
+    for number in range(most + 1):
+        steps = [bisect_left(runner.tokens, number, hi=len(runner.trace.steps)) for runner in runners]
+        frames.append([quantity(number, "token"), steps, number])
     paces = [[words, ms, words == "reading"] for words, ms in TOKEN_PACES]
     ends = [
         f"{quantity(runner.tokens[-1], 'token')} in {quantity(runner.calls[-1], 'target call')}" for runner in runners

@@ -4,7 +4,7 @@ from specviz.trace.file import Trace
 from specviz.views import blocks
 from specviz.views.blocks import Options, Props
 from specviz.views.compare.race import LETTERS, WORDS, metric_cells
-from specviz.views.compare.race_words import bare_title
+from specviz.views.compare.race_words import Titles, bare_title
 from specviz.views.compare.side_by_side_player import duel_block, num_shown
 
 NAME, TITLE = "two-runs", "Two runs side by side"
@@ -17,10 +17,7 @@ PACE = "By time, each run replays at its recorded pace, perhaps from another mac
 
 
 def two_runs(
-    options: Options,
-    chosen: tuple[str, str],
-    traces: tuple[Trace, Trace] | None = None,
-    titles: tuple[str, str] = LETTERS,
+    options: Options, chosen: tuple[str, str], traces: tuple[Trace, Trace] | None = None, titles: Titles = LETTERS
 ) -> Props:
     """options: (words, value) per known run. traces: the two runs to show, if any."""
     controls = [
@@ -32,11 +29,7 @@ def two_runs(
     return blocks.section(NAME, TITLE, LEAD, controls, shown)
 
 
-def has_runs(section: Props) -> bool:
-    return any(block["kind"] == "duel" for block in section["blocks"])
-
-
-def _comparison_blocks(traces: tuple[Trace, Trace], titles: tuple[str, str]) -> list[Props]:
+def _comparison_blocks(traces: tuple[Trace, Trace], titles: Titles) -> list[Props]:
     pairs = [(bare_title(title), trace) for title, trace in zip(titles, traces, strict=True)]
     return [
         blocks.table(("run", *WORDS[1:]), [[title, *metric_cells(trace)[1:]] for title, trace in pairs]),

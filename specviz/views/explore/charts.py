@@ -215,8 +215,7 @@ def _bars(status: str, hover: str) -> Chart:
 
 
 def line_of(name: str, status: str, hover: str) -> Chart:
-    line = {"color": colour(status), "width": 2}
-    return _trace("scatter", name, status, hover) | {"mode": "lines", "line": line}
+    return _trace("scatter", name, status, hover) | {"mode": "lines", "line": {"color": colour(status), "width": 2}}
 
 
 def _trace(kind: str, name: str, status: str, hover: str) -> Chart:

@@ -177,10 +177,9 @@ def _shortfall(token: DraftToken, position: Position, rows: Sequence[Row]) -> fl
 
 def _rest_row(shown: Sequence[Row], owed: float) -> list[Row]:
     """One row for all tokens that are not shown, so that every column of a look sums to one."""
-    p, q, both = (max(0.0, 1 - math.fsum(getattr(row, name) for row in shown)) for name in ("p", "q", "both"))
+    p, q, both, *raw = (_rest_of(shown, name) for name in ("p", "q", "both", "p_raw", "q_raw"))
     if p + q < 1e-6:
         return []
-    raw = (_rest_of(shown, name) for name in ("p_raw", "q_raw"))
     return [Row(OTHERS, "others", p, q, min(max(0.0, both - owed), p, q), None, *raw)]
 
 

@@ -15,8 +15,8 @@ from specviz.rules.facts import facts_of
 from specviz.trace.file import DraftToken, EmittedToken, Header, Step, Trace
 from specviz.trace.metrics import METRICS, count, metrics
 from specviz.views.blocks import Props
-from specviz.views.explore.sentences import dart, drafted_nodes, label, percent, prose, quote, token_label
-from specviz.views.explore.speed import speed_words
+from specviz.views.explore.sentences import dart, drafted_nodes, label, percent, prose, quote, share_words, token_label
+from specviz.views.explore.speed import speed_words, two_digits
 from specviz.views.explore.steps import most_telling
 from specviz.views.explore.titles import last_token, telling_cut
 
@@ -91,11 +91,10 @@ def opening(trace: Trace, index: int) -> Props:
     """The beats of step `index`, 0 <= index < len(trace.steps)."""
     before = [token for step in trace.steps[:index] for token in step.emitted]
     written = before[-WRITTEN:] if len(before) > WRITTEN else []
-    text = "".join(token.text for token in before[: len(before) - len(written)])
     return {
         "step": index + 1,
         "question": _end_of(question_of(trace.header)),
-        "before": _end_of(text),
+        "before": _end_of("".join(token.text for token in before[: len(before) - len(written)])),
         "written": [token_label(token) for token in written],
         "beats": [beat.props() for beat in _Opening(trace, trace.steps[index]).beats()],
     }
@@ -121,14 +120,14 @@ class _Opening:
         self._trace, self._step = trace, step
         self._rule, self._last, self._cut = facts_of(step.settings.rule), last_token(step), telling_cut(step)
         self._shown = [step.draft[node] for node in most_telling(step)[0]]
-        self._passes = _milliseconds(median(each.timing.verify_ms for each in trace.steps))
+        self._passes = f"{two_digits(median(each.timing.verify_ms for each in trace.steps))} ms"
         self._judged = [token for token in self._shown if token.is_judged]
 
     def beats(self) -> Iterator[Beat]:
         step = self._step
         yield Beat("slow", SLOW.format(cost=self._passes))
         if self._shown:
-            drafted = [[token_label(token), "drafted", _share(token.q)] for token in self._shown]
+            drafted = [[token_label(token), "drafted", share_words(token.q)] for token in self._shown]
             yield Beat("draft", self._draft_sentence(), drafted)
             num_read = len(drafted_nodes(step))
             check = CHECK_ONE if num_read == 1 else CHECK.format(count=_count(num_read))
@@ -147,7 +146,7 @@ class _Opening:
         if step.is_tree:
             return DRAFT_TREE.format(who=who, count=_tokens(number))
         cost = step.timing.draft_ms / number
-        known = {"who": who, "count": "token" if number == 1 else _tokens(number), "cost": _milliseconds(cost)}
+        known = {"who": who, "count": "token" if number == 1 else _tokens(number), "cost": f"{two_digits(cost)} ms"}
         known["passes"] = self._passes
         return (DRAFT if cost >= LEAST_COST else DRAFT_FREE).format(**known)
 
@@ -194,7 +193,7 @@ class _Opening:
         """A sentence on how `token` was judged that names `named`, or the token itself."""
         words, name = table.get(self._way(token), table["other"]), named or token
         chance = percent((token and token.accept_prob) or 0.0)
-        gave = {"draft": _share(token and token.q), "target": _share(token and token.p_judged)}
+        gave = {"draft": share_words(token and token.q), "target": share_words(token and token.p_judged)}
         return words.format(rule=self._rule.title, token=name and _quoted(name), chance=chance, **gave)
 
     def _way(self, token: DraftToken | None) -> str:
@@ -214,7 +213,7 @@ class _Opening:
             if with_last and token.status == "ignored":
                 continue
             status = token.status if is_settled else "judged" if judging and place == num_settled else "drafted"
-            chips.append([token_label(token), status, "" if is_settled else _share(token.q)])
+            chips.append([token_label(token), status, "" if is_settled else share_words(token.q)])
         if with_last and self._last is not None:
             chips.append([token_label(self._last), self._last.kind, ""])
         return chips
@@ -251,17 +250,9 @@ def _quoted(token: DraftToken | EmittedToken) -> str:
     return word if word.startswith("“") else f"“{word}”"
 
 
-def _share(probability: float | None) -> str:
-    return "" if probability is None else percent(probability)
-
-
 def _count(number: int) -> str:
     return COUNTS[number] if number < len(COUNTS) else f"{number:,}"
 
 
 def _tokens(number: int) -> str:
     return f"{_count(number)} token{'' if number == 1 else 's'}"
-
-
-def _milliseconds(value: float) -> str:
-    return f"{value:.0f} ms" if value >= 10 else f"{value:.1f} ms"

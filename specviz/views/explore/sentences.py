@@ -75,6 +75,11 @@ def percent(share: float) -> str:
     return f"{_hundredths(share, 0)}{PERCENT}"
 
 
+def share_words(share: float | None) -> str:
+    """A share in percent; "" for what is none."""
+    return percent(share) if share is not None and 0 <= share <= 1 else ""
+
+
 def percents(first: float, second: float) -> tuple[str, str]:
     """Both shares as percent numbers without the sign, with as few digits as each needs, and as tell them apart."""
     for more in range(7):

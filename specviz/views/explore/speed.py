@@ -34,7 +34,7 @@ def speed_words(counters: Counters, measured: Mapping[str, Any] | None, *, recor
         if not recorded:
             return _props("not measured yet", can_measure=counters.num_steps > 0)
         reason = NONE_BESIDE if counters.num_drafted else NO_DRAFT
-        return _props(reason if speed is None or _was_paced(counters) else f"{_rate(speed)} tokens/s; {reason}")
+        return _props(reason if speed is None or _was_paced(counters) else f"{two_digits(speed)} tokens/s; {reason}")
     if not counters.num_drafted:
         return _props(NO_DRAFT)
     if not is_far(speedup):
@@ -51,7 +51,7 @@ def _was_paced(counters: Counters) -> bool:
 def _comparison(counters: Counters, speedup: float, baseline: float, speed: float, where: str, note: str) -> Props:
     shown = f"{speedup:.1f}"
     how = "the same speed" if shown == SAME else "faster" if speedup > 1 else "slower"
-    words = f"{how}{_mark(counters)}, {where}: {_rate(baseline)}\u00a0→\u00a0{_rate(speed)} tokens/s"
+    words = f"{how}{_mark(counters)}, {where}: {two_digits(baseline)}\u00a0→\u00a0{two_digits(speed)} tokens/s"
     return _props(words, value=f"{shown}×", note=note)
 
 
@@ -60,8 +60,8 @@ def _mark(counters: Counters) -> str:
     return " (lossy in part)" if counters.is_lossy_in_part else " (lossy)" if counters.num_lossy else ""
 
 
-def _rate(tokens_per_s: float) -> str:
-    return f"{tokens_per_s:.0f}" if tokens_per_s >= 10 else f"{tokens_per_s:.1f}"
+def two_digits(number: float) -> str:
+    return f"{number:.0f}" if number >= 10 else f"{number:.1f}"
 
 
 def _props(words: str, *, value: str = "", note: str = "", can_measure: bool = False) -> Props:

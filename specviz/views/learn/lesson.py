@@ -26,13 +26,12 @@ def lesson_props(name: str, *, has_server: bool = True) -> Props:
     lesson = found_lessons().lessons[name]
     place = known.index(lesson)
     after = known[place + 1] if place + 1 < len(known) else None
-    live = "" if lesson.setup is None else lesson.live or f"{', '.join(_setup_words(lesson.setup))}."
     return {
         "name": name,
         "title": lesson.title,
         "question": lesson.question,
         "place": f"Lesson {place + 1} of {len(known)} · {lesson.minutes} min",
-        "live": live,
+        "live": "" if lesson.setup is None else lesson.live or f"{', '.join(_setup_words(lesson.setup))}.",
         "next": None if after is None else {"name": after.name, "title": after.title},
         "game": game_after(lesson, known, has_server),
         "tasks": tasks_of(lesson),

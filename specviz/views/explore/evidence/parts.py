@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specviz.trace.file import Step
-from specviz.views.explore.sentences import drafted_nodes, label, percent, reveal, token_label
+from specviz.views.explore.sentences import drafted_nodes, label, reveal, token_label
 
 MOST_CHIPS = 64
 MOST_LINES = 24
@@ -79,11 +79,6 @@ def _whole(value: object) -> int | None:
 
 def _number(value: object) -> float | None:
     return value if type(value) in (int, float) and math.isfinite(value) else None
-
-
-def share_words(share: float | None) -> str:
-    """A share in percent; "" for what is none."""
-    return percent(share) if share is not None and 0 <= share <= 1 else ""
 
 
 def token_chips(tokens: object) -> list[Chip]:

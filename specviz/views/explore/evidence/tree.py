@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specviz.trace.file import ROOT, Step
-from specviz.views.explore.evidence.parts import Chip, Part, Said, line, lines, share_words
-from specviz.views.explore.sentences import Sentence, drafted_nodes, percent, token_label
+from specviz.views.explore.evidence.parts import Chip, Part, Said, line, lines
+from specviz.views.explore.sentences import Sentence, drafted_nodes, percent, share_words, token_label
 
 MOST_NODES = 160
 OF_HEAD = "Percent: the probability that its own head gave the token, whatever comes before it."
@@ -43,11 +43,10 @@ def tree(step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
     depth = max(step.draft[node].depth for node in shown)
     by_head = "ranks" in said
     meaning = (OF_HEAD if by_head else OF_PATH) if any(score for *_, score, _, _, _ in nodes) else ""
-    hidden = f"{num_hidden:,} more nodes are not shown." if num_hidden else ""
     whole = {
         "kind": "tree",
         "title": "The tree",
-        "note": " ".join(filter(None, (meaning, hidden))),
+        "note": " ".join(filter(None, (meaning, f"{num_hidden:,} more nodes are not shown." if num_hidden else ""))),
         "rows": 1 + max(rows.values()),
         "heads": [f"{'head' if 'heads' in said else 'depth'} {number}" for number in range(1, depth + 1)],
         "whose": "its head gave it" if by_head else "the draft gave its path",

@@ -15,7 +15,7 @@ from specviz.trace.file import Step
 from specviz.views.explore.evidence import parts
 from specviz.views.explore.evidence.parts import Chip, Part, Said
 from specviz.views.explore.evidence.tree import candidates, tree, tree_words
-from specviz.views.explore.sentences import drafted_nodes, label, percent, prose, quantity
+from specviz.views.explore.sentences import drafted_nodes, label, percent, prose, quantity, share_words
 
 AROUND = 6  # tokens of the text shown on either side of a match
 MOST_LAYERS = 96
@@ -179,9 +179,8 @@ def _tokenisations(step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
     known = [["way", WAYS[way]]]
     boundary = said.inside("boundary")
     if backed := boundary.whole("backed"):
-        taken = TAKEN_BACK.format(quantity(backed, "token"), label(boundary.words("text")))
-        known.append(["at the boundary", taken])
-    if shared := parts.share_words(said.number("shared")):
+        known.append(["at the boundary", TAKEN_BACK.format(quantity(backed, "token"), label(boundary.words("text")))])
+    if shared := share_words(said.number("shared")):
         known.append(["the draft's probability on shared tokens", shared])
     return [
         parts.lines("The same text in both vocabularies", rows, aligned=True),
