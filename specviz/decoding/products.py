@@ -116,15 +116,15 @@ def read_products(text: str) -> Products:
 
 
 @torch.no_grad()
-def measure() -> Products:
-    """All forms timed on this machine, in about a second; all by columns where it was too busy to tell."""
+def measure() -> Products | None:
+    """All forms timed on this machine, in about a second; None where it was too busy to tell."""
     ran, passed = time.thread_time(), time.perf_counter()
     columns = tuple(_ROWS - {MORE} - _where_faster(BY_ROWS, Products(), FORMATS[0], shape) for shape in SHAPES)
     own, all_packed = Products(columns), Products(columns, (_ROWS,) * len(_UNPACKED))
     kinds = [(kind, shape) for kind in FORMATS for shape in SHAPES]
     packed = tuple(_where_faster(all_packed, own, *each) if _can_pack(each[0]) else _NEVER for each in kinds)
     is_quiet = time.thread_time() - ran > _QUIET * (time.perf_counter() - passed)
-    return Products(columns, packed) if is_quiet else Products()
+    return Products(columns, packed) if is_quiet else None
 
 
 def _can_pack(kind: torch.dtype) -> bool:

@@ -67,7 +67,7 @@ def dtype(on: torch.device) -> torch.dtype:
 
 def products() -> Products:
     """How few rows are multiplied on this processor with so many threads: measured once, then read from a file. Where
-    none can be kept, all go by columns: measuring again at each start could part two runs of one seed."""
+    none can be kept, or the machine is too busy to measure now, all go by columns in this process."""
     return _products(cache_dir(), torch.get_num_threads())
 
 
@@ -85,9 +85,11 @@ def _products(folder: Path, num_threads: int) -> Products:
 
 
 def _keep(path: Path) -> None:
-    """Measures, and writes the file unless another process was first: then what that one found holds."""
+    """Measures, and writes the file unless the machine is busy, or another process was first: what that found holds."""
+    if (found := measure()) is None:
+        return
     draft = path.with_suffix(f".{os.getpid()}")
-    draft.write_text(f"{measure()}\n", "utf-8")
+    draft.write_text(f"{found}\n", "utf-8")
     try:
         os.link(draft, path)  # fails where the file is there, so two first starts agree
     except FileExistsError:

@@ -135,7 +135,8 @@ def test_a_changed_weight_changes_what_is_read(change, form):
     torch.testing.assert_close(lm.forward([3, 4, 5]), 2 * before)
 
 
-def test_what_was_measured_is_written_and_read_as_it_is():
+def test_what_was_measured_is_written_and_read_as_it_is(monkeypatch):
+    monkeypatch.setattr(products, "_QUIET", 0)
     random = torch.random.get_rng_state()
     found = measure()
     assert torch.equal(random, torch.random.get_rng_state())

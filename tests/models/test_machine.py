@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from specviz.decoding import products
 from specviz.decoding.products import Products
 from specviz.models import memory as machine
 from specviz.models.memory import environment
@@ -11,8 +12,20 @@ from specviz.models.memory import environment
 @pytest.fixture
 def folder(monkeypatch, tmp_path):
     monkeypatch.setenv("SPECVIZ_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(products, "_QUIET", 0)  # other tests may keep the machine busy
     machine._products.cache_clear()
     return tmp_path / "cache"
+
+
+def test_a_busy_machine_is_measured_at_a_later_start(folder, monkeypatch):
+    monkeypatch.setattr(products, "_QUIET", 2)
+    assert machine.products() == Products()
+    assert list(folder.iterdir()) == []
+    monkeypatch.setattr(products, "_QUIET", 0)
+    machine._products.cache_clear()
+    first = machine.products()
+    (file,) = folder.iterdir()
+    assert file.read_text("utf-8") == f"{first}\n"
 
 
 def test_a_later_start_reads_what_the_first_one_measured(folder):
