@@ -66,8 +66,8 @@ class Products:
 
     @staticmethod
     def applies(weight: Tensor) -> bool:
-        """Whether a few rows times this matrix may go another way than by rows."""
-        return weight.is_cpu and weight.dtype in FORMATS
+        """Whether a few rows times this matrix may go another way than by rows; quantised ones are of other types."""
+        return weight.is_cpu and weight.dtype in FORMATS and type(weight) in (Tensor, nn.Parameter)
 
     def _packed_rows(self, weight: Tensor, size: int) -> frozenset[int]:
         return self.packed[size + len(SHAPES) * FORMATS.index(weight.dtype)]

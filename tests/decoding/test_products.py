@@ -98,6 +98,17 @@ def test_large_weights_are_not_held_twice(monkeypatch):
     assert BY_ROWS.packed_bytes(model) == Products().packed_bytes(model) == PACKED.packed_bytes(model.half()) == 0
 
 
+def test_weights_that_are_no_plain_tensors_go_by_rows():
+    """As quantised ones are, which say float32 of themselves."""
+
+    class Wrapped(torch.Tensor):
+        pass
+
+    weight = torch.randn(4, 6).as_subclass(Wrapped)
+    assert not PACKED.applies(weight)
+    assert PACKED.applies(torch.nn.Parameter(torch.randn(4, 6)))
+
+
 def test_other_number_formats_go_by_rows():
     linear = torch.nn.Linear(6, 4).double()
     x = torch.randn(3, 6, dtype=torch.float64)
