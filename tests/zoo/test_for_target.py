@@ -35,6 +35,7 @@ from specviz.zoo.for_target.plain_text import write_plain_text
 from specviz.zoo.for_target.ship import ship
 from specviz.zoo.for_target.small_draft import SmallDraft
 from specviz.zoo.for_target.store import make_batch, read_texts
+from specviz.zoo.for_target.teacher import with_whole_laws
 from specviz.zoo.training.export import write_json
 
 pytestmark = pytest.mark.slow
@@ -151,6 +152,15 @@ def test_the_stored_laws_and_states_are_those_of_one_forward(target, texts):
         ids, log_probs = batch.ids[0, text.first :, :count], batch.log_probs[0, text.first :, :count]
         torch.testing.assert_close(law.gather(-1, ids), log_probs, rtol=1e-3, atol=1e-2)
         assert (ids.sort().values == torch.arange(count)).all()
+
+
+def test_the_whole_laws_are_the_stored_ones_where_all_tokens_are_stored(target, texts):
+    batch = make_batch(texts[:5], with_states=False)
+    whole = with_whole_laws(target, batch)
+    kept = batch.weights > 0
+    assert whole.ids.shape[-1] == target.info.vocab_size < batch.ids.shape[-1]
+    stored = torch.zeros_like(whole.log_probs).scatter_(-1, batch.ids[..., :30], batch.log_probs[..., :30])
+    torch.testing.assert_close(whole.log_probs[kept], stored.gather(-1, whole.ids)[kept], rtol=2e-3, atol=2e-3)
 
 
 def test_plain_text_has_laws_for_every_place(target, tmp_path):
@@ -319,6 +329,9 @@ def test_what_was_trained_drafts_in_the_product_and_keeps_the_greedy_text(target
     assert (tmp_path / "model" / "MODEL_CARD.md").read_text("utf-8") == card
     assert "2 of 2" in card
     assert "1 of 2" not in card
+    stored = json.loads((tmp_path / "curve.jsonl").read_text().splitlines()[-1])["overlap"]  # of all its 30 tokens
+    whole = card.split("the overlap of these weights is ")[1].split(".\n")[0].split(" / ")
+    assert [float(value) for value in whole] == pytest.approx(stored, abs=0.01)  # the file is in float16
 
 
 @MAKERS

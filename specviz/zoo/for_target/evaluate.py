@@ -3,7 +3,8 @@
 import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,22 @@ from specviz.drafters.params import Value
 from specviz.errors import SpecvizError
 from specviz.models.library import Library, LoadedModel
 from specviz.rules.speculative_sampling import SpeculativeSampling
+from specviz.zoo.config import Shape
 from specviz.zoo.evaluation.card import table
-from specviz.zoo.for_target.learning import CURVE, EARLIER, MOST_SCORED, RECIPE
+from specviz.zoo.for_target.eagle3 import MEASURED_DEPTH, Eagle3, ids_of
+from specviz.zoo.for_target.learning import (
+    CURVE,
+    EARLIER,
+    MOST_SCORED,
+    RECIPE,
+    Learner,
+    measured,
+    score_texts,
+    take_weights,
+)
+from specviz.zoo.for_target.small_draft import SmallDraft
 from specviz.zoo.for_target.store import Text, read_texts
+from specviz.zoo.for_target.teacher import with_whole_laws
 
 CARD = "MODEL_CARD.md"
 K, ANSWER_TOKENS = 4, 64
@@ -39,7 +53,9 @@ specviz.zoo.for_target draft` does it again."""
 NOTES = """\
 Overlap is the sum of min(p, q) at temperature 1 over the target's 64 likeliest tokens, and agreement the share of
 places where both find the same token likeliest, over answers that no training has read. Several numbers: at depths 1,
-2, ..., where a head reads the target's state at the first depth and its own guesses behind it."""
+2, ..., where a head reads the target's state at the first depth and its own guesses behind it.
+
+Over all tokens of the target, the overlap of these weights is {whole}."""
 WENT_ON = """\
 It went on from a draft that had read {answer_tokens:,} answer tokens in {steps:,} steps;
 the table counts from there."""
@@ -85,12 +101,13 @@ def evaluate(target: LoadedModel, folder: Path, data: Sequence[Path], num_questi
     about, ways = (HEAD, HEAD_WAYS) if is_head(model) else (DRAFT, DRAFT_WAYS)
     what = about.format(target=target.name)
     tried = list(_try_all(target, parts, ways, held_out[:num_questions]))
+    whole = measured(score_texts(_learner(target, folder), held_out, 2, partial(with_whole_laws, target)))
     for file in (curve, folder / RECIPE):
         shutil.copy(file, model)
     if earlier := json.loads((folder / RECIPE).read_text(encoding="utf-8")).get(EARLIER):
         what += f"\n{WENT_ON.format_map(earlier)}"
     lines = [json.loads(line) for line in curve.read_text(encoding="utf-8").splitlines()]
-    text = _card(what, lines, tried, len(held_out[:num_questions]))
+    text = _card(what, lines, whole["overlap"], tried, len(held_out[:num_questions]))
     (model / CARD).write_text(text, encoding="utf-8")
     return text
 
@@ -100,7 +117,9 @@ def is_head(model: Path) -> bool:
     return "draft_vocab_size" in json.loads((model / "config.json").read_text(encoding="utf-8"))
 
 
-def _card(what: str, curve: Sequence[Mapping[str, Any]], tried: Sequence[Tried], num_questions: int) -> str:
+def _card(
+    what: str, curve: Sequence[Mapping[str, Any]], whole: Sequence[float], tried: Sequence[Tried], num_questions: int
+) -> str:
     learnt = table(("step", "texts", "answer tokens read", "overlap", "agreement"), [_cells(line) for line in curve])
     rows = [
         (
@@ -113,13 +132,30 @@ def _card(what: str, curve: Sequence[Mapping[str, Any]], tried: Sequence[Tried],
     ]
     runs = table(("drafts", "temperature", "tokens per target call", "the target's own greedy text"), rows)
     about = RUNS.format(number=num_questions, tokens=ANSWER_TOKENS)
-    return "\n\n".join((what, "## Learning curve", learnt, NOTES, "## In runs", about, runs)) + "\n"
+    notes = NOTES.format(whole=_depths(whole))
+    return "\n\n".join((what, "## Learning curve", learnt, notes, "## In runs", about, runs)) + "\n"
 
 
 def _cells(line: Mapping[str, Any]) -> list[str]:
     """A row of the learning curve."""
-    measured = (" / ".join(f"{value:.3f}" for value in line[name]) for name in ("overlap", "agreement"))
-    return [*(f"{line[name]:,}" for name in ("step", "texts", "answer_tokens")), *measured]
+    counts = (f"{line[name]:,}" for name in ("step", "texts", "answer_tokens"))
+    return [*counts, _depths(line["overlap"]), _depths(line["agreement"])]
+
+
+def _depths(values: Sequence[float]) -> str:
+    return " / ".join(f"{value:.3f}" for value in values)
+
+
+def _learner(target: LoadedModel, folder: Path) -> Learner:
+    """The trained draft, ready to be scored."""
+    model = folder / "model"
+    if is_head(model):
+        learner: Learner = Eagle3(target, ids_of(model), MEASURED_DEPTH, 0)
+    else:
+        settings = json.loads((folder / RECIPE).read_text(encoding="utf-8"))["draft"]
+        learner = SmallDraft(target, Shape(**{field.name: settings[field.name] for field in fields(Shape)}), 0)
+    take_weights(learner.module, model)
+    return learner
 
 
 def _parts(target: LoadedModel, model: Path) -> Parts:

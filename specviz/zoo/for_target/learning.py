@@ -60,8 +60,8 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Sums over places at one depth. overlap: of sum(min(p, q)) at temperature 1 over the target's TOP likeliest
-    tokens, a little less than the whole; agreement: of equal likeliest tokens."""
+    """Sums over places at one depth. overlap: of sum(min(p, q)) at temperature 1 over the target's tokens in the batch,
+    of stored ones the TOP likeliest, so a little less than the whole; agreement: of equal likeliest tokens."""
 
     overlap: float = 0.0
     agreement: float = 0.0
@@ -179,10 +179,7 @@ class Learning:
 
     def _take(self, finished: Path) -> dict[str, Any]:
         """Takes the weights of a finished draft and returns its recipe. SpecvizError for a draft of another shape."""
-        state, own = read_tensors(weight_files(finished, finished.name)), dict(self._module.named_parameters())
-        if any(name not in state or state[name].shape != value.shape for name, value in own.items()):
-            raise SpecvizError(f"{finished.name!r} is a draft of another shape; begin without it")
-        self._module.load_state_dict({name: state[name] for name in own}, strict=False)
+        take_weights(self._module, finished)
         return json.loads((finished / RECIPE).read_text(encoding="utf-8"))
 
     def _restore(self, state: dict[str, Any]) -> None:
@@ -202,13 +199,24 @@ class Learning:
         print(json.dumps(line), flush=True)
 
 
+def take_weights(module: nn.Module, finished: Path) -> None:
+    """SpecvizError for a finished draft of another shape."""
+    state, own = read_tensors(weight_files(finished, finished.name)), dict(module.named_parameters())
+    if any(name not in state or state[name].shape != value.shape for name, value in own.items()):
+        raise SpecvizError(f"{finished.name!r} is a draft of another shape; begin without it")
+    module.load_state_dict({name: state[name] for name in own}, strict=False)
+
+
 @torch.no_grad()
-def score_texts(learner: Learner, texts: Sequence[Text], size: int = 16) -> list[Score]:
-    """Per depth, over all these texts."""
+def score_texts(
+    learner: Learner, texts: Sequence[Text], size: int = 16, change: Callable[[Batch], Batch] = lambda batch: batch
+) -> list[Score]:
+    """Per depth, over all these texts, each batch changed so before."""
     ordered = sorted(texts, key=lambda text: len(text.tokens))
     total: list[Score] = []
     for start in range(0, len(ordered), size):
-        scores = learner.score(make_batch(ordered[start : start + size], with_states=learner.reads_states))
+        batch = make_batch(ordered[start : start + size], with_states=learner.reads_states)
+        scores = learner.score(change(batch))
         total = [a + b for a, b in zip(total, scores, strict=True)] if total else scores
     return total
 

@@ -1,12 +1,13 @@
 """What a target says at each place of texts: one pass over them, whose rows go into a store."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from specviz.models.library import LoadedModel
-from specviz.zoo.for_target.store import TOP, Law
+from specviz.zoo.for_target.store import TOP, Batch, Law
 
 _BATCH = 8
 
@@ -33,6 +34,14 @@ def _read(texts: Sequence[Sequence[int]], target: LoadedModel, layers: Sequence[
         kept = [done.hidden_states[layer][row, own] for layer in layers]
         laws.append(Law(ids.cpu(), log_probs.cpu(), torch.cat(kept, dim=-1).cpu() if kept else None))
     return laws
+
+
+@torch.inference_mode()
+def with_whole_laws(target: LoadedModel, batch: Batch) -> Batch:
+    """The same texts with what the target says of all its tokens, ids and log_probs [B, L, V], the likeliest first."""
+    logits = target.model(batch.tokens[:, :-1].to(target.model.device), use_cache=False).logits.float().cpu()
+    log_probs, ids = logits.log_softmax(-1).sort(-1, descending=True)
+    return replace(batch, ids=ids, log_probs=log_probs)
 
 
 def likeliest(logits: Tensor) -> tuple[Tensor, Tensor]:
