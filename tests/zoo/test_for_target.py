@@ -159,6 +159,8 @@ def test_the_whole_laws_are_the_stored_ones_where_all_tokens_are_stored(target, 
     whole = with_whole_laws(target, batch)
     kept = batch.weights > 0
     assert whole.ids.shape[-1] == target.info.vocab_size < batch.ids.shape[-1]
+    assert torch.equal(whole.ids.sort(-1).values, torch.arange(30).expand(whole.ids.shape))
+    assert torch.equal(whole.ids[kept][:, 0], batch.ids[kept][:, 0])
     stored = torch.zeros_like(whole.log_probs).scatter_(-1, batch.ids[..., :30], batch.log_probs[..., :30])
     torch.testing.assert_close(whole.log_probs[kept], stored.gather(-1, whole.ids)[kept], rtol=2e-3, atol=2e-3)
 

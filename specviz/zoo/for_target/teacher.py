@@ -38,10 +38,12 @@ def _read(texts: Sequence[Sequence[int]], target: LoadedModel, layers: Sequence[
 
 @torch.inference_mode()
 def with_whole_laws(target: LoadedModel, batch: Batch) -> Batch:
-    """The same texts with what the target says of all its tokens, ids and log_probs [B, L, V], the likeliest first."""
+    """The same texts with what the target says of all its tokens, ids and log_probs [B, L, V]: the likeliest first,
+    the others in no order."""
     logits = target.model(batch.tokens[:, :-1].to(target.model.device), use_cache=False).logits.float().cpu()
-    log_probs, ids = logits.log_softmax(-1).sort(-1, descending=True)
-    return replace(batch, ids=ids, log_probs=log_probs)
+    ids, likeliest_ids = torch.arange(logits.shape[-1]).expand(logits.shape).clone(), logits.argmax(-1, keepdim=True)
+    ids.scatter_(-1, likeliest_ids, 0)[..., :1] = likeliest_ids  # the first token changes places with it
+    return replace(batch, ids=ids, log_probs=logits.log_softmax(-1).gather(-1, ids))
 
 
 def likeliest(logits: Tensor) -> tuple[Tensor, Tensor]:
