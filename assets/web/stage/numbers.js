@@ -36,6 +36,7 @@ export class Numbers {
       this.shownSentence = this.shownContext = this.told = null;
       clearTimeout(this.telling);
       this.telling = 0;
+      this.lead.replaceChildren();
       this.context.replaceChildren();
       this.idle();
       this.totals();

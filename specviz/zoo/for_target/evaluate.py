@@ -24,11 +24,11 @@ from specviz.zoo.for_target.eagle3 import MEASURED_DEPTH, Eagle3, ids_of
 from specviz.zoo.for_target.learning import (
     CURVE,
     EARLIER,
-    MOST_SCORED,
     RECIPE,
     Learner,
     measured,
     score_texts,
+    scored,
     take_weights,
 )
 from specviz.zoo.for_target.small_draft import SmallDraft
@@ -96,16 +96,18 @@ def evaluate(target: LoadedModel, folder: Path, data: Sequence[Path], num_questi
     model, curve = folder / "model", folder / CURVE
     if not curve.is_file():
         raise SpecvizError(f"{folder.name!r} holds nothing that was trained; run `eagle` or `draft` first")
-    held_out = [text for text in read_texts(data) if text.is_held_out and text.prompt][:MOST_SCORED]
+    recipe, held_out = json.loads((folder / RECIPE).read_text(encoding="utf-8")), scored(read_texts(data))
     parts = _parts(target, model)
     about, ways = (HEAD, HEAD_WAYS) if is_head(model) else (DRAFT, DRAFT_WAYS)
     what = about.format(target=target.name)
     tried = list(_try_all(target, parts, ways, held_out[:num_questions]))
-    whole = measured(score_texts(_learner(target, folder), held_out, 2, partial(with_whole_laws, target)))
+    learner = _learner(target, model, recipe["draft"])
+    whole = measured(score_texts(learner, held_out, 2, partial(with_whole_laws, target)))
     for file in (curve, folder / RECIPE):
         shutil.copy(file, model)
-    if earlier := json.loads((folder / RECIPE).read_text(encoding="utf-8")).get(EARLIER):
-        what += f"\n{WENT_ON.format_map(earlier)}"
+    if earlier := list(_earlier(recipe)):
+        sums = {name: sum(leg[name] for leg in earlier) for name in ("answer_tokens", "steps")}
+        what += f"\n{WENT_ON.format_map(sums)}"
     lines = [json.loads(line) for line in curve.read_text(encoding="utf-8").splitlines()]
     text = _card(what, lines, whole["overlap"], tried, len(held_out[:num_questions]))
     (model / CARD).write_text(text, encoding="utf-8")
@@ -146,13 +148,17 @@ def _depths(values: Sequence[float]) -> str:
     return " / ".join(f"{value:.3f}" for value in values)
 
 
-def _learner(target: LoadedModel, folder: Path) -> Learner:
+def _earlier(recipe: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The recipes of the trainings before, the latest first."""
+    while recipe := recipe.get(EARLIER, {}):
+        yield recipe
+
+
+def _learner(target: LoadedModel, model: Path, settings: Mapping[str, Any]) -> Learner:
     """The trained draft, ready to be scored."""
-    model = folder / "model"
     if is_head(model):
         learner: Learner = Eagle3(target, ids_of(model), MEASURED_DEPTH, 0)
     else:
-        settings = json.loads((folder / RECIPE).read_text(encoding="utf-8"))["draft"]
         learner = SmallDraft(target, Shape(**{field.name: settings[field.name] for field in fields(Shape)}), 0)
     take_weights(learner.module, model)
     return learner

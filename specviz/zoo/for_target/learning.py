@@ -5,8 +5,9 @@ step and the texts that are there. What is measured and exported is the running 
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,7 +24,7 @@ from specviz.zoo.training.train import make_optimizer, mixed_precision
 
 STATE, CURVE, RECIPE = "training.pt", "curve.jsonl", "recipe.json"
 EARLIER = "went_on_from"  # in a recipe: that of the finished draft whose weights it began with
-MOST_SCORED = 256  # held-out texts
+_MOST_SCORED = 256  # held-out texts
 _SIMILAR = 24  # tokens: texts of a batch differ in length by about so many
 
 
@@ -38,7 +39,7 @@ class Pace:
     learning_rate: float = 1e-3
     warmup_steps: int = 100
     decay_share: float = 0.4
-    overlap_weight: float = 1.0
+    overlap_weight: float = 15.0
     weight_decay: float = 0.01
     clip_norm: float = 1.0
     average: float = 0.998
@@ -103,7 +104,7 @@ class Learning:
         self, learner: Learner, texts: Sequence[Text], pace: Pace, folder: Path, finished: Path | None = None
     ) -> None:
         self._learner, self._pace, self._folder = learner, pace, folder
-        self.held_out = [text for text in texts if text.is_held_out and text.prompt][:MOST_SCORED]
+        self.held_out = scored(texts)
         self.texts = [text for text in texts if not text.is_held_out]
         if len(self.texts) < pace.texts_per_step or not self.held_out:
             raise SpecvizError(f"{len(self.texts)} texts to train on and {len(self.held_out)} held out are too few")
@@ -197,6 +198,11 @@ class Learning:
         with (self._folder / CURVE).open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
         print(json.dumps(line), flush=True)
+
+
+def scored(texts: Iterable[Text]) -> list[Text]:
+    """The held-out dialogues by which a draft is measured."""
+    return list(islice((text for text in texts if text.is_held_out and text.prompt), _MOST_SCORED))
 
 
 def take_weights(module: nn.Module, finished: Path) -> None:
