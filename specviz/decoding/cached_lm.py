@@ -231,7 +231,7 @@ def _choose(model: PreTrainedModel, products: Products, context_limit: int) -> F
     """
     why = refusal(model)
     if not why:
-        state = products, *map(id, model.parameters()), *map(type, model.modules())
+        state = products, model.device, model.dtype, *map(id, model.parameters()), *map(type, model.modules())
         known, why = _PROVED.get(model, (None, ""))
         if known != state:
             why = _prove(model, products, context_limit)

@@ -7,13 +7,13 @@ the numbers of transformers' forward but for rounding; `refusal` names the model
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from transformers import PreTrainedModel
 
+from specviz.decoding.attention import attend, for_shared_keys
 from specviz.decoding.forward import check_layers
 from specviz.decoding.products import Products
 
@@ -84,7 +84,7 @@ class _Rows:
     def __init__(self, model: PreTrainedModel) -> None:
         config, attention = model.config, model.model.layers[0].self_attn
         self._angles_of = model.model.rotary_emb
-        self._kinds = dict.fromkeys(_kinds(model))
+        self.kinds = dict.fromkeys(_kinds(model))
         shape = 2, config.num_hidden_layers, config.num_key_value_heads, 0, attention.head_dim
         self.rows = torch.zeros(shape, dtype=model.dtype, device=model.device)
 
@@ -95,10 +95,10 @@ class _Rows:
         room = -(-max(num_rows, had + had // 4) // BLOCK) * BLOCK
         rows = self.rows.new_empty(*self.rows.shape[:3], room, self.rows.shape[4])
         rows[..., :had, :] = self.rows
-        self.rows = rows
         places = torch.arange(room, device=rows.device)[None]
         of_kind = isinstance(self._angles_of.rope_type, dict)
-        self._angles = {kind: _turns(*self._angles_of(rows, places, *[kind] * of_kind)) for kind in self._kinds}
+        self._angles = {kind: _turns(*self._angles_of(rows, places, *[kind] * of_kind)) for kind in self.kinds}
+        self.rows = rows  # last: where memory runs out before, nothing has grown
 
     def turns(self, places: slice | Tensor) -> dict[str, _Turn]:
         """Per kind of attention: cosines and sines of these places."""
@@ -197,11 +197,11 @@ class Compact:
         views = rows.views(past, end)
         if attention_mask is None and past and len(ids) > 1:
             attention_mask = rows.rows.new_full((len(ids), end), float("-inf")).triu(past + 1)
+        masks = self._masks(attention_mask)
         x, seen = self._model.model.embed_tokens(ids), []
         for layer in self._layers:
             seen.append(x)
-            mask = attention_mask[layer.kind] if isinstance(attention_mask, dict) else attention_mask
-            wide = _attend(layer, layer.before(x), turns[layer.kind], mask, views[layer.index])
+            wide = _attend(layer, layer.before(x), turns[layer.kind], masks[layer.kind], views[layer.index])
             x = x + (layer.attended(wide) if layer.attended else wide)
             mixed = layer.between(x)
             mixed = layer.down(layer.act(layer.gate(mixed)) * layer.up(mixed))
@@ -211,6 +211,13 @@ class Compact:
         states = torch.cat([seen[layer] for layer in captured], dim=-1) if captured else None
         return self._head(self._norm(x[-num_logits:])), states
 
+    def _masks(self, mask: Tensor | dict[str, Tensor] | None) -> Mapping[str, Tensor | None]:
+        """Per kind of attention, for its shared keys."""
+        heads = self._model.config.num_attention_heads, self._model.config.num_key_value_heads
+        if isinstance(mask, dict):
+            return {kind: for_shared_keys(each, *heads) for kind, each in mask.items()}
+        return dict.fromkeys(self._rows.kinds, None if mask is None else for_shared_keys(mask, *heads))
+
 
 def _attend(layer: _Layer, x: Tensor, turn: _Turn, mask: Tensor | None, rows: _Views) -> Tensor:
     shape = len(x), -1, layer.width
@@ -219,11 +226,10 @@ def _attend(layer: _Layer, x: Tensor, turn: _Turn, mask: Tensor | None, rows: _V
         q, k = (norm(part) for norm, part in zip(layer.norms, (q, k), strict=True))
     both = _turned(torch.cat([q, k], 1), turn).transpose(0, 1)  # row by row, as fast attention wants them
     keys, values, new_keys, new_values = rows
-    num_heads, num_keys = q.shape[1], k.shape[1]
+    num_heads = q.shape[1]
     new_keys.copy_(both[num_heads:])
     new_values.copy_(layer.v(x).view(shape).transpose(0, 1))
-    how = {"is_causal": mask is None and len(x) > 1, "scale": layer.scale, "enable_gqa": num_heads != num_keys}
-    wide = functional.scaled_dot_product_attention(both[None, :num_heads], keys, values, mask, **how)
+    wide = attend(both[:num_heads], keys, values, mask, layer.scale)
     return layer.o(wide.transpose(1, 2).reshape(len(x), -1))
 
 

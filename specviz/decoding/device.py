@@ -29,7 +29,7 @@ def to_host(values: Tensor) -> Tensor:
     host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
     host.copy_(values, non_blocking=True)
     done = torch.cuda.Event()
-    done.record()
+    done.record(torch.cuda.current_stream(values.device))
     done.synchronize()
     return host
 
@@ -37,25 +37,25 @@ def to_host(values: Tensor) -> Tensor:
 class PhaseClock:
     """Marks between the phases of one step. On CUDA the marks are events, read after the step's last transfer."""
 
-    __slots__ = ("_cuda", "_marks")
+    __slots__ = ("_device", "_marks")
 
     def __init__(self, device: torch.device) -> None:
-        self._cuda = device.type == "cuda"
+        self._device = device
         self._marks: list = []
         self.mark()
 
     def mark(self) -> None:
-        if not self._cuda:
+        if self._device.type != "cuda":
             self._marks.append(time.perf_counter())
             return
         event = torch.cuda.Event(enable_timing=True)
-        event.record()
+        event.record(torch.cuda.current_stream(self._device))
         self._marks.append(event)
 
     def phases_ms(self) -> list[float]:
         """Milliseconds between consecutive marks."""
         pairs = list(zip(self._marks, self._marks[1:], strict=False))
-        if not self._cuda:
+        if self._device.type != "cuda":
             return [(after - before) * 1e3 for before, after in pairs]
         self._marks[-1].synchronize()
         return [before.elapsed_time(after) for before, after in pairs]

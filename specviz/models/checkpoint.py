@@ -3,6 +3,7 @@
 Every error is a SpecvizError that says what is wrong with the file; the caller puts the checkpoint's name in front.
 """
 
+import os
 import pickle
 import threading
 import zipfile
@@ -113,6 +114,11 @@ class Attached:
 
     def __init__(self) -> None:
         self._made: WeakKeyDictionary[nn.Module, dict[object, object]] = WeakKeyDictionary()
+        self._renew_lock()
+        if hasattr(os, "register_at_fork"):  # whoever held the lock stayed in the other process
+            os.register_at_fork(after_in_child=self._renew_lock)
+
+    def _renew_lock(self) -> None:
         self._making = threading.Lock()
 
     def find(self, model: nn.Module, key: object) -> object | None:

@@ -58,11 +58,12 @@ def all_gpus() -> tuple[torch.device, ...]:
 
 
 def dtype(on: torch.device) -> torch.dtype:
-    """The number format of the weights: SPECVIZ_DTYPE, or bfloat16 on a CUDA device that has it, else float32."""
+    """The number format of the weights: SPECVIZ_DTYPE, or bfloat16 on a GPU that has it in hardware, else float32."""
     wanted = settings().dtype
     if wanted != "auto":
         return getattr(torch, wanted)
-    return torch.bfloat16 if on.type == "cuda" and torch.cuda.is_bf16_supported() else torch.float32
+    has_bfloat16 = on.type == "cuda" and (torch.version.hip or torch.cuda.get_device_capability(on) >= (8, 0))
+    return torch.bfloat16 if has_bfloat16 else torch.float32
 
 
 def products() -> Products:

@@ -136,7 +136,7 @@ class _Numbers:
     def __init__(self, step: Step) -> None:
         checks, laws = step.verdict.checks, step.verdict.laws
         self._step = step
-        self._draws = _nine_digits(to_host(_pack(step)).numpy()).tolist()
+        self._draws = _nine_digits(to_host(_pack(step)).double().numpy()).tolist()
         self._num_shown = (len(self._draws[0]) - NUM_SUMS) // NUM_COLUMNS
         self.draft_p, self.draft_q = ([*map(trace.round9, row)] for row in (laws.node_p, laws.node_q))
         self.judged = [tuple(map(trace.round9, (check.p_judged, check.accept_prob, check.u))) for check in checks]

@@ -69,7 +69,8 @@ def test_the_three_numbers_and_the_sentence_are_those_of_the_step_shown(stage):
 def test_a_run_that_waits_for_its_first_step_says_nothing_of_the_run_before(stage):
     page, other = stage(), whole(traces.plain(), run="other", recorded=False)
     push(page, whole(traces.chain()))
-    assert page.inner_text(".sv-sentence") and page.inner_text(".sv-context")
+    assert page.inner_text(".sv-sentence")
+    assert page.inner_text(".sv-context")
     push(page, {**part(other, 0, 0), "state": RUNNING})
     assert page.inner_text(".sv-sentence") + page.inner_text(".sv-context") == ""
     push(page, other)

@@ -178,7 +178,7 @@ def test_what_is_read_before_its_copy_was_waited_for_is_not_there():
         host.copy_(torch.ones(2, device=DEVICE), non_blocking=True)
         assert (host.tolist(), traffic.copies) == ([0.0, 0.0], 0)
         done = torch.cuda.Event()
-        done.record()
+        done.record(torch.cuda.current_stream(DEVICE))
         done.synchronize()
         assert (host.tolist(), traffic.copies) == ([1.0, 1.0], 1)
 

@@ -1,6 +1,7 @@
 """Reading draft heads: what a checkpoint may hold, what is refused and in which words, who shares what."""
 
 import json
+import multiprocessing
 import pickle
 import shutil
 import zipfile
@@ -103,6 +104,26 @@ def test_the_bundled_heads_load_from_the_catalogue_and_are_shared(library):
     for name, tensor in one.module.state_dict().items():
         torch.testing.assert_close(tensor, held[name].float())
     assert not any(parameter.requires_grad for parameter in one.module.parameters())
+
+
+def test_a_target_that_was_put_into_another_number_format_gets_heads_in_that(tmp_path):
+    target = Library(allow_any=True).load((tiny("llama", vocab_size=VOCAB, hidden=HIDDEN), tiny_tokenizer(VOCAB)))
+    folder = folder_of(tmp_path / "heads", medusa_state())
+    for dtype in (torch.float32, torch.bfloat16):
+        target.model.to(dtype)
+        module = load_heads(None, folder, "medusa", target).module
+        assert {parameter.dtype for parameter in module.parameters()} == {dtype}
+
+
+def test_another_process_does_not_wait_for_who_made_heads_here():
+    shared = Attached()
+    with shared._making:
+        child = multiprocessing.get_context("fork").Process(target=shared.get, args=(torch.nn.Linear(1, 1), 0, list))
+        child.start()
+        child.join(20)
+        is_over = child.exitcode == 0
+        child.kill()
+    assert is_over
 
 
 def test_heads_that_are_shared_are_of_the_kind_that_is_asked_for(library):

@@ -158,8 +158,9 @@ class _Event:
     def __init__(self, **_: object) -> None:
         pass
 
-    def record(self) -> None:
-        pass
+    def record(self, stream: object) -> None:
+        """On the stream of the device that was asked for."""
+        assert stream == DEVICE
 
     def synchronize(self) -> None:
         _now.arrive()
@@ -173,6 +174,7 @@ def pretended() -> Iterator[Traffic]:
     """The device, and what has crossed over so far."""
     with pytest.MonkeyPatch.context() as patch, _Factories():
         patch.setattr(torch.cuda, "Event", _Event)
+        patch.setattr(torch.cuda, "current_stream", lambda device: device)
         _now.forget()
         _now.pending.clear()
         yield _now

@@ -123,6 +123,14 @@ def test_half_precision_files_load_as_float32_on_the_cpu(library, tmp_path):
     assert torch.equal(loaded.model.lm_head.weight, model.lm_head.weight.float())
 
 
+@pytest.mark.parametrize(
+    ("capability", "dtype"), [((7, 5), torch.float32), ((8, 0), torch.bfloat16), ((12, 0), torch.bfloat16)]
+)
+def test_a_gpu_that_only_emulates_bfloat16_computes_in_float32(monkeypatch, capability, dtype):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda on: capability)
+    assert memory.dtype(torch.device("cuda", 1)) == dtype
+
+
 def test_the_number_format_can_be_set(library, folder, monkeypatch):
     monkeypatch.setenv("SPECVIZ_DTYPE", "bfloat16")
     assert library.load(str(folder)).info.dtype == "bfloat16"

@@ -297,7 +297,7 @@ def two_gpus(monkeypatch, plain):
     share = int(0.6 * quantised.needed_bytes([plain / "model.safetensors"], torch.float32, None))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: False)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda on: (7, 5))
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(machine, "device_share", lambda on: share)
     monkeypatch.delenv("SPECVIZ_MODEL_MEMORY_GB", raising=False)

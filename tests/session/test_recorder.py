@@ -26,6 +26,7 @@ from recorded import (
     vocabulary,
 )
 from tiny_models import CONTEXT_LIMIT
+from torch import Tensor
 from toys import RULE, TableLM, plan_of
 
 from specviz.decoding.cached_lm import CachedLM
@@ -35,6 +36,7 @@ from specviz.decoding.draws import ACCEPT, Seeded
 from specviz.decoding.engine import speculate
 from specviz.drafters.draft_model import ModelDrafter
 from specviz.rules import RULES
+from specviz.session import recorder
 from specviz.session.recorder import Recorder
 from specviz.trace import file as trace
 
@@ -298,6 +300,17 @@ def test_a_draft_in_another_number_format_is_recorded():
     records = record_all(speculate([1, 2, 3], lambda: plan, Seeded(0), max_new_tokens=12))
     for token in (token for record in records for token in record.draft if token.p_judged is not None):
         assert math.isclose(token.accept_prob, min(1.0, token.p_judged / token.q), rel_tol=1e-6)
+
+
+def test_ids_come_whole_from_a_device_whose_widest_numbers_are_float32(monkeypatch):
+    monkeypatch.setattr(recorder, "to_host", Tensor.float)
+    target, draft = (TableLM(seed, vocab_size=9000) for seed in range(2))
+    plan, text = plan_of(target, ModelDrafter(draft)), [0, 0]
+    for step in speculate(text, lambda: plan, Seeded(0), max_new_tokens=12):
+        first_draw = next(recorder._Numbers(step).rows())
+        ids, p, *_ = first_draw[-1]
+        np.testing.assert_allclose(p, target.row(text).softmax(0)[ids].numpy(), rtol=1e-5)
+        text = [*text, *step.tokens]
 
 
 def one_token(p, q, rule):

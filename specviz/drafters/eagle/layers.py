@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm, apply_rotary_pos_emb
+
+from specviz.decoding.attention import attend, for_shared_keys
 
 
 class Rows:
@@ -41,7 +42,7 @@ class Attention(nn.Module):
     def __init__(self, config: LlamaConfig, input_size: int, parts: AttentionParts, layer: int = 0) -> None:
         super().__init__()
         self._size, shared = config.head_dim, config.num_key_value_heads * config.head_dim
-        self._is_grouped, self._layer = config.num_key_value_heads != config.num_attention_heads, layer
+        self._layer = layer
         whole = config.num_attention_heads * config.head_dim
         self.q_proj = nn.Linear(input_size, whole, bias=parts.has_bias)
         self.k_proj = nn.Linear(input_size, shared, bias=parts.has_bias)
@@ -60,11 +61,11 @@ class Attention(nn.Module):
         queries, keys = apply_rotary_pos_emb(self.q_norm(queries), self.k_norm(keys), *rotary)
         past = rows.count
         keys, values = rows.append(self._layer, keys[0], values[0])
-        if see is None and past:
+        if see is None and past and len(inputs) > 1:
             see = keys.new_ones(len(inputs), past + len(inputs), dtype=torch.bool).tril(past)
-        mixed = scaled_dot_product_attention(
-            queries, keys[None], values[None], attn_mask=see, is_causal=see is None, enable_gqa=self._is_grouped
-        )
+        if see is not None:
+            see = for_shared_keys(see, queries.shape[1], len(keys))
+        mixed = attend(queries[0], keys[None], values[None], see)
         return self.o_proj(mixed[0].transpose(0, 1).flatten(1))
 
 

@@ -1,0 +1,37 @@
+"""Attention in another shape is attention: beside the definition, written out head by head and row by row."""
+
+import math
+
+import pytest
+import torch
+
+from specviz.decoding.attention import attend, for_shared_keys
+
+NUM_KEYS, END, WIDTH = 2, 7, 8
+
+
+def defined(queries, keys, values, sees):
+    """Row by row, in float64. sees [n, END]."""
+    mixed = torch.zeros(queries.shape, dtype=torch.float64)
+    for head in range(len(queries)):
+        of_keys = head // (len(queries) // NUM_KEYS)
+        for row, query in enumerate(queries[head].double()):
+            scores = (keys[0, of_keys].double() @ query / math.sqrt(WIDTH)).masked_fill(~sees[row], -torch.inf)
+            mixed[head, row] = scores.softmax(0) @ values[0, of_keys].double()
+    return mixed[None]
+
+
+@pytest.mark.parametrize("num_heads", [2, 6])
+@pytest.mark.parametrize("kind", ["one row", "from the first row", "numbers", "booleans", "one row behind a mask"])
+def test_heads_that_share_keys_see_what_they_would_alone(num_heads, kind):
+    num_rows = {"one row": 1, "one row behind a mask": 1, "from the first row": END}.get(kind, 3)
+    queries, keys, values = (
+        torch.randn(shape) for shape in [(num_heads, num_rows, WIDTH), *[(1, NUM_KEYS, END, WIDTH)] * 2]
+    )
+    sees = torch.ones(num_rows, END, dtype=torch.bool).tril(END - num_rows)
+    mask = None
+    if kind not in ("one row", "from the first row"):
+        sees[:, 2] = False
+        mask = sees if kind == "booleans" else torch.zeros(sees.shape).masked_fill(~sees, -torch.inf)
+        mask = for_shared_keys(mask, num_heads, NUM_KEYS)
+    torch.testing.assert_close(attend(queries, keys, values, mask), defined(queries, keys, values, sees).float())
