@@ -76,7 +76,7 @@ class EagleHead(nn.Module):
 
     def choices(self, features: Tensor) -> Tensor:
         """Features [M, H] -> logits [M, D] over the tokens that it can propose."""
-        return self._shared[1](features)
+        return self._shared[1](features).to(features.device)  # of a target over several GPUs it is on the last one
 
     def ids(self, choices: Tensor) -> Tensor:
         """The target's ids of these choices, numbers below D."""
@@ -223,7 +223,8 @@ class Eagle3Head(EagleHead):
         """Takes the target's own rows of its tokens as output matrix, where they fit."""
         own = self._shared[1].weight
         if own.shape[1] == self.fc.out_features:
-            self.lm_head.weight = nn.Parameter(own[self._target_ids], requires_grad=False)
+            rows = own[self._target_ids.to(own.device)].to(self._target_ids.device)
+            self.lm_head.weight = nn.Parameter(rows, requires_grad=False)
 
 
 def _norm(config: LlamaConfig, size: int | None = None) -> LlamaRMSNorm:

@@ -80,7 +80,7 @@ class MedusaHeads(nn.ModuleList):
         """The logits of one head alone, as `forward` gives them."""
         row = self[index](hidden)
         if self.ids is None:
-            return row if self.own_output else output(row)
+            return row if self.own_output else output(row).to(row.device)
         return row.new_full((*row.shape[:-1], output.out_features), -torch.inf).index_copy(-1, self.ids, row)
 
     def guess(
@@ -99,7 +99,7 @@ def read(
     """Heads for `target` from a checkpoint's settings and tensors. Raises SpecvizError for what does not fit it."""
     if any(map(_VLLM_KEY.fullmatch, state)):
         return _read_vllm(config, state, target)
-    output = target.model.get_output_embeddings()
+    like = target.model.get_input_embeddings().weight  # where states are, also of a target over several GPUs
     vocab_size, hidden_size = target.info.vocab_size, target.model.config.get_text_config(decoder=True).hidden_size
     num_heads = _count_heads(state, _KEY, read_size(config, "medusa_num_heads", 1, MOST_HEADS))
     num_blocks = read_size(config, "medusa_num_layers", 1, MOST_BLOCKS)
@@ -108,14 +108,14 @@ def read(
         own_output = config.get("medusa_own_output", True) is not False
         module = MedusaHeads(hidden_size, vocab_size, num_heads, num_blocks, own_output)
     prefix = _PREFIX if any(key.startswith(_PREFIX) for key in state) else ""
-    return module, fill(module, state, output.weight, {f"{prefix}{name}": name for name in module.state_dict()})
+    return module, fill(module, state, like, {f"{prefix}{name}": name for name in module.state_dict()})
 
 
 def _read_vllm(
     config: Mapping[str, object], state: Mapping[str, Tensor], target: LoadedModel
 ) -> tuple[nn.Module, LoadReport]:
     """vLLM's layout. `original_lm_head`: the heads share one output; `token_map`: the few ids that they propose."""
-    output, hidden_size = target.model.get_output_embeddings(), read_size(config, "hidden_size")
+    like, hidden_size = target.model.get_input_embeddings().weight, read_size(config, "hidden_size")
     check_sizes(target, hidden=hidden_size, vocabulary=read_size(config, "vocab_size"))
     num_heads = _count_heads(state, _VLLM_KEY, read_size(config, "num_heads", 1, MOST_HEADS))
     num_blocks = read_size(config, "num_hidden_layers", 1, MOST_BLOCKS)
@@ -130,7 +130,7 @@ def _read_vllm(
         keys[f"{prefix}lm_head.weight"] = keys.pop(f"{prefix}lm_heads.0.weight")
     if ids is not None:
         module.ids, keys[f"{prefix}token_map"] = torch.empty_like(ids, dtype=torch.long, device="meta"), "ids"
-    report = fill(module, state, output.weight, keys)
+    report = fill(module, state, like, keys)
     if not is_shared:
         return module, report
     for head in list(module)[1:]:
