@@ -122,7 +122,7 @@ def family_readme(members: Sequence[Member]) -> str:
         table(["member", "parameters", "tokens seen", "what it is", "sums solved"], [summary(m) for m in members]),
         "## Bits per byte by domain",
         table(["", *domains], [[f"`{row.label}`", *numbers(row.bits_per_byte)] for row in rows]),
-        "## Overlap with the target, in brackets agreement",
+        "## Overlap with the target, in brackets how often the most likely token is the same",
         table(["", *domains], [[f"`{row.label}`", *overlaps(row)] for row in rows if row.overlap]),
         NOTES,
     ]
@@ -253,7 +253,7 @@ def mixture_rows(recipe: Recipe, target: str, sources: Mapping[str, Source]) -> 
 
 
 def measurements(member: Member) -> list[str]:
-    heads = ["held-out text", "bits per byte", "overlap with the target", "agreement"]
+    heads = ["held-out text", "bits per byte", "overlap with the target", "same most likely token"]
     parts = ["## Measured"]
     for row in member.rows:
         columns = [values for values in (row.bits_per_byte, row.overlap, row.agreement) if values]

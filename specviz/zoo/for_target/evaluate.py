@@ -51,9 +51,9 @@ A small Llama model with the vocabulary of `{target}`, float16, distilled from w
 texts. It is a draft model, not an assistant. `recipe.json` says how it was trained, and `python -m
 specviz.zoo.for_target draft` does it again."""
 NOTES = """\
-Overlap is the sum of min(p, q) at temperature 1 over the target's 64 likeliest tokens, and agreement the share of
-places where both find the same token likeliest, over answers that no training has read. Several numbers: at depths 1,
-2, ..., where a head reads the target's state at the first depth and its own guesses behind it.
+Overlap is the sum of min(p, q) at temperature 1 over the target's 64 likeliest tokens; beside it stands how often the
+most likely token of both is the same. Both over answers that no training has read. Several numbers: at depths 1, 2
+and so on, where a head reads the target's state at the first depth and its own guesses behind it.
 
 Over all tokens of the target, the overlap of these weights is {whole}."""
 WENT_ON = """\
@@ -122,7 +122,8 @@ def is_head(model: Path) -> bool:
 def _card(
     what: str, curve: Sequence[Mapping[str, Any]], whole: Sequence[float], tried: Sequence[Tried], num_questions: int
 ) -> str:
-    learnt = table(("step", "texts", "answer tokens read", "overlap", "agreement"), [_cells(line) for line in curve])
+    columns = ("step", "texts", "answer tokens read", "overlap", "same most likely token")
+    learnt = table(columns, [_cells(line) for line in curve])
     rows = [
         (
             each.way.words,
