@@ -233,6 +233,9 @@ def test_both_views_have_contrast_and_names(open_page, is_simple, scheme):
 @pytest.mark.parametrize("is_simple", [True, False])
 def test_in_forced_colours_as_much_is_in_sight_and_every_button_has_an_edge(open_page, is_simple):
     plain, forced = (open_page(simple=is_simple, forced_colors=colours) for colours in ("none", "active"))
+    for page in (plain, forced):
+        page.wait_for_selector("#method input", state="attached")  # a busy machine mounts these late
+        page.wait_for_selector("#pace input", state="attached")
     assert seen(forced).controls == seen(plain).controls
     edges = (
         "(nodes) => nodes.filter((node) => node.checkVisibility()).map((node) => getComputedStyle(node).borderTopStyle)"
