@@ -96,14 +96,17 @@ def test_tokens_are_drawn_by_their_probability_and_never_without_one():
     assert (counts - probs[0]).abs().max() < 0.03  # four standard deviations
 
 
-def test_a_batch_is_continued_as_its_texts_alone(target):
-    """Whatever they begin with together, and however long each is."""
-    texts, greedy = [(5, 6, 7), (5, 6, 9, 11, 12, 3), (5, 6, 7, 8), (5, 6, 7)], [Sampling(temperature=0)] * 4
-    ends = frozenset(target.text.eos_ids)
-    together = dialogues._continue_batch(target, texts, greedy, ends, 12)
-    for text, written in zip(texts, together, strict=True):
-        alone = target.model.generate(torch.tensor([text]), max_new_tokens=12, do_sample=False)[0, len(text) :]
-        assert written == tuple(alone.tolist())
+def test_answers_written_side_by_side_are_those_that_the_target_gives_alone(target, monkeypatch, tmp_path):
+    monkeypatch.setattr(dialogues, "_ANSWERS", (Sampling(temperature=0),))
+    write_dialogues(target, tmp_path, 300, (), size=SIZE)
+    (end,) = target.tokenizer("Z").input_ids
+    made = list(read_texts([tmp_path]))
+    assert len({len(text.prompt) for text in made}) > 3  # so they end at different steps
+    target.model.set_attn_implementation("eager")
+    for text in made:
+        ids = torch.tensor([text.prompt])
+        own = target.model.generate(ids, max_new_tokens=20, do_sample=False, eos_token_id=end, pad_token_id=end)
+        assert tuple(own[0, len(text.prompt) :].tolist()) == text.answer
 
 
 def test_the_same_dialogues_follow_after_a_kill(target, folder, tmp_path):
@@ -121,22 +124,15 @@ def test_no_shard_repeats_another(texts):
     assert len({text.tokens for text in texts}) == len(texts)
 
 
-def test_a_dialogue_is_a_turn_in_the_template_and_the_targets_greedy_answer_where_that_is_asked(target, texts):
+def test_a_dialogue_is_a_turn_in_the_template_and_its_answer(target, texts):
     template = Template.of(target.tokenizer)
     (end,) = target.tokenizer("Z").input_ids
-    greedy = [
-        text for index, text in enumerate(text for text in texts if text.shard is texts[0].shard) if index % 4 == 0
-    ]
-    assert greedy
     for text in texts:
-        assert text.prompt[: len(template.before)] == template.before
-        assert text.prompt[-len(template.after) :] == template.after
-        assert end not in text.answer[:-1]
+        words = text.prompt[len(template.before) : -len(template.after)]
+        assert template.before + words + template.after == text.prompt
+        assert 4 <= len(words) < SIZE.longest_turn
+        assert end not in (*words, *text.answer[:-1])
         assert text.answer[-1] == end or len(text.answer) == SIZE.longest_answer
-    for text in greedy:
-        ids = torch.tensor([text.prompt])
-        own = target.model.generate(ids, max_new_tokens=20, do_sample=False, eos_token_id=end, pad_token_id=end)
-        assert tuple(own[0, len(text.prompt) :].tolist()) == text.answer
 
 
 def test_the_stored_laws_and_states_are_those_of_one_forward(target, texts):

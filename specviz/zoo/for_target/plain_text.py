@@ -26,7 +26,7 @@ def write_plain_text(target: LoadedModel, corpus: Path, files: str, folder: Path
             generator = random.Random(number)
             pieces = [_piece(target, generator.choice(texts), generator) for _ in range(_PIECES)]
             long = [piece for piece in pieces if len(piece) >= _SHORTEST]
-            laws = laws_of(target, long, ())
+            laws = laws_of(target, long)
             rows = [((), piece, law) for piece, law in zip(long, laws, strict=True)]
             write_shard(shard, rows, 0, target.info.vocab_size)
         number, total = number + 1, total + sum(len(text.answer) for text in read_texts([shard]))

@@ -43,6 +43,18 @@ class Law:
     log_probs: Tensor
     states: Tensor | None = None
 
+    @classmethod
+    def joined(cls, laws: Sequence["Law"]) -> "Law":
+        """Of places one behind the other."""
+        states = [law.states for law in laws if law.states is not None]
+        ids, log_probs = (torch.cat([getattr(law, name) for law in laws]) for name in ("ids", "log_probs"))
+        return cls(ids, log_probs, torch.cat(states) if states else None)
+
+    def at(self, place: int) -> "Law":
+        """Of one of these places."""
+        own = slice(place, place + 1)
+        return Law(self.ids[own], self.log_probs[own], None if self.states is None else self.states[own])
+
 
 @dataclass(frozen=True, slots=True)
 class Text:

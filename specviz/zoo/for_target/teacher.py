@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
+from transformers.utils import ModelOutput
 
 from specviz.models.library import LoadedModel
 from specviz.zoo.for_target.store import TOP, Batch, Law
@@ -12,28 +14,29 @@ from specviz.zoo.for_target.store import TOP, Batch, Law
 _BATCH = 8
 
 
-def laws_of(target: LoadedModel, texts: Sequence[Sequence[int]], layers: Sequence[int]) -> list[Law]:
-    """Of each text of at least two tokens. layers: the target's states to keep, by transformers' numbers."""
+def laws_of(target: LoadedModel, texts: Sequence[Sequence[int]]) -> list[Law]:
+    """Of each text of at least two tokens."""
     order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
     made: dict[int, Law] = {}
     for start in range(0, len(order), _BATCH):
         some = order[start : start + _BATCH]
-        made |= zip(some, _read([texts[index] for index in some], target, layers), strict=True)
+        made |= zip(some, _read([texts[index] for index in some], target), strict=True)
     return [made[index] for index in range(len(texts))]
 
 
 @torch.inference_mode()
-def _read(texts: Sequence[Sequence[int]], target: LoadedModel, layers: Sequence[int]) -> list[Law]:
+def _read(texts: Sequence[Sequence[int]], target: LoadedModel) -> list[Law]:
     """Padding is on the right, so that no place sees it."""
     padded = torch.nn.utils.rnn.pad_sequence([torch.tensor(text[:-1]) for text in texts], batch_first=True)
-    done = target.model(padded.to(target.model.device), output_hidden_states=bool(layers), use_cache=False)
-    laws = []
-    for row, text in enumerate(texts):
-        own = slice(0, len(text) - 1)
-        ids, log_probs = likeliest(done.logits[row, own])
-        kept = [done.hidden_states[layer][row, own] for layer in layers]
-        laws.append(Law(ids.cpu(), log_probs.cpu(), torch.cat(kept, dim=-1).cpu() if kept else None))
-    return laws
+    done = target.model(padded.to(target.model.device), use_cache=False)
+    return [law_at(done, (), row, slice(0, len(text) - 1)) for row, text in enumerate(texts)]
+
+
+def law_at(done: ModelOutput, layers: Sequence[int], *places: int | slice) -> Law:
+    """From the target's outputs at n of the places [B, L]. layers: the states to keep, by transformers' numbers."""
+    ids, log_probs = likeliest(done.logits[places])
+    kept = [done.hidden_states[layer][places] for layer in layers]
+    return Law(ids.cpu(), log_probs.cpu(), torch.cat(kept, dim=-1).cpu() if kept else None)
 
 
 @torch.inference_mode()
@@ -48,8 +51,6 @@ def with_whole_laws(target: LoadedModel, batch: Batch) -> Batch:
 
 def likeliest(logits: Tensor) -> tuple[Tensor, Tensor]:
     """Logits [n, V] -> ids and log-probabilities [n, TOP], the likeliest first; of fewer tokens the rest have none."""
-    wide = logits.float()
-    top = wide.topk(min(TOP, wide.shape[-1]), dim=-1)
+    top = logits.float().log_softmax(-1).topk(min(TOP, logits.shape[-1]), dim=-1)
     missing = (0, TOP - top.indices.shape[-1])
-    log_probs = torch.nn.functional.pad(top.values - wide.logsumexp(-1, keepdim=True), missing, value=-torch.inf)
-    return torch.nn.functional.pad(top.indices, missing), log_probs
+    return pad(top.indices, missing), pad(top.values, missing, value=-torch.inf)
