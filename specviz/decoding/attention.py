@@ -24,4 +24,4 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, s
 
 def for_shared_keys(mask: Tensor, num_heads: int, num_keys: int) -> Tensor:
     """A mask [..., n, end] for `attend`: its rows once per head that shares keys."""
-    return torch.cat([mask] * (num_heads // num_keys), -2)
+    return mask if num_heads == num_keys else torch.cat([mask] * (num_heads // num_keys), -2)

@@ -54,11 +54,10 @@ def load_heads(
         raise SpecvizError(f"draft heads are held as their file holds them: leave out the ending (got {name!r:.100})")
     allow_any = settings().allow_any_model if library is None else library.allow_any
     source = find(name, allow_any=allow_any)
-    key = (kind, source.key, target.model.device, target.model.dtype)
-    if (known := _attached.find(target.model, key)) is not None:
+    if (known := _attached.find(target.model, (kind, source.key))) is not None:
         return known
     folder, _ = fetch_heads(source, may_download=allow_any, on_progress=report)
-    return _attached.get(target.model, key, lambda: _load(folder, source.name, kind, target, report))
+    return _attached.get(target.model, (kind, source.key), lambda: _load(folder, source.name, kind, target, report))
 
 
 def _load(folder: Path, name: str, kind: str, target: LoadedModel, report: Progress) -> LoadedHeads:

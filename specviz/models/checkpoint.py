@@ -110,10 +110,11 @@ def _size(tensor: Tensor) -> str:
 
 
 class Attached:
-    """Objects made for loaded models, each once per model and key; released with the model."""
+    """Objects made for loaded models, each once per model and key; released with the model, or with the device and the
+    number format that it had."""
 
     def __init__(self) -> None:
-        self._made: WeakKeyDictionary[nn.Module, dict[object, object]] = WeakKeyDictionary()
+        self._made: WeakKeyDictionary[nn.Module, tuple[object, dict[object, object]]] = WeakKeyDictionary()
         self._renew_lock()
         if hasattr(os, "register_at_fork"):  # whoever held the lock stayed in the other process
             os.register_at_fork(after_in_child=self._renew_lock)
@@ -123,12 +124,22 @@ class Attached:
 
     def find(self, model: nn.Module, key: object) -> object | None:
         """The object of this model and key, or None."""
-        return self._made.get(model, {}).get(key)
+        return self._made_for(model).get(key)
 
     def get(self, model: nn.Module, key: object, make: Callable[[], Made]) -> Made:
         """The object of this model and key, made by `make()` the first time. `make` must not keep the model alive."""
         with self._making:
-            made = self._made.setdefault(model, {})
+            made = self._made_for(model)
             if key not in made:
                 made[key] = make()
+                self._made[model] = _form(model), made
             return made[key]
+
+    def _made_for(self, model: nn.Module) -> dict[object, object]:
+        form, made = self._made.get(model, (None, {}))
+        return made if form == _form(model) else {}
+
+
+def _form(model: nn.Module) -> tuple[torch.device, torch.dtype]:
+    like = next(model.parameters())
+    return like.device, like.dtype

@@ -154,6 +154,17 @@ def test_what_was_made_for_a_model_goes_with_it():
     assert len(attached._made) == 0
 
 
+def test_what_was_made_for_a_model_goes_when_it_is_put_into_another_number_format():
+    attached, model = Attached(), torch.nn.Linear(1, 1)
+    attached.get(model, "a", lambda: "of float32")
+    attached.get(model, "b", lambda: "of float32, too")
+    model.double()
+    assert attached.find(model, "a") is None
+    assert attached.get(model, "a", lambda: "of float64") == "of float64"
+    model.float()
+    assert attached.find(model, "a") is attached.find(model, "b") is None
+
+
 def test_tensors_of_a_whole_model_are_told_and_missing_ones_refused(library, target, tmp_path):
     news = []
     more = folder_of(tmp_path / "more", medusa_state() | {"model.norm.weight": torch.ones(3)})

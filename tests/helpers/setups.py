@@ -86,7 +86,7 @@ def _mtp(method, vocab_size, dtype, limit) -> Setup:
     from mtp_targets import tiny_modules, tiny_target  # skips where this transformers cannot run them
 
     model = tiny_target(vocab_size=vocab_size, dtype=dtype)
-    mtp_modules._attached.get(model, (model.device, model.dtype), lambda: tiny_modules(model))
+    mtp_modules._attached.get(model, None, lambda: tiny_modules(model))
     target = _loaded("target", model, CHARACTERS[:vocab_size], min(limit, 128))
     return _plain(method, vocab_size, dtype, limit, target=target)
 

@@ -68,7 +68,7 @@ def with_modules(library):
 
     tokenizer = library.load("tiny-target").tokenizer
     model = tiny_target(vocab_size=len(tokenizer))
-    mtp_modules._attached.get(model, (model.device, model.dtype), lambda: tiny_modules(model))
+    mtp_modules._attached.get(model, None, lambda: tiny_modules(model))
     model.name_or_path = "with-modules"
     library.load((model, tokenizer))
 

@@ -110,7 +110,7 @@ def modules_of(part: Part) -> nn.Module:
             f"{part.name} has no modules for multi-token prediction (its configuration names no num_mtp_layers); "
             "choose another method, or a model that brings them along"
         )
-    return _attached.get(model, (model.device, model.dtype), lambda: _load(model, part.name))
+    return _attached.get(model, None, lambda: _load(model, part.name))
 
 
 def _load(model: nn.Module, name: str) -> nn.Module:
