@@ -14,6 +14,7 @@ from specviz.alignment.tables.columns import COLUMNS
 from specviz.checks.report import EXIT_WORDS
 from specviz.cli import main as cli
 from specviz.drafters import METHODS
+from specviz.drafters.params import Choice, NumberParam
 from specviz.rules import RULES
 from specviz.trace import export as exports
 from specviz.trace.frames import STEP_COLUMNS, TOKEN_COLUMNS
@@ -151,6 +152,27 @@ def test_the_documents_say_what_each_column_of_a_run_holds(heading, columns):
     text = DOCS["python-and-shell.md"].partition(heading)[2].partition("###")[0]
     rows = re.findall(r"^\| `(\w+)` \| \w.* \|$", text, re.MULTILINE)
     assert [name for name in rows if name != "text_json"] == list(columns)
+
+
+def test_the_table_of_parameters_is_what_the_methods_take():
+    heading = "| method | parameter | default | allowed |"
+    _, _, *rows = DOCS["methods.md"].split(heading)[1].split("\n\n")[0].splitlines()
+    found, method = {}, ""
+    for row in rows:
+        first, name, default, allowed = (cell.strip().replace("`", "") for cell in row.split("|")[1:5])
+        method = first or method
+        found[method, name] = default, allowed
+    shared = {"k_policy", "least_confidence"}  # told below the table
+    params = {(method, each.name): each for method in METHODS for each in METHODS[method].params}
+    assert found.keys() == {key for key in params if key[1] not in shared}
+    for key, (default, allowed) in found.items():
+        if isinstance(params[key], Choice):
+            assert (default, allowed) == (params[key].default, ", ".join(params[key].options)), key
+        elif isinstance(params[key], NumberParam):
+            assert (default, allowed) == (str(params[key].default), f"{params[key].low:g} to {params[key].high:g}"), key
+    assert {method for method, name in params if name == "k_policy"} == set(
+        re.findall(r"`(\w+)`", re.search(r"draft a chain \(([^)]*)\)", DOCS["methods.md"])[1])
+    )
 
 
 @pytest.mark.parametrize(("heading", "table"), [("| method |", METHODS), ("| rule | lossless |", RULES)])
