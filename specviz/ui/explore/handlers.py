@@ -169,17 +169,17 @@ class Handlers:
         return change
 
     def live_choice(self, name: str) -> Callable[..., Any]:
-        """As `live` for a list that may name what cannot be used now: it warns and shows what is in force."""
+        """As `live` for a list: of a bad choice it warns and shows the one in force, to a good one it says nothing."""
 
         def change(request: gr.Request, value: Any, wanted: Any = None) -> Any:
-            view = self._live_view(request)
-            if view is None:
-                return value
-            with errors_on_page(mildly=True):
-                changes = self._changes(view, name, value, wanted)
-                self._offer_typed(view, changes)
-                view.run.controls.change(**changes)
-            return getattr(view.run.controls.settings, name)
+            now = value
+            if view := self._live_view(request):
+                with errors_on_page(mildly=True):
+                    changes = self._changes(view, name, value, wanted)
+                    self._offer_typed(view, changes)
+                    view.run.controls.change(**changes)
+                now = getattr(view.run.controls.settings, name)
+            return gr.skip() if now == value else now
 
         return change
 
