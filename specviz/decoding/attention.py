@@ -6,20 +6,19 @@ from torch.nn import functional
 
 
 def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float | None = None) -> Tensor:
-    """queries [heads, n, width], keys and values [1, key heads, end, width] -> [1, heads, n, width].
+    """queries [B, heads, n, width], keys and values [B, key heads, end, width] -> [B, heads, n, width].
 
     mask: `for_shared_keys`; None where one row sees all, or where n = end and each row sees those up to itself. Heads
     that share keys become rows of one head: beside a mask the fast kernels of CUDA want as many heads as key heads, and
     a CPU reads the keys of one row in bfloat16 several times as fast. scale: None for 1 / sqrt(width).
     """
-    num_heads, num_rows, width = queries.shape
+    batch, num_heads, num_rows, width = queries.shape
     num_keys = keys.shape[1]
     if mask is None and num_rows > 1:
         how = {"is_causal": True, "scale": scale, "enable_gqa": num_heads != num_keys}
-        return functional.scaled_dot_product_attention(queries[None], keys, values, **how)
-    rows = queries.reshape(1, num_keys, -1, width)
-    mixed = functional.scaled_dot_product_attention(rows, keys, values, mask, scale=scale)
-    return mixed.view(1, num_heads, num_rows, width)
+        return functional.scaled_dot_product_attention(queries, keys, values, **how)
+    rows = queries.reshape(batch, num_keys, -1, width)
+    return functional.scaled_dot_product_attention(rows, keys, values, mask, scale=scale).view(queries.shape)
 
 
 def for_shared_keys(mask: Tensor, num_heads: int, num_keys: int) -> Tensor:

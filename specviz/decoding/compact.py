@@ -229,7 +229,7 @@ def _attend(layer: _Layer, x: Tensor, turn: _Turn, mask: Tensor | None, rows: _V
     num_heads = q.shape[1]
     new_keys.copy_(both[num_heads:])
     new_values.copy_(layer.v(x).view(shape).transpose(0, 1))
-    wide = attend(both[:num_heads], keys, values, mask, layer.scale)
+    wide = attend(both[None, :num_heads], keys, values, mask, layer.scale)
     return layer.o(wide.transpose(1, 2).reshape(len(x), -1))
 
 

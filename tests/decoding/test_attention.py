@@ -1,6 +1,7 @@
 """Attention in another shape is attention: beside the definition, written out head by head and row by row."""
 
 import math
+from itertools import product
 
 import pytest
 import torch
@@ -11,23 +12,22 @@ NUM_KEYS, END, WIDTH = 2, 7, 8
 
 
 def defined(queries, keys, values, sees):
-    """Row by row, in float64. sees [n, END]."""
+    """Text by text, head by head and row by row, in float64. sees [n, END]."""
     mixed = torch.zeros(queries.shape, dtype=torch.float64)
-    for head in range(len(queries)):
-        of_keys = head // (len(queries) // NUM_KEYS)
-        for row, query in enumerate(queries[head].double()):
-            scores = (keys[0, of_keys].double() @ query / math.sqrt(WIDTH)).masked_fill(~sees[row], -torch.inf)
-            mixed[head, row] = scores.softmax(0) @ values[0, of_keys].double()
-    return mixed[None]
+    for text, head, row in product(*map(range, queries.shape[:3])):
+        of_keys = text, head // (queries.shape[1] // NUM_KEYS)
+        scores = keys[of_keys].double() @ queries[text, head, row].double() / math.sqrt(WIDTH)
+        mixed[text, head, row] = scores.masked_fill(~sees[row], -torch.inf).softmax(0) @ values[of_keys].double()
+    return mixed
 
 
+@pytest.mark.parametrize("num_texts", [1, 3])
 @pytest.mark.parametrize("num_heads", [2, 6])
 @pytest.mark.parametrize("kind", ["one row", "from the first row", "numbers", "booleans", "one row behind a mask"])
-def test_heads_that_share_keys_see_what_they_would_alone(num_heads, kind):
+def test_heads_that_share_keys_see_what_they_would_alone(num_heads, kind, num_texts):
     num_rows = {"one row": 1, "one row behind a mask": 1, "from the first row": END}.get(kind, 3)
-    queries, keys, values = (
-        torch.randn(shape) for shape in [(num_heads, num_rows, WIDTH), *[(1, NUM_KEYS, END, WIDTH)] * 2]
-    )
+    shapes = [(num_texts, num_heads, num_rows, WIDTH), *[(num_texts, NUM_KEYS, END, WIDTH)] * 2]
+    queries, keys, values = map(torch.randn, shapes)
     sees = torch.ones(num_rows, END, dtype=torch.bool).tril(END - num_rows)
     mask = None
     if kind not in ("one row", "from the first row"):

@@ -65,7 +65,7 @@ class Attention(nn.Module):
             see = keys.new_ones(len(inputs), past + len(inputs), dtype=torch.bool).tril(past)
         if see is not None:
             see = for_shared_keys(see, queries.shape[1], len(keys))
-        mixed = attend(queries[0], keys[None], values[None], see)
+        mixed = attend(queries, keys[None], values[None], see)
         return self.o_proj(mixed[0].transpose(0, 1).flatten(1))
 
 

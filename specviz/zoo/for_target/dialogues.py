@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache, PreTrainedTokenizerBase
 from transformers.cache_utils import DynamicLayer
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from specviz.decoding.attention import attend
 from specviz.decoding.sampling import Sampling
 from specviz.errors import SpecvizError
 from specviz.models.library import LoadedModel
@@ -188,13 +188,10 @@ class _Roomy(DynamicLayer):
 def _packed(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **how: Any
 ) -> tuple[Tensor, None]:
-    """sdpa where heads that share keys are rows of one head: one token of many texts is five times as fast on a CPU."""
-    batch, heads, rows, width = query.shape
-    if rows > 1 or attention_mask is not None:
+    """sdpa, but one token of many texts by `attend`, which is five times as fast on a CPU."""
+    if query.shape[2] > 1 or attention_mask is not None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **how)
-    packed = query.reshape(batch, key.shape[1], -1, width)
-    mixed = functional.scaled_dot_product_attention(packed, key, value, scale=how["scaling"])
-    return mixed.reshape(batch, rows, heads, -1), None
+    return attend(query, key, value, None, how["scaling"]).transpose(1, 2), None
 
 
 AttentionInterface.register(_PACKED, _packed)

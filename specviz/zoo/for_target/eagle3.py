@@ -26,7 +26,7 @@ from specviz.zoo.for_target.store import Batch, Text
 from specviz.zoo.training.export import replacing, write_json
 
 MEASURED_DEPTH = 4
-_DEPTH_DECAY = 0.85
+_DEPTH_DECAY = 0.5  # about as a depth counts in the tokens of a call
 _NO_TOKEN = -1
 
 

@@ -22,7 +22,7 @@ from specviz.errors import SpecvizError
 from specviz.zoo.training.export import replacing
 
 TOP = 64
-"""How many of the likeliest tokens are kept of a place: of SmolLM2 97 % of the probability at temperature 1."""
+"""How many of the likeliest tokens are kept of a place: in its own dialogues 92 % of the probability for SmolLM2."""
 HELD_OUT_SHARE = 32
 """One dialogue of so many is held out."""
 PROMPT_WEIGHT = 0.25
