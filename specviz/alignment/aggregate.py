@@ -194,12 +194,7 @@ class Aggregator:
         return self.drafts.index(part.draft), KINDS.index(part.kind), own(part.value), part.value
 
     def _draft(
-        self,
-        name: str,
-        facts: Facts,
-        intervals: Mapping[Part, Interval | None],
-        every: Parts,
-        cliffs: Sequence[Cliff],
+        self, name: str, facts: Facts, intervals: Mapping[Part, Interval | None], every: Parts, cliffs: Sequence[Cliff]
     ) -> DraftSummary:
         whole, own, costs = Part(name, "all", "all"), self._drafts[name], facts.steady_costs(name)
         total = self._totals.get(whole, Totals())

@@ -86,11 +86,7 @@ def _split(wanted: str) -> tuple[str, str, tuple[str, ...]]:
 
 @torch.inference_mode()
 def measure_ahead(
-    target: LoadedModel,
-    drafters: Sequence[Drafter],
-    text: Text,
-    sampling: Sampling,
-    depths: int = DEPTHS,
+    target: LoadedModel, drafters: Sequence[Drafter], text: Text, sampling: Sampling, depths: int = DEPTHS
 ) -> list[Numbers]:
     """Of each drafter what `measure_texts` gives of a draft model, at depth 1, and as "ahead" every depth."""
     lm, tokens = target.cached_lm(), torch.tensor([*text.prompt, *text.ids], device=target.model.device)

@@ -58,12 +58,7 @@ class _Step:
 
 
 def why_slow(
-    recorded: Trace,
-    costs: Costs,
-    *,
-    tokens_per_s: float,
-    baseline_tokens_per_s: float,
-    most_timed: int | None = None,
+    recorded: Trace, costs: Costs, *, tokens_per_s: float, baseline_tokens_per_s: float, most_timed: int | None = None
 ) -> Breakdown:
     """tokens_per_s: this run's speed; baseline_tokens_per_s: without a draft, measured in the same session.
     most_timed: the most tokens that the timed runs wrote, where they are other runs than this one.

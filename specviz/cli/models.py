@@ -55,14 +55,14 @@ class LocalModel:
 
 
 def overview(cache_dir: Path | None = None) -> str:
-    """Tables for the terminal: bundled models, models in the hub's cache (or `cache_dir`), and what fits together."""
-    offered = (name for name, model in MODELS.items() if model.is_bundled and model.dial is None)
-    bundled = {name: LocalModel(name, Path(resolve(name))) for name in offered}
-    here = {name: model for name, model in bundled.items() if model.folder.is_dir()}
+    """Tables for the terminal: bundled and fetched models, those in the hub's cache (or this one), and what fits."""
+    offered = (name for name, model in MODELS.items() if model.is_bundled or model.download)
+    own = {name: LocalModel(name, Path(resolve(name))) for name in offered}
+    here = {name: model for name, model in own.items() if model.folder.is_dir()}
     in_cache = _find_cached(cache_dir)
     cached = {name: model for name, model in in_cache.items() if name not in HEADS}
     sections = {
-        "Bundled": ((name, here[name].size() if name in here else AWAY) for name in bundled),
+        "Bundled or fetched": ((n, own[n].size() if n in here else AWAY) for n in own if not MODELS[n].dial),
         "In the Hugging Face cache": ((name, model.size()) for name, model in cached.items()),
         "What drafts for what": _fits({**cached, **here}),
         "Draft heads": ((name, _heads_words(heads, in_cache)) for name, heads in HEADS.items()),

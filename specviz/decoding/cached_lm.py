@@ -35,11 +35,7 @@ class CachedLM:
     """
 
     def __init__(
-        self,
-        model: PreTrainedModel,
-        context_limit: int,
-        products: Products = PRODUCTS,
-        forward: Forward | None = None,
+        self, model: PreTrainedModel, context_limit: int, products: Products = PRODUCTS, forward: Forward | None = None
     ) -> None:
         self.model, self.products = model, products
         self._forward = forward or _choose(model, products, context_limit)

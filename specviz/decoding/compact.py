@@ -1,8 +1,8 @@
 """Compact: the forward of Llama and its kin in few torch operations, over rows of keys and values that stay in place.
 
-It reads the model's own weights at every call, so a changed weight counts at once and none is kept twice. It promises
-the numbers of transformers' forward but for rounding; `refusal` names the models that it is not written for, and
-`CachedLM` proves it on every model before it is used.
+It reads the model's own weights at every call, so a changed one counts at once: of a packed copy (`products`) where
+torch counts the change, which it does not through `.data`. It promises the numbers of transformers' forward but for
+rounding; `refusal` names the models that it is not written for. `CachedLM` proves it on every model before its use.
 """
 
 from __future__ import annotations

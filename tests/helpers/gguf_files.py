@@ -34,10 +34,12 @@ def write_gguf(
     arch: str | None = None,
     form: gguf.GGMLQuantizationType = Q8_0,
     split_count: int | None = None,
+    rope_scaling: float | None = None,
     **more: np.ndarray,
 ) -> Path:
     """The model with its matrices in the format `form`. arch: the architecture that the file names; split_count: of how
-    many parts it says that it is one; more: tensors that it adds."""
+    many parts it says that it is one; rope_scaling: the factor by which it stretches its positions; more: tensors that
+    it adds."""
     family = model.config.model_type
     writer = _Converter(str(place), arch or family)
     writer.form = form
@@ -52,6 +54,8 @@ def write_gguf(
         writer.add_chat_template(tokenizer.chat_template)
     if split_count is not None:
         writer.add_uint16("split.count", split_count)
+    if rope_scaling is not None:
+        writer.add_rope_scaling_factor(rope_scaling)
     for name, values in more.items():
         gguf.GGUFWriter.add_tensor(writer, name.replace("__", "."), values)
     libllama.write_gguf(writer, model, tokenizer)

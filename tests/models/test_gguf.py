@@ -1,9 +1,11 @@
 """GGUF files: read as the model that they hold; what lies is refused in words before memory is taken."""
 
 import hashlib
+import json
 import struct
 import sys
 import tracemalloc
+from pathlib import Path
 
 import gguf
 import numpy as np
@@ -11,7 +13,7 @@ import pytest
 import torch
 from gguf_files import write_gguf
 from tiny_models import tiny, tiny_tokenizer
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import specviz
 from specviz.errors import SpecvizError
@@ -100,6 +102,31 @@ def test_its_progress_is_told_and_transformers_prints_no_bar(tmp_path, capfd):
     assert shares[1] == 0
     assert shares[-1] > 0.9
     assert "GGUF tensors" not in capfd.readouterr().err
+
+
+def test_nothing_that_lies_beside_a_file_is_read_and_no_code_of_it_runs(tmp_path, cache):
+    file, _, tokenizer = made(tmp_path / "models")
+    other = tiny_tokenizer()
+    other.add_tokens(["Once upon"])
+    other.save_pretrained(file.parent)
+    settings = file.parent / "tokenizer_config.json"
+    code = {"auto_map": {"AutoTokenizer": ["evil.Evil", None]}, "tokenizer_class": "Evil"}
+    settings.write_text(json.dumps(json.loads(settings.read_text("utf-8")) | code), "utf-8")
+    (file.parent / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()", "utf-8")
+    folder = convert(file, "it", ignore_progress)
+    assert not (tmp_path / "ran").exists()
+    own = AutoTokenizer.from_pretrained(folder)
+    assert (own(TEXT).input_ids, own.chat_template) == (tokenizer(TEXT).input_ids, tokenizer.chat_template)
+    assert list(cache.iterdir()) == [folder]
+
+
+def test_where_links_are_not_allowed_a_copy_is_converted(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError("a required privilege is not held by the client")
+
+    monkeypatch.setattr(Path, "symlink_to", refuse)
+    file, *_ = made(tmp_path)
+    assert (convert(file, "it", ignore_progress) / "model.safetensors").is_file()
 
 
 @pytest.mark.parametrize("least", [None, 0.5], ids=["at the beginning", "halfway"])
@@ -194,7 +221,7 @@ def lies(file):
         r"it continues to byte [\d,]+, but the file has": patched(content, 8, struct.pack("<Q", 1 << 40)),
         r"it continues to byte 1,152,921,504,606,84\d,\d+": patched(content, 24, struct.pack("<Q", 1 << 60)),
         r"it continues to byte [\d,]+, but the file has [\d,]+$": content[: header.data_offset + 64],
-        r"it claims a list of 1,152,921,504,606,846,976 values; the limit is 2,000,000": patched(
+        r"it claims lists of 1,152,921,504,606,84\d,\d+ values; the limit is 2,000,000": patched(
             content, length, struct.pack("<Q", 1 << 60)
         ),
         "it continues to byte|cannot reshape": patched(content, dims, struct.pack("<Q", 1 << 50)),
@@ -221,8 +248,21 @@ def test_a_list_within_the_file_that_no_vocabulary_has_is_refused(tmp_path):
     content = file.read_bytes()
     length = after(content, b"tokenizer.ggml.token_type") + 4
     file.write_bytes(patched(content, length, struct.pack("<IQ", 0, 2_000_001)) + bytes(2_000_001))
-    with pytest.raises(SpecvizError, match="it claims a list of 2,000,001 values; the limit is 2,000,000"):
+    with pytest.raises(SpecvizError, match=r"it claims lists of 2,000,\d+ values; the limit is 2,000,000"):
         read_header(file, "it")
+
+
+def test_lists_that_are_short_alone_but_long_together_are_refused(tmp_path, monkeypatch):
+    writer = gguf.GGUFWriter(str(tmp_path / "many.gguf"), "llama")
+    for number in range(8):
+        writer.add_array(f"list.{number}", list(range(100, 400)))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    read_header(tmp_path / "many.gguf", "it")
+    monkeypatch.setattr("specviz.models.gguf.MOST_VALUES", 2_000)
+    with pytest.raises(SpecvizError, match="it claims lists of 2,100 values; the limit is 2,000"):
+        read_header(tmp_path / "many.gguf", "it")
 
 
 @pytest.mark.skipif(sys.byteorder != "little", reason="the made file is of the other order")
@@ -258,10 +298,13 @@ def test_what_transformers_would_make_another_model_of_is_refused_by_name(tmp_pa
     file, *_ = made(tmp_path / "b", rope_freqs__weight=np.ones(4, np.float32))
     with pytest.raises(SpecvizError, match=r"scales its positions by rope_freqs.weight, which transformers ignores"):
         convert(file, "it", ignore_progress)
+    file, *_ = made(tmp_path / "d", rope_scaling=8.0)
+    with pytest.raises(SpecvizError, match=r"scales its positions by llama.rope.scaling.factor, which transformers"):
+        convert(file, "it", ignore_progress)
+    file, *_ = made(tmp_path / "e", rope_scaling=1.0)
+    convert(file, "it", ignore_progress)
     file, *_ = made(tmp_path / "c", blk__0__more__weight=np.ones(4, np.float32))
-    with pytest.raises(
-        SpecvizError, match=r"holds [\d,]+ weights, and transformers would make a model of [\d,]+ from it"
-    ):
+    with pytest.raises(SpecvizError, match=r"holds [\d,]+ weights; transformers would make a model of [\d,]+"):
         convert(file, "it", ignore_progress)
 
 

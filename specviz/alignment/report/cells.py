@@ -15,10 +15,7 @@ INTERVAL_AND_FAVOURITE = {
     "95 % interval": lambda each: spread(each.alpha_interval),
     "same top token": lambda each: share(each.greedy_agreement),
 }
-COUNTS = {
-    "prompts": lambda each: number(each.num_prompts),
-    "tokens": lambda each: number(each.num_tokens),
-}
+COUNTS = {"prompts": lambda each: number(each.num_prompts), "tokens": lambda each: number(each.num_tokens)}
 """Columns of drafts and of their slices."""
 
 
