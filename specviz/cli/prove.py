@@ -16,10 +16,10 @@ K = 4
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    target, draft = default_pair()
+    target, _ = default_pair()
     parser.add_argument("--prompt", help="one text to continue (default: the bundled prompts)")
-    parser.add_argument("--target", help=f"a bundled name, a folder or a hub id (default: {target})")
-    parser.add_argument("--draft", help=f"the draft model, as above (default: {draft} for the default target)")
+    parser.add_argument("--target", help=f"a name from `models`, a folder, .gguf file or hub id (default: {target})")
+    parser.add_argument("--draft", help="the draft model, as above (default: the bundled one that suits the target)")
     parser.add_argument("--method", default="draft_model", help=METHOD_WORDS)
     parser.add_argument("--param", action="append", default=[], metavar="NAME=VALUE", help=PARAM_WORDS)
     parser.add_argument("--rule", help=f"{RULE_WORDS}; broken:NAME: a rule that is wrong on purpose")
