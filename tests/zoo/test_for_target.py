@@ -27,6 +27,7 @@ from specviz.models.library import Library, check_pair
 from specviz.rules import RULES
 from specviz.zoo.config import Shape
 from specviz.zoo.for_target import dialogues, store
+from specviz.zoo.for_target.__main__ import main
 from specviz.zoo.for_target.dialogues import Size, Template, write_dialogues
 from specviz.zoo.for_target.eagle3 import Eagle3, chosen_ids, ids_of
 from specviz.zoo.for_target.evaluate import evaluate
@@ -268,6 +269,63 @@ def test_a_head_goes_on_with_the_ids_of_the_finished_one(target, texts, tmp_path
         Learning(other, texts, PACE, tmp_path, tmp_path / "model")
 
 
+def trained_by_command(target, monkeypatch, *words):
+    monkeypatch.setattr(Library, "load", lambda *_: target)
+    monkeypatch.setattr("sys.argv", ["for_target", *map(str, words)])
+    main()
+
+
+def test_a_training_that_is_taken_up_again_keeps_its_ids_and_its_past_whatever_the_command_says(
+    target, folder, texts, tmp_path, monkeypatch
+):
+    pace = ("--texts-per-step", 4, "--draft-tokens", 24)
+    first, second = tmp_path / "first", tmp_path / "second"
+    trained_by_command(target, monkeypatch, "eagle", "it", first, folder, "--steps", 2, *pace)
+    ids = sorted({*range(30)} - {*json.loads((first / "ids.json").read_text())[:6]})
+    (first / "ids.json").write_text(json.dumps(ids))  # others than would be chosen
+    shutil.rmtree(first / "model")
+    (first / "training.pt").unlink()
+    trained_by_command(target, monkeypatch, "eagle", "it", first, folder, "--steps", 2, *pace)
+    shutil.copy(first / "recipe.json", first / "model")
+    start = ("--start-from", first / "model")
+    trained_by_command(target, monkeypatch, "eagle", "it", second, folder, "--steps", 1, *pace, *start)
+    trained_by_command(target, monkeypatch, "eagle", "it", second, folder, "--steps", 2, *pace)
+    assert ids_of(second / "model").tolist() == ids
+    assert json.loads((second / "recipe.json").read_text())["went_on_from"]["steps"] == 2
+
+
+def test_a_training_without_an_end_is_refused_in_words(target, folder, tmp_path, monkeypatch):
+    with pytest.raises(SystemExit, match=r"specviz: say when the training ends: with --steps, --hours or both"):
+        trained_by_command(target, monkeypatch, "draft", "it", tmp_path / "made", folder, "--hidden", 32)
+    with pytest.raises(SystemExit, match=r"specviz: --hidden must be a multiple of 32 up to 32 \(got 96\)"):
+        trained_by_command(target, monkeypatch, "draft", "it", tmp_path / "made", folder, "--steps", 1)
+    assert not (tmp_path / "made").exists()
+
+
+def test_a_draft_that_was_not_evaluated_is_not_gone_on_from(target, texts, tmp_path):
+    draft_of(target, tmp_path, texts).export(tmp_path / "model")
+    with pytest.raises(SpecvizError, match=r"'model' holds no recipe.json: run `evaluate` on that training first"):
+        Learning(draft_of(target, tmp_path, texts), texts, PACE, tmp_path / "next", tmp_path / "model")
+
+
+def test_the_learning_curve_has_a_step_once(target, texts, tmp_path):
+    for _ in range(2):
+        learning = Learning(draft_of(target, tmp_path, texts), texts, PACE, tmp_path)
+        learning.run(Goal(steps=4), lambda: None, every=2)
+    curve = [json.loads(line) for line in (tmp_path / "curve.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in curve] == [2, 4]
+
+
+def test_plain_text_of_another_seed_is_another(target, tmp_path):
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    write_corpus(corpus)
+    for seed in (0, 0, 1):
+        write_plain_text(target, corpus, "*.txt.xz", tmp_path / f"{len(list(tmp_path.iterdir()))}", 200, seed)
+    first, again, other = ([text.tokens for text in read_texts([tmp_path / name])] for name in "123")
+    assert first == again != other
+
+
 def test_a_state_of_another_shape_is_refused(target, texts, tmp_path):
     Learning(SmallDraft(target, SHAPE, 0), texts, PACE, tmp_path).run(Goal(steps=1), lambda: None)
     other = SmallDraft(target, replace(SHAPE, intermediate_size=32), 0)
@@ -323,7 +381,8 @@ def test_what_was_trained_drafts_in_the_product_and_keeps_the_greedy_text(target
     for text in learning.held_out[:3]:
         alone = greedy_text(target, METHODS["none"].build(parts, {}), text.prompt)
         assert greedy_text(target, method.build(parts, method.validate({})), text.prompt) == alone
-    card = evaluate(target, tmp_path, [folder], 2)
+    write_dialogues(target, tmp_path / "more", 300, (), 1, SIZE)  # without states: a head is not measured on them
+    card = evaluate(target, tmp_path, [folder, tmp_path / "more"] if make is head_of else [folder], 2)
     assert (tmp_path / "model" / "MODEL_CARD.md").read_text("utf-8") == card
     assert "2 of 2" in card
     assert "1 of 2" not in card

@@ -1,8 +1,8 @@
 """Drafts for a chat model of your own: `python -m specviz.zoo.for_target COMMAND TARGET FOLDER ...`.
 
-`dialogues` and `text` fill a folder with what drafts learn from; `eagle` and `draft` train on such folders and put the
-draft into FOLDER/model; `evaluate` measures it and writes its card; `ship` makes it the bundled one. All go on where
-they were ended."""
+`dialogues` and `text` write what drafts learn from (`text` for `draft` only). `eagle` and `draft` train on it and put
+the result into FOLDER/model. `evaluate` measures it and writes its card. `ship` puts it into assets/models. Writing and
+training can be stopped; the same command continues."""
 
 import argparse
 from collections.abc import Callable
@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from specviz.drafters.eagle.layouts import papers_layers
+from specviz.errors import SpecvizError
 from specviz.models.library import Library, LoadedModel
 from specviz.zoo.config import Shape
 from specviz.zoo.for_target.dialogues import write_dialogues
@@ -25,6 +26,16 @@ from specviz.zoo.for_target.small_draft import SmallDraft
 from specviz.zoo.for_target.store import Text, read_texts
 
 Command = Callable[[argparse.Namespace, LoadedModel], None]
+PACE_WORDS = {
+    "texts_per_step": "texts of a step",
+    "learning_rate": "the highest learning rate",
+    "warmup_steps": "steps in which the learning rate rises",
+    "decay_share": "the last share of the run, in which the learning rate falls",
+    "overlap_weight": "weight of the chance of a rejection in the loss, beside the cross-entropy",
+    "weight_decay": "of AdamW",
+    "clip_norm": "largest norm of the gradient",
+    "average": "decay of the running average of the weights, which is what is exported",
+}
 _HEAD_SIZE = 32  # of the small draft's attention
 
 
@@ -34,25 +45,28 @@ def run_dialogues(args: argparse.Namespace, target: LoadedModel) -> None:
 
 
 def run_text(args: argparse.Namespace, target: LoadedModel) -> None:
-    write_plain_text(target, args.corpus, args.files, args.folder, args.tokens)
+    write_plain_text(target, args.corpus, args.files, args.folder, args.tokens, args.seed)
 
 
 def run_eagle(args: argparse.Namespace, target: LoadedModel) -> None:
     texts = [text for text in read_texts(args.data) if text.shard.has_states]
-    if args.start_from:
-        ids = ids_of(args.start_from)
-    else:
-        ids = chosen_ids(args.folder / "ids.json", texts, target.info.vocab_size, args.draft_tokens)
+    given = ids_of(args.start_from) if args.start_from else None
+    ids = chosen_ids(args.folder / "ids.json", texts, target.info.vocab_size, args.draft_tokens, given)
     learn(args, Eagle3(target, ids, args.depth, args.seed), texts)
 
 
 def run_draft(args: argparse.Namespace, target: LoadedModel) -> None:
+    widest = target.model.get_input_embeddings().weight.shape[1]
+    if args.hidden % _HEAD_SIZE or not 0 < args.hidden <= widest:
+        raise SpecvizError(f"--hidden must be a multiple of {_HEAD_SIZE} up to {widest} (got {args.hidden})")
     sizes = args.hidden, args.layers, args.hidden // _HEAD_SIZE, 4 * args.hidden
     shape = Shape(*sizes, context=target.info.context_limit)
     learn(args, SmallDraft(target, shape, args.seed), list(read_texts(args.data)))
 
 
 def learn(args: argparse.Namespace, learner: Learner, texts: list[Text]) -> None:
+    if args.steps is args.hours is None:
+        raise SpecvizError("say when the training ends: with --steps, --hours or both")
     pace = Pace(**{field.name: getattr(args, field.name) for field in fields(Pace)})
     goal = Goal(args.steps, args.hours and 3600 * args.hours)
     Learning(learner, texts, pace, args.folder, args.start_from).run(
@@ -70,20 +84,22 @@ def run_ship(args: argparse.Namespace, target: LoadedModel) -> None:
 
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m specviz.zoo.for_target", description=__doc__)
-    parser.add_argument("--threads", type=int, default=1, help="CPU threads (default 1)")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads; write it before COMMAND (default 1)")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     common, data, training = (argparse.ArgumentParser(add_help=False) for _ in range(3))
     common.add_argument("target", help="name, folder or hub id of the chat model")
-    common.add_argument("folder", type=Path, help="where the work goes")
-    common.add_argument("--seed", type=int, default=0)
+    common.add_argument("folder", type=Path, help="of the data or the training; `evaluate` and `ship` read it")
+    common.add_argument("--seed", type=int, default=0, help="of all random draws (default %(default)s)")
     data.add_argument("data", type=Path, nargs="+", help="folders that `dialogues` and `text` have filled")
-    training.add_argument("--steps", type=int, help="in all, earlier runs counted in")
-    training.add_argument("--start-from", type=Path, help="folder of a finished draft of this shape to go on from")
-    training.add_argument("--hours", type=float, help="in all, earlier runs counted in")
+    training.add_argument("--steps", type=int, help="train until so many steps, those before a stop counted in")
+    training.add_argument("--hours", type=float, help="train for so many hours, those before a stop counted in")
+    words = "begin with the weights of this finished draft of the same sizes: its `model` folder, after `evaluate`"
+    training.add_argument("--start-from", type=Path, metavar="MODEL", help=words)
     for each in fields(Pace):
         if each.name != "seed":
             option = f"--{each.name.replace('_', '-')}"
-            training.add_argument(option, type=type(each.default), default=each.default, help="(default %(default)s)")
+            words = f"{PACE_WORDS[each.name]} (default %(default)s)"
+            training.add_argument(option, type=type(each.default), default=each.default, help=words)
 
     def add(name: str, run: Command, text: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
         made = commands.add_parser(name, help=text, parents=[common, *parents])
@@ -98,11 +114,12 @@ def make_parser() -> argparse.ArgumentParser:
     for each in (dialogues, text):
         each.add_argument("--tokens", type=int, default=2_000_000, help="how many in all (default %(default)s)")
     eagle = add("eagle", run_eagle, "train an EAGLE-3 head", data, training)
-    eagle.add_argument("--draft-tokens", type=int, default=8192, help="how many tokens it can propose")
-    eagle.add_argument("--depth", type=int, default=4, help="of the training-time test (default %(default)s)")
+    words = "how many different tokens it can draft (default %(default)s)"
+    eagle.add_argument("--draft-tokens", type=int, default=8192, help=words)
+    eagle.add_argument("--depth", type=int, default=4, help="how far ahead it learns to draft (default %(default)s)")
     draft = add("draft", run_draft, "train a small Llama model with the target's vocabulary", data, training)
-    draft.add_argument("--hidden", type=int, default=96)
-    draft.add_argument("--layers", type=int, default=4)
+    draft.add_argument("--hidden", type=int, default=96, help="width of its hidden states (default %(default)s)")
+    draft.add_argument("--layers", type=int, default=4, help="how many layers it has (default %(default)s)")
     measure = add("evaluate", run_evaluate, "measure what is in FOLDER/model and write its card", data)
     measure.add_argument("--questions", type=int, default=20, help="held-out ones to answer (default %(default)s)")
     add("ship", run_ship, "put FOLDER/model into assets/models, as the bundled draft of this target")
@@ -112,7 +129,10 @@ def make_parser() -> argparse.ArgumentParser:
 def main() -> None:
     args = make_parser().parse_args()
     torch.set_num_threads(args.threads)
-    args.run(args, Library(allow_any=True).load(args.target))
+    try:
+        args.run(args, Library(allow_any=True).load(args.target))
+    except SpecvizError as error:
+        raise SystemExit(f"specviz: {error}") from None
 
 
 if __name__ == "__main__":

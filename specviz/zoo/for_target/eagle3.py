@@ -53,7 +53,7 @@ class Eagle3:
     def __init__(self, target: LoadedModel, ids: Tensor, depth: int, seed: int) -> None:
         torch.manual_seed(seed)
         self._target, self._ids, self._depth = target, ids, depth
-        self._embeddings = target.model.get_input_embeddings().weight.detach()
+        self._embeddings = target.model.get_input_embeddings().weight.detach().cpu()
         self._own_ids = torch.full((target.info.vocab_size,), _NO_TOKEN)
         self._own_ids[ids] = torch.arange(len(ids))
         self.shape = _shape(target, len(ids))
@@ -152,16 +152,18 @@ def attend(
     return attention.o_proj(mixed.flatten(1, 2).transpose(1, 2).flatten(2))
 
 
-def chosen_ids(file: Path, texts: Sequence[Text], vocab_size: int, count: int) -> Tensor:
-    """The ids [count] of the most frequent tokens of the answers that may be trained on, rising: chosen once, then
-    read from `file`."""
+def chosen_ids(file: Path, texts: Sequence[Text], vocab_size: int, count: int, given: Tensor | None = None) -> Tensor:
+    """The ids [count] of the most frequent tokens of the answers that may be trained on, rising, or those given: chosen
+    once, then read from `file`."""
     if not file.exists():
-        counts = torch.zeros(vocab_size)
-        for text in texts:
-            if not text.is_held_out:
-                counts += torch.bincount(torch.tensor(text.answer), minlength=vocab_size)
+        if given is None:
+            counts = torch.zeros(vocab_size)
+            for text in texts:
+                if not text.is_held_out:
+                    counts += torch.bincount(torch.tensor(text.answer), minlength=vocab_size)
+            given = counts.topk(min(count, vocab_size)).indices.sort().values
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_json(file, counts.topk(min(count, vocab_size)).indices.sort().values.tolist())
+        write_json(file, given.tolist())
     return torch.tensor(json.loads(file.read_text(encoding="utf-8")))
 
 

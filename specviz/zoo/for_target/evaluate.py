@@ -41,25 +41,26 @@ Params = dict[str, Value]
 HEAD = """\
 # A draft head for {target}
 
-An EAGLE-3 head in the public layout (arXiv:2503.01840), float16. It drafts for `{target}` and means nothing without it.
-It was trained on dialogues that the target wrote by itself, both sides; `recipe.json` says how, and `python -m
-specviz.zoo.for_target eagle` does it again."""
+An EAGLE-3 head in the public layout (arXiv:2503.01840), float16. It drafts for `{target}` only. It learned from
+dialogues that the target model wrote with itself. `recipe.json` holds the settings of each training, the last one
+first; `python -m specviz.zoo.for_target eagle` trains such a head."""
 DRAFT = """\
 # A draft model for {target}
 
-A small Llama model with the vocabulary of `{target}`, float16, distilled from what that model says at each place of
-texts. It is a draft model, not an assistant. `recipe.json` says how it was trained, and `python -m
-specviz.zoo.for_target draft` does it again."""
+A small Llama model with the vocabulary of `{target}`, float16. It learned the target model's probabilities at every
+position of its training texts. It is a draft model, not an assistant. `recipe.json` holds the settings of each
+training, the last one first; `python -m specviz.zoo.for_target draft` trains such a model."""
 NOTES = """\
-Overlap is the sum of min(p, q) at temperature 1 over the target's 64 likeliest tokens; beside it stands how often the
-most likely token of both is the same. Both over answers that no training has read. Several numbers: at depths 1, 2
-and so on, where a head reads the target's state at the first depth and its own guesses behind it.
+Overlap is the sum of min(p, q) at temperature 1, counted over the target's 64 likeliest tokens. Beside it: how often
+both models have the same most likely token. Both are measured on answers that were held out of training.{depths}
 
 Over all tokens of the target, the overlap of these weights is {whole}."""
 WENT_ON = """\
 It went on from a draft that had read {answer_tokens:,} answer tokens in {steps:,} steps;
 the table counts from there."""
-RUNS = "Answers of up to {tokens} tokens to {number} held-out questions; every rule is exact."
+DEPTHS = """
+The numbers are for depths 1, 2 and so on. At depth 1 the head reads the target's hidden state, deeper its own."""
+RUNS = "Answers of up to {tokens} tokens to {number} held-out questions, by speculative sampling, which is lossless."
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,8 @@ def evaluate(target: LoadedModel, folder: Path, data: Sequence[Path], num_questi
     model, curve = folder / "model", folder / CURVE
     if not curve.is_file():
         raise SpecvizError(f"{folder.name!r} holds nothing that was trained; run `eagle` or `draft` first")
-    recipe, held_out = json.loads((folder / RECIPE).read_text(encoding="utf-8")), scored(read_texts(data))
+    recipe = json.loads((folder / RECIPE).read_text(encoding="utf-8"))
+    held_out = scored(text for text in read_texts(data) if text.shard.has_states or not is_head(model))
     parts = _parts(target, model)
     about, ways = (HEAD, HEAD_WAYS) if is_head(model) else (DRAFT, DRAFT_WAYS)
     what = about.format(target=target.name)
@@ -133,9 +135,9 @@ def _card(
         )
         for each in tried
     ]
-    runs = table(("drafts", "temperature", "tokens per target call", "the target's own greedy text"), rows)
+    runs = table(("drafts", "temperature", "tokens per target call", "equal to the target's own greedy text"), rows)
     about = RUNS.format(number=num_questions, tokens=ANSWER_TOKENS)
-    notes = NOTES.format(whole=_depths(whole))
+    notes = NOTES.format(whole=_depths(whole), depths=DEPTHS * (len(whole) > 1))
     return "\n\n".join((what, "## Learning curve", learnt, notes, "## In runs", about, runs)) + "\n"
 
 

@@ -162,6 +162,9 @@ class Learning:
 
     def _keep(self, export: Callable[[], None]) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
+        recipe = {"draft": self._learner.settings(), "pace": asdict(self._pace), "texts": len(self.texts)}
+        recipe |= self._earlier | {"steps": self.step, "answer_tokens": self.answer_tokens}
+        write_json(self._folder / RECIPE, recipe)
         learned = {name: value.clone() for name, value in self._module.state_dict().items()}
         state = {"model": learned, "optimizer": self._optimizer.state_dict(), "average": self.average}
         state |= {"step": self.step, "answer_tokens": self.answer_tokens, "seconds": self._seconds}
@@ -169,17 +172,14 @@ class Learning:
         (self._folder / f"{STATE}.partial").replace(self._folder / STATE)
         self._module.load_state_dict(self.average)
         self._measure()
-        recipe = {
-            "draft": self._learner.settings(),
-            "pace": asdict(self._pace),
-            "texts": len(self.texts),
-        } | self._earlier
-        write_json(self._folder / RECIPE, recipe | {"steps": self.step, "answer_tokens": self.answer_tokens})
         export()
         self._module.load_state_dict(learned)
 
     def _take(self, finished: Path) -> dict[str, Any]:
-        """Takes the weights of a finished draft and returns its recipe. SpecvizError for a draft of another shape."""
+        """Takes the weights of a finished draft and returns its recipe. SpecvizError for a draft of another shape, and
+        for one without a recipe."""
+        if not (finished / RECIPE).is_file():
+            raise SpecvizError(f"{finished.name!r} holds no {RECIPE}: run `evaluate` on that training first")
         take_weights(self._module, finished)
         return json.loads((finished / RECIPE).read_text(encoding="utf-8"))
 
@@ -190,13 +190,18 @@ class Learning:
         self._optimizer.load_state_dict(state["optimizer"])
         self.average, self.step = state["average"], state["step"]
         self.answer_tokens, self._seconds = state["answer_tokens"], state["seconds"]
+        recipe = json.loads((self._folder / RECIPE).read_text(encoding="utf-8"))
+        self._earlier = {EARLIER: recipe[EARLIER]} if EARLIER in recipe else {}
 
     def _measure(self) -> None:
-        """Adds a line to the learning curve: what the module as it is does on held-out texts."""
+        """Adds a line to the learning curve: what the module as it is does on held-out texts. One line a step."""
+        file = self._folder / CURVE
+        lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+        if lines and json.loads(lines[-1])["step"] == self.step:
+            return
         line = {"step": self.step, "answer_tokens": self.answer_tokens, "seconds": round(self._seconds)}
         line |= {"texts": len(self.texts), **measured(score_texts(self._learner, self.held_out))}
-        with (self._folder / CURVE).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        file.write_text("\n".join([*lines, json.dumps(line), ""]), encoding="utf-8")
         print(json.dumps(line), flush=True)
 
 

@@ -13,7 +13,9 @@ _PIECES, _LONGEST, _SHORTEST = 256, 256, 8  # of a shard; in tokens
 _CHARACTERS = 8 * _LONGEST
 
 
-def write_plain_text(target: LoadedModel, corpus: Path, files: str, folder: Path, num_tokens: int) -> None:
+def write_plain_text(
+    target: LoadedModel, corpus: Path, files: str, folder: Path, num_tokens: int, seed: int = 0
+) -> None:
     """Shards until they hold so many tokens. files: which of the corpus's `.txt.xz` files, as a pattern."""
     names = sorted(path.relative_to(corpus).with_suffix("") for path in corpus.rglob(files) if path.suffix == ".xz")
     texts = [text for name in names for text in documents(corpus, str(name))]
@@ -23,7 +25,7 @@ def write_plain_text(target: LoadedModel, corpus: Path, files: str, folder: Path
     while total < num_tokens:
         shard = folder / f"{number:05}"
         if not shard.exists():
-            generator = random.Random(number)
+            generator = random.Random(f"{seed} {number}")
             pieces = [_piece(target, generator.choice(texts), generator) for _ in range(_PIECES)]
             long = [piece for piece in pieces if len(piece) >= _SHORTEST]
             laws = laws_of(target, long)

@@ -79,7 +79,7 @@ class Text:
     def is_held_out(self) -> bool:
         """Whether no training may read it: a matter of its prompt alone, so that equal questions stay together."""
         ids = np.array(self.prompt or self.answer, dtype=np.uint32)
-        return int.from_bytes(hashlib.blake2b(ids.tobytes(), digest_size=8).digest()) % HELD_OUT_SHARE == 0
+        return int.from_bytes(hashlib.blake2b(ids.tobytes(), digest_size=8).digest(), "big") % HELD_OUT_SHARE == 0
 
 
 class Shard:
