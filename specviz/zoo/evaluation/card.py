@@ -23,7 +23,8 @@ NOTES = """\
 README_INTRO = """\
 Small Llama-architecture language models trained from scratch for this project, and draft heads for one of them. Where
 nothing else is said they share one byte-level tokenizer, so that any of them can draft for any other. What they read is
-listed in DATA.md, how each was made in its MODEL_CARD.md. This page is written by `python -m specviz.zoo evaluate`."""
+listed in DATA.md, how each was made in its MODEL_CARD.md. `smol-draft` and `smol-eagle`, the drafts of `smollm2`, are
+not listed here: see their cards. This page is written by `python -m specviz.zoo evaluate`."""
 
 EDITION_NOTES = {
     "full": "Edition: full, the recipes meant for a GPU.",
