@@ -69,7 +69,8 @@ def convert(file: Path, name: str, report: Progress, about: str = "") -> Path:
         try:
             with suppress(OSError):  # Windows asks for a right to make links
                 alone.symlink_to(file.resolve())
-            alone.exists() or shutil.copyfile(file, alone)
+            if not alone.exists():
+                shutil.copyfile(file, alone)
             model = _without_weights(alone, header, name)
             model.config.gguf = {"sha256": sha256, "format": header.format}
             stored = _write(alone, model, made, name)
