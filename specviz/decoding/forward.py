@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import warnings
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -13,6 +14,9 @@ from transformers import DynamicCache, PreTrainedModel
 
 from specviz.decoding.products import Products, with_products
 from specviz.errors import SpecvizError
+
+# transformers 5.24 calls it `cache`; those before know only this name, which 5.40 is to drop
+warnings.filterwarnings("ignore", "`past_key_values` is deprecated", FutureWarning)
 
 
 class Forward(Protocol):
