@@ -201,7 +201,8 @@ class Learning:
             return
         line = {"step": self.step, "answer_tokens": self.answer_tokens, "seconds": round(self._seconds)}
         line |= {"texts": len(self.texts), **measured(score_texts(self._learner, self.held_out))}
-        file.write_text("\n".join([*lines, json.dumps(line), ""]), encoding="utf-8")
+        with file.open("a", encoding="utf-8") as curve:
+            curve.write(json.dumps(line) + "\n")
         print(json.dumps(line), flush=True)
 
 
