@@ -218,9 +218,6 @@ class Request(RunSettings):
     def settings(self) -> RunSettings:
         return RunSettings(**{item.name: getattr(self, item.name) for item in fields(RunSettings)})
 
-    def with_settings(self, settings: RunSettings) -> Request:
-        return replace(self, **{item.name: getattr(settings, item.name) for item in fields(RunSettings)})
-
     def validate(self) -> Request:
         """As that of RunSettings; where the server sets a time limit, a request without one gets it."""
         _text("prompt", self.prompt, MAX_PROMPT_CHARACTERS)

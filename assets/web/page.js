@@ -36,7 +36,8 @@ function screened(host) {
 function admits(text) {
   const message = parse(text);
   if (!message || !message.run) return true;
-  if (left.has(message.run) && message.state) return false;     // a recorded run has no state, and may come back
+  if (left.has(message.run) && message.state && !message.back) return false;  // a recorded run has no state, and may come back
+  left.delete(message.run);
   if (current && current !== message.run) left.add(current);
   const isNew = current !== message.run, wasLive = LIVE.includes(root.dataset.svState);
   current = message.run;

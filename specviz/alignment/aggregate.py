@@ -227,7 +227,8 @@ class Aggregator:
         falls = {cliff.part for cliff in cliffs if cliff.significant}
         for part, own in parts.items():
             total = self._totals[part]
-            excess = None if part.kind == "ahead" else excess_of_loss(own, parts[Part(part.draft, "all", "all")])
+            whole = parts[Part(part.draft, "all", "all")]
+            excess = None if part.kind == "ahead" else excess_of_loss(own, whole)
             share, loss_share, around = excess or (None, None, None)
             speedups = facts.speedups(part.draft, total)
             rate = float(total.tokens_per_call()[self.k - KS[0]])
@@ -245,13 +246,8 @@ class Aggregator:
                 share=share,
                 loss_share=loss_share,
                 excess=around,
-                stands_out=excess is not None and self._stands_out(*excess, len(parts)),
+                stands_out=excess is not None and _stands_out(*excess, len(whole), len(parts)),
             )
-
-    def _stands_out(self, share: float, loss_share: float, around: Interval | None, num_asked: int) -> bool:
-        """Whether its share of the loss is above that of the tokens by an amount that matters, and beyond chance."""
-        size, matters = len(self.ids), loss_share >= max(share + LEAST_EXCESS, LEAST_TIMES * share)
-        return size >= ENOUGH_PROMPTS and matters and excludes_zero(around, loss_share - share, size, num_asked)
 
     def _by_prompt(self, parts: Parts) -> dict[str, dict[str, float]]:
         """Overlap over all tokens of the text: what the draft cannot read counts 0."""
@@ -296,3 +292,10 @@ class Aggregator:
             estimate = f"{texts} given: an estimate, exact only if sampled from {law}."
             sentences.append(f"{texts} sampled from {law}{origin}." if is_exact else estimate)
         return " ".join(sentences) or "No text could be used."
+
+
+def _stands_out(share: float, loss_share: float, around: Interval | None, size: int, num_asked: int) -> bool:
+    """Whether its share of the loss is above that of the tokens by an amount that matters, and beyond chance. size: how
+    many prompts the interval rests on."""
+    matters = loss_share >= max(share + LEAST_EXCESS, LEAST_TIMES * share)
+    return size >= ENOUGH_PROMPTS and matters and excludes_zero(around, loss_share - share, size, num_asked)

@@ -274,14 +274,18 @@ class _JobRun:
         self.folder.finish(keep_parts=keep_parts)
 
     def _shards(self, parts: Collection[int]) -> Iterator[Shard]:
-        """The shards of these parts, in order, read from the prompts when they are due."""
-        rows = islice(self.rows.rows(), self.job.num_rows)
+        """The shards of these parts, in order, read from the prompts when they are due. SpecvizError at the end if the
+        prompts have changed meanwhile."""
+        every = self.rows.rows()
+        rows = islice(every, self.job.num_rows)
         steady = {name: costs for name, costs in self._costs().items() if not costs.doubt}
         step_ms = {name: tuple(theory.step_ms(costs, k) for k in (0, *KS)) for name, costs in steady.items()}
         for part in range(self.job.num_parts):
             own = tuple(islice(rows, self.job.shard_size))
             if part in parts:
                 yield self._shard(own, step_ms)
+        if self.job.num_rows == len(self.rows):
+            next(every, None)
 
     def _shard(self, rows: tuple[PromptRow, ...], step_ms: Mapping[str, tuple[float, ...]]) -> Shard:
         return Shard(self.job.request, self.drafts, rows, step_ms, self.batch, self.models)

@@ -16,11 +16,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import DynamicCache
 
 from specviz.analysis.rounds import FEWEST, ONE_RUN, Comparison, Timings, interval, turns
 from specviz.decoding.draft import chain
 from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import Plan, speculate
+from specviz.decoding.forward import asked_of
 from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
@@ -278,8 +280,10 @@ class _Timer:
     @cached_property
     def _context_cache(self):
         """The model's own cache after the context of one text."""
+        cache = DynamicCache(config=self.target.model.config)
         ids = torch.tensor([self.ids], device=self.device)
-        return self.target.model(ids, use_cache=True).past_key_values
+        self.target.model(ids, **asked_of(self.target.model, cache))
+        return cache
 
     @torch.inference_mode()
     def forward_batch(self, batch: int, num_tokens: int) -> Sequence[Reading]:
@@ -287,7 +291,7 @@ class _Timer:
         cache = copy.deepcopy(self._context_cache)
         cache.batch_repeat_interleave(batch)
         ids = torch.tensor([self._next_ids(num_tokens)] * batch, device=self.device)
-        ms = self._time_ms(lambda: self.target.model(ids, past_key_values=cache, use_cache=True))
+        ms = self._time_ms(lambda: self.target.model(ids, **asked_of(self.target.model, cache)))
         return [(_Series("batch", num_tokens, batch), ms)]
 
     @cached_property

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from specviz.checks.rows import total_variation
-from specviz.checks.scoring import Scored, features, law_of, plain_logits, score_text
+from specviz.checks.scoring import ROUNDING, Scored, beyond_edge, features, law_of, plain_logits, score_text
 from specviz.checks.statistics import (
     COARSE,
     STAKES,
@@ -222,13 +222,17 @@ class FirstToken:
 def first_token(
     pair: Setup, rule: Rule, prompt: Sequence[int], sampling: Sampling, k: int, n: int, seed: int = 0
 ) -> Iterator[FirstToken]:
-    """Runs the engine's first step n times, each with its own seed, and counts against the law of one plain forward."""
-    law = law_of(plain_logits(pair.target, prompt, 1)[0], sampling)
+    """Runs the engine's first step n times, each with its own seed, and counts against the law of one plain forward. A
+    token that only rounding lets through the filters counts as the least likely one that they allow."""
+    logits = plain_logits(pair.target, prompt, 1)[0].cpu().double()
+    law = law_of(logits, sampling)
     plan, text = pair.plan(rule, sampling, k), list(prompt)
+    rounding, edge = ROUNDING[pair.target.model.dtype], int(torch.where(law > 0, law, math.inf).argmin())
 
     def draw(numbers: range) -> Iterator[int]:
         for draws in (tamper_if_broken(rule, Seeded(seed_of(seed, number))) for number in numbers):
-            yield next(speculate(text, lambda: plan, draws, max_new_tokens=k + 1)).tokens[0]
+            token = next(speculate(text, lambda: plan, draws, max_new_tokens=k + 1)).tokens[0]
+            yield edge if law[token] == 0 and beyond_edge(logits, sampling, token) <= rounding else token
 
     for done, tokens, cells in count_cells(law.numpy(), n, RUNS, draw):
         yield FirstToken(done, n, tokens, cells)

@@ -36,6 +36,7 @@ FEWEST_K = 2  # a rule that judges a draft as a whole shows it from here on
 PLACES = 2
 MOST_TREE_K = 2
 SMALL_TREE = {"width": 2, "nodes": 4}  # the outcomes grow with every drafted token
+SMALL = {**SMALL_TREE, "max_ngram": 3, "min_ngram": 1}  # the texts are short
 FORKED = Draft((0, 1), (ROOT, ROOT), (None, None))
 OPENING = (0, 1, 2, 0, 1)  # the text before: what prompt lookup finds its drafts in
 PAUSE_S = 0.2
@@ -220,7 +221,7 @@ def _drafter(pair: Setup, rule: Rule, language: Language) -> Drafter:
     if method.needs_only_odds and (trees or method.drafts_as != "token tree"):
         parts = Parts(draft=None if small is None else Part("draft", small, lambda: TableLM(language.q)))
         params = method.validate(pair.params)
-        fewer = {name: min(params[name], most) for name, most in SMALL_TREE.items() if name in params}
+        fewer = {name: min(params[name], most) for name, most in SMALL.items() if name in params}
         return method.build(parts, params | fewer)
     if trees:  # point masses, as heads and lookahead propose them; of the target's probabilities without a draft model
         return TreeDrafter(small or TableLM(language.p), "top", "even", **SMALL_TREE)

@@ -9,6 +9,7 @@ from torch import Tensor
 from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.draft import ROOT, Draft, chain
 from specviz.decoding.sampling import Sampling, fit
+from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
 from specviz.models.library import LoadedModel
 from specviz.trace import file as trace
@@ -36,8 +37,11 @@ def step_rows(recorded: trace.Trace, target: LoadedModel, draft: LoadedModel | N
 
 
 def is_made_by(step: trace.Step, target: LoadedModel, draft: LoadedModel | None) -> bool:
-    """Whether these models were in force, by their names: both may change while tokens flow."""
-    named = step.settings.draft_model
+    """Whether these models were in force, by their names, and drew the draft: both may change while tokens flow. Heads,
+    layers and drafts of another vocabulary draw from odds that a draft model's rows are not."""
+    named, method = step.settings.draft_model, METHODS.get(step.settings.method)
+    if any(token.q is not None for token in step.draft) and (named is None or method is None or method.foreign):
+        return False
     return step.settings.target == target.name and named in (None, None if draft is None else draft.name)
 
 
@@ -51,7 +55,9 @@ def _rows_of(step: trace.Step, tokens: tuple[int, ...], target: CachedLM, draft:
     with torch.inference_mode():
         probs = sampling.probs(target.forward(tokens, chain(ids)))
         rows = None
-        if draft is not None and ids and any(token.q is not None for token in step.draft):
+        if draft is not None and any(token.q is not None for token in step.draft):
+            if max(*tokens, *ids) >= draft.vocab_size or len(tokens) + len(ids) > draft.context_limit:
+                raise SpecvizError(f"step {step.index + 1} has tokens that the draft model cannot read")
             rows = sampling.of_draft.probs(fit(draft.forward(tokens, chain(ids[:-1])), target.vocab_size))
     return StepRows(step, tokens, sampling, chain(ids, rows), probs)
 

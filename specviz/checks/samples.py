@@ -8,7 +8,7 @@ used is named by its number, and then nothing is judged.
 import copy
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -169,6 +169,26 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
+class Findings:
+    """Such tokens, counted by the format that their line names, and the first of them. may_be_coarse: no line names a
+    format, and the rounding of bf16 would explain them all."""
+
+    first: Finding | None = None
+    by_format: Counter[str | None] = field(default_factory=Counter)
+    may_be_coarse: bool = True
+
+    def __len__(self) -> int:
+        return self.by_format.total()
+
+    def add(self, sample: Sample, found: Sequence[Outside]) -> "Findings":
+        if not found:
+            return self
+        coarse = sample.made_in is None and max(each.beyond for each in found) <= ROUNDING[FORMATS["bf16"]]
+        counted = self.by_format + Counter({sample.made_in: len(found)})
+        return Findings(self.first or Finding(sample, found[0]), counted, self.may_be_coarse and coarse)
+
+
+@dataclass(frozen=True, slots=True)
 class JudgedSamples:
     """Samples judged so far. Tokens drawn at temperature 0 are counted apart: each must be the target's favourite.
     own_format: the number format of the target that judges, for texts that name none."""
@@ -177,10 +197,10 @@ class JudgedSamples:
     total: int
     evidence: Evidence
     num_greedy: int = 0
-    wrong_greedy: tuple[Finding, ...] = ()
-    tied_greedy: tuple[Finding, ...] = ()
-    impossible: tuple[Finding, ...] = ()
-    tied: tuple[Finding, ...] = ()
+    wrong_greedy: Findings = Findings()
+    tied_greedy: Findings = Findings()
+    impossible: Findings = Findings()
+    tied: Findings = Findings()
     own_format: str = "fp32"
 
     @property
@@ -189,7 +209,7 @@ class JudgedSamples:
         if self.wrong_greedy:
             words = f"differs: {len(self.wrong_greedy)} tokens at temperature 0 are not the most likely ones; "
             more = self._more_ties(self.tied_greedy) + _format_hint(self.wrong_greedy)
-            return Outcome("differs", words + self.wrong_greedy[0].words + more)
+            return Outcome("differs", words + self.wrong_greedy.first.words + more)
         if not self.num_greedy or self.done < self.total:
             return None
         what = f"{self.num_greedy:,} tokens at temperature 0"
@@ -203,23 +223,25 @@ class JudgedSamples:
         """The same for what was drawn at other temperatures."""
         if self.impossible:
             words = f"differs: {len(self.impossible)} tokens have probability 0 under the target and these settings; "
-            return Outcome("differs", words + self.impossible[0].words + _format_hint(self.impossible))
+            return Outcome("differs", words + self.impossible.first.words + _format_hint(self.impossible))
         is_complete = self.evidence.num_tokens > 0 and self.done >= self.total
         return judge_evidence(self.evidence, is_complete, self._more_ties(self.tied))
 
-    def _ties(self, found: Sequence[Finding]) -> str:
+    def _ties(self, found: Findings) -> str:
         """ "27 near-ties within bf16 rounding, first line 3, ..."; there must be one."""
-        counts = Counter(finding.sample.made_in or self.own_format for finding in found)
+        counts: Counter[str] = Counter()
+        for name, n in found.by_format.items():
+            counts[name or self.own_format] += n
         ties = [f"{n} near-tie{'s' if n > 1 else ''} within {name} rounding" for name, n in counts.items()]
-        return f"{', '.join(ties)}, first {found[0].words}"
+        return f"{', '.join(ties)}, first {found.first.words}"
 
-    def _more_ties(self, found: Sequence[Finding]) -> str:
+    def _more_ties(self, found: Findings) -> str:
         return f"; besides, {self._ties(found)}" if found else ""
 
 
-def _format_hint(wrong: Sequence[Finding]) -> str:
+def _format_hint(wrong: Findings) -> str:
     """Asks for the number format where none was declared and the rounding of a coarser one could explain the tokens."""
-    if any(finding.sample.made_in is not None or finding.token.beyond > ROUNDING[FORMATS["bf16"]] for finding in wrong):
+    if not wrong.may_be_coarse:
         return ""
     return '; if the text was made in bf16 or fp16, say so: --made-in bf16, or "made_in" in its line'
 
@@ -241,19 +263,17 @@ def judge_samples(pair: Setup, samples: Sequence[Sample]) -> Iterator[JudgedSamp
 
 
 def _add(so_far: JudgedSamples, sample: Sample, scored: Scored) -> JudgedSamples:
-    wrong, tied = (
-        tuple(Finding(sample, each) for each in scored.outside if each.is_tie == tie) for tie in (False, True)
-    )
+    wrong, tied = ([each for each in scored.outside if each.is_tie == tie] for tie in (False, True))
     if sample.sampling.temperature == 0:
         return replace(
             so_far,
             num_greedy=so_far.num_greedy + len(scored.tokens),
-            wrong_greedy=so_far.wrong_greedy + wrong,
-            tied_greedy=so_far.tied_greedy + tied,
+            wrong_greedy=so_far.wrong_greedy.add(sample, wrong),
+            tied_greedy=so_far.tied_greedy.add(sample, tied),
         )
     return replace(
         so_far,
         evidence=so_far.evidence.add(scored.holds, scored.chances()),
-        impossible=so_far.impossible + wrong,
-        tied=so_far.tied + tied,
+        impossible=so_far.impossible.add(sample, wrong),
+        tied=so_far.tied.add(sample, tied),
     )

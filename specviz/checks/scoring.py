@@ -3,7 +3,6 @@
 For every token: whether the law allows it, whether it has each feature, and with which chance the target's has it.
 """
 
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,6 +12,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from specviz.checks.rows import normalise
+from specviz.decoding.forward import asked_of
 from specviz.decoding.sampling import Sampling, fit
 from specviz.models.library import LoadedModel
 from specviz.models.score import CHUNK
@@ -47,7 +47,7 @@ class Outside:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scored:
-    """T written tokens. p, q: [T, V] in float64, q None where no draft model reads the text; has: [T, F, V]."""
+    """T written tokens. p, q: [T, V] in float64, q None where no draft model reads all of it; has: [T, F, V]."""
 
     tokens: tuple[int, ...]
     p: Tensor
@@ -81,12 +81,13 @@ def score_text(
     logits = plain_logits(pair.target, text[:-1], len(tokens))
     p = law_of(logits, sampling)
     q = None
-    if pair.comparable_draft is not None and can_read(pair.comparable_draft, text):
-        own = fit(plain_logits(pair.comparable_draft, text[:-1], len(tokens)), p.shape[-1])
-        q = law_of(own, sampling.of_draft)
+    if (draft := pair.comparable_draft) is not None and (num := _num_readable(draft, text) + 1 - len(prompt)) > 0:
+        num = min(num, len(tokens))  # the places whose text before them the draft can read
+        q = law_of(fit(plain_logits(draft, text[: len(prompt) + num - 1], num), p.shape[-1]), sampling.of_draft)
     moved = None if reach is None else lambda rows: reach(text, rows)
     outside = find_outside(logits, sampling, tokens, ROUNDING[pair.target.model.dtype], moved)
-    return Scored(tuple(tokens), p, q, _feature_flags(p, q, pair.comparable_draft is not None), outside)
+    flags = _feature_flags(p, q, draft is not None)
+    return Scored(tuple(tokens), p, q if q is not None and len(q) == len(p) else None, flags, outside)
 
 
 def score_parts(
@@ -99,15 +100,20 @@ def score_parts(
 
 
 def can_read(model: LoadedModel, text: Sequence[int]) -> bool:
-    return len(text) <= model.info.context_limit and max(text) < model.info.vocab_size
+    return _num_readable(model, text) == len(text)
+
+
+def _num_readable(model: LoadedModel, text: Sequence[int]) -> int:
+    """How many of its first tokens the model can read."""
+    unknown = (place for place, token in enumerate(text) if token >= model.info.vocab_size)
+    return min(next(unknown, len(text)), model.info.context_limit)
 
 
 def plain_logits(model: LoadedModel, text: Sequence[int], num: int) -> Tensor:
     """Logits [num, V] after each of the last `num` tokens of `text`: one forward of the raw model, without a cache."""
-    keep = "logits_to_keep" in inspect.signature(model.model.forward).parameters
     ids = torch.tensor([list(text)], device=model.model.device)
     with torch.inference_mode():
-        out = model.model(ids, use_cache=False, **({"logits_to_keep": num} if keep else {}))
+        out = model.model(ids, **asked_of(model.model, num_logits=num))
     return out.logits[0, -num:]
 
 
@@ -117,12 +123,16 @@ def law_of(logits: Tensor, sampling: Sampling) -> Tensor:
 
 
 def _feature_flags(p: Tensor, q: Tensor | None, with_draft: bool) -> Tensor:
-    """bool [T, F, V]; where the draft cannot read the text, no token has a feature that is about it."""
+    """bool [T, F, V]. q [n, V]: of the first places; behind them, no token has a feature that is about the draft."""
     favourite = one_hot(p.argmax(-1), p.shape[-1]).bool()
     if not with_draft:
         return favourite[:, None]
     nothing = torch.zeros_like(favourite)
-    about_draft = (nothing,) * 3 if q is None else (q > p, one_hot(q.argmax(-1), q.shape[-1]).bool(), q < NOTHING)
+    about_draft = [nothing.clone() for _ in ABOUT_DRAFT]
+    if q is not None:
+        own = q > p[: len(q)], one_hot(q.argmax(-1), q.shape[-1]).bool(), q < NOTHING
+        for flags, found in zip(about_draft, own, strict=True):
+            flags[: len(q)] = found
     return torch.stack([favourite, *about_draft], dim=1)
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from specviz.checks.rows import total_variation
-from specviz.checks.scoring import plain_logits
+from specviz.checks.scoring import ROUNDING, plain_logits
 from specviz.checks.statistics import Outcome
 from specviz.decoding.draft import Draft, chain
 from specviz.decoding.drafter import Context, Drafter
@@ -123,12 +123,15 @@ def _check_own_draft(pair: Setup, prompt_ids: Sequence[int], k: int) -> Outcome:
     """A model that drafts for itself has q = p everywhere: nothing may be cut."""
     own = gather(METHODS["draft_model"], {}, pair.target, pair.target)
     plan = own.plan(RULES["speculative_sampling"], Sampling(), k)
-    checks = [check for step in _steps(plan, prompt_ids, SELF_STEPS) for check in step.verdict.checks]
+    steps = [*_steps(plan, prompt_ids, SELF_STEPS)]
+    checks = [check for step in steps for check in step.verdict.checks]
     if not checks:
         return Outcome("unsure", "the context leaves no room to draft")
     least, kept = min(check.accept_prob for check in checks), sum(check.accepted for check in checks)
     words = f"{kept} of {len(checks)} drafted tokens accepted; the smallest acceptance probability was {least:.6f}"
-    if least < 1 - max(SAME_CHANCE, 2 * _tolerance(pair.target.model.dtype)):
+    dtype, largest = pair.target.model.dtype, max(float(step.logits.abs().max()) for step in steps)
+    rounding = max(ROUNDING[dtype], torch.finfo(dtype).eps * largest)  # of a logit, in both of p and q
+    if least < min(1 - SAME_CHANCE, math.exp(-2 * rounding)):
         return Outcome("differs", f"{words}; with p = q it must be 1")
     return Outcome("consistent", words)
 

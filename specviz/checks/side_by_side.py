@@ -70,7 +70,7 @@ class RuleResult:
 
 @dataclass(frozen=True, slots=True)
 class SideBySide:
-    """done, total: steps of the run; num_skipped more are of other models. rows: lossless ones first, by distance."""
+    """done, total: steps of the run; others drafted num_skipped more. rows: lossless ones first, by distance."""
 
     done: int
     total: int
@@ -102,7 +102,7 @@ def side_by_side(
     tallies = [_Tally(rule, target, draft) for rule in rules if draft is not None or not _drafts_wrongly(rule)]
     total = sum(is_made_by(step, target, draft) for step in recorded.steps)
     if not total:
-        raise SpecvizError("none of the run's steps was made by these models; choose the models that made it")
+        raise SpecvizError("none of the run's steps was drafted by these models; choose the models that made it")
     nothing = SideBySide(0, total, (), len(recorded.steps) - total)
     for _ in _enumerate(tallies, recorded, target, draft):
         yield nothing

@@ -35,7 +35,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "bench": ("--k 1 2 3 4", "--methods all", "--costs --json costs.json"),
     "models": ("", "--check fable-target fable-draft", "--heads fable-medusa"),
     "space": (
-        "push OWNER/specviz --target smollm2 --draft smol-eagle",
+        "push OWNER/specviz --target smollm2 --draft smol-draft",
         "push OWNER/specviz --target Qwen/Qwen3-8B --draft AngelSlim/Qwen3-8B_eagle3 --hardware zero-a10g",
         "push OWNER/specviz --dry-run space",
     ),

@@ -96,7 +96,7 @@ def _add_page(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--allow-host", action="append", default=[], metavar="NAME", help=words)
     parser.add_argument("--open", type=Path, metavar="TRACE", help="show this recorded trace first")
     parser.add_argument("--target", help="as for `run` (default: smollm2 if it is here, else the bundled pair)")
-    parser.add_argument("--draft", help="the draft model, as above")
+    parser.add_argument("--draft", help="the draft model or a bundled head, such as smol-eagle")
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
@@ -128,7 +128,7 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     add("--num-tokens", type=_positive, default=64, help="new tokens per run (default: %(default)s)")
     add("--repeats", type=_positive, default=3, help="runs of every prompt (default: %(default)s)")
     add("--threads", type=_positive, help="CPU threads for torch")
-    words = "against no draft, by kind of prompt; parameters behind colons, as in eagle:children=drawn"
+    words = "against no draft, by kind of prompt; parameters after colons, as in eagle:children=drawn"
     add("--methods", nargs="+", metavar="NAME", help=f"only: all methods or some of {METHOD_NAMES}, {words}")
     for name, words in MEASURED_ALONE.items():
         add(f"--{name}", action="store_true", help=f"only: {words}")
@@ -303,7 +303,7 @@ _COMMANDS: Mapping[str, tuple[str, Callable[[argparse.ArgumentParser], None], Ca
     "show": ("replay a recorded run", _add_show, _show),
     "export": ("export a recorded run as an HTML page, tables or JSON lines", export.add_arguments, export.run),
     "align": ("why the target rejects a draft: many prompts, tables, a report", align.add_arguments, align.run),
-    "doctor": ("does a draft head get its inputs as in training: place, norms, text", doctor.add_arguments, doctor.run),
+    "doctor": ("is a draft head fed as in training: layer, position, norms, text", doctor.add_arguments, doctor.run),
     "prove": ("check a pair's rule, or another decoder's samples, against the target", prove.add_arguments, prove.run),
     "bench": ("measure the speed against no draft and against transformers' generate", _add_bench, _bench),
     "models": ("list the models and draft heads on this machine, and what fits together", _add_models, _models),

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
-import warnings
 from collections.abc import Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache, PreTrainedModel
+from transformers import Cache, DynamicCache, PreTrainedModel
 
 from specviz.decoding.products import Products, with_products
 from specviz.errors import SpecvizError
-
-# transformers 5.24 calls it `cache`; those before know only this name, which 5.40 is to drop
-warnings.filterwarnings("ignore", "`past_key_values` is deprecated", FutureWarning)
 
 
 class Forward(Protocol):
@@ -48,6 +45,23 @@ class Forward(Protocol):
         """One that runs only these layers, behind the rows of this one."""
 
 
+@functools.cache
+def _knows(kind: type[PreTrainedModel], argument: str) -> bool:
+    return argument in inspect.signature(kind.forward).parameters
+
+
+def asked_of(model: PreTrainedModel, cache: Cache | None = None, num_logits: int = 0) -> dict[str, object]:
+    """The arguments for a forward with this cache (`past_key_values` before transformers 5.24), or with none.
+
+    Only the last `num_logits` rows of logits are asked for where the model can do that; 0 asks for all.
+    """
+    rows = {"logits_to_keep": num_logits} if _knows(type(model), "logits_to_keep") else {}
+    if cache is None:
+        return {"use_cache": False, **rows}
+    name = "past_key_values" if _knows(type(model), "past_key_values") else "cache"
+    return {name: cache, "use_cache": True, **rows}
+
+
 class TransformersForward:
     """The model's own forward, a few rows multiplied as `products` says."""
 
@@ -55,7 +69,6 @@ class TransformersForward:
         self.path = f"transformers ({why})" if why else "transformers"
         self._model, self._products = model, products
         self._runs = with_products(model, products)
-        self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
         self.clear()
 
     def exit(self, layers: Sequence[int]) -> _TransformersExit:
@@ -77,9 +90,8 @@ class TransformersForward:
     def __call__(
         self, ids: Tensor, past: int, num_logits: int, captured: tuple[int, ...], **attention: object
     ) -> tuple[Tensor, Tensor | None]:
-        keep = {"logits_to_keep": num_logits} if self._keeps_logits else {}
         states = {"output_hidden_states": True} if captured else {}
-        out = self._runs(ids[None], past_key_values=self.cache, use_cache=True, **keep, **states, **attention)
+        out = self._runs(ids[None], **asked_of(self._model, self.cache, num_logits), **states, **attention)
         logits = out.logits[0, -num_logits:].to(ids.device)
         if not captured:
             return logits, None

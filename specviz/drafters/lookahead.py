@@ -121,7 +121,7 @@ METHOD = Method(
     depth="ahead",
     build=lambda parts, params: Lookahead(**params, context_limit=parts.target.lm.context_limit),
     caution="Pays where the target has arithmetic to spare, as on a GPU, and the text repeats itself. Every call also "
-    "reads the whole window, which on a processor costs about as much as it saves.",
+    "reads the whole window: on a CPU that costs more than it saves, except where text repeats.",
     proposer="The target guesses later words on the side. Its remembered guesses propose up to ",
     why_no_what_if="lookahead's proposals depend on its earlier steps",
 )

@@ -203,7 +203,7 @@ class Screen(Part):
 
 
 class Lesson(Part):
-    """setup: the fields in which the request to try live differs from the page's first one; None: nothing to try.
+    """setup: what the request to try live changes in the bundled pair's first one; None: nothing to try.
 
     live: what to look for in it, in a sentence; empty: what it sets is listed. pace: that of the run; None: as it is.
     teacher: a note, in paragraphs.

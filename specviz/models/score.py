@@ -4,7 +4,6 @@ Texts of a batch are padded at their ends, which no earlier token sees, and read
 cache, so that memory does not grow with their length. Knows no session and no trace.
 """
 
-import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
+from specviz.decoding.forward import asked_of
 from specviz.decoding.sampling import Sampling, fit
 from specviz.models.library import LoadedModel
 
@@ -92,7 +92,6 @@ class _Reader:
         self._ids = (ids * known)[:, :limit].to(self.device)
         self._cache = DynamicCache(config=model.model.config) if in_pieces else None
         self._num_read = 0
-        self._keeps_logits = "logits_to_keep" in inspect.signature(model.model.forward).parameters
 
     @torch.inference_mode()
     def read(self, begin: int, end: int) -> Tensor:
@@ -102,9 +101,7 @@ class _Reader:
             return torch.zeros((), device=self.device).expand(len(self._ids), end - begin, self.width)
         self._num_read += new.shape[1]
         num_logits = self._num_read + 1 - begin
-        keep = {"logits_to_keep": num_logits} if self._keeps_logits else {}
-        cached = {"past_key_values": self._cache, "use_cache": self._cache is not None}
-        logits = self._model(new, **cached, **keep).logits[:, -num_logits:]
+        logits = self._model(new, **asked_of(self._model, self._cache, num_logits)).logits[:, -num_logits:]
         beyond = end - begin - num_logits
         return torch.nn.functional.pad(logits, (0, 0, 0, beyond)) if beyond else logits
 

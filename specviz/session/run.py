@@ -79,10 +79,6 @@ class Run:
         self._may_cut = may_cut
         self._note = ""  # what the person should know about the prompt
 
-    def current_request(self) -> Request:
-        """The request as live changes have left it; another method has its own parameters at their defaults."""
-        return self.request.with_settings(self._active.settings or self.controls.settings)
-
     def pause(self) -> None:
         self.controls.set("paused", True)
 

@@ -42,6 +42,7 @@ from specviz.trace.values import TraceError, require, round9, stopwatch  # noqa:
 MAX_UPLOAD_BYTES = 8 << 20
 MAX_UNPACKED_BYTES = 64 << 20
 MAX_STEPS = 5_000
+MAX_LOCAL_STEPS = 1_000_000  # as long as the longest run
 MAX_HELD_BYTES = 256 << 20  # in memory, where an empty list takes far more than its two characters
 
 
@@ -212,9 +213,9 @@ def read_trace(
 
 
 def load_trace(path: str | Path, **caps: int | None) -> Trace:
-    """`read_trace` for a local file: no cap on the packed size unless max_bytes is given."""
+    """`read_trace` for a local file: of any size that fits in memory, unless caps are given."""
     try:
         with open(path, "rb") as stream:
-            return read_trace(stream, **{"max_bytes": None, **caps})
+            return read_trace(stream, **{"max_bytes": None, "max_unpacked": None, "max_steps": MAX_LOCAL_STEPS, **caps})
     except OSError as error:
         raise TraceError(f"cannot be opened ({error.strerror})", str(path)) from None

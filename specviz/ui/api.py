@@ -26,6 +26,7 @@ from specviz.models.hub import is_here
 from specviz.request import Request, check_whole
 from specviz.session import run as session
 from specviz.session.workbench import Workbench
+from specviz.settings import settings
 from specviz.trace.metrics import METRICS, count, metrics
 from specviz.ui.choices import Offer
 from specviz.ui.events import callback
@@ -45,7 +46,7 @@ PARAMETERS = {
     "target": "the target model, a name of `models`; none: the page's own",
     "draft": "the draft model, a name of `models`; none: the page's own",
     "method": "how tokens are drafted, such as draft_model, prompt_lookup or eagle",
-    "rule": "how drafted tokens are judged; none: the method's own, which is lossless; broken:NAME for `prove` alone",
+    "rule": "how drafted tokens are judged; none: the method's own (lossy for reasoning); broken:NAME: `prove` alone",
     "params": "the method's own parameters by name",
     "k": "tokens drafted per step, 1 to 16",
     "max_k": "the largest K, 1 to 16",
@@ -117,7 +118,8 @@ class _Endpoints:
         target, draft = self._pair(target, draft)
         params, stop = params or {}, stop or []
         given = {name: value for name, value in locals().items() if name not in ("self", "caller")}
-        made = session.open_run(Request.from_dict({**given, "time_limit_s": API_LIMIT_S}), bench=self._bench)
+        limit_s = min(API_LIMIT_S, settings().max_seconds or API_LIMIT_S)
+        made = session.open_run(Request.from_dict({**given, "time_limit_s": limit_s}), bench=self._bench)
         for _ in made.events():
             pass
         view, values = self._registry.keep(made.trace), metrics(count(made.trace))

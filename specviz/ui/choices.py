@@ -18,6 +18,7 @@ from specviz.models.hub import is_here
 from specviz.prompts import prompts_file
 from specviz.request import Request, spell_stops
 from specviz.rules import RULES
+from specviz.settings import settings
 
 FIRST_SEED = 5
 """With the bundled pair and the first prompt: a rejection in the middle, a full accept with its bonus, a rejection at
@@ -97,7 +98,8 @@ def make_offer(
     kinds, temperature, seed = (dialogues, 0.5, 7) if chats else (prompts, 1.0, FIRST_SEED)
     prompt = next(text for texts in kinds.values() for text in texts.values())
     first = Request(prompt=prompt, chat=chats, target=target, draft=draft, temperature=temperature, seed=seed)
-    first = replace(first, max_new_tokens=FIRST_LENGTH, method=heads.kind if heads else first.method)
+    first = replace(first, max_new_tokens=min(FIRST_LENGTH, settings().max_new_tokens))
+    first = replace(first, method=heads.kind if heads else first.method)
     targets = as_options((target, *catalog.targets()))
     return Offer(targets, list_drafts(target, draft), prompts | dialogues, first, any_model, tuple(dialogues), may_get)
 

@@ -40,7 +40,8 @@ DECIMAL_STEPS = (1.0, 0.5, 0.1, 0.05, 0.01, 0.005, 0.001)
 MANY_STEPS = 20
 """A slider for a decimal number has the first of these steps that leaves it as many places."""
 SEED_INFO = (
-    f"The same seed gives the same text. With seed {FIRST_SEED} the first example shows every mark in its first steps."
+    f"The same seed gives the same text. With the small models and seed {FIRST_SEED}, the first example shows every "
+    "mark in its first steps."
 )
 OF_DRAFT_INFO = (
     "Empty: as the target's. With an exact rule this never changes how the text is distributed, only how much is "

@@ -57,6 +57,7 @@ class View:
     is_brought: bool = False
     owner: str = ""
     twin: Callable[[View], Trace | None] = lambda view: None
+    measuring: threading.Lock = field(default_factory=threading.Lock)
     _claiming: threading.Lock = field(default_factory=threading.Lock)
     _end: threading.Timer | None = None
 

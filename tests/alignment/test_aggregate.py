@@ -246,8 +246,11 @@ def test_a_slice_that_only_holds_most_tokens_does_not_stand_out():
     assert standing_out(texts) == set()
 
 
-def test_below_30_texts_no_slice_stands_out():
-    assert standing_out(tagged(28, 0.1, 0.9)) == set()
+@pytest.mark.parametrize("num_read", [0, 1, 3, 28])
+def test_below_30_texts_no_slice_stands_out(num_read):
+    """Nor where the draft can read that many of more texts."""
+    unread = [aligned.text(n, drafts=DRAFTS, limit=0) for n in range(28, 64)] if num_read else []
+    assert standing_out([*tagged(28, 0.1, 0.9)[: num_read or 28], *unread]) == set()
 
 
 # ---- losses ---------------------------------------------------------------------------------------------------------

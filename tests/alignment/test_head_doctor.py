@@ -94,6 +94,7 @@ def small(library):
 def examined(small, tmp_path, monkeypatch):
     """The diagnosis of a head from its files, on a few short texts."""
     monkeypatch.setattr(head_doctor, "NUM_TEXTS", 4)
+    monkeypatch.setattr(head_doctor, "FEWEST_PROMPTS", 4)
     monkeypatch.setattr(head_doctor, "NUM_TOKENS", 12)
 
     def examine(made, kind="eagle", **changes):
@@ -142,12 +143,13 @@ def test_every_kind_of_heads_is_asked_what_it_can_be_asked(examined, small, make
 
 
 def test_too_few_prompts_are_refused(doctor):
-    with pytest.raises(SpecvizError, match=r"at least 4 prompts .got 1."):
+    with pytest.raises(SpecvizError, match=r"at least 8 prompts .got 1."):
         HeadDoctor(doctor._heads, doctor._target, ["a"])
 
 
 def test_the_command_says_what_it_found_and_its_exit_code(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(head_doctor, "NUM_TEXTS", 4)
+    monkeypatch.setattr(head_doctor, "FEWEST_PROMPTS", 4)
     monkeypatch.setattr(head_doctor, "NUM_TOKENS", 16)
     (tmp_path / "prompts.jsonl").write_text("".join(f'{{"prompt": "{each}"}}\n' for each in ("One", "Two", "A", "Tom")))
     assert main(["doctor", "fable-medusa", "--prompts", str(tmp_path / "prompts.jsonl")]) in (0, 1)

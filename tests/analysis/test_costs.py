@@ -69,7 +69,7 @@ def watched(model, spend):
 
     def before(module, args, options):
         ids = args[0]
-        cache = options.get("past_key_values")
+        cache = options.get("cache", options.get("past_key_values"))
         spend(tuple(ids.shape), 0 if cache is None else cache.get_seq_length())
 
     model.register_forward_pre_hook(before, with_kwargs=True)

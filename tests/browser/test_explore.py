@@ -91,6 +91,20 @@ def test_a_draft_model_that_does_not_fit_is_refused_and_the_run_goes_on(page):
 
 
 @pytest.mark.slow
+def test_a_run_that_cannot_begin_leaves_the_one_before_it_on_the_stage(page):
+    run_to_end(page)
+    before = page.evaluate("[specvizPage.hub().run, specvizPage.hub().steps.length]")
+    choose(page, "draft", "stranger")
+    page.click("#run")
+    page.wait_for_selector(".toast-body.error:has-text('stranger cannot draft')")
+    page.wait_for_function("(before) => specvizPage.hub().run === before", arg=before[0])
+    assert page.evaluate("[specvizPage.hub().run, specvizPage.hub().steps.length]") == before
+    choose(page, "draft", "tiny-other")
+    run_to_end(page)
+    assert page.evaluate("specvizPage.hub().run") != before[0]
+
+
+@pytest.mark.slow
 def test_the_pace_can_be_changed_during_a_run(page):
     begin(page, pace="slow", steps=1)
     time.sleep(1.5)

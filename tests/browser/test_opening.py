@@ -79,6 +79,8 @@ def test_keys_go_through_it_and_are_not_the_stages_meanwhile(told):
     page.keyboard.press("Escape")
     assert not page.is_visible(".sv-opening")
     assert page.is_visible(".sv-text")
+    page.keyboard.press("Home")
+    assert page.evaluate("specvizPage.hub().selected().step") == 0, "the stage's keys are heard again"
 
 
 @pytest.mark.slow

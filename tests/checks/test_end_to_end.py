@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -260,3 +261,36 @@ def test_a_draft_of_another_vocabulary_is_not_laid_beside_the_target(named_model
     assert scored.has.shape[1] == len(features(with_draft=False))
     result = last(end_to_end(pair, RULES["speculative_sampling"], PROMPTS, Sampling(), K, 20))
     assert result.evidence.features == features(with_draft=False)
+
+
+def test_up_to_the_first_id_that_the_draft_lacks_its_features_are_asked(named_models):
+    """What is asked at a place follows from the text before it alone."""
+    target, draft = named_models.load("big"), named_models.load("far")
+    unknown = target.info.vocab_size - 1
+    small = replace(draft, info=replace(draft.info, vocab_size=unknown))
+    prompt, tokens = (3, 17, 40), (5, 5, unknown, 12, 33)
+    whole, cut = (score_text(pair_of(target, each), prompt, tokens, Sampling()) for each in (draft, small))
+    assert cut.q is None
+    assert torch.equal(cut.has[:3], whole.has[:3])
+    assert cut.has[:3, 1].any()
+    assert not cut.has[3:, 1:].any()
+
+
+def test_a_token_that_rounding_lets_through_the_filter_is_no_contradiction(named_models, monkeypatch):
+    """In a coarse format the engine's own rows may leave another token at the edge."""
+    target = named_models.load("big")
+    rows = plain_logits(target, PROMPTS[0], 1)[0]
+    tenth, eleventh = rows.topk(11).indices[-2:].tolist()
+    gap = float(rows[tenth] - rows[eleventh])
+    swapped = lambda model, *rest: swap(plain_logits(model, *rest), tenth, eleventh)  # noqa: E731
+    monkeypatch.setattr("specviz.checks.end_to_end.plain_logits", swapped)
+    pair, rule = pair_of(target, named_models.load("near")), RULES["speculative_sampling"]
+    for rounding, state in ((2 * gap, "consistent"), (gap / 2, "differs")):
+        monkeypatch.setitem(ROUNDING, torch.float32, rounding)
+        assert last(first_token(pair, rule, PROMPTS[0], Sampling(top_k=10), K, 1200)).outcome.state == state
+
+
+def swap(logits, one, other):
+    logits = logits.clone()
+    logits[..., [one, other]] = logits[..., [other, one]]
+    return logits

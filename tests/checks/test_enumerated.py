@@ -166,3 +166,10 @@ def test_a_rule_of_chains_alone_is_enumerated_over_chains(named_models):
     result = last(enumerate_texts(pair, BROKEN["resample_p"], PROMPTS[:1], Sampling(0.5), 2))
     assert not result.trees
     assert result.outcome.state == "differs"
+
+
+def test_short_texts_are_looked_up_whatever_the_shortest_match_of_the_pair(named_models):
+    params = {"max_ngram": 8, "min_ngram": 5}
+    pair = pair_of(named_models.load("big"), None, "prompt_lookup", params)
+    result = last(enumerate_texts(pair, BROKEN["resample_p"], PROMPTS[:1], Sampling(), 4))
+    assert result.outcome.state == "differs"

@@ -162,7 +162,7 @@ def test_a_greedy_sample_with_another_token_differs_and_both_logits_are_named(tm
     favourite, ids[4] = ids[4], 77
     result = judged(write(tmp_path / "greedy.jsonl", [(prompt, ids)], GREEDY), target)
     assert result.greedy_outcome.state == "differs"
-    first = result.wrong_greedy[0].token
+    first = result.wrong_greedy.first.token
     with torch.inference_mode():
         row = target.model(torch.tensor([[*prompt, *ids[:4]]])).logits[0, -1]
     assert (first.place, first.token, first.favourite) == (4, 77, favourite)

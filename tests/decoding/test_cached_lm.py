@@ -1,12 +1,16 @@
 """CachedLM: whatever the cache holds, its logits are those of one forward over the whole text."""
 
+import warnings
+
 import pytest
 import torch
-from tiny_models import CONTEXT_LIMIT, FAMILIES, tiny
+from tiny_models import CONTEXT_LIMIT, FAMILIES, Bigram, bigram, tiny
 from torch.nn import functional
+from transformers import DynamicCache
 
 from specviz.decoding.cached_lm import CachedLM, common_prefix
 from specviz.decoding.draft import Draft, chain
+from specviz.decoding.forward import asked_of
 from specviz.errors import SpecvizError
 
 PROMPT = [5, 9, 12, 7, 3, 22, 41, 8, 30, 2, 17, 11]  # longer than the sliding windows
@@ -209,3 +213,21 @@ def test_layers_named_later_are_read_again_and_none_costs_nothing():
     lm.capture((-1, 1))
     lm.forward(text)
     assert_hidden_is_exact(lm, [*text, 2], (-1, 1), len(text))
+
+
+def test_a_model_is_given_its_cache_by_the_name_that_it_knows():
+    class Older(Bigram):
+        def forward(self, input_ids, past_key_values=None, use_cache=None):
+            past_key_values.update(*torch.zeros(2, 1, 1, input_ids.shape[1], 1), 0)
+            return super().forward(input_ids)
+
+    older, cache = bigram(64), DynamicCache()
+    older.__class__ = Older
+    older(torch.tensor([PROMPT]), **asked_of(older, cache, num_logits=1))
+    assert cache.get_seq_length() == len(PROMPT)
+    assert asked_of(older) == {"use_cache": False}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model, cache = tiny("llama"), DynamicCache()
+        out = model(torch.tensor([PROMPT]), **asked_of(model, cache, num_logits=2))
+    assert (cache.get_seq_length(), out.logits.shape[1]) == (len(PROMPT), 2)

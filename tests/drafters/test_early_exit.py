@@ -7,10 +7,12 @@ import torch
 from tiny_models import CONTEXT_LIMIT, FAMILIES, tiny
 from torch import nn
 from toys import plan_of
+from transformers import DynamicCache
 
 from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import speculate
+from specviz.decoding.forward import asked_of
 from specviz.decoding.sampling import Sampling
 from specviz.drafters.early_exit import METHOD
 from specviz.drafters.method import Part, Parts
@@ -76,11 +78,12 @@ def test_skipping_layers_read_behind_the_rows_of_the_whole_model(family, which):
         assert not len(step.draft) or step.draft.evidence == {"layers": list(layers), "of": 6}
         if len(step.draft):
             with torch.inference_mode():
-                past = lm.model(torch.tensor([text[:-1]]), use_cache=True).past_key_values
+                past = DynamicCache()
+                lm.model(torch.tensor([text[:-1]]), **asked_of(lm.model, past))
                 ids = torch.tensor([[text[-1], *step.draft.tokens[:-1]]])
                 rows = skipping(
                     ids,
-                    past_key_values=past,
+                    **asked_of(skipping, past),
                     position_ids=torch.arange(len(text) - 1, len(text) - 1 + len(ids[0]))[None],
                 ).logits[0]
             torch.testing.assert_close(torch.stack(step.draft.probs), rows.softmax(-1), rtol=1e-3, atol=1e-4)

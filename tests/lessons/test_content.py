@@ -260,7 +260,7 @@ def of_residual():
     measured("| resample from p | 1,088 | 1,625 |")
     return [
         f"adds up to {share(at.overlap)}: that much",
-        f"The other {share(left)} are the shortfall",
+        f"The other {share(left)} is the shortfall",
         f"decided makes up about {10 * decided[4]:.0f} in 10 of them, went {share(went[4])}, and saw nothing",
         f"saw comes out {share(wrong[' saw'])} of the time instead of {share(saw.p)}, and decided "
         f"{share(wrong[' decided'])} instead of {share(decided[2])}",
@@ -272,7 +272,7 @@ def of_residual():
         "called this very mistake wrong after 1,088 tokens",
         "called wrong after 1,088 tokens",
         "the bars of screen 2",
-        f"went makes up {share(went[4])} of the shortfall, and the target gives saw {share(saw.p)}, is an",
+        f"went makes up {share(went[4])} of the shortfall, and the target gives saw {share(saw.p)}, is a",
     ]
 
 

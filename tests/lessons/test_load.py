@@ -438,6 +438,18 @@ def test_a_setup_sets_the_pace_only_where_the_lesson_has_one(frame, tmp_path):
     assert filled[1][1] != "full"
 
 
+def test_a_setup_changes_the_bundled_pairs_first_request_whatever_the_page_begins_with(frame, tmp_path):
+    from specviz.ui.choices import make_offer
+    from specviz.ui.explore.form import Form
+
+    form = Form(("target", "draft", "chat", "temperature", "pace"))
+    frame = replace(frame, form=form, offer=make_offer("smollm2"))
+    with taught(tmp_path, lesson("weak", setup={"draft": "fable-draft-tiny"})):
+        target, draft, chat, temperature, _ = callbacks_of(frame)[2](Asked(name="weak"))
+    assert (target["value"], draft["value"]) == ("fable-target", "fable-draft-tiny")
+    assert (chat, temperature) == (False, 1.0)
+
+
 def test_a_setup_that_cannot_be_run_here_says_why_and_the_lesson_is_there_all_the_same(frame, tmp_path):
     lesson_of = callbacks_of(frame)[0]
     with taught(tmp_path, lesson("far", setup={"draft": "nobody/nothing"}), lesson("near")):

@@ -28,6 +28,7 @@ from transformers import (
 )
 
 import specviz
+from specviz.decoding.forward import asked_of
 from specviz.decoding.products import Products
 from specviz.errors import SpecvizError
 from specviz.models import memory
@@ -397,7 +398,7 @@ def test_out_of_memory_is_said(library, folder, monkeypatch):
 def test_the_bytes_of_a_token_are_those_that_its_cache_takes(family, heads):
     model = tiny(family, num_key_value_heads=heads)
     cache = DynamicCache()
-    model(torch.arange(3, 10)[None], past_key_values=cache, use_cache=True)
+    model(torch.arange(3, 10)[None], **asked_of(model, cache))
     held = sum(rows.nbytes for layer in cache.layers for rows in (layer.keys, layer.values))
     assert bytes_per_token(model) == held / 7
 

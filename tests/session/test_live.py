@@ -2,7 +2,6 @@
 
 import copy
 import itertools
-from dataclasses import replace
 
 import pytest
 import torch
@@ -131,18 +130,6 @@ def test_methods_change_and_change_back(bench):
     assert all(token.q is None for step in recorded.steps[4:6] for token in step.draft)
     drafts = [models.draft_model and models.draft_model.name for models in recorded.models]
     assert drafts == ["near", None, "near"]
-
-
-def test_the_request_in_force_is_the_first_one_with_the_changes_taken_so_far(bench):
-    run = begin(bench, method="prompt_lookup", params={"max_ngram": 5})
-    make_steps(run, 1)
-    assert run.current_request() == run.request
-    for name, value in {"num_speculative_tokens": 2, "draft": "far", "method": "draft_model"}.items():
-        run.controls.set(name, value)
-    finish(run)
-    assert run.current_request() == replace(
-        run.request, num_speculative_tokens=2, draft="far", method="draft_model", params={}
-    )
 
 
 def test_another_methods_parameters_are_its_defaults(bench):

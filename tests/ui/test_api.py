@@ -34,6 +34,12 @@ def test_every_endpoint_says_what_it_takes_and_gives(served, client):
         assert all(each["type"] for each in told[f"/{name}"]["parameters"]), name
 
 
+def test_a_run_keeps_to_the_servers_own_limit_of_seconds(caller, client, monkeypatch):
+    monkeypatch.setenv("SPECVIZ_MAX_SECONDS", "30")
+    answer = caller.predict("The fox said", max_new_tokens=4, api_name="/run")
+    assert read_trace(client.get(answer["trace"]).content).header.request["time_limit_s"] == 30
+
+
 def test_a_run_gives_its_numbers_and_the_whole_trace_as_a_file(caller, client):
     answer = caller.predict("The fox said", k=2, max_new_tokens=8, seed=3, api_name="/run")
     trace = read_trace(client.get(answer["trace"]).content, max_bytes=10**7)

@@ -1,13 +1,17 @@
 """Who sees the button that fetches a model: whoever may, and nobody in a class."""
 
+import gradio as gr
 import httpx
 import pytest
 from made_index import NAME, make_index
 
+from specviz.errors import SpecvizError
 from specviz.models import get
 from specviz.models.hub import ignore_progress
 from specviz.session import workbench
 from specviz.ui import startup
+from specviz.ui.choices import make_offer
+from specviz.ui.explore import getting
 
 
 @pytest.fixture(autouse=True)
@@ -45,3 +49,14 @@ def test_the_button_is_gone_when_the_model_is_here_and_the_page_begins_with_it()
     ids, calls = elements("127.0.0.1", NAME)
     assert "get" not in ids
     assert "fetch" not in calls
+
+
+def test_a_download_that_fails_leaves_no_progress_behind(monkeypatch):
+    def fails(name, on_progress=None):
+        raise SpecvizError("no way")
+
+    monkeypatch.setattr(get, "get", fails)
+    said, stream = [], getting.Getting(NAME, make_offer()).fetch()
+    with pytest.raises(gr.Error, match="no way"):
+        said.extend(iter(lambda: next(stream)[0], None))
+    assert said[-1].startswith("Not fetched. SmolLM2")

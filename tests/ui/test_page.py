@@ -716,6 +716,10 @@ def test_a_model_that_was_typed_stays_beside_another_target(methods):
     assert (
         typed.fit_target("fable-target", "fable-draft-tiny:int8", "draft_model")[0]["value"] == "fable-draft-tiny:int8"
     )
+    view = SimpleNamespace(
+        run=SimpleNamespace(controls=SimpleNamespace(settings=Request(target="x", draft="tiny-other")))
+    )
+    assert typed._changes(view, "target", "fable-target", None) == {"target": "fable-target", "draft": "fable-draft"}
     others = [None for name in form.model_params() if not name.startswith("everything.")]
     stages, heads = typed.fit_models("tiny-target", *others, ["tiny-draft", "my/own"], "my/own-heads")[-2:]
     assert (stages["value"], heads["value"]) == (["tiny-draft", "my/own"], "my/own-heads")
@@ -850,6 +854,34 @@ def test_measuring_keeps_the_rule_and_the_parameters_of_the_run(page, registry, 
     list(page.step(SESSION, *values(method="prompt_lookup", rule="typical", **{"prompt_lookup.max_ngram": 2})))
     page.measure(SESSION)
     assert (asked[0].method, asked[0].rule, asked[0].params["max_ngram"]) == ("prompt_lookup", "typical", 2)
+    prompt = registry.current("one").trace.header.prompt
+    assert asked[0].prompt_ids == tuple(token.id for token in prompt.tokens), "as the run read it, cut or not"
+
+
+def test_what_was_measured_of_other_settings_is_not_shown(page, monkeypatch):
+    monkeypatch.setattr(handlers, "measure", lambda request, bench: Speed(2, 2, 100.0, 250.0, speedup=2.5))
+    list(page.step(SESSION, *values()))
+    assert json.loads(page.measure(SESSION))["speed"]["value"] == "2.5×"
+    (*_, same) = messages(page.step(SESSION, *values()))
+    assert same["speed"]["value"] == "2.5×"
+    page.live("k")(SESSION, 2)
+    (*_, other) = messages(page.step(SESSION, *values()))
+    assert (other["speed"]["value"], other["speed"]["can_measure"]) == ("", True)
+
+
+def test_a_run_is_measured_once_at_a_time(page, registry, monkeypatch):
+    found = Speed(2, 2, 1.0, 2.0, speedup=2.0)
+
+    def measured(request, bench):
+        monkeypatch.setattr(handlers, "measure", lambda request, bench: found)
+        with pytest.raises(gr.Error, match="measured already: wait"):
+            page.measure(SESSION)
+        return found
+
+    monkeypatch.setattr(handlers, "measure", measured)
+    list(page.step(SESSION, *values()))
+    page.measure(SESSION)
+    page.measure(SESSION)
 
 
 def test_a_measurement_that_says_nothing_is_shown_as_words_and_no_ratio(page, registry, monkeypatch):
@@ -1003,6 +1035,14 @@ def test_a_k_that_is_to_be_run_for_real_comes_with_all_that_the_run_was_asked_wi
     for k in (0, 99, "7", None):
         with pytest.raises(gr.Error, match="k must be"):
             page.with_k(SESSION, told(k=k))
+
+
+def test_a_run_whose_prompt_was_given_as_ids_is_not_run_from_the_page(page, registry):
+    header, *events = traces.chain().events()
+    asked = {**header.request, "prompt": "", "prompt_ids": [1, 2]}
+    registry.show(view_of(Trace([replace(header, request=asked), *events])), "one")
+    with pytest.raises(gr.Error, match="given as token ids: it can be run again from Python"):
+        page.with_k(SESSION, told(k=2))
 
 
 def test_the_opening_shows_the_step_that_is_asked_for_else_the_most_telling(registry):
@@ -1252,10 +1292,32 @@ def test_a_model_that_cannot_be_had_leaves_the_stage_as_it_was(library, registry
     with pytest.raises(gr.Error, match="the hub cannot be reached"):
         said.extend(iter(lambda: json.loads(next(stream)), None))
     before = json.loads(shown.whole())
-    assert said[-1] == before | {"state": said[-1]["state"]}
+    assert said[-1] == before | {"state": said[-1]["state"], "back": True}
     assert "the hub cannot be reached" in said[-1]["state"]["words"]
     assert registry.current("one") is shown
     assert json.loads(shown.whole()) == before
+
+
+def test_a_paused_run_that_gave_way_to_one_that_cannot_begin_comes_back_with_its_end(library, registry, offline):
+    page = Handlers(registry, Workbench(library), FORM, served.tiny_offer(any_model=True))
+    list(page.step(SESSION, *values()))
+    said, stream = [], page.run(SESSION, *values(draft=AWAY))
+    with pytest.raises(gr.Error):
+        said.extend(iter(lambda: json.loads(next(stream)), None))
+    assert said[-1]["back"] is True
+    assert (len(said[-1]["steps"]), said[-1]["end"]["reason"]) == (1, "stopped")
+
+
+def test_a_model_that_is_looked_at_is_not_loaded(registry, offline):
+    page = Handlers(registry, Workbench(Library(allow_any=True)), FORM, served.tiny_offer(any_model=True))
+    assert page.render_prompt("Hello", AWAY, True) == gr.update(visible=False)
+
+
+def test_the_first_request_and_what_is_measured_are_no_longer_than_the_server_allows(library, registry, monkeypatch):
+    trace = traces.chain()
+    monkeypatch.setenv("SPECVIZ_MAX_NEW_TOKENS", "32")
+    for request in (make_offer().first, trace_models.request_of(trace)):
+        assert request.validate().max_new_tokens == 32
 
 
 def test_the_lists_name_what_is_not_downloaded(monkeypatch, tmp_path):

@@ -590,3 +590,27 @@ def test_the_end_is_said_aloud_once(report):
     look(report)
     said = [message["say"] for message in messages(act(report, "counts"))]
     assert said == ["", "", "", "Counts: done"]
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["stopped", "left"])
+def test_opening_work_that_was_broken_off_begins_again(bench, gone):
+    begun = []
+
+    def opening(look):
+        begun.append(look)
+        yield words("opens", "half")
+        yield words("opens", "opened")
+
+    acts = {"go": counting("opens", 1)}
+    section = Section("opens", lambda look: 1, lambda look: words("opens"), acts, opening=opening)
+    report = Report([section], Registry(), bench)
+    first = report.look("one", {"place": PLACE})
+    next(first)
+    next(first)
+    if gone:
+        first.close()
+    else:
+        report.halt("one")
+        list(first)
+    assert messages(act(report, "opens"))[-1]["busy"] is None
+    assert lines(look(report)[-1]["sections"][0]) == ["opened"] or len(begun) == 2

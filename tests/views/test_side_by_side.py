@@ -248,7 +248,7 @@ def test_steps_of_another_draft_are_skipped_and_counted(bench, named_models):
     assert (result.total, result.num_skipped) == (len(names) - 3, 3)
     drafted = [token for step in run.steps[3:] for token in step.draft]
     assert by_name(result)["speculative_sampling"].num_kept == sum(token.status == "accepted" for token in drafted)
-    assert "3 more steps were made by models other than" in json.dumps(section(result))
+    assert "3 more steps were made by other models" in json.dumps(section(result))
 
 
 def test_other_models_than_the_runs_are_refused(run, named_models):
@@ -334,3 +334,17 @@ def test_an_unfinished_section_shows_how_far_it_is(run, models, monkeypatch):
     (progress,) = shown(props, "progress")
     assert progress["width"] == pytest.approx(100 / len(run.steps), abs=0.1)
     assert not any("Acceptance alone" in str(block) for block in props["blocks"])
+
+
+def test_drafts_that_layers_drew_are_not_judged_as_if_they_were_certain(bench, models):
+    run = made(bench, method="early_exit", draft=None)
+    drawn = [any(token.q is not None for token in step.draft) for step in run.steps]
+    *_, result = side_by_side(run, models[0], None)
+    assert result.num_skipped == sum(drawn) > 5
+    assert by_name(result)["speculative_sampling"].num_judged == 0
+
+
+def test_what_the_draft_cannot_read_is_refused_before_it_reads_it(run, models):
+    brief = replace(models[1], info=replace(models[1].info, context_limit=5))
+    with pytest.raises(SpecvizError, match="step 1 has tokens that the draft model cannot read"):
+        list(side_by_side(run, models[0], brief))

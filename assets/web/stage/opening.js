@@ -88,6 +88,7 @@ export class Opening {
     const told = await this.ask(wanted);
     if (!told) return;
     this.told = told;
+    this.before = document.activeElement;
     this.show(true);
     this.go(0);
   }
@@ -119,7 +120,9 @@ export class Opening {
   }
 
   close(where) {
+    const isHere = this.box.contains(document.activeElement);
     this.show(false);
+    if (isHere) (this.root.contains(this.before) ? this.before : this.root.querySelector('.sv-text-scroll')).focus({ preventScroll: true });
     this.leave(where);
   }
 }

@@ -29,7 +29,7 @@ from specviz.models.library import LoadedModel
 from specviz.models.score import Text
 
 NUM_TEXTS, NUM_TOKENS, NUM_DEPTHS = 48, 48, 3
-FEWEST_TEXTS = 4
+FEWEST_PROMPTS = 8  # fewer cannot show a clear gain
 LEAST_GAIN = 0.003  # of overlap; below, another convention changes nothing of use
 CLEAR = 0.05  # the most that a gain's p-value may be
 PLAIN, CHAT, OTHER_START = "plain", "chat", "other start"
@@ -75,7 +75,7 @@ SAYS: Mapping[str, str] = {
 class Trial:
     """One convention. agreement: sum min(p, q), p the target's and q the head's probabilities, by depth. gain: of its
     mean over depths and texts against the head as it is served; p_value: of no gain, by Wilcoxon's signed ranks over
-    the texts, as gains differ widely between kinds of text, times the number of conventions tried (Bonferroni)."""
+    the prompts, as gains differ widely between kinds of text, times the number of conventions tried (Bonferroni)."""
 
     convention: Convention
     field: str
@@ -113,9 +113,10 @@ class HeadDoctor:
     """
 
     def __init__(self, heads: LoadedHeads, target: LoadedModel, prompts: Sequence[str]) -> None:
-        if len(prompts) < FEWEST_TEXTS:
-            raise SpecvizError(f"a head is examined on at least {FEWEST_TEXTS} prompts (got {len(prompts)})")
+        if len(prompts) < FEWEST_PROMPTS:
+            raise SpecvizError(f"a head is examined on at least {FEWEST_PROMPTS} prompts (got {len(prompts)})")
         self._heads, self._target, self._prompts = heads, target, tuple(islice(cycle(prompts), NUM_TEXTS))
+        self._prompt_of = np.arange(NUM_TEXTS) % len(prompts)  # of each text
         self._texts: dict[str, list[Text]] = {}
 
     @torch.inference_mode()
@@ -132,7 +133,7 @@ class HeadDoctor:
         found = self._agreements(drafters)
         base = found.pop(served)
         tried = [each for each in asked if each[-1] in found]
-        trials = [_trial(each, field, words, base, found[each], len(tried)) for field, words, each in tried]
+        trials = [self._trial(each, field, words, base, found[each], len(tried)) for field, words, each in tried]
         trials.sort(key=lambda trial: -trial.gain)
         return HeadDiagnosis(
             self._heads.name, self._target.name, len(base), tuple(base.mean(0).tolist()), tuple(trials), tuple(left_out)
@@ -181,12 +182,14 @@ class HeadDoctor:
             self._texts[text] = [_begin_early(prompt, each.ids) for prompt, each in zip(prompts, drawn, strict=True)]
         return self._texts[text]
 
-
-def _trial(convention: Convention, field: str, words: str, base: Array, found: Array, num_tried: int) -> Trial:
-    gains = (found - base).mean(1)
-    p_value = float(wilcoxon(gains, alternative="greater", zero_method="pratt").pvalue) if gains.any() else 1.0
-    p_value = min(1.0, num_tried * p_value)
-    return Trial(convention, field, words, tuple(found.mean(0).tolist()), float(gains.mean()), p_value)
+    def _trial(
+        self, convention: Convention, field: str, words: str, base: Array, found: Array, num_tried: int
+    ) -> Trial:
+        gains = (found - base).mean(1)
+        each = np.bincount(self._prompt_of, gains) / np.bincount(self._prompt_of)  # texts of a prompt are alike
+        p_value = float(wilcoxon(each, alternative="greater", zero_method="pratt").pvalue) if each.any() else 1.0
+        p_value = min(1.0, num_tried * p_value)
+        return Trial(convention, field, words, tuple(found.mean(0).tolist()), float(gains.mean()), p_value)
 
 
 # ---- conventions ----------------------------------------------------------------------------------------------------

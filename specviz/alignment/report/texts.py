@@ -32,7 +32,7 @@ KEY = (
     ("2", "40 to 60 %"),
     ("1", "20 to 40 %"),
     ("0", "below 20 %"),
-    (BEYOND, "beyond what the draft can read"),
+    (BEYOND, "the draft drafts nothing here"),
 )
 COLUMNS = (  # of the tokens table, that are shown
     *("text", "p", "favourite_text", "favourite_p", "q", "keep", "overlap"),
@@ -159,7 +159,7 @@ def _alpha(rows: Rows) -> float | None:
 def _draft_words(name: str, rows: Rows) -> str:
     alpha = _alpha(rows)
     if alpha is None:
-        return f"{label(name)} cannot read this text: it lies beyond its context."
+        return f"{label(name)} drafts nothing in this text: beyond its context, after an id it lacks, or no match."
     return f"{label(name)}: agreement {percent(alpha)} on this text, over {quantity(sum(rows['readable']), 'token')}."
 
 

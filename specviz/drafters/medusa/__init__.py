@@ -124,8 +124,8 @@ METHOD = Method(
     title="Medusa",
     summary="Extra heads on the target's last state each guess one later token; the best combinations are checked "
     "together as a tree.",
-    caution="Drafting costs next to nothing, but the heads must be trained for this target. Every step reads the whole "
-    "tree, so it pays where reading many tokens costs hardly more time than reading one.",
+    caution="Drafting costs little beside a large target, but the heads must be trained for it. Every step reads the "
+    "whole tree, so it pays where reading many tokens costs hardly more time than reading one.",
     source="Cai et al., arXiv:2401.10774",
     roles=("heads",),
     params=(

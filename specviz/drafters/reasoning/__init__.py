@@ -116,8 +116,8 @@ METHOD = Method(
     name="reasoning",
     title="Reasoning steps",
     summary="A draft model writes a whole reasoning step; the target accepts it or writes that step itself.",
-    caution="Changes the text: the draft wrote every accepted reasoning step. Pays where most are good enough (as in "
-    "the bundled drafts' sums): the target reads each one twice, and a rejected one is wasted.",
+    caution="Changes the text: the draft wrote every accepted reasoning step. Pays where most are good enough: the "
+    "target reads each one twice, and a rejected one is wasted. The bundled drafts cannot add, so here it is slower.",
     source="SpecReason: Pan et al., arXiv:2504.07891",
     roles=("draft",),
     params=(

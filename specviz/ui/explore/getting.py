@@ -36,6 +36,9 @@ class Getting:
                 yield [f"Stopped: finished files stay. {get.describe(self._name)}", gr.skip(), gr.skip()]
                 return
             task.result()
+        except SpecvizError:
+            yield [f"Not fetched. {get.describe(self._name)}", gr.skip(), gr.skip()]
+            raise
         finally:
             task.abandon()
             self._task = None

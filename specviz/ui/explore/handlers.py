@@ -14,6 +14,7 @@ import gradio as gr
 
 from specviz.bench.speed import measure
 from specviz.drafters import METHODS, find_method
+from specviz.drafters.method import Method
 from specviz.errors import SpecvizError
 from specviz.models.catalog import MODELS, without_format
 from specviz.models.chat import as_messages, has_chat_form, render_chat
@@ -28,7 +29,7 @@ from specviz.ui.components import prompt_label
 from specviz.ui.events import as_fields, callback, data_of, errors_on_page, text_or_none, warn
 from specviz.ui.explore.form import Form, update_drafts, update_models, update_rules
 from specviz.ui.registry import Registry
-from specviz.ui.reports.trace_models import lacks, methods_for
+from specviz.ui.reports.trace_models import lacks, methods_for, request_of
 from specviz.ui.view import View, increments, view_of, view_sent
 from specviz.views.explore.every_k import every_k as plan
 from specviz.views.explore.help import method_help
@@ -84,7 +85,9 @@ class Handlers:
         except SpecvizError as error:
             if previous and view.trace.header is None and self._current(request) is view:
                 self._registry.show(previous, request.session_hash)
-                yield previous.whole(status=session.Status("finished", str(error)))
+                if previous.run:  # it was stopped for the new one: its end is still to be read
+                    list(increments(previous, warn))
+                yield previous.whole(begin="back", status=session.Status("finished", str(error)))
             raise
 
     @callback
@@ -184,11 +187,14 @@ class Handlers:
         return change
 
     def _changes(self, view: View, name: str, value: Any, wanted: Any) -> dict[str, Any]:
-        """What a choice changes: a method brings a rule that can judge its drafts and a draft model that it can use.
-        wanted: the rule that was chosen last, under whatever method."""
+        """What a choice changes: a method brings a rule that can judge its drafts and a draft model that it can use, a
+        target one that suits it. wanted: the rule that was chosen last, under whatever method."""
+        now = view.run.controls.settings
+        if name == "target":
+            return {"target": value, "draft": now.draft and self._suiting(value, now.draft, METHODS[now.method])}
         if name != "method":
             return {name: value}
-        method, now = find_method(value), view.run.controls.settings
+        method = find_method(value)
         draft = choose_draft(method, now.target, now.draft)
         return {"method": value, "rule": choose_rule(method, text_or_none(wanted) or now.rule), "draft": draft}
 
@@ -214,8 +220,10 @@ class Handlers:
         view = self._current(request)
         if view is None or view.trace.header is None:
             raise SpecvizError(GONE)
-        asked = {"k": data_of(event).get("k"), "time_limit_s": None}
-        return self.form.fill(Request.from_dict({**view.trace.header.request, **asked}), self._offer)
+        asked = Request.from_dict({**view.trace.header.request, "k": data_of(event).get("k"), "time_limit_s": None})
+        if not asked.prompt:
+            raise SpecvizError("this run's prompt was given as token ids: it can be run again from Python only")
+        return self.form.fill(asked, self._offer)
 
     @callback
     def open_trace(self, request: gr.Request, content: bytes | None) -> str:
@@ -228,10 +236,14 @@ class Handlers:
     def measure(self, request: gr.Request) -> str:
         """The measured speed of the settings this run has come to, against one target call per token."""
         view = self._current(request)
-        if view is None or view.run is None:
+        if view is None or view.run is None or not view.trace.steps:
             raise SpecvizError("nothing to measure yet: press Run first")
-        speed = measure(view.run.current_request(), self._bench)
-        view.feed.measured = asdict(speed)
+        if not view.measuring.acquire(blocking=False):
+            raise SpecvizError("this run is being measured already: wait for the result")
+        try:
+            view.feed.measured = asdict(measure(request_of(view.trace), self._bench))
+        finally:
+            view.measuring.release()
         return view.increment()
 
     @callback
@@ -258,7 +270,7 @@ class Handlers:
     @callback
     def render_prompt(self, prompt: str, target: str, chat: bool) -> Any:
         """The prompt as the target reads it, shown while the chat template is used."""
-        if not chat:
+        if not chat or target not in self._bench.library.loaded_names():  # looking at a model must not fetch it
             return gr.update(visible=False)
         tokenizer = self._bench.library.load(target).tokenizer
         return gr.update(value=render_chat(tokenizer, as_messages(prompt)), visible=True)
@@ -267,9 +279,12 @@ class Handlers:
     def fit_target(self, target: Any, draft: Any, method: Any) -> list[Any]:
         """The draft models that suit this target, the chosen one stays if it does or was typed; and its methods."""
         known = find_method(method)
-        names = [name for _, name in self._offer.drafts_for(str(target), known)]
-        chosen = draft if self._offer.may_stay(draft, names) else next(iter(names), None)
+        chosen = self._suiting(str(target), draft, known)
         return [update_drafts(self._offer, str(target), known, chosen), self._methods(str(target), method)]
+
+    def _suiting(self, target: str, draft: Any, method: Method) -> str | None:
+        names = [name for _, name in self._offer.drafts_for(target, method)]
+        return draft if self._offer.may_stay(draft, names) else next(iter(names), None)
 
     @callback
     def fit_chat(self, request: gr.Request, target: Any, prompt: Any) -> Any:

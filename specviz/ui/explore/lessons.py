@@ -11,6 +11,7 @@ from specviz.lessons.types import Lesson
 from specviz.request import Request
 from specviz.settings import settings
 from specviz.ui import components
+from specviz.ui.choices import make_offer
 from specviz.ui.events import QUIET, as_fields, callback, data_of
 from specviz.ui.explore.form import Frame
 from specviz.views.learn.lesson import lesson_props
@@ -79,7 +80,7 @@ def _why_not_live(lesson: Lesson, frame: Frame) -> str:
 
 def _fill(lesson: Lesson, frame: Frame) -> list[Any]:
     """Updates of the fields. Raises SpecvizError."""
-    return frame.form.fill(live_request(lesson, frame.offer.first), frame.offer)
+    return frame.form.fill(live_request(lesson, make_offer().first), frame.offer)
 
 
 def live_request(lesson: Lesson, first: Request) -> Request:

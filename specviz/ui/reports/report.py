@@ -165,7 +165,7 @@ class Report:
             raise SpecvizError("one task at a time: wait for the running one, or stop it")
         try:
             place = Place.from_data(data.get("place"))
-            if place.run != session.place.run or not session.shown:  # the server has forgotten this session
+            if place.run != session.place.run or section.name not in session.keys:  # forgotten, or stopped before
                 self._look_at(session, place)
                 self._renew(session)
             given = data.get("values") if isinstance(data.get("values"), dict) else {}
@@ -214,11 +214,16 @@ class Report:
     def _do_due(self, session: Session, job: Job) -> Iterator[str]:
         """The opening work that is due, then the message that the page is idle."""
         while session.due and not session.stop.is_set():
-            section = self._sections[session.due.pop(0)]
+            section, is_done = self._sections[session.due.pop(0)], False
             try:
                 yield from self._take_turns(session, section, section.opening(self._look(session)), job)
+                is_done = not session.stop.is_set()
             except Exception as error:  # nobody has asked for this work: its section shows the error
                 session.shown[section.name] |= {"blocks": [blocks.words(describe_error(error))]}
+                is_done = True
+            finally:
+                if not is_done:
+                    session.keys.pop(section.name, None)
         while session.due:
             session.keys.pop(session.due.pop())  # stopped: another look begins it again
         yield self._end(session, job)

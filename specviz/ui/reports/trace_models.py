@@ -15,6 +15,7 @@ from specviz.request import Request
 from specviz.rules import RULES
 from specviz.session.setup import models_in_params
 from specviz.session.workbench import Workbench
+from specviz.settings import settings
 from specviz.trace.file import ModelInfo, Trace
 from specviz.ui.choices import Offer, Option, list_methods
 
@@ -119,13 +120,14 @@ def _models_of(trace: Trace) -> list[tuple[str, str]]:
 
 def request_of(trace: Trace) -> Request:
     """The request that makes a run with the settings of the trace's last step from its prompt's ids."""
-    settings, prompt, seed = trace.steps[-1].settings, trace.header.prompt, trace.header.request.get("seed")
+    made, prompt, seed = trace.steps[-1].settings, trace.header.prompt, trace.header.request.get("seed")
     return Request(
         prompt=prompt.text,
         prompt_ids=tuple(token.id for token in prompt.tokens),
-        draft=settings.draft_model,
-        params=dict(settings.params),
-        num_speculative_tokens=settings.k,
+        draft=made.draft_model,
+        params=dict(made.params),
+        num_speculative_tokens=made.k,
         seed=seed if type(seed) is int else 0,
-        **{name: getattr(settings, name) for name in (*Request.NAMES, *Request.ALL_SAMPLING) if name != "draft"},
+        max_new_tokens=min(64, settings().max_new_tokens),
+        **{name: getattr(made, name) for name in (*Request.NAMES, *Request.ALL_SAMPLING) if name != "draft"},
     )

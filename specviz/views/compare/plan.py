@@ -43,9 +43,9 @@ def run_point(recorded: Trace, speedup: float | None = None) -> charts.Point | N
 EVERY_K = (
     "every-k",
     "Every K from one run",
-    "How would speculative sampling have divided the same text into steps at another K? No model runs. Each token's "
-    "probability of being accepted, min(1, q/p), follows from what both models recorded (p: the target's "
-    "probability, q: the draft's).",
+    "How would speculative sampling have divided the same text into steps at another K? No model runs. A drafted token "
+    "is accepted with probability min(1, p/q) (p: the target's probability, q: the draft's). This text already has the "
+    "token: that it was drafted and accepted, and not resampled, then has probability min(1, q/p).",
 )
 
 

@@ -58,8 +58,8 @@ def side_by_side(result: SideBySide | None) -> Props:
         words = f"{result.done} of {result.total} steps judged again" if result.done else ENUMERATING
         shown.append(blocks.progress(result.done, result.total, words))
     if result.num_skipped:
-        models = "were made by models other than the last one's; they are left out."
-        shown.append(blocks.words(f"{result.num_skipped} more steps {models}"))
+        others = "were made by other models, or drafted by heads, layers or another vocabulary; they are left out."
+        shown.append(blocks.words(f"{result.num_skipped} more steps {others}"))
     if result.done:
         caption = f"{result.done} steps of this run; lossless rules first, then by the wrong share"
         shown.append(blocks.table_of(result.rows, COLUMNS, caption=caption))

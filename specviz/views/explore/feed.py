@@ -98,6 +98,7 @@ class Feed:
             props["made"] = made
         props["changes"] = changes(self._settings, step)
         if self._settings != step.settings:
+            self.measured = None  # of other settings
             lossy, rounding = lossy_words(self._counters), rounding_words(self._counters)
             props["sentence"] = headline(step.settings, was_lossy=bool(lossy), rounding=rounding)
             props["context"] = _context(step, self._models, lossy, rounding)

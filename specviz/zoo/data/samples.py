@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from transformers import DynamicCache, LlamaForCausalLM
 
+from specviz.decoding.forward import asked_of
 from specviz.zoo.config import Recipe
 from specviz.zoo.data.corpus import Batches, TokenFile, save_array, tokens_stem
 
@@ -54,7 +55,7 @@ def continue_openings(target: LlamaForCausalLM, openings: np.ndarray, length: in
     tokens = [torch.from_numpy(openings).to(device)]
     cache = DynamicCache()
     for _ in range(length - openings.shape[1]):
-        logits = target(input_ids=tokens[-1], past_key_values=cache, use_cache=True, logits_to_keep=1).logits[:, -1]
+        logits = target(tokens[-1], **asked_of(target, cache, num_logits=1)).logits[:, -1]
         tokens.append(torch.multinomial(logits.float().softmax(-1), 1, generator=generator))
     return torch.cat(tokens, dim=1).cpu().numpy().astype(np.uint16)
 

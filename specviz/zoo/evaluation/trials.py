@@ -10,6 +10,7 @@ import torch
 from tokenizers import Tokenizer
 from transformers import DynamicCache, PreTrainedModel
 
+from specviz.decoding.forward import asked_of
 from specviz.zoo import arithmetic
 from specviz.zoo.config import Recipe, Shape
 from specviz.zoo.training.model import build_model
@@ -81,6 +82,6 @@ def seconds_per_token(models: list[PreTrainedModel]) -> list[float]:
     for _ in range(TIMED_TOKENS):
         for model, cache, times in zip(models, caches, taken, strict=True):
             started = time.perf_counter()
-            model(input_ids=token, past_key_values=cache, use_cache=True)
+            model(token, **asked_of(model, cache))
             times.append(time.perf_counter() - started)
     return [median(times) for times in taken]

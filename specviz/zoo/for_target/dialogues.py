@@ -20,6 +20,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from specviz.decoding.attention import attend
+from specviz.decoding.forward import asked_of
 from specviz.decoding.sampling import Sampling
 from specviz.errors import SpecvizError
 from specviz.models.library import LoadedModel
@@ -136,7 +137,7 @@ def _dialogues(
 def _write(target: LoadedModel, dialogues: Sequence[_Dialogue], layers: Sequence[int]) -> list[Law]:
     """Writes them all to their ends; returns what the target says at the places that they begin with, but the last."""
     cache, device, rows = DynamicCache(config=target.model.config), target.model.device, list(dialogues)
-    asked = {"past_key_values": cache, "use_cache": True, "output_hidden_states": bool(layers)}
+    asked = {**asked_of(target.model, cache), "output_hidden_states": bool(layers)}
     template, size, before = rows[0].template, rows[0].size, []
     if start := template.before[:-1]:
         done = target.model(torch.tensor([start], device=device), **asked)
