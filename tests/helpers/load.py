@@ -1,4 +1,4 @@
-"""python tests/load.py [--sessions 30] [--tokens 48] [--tiny]: many people run at reading pace at once; what each saw.
+"""python tests/helpers/load.py [--sessions 30] [--tokens 48] [--target NAME | --tiny]: many people run at once.
 
 Serves the page on this machine's loopback interface and joins its queue as browsers do. Nothing else is called.
 """
@@ -114,12 +114,12 @@ def report(seen: list[Seen]) -> str:
 
 
 @contextmanager
-def bundled() -> Iterator[str]:
+def named(target: str | None) -> Iterator[str]:
     from specviz.models.library import Library
     from specviz.ui.choices import make_offer
     from specviz.ui.startup import free_port, make_page
 
-    page = make_page(make_offer(any_model=False), Library())
+    page = make_page(make_offer(target, any_model=False), Library())
     page.warm_up()
     try:
         yield page.launch("127.0.0.1", free_port("127.0.0.1", 0, 1)).rstrip("/")
@@ -139,9 +139,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Many people at once.")
     parser.add_argument("--sessions", type=int, default=30)
     parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--target", help="the page begins with it (default: the bundled pair)")
     parser.add_argument("--tiny", action="store_true", help="with tiny random models instead of the bundled pair")
     options = parser.parse_args()
-    with tiny() if options.tiny else bundled() as address:
+    with tiny() if options.tiny else named(options.target) as address:
         print(report(asyncio.run(crowd(address, options.sessions, max_tokens=options.tokens))))
 
 

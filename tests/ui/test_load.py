@@ -52,7 +52,7 @@ async def answers_during_a_run(address):
 
 
 def test_a_run_of_the_bundled_pair_leaves_the_page_its_thread():
-    with load.bundled() as address, ThreadPoolExecutor(1) as pool:
+    with load.named(None) as address, ThreadPoolExecutor(1) as pool:
         seconds, seen = pool.submit(asyncio.run, answers_during_a_run(address)).result()
     assert seen.done
     assert len(seconds) > 10
