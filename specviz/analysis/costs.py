@@ -16,7 +16,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import DynamicCache
 
 from specviz.analysis.rounds import FEWEST, ONE_RUN, Comparison, Timings, interval, turns
 from specviz.decoding.draft import chain
@@ -280,10 +279,8 @@ class _Timer:
     @cached_property
     def _context_cache(self):
         """The model's own cache after the context of one text."""
-        cache = DynamicCache(config=self.target.model.config)
-        ids = torch.tensor([self.ids], device=self.device)
-        self.target.model(ids, **asked_of(self.target.model, cache))
-        return cache
+        out = self.target.model(torch.tensor([self.ids], device=self.device), use_cache=True)
+        return out["cache" if "cache" in out else "past_key_values"]
 
     @torch.inference_mode()
     def forward_batch(self, batch: int, num_tokens: int) -> Sequence[Reading]:

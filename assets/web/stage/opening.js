@@ -87,8 +87,7 @@ export class Opening {
   async open(wanted) {
     const told = await this.ask(wanted);
     if (!told) return;
-    this.told = told;
-    this.before = document.activeElement;
+    Object.assign(this, { told, before: document.activeElement });
     this.show(true);
     this.go(0);
   }
