@@ -74,8 +74,9 @@ SAYS: Mapping[str, str] = {
 @dataclass(frozen=True, slots=True)
 class Trial:
     """One convention. agreement: sum min(p, q), p the target's and q the head's probabilities, by depth. gain: of its
-    mean over depths and texts against the head as it is served; p_value: of no gain, by Wilcoxon's signed ranks over
-    the prompts, as gains differ widely between kinds of text, times the number of conventions tried (Bonferroni)."""
+    mean over depths and texts against the head as it is served; p_value: of no gain, by Wilcoxon's signed ranks, as
+    gains differ widely between kinds of text: over texts, times the number of conventions tried (Bonferroni), or over
+    prompts, whichever is larger, as texts of one prompt are alike."""
 
     convention: Convention
     field: str
@@ -186,10 +187,13 @@ class HeadDoctor:
         self, convention: Convention, field: str, words: str, base: Array, found: Array, num_tried: int
     ) -> Trial:
         gains = (found - base).mean(1)
-        each = np.bincount(self._prompt_of, gains) / np.bincount(self._prompt_of)  # texts of a prompt are alike
-        p_value = float(wilcoxon(each, alternative="greater", zero_method="pratt").pvalue) if each.any() else 1.0
-        p_value = min(1.0, num_tried * p_value)
+        by_prompt = np.bincount(self._prompt_of, gains) / np.bincount(self._prompt_of)
+        p_value = min(1.0, max(num_tried * _of_no_gain(gains), _of_no_gain(by_prompt)))
         return Trial(convention, field, words, tuple(found.mean(0).tolist()), float(gains.mean()), p_value)
+
+
+def _of_no_gain(gains: Array) -> float:
+    return float(wilcoxon(gains, alternative="greater", zero_method="pratt").pvalue) if gains.any() else 1.0
 
 
 # ---- conventions ----------------------------------------------------------------------------------------------------
