@@ -83,6 +83,16 @@ def test_the_rows_are_those_of_the_shards(bench):
     assert done.slices["draft"].unique().tolist() == ["near", "far"]
 
 
+def test_a_prompt_file_that_is_changed_during_a_job_is_noticed(bench, tmp_path):
+    file = tmp_path / "prompts.txt"
+    file.write_text("one\ntwo\nthree\n")
+    steps = align_steps(file, **SETTINGS, shard_size=1)
+    next(steps)
+    file.write_text("one\nwo!\nthree\n")
+    with pytest.raises(SpecvizError, match=r"prompts\.txt has changed since it was first read"):
+        list(steps)
+
+
 @pytest.mark.parametrize("shard_size", [1, 4, 50])
 def test_how_the_work_is_cut_changes_no_token(bench, shard_size):
     whole, cut = (align(PROMPTS, **SETTINGS, shard_size=size) for size in (6, shard_size))
