@@ -123,17 +123,13 @@ def law_of(logits: Tensor, sampling: Sampling) -> Tensor:
 
 
 def _feature_flags(p: Tensor, q: Tensor | None, with_draft: bool) -> Tensor:
-    """bool [T, F, V]. q [n, V]: of the first places; behind them, no token has a feature that is about the draft."""
-    favourite = one_hot(p.argmax(-1), p.shape[-1]).bool()
-    if not with_draft:
-        return favourite[:, None]
-    nothing = torch.zeros_like(favourite)
-    about_draft = [nothing.clone() for _ in ABOUT_DRAFT]
+    """bool [T, F, V]. q [n, V]: of the first places; after them, no token has a feature that is about the draft."""
+    has = torch.zeros(len(p), len(features(with_draft)), p.shape[-1], dtype=torch.bool)
+    has[:, 0] = one_hot(p.argmax(-1), p.shape[-1])
     if q is not None:
-        own = q > p[: len(q)], one_hot(q.argmax(-1), q.shape[-1]).bool(), q < NOTHING
-        for flags, found in zip(about_draft, own, strict=True):
-            flags[: len(q)] = found
-    return torch.stack([favourite, *about_draft], dim=1)
+        about_draft = q > p[: len(q)], one_hot(q.argmax(-1), q.shape[-1]).bool(), q < NOTHING
+        has[: len(q), len(ABOUT_TARGET) :] = torch.stack(about_draft, dim=1)
+    return has
 
 
 def find_outside(

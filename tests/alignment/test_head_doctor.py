@@ -1,7 +1,6 @@
 """The head doctor: a fault planted in how a head is fed is named with its cure, and a healthy head names none."""
 
 from itertools import chain
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -162,8 +161,7 @@ def test_the_command_says_what_it_found_and_its_exit_code(capsys, tmp_path, monk
 
 
 @pytest.mark.parametrize(("num_better", "is_better"), [(5, False), (8, True)])
-def test_a_gain_that_some_of_the_prompts_share_by_chance_names_nothing(doctor, num_better, is_better):
-    of_prompts = SimpleNamespace(_prompt_of=np.arange(48) % 8)
-    base = np.full((48, 3), 0.4)
-    found = base + np.where(of_prompts._prompt_of < num_better, 0.05, -0.001)[:, None]
-    assert HeadDoctor._trial(of_prompts, Convention(), "row", "", base, found, 8).is_better is is_better
+def test_a_gain_that_some_of_the_prompts_share_by_chance_names_nothing(num_better, is_better):
+    prompt_of, base = np.arange(48) % 8, np.full((48, 3), 0.4)
+    found = base + np.where(prompt_of < num_better, 0.05, -0.001)[:, None]
+    assert head_doctor._trial(Convention(), "row", "", base, found, prompt_of, 8).is_better is is_better

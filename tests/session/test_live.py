@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from runs import (
 from tiny_models import tiny, tiny_folder, tiny_tokenizer
 
 from specviz.decoding.products import Products
+from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
 from specviz.models import memory
 from specviz.models.library import Library
@@ -30,6 +32,7 @@ from specviz.request import Request
 from specviz.session.run import Run, Status, open_run
 from specviz.session.workbench import Workbench
 from specviz.trace import file as trace
+from specviz.ui.reports.trace_models import request_of
 
 PAIR = {"target": "fable-target", "draft": "fable-draft"}
 
@@ -132,6 +135,19 @@ def test_methods_change_and_change_back(bench):
     assert drafts == ["near", None, "near"]
 
 
+def test_what_runs_again_is_what_was_asked_with_the_changes_taken_so_far(bench):
+    run = begin(bench, method="prompt_lookup", params={"max_ngram": 5})
+    make_steps(run, 1)
+    asked = replace(run.request.validate().settings, rule="speculative_sampling")
+    own = {"max_ngram": 5, "min_ngram": 1, "k_policy": "constant"}
+    assert request_of(run.trace).settings == replace(asked, draft=None, params=own)
+    for name, value in {"num_speculative_tokens": 2, "draft": "far", "method": "draft_model"}.items():
+        run.controls.set(name, value)
+    finish(run)
+    changed = {"num_speculative_tokens": 2, "draft": "far", "method": "draft_model"}
+    assert request_of(run.trace).settings == replace(asked, **changed, params=METHODS["draft_model"].validate({}))
+
+
 def test_another_methods_parameters_are_its_defaults(bench):
     recorded = changed_after(bench, 2, {"method": "none"}, method="prompt_lookup", params={"max_ngram": 5})
     assert recorded.steps[1].settings.params == {"max_ngram": 5, "min_ngram": 1, "k_policy": "constant"}
@@ -179,7 +195,8 @@ def test_a_text_that_cannot_be_scored_is_finished_all_the_same(bench, monkeypatc
 
 
 @pytest.mark.slow
-def test_models_that_a_run_no_longer_uses_make_room_for_another(tmp_path):
+def test_models_that_a_run_no_longer_uses_make_room_for_another(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "products", Products)  # no copies, which some machines keep and count
     tokenizer = tiny_tokenizer()
     for number in range(4):
         tiny_folder(tmp_path / f"m{number}", tiny("llama", vocab_size=NUM_IDS, seed=number), tokenizer)

@@ -117,7 +117,6 @@ class HeadDoctor:
         if len(prompts) < FEWEST_PROMPTS:
             raise SpecvizError(f"a head is examined on at least {FEWEST_PROMPTS} prompts (got {len(prompts)})")
         self._heads, self._target, self._prompts = heads, target, tuple(islice(cycle(prompts), NUM_TEXTS))
-        self._prompt_of = np.arange(NUM_TEXTS) % len(prompts)  # of each text
         self._texts: dict[str, list[Text]] = {}
 
     @torch.inference_mode()
@@ -134,7 +133,8 @@ class HeadDoctor:
         found = self._agreements(drafters)
         base = found.pop(served)
         tried = [each for each in asked if each[-1] in found]
-        trials = [self._trial(each, field, words, base, found[each], len(tried)) for field, words, each in tried]
+        _, prompt_of = np.unique(self._prompts, return_inverse=True)
+        trials = [_trial(each, field, words, base, found[each], prompt_of, len(tried)) for field, words, each in tried]
         trials.sort(key=lambda trial: -trial.gain)
         return HeadDiagnosis(
             self._heads.name, self._target.name, len(base), tuple(base.mean(0).tolist()), tuple(trials), tuple(left_out)
@@ -183,13 +183,15 @@ class HeadDoctor:
             self._texts[text] = [_begin_early(prompt, each.ids) for prompt, each in zip(prompts, drawn, strict=True)]
         return self._texts[text]
 
-    def _trial(
-        self, convention: Convention, field: str, words: str, base: Array, found: Array, num_tried: int
-    ) -> Trial:
-        gains = (found - base).mean(1)
-        by_prompt = np.bincount(self._prompt_of, gains) / np.bincount(self._prompt_of)
-        p_value = min(1.0, max(num_tried * _of_no_gain(gains), _of_no_gain(by_prompt)))
-        return Trial(convention, field, words, tuple(found.mean(0).tolist()), float(gains.mean()), p_value)
+
+def _trial(
+    convention: Convention, field: str, words: str, base: Array, found: Array, prompt_of: Array, num_tried: int
+) -> Trial:
+    """base, found: agreement [texts, depths] as served and under this convention; prompt_of: of each text, a number."""
+    gains = (found - base).mean(1)
+    by_prompt = np.bincount(prompt_of, gains) / np.bincount(prompt_of)
+    p_value = min(1.0, max(num_tried * _of_no_gain(gains), _of_no_gain(by_prompt)))
+    return Trial(convention, field, words, tuple(found.mean(0).tolist()), float(gains.mean()), p_value)
 
 
 def _of_no_gain(gains: Array) -> float:
