@@ -18,7 +18,8 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, s
         how = {"is_causal": True, "scale": scale, "enable_gqa": num_heads != num_keys}
         return functional.scaled_dot_product_attention(queries, keys, values, **how)
     rows = queries.reshape(batch, num_keys, -1, width)
-    return functional.scaled_dot_product_attention(rows, keys, values, mask, scale=scale).view(queries.shape)
+    out = functional.scaled_dot_product_attention(rows, keys, values, mask, scale=scale)
+    return out.reshape(queries.shape)  # CUDA's kernels lay their rows out in another order
 
 
 def for_shared_keys(mask: Tensor, num_heads: int, num_keys: int) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specviz.decoding.compact import ROUNDING, Compact, refusal
-from specviz.decoding.device import to_device
+from specviz.decoding.device import to_device, without_plans
 from specviz.decoding.draft import EMPTY, ROOT, Draft, common_prefix
 from specviz.decoding.forward import Forward, TransformersForward
 from specviz.decoding.products import BY_ROWS, Products
@@ -38,11 +38,12 @@ class CachedLM:
         self, model: PreTrainedModel, context_limit: int, products: Products = PRODUCTS, forward: Forward | None = None
     ) -> None:
         self.model, self.products = model, products
+        self.device = model.get_input_embeddings().weight.device
+        without_plans(self.device)
         self._forward = forward or _choose(model, products, context_limit)
         self.context_limit = context_limit
         head = model.get_output_embeddings()
         self.vocab_size = getattr(head, "out_features", head.weight.shape[0])  # packed weights have another shape
-        self.device = model.get_input_embeddings().weight.device
         self.calls = 0
         self.fed = 0
         self._windows = _windows(model.config)

@@ -34,6 +34,12 @@ def to_host(values: Tensor) -> Tensor:
     return host
 
 
+def without_plans(device: torch.device) -> None:
+    """Tells torch not to attend with cuDNN, which makes a plan for every new length of a text."""
+    if device.type == "cuda":
+        torch.backends.cuda.enable_cudnn_sdp(False)
+
+
 class PhaseClock:
     """Marks between the phases of one step. On CUDA the marks are events, read after the step's last transfer."""
 

@@ -104,7 +104,8 @@ def proposal(draft: Draft, node: int, probs: Tensor) -> Tensor:
 def point_mass(draft: Draft, node: int, probs: Tensor) -> Tensor:
     """All on a node's token [V], however it was drafted."""
     row = torch.zeros_like(probs[0])
-    row[draft.tokens[node]] = 1.0
+    token = draft.tokens[node]
+    row[token : token + 1] = 1.0  # a slice is filled on the device; of one element CUDA would wait for a copy
     return row
 
 

@@ -93,7 +93,7 @@ def _keep_nucleus(logits: Tensor, top_p: float) -> Tensor:
     """Drops the least likely tokens whose probabilities add up to at most 1 - top_p; the likeliest one always stays."""
     ascending, order = logits.sort(dim=-1)
     drop = ascending.softmax(-1).cumsum(-1) <= 1 - top_p
-    drop[..., -1] = False
+    drop[..., -1:] = False
     return logits.masked_fill(torch.zeros_like(drop).scatter(-1, order, drop), float("-inf"))
 
 
