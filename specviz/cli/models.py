@@ -11,10 +11,12 @@ from huggingface_hub.errors import CacheNotFound
 from specviz.alignment.causes.doctor import Diagnosis, NamedId, Special, Way
 from specviz.drafters.heads import KINDS, LoadedHeads, load_heads
 from specviz.errors import SpecvizError
+from specviz.models import memory
 from specviz.models.catalog import HEADS, MODELS, CatalogHeads, resolve
 from specviz.models.folder import ModelFolder
 from specviz.models.hub import head_files
 from specviz.models.library import Library, LoadedModel
+from specviz.models.proofs import read_proof
 from specviz.models.tokens import TokenText, differing_ids
 from specviz.views.explore.sentences import percent
 from specviz.views.terminal import escape
@@ -40,11 +42,17 @@ class LocalModel:
     def text(self) -> TokenText:
         return TokenText(self.files.tokenizer())
 
-    def size(self) -> str:
+    def describe(self) -> str:
+        """Its size, and what was found of it when it was last loaded here."""
         try:
-            return f"{self.files.num_parameters() / 1e6:,.1f} M parameters"
+            size = f"{self.files.num_parameters() / 1e6:,.1f} M parameters"
+            home = memory.device()
+            proof = read_proof(self.files.proof_path((home,), memory.dtype(home)))
         except SpecvizError as error:
             return f"unusable: {error}"
+        if proof is None:
+            return size
+        return f"unusable: {proof.chains}" if proof.chains else f"{size}; {proof.words()}"
 
     def fit(self, draft: "LocalModel") -> str:
         """Whether `draft` can draft for this one, by their tokenizers."""
@@ -62,8 +70,8 @@ def overview(cache_dir: Path | None = None) -> str:
     in_cache = _find_cached(cache_dir)
     cached = {name: model for name, model in in_cache.items() if name not in HEADS}
     sections = {
-        "Bundled or fetched": ((n, own[n].size() if n in here else AWAY) for n in own if not MODELS[n].dial),
-        "In the Hugging Face cache": ((name, model.size()) for name, model in cached.items()),
+        "Bundled or fetched": ((n, own[n].describe() if n in here else AWAY) for n in own if not MODELS[n].dial),
+        "In the Hugging Face cache": ((name, model.describe()) for name, model in cached.items()),
         "What drafts for what": _fits({**cached, **here}),
         "Draft heads": ((name, _heads_words(heads, in_cache)) for name, heads in HEADS.items()),
     }

@@ -148,11 +148,13 @@ class ModelFolder:
             generation = None
         return eos_ids(generation, config)
 
-    def proof_path(self, homes: Iterable[torch.device], number_format: str) -> Path:
-        """Where the proof of this model on these devices is kept."""
+    def proof_path(
+        self, homes: Iterable[torch.device], dtype: torch.dtype, bits: str | None = None, times: int = 1
+    ) -> Path:
+        """Where the proof of this model is kept, for these devices, this number format and `times` as many layers."""
         files = [self._folder / "config.json", *weight_files(self._folder, self._name)]
         first, *others = homes
-        return proof_path(files, first, " ".join([number_format, *map(str, others)]))
+        return proof_path(files, first, " ".join(map(str, (dtype, bits, times, *others))))
 
     def _explain(self, action: Callable[[], Result]) -> Result:
         try:
