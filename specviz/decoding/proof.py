@@ -184,7 +184,7 @@ def _find_faults(make: Callable[[], Reader], texts: Sequence[_Text], leeway: flo
     """What is wrong with a reader's chains and with its trees, in words: the first of each; empty where nothing is.
 
     leeway: how many times the usual rounding is allowed. Besides, a reading may be as far off as rounding made the one
-    before: so a fault that is small beside the rounding of 16 bits shows, too, where rows are not as a chain's would be.
+    before. So a fault that is small beside the rounding of 16 bits shows, too, once rows are not where a chain's are.
     """
     trees = ""
     for text in texts:
