@@ -46,7 +46,8 @@ class Forward(Protocol):
 
 
 @functools.cache
-def _knows(kind: type[PreTrainedModel], argument: str) -> bool:
+def knows(kind: type[PreTrainedModel], argument: str) -> bool:
+    """Whether the forward of such a model takes this argument."""
     return argument in inspect.signature(kind.forward).parameters
 
 
@@ -55,10 +56,10 @@ def asked_of(model: PreTrainedModel, cache: Cache | None = None, num_logits: int
 
     Only the last `num_logits` rows of logits are asked for where the model can do that; 0 asks for all.
     """
-    rows = {"logits_to_keep": num_logits} if _knows(type(model), "logits_to_keep") else {}
+    rows = {"logits_to_keep": num_logits} if knows(type(model), "logits_to_keep") else {}
     if cache is None:
         return {"use_cache": False, **rows}
-    name = "past_key_values" if _knows(type(model), "past_key_values") else "cache"
+    name = "past_key_values" if knows(type(model), "past_key_values") else "cache"
     return {name: cache, "use_cache": True, **rows}
 
 

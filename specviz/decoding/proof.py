@@ -1,7 +1,7 @@
 """Proof: whether a model obeys the cache, the mask and the positions with which CachedLM reads it.
 
 A configuration is not believed. Some texts are read as CachedLM reads them, in pieces behind a cache and with a token
-tree, and the logits are held against the model's own forward over the whole text, without a cache, mask or positions.
+tree, and the logits are held against the model's own forward over the whole text, without a cache or mask.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from specviz.decoding.draft import EMPTY, ROOT, Draft, chain
-from specviz.decoding.forward import asked_of
+from specviz.decoding.forward import asked_of, knows
 
 ROUNDING = {torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 6e-2}
 """How far logits may be off, in shares of the largest: some times what two orders of the same sums differ by."""
@@ -175,9 +175,11 @@ def _words(model: PreTrainedModel) -> list[int]:
 
 @torch.inference_mode()
 def _read_whole(model: PreTrainedModel, tokens: Sequence[int], num_rows: int) -> Tensor:
-    """Logits [num_rows, V] in float32 of the last rows."""
+    """Logits [num_rows, V] in float32 of the last rows; places are named where they can be, as `generate` does."""
     ids = torch.tensor([tokens], device=model.get_input_embeddings().weight.device)
-    return model(ids, **asked_of(model, num_logits=num_rows)).logits[0, -num_rows:].to(ids.device).float()
+    places = {"position_ids": torch.arange(len(tokens), device=ids.device)[None]}
+    options = asked_of(model, num_logits=num_rows) | (places if knows(type(model), "position_ids") else {})
+    return model(ids, **options).logits[0, -num_rows:].to(ids.device).float()
 
 
 def _find_faults(make: Callable[[], Reader], texts: Sequence[_Text], leeway: float) -> tuple[str, str]:
