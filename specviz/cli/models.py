@@ -9,6 +9,7 @@ from huggingface_hub import scan_cache_dir
 from huggingface_hub.errors import CacheNotFound
 
 from specviz.alignment.causes.doctor import Diagnosis, NamedId, Special, Way
+from specviz.decoding.forward import num_layers
 from specviz.drafters.heads import KINDS, LoadedHeads, load_heads
 from specviz.errors import SpecvizError
 from specviz.models.catalog import HEADS, MODELS, CatalogHeads, resolve
@@ -107,12 +108,18 @@ def _heads_words(heads: CatalogHeads, cached: Mapping[str, LocalModel]) -> str:
 
 
 def heads_report(name: str, target: str, library: Library | None = None) -> str:
-    """The heads' tensors that are used for that target and those that are not. SpecvizError where none can be used."""
+    """The target's states that the heads read, and their tensors that are used for it and those that are not.
+    SpecvizError where none can be used."""
     library = library or Library()
     loaded = library.load(target)
     heads = load_any_kind(library, name, loaded)
     used, unused = heads.report.used, heads.report.unused
-    lines = [f"{heads.name} are {heads.kind} heads and fit {loaded.name}", f"used: {len(used)} tensors"]
+    layers, count = heads.module.hidden_layers, num_layers(loaded.model)
+    places = {0: "the embeddings", count: f"behind layer {count}, before the final norm", -1: "behind the final norm"}
+    lines = [f"{heads.name} are {heads.kind} heads and fit {loaded.name}"]
+    lines.append(f"read: {len(layers)} of the states of {loaded.name}, which has {count} layers")
+    lines += [f"  {places.get(layer, f'behind layer {layer}')}" for layer in layers]
+    lines.append(f"used: {len(used)} tensors")
     lines += [f"  {key}" for key in used]
     lines += [f"not used: {len(unused)} tensors" if unused else "not used: none", *(f"  {key}" for key in unused)]
     return "\n".join(lines)
