@@ -117,7 +117,7 @@ def heads_report(name: str, target: str, library: Library | None = None) -> str:
     layers, count = heads.module.hidden_layers, num_layers(loaded.model)
     places = {0: "the embeddings", count: f"behind layer {count}, before the final norm", -1: "behind the final norm"}
     lines = [f"{heads.name} are {heads.kind} heads and fit {loaded.name}"]
-    lines.append(f"read: {len(layers)} of the states of {loaded.name}, which has {count} layers")
+    lines.append(f"read: {len(layers)} of the states of {loaded.name}, whose layers are 1 to {count}")
     lines += [f"  {places.get(layer, f'behind layer {layer}')}" for layer in layers]
     lines.append(f"used: {len(used)} tensors")
     lines += [f"  {key}" for key in used]
