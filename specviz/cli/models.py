@@ -10,7 +10,7 @@ from huggingface_hub.errors import CacheNotFound
 
 from specviz.alignment.causes.doctor import Diagnosis, NamedId, Special, Way
 from specviz.decoding.forward import num_layers
-from specviz.drafters.heads import KINDS, LoadedHeads, load_heads
+from specviz.drafters.heads import KINDS, LoadedHeads, kind_of, load_heads
 from specviz.errors import SpecvizError
 from specviz.models.catalog import HEADS, MODELS, CatalogHeads, resolve
 from specviz.models.folder import ModelFolder
@@ -126,14 +126,18 @@ def heads_report(name: str, target: str, library: Library | None = None) -> str:
 
 
 def load_any_kind(library: Library, name: str, target: LoadedModel) -> LoadedHeads:
-    """Heads of the kind that the catalogue names; for unknown heads, of the first kind whose tensors they have."""
-    refusals = []
-    for kind in [HEADS[name].kind] if name in HEADS else KINDS:
+    """Heads of the kind that the catalogue names or the files tell; for others, of the first kind whose tensors they
+    have."""
+    known = HEADS[name].kind if name in HEADS else kind_of(Path(name))
+    refusals: dict[str, str] = {}
+    for kind in [known] if known else KINDS:
         try:
             return load_heads(library, name, kind, target)
         except SpecvizError as refusal:
-            refusals.append(f"as {kind} heads: {refusal}")
-    raise SpecvizError("; ".join(refusals))
+            refusals[kind] = str(refusal)
+    if len(set(refusals.values())) == 1:
+        raise SpecvizError(next(iter(refusals.values())))
+    raise SpecvizError("; ".join(f"as {kind} heads: {words}" for kind, words in refusals.items()))
 
 
 def _table(rows: Iterable[tuple[str, str]]) -> list[str]:

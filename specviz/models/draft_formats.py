@@ -38,7 +38,8 @@ def draft_format(config: Mapping[str, object], names: Collection[str] = ()) -> D
         return DraftFormat(f"a head in the format speculators {kind}", "eagle")
     if any(map(_MEDUSA.fullmatch, names)):
         return DraftFormat("a set of Medusa heads", "medusa")
-    if not {"fc.weight", "model.fc.weight"}.isdisjoint(names) and any(map(_EAGLE.fullmatch, names)):
+    has_fc = not {"fc.weight", "model.fc.weight"}.isdisjoint(names)
+    if "draft_vocab_size" in config or (has_fc and any(map(_EAGLE.fullmatch, names))):
         return DraftFormat("an EAGLE head", "eagle")
     return None
 

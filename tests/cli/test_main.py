@@ -13,7 +13,7 @@ import pytest
 import torch
 import traces
 from eagle_heads import HIDDEN, eagle3, loaded
-from head_formats import folder_of
+from head_formats import SAMPLES, folder_of
 from runs import PROMPT, Fails
 from safetensors.torch import save_file
 from tiny_models import tiny, tiny_folder, tiny_tokenizer
@@ -443,6 +443,23 @@ def test_models_names_the_states_that_heads_read(cli, tmp_path):
         "  behind layer 6",
         "  behind layer 8, before the final norm",
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        ("EAGLE-3", {"hidden_act": "gelu"}, "its activation must be silu"),
+        ("Gemma 4's assistant", {}, "it is Gemma 4's assistant, a head that reads the target's own keys and values"),
+    ],
+)
+def test_heads_whose_files_tell_their_kind_are_refused_once(cli, tmp_path, name, change, words):
+    model = tiny("llama", vocab_size=320, layers=8, hidden=HIDDEN)
+    target = tiny_folder(tmp_path / "target", model, tiny_tokenizer(320))
+    config, state = SAMPLES[name](loaded(model))
+    status, out, err = cli("models", "--heads", folder_of(tmp_path / "h", config | change, state), "--target", target)
+    assert (status, out) == (2, "")
+    assert err.startswith(f"specviz: h cannot draft for target: {words}")
+    assert err.count("cannot draft") == 1
 
 
 def test_heads_of_an_unknown_kind_are_refused_for_every_kind(cli, pair, tmp_path):
