@@ -48,7 +48,7 @@ _WRITES_TEXT = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 MOST_LAYERS, MOST_NUMBER = 1_024, 10**12
 _WRITERS = ("self_attn.o_proj", "mlp.down_proj")  # through which a Llama layer adds to its input
 _WITH_HEADS = (
-    "which specviz does not run: choose a draft model, or a head of another format, trained for the same target",
+    "which specviz does not run: take a draft model or a head of another format in its place",
     "not a model of its own: choose the method {0} with it as the heads, or write {0}: before its name for `align`",
 )
 """What to do with draft heads that are named as a model: with those that no method runs, and with others."""

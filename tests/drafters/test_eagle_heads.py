@@ -233,7 +233,10 @@ REFUSED = {
         "vocabulary must have 12 tokens, as the target's, padding aside: 12 to 1035 .got 1036.",
     ),
     "a vocabulary that lacks tokens": (with_config(vocab_size=11), "vocabulary must have 12 tokens"),
-    "too many layers": (with_config(num_hidden_layers=65), "at most 64 layers .num_hidden_layers is 65."),
+    "too many layers": (
+        lambda config, state: (config.update(num_hidden_layers=65), state.update({"layers.1.a": torch.zeros(1)})),
+        "at most 64 layers .num_hidden_layers is 65.",
+    ),
     "another activation": (
         with_config(hidden_act="gelu_pytorch_tanh"),
         "its activation must be silu .hidden_act in its config.json is 'gelu_pytorch_tanh'.",
@@ -311,6 +314,12 @@ def test_what_does_not_fit_is_refused_in_words(name):
     change(config, state)
     with pytest.raises(SpecvizError, match=words):
         read(json.loads(json.dumps(config)), state, target)
+
+
+def test_a_midlayer_alone_is_one_layer_whatever_number_the_settings_take_from_the_target():
+    target = target_of(layers=8)
+    config, state = eagle3(target, [1, 2, 3])
+    assert read({**config, "num_hidden_layers": 40}, state, target)[1].missing == ()
 
 
 @pytest.mark.parametrize("named", [[2, 4, 6], [1, 3, 5]], ids=["before", "behind"])

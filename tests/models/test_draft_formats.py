@@ -33,7 +33,7 @@ def target():
 def test_what_no_method_runs_is_named_where_a_model_is_wanted_even_with_a_tokenizer(name, target, tmp_path):
     folder = folder_of(tmp_path / "held", *SAMPLES[name](target))
     tiny_tokenizer().save_pretrained(folder)
-    words = f"^held is {FOREIGN[name]}, which specviz does not run: choose a draft model, or a head of another format"
+    words = f"^held is {FOREIGN[name]}, which specviz does not run: take a draft model or a head of another format"
     with pytest.raises(SpecvizError, match=words):
         ModelFolder(tmp_path / "held", "held")
 

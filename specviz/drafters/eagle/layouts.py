@@ -95,6 +95,8 @@ def find_layout(config: Settings, names: Iterable[str], target: LoadedModel) -> 
         raise SpecvizError("its weights hold no EAGLE head (no tensor is called fc.weight)")
     firsts = ("midlayer.", "layers.0.hidden_norm.")
     if any(name.startswith(firsts) for name in short.values()):
+        if not any(name.startswith("layers.") for name in short.values()):
+            settings = {**settings, "num_hidden_layers": 1}  # EAGLE3-Vicuna1.3-13B names its target's 40
         mask = _mask(settings, target) if "mask_hidden" in short.values() else None
         return Layout(EAGLE3, settings, {name: _third_name(own) for name, own in short.items()}, mask=mask)
     return Layout(EAGLE, settings, {name: _replaced(own, _INPUT_NORMS) for name, own in short.items()})
