@@ -90,6 +90,12 @@ def test_a_speculators_head_says_at_every_depth_what_its_definition_says(name, t
     assert (set(report.used), report.unused, report.missing) == (set(state), (), ())
 
 
+def test_a_speculators_head_without_its_projection_lacks_it(target):
+    config, state = speculators_eagle3(target)
+    state.pop("fc.weight")
+    assert read(config, state, target)[1].missing == ("fc.weight",)
+
+
 @pytest.mark.parametrize("mask", ["speculators", "mask_token_id", "pard_token", "ptd_token_id"])
 @pytest.mark.parametrize("norms", [{}, {"norm_before_fc": True}, {"fc_norm": True, "layers": 2}])
 def test_peagle_drafts_all_depths_in_one_pass_behind_masks(norms, mask, target):

@@ -289,14 +289,12 @@ def _plain(name: str, tensor: Tensor, num_held: int, num_ids: int) -> Tensor:
 
 def _check_states(layout: Layout, state: Mapping[str, Tensor], head: EagleHead) -> None:
     """Refuses a head whose matrix reads another number of states than its settings name."""
-    held = next(tensor for key, tensor in state.items() if layout.names[key] == "fc.weight")
+    sizes = [tensor.shape[-1] for key, tensor in state.items() if layout.names[key] == "fc.weight" and tensor.ndim == 2]
     named, count = layout.layers(), len(head.hidden_layers)
-    width = head.fc.in_features // count
-    if held.ndim == 2 and held.shape[1] != count * width and held.shape[1] % width == 0:
+    reads, rest = divmod(sizes[0], head.fc.in_features // count) if sizes else (count, 0)
+    if reads != count and not rest:
         told = f"does not say which ones (EAGLE-3 reads {count})" if named is None else f"names {count} ({named.field})"
-        raise SpecvizError(
-            f"its fc.weight reads {held.shape[1] // width} of the target's states, and its config.json {told}"
-        )
+        raise SpecvizError(f"its fc.weight reads {reads} of the target's states, and its config.json {told}")
 
 
 def _parts(layout: Layout) -> AttentionParts:
