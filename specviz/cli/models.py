@@ -9,7 +9,8 @@ from huggingface_hub import scan_cache_dir
 from huggingface_hub.errors import CacheNotFound
 
 from specviz.alignment.causes.doctor import Diagnosis, NamedId, Special, Way
-from specviz.drafters.heads import KINDS, LoadedHeads, load_heads
+from specviz.decoding.forward import num_layers
+from specviz.drafters.heads import KINDS, LoadedHeads, kind_of, load_heads
 from specviz.errors import SpecvizError
 from specviz.models import memory
 from specviz.models.catalog import HEADS, MODELS, CatalogHeads, resolve
@@ -115,26 +116,36 @@ def _heads_words(heads: CatalogHeads, cached: Mapping[str, LocalModel]) -> str:
 
 
 def heads_report(name: str, target: str, library: Library | None = None) -> str:
-    """The heads' tensors that are used for that target and those that are not. SpecvizError where none can be used."""
+    """The target's states that the heads read, and their tensors that are used for it and those that are not.
+    SpecvizError where none can be used."""
     library = library or Library()
     loaded = library.load(target)
     heads = load_any_kind(library, name, loaded)
     used, unused = heads.report.used, heads.report.unused
-    lines = [f"{heads.name} are {heads.kind} heads and fit {loaded.name}", f"used: {len(used)} tensors"]
+    layers, count = heads.module.hidden_layers, num_layers(loaded.model)
+    places = {0: "the embeddings", count: f"behind layer {count}, before the final norm", -1: "behind the final norm"}
+    lines = [f"{heads.name} are {heads.kind} heads and fit {loaded.name}"]
+    lines.append(f"read: {len(layers)} of the states of {loaded.name}, whose layers are 1 to {count}")
+    lines += [f"  {places.get(layer, f'behind layer {layer}')}" for layer in layers]
+    lines.append(f"used: {len(used)} tensors")
     lines += [f"  {key}" for key in used]
     lines += [f"not used: {len(unused)} tensors" if unused else "not used: none", *(f"  {key}" for key in unused)]
     return "\n".join(lines)
 
 
 def load_any_kind(library: Library, name: str, target: LoadedModel) -> LoadedHeads:
-    """Heads of the kind that the catalogue names; for unknown heads, of the first kind whose tensors they have."""
-    refusals = []
-    for kind in [HEADS[name].kind] if name in HEADS else KINDS:
+    """Heads of the kind that the catalogue names or the files tell; for others, of the first kind whose tensors they
+    have."""
+    known = HEADS[name].kind if name in HEADS else kind_of(Path(name))
+    refusals: dict[str, str] = {}
+    for kind in [known] if known else KINDS:
         try:
             return load_heads(library, name, kind, target)
         except SpecvizError as refusal:
-            refusals.append(f"as {kind} heads: {refusal}")
-    raise SpecvizError("; ".join(refusals))
+            refusals[kind] = str(refusal)
+    if len(set(refusals.values())) == 1:
+        raise SpecvizError(next(iter(refusals.values())))
+    raise SpecvizError("; ".join(f"as {kind} heads: {words}" for kind, words in refusals.items()))
 
 
 def _table(rows: Iterable[tuple[str, str]]) -> list[str]:

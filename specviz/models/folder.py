@@ -35,6 +35,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from specviz.errors import SpecvizError
 from specviz.models import memory, quantisation
+from specviz.models.draft_formats import format_of
 from specviz.models.hub import check_files, weight_files
 from specviz.models.proofs import proof_path
 from specviz.models.tokens import check_tokenizer
@@ -56,6 +57,11 @@ _UNKNOWN_LIMIT = 2048
 _WRITES_TEXT = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 MOST_LAYERS, MOST_NUMBER = 1_024, 10**12
 _WRITERS = ("self_attn.o_proj", "mlp.down_proj")  # through which a Llama layer adds to its input
+_WITH_HEADS = (
+    "which specviz does not run: take a draft model or a head of another format in its place",
+    "not a model of its own: choose the method {0} with it as the heads, or write {0}: before its name for `align`",
+)
+"""What to do with draft heads that are named as a model: with those that no method runs, and with others."""
 _OFFLINE = {"local_files_only": True}
 _NO_CODE = {**_OFFLINE, "trust_remote_code": False}
 
@@ -69,6 +75,8 @@ class ModelFolder:
 
     def __init__(self, folder: Path, name: str) -> None:
         self._folder, self._name, self._needed = folder, name, 0
+        if held := format_of(folder):
+            raise SpecvizError(f"{name} is {held.name}, {_WITH_HEADS[bool(held.method)].format(held.method)}")
         check_files(folder, name)
 
     def config(self) -> PreTrainedConfig:

@@ -69,7 +69,7 @@ def test_attention_in_chunks_is_called_so(library, tmp_path):
 @pytest.mark.parametrize(
     ("family", "config", "words"),
     [
-        ("lfm2", {"layer_types": ["conv", "full_attention"]}, "keeps the last inputs of its convolutions"),
+        ("lfm2", {"layer_types": ["conv", "full_attention"]}, "has layers that keep the inputs of a convolution"),
         ("gemma3n_text", {"num_kv_shared_layers": 2}, "is an assistant that reads the keys and values of"),
         ("llama", {"layer_types": ["heavily_compressed_attention"] * 2}, "keeps several tokens in one row"),
         ("llama", {"layer_types": ["slow_attention"] * 2}, "keeps a cache of a kind that specviz does not know"),
