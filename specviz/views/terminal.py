@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TextIO
 
+from specviz.models.generation import describe
 from specviz.rules.facts import FACTS
 from specviz.trace.counters import Counters
 from specviz.trace.file import DraftToken, EmittedToken, Event, Footer, Header, ModelInfo, Models, Scores, Step, Trace
@@ -55,7 +56,13 @@ def event_text(event: Event, *, colours: bool = False) -> str:
         return f"prompt  {_clip(event.prompt.text)}\nmarks   {'  '.join(legend)}"
     if isinstance(event, Models):
         draft = f"   draft {_model(event.draft_model)}" if event.draft_model else ""
-        return f"target {_model(event.target)}{draft}"
+        models = [event.target, *filter(None, [event.draft_model])]
+        asked = [
+            f"        {escape(model.name)}: {escape(words)}"
+            for model in models
+            if (words := describe(model.generation_config))
+        ]
+        return "\n".join([f"target {_model(event.target)}{draft}", *asked])
     if isinstance(event, Step):
         return _step(event, mark)
     if isinstance(event, Scores):
