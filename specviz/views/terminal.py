@@ -14,7 +14,7 @@ from specviz.rules.facts import FACTS
 from specviz.trace.counters import Counters
 from specviz.trace.file import DraftToken, EmittedToken, Event, Footer, Header, ModelInfo, Models, Scores, Step, Trace
 from specviz.trace.metrics import METRICS, count, lossy_words, metrics, rounding_words
-from specviz.views.explore.sentences import num_refused, title_of
+from specviz.views.explore.sentences import num_refused, title_of, why_nothing
 from specviz.views.explore.steps import most_telling, others_words
 from specviz.views.palette import colour, palette
 
@@ -117,6 +117,8 @@ def _step(step: Step, mark: Mark) -> str:
     drafted += ["".join(others_words(step, num_others))] if num_others else []
     last = [mark(token.kind, _token_text(token)) for token in step.emitted if token.node is None]
     cut = [f"   {step.truncated} after the end"] if step.truncated else []
+    why = why_nothing(step)
+    cut += [f"   K is 0: {escape(why)}"] if why else []
     lines = [f"        now {', '.join(changes)}"] if changes else []
     if not step.settings.lossless and (step.index == 0 or changes):
         lines.append(f"        lossy: {escape(title_of(step.settings.rule or '', FACTS))}")
