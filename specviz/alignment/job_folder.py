@@ -145,7 +145,7 @@ class JobFolder:
             raise self._damage_error() from error
 
     def _resume(self, saved: _Saved) -> None:
-        asks, before = self.job.asks(), saved.asks
+        asks, before = self.job.asks(), {"chat_options": {}, **saved.asks}  # which older jobs do not name
         try:
             self.preparation = msgspec.convert(saved.known, Preparation | None)
         except msgspec.ValidationError as error:

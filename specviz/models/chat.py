@@ -140,4 +140,5 @@ def _provided(tokenizer: PreTrainedTokenizerBase) -> set[str]:
     from jinja2.defaults import DEFAULT_NAMESPACE
 
     call = inspect.signature(tokenizer.apply_chat_template).parameters
-    return {*DEFAULT_NAMESPACE, *call, *tokenizer.special_tokens_map, "messages", "raise_exception", "strftime_now"}
+    special = {*tokenizer.SPECIAL_TOKENS_ATTRIBUTES, *tokenizer.special_tokens_map}
+    return {*DEFAULT_NAMESPACE, *call, *special, "messages", "raise_exception", "strftime_now"}
