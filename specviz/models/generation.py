@@ -8,7 +8,6 @@ plain and short.
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
     from specviz.decoding.sampling import Sampling
 
-MOST_DIGITS = 40
+MOST, MOST_CHARACTERS = 1e12, 40
 _FILTERS: Mapping[str, float] = MappingProxyType(
     {
         "temperature": 1.0,
@@ -73,26 +72,25 @@ def asked_by(generation: GenerationConfig | None) -> Asked:
 
 
 def _plain(value: object) -> bool | int | float | str:
-    if isinstance(value, (Sequence, Mapping)) and not isinstance(value, str):
+    if isinstance(value, (bool, int, float)):
+        return value if abs(value) < MOST else "no ordinary number"
+    if isinstance(value, str):
+        return value[:MOST_CHARACTERS]
+    if isinstance(value, (Sequence, Mapping)):
         return f"{len(value):,} value{'' if len(value) == 1 else 's'}"
-    if isinstance(value, (bool, int, float)) and math.isfinite(value) and abs(value) < 1e12:
-        return value
-    return str(value)[:MOST_DIGITS]
+    return type(value).__name__
 
 
 def asked_words(asked: Asked) -> str:
     """ "temperature 0.7, top_k 20 and suppress_tokens (3 values)"."""
-    return _list_words([f"{name} {_spell(value)}" for name, value in asked.items()])
+    words = [f"{name} {_spell(value)}" for name, value in asked.items()]
+    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
 def _spell(value: bool | float | str) -> str:
     if isinstance(value, str):
-        return f"({value[:MOST_DIGITS]})"
-    return str(value).lower() if isinstance(value, bool) else f"{value:g}"
-
-
-def _list_words(words: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
+        return f"({value[:MOST_CHARACTERS]})"
+    return f"{value:g}" if isinstance(value, float) else str(value).lower()
 
 
 def describe(asked: Asked | None) -> str:
@@ -101,13 +99,7 @@ def describe(asked: Asked | None) -> str:
     known = {name: asked[name] for name in _ASKS_NOTHING if name in (asked or {})}
     if not known:
         return ""
-    law, others = ([name for name in known if (name in RunSettings.SAMPLING) == is_own] for is_own in (True, False))
-    parts = ["specviz uses only its end tokens"]
-    if law:
-        parts.append(f"a run samples with its own {_list_words(law)}")
-    if others:
-        parts.append(f"{_list_words(others)} {'is' if len(others) == 1 else 'are'} not applied")
-    return f"its generation_config.json asks for {asked_words(known)}: {'; '.join(parts)}"
+    return f"its generation_config.json asks for {asked_words(known)}: not applied, only its end tokens are used"
 
 
 def unlike(asked: Asked, sampling: Sampling) -> Asked:

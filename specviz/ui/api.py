@@ -105,7 +105,7 @@ class _Endpoints:
         rule: str | None = None,
         params: dict[str, Any] | None = None,
         chat: bool | None = None,
-        chat_options: dict[str, bool | int | float | str] | None = None,
+        chat_options: dict[str, Any] | None = None,
         caller: gr.Request = None,
     ) -> dict:
         """Continue one prompt by speculative decoding, to its end, and count what was accepted.

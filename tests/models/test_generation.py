@@ -7,7 +7,13 @@ import pytest
 import torch
 from tiny_models import tiny, tiny_tokenizer
 from transformers import GenerationConfig
-from transformers.generation import GenerationMixin, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+from transformers.generation import (
+    GenerationMixin,
+    SequenceBiasLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
 
 from specviz.bench.contenders import Job, Prompt, specviz_contender, transformers_contender
 from specviz.decoding.sampling import Sampling
@@ -143,8 +149,7 @@ def test_a_sentence_says_what_is_asked_what_is_used_and_what_is_not():
     asked = asked_by(GenerationConfig(**CASE, suppress_tokens=[4, 5, 6]))
     assert describe(asked) == (
         "its generation_config.json asks for temperature 0.7, top_k 20, top_p 0.8, repetition_penalty 1.3 and "
-        "suppress_tokens (3 values): specviz uses only its end tokens; a run samples with its own temperature, top_k "
-        "and top_p; repetition_penalty and suppress_tokens are not applied"
+        "suppress_tokens (3 values): not applied, only its end tokens are used"
     )
     assert describe({}) == describe(None) == ""
 
@@ -153,7 +158,20 @@ def test_a_loaded_models_record_holds_it(pair):
     assert set(pair[0].info.generation_config) == set(ASKED)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, 10**30, -5.0, "x" * 10_000, [0] * 10_000, {"a": [1]}, False])
+@pytest.mark.parametrize(
+    "value",
+    [
+        math.nan,
+        math.inf,
+        10**400,
+        -5.0,
+        SequenceBiasLogitsProcessor({(1,): 2.0}),
+        "x" * 10_000,
+        [0] * 10_000,
+        {"a": [1]},
+        False,
+    ],
+)
 def test_whatever_a_file_holds_the_record_is_one_that_a_trace_can_hold(value):
     generation = GenerationConfig()
     generation.repetition_penalty = value
