@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 MOST_RENDER_S = 5.0
+MOST_SWITCHES, MOST_LETTERS = 32, 100  # of a template, and of the name of one
 NO_OPTIONS: Mapping[str, Option] = MappingProxyType({})
 ROLES = ("system", "user", "assistant")
 _HEAD = re.compile(r"^(System|User|Assistant):[ \t]*", re.MULTILINE)
@@ -101,7 +102,8 @@ def chat_switches(tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
         names = _in_time(lambda: _names_read(tokenizer.get_chat_template()))
     except Exception:  # as in render_chat, which will say what is wrong
         return ()
-    return tuple(sorted(names - _provided(tokenizer)))
+    found = sorted(name for name in names - _provided(tokenizer) if len(name) <= MOST_LETTERS)
+    return tuple(found[:MOST_SWITCHES])
 
 
 def _names_read(template: str) -> set[str]:

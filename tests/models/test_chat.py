@@ -81,6 +81,13 @@ def test_a_template_that_is_no_program_has_no_switches(template):
     assert chat_switches(switched(template)) == ()
 
 
+def test_however_many_names_a_template_reads_few_and_short_ones_are_its_switches():
+    names = [f"x{number}" for number in range(500)] + ["y" * 5_000]
+    found = chat_switches(switched("".join(f"{{{{ {name} }}}}" for name in names)))
+    assert len(found) == 32
+    assert set(found) < set(names[:-1])
+
+
 def test_looking_for_switches_takes_no_longer_than_rendering(monkeypatch):
     monkeypatch.setattr(chat, "MOST_RENDER_S", 0.2)
     begun = time.monotonic()
