@@ -29,6 +29,7 @@ from specviz.session.active_setup import text_of
 from specviz.session.workbench import workbench
 
 MIN_TOKENS = 2
+OPTIONS_UNUSED = "chat options do not count for prompts that are read without the chat template"
 READ_TOKENS, READ_TOKENS_CUDA = 1024, 16_384  # of all texts that are read at once, unless one alone is longer
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -57,7 +58,9 @@ def texts_of(shard: Shard, target: LoadedModel) -> tuple[list[RowText], tuple[Re
             refused.append(Refused(row.line, str(error)))
     as_text = any(row.messages and not has_chat_form(target.tokenizer) for row in shard.rows)
     lines = f"{target.name} has no chat template: messages were written as plain lines, “User: …”"
-    return _add_texts(rows, shard, target), tuple(refused), (lines,) if as_text else ()
+    unused = bool(shard.request.chat_options) and not all(row.is_chat for row in rows)
+    warnings = (*([lines] if as_text else ()), *([OPTIONS_UNUSED] if unused else ()))
+    return _add_texts(rows, shard, target), tuple(refused), warnings
 
 
 def _encode(row: PromptRow, request: Request, target: LoadedModel) -> RowText:
@@ -82,7 +85,7 @@ def _prompt_of(row: PromptRow, request: Request, target: LoadedModel) -> tuple[s
     messages = [asdict(message) for message in row.messages or ()]
     if messages and not has_chat_form(target.tokenizer):
         return as_lines(messages), False
-    return render_chat(target.tokenizer, messages or row.prompt), True
+    return render_chat(target.tokenizer, messages or row.prompt, request.chat_options), True
 
 
 def _check_length(num_prompt: int, ids: Sequence[int] | None, target: LoadedModel) -> None:
