@@ -5,24 +5,49 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from types import FrameType
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FrameType, MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from specviz.errors import SpecvizError
+from specviz.trace.values import format_got
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 MOST_RENDER_S = 5.0
+MOST_OPTIONS = 32
+MOST_OPTION_CHARACTERS = 1_000
 ROLES = ("system", "user", "assistant")
+CHAT_ROLES = (*ROLES, "developer", "tool")
+REASONING = ("reasoning_content", "reasoning", "thinking")
+"""What an assistant's message may call the reasoning before its answer."""
+NO_OPTIONS: Mapping[str, bool | int | float | str] = MappingProxyType({})
+RESERVED_OPTIONS = (
+    *("self", "conversation", "conversations", "messages", "tools", "documents", "chat_template", "tokenize"),
+    *("add_generation_prompt", "continue_final_message", "sanitize_control_tokens", "padding", "truncation"),
+    *("max_length", "return_tensors", "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs"),
+)
+"""What transformers' apply_chat_template takes for itself; every other name is a switch of the template."""
 _HEAD = re.compile(r"^(System|User|Assistant):[ \t]*", re.MULTILINE)
+_THINK, _THOUGHT = "<think>\n", "\n</think>\n\n"
 
 
-def as_lines(messages: Sequence[Mapping[str, str]]) -> str:
-    """The messages as text that ends where the assistant's answer begins."""
-    lines = [f"{message['role'].capitalize()}: {message['content']}" for message in messages]
+def as_lines(messages: Sequence[Mapping[str, Any]]) -> str:
+    """The messages as text that ends where the assistant's answer begins; a developer speaks as the system."""
+    plain = [_as_plain(message) for message in messages]
+    lines = [f"{message['role'].capitalize()}: {message['content']}" for message in plain]
     return "\n".join([*lines, "Assistant:"])
+
+
+def _as_plain(message: Mapping[str, Any]) -> dict[str, str]:
+    role = "system" if message["role"] == "developer" else message["role"]
+    return {"role": role, "content": join_reasoning(message.get(REASONING[0], ""), message["content"])}
+
+
+def join_reasoning(reasoning: str, answer: str) -> str:
+    """The answer behind its reasoning, in the tags that most reasoning models write around it; without, as it is."""
+    return f"{_THINK}{reasoning.strip()}{_THOUGHT}{answer}" if reasoning else answer
 
 
 def as_messages(text: str) -> str | list[dict[str, str]]:
@@ -57,13 +82,124 @@ def has_chat_form(tokenizer: PreTrainedTokenizerBase) -> bool:
     return bool(getattr(tokenizer, "chat_template", None))
 
 
-def render_chat(tokenizer: PreTrainedTokenizerBase, prompt: str | Sequence[Mapping[str, str]]) -> str:
-    """The prompt, or a list of {"role", "content"} messages, in the model's chat form, ready for the answer. Encode it
-    with special=False: it contains its start token. Raises SpecvizError without a template."""
+def check_options(options: object) -> dict[str, bool | int | float | str]:
+    """The switches of a chat template, such as {"enable_thinking": False}. SpecvizError for what cannot be one."""
+    if not isinstance(options, Mapping) or len(options) > MOST_OPTIONS:
+        raise SpecvizError(f"must be an object of at most {MOST_OPTIONS} named switches {format_got(options)}")
+    for name, value in options.items():
+        if not isinstance(name, str) or not name.isidentifier() or len(name) > MOST_OPTION_CHARACTERS:
+            raise SpecvizError(f"must name each switch as a template does, in letters, digits and _ {format_got(name)}")
+        if name in RESERVED_OPTIONS:
+            raise SpecvizError(f"must not hold {name}, which is no switch of a chat template but set by specviz")
+        if not isinstance(value, (bool, int, float, str)):
+            raise SpecvizError(f"must hold true, false, a number or a text as {name} {format_got(value)}")
+        if isinstance(value, str) and len(value) > MOST_OPTION_CHARACTERS:
+            raise SpecvizError(
+                f"must hold at most {MOST_OPTION_CHARACTERS:,} characters as {name} (got {len(value):,})"
+            )
+    return dict(options)
+
+
+def render_chat(
+    tokenizer: PreTrainedTokenizerBase,
+    prompt: str | Sequence[Mapping[str, Any]],
+    options: Mapping[str, bool | int | float | str] = NO_OPTIONS,
+    tools: Sequence[Mapping[str, Any]] = (),
+) -> str:
+    """The prompt, or a list of messages, in the model's chat form, ready for the answer. Encode it with special=False:
+    it contains its start token. options: switches of the template; tools: the functions that the model may call, as
+    transformers takes them. Raises SpecvizError without a template, and where it leaves out tools or their answers."""
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    whole = _render(tokenizer, messages, options, tools)
+    for name, fewer, fewer_tools in _without_tools(messages, tools):
+        try:
+            is_left_out = _render(tokenizer, fewer, options, fewer_tools) == whole
+        except SpecvizError:  # the template misses what was taken away
+            is_left_out = False
+        if is_left_out:
+            raise SpecvizError(f"the model's chat template leaves out the {name}")
+    return whole
+
+
+def render_answer(
+    tokenizer: PreTrainedTokenizerBase,
+    prompt: Sequence[Mapping[str, Any]],
+    answer: Mapping[str, Any],
+    options: Mapping[str, bool | int | float | str] = NO_OPTIONS,
+    tools: Sequence[Mapping[str, Any]] = (),
+) -> str:
+    """An answer with reasoning or tool calls as the template writes it behind `render_chat` of the prompt, up to the
+    end of its words. Raises SpecvizError where the template does not write it there."""
+    begun, calls, reasoning = render_chat(tokenizer, prompt, options, tools), "tool_calls" in answer, REASONING[0]
+    if not calls and not _knows(tokenizer, *REASONING):
+        text = join_reasoning(answer[reasoning], answer["content"])
+        return text.removeprefix(_THINK) if begun.rstrip().endswith(_THINK.strip()) else text
+    whole = _render(tokenizer, [*prompt, answer], options, tools, is_prompt=False)
+    written, content = whole.removeprefix(begun), answer["content"].strip()
+    needed = [
+        answer.get(reasoning, "").strip(),
+        content,
+        *(call["function"]["name"] for call in answer.get("tool_calls", ())),
+    ]
+    if not whole.startswith(begun) or not all(words in written for words in needed):
+        names = " and ".join(
+            name for name, is_there in ((reasoning, reasoning in answer), ("tool calls", calls)) if is_there
+        )
+        raise SpecvizError(f"the model's chat template does not write the {names} of the last answer where it begins")
+    if calls:
+        return written.partition(tokenizer.eos_token or "\0")[0].rstrip()
+    return written[: written.rindex(content) + len(content)]
+
+
+def _render(
+    tokenizer: PreTrainedTokenizerBase,
+    messages: Sequence[Mapping[str, Any]],
+    options: Mapping[str, bool | int | float | str],
+    tools: Sequence[Mapping[str, Any]],
+    *,
+    is_prompt: bool = True,
+) -> str:
     if not has_chat_form(tokenizer):
         raise SpecvizError("this model has no chat template (it was not trained for chat); turn the chat template off")
-    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(item) for item in prompt]
+    fitted = [_fit(tokenizer, message) for message in messages]
+    more = {**options, **({"tools": list(tools)} if tools else {})}
     try:
-        return _in_time(lambda: tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+        return _in_time(
+            lambda: tokenizer.apply_chat_template(fitted, tokenize=False, add_generation_prompt=is_prompt, **more)
+        )
     except Exception as error:  # the template is the model's own program: it may fail in any way
         raise SpecvizError(f"the model's chat template cannot render these messages: {error}") from error
+
+
+def _fit(tokenizer: PreTrainedTokenizerBase, message: Mapping[str, Any]) -> dict[str, Any]:
+    """The message with only what the template knows: a developer is the system, and reasoning stands in the content,
+    to a template that names neither."""
+    fitted = dict(message)
+    if fitted["role"] == "developer" and not _knows(tokenizer, "developer"):
+        fitted["role"] = "system"
+    if (reasoning := fitted.pop(REASONING[0], "")) and _knows(tokenizer, *REASONING):
+        fitted |= {name: reasoning for name in REASONING if _knows(tokenizer, name)}
+    else:
+        fitted["content"] = join_reasoning(reasoning, fitted["content"])
+    return fitted
+
+
+def _knows(tokenizer: PreTrainedTokenizerBase, *names: str) -> bool:
+    """Whether the template, or one of several, compares with one of these words or reads a field of this name."""
+    template, word = tokenizer.chat_template, "|".join(names)
+    text = "\n".join(map(str, template.values() if isinstance(template, Mapping) else [template]))
+    return bool(re.search(rf"""\.({word})\b|(['"])({word})\2""", text))
+
+
+def _without_tools(
+    messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[str, list[dict[str, Any]], Sequence[Mapping[str, Any]]]]:
+    """What of tools there is, by name, with the messages and the tools that are left without it."""
+    if tools:
+        yield "tools", [*map(dict, messages)], ()
+    if any("tool_calls" in message for message in messages):
+        fewer = [{name: value for name, value in each.items() if name != "tool_calls"} for each in messages]
+        yield "tool calls", fewer, tools
+    if any(message["role"] == "tool" and message["content"] for message in messages):
+        fewer = [{**each, "content": ""} if each["role"] == "tool" else dict(each) for each in messages]
+        yield "answers of tools", fewer, tools
