@@ -21,7 +21,10 @@ MOST_UNPACKED = 4 << 30  # of a Parquet file, by what it says of itself
 BATCH_ROWS = 256
 _PARQUET = b"PAR1"
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
-_BY_JSON = ("messages", "conversations", "tags", "completion", "prompt", "prompt_ids", "prompt_token_ids", "sampled")
+_BY_JSON = (
+    *("messages", "conversations", "tags", "completion", "prompt", "turns", "body", "sampled"),
+    *("prompt_ids", "ids", "prompt_token_ids", "token_ids", "tools", "chat_template_kwargs"),
+)
 """Columns of a CSV file whose cells may be JSON lists or objects."""
 
 
