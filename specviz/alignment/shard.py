@@ -82,7 +82,7 @@ def _prompt_of(row: PromptRow, request: Request, target: LoadedModel) -> tuple[s
         return text_of(target.text, row.prompt), False
     is_rendered = has_chat_form(target.tokenizer)
     if (names := row.only_for_templates) and not (request.chat and is_rendered):
-        needed = f"{target.name} has none" if request.chat else "use --chat (chat=True)"
+        needed = "use --chat (chat=True)" if is_rendered else f"{target.name} has none"
         raise SpecvizError(f"has {names}, which only a chat template writes: {needed}")
     if row.messages is None and not request.chat:
         return row.prompt, False

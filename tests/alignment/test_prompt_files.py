@@ -218,7 +218,7 @@ def test_sets_that_were_joined_are_read_row_by_row():
         ({**GSM8K, "question": 3}, "needs the question as a non-empty text .got 3"),
         (3, "must be a JSON object .got int"),
         (object(), "cannot be written as JSON"),
-        ({"prompt": "x", "tags": {"a": float("nan")}}, "holds NaN"),
+        ({"prompt": "x", "tags": {"a": float("nan")}}, "tag 'a' as a text or a number .got NaN"),
         ({"prompt": "\ud800"}, "half a surrogate pair"),
         ({"prompt": "x", "id": 10**5000}, "JSON|digits|number"),
     ],

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specviz.alignment.prompts import from_values
+from specviz.alignment.prompts import from_values, open_prompts
 from specviz.alignment.types import Message, PromptRow
 from specviz.errors import SpecvizError
 
@@ -60,6 +60,25 @@ def test_a_number_or_a_category_that_cannot_name_a_row_is_noted_and_does_not_los
     assert (row.id, row.tags, prompts.ignored) == ("0", (), ("prompt_id", "category"))
 
 
+@pytest.mark.parametrize("value", ["NaN", "-Infinity", "1e999", "9" * 400, '"\\ud800"', '{"\\ud800": [NaN]}'])
+def test_a_value_that_is_not_json_is_refused_only_where_it_is_read(tmp_path, value):
+    talk = f'[{{"role": "user", "content": "q", "logprobs": [{value}]}}]'
+    lines = [f'{{"prompt": "a", "score": [{value}]}}', f'{{"messages": {talk}}}', f'{{"prompt": [{value}]}}']
+    (tmp_path / "rows.jsonl").write_text("\n".join(lines))
+    prompts = open_prompts(tmp_path / "rows.jsonl")
+    assert ([row.line for row in prompts.rows()], [item.line for item in prompts.refused]) == ([1, 2], [3])
+    assert prompts.ignored == ("score", "messages.logprobs")
+
+
+def test_a_field_that_is_nan_is_missing(tmp_path):
+    (tmp_path / "rows.jsonl").write_text(
+        '{"prompt": "a", "id": NaN, "completion": NaN}\n{"prompt": "b", "id": Infinity}'
+    )
+    prompts = open_prompts(tmp_path / "rows.jsonl")
+    assert [(row.id, row.completion) for row in prompts.rows()] == [("0", None)]
+    assert prompts.refused[0].reason == 'holds Infinity as "id", which is not JSON in UTF-8'
+
+
 # ---- a prompt beside messages ----------------------------------------------------------------------------------------
 
 
@@ -81,6 +100,13 @@ def test_conversations_beside_a_prompt_are_held_to_the_same():
     assert only({"prompt": "Name a river.", "conversations": turns}).completion == "The Ashwell."
     assert "has both" in refused({"prompt": "Name a hill.", "conversations": turns})
     assert only({"prompt": [1, 2], "conversations": turns}).prompt == (1, 2)  # token ids are exact
+
+
+@pytest.mark.parametrize("empty", [{"prompt": "Name a river.", "messages": []}, {"prompt": "", "messages": [USER]}])
+def test_what_is_empty_in_a_joined_file_does_not_count(empty):
+    prompts = from_values([empty])
+    (row,) = prompts.rows()
+    assert (row.prompt or row.messages[0].content, prompts.ignored) == ("Name a river.", ())
 
 
 @pytest.mark.parametrize("completion", [[ANSWER], "The Ashwell."])
@@ -345,7 +371,32 @@ MESSAGES = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+READABLE = (
+    {"prompt": "x"}, {"prompt": [1, 2], "completion": [3]}, {"prompt": [USER], "completion": [ANSWER]},
+    {"messages": [USER, CALLING, TOLD, ANSWER], "tools": [TOOL]}, {"conversations": [{"from": "human", "value": "x"}]},
+    {"instruction": "x", "input": "y"}, {"question": "x", "answer": "#### 3"}, SPEED_BENCH,
+    {"prompt_ids": [1], "ids": [2]}, {"custom_id": "x", "body": {"messages": [USER]}},
+)  # fmt: skip
+OTHER_FIELDS = st.dictionaries(st.text(min_size=1, max_size=6).map(lambda name: f"x {name}"), VALUES, max_size=3)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from(READABLE), OTHER_FIELDS, OTHER_FIELDS)
+def test_a_field_that_nobody_knows_changes_no_row_wherever_it_stands(values, beside, inside):
+    more = {**beside, **values}
+    for name, held in values.items():
+        if name == "tools":
+            continue  # every field of a tool is told to the model
+        if isinstance(held, dict):
+            more[name] = {**inside, **held}
+        elif isinstance(held, list) and isinstance(held[0], dict):
+            more[name] = [{**inside, **each} for each in held]
+    prompts = from_values([more])
+    assert [*prompts.rows()] == [*from_values([values]).rows()]
+    assert {name for name, value in beside.items() if value is not None and value == value} <= {*prompts.ignored}
+
+
+@settings(max_examples=200, deadline=None)
 @given(
     st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=6),
     st.dictionaries(st.sampled_from(("messages", "prompt", "completion")), MESSAGES, max_size=2),

@@ -222,6 +222,7 @@ TOOL_TALK = (Message("user", "2+3?"), CALLING, Message("tool", "5"))
     [
         ({"messages": TOOL_TALK}, "caller", False, "tool calls, answers of tools, .*: use --chat"),
         ({"messages": TOOL_TALK}, "large", True, "tool calls, answers of tools, .*: large has none"),
+        ({"messages": TOOL_TALK}, "large", False, "tool calls, answers of tools, .*: large has none"),
         ({"messages": TOOL_TALK[:1], "tools": ({"name": "add"},)}, "caller", False, "tools, .*: use --chat"),
         ({"messages": TOOL_TALK[:1], "answer": CALLING}, "caller", False, "tool calls, .*: use --chat"),
         ({"messages": TOOL_TALK}, "talker", True, "chat template leaves out the tool calls"),

@@ -15,13 +15,12 @@ from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from specviz.alignment.prompts.fields import Fields
+from specviz.alignment.prompts.fields import parse_fields
 from specviz.alignment.prompts.formats import own_fields
 from specviz.alignment.prompts.rows import own_row
 from specviz.alignment.prompts.tables import MOST_BYTES, table_of
 from specviz.alignment.types import PromptRow, Refused
 from specviz.errors import SpecvizError
-from specviz.trace.lines import parse_line
 
 MOST_LINE_BYTES = 8 << 20
 MOST_REFUSED = 20  # refused rows that are kept with their reasons; all are counted
@@ -208,7 +207,7 @@ class _Reading:
 
     def _item(self, line: int, raw: bytes) -> PromptRow | Refused:
         try:
-            fields = Fields(parse_line(raw, whole=True))
+            fields = parse_fields(raw)
             name, own = own_fields(fields)
             row = own_row(own, fields, line, self.num_rows)
         except SpecvizError as error:

@@ -28,7 +28,7 @@ UNREADABLE = (
 """Fields that change what the model reads, and that are not read here."""
 SPEAKERS = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", **{role: role for role in ROLES}}
 """Who speaks in ShareGPT's conversations -> the role."""
-_GSM8K = re.compile(r"(?:^|\n)#### *-?[\d.,$/ ]+\s*$")
+_GSM8K = re.compile(r"#### ?-?\$?[\d.,/]+%?")
 
 
 class Format(NamedTuple):
@@ -106,23 +106,29 @@ def _answer(row: Fields) -> Own:
 
 
 def _prompt(row: Fields) -> Own:
-    """A text, token ids, or messages (TRL). Beside messages, the prompt must be their first question."""
-    prompt, completion = row.get("prompt"), row.peek("completion")
-    if is_messages(prompt):
-        if "messages" in row:
-            raise SpecvizError('has both "prompt" and "messages" as messages: give only one of them')
-        both = [*prompt, *completion] if is_messages(completion) else prompt
-        own = _talk(row, both)
-        return {**own, "completion": None} if is_messages(completion) else own
-    if "messages" in row:
-        return {**_talk(row, row.get("messages")), "prompt": prompt}
-    if isinstance(prompt, list):
+    """A text, token ids, or messages. A text beside messages must be their first question, or empty."""
+    prompt = row.get("prompt")
+    if row.get("messages"):
+        talk = _talk(row, row.get("messages"))
+    elif is_messages(prompt):
+        return _conversational(row, prompt)
+    elif isinstance(prompt, list):
         return {"prompt": prompt}
-    if "conversations" in row:
-        return {**_conversation(row), "prompt": prompt}
-    text = _behind_passage(row, check_text("prompt", prompt, MAX_PROMPT_CHARACTERS))
-    own = {**_in_chat(row), **_answer(row)}
-    return own | ({"messages": [{"role": "user", "content": text}]} if "system" in own else {"prompt": text})
+    elif row.get("conversations"):
+        talk = _conversation(row)
+    else:
+        text = _behind_passage(row, check_text("prompt", prompt, MAX_PROMPT_CHARACTERS))
+        own = {**_in_chat(row), **_answer(row)}
+        return own | ({"messages": [{"role": "user", "content": text}]} if "system" in own else {"prompt": text})
+    return talk if prompt == "" else {**talk, "prompt": prompt}
+
+
+def _conversational(row: Fields, prompt: list[object]) -> Own:
+    """A prompt of messages, as TRL has it; a completion of messages goes on with the same conversation."""
+    completion = row.peek("completion")
+    if not is_messages(completion):
+        return _talk(row, prompt)
+    return {**_talk(row, [*prompt, *completion]), "completion": None}
 
 
 def _talk(row: Fields, messages: object) -> Own:
@@ -201,7 +207,8 @@ def _samples(row: Fields, names: tuple[str, str]) -> Own:
 def _is_gsm8k(row: Fields) -> bool:
     """Whether the answer ends as those of GSM8K, and nothing else belongs to the question."""
     answer = row.peek("answer")
-    return isinstance(answer, str) and bool(_GSM8K.search(answer)) and not any(name in row for name in PASSAGES)
+    last_line = answer.rstrip().rpartition("\n")[2] if isinstance(answer, str) else ""
+    return bool(_GSM8K.fullmatch(last_line)) and not any(row.peek(name) for name in PASSAGES)
 
 
 def _asks_only(row: Fields) -> bool:

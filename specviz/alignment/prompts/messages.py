@@ -174,7 +174,7 @@ def _parse_json(value: object) -> object:
 def _check_size(name: str, value: object) -> None:
     try:
         size = len(json.dumps(value))
-    except (ValueError, RecursionError):
+    except (TypeError, ValueError, RecursionError):
         raise SpecvizError(f"needs the {name} as plain JSON that is not nested deeply") from None
     if size > MAX_PROMPT_CHARACTERS:
         raise SpecvizError(f"needs the {name} to have at most {MAX_PROMPT_CHARACTERS:,} characters (got {size:,})")
