@@ -30,6 +30,7 @@ RESERVED_OPTIONS = (
 )
 """What transformers' apply_chat_template takes for itself; every other name is a switch of the template."""
 _HEAD = re.compile(r"^(System|User|Assistant):[ \t]*", re.MULTILINE)
+_MARK = "words of the answer"
 _THINK, _THOUGHT = "<think>\n", "\n</think>\n\n"
 
 
@@ -112,11 +113,7 @@ def render_chat(
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
     whole = _render(tokenizer, messages, options, tools)
     for name, fewer, fewer_tools in _without_tools(messages, tools):
-        try:
-            is_left_out = _render(tokenizer, fewer, options, fewer_tools) == whole
-        except SpecvizError:  # the template misses what was taken away
-            is_left_out = False
-        if is_left_out:
+        if _writes_same(whole, tokenizer, fewer, options, fewer_tools):
             raise SpecvizError(f"the model's chat template leaves out the {name}")
     return whole
 
@@ -128,27 +125,30 @@ def render_answer(
     options: Mapping[str, bool | int | float | str] = NO_OPTIONS,
     tools: Sequence[Mapping[str, Any]] = (),
 ) -> str:
-    """An answer with reasoning or tool calls as the template writes it behind `render_chat` of the prompt, up to the
-    end of its words. Raises SpecvizError where the template does not write it there."""
-    begun, calls, reasoning = render_chat(tokenizer, prompt, options, tools), "tool_calls" in answer, REASONING[0]
-    if not calls and not _knows(tokenizer, *REASONING):
-        text = join_reasoning(answer[reasoning], answer["content"])
+    """An answer with reasoning or tool calls as the template writes it behind `render_chat` of the prompt, without what
+    ends its turn. Raises SpecvizError where the template does not write them there."""
+    begun = render_chat(tokenizer, prompt, options, tools)
+    parts = [name for name in (REASONING[0], "tool_calls") if name in answer]
+    if parts == [REASONING[0]] and not _knows(tokenizer, *REASONING):
+        text = join_reasoning(answer[REASONING[0]], answer["content"])
         return text.removeprefix(_THINK) if begun.rstrip().endswith(_THINK.strip()) else text
     whole = _render(tokenizer, [*prompt, answer], options, tools, is_prompt=False)
-    written, content = whole.removeprefix(begun), answer["content"].strip()
-    needed = [
-        answer.get(reasoning, "").strip(),
-        content,
-        *(call["function"]["name"] for call in answer.get("tool_calls", ())),
-    ]
-    if not whole.startswith(begun) or not all(words in written for words in needed):
-        names = " and ".join(
-            name for name, is_there in ((reasoning, reasoning in answer), ("tool calls", calls)) if is_there
-        )
+    shorter = [[*prompt, {key: value for key, value in answer.items() if key != name}] for name in parts]
+    if not whole.startswith(begun) or any(
+        _writes_same(whole, tokenizer, each, options, tools, is_prompt=False) for each in shorter
+    ):
+        names = " and ".join(parts)
         raise SpecvizError(f"the model's chat template does not write the {names} of the last answer where it begins")
-    if calls:
-        return written.partition(tokenizer.eos_token or "\0")[0].rstrip()
-    return written[: written.rindex(content) + len(content)]
+    marked = _render(tokenizer, [*prompt, {"role": "assistant", "content": _MARK}], options, tools, is_prompt=False)
+    return whole.removeprefix(begun).removesuffix(marked.rpartition(_MARK)[2])
+
+
+def _writes_same(whole: str, *asked: Any, **more: Any) -> bool:
+    """Whether this too renders as `whole`. A template that fails now misses what was taken away."""
+    try:
+        return _render(*asked, **more) == whole
+    except SpecvizError:
+        return False
 
 
 def _render(

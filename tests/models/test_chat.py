@@ -122,6 +122,7 @@ def test_no_switch_can_stand_for_an_argument_of_the_rendering():
     ("tokenizer", "answer", "expected"),
     [
         (speaker(THINKS, SAYS), THOUGHT, "(Two and three.) 5"),
+        (speaker(THINKS, SAYS), {**THOUGHT, "content": "e"}, "(Two and three.) e"),  # as in the end token's name
         (speaker(SAYS), THOUGHT, "<think>\nTwo and three.\n</think>\n\n5"),
         (speaker(SAYS, begun="<think>\n"), THOUGHT, "Two and three.\n</think>\n\n5"),
         (speaker(CALLS, SAYS), CALLING, '[add {"a": 2, "b": 3}]'),
@@ -137,7 +138,7 @@ def test_an_answer_is_what_the_template_writes_behind_the_prompt(tokenizer, answ
     [
         (speaker("{% if not loop.last %}", THINKS, "{% endif %}", SAYS), THOUGHT, "reasoning_content"),
         (speaker(THINKS, SAYS, begun="(no thoughts) "), THOUGHT, "reasoning_content"),
-        (speaker(SAYS), CALLING, "tool calls"),
+        (speaker(SAYS), CALLING, "tool_calls"),
     ],
 )
 def test_an_answer_that_the_template_does_not_write_there_is_refused_by_name(tokenizer, answer, words):
