@@ -96,10 +96,10 @@ def _ask(row: Fields, name: str, text: object) -> Own:
 
 
 def _answer(row: Fields) -> Own:
-    """An answer that is there already; texts that are called otherwise are not used where there is a completion."""
-    if "completion" in row or not isinstance(row.peek("response"), str) or not row.peek("response"):
-        return {}
-    return {"completion": row.get("response")}
+    """The response as the completion, if there is none of this name."""
+    response = row.peek("response")
+    is_used = "completion" not in row and isinstance(response, str) and bool(response)
+    return {"completion": row.get("response")} if is_used else {}
 
 
 # ---- formats ---------------------------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ FORMATS = (  # the first whose fields are all there, and that fits, reads the ro
         ("task_id", "prompt", "entry_point"),
         lambda row: {"prompt": row.get("prompt"), "kind": ("code",)},
     ),
-    Format("SPEED-Bench, first turns", ("question_id", "sub_category", "messages"), _first_message, _asks_only),
+    Format("SPEED-Bench, first turns", ("messages", "sub_category", "question_id"), _first_message, _asks_only),
     Format("specviz", ("prompt",), _prompt),
     Format("specviz", ("messages",), lambda row: _talk(row, row.get("messages"))),
     Format("conversations", ("conversations",), _conversation),
@@ -231,7 +231,7 @@ FORMATS = (  # the first whose fields are all there, and that fits, reads the ro
     Format("token ids", ("prompt_ids",), partial(_samples, names=("prompt_ids", "ids"))),
     Format("token ids", ("prompt_token_ids",), partial(_samples, names=("prompt_token_ids", "token_ids"))),
     Format("Alpaca or Dolly", ("instruction",), _instruction),
-    Format("SPEED-Bench, first turns", ("question_id", "sub_category", "turns"), _first_turn),
+    Format("SPEED-Bench, first turns", ("turns", "sub_category", "question_id"), _first_turn),
     Format("MT-Bench or Spec-Bench, first turns", ("turns",), _first_turn),
     Format(
         "GSM8K",

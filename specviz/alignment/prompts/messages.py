@@ -66,7 +66,7 @@ def _message(place: int, value: object, row: Fields) -> Message:
         allowed = ", ".join(CHAT_ROLES)
         raise SpecvizError(f"has a role in message {place} that is not one of {allowed} {format_got(role)}")
     for name in UNREADABLE:
-        if name in own and own.get(name):
+        if own.get(name):
             raise SpecvizError(f'has "{name}" in message {place}, which belongs to the text and cannot be read')
     calls: tuple[Mapping[str, Any], ...] = ()
     reasoning = call_id = name = ""
