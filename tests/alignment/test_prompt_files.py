@@ -338,6 +338,15 @@ def test_every_kind_of_file_gives_the_rows_that_json_lines_give(saved, written, 
 
 
 @pytest.mark.parametrize("kind", ["json", "csv", "parquet"])
+def test_a_tool_has_its_own_parameters_alone_in_every_kind_of_file(saved, written, kind):
+    tools = [[{"name": name, "parameters": {"properties": {key: {"type": "string"}}}}] for name, key in ("ab", "cd")]
+    rows = [{"messages": [USER], "tools": each} for each in tools]
+    made = open_prompts(saved(rows, kind))
+    assert [list(row.tools) for row in made.rows()] == tools
+    assert made.fingerprint == open_prompts(written(*rows)).fingerprint
+
+
+@pytest.mark.parametrize("kind", ["json", "csv", "parquet"])
 def test_a_bad_row_of_any_file_is_named_by_its_number(saved, kind):
     rows = [{"prompt": text, "id": str(number)} for number, text in enumerate(("a", "", "b"))]
     made = open_prompts(saved(rows, kind))

@@ -84,6 +84,13 @@ def _list_rows(path: Path) -> Iterator[object]:
             yield Refused(0, f"cannot be read as JSON ({error})")
 
 
+def _without_nulls(value: object) -> object:
+    """Parquet gives every object of a column the fields of all others, as nulls: a tool would gain their parameters."""
+    if isinstance(value, dict):
+        return {name: _without_nulls(each) for name, each in value.items() if each is not None}
+    return [_without_nulls(each) for each in value] if isinstance(value, list) else value
+
+
 def _parquet_rows(path: Path) -> Iterator[object]:
     try:
         with parquet.ParquetFile(path) as file:
@@ -91,7 +98,7 @@ def _parquet_rows(path: Path) -> Iterator[object]:
             if (size := sum(group.total_byte_size for group in groups)) > MOST_UNPACKED:
                 raise SpecvizError(f"{path.name} unpacks to more than {MOST_UNPACKED:,} bytes (got {size:,})")
             for batch in file.iter_batches(BATCH_ROWS):
-                yield from batch.to_pylist()
+                yield from map(_without_nulls, batch.to_pylist())
     except SpecvizError:
         raise
     except Exception as error:  # whatever a stranger's file makes pyarrow raise
