@@ -29,6 +29,7 @@ from specviz.session.active_setup import text_of
 from specviz.session.workbench import workbench
 
 MIN_TOKENS = 2
+OPTIONS_UNUSED = "chat options do not count for prompts that are read without the chat template"
 READ_TOKENS, READ_TOKENS_CUDA = 1024, 16_384  # of all texts that are read at once, unless one alone is longer
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -51,15 +52,15 @@ def texts_of(shard: Shard, target: LoadedModel) -> tuple[list[RowText], tuple[Re
     rows: list[RowText] = []
     refused: list[Refused] = []
     for row in shard.rows:
+        options = {**shard.request.chat_options, **row.chat_options}  # the row's own go before the job's
         try:
-            rows.append(_encode(row, shard.request, target))
+            rows.append(_encode(replace(row, chat_options=options), shard.request, target))
         except SpecvizError as error:
             refused.append(Refused(row.line, str(error)))
     as_text = any(row.messages and not has_chat_form(target.tokenizer) for row in shard.rows)
     lines = f"{target.name} has no chat template: messages were written as plain lines, “User: …”"
     is_unused = any(each.row.chat_options and not each.is_chat for each in rows)
-    unused = "chat_template_kwargs had no effect where a prompt was not written with a chat template"
-    warnings = [words for words, is_true in ((lines, as_text), (unused, is_unused)) if is_true]
+    warnings = [words for words, is_true in ((lines, as_text), (OPTIONS_UNUSED, is_unused)) if is_true]
     return _add_texts(rows, shard, target), tuple(refused), tuple(warnings)
 
 

@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType, MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from specviz.errors import SpecvizError
-from specviz.trace.values import format_got
+from specviz.request import Option
 
 if TYPE_CHECKING:
+    from jinja2.nodes import Template
     from transformers import PreTrainedTokenizerBase
 
+Result = TypeVar("Result")
+
 MOST_RENDER_S = 5.0
-MOST_OPTIONS = 32
-MOST_OPTION_CHARACTERS = 1_000
 ROLES = ("system", "user", "assistant")
 CHAT_ROLES = (*ROLES, "developer", "tool")
 REASONING = ("reasoning_content", "reasoning", "thinking")
 """What an assistant's message may call the reasoning before its answer."""
-NO_OPTIONS: Mapping[str, bool | int | float | str] = MappingProxyType({})
-RESERVED_OPTIONS = (
-    *("self", "conversation", "conversations", "messages", "tools", "documents", "chat_template", "tokenize"),
-    *("add_generation_prompt", "continue_final_message", "sanitize_control_tokens", "padding", "truncation"),
-    *("max_length", "return_tensors", "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs"),
-)
-"""What transformers' apply_chat_template takes for itself; every other name is a switch of the template."""
+NO_OPTIONS: Mapping[str, Option] = MappingProxyType({})
 _HEAD = re.compile(r"^(System|User|Assistant):[ \t]*", re.MULTILINE)
 _MARK = "words of the answer"
 _THINK, _THOUGHT = "<think>\n", "\n</think>\n\n"
@@ -63,7 +59,7 @@ def as_messages(text: str) -> str | list[dict[str, str]]:
     return messages[:-1] if messages[-1] == {"role": "assistant", "content": ""} else messages
 
 
-def _in_time(render: Callable[[], str]) -> str:
+def _in_time(work: Callable[[], Result]) -> Result:
     """What it returns. Raises TimeoutError in the midst of Python code that takes too long."""
     deadline, before = time.monotonic() + MOST_RENDER_S, sys.gettrace()
 
@@ -74,7 +70,7 @@ def _in_time(render: Callable[[], str]) -> str:
 
     sys.settrace(look)
     try:
-        return render()
+        return work()
     finally:
         sys.settrace(before)
 
@@ -83,33 +79,16 @@ def has_chat_form(tokenizer: PreTrainedTokenizerBase) -> bool:
     return bool(getattr(tokenizer, "chat_template", None))
 
 
-def check_options(options: object) -> dict[str, bool | int | float | str]:
-    """The switches of a chat template, such as {"enable_thinking": False}. SpecvizError for what cannot be one."""
-    if not isinstance(options, Mapping) or len(options) > MOST_OPTIONS:
-        raise SpecvizError(f"must be an object of at most {MOST_OPTIONS} named switches {format_got(options)}")
-    for name, value in options.items():
-        if not isinstance(name, str) or not name.isidentifier() or len(name) > MOST_OPTION_CHARACTERS:
-            raise SpecvizError(f"must name each switch as a template does, in letters, digits and _ {format_got(name)}")
-        if name in RESERVED_OPTIONS:
-            raise SpecvizError(f"must not hold {name}, which is no switch of a chat template but set by specviz")
-        if not isinstance(value, (bool, int, float, str)):
-            raise SpecvizError(f"must hold true, false, a number or a text as {name} {format_got(value)}")
-        if isinstance(value, str) and len(value) > MOST_OPTION_CHARACTERS:
-            raise SpecvizError(
-                f"must hold at most {MOST_OPTION_CHARACTERS:,} characters as {name} (got {len(value):,})"
-            )
-    return dict(options)
-
-
 def render_chat(
     tokenizer: PreTrainedTokenizerBase,
     prompt: str | Sequence[Mapping[str, Any]],
-    options: Mapping[str, bool | int | float | str] = NO_OPTIONS,
+    options: Mapping[str, Option] = NO_OPTIONS,
     tools: Sequence[Mapping[str, Any]] = (),
 ) -> str:
     """The prompt, or a list of messages, in the model's chat form, ready for the answer. Encode it with special=False:
     it contains its start token. options: switches of the template; tools: the functions that the model may call, as
-    transformers takes them. Raises SpecvizError without a template, and where it leaves out tools or their answers."""
+    transformers takes them. Raises SpecvizError without a template, for an option that it does not name, and where it
+    leaves out tools or their answers."""
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
     whole = _render(tokenizer, messages, options, tools)
     for name, fewer, fewer_tools in _without_tools(messages, tools):
@@ -122,7 +101,7 @@ def render_answer(
     tokenizer: PreTrainedTokenizerBase,
     prompt: Sequence[Mapping[str, Any]],
     answer: Mapping[str, Any],
-    options: Mapping[str, bool | int | float | str] = NO_OPTIONS,
+    options: Mapping[str, Option] = NO_OPTIONS,
     tools: Sequence[Mapping[str, Any]] = (),
 ) -> str:
     """An answer with reasoning or tool calls as the template writes it behind `render_chat` of the prompt, without what
@@ -154,19 +133,21 @@ def _writes_same(whole: str, *asked: Any, **more: Any) -> bool:
 def _render(
     tokenizer: PreTrainedTokenizerBase,
     messages: Sequence[Mapping[str, Any]],
-    options: Mapping[str, bool | int | float | str],
+    options: Mapping[str, Option],
     tools: Sequence[Mapping[str, Any]],
     *,
     is_prompt: bool = True,
 ) -> str:
     if not has_chat_form(tokenizer):
         raise SpecvizError("this model has no chat template (it was not trained for chat); turn the chat template off")
+    if options:
+        _check_options(tokenizer, options)
     fitted = [_fit(tokenizer, message) for message in messages]
-    more = {**options, **({"tools": list(tools)} if tools else {})}
+    asked = {**options, "tokenize": False, "add_generation_prompt": is_prompt} | (
+        {"tools": list(tools)} if tools else {}
+    )
     try:
-        return _in_time(
-            lambda: tokenizer.apply_chat_template(fitted, tokenize=False, add_generation_prompt=is_prompt, **more)
-        )
+        return _in_time(lambda: tokenizer.apply_chat_template(fitted, **asked))
     except Exception as error:  # the template is the model's own program: it may fail in any way
         raise SpecvizError(f"the model's chat template cannot render these messages: {error}") from error
 
@@ -203,3 +184,64 @@ def _without_tools(
     if any(message["role"] == "tool" and message["content"] for message in messages):
         fewer = [{**each, "content": ""} if each["role"] == "tool" else dict(each) for each in messages]
         yield "answers of tools", fewer, tools
+
+
+def _check_options(tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Option]) -> None:
+    reserved, switches = _provided(tokenizer), chat_switches(tokenizer)
+    if taken := [name for name in options if name in reserved]:
+        raise SpecvizError(f"chat_options cannot set {taken[0]!r:.80}: specviz or the tokenizer sets it")
+    if unknown := [name for name in options if name not in switches]:
+        names = f"it has {', '.join(switches)}" if switches else "it has none"
+        raise SpecvizError(f"this model's chat template has no option {unknown[0]!r:.80}; {names}")
+
+
+def chat_switches(tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
+    """The names that the chat template reads and nobody sets, such as enable_thinking; the messages are none. Empty
+    without a template, or where it is no program."""
+    if not has_chat_form(tokenizer):
+        return ()
+    try:
+        names = _in_time(lambda: _names_read(tokenizer.get_chat_template()))
+    except Exception:  # as in render_chat, which will say what is wrong
+        return ()
+    return tuple(sorted(names - _provided(tokenizer)))
+
+
+def _names_read(template: str) -> set[str]:
+    """The names that a template reads from outside. A name that it sets somewhere counts only where it asks whether
+    the name is defined: else it is set under one condition and read under the same."""
+    from jinja2 import meta, nodes
+
+    tree = _parse(template)
+    own = {name.name for name in tree.find_all(nodes.Name) if name.ctx == "store"}
+    tests = [test for test in tree.find_all(nodes.Test) if test.name in ("defined", "undefined")]
+    asked = {test.node.name for test in tests if isinstance(test.node, nodes.Name)}
+    return meta.find_undeclared_variables(tree) - (own - asked)
+
+
+def _parse(template: str) -> Template:
+    """The syntax tree of a chat template, with the tags that transformers adds to the language."""
+    from jinja2 import nodes
+    from jinja2.ext import Extension, LoopControlExtension
+    from jinja2.parser import Parser
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(Extension):
+        """{% generation %}: the part that the assistant wrote."""
+
+        tags: ClassVar = {"generation"}
+
+        def parse(self, parser: Parser) -> list[nodes.Node]:
+            parser.stream.skip(1)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+    return ImmutableSandboxedEnvironment(extensions=[Generation, LoopControlExtension]).parse(template)
+
+
+def _provided(tokenizer: PreTrainedTokenizerBase) -> set[str]:
+    """The names that a template gets from jinja2, transformers and the tokenizer, and the arguments of its call."""
+    from jinja2.defaults import DEFAULT_NAMESPACE
+
+    call = inspect.signature(tokenizer.apply_chat_template).parameters
+    special = {*tokenizer.SPECIAL_TOKENS_ATTRIBUTES, *tokenizer.special_tokens_map}
+    return {*DEFAULT_NAMESPACE, *call, *special, "messages", "raise_exception", "strftime_now"}

@@ -248,7 +248,7 @@ def test_tools_switches_and_reasoning_go_through_the_targets_template(library):
 
 def test_switches_that_no_template_reads_are_warned_of(library):
     found = shards.analyse(asking(row(0, "Once", chat_options={"brief": True})), library)
-    assert found.warnings == ("chat_template_kwargs had no effect where a prompt was not written with a chat template",)
+    assert found.warnings == (shards.OPTIONS_UNUSED,)
 
 
 def test_a_draft_that_cannot_read_the_text_drafts_nothing_there(library):
@@ -324,3 +324,21 @@ def test_a_gpu_says_the_same():
         for columns, other in zip(mine, theirs, strict=True):
             for name, values in columns.items():
                 np.testing.assert_allclose(other[name], values, atol=1e-3, err_msg=name)
+
+
+# ---- the chat template's switches -----------------------------------------------------------------------------------
+
+
+def test_chat_options_are_read_by_the_template_of_every_row_in_the_chat_form(library, monkeypatch):
+    template = "{{ messages[0].content }}{% if thinking is false %} at once{% endif %}"
+    monkeypatch.setattr(library.load("large").tokenizer, "chat_template", template)
+    said = row(1, messages=(Message("user", "The dog"),))
+    found = shards.analyse(asking(row(0, "The fox"), said, chat=True, chat_options={"thinking": False}), library)
+    assert list(found.prompts["prompt_text"]) == ["The fox at once", "The dog at once"]
+    assert found.warnings == ()
+
+
+def test_rows_that_are_not_in_the_chat_form_are_said_to_have_no_options(library, monkeypatch):
+    monkeypatch.setattr(library.load("large").tokenizer, "chat_template", "{{ messages }}{{ thinking }}")
+    found = shards.analyse(asking(row(0, "The fox"), chat_options={"thinking": False}), library)
+    assert found.warnings == (shards.OPTIONS_UNUSED,)

@@ -1,19 +1,25 @@
 """A conversation as one text, and back."""
 
 import sys
-from inspect import signature
+import time
 
 import pytest
 from tiny_models import tiny_tokenizer
-from transformers import PreTrainedTokenizerBase
-from transformers.utils.chat_template_utils import render_jinja_template
 
 from specviz.errors import SpecvizError
 from specviz.models import chat
-from specviz.models.chat import ROLES, as_lines, as_messages, check_options, render_answer, render_chat
+from specviz.models.chat import ROLES, as_lines, as_messages, chat_switches, render_answer, render_chat
 
 MESSAGES = [{"role": role, "content": f"words of {role}\nin two lines: yes"} for role in ROLES]
 ASKED = [*MESSAGES, {"role": "user", "content": "and now?"}]
+SWITCHED = (
+    "{% for m in messages %}{% set body = m.content %}{{ body }}{% endfor %}"
+    "{% if messages[0].role == 'system' %}{% set lead = messages[0].content %}{% endif %}{{ lead }}{{ bos_token }}"
+    "{% if tools or documents %}{{ raise_exception('no') }}{% endif %}{{ namespace(a=1).a }}"
+    "{% if effort is not defined %}{% set effort = 'low' %}{% endif %}"
+    "{% generation %}{% if add_generation_prompt and not enable_thinking %}plain {% endif %}{% endgeneration %}"
+    "{{ effort }}"
+)
 
 
 @pytest.mark.parametrize("messages", [ASKED, ASKED[1:], ASKED[:2], ASKED[-1:]])
@@ -105,16 +111,6 @@ def test_switches_reach_the_template(switches):
     assert render_chat(speaker(SAYS), "Hi", switches).endswith("(no thoughts) ") is is_off
 
 
-def test_no_switch_can_stand_for_an_argument_of_the_rendering():
-    taken = [
-        *signature(PreTrainedTokenizerBase.apply_chat_template).parameters,
-        *signature(render_jinja_template).parameters,
-    ]
-    for name in {*taken, "messages"} - {"kwargs"}:
-        with pytest.raises(SpecvizError, match=f"must not hold {name}"):
-            check_options({name: True})
-
-
 # ---- an answer that depends on the template --------------------------------------------------------------------------
 
 
@@ -144,3 +140,45 @@ def test_an_answer_is_what_the_template_writes_behind_the_prompt(tokenizer, answ
 def test_an_answer_that_the_template_does_not_write_there_is_refused_by_name(tokenizer, answer, words):
     with pytest.raises(SpecvizError, match=f"does not write the {words} of the last answer"):
         render_answer(tokenizer, [ASK], answer)
+
+
+def switched(template=SWITCHED):
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+def test_the_switches_of_a_template_are_the_names_that_it_reads_and_nobody_sets():
+    assert chat_switches(switched()) == ("effort", "enable_thinking")
+    assert chat_switches(tiny_tokenizer(chat=True)) == chat_switches(tiny_tokenizer()) == ()
+
+
+def test_an_option_is_the_templates_own_value():
+    assert render_chat(switched(), "Hi").endswith("plain low")
+    assert render_chat(switched(), "Hi", {"enable_thinking": True, "effort": "high"}).endswith("1high")
+
+
+@pytest.mark.parametrize("name", ["tokenize", "add_generation_prompt", "tools", "chat_template", "conversation"])
+def test_what_specviz_sets_itself_is_no_option(name):
+    with pytest.raises(SpecvizError, match=f"cannot set '{name}'"):
+        render_chat(switched("{{ tokenize }}{{ messages }}{{ chat_template }}{{ conversation }}"), "Hi", {name: True})
+
+
+@pytest.mark.parametrize(
+    ("template", "words"), [(SWITCHED, "it has effort, enable_thinking"), ("{{ messages }}", "it has none")]
+)
+def test_an_option_that_the_template_does_not_name_is_refused_with_those_there_are(template, words):
+    with pytest.raises(SpecvizError, match=f"no option 'enable_thinkin'; {words}"):
+        render_chat(switched(template), "Hi", {"enable_thinkin": True})
+
+
+@pytest.mark.parametrize("template", ["{% if", "{{ " * 5000, "{% unknown %}"])
+def test_a_template_that_is_no_program_has_no_switches(template):
+    assert chat_switches(switched(template)) == ()
+
+
+def test_looking_for_switches_takes_no_longer_than_rendering(monkeypatch):
+    monkeypatch.setattr(chat, "MOST_RENDER_S", 0.2)
+    begun = time.monotonic()
+    assert chat_switches(switched("{{ a }}" * 200_000)) == ()
+    assert time.monotonic() - begun < 20

@@ -11,9 +11,9 @@ import msgspec
 from specviz.alignment.prompts.fields import Fields, check_text
 from specviz.alignment.types import Message
 from specviz.errors import SpecvizError
-from specviz.models.chat import CHAT_ROLES, REASONING, check_options
+from specviz.models.chat import CHAT_ROLES, REASONING
 from specviz.models.tokens import MAX_CHARACTERS
-from specviz.request import MAX_PROMPT_CHARACTERS
+from specviz.request import MAX_PROMPT_CHARACTERS, check_chat_options
 from specviz.trace.values import format_got
 
 MOST_MESSAGES = 1_000
@@ -156,9 +156,9 @@ def read_options(values: object) -> Mapping[str, bool | int | float | str]:
     if isinstance(values, dict):
         values = {name: value for name, value in values.items() if value is not None}
     try:
-        return check_options(values)
+        return check_chat_options("chat_template_kwargs", values)
     except SpecvizError as error:
-        raise SpecvizError(f'has "chat_template_kwargs" that cannot be used: the object {error}') from None
+        raise SpecvizError(f"has switches that cannot be used: {error}") from None
 
 
 def _parse_json(value: object) -> object:
