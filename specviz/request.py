@@ -152,16 +152,17 @@ def _param(name: str, value: object) -> bool | int | float | str | None:
     raise SpecvizError(f"{name} must be a number of ordinary size, a text, true or false {_got(value)}")
 
 
-def _chat_options(_: str, values: object) -> dict[str, Option]:
+def check_chat_options(name: str, values: object) -> dict[str, Option]:
+    """Switches of a chat template, such as {"enable_thinking": False}. Raises SpecvizError."""
     if not isinstance(values, Mapping) or len(values) > MAX_PARAMS:
-        raise SpecvizError(f"chat_options must be an object of at most {MAX_PARAMS} named values {_got(values)}")
-    return {_option_name(name): _option(f"chat_options.{name}", value) for name, value in values.items()}
+        raise SpecvizError(f"{name} must be an object of at most {MAX_PARAMS} named values {_got(values)}")
+    return {_option_name(name, key): _option(f"{name}.{key}", value) for key, value in values.items()}
 
 
-def _option_name(name: object) -> str:
-    text = _name("each name in chat_options", name)
+def _option_name(name: str, key: object) -> str:
+    text = _name(f"each name in {name}", key)
     if not text.isidentifier():
-        raise SpecvizError(f"each name in chat_options must be one word, such as enable_thinking {_got(name)}")
+        raise SpecvizError(f"each name in {name} must be one word, such as enable_thinking {_got(key)}")
     return text
 
 
@@ -231,7 +232,7 @@ class Request(RunSettings):
     prompt: str = _checked(partial(_text, most=MAX_PROMPT_CHARACTERS), default="")
     prompt_ids: tuple[int, ...] | None = _checked(_optional(_ids), default=None)
     chat: bool = _checked(_boolean, default=False)
-    chat_options: Mapping[str, Option] = _checked(_chat_options, default_factory=dict, hash=False)
+    chat_options: Mapping[str, Option] = _checked(check_chat_options, default_factory=dict, hash=False)
     seed: int = _checked(partial(check_whole, low=0, high=MAX_SEED), default=0)
     max_new_tokens: int = _checked(_length, default=64)
     stop: tuple[str, ...] = _checked(_stops, default=())
@@ -248,7 +249,7 @@ class Request(RunSettings):
             raise SpecvizError("the prompt is empty; type at least one word")
         if self.prompt_ids is not None and _boolean("chat", self.chat):
             raise SpecvizError("chat must be false when prompt_ids are given: a chat template needs a text (got true)")
-        if _chat_options("chat_options", self.chat_options) and not self.chat:
+        if check_chat_options("chat_options", self.chat_options) and not self.chat:
             raise SpecvizError("chat must be true where chat_options are given: the chat template has them (got false)")
         return RunSettings.validate(self)
 
@@ -295,7 +296,7 @@ def read_options(lines: Iterable[str]) -> dict[str, Option]:
         if not equals or not name or name in options:
             raise SpecvizError(f"each chat option must be NAME=VALUE, and each name be given once {_got(line)}")
         options[name] = _read_option(value)
-    return _chat_options("", options)
+    return check_chat_options("chat_options", options)
 
 
 def _read_option(text: str) -> Option:

@@ -8,7 +8,7 @@ from tiny_models import tiny_tokenizer
 
 from specviz.errors import SpecvizError
 from specviz.models import chat
-from specviz.models.chat import ROLES, as_lines, as_messages, chat_switches, render_chat
+from specviz.models.chat import ROLES, as_lines, as_messages, chat_switches, render_answer, render_chat
 
 MESSAGES = [{"role": role, "content": f"words of {role}\nin two lines: yes"} for role in ROLES]
 ASKED = [*MESSAGES, {"role": "user", "content": "and now?"}]
@@ -44,6 +44,102 @@ def test_a_template_that_goes_on_for_ever_is_stopped(monkeypatch):
     with pytest.raises(SpecvizError, match=r"it takes more than 0\.2 s"):
         render_chat(tokenizer, "Hi")
     assert sys.gettrace() is before
+
+
+# ---- what a template writes besides plain turns ----------------------------------------------------------------------
+
+ASK, ANSWER = {"role": "user", "content": "2+3?"}, {"role": "assistant", "content": "5"}
+THOUGHT = {**ANSWER, "reasoning_content": "Two and three."}
+CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": {"a": 2, "b": 3}}}
+CALLING = {"role": "assistant", "content": "", "tool_calls": [CALL]}
+TOLD = {"role": "tool", "tool_call_id": "c1", "content": "5"}
+TOOL = {"type": "function", "function": {"name": "add", "parameters": {}}}
+TOOLS = "{% for tool in tools or [] %}[may call {{ tool.function.name }}]{% endfor %}"
+THINKS = "{% if m.reasoning_content %}({{ m.reasoning_content }}) {% endif %}"
+CALLS = "{% for c in m.tool_calls or [] %}[{{ c.function.name }} {{ c.function.arguments | tojson }}]{% endfor %}"
+SAYS = "{{ m.content }}"
+SWITCH = "{% if enable_thinking is defined and not enable_thinking %}(no thoughts) {% endif %}"
+
+
+def speaker(*parts, first=TOOLS, begun=SWITCH):
+    """A tokenizer whose template writes these parts of each turn."""
+    tokenizer = tiny_tokenizer()
+    turns = "{% for m in messages %}<{{ m.role }}>" + "".join(parts) + "{{ eos_token }}\n{% endfor %}"
+    tokenizer.chat_template = first + turns + "{% if add_generation_prompt %}<assistant>" + begun + "{% endif %}"
+    return tokenizer
+
+
+def test_a_developer_is_the_system_to_a_template_that_knows_no_developer():
+    talk = [{"role": "developer", "content": "Be brief."}, ASK]
+    assert render_chat(speaker(SAYS), talk).startswith("<system>Be brief.")
+    knowing = speaker(SAYS, first="{% if messages[0].role == 'developer' %}!{% endif %}")
+    assert render_chat(knowing, talk).startswith("!<developer>Be brief.")
+    assert as_lines(talk) == "System: Be brief.\nUser: 2+3?\nAssistant:"
+
+
+def test_reasoning_stands_before_its_answer_as_the_template_writes_it_or_in_tags():
+    talk, end = [ASK, THOUGHT, ASK], tiny_tokenizer().eos_token
+    assert f"<assistant>(Two and three.) 5{end}" in render_chat(speaker(THINKS, SAYS), talk)
+    assert f"<assistant><think>\nTwo and three.\n</think>\n\n5{end}" in render_chat(speaker(SAYS), talk)
+    assert "\nAssistant: <think>\nTwo and three.\n</think>\n\n5\n" in as_lines(talk)
+
+
+def test_tools_and_their_turns_are_written_by_the_template():
+    tokenizer, talk = speaker(CALLS, SAYS), [ASK, CALLING, TOLD]
+    end = tokenizer.eos_token
+    assert render_chat(tokenizer, talk, tools=[TOOL]) == (
+        f'[may call add]<user>2+3?{end}\n<assistant>[add {{"a": 2, "b": 3}}]{end}\n<tool>5{end}\n<assistant>'
+    )
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "name"),
+    [
+        (speaker(CALLS, SAYS, first=""), "tools"),
+        (speaker(SAYS), "tool calls"),
+        (speaker(CALLS, "{% if m.role != 'tool' %}{{ m.content }}{% endif %}"), "answers of tools"),
+    ],
+)
+def test_a_template_that_leaves_out_tools_or_their_turns_is_refused_by_name(tokenizer, name):
+    with pytest.raises(SpecvizError, match=f"chat template leaves out the {name}$"):
+        render_chat(tokenizer, [ASK, CALLING, TOLD], tools=[TOOL])
+
+
+@pytest.mark.parametrize("switches", [{}, {"enable_thinking": True}, {"enable_thinking": False}])
+def test_switches_reach_the_template(switches):
+    is_off = switches.get("enable_thinking") is False
+    assert render_chat(speaker(SAYS), "Hi", switches).endswith("(no thoughts) ") is is_off
+
+
+# ---- an answer that depends on the template --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "answer", "expected"),
+    [
+        (speaker(THINKS, SAYS), THOUGHT, "(Two and three.) 5"),
+        (speaker(THINKS, SAYS), {**THOUGHT, "content": "e"}, "(Two and three.) e"),  # as in the end token's name
+        (speaker(SAYS), THOUGHT, "<think>\nTwo and three.\n</think>\n\n5"),
+        (speaker(SAYS, begun="<think>\n"), THOUGHT, "Two and three.\n</think>\n\n5"),
+        (speaker(CALLS, SAYS), CALLING, '[add {"a": 2, "b": 3}]'),
+        (speaker(SAYS, CALLS), {**CALLING, "content": "So:"}, 'So:[add {"a": 2, "b": 3}]'),
+    ],
+)
+def test_an_answer_is_what_the_template_writes_behind_the_prompt(tokenizer, answer, expected):
+    assert render_answer(tokenizer, [ASK], answer) == expected
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "answer", "words"),
+    [
+        (speaker("{% if not loop.last %}", THINKS, "{% endif %}", SAYS), THOUGHT, "reasoning_content"),
+        (speaker(THINKS, SAYS, begun="(no thoughts) "), THOUGHT, "reasoning_content"),
+        (speaker(SAYS), CALLING, "tool_calls"),
+    ],
+)
+def test_an_answer_that_the_template_does_not_write_there_is_refused_by_name(tokenizer, answer, words):
+    with pytest.raises(SpecvizError, match=f"does not write the {words} of the last answer"):
+        render_answer(tokenizer, [ASK], answer)
 
 
 def switched(template=SWITCHED):
