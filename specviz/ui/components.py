@@ -32,7 +32,8 @@ ACTIONS = {
 }
 PAGES = {"explore": "Explore", "compare": "Compare", "check": "Check", "learn": "Learn"}
 Calls = Sequence[Callable[..., object]]
-SCRIPT = "/specviz/web/specviz.js"
+SCRIPT = "specviz/web/specviz.js"
+"""Beside the page, wherever that lies, as every address that the page asks for."""
 HEAD = f'<script src="{SCRIPT}"></script>'
 
 MOST_NEW_TOKENS = 2048
@@ -49,7 +50,7 @@ OF_DRAFT_INFO = (
 )
 STOP_INFO = "One text a line; the answer ends before the first that comes. \\n is a line break, \\t a tab."
 
-_HELP_HTML = '<section class="sv-help"></section><a href="/specviz/docs/methods.md" target="_blank">All methods</a>'
+_HELP_HTML = '<section class="sv-help"></section><a href="specviz/docs/methods.md" target="_blank">All methods</a>'
 _PICKER_HTML = '<label class="sv-field"><span>Examples</span><select aria-label="Ready prompts"></select></label>'
 
 
@@ -76,7 +77,7 @@ def stage(calls: Calls, value: str) -> gr.HTML:
 def pages_list() -> gr.HTML:
     """The pages of the app, one of which is shown, and the way to the documents."""
     entries = "".join(f'<button type="button" data-page="{name}">{title}</button>' for name, title in PAGES.items())
-    entries += '<a href="/specviz/docs/README.md" target="_blank" rel="noopener">Help</a>'
+    entries += '<a href="specviz/docs/README.md" target="_blank" rel="noopener">Help</a>'
     return _html("pages", f'<nav class="sv-pages" aria-label="Pages">{entries}</nav>')
 
 

@@ -7,7 +7,7 @@ import { palette } from './palette.js';
 const BELOW = 44;                                   // pixels of a margin that holds no note
 const CONFIG = { displayModeBar: false, responsive: true };
 const AXES = ['xaxis', 'yaxis', 'yaxis2'];
-const SERVED = '/specviz/plotly.min.js';
+const SERVED = 'specviz/plotly.min.js';
 let library = null, bring = () => loadScript(SERVED);
 
 export function loadPlotly() {

@@ -54,4 +54,4 @@ const Stage = drawn('sv-turns-stage', async (holder, { feed, focus }) => {
 });
 
 export const TurnsStage = ({ block }) => html`<div class="sv-block sv-turns"><${Stage} block=${block} />
-  <p class="sv-turns-save"><a href="/specviz/trace/${block.game}" download="">Save this text as a trace</a></p></div>`;
+  <p class="sv-turns-save"><a href="specviz/trace/${block.game}" download="">Save this text as a trace</a></p></div>`;
