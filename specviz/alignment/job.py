@@ -98,8 +98,7 @@ def align_steps(
     them. target, draft, k: as for `run`; draft may be a list of them. out: the folder of the job, None for a temporary
     one. costs: per draft; None measures them where the shards run, {} means no speeds. executor:
     `executors.local` or one that starts `executors.on_ray`. overwrite: what an earlier job left in `out` is removed.
-    older: the summary to compare with; one of another job or of other models is refused before the first shard.
-    Raises SpecvizError.
+    older: the summary to compare with; one of another job or other models is refused at once. Raises SpecvizError.
     """
     k = one_k(k, num_speculative_tokens)
     _check_given(costs, k=k, batch=batch, shard_size=shard_size, limit=1 if limit is None else limit)
@@ -107,8 +106,7 @@ def align_steps(
     fields |= {"num_speculative_tokens": k, "max_new_tokens": max_new_tokens}
     request = Request(prompt="of a file", target="a model", **fields).validate()
     wanted = _wanted_models(target, draft, in_memory=executor is local)
-    is_file = isinstance(prompts, (str, Path))
-    rows = prompts if isinstance(prompts, PromptSet) else open_prompts(prompts) if is_file else from_values(prompts)
+    rows = _prompt_set(prompts)
     if older is not None:
         check_old_job(older, request, rows.fingerprint)
     num_rows = min(limit or len(rows), len(rows))
@@ -131,6 +129,12 @@ def align_steps(
                 yield from work.put_together(keep_parts)
     result = Alignment(outputs.read_summary(folder / "summary.json"), folder, home)
     yield Progress("done", num_rows, num_rows, work.num_tokens, result=result)
+
+
+def _prompt_set(prompts: Prompts) -> PromptSet:
+    if isinstance(prompts, PromptSet):
+        return prompts
+    return open_prompts(prompts) if isinstance(prompts, (str, Path)) else from_values(prompts)
 
 
 def _check_given(costs: object, **counts: int) -> None:

@@ -51,7 +51,9 @@ OF_DRAFT_INFO = (
 STOP_INFO = "One text a line; the answer ends before the first that comes. \\n is a line break, \\t a tab."
 
 _HELP_HTML = '<section class="sv-help"></section><a href="specviz/docs/methods.md" target="_blank">All methods</a>'
-_PICKER_HTML = '<label class="sv-field"><span>Examples</span><select aria-label="Ready prompts"></select></label>'
+_PICKER_HTML = (
+    '<label class="sv-field"><span>Examples</span><select translate="no" aria-label="Ready prompts"></select></label>'
+)
 
 
 def _html(
@@ -103,7 +105,8 @@ def prompt_label(*, answers: bool) -> str:
 
 def fold_line() -> gr.HTML:
     """On a phone, the one line that stands for the setup row and opens it."""
-    return _html("fold", '<button class="sv-setup-line" aria-expanded="false"><span>Setup</span></button>')
+    words = '<span translate="no">Setup</span>'
+    return _html("fold", f'<button class="sv-setup-line" aria-expanded="false">{words}</button>')
 
 
 def method_panel(props: Mapping[str, Any]) -> gr.HTML:

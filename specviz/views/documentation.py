@@ -30,6 +30,7 @@ def document_page(name: str, suffix: str = ".md") -> str:
             token.attrSet("id", re.sub(r"[^\w -]", "", inside.content.lower()).replace(" ", "-"))
     text = MARKDOWN.renderer.render(tokens, MARKDOWN.options, {})
     text = re.sub("<(pre|table)>", r'<\1 tabindex="0">', text)  # wide ones scroll, also by keys
+    text = text.replace("<code", '<code translate="no"')
     return LINKED.sub(rf"\1{suffix}", _filled(_template(), tokens[1].content, text))
 
 

@@ -155,7 +155,10 @@ LOOKUP = ["run", "--prompt", "a", "--method", "prompt_lookup", "--param"]
     ("arguments", "words"),
     [
         (["run"], "the following arguments are required: --prompt"),
-        (["run", "--prompt", "a", "--k", "0"], "argument --k/--num-speculative-tokens: must be a whole number of at least 1 .got '0'."),
+        (
+            ["run", "--prompt", "a", "--k", "0"],
+            "argument --k/--num-speculative-tokens: must be a whole number of at least 1 .got '0'.",
+        ),
         (["run", "--prompt", "a", "--k", "99"], "k must be a whole number from 1 to 32 .got 99."),
         (["run", "--prompt", "a", "--temperature", "x"], "argument --temperature: invalid float value"),
         (["run", "--prompt", "a", "--temperature", "nan"], "temperature must be a number from 0 to 5 .got nan."),
