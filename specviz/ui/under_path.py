@@ -10,9 +10,12 @@ from urllib.parse import unquote, urlsplit
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-_ROOT = re.compile(rb'"root":("https?://[^"]*")')
-"""Gradio's own idea of the server's address, made of what the proxy told; its page repeats it in a script."""
 _BESIDE = b"new URL('.', location).href.slice(0, -1)"
+_NEXT = b"<script>window.gradio_api_info"
+_OWN = b"<script>window.gradio_config.root = %b;</script>" % _BESIDE
+_ROOT = re.compile(rb'const root = "https?://[^"]*"')
+"""Where Gradio's page holds its own idea of the server's address, made of what the proxy told: in what stands before
+_NEXT, and in a script."""
 _MANIFEST = b'<link rel="manifest" href="/manifest.json" />'
 _FILES = b'<link rel="icon" href="favicon.ico" /><link rel="manifest" href="manifest.json" />'
 """What is else asked for at the root of the host: by Gradio's page, and by browsers of a page that names no icon."""
@@ -67,6 +70,5 @@ class RelativePage:
 
 def _beside_itself(page: bytes) -> bytes:
     """The page of Gradio's with the place where it was found instead of the address that it was given."""
-    found = _ROOT.search(page)
-    page = page if found is None else page.replace(found[1], _BESIDE)
+    page = _ROOT.sub(b"const root = %b" % _BESIDE, page.replace(_NEXT, _OWN + _NEXT))
     return page.replace(_MANIFEST, _FILES)
