@@ -4,11 +4,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 
 from specviz.drafters import find_method
-from specviz.errors import SpecvizError
 from specviz.models import catalog
 from specviz.models.hub import DOWNLOADING, bar
 from specviz.models.library import Library
-from specviz.request import Request
+from specviz.request import Request, one_k
 from specviz.session.run import Status, open_run
 from specviz.session.workbench import workbench
 from specviz.trace import file as trace
@@ -36,12 +35,12 @@ def recorded(events: Iterable[Status | trace.Event]) -> Iterator[trace.Event]:
 
 def _request(library: Library, prompt, target, draft, options: dict[str, object]) -> Request:
     """Models by name, so that the request can be stored; what is no field of a request is a parameter of the method."""
-    if "k" in options:
-        raise SpecvizError(f"K is the argument num_speculative_tokens (got k={options['k']!r:.40})")
+    k = one_k(*(options.pop(name, None) for name in ("k", "num_speculative_tokens")))
     target, draft = (
         each if each is None or isinstance(each, str) else library.load(each).name for each in (target, draft)
     )
     known = {name: options.pop(name) for name in [*options] if name in Request.__dataclass_fields__}
+    known["num_speculative_tokens"] = k
     text = {"prompt": prompt} if isinstance(prompt, str) else {"prompt_ids": tuple(prompt)}
     target = target or catalog.default_pair()[0]
     draft = draft or catalog.bundled_draft(target, foreign=find_method(known.get("method", "draft_model")).foreign)
@@ -58,7 +57,7 @@ def run(
     draft=None,
     method: str = "draft_model",
     rule: str | None = None,
-    num_speculative_tokens: int = 4,
+    k: int | None = None,
     temperature: float = 1.0,
     top_k: int = 0,
     top_p: float = 1.0,
@@ -70,17 +69,19 @@ def run(
     stop: str | Sequence[str] = (),
     chat: bool | None = None,
     chat_options: Mapping[str, bool | int | float | str] | None = None,
+    num_speculative_tokens: int | None = None,
     **params: int | float | str,
 ) -> trace.Trace:
     """Generates once and returns the finished trace.
 
     prompt: text or token ids. target, draft: a bundled name, a folder, a hub id or a loaded (model, tokenizer) pair;
-    by default the bundled pair, and for a target on offer the bundled draft that suits it. num_speculative_tokens: K,
-    the largest depth of a draft. draft_temperature, ...: the draft's own, None: as the target's; the text of an exact
-    rule does not depend on them. stop: texts, any of which ends the answer (the trace's `answer`) before it.
-    chat: whether the target's chat template is used; None: for a chat model on offer, and where chat_options are given.
-    chat_options: values for what that template asks, such as {"enable_thinking": False}. params: the method's own
-    (`METHODS[method].params`); several models as one text, separated by commas. Raises SpecvizError.
+    by default the bundled pair, and for a target on offer the bundled draft that suits it. k: the largest depth of a
+    draft (None: 4); num_speculative_tokens: the same number by vLLM's name. draft_temperature, ...: the draft's own,
+    None: as the target's; the text of an exact rule does not depend on them. stop: texts, any of which ends the answer
+    (the trace's `answer`) before it. chat: whether the target's chat template is used; None: for a chat model on offer,
+    and where chat_options are given. chat_options: values for what that template asks, such as {"enable_thinking":
+    False}. params: the method's own (`METHODS[method].params`); several models as one text, separated by commas. Raises
+    SpecvizError.
     """
     options = locals()
     return trace.Trace(stream(**options.pop("params"), **options))

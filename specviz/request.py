@@ -17,6 +17,7 @@ from typing import Any, ClassVar, TypeVar
 from specviz.errors import SpecvizError
 from specviz.settings import settings
 
+DEFAULT_K = 4
 MAX_K = 32
 MAX_TEMPERATURE = 5.0
 MAX_TOP_K = 1_000_000
@@ -40,6 +41,15 @@ Check = Callable[[str, Any], Any]
 def field_of(key: str) -> str:
     """The name in code of what files, links and the page's fields call `key`."""
     return _FIELDS.get(key, key)
+
+
+def one_k(k: int | None, num_speculative_tokens: int | None, default: int = DEFAULT_K) -> int:
+    """K, which a caller may give by either of its two names. Raises SpecvizError where these are two numbers."""
+    given = [value for value in (k, num_speculative_tokens) if value is not None]
+    if len(given) == 2 and given[0] != given[1]:
+        got = f"(got k={_short(k)} and num_speculative_tokens={_short(num_speculative_tokens)})"
+        raise SpecvizError(f"k and num_speculative_tokens are two names of one number: give one of them {got}")
+    return given[0] if given else default
 
 
 def _short(value: object) -> str:
@@ -203,7 +213,7 @@ class RunSettings:
     method: str = _checked(_name, default="draft_model")
     rule: str | None = _checked(_optional(_name), default=None)
     params: Mapping[str, Any] = _checked(_params, default_factory=dict, hash=False)
-    num_speculative_tokens: int = _checked(lambda _, value: check_whole("k", value, 1, MAX_K), default=4)
+    num_speculative_tokens: int = _checked(lambda _, value: check_whole("k", value, 1, MAX_K), default=DEFAULT_K)
     temperature: float = _checked(_temperature, default=1.0)
     top_k: int = _checked(_top_k, default=0)
     top_p: float = _checked(_fraction, default=1.0)

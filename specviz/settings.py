@@ -54,6 +54,13 @@ def _yes_or_no(text: str) -> bool:
     return text.lower() in ("1", "true", "yes", "on")
 
 
+def root_path(text: str) -> str:
+    """Where the page lies, a path or a whole address, without the last slash. Raises ValueError: what it must be."""
+    if not re.fullmatch(r"(https?://[\w.:\[\]-]+)?(/[\w.~%@+=,-]+)*/?", text, re.ASCII):
+        raise ValueError("a path such as /user/ann/proxy/7860, or a whole address")
+    return text.rstrip("/")
+
+
 _device = _text(r"auto|cpu|mps|cuda(:\d{1,2})?", "auto, cpu, mps, cuda or cuda:<number>")
 _dtype = _text("auto|float32|bfloat16|float16", "auto, float32, bfloat16 or float16")
 
@@ -81,6 +88,8 @@ class Settings:
     """Whether the page has a button that fetches a model; None: where only this machine reaches it."""
     server_name: str = _variable("127.0.0.1", "GRADIO_SERVER_NAME", str)
     server_port: int = _variable(7860, "GRADIO_SERVER_PORT", _whole(0, 65_535))
+    root_path: str = _variable("", "GRADIO_ROOT_PATH", root_path)
+    """Under which path, or at which whole address, a proxy serves the page; "" is the root of its host."""
     space: str | None = _variable(None, "SPACE_ID", _text(r"[\w.-]+/[\w.-]+", "owner/name"))
     """The Hugging Face Space that this is, as owner/name."""
     zero_gpu: bool = _variable(False, "SPACES_ZERO_GPU", _yes_or_no)

@@ -286,6 +286,16 @@ def test_the_browser_computes_nothing_and_writes_no_markup(script):
     assert re.findall(r"https?://(?!www\.w3\.org/2000/svg|arxiv\.org/abs/)|#[0-9a-fA-F]{6}\b", source) == []
 
 
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_what_is_drawn_is_safe_from_translators_and_asked_for_beside_the_page(script):
+    source = without_comments(script.read_text("utf-8"))
+    own = script.relative_to(ROOT / "assets" / "web").as_posix() == "core/html.js"
+    vendored = re.findall(r"^import \{ (.*?) \} from '[./]*/vendor/preact_htm\.js'", source, re.MULTILINE)
+    assert own or not {"h", "html"} & {name for names in vendored for name in names.split(", ")}
+    assert re.findall(r"""translate=["']|\.translate = ['"]""", source) == [], "preact takes any text for yes"
+    assert re.findall(r"""['"`=]/(?:specviz|gradio_api)/""", source) == [], "a proxy may serve the page under a path"
+
+
 def test_what_is_vendored_is_as_it_came():
     head, _, code = (ROOT / "assets" / "web" / "vendor" / "preact_htm.js").read_text("utf-8").partition("*/\n")
     assert hashlib.sha256(code.encode()).hexdigest() in head

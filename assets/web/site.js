@@ -3,6 +3,7 @@
 import { inAddress, offerWindow } from './core/address.js';
 import { bringPlotly } from './core/figure.js';
 import { loadScript, unpack } from './core/files.js';
+import { html } from './core/html.js';
 import { embeddedSource } from './core/hub.js';
 import { recall, remember } from './core/memory.js';
 import { mountLesson } from './learn/lesson.js';
@@ -14,7 +15,7 @@ import { duel } from './reports/duel.js';
 import { mountReport } from './reports/report.js';
 import { bringText, fileText, presentable, openFile } from './share/one_file.js';
 import { pinPlace, stageMarkup, mountStage } from './stage/stage.js';
-import { html, render } from './vendor/preact_htm.js';
+import { render } from './vendor/preact_htm.js';
 
 const { documentElement: root } = document;
 const SHIPPED = 'shipped:', NAME = /^[a-z0-9-]{1,160}$/;

@@ -36,7 +36,7 @@ from specviz.errors import SpecvizError
 from specviz.models import catalog
 from specviz.models.chat import NO_OPTIONS
 from specviz.models.library import LoadedModel
-from specviz.request import Request, check_whole
+from specviz.request import Request, check_whole, one_k
 from specviz.session.workbench import workbench
 
 Prompts = str | Path | PromptSet | Sequence[str | Mapping[str, Any]] | pandas.DataFrame
@@ -76,7 +76,7 @@ def align_steps(
     target=None,
     draft=None,
     out: str | Path | None = None,
-    k: int = 4,
+    k: int | None = None,
     temperature: float = 1.0,
     top_k: int = 0,
     top_p: float = 1.0,
@@ -92,24 +92,25 @@ def align_steps(
     overwrite: bool = False,
     keep_parts: bool = False,
     older: Summary | None = None,
+    num_speculative_tokens: int | None = None,
 ) -> Iterator[Progress]:
     """The job step by step, at most one shard of `shard_size` prompts between two results.
 
     prompts: a file of JSON lines; texts, mappings or a data frame in memory; or a PromptSet. limit: only so many of
-    them. target, draft: as for `run`; draft may be a list of them. out: the folder of the job, None for a temporary
+    them. target, draft, k: as for `run`; draft may be a list of them. out: the folder of the job, None for a temporary
     one. chat: every prompt is read in the target's chat form, not only rows with messages; chat_options: as for `run`.
     costs: per draft; None measures them where the shards run, {} means no speeds. executor: `executors.local` or one
     that starts `executors.on_ray`. overwrite: what an earlier job left in `out` is removed.
     older: the summary to compare with; one of another job or of other models is refused before the first shard.
     Raises SpecvizError.
     """
+    k = one_k(k, num_speculative_tokens)
     _check_given(costs, k=k, batch=batch, shard_size=shard_size, limit=1 if limit is None else limit)
     fields = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed, "chat_options": chat_options}
     fields |= {"num_speculative_tokens": k, "max_new_tokens": max_new_tokens, "chat": chat or bool(chat_options)}
     request = replace(Request(prompt="of a file", target="a model", **fields).validate(), chat=chat)
     wanted = _wanted_models(target, draft, in_memory=executor is local)
-    is_file = isinstance(prompts, (str, Path))
-    rows = prompts if isinstance(prompts, PromptSet) else open_prompts(prompts) if is_file else from_values(prompts)
+    rows = _prompt_set(prompts)
     if older is not None:
         check_old_job(older, request, rows.fingerprint)
     num_rows = min(limit or len(rows), len(rows))
@@ -132,6 +133,12 @@ def align_steps(
                 yield from work.put_together(keep_parts)
     result = Alignment(outputs.read_summary(folder / "summary.json"), folder, home)
     yield Progress("done", num_rows, num_rows, work.num_tokens, result=result)
+
+
+def _prompt_set(prompts: Prompts) -> PromptSet:
+    if isinstance(prompts, PromptSet):
+        return prompts
+    return open_prompts(prompts) if isinstance(prompts, (str, Path)) else from_values(prompts)
 
 
 def _check_given(costs: object, **counts: int) -> None:

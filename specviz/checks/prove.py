@@ -32,7 +32,7 @@ from specviz.models.hub import ignore_progress
 from specviz.models.library import Library, LoadedModel
 from specviz.models.memory import environment
 from specviz.prompts import prompts_file
-from specviz.request import Request, check_whole
+from specviz.request import Request, check_whole, one_k
 from specviz.rules import RULES
 from specviz.rules.broken import BROKEN
 from specviz.session.setup import Setup, gather
@@ -70,7 +70,7 @@ def prove(
     method: str = "draft_model",
     params: Mapping[str, object] = MappingProxyType({}),
     rule: str | None = None,
-    k: int = 4,
+    k: int | None = None,
     temperature: float = 1.0,
     top_k: int = 0,
     top_p: float = 1.0,
@@ -84,17 +84,19 @@ def prove(
     samples: str | Path | None = None,
     made_in: str | None = None,
     on_progress: Watch | None = None,
+    num_speculative_tokens: int | None = None,
 ) -> Report:
     """Checks whether the text is the target's own, and returns what each check came to.
 
-    prompt: text, token ids, or None for the bundled prompts. target, draft, params, chat_options: as for `run`. chat:
-    whether the target reads the prompts in its chat form. rule: a name of
-    RULES, or "broken:NAME" for one that is wrong on purpose. tokens: how many are written at temperatures above 0.
+    prompt: text, token ids, or None for the bundled prompts. target, draft, params, k, chat_options: as for `run`.
+    chat: whether the target reads the prompts in its chat form. rule: a name of RULES, or "broken:NAME" for one that is
+    wrong on purpose. tokens: how many are written at temperatures above 0.
     samples: a file of someone else's token ids, which is then judged alone, each line at its own settings. made_in: the
     number format that they were made in (bf16, fp16 or fp32), for lines that name none.
     on_progress(message, fraction or None) is told what takes long. Raises SpecvizError.
     """
     asked = {name: value for name, value in locals().items() if name in Request.__dataclass_fields__}
+    asked["num_speculative_tokens"] = one_k(k, num_speculative_tokens)
     watch = on_progress or ignore_progress
     check_whole("tokens", tokens, 1, MOST_TOKENS)
     if made_in is not None and (samples is None or made_in not in FORMATS):
@@ -107,7 +109,7 @@ def prove(
     chosen = find_rule(rule or METHODS[method].default_rule)
     text = {"prompt": prompt} if isinstance(prompt, str) else {"prompt_ids": None if prompt is None else tuple(prompt)}
     models = {"target": large.name, "draft": None if small is None else small.name}
-    request = Request(**{**asked, "prompt": "bundled", **text, **models}, num_speculative_tokens=k).validate()
+    request = Request(**{**asked, "prompt": "bundled", **text, **models}).validate()
     prompts = bundled_prompts(large, request) if prompt is None else (_prompt_ids(large, prompt, request),)
     pair = gather(METHODS[method], request.params, large, small, workbench().library)
     if chosen.name in RULES:

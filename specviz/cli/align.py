@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from specviz.alignment import executors
 from specviz.alignment.summary import NOT_CALLED, Difference, DraftSummary, Interval, Summary, natural_key
-from specviz.cli.help import add_chat_options, add_sampling
+from specviz.cli.help import add_chat_options, add_k, add_sampling
 from specviz.cli.output import ProgressLines, output
 from specviz.errors import SpecvizError
 from specviz.models.catalog import default_pair
+from specviz.request import DEFAULT_K
 from specviz.views.explore.sentences import quantity
 from specviz.views.terminal import escape
 
@@ -50,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N prompts")
     parser.add_argument("--overwrite", action="store_true", help="replace an earlier job there")
     parser.add_argument("--keep-parts", action="store_true", help="keep the parts that let a killed job continue")
-    parser.add_argument("--k", type=int, default=4, help="tokens drafted per step, 1 to 16 (default: %(default)s)")
+    add_k(parser, ", 1 to 16 (default: %(default)s)", type=int, default=DEFAULT_K)
     add_sampling(parser)
     parser.add_argument("--max-new-tokens", type=int, default=128, help="length of each text (default: %(default)s)")
     parser.add_argument("--chat", action="store_true", help="render every prompt with the target's chat template")

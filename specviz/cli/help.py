@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Mapping
+from typing import Any
 
 from specviz.checks.report import EXIT_WORDS
 from specviz.drafters import METHODS
@@ -14,7 +15,7 @@ RULE_WORDS = f"acceptance rule: {RULE_NAMES} (default: the method's own rule)"
 PARAM_WORDS = "a parameter of the method; may be repeated"
 
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
-    "page": ("", "--port 8000", "--host 0.0.0.0", "--open run.jsonl.gz"),
+    "page": ("", "--port 8000", "--host 0.0.0.0", "--root-path /specviz", "--open run.jsonl.gz"),
     "run": (
         '--prompt "Once upon a time" --k 4 --out run.jsonl.gz',
         '--prompt "2 + 3 =" --method medusa --param nodes=16 --rule typical',
@@ -61,6 +62,24 @@ def add_chat_options(parser: argparse.ArgumentParser) -> None:
     """The switches of the chat template, for a command that has --chat; `read_options` reads them."""
     words = "a switch of the chat template, such as enable_thinking=false; may be repeated"
     parser.add_argument("--chat-option", action="append", default=[], metavar="NAME=VALUE", help=words)
+
+
+class _OneNumber(argparse.Action):
+    """A number with two option names: given by both, it must be the same."""
+
+    def __call__(self, parser, namespace, values, option_string=None) -> None:
+        given = getattr(namespace, self.dest)
+        other = getattr(namespace, "k_name", option_string)
+        if option_string != other and values != given:
+            raise argparse.ArgumentError(self, f"two names of one number: give one of them (got {given} and {values})")
+        namespace.k_name = option_string
+        setattr(namespace, self.dest, values)
+
+
+def add_k(parser: argparse.ArgumentParser, words: str, **options: Any) -> None:
+    """How many tokens are drafted per step. words: its help; options: those of `add_argument`."""
+    words = f"tokens drafted per step{words}"
+    parser.add_argument("--k", "--num-speculative-tokens", dest="k", action=_OneNumber, help=words, **options)
 
 
 def add_sampling(

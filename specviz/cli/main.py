@@ -16,11 +16,21 @@ from typing import TYPE_CHECKING
 from specviz import __version__
 from specviz.cli import align, doctor, export, prove, space
 from specviz.cli.ending import Endings
-from specviz.cli.help import METHOD_NAMES, METHOD_WORDS, PARAM_WORDS, RULE_WORDS, add_chat_options, add_sampling, epilog
+from specviz.cli.help import (
+    METHOD_NAMES,
+    METHOD_WORDS,
+    PARAM_WORDS,
+    RULE_WORDS,
+    add_chat_options,
+    add_k,
+    add_sampling,
+    epilog,
+)
 from specviz.cli.output import Output, ProgressLines, divert_words, drop, output
 from specviz.errors import CannotTell, SpecvizError
 from specviz.models.catalog import bundled_draft, chats, default_pair
-from specviz.settings import settings
+from specviz.request import DEFAULT_K
+from specviz.settings import root_path, settings
 from specviz.trace.file import Event, Step, Trace, TraceWriter, load_trace
 from specviz.views.terminal import escape, event_text, generated_text, numbers_text, wants_colour
 
@@ -92,6 +102,8 @@ def _fitting_draft(options: argparse.Namespace, *, foreign: bool = False) -> str
 def _add_page(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", help="0.0.0.0 admits other machines (default: GRADIO_SERVER_NAME or 127.0.0.1)")
     parser.add_argument("--port", type=int, help="default: GRADIO_SERVER_PORT or 7860, or the next free one")
+    words = "where a proxy serves the page, such as /user/ann/proxy/7860 (default: GRADIO_ROOT_PATH, or the root)"
+    parser.add_argument("--root-path", type=_root_path, metavar="PATH", help=words)
     words = "another name by which browsers may call this server; may be given several times"
     parser.add_argument("--allow-host", action="append", default=[], metavar="NAME", help=words)
     parser.add_argument("--open", type=Path, metavar="TRACE", help="show this recorded trace first")
@@ -102,7 +114,7 @@ def _add_page(parser: argparse.ArgumentParser) -> None:
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt", required=True, help="the text to continue; - reads standard input")
     _add_pair(parser)
-    parser.add_argument("--k", type=_positive, help=f"tokens drafted per step (default: {prove.K})")
+    add_k(parser, f" (default: {DEFAULT_K})", type=_positive)
     parser.add_argument("--method", default="draft_model", help=METHOD_WORDS)
     parser.add_argument("--rule", default=None, help=RULE_WORDS)
     add_sampling(parser, of_draft=True)
@@ -124,8 +136,8 @@ def _add_show(parser: argparse.ArgumentParser) -> None:
 def _add_bench(parser: argparse.ArgumentParser) -> None:
     _add_pair(parser)
     add = parser.add_argument
-    words = "tokens drafted per step (default: 4); give several to find the best"
-    add("--k", type=_positive, nargs="+", default=[4], help=words)
+    words = f" (default: {DEFAULT_K}); give several to find the best"
+    add_k(parser, words, type=_positive, nargs="+", default=[DEFAULT_K])
     add("--num-tokens", type=_positive, default=64, help="new tokens per run (default: %(default)s)")
     add("--repeats", type=_positive, default=3, help="runs of every prompt (default: %(default)s)")
     add("--threads", type=_positive, help="CPU threads for torch")
@@ -158,6 +170,13 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _root_path(text: str) -> str:
+    try:
+        return root_path(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"must be {error} (got {text!r})") from None
+
+
 def _page(options: argparse.Namespace) -> int:
     """Returns when the person ends the server; raises SpecvizError where it cannot start."""
     host = options.host or settings().server_name
@@ -166,7 +185,8 @@ def _page(options: argparse.Namespace) -> int:
     from specviz import ui  # it loads gradio
 
     sys.stderr = ui.BoundedLog(sys.stderr)
-    page = ui.start(host, options.port, options.target, options.draft, options.open, options.allow_host)
+    pair = options.target, options.draft
+    page = ui.start(host, options.port, *pair, options.open, options.allow_host, options.root_path)
     page.demo.block_thread()
     return 0
 

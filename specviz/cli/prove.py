@@ -4,15 +4,13 @@ import argparse
 import json
 from pathlib import Path
 
-from specviz.cli.help import METHOD_WORDS, PARAM_WORDS, RULE_WORDS, add_chat_options, add_sampling
+from specviz.cli.help import METHOD_WORDS, PARAM_WORDS, RULE_WORDS, add_chat_options, add_k, add_sampling
 from specviz.cli.output import ProgressLines, output
 from specviz.drafters import find_method
 from specviz.errors import SpecvizError
 from specviz.models.catalog import default_pair
-from specviz.request import RunSettings, read_options
+from specviz.request import DEFAULT_K, RunSettings, read_options
 from specviz.views.terminal import escape
-
-K = 4
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--method", default="draft_model", help=METHOD_WORDS)
     parser.add_argument("--param", action="append", default=[], metavar="NAME=VALUE", help=PARAM_WORDS)
     parser.add_argument("--rule", help=f"{RULE_WORDS}; broken:NAME: a rule that is wrong on purpose")
-    parser.add_argument("--k", type=int, help=f"tokens drafted per step (default: {K})")
+    add_k(parser, f" (default: {DEFAULT_K})", type=int)
     add_sampling(parser, temperature_words="0 compares with the greedy text", of_draft=True)
     parser.add_argument("--chat", action="store_true", help="render the prompts with the target's chat template")
     add_chat_options(parser)
@@ -52,11 +50,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def read_k(options: argparse.Namespace) -> int:
-    """--k, or K where it was not given. SpecvizError for a method whose depth is another parameter."""
+    """--k, or the usual K where it was not given. SpecvizError for a method whose depth is another parameter."""
     depth = find_method(options.method).depth
     if options.k is not None and depth is not None:
         raise SpecvizError(
             f"the method {options.method} has no K: its draft length is the parameter {depth} (use --param "
             f"{depth}={options.k} instead of --k {options.k})"
         )
-    return K if options.k is None else options.k
+    return DEFAULT_K if options.k is None else options.k

@@ -23,7 +23,7 @@ from specviz.drafters import METHODS, find_method
 from specviz.errors import SpecvizError
 from specviz.models import catalog
 from specviz.models.hub import is_here
-from specviz.request import Request, check_whole
+from specviz.request import REQUEST_KEYS, Request, check_whole, one_k
 from specviz.session import run as session
 from specviz.session.workbench import Workbench
 from specviz.settings import settings
@@ -39,6 +39,7 @@ API_LIMIT_S = 60.0
 """A caller that nobody watches may hold the engine this long."""
 MOST_PROVED = 500  # tokens
 MOST_PROMPTS, MOST_ALIGNED = 32, 128  # prompts of a job, tokens of a text
+RENAMED = "this endpoint is called compare_tokenizers now: the next release knows no endpoint doctor"
 SHARD = 4  # prompts between two reports of progress
 PARAMETERS = {
     "prompt": "the text to continue",
@@ -50,7 +51,8 @@ PARAMETERS = {
     "params": "the method's own parameters by name",
     "chat": "whether the target's chat template is used; none: where chat_options are given",
     "chat_options": "switches of the chat template by name, such as enable_thinking: true, false, a number or a text",
-    "k": "tokens drafted per step, 1 to 16",
+    "k": "tokens drafted per step, 1 to 16; none: 4",
+    "num_speculative_tokens": "another name for k",
     "max_k": "the largest K, 1 to 16",
     "temperature": "0 (the most likely token) to 5",
     "top_k": "keep only this many of the most likely tokens; 0: all",
@@ -69,7 +71,7 @@ PARAMETERS = {
 def add_endpoints(registry: Registry, bench: Workbench, offer: Offer) -> None:
     """The endpoints of the page that is being built."""
     made = _Endpoints(registry, bench, offer)
-    for endpoint in (made.run, made.what_if, made.prove, made.align, made.doctor, made.models):
+    for endpoint in (made.run, made.what_if, made.prove, made.align, made.compare_tokenizers, made.doctor, made.models):
         gr.api(_for_callers(endpoint), api_name=endpoint.__name__, concurrency_limit=API_LIMIT)
 
 
@@ -92,7 +94,7 @@ class _Endpoints:
         target: str | None = None,
         draft: str | None = None,
         method: str = "draft_model",
-        k: int = 4,
+        k: int | None = None,
         temperature: float = 1.0,
         top_k: int = 0,
         top_p: float = 1.0,
@@ -106,6 +108,7 @@ class _Endpoints:
         params: dict[str, Any] | None = None,
         chat: bool | None = None,
         chat_options: dict[str, Any] | None = None,
+        num_speculative_tokens: int | None = None,
         caller: gr.Request = None,
     ) -> dict:
         """Continue one prompt by speculative decoding, to its end, and count what was accepted.
@@ -115,14 +118,14 @@ class _Endpoints:
         Returns:
             run: a name for `what_if`; title, text, end; numbers: by name (tokens_per_target_call in tokens,
             acceptance_rate_judged from 0 to 1, tokens_per_s in tokens per second; null where undefined); trace,
-            page: addresses on this server of the whole trace (.jsonl.gz) and of a page that shows it
+            page: what to append to this server's address for the whole trace (.jsonl.gz) and for a page that shows it
         """
         await_listener(caller, LocalContext.event_id.get(None))
         find_method(method)
         target, draft = self._pair(target, draft)
         params, stop, chat_options = params or {}, stop or [], chat_options or {}
-        chat = bool(chat_options) if chat is None else chat
-        given = {name: value for name, value in locals().items() if name not in ("self", "caller")}
+        k, chat = one_k(k, num_speculative_tokens), bool(chat_options) if chat is None else chat
+        given = {name: value for name, value in locals().items() if name in REQUEST_KEYS}
         limit_s = min(API_LIMIT_S, settings().max_seconds or API_LIMIT_S)
         made = session.open_run(Request.from_dict({**given, "time_limit_s": limit_s}), bench=self._bench)
         for _ in made.events():
@@ -164,10 +167,11 @@ class _Endpoints:
         draft: str | None = None,
         method: str = "draft_model",
         rule: str | None = None,
-        k: int = 4,
+        k: int | None = None,
         temperature: float = 1.0,
         tokens: int = 200,
         seed: int = 0,
+        num_speculative_tokens: int | None = None,
     ) -> dict:
         """Check whether text that was written with a draft is distributed as the target's own text.
 
@@ -178,6 +182,7 @@ class _Endpoints:
         """
         check_whole("tokens", tokens, 1, MOST_PROVED)
         target, draft = self._pair(target, draft)
+        k = one_k(k, num_speculative_tokens)
         given = {"method": method, "rule": rule, "k": k, "temperature": temperature, "tokens": tokens, "seed": seed}
         (report,) = self._bench.in_turns(prove(target=target, draft=draft, **given) for _ in range(1))
         checks = [{"name": each.name, "verdict": each.verdict, "words": each.words} for each in report.checks]
@@ -188,9 +193,10 @@ class _Endpoints:
         prompts: list[str],
         target: str | None = None,
         draft: str | None = None,
-        k: int = 4,
+        k: int | None = None,
         temperature: float = 1.0,
         max_new_tokens: int = 64,
+        num_speculative_tokens: int | None = None,
     ) -> Iterator[dict]:
         """Find out why a draft model is rejected, over several prompts; reports its progress while it works.
 
@@ -205,6 +211,7 @@ class _Endpoints:
             raise SpecvizError(f"prompts must be a list of 1 to {MOST_PROMPTS} texts")
         check_whole("max_new_tokens", max_new_tokens, 1, MOST_ALIGNED)
         target, draft = self._pair(target, draft)
+        k = one_k(k, num_speculative_tokens)
         given = {"k": k, "temperature": temperature, "max_new_tokens": max_new_tokens}
         work = align_steps(prompts, target=target, draft=draft, costs={}, shard_size=SHARD, **given)
         with closing(work):
@@ -213,10 +220,10 @@ class _Endpoints:
                 made = progress.result
                 yield told if made is None else {**told, "result": _drafts_answer(made.summary.drafts[0])}
 
-    def doctor(self, target: str | None = None, draft: str | None = None) -> dict:
+    def compare_tokenizers(self, target: str | None = None, draft: str | None = None) -> dict:
         """Compare the tokenizers of a target and a draft model: can this one draft for that one, and how?
 
-        Example: doctor("fable-target", "fable-draft-othervocab")
+        Example: compare_tokenizers("fable-target", "fable-draft-othervocab")
 
         Returns:
             direct: whether they share a vocabulary; num_same, num_differing: token ids of the same and of other
@@ -228,6 +235,15 @@ class _Endpoints:
         ways = [{"name": way.name, "works": way.works, "words": way.words} for way in found.ways]
         numbers = {"num_same": found.num_same, "num_differing": found.num_differing}
         return {"direct": found.is_direct, **numbers, "ways": ways, "chat": found.chat, "notes": list(found.notes)}
+
+    def doctor(self, target: str | None = None, draft: str | None = None) -> dict:
+        """The old name of `compare_tokenizers`, to which this release alone still answers.
+
+        Returns:
+            what `compare_tokenizers` returns, with a note that says so
+        """
+        answer = self.compare_tokenizers(target, draft)
+        return {**answer, "notes": [RENAMED, *answer["notes"]]}
 
     def models(self) -> dict:
         """List the target models on offer with their draft models and draft heads, the best first.

@@ -32,7 +32,8 @@ ACTIONS = {
 }
 PAGES = {"explore": "Explore", "compare": "Compare", "check": "Check", "learn": "Learn"}
 Calls = Sequence[Callable[..., object]]
-SCRIPT = "/specviz/web/specviz.js"
+SCRIPT = "specviz/web/specviz.js"
+"""Beside the page, wherever that lies, as every address that the page asks for."""
 HEAD = f'<script src="{SCRIPT}"></script>'
 
 MOST_NEW_TOKENS = 2048
@@ -50,8 +51,10 @@ OF_DRAFT_INFO = (
 STOP_INFO = "One text a line; the answer ends before the first that comes. \\n is a line break, \\t a tab."
 OPTIONS_INFO = "Switches of the chat template, one NAME=VALUE a line, such as enable_thinking=false."
 
-_HELP_HTML = '<section class="sv-help"></section><a href="/specviz/docs/methods.md" target="_blank">All methods</a>'
-_PICKER_HTML = '<label class="sv-field"><span>Examples</span><select aria-label="Ready prompts"></select></label>'
+_HELP_HTML = '<section class="sv-help"></section><a href="specviz/docs/methods.md" target="_blank">All methods</a>'
+_PICKER_HTML = (
+    '<label class="sv-field"><span>Examples</span><select translate="no" aria-label="Ready prompts"></select></label>'
+)
 
 
 def _html(
@@ -77,7 +80,7 @@ def stage(calls: Calls, value: str) -> gr.HTML:
 def pages_list() -> gr.HTML:
     """The pages of the app, one of which is shown, and the way to the documents."""
     entries = "".join(f'<button type="button" data-page="{name}">{title}</button>' for name, title in PAGES.items())
-    entries += '<a href="/specviz/docs/README.md" target="_blank" rel="noopener">Help</a>'
+    entries += '<a href="specviz/docs/README.md" target="_blank" rel="noopener">Help</a>'
     return _html("pages", f'<nav class="sv-pages" aria-label="Pages">{entries}</nav>')
 
 
@@ -103,7 +106,8 @@ def prompt_label(*, answers: bool) -> str:
 
 def fold_line() -> gr.HTML:
     """On a phone, the one line that stands for the setup row and opens it."""
-    return _html("fold", '<button class="sv-setup-line" aria-expanded="false"><span>Setup</span></button>')
+    words = '<span translate="no">Setup</span>'
+    return _html("fold", f'<button class="sv-setup-line" aria-expanded="false">{words}</button>')
 
 
 def method_panel(props: Mapping[str, Any]) -> gr.HTML:

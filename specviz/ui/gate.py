@@ -17,11 +17,12 @@ from gradio.block_function import BlockFunction
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from specviz.trace.file import MAX_UPLOAD_BYTES
 from specviz.ui.visitors import Visitors
+from specviz.views.documentation import refusal_page
 
 UPLOAD = "/gradio_api/upload"
 MOST_BODY_BYTES = 4 * (MAX_UPLOAD_BYTES // 3 + 1) + (256 << 10)
@@ -48,6 +49,14 @@ _TOOLS = re.compile(rf"(GET|POST|DELETE) {_API}mcp/?")
 """Where Gradio serves MCP, on servers that do."""
 _PLAIN_HOST = re.compile(r"(localhost|[\d.]+|\[[\da-f:.]+])\.?(:\d*)?", re.IGNORECASE)
 _PORT = re.compile(r"\.?(:\d*)?$")
+_NAMES = (
+    "It answers to localhost, to a plain address such as 127.0.0.1, to its machine's own name, and to each name that "
+    "it was started with: specviz --allow-host NAME."
+)
+_PAGES = (
+    "Only the server's own page may, at the address that the browser shows. Behind a proxy that puts its own name for "
+    "it, start it with the name in that address: specviz --allow-host NAME."
+)
 _SESSION = re.compile(r"[\w-]{1,64}", re.ASCII)
 _FETCHED = re.compile(rb'"path":"[^"]{0,9}//')  # Gradio takes it for a file; a text's own quotes stand behind a \\
 
@@ -75,15 +84,14 @@ class Gate:
             with self._visitors.listening(_listener(passed)):
                 await self.app(passed, receive, answer)
         except HTTPException as refusal:
-            await JSONResponse({"error": refusal.detail}, refusal.status_code)(scope, receive, send)
+            await _told(scope, refusal)(scope, receive, send)
 
     def _check(self, scope: Scope) -> Scope:
         """The request as it goes on, with its visitor; its session, if it names one, is the visitor's own."""
         headers, path = Headers(scope=scope), scope["path"]
         host = headers.get("host", "")
         if not _PLAIN_HOST.fullmatch(host) and not self._is_named(host):
-            told = f"start specviz with --allow-host {_PORT.sub('', host):.80}, if that is its name"
-            raise HTTPException(HTTPStatus.MISDIRECTED_REQUEST, f"this server is not called {host!r:.100}: {told}")
+            raise HTTPException(HTTPStatus.MISDIRECTED_REQUEST, f"this server is not called {host!r:.100}. {_NAMES}")
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
         is_tool = self._has_tools and _TOOLS.fullmatch(f"{method} {path}")
         if not is_tool and (method not in _ROUTES or not _ROUTES[method].fullmatch(path)):
@@ -91,7 +99,7 @@ class Gate:
         origin = headers.get("origin")
         page = host if origin is None else origin.partition("//")[2]
         if method != "GET" and page.lower() != host.lower() and not self._is_named(page):
-            raise HTTPException(HTTPStatus.FORBIDDEN, f"pages of {origin!r:.100} may not act here")
+            raise HTTPException(HTTPStatus.FORBIDDEN, f"pages of {origin!r:.100} may not act here. {_PAGES}")
         visitor = self._visitors.of(scope, headers)
         if method == "POST" and _EVENT.match(path) and not self._visitors.admit(visitor):
             raise HTTPException(HTTPStatus.TOO_MANY_REQUESTS, "one visitor may not ask for more: wait a few seconds")
@@ -140,6 +148,13 @@ class Gate:
 
     def _let_go(self, num_bytes: int) -> None:
         self._num_held -= num_bytes
+
+
+def _told(scope: Scope, refusal: HTTPException) -> Response:
+    """What was refused and why: a page for a person who has opened an address, else JSON."""
+    if scope["method"] == "GET" and "text/html" in Headers(scope=scope).get("accept", ""):
+        return HTMLResponse(refusal_page(refusal.detail), refusal.status_code)
+    return JSONResponse({"error": refusal.detail}, refusal.status_code)
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

@@ -140,7 +140,7 @@ def _add_leaving(demo: gr.Blocks, leaving: Sequence[Callable[[str], None]]) -> N
 def _bar() -> None:
     """The top bar: the name, then what concerns files and looks. Its buttons do what the browser does alone."""
     with gr.Row(elem_id="bar"):
-        gr.HTML('<h1 class="sv-name">specviz</h1>', apply_default_css=False, elem_id="name")
+        gr.HTML('<h1 class="sv-name" translate="no">specviz</h1>', apply_default_css=False, elem_id="name")
         components.pages_list()
         for name, words in _BAR.items():
             components.button(name, words)

@@ -32,6 +32,7 @@ from specviz.ui.components import SCRIPT
 from specviz.ui.gate import FAILED, UPLOAD, Gate
 from specviz.ui.registry import Registry
 from specviz.ui.theme import theme
+from specviz.ui.under_path import RelativePage, UnderPath, is_whole_address
 from specviz.ui.uploads import upload
 from specviz.ui.view import View
 from specviz.ui.visitors import Visitors
@@ -40,7 +41,7 @@ from specviz.views.document import palette_head, plotly_js
 from specviz.views.documentation import document_page
 from specviz.views.explore.run_file import stage_page
 from specviz.views.learn.lesson_file import lesson_page
-from specviz.views.learn.plan import FILE_NAME, FILE_ROUTE
+from specviz.views.learn.plan import FILE_ADDRESS, FILE_NAME
 
 PAGE_SCRIPT = "page.js"
 MAX_SESSIONS = 500
@@ -102,7 +103,7 @@ class PackedPage(GZipMiddleware):
     """The page itself, with its styles, and its script, compressed. Nothing else: no stream is held back."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_page = scope["type"] == "http" and scope["path"] in ("/", SCRIPT)
+        is_page = scope["type"] == "http" and scope["path"] in ("/", f"/{SCRIPT}")
         await (super().__call__ if is_page else self.app)(scope, receive, send)
 
 
@@ -116,9 +117,11 @@ def _raw_headers(page: bytes = b"") -> list[tuple[bytes, bytes]]:
 _RAW_HEADERS = _raw_headers()
 
 
-def launch_options(registry: Registry, *, ready: Callable[[], bool], hosts: Iterable[str] = ()) -> dict[str, Any]:
-    """Keyword arguments for `Blocks.launch` that every way of starting the page shares. hosts: what people type. Raises
-    SpecvizError where MCP is wanted and its package is missing."""
+def launch_options(
+    registry: Registry, *, ready: Callable[[], bool], hosts: Iterable[str] = (), root_path: str = ""
+) -> dict[str, Any]:
+    """Keyword arguments for `Blocks.launch` that every way of starting the page shares. hosts: what people type;
+    root_path: where a proxy serves the page. Raises SpecvizError where MCP is wanted and its package is missing."""
     own = settings()
     if own.mcp and find_spec("mcp") is None:
         raise SpecvizError("SPECVIZ_MCP needs the package mcp: pip install 'gradio[mcp]'")
@@ -126,10 +129,10 @@ def launch_options(registry: Registry, *, ready: Callable[[], bool], hosts: Iter
     head = f"{palette_head()}<style>{bundle(web_file(PAGE_SCRIPT)).sheet}</style>"
     routes = [
         Route("/healthz", _serve_health(registry, ready)),
-        Route(SCRIPT, _serve_script),
+        Route(f"/{SCRIPT}", _serve_script),
         Route("/specviz/plotly.min.js", _serve_plotly),
         *(Route(f"/specviz/{path}", _serve_file(registry, *file)) for path, file in _FILES.items()),
-        Route(FILE_ROUTE, _serve_lessons),
+        Route(f"/{FILE_ADDRESS}", _serve_lessons),
         Route(UPLOAD, upload, methods=["POST"]),
         Route("/specviz/{folder}/{file}.md", _serve_document),
     ]
@@ -137,15 +140,18 @@ def launch_options(registry: Registry, *, ready: Callable[[], bool], hosts: Iter
         "app_kwargs": {
             "routes": routes,
             "middleware": [
+                Middleware(UnderPath, root_path=root_path),
                 Middleware(PackedPage),
                 Middleware(SecurityHeaders, head=head),
                 Middleware(Gate, visitors=Visitors(is_proxied=own.space is not None), hosts=names, has_tools=own.mcp),
+                *([] if is_whole_address(root_path) else [Middleware(RelativePage)]),
             ],
             "exception_handlers": {Exception: lambda *_: JSONResponse({"error": FAILED}, 500)},  # the log has the rest
             "docs_url": None,
             "redoc_url": None,
             "openapi_url": None,
         },
+        "root_path": root_path,
         "theme": theme(),
         "favicon_path": str(Path(__file__).with_name("favicon.svg")),
         "head": head,

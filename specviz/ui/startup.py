@@ -66,9 +66,10 @@ class Page:
     first: Request
     is_warm: threading.Event = field(default_factory=threading.Event)
 
-    def launch(self, host: str, port: int, names: Sequence[str] = ()) -> str:
-        """Serve in the background; returns the local address. names: by which browsers may call it besides its own."""
-        options = launch_options(self.registry, ready=self.is_warm.is_set, hosts=names)
+    def launch(self, host: str, port: int, names: Sequence[str] = (), root_path: str = "") -> str:
+        """Serve in the background; returns the local address. names: by which browsers may call it besides its own;
+        root_path: where a proxy serves it."""
+        options = launch_options(self.registry, ready=self.is_warm.is_set, hosts=names, root_path=root_path)
         return self.demo.launch(server_name=host, server_port=port, prevent_thread_lock=True, **options)[1]
 
     def warm_up(self) -> None:
@@ -103,10 +104,16 @@ def first_visit() -> Trace | None:
 
 
 def start(
-    host: str, port: int | None, target: str | None, draft: str | None, opened: Path | None, names: Sequence[str] = ()
+    host: str,
+    port: int | None,
+    target: str | None,
+    draft: str | None,
+    opened: Path | None,
+    names: Sequence[str] = (),
+    root_path: str | None = None,
 ) -> Page:
     """Serve the page in the background and print its address. Off this machine only models on offer can be run. names:
-    by which browsers may call it besides its own."""
+    by which browsers may call it besides its own; root_path: where a proxy serves it, None: as the settings say."""
     library = workbench().library  # that of whatever works beside the page in this process
     target, draft = (_load(library, name) for name in (target or settings().target, draft or settings().draft))
     library.allow_any = library.allow_any and is_loopback(host)
@@ -121,7 +128,7 @@ def start(
         for kind, name in models_named(offer.first.settings)[:2]:
             library.load(name, as_draft=kind != "target")
         page.is_warm.set()
-    page.launch(host, port, names)
+    page.launch(host, port, names, settings().root_path if root_path is None else root_path)
     print(f"specviz: open {web_address(host if is_loopback(host) else 'localhost', port)}", flush=True)
     if not is_loopback(host):
         print(f"specviz: others on this network type {typed_address(host, port)}", flush=True)

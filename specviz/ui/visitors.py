@@ -61,15 +61,15 @@ class Visitors:
         return self._sign(self._address(scope, headers))[:12]
 
     def issue(self, scope: Scope, send: Send) -> Send:
-        """`send`, which gives the page, and nothing else, a new visitor's cookie. A frame on another site needs one of
-        its own kind, which only https has."""
+        """`send`, which gives the page, and nothing else, a new visitor's cookie, for all that lies beside the page. A
+        frame on another site needs one of its own kind, which only https has."""
         visitor = scope["specviz_visitor"]
         if scope["path"] != "/" or has_cookie(visitor):
             return send
         visitor = f"{visitor}-{secrets.token_hex(8)}"
         is_secure = scope["scheme"] == "https" or self._is_proxied
         kind = "SameSite=None; Secure; Partitioned" if is_secure else "SameSite=Lax"
-        cookie = f"{COOKIE}={visitor}.{self._sign(visitor)}; Path=/; HttpOnly; {kind}"
+        cookie = f"{COOKIE}={visitor}.{self._sign(visitor)}; HttpOnly; {kind}"
 
         async def with_cookie(message: Message) -> None:
             if message["type"] == "http.response.start":

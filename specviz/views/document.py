@@ -27,7 +27,7 @@ REPORT_HTML = (
     '<div class="sv-report"><div class="sv-report-body"></div>'
     '<p class="sv-live sv-hidden" aria-live="polite"></p></div>'
 )
-BODY = """<header class="sv-report sv-standalone-head"><h1>{title}</h1>
+BODY = """<header class="sv-report sv-standalone-head"><h1 translate="no">{title}</h1>
 <button type="button" class="sv-button" id="sv-theme">Dark</button>
 <nav aria-label="Contents"><ul id="sv-contents"></ul></nav></header>
 <main id="sv-page">{report}</main>"""

@@ -12,6 +12,8 @@ from specviz.views.document import NOTHING_ELSE, script_hash
 
 MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
 SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)
+NAVIGATION = re.compile(r"<nav .*?</nav>\n")
+REFUSED = "This address was refused"
 LINKED = re.compile(r'(<a href="(?!https?:)[^"#]+)\.md(?=[#"])')
 
 
@@ -28,9 +30,24 @@ def document_page(name: str, suffix: str = ".md") -> str:
             token.attrSet("id", re.sub(r"[^\w -]", "", inside.content.lower()).replace(" ", "-"))
     text = MARKDOWN.renderer.render(tokens, MARKDOWN.options, {})
     text = re.sub("<(pre|table)>", r'<\1 tabindex="0">', text)  # wide ones scroll, also by keys
-    template = (assets_dir() / "web" / "documentation.html").read_text("utf-8")
-    policy = f"{NOTHING_ELSE}; script-src {script_hash(SCRIPT.search(template)[1])}"
-    given = {"policy": policy, "title": html.escape(tokens[1].content), "text": text}
-    for place, words in given.items():
+    text = text.replace("<code", '<code translate="no"')
+    return LINKED.sub(rf"\1{suffix}", _filled(_template(), tokens[1].content, text))
+
+
+def refusal_page(words: str) -> str:
+    """A page that says why an address was refused. It runs no script and leads nowhere."""
+    text = f"<h1>{REFUSED}</h1>\n<p>{html.escape(words[:1].upper() + words[1:])}</p>\n"
+    return _filled(SCRIPT.sub("", NAVIGATION.sub("", _template())), REFUSED, text)
+
+
+def _template() -> str:
+    return (assets_dir() / "web" / "documentation.html").read_text("utf-8")
+
+
+def _filled(template: str, title: str, text: str) -> str:
+    """The template with its policy, this title, and this HTML."""
+    script = SCRIPT.search(template)
+    policy = NOTHING_ELSE if script is None else f"{NOTHING_ELSE}; script-src {script_hash(script[1])}"
+    for place, words in {"policy": policy, "title": html.escape(title), "text": text}.items():
         template = template.replace(f"{{{place}}}", words)
-    return LINKED.sub(rf"\1{suffix}", template)
+    return template

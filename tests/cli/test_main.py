@@ -139,6 +139,20 @@ def test_run_show_and_models_say_what_a_models_file_asks_for(cli, switched, tmp_
     ]
 
 
+@pytest.mark.parametrize("names", [("--k",), ("--num-speculative-tokens",), ("--k", "--num-speculative-tokens")])
+@pytest.mark.parametrize("command", ["run --prompt x", "align --prompts x --out y", "prove", "bench"])
+def test_k_is_taken_by_either_of_its_names(command, names):
+    given = [part for name in names for part in (name, "3")]
+    assert _parser().parse_args([*command.split(), *given]).k in (3, [3])
+
+
+@pytest.mark.parametrize("command", ["run --prompt x", "align --prompts x --out y", "prove", "bench"])
+def test_k_by_two_names_is_one_number(cli, command):
+    status, _, err = cli(*command.split(), "--k", 3, "--num-speculative-tokens", 5)
+    assert status == 2
+    assert re.search(r"two names of one number: give one of them \(got \[?3\]? and \[?5\]?\)", err)
+
+
 @pytest.mark.parametrize(
     ("texts", "values"),
     [
@@ -178,7 +192,10 @@ LOOKUP = ["run", "--prompt", "a", "--method", "prompt_lookup", "--param"]
     ("arguments", "words"),
     [
         (["run"], "the following arguments are required: --prompt"),
-        (["run", "--prompt", "a", "--k", "0"], "argument --k: must be a whole number of at least 1 .got '0'."),
+        (
+            ["run", "--prompt", "a", "--k", "0"],
+            "argument --k/--num-speculative-tokens: must be a whole number of at least 1 .got '0'.",
+        ),
         (["run", "--prompt", "a", "--k", "99"], "k must be a whole number from 1 to 32 .got 99."),
         (["run", "--prompt", "a", "--temperature", "x"], "argument --temperature: invalid float value"),
         (["run", "--prompt", "a", "--temperature", "nan"], "temperature must be a number from 0 to 5 .got nan."),
@@ -222,6 +239,12 @@ def test_without_a_command_the_page_opens(cli, monkeypatch):
     words = "specviz: the environment variable GRADIO_SERVER_PORT must be a whole number from 0 to 65535 (got 'x')\n"
     assert cli() == cli("page") == (2, "", words)
     assert cli("show", "no-such-file")[2] != words
+
+
+def test_a_root_path_that_is_none_is_refused(cli):
+    assert cli("page", "--root-path", "hub")[2].endswith(
+        "must be a path such as /user/ann/proxy/7860, or a whole address (got 'hub')\n"
+    )
 
 
 def test_the_version_is_told(cli):

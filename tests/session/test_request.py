@@ -166,9 +166,18 @@ def test_settings_read_every_variable():
             "SPECVIZ_ALLOW_ANY_MODEL": "no",
             "GRADIO_SERVER_NAME": "0.0.0.0",
             "GRADIO_SERVER_PORT": "8000",
+            "GRADIO_ROOT_PATH": "https://hub.example/user/ann/",
         }
     )
-    assert read == Settings("cuda:1", "float32", 2**29, allow_any_model=False, server_name="0.0.0.0", server_port=8000)
+    assert read == Settings(
+        "cuda:1",
+        "float32",
+        2**29,
+        allow_any_model=False,
+        server_name="0.0.0.0",
+        server_port=8000,
+        root_path="https://hub.example/user/ann",
+    )
 
 
 def test_a_space_offers_only_its_own_models_unless_told_otherwise():
@@ -189,6 +198,8 @@ def test_a_space_offers_only_its_own_models_unless_told_otherwise():
         ("SPECVIZ_MAX_RUNS", "-3"),
         ("SPECVIZ_ALLOW_ANY_MODEL", "maybe"),
         ("GRADIO_SERVER_PORT", "70000"),
+        ("GRADIO_ROOT_PATH", "hub/ann"),
+        ("GRADIO_ROOT_PATH", '/hub">'),
     ],
 )
 def test_a_bad_variable_is_named(name, value):

@@ -211,8 +211,30 @@ def test_run_takes_token_ids_and_shows_their_text(bench):
 def test_run_knows_the_parameters_of_its_method():
     with pytest.raises(SpecvizError, match="prompt_lookup has no parameter 'ngram'"):
         specviz.run(PROMPT, target=tiny_pair()[0], method="prompt_lookup", ngram=2)
-    with pytest.raises(SpecvizError, match="K is the argument num_speculative_tokens"):
-        specviz.run(PROMPT, k=4)
+
+
+# K by its two names
+
+IN_FORCE = {
+    specviz.run: ({"max_new_tokens": 4}, lambda made: made.header.request["k"]),
+    specviz.prove: ({"tokens": 8}, lambda made: made.about["k"]),
+    specviz.align: ({"max_new_tokens": 4, "costs": {}}, lambda made: made.summary.k),
+}
+
+
+@pytest.mark.parametrize("function", IN_FORCE, ids=lambda function: function.__name__)
+@pytest.mark.parametrize("given", [{"k": 3}, {"num_speculative_tokens": 3}, {"k": 3, "num_speculative_tokens": 3}])
+def test_k_has_a_second_name(function, given):
+    (more, read), (target, draft) = IN_FORCE[function], tiny_pair()
+    prompt = [PROMPT] if function is specviz.align else PROMPT
+    assert read(function(prompt, target=target, draft=draft, **more, **given)) == 3
+
+
+@pytest.mark.parametrize("function", IN_FORCE, ids=lambda function: function.__name__)
+def test_two_numbers_for_k_are_refused(function):
+    words = r"k and num_speculative_tokens are two names of one number.*\(got k=3 and num_speculative_tokens=4\)"
+    with pytest.raises(SpecvizError, match=words):
+        function([PROMPT], k=3, num_speculative_tokens=4)
 
 
 # Refusals in words

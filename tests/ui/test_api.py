@@ -13,7 +13,8 @@ from specviz.session import workbench
 from specviz.trace.file import read_trace
 from specviz.ui import api
 
-NAMES = ["run", "what_if", "prove", "align", "doctor", "models"]
+NAMES = ["run", "what_if", "prove", "align", "compare_tokenizers", "models"]
+RENAMED = {"doctor": "compare_tokenizers"}
 served, client = pages.fixtures()
 
 
@@ -27,7 +28,9 @@ def caller(served):
 
 def test_every_endpoint_says_what_it_takes_and_gives(served, client):
     told = client.get("/gradio_api/info").json()["named_endpoints"]
-    assert list(told) == [f"/{name}" for name in NAMES]
+    assert set(told) == {f"/{name}" for name in (*NAMES, *RENAMED)}
+    for old, new in RENAMED.items():
+        assert f"The old name of `{new}`" in told[f"/{old}"]["description"]
     for name in NAMES:
         words = told[f"/{name}"]["description"]
         assert "Example: " + name in words, name
@@ -116,7 +119,7 @@ def test_a_job_reports_its_progress_and_ends_with_what_was_found(caller):
 
 
 def test_a_pair_is_examined_proved_and_listed(caller):
-    found = caller.predict("tiny-target", "stranger", api_name="/doctor")
+    found = caller.predict("tiny-target", "stranger", api_name="/compare_tokenizers")
     assert found["direct"] is False
     assert any(way["works"] for way in found["ways"])
     proof = caller.predict(rule="broken:resample_p", tokens=24, api_name="/prove")
@@ -125,6 +128,33 @@ def test_a_pair_is_examined_proved_and_listed(caller):
     listed = caller.predict(api_name="/models")
     assert {each["name"]: each["heads"] for each in listed["targets"]}["smollm2"] == ["smol-eagle"]
     assert "draft_model" in listed["methods"]
+
+
+def test_an_old_name_answers_the_same_and_says_what_it_is_called_now(caller):
+    for old, new in RENAMED.items():
+        told, answer = (caller.predict("tiny-target", "stranger", api_name=f"/{name}") for name in (old, new))
+        assert told == {**answer, "notes": [told["notes"][0], *answer["notes"]]}
+        assert f"called {new} now" in told["notes"][0]
+
+
+TAKE_K = {
+    "run": {"prompt": "The fox said", "max_new_tokens": 6},
+    "prove": {"tokens": 24},
+    "align": {"prompts": ["The fox said"], "max_new_tokens": 6},
+}
+
+
+def without_what_was_timed(answer):
+    return {name: value for name, value in answer.items() if name not in ("run", "trace", "page", "numbers")}
+
+
+@pytest.mark.parametrize("name", TAKE_K)
+def test_every_endpoint_that_takes_k_takes_it_by_its_second_name(caller, name):
+    ways = [{"k": 2}, {"num_speculative_tokens": 2}, {"k": 2, "num_speculative_tokens": 2}]
+    first, *others = (caller.predict(**TAKE_K[name], **way, api_name=f"/{name}") for way in ways)
+    assert all(without_what_was_timed(each) == without_what_was_timed(first) for each in others)
+    with pytest.raises(AppError, match=r"two names of one number.*k=2 and num_speculative_tokens=3"):
+        caller.predict(**TAKE_K[name], k=2, num_speculative_tokens=3, api_name=f"/{name}")
 
 
 @pytest.mark.parametrize(
@@ -137,8 +167,8 @@ def test_a_pair_is_examined_proved_and_listed(caller):
         ("what_if", {"run": "first-visit", "max_k": 99}, "max_k must be"),
         ("prove", {"tokens": 10**6}, "tokens must be"),
         ("align", {"prompts": []}, "prompts must be a list of 1 to 32 texts"),
-        ("doctor", {"draft": "../x"}, "this server offers only"),
-        ("doctor", {"draft": ["x"]}, "this server offers only"),
+        ("compare_tokenizers", {"draft": "../x"}, "this server offers only"),
+        ("compare_tokenizers", {"draft": ["x"]}, "this server offers only"),
     ],
 )
 def test_an_error_is_plain_text(caller, name, given, words):
@@ -165,8 +195,8 @@ def test_an_agent_finds_the_same_as_tools_and_uses_them(tmp_path, monkeypatch):
     with pages.served(tmp_path) as served:
         tools, listed, made, refused = asyncio.run(ask(served.address))
     own = {tool.name: tool for tool in tools}
-    assert set(own) == set(NAMES)
-    assert own["run"].inputSchema["properties"]["k"]["description"] == "tokens drafted per step, 1 to 16"
+    assert set(own) == {*NAMES, *RENAMED}
+    assert own["run"].inputSchema["properties"]["k"]["description"] == "tokens drafted per step, 1 to 16; none: 4"
     assert "fable-target" in listed.content[0].text
     assert "tokens_per_target_call" in made.content[0].text
     assert refused.isError

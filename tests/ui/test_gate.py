@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import gzip
+import html
 import io
 import json
 import re
@@ -213,6 +214,26 @@ def test_only_the_names_of_this_server_are_served(client, host, passes):
     answer = client.get("/healthz", headers={"host": host})
     assert (answer.status_code == HTTPStatus.OK) is passes
     assert passes or "--allow-host" in answer.json()["error"]
+
+
+@pytest.mark.parametrize("path", ["/", "/specviz/docs/README.md", "/nothing/at/all"])
+def test_a_person_who_opens_a_refused_address_reads_a_page_that_says_why(client, path):
+    hub = {"host": "hub.example:7860"} if "nothing" not in path else {}
+    told = client.get(path, headers=hub).json()["error"]
+    answer = client.get(path, headers={"accept": "text/html,*/*;q=0.8", **hub})
+    assert answer.headers["content-type"].startswith("text/html")
+    assert "<script" not in answer.text
+    said = html.unescape(re.search(r"<p>(.*?)</p>", answer.text, re.DOTALL)[1])
+    assert said.lower() == told.lower()
+    if hub:
+        assert answer.status_code == HTTPStatus.MISDIRECTED_REQUEST
+        assert all(each in said for each in ("hub.example", "localhost", "--allow-host NAME"))
+
+
+def test_a_name_in_an_address_is_no_markup(client):
+    answer = client.get("/", headers={"host": "<b>x</b>", "accept": "text/html"})
+    assert answer.status_code == HTTPStatus.MISDIRECTED_REQUEST
+    assert "<b>" not in answer.text
 
 
 @pytest.mark.parametrize("origin", ["http://attacker.invalid", "null", "http://localhost:1", "http://["])

@@ -22,6 +22,7 @@ from specviz.ui import page
 from specviz.ui import server as serving
 from specviz.ui.explore.handlers import increments_since
 from specviz.ui.startup import MOST_ARENAS
+from specviz.ui.under_path import UnderPath
 from specviz.ui.view import view_of
 from specviz.views.bundle import bundle, web_file
 
@@ -51,6 +52,27 @@ def test_every_answer_carries_the_security_headers(client, path):
     assert headers["referrer-policy"] == "no-referrer"
     assert "default-src 'self'" in headers["content-security-policy"]
     assert "frame-ancestors" not in headers["content-security-policy"], "a Space shows the page in a frame"
+
+
+def test_what_lies_below_the_told_path_is_served_as_at_the_root():
+    async def ask(path, query=b""):
+        answers = []
+        scope = {"type": "http", "method": "GET", "path": path, "query_string": query, "headers": [], "root_path": ""}
+
+        async def shown(scope, receive, send):
+            answers.append(scope["path"])
+
+        async def send(message):
+            answers.extend(value.decode() for name, value in message.get("headers", ()) if name == b"location")
+
+        await UnderPath(shown, "https://hub.example/user/ann%40example")(scope, None, send)
+        return answers
+
+    seen = [("/user/ann@example/", "/"), ("/user/ann@example/healthz", "/healthz"), ("/healthz", "/healthz")]
+    seen += [("/user/ann@examples/x", "/user/ann@examples/x"), ("/user/ann@example", "ann@example/")]
+    for asked, passed in seen:
+        assert asyncio.run(ask(asked)) == [passed]
+    assert asyncio.run(ask("/user/ann@example", b"run=eagle")) == ["ann@example/?run=eagle"]
 
 
 def test_health_is_json_and_200(client):
@@ -262,5 +284,5 @@ def test_markup_in_a_document_stays_text(client, monkeypatch, tmp_path):
 def test_the_page_leads_to_the_documents(client):
     page = client.get("/config").text
     for address in ("/specviz/docs/README.md", "/specviz/docs/methods.md"):
-        assert address in page
+        assert f'href=\\"{address.removeprefix("/")}\\"' in page, "beside the page"
         assert client.get(address).status_code == 200

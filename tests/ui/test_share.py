@@ -362,7 +362,7 @@ def test_the_link_of_the_first_run_is_short(library, form):
 
 def test_the_addresses_of_the_files_are_those_of_the_run(machine):
     view = machine.begun()
-    run = f"/specviz/{{}}/{view.id}"
+    run = f"specviz/{{}}/{view.id}"  # beside the page
     files = {name: address for name, _, _, address in machine.offered({"run": view.id})["files"]}
     assert files == {
         "page": f"{run.format('page')}.html?charts=1",

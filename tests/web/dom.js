@@ -5,6 +5,7 @@ const PROPERTIES = ['value', 'checked', 'hidden', 'disabled', 'onclick', 'oninpu
 class Node {
   constructor(name, data) {
     Object.assign(this, { localName: name, nodeType: name ? 1 : 3, data, parentNode: null, childNodes: [], attributes: {}, heard: {}, style: {} });
+    if (name) this.translate = true;
     if (name) for (const property of PROPERTIES) this[property] = property.startsWith('on') ? null : property === 'value' ? '' : false;
   }
 

@@ -15,7 +15,7 @@ Object.assign(globalThis, {
 const { sharing } = await import('../../assets/web/share/sharing.js');
 
 const settle = () => new Promise((done) => { setTimeout(done, 1); });
-const OFFER = { link: 'abc', page: null, words: ['It carries the settings.'], files: [['trace', 'The run', 'all of it', '/specviz/trace/one']] };
+const OFFER = { link: 'abc', page: null, words: ['It carries the settings.'], files: [['trace', 'The run', 'all of it', 'specviz/trace/one']] };
 
 function opened({ offered = async () => OFFER, linked, compared } = {}) {
   const panel = node(), done = [], routes = {}, runs = [], pins = [];
@@ -40,7 +40,7 @@ test('a run on this computer has a link, what it carries, a warning that it lead
   assert.equal(words[0], 'It carries the settings.');
   assert.match(words[1], /leads to your own computer only\. .* append everything from #/);
   const [file] = all(panel, 'a');
-  assert.deepEqual([file.href, file.textContent], ['/specviz/trace/one', 'The run']);
+  assert.deepEqual([file.href, file.textContent], ['specviz/trace/one', 'The run']);
 });
 
 test('a public page is named in the link, and then nothing warns', async () => {

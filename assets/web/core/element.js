@@ -1,5 +1,5 @@
 // element.js: small makers of elements: text only, never markup.
-import { html } from '../vendor/preact_htm.js';
+import { html } from './html.js';
 
 export function element(tag, className, text) {
   const made = document.createElement(tag);
@@ -8,19 +8,23 @@ export function element(tag, className, text) {
   return made;
 }
 
+// What no translator may change: tokens, probabilities, code, names of models and methods. For an element, or in html.
+export const VERBATIM = { translate: false };
+export const verbatim = (tag, className, text) => Object.assign(element(tag, className, text), VERBATIM);
+
 export function button(className, words, press) {
   const made = Object.assign(element('button', className, words), { type: 'button' });
   if (press) made.addEventListener('click', press);
   return made;
 }
 
-// A sentence is a list of texts; every second one is set off.
+// A sentence is a list of texts; every second one is set off: a token, a number or a name.
 export function sentence(host, parts) {
-  host.replaceChildren(...parts.map((part, place) => (place % 2 ? element('b', 'sv-word', part) : document.createTextNode(part))));
+  host.replaceChildren(...parts.map((part, place) => (place % 2 ? verbatim('b', 'sv-word', part) : document.createTextNode(part))));
 }
 
 // the same among what preact draws; words: a text, or such a list
-export const worded = (words) => [words].flat().map((part, place) => (place % 2 ? html`<b class="sv-word">${part}</b>` : part));
+export const worded = (words) => [words].flat().map((part, place) => (place % 2 ? html`<b class="sv-word" ...${VERBATIM}>${part}</b>` : part));
 
 // 1234 -> "1,234"
 export const spelled = (number) => number.toLocaleString('en-US');

@@ -1,13 +1,13 @@
 // figure.js: one chart as plotly draws it, in the page's own colours, with its title, its notes and its numbers as a
 // table. plotly is loaded when the first chart is drawn. Figures arrive computed.
-import { element } from './element.js';
+import { element, verbatim } from './element.js';
 import { loadScript } from './files.js';
 import { palette } from './palette.js';
 
 const BELOW = 44;                                   // pixels of a margin that holds no note
 const CONFIG = { displayModeBar: false, responsive: true };
 const AXES = ['xaxis', 'yaxis', 'yaxis2'];
-const SERVED = '/specviz/plotly.min.js';
+const SERVED = 'specviz/plotly.min.js';
 let library = null, bring = () => loadScript(SERVED);
 
 export function loadPlotly() {
@@ -44,7 +44,7 @@ export function themed(figure, root) {
 
 // the place of a chart within `holder`: {plot, fold, table}; the table is filled by `fillTable`
 export function frame(holder, figure) {
-  const plot = element('div', 'sv-plot');
+  const plot = verbatim('div', 'sv-plot');
   const fold = element('details', 'sv-chart-table'), table = element('table'), { title } = figure.layout.meta;
   plot.setAttribute('role', 'img');
   plot.setAttribute('aria-label', `chart: ${title}; the table below holds its numbers`);
@@ -66,7 +66,7 @@ export function fillTable({ data, layout }, table) {
     row.append(...columns.map(([, trace, attribute, ...inner], column) => {
       let value = data[trace][attribute][place];
       for (const index of inner) value = value[index];
-      return element(column ? 'td' : 'th', '', value === null || value === undefined ? '–' : String(value));
+      return verbatim(column ? 'td' : 'th', '', value === null || value === undefined ? '–' : String(value));
     }));
     return row;
   });

@@ -57,6 +57,12 @@ export function allControls(isAll, isChosen) {
 export const keepControls = () => allControls(recall('controls', CONTROLS) === 'all');
 keepControls();                                       // before anything is drawn
 
+// Gradio's own fields that hold names and tokens; a list in one of them is made when it opens
+const NAMED = '#prompt, #method, #rule, #draft, #target, #rendered, .sv-own .block:has([role=combobox])';
+function keepNames() {
+  for (const field of document.querySelectorAll(NAMED)) field.translate = false;
+}
+
 // on a phone: the one line that stands for the folded setup, and opens it
 export function fold(element) {
   const line = element.querySelector('button');
@@ -72,11 +78,12 @@ export function fold(element) {
     ].filter(Boolean).join(' · ') || 'Setup';
   };
   const later = () => requestAnimationFrame(summarise);
-  const changes = new MutationObserver(later);
+  const changes = new MutationObserver(() => { keepNames(); later(); });
   const isThere = () => {
-    const [bar, ...parts] = ['#all-controls', '#setup', '#help'].map((selector) => document.querySelector(selector));
+    const [bar, ...parts] = ['#all-controls', '#setup', '#drawer'].map((selector) => document.querySelector(selector));
     if (!bar || !parts.every(Boolean) || !fields().at(-1)) return false;
     for (const part of parts) changes.observe(part, { childList: true, subtree: true });
+    keepNames();
     tellParts();                                     // they may have been mounted last
     return true;
   };

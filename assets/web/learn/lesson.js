@@ -1,10 +1,11 @@
 // lesson.js: one lesson, screen by screen: its texts, what it puts on the stage, and its task. `stage` is whatever it
 // stands beside: the app, or a file with all its runs in it. Texts are children, never markup.
 import { worded } from '../core/element.js';
+import { html } from '../core/html.js';
 import { recall, remember } from '../core/memory.js';
 import { Blocks } from '../reports/blocks.js';
 import { SETTLED } from '../stage/stage.js';
-import { html, render, useState } from '../vendor/preact_htm.js';
+import { render, useState } from '../vendor/preact_htm.js';
 import { Task } from './lesson_task.js';
 import { setLessonOpen, taskName } from './progress.js';
 import { watchTasks } from './tasks.js';

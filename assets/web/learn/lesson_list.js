@@ -1,7 +1,8 @@
 // lesson_list.js: the plan as cards: lessons with a picture each, games and breaks, with what this browser has done already.
 import { worded } from '../core/element.js';
+import { html } from '../core/html.js';
 import { recall, remember } from '../core/memory.js';
-import { html, useEffect, useState } from '../vendor/preact_htm.js';
+import { useEffect, useState } from '../vendor/preact_htm.js';
 import { Picture } from './picture.js';
 import { lessonState } from './progress.js';
 

@@ -1,8 +1,9 @@
 // lesson_task.js: the box of a lesson's task: what is asked, the answers or runs to press, how far it is, and what is
 // said when it is done. Whether it was done before is what this browser remembers.
 import { worded } from '../core/element.js';
+import { html } from '../core/html.js';
 import { recall, remember } from '../core/memory.js';
-import { html, useLayoutEffect, useRef, useState } from '../vendor/preact_htm.js';
+import { useLayoutEffect, useRef, useState } from '../vendor/preact_htm.js';
 
 const MARKS = { open: '○', done: '✓' };
 const option = 'sv-button sv-lesson-option';

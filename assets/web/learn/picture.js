@@ -1,12 +1,13 @@
 // picture.js: what a lesson is about, drawn from its own recorded runs: lanes of tokens, or bars. Nothing is reckoned here.
-import { html } from '../vendor/preact_htm.js';
+import { VERBATIM } from '../core/element.js';
+import { html } from '../core/html.js';
 
-const cell = ([text, status]) => html`<span class="sv-picture-cell sv-is-${status}"><span>${text}</span></span>`;
+const cell = ([text, status]) => html`<span class="sv-picture-cell sv-is-${status}" ...${VERBATIM}><span>${text}</span></span>`;
 
 const lane = ([words, cells]) => html`<div class="sv-picture-lane"><span class="sv-picture-words">${words}</span>
   <span class="sv-picture-cells">${cells.map(cell)}</span></div>`;
 
-const bar = ({ label, parts, tick }) => html`<div class="sv-picture-lane"><span class="sv-picture-words">${label}</span>
+const bar = ({ label, parts, tick }) => html`<div class="sv-picture-lane"><span class="sv-picture-words" ...${VERBATIM}>${label}</span>
   <span class="sv-picture-bar">${parts.map(([tone, width]) => html`<span class="sv-part sv-fill-${tone}" style=${{ width: `${width}%` }} />`)}
     ${tick !== null && html`<span class="sv-track-tick" style=${{ left: `${tick}%` }} />`}</span></div>`;
 

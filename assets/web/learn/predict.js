@@ -1,12 +1,13 @@
 // predict.js: a game over recorded verdicts: both models' odds are shown, the person says accepted or rejected, then the random draw
 // falls and the inspector explains. What is to be guessed is in no node before the guess; numbers arrive computed.
-import { element, isStill, worded } from '../core/element.js';
+import { element, isStill, VERBATIM, verbatim, worded } from '../core/element.js';
 import { unpack } from '../core/files.js';
+import { html } from '../core/html.js';
 import { recall } from '../core/memory.js';
 import { drawn } from '../reports/blocks.js';
 import { Inspector } from '../stage/inspector.js';
 import { stageMarkup } from '../stage/stage.js';
-import { html, render } from '../vendor/preact_htm.js';
+import { render } from '../vendor/preact_htm.js';
 
 const FALL = 700;                                   // milliseconds that the dart falls
 const KEYS = { a: 'kept', r: 'cut' };
@@ -64,7 +65,7 @@ export function Ask({ state, at, places, right, streak, isRight, learned, guess,
 
 // One run as a game; `root` is left as soon as another one begins.
 class Game {
-  text = place('sv-card sv-predict-text');
+  text = Object.assign(place('sv-card sv-predict-text'), VERBATIM);
   ask = place('sv-card sv-predict-ask');
   root = place('sv-stage sv-predict-board', this.text, this.ask);
 
@@ -137,7 +138,7 @@ class Game {
 }
 
 export const predict = drawn('sv-predict', (node, { runs, look_numbers: numbers, log_ticks: ticks }) => {
-  const holder = element('div'), select = element('select'), field = element('label', 'sv-control');
+  const holder = element('div'), select = verbatim('select'), field = element('label', 'sv-control');
   const head = { look_numbers: numbers, log_ticks: ticks };
   let game = null;
   select.append(...runs.map(([title], place) => Object.assign(element('option', '', title), { value: place })));

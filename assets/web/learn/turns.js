@@ -1,11 +1,12 @@
 // turns.js: you are the draft model: a line to type in, what became of the last turn, the score, and a stage that shows
 // the text like that of any run. The words go to the server; everything shown comes from there.
-import { worded } from '../core/element.js';
+import { VERBATIM, worded } from '../core/element.js';
 import { unpack } from '../core/files.js';
+import { html } from '../core/html.js';
 import { embeddedSource } from '../core/hub.js';
 import { drawn } from '../reports/blocks.js';
 import { mountStage, stageMarkup } from '../stage/stage.js';
-import { html, useEffect, useRef, useState } from '../vendor/preact_htm.js';
+import { useEffect, useRef, useState } from '../vendor/preact_htm.js';
 
 const SECTION = 'be-the-draft';
 let isTyping = false;                               // the last turn was typed: the line is ready for the next one
@@ -13,7 +14,7 @@ let isTyping = false;                               // the last turn was typed: 
 // The one choice where the text ends in a letter, with what would stand there.
 const Join = ({ join: { words, label, letters }, typed, isJoined, setJoined }) => html`<div class="sv-turns-join"><p>${worded(words)}</p>
   <label class="sv-turns-tick"><input type="checkbox" checked=${isJoined} onChange=${({ target }) => setJoined(target.checked)} /><span>${label}</span>
-    <span class="sv-word">${typed.trim() && `${letters}${isJoined ? '' : ' '}${typed.trim()}`}</span></label></div>`;
+    <span class="sv-word" ...${VERBATIM}>${typed.trim() && `${letters}${isJoined ? '' : ' '}${typed.trim()}`}</span></label></div>`;
 
 function Line({ block, act }) {
   const [typed, setTyped] = useState(block.typed), [isJoined, setJoined] = useState(Boolean(block.join?.is_on)), [isSent, setSent] = useState(false);
@@ -39,10 +40,10 @@ function Line({ block, act }) {
 
 export function Turns({ block, host }) {
   if (block.end) isTyping = false;
-  return html`<div class="sv-block sv-turns">${block.prompt && html`<p class="sv-turns-prompt">${block.prompt}</p>`}
+  return html`<div class="sv-block sv-turns">${block.prompt && html`<p class="sv-turns-prompt" ...${VERBATIM}>${block.prompt}</p>`}
     <div class="sv-turns-said" role="status">${block.said.map((words) => html`<p>${worded(words)}</p>`)}${block.end && html`<p class="sv-turns-end">${block.end}</p>`}</div>
     ${!block.end && html`<${Line} block=${block} act=${host.act} />`}
-    ${block.tiles.length > 0 && html`<dl class="sv-turns-tiles">${block.tiles.map(([number, words]) => html`<div><dt>${words}</dt><dd>${number}</dd></div>`)}</dl>`}</div>`;
+    ${block.tiles.length > 0 && html`<dl class="sv-turns-tiles">${block.tiles.map(([number, words]) => html`<div><dt>${words}</dt><dd ...${VERBATIM}>${number}</dd></div>`)}</dl>`}</div>`;
 }
 
 // A stage of its own, at the step that was just made.
@@ -54,4 +55,4 @@ const Stage = drawn('sv-turns-stage', async (holder, { feed, focus }) => {
 });
 
 export const TurnsStage = ({ block }) => html`<div class="sv-block sv-turns"><${Stage} block=${block} />
-  <p class="sv-turns-save"><a href="/specviz/trace/${block.game}" download="">Save this text as a trace</a></p></div>`;
+  <p class="sv-turns-save"><a href="specviz/trace/${block.game}" download="">Save this text as a trace</a></p></div>`;

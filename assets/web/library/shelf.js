@@ -1,7 +1,9 @@
 // shelf.js: the library drawer: runs of this browser, recorded runs that come with specviz, opened files. A run joins
 // when it is over; two that are ticked can be compared. Texts go through textContent.
 import { isFramed } from '../core/address.js';
-import { html, render } from '../vendor/preact_htm.js';
+import { VERBATIM } from '../core/element.js';
+import { html } from '../core/html.js';
+import { render } from '../vendor/preact_htm.js';
 import { keepRuns } from './keeping.js';
 
 const DELETED = 'specviz-deleted', MOST_DELETED = 60;      // runs that a reload must not bring back
@@ -43,7 +45,7 @@ function Entry({ id, entry: { title, words, facts, date }, buttons, ticked, tick
   return html`<li class="sv-shelf-entry" data-id=${id} aria-current=${isShown ? 'true' : undefined}>
     <label class="sv-shelf-tick"><input type="checkbox" data-id=${id} checked=${isTicked} disabled=${ticked.length === 2 && !isTicked} aria-label="Compare: ${title}"
       onChange=${({ target }) => tick(target.checked)} /></label>
-    <div class="sv-shelf-about"><h3>${title}</h3><p class="sv-shelf-words">${words}</p><p class="sv-shelf-facts">${[facts, ...dated(date)].join(' · ')}</p>
+    <div class="sv-shelf-about"><h3 ...${VERBATIM}>${title}</h3><p class="sv-shelf-words">${words}</p><p class="sv-shelf-facts" ...${VERBATIM}>${[facts, ...dated(date)].join(' · ')}</p>
       <div class="sv-shelf-row">${buttons.map(([name, press]) => html`<${Press} words=${name} title=${title} press=${press} />`)}
         ${isShown && html`<p class="sv-shelf-facts">on the stage now</p>`}</div></div></li>`;
 }

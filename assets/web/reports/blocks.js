@@ -1,9 +1,10 @@
 // blocks.js: the parts of a report page, each a function of plain data that arrives computed: words, verdicts, tables,
 // bars, charts, a text cut into steps. Texts are children, never markup; nothing is reckoned here.
-import { element, worded } from '../core/element.js';
+import { element, VERBATIM, worded } from '../core/element.js';
 import { drawFigure, fillTable, frame, loadPlotly, themed } from '../core/figure.js';
 import { saveText } from '../core/files.js';
-import { html, useLayoutEffect, useRef, useState } from '../vendor/preact_htm.js';
+import { html } from '../core/html.js';
+import { useLayoutEffect, useRef, useState } from '../vendor/preact_htm.js';
 import { tokenTexts } from './token_texts.js';
 
 const MARKS = { exact: '=', consistent: '✓', suspicious: '!', differs: '✗', unsure: '?' };
@@ -26,9 +27,10 @@ function Cell({ tag, value, host }) {
   const words = text === null ? '–' : String(text);
   const open = () => host.root.dispatchEvent(new CustomEvent('sv-open', { detail: opens }));
   if (does) return html`<${tag}><${Button} className=" sv-doer" words=${words} data-act=${does.do} onClick=${() => host.act(does.section, does.do, does.values)} /><//>`;
-  if (opens) return html`<${tag}><button type="button" class="sv-open" onClick=${open}>${words}</button><//>`;
+  if (opens) return html`<${tag} ...${VERBATIM}><button type="button" class="sv-open" onClick=${open}>${words}</button><//>`;
   if (tone) return html`<${tag}><span class="sv-tone sv-tone-${tone}">${words}</span><//>`;
-  return html`<${tag} class=${words.length > LONG ? 'sv-long' : undefined}>${words}<//>`;
+  if (words.length > LONG) return html`<${tag} class="sv-long">${words}<//>`;
+  return html`<${tag} ...${VERBATIM}>${words}<//>`;
 }
 
 const plain = (value) => (Array.isArray(value) ? value.join('') : value);
@@ -66,11 +68,11 @@ function Table({ block: { columns, rows, caption, marked, sortable }, host }) {
       <thead><tr>${columns.map(head)}</tr></thead><tbody>${sorted(rows, by).map(line)}</tbody></table><//></div>`;
 }
 
-const Bar = ({ row: { label, parts, values, tick } }) => html`<tr><th scope="row">${label}</th>
+const Bar = ({ row: { label, parts, values, tick } }) => html`<tr><th scope="row" ...${VERBATIM}>${label}</th>
   <td class="sv-track"><div class="sv-track-box" aria-hidden="true">
     ${parts.map(([tone, width]) => html`<span class="sv-part sv-fill-${tone}" style=${{ width: `${width}%` }} />`)}
     ${tick !== null && html`<span class="sv-track-tick" style=${{ left: `${tick}%` }} />`}</div></td>
-  ${values.map((value) => html`<td>${value}</td>`)}</tr>`;
+  ${values.map((value) => html`<td ...${VERBATIM}>${value}</td>`)}</tr>`;
 
 const Bars = ({ block: { rows, heads, key, first }, host }) => html`<div class="sv-block sv-bars">
   <${Scrolling} className="sv-bars-table" name=${host.title}><table>
@@ -88,8 +90,8 @@ function Segments({ block: { tokens, by_k: byK, k } }) {
   return html`<div class="sv-block sv-segments"><label class="sv-segments-head"><span>K</span>
     <input type="range" min="0" max=${choices.length - 1} step="1" value=${place} aria-valuetext="K ${choices[place]}"
       onInput=${(event) => setPlace(Number(event.target.value))} />
-    <b class="sv-segments-k">${choices[place]}</b><span class="sv-segments-words" role="status">${worded(words)}</span></label>
-    <div class="sv-segments-text">${lengths.map(step)}</div></div>`;
+    <b class="sv-segments-k" ...${VERBATIM}>${choices[place]}</b><span class="sv-segments-words" role="status">${worded(words)}</span></label>
+    <div class="sv-segments-text" ...${VERBATIM}>${lengths.map(step)}</div></div>`;
 }
 
 const Verdict = ({ block: { state, words } }) => html`<p class="sv-block sv-verdict sv-verdict-${state}">

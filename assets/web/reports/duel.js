@@ -1,11 +1,12 @@
 // duel.js: two stages that one player moves, frame by frame: by time as both runs were recorded, or token by token. The
 // place where their texts part is marked on both. Every frame, width and word arrives computed.
-import { element, isStill, sentence } from '../core/element.js';
+import { element, isStill, sentence, verbatim } from '../core/element.js';
 import { unpack } from '../core/files.js';
+import { html } from '../core/html.js';
 import { embeddedSource } from '../core/hub.js';
 import { recall } from '../core/memory.js';
 import { stageMarkup, mountStage } from '../stage/stage.js';
-import { html, render } from '../vendor/preact_htm.js';
+import { render } from '../vendor/preact_htm.js';
 import { drawn } from './blocks.js';
 
 const isNarrow = () => window.matchMedia('(max-width: 1000px)').matches;
@@ -22,7 +23,7 @@ function side({ title, said, widths, message }, part) {
   node.setAttribute('aria-label', title);
   track.setAttribute('aria-hidden', 'true');
   track.append(fill);
-  head.append(element('h3', 'sv-duel-title', title), words, track, end);
+  head.append(verbatim('h3', 'sv-duel-title', title), words, track, end);
   node.append(head, holder);
   holder.append(stageMarkup());
   const hub = mountStage(holder, { source: embeddedSource(message), quiet: true });

@@ -1,13 +1,14 @@
 // report.js: a page of sections. Each section arrives whole; what has not changed stays where it is, and what a person
 // has set stays set. A button sends the values of its section; one piece of work goes on at a time.
-import { worded } from '../core/element.js';
-import { html, render, useLayoutEffect, useRef } from '../vendor/preact_htm.js';
+import { VERBATIM, worded } from '../core/element.js';
+import { html } from '../core/html.js';
+import { render, useLayoutEffect, useRef } from '../vendor/preact_htm.js';
 import { Blocks } from './blocks.js';
 
 const LONG = 5;                                        // sections from which on a page has a list of them
 
 const BOXES = {
-  choice: ({ name, options }, box) => html`<select name=${name} ref=${box}>
+  choice: ({ name, options }, box) => html`<select name=${name} ref=${box} ...${VERBATIM}>
     ${options.map(([words, value]) => html`<option key=${value} value=${value}>${words}</option>`)}</select>`,
   count: ({ name, low, high }, box) => html`<input type="number" min=${low} max=${high} step="1" name=${name} ref=${box} />`,
   lines: ({ name, hint, most }, box) => html`<textarea name=${name} placeholder=${hint} maxlength=${most + 1} rows="3" ref=${box} />`,

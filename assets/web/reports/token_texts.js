@@ -1,6 +1,6 @@
 // token_texts.js: many texts, one of them shown: a list to search, a draft to choose, and the text's tokens marked by
 // agreement. Pointing at a token, or walking there with the arrow keys, tells its facts. All of it arrives as words.
-import { element, button, spelled } from '../core/element.js';
+import { element, button, spelled, verbatim } from '../core/element.js';
 import { unpack } from '../core/files.js';
 
 const MOST_LISTED = 200;                            // names in the list at once; a search finds the others
@@ -20,7 +20,7 @@ function key(entries) {
   const list = element('ul', 'sv-bars-key sv-agree-key');
   list.append(...entries.map(([sign, words]) => {
     const entry = element('li');
-    entry.append(element('span', `sv-agree sv-agree-${sign}`, 'token'), element('span', '', words));
+    entry.append(verbatim('span', `sv-agree sv-agree-${sign}`, 'token'), element('span', '', words));
     return entry;
   }));
   return list;
@@ -43,7 +43,7 @@ function reader({ chunks, per_chunk: perChunk }) {
 
 function chooser(entries) {
   const search = Object.assign(element('input'), { type: 'search', placeholder: 'id, tag, words of the prompt' });
-  const list = Object.assign(element('select', 'sv-texts-list'), { size: 6 }), more = element('p', 'sv-small');
+  const list = Object.assign(verbatim('select', 'sv-texts-list'), { size: 6 }), more = element('p', 'sv-small');
   const lower = entries.map(([name, words]) => plainly(`${name} ${words}`));
   const fill = () => {
     const wanted = plainly(search.value.trim()), found = [];
@@ -115,9 +115,9 @@ function steps(go) {
 export function tokenTexts(box, block, { root }) {
   const { entries, numbers, drafts, facts, draft_facts: draftFacts, key: signs, rest } = block;
   const bar = element('div', 'sv-texts-bar'), body = element('div', 'sv-texts-body');
-  const line = element('div', 'sv-texts-line'), panel = element('div', 'sv-texts-panel'), about = element('p', 'sv-texts-about');
+  const line = verbatim('div', 'sv-texts-line'), panel = element('div', 'sv-texts-panel'), about = element('p', 'sv-texts-about');
   const side = element('div', 'sv-texts-side'), { search, list, more, fill, open } = chooser(entries);
-  const choice = element('select'), read = reader(block), looked = new Map();      // per text, the token looked at
+  const choice = verbatim('select'), read = reader(block), looked = new Map();      // per text, the token looked at
   let text = null, shown = '', go = () => {};
   panel.id = `sv-texts-${made += 1}`;
   choice.append(...drafts.map(option));
@@ -132,7 +132,7 @@ export function tokenTexts(box, block, { root }) {
     const rows = [...facts.map((title, row) => [title, text.facts[row][place]]),
       ...draftFacts.map((title, row) => [title, text.drafts[choice.value].facts[row][place]])];
     const made = element('dl');
-    made.append(...rows.flatMap(([title, words]) => [element('dt', '', title), element('dd', '', words)]));
+    made.append(...rows.flatMap(([title, words]) => [element('dt', '', title), verbatim('dd', '', words)]));
     panel.replaceChildren(made);
   }
   function clear() {

@@ -1,6 +1,8 @@
 // every_k.js: K over a finished run. What every K would have done is Python's, sent once; a slider chooses one, and the
 // stage shows its sentence, its numbers and its lanes. At the run's own K these are the run's own again.
-import { html, render } from '../vendor/preact_htm.js';
+import { VERBATIM } from '../core/element.js';
+import { html } from '../core/html.js';
+import { render } from '../vendor/preact_htm.js';
 
 const PER_ROW = 5;                                         // tokens in a row where no step begins or ends for sure
 const UNKNOWN = '·';                                       // a drafted token that nobody has recorded
@@ -46,7 +48,7 @@ export function Slider({ told, k, isImagined, choose, really }) {
   if (!told) return null;
   if (told.refusal) return html`<span class="sv-every-k-why" title=${told.refusal}>${told.refusal}</span>`;
   return html`<label>What if K had been <input type="range" min="1" max=${told.by_k.length} step="1" value=${k} aria-valuetext=${told.by_k[k - 1].sentence.join('')}
-      onInput=${(event) => choose(Number(event.target.value))} /><b>${k}</b></label>
+      onInput=${(event) => choose(Number(event.target.value))} /><b ...${VERBATIM}>${k}</b></label>
     ${isImagined && really && html`<button type="button" class="sv-button sv-mode" onClick=${() => really(k)}>Run it for real</button>`}`;
 }
 

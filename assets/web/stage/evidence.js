@@ -1,8 +1,9 @@
 // evidence.js: how a step's draft was made: a token tree, lines of tokens, facts, a passage. Every place, mark and word
 // arrives computed; a node can be pressed or walked to with the arrow keys, as in any tree.
-import { worded } from '../core/element.js';
+import { VERBATIM, worded } from '../core/element.js';
+import { html } from '../core/html.js';
 import { labelOf, palette } from '../core/palette.js';
-import { html, useLayoutEffect, useRef, useState } from '../vendor/preact_htm.js';
+import { useLayoutEffect, useRef, useState } from '../vendor/preact_htm.js';
 import { Token } from './token.js';
 
 // A token with its mark, its status said for those who cannot see the mark.
@@ -16,9 +17,9 @@ const flag = (isOn) => (isOn ? '' : undefined);
 const Lines = ({ part: { lines, aligned } }) => html`
   <div class="sv-said-lines" data-aligned=${flag(aligned)} data-named=${flag(lines.some(([name]) => name))}>${lines.map(line)}</div>`;
 
-const Facts = ({ part: { items } }) => html`<dl class="sv-facts">${items.map(([name, value]) => html`<dt>${name}</dt><dd>${value}</dd>`)}</dl>`;
+const Facts = ({ part: { items } }) => html`<dl class="sv-facts">${items.map(([name, value]) => html`<dt>${name}</dt><dd ...${VERBATIM}>${value}</dd>`)}</dl>`;
 
-const Passage = ({ part: { text, mark } }) => html`<p class="sv-passage${mark ? ` sv-is-${mark}` : ''}"><span class="sv-body">${text}</span></p>`;
+const Passage = ({ part: { text, mark } }) => html`<p ...${VERBATIM} class="sv-passage${mark ? ` sv-is-${mark}` : ''}"><span class="sv-body">${text}</span></p>`;
 
 // ---- the tree ------------------------------------------------------------------------------------------------------
 // A column per depth behind a narrow one for the text so far, a row per leaf below the heads.
@@ -31,7 +32,7 @@ function Node({ node: [ref, text, status, depth, row, , score, place, size, odds
   return html`<div class="sv-node sv-is-${status}${isOn ? ' sv-on' : ''}" role="treeitem" aria-level=${depth} aria-posinset=${place} aria-setsize=${size}
     aria-label=${say} title=${say} aria-selected=${String(isOn)} tabindex=${isReached ? 0 : -1} data-ref=${ref}
     style=${{ gridColumn: String(depth + 1), gridRow: String(row + 2) }}>
-    <span class="sv-body"><${Token} text=${text} /></span>${score && html`<span class="sv-chip-note">${score}</span>`}</div>`;
+    <span class="sv-body"><${Token} text=${text} /></span>${score && html`<span class="sv-chip-note" ...${VERBATIM}>${score}</span>`}</div>`;
 }
 
 // Up and down along all nodes, left to the parent, right to the first child. levels: of all nodes; the place after `key`.

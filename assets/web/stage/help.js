@@ -1,6 +1,8 @@
 // help.js: the panel that says what the chosen method does and what the rule in force means. Text only; a link leads to
 // arXiv or nowhere.
-import { html, render } from '../vendor/preact_htm.js';
+import { VERBATIM } from '../core/element.js';
+import { html } from '../core/html.js';
+import { render } from '../vendor/preact_htm.js';
 
 const PAPERS = 'https://arxiv.org/abs/';
 
@@ -8,11 +10,11 @@ const paper = ([words, address], place) => [place ? ' · ' : '', address && addr
   ? html`<a href=${address} target="_blank" rel="noopener noreferrer">${words}</a>` : html`<span>${words}</span>`];
 
 const Rule = ({ title, badge, meaning, summary }) => html`<p class="sv-help-rule"><span
-  class="sv-help-badge sv-help-${badge === 'exact' ? 'exact' : 'lossy'}">${badge}</span> <b>${`${title}.`}</b>${` ${summary} ${meaning}`}</p>`;
+  class="sv-help-badge sv-help-${badge === 'exact' ? 'exact' : 'lossy'}">${badge}</span> <b ...${VERBATIM}>${`${title}.`}</b>${` ${summary} ${meaning}`}</p>`;
 
 export const Help = ({ summary, caution, sources, lacks, rule, notes }) => html`
   ${lacks && html`<p class="sv-help-lacks">${lacks}</p>`}${[summary, caution].filter(Boolean).map((words) => html`<p>${words}</p>`)}
-  ${sources.length > 0 && html`<p class="sv-help-from">${sources.map(paper)}</p>`}${rule && html`<${Rule} ...${rule} />`}
+  ${sources.length > 0 && html`<p class="sv-help-from" ...${VERBATIM}>${sources.map(paper)}</p>`}${rule && html`<${Rule} ...${rule} />`}
   ${notes.map((words) => html`<p class="sv-help-note">${words}</p>`)}`;
 
 // holder: holds .sv-help; props.value: JSON of the help, anew whenever the method or the rule changes.

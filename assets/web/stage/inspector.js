@@ -1,8 +1,9 @@
 // inspector.js: one token explained: a sentence, both models' probabilities in one bar per token, and the random draw.
 // Widths and words arrive computed; "throw again" only places a random point on the bar that is already there.
-import { sentence, spelled } from '../core/element.js';
+import { sentence, spelled, VERBATIM, verbatim } from '../core/element.js';
+import { html } from '../core/html.js';
 import { labelOf } from '../core/palette.js';
-import { html, render } from '../vendor/preact_htm.js';
+import { render } from '../vendor/preact_htm.js';
 import { Evidence } from './evidence.js';
 import { Token } from './token.js';
 
@@ -17,7 +18,7 @@ const isLog = (look, options) => options.log || look.view === 'threshold';
 
 // turn: from where on its words stand left of it
 const dart = ({ x, u }, hasWords = true, turn = WIDE_TURN) => point(`sv-dart${x > turn ? ' sv-dart-left' : ''}`, x, hasWords && html`
-  <span class="sv-dart-words">${`random draw ${u}`}<span class="sv-dart-more"> of the bar</span></span>`);
+  <span class="sv-dart-words">random draw <span ...${VERBATIM}>${u}</span><span class="sv-dart-more"> of the bar</span></span>`);
 
 // spread, so that a hundred can be seen
 const thrown = ({ at, top, isIn }) => html`<span class="sv-throw ${isIn ? 'sv-throw-in' : 'sv-throw-out'}" style=${{ left: `${at}%`, top: `${top}%` }} />`;
@@ -52,21 +53,21 @@ export function Row({ look, place, options, darts }) {
       ${role === 'others' ? html`<span class="sv-token-word">${rows.text[place]}</span>` : html`<${Token} className="sv-odds-token" text=${rows.text[place]} />`}
       ${words && html`<span class="sv-odds-role">${words}</span>`}</span>
     <span class="sv-track">${bars(look, place, options)}${hasDart && dart(look.dart, !look.zoom, ROW_TURN)}${place === 0 && !look.zoom && darts.map(thrown)}</span>
-    ${['p', 'q'].map((law) => rows[law] && html`<span class="sv-odds-number sv-odds-${law}" role="cell">${rows[law][place]}</span>`)}</div>`;
+    ${['p', 'q'].map((law) => rows[law] && html`<span class="sv-odds-number sv-odds-${law}" role="cell" ...${VERBATIM}>${rows[law][place]}</span>`)}</div>`;
 }
 
 // The drafted tokens at one place, in the order in which they are judged.
 export const Siblings = ({ siblings, chosen, pin }) => siblings.map(([ref, text, status, ...odds]) => html`<tr class=${ref === chosen ? 'sv-this' : undefined}>
   <th scope="row"><button type="button" class="sv-sibling" onClick=${() => pin(ref)}><${Token} text=${text} /></button></th>
-  ${odds.map((words) => html`<td>${words}</td>`)}<td class="sv-fate sv-is-${status}">${labelOf(status)}</td></tr>`);
+  ${odds.map((words) => html`<td ...${VERBATIM}>${words}</td>`)}<td class="sv-fate sv-is-${status}">${labelOf(status)}</td></tr>`);
 
-const Axis = ({ ticks }) => ticks.map(([at, words]) => point('sv-axis-tick', at, html`<span class="sv-axis-words">${words}</span>`));
+const Axis = ({ ticks }) => ticks.map(([at, words]) => point('sv-axis-tick', at, html`<span class="sv-axis-words" ...${VERBATIM}>${words}</span>`));
 
 const Enlarged = ({ shape, darts }) => html`${bar('sv-both', 0, shape.fill)}${bar('sv-cut', shape.fill, shape.bar - shape.fill)}${dart(shape)}
   ${shape.words && html`<span class="sv-enlarged-words">${shape.words}</span>`}${darts.map(thrown)}`;
 
 const Numbers = ({ numbers, names }) => numbers.map((value, place) => value && html`
-  <dt>${names[place][0]}</dt><dd>${value}</dd><dd class="sv-formula">${names[place][1]}</dd>`);
+  <dt>${names[place][0]}</dt><dd ...${VERBATIM}>${value}</dd><dd class="sv-formula" ...${VERBATIM}>${names[place][1]}</dd>`);
 
 export class Inspector {
   options = { log: false, raw: false };
@@ -166,8 +167,8 @@ export class Inspector {
     parts.foot.hidden = !look.foot;
     if (!look.foot) return;
     parts.agree.style.width = `${width}%`;
-    parts['agree-words'].textContent = `both agree ${agree}`;
-    parts['owed-words'].textContent = `shortfall ${owed}`;
+    parts['agree-words'].replaceChildren('both agree ', verbatim('span', '', agree));
+    parts['owed-words'].replaceChildren('shortfall ', verbatim('span', '', owed));
   }
 
   tools(look) {

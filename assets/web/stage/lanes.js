@@ -1,6 +1,6 @@
 // lanes.js: one row per step, one cell per drafted token: the fill is the chance to be kept or the stopping test, the line is the dart.
 // The same rows show what another K would have done. Only rows near the visible part exist, so a thousand steps cost as much as ten.
-import { button, element, framed, spelled } from '../core/element.js';
+import { button, element, framed, spelled, verbatim } from '../core/element.js';
 import { pointing } from './pointing.js';
 import { tokenLabel } from './token.js';
 
@@ -121,7 +121,7 @@ export class Lanes {
       made.append(tick);
     }
     made.append(tokenLabel('sv-cell-text', props.text));
-    if (props.label) made.append(element('span', 'sv-chance', props.label));
+    if (props.label) made.append(verbatim('span', 'sv-chance', props.label));
     return made;
   }
 
@@ -153,7 +153,7 @@ export class Lanes {
       made.append(line);
     }
     const lane = element('div', 'sv-lane');
-    lane.append(element('span', 'sv-step-number', spelled(step.number || index + 1)));
+    lane.append(verbatim('span', 'sv-step-number', spelled(step.number || index + 1)));
     step.cells.forEach((props, place) => lane.append(this.cell(index, props, place)));
     if (step.more) lane.append(this.others(step.more_words));
     if (step.refused) lane.append(this.refusal(step.refused));

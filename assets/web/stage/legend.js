@@ -1,5 +1,5 @@
 // legend.js: what the marks mean and how often each has come so far. A pressed entry dims all tokens of other kinds.
-import { button, element, spelled } from '../core/element.js';
+import { button, element, spelled, verbatim } from '../core/element.js';
 
 export class Legend {
   constructor(root, hub) {
@@ -20,9 +20,9 @@ export class Legend {
     this.counts = new Map();
     this.host.replaceChildren(...(this.hub.head ? this.hub.head.legend : []).map(([status, short, long]) => {
       const made = element('li'), press = button('sv-legend-entry'), sample = element('span', `sv-sample sv-is-${status}`);
-      sample.append(element('span', 'sv-body', 'abc'));
+      sample.append(verbatim('span', 'sv-body', 'abc'));
       sample.setAttribute('aria-hidden', 'true');
-      const count = element('span', 'sv-count', '0');
+      const count = verbatim('span', 'sv-count', '0');
       this.counts.set(status, count);
       press.title = long;
       press.dataset.status = status;

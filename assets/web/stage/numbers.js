@@ -1,5 +1,5 @@
 // numbers.js: the sentence with K in it, the three numbers, the state of the run, and the table of all numbers.
-import { element, sentence } from '../core/element.js';
+import { element, sentence, verbatim } from '../core/element.js';
 
 const PATIENCE = 30000;                             // milliseconds until Measure may be pressed again
 const UNMEASURED = { value: '', words: 'not measured yet', note: '', can_measure: false };
@@ -65,7 +65,7 @@ export class Numbers {
   }
 
   chip([role, words]) {
-    const made = element('span', `sv-chip sv-chip-${role}`, words);
+    const made = verbatim('span', `sv-chip sv-chip-${role}`, words);
     made.title = words;
     return made;
   }
@@ -138,7 +138,7 @@ export class Numbers {
       const row = element('tr'), name = element('th', '', label);
       name.scope = 'row';
       if (also) name.append(element('span', 'sv-also', also));
-      row.append(name, element('td', '', this.hub.numbers[place]), element('td', 'sv-formula', formula));
+      row.append(name, verbatim('td', '', this.hub.numbers[place]), verbatim('td', 'sv-formula', formula));
       return row;
     }));
   }

@@ -1,6 +1,8 @@
 // opening.js: one step of a run, beat by beat, over the stage. It waits for a person; every number and sentence is
 // Python's. A screen reader hears each beat's sentence; nothing moves for whoever wants no motion.
-import { html, render } from '../vendor/preact_htm.js';
+import { VERBATIM } from '../core/element.js';
+import { html } from '../core/html.js';
+import { render } from '../vendor/preact_htm.js';
 import { parts } from './token.js';
 
 const SWIPE = 40;                                          // pixels
@@ -9,23 +11,23 @@ const GUESSES = [['accepted', true], ['rejected', false]];
 const button = (words, press, className = '', more = {}) => html`
   <button type="button" class="sv-button ${className}" onClick=${press} ...${more}>${words}</button>`;
 
-const chip = ([text, status, words]) => html`<span class="sv-beat-chip sv-sample sv-is-${status}"><span class="sv-body">${parts(text).map(([kind, word]) => html`<span class=${kind}>${word}</span>`)}</span>
+const chip = ([text, status, words]) => html`<span class="sv-beat-chip sv-sample sv-is-${status}"><span class="sv-body" ...${VERBATIM}>${parts(text).map(([kind, word]) => html`<span class=${kind}>${word}</span>`)}</span>
   ${words && html`<span class="sv-beat-share">${words}</span>`}</span>`;
 
 const text = ({ before, written }, { name, chips = [], sweep }) => html`<p key=${name} class="sv-beat-text ${sweep ? 'sv-beat-sweep' : ''}">
-  <span class="sv-prompt">${before}</span>${written.map((each) => chip([each, name === 'slow' ? 'plain' : 'prompt', '']))}${chips.map(chip)}</p>`;
+  <span class="sv-prompt" ...${VERBATIM}>${before}</span>${written.map((each) => chip([each, name === 'slow' ? 'plain' : 'prompt', '']))}${chips.map(chip)}</p>`;
 
 // The bar is what the draft gave the token, its solid part what accepts it; the draw is there once it has fallen.
 const odds = ({ token, fill, x, u, target, draft }, hasFallen) => html`<div class="sv-beat-odds">
-  <p class="sv-beat-shares">${[token, draft && `draft ${draft}`, `target ${target}`].filter(Boolean).join(' · ')}</p>
+  <p class="sv-beat-shares" ...${VERBATIM}>${[token, draft && `draft ${draft}`, `target ${target}`].filter(Boolean).join(' · ')}</p>
   ${fill !== undefined && html`<div class="sv-beat-bar"><span class="sv-beat-solid" style=${{ width: `${fill}%` }} />
-    ${hasFallen && html`<span class="sv-beat-draw" style=${{ left: `${x}%` }}><span class="sv-beat-draw-words">${u}</span></span>`}</div>`}</div>`;
+    ${hasFallen && html`<span class="sv-beat-draw" style=${{ left: `${x}%` }}><span class="sv-beat-draw-words" ...${VERBATIM}>${u}</span></span>`}</div>`}</div>`;
 
 const shares = (rows) => html`<ul class="sv-beat-law">${rows.map(([token, width, words, isDrawn]) => html`<li class=${isDrawn ? 'sv-beat-drawn' : ''}>
-  <span class="sv-beat-token">${token}</span><span class="sv-beat-track"><span class="sv-beat-hatched" style=${{ width: `${width}%` }} /></span>
-  <span>${words}</span></li>`)}</ul>`;
+  <span class="sv-beat-token" ...${VERBATIM}>${token}</span><span class="sv-beat-track"><span class="sv-beat-hatched" style=${{ width: `${width}%` }} /></span>
+  <span ...${VERBATIM}>${words}</span></li>`)}</ul>`;
 
-const numbers = (tiles) => html`<dl class="sv-beat-numbers">${tiles.map(([value, words]) => html`<div><dd>${value}</dd><dt>${words}</dt></div>`)}</dl>`;
+const numbers = (tiles) => html`<dl class="sv-beat-numbers">${tiles.map(([value, words]) => html`<div><dd ...${VERBATIM}>${value}</dd><dt>${words}</dt></div>`)}</dl>`;
 
 function verdict({ u, accepted }, guess) {
   const fell = u === undefined ? '' : `The random draw falls at ${u}: `;

@@ -1,6 +1,6 @@
 // player.js: the buttons that move through the steps, and one stacked bar per step with the running rate above it.
 // Replaying costs no request: all steps already lie in the page.
-import { spelled, framed } from '../core/element.js';
+import { spelled, framed, verbatim } from '../core/element.js';
 
 const SVG = 'http://www.w3.org/2000/svg';
 const WIDE = 14, NARROW = 5, HEIGHT = 46;           // pixels per bar; fewer when there are many steps
@@ -153,7 +153,7 @@ export class Player {
     this.strip.setAttribute('aria-valuemax', String(total));
     this.strip.setAttribute('aria-valuetext', shown ? this.hub.steps[shown - 1].say : 'no step yet');
     const step = this.hub.steps[shown - 1];
-    this.root.querySelector('.sv-rate-words').textContent = step && step.totals.kept ? `${step.totals.kept} accepted so far` : '';
+    this.root.querySelector('.sv-rate-words').replaceChildren(...(step && step.totals.kept ? [verbatim('span', '', step.totals.kept), ' accepted so far'] : []));
     this.buttons();
   }
 

@@ -1,6 +1,6 @@
 // token.js: a token's label with the signs for spaces and line breaks set back, so that the word stands out.
-import { element } from '../core/element.js';
-import { html } from '../vendor/preact_htm.js';
+import { element, VERBATIM, verbatim } from '../core/element.js';
+import { html } from '../core/html.js';
 
 // [class, text] of each part
 export function parts(text) {
@@ -8,11 +8,11 @@ export function parts(text) {
   return [['sv-space', word && lead], ['sv-token-word', word || text], ['sv-space', word && trail]].filter(([, each]) => each);
 }
 
-export const Token = ({ className, text }) => html`<span class=${className}>${parts(text).map(([kind, words]) => html`<span class=${kind}>${words}</span>`)}</span>`;
+export const Token = ({ className, text }) => html`<span class=${className} ...${VERBATIM}>${parts(text).map(([kind, words]) => html`<span class=${kind}>${words}</span>`)}</span>`;
 
 // the same for a view that makes thousands of them
 export function tokenLabel(className, text) {
-  const made = element('span', className);
+  const made = verbatim('span', className);
   made.append(...parts(text).map(([kind, words]) => element('span', kind, words)));
   return made;
 }

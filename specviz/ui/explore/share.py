@@ -137,7 +137,7 @@ def share_props(view: View, selection: Place | None, offer: Offer) -> Props:
     except SpecvizError as error:
         words = [f"No link leads to this run: {reveal(str(error))}.", WHOLE]
     at = f"&step={place[0]}&ref={place[1]}" if place else ""  # a page shows the selected place
-    files = [[*about, f"/specviz/{path.format(view.id)}{at if '?' in path else ''}"] for *about, path in FILES]
+    files = [[*about, f"specviz/{path.format(view.id)}{at if '?' in path else ''}"] for *about, path in FILES]
     space = settings().space
     return {"link": text, "page": space and f"{SPACES}{space}", "words": words, "files": files}
 

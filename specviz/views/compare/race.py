@@ -155,7 +155,7 @@ def _result_blocks(result: Race, titles: Titles, seat: Seat) -> list[Props]:
         shown.append(_prompts_table(result, seat, place))
     if seat.files:
         names = zip(LETTERS, seat.files, strict=True)
-        links = [(f"Save this run of {letter} as a trace", f"/specviz/trace/{name}") for letter, name in names]
+        links = [(f"Save this run of {letter} as a trace", f"specviz/trace/{name}") for letter, name in names]
         shown.append(blocks.links(links))
     return [
         *shown,

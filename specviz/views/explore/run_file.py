@@ -20,7 +20,8 @@ from specviz.views.explore.sentences import reveal
 RUN = "file"
 MOST_TITLE = 90  # characters of the prompt in the title
 MOST_WORD = 40  # characters of the trace's own date and version
-BODY = """<header class="sv-report sv-file-head"><div class="sv-file-words"><h1>{title}</h1><p>{words}</p></div>
+BODY = """<header class="sv-report sv-file-head"><div class="sv-file-words"><h1 translate="no">{title}</h1>
+<p>{words}</p></div>
 <button type="button" class="sv-button" id="sv-save" title="the recorded run, as JSON lines">Save trace</button>
 <button type="button" class="sv-button" id="sv-present" aria-pressed="false">Present</button>
 <button type="button" class="sv-button" id="sv-theme">Dark</button></header>

@@ -15,7 +15,7 @@ from specviz.views.explore.sentences import quantity, reveal
 from specviz.views.learn.picture import picture
 
 NAME, TITLE = "plan", "The plan"
-FILE_ROUTE = "/specviz/lessons.html"
+FILE_ADDRESS = "specviz/lessons.html"  # beside the page
 FILE_NAME = "specviz-lessons.html"
 NONE_YET = "There are no lessons: the folder assets/lessons is empty."
 ROOM = (
@@ -39,7 +39,7 @@ LEAD = (
     "idea. The runs are recorded: no model is needed to take part."
 )
 FILE = {
-    "href": FILE_ROUTE,
+    "href": FILE_ADDRESS,
     "name": FILE_NAME,
     "words": "Save all lessons as one file",
     "note": "All lessons, their recorded runs and the first game, for a browser without network.",

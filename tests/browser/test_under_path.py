@@ -1,0 +1,83 @@
+"""The page behind a proxy that serves it under a path, in a real browser: everything it needs lies beside it."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+import served as pages
+from explore_page import run_to_end, saved
+from gradio_client import Client
+from proxied import proxied
+from windows import ALL_CONTROLS, DESKTOP, borrowed
+
+from specviz.models.library import Library
+from specviz.trace.file import read_trace
+from specviz.ui.choices import make_offer
+from specviz.ui.startup import free_port, make_page
+
+PATH = "/user/ann%40example/proxy/7860"
+WAYS = {"left in, and told": (PATH, False), "cut off, and told": (PATH, True), "cut off, and not told": ("", True)}
+"""What a proxy does with the path, and what the server is told of it."""
+
+
+@pytest.fixture(scope="module", params=WAYS.values(), ids=WAYS)
+def address(request):
+    told, cuts = request.param
+    page = make_page(make_offer("fable-target", "fable-draft"), Library())
+    server = page.launch(pages.HOST, free_port(pages.HOST, 0, 1), root_path=told)
+    with proxied(server.rstrip("/"), PATH, cuts=cuts) as behind:
+        yield behind
+    page.demo.close(verbose=False)
+
+
+@pytest.fixture
+def page(chromium, address):
+    """The page as a person opens it; leaving it checks that nothing failed and nothing beside it was asked for."""
+    wrong = []
+    watched = {
+        "pageerror": lambda error: wrong.append(str(error)),
+        "console": lambda message: wrong.append(message.text) if message.type == "error" else None,
+        "request": lambda request: (
+            None if request.url.startswith((address, "data:", "blob:")) else wrong.append(request.url)
+        ),
+    }
+    with borrowed(chromium, watched, scripts=(ALL_CONTROLS,), viewport=DESKTOP) as page:
+        page.goto(address)
+        page.wait_for_function("window.specvizPage?.hub() && document.querySelector('#k input')")
+        yield page
+    assert not wrong, wrong
+
+
+def test_run_writes_a_text_whose_file_and_charts_are_found(page):
+    run_to_end(page)
+    words = page.locator(".sv-text .sv-piece:not(.sv-is-rejected)").all_text_contents()
+    assert saved(page).text.startswith("".join(words)[:40]), "what is shown is the text"
+    assert len(words) > 10
+    page.click("#share-open")
+    page.click(".sv-charts summary")
+    page.wait_for_selector(".sv-charts .js-plotly-plot")
+
+
+def test_help_and_a_shared_link_lead_to_places_under_the_path(page, address):
+    with page.context.expect_page() as opened:
+        page.click("#pages >> text=Help")
+    opened.value.click("main a[href='settings.md']")
+    opened.value.wait_for_url(f"{address}specviz/docs/settings.md")
+    opened.value.close()
+    run_to_end(page)
+    page.click("#share-open")
+    page.wait_for_function("document.querySelector('.sv-share-link')?.value")
+    assert page.input_value(".sv-share-link").startswith(f"{address}#run=")
+
+
+def test_the_api_answers_and_its_files_lie_below_its_address(address):
+    caller = Client(address, verbose=False)
+    answer = caller.predict("Once upon a time", max_new_tokens=8, api_name="/run")
+    whole = read_trace(httpx.get(f"{address.rstrip('/')}{answer['trace']}").content)
+    assert whole.text == answer["text"]
+    assert httpx.get(f"{address.rstrip('/')}{answer['page']}").status_code == 200
+
+
+def test_a_visitors_cookie_is_of_this_page_alone(page, address):
+    (cookie,) = page.context.cookies()
+    assert f"{cookie['path']}/" == httpx.URL(address).raw_path.decode()
