@@ -44,8 +44,8 @@ STATES = ("past_key_values", "cache_params", "state", "mems", "past_buckets_stat
 
 @dataclass(slots=True)
 class Outcome:
-    """What happened with one class. refused: a road or a method -> words; wrong: what must not be; ties: texts that part
-    where two logits are nearly equal; accepted, rejected: draft tokens over all methods."""
+    """What happened with one class. refused: a road or a method -> words; wrong: what must not be; ties: texts that
+    part where two logits are nearly equal; accepted, rejected: draft tokens over all methods."""
 
     name: str
     refused: dict[str, str] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Outcome:
         methods = [method for method in METHODS if method in self.refused]
         if self.wrong:
             return "wrong"
-        if {"pair"} <= self.refused.keys() or "folder" in self.refused and not self.accepted:
+        if "pair" in self.refused or ("folder" in self.refused and not self.accepted):
             return "refused"
         if not methods:
             return "right as a pair alone" if "folder" in self.refused else "right"
@@ -195,9 +195,11 @@ def _bare(error: Exception) -> str:
 
 @torch.inference_mode()
 def kept(model: PreTrainedModel, num_tokens: int) -> list[tuple[int, ...]]:
-    """The shapes of all that the model keeps behind so many tokens."""
+    """The shapes of all that the model keeps behind so many tokens, handed out or in its modules."""
     out = model(input_ids=torch.tensor([PROMPT[:num_tokens]]), use_cache=True)
-    return [tuple(each.shape) for name in STATES for each in _tensors(getattr(out, name, None), set())]
+    handed_out = [each for name in STATES for each in _tensors(getattr(out, name, None), set())]
+    inside = [each for module in model.modules() for each in vars(module).values() if isinstance(each, torch.Tensor)]
+    return [tuple(each.shape) for each in [*handed_out, *inside]]
 
 
 def _tensors(value: object, seen: set[int]) -> Iterable[torch.Tensor]:

@@ -137,6 +137,8 @@ OWN: dict[str, dict[str, Any]] = {
     },
     "janus": {"vq_config": {"base_channels": 32, "num_embeddings": 64}},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
+    "lfm2": {"layer_types": ["conv", "full_attention", "conv", "full_attention"]},
+    "lfm2_vl": {"text_config": {"layer_types": ["conv", "full_attention", "conv", "full_attention"]}},
     "lfm2_moe": {"layer_types": ["conv", "full_attention", "conv", "full_attention"]},
     "longcat_flash": {"qk_nope_head_dim": 16},
     "mamba2": {"num_heads": 8, "head_dim": 16, "n_groups": 2},
@@ -203,8 +205,7 @@ CANNOT: dict[str, str] = {
 
 def names() -> list[str]:
     """All kinds, without importing any: those that continue a text, then the others that answer about images."""
-    images = [name for name in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES]
-    first = dict.fromkeys([*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *images])
+    first = dict.fromkeys([*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES])
     settings = [name for name in OWN if ":" in name]
     return [name for name in [*first, *settings] if name not in CANNOT]
 

@@ -15,4 +15,4 @@ def test_every_class_writes_its_own_text_or_is_refused_in_true_words(name, tmp_p
     print(f"{name}: {outcome.verdict}")
     assert outcome.wrong == []
     if outcome.verdict != "refused":
-        assert outcome.accepted > 0 and outcome.rejected > 0, "its drafts are all alike: the texts prove nothing"
+        assert min(outcome.accepted, outcome.rejected) > 0, "drafts that are all alike prove nothing"
