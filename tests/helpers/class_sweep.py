@@ -33,7 +33,7 @@ METHODS = {"none": None, "draft_model": "draft", "tree": "draft", "lookahead": N
 """Method -> its draft model."""
 TREES = {"tree", "lookahead"}
 PROMPT = (*range(20, 28), *range(40, 44), *range(20, 28), *range(40, 44))
-NUM_TOKENS = 48
+NUM_TOKENS = 32
 NEAR = 1e-4
 """Two logits that lie closer, as a share of the largest, may change places by rounding."""
 OFF = 0.03
@@ -112,7 +112,7 @@ class Sweep:
         holds = next((claim for said, claim in CLAIMS.items() if said in words), None)
         if holds is None:
             self.outcome.wrong.append(f"{what}: words that nothing here checks: {words}")
-        elif not holds(self._model):
+        elif not _does_hold(holds, self._model):
             self.outcome.wrong.append(f"{what}: false words: {words}")
 
     def _write(self, method: str, draft: str | None, told: Sequence[int] | None, why: str) -> None:
@@ -187,6 +187,13 @@ def _a_little_off(model: PreTrainedModel) -> PreTrainedModel:
         if weight.dim() > 1:
             weight += OFF * weight.std() * torch.randn(weight.shape, generator=draw)
     return other
+
+
+def _does_hold(claim: Callable[[PreTrainedModel], bool], model: PreTrainedModel) -> bool:
+    try:
+        return claim(model)
+    except Exception:  # of a class that cannot read a text alone
+        return False
 
 
 def _bare(error: Exception) -> str:
