@@ -60,7 +60,7 @@ def measure_in_rounds(request: Request, bench: Workbench) -> Generator[Speed, No
     bench.baselines[baseline_key(active.step_settings)] = {
         "tokens_per_s": round(baseline, 3),
         "num_tokens": job.num_tokens,
-        "environment": environment(active.plan.target.device, active.plan.target.path),
+        "environment": environment(active.plan.target.device, active.plan.target),
     }
     low, high = found.between
     between = f"{found.ratio:.2g}×, between {low:.2g}× and {high:.2g}×"

@@ -18,7 +18,7 @@ from torch import Tensor
 from specviz.checks.rows import total_variation
 from specviz.checks.scoring import ROUNDING, plain_logits
 from specviz.checks.statistics import Outcome
-from specviz.decoding.draft import Draft, chain
+from specviz.decoding.draft import ROOT, Draft, chain
 from specviz.decoding.drafter import Context, Drafter
 from specviz.decoding.draws import DRAFT, Draws, Seeded
 from specviz.decoding.engine import Plan, Step, speculate
@@ -33,6 +33,8 @@ MOST_STEPS = 8
 SELF_STEPS = 8
 Q_STEPS = 6
 ALLOWED = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 8e-2}
+SIBLINGS = 4
+NO_ROOM = "the context leaves no room for this check after the prompt"
 SAME_Q = 1e-6  # q computed again from the same logits, by the same filter
 SAME_CHANCE = 1e-3  # by how much a chance to keep may miss 1 when both models are one
 Fate = Callable[[Step], bool]
@@ -63,6 +65,8 @@ def self_checks(pair: Setup, prompt_ids: Sequence[int], sampling: Sampling, k: i
         f"Cache against a full read, {words}": partial(_check_cache, pair.target, prompt_ids, max(k, 2), *rest)
         for words, *rest in FATES
     }
+    if not pair.target.proof.trees:
+        checks["Token tree against a full read of each branch"] = partial(_check_tree, pair.target, prompt_ids)
     checks["The target as its own draft accepts everything"] = lambda: _check_own_draft(pair, prompt_ids, k)
     if pair.draft is not None and pair.method.is_plain:  # elsewhere q is not the draft model's row alone
         checks["The recorded q is the q that was drawn from"] = lambda: _check_claimed_q(pair, prompt_ids, sampling, k)
@@ -91,14 +95,29 @@ def _check_cache(target: LoadedModel, prompt_ids: Sequence[int], k: int, wrong: 
     plan = Plan(target.cached_lm(), _ScriptedDrafter(target, wrong), RULES["speculative_sampling"], Sampling(0.0), k)
     for step in _steps(plan, prompt_ids, MOST_STEPS):
         if is_due:
-            full = plain_logits(target, [*text, *step.draft.tokens], len(step.draft) + 1)
-            apart, allowed = _distance(step.logits, full), _tolerance(full.dtype)
-            words = f"the largest difference is {apart:.1e} of the largest logit; rounding in "
-            words += f"{str(full.dtype).removeprefix('torch.')} may make {allowed:.0e}"
-            return Outcome("consistent" if apart <= allowed else "differs", words)
+            return _compare(step.logits, plain_logits(target, [*text, *step.draft.tokens], len(step.draft) + 1))
         is_due = fate(step)
         text += step.tokens
-    return Outcome("unsure", "the context leaves no room for this check after the prompt")
+    return Outcome("unsure", NO_ROOM)
+
+
+def _check_tree(target: LoadedModel, prompt_ids: Sequence[int]) -> Outcome:
+    """The rows of a token tree behind the prompt, against one forward of the raw model over each of its branches."""
+    if len(prompt_ids) + 2 > target.info.context_limit:
+        return Outcome("unsure", NO_ROOM)
+    siblings = plain_logits(target, prompt_ids, 1)[0].topk(SIBLINGS).indices.tolist()
+    tree = Draft((*siblings, siblings[0]), (*[ROOT] * SIBLINGS, SIBLINGS - 1), (None,) * (SIBLINGS + 1))
+    branches = [[], *([token] for token in siblings), [siblings[-1], siblings[0]]]
+    full = torch.cat([plain_logits(target, [*prompt_ids, *branch], 1) for branch in branches])
+    return _compare(target.cached_lm().forward(list(prompt_ids), tree), full)
+
+
+def _compare(ours: Tensor, full: Tensor) -> Outcome:
+    """Logits [N, V] of the reader that runs use, against those of the raw model."""
+    apart, allowed = _distance(ours, full), _tolerance(full.dtype)
+    words = f"the largest difference is {apart:.1e} of the largest logit; rounding in "
+    words += f"{str(full.dtype).removeprefix('torch.')} may make {allowed:.0e}"
+    return Outcome("consistent" if apart <= allowed else "differs", words)
 
 
 def _steps(plan: Plan, prompt_ids: Sequence[int], num_steps: int) -> Iterator[Step]:

@@ -14,17 +14,18 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specviz.decoding.compact import ROUNDING, Compact, refusal
+from specviz.decoding.compact import Compact, refusal
 from specviz.decoding.device import to_device, without_plans
 from specviz.decoding.draft import EMPTY, ROOT, Draft, common_prefix
 from specviz.decoding.forward import Forward, TransformersForward
-from specviz.decoding.products import BY_ROWS, Products
+from specviz.decoding.products import Products
+from specviz.decoding.proof import Proof, prove_reading
 from specviz.errors import SpecvizError
 
 LONG = 256  # so many new tokens are read before a tree behind them: the mask of both together grows with the square
 
 PRODUCTS = Products()
-_PROVED: WeakKeyDictionary[PreTrainedModel, tuple[object, str]] = WeakKeyDictionary()
+_PROVED: WeakKeyDictionary[PreTrainedModel, tuple[object, Proof]] = WeakKeyDictionary()
 
 
 class CachedLM:
@@ -40,7 +41,14 @@ class CachedLM:
         self.model, self.products = model, products
         self.device = model.get_input_embeddings().weight.device
         without_plans(self.device)
-        self._forward = forward or _choose(model, products, context_limit)
+        self._forward, self.no_trees = forward, ""
+        if forward is None:
+            proof = prove_model(model, context_limit, products)
+            if proof.chains:
+                raise SpecvizError(f"this {type(model).__name__} cannot be used: {proof.chains}")
+            self.no_trees = proof.trees
+            why = proof.compact
+            self._forward = TransformersForward(model, products, why) if why else Compact(model, products)
         self.context_limit = context_limit
         head = model.get_output_embeddings()
         self.vocab_size = getattr(head, "out_features", head.weight.shape[0])  # packed weights have another shape
@@ -114,6 +122,8 @@ class CachedLM:
         """Logits [1+N, V]: row 0 follows the text, row 1+i follows the draft's node i. Needs at least one token."""
         if not tokens:
             raise ValueError("forward needs at least one token (got an empty text)")
+        if self.no_trees and not draft.is_chain:
+            raise SpecvizError(f"this model reads chains only: {self.no_trees}; choose a method that drafts a chain")
         new = self.missing(tokens)
         if len(new) > LONG and not draft.is_chain:
             before = self._attention(self._num_rows, len(new) - 1, EMPTY)
@@ -212,7 +222,7 @@ class _ExitLM(CachedLM):
 
     def __init__(self, whole: CachedLM, layers: Sequence[int]) -> None:
         super().__init__(whole.model, whole.context_limit, whole.products, whole._forward.exit(layers))
-        self._whole = whole
+        self._whole, self.no_trees = whole, whole.no_trees
 
     @torch.inference_mode()
     def _follow(self, tokens: Sequence[int]) -> None:
@@ -221,43 +231,24 @@ class _ExitLM(CachedLM):
         self._text, self._num_rows = tokens, self._whole._num_rows
 
 
-def _choose(model: PreTrainedModel, products: Products, context_limit: int) -> Forward:
-    """The compact forward where it is written for the model and gives transformers' numbers there, else transformers'.
-
-    It is proved once for a model, and again where tables or modules were put in place of others.
-    """
+def prove_model(
+    model: PreTrainedModel, context_limit: int, products: Products = PRODUCTS, known: Proof | None = None
+) -> Proof:
+    """What this model was found to do; see `proof`. It is found out once, and again where tables or modules were put in
+    place of others. known: what was found of the same model before, which then counts."""
     why = refusal(model)
-    if not why:
-        state = products, model.device, model.dtype, *map(id, model.parameters()), *map(type, model.modules())
-        known, why = _PROVED.get(model, (None, ""))
-        if known != state:
-            why = _prove(model, products, context_limit)
-            _PROVED[model] = state, why
-    return TransformersForward(model, products, why) if why else Compact(model, products)
-
-
-def _prove(model: PreTrainedModel, products: Products, context_limit: int) -> str:
-    """Why the compact forward is not to be trusted with this model; empty where all its logits are right.
-
-    Read are some tokens, a tree behind two more, and one token behind a later branch of it, whose rows are gathered.
-    """
-    told = _some_logits(CachedLM(model, context_limit, BY_ROWS, TransformersForward(model, BY_ROWS)))
-    try:
-        own = _some_logits(CachedLM(model, context_limit, products, Compact(model, products)))
-    except torch.OutOfMemoryError:
-        raise
-    except RuntimeError as error:  # an operation that the device lacks, or that fails there
-        return f"the compact one fails: {str(error).partition(chr(10))[0]:.80}"
-    largest = float(told.abs().max())
-    off = float((told - own).abs().max())
-    return "" if off <= ROUNDING[model.dtype] * largest else f"the compact one is off by {off:.2g} of {largest:.2g}"
-
-
-def _some_logits(lm: CachedLM) -> Tensor:
-    first, second, third, *others = (token * 7919 % lm.vocab_size for token in range(3, 12))
-    text, tree = [*others, first], Draft((first, second, third), (ROOT, ROOT, 1), (None,) * 3)
-    rows = [lm.forward(text), lm.forward([*text, second, third], tree)]
-    return torch.cat([*rows, lm.forward([*text, second, third, second, third, first])])
+    state = why, products, model.device, model.dtype, *map(id, model.parameters()), *map(type, model.modules())
+    remembered, found = _PROVED.get(model, (None, known))
+    if found is None or remembered not in (None, state):
+        found = prove_reading(
+            model,
+            context_limit,
+            lambda: CachedLM(model, context_limit, products, Compact(model, products)),
+            lambda: CachedLM(model, context_limit, products, TransformersForward(model, products)),
+            why,
+        )
+    _PROVED[model] = state, found
+    return found
 
 
 def _windows(config) -> dict[str, int | None]:

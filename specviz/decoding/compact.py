@@ -19,8 +19,7 @@ from specviz.decoding.products import Products
 
 CLASSES = tuple(f"{family}ForCausalLM" for family in ("Llama", "Mistral", "Qwen2", "Qwen3", "Gemma", "Gemma3"))
 _ROPES = ("default", "linear", "llama3", "yarn")  # angles that do not depend on the length of the text
-ROUNDING = {torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 6e-2}
-"""How far logits may be off, in shares of the largest: some times what two orders of the same sums differ by."""
+_FORMATS = (torch.float32, torch.float16, torch.bfloat16)
 _UNREAD = ("final_logit_softcapping", "attn_logit_softcapping", "use_bidirectional_attention")
 _MIX = ("gate", "up", "down")
 BLOCK = 256  # rows; the store grows by whole blocks, and by a quarter at least
@@ -35,7 +34,7 @@ def refusal(model: PreTrainedModel) -> str:
         return "its weights are of several formats or on several devices"
     if model.device.type not in ("cpu", "cuda"):
         return "only on the CPU and on CUDA"
-    if model.dtype not in ROUNDING:
+    if model.dtype not in _FORMATS:
         return f"not written for {str(model.dtype).removeprefix('torch.')}"
     if any(type(getattr(block, name)) is not nn.Linear for block, name in _linears(model)):
         return "its linear layers are of a different kind"

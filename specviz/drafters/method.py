@@ -120,6 +120,11 @@ class Method:
         return self.drafts_as in ("chain", "reasoning step")
 
     @property
+    def needs_trees(self) -> bool:
+        """Whether what the target checks may have branches: drafts that only a tree's rules can judge."""
+        return self.rules == TREE_RULES
+
+    @property
     def cost_is_known(self) -> bool:
         """Whether the measured costs of two models tell what a draft costs: the draft model's calls, or nothing."""
         return self.is_plain or self.replays_from_text

@@ -6,7 +6,7 @@ error is a SpecvizError that names the model and says what to do.
 
 import copy
 import errno
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,8 +16,10 @@ from torch import nn
 from transformers import (
     CONFIG_MAPPING,
     MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
+    AutoModelForImageTextToText,
     AutoTokenizer,
     BitsAndBytesConfig,
     DynamicCache,
@@ -26,6 +28,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
     TorchAoConfig,
+    cache_utils,
 )
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from transformers.utils.quantization_config import QuantizationConfigMixin
@@ -33,6 +36,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from specviz.errors import SpecvizError
 from specviz.models import memory, quantisation
 from specviz.models.hub import check_files, weight_files
+from specviz.models.proofs import proof_path
 from specviz.models.tokens import check_tokenizer
 
 FEWER_BITS = "name it with :int8 or :int4 at the end"
@@ -40,7 +44,11 @@ GB = 1e9
 _THRESHOLD = 0.0  # bitsandbytes' int8: with another one a row's numbers depend on the rows read together with it
 _OTHER_ATTENTION = {"chunked_attention", "indexed_attention"}
 _LAYER_KINDS = {"full_attention", "sliding_attention"}
-_CACHE_LAYERS = (DynamicLayer, DynamicSlidingWindowLayer)
+_CACHE_LAYERS = (
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    getattr(cache_utils, "DummyLayer", DynamicLayer),  # of a layer that reads the keys and values of an earlier one
+)
 _LIMIT_NAMES = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length", "n_ctx")
 _UNKNOWN_LIMIT = 2048
 _WRITES_TEXT = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
@@ -74,7 +82,7 @@ class ModelFolder:
         _check_values(values, self._name)
         quantisation.check_checkpoint(values, self._name, self._folder)
         config = self._explain(lambda: AutoConfig.from_pretrained(self._folder, **_NO_CODE))
-        check_kind(config, MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None), self._name)
+        check_kind(config, _class_for(config), self._name)
         return config
 
     def num_parameters(self) -> int:
@@ -96,7 +104,8 @@ class ModelFolder:
             held["llm_int8_threshold"] = _THRESHOLD
         options |= self._placement(room, by_map=bool(options) or held is not None)
         options |= {"config": config, "dtype": dtype, "use_safetensors": True, "output_loading_info": True}
-        model, report = self._explain(lambda: AutoModelForCausalLM.from_pretrained(self._folder, **options, **_NO_CODE))
+        auto = AutoModelForCausalLM if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING else AutoModelForImageTextToText
+        model, report = self._explain(lambda: auto.from_pretrained(self._folder, **options, **_NO_CODE))
         lacking = sorted([*report["missing_keys"], *(item[0] for item in report["mismatched_keys"])])
         if lacking:  # transformers fills them with random numbers and goes on
             raise SpecvizError(f"{self._name} lacks {len(lacking)} of its weights, {lacking[0]} among them")
@@ -138,6 +147,12 @@ class ModelFolder:
         except Exception:  # not there, or damaged in any way: the configuration counts
             generation = None
         return eos_ids(generation, config)
+
+    def proof_path(self, homes: Iterable[torch.device], number_format: str) -> Path:
+        """Where the proof of this model on these devices is kept."""
+        files = [self._folder / "config.json", *weight_files(self._folder, self._name)]
+        first, *others = homes
+        return proof_path(files, first, " ".join([number_format, *map(str, others)]))
 
     def _explain(self, action: Callable[[], Result]) -> Result:
         try:
@@ -200,6 +215,12 @@ def deepen(model: PreTrainedModel, times: int) -> None:
     if (kinds := getattr(config, "layer_types", None)) is not None:
         config.layer_types = kinds * times
     config.num_hidden_layers = len(layers)
+
+
+def _class_for(config: PreTrainedConfig) -> type[PreTrainedModel] | None:
+    """What runs such a model: it writes text after a text, or after pictures too, of which it is given none here."""
+    mappings = (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING)
+    return next((mapping[type(config)] for mapping in mappings if type(config) in mapping), None)
 
 
 def check_kind(config: PreTrainedConfig, model_class: type | None, name: str) -> None:

@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,14 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
-from specviz.decoding.cached_lm import CachedLM
+from specviz.decoding.cached_lm import CachedLM, prove_model
+from specviz.decoding.proof import Proof
 from specviz.errors import SpecvizError
 from specviz.models import catalog, memory, quantisation
 from specviz.models.folder import FEWER_BITS, GB, ModelFolder, check_kind, context_limit, deepen, eos_ids, limit_words
 from specviz.models.gguf import fetch_model
 from specviz.models.hub import Progress, Source, find, ignore_progress
+from specviz.models.proofs import keep_proof, read_proof
 from specviz.models.tokens import TokenText, differing_ids
 from specviz.settings import settings
 from specviz.trace.file import ModelInfo
@@ -43,6 +45,7 @@ class LoadedModel:
     tokenizer: PreTrainedTokenizerBase
     info: ModelInfo
     text: TokenText
+    proof: Proof = field(default_factory=Proof)
 
     def cached_lm(self) -> CachedLM:
         """A new reader of these weights, with an empty cache."""
@@ -104,7 +107,7 @@ class _Entry:
             self.sizes[torch.device("cpu")] += packed
         self._held: LoadedModel | None = loaded
         self._model = weakref.ref(loaded.model)
-        self._rest = (loaded.tokenizer, loaded.info, loaded.text)
+        self._rest = (loaded.tokenizer, loaded.info, loaded.text, loaded.proof)
 
     @property
     def is_alive(self) -> bool:
@@ -208,8 +211,11 @@ class Library:
             model = files.model(config, dtype, {home: self._left(home) for home in homes}, task.bits)
             if times > 1:
                 deepen(model, times)
-            loaded = self._add(task, (model, files.tokenizer()), sha256 or revision)
-        report("; ".join(filter(None, (f"loaded {loaded.name}", made_from, limit_words(config)))), 1.0)
+            kept = files.proof_path(homes, f"{dtype} {task.bits} {times}")
+            loaded = self._add(task, (model, files.tokenizer()), sha256 or revision, read_proof(kept))
+            keep_proof(kept, loaded.proof)
+        told = (made_from, limit_words(config), loaded.proof.words(), loaded.text.words_of_lacking_rows())
+        report("; ".join(filter(None, (f"loaded {loaded.name}", *told))), 1.0)
         return loaded
 
     def _homes(self, home: torch.device, needed: int) -> tuple[torch.device, ...]:
@@ -231,9 +237,15 @@ class Library:
         self._evict(sum(quantisation.bytes_by_device(model).values()), (model.device,))
         return self._add(task, (model.eval(), tokenizer), None)
 
-    def _add(self, task: _Wanted, pair: Pair, revision: str | None) -> LoadedModel:
+    def _add(self, task: _Wanted, pair: Pair, revision: str | None, known: Proof | None = None) -> LoadedModel:
+        """Raises SpecvizError for a model that cannot be read behind a cache. known: its proof, made earlier."""
         model, tokenizer = pair
-        text = TokenText(tokenizer, eos_ids(model.generation_config, model.config))
+        limit = context_limit(model.config, tokenizer)
+        proof = prove_model(model, limit, memory.products().fitting(model), known)
+        if proof.chains:
+            raise SpecvizError(f"{task.name} cannot be used: {proof.chains}")
+        num_rows = model.get_input_embeddings().weight.shape[0]
+        text = TokenText(tokenizer, eos_ids(model.generation_config, model.config), num_rows)
         head, tokenizer_sha = model.get_output_embeddings(), text.sha  # hashed before the lock is taken
         with self._tables:
             name = self._free_name(task)
@@ -244,11 +256,11 @@ class Library:
                 dtype=quantisation.number_format(model, task.bits),
                 device=", ".join(sorted(map(str, quantisation.bytes_by_device(model)))),
                 vocab_size=getattr(head, "out_features", head.weight.shape[0]),  # packed weights have another shape
-                context_limit=context_limit(model.config, tokenizer),
+                context_limit=limit,
                 tokenizer_sha=tokenizer_sha,
             )
             self._wanted[name] = task
-            self._entries[task.key] = _Entry(loaded := LoadedModel(name, model, tokenizer, info, text))
+            self._entries[task.key] = _Entry(loaded := LoadedModel(name, model, tokenizer, info, text, proof))
             self._entries.move_to_end(task.key)
         return loaded
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.products import Products, measure, read_products
 from specviz.errors import SpecvizError
 from specviz.models import catalog
@@ -99,19 +100,24 @@ def _keep(path: Path) -> None:
         draft.unlink()
 
 
-def environment(on: torch.device, forward: str | None = None) -> dict[str, object]:
-    """The software and hardware that a measured number depends on. forward: what runs the target."""
-    named = torch.cuda.get_device_name(on) if on.type == "cuda" else platform.processor() or platform.machine()
-    paths = {"forward": forward} if forward is not None else {}
+def device_name(on: torch.device) -> str:
+    return torch.cuda.get_device_name(on) if on.type == "cuda" else platform.processor() or platform.machine()
+
+
+def environment(on: torch.device, target: CachedLM | None = None) -> dict[str, object]:
+    """The software and hardware that a measured number depends on. target: its reader."""
+    about = {} if target is None else {"forward": target.path}
+    if target is not None and target.no_trees:
+        about["chains_only"] = target.no_trees
     if on.type == "cpu":
-        paths["products"] = str(products())
+        about["products"] = str(products())
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
         "transformers": version("transformers"),
-        "device_name": named,
+        "device_name": device_name(on),
         "threads": torch.get_num_threads(),
-        **paths,
+        **about,
     }
 
 

@@ -61,10 +61,13 @@ def _growth(step: Mapping[str, Any]) -> int:
 
 
 class TokenText:
-    """The texts of one tokenizer's ids. eos_ids: the model's ids that end a text, beside the tokenizer's own."""
+    """The texts of one tokenizer's ids. eos_ids: the model's ids that end a text, beside the tokenizer's own. num_rows:
+    of the model's embedding, where a model belongs to it: it reads no id beyond them."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, eos_ids: Iterable[int] = ()) -> None:
-        self.tokenizer = tokenizer
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, eos_ids: Iterable[int] = (), num_rows: int | None = None
+    ) -> None:
+        self.tokenizer, self._num_rows = tokenizer, num_rows
         own = tokenizer.eos_token_id
         self.eos_ids = frozenset(eos_ids) | frozenset([own] if isinstance(own, int) else own or ())
         self.num_ids = 1 + max(tokenizer.get_vocab().values(), default=-1)
@@ -108,7 +111,24 @@ class TokenText:
         if len(text) > MAX_CHARACTERS:
             raise SpecvizError(f"the text is too long: at most {MAX_CHARACTERS:,} characters (got {len(text):,})")
         with self._encoding:  # a fast tokenizer sets its truncation on every call: not safe from two threads
-            return list(self.tokenizer(text, add_special_tokens=special, verbose=False).input_ids)
+            ids = list(self.tokenizer(text, add_special_tokens=special, verbose=False).input_ids)
+        if self._num_rows is not None and (beyond := [token for token in ids if token >= self._num_rows]):
+            raise SpecvizError(
+                f"the text has the token {self.label(beyond[0])!r} (id {beyond[0]:,}), which this model cannot read: "
+                f"its embedding has rows for the ids below {self._num_rows:,}, as it was not resized when the token "
+                "was added; take the token out of the text"
+            )
+        return ids
+
+    def words_of_lacking_rows(self) -> str:
+        """Which of the tokenizer's tokens the model cannot read; empty where it reads all."""
+        if self._num_rows is None or self.num_ids <= self._num_rows:
+            return ""
+        beyond = [token for token in range(self._num_rows, self.num_ids) if self.bytes_of(token)]
+        names = ", ".join(f"{self.label(token)!r} (id {token:,})" for token in beyond[:3])
+        return (
+            f"{len(beyond):,} of its tokens have no row in the embedding and cannot be read: {names}" if names else ""
+        )
 
     @cached_property
     def sha(self) -> str:

@@ -28,7 +28,7 @@ def header(active: ActiveSetup, rendered: str, tokens: list[int]) -> trace.Heade
         specviz=__version__,
         created=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         request=active.shown_request().to_dict(),
-        environment=environment(active.plan.target.device, active.plan.target.path),
+        environment=environment(active.plan.target.device, active.plan.target),
         prompt=trace.Prompt(rendered, tuple(trace.Token(token, *text.piece(token)) for token in tokens)),
     )
 

@@ -115,7 +115,21 @@ def gather(
             check_pair(target, other)
         others |= {other.name: other for other in loaded.values()}
         checked[param.name] = ", ".join(loaded[name].name if name in loaded else name for name in names)
-    return Setup(method, checked, target, draft, heads, others)
+    setup = Setup(method, checked, target, draft, heads, others)
+    _check_trees(setup)
+    return setup
+
+
+def _check_trees(setup: Setup) -> None:
+    """SpecvizError where the method drafts token trees and one of its models reads none right."""
+    if not setup.method.under(setup.params).needs_trees:
+        return
+    for loaded in setup.models:
+        if loaded.proof.trees:
+            raise SpecvizError(
+                f"{setup.method.title} drafts in branches, and {loaded.name} reads chains only: {loaded.proof.trees}; "
+                "choose a method that drafts a chain"
+            )
 
 
 def models_named(settings: RunSettings) -> list[tuple[str, str]]:

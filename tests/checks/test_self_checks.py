@@ -9,10 +9,11 @@ from pairs import pair_of
 
 from specviz.checks.self_checks import FATES, self_checks
 from specviz.decoding.cached_lm import PRODUCTS, CachedLM
-from specviz.decoding.draft import chain
+from specviz.decoding.draft import EMPTY, chain
 from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import speculate
 from specviz.decoding.forward import TransformersForward
+from specviz.decoding.proof import Proof
 from specviz.decoding.sampling import Sampling
 from specviz.drafters.draft_model import ModelDrafter
 from specviz.models.library import LoadedModel
@@ -26,8 +27,9 @@ SAMPLINGS = (
     Sampling(0.8, draft_temperature=1.6, draft_top_p=0.9),
 )
 NAMES = [*(f"Cache against a full read, {words}" for words, *_ in FATES),
+         "Token tree against a full read of each branch",
          "The target as its own draft accepts everything", "The recorded q is the q that was drawn from"]  # fmt: skip
-FULL, MIDDLE, FIRST, OWN, CLAIMED = range(5)
+FULL, MIDDLE, FIRST, TREE, OWN, CLAIMED = range(6)
 
 
 @pytest.fixture(scope="module")
@@ -43,33 +45,33 @@ def verdicts(pair, sampling=None, k=4):
 def test_a_sound_pair_passes_every_check(pair, sampling):
     checks = list(self_checks(pair, PROMPT, sampling, 4))
     assert [check.name for check in checks] == NAMES
-    assert [(check.done, check.total) for check in checks] == [(i, 5) for i in range(1, 6)]
-    assert [check.verdict for check in checks] == ["consistent"] * 5
+    assert [(check.done, check.total) for check in checks] == [(i, 6) for i in range(1, 7)]
+    assert [check.verdict for check in checks] == ["consistent"] * len(NAMES)
 
 
 def test_a_pair_at_k_1_passes_every_check(pair):
-    assert verdicts(pair, k=1) == ["consistent"] * 5
+    assert verdicts(pair, k=1) == ["consistent"] * len(NAMES)
 
 
 def test_a_draft_with_a_shorter_table_passes_every_check(named_models):
     padded = named_models.load("padded")
-    assert verdicts(pair_of(padded, named_models.load("far"))) == ["consistent"] * 5
+    assert verdicts(pair_of(padded, named_models.load("far"))) == ["consistent"] * len(NAMES)
 
 
 def test_a_method_without_a_draft_model_has_no_q_to_check(named_models):
     lookup = pair_of(named_models.load("big"), None, "prompt_lookup")
-    assert [check.name for check in self_checks(lookup, PROMPT, Sampling(0.0), 4)] == NAMES[:4]
+    assert [check.name for check in self_checks(lookup, PROMPT, Sampling(0.0), 4)] == NAMES[:CLAIMED]
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 @pytest.mark.parametrize("method", ["none", "prompt_lookup"])
 def test_a_sound_target_alone_passes_every_check(named_models, method, sampling):
     """Nothing is left to luck: text that never repeats and drafts that are never kept hide no cache."""
-    assert verdicts(pair_of(named_models.load("big"), None, method), sampling) == ["consistent"] * 4
+    assert verdicts(pair_of(named_models.load("big"), None, method), sampling) == ["consistent"] * len(NAMES[:CLAIMED])
 
 
 def test_a_model_that_drafts_for_itself_passes_every_check(named_models):
-    assert verdicts(pair_of(named_models.load("big"), named_models.load("big"))) == ["consistent"] * 5
+    assert verdicts(pair_of(named_models.load("big"), named_models.load("big"))) == ["consistent"] * len(NAMES)
 
 
 def test_what_there_is_no_room_for_is_not_passed(named_models):
@@ -146,13 +148,33 @@ def test_a_row_too_many_after_a_cut_is_found(pair):
     assert found[MIDDLE] == found[FIRST] == "differs"
 
 
+class SeesSiblings(CachedLM):
+    """Reads a token tree as if it were a chain."""
+
+    def forward(self, tokens, draft=EMPTY):
+        return super().forward(tokens, chain(draft.tokens))
+
+
+def test_a_tree_whose_branches_see_each_other_is_found(pair):
+    found = verdicts(replace(pair, target=read_by(pair.target, SeesSiblings)))
+    assert found[TREE] == "differs"
+    assert found[:TREE] == ["consistent"] * TREE
+
+
+def test_a_target_that_reads_chains_only_is_not_asked_for_a_tree(pair):
+    chains_only = replace(pair.target, proof=Proof(trees="it does not"))
+    assert NAMES[TREE] not in [
+        check.name for check in self_checks(replace(pair, target=chains_only), PROMPT, Sampling(), 4)
+    ]
+
+
 def test_a_target_that_is_not_its_own_draft_is_found(pair):
-    """The three cache checks take one reader each; the fourth, which then drafts, has other weights."""
+    """The cache checks and the tree take one reader each; the next, which then drafts, has other weights."""
     large, small = pair.target.model, pair.draft.model
-    models = iter([large, large, large, small, large])
+    models = iter([large, large, large, large, small, large])
     two_faced = read_by(pair.target, lambda model, limit: CachedLM(next(models), limit))
     found = verdicts(pair_of(two_faced, None, "none"))
-    assert found == ["consistent", "consistent", "consistent", "differs"]
+    assert found == [*["consistent"] * 4, "differs"]
 
 
 # ---- a q that is not the one drawn from -------------------------------------------------------------------------

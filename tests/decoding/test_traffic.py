@@ -96,8 +96,11 @@ def test_the_proof_allows_the_compact_forward_and_its_steps_have_the_cpus_number
 @pytest.mark.parametrize(
     ("error", "path"),
     [
-        (NotImplementedError("Could not run 'rms_norm'\nwith arguments"), "fails: Could not run 'rms_norm'"),
-        (RuntimeError("CUDA error"), "fails: CUDA error"),
+        (
+            NotImplementedError("Could not run 'rms_norm'\nwith arguments"),
+            "fails on 15 tokens: NotImplementedError: Could not run 'rms_norm'",
+        ),
+        (RuntimeError("CUDA error"), "fails on 15 tokens: RuntimeError: CUDA error"),
     ],
 )
 def test_an_operation_that_fails_there_refuses_the_compact_forward_by_name(monkeypatch, error, path):

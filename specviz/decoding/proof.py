@@ -1,0 +1,214 @@
+"""Proof: whether a model obeys the cache, the mask and the positions with which CachedLM reads it.
+
+A configuration is not believed. Some texts are read as CachedLM reads them, in pieces behind a cache and with a token
+tree, and the logits are held against the model's own forward over the whole text, without a cache, mask or positions.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import cycle, islice
+from typing import Protocol, TypeVar
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from specviz.decoding.draft import EMPTY, ROOT, Draft, chain
+from specviz.decoding.forward import asked_of
+
+ROUNDING = {torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 6e-2}
+"""How far logits may be off, in shares of the largest: some times what two orders of the same sums differ by."""
+_SMALLEST = {torch.float32: 1e-4, torch.float16: 5e-4, torch.bfloat16: 2e-3}  # differences that are always rounding
+_MOST_NOISE = 4  # how many times as far as a chain's logits a tree's may be off; where all is right, it is about once
+_SHORT = 12  # tokens
+_SIBLINGS = 8  # so many rows lie between the text and the branch that is looked at
+_PATH = 3  # tokens of that branch
+_MOST_OPERATIONS = {"cpu": 6e10, "cuda": 3e12}  # about a second's
+_SHARE_FOR_LIMIT = 0.1  # of a second, for a text as long as the model reads
+_OPERATIONS = 6  # for each weight and token: a product and a sum, in two whole reads and one in pieces
+_WINDOWS = ("window", "chunk_size")  # parts of the names that configurations use
+_NOT_WORDS = ("token_id", "token_index")  # tokens that stand for a picture, a pad, a start or an end
+
+Result = TypeVar("Result")
+
+
+class Reader(Protocol):
+    def forward(self, tokens: Sequence[int], draft: Draft = EMPTY) -> Tensor: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What a model was found to do.
+
+    compact: why the compact forward does not read it. chains: why it cannot be read behind a cache. trees: why it
+    reads no token trees. All in words, empty where everything is right. num_tokens: the longest text that was read.
+    unreached: windows of its configuration, in tokens, that take too long to reach. ms: what it cost.
+    """
+
+    compact: str = ""
+    chains: str = ""
+    trees: str = ""
+    num_tokens: int = 0
+    unreached: tuple[int, ...] = ()
+    ms: float = 0.0
+
+    def words(self) -> str:
+        """What was proved, how far, and what it cost."""
+        what = f"it reads chains only, as {self.trees}" if self.trees else "it reads chains and token trees right"
+        windows = " and ".join(f"{length:,}" for length in self.unreached)
+        beyond = f"; its window of {windows} takes too long to try" if windows else ""
+        return f"{what} (tried on {self.num_tokens:,} tokens in {self.ms:,.0f} ms{beyond})"
+
+
+def prove_reading(
+    model: PreTrainedModel,
+    context_limit: int,
+    compact: Callable[[], Reader],
+    plain: Callable[[], Reader],
+    why_not_compact: str = "",
+) -> Proof:
+    """Reads the model through the compact forward, and through transformers' own where that is not to be had or wrong.
+
+    compact, plain: make a reader with an empty cache. why_not_compact: in words; the compact one is then not tried.
+    """
+    began = time.perf_counter()
+    lengths, unreached = _lengths(model, context_limit)
+    texts, failure = _attempt(lambda: [_Text(model, length) for length in lengths])
+    chains = f"its own forward over a whole text fails ({failure})" if failure else ""
+    trees = ""
+    if texts and not all(text.is_finite for text in texts):
+        why_not_compact = why_not_compact or "some of its logits are not numbers"
+    elif texts:
+        if not why_not_compact:
+            faults = _find_faults(compact, texts)
+            why_not_compact = f"the compact one {faults[0] or faults[1]}" if any(faults) else ""
+        if why_not_compact:
+            chains, trees = _find_faults(plain, texts)
+            chains = chains and f"its numbers behind a cache are not those of the whole text read at once (it {chains})"
+            trees = trees and f"its numbers in a token tree are not those of the same tokens in a row (it {trees})"
+    num_tokens = lengths[-1] + _PATH if lengths else 0
+    return Proof(why_not_compact, chains, trees, num_tokens, unreached, 1000 * (time.perf_counter() - began))
+
+
+def _lengths(model: PreTrainedModel, context_limit: int) -> tuple[list[int], tuple[int, ...]]:
+    """How many tokens the texts have, and the windows that are too long to be reached in a second.
+
+    A few tokens; just beyond each window, or as far as a second reaches; up to the limit where that is quick.
+    """
+    weights = max(1, model.num_parameters(exclude_embeddings=True))
+    operations = _MOST_OPERATIONS.get(model.device.type, _MOST_OPERATIONS["cpu"])
+    affordable = int(operations / (_OPERATIONS * weights))
+    limit = context_limit - _PATH
+    windows = sorted(window for window in _windows(model.config) if window + _PATH <= limit)
+    unreached = tuple(window for window in windows if window + _PATH > affordable)
+    lengths = {min(_SHORT, limit), *(window + _PATH for window in windows if window not in unreached)}
+    if unreached and affordable > _SHORT:
+        lengths.add(affordable)
+    if limit <= affordable * _SHARE_FOR_LIMIT:
+        lengths.add(limit)
+    return sorted(length for length in lengths if length > 1), unreached
+
+
+def _windows(config: PreTrainedConfig) -> set[int]:
+    """The lengths of windows and chunks of attention in a configuration, by whatever name."""
+    found = set()
+    for name, value in config.get_text_config(decoder=True).to_dict().items():
+        if any(part in name for part in _WINDOWS):
+            found |= {number for number in (value if isinstance(value, list) else [value]) if type(number) is int}
+    return {number for number in found if number > 0}
+
+
+class _Text:
+    """A text, the branches that follow it, and the logits of each by transformers' forward over all of it at once."""
+
+    def __init__(self, model: PreTrainedModel, length: int) -> None:
+        words = _words(model)
+        tokens = list(islice(cycle(words), length + _SIBLINGS + _PATH))
+        self.tokens, self._siblings, self._path = tokens[:length], tokens[length:-_PATH], tokens[-_PATH:]
+        self.length, self.dtype = length + _PATH, model.dtype
+        self._beside = _read_whole(model, [*self.tokens, self._siblings[0]], 3)
+        self._along = _read_whole(model, [*self.tokens, *self._path], 4)
+        self.is_finite = bool(self._beside.isfinite().all() and self._along.isfinite().all())
+
+    def read_chains(self, reader: Reader) -> tuple[Tensor, Tensor]:
+        """Logits [5, V] that the reader gives and those that are right: all at once, three rows, one row alone."""
+        start, last = self.tokens[:-1], self.tokens[-1]
+        given = [
+            reader.forward(start),
+            reader.forward(start, chain([last, self._siblings[0]])),
+            reader.forward([*self.tokens, self._path[0]]),
+        ]
+        return torch.cat(given), torch.stack([self._beside[0], *self._beside, self._along[1]])
+
+    def read_trees(self, reader: Reader) -> tuple[Tensor, Tensor]:
+        """The same of a tree whose last branch goes on, and of one row behind that branch."""
+        parents = (*[ROOT] * (_SIBLINGS + 1), _SIBLINGS)
+        tree = Draft((*self._siblings, *self._path[:2]), parents, (None,) * len(parents))
+        given = reader.forward(self.tokens, tree)
+        given = [given[:2], given[-2:], reader.forward([*self.tokens, *self._path])]
+        return torch.cat(given), torch.stack([*self._beside[1:], *self._along[1:]])
+
+
+def _words(model: PreTrainedModel) -> list[int]:
+    """Ids of a vocabulary in a mixed order, without those that its configuration has a use of its own for."""
+    special = set()
+    for config in (model.config, model.config.get_text_config(decoder=True)):
+        for name, value in config.to_dict().items():
+            if name.endswith(_NOT_WORDS):
+                special |= set(value if isinstance(value, list) else [value])
+    size = model.get_input_embeddings().weight.shape[0]
+    mixed = [place * 7919 % size for place in range(3, size + 3)]
+    return [token for token in mixed if token not in special] or mixed
+
+
+@torch.inference_mode()
+def _read_whole(model: PreTrainedModel, tokens: Sequence[int], num_rows: int) -> Tensor:
+    """Logits [num_rows, V] in float32 of the last rows."""
+    ids = torch.tensor([tokens], device=model.get_input_embeddings().weight.device)
+    return model(ids, **asked_of(model, num_logits=num_rows)).logits[0, -num_rows:].to(ids.device).float()
+
+
+def _find_faults(make: Callable[[], Reader], texts: Sequence[_Text]) -> tuple[str, str]:
+    """What is wrong with a reader's chains and with its trees, in words: the first of each; empty where nothing is."""
+    trees = ""
+    for text in texts:
+        reader = make()
+        chains, noise = _find_fault(text, text.read_chains, reader)
+        if chains:
+            return chains, trees
+        if not trees:
+            most_noise = max(_MOST_NOISE * noise, _SMALLEST.get(text.dtype, 0.0))
+            trees, _ = _find_fault(text, text.read_trees, reader, most_noise)
+    return "", trees
+
+
+def _find_fault(
+    text: _Text, read: Callable[[Reader], tuple[Tensor, Tensor]], reader: Reader, most_noise: float = math.inf
+) -> tuple[str, float]:
+    """What is wrong with the logits that were read, in words, and how far off the worst row is: the root of its mean
+    squared difference, in shares of that of all logits. A failure is a fault, whatever a strange model raises."""
+    logits, failure = _attempt(lambda: read(reader))
+    if logits is None:
+        return f"fails on {text.length:,} tokens: {failure}", math.inf
+    given, right = logits
+    difference = given.float() - right
+    off, largest = float(difference.abs().max()), float(right.abs().max())
+    noise = float(difference.square().mean(-1).max().sqrt() / right.square().mean().sqrt())
+    if off <= ROUNDING.get(text.dtype, ROUNDING[torch.float32]) * largest and noise <= most_noise:
+        return "", noise
+    return f"is off by {off:.2g} of {largest:.2g} on {text.length:,} tokens", noise
+
+
+def _attempt(action: Callable[[], Result]) -> tuple[Result | None, str]:
+    """What an action gives; or None and how it failed, in words: a strange model may raise anything."""
+    try:
+        return action(), ""
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        reason = str(error).partition("\n")[0]
+        return None, f"{type(error).__name__}: {reason:.80}"

@@ -1,0 +1,52 @@
+"""Proofs of models, kept in the cache folder: what was found of a model's files once is not tried again."""
+
+import hashlib
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+import msgspec
+import torch
+import transformers
+
+from specviz import decoding
+from specviz.decoding.proof import Proof
+from specviz.models import memory
+from specviz.settings import cache_dir
+from specviz.trace.lines import write_lines
+from specviz.trace.values import TraceError
+
+
+def proof_path(files: Iterable[Path], on: torch.device, number_format: str) -> Path:
+    """Where the proof of the model in these files is kept. It counts for the files as they are, this number format and
+    device, these versions of torch and transformers, and this code. Raises OSError for a file that is not there."""
+    states = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    versions = (torch.__version__, transformers.__version__, _code())
+    device = (on.type, memory.device_name(on), str(memory.products()) if on.type == "cpu" else "")
+    known = repr((states, number_format, versions, device))
+    return cache_dir() / "proofs" / f"{hashlib.sha256(known.encode()).hexdigest()[:24]}.json"
+
+
+@cache
+def _code() -> str:
+    """A hash of the code that reads models."""
+    digest = hashlib.sha256()
+    for file in sorted(Path(decoding.__file__).parent.glob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def read_proof(path: Path) -> Proof | None:
+    """The proof that is kept there; None where none is, or it is damaged."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Proof)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def keep_proof(path: Path, proof: Proof) -> None:
+    """Writes the proof; nothing where the folder cannot be written, and then it is made again next time."""
+    try:
+        write_lines(path, [msgspec.json.encode(proof).decode()])
+    except (OSError, TraceError):
+        return
