@@ -7,6 +7,7 @@ does and keeps.
 from __future__ import annotations
 
 import copy
+import inspect
 import sys
 import tempfile
 import time
@@ -34,6 +35,8 @@ METHODS = {"none": None, "draft_model": "draft", "tree": "draft", "lookahead": N
 TREES = {"tree", "lookahead"}
 PROMPT = (*range(20, 28), *range(40, 44), *range(20, 28), *range(40, 44))
 NUM_TOKENS = 32
+ROUNDING = 1e-3
+"""How far apart logits may be for another order of sums, as a share of the largest."""
 NEAR = 1e-4
 """Two logits that lie closer, as a share of the largest, may change places by rounding."""
 OFF = 0.03
@@ -233,12 +236,73 @@ def _has_layers(kind: str) -> Callable[[PreTrainedModel], bool]:
     return lambda model: kind in model.config.get_text_config(decoder=True).layer_types
 
 
+@torch.inference_mode()
+def _read(model: PreTrainedModel, tokens: Sequence[int]) -> torch.Tensor:
+    """Logits [n, V] of one read without a cache."""
+    return model(input_ids=torch.tensor([tokens]), use_cache=False).logits[0]
+
+
+def _fails_alone(model: PreTrainedModel) -> bool:
+    try:
+        return not _read(model, PROMPT).isfinite().all()
+    except Exception:
+        return True
+
+
+@torch.inference_mode()
+def _is_apart_behind_a_cache(model: PreTrainedModel) -> bool:
+    """Whether the rows of a text, read token by token behind transformers' own cache, are not those of one whole read."""
+    whole, rows, cache = _read(model, PROMPT), [], {}
+    try:
+        for place, token in enumerate(PROMPT):
+            positions = {"position_ids": torch.tensor([[place]])} if _takes(model, "position_ids") else {}
+            out = model(input_ids=torch.tensor([[token]]), use_cache=True, **positions, **cache)
+            cache = {"past_key_values": out.past_key_values}
+            rows.append(out.logits[0, -1])
+    except Exception:
+        return True
+    return _apart(torch.stack(rows), whole) > ROUNDING
+
+
+@torch.inference_mode()
+def _is_apart_in_a_tree(model: PreTrainedModel) -> bool:
+    """Whether two tokens in one place behind a text, hidden from each other, do not give what each gives alone."""
+    if not _takes(model, "position_ids"):
+        return True
+    for length in (12, len(PROMPT)):
+        text, siblings = PROMPT[:length], (60, 61)
+        right = torch.stack([_read(model, [*text, each])[-1] for each in siblings])
+        blocked = torch.finfo(torch.float32).min
+        mask = torch.full((length + 2, length + 2), blocked).triu(1)
+        mask[-1, -2] = blocked
+        positions = torch.tensor([[*range(length), length, length]])
+        try:
+            ids = torch.tensor([[*text, *siblings]])
+            out = model(input_ids=ids, attention_mask=mask[None, None], position_ids=positions, use_cache=False)
+        except Exception:
+            return True
+        if _apart(out.logits[0, -2:], right) > ROUNDING:
+            return True
+    return False
+
+
+def _takes(model: PreTrainedModel, argument: str) -> bool:
+    return argument in inspect.signature(model.forward).parameters
+
+
+def _apart(given: torch.Tensor, right: torch.Tensor) -> float:
+    return float((given - right).abs().max() / right.abs().max())
+
+
 CLAIMS: Mapping[str, Callable[[PreTrainedModel], bool]] = {
     "is an encoder-decoder model": lambda model: model.config.is_encoder_decoder,
     "does not generate text": lambda model: own_text(model)[0] is None,
     "its state cannot be undone": _keeps_a_state,
     "has chunked attention": _has_layers("chunked_attention"),
     "has indexed attention": _has_layers("indexed_attention"),
+    "its own forward over a whole text fails": _fails_alone,
+    "its numbers behind a cache are not those of the whole text read at once": _is_apart_behind_a_cache,
+    "its numbers in a token tree are not those of the same tokens in a row": _is_apart_in_a_tree,
 }
 """What a refusal says -> whether that holds of a model."""
 
