@@ -251,7 +251,7 @@ def _fails_alone(model: PreTrainedModel) -> bool:
 
 @torch.inference_mode()
 def _is_apart_behind_a_cache(model: PreTrainedModel) -> bool:
-    """Whether the rows of a text, read token by token behind transformers' own cache, are not those of one whole read."""
+    """Whether the rows of a text, read one by one behind transformers' own cache, are not those of one whole read."""
     whole, rows, cache = _read(model, PROMPT), [], {}
     try:
         for place, token in enumerate(PROMPT):
