@@ -266,22 +266,23 @@ def _is_apart_behind_a_cache(model: PreTrainedModel) -> bool:
 
 @torch.inference_mode()
 def _is_apart_in_a_tree(model: PreTrainedModel) -> bool:
-    """Whether two tokens in one place behind a text, hidden from each other, do not give what each gives alone."""
+    """Whether some tokens in one place behind a text, hidden from each other, do not give what each gives alone."""
     if not _takes(model, "position_ids"):
         return True
+    siblings = range(60, 68)
     for length in (12, len(PROMPT)):
-        text, siblings = PROMPT[:length], (60, 61)
+        text, size = PROMPT[:length], length + len(siblings)
         right = torch.stack([_read(model, [*text, each])[-1] for each in siblings])
-        blocked = torch.finfo(torch.float32).min
-        mask = torch.full((length + 2, length + 2), blocked).triu(1)
-        mask[-1, -2] = blocked
-        positions = torch.tensor([[*range(length), length, length]])
+        mask = torch.full((size, size), torch.finfo(torch.float32).min).triu(1)
+        mask[length:, length:] = mask.min()
+        mask.fill_diagonal_(0.0)
+        positions = torch.tensor([[*range(length), *[length] * len(siblings)]])
         try:
             ids = torch.tensor([[*text, *siblings]])
             out = model(input_ids=ids, attention_mask=mask[None, None], position_ids=positions, use_cache=False)
         except Exception:
             return True
-        if _apart(out.logits[0, -2:], right) > ROUNDING:
+        if _apart(out.logits[0, length:], right) > ROUNDING:
             return True
     return False
 

@@ -192,7 +192,6 @@ OWN: dict[str, dict[str, Any]] = {
 """Model type, or model type and setting -> values under which a class can be made so small."""
 
 CANNOT: dict[str, str] = {
-    "blt": "reads bytes in patches: its configuration has no number of layers",
     "evolla": "AutoModelForImageTextToText does not know its class",
     "fast_vlm": "its image half is in the package timm",
     "gemma3n": "its image half is in the package timm",
