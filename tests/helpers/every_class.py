@@ -130,6 +130,7 @@ OWN: dict[str, dict[str, Any]] = {
     "gpt_neo": {"attention_types": [[["global", "local"], 2]]},
     "granite4_vision": {"deepstack_layer_map": [[-1, 0]], "downsample_rate": "2/4"},
     "granitemoehybrid": {"mamba_d_head": 32, "layer_types": ["linear_attention", "full_attention"] * 2},
+    "hrm_text": {"embedding_scale": 1.0, "H_cycles": 1, "L_cycles": 1},  # many passes make much of rounding
     "hunyuan_v1_dense": {"head_dim": 16},
     "hunyuan_v1_moe": {"head_dim": 16},
     "hunyuan_vl": {
@@ -155,6 +156,7 @@ OWN: dict[str, dict[str, Any]] = {
     "nemotron_h": NEMOTRON_H,
     "qwen4_exp_text": QWEN4,
     "qwen4_exp": {"text_config": QWEN4},
+    "qwen3_omni_moe_thinker": {"vision_start_token_id": 151652, "audio_start_token_id": 151669},
     "reformer": {"is_decoder": True, "axial_pos_embds_dim": [32, 32], "axial_pos_shape": [16, 16]},
     "step3p7": {"text_config": {"sliding_window": 16}},
     "xlstm": {"num_heads": 4, "qk_dim_factor": 1.0},
