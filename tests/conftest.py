@@ -5,7 +5,6 @@ import gc
 import os
 
 import pytest
-import slow_tests
 import torch
 from hypothesis import settings
 from tiny_models import bigram, tiny, tiny_folder, tiny_tokenizer
@@ -65,25 +64,8 @@ def folder(tmp_path):
     return tiny_folder(tmp_path / "my-model", tiny("llama", vocab_size=len(tokenizer)), tokenizer)
 
 
-@pytest.hookimpl(tryfirst=True)  # before -m leaves them out
-def pytest_collection_modifyitems(config, items):
-    config.slow_tests = [item for item in items if item.get_closest_marker("slow")]
-
-
 def pytest_collection_finish():
     gc.freeze()  # what was imported stays: no test has to look through it again
-
-
-def pytest_terminal_summary(terminalreporter, exitstatus, config):
-    """Slow tests that have passed, each as a whole, renew the hashes of what they cover."""
-    if config.option.markexpr != "slow" or config.option.keyword or exitstatus not in (0, 1):
-        return
-    names = slow_tests.listed()
-    passed, failed, broken = (
-        {slow_tests.name_of(each.nodeid, names) for each in terminalreporter.getreports(kind)}
-        for kind in ("passed", "failed", "error")
-    )
-    slow_tests.renew({name for name in passed - failed - broken - {None} if slow_tests.asked_for(name, config.args)})
 
 
 def _pairs():

@@ -9,12 +9,15 @@ from huggingface_hub import scan_cache_dir
 from huggingface_hub.errors import CacheNotFound
 
 from specviz.alignment.causes.doctor import Diagnosis, NamedId, Special, Way
-from specviz.drafters.heads import KINDS, LoadedHeads, load_heads
+from specviz.decoding.forward import num_layers
+from specviz.drafters.heads import KINDS, LoadedHeads, kind_of, load_heads
 from specviz.errors import SpecvizError
+from specviz.models import memory
 from specviz.models.catalog import HEADS, MODELS, CatalogHeads, resolve
 from specviz.models.folder import ModelFolder
 from specviz.models.hub import head_files
 from specviz.models.library import Library, LoadedModel
+from specviz.models.proofs import read_proof
 from specviz.models.tokens import TokenText, differing_ids
 from specviz.views.explore.sentences import percent
 from specviz.views.terminal import escape
@@ -40,11 +43,17 @@ class LocalModel:
     def text(self) -> TokenText:
         return TokenText(self.files.tokenizer())
 
-    def size(self) -> str:
+    def describe(self) -> str:
+        """Its size, and what was found of it when it was last loaded here."""
         try:
-            return f"{self.files.num_parameters() / 1e6:,.1f} M parameters"
+            size = f"{self.files.num_parameters() / 1e6:,.1f} M parameters"
+            home = memory.device()
+            proof = read_proof(self.files.proof_path((home,), memory.dtype(home)))
         except SpecvizError as error:
             return f"unusable: {error}"
+        if proof is None:
+            return size
+        return f"unusable: {proof.chains}" if proof.chains else f"{size}; {proof.words()}"
 
     def fit(self, draft: "LocalModel") -> str:
         """Whether `draft` can draft for this one, by their tokenizers."""
@@ -62,8 +71,8 @@ def overview(cache_dir: Path | None = None) -> str:
     in_cache = _find_cached(cache_dir)
     cached = {name: model for name, model in in_cache.items() if name not in HEADS}
     sections = {
-        "Bundled or fetched": ((n, own[n].size() if n in here else AWAY) for n in own if not MODELS[n].dial),
-        "In the Hugging Face cache": ((name, model.size()) for name, model in cached.items()),
+        "Bundled or fetched": ((n, own[n].describe() if n in here else AWAY) for n in own if not MODELS[n].dial),
+        "In the Hugging Face cache": ((name, model.describe()) for name, model in cached.items()),
         "What drafts for what": _fits({**cached, **here}),
         "Draft heads": ((name, _heads_words(heads, in_cache)) for name, heads in HEADS.items()),
     }
@@ -107,26 +116,36 @@ def _heads_words(heads: CatalogHeads, cached: Mapping[str, LocalModel]) -> str:
 
 
 def heads_report(name: str, target: str, library: Library | None = None) -> str:
-    """The heads' tensors that are used for that target and those that are not. SpecvizError where none can be used."""
+    """The target's states that the heads read, and their tensors that are used for it and those that are not.
+    SpecvizError where none can be used."""
     library = library or Library()
     loaded = library.load(target)
     heads = load_any_kind(library, name, loaded)
     used, unused = heads.report.used, heads.report.unused
-    lines = [f"{heads.name} are {heads.kind} heads and fit {loaded.name}", f"used: {len(used)} tensors"]
+    layers, count = heads.module.hidden_layers, num_layers(loaded.model)
+    places = {0: "the embeddings", count: f"behind layer {count}, before the final norm", -1: "behind the final norm"}
+    lines = [f"{heads.name} are {heads.kind} heads and fit {loaded.name}"]
+    lines.append(f"read: {len(layers)} of the states of {loaded.name}, whose layers are 1 to {count}")
+    lines += [f"  {places.get(layer, f'behind layer {layer}')}" for layer in layers]
+    lines.append(f"used: {len(used)} tensors")
     lines += [f"  {key}" for key in used]
     lines += [f"not used: {len(unused)} tensors" if unused else "not used: none", *(f"  {key}" for key in unused)]
     return "\n".join(lines)
 
 
 def load_any_kind(library: Library, name: str, target: LoadedModel) -> LoadedHeads:
-    """Heads of the kind that the catalogue names; for unknown heads, of the first kind whose tensors they have."""
-    refusals = []
-    for kind in [HEADS[name].kind] if name in HEADS else KINDS:
+    """Heads of the kind that the catalogue names or the files tell; for others, of the first kind whose tensors they
+    have."""
+    known = HEADS[name].kind if name in HEADS else kind_of(Path(name))
+    refusals: dict[str, str] = {}
+    for kind in [known] if known else KINDS:
         try:
             return load_heads(library, name, kind, target)
         except SpecvizError as refusal:
-            refusals.append(f"as {kind} heads: {refusal}")
-    raise SpecvizError("; ".join(refusals))
+            refusals[kind] = str(refusal)
+    if len(set(refusals.values())) == 1:
+        raise SpecvizError(next(iter(refusals.values())))
+    raise SpecvizError("; ".join(f"as {kind} heads: {words}" for kind, words in refusals.items()))
 
 
 def _table(rows: Iterable[tuple[str, str]]) -> list[str]:

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from specviz.decoding.compact import Compact, refusal
 from specviz.decoding.device import to_device, without_plans
 from specviz.decoding.draft import EMPTY, ROOT, Draft, common_prefix
-from specviz.decoding.forward import Forward, TransformersForward
+from specviz.decoding.forward import Forward, TransformersForward, num_layers
 from specviz.decoding.products import Products
 from specviz.decoding.proof import Proof, prove_reading
 from specviz.errors import SpecvizError
@@ -70,8 +70,8 @@ class CachedLM:
     def capture(self, layers: tuple[int, ...]) -> None:
         """From now on the hidden states of these layers are kept behind every row, for `hidden`.
 
-        layers: transformers' numbers, 0 the embeddings, -1 the last after the final norm. Rows that were read without
-        them are dropped, and so read once more.
+        layers: numbered as in `Drafter.hidden_layers`. Rows that were read without them are dropped, and so read once
+        more.
         """
         if layers == self._captured:
             return
@@ -96,7 +96,7 @@ class CachedLM:
 
     @property
     def num_layers(self) -> int:
-        return self.model.config.get_text_config(decoder=True).num_hidden_layers
+        return num_layers(self.model)
 
     def exit(self, layers: Sequence[int]) -> CachedLM:
         """A reader that runs only these layers, by their numbers from 0, and then the model's own last norm and head.

@@ -205,10 +205,9 @@ class Compact:
             mixed = layer.between(x)
             mixed = layer.down(layer.act(layer.gate(mixed)) * layer.up(mixed))
             x = x + (layer.mixed(mixed) if layer.mixed else mixed)
-        if captured:
-            seen.append(self._norm(x))
-        states = torch.cat([seen[layer] for layer in captured], dim=-1) if captured else None
-        return self._head(self._norm(x[-num_logits:])), states
+        seen.append(x)
+        states = [self._norm(x) if layer == -1 else seen[layer] for layer in captured]
+        return self._head(self._norm(x[-num_logits:])), torch.cat(states, dim=-1) if captured else None
 
     def _masks(self, mask: Tensor | dict[str, Tensor] | None) -> Mapping[str, Tensor | None]:
         """Per kind of attention, for its shared keys."""

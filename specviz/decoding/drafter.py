@@ -60,8 +60,9 @@ start, given the text's own tokens in between, or the ids [S] of point masses; a
 class Drafter:
     """Proposes drafts. Keeps whatever state it likes, but its draft may depend on the context and the draws alone.
 
-    hidden_layers: the target's states that it wants, by transformers' numbers: 0 the embeddings, i the output of layer
-    i, -1 the last after the final norm. _lm: the model that drafts, if one does.
+    hidden_layers: the target's states that it wants: 0 the embeddings, i what the i-th layer gives, so with as many
+    as there are layers the last before the final norm, and -1 that one after the norm. transformers' hidden_states have
+    the same numbers, but hold the last layer's only after the norm. _lm: the model that drafts, if one does.
     """
 
     hidden_layers: tuple[int, ...] = ()

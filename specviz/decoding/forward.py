@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Protocol
 
 import torch
@@ -30,7 +31,8 @@ class Forward(Protocol):
         attention_mask: Tensor | dict[str, Tensor] | None = None,
         position_ids: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Logits [num_logits, V] of the last of `ids` [n], and the states [n, C] of the captured layers behind each.
+        """Logits [num_logits, V] of the last of `ids` [n], and the states [n, C] of the captured layers behind each, by
+        the numbers of `Drafter.hidden_layers`.
 
         The new rows lie behind the first `past`. Without mask and positions it is a chain that sees everything.
         """
@@ -46,7 +48,8 @@ class Forward(Protocol):
 
 
 @functools.cache
-def _knows(kind: type[PreTrainedModel], argument: str) -> bool:
+def knows(kind: type[PreTrainedModel], argument: str) -> bool:
+    """Whether the forward of such a model takes this argument."""
     return argument in inspect.signature(kind.forward).parameters
 
 
@@ -55,10 +58,10 @@ def asked_of(model: PreTrainedModel, cache: Cache | None = None, num_logits: int
 
     Only the last `num_logits` rows of logits are asked for where the model can do that; 0 asks for all.
     """
-    rows = {"logits_to_keep": num_logits} if _knows(type(model), "logits_to_keep") else {}
+    rows = {"logits_to_keep": num_logits} if knows(type(model), "logits_to_keep") else {}
     if cache is None:
         return {"use_cache": False, **rows}
-    name = "past_key_values" if _knows(type(model), "past_key_values") else "cache"
+    name = "past_key_values" if knows(type(model), "past_key_values") else "cache"
     return {name: cache, "use_cache": True, **rows}
 
 
@@ -90,12 +93,14 @@ class TransformersForward:
     def __call__(
         self, ids: Tensor, past: int, num_logits: int, captured: tuple[int, ...], **attention: object
     ) -> tuple[Tensor, Tensor | None]:
-        states = {"output_hidden_states": True} if captured else {}
-        out = self._runs(ids[None], **asked_of(self._model, self.cache, num_logits), **states, **attention)
-        logits = out.logits[0, -num_logits:].to(ids.device)
+        asked = {**asked_of(self._model, self.cache, num_logits), **attention}
         if not captured:
-            return logits, None
-        return logits, torch.cat([out.hidden_states[layer][0].to(ids.device) for layer in captured], dim=-1)
+            return self._runs(ids[None], **asked).logits[0, -num_logits:].to(ids.device), None
+        count = num_layers(self._model)
+        with _output_of_last(self._runs) if count in captured else nullcontext([]) as behind:
+            out = self._runs(ids[None], output_hidden_states=True, **asked)
+        states = (behind[0] if layer == count else out.hidden_states[layer] for layer in captured)
+        return out.logits[0, -num_logits:].to(ids.device), torch.cat([each[0].to(ids.device) for each in states], -1)
 
 
 class _TransformersExit(TransformersForward):
@@ -108,6 +113,37 @@ class _TransformersExit(TransformersForward):
     def clear(self) -> None:
         super().clear()
         self.cache.layers = [copy.copy(layer) for layer in self._whole.cache.layers]  # `update` makes new tensors
+
+
+def num_layers(model: PreTrainedModel) -> int:
+    return model.config.get_text_config(decoder=True).num_hidden_layers
+
+
+def layers_of(model: PreTrainedModel) -> nn.ModuleList:
+    """The decoder's own, first to last; empty where they cannot be found."""
+    count, decoder = num_layers(model), model.get_decoder() or model
+    stacks = (part for part in decoder.modules() if isinstance(part, nn.ModuleList) and len(part) == count)
+    return next(stacks, nn.ModuleList())
+
+
+def last_layer(model: PreTrainedModel) -> nn.Module:
+    """The decoder's last, whose output is the state before the final norm. SpecvizError where it cannot be found."""
+    if not (layers := layers_of(model)):
+        raise SpecvizError(f"the state behind the last layer of a {type(model).__name__} cannot be read here")
+    return layers[-1]
+
+
+@contextmanager
+def _output_of_last(model: PreTrainedModel) -> Iterator[list[Tensor]]:
+    """A list to which each forward adds what the last layer gives [1, n, H]: transformers tells it after the norm."""
+    given: list[Tensor] = []
+    hook = last_layer(model).register_forward_hook(
+        lambda _, inputs, output: given.append(output if isinstance(output, Tensor) else output[0])
+    )
+    try:
+        yield given
+    finally:
+        hook.remove()
 
 
 def check_layers(layers: Sequence[int], count: int) -> None:

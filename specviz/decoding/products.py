@@ -167,7 +167,7 @@ class _Linear(nn.Linear):
     products: Products
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.products(self.weight, self.bias, x)
+        return self.products(self.weight, self.bias, x).contiguous()  # some models view numbers in pairs
 
 
 def with_products(model: nn.Module, products: Products) -> nn.Module:

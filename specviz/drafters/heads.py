@@ -4,19 +4,20 @@ Two runs with the same target share them. A load report names the keys that were
 lack tensors, and so would only draft badly, are refused, and so are tensors that their reader does not know.
 """
 
-import json
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
+import torch
 from torch import Tensor, nn
 
 from specviz.decoding.products import with_products
 from specviz.errors import SpecvizError
 from specviz.models.catalog import without_format
 from specviz.models.checkpoint import Attached, LoadReport, list_keys, read_tensors
+from specviz.models.draft_formats import SPECULATORS, draft_format, format_of, read_config
 from specviz.models.hub import Progress, fetch_heads, find, head_files, ignore_progress
 from specviz.models.library import Library, LoadedModel
 from specviz.models.memory import is_out_of_memory, products
@@ -24,9 +25,7 @@ from specviz.settings import settings
 
 KINDS = ("medusa", "eagle")
 """Each a folder with `heads.py`: `read` makes them from a checkpoint, IGNORED matches tensors that nothing needs."""
-SPECULATORS = ("eagle3", "peagle", "mtp")
-"""The formats of speculators that are read, by their own names; the method eagle drives them all."""
-_MOST_CONFIG_BYTES = 2**20
+MOST_PADDING = 1024  # ids of no token at the end of a table
 _MOST_SIZE = 2**20  # of any size in a configuration; the largest public heads stay far below
 _attached = Attached()
 
@@ -65,8 +64,9 @@ def _load(folder: Path, name: str, kind: str, target: LoadedModel, report: Progr
     reader = import_module(f"specviz.drafters.{kind}.heads")
     try:
         state = read_tensors(head_files(folder, name))
-        config = _read_config(folder)
+        config = read_config(folder)
         refuse_foreign(config, state)
+        refuse_quantised(state)
         module, keys = reader.read(config, state, target)
     except SpecvizError as error:
         raise SpecvizError(f"{name} cannot draft for {target.name}: {error}") from error
@@ -86,48 +86,44 @@ def _load(folder: Path, name: str, kind: str, target: LoadedModel, report: Progr
 
 
 def kind_of(folder: Path) -> str:
-    """The kind of heads that a folder's config.json speaks of; empty for a model, or none at all."""
+    """The kind of heads that a folder's tensors are, or its config.json speaks of; empty for a model, or none at all.
+
+    The EAGLE authors' own config.json does not: it names a LlamaForCausalLM.
+    """
+    if held := format_of(folder):
+        return held.method
     try:
-        config = _read_config(folder)
+        config = read_config(folder)
     except SpecvizError:
         return ""
-    if config.get("speculators_model_type") in SPECULATORS:
-        return "eagle"
     words = " ".join([*(str(config.get(name, "")) for name in ("architectures", "model_type")), *config]).lower()
     return next((kind for kind in KINDS if kind in words), "")
 
 
-def _read_config(folder: Path) -> Mapping[str, object]:
-    file = folder / "config.json"
-    try:
-        if file.stat().st_size > _MOST_CONFIG_BYTES:
-            raise SpecvizError(f"config.json must not exceed {_MOST_CONFIG_BYTES} bytes (got {file.stat().st_size})")
-        config = json.loads(file.read_text("utf-8"))
-    except FileNotFoundError as error:
-        raise SpecvizError("it has no config.json") from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise SpecvizError("its config.json is damaged") from error
-    if not isinstance(config, dict):
-        raise SpecvizError(f"its config.json must hold an object (got {type(config).__name__})")
-    return config
-
-
 def refuse_foreign(config: Mapping[str, object], names: Collection[str]) -> None:
     """SpecvizError with the way out for a checkpoint of a format that no kind of heads reads, by its name."""
-    kind = config.get("speculators_model_type")
-    foreign = "DFlash" if "dflash_config" in config else None
-    if kind is not None and kind not in SPECULATORS:
-        foreign = f"speculators {kind!r:.40}"
-    if foreign is not None:
+    held = draft_format(config, names)
+    if held is not None and not held.method:
         raise SpecvizError(
-            f"it is of the format {foreign}, which specviz does not run: choose a head of another format that was "
-            f"trained for the same target, as speculators {', '.join(SPECULATORS)}"
+            f"it is {held.name}, which specviz does not run: choose a head of another format that was trained for the "
+            f"same target, as speculators {', '.join(SPECULATORS)}"
         )
-    if kind is None and any(name.startswith(("mtp.", "model.mtp")) for name in names):
+    if held is None and any(name.startswith(("mtp.", "model.mtp")) for name in names):
         raise SpecvizError(
             "it is a model with modules for multi-token prediction of its own: name it as the target and choose the "
             "method mtp"
         )
+
+
+def refuse_quantised(state: Mapping[str, Tensor]) -> None:
+    """SpecvizError with the name of a weight that is stored in fewer bits: heads are read in full precision only."""
+    for name, tensor in state.items():
+        is_small = tensor.is_floating_point() and tensor.itemsize == 1
+        if is_small or (tensor.ndim > 1 and not tensor.is_floating_point() and tensor.dtype != torch.bool):
+            raise SpecvizError(
+                f"its weights are quantised ({name!r:.80} holds {str(tensor.dtype).removeprefix('torch.')}): choose "
+                "the head in bfloat16, float16 or float32"
+            )
 
 
 def check_ids(name: str, ids: Tensor, vocab_size: int) -> Tensor:
@@ -158,3 +154,15 @@ def check_sizes(target: LoadedModel, *, hidden: int | None = None, vocabulary: i
         raise SpecvizError(f"its hidden size must be {wanted}, the target's (got {hidden})")
     if vocabulary not in (None, ids):
         raise SpecvizError(f"its vocabulary must have {ids} tokens, as the target's (got {vocabulary})")
+
+
+def check_vocabulary(target: LoadedModel, size: int) -> None:
+    """Raises SpecvizError unless a head's tables of `size` ids hold every id of the target's tokenizer, and are as long
+    as the target's own tables but for padding: tools pad to multiples of 64 to MOST_PADDING."""
+    own = target.info.vocab_size
+    least = own if target.tokenizer is None else min(own, len(target.tokenizer))
+    if not least <= size < own + MOST_PADDING:
+        raise SpecvizError(
+            f"its vocabulary must have {own} tokens, as the target's, padding aside: {least} to "
+            f"{own + MOST_PADDING - 1} (got {size})"
+        )

@@ -14,7 +14,7 @@ from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -48,6 +48,21 @@ def read_tensors(files: Iterable[Path]) -> dict[str, Tensor]:
     return state
 
 
+def tensor_names(files: Iterable[Path]) -> set[str]:
+    """The names of all tensors of these files, which are not read. SpecvizError as in `read_tensors`."""
+    names: set[str] = set()
+    for file in files:
+        try:
+            if file.suffix == ".safetensors":
+                with safe_open(file, framework="pt") as weights:
+                    names.update(weights.keys())
+            else:
+                names |= _read_zip(file, mapped=True).keys()
+        except (SafetensorError, OSError, ValueError, KeyError) as error:
+            raise SpecvizError(f"{file.name} is damaged or incomplete; fetch it again") from error
+    return names
+
+
 def _unpacked_bytes(file: Path) -> int:
     if file.suffix == ".safetensors":
         return file.stat().st_size
@@ -58,9 +73,10 @@ def _unpacked_bytes(file: Path) -> int:
         raise SpecvizError(f"{file.name} is damaged, or not a file that today's torch.save writes") from error
 
 
-def _read_zip(file: Path) -> dict[str, Tensor]:
+def _read_zip(file: Path, *, mapped: bool = False) -> dict[str, Tensor]:
+    """mapped: the tensors stay in the file."""
     try:
-        held = torch.load(file, weights_only=True, map_location="cpu")
+        held = torch.load(file, weights_only=True, map_location="cpu", mmap=mapped)
     except pickle.UnpicklingError as error:
         raise SpecvizError(
             f"{file.name} holds more than tensors (program code could run on opening it), so it was not opened; "

@@ -35,6 +35,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from specviz.errors import SpecvizError
 from specviz.models import memory, quantisation
+from specviz.models.draft_formats import format_of
 from specviz.models.hub import check_files, weight_files
 from specviz.models.proofs import proof_path
 from specviz.models.tokens import check_tokenizer
@@ -43,6 +44,8 @@ FEWER_BITS = "name it with :int8 or :int4 at the end"
 GB = 1e9
 _THRESHOLD = 0.0  # bitsandbytes' int8: with another one a row's numbers depend on the rows read together with it
 _OTHER_ATTENTION = {"chunked_attention", "indexed_attention"}
+_CONVOLUTIONS = {"conv", "hybrid", "hybrid_sliding"}
+_STATES = {"linear_attention", "mamba", "mamba2", "recurrent"}
 _LAYER_KINDS = {"full_attention", "sliding_attention"}
 _CACHE_LAYERS = (
     DynamicLayer,
@@ -54,6 +57,11 @@ _UNKNOWN_LIMIT = 2048
 _WRITES_TEXT = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 MOST_LAYERS, MOST_NUMBER = 1_024, 10**12
 _WRITERS = ("self_attn.o_proj", "mlp.down_proj")  # through which a Llama layer adds to its input
+_WITH_HEADS = (
+    "which specviz does not run: take a draft model or a head of another format in its place",
+    "not a model of its own: choose the method {0} with it as the heads, or write {0}: before its name for `align`",
+)
+"""What to do with draft heads that are named as a model: with those that no method runs, and with others."""
 _OFFLINE = {"local_files_only": True}
 _NO_CODE = {**_OFFLINE, "trust_remote_code": False}
 
@@ -67,6 +75,8 @@ class ModelFolder:
 
     def __init__(self, folder: Path, name: str) -> None:
         self._folder, self._name, self._needed = folder, name, 0
+        if held := format_of(folder):
+            raise SpecvizError(f"{name} is {held.name}, {_WITH_HEADS[bool(held.method)].format(held.method)}")
         check_files(folder, name)
 
     def config(self) -> PreTrainedConfig:
@@ -148,11 +158,13 @@ class ModelFolder:
             generation = None
         return eos_ids(generation, config)
 
-    def proof_path(self, homes: Iterable[torch.device], number_format: str) -> Path:
-        """Where the proof of this model on these devices is kept."""
+    def proof_path(
+        self, homes: Iterable[torch.device], dtype: torch.dtype, bits: str | None = None, times: int = 1
+    ) -> Path:
+        """Where the proof of this model is kept, for these devices, this number format and `times` as many layers."""
         files = [self._folder / "config.json", *weight_files(self._folder, self._name)]
         first, *others = homes
-        return proof_path(files, first, " ".join([number_format, *map(str, others)]))
+        return proof_path(files, first, " ".join(map(str, (dtype, bits, times, *others))))
 
     def _explain(self, action: Callable[[], Result]) -> Result:
         try:
@@ -230,15 +242,31 @@ def check_kind(config: PreTrainedConfig, model_class: type | None, name: str) ->
         raise SpecvizError(f"{name} is an encoder-decoder model ({kind}); specviz needs a decoder-only model")
     if model_class is None or (architectures and not any(item.endswith(_WRITES_TEXT) for item in architectures)):
         raise SpecvizError(f"{name} does not generate text ({', '.join(architectures) or kind})")
-    text_config = config.get_text_config(decoder=True)
-    kinds = set(getattr(text_config, "layer_types", None) or ())
-    advice = "choose a model with full or sliding attention in every layer"
+    if why := _why_unfit(config.get_text_config(decoder=True), model_class):
+        advice = "choose a model with full or sliding attention in every layer"
+        raise SpecvizError(f"{name} ({kind}) {why}; {advice}")
+
+
+def _why_unfit(config: PreTrainedConfig, model_class: type) -> str:
+    """Why rows of a model's cache cannot be dropped again, as a clause; "" where they can."""
+    kinds = set(getattr(config, "layer_types", None) or ())
+    shared = getattr(config, "num_kv_shared_layers", 0) or 0
+    if shared and shared >= config.num_hidden_layers:
+        return "is an assistant that reads the keys and values of another model, for which specviz has no method yet"
     if other := _OTHER_ATTENTION & kinds:
-        what = other.pop().replace("_", " ")
-        raise SpecvizError(f"{name} has {what} ({kind}), which specviz does not support; {advice}")
-    if getattr(model_class, "_is_stateful", False) or not (kinds <= _LAYER_KINDS and _has_plain_cache(text_config)):
-        why = "its state cannot be undone when draft tokens are rejected"
-        raise SpecvizError(f"{name} is a recurrent or hybrid model ({kind}): {why}; {advice}")
+        return f"has {other.pop().replace('_', ' ')}, which specviz does not support"
+    if any("compressed" in each for each in kinds):
+        return "keeps several tokens in one row of its cache, which cannot be taken apart when one of them is rejected"
+    undone = "which cannot be undone when draft tokens are rejected"
+    if kinds & _CONVOLUTIONS:
+        return (
+            f"has layers that keep the inputs of a convolution ({', '.join(sorted(kinds & _CONVOLUTIONS))}), {undone}"
+        )
+    if getattr(model_class, "_is_stateful", False) or kinds & _STATES:
+        return f"is a recurrent or hybrid model: it keeps a state, {undone}"
+    if not (kinds <= _LAYER_KINDS and _has_plain_cache(config)):
+        return f"keeps a cache of a kind that specviz does not know (layers: {', '.join(sorted(kinds)) or 'all alike'})"
+    return ""
 
 
 def _has_plain_cache(config: PreTrainedConfig) -> bool:

@@ -211,7 +211,7 @@ class Library:
             model = files.model(config, dtype, {home: self._left(home) for home in homes}, task.bits)
             if times > 1:
                 deepen(model, times)
-            kept = files.proof_path(homes, f"{dtype} {task.bits} {times}")
+            kept = files.proof_path(homes, dtype, task.bits, times)
             loaded = self._add(task, (model, files.tokenizer()), sha256 or revision, read_proof(kept))
             keep_proof(kept, loaded.proof)
         told = (made_from, limit_words(config), loaded.proof.words(), loaded.text.words_of_lacking_rows())

@@ -5,8 +5,8 @@ from itertools import cycle, islice
 import numpy as np
 import pytest
 import torch
-from eagle_heads import HIDDEN
-from head_formats import IDS, folder_of, speculators_eagle3, speculators_mtp, speculators_peagle
+from eagle_heads import HIDDEN, eagle3
+from head_formats import IDS, SAMPLES, folder_of, speculators_eagle3, speculators_mtp, speculators_peagle
 from tiny_models import tiny, tiny_tokenizer
 
 from specviz.alignment.ahead import Proposer, load_draft, measure_ahead
@@ -110,6 +110,24 @@ def test_a_folder_of_speculators_is_read_along_a_text_by_the_method_that_drives_
     proposer = load_draft(f"eagle:{folder},children=drawn", library, target)
     assert proposer.name == "eagle:head,children=drawn"
     check_along(proposer, target, [*islice(cycle(IDS), 24)], 8, 4, Sampling())
+
+
+def test_a_head_whose_settings_name_a_plain_llama_is_read_along_a_text_by_its_tensors(tmp_path):
+    """The EAGLE authors' own layout."""
+    library = Library(allow_any=True)
+    target = library.load((tiny("llama", vocab_size=320, layers=8, hidden=HIDDEN), tiny_tokenizer(320)))
+    config, state = eagle3(target, IDS)
+    folder = folder_of(tmp_path / "head", {**config, "architectures": ["LlamaForCausalLM"]}, state)
+    made = load_draft(folder, library, target)
+    assert (made.name, made.setup.method.name) == ("head", "eagle")
+
+
+def test_a_head_that_no_method_runs_is_called_what_it_is(tmp_path):
+    library = Library(allow_any=True)
+    target = library.load((tiny("llama", vocab_size=320, layers=8, hidden=HIDDEN), tiny_tokenizer(320)))
+    folder = folder_of(tmp_path / "head", *SAMPLES["Gemma 4's assistant"](target))
+    with pytest.raises(SpecvizError, match="head is Gemma 4's assistant, a head that reads the target's own keys and"):
+        load_draft(folder, library, target)
 
 
 # ---- real runs ------------------------------------------------------------------------------------------------------

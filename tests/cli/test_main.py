@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 import traces
+from eagle_heads import HIDDEN, eagle3, loaded
+from head_formats import SAMPLES, folder_of
 from runs import PROMPT, Fails
 from safetensors.torch import save_file
 from tiny_models import tiny, tiny_folder, tiny_tokenizer
@@ -419,9 +421,45 @@ def test_heads_in_the_cache_are_no_models(assets, tmp_path, monkeypatch):
 def test_models_reports_how_heads_load(cli):
     status, out, err = cli("models", "--heads", "fable-medusa")
     assert (status, err) == (0, "")
-    assert out.splitlines()[0] == "fable-medusa are medusa heads and fit fable-target"
+    assert out.splitlines()[:3] == [
+        "fable-medusa are medusa heads and fit fable-target",
+        "read: 1 of the states of fable-target, whose layers are 1 to 12",
+        "  behind the final norm",
+    ]
     assert "\n  0.1.weight\n" in out
     assert out.endswith("not used: none\n")
+
+
+def test_models_names_the_states_that_heads_read(cli, tmp_path):
+    model = tiny("llama", vocab_size=320, layers=8, hidden=HIDDEN)
+    target = tiny_folder(tmp_path / "target", model, tiny_tokenizer(320))
+    config, state = eagle3(loaded(model), [1, 2, 5])
+    named = {"eagle_aux_hidden_state_layer_ids": [0, 6, 8]}
+    status, out, err = cli("models", "--heads", folder_of(tmp_path / "head", config | named, state), "--target", target)
+    assert (status, err) == (0, "")
+    assert out.splitlines()[1:5] == [
+        "read: 3 of the states of target, whose layers are 1 to 8",
+        "  the embeddings",
+        "  behind layer 6",
+        "  behind layer 8, before the final norm",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        ("EAGLE-3", {"hidden_act": "gelu"}, "its activation must be silu"),
+        ("Gemma 4's assistant", {}, "it is Gemma 4's assistant, a head that reads the target's own keys and values"),
+    ],
+)
+def test_heads_whose_files_tell_their_kind_are_refused_once(cli, tmp_path, name, change, words):
+    model = tiny("llama", vocab_size=320, layers=8, hidden=HIDDEN)
+    target = tiny_folder(tmp_path / "target", model, tiny_tokenizer(320))
+    config, state = SAMPLES[name](loaded(model))
+    status, out, err = cli("models", "--heads", folder_of(tmp_path / "h", config | change, state), "--target", target)
+    assert (status, out) == (2, "")
+    assert err.startswith(f"specviz: h cannot draft for target: {words}")
+    assert err.count("cannot draft") == 1
 
 
 def test_heads_of_an_unknown_kind_are_refused_for_every_kind(cli, pair, tmp_path):

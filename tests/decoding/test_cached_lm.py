@@ -170,10 +170,20 @@ def test_an_exit_leaves_the_whole_models_rows_exact(family):
 # Hidden states
 
 
+FINAL_NORMS = ("norm", "ln_f", "final_layer_norm")
+
+
 def full_hidden(model, tokens, layers):
+    """transformers' own hidden_states; for the state behind the last layer what goes into the final norm."""
+    decoder, entering = model.get_decoder(), []
+    norms = {name: own for name, own in decoder.named_modules() if name.split(".")[-1] in FINAL_NORMS}
+    norm = norms[min(norms, key=len)]  # OPT's layers have norms of that name too
+    hook = norm.register_forward_pre_hook(lambda _, inputs: entering.append(inputs[0]))
     with torch.inference_mode():
         states = model(torch.tensor([tokens]), output_hidden_states=True, use_cache=False).hidden_states
-    return torch.cat([states[layer][0] for layer in layers], dim=-1)
+    hook.remove()
+    held = [*states[:-1], *entering]
+    return torch.cat([(states[-1] if layer == -1 else held[layer])[0] for layer in layers], dim=-1)
 
 
 def assert_hidden_is_exact(lm, text, layers, count):
@@ -182,7 +192,7 @@ def assert_hidden_is_exact(lm, text, layers, count):
     torch.testing.assert_close(hidden, full_hidden(lm.model, text, layers)[:count], rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("layers", [(-1,), (0, 1, 2)], ids=str)
+@pytest.mark.parametrize("layers", [(-1,), (0, 1, 2), (2, -1)], ids=str)
 @ENDS_OF_A_STEP
 @pytest.mark.parametrize("family", FAMILIES)
 def test_hidden_states_after_a_step_equal_a_full_forward(family, draft, kept, layers):
@@ -213,6 +223,25 @@ def test_layers_named_later_are_read_again_and_none_costs_nothing():
     lm.capture((-1, 1))
     lm.forward(text)
     assert_hidden_is_exact(lm, [*text, 2], (-1, 1), len(text))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_state_behind_the_last_layer_is_the_one_before_the_final_norm(family):
+    lm = CachedLM(tiny(family), CONTEXT_LIMIT)
+    lm.capture((lm.num_layers, -1))
+    lm.forward(PROMPT)
+    before, after = lm.hidden([*PROMPT, 0]).chunk(2, -1)
+    assert not torch.allclose(before, after, rtol=0.01)
+    torch.testing.assert_close(before, full_hidden(lm.model, PROMPT, (lm.num_layers,)), rtol=1e-3, atol=1e-4)
+
+
+def test_reading_the_state_behind_the_last_layer_leaves_no_hook_on_the_model():
+    model = tiny("gpt2")
+    lm = CachedLM(model, CONTEXT_LIMIT)
+    hooks = [len(module._forward_hooks) for module in model.modules()]
+    lm.capture((2,))
+    lm.forward(PROMPT)
+    assert [len(module._forward_hooks) for module in model.modules()] == hooks
 
 
 def test_a_model_is_given_its_cache_by_the_name_that_it_knows():

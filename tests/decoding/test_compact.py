@@ -62,8 +62,9 @@ def readers(model):
 @pytest.mark.parametrize("name", MODELS)
 def test_every_kind_of_step_has_transformers_numbers(name, device):
     lm, oracle = readers(model_of(name).to(device))
-    lm.capture((0, 1, -1))
-    oracle.capture((0, 1, -1))
+    layers = (0, 1, lm.num_layers, -1)
+    lm.capture(layers)
+    oracle.capture(layers)
     text = torch.randint(60, (BLOCK - 6,), generator=torch.manual_seed(1)).tolist()
     steps = [(text, Draft())]  # all at once
     steps += [([*text, 3], Draft()), ([*text, 3], chain([5, 7, 9, 11]))]  # one row, K + 1 rows

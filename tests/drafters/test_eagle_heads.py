@@ -4,6 +4,7 @@
 """
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -113,12 +114,94 @@ def test_a_copy_of_the_targets_table_is_not_kept_twice():
     assert other.embed_tokens is not None
 
 
-def test_an_output_matrix_is_the_targets_or_nothing_uses_it():
+def test_an_eagle_head_with_an_output_matrix_of_its_own_speaks_through_it():
     target = target_of()
-    own = target.model.get_output_embeddings().weight
-    (config, state), name = eagle(target), "lm_head.weight"
-    same, other = (read(config, {**state, name: matrix}, target)[1] for matrix in (own.clone(), own + 1))
-    assert (same.unused, other.unused) == ((), (name,))
+    own, (config, state) = target.model.get_output_embeddings().weight, eagle(target)
+    same, report = read(config, {**state, "lm_head.weight": own.clone()}, target)
+    assert same.lm_head is None
+    assert report.unused == ()
+    matrix, features = _random(11)(12, HIDDEN), _random(2)(5, HIDDEN).double()
+    other, report = read(config, {**state, "lm_head.weight": matrix}, target)
+    torch.testing.assert_close(other.logits(features), features @ matrix.T.double())
+    assert "lm_head.weight" in report.used
+
+
+def without_output(target, **changes):
+    config, state = eagle3(target, list(range(12)))
+    gone = ("lm_head.weight", "d2t", "t2d")
+    return {**config, **changes}, {name: each for name, each in state.items() if name not in gone}
+
+
+def test_a_head_over_the_whole_vocabulary_without_an_output_matrix_speaks_through_the_targets():
+    target = target_of(layers=8)
+    config, state = without_output(target)
+    head, report = read(config, state, target)
+    features = _random(2)(5, HIDDEN).double()
+    whole = {**state, "lm_head.weight": target.model.get_output_embeddings().weight, "d2t": torch.zeros(12).long()}
+    slow = SlowHead(config, whole, target)
+    torch.testing.assert_close(head.logits(features), torch.stack([slow.logits(row) for row in features]))
+    assert report.missing == ()
+
+
+def test_a_head_that_ties_its_tables_speaks_through_its_own_embeddings():
+    target, table = target_of(layers=8), _random(8)(12, HIDDEN)
+    config, state = without_output(target, tie_word_embeddings=True)
+    head = read(config, {**state, "embed_tokens.weight": table}, target)[0]
+    features = _random(2)(5, HIDDEN).double()
+    slow = SlowHead(config, {**state, "lm_head.weight": table, "d2t": torch.zeros(12).long()}, target)
+    torch.testing.assert_close(head.logits(features), torch.stack([slow.logits(row) for row in features]))
+
+
+def test_a_head_over_some_tokens_without_an_output_matrix_is_incomplete():
+    target = target_of(layers=8)
+    config, state = eagle3(target, [1, 2, 5])
+    state.pop("lm_head.weight")
+    assert read(config, state, target)[1].missing == ("lm_head.weight",)
+
+
+# ---- tables that are padded otherwise than the target's
+
+
+class Tokenizer:
+    """Of a target whose last two ids are padding."""
+
+    def __len__(self):
+        return 10
+
+
+def resized(state, num_ids):
+    """The same head with tables of so many ids; rows beyond the target's are noise."""
+    tables = {name: each for name, each in state.items() if name in ("embed_tokens.weight", "lm_head.weight")}
+    longer = {name: torch.cat([each, torch.full((8, HIDDEN), 9.0)])[:num_ids] for name, each in tables.items()}
+    return {**state, **longer}
+
+
+@pytest.mark.parametrize("num_ids", [10, 11, 16, 20])
+@pytest.mark.parametrize("name", ["EAGLE", "EAGLE-3"])
+def test_tables_that_are_padded_otherwise_say_the_same(name, num_ids):
+    target = replace(target_of(layers=8), tokenizer=Tokenizer())
+    if name == "EAGLE":
+        config, state = eagle(target, table=_random(8)(12, HIDDEN))
+        state["lm_head.weight"] = _random(11)(12, HIDDEN)
+    else:
+        config, state = without_output(target)
+        state |= {"embed_tokens.weight": _random(8)(12, HIDDEN), "lm_head.weight": _random(11)(12, HIDDEN)}
+    sizes = {key: num_ids for key in ("vocab_size", "draft_vocab_size") if key in config}
+    plain, other = read(config, state, target)[0], read({**config, **sizes}, resized(state, num_ids), target)[0]
+    states = _random(9)(6, HIDDEN * len(plain.hidden_layers)).double()
+    tokens, places = torch.tensor([0, 9, 3, 1, 8, 2]), torch.arange(1, 7)
+    one, two = (head.logits(head(head.fuse(states), tokens, places, Rows(), None)) for head in (plain, other))
+    assert two.shape == (6, 12)
+    torch.testing.assert_close(two[:, :num_ids], one[:, :num_ids])
+    assert torch.isneginf(two[:, num_ids:]).all()
+
+
+def test_a_map_over_a_padded_vocabulary_leads_to_the_targets_ids():
+    target = target_of(layers=8)
+    config, state = eagle3(target, [1, 2, 5])
+    padded = {**state, "t2d": torch.cat([state["t2d"], torch.zeros(4, dtype=torch.bool)])}
+    head = read({**config, "vocab_size": 16}, padded, target)[0]
+    assert head.ids(torch.arange(3)).tolist() == [1, 2, 5]
 
 
 def test_the_angles_stay_exact_in_half_precision():
@@ -145,9 +228,27 @@ def with_tensor(name, tensor):
 
 REFUSED = {
     "another hidden size": (with_config(hidden_size=32), "hidden size must be 16"),
-    "another vocabulary": (with_config(vocab_size=13), "vocabulary must have 12"),
-    "too many layers": (with_config(num_hidden_layers=65), "at most 64 layers"),
-    "another activation": (with_config(hidden_act="gelu"), "silu"),
+    "another vocabulary": (
+        with_config(vocab_size=12 + 1024),
+        "vocabulary must have 12 tokens, as the target's, padding aside: 12 to 1035 .got 1036.",
+    ),
+    "a vocabulary that lacks tokens": (with_config(vocab_size=11), "vocabulary must have 12 tokens"),
+    "too many layers": (
+        lambda config, state: (config.update(num_hidden_layers=65), state.update({"layers.1.a": torch.zeros(1)})),
+        "at most 64 layers .num_hidden_layers is 65.",
+    ),
+    "another activation": (
+        with_config(hidden_act="gelu_pytorch_tanh"),
+        "its activation must be silu .hidden_act in its config.json is 'gelu_pytorch_tanh'.",
+    ),
+    "Gemma's activation": (
+        with_config(hidden_activation="gelu_pytorch_tanh"),
+        "its activation must be silu .hidden_activation in its config.json",
+    ),
+    "experts": (
+        with_tensor("midlayer.mlp.experts.0.up_proj.weight", torch.zeros(2, 2)),
+        "its layers are a mixture of experts .a tensor is called 'midlayer.mlp.experts.0.up_proj.weight'.",
+    ),
     "no number": (with_config(num_attention_heads="four"), "num_attention_heads .*four"),
     "nothing": (with_config(intermediate_size=None), "intermediate_size"),
     "far too large": (with_config(intermediate_size=10**12), "intermediate_size"),
@@ -171,12 +272,31 @@ REFUSED = {
     "a strange angle": (with_config(rope_theta="fast"), "config.json"),
     "an unknown scaling": (with_config(rope_scaling={"type": "sideways"}), "config.json"),
     "another shape": (with_tensor("fc.weight", torch.zeros(3, 3)), "fc.weight must be of the shape 16 x 48"),
-    "a layer beyond the last": (with_config(eagle_aux_hidden_state_layer_ids=[1, 2, 8]), "from 0 to 7 .got .1, 2, 8."),
-    "one beyond, inside": (with_config(eagle_config={"eagle_aux_hidden_state_layer_ids": [7]}), "from 0 to 6 .got .7."),
+    "a layer beyond the last": (
+        with_config(eagle_aux_hidden_state_layer_ids=[1, 2, 9]),
+        "eagle_aux_hidden_state_layer_ids in its config.json must name different layers of the target, which has 8 "
+        ".got .1, 2, 9.",
+    ),
+    "one beyond, inside": (with_config(eagle_config={"eagle_aux_hidden_state_layer_ids": [0, 9]}), "which has 8"),
+    "one beyond, behind": (with_config(target_layer_ids=[0, 2, 8]), "target_layer_ids in its config.json must name"),
+    "below the first": (with_config(feature_layers=[-1, 2, 3]), "feature_layers in its config.json must name"),
+    "more states than are named": (
+        with_tensor("fc.weight", torch.zeros(HIDDEN, 5 * HIDDEN)),
+        "fc.weight reads 5 of the target's states, and its config.json does not say which ones .EAGLE-3 reads 3.",
+    ),
+    "other states than are named": (
+        with_config(target_layer_ids=[1, 2, 3, 4]),
+        "fc.weight reads 3 of the target's states, and its config.json names 4 .target_layer_ids.",
+    ),
     "a layer twice": (with_config(eagle_aux_hidden_state_layer_ids=[1, 1, 2]), "different layers"),
     "layers that are no numbers": (with_config(eagle_aux_hidden_state_layer_ids=[True, "2"]), "different layers"),
     "no layers": (with_config(eagle_aux_hidden_state_layer_ids=[]), "different layers"),
-    "sliding attention": (with_config(layer_types=["sliding_attention"]), "full attention"),
+    "sliding attention": (with_config(layer_types=["sliding_attention"]), "full attention .*sliding_attention"),
+    "d2t of zeros": (with_tensor("d2t", torch.zeros(3).long()), "d2t is all zeros: it must say which 3 of .* 12"),
+    "a mask without a token": (
+        with_tensor("mask_hidden", torch.zeros(1, 3 * HIDDEN)),
+        "P-EAGLE. behind a mask token, which its config.json must name .as mask_token_id, pard_token, ptd_token_id.",
+    ),
     "d2t too far": (with_tensor("d2t", torch.tensor([0, 0, 99])), "d2t must lead"),
     "d2t twice the same": (with_tensor("d2t", torch.tensor([1, 0, 0])), "d2t must lead"),
     "d2t of decimals": (with_tensor("d2t", torch.zeros(3)), "d2t must hold whole"),
@@ -194,6 +314,12 @@ def test_what_does_not_fit_is_refused_in_words(name):
     change(config, state)
     with pytest.raises(SpecvizError, match=words):
         read(json.loads(json.dumps(config)), state, target)
+
+
+def test_a_midlayer_alone_is_one_layer_whatever_number_the_settings_take_from_the_target():
+    target = target_of(layers=8)
+    config, state = eagle3(target, [1, 2, 3])
+    assert read({**config, "num_hidden_layers": 40}, state, target)[1].missing == ()
 
 
 @pytest.mark.parametrize("named", [[2, 4, 6], [1, 3, 5]], ids=["before", "behind"])

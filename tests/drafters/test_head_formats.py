@@ -12,6 +12,7 @@ from head_formats import (
     SAMPLES,
     PlainHead,
     folder_of,
+    peagle_outside,
     speculators_eagle3,
     speculators_mtp,
     speculators_peagle,
@@ -34,6 +35,8 @@ from specviz.models.library import Library
 
 DOCUMENT = Path(__file__).parents[2] / "assets" / "docs" / "methods.md"
 DRAFTED = [4, 9]
+AUX = "eagle_aux_hidden_state_layer_ids"
+DEEPSEEK = {(1, 4, 6): (2, 5, 7), (3, 5, 6): (3, 5, 6)}
 
 
 @pytest.fixture(scope="module")
@@ -87,10 +90,18 @@ def test_a_speculators_head_says_at_every_depth_what_its_definition_says(name, t
     assert (set(report.used), report.unused, report.missing) == (set(state), (), ())
 
 
+def test_a_speculators_head_without_its_projection_lacks_it(target):
+    config, state = speculators_eagle3(target)
+    state.pop("fc.weight")
+    assert read(config, state, target)[1].missing == ("fc.weight",)
+
+
+@pytest.mark.parametrize("mask", ["speculators", "mask_token_id", "pard_token", "ptd_token_id"])
 @pytest.mark.parametrize("norms", [{}, {"norm_before_fc": True}, {"fc_norm": True, "layers": 2}])
-def test_peagle_drafts_all_depths_in_one_pass_behind_masks(norms, target):
+def test_peagle_drafts_all_depths_in_one_pass_behind_masks(norms, mask, target):
     config, state = speculators_peagle(target, **norms)
-    head = read(config, state, target)[0]
+    held = (config, state) if mask == "speculators" else peagle_outside(config, state, mask)
+    head = read(*held, target)[0]
     states, tokens = states_of(head), texts(7, 12)
     plain = PlainHead(config, state, target)
     masks = plain.state["mask_hidden"][0].expand(2, -1)
@@ -161,6 +172,51 @@ def test_vllms_medusa_heads_say_what_their_tensors_say(options, target):
 
 
 # ---- which layers --------------------------------------------------------------------------------------------------
+
+
+def in_eagle_config(*ids):
+    return {"eagle_config": {AUX: list(ids)}}
+
+
+COUNTED = {
+    "vLLM": ({AUX: [0, 3, 6]}, [("into", 0), ("into", 3), ("into", 6)]),
+    "vLLM, up to the end": ({AUX: [2, 5, 8]}, [("into", 2), ("into", 5), ("out of", 7)]),
+    "SGLang, a first id of 1": (in_eagle_config(1, 3, 6), [("out of", 1), ("out of", 3), ("out of", 6)]),
+    "SGLang, a first id of 2": (in_eagle_config(2, 3, 6), [("into", 2), ("into", 3), ("into", 6)]),
+    "SGLang, any other": (in_eagle_config(3, 5, 6), [("out of", 3), ("out of", 5), ("out of", 6)]),
+    "SGLang, Gemma 4 26B": (in_eagle_config(3, 5, 7), [("out of", 3), ("out of", 5), ("out of", 7)]),
+    "SGLang, gpt-oss-120b v3": (in_eagle_config(4, 6, 8), [("into", 4), ("into", 6), ("out of", 7)]),
+    "DeepSpec": ({"target_layer_ids": [1, 4, 7]}, [("out of", 1), ("out of", 4), ("out of", 7)]),
+    "feature_layers": ({"feature_layers": [0, 2, 3]}, [("out of", 0), ("out of", 2), ("out of", 3)]),
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_a_head_is_given_the_states_that_go_into_and_come_out_of_the_layers_it_names(name, target):
+    """The layers of the model are asked, each by its number from 0, not the reader."""
+    (told, places), (config, state) = COUNTED[name], SAMPLES["EAGLE-3"](target)
+    head, seen = read({**config, **told}, state, target)[0], {}
+    lm = target.cached_lm()
+    lm.capture(head.hidden_layers)
+    lm.forward([1, 2, 3, 4])
+    hooks = [
+        layer.register_forward_hook(lambda _, given, out, i=i: seen.update({("into", i): given[0], ("out of", i): out}))
+        for i, layer in enumerate(target.model.model.layers)
+    ]
+    target.model(torch.tensor([[1, 2, 3, 4]]))
+    for hook in hooks:
+        hook.remove()
+    expected = torch.cat([seen[place][0] for place in places], dim=-1)
+    torch.testing.assert_close(lm.hidden([1, 2, 3, 4, 5]), expected)
+
+
+def test_ids_of_a_head_for_deepseek_are_the_layers_before_unless_the_first_is_1():
+    """As SGLang's deepseek_v2.py reads them."""
+    target = target_of(layers=8)
+    target.model.config.model_type = "deepseek_v3"
+    config, state = SAMPLES["EAGLE-3"](target)
+    read_as = {ids: read({**config, **in_eagle_config(*ids)}, state, target)[0].hidden_layers for ids in DEEPSEEK}
+    assert read_as == DEEPSEEK
 
 
 @pytest.mark.parametrize(

@@ -200,6 +200,25 @@ def test_an_eagle_head_of_another_layout_is_refused_with_its_tensors_names(libra
         load_heads(library, folder_of(tmp_path / "other", state | extra, **config), "eagle", target)
 
 
+STORED = {
+    "FP8": (lambda weight: weight.to(torch.float8_e4m3fn), "float8_e4m3fn"),
+    "packed": (lambda weight: weight.to(torch.int32), "int32"),
+}
+
+
+@pytest.mark.parametrize("name", STORED)
+@pytest.mark.parametrize("kind", KINDS)
+def test_quantised_heads_are_called_so(name, kind, library, target, tmp_path):
+    store, word = STORED[name]
+    config, state = ({}, medusa_state()) if kind == "medusa" else eagle3(target, [1, 2, 3])
+    place = "0.0.linear.weight" if kind == "medusa" else "midlayer.mlp.up_proj.weight"
+    state |= {place: store(state[place]), f"{place}_scale": torch.ones(())}
+    with pytest.raises(
+        SpecvizError, match=f"its weights are quantised .'{place}' holds {word}.: choose the head in bf"
+    ):
+        load_heads(library, folder_of(tmp_path / "h", state, **config), kind, target)
+
+
 def test_heads_that_the_settings_promise_and_the_file_lacks_are_missing(library, target, tmp_path):
     with pytest.raises(SpecvizError, match="incomplete: it lacks 6 tensors"):
         load_heads(library, folder_of(tmp_path / "h", medusa_state(2), medusa_num_heads=4), "medusa", target)

@@ -81,6 +81,22 @@ def speculators_peagle(target, **flags):
     return config, state | {"mask_hidden": _random(8)(1, 1, state["fc.weight"].shape[1])}
 
 
+def peagle_outside(config, state, mask="pard_token"):
+    """The same head as vLLM and NeMo AutoModel hold it: settings in one place, the mask's feature in two dimensions."""
+    inner = {**config["transformer_layer_config"], "architectures": ["PEagleDraftModel"]}
+    flags = {name: each for name, each in config.items() if name.startswith(("norm", "fc_norm", "eagle", "draft"))}
+    return {**inner, **flags, mask: config["mask_token_id"]}, {**state, "mask_hidden": state["mask_hidden"][0]}
+
+
+def deepspec_eagle3(target):
+    """A Qwen3Eagle3Model: settings as a Qwen3 has them, five states named by the layers behind which they stand."""
+    config, state = speculators_eagle3(target, aux=(0, 1, 3, 5, 6))
+    whole = {"lm_head.weight": _random(5)(target.info.vocab_size, HIDDEN)}
+    state = {name: each for name, each in state.items() if name not in ("d2t", "t2d")} | whole
+    about = {"architectures": ["Qwen3Eagle3Model"], "target_layer_ids": [0, 1, 3, 5, 6], "num_target_layers": 8}
+    return {**config["transformer_layer_config"], **about}, state
+
+
 def speculators_mtp(target, seed=9):
     random = _random(seed)
     norms = ("hidden_layernorm", "token_layernorm", "final_layernorm")
@@ -229,6 +245,7 @@ def _foreign(config, *names):
 
 
 EAGLE3_NORMS = {"norm_before_residual": True, "fc_norm": True, "norm_output": True}
+OF_A_BLOCK = {"block_size": 8, "mask_token_id": 3, "target_layer_ids": [1, 3]}
 SAMPLES = {
     "EAGLE-1, EAGLE-2": eagle,
     "EAGLE-3": lambda target: eagle3(target, IDS),
@@ -240,6 +257,21 @@ SAMPLES = {
     "Medusa, vLLM": vllm_medusa,
     "speculators `dflash`": _foreign({"speculators_model_type": "dflash", "block_size": 8}, "fc.weight"),
     "speculators `dspark`": _foreign({"speculators_model_type": "dspark", "markov_rank": 4}, "fc.weight"),
+    "EAGLE-3, DeepSpec": deepspec_eagle3,
+    "P-EAGLE": lambda target: peagle_outside(*speculators_peagle(target)),
+    "DFlash, transformers": _foreign({"model_type": "muse_glimmer_assistant", **OF_A_BLOCK}, "encoder.fc.weight"),
+    "DFlash, Open Spec Config": _foreign(
+        {
+            "open_spec_config_version": "0.0.0",
+            "architectures": ["DflashDraftModel"],
+            "speculative_config": {"method": "dflash", "target_layer_ids": [1, 3], "target_layer_start_idx": 0},
+        },
+        "fc.weight",
+    ),
+    "DSpark, DeepSpec": _foreign(
+        {"architectures": ["Qwen3DSparkModel"], "model_type": "qwen3", "markov_rank": 4, **OF_A_BLOCK}, "fc.weight"
+    ),
+    "Gemma 4's assistant": _foreign({"model_type": "gemma4_assistant", "backbone_hidden_size": 16}, "pre.weight"),
     "DFlash, z-lab": _foreign({"dflash_config": {"target_layer_ids": [1]}, "block_size": 8}, "fc.weight"),
     "MTP in the model": _foreign({"num_nextn_predict_layers": 1}, "model.layers.0.mlp.weight", "mtp.fc.weight"),
 }

@@ -18,6 +18,8 @@ from tiny_models import (
     tiny_tokenizer,
 )
 from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
     BertConfig,
     BertForMaskedLM,
     DynamicCache,
@@ -54,14 +56,32 @@ def test_every_supported_family_is_taken(library, family):
 
 @pytest.mark.parametrize("family", REFUSED_FAMILIES)
 def test_recurrent_and_hybrid_models_are_refused(library, family):
-    with pytest.raises(SpecvizError, match=f"recurrent or hybrid model .{family}.*cannot be undone"):
+    with pytest.raises(SpecvizError, match=rf"\({family}\) .*cannot be undone when draft tokens are rejected"):
         library.load((tiny(family), tiny_tokenizer()))
 
 
 def test_attention_in_chunks_is_called_so(library, tmp_path):
     config = Llama4TextConfig(vocab_size=320, hidden_size=16, num_hidden_layers=4, num_attention_heads=2)
-    with pytest.raises(SpecvizError, match=r"has chunked attention .llama4_text., which specviz does not support"):
+    with pytest.raises(SpecvizError, match=r"scout .llama4_text. has chunked attention, which specviz"):
         check_kind(config, Llama4ForCausalLM, "scout")
+
+
+@pytest.mark.parametrize(
+    ("family", "config", "words"),
+    [
+        ("lfm2", {"layer_types": ["conv", "full_attention"]}, "has layers that keep the inputs of a convolution"),
+        ("gemma3n_text", {"num_kv_shared_layers": 2}, "is an assistant that reads the keys and values of"),
+        ("llama", {"layer_types": ["heavily_compressed_attention"] * 2}, "keeps several tokens in one row"),
+        ("llama", {"layer_types": ["slow_attention"] * 2}, "keeps a cache of a kind that specviz does not know"),
+        ("jamba", {}, "is a recurrent or hybrid model: it keeps a state"),
+    ],
+)
+def test_a_refusal_names_what_the_layers_have(family, config, words):
+    about = AutoConfig.for_model(family, num_hidden_layers=2, hidden_size=16, num_attention_heads=2)
+    for name, value in config.items():
+        setattr(about, name, value)
+    with pytest.raises(SpecvizError, match=rf"own \({family}\) {words}"):
+        check_kind(about, MODEL_FOR_CAUSAL_LM_MAPPING[type(about)], "own")
 
 
 def scaled(kind, **rope):
@@ -104,7 +124,7 @@ def test_why_a_model_reads_less_is_told(library, tmp_path):
 def test_a_refused_folder_is_refused_before_its_weights_are_read(library, tmp_path):
     place = tiny_folder(tmp_path / "ssm", tiny("mamba"), tiny_tokenizer())
     (place / "model.safetensors").write_bytes(b"damaged")
-    with pytest.raises(SpecvizError, match="ssm is a recurrent or hybrid model"):
+    with pytest.raises(SpecvizError, match=r"ssm .mamba. is a recurrent or hybrid model"):
         library.load(str(place))
 
 
@@ -225,8 +245,8 @@ def test_threads_that_ask_at_once_share_one_load(library, folder):
 @pytest.mark.usefixtures("unpacked")
 def test_progress_is_reported(library, folder):
     messages = []
-    library.load(str(folder), on_progress=lambda message, fraction: messages.append((message, fraction)))
-    assert messages == [("loading my-model", None), ("loaded my-model", 1.0)]
+    loaded = library.load(str(folder), on_progress=lambda message, fraction: messages.append((message, fraction)))
+    assert messages == [("loading my-model", None), (f"loaded my-model; {loaded.proof.words()}", 1.0)]
 
 
 def three_folders(tmp_path):

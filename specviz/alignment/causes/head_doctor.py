@@ -14,10 +14,11 @@ import torch
 from scipy.stats import wilcoxon
 
 from specviz.alignment.causes.sample import agreement_ahead
-from specviz.alignment.causes.trials import Changed, skip, twin
+from specviz.alignment.causes.trials import Changed
 from specviz.alignment.generate import sample
 from specviz.alignment.types import Array
 from specviz.decoding.drafter import Drafter
+from specviz.decoding.forward import last_layer, num_layers
 from specviz.decoding.sampling import Sampling
 from specviz.drafters.eagle.drafter import EagleDrafter
 from specviz.drafters.eagle.heads import EagleHead
@@ -151,17 +152,16 @@ class HeadDoctor:
             drafter = EagleDrafter(head, width=1, nodes=1, shift=convention.position)
         else:
             drafter = MedusaDrafter(head, target.model.get_output_embeddings(), 1)
-        last = target.model.config.get_text_config(decoder=True).num_hidden_layers
-        places = {layer: (last if layer == -1 else layer) + convention.layer for layer in drafter.hidden_layers}
-        if not all(0 <= place <= last for place in places.values()):
-            raise SpecvizError("the target has no such layer")
+        last = num_layers(target.model)
+        layers = drafter.hidden_layers
+        if convention.layer or convention.skipped == LAST_NORM:
+            layers = tuple(layer % (last + 1) + convention.layer for layer in layers)
+            if not all(0 <= layer <= last for layer in layers):
+                raise SpecvizError("the target has no such layer")
+        if last in layers:
+            last_layer(target.model)
         self._write(convention.text)
-        skips, read_by = convention.skipped == LAST_NORM, None
-        if any(place == last and (layer != -1 or skips) for layer, place in places.items()):
-            if not hasattr(target.model.get_decoder(), "norm"):
-                raise SpecvizError("the state before the target's last norm cannot be read")
-            read_by = twin(target, lambda model: skip(model.get_decoder().norm))
-        return Changed(drafter, convention.layer, convention.row, target=read_by)
+        return Changed(drafter, layers, convention.row)
 
     def _agreements(self, drafters: Mapping[Convention, Drafter]) -> dict[Convention, Array]:
         """Of each convention the mean of sum min(p, q) over the places where the target wrote [texts, depths]."""
@@ -217,7 +217,7 @@ def _neighbours(
         for step, each in zip((-1, 1), words, strict=True):
             yield field, each, replace(served, **{field: getattr(served, field) + step})
     norms = [name for name in head.norms() if not name.endswith(("q_norm", "k_norm"))] if is_eagle else []
-    if -1 in getattr(head, "hidden_layers", (-1,)):
+    if -1 in head.hidden_layers:
         norms.append(LAST_NORM)
     for name in norms:
         is_off = served.skipped == name

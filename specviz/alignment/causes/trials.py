@@ -12,10 +12,11 @@ from itertools import product
 import torch
 from torch import Tensor, nn
 
-from specviz.alignment.ahead import Proposer, read_states
+from specviz.alignment.ahead import Proposer
 from specviz.alignment.causes.sample import Change, Sample
 from specviz.alignment.types import Array
 from specviz.decoding.drafter import Ahead, Drafter
+from specviz.decoding.forward import layers_of, num_layers
 from specviz.models.library import Library, LoadedModel
 from specviz.models.quantisation import split_format
 from specviz.models.score import Text
@@ -69,13 +70,6 @@ def all_trials(draft: LoadedModel, target: LoadedModel, texts: Sequence[Text], l
 
 
 Made = tuple[str, str, Callable[[nn.Module], None]]
-
-
-def layers_of(model: nn.Module) -> nn.ModuleList:
-    """The decoder's own, first to last; empty where they cannot be found."""
-    count = model.config.get_text_config(decoder=True).num_hidden_layers
-    stacks = (part for part in model.modules() if isinstance(part, nn.ModuleList) and len(part) == count)
-    return next(stacks, nn.ModuleList())
 
 
 def _layers(draft: LoadedModel) -> Iterator[Made]:
@@ -205,28 +199,21 @@ def _precision(draft: LoadedModel, texts: Sequence[Text], library: Library) -> I
 class Changed(Drafter):
     """Another drafter along a text, with its states or its logits changed.
 
-    layers: its states come from so many layers later. places: and from so many tokens before, at the ends the nearest.
-    target: whose states they are, where it is not the one that reads the text.
+    layers: the states that it reads instead of its own. places: these come from so many tokens before, at the ends the
+    nearest.
     """
 
     def __init__(
-        self,
-        drafter: Drafter,
-        layers: int = 0,
-        places: int = 0,
-        divided_by: float = 1.0,
-        target: LoadedModel | None = None,
+        self, drafter: Drafter, layers: tuple[int, ...] | None = None, places: int = 0, divided_by: float = 1.0
     ) -> None:
-        self._drafter, self._places, self._divided_by, self._target = drafter, places, divided_by, target
-        self.hidden_layers = tuple(layer + layers for layer in drafter.hidden_layers)
+        self._drafter, self._places, self._divided_by = drafter, places, divided_by
+        self.hidden_layers = drafter.hidden_layers if layers is None else layers
 
     @property
     def waits(self) -> bool:
         return self._drafter.waits
 
     def along(self, tokens: Tensor, states: Tensor) -> Ahead | None:
-        if self._target is not None:
-            (states,) = read_states(self._target, [self.hidden_layers], tokens)
         places = torch.arange(len(states), device=states.device) - self._places
         ahead = self._drafter.along(tokens, states[places.clamp(0, len(states) - 1)])
 
@@ -247,8 +234,9 @@ def head_trials(proposer: Proposer) -> Iterator[Trial]:
         yield Trial("temperature", f"its logits divided by {each:g}", Changed(drafter, divided_by=each))
     if not drafter.hidden_layers:
         return
-    count = target.model.config.get_text_config(decoder=True).num_hidden_layers
+    count = num_layers(target.model)
     for step, layer_words, token_words in ((-1, "earlier", "behind"), (1, "later", "before")):
-        if all(0 <= layer % (count + 1) + step <= count for layer in drafter.hidden_layers):
-            yield Trial("feature", f"the states of 1 layer {layer_words}", Changed(drafter, layers=step))
+        layers = tuple(layer % (count + 1) + step for layer in drafter.hidden_layers)
+        if all(0 <= layer <= count for layer in layers):
+            yield Trial("feature", f"the states of 1 layer {layer_words}", Changed(drafter, layers))
         yield Trial("feature", f"the states of the token {token_words}", Changed(drafter, places=step))

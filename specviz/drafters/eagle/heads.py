@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEmbedding
 
@@ -22,6 +23,7 @@ from specviz.models.library import LoadedModel
 
 IGNORED = r"(.*\.)?rotary_emb\.inv_freq|verifier_(norm|lm_head)\.weight"
 """Names of tensors that nothing needs; the last two are copies of the target's that training used."""
+_BY_ID = ("embed_tokens.weight", "lm_head.weight", "d2t", "t2d")
 _PLAIN = Layout(EAGLE3, {}, {})
 
 
@@ -29,6 +31,7 @@ class EagleHead(nn.Module):
     """EAGLE-1 and -2: keys `fc.*` and `layers.0.*`; the feature is the target's last state after the final norm.
 
     hidden_layers: the target's states that its features are made of. num_choices: how many tokens it can propose.
+    lm_head: its own output matrix where it has one; else the target's gives its logits.
     """
 
     hidden_layers: tuple[int, ...] = (-1,)
@@ -38,6 +41,7 @@ class EagleHead(nn.Module):
         self._shared = target.model.get_input_embeddings(), target.model.get_output_embeddings()  # not its own
         self._width = target.model.config.get_text_config(decoder=True).hidden_size
         self.embed_tokens: nn.Embedding | None = None
+        self.lm_head: nn.Linear | None = None
         self.vocab_size = self.num_choices = target.info.vocab_size
         self._build(config, layout, parts)
 
@@ -76,7 +80,8 @@ class EagleHead(nn.Module):
 
     def choices(self, features: Tensor) -> Tensor:
         """Features [M, H] -> logits [M, D] over the tokens that it can propose."""
-        return self._shared[1](features).to(features.device)  # of a target over several GPUs it is on the last one
+        output = self.lm_head or self._shared[1]
+        return output(features).to(features.device)  # of a target over several GPUs it is on the last one
 
     def ids(self, choices: Tensor) -> Tensor:
         """The target's ids of these choices, numbers below D."""
@@ -84,28 +89,36 @@ class EagleHead(nn.Module):
 
     def spread(self, rows: Tensor) -> Tensor:
         """Logits [M, D] over its choices -> logits [M, V] over the target's vocabulary."""
-        return rows
+        lacking = self.vocab_size - rows.shape[-1]
+        return pad(rows, (0, lacking), value=float("-inf")) if lacking else rows
 
     def logits(self, features: Tensor) -> Tensor:
         """Features [M, H] -> logits [M, V] over the target's vocabulary."""
         return self.spread(self.choices(features))
 
-    def take(self, state: Mapping[str, Tensor]) -> set[str]:
-        """Reads the tensors beside its layers' weights; returns the names of those it has used. An output matrix counts
-        as used where it is the target's own."""
-        output, own = state.get("lm_head.weight"), self._shared[1].weight
-        is_same = output is not None and output.shape == own.shape and torch.equal(output.to(own), own)
-        return self._take_table(state, own.shape[1]) | ({"lm_head.weight"} if is_same else set())
+    def take(self, state: Mapping[str, Tensor], num_ids: int) -> set[str]:
+        """Reads the tensors beside its layers' weights; returns the names of those it has used. num_ids: the rows of
+        its tables. A table or an output matrix that repeats the target's own is not kept."""
+        width, own = self.fc.out_features, self._shared[1].weight
+        names, output = self._take_table(state, width, num_ids), state.get("lm_head.weight")
+        if output is None:
+            return names
+        _check("lm_head.weight", output, (num_ids, width))
+        if output.shape != own.shape or not torch.equal(output.to(own), own):
+            self.num_choices, self.lm_head = num_ids, nn.Linear(width, num_ids, bias=False, device="meta")
+            self.lm_head.weight = nn.Parameter(output.to(self.fc.weight), requires_grad=False)
+        return names | {"lm_head.weight"}
 
-    def _take_table(self, state: Mapping[str, Tensor], width: int) -> set[str]:
+    def _take_table(self, state: Mapping[str, Tensor], width: int, num_ids: int) -> set[str]:
         table, own = state.get("embed_tokens.weight"), self._shared[0].weight
         if table is None:
             if width != own.shape[1]:
                 raise SpecvizError(f"it lacks embed_tokens.weight, and the target's embeddings are not {width} wide")
             return set()
-        _check("embed_tokens.weight", table, (len(own), width))
-        if table.shape != own.shape or not torch.equal(table.to(own), own):  # public checkpoints repeat the target's
-            self.embed_tokens = nn.Embedding.from_pretrained(table.to(own))
+        _check("embed_tokens.weight", table, (num_ids, width))
+        if width != own.shape[1] or not torch.equal(table.to(own), own[:num_ids]):  # public files repeat the target's
+            whole = pad(table, (0, 0, 0, len(own) - num_ids))  # no text holds the ids that it lacks
+            self.embed_tokens = nn.Embedding.from_pretrained(whole.to(own))
         return {"embed_tokens.weight"}
 
     def norms(self) -> list[str]:
@@ -202,10 +215,11 @@ class Eagle3Head(EagleHead):
     def spread(self, rows: Tensor) -> Tensor:
         return rows.new_full((len(rows), self.vocab_size), float("-inf")).index_copy(1, self._target_ids, rows)
 
-    def take(self, state: Mapping[str, Tensor]) -> set[str]:
+    def take(self, state: Mapping[str, Tensor], num_ids: int) -> set[str]:
         names = {name for name in ("d2t", "t2d") if name in state}
-        self._target_ids = _target_ids(state, self.num_choices, self.vocab_size).to(self._shared[0].weight.device)
-        return names | self._take_table(state, self.fc.out_features)
+        ids = _target_ids(state, self.num_choices, num_ids, self.vocab_size)
+        self._target_ids = ids.to(self._shared[0].weight.device)
+        return names | self._take_table(state, self.fc.out_features, num_ids)
 
     def flags(self) -> tuple[str, ...]:
         return ("norm_before_residual", "norm_output")
@@ -219,9 +233,10 @@ class Eagle3Head(EagleHead):
             twin.midlayer.norms_residual = not twin.midlayer.norms_residual
         return twin
 
-    def borrow_output(self) -> None:
-        """Takes the target's own rows of its tokens as output matrix, where they fit."""
-        own = self._shared[1].weight
+    def borrow_output(self, *, is_tied: bool = False) -> None:
+        """Takes the target's own rows of its tokens as output matrix, where they fit. is_tied: its own table's, if it
+        has one (SGLang, models/llama_eagle3.py)."""
+        own = self.embed_tokens.weight if is_tied and self.embed_tokens else self._shared[1].weight
         if own.shape[1] == self.fc.out_features:
             rows = own[self._target_ids.to(own.device)].to(self._target_ids.device)
             self.lm_head.weight = nn.Parameter(rows, requires_grad=False)
@@ -247,15 +262,39 @@ def read(
     with torch.device("meta"):
         head = _HEADS[layout.kind](shape, target, layout, _parts(layout), *layers)
     like = torch.empty(0, dtype=target.model.dtype, device=target.model.device)
+    num_held = layout.vocabulary(target)
+    num_ids = min(num_held, target.info.vocab_size)
+    state = {key: _plain(layout.names[key], tensor, num_held, num_ids) for key, tensor in state.items()}
+    if is_third:
+        _check_states(layout, state, head)
     keys = fill(head, state, like, layout.names)
-    taken = head.take({layout.names[key]: tensor for key, tensor in state.items()})
+    taken = head.take({layout.names[key]: tensor for key, tensor in state.items()}, num_ids)
     missing = keys.missing
-    if layout.of_speculators and is_third and "lm_head.weight" in missing:
-        head.borrow_output()
+    is_whole = head.num_choices == num_ids
+    if is_third and "lm_head.weight" in missing and (layout.of_speculators or is_whole):
+        head.borrow_output(is_tied=not layout.of_speculators and layout.flag("tie_word_embeddings"))
         missing = tuple(name for name in missing if name != "lm_head.weight" or head.lm_head.weight.is_meta)
     head.rotary = LlamaRotaryEmbedding(shape).to(like.device)  # stays in float32
     taken = sorted(key for key in keys.unused if layout.names[key] in taken)
     return head, LoadReport((*keys.used, *taken), tuple(key for key in keys.unused if key not in taken), missing)
+
+
+def _plain(name: str, tensor: Tensor, num_held: int, num_ids: int) -> Tensor:
+    """The tensor without the rows of its padding; a mask in the shape that speculators gives it, not in vLLM's."""
+    if name == "mask_hidden":
+        return tensor.reshape(1, 1, -1)
+    is_by_id = name in _BY_ID and tensor.ndim > 0 and len(tensor) == num_held
+    return tensor[:num_ids] if is_by_id else tensor
+
+
+def _check_states(layout: Layout, state: Mapping[str, Tensor], head: EagleHead) -> None:
+    """Refuses a head whose matrix reads another number of states than its settings name."""
+    sizes = [tensor.shape[-1] for key, tensor in state.items() if layout.names[key] == "fc.weight" and tensor.ndim == 2]
+    named, count = layout.layers(), len(head.hidden_layers)
+    reads, rest = divmod(sizes[0], head.fc.in_features // count) if sizes else (count, 0)
+    if reads != count and not rest:
+        told = f"does not say which ones (EAGLE-3 reads {count})" if named is None else f"names {count} ({named.field})"
+        raise SpecvizError(f"its fc.weight reads {reads} of the target's states, and its config.json {told}")
 
 
 def _parts(layout: Layout) -> AttentionParts:
@@ -266,15 +305,21 @@ def _parts(layout: Layout) -> AttentionParts:
     return AttentionParts(has_bias, any(name.endswith("self_attn.o_proj.bias") for name in names), has_norms)
 
 
-def _target_ids(state: Mapping[str, Tensor], num_choices: int, vocab_size: int) -> Tensor:
-    """The target's id [D] of each token that the head can propose: d2t holds the difference."""
-    if "d2t" not in state and num_choices != vocab_size:
+def _target_ids(state: Mapping[str, Tensor], num_choices: int, num_ids: int, vocab_size: int) -> Tensor:
+    """The target's id [D] of each token that the head can propose: d2t holds the difference. num_ids: the rows of the
+    head's tables, which may be padded otherwise than the target's vocab_size."""
+    if "d2t" not in state and num_choices != num_ids:
         raise SpecvizError(f"it proposes {num_choices} of {vocab_size} tokens and lacks d2t, which says which ones")
     shift = state.get("d2t", torch.zeros(num_choices, dtype=torch.long))
     _check("d2t", shift, (num_choices,), is_float=False)
+    if num_choices != num_ids and not shift.any():
+        raise SpecvizError(
+            f"its d2t is all zeros: it must say which {num_choices} of the target's {vocab_size} tokens the head "
+            "proposes"
+        )
     ids = check_ids("d2t", torch.arange(num_choices) + shift.cpu().long(), vocab_size)
     if "t2d" in state:
-        _check("t2d", state["t2d"], (vocab_size,), is_float=False)
+        _check("t2d", state["t2d"], (num_ids,), is_float=False)
         if state["t2d"].cpu().nonzero().flatten().tolist() != sorted(ids.tolist()):
             raise SpecvizError("its t2d must mark the very ids that its d2t leads to; they disagree")
     return ids

@@ -66,13 +66,12 @@ _TREES: Mapping[str, Callable[[Sequence[Sequence[float]], int], tuple[Path, ...]
 class MedusaDrafter(Drafter):
     """One pass through all heads and one transfer a step; every node is a point mass."""
 
-    hidden_layers = (-1,)
     work = Work()
 
     def __init__(
         self, heads: MedusaHeads, output: nn.Module, num_nodes: int, tree: str = "fixed", *, draws: bool = False
     ) -> None:
-        self._heads, self._output, self._draws = heads, output, draws
+        self._heads, self._output, self._draws, self.hidden_layers = heads, output, draws, heads.hidden_layers
         self._num_nodes, self._paths = num_nodes, _TREES[tree]
 
     def draft(self, context: Context, k: int) -> Draft:

@@ -45,6 +45,7 @@ class MedusaHeads(nn.ModuleList):
     ids: the target's ids [D] that the heads can propose; None: all.
     """
 
+    hidden_layers = (-1,)
     ids: Tensor | None
 
     def __init__(

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from specviz.decoding.cached_lm import CachedLM
+from specviz.decoding.device import to_device
 from specviz.decoding.draft import EMPTY, Draft, chain
 from specviz.decoding.drafter import Context, Drafter, Work, limit_depth
 from specviz.decoding.draws import ACCEPT, DRAFT, FINAL, Draws
@@ -51,6 +52,7 @@ class StagedDrafter(ChainDrafter):
         tokens, probs, logits, rounds, calls = [], [], [], [], {self._name: 0, self._by: 0}
         for step in self._steps(context, k):
             nodes = [0, *(node + 1 for node in step.verdict.path)]  # where the emitted tokens were sampled
+            nodes = to_device(nodes, torch.long, step.logits.device)
             rows, q = fit(step.logits[nodes], context.vocab_size), step.probs[nodes]
             ids = torch.tensor(step.tokens)
             stops = (place + 1 for place, row in enumerate(rows) if self._policy.stops(row, ids[place]))

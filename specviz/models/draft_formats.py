@@ -1,0 +1,101 @@
+"""What a folder that holds no model of its own is called: a draft head or an assistant, and who runs it.
+
+Told by config.json and by the names of the tensors, which are untrusted; no tensor is read and no error raised.
+"""
+
+import json
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from specviz.errors import SpecvizError
+from specviz.models.checkpoint import tensor_names
+from specviz.models.hub import head_files
+
+SPECULATORS = ("eagle3", "peagle", "mtp")
+"""The formats of speculators that are read, by their own names; the method eagle drives them all."""
+MOST_CONFIG_BYTES = 2**20
+_GEMMA_ASSISTANTS = ("gemma4_assistant", "gemma4_unified_assistant")
+_OF_A_BLOCK = {"block_size", "mask_token_id", "target_layer_ids"}
+_EAGLE = re.compile(r"(?:model\.)?(?:midlayer|layers\.0)\..*")
+_MEDUSA = re.compile(r"(?:medusa_head\.)?0\.0\.linear\.weight|(?:medusa_heads\.)?blocks\.0\.layers\.0\.weight")
+
+
+@dataclass(frozen=True, slots=True)
+class DraftFormat:
+    """name: as people call it, with an article. method: that drafts with it, "" where none does."""
+
+    name: str
+    method: str = ""
+
+
+def draft_format(config: Mapping[str, object], names: Collection[str] = ()) -> DraftFormat | None:
+    """The format of these settings and tensors' names; None for a model, or where neither tells one."""
+    if foreign := _foreign(config):
+        return DraftFormat(foreign)
+    if (kind := config.get("speculators_model_type")) is not None:
+        return DraftFormat(f"a head in the format speculators {kind}", "eagle")
+    if any(map(_MEDUSA.fullmatch, names)):
+        return DraftFormat("a set of Medusa heads", "medusa")
+    has_fc = not {"fc.weight", "model.fc.weight"}.isdisjoint(names)
+    if "draft_vocab_size" in config or (has_fc and any(map(_EAGLE.fullmatch, names))):
+        return DraftFormat("an EAGLE head", "eagle")
+    return None
+
+
+def _foreign(config: Mapping[str, object]) -> str:
+    """A format that no method runs, by its name.
+
+    Sources: transformers configuration_gemma4_assistant.py and candidate_generator.py (DFlashTokenCandidateGenerator
+    reads these settings of an assistant), speculators open_spec_config.py, DeepSpec modeling/dspark/qwen3/config.py.
+    """
+    kind = config.get("speculators_model_type")
+    if kind is not None and kind not in SPECULATORS:
+        return f"a head in the format speculators {kind!r:.40}"
+    if config.get("model_type") in _GEMMA_ASSISTANTS:
+        return "Gemma 4's assistant, a head that reads the target's own keys and values"
+    spec, inner = (config.get(name) for name in ("speculative_config", "dflash_config"))
+    if "open_spec_config_version" in config or (isinstance(spec, Mapping) and "method" in spec):
+        method = spec.get("method") if isinstance(spec, Mapping) else None
+        return f"a head in the Open Spec Config (method: {str(method)!r:.40})"
+    if not isinstance(inner, Mapping) and not config.keys() >= _OF_A_BLOCK:
+        return ""
+    if any("markov_rank" in place for place in (config, inner or {})) or "dspark" in _architectures(config):
+        return "a DSpark head, as DeepSpec writes it"
+    if str(config.get("model_type", "")).endswith("_assistant"):
+        return "a DFlash assistant, as transformers runs it (speculation_type='dflash')"
+    return "a DFlash head"
+
+
+def _architectures(config: Mapping[str, object]) -> str:
+    return str(config.get("architectures", "")).lower()
+
+
+def read_config(folder: Path) -> Mapping[str, object]:
+    """The folder's config.json. Raises SpecvizError."""
+    file = folder / "config.json"
+    try:
+        if file.stat().st_size > MOST_CONFIG_BYTES:
+            raise SpecvizError(f"config.json must not exceed {MOST_CONFIG_BYTES} bytes (got {file.stat().st_size})")
+        config = json.loads(file.read_text("utf-8"))
+    except FileNotFoundError as error:
+        raise SpecvizError("it has no config.json") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise SpecvizError("its config.json is damaged") from error
+    if not isinstance(config, dict):
+        raise SpecvizError(f"its config.json must hold an object (got {type(config).__name__})")
+    return config
+
+
+def format_of(folder: Path) -> DraftFormat | None:
+    """The format of a folder's files; None for a model, and for what cannot be read."""
+    try:
+        config = read_config(folder)
+    except SpecvizError:
+        return None
+    try:
+        names = tensor_names(head_files(folder, folder.name))
+    except SpecvizError:
+        names = set()
+    return draft_format(config, names)
