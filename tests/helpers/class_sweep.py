@@ -44,6 +44,8 @@ OFF = 0.03
 STATES = ("past_key_values", "cache_params", "state", "mems", "past_buckets_states")
 """The names under which a class hands out what it keeps from one token to the next."""
 
+PLAIN_LAYERS = {"DynamicLayer", "DynamicSlidingWindowLayer", "DummyLayer"}
+
 
 @dataclass(slots=True)
 class Outcome:
@@ -232,6 +234,29 @@ def _keeps_a_state(model: PreTrainedModel) -> bool:
     return any(len(shape) > 1 and shape in more for shape in few)
 
 
+def _merges_tokens(model: PreTrainedModel) -> bool:
+    """Whether something that the model keeps grows with the tokens, and more slowly."""
+    pairs = [pair for shapes in zip(kept(model, 8), kept(model, 16), strict=True) for pair in zip(*shapes, strict=True)]
+    return any(0 < few < more <= few + 4 for few, more in pairs)
+
+
+@torch.inference_mode()
+def _cache_layers(model: PreTrainedModel) -> list[object]:
+    return model(input_ids=torch.tensor([PROMPT]), use_cache=True).past_key_values.layers
+
+
+def _keeps_only_inputs_of_convolutions(model: PreTrainedModel) -> bool:
+    layers = _cache_layers(model)
+    states = [list(_tensors(getattr(layer, "recurrent_states", None), set())) for layer in layers]
+    inputs = [list(_tensors(getattr(layer, "conv_states", None), set())) for layer in layers]
+    return any(inputs) and not any(states)
+
+
+def _keeps_other_than_rows(model: PreTrainedModel) -> bool:
+    """Whether transformers gives some layer a cache of another kind than rows of keys and values."""
+    return any(type(layer).__name__ not in PLAIN_LAYERS for layer in _cache_layers(model))
+
+
 def _has_layers(kind: str) -> Callable[[PreTrainedModel], bool]:
     return lambda model: kind in model.config.get_text_config(decoder=True).layer_types
 
@@ -298,7 +323,11 @@ def _apart(given: torch.Tensor, right: torch.Tensor) -> float:
 CLAIMS: Mapping[str, Callable[[PreTrainedModel], bool]] = {
     "is an encoder-decoder model": lambda model: model.config.is_encoder_decoder,
     "does not generate text": lambda model: own_text(model)[0] is None,
-    "its state cannot be undone": _keeps_a_state,
+    "it keeps a state, which cannot be undone": _keeps_a_state,
+    "layers that keep the inputs of a convolution": _keeps_only_inputs_of_convolutions,
+    "keeps several tokens in one row of its cache": _merges_tokens,
+    "reads the keys and values of another model": _fails_alone,
+    "keeps a cache of a kind that specviz does not know": _keeps_other_than_rows,
     "has chunked attention": _has_layers("chunked_attention"),
     "has indexed attention": _has_layers("indexed_attention"),
     "its own forward over a whole text fails": _fails_alone,
