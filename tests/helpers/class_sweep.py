@@ -327,6 +327,7 @@ CLAIMS: Mapping[str, Callable[[PreTrainedModel], bool]] = {
     "layers that keep the inputs of a convolution": _keeps_only_inputs_of_convolutions,
     "keeps several tokens in one row of its cache": _merges_tokens,
     "reads the keys and values of another model": _fails_alone,
+    "a head that reads the target's own keys and values": _fails_alone,
     "keeps a cache of a kind that specviz does not know": _keeps_other_than_rows,
     "has chunked attention": _has_layers("chunked_attention"),
     "has indexed attention": _has_layers("indexed_attention"),

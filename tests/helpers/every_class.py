@@ -167,7 +167,7 @@ OWN: dict[str, dict[str, Any]] = {
     "glm_ocr": {"text_config": HALF_MROPE},
     "glmga": {"text_config": HALF_MROPE},
     "paddleocr_vl": {"text_config": MROPE},
-    "qwen2_5_omni_thinker": {"text_config": MROPE},
+    "qwen2_5_omni_thinker": {"text_config": MROPE, "vision_start_token_id": 151652, "audio_start_token_id": 151647},
     "qwen2_5_vl": {"text_config": MROPE},
     "qwen2_vl": {"text_config": MROPE},
     "bert:decoder": DECODER,
@@ -199,6 +199,7 @@ CANNOT: dict[str, str] = {
     "gemma3n": "its image half is in the package timm",
     "musicgen": "AutoModelForCausalLM cannot make it from its own configuration",
     "musicgen_melody": "AutoModelForCausalLM cannot make it from its own configuration",
+    "shieldgemma2": "transformers does not load again what it saves of it, as it is saved as a Gemma 3",
     "perception_lm": "its image half is in the package timm",
 }
 """Model type -> why no tiny model of it can be made."""
