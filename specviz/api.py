@@ -1,6 +1,6 @@
 """run and stream: one call from a prompt to a trace, with models by name, by folder or handed over in memory."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 
 from specviz.drafters import find_method
@@ -45,8 +45,9 @@ def _request(library: Library, prompt, target, draft, options: dict[str, object]
     text = {"prompt": prompt} if isinstance(prompt, str) else {"prompt_ids": tuple(prompt)}
     target = target or catalog.default_pair()[0]
     draft = draft or catalog.bundled_draft(target, foreign=find_method(known.get("method", "draft_model")).foreign)
+    known["chat_options"] = known.get("chat_options") or {}
     if known.get("chat") is None:
-        known["chat"] = "prompt" in text and catalog.chats(target)
+        known["chat"] = "prompt" in text and (catalog.chats(target) or bool(known["chat_options"]))
     return Request(target=target, draft=draft, params=options, **text, **known)
 
 
@@ -68,6 +69,7 @@ def run(
     max_new_tokens: int = 64,
     stop: str | Sequence[str] = (),
     chat: bool | None = None,
+    chat_options: Mapping[str, bool | int | float | str] | None = None,
     **params: int | float | str,
 ) -> trace.Trace:
     """Generates once and returns the finished trace.
@@ -76,7 +78,8 @@ def run(
     by default the bundled pair, and for a target on offer the bundled draft that suits it. num_speculative_tokens: K,
     the largest depth of a draft. draft_temperature, ...: the draft's own, None: as the target's; the text of an exact
     rule does not depend on them. stop: texts, any of which ends the answer (the trace's `answer`) before it.
-    chat: whether the target's chat template is used; None: for a chat model on offer. params: the method's own
+    chat: whether the target's chat template is used; None: for a chat model on offer, and where chat_options are given.
+    chat_options: values for what that template asks, such as {"enable_thinking": False}. params: the method's own
     (`METHODS[method].params`); several models as one text, separated by commas. Raises SpecvizError.
     """
     options = locals()

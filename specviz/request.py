@@ -7,6 +7,7 @@ library only.
 
 from __future__ import annotations
 
+import json
 import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -31,6 +32,8 @@ MAX_STOP_CHARACTERS = 200
 _FIELDS = {"k": "num_speculative_tokens"}
 _KEYS = {name: key for key, name in _FIELDS.items()}
 Own = TypeVar("Own", bound="RunSettings")
+Option = bool | int | float | str
+"""A value of a switch of a chat template."""
 Check = Callable[[str, Any], Any]
 
 
@@ -149,6 +152,26 @@ def _param(name: str, value: object) -> bool | int | float | str | None:
     raise SpecvizError(f"{name} must be a number of ordinary size, a text, true or false {_got(value)}")
 
 
+def check_chat_options(name: str, values: object) -> dict[str, Option]:
+    """Switches of a chat template, such as {"enable_thinking": False}. Raises SpecvizError."""
+    if not isinstance(values, Mapping) or len(values) > MAX_PARAMS:
+        raise SpecvizError(f"{name} must be an object of at most {MAX_PARAMS} named values {_got(values)}")
+    return {_option_name(name, key): _option(f"{name}.{key}", value) for key, value in values.items()}
+
+
+def _option_name(name: str, key: object) -> str:
+    text = _name(f"each name in {name}", key)
+    if not text.isidentifier():
+        raise SpecvizError(f"each name in {name} must be one word, such as enable_thinking {_got(key)}")
+    return text
+
+
+def _option(name: str, value: object) -> Option:
+    if value is None:
+        raise SpecvizError(f"{name} must be true, false, a number or a text {_got(value)}")
+    return _param(name, value)
+
+
 def _optional(check: Check) -> Check:
     return lambda name, value: None if value is None else check(name, value)
 
@@ -203,12 +226,13 @@ class RunSettings:
 class Request(RunSettings):
     """One generation. `prompt_ids`, if given, are what the target reads, and `prompt` is only their text.
 
-    stop: texts, any of which ends the answer before it.
+    stop: texts, any of which ends the answer before it. chat_options: switches of the target's chat template by name.
     """
 
     prompt: str = _checked(partial(_text, most=MAX_PROMPT_CHARACTERS), default="")
     prompt_ids: tuple[int, ...] | None = _checked(_optional(_ids), default=None)
     chat: bool = _checked(_boolean, default=False)
+    chat_options: Mapping[str, Option] = _checked(check_chat_options, default_factory=dict, hash=False)
     seed: int = _checked(partial(check_whole, low=0, high=MAX_SEED), default=0)
     max_new_tokens: int = _checked(_length, default=64)
     stop: tuple[str, ...] = _checked(_stops, default=())
@@ -225,12 +249,14 @@ class Request(RunSettings):
             raise SpecvizError("the prompt is empty; type at least one word")
         if self.prompt_ids is not None and _boolean("chat", self.chat):
             raise SpecvizError("chat must be false when prompt_ids are given: a chat template needs a text (got true)")
+        if check_chat_options("chat_options", self.chat_options) and not self.chat:
+            raise SpecvizError("chat must be true where chat_options are given: the chat template has them (got false)")
         return RunSettings.validate(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; `from_dict` gives an equal request back."""
         ids = None if self.prompt_ids is None else list(self.prompt_ids)
-        text = {"prompt": self.prompt, "prompt_ids": ids, "chat": self.chat}
+        text = {"prompt": self.prompt, "prompt_ids": ids, "chat": self.chat, "chat_options": dict(self.chat_options)}
         limits = {"max_new_tokens": self.max_new_tokens, "stop": list(self.stop), "time_limit_s": self.time_limit_s}
         return {**text, **RunSettings.to_dict(self), "seed": self.seed, **limits}
 
@@ -259,3 +285,35 @@ def read_stops(lines: Iterable[str]) -> tuple[str, ...]:
 def spell_stops(stops: Iterable[str]) -> str:
     """The lines that `read_stops` reads."""
     return "\n".join(stop.replace("\n", "\\n").replace("\t", "\\t") for stop in stops)
+
+
+def read_options(lines: Iterable[str]) -> dict[str, Option]:
+    """Switches of a chat template that were typed, each as NAME=VALUE; VALUE is true, false, a number, or a text with
+    or without the double quotes of JSON. Empty lines are none. Raises SpecvizError."""
+    options: dict[str, Option] = {}
+    for line in filter(str.strip, lines):
+        name, equals, value = (part.strip() for part in line.partition("="))
+        if not equals or not name or name in options:
+            raise SpecvizError(f"each chat option must be NAME=VALUE, and each name be given once {_got(line)}")
+        options[name] = _read_option(value)
+    return check_chat_options("chat_options", options)
+
+
+def _read_option(text: str) -> Option:
+    """Python's True and False are taken for JSON's."""
+    try:
+        value = json.loads({"True": "true", "False": "false"}.get(text, text))
+    except (ValueError, RecursionError):
+        return text
+    return value if isinstance(value, (bool, int, float, str)) else text
+
+
+def spell_options(options: Mapping[str, Option]) -> list[str]:
+    """The lines that `read_options` reads."""
+    return [f"{name}={_spell_option(value)}" for name, value in options.items()]
+
+
+def _spell_option(value: Option) -> str:
+    if isinstance(value, str) and value.isprintable() and _read_option(value.strip()) == value:
+        return value
+    return json.dumps(value)

@@ -160,7 +160,7 @@ class Aggregator:
             specviz=job.specviz,
             created=facts.preparation.created,
             prompts=job.prompts,
-            **{name: getattr(request, name) for name in ("target", "seed", "max_new_tokens", "chat")},
+            **{name: getattr(request, name) for name in ("target", "seed", "max_new_tokens", "chat", "chat_options")},
             sampling=sampling_of(request),
             k=self.k,
             num_prompts=len(self.ids),

@@ -34,6 +34,7 @@ from specviz.analysis import theory
 from specviz.analysis.costs import CONTEXT, Costs, longest_context, measure_costs
 from specviz.errors import SpecvizError
 from specviz.models import catalog
+from specviz.models.chat import NO_OPTIONS
 from specviz.models.library import LoadedModel
 from specviz.request import Request, check_whole
 from specviz.session.workbench import workbench
@@ -82,6 +83,7 @@ def align_steps(
     seed: int = 0,
     max_new_tokens: int = 128,
     chat: bool = False,
+    chat_options: Mapping[str, bool | int | float | str] = NO_OPTIONS,
     costs: Mapping[str, Costs] | None = None,
     batch: int = 32,
     shard_size: int = SHARD_SIZE,
@@ -95,15 +97,16 @@ def align_steps(
 
     prompts: a file of JSON lines; texts, mappings or a data frame in memory; or a PromptSet. limit: only so many of
     them. target, draft: as for `run`; draft may be a list of them. out: the folder of the job, None for a temporary
-    one. costs: per draft; None measures them where the shards run, {} means no speeds. executor:
-    `executors.local` or one that starts `executors.on_ray`. overwrite: what an earlier job left in `out` is removed.
+    one. chat: every prompt is read in the target's chat form, not only rows with messages; chat_options: as for `run`.
+    costs: per draft; None measures them where the shards run, {} means no speeds. executor: `executors.local` or one
+    that starts `executors.on_ray`. overwrite: what an earlier job left in `out` is removed.
     older: the summary to compare with; one of another job or of other models is refused before the first shard.
     Raises SpecvizError.
     """
     _check_given(costs, k=k, batch=batch, shard_size=shard_size, limit=1 if limit is None else limit)
-    fields = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed, "chat": chat}
-    fields |= {"num_speculative_tokens": k, "max_new_tokens": max_new_tokens}
-    request = Request(prompt="of a file", target="a model", **fields).validate()
+    fields = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed, "chat_options": chat_options}
+    fields |= {"num_speculative_tokens": k, "max_new_tokens": max_new_tokens, "chat": chat or bool(chat_options)}
+    request = replace(Request(prompt="of a file", target="a model", **fields).validate(), chat=chat)
     wanted = _wanted_models(target, draft, in_memory=executor is local)
     is_file = isinstance(prompts, (str, Path))
     rows = prompts if isinstance(prompts, PromptSet) else open_prompts(prompts) if is_file else from_values(prompts)

@@ -38,7 +38,7 @@ OWN_NAMES = ("job.json", "parts", *OUTPUTS)
 _OWN_PART = re.compile(r"\.?part-\d{5,}(-\d+)?")
 KEPT = "finished work is saved: run the same command again to go on"
 _START_OVER = "choose another folder, or overwrite it to start over"
-_DECIDES = ("chat", "k", *Request.SAMPLING, "seed", "max_new_tokens")
+_DECIDES = ("chat", "chat_options", "k", *Request.SAMPLING, "seed", "max_new_tokens")
 _LOCK_NAME = "job.lock"
 _IN_USE = {errno.EAGAIN, errno.EACCES, errno.EDEADLK}
 _READ_ONLY = {errno.EACCES, errno.EPERM, errno.EROFS}
@@ -145,7 +145,7 @@ class JobFolder:
             raise self._damage_error() from error
 
     def _resume(self, saved: _Saved) -> None:
-        asks, before = self.job.asks(), saved.asks
+        asks, before = self.job.asks(), {"chat_options": {}, **saved.asks}  # which older jobs do not name
         try:
             self.preparation = msgspec.convert(saved.known, Preparation | None)
         except msgspec.ValidationError as error:

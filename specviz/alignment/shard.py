@@ -5,7 +5,7 @@ that it can run in any process; rows that cannot be used come back with the reas
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
@@ -20,7 +20,7 @@ from specviz.analysis import whatif
 from specviz.decoding.draws import seed_of
 from specviz.decoding.sampling import Sampling
 from specviz.errors import SpecvizError
-from specviz.models.chat import as_lines, has_chat_form, render_chat
+from specviz.models.chat import as_lines, has_chat_form, render_answer, render_chat
 from specviz.models.library import Library, LoadedModel
 from specviz.models.memory import is_out_of_memory
 from specviz.models.score import Text
@@ -29,6 +29,7 @@ from specviz.session.active_setup import text_of
 from specviz.session.workbench import workbench
 
 MIN_TOKENS = 2
+OPTIONS_UNUSED = "chat options do not count for prompts that are read without the chat template"
 READ_TOKENS, READ_TOKENS_CUDA = 1024, 16_384  # of all texts that are read at once, unless one alone is longer
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -51,13 +52,16 @@ def texts_of(shard: Shard, target: LoadedModel) -> tuple[list[RowText], tuple[Re
     rows: list[RowText] = []
     refused: list[Refused] = []
     for row in shard.rows:
+        options = {**shard.request.chat_options, **row.chat_options}  # the row's own go before the job's
         try:
-            rows.append(_encode(row, shard.request, target))
+            rows.append(_encode(replace(row, chat_options=options), shard.request, target))
         except SpecvizError as error:
             refused.append(Refused(row.line, str(error)))
     as_text = any(row.messages and not has_chat_form(target.tokenizer) for row in shard.rows)
     lines = f"{target.name} has no chat template: messages were written as plain lines, “User: …”"
-    return _add_texts(rows, shard, target), tuple(refused), (lines,) if as_text else ()
+    is_unused = any(each.row.chat_options and not each.is_chat for each in rows)
+    warnings = [words for words, is_true in ((lines, as_text), (OPTIONS_UNUSED, is_unused)) if is_true]
+    return _add_texts(rows, shard, target), tuple(refused), tuple(warnings)
 
 
 def _encode(row: PromptRow, request: Request, target: LoadedModel) -> RowText:
@@ -67,7 +71,7 @@ def _encode(row: PromptRow, request: Request, target: LoadedModel) -> RowText:
     prompt_ids = row.prompt if is_given else tuple(target.text.encode(prompt, special=not is_chat))
     if is_given and (largest := max(prompt_ids)) >= target.info.vocab_size:
         raise SpecvizError(f"the prompt has ids that {target.name} does not know (got {largest})")
-    given = row.completion
+    given = _answer_of(row, target) if row.answer is not None and is_chat else row.completion
     ids = tuple(target.text.encode(given, special=False)) if isinstance(given, str) else given
     _check_length(len(prompt_ids), ids, target)
     return RowText(row, prompt, is_chat, prompt_ids, ids, ids is None or _is_own_text(row, request, target))
@@ -77,12 +81,20 @@ def _prompt_of(row: PromptRow, request: Request, target: LoadedModel) -> tuple[s
     """The text that the target reads, and whether it is in its chat form; ids are read as they are."""
     if isinstance(row.prompt, tuple):
         return text_of(target.text, row.prompt), False
+    is_rendered = has_chat_form(target.tokenizer)
+    if (names := row.only_for_templates) and not (request.chat and is_rendered):
+        needed = "use --chat (chat=True)" if is_rendered else f"{target.name} has none"
+        raise SpecvizError(f"has {names}, which only a chat template writes: {needed}")
     if row.messages is None and not request.chat:
         return row.prompt, False
-    messages = [asdict(message) for message in row.messages or ()]
-    if messages and not has_chat_form(target.tokenizer):
-        return as_lines(messages), False
-    return render_chat(target.tokenizer, messages or row.prompt), True
+    if row.messages and not is_rendered:
+        return as_lines(row.asked()), False
+    return render_chat(target.tokenizer, row.asked(), row.chat_options, row.tools), True
+
+
+def _answer_of(row: PromptRow, target: LoadedModel) -> str:
+    """The text of an answer with reasoning or tool calls, in the target's chat form."""
+    return render_answer(target.tokenizer, row.asked(), row.answer.to_dict(), row.chat_options, row.tools)
 
 
 def _check_length(num_prompt: int, ids: Sequence[int] | None, target: LoadedModel) -> None:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 VERSION = 1
-IGNORED = "unknown fields were ignored"  # how a warning begins that says nothing of the models
+IGNORED = "fields that nothing reads were ignored"  # how a warning begins that says nothing of the models
 ENOUGH_PROMPTS = 30  # below, a difference is not called significant
 NOT_CALLED = f"not called significant: fewer than {ENOUGH_PROMPTS} prompts"
 Interval = tuple[float, float]
@@ -209,11 +209,11 @@ class Comparison:
 @dataclass(frozen=True, slots=True)
 class Summary:
     """A whole job. note: what the numbers rest on. exact: every text is the target's own at these settings.
-    prompts: fingerprint of the prompt set. chat: whether they were read in the target's chat form. looked_for: the
-    fault checks that ran, in plain words. num_cut: texts that end where the target's context ends.
-    by_prompt: alpha per prompt id and draft, to compare with a later job; a place that the draft cannot read counts 0.
-    models: by name a hash of what the target and each draft hold. costs_from: measured, given or left out. Older
-    summaries have neither.
+    prompts: fingerprint of the prompt set. chat: whether they were read in the target's chat form; chat_options: the
+    switches of its template. looked_for: the fault checks that ran, in plain words. num_cut: texts that end where the
+    target's context ends. by_prompt: alpha per prompt id and draft, to compare with a later job; a place that the draft
+    cannot read counts 0. models: by name a hash of what the target and each draft hold. costs_from: measured, given or
+    left out. Older summaries have neither of these two, and no chat_options.
     """
 
     specviz: str
@@ -241,6 +241,7 @@ class Summary:
     by_prompt: Mapping[str, Mapping[str, float]]
     models: Mapping[str, str] = field(default_factory=dict)
     costs_from: str = ""
+    chat_options: Mapping[str, bool | int | float | str] = field(default_factory=dict)
     version: int = VERSION
 
     def draft(self, name: str) -> DraftSummary:

@@ -5,8 +5,8 @@ A row holds the ids that were measured, which the lab reads again, and the same 
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
 from itertools import islice
+from typing import Any
 
 from specviz.alignment.outputs import Alignment
 from specviz.alignment.types import PromptRow
@@ -40,14 +40,19 @@ def training_lines(done: Alignment, prompts: Iterable[PromptRow]) -> Iterator[st
                 "completion": own["token"].tolist(),
                 **({"sampled": sampled} if text.exact else {}),
                 "conversations": [*_asked(few[text.prompt], text.prompt_text), answer],
+                **_beside(few[text.prompt]),
                 "draft": text.draft,
                 "weights": [round(lost, DECIMALS) for lost in own["lost"].tolist()],
             }
             yield json.dumps(row, ensure_ascii=False)
 
 
-def _asked(row: PromptRow, prompt_text: str) -> list[dict[str, str]]:
+def _beside(row: PromptRow) -> dict[str, Any]:
+    """What a chat template needs beside the conversation."""
+    found = {"tools": list(row.tools), "chat_template_kwargs": dict(row.chat_options)}
+    return {name: value for name, value in found.items() if value}
+
+
+def _asked(row: PromptRow, prompt_text: str) -> list[dict[str, Any]]:
     """The row's messages, or its prompt as a message of the user."""
-    if row.messages:
-        return [asdict(message) for message in row.messages]
-    return [{"role": "user", "content": row.prompt if isinstance(row.prompt, str) else prompt_text}]
+    return [{"role": "user", "content": prompt_text}] if isinstance(row.prompt, tuple) else row.asked()

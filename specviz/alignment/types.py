@@ -23,8 +23,26 @@ SAMPLED, GIVEN = "sampled", "given"
 
 @dataclass(frozen=True, slots=True)
 class Message:
+    """A turn of a conversation. role: one of `chat.CHAT_ROLES`. reasoning: of the assistant, before the content.
+    tool_calls: of the assistant, {"id", "type", "function": {"name", "arguments"}} with the arguments as an object.
+    tool_call_id, name: whose answer a tool's turn is."""
+
     role: str
     content: str
+    reasoning: str = field(default="", repr=False)
+    tool_calls: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
+    tool_call_id: str = field(default="", repr=False)
+    name: str = field(default="", repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As chat templates take it."""
+        more = {
+            "reasoning_content": self.reasoning,
+            "tool_calls": list(self.tool_calls),
+            "tool_call_id": self.tool_call_id,
+            "name": self.name,
+        }
+        return {"role": self.role, "content": self.content} | {name: value for name, value in more.items() if value}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +51,9 @@ class PromptRow:
     already.
 
     number: its place among the accepted rows, from 0. line: in the file, from 1. told: {"target", "temperature",
-    "top_k", "top_p"} where the row says what its completion was sampled from.
+    "top_k", "top_p"} where the row says what its completion was sampled from. answer: the assistant's, where its text
+    depends on the chat template: the completion is then its plain form, or None where it calls tools. tools: what it
+    may call. chat_options: switches of the chat template.
     """
 
     number: int
@@ -44,6 +64,36 @@ class PromptRow:
     messages: tuple[Message, ...] | None = None
     completion: str | tuple[int, ...] | None = None
     told: Mapping[str, object] | None = None
+    answer: Message | None = field(default=None, repr=False)
+    tools: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
+    chat_options: Mapping[str, bool | int | float | str] = field(default_factory=dict, repr=False)
+
+    @property
+    def turns(self) -> tuple[Message, ...]:
+        return (*(self.messages or ()), *((self.answer,) if self.answer else ()))
+
+    def asked(self) -> list[dict[str, Any]]:
+        """The messages, or the prompt's text as one, as chat templates take them."""
+        return [turn.to_dict() for turn in self.messages or (Message("user", self.prompt),)]
+
+    @property
+    def only_for_templates(self) -> str:
+        """What of it only a chat template can write, in words; empty where there is nothing of the kind."""
+        found = {
+            "tools": self.tools,
+            "tool calls": any(turn.tool_calls for turn in self.turns),
+            "answers of tools": any(turn.role == "tool" for turn in self.turns),
+        }
+        return ", ".join(name for name, is_there in found.items() if is_there)
+
+    def decisive(self) -> str:
+        """All that decides what is measured. A row of plain texts is written as in older jobs, so that they can be
+        compared."""
+        is_plain = all(turn == Message(turn.role, turn.content) for turn in self.turns)
+        if is_plain and not self.tools and not self.chat_options:
+            return repr(self)
+        turns = [turn.to_dict() for turn in self.turns]
+        return repr((self, turns, self.tools, sorted(self.chat_options.items())))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ All run in one process, in rounds on every prompt, on equal token counts with en
 million parameters a ratio measures the frameworks' overhead more than the method.
 """
 
-import copy
 import statistics
 import time
 from collections import defaultdict
@@ -20,8 +19,8 @@ from specviz.analysis.rounds import ONE_RUN, Comparison, Timings, log_median, tu
 from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import speculate
 from specviz.decoding.sampling import Sampling
+from specviz.models.generation import settings_for, without_settings
 from specviz.models.library import LoadedModel
-from specviz.request import RunSettings
 from specviz.session.recorder import Recorder
 from specviz.session.setup import Setup
 from specviz.trace import file as trace
@@ -160,9 +159,11 @@ def make_sample(
 
 
 def transformers_contender(target: LoadedModel, draft: LoadedModel | None, k: int) -> Contender:
-    """transformers' generate; with a draft at constant K and no confidence threshold, as specviz drafts."""
+    """transformers' generate with the job's own sampling, whatever the models' files ask for; with a draft at constant
+    K and no confidence threshold, as specviz drafts."""
     name = "generate" if draft is None else PEER
-    assistant = None if draft is None else _assistant(draft, k)
+    bare = without_settings(target.model)
+    assistant = {} if draft is None else {"assistant_model": _assistant(draft, k)}
 
     def generate(job: Job) -> Sample:
         seen: list[tuple[float, int]] = []  # when each forward's tokens had arrived, and how many there were
@@ -171,23 +172,20 @@ def transformers_contender(target: LoadedModel, draft: LoadedModel | None, k: in
             seen.append((time.perf_counter(), ids.shape[1]))
             return torch.zeros(len(ids), dtype=torch.bool, device=ids.device)  # never stops
 
-        options: dict[str, object] = {"max_new_tokens": job.num_tokens, "eos_token_id": None, "pad_token_id": 0}
-        law = {name: getattr(job.sampling, name) for name in RunSettings.SAMPLING}
-        options |= {"do_sample": True, **law} if job.sampling.temperature else {"do_sample": False}
-        options |= {} if assistant is None else {"assistant_model": assistant}
+        settings = settings_for(job.sampling, job.num_tokens)
         torch.manual_seed(job.seed)
         ids = torch.tensor([job.prompt.ids], device=target.model.device)
         started = time.perf_counter()
-        out = target.model.generate(ids, stopping_criteria=StoppingCriteriaList([watch]), **options)
+        stopping = StoppingCriteriaList([watch])
+        out = bare.generate(ids, generation_config=settings, stopping_criteria=stopping, **assistant)
         return make_sample(name, job, out[0].tolist(), seen, started)
 
     return generate
 
 
 def _assistant(draft: LoadedModel, k: int) -> torch.nn.Module:
-    """The same weights under generation settings of their own: the draft model itself is not touched."""
-    assistant = copy.copy(draft.model)
-    assistant.generation_config = copy.deepcopy(draft.model.generation_config)
+    """The same weights, which `generate` asks for K tokens, however sure of them they are."""
+    assistant = without_settings(draft.model)
     assistant.generation_config.update(
         num_assistant_tokens=k, num_assistant_tokens_schedule="constant", assistant_confidence_threshold=0.0
     )

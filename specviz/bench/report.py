@@ -20,6 +20,7 @@ from specviz.drafters import METHODS
 from specviz.errors import CannotTell, SpecvizError
 from specviz.models.catalog import chats
 from specviz.models.chat import render_chat
+from specviz.models.generation import describe
 from specviz.models.library import Library, LoadedModel, check_pair
 from specviz.models.memory import environment
 from specviz.prompts import prompts_file
@@ -53,7 +54,9 @@ def lines(
     check_lengths(prompts, max(k), num_tokens, min(model.info.context_limit for model in (loaded, small)))
     room = max(len(prompt.ids) for prompt in prompts) + num_tokens
     contenders = _contenders(loaded, small, k, room if against else None)
-    about = (f"{loaded.name} + {small.name}, K = {', '.join(map(str, k))}", describe_environment(loaded))
+    told = ((model.name, describe(model.info.generation_config)) for model in (loaded, small))
+    asked = [f"{name}: {words}" for name, words in told if words]
+    about = (f"{loaded.name} + {small.name}, K = {', '.join(map(str, k))}", describe_environment(loaded), *asked)
     samples = yield from measure_lines(
         contenders, prompts, about, num_tokens, repeats, (0.0,) if against else (0.0, 1.0)
     )

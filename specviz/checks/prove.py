@@ -27,6 +27,7 @@ from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS, find_method
 from specviz.errors import SpecvizError
 from specviz.models import catalog
+from specviz.models.chat import NO_OPTIONS, as_messages, render_chat
 from specviz.models.hub import ignore_progress
 from specviz.models.library import Library, LoadedModel
 from specviz.models.memory import environment
@@ -76,6 +77,8 @@ def prove(
     draft_temperature: float | None = None,
     draft_top_k: int | None = None,
     draft_top_p: float | None = None,
+    chat: bool = False,
+    chat_options: Mapping[str, bool | int | float | str] = NO_OPTIONS,
     tokens: int = 2000,
     seed: int = 0,
     samples: str | Path | None = None,
@@ -84,7 +87,8 @@ def prove(
 ) -> Report:
     """Checks whether the text is the target's own, and returns what each check came to.
 
-    prompt: text, token ids, or None for the bundled prompts. target, draft, params: as for `run`. rule: a name of
+    prompt: text, token ids, or None for the bundled prompts. target, draft, params, chat_options: as for `run`. chat:
+    whether the target reads the prompts in its chat form. rule: a name of
     RULES, or "broken:NAME" for one that is wrong on purpose. tokens: how many are written at temperatures above 0.
     samples: a file of someone else's token ids, which is then judged alone, each line at its own settings. made_in: the
     number format that they were made in (bf16, fp16 or fp32), for lines that name none.
@@ -104,7 +108,7 @@ def prove(
     text = {"prompt": prompt} if isinstance(prompt, str) else {"prompt_ids": None if prompt is None else tuple(prompt)}
     models = {"target": large.name, "draft": None if small is None else small.name}
     request = Request(**{**asked, "prompt": "bundled", **text, **models}, num_speculative_tokens=k).validate()
-    prompts = bundled_prompts(large) if prompt is None else (_prompt_ids(large, prompt),)
+    prompts = bundled_prompts(large, request) if prompt is None else (_prompt_ids(large, prompt, request),)
     pair = gather(METHODS[method], request.params, large, small, workbench().library)
     if chosen.name in RULES:
         pair.rule(chosen.name)  # which refuses one that cannot judge these drafts
@@ -112,10 +116,17 @@ def prove(
     return _check_pair(_Job(pair, chosen, prompts, request, Sampling.of(request), k, tokens, watch))
 
 
-def bundled_prompts(target: LoadedModel) -> tuple[tuple[int, ...], ...]:
-    """The prompts that come with specviz, as this model's ids."""
+def bundled_prompts(target: LoadedModel, request: Request | None = None) -> tuple[tuple[int, ...], ...]:
+    """The prompts that come with specviz, as this model's ids; request: says whether they are in its chat form."""
     kinds = prompts_file()["kinds"]
-    return tuple(tuple(target.text.encode(prompt["text"])) for kind in kinds for prompt in kind["prompts"])
+    return tuple(_encode(target, prompt["text"], request) for kind in kinds for prompt in kind["prompts"])
+
+
+def _encode(target: LoadedModel, prompt: str, request: Request | None) -> tuple[int, ...]:
+    if request is None or not request.chat:
+        return tuple(target.text.encode(prompt))
+    rendered = render_chat(target.tokenizer, as_messages(prompt), request.chat_options)
+    return tuple(target.text.encode(rendered, special=False))
 
 
 def find_rule(name: str) -> Rule:
@@ -139,8 +150,8 @@ def _load_models(
     return large, library.load(wanted, watch, as_draft=True)
 
 
-def _prompt_ids(target: LoadedModel, prompt: str | Sequence[int]) -> tuple[int, ...]:
-    ids = tuple(target.text.encode(prompt)) if isinstance(prompt, str) else tuple(prompt)
+def _prompt_ids(target: LoadedModel, prompt: str | Sequence[int], request: Request) -> tuple[int, ...]:
+    ids = _encode(target, prompt, request) if isinstance(prompt, str) else tuple(prompt)
     if any(token >= target.info.vocab_size for token in ids):
         raise SpecvizError(f"the prompt has ids that {target.name} does not know: they end at {target.info.vocab_size}")
     return ids
@@ -153,7 +164,8 @@ def _environment(pair: Setup) -> dict[str, Any]:
 def _check_pair(job: _Job) -> Report:
     asked = {name: value for name, value in job.request.settings.to_dict().items() if name not in ("rule", "params")}
     own = {"seed": job.request.seed, "rule": job.request.rule or job.rule.name, "tokens": job.tokens}
-    about = {**asked, **own, **_environment(job.pair)}
+    form = {"chat": True, "chat_options": dict(job.request.chat_options)} if job.request.chat else {}
+    about = {**asked, **own, **form, **_environment(job.pair)}
     texts = [_greedy(job)] if job.sampling.temperature == 0 else [*_end_to_end(job), _first_token(job)]
     return Report(about, (_enumeration(job), *texts, *_self_checks(job)), _compare_rules(job))
 

@@ -7,7 +7,7 @@ used is named by its number, and then nothing is judged.
 
 import copy
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -22,6 +22,7 @@ from specviz.checks.scoring import ROUNDING, Outside, Reach, Scored, features, p
 from specviz.checks.statistics import Evidence, Outcome
 from specviz.decoding.sampling import Sampling
 from specviz.errors import SpecvizError
+from specviz.models.generation import Asked, asked_words, unlike
 from specviz.models.library import LoadedModel
 from specviz.models.quantisation import is_quantised
 from specviz.request import MAX_ID
@@ -202,13 +203,15 @@ class JudgedSamples:
     impossible: Findings = Findings()
     tied: Findings = Findings()
     own_format: str = "fp32"
+    asked_greedy: str = ""
+    asked_drawn: str = ""
 
     @property
     def greedy_outcome(self) -> Outcome | None:
         """None where no sample was drawn at temperature 0, or not all have been judged."""
         if self.wrong_greedy:
             words = f"differs: {len(self.wrong_greedy)} tokens at temperature 0 are not the most likely ones; "
-            more = self._more_ties(self.tied_greedy) + _format_hint(self.wrong_greedy)
+            more = self._more_ties(self.tied_greedy) + self.asked_greedy + _format_hint(self.wrong_greedy)
             return Outcome("differs", words + self.wrong_greedy.first.words + more)
         if not self.num_greedy or self.done < self.total:
             return None
@@ -223,9 +226,13 @@ class JudgedSamples:
         """The same for what was drawn at other temperatures."""
         if self.impossible:
             words = f"differs: {len(self.impossible)} tokens have probability 0 under the target and these settings; "
-            return Outcome("differs", words + self.impossible.first.words + _format_hint(self.impossible))
+            more = self.asked_drawn + _format_hint(self.impossible)
+            return Outcome("differs", words + self.impossible.first.words + more)
         is_complete = self.evidence.num_tokens > 0 and self.done >= self.total
-        return judge_evidence(self.evidence, is_complete, self._more_ties(self.tied))
+        outcome = judge_evidence(self.evidence, is_complete, self._more_ties(self.tied))
+        if outcome is None or outcome.state not in ("differs", "suspicious"):
+            return outcome
+        return Outcome(outcome.state, outcome.words + self.asked_drawn)
 
     def _ties(self, found: Findings) -> str:
         """ "27 near-ties within bf16 rounding, first line 3, ..."; there must be one."""
@@ -239,6 +246,17 @@ class JudgedSamples:
         return f"; besides, {self._ties(found)}" if found else ""
 
 
+def _settings_hint(asked: Asked, samplings: Iterable[Sampling]) -> str:
+    """What the target's file asks for and none of these samplings allows for, named as a reason to differ."""
+    named = {name: value for sampling in samplings for name, value in unlike(asked, sampling).items()}
+    if not named:
+        return ""
+    return (
+        f"; the target's generation_config.json asks for {asked_words(named)}, which `generate` applies unless it is "
+        "told otherwise: this may be why"
+    )
+
+
 def _format_hint(wrong: Findings) -> str:
     """Asks for the number format where none was declared and the rounding of a coarser one could explain the tokens."""
     if not wrong.may_be_coarse:
@@ -250,7 +268,15 @@ def judge_samples(pair: Setup, samples: Sequence[Sample]) -> Iterator[JudgedSamp
     """One sample per result, the first result before any. The pair's draft model, if any, sharpens the evidence."""
     own = format_name(pair.target)
     formats = cache(lambda name: in_format(pair.target, name))
-    so_far = JudgedSamples(0, len(samples), Evidence.empty(features(pair.comparable_draft is not None)), own_format=own)
+    asked, samplings = pair.target.info.generation_config or {}, {sample.sampling for sample in samples}
+    so_far = JudgedSamples(
+        done=0,
+        total=len(samples),
+        evidence=Evidence.empty(features(pair.comparable_draft is not None)),
+        own_format=own,
+        asked_greedy=_settings_hint(asked, [each for each in samplings if each.temperature == 0]),
+        asked_drawn=_settings_hint(asked, [each for each in samplings if each.temperature > 0]),
+    )
     yield so_far
     for sample in samples:
         reach: Reach | None = None

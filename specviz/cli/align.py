@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from specviz.alignment import executors
 from specviz.alignment.summary import NOT_CALLED, Difference, DraftSummary, Interval, Summary, natural_key
-from specviz.cli.help import add_sampling
+from specviz.cli.help import add_chat_options, add_sampling
 from specviz.cli.output import ProgressLines, output
 from specviz.errors import SpecvizError
 from specviz.models.catalog import default_pair
@@ -54,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_sampling(parser)
     parser.add_argument("--max-new-tokens", type=int, default=128, help="length of each text (default: %(default)s)")
     parser.add_argument("--chat", action="store_true", help="render every prompt with the target's chat template")
+    add_chat_options(parser)
     words = "texts written or read at once; fewer if they are long or memory is short (default: %(default)s)"
     parser.add_argument("--batch", type=int, default=32, help=words)
     parser.add_argument("--shard-size", type=int, default=32, help="prompts per part (default: %(default)s)")
@@ -90,7 +91,7 @@ def run(options: argparse.Namespace) -> int:
     from specviz.alignment.job import align  # it loads torch
     from specviz.alignment.job_folder import resume_hint
     from specviz.alignment.tables.compare import check_threshold_names
-    from specviz.request import Request
+    from specviz.request import Request, read_options
     from specviz.session.workbench import workbench
 
     drafts = map(workbench().library.shown_name, options.draft or default_pair()[1:])
@@ -99,6 +100,7 @@ def run(options: argparse.Namespace) -> int:
     names = ("out", "k", *Request.SAMPLING, "seed", "max_new_tokens", "chat")
     names += ("batch", "shard_size", "limit", "overwrite", "keep_parts")
     settings = {name: getattr(options, name) for name in ("target", "draft", *names)}
+    settings["chat_options"] = read_options(options.chat_option)
     lines = ProgressLines()
 
     def tell(progress: Progress) -> None:

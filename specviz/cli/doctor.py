@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import asdict
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specviz.errors import SpecvizError
 from specviz.models.catalog import default_pair
+from specviz.views.explore.sentences import quantity
 from specviz.views.terminal import escape
 
 if TYPE_CHECKING:
@@ -51,12 +51,18 @@ def _prompts(file: Path | None) -> list[str]:
     from specviz.alignment.prompts import open_prompts
     from specviz.models.chat import as_lines
 
-    rows = list(islice(open_prompts(file).rows(), NUM_TEXTS))
+    every = list(open_prompts(file).rows())
+    rows = [row for row in every if not row.only_for_templates][:NUM_TEXTS]
+    if others := [row for row in every if row.only_for_templates]:
+        words = f"{quantity(len(others), 'row')} left out, which only a chat template writes"
+        print(f"{escape(file.name)}: {words} (line {others[0].line}: {others[0].only_for_templates})", file=sys.stderr)
     if any(isinstance(row.prompt, tuple) for row in rows):
         raise SpecvizError(
             f"{file.name} holds token ids as prompts: the doctor changes how texts begin, and needs texts"
         )
-    return [row.prompt or as_lines([asdict(message) for message in row.messages or ()]) for row in rows]
+    if not rows:
+        raise SpecvizError(f"{file.name} holds no prompt that can be written as plain text")
+    return [row.prompt or as_lines(row.asked()) for row in rows]
 
 
 def doctor_text(diagnosis: HeadDiagnosis) -> str:

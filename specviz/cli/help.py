@@ -57,6 +57,12 @@ def epilog(name: str) -> str:
     return "\n  ".join(["examples:", *examples]) + "\n\n" + "\n  ".join(["exit codes:", *codes])
 
 
+def add_chat_options(parser: argparse.ArgumentParser) -> None:
+    """The switches of the chat template, for a command that has --chat; `read_options` reads them."""
+    words = "a switch of the chat template, such as enable_thinking=false; may be repeated"
+    parser.add_argument("--chat-option", action="append", default=[], metavar="NAME=VALUE", help=words)
+
+
 def add_sampling(
     parser: argparse.ArgumentParser, *, temperature_words: str = "0 is greedy", of_draft: bool = False
 ) -> None:

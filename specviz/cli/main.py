@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from specviz import __version__
 from specviz.cli import align, doctor, export, prove, space
 from specviz.cli.ending import Endings
-from specviz.cli.help import METHOD_NAMES, METHOD_WORDS, PARAM_WORDS, RULE_WORDS, add_sampling, epilog
+from specviz.cli.help import METHOD_NAMES, METHOD_WORDS, PARAM_WORDS, RULE_WORDS, add_chat_options, add_sampling, epilog
 from specviz.cli.output import Output, ProgressLines, divert_words, drop, output
 from specviz.errors import CannotTell, SpecvizError
 from specviz.models.catalog import bundled_draft, chats, default_pair
@@ -109,8 +109,9 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-new-tokens", type=int, default=64, help="most new tokens (default: %(default)s)")
     words = "end the answer before this text, where \\n is a line break and \\t a tab; may be repeated"
     parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help=words)
-    words = "render the prompt with the target's chat template (default: yes for smollm2, else no)"
+    words = "render the prompt with the target's chat template (default: for smollm2, or with --chat-option)"
     parser.add_argument("--chat", action=argparse.BooleanOptionalAction, help=words)
+    add_chat_options(parser)
     parser.add_argument("--param", action="append", default=[], metavar="NAME=VALUE", help=PARAM_WORDS)
     words = "save the trace as it grows, to .jsonl or .jsonl.gz; - is standard output"
     parser.add_argument("--out", type=partial(output, makes_folder=True), help=words)
@@ -172,13 +173,15 @@ def _page(options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     from specviz.drafters import find_method
-    from specviz.request import REQUEST_KEYS, Request, read_stops
+    from specviz.request import REQUEST_KEYS, Request, read_options, read_stops
     from specviz.session import run as session
 
     prompt = _standard_input() if options.prompt == "-" else options.prompt
     method = find_method(options.method)
     params, options.draft = method.read(options.param), _fitting_draft(options, foreign=method.foreign)
-    options.chat = chats(options.target) if options.chat is None else options.chat
+    options.chat_options = read_options(options.chat_option)
+    if options.chat is None:
+        options.chat = chats(options.target) or bool(options.chat_options)
     options.stop = read_stops(options.stop)
     given = {name: value for name, value in vars(options).items() if name in REQUEST_KEYS}
     request = Request.from_dict({**given, "prompt": prompt, "params": params, "k": prove.read_k(options)})

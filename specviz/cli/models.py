@@ -15,6 +15,7 @@ from specviz.errors import SpecvizError
 from specviz.models import memory
 from specviz.models.catalog import HEADS, MODELS, CatalogHeads, resolve
 from specviz.models.folder import ModelFolder
+from specviz.models.generation import asked_by, describe
 from specviz.models.hub import head_files
 from specviz.models.library import Library, LoadedModel
 from specviz.models.proofs import read_proof
@@ -23,6 +24,7 @@ from specviz.views.explore.sentences import percent
 from specviz.views.terminal import escape
 
 AWAY = "not on this machine"
+ASKING = "Generation settings in a model's files"
 MOST_NAMED = 6  # special tokens of a kind
 
 
@@ -38,6 +40,13 @@ class LocalModel:
         files = ModelFolder(self.folder, self.name)
         files.config()
         return files
+
+    def asks(self) -> str:
+        """What its file asks of whoever samples from it, in a sentence; "" for nothing, or a model that is unusable."""
+        try:
+            return describe(asked_by(self.files.generation(self.files.config())))
+        except SpecvizError:
+            return ""
 
     @cached_property
     def text(self) -> TokenText:
@@ -74,8 +83,11 @@ def overview(cache_dir: Path | None = None) -> str:
         "Bundled or fetched": ((n, own[n].describe() if n in here else AWAY) for n in own if not MODELS[n].dial),
         "In the Hugging Face cache": ((name, model.describe()) for name, model in cached.items()),
         "What drafts for what": _fits({**cached, **here}),
+        ASKING: [(name, asks) for name, model in {**cached, **here}.items() if (asks := model.asks())],
         "Draft heads": ((name, _heads_words(heads, in_cache)) for name, heads in HEADS.items()),
     }
+    if not sections[ASKING]:
+        del sections[ASKING]
     return "\n\n".join("\n".join([title, *_table(rows)]) for title, rows in sections.items())
 
 

@@ -4,12 +4,12 @@ import argparse
 import json
 from pathlib import Path
 
-from specviz.cli.help import METHOD_WORDS, PARAM_WORDS, RULE_WORDS, add_sampling
+from specviz.cli.help import METHOD_WORDS, PARAM_WORDS, RULE_WORDS, add_chat_options, add_sampling
 from specviz.cli.output import ProgressLines, output
 from specviz.drafters import find_method
 from specviz.errors import SpecvizError
 from specviz.models.catalog import default_pair
-from specviz.request import RunSettings
+from specviz.request import RunSettings, read_options
 from specviz.views.terminal import escape
 
 K = 4
@@ -25,6 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rule", help=f"{RULE_WORDS}; broken:NAME: a rule that is wrong on purpose")
     parser.add_argument("--k", type=int, help=f"tokens drafted per step (default: {K})")
     add_sampling(parser, temperature_words="0 compares with the greedy text", of_draft=True)
+    parser.add_argument("--chat", action="store_true", help="render the prompts with the target's chat template")
+    add_chat_options(parser)
     parser.add_argument("--tokens", type=int, default=2000, help="tokens to write and judge (default: %(default)s)")
     words = "judge another decoder's samples: JSON lines {prompt_ids, ids, sampling, made_in}"
     parser.add_argument("--samples", type=Path, metavar="FILE", help=words)
@@ -37,8 +39,9 @@ def run(options: argparse.Namespace) -> int:
     """The report's exit code; what cannot be used raises SpecvizError."""
     from specviz.checks.prove import prove
 
-    names = (*RunSettings.NAMES, *RunSettings.ALL_SAMPLING, "tokens", "seed", "samples", "made_in")
+    names = (*RunSettings.NAMES, *RunSettings.ALL_SAMPLING, "tokens", "seed", "samples", "made_in", "chat")
     settings = {name: getattr(options, name) for name in names}
+    settings["chat_options"] = read_options(options.chat_option)
     params = find_method(options.method).read(options.param)
     lines = ProgressLines()
     report = prove(options.prompt, **settings, k=read_k(options), params=params, on_progress=lines.print_share)

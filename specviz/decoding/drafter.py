@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from specviz.decoding.draft import EMPTY, Draft
+
 if TYPE_CHECKING:
     from torch import Tensor
 
     from specviz.decoding.cached_lm import CachedLM
-    from specviz.decoding.draft import Draft
     from specviz.decoding.draws import Draws
     from specviz.decoding.rule import Verdict
     from specviz.decoding.sampling import Sampling
@@ -103,3 +104,12 @@ def limit_depth(lm: CachedLM, tokens: Sequence[int], k: int) -> int:
     if any(token >= lm.vocab_size for token in lm.missing(tokens)):
         return 0
     return min(k, lm.context_limit - len(tokens) + 1)
+
+
+def no_draft(lm: CachedLM, tokens: Sequence[int], *, num_read: int = 0) -> Draft:
+    """The empty draft. Where `lm` itself cannot write behind the text, its evidence says why: `full`, the most tokens
+    that it reads, or `unknown`, the first id that it lacks. num_read: how many of its own it must read at least."""
+    if len(tokens) + num_read > lm.context_limit:
+        return Draft(evidence={"full": lm.context_limit})
+    unknown = next((token for token in lm.missing(tokens) if token >= lm.vocab_size), None)
+    return EMPTY if unknown is None else Draft(evidence={"unknown": unknown})

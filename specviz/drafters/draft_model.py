@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specviz.decoding.draft import EMPTY, Draft, chain
-from specviz.decoding.drafter import Context, limit_depth
+from specviz.decoding.draft import Draft, chain
+from specviz.decoding.drafter import Context, limit_depth, no_draft
 from specviz.drafters.method import Method
 from specviz.drafters.policy import K_PARAMS, ChainDrafter, make_policy
 
@@ -23,7 +23,7 @@ class ModelDrafter(ChainDrafter):
 
         k = self._policy.most(limit_depth(self._lm, context.tokens, k), context.tokens)
         if k < 1:
-            return EMPTY
+            return no_draft(self._lm, context.tokens)
         rows: list[Tensor] = []
         probs: list[Tensor] = []
 

@@ -80,7 +80,9 @@ class Game:
     model. `ending`: None before the first turn, and where the text does not end in a letter."""
 
     def __init__(self, request: Request) -> None:
-        request = replace(request, chat=False, num_speculative_tokens=MOST_TYPED, max_new_tokens=most_tokens())
+        request = replace(
+            request, chat=False, chat_options={}, num_speculative_tokens=MOST_TYPED, max_new_tokens=most_tokens()
+        )
         self.request = request.validate()
         self.trace = trace.Trace()
         self.rivals: list[Rival] = []

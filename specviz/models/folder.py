@@ -150,13 +150,18 @@ class ModelFolder:
         self._explain(lambda: check_tokenizer(self._folder / "tokenizer.json", self._name))
         return self._explain(lambda: AutoTokenizer.from_pretrained(self._folder, **_NO_CODE))
 
+    def generation(self, config: PreTrainedConfig) -> GenerationConfig | None:
+        """The folder's generation settings; the configuration has them where no file does. None for damaged ones."""
+        try:
+            if not (self._folder / "generation_config.json").exists():
+                return GenerationConfig.from_model_config(config)
+            return GenerationConfig.from_pretrained(self._folder, **_OFFLINE)
+        except Exception:  # whatever a stranger's file makes transformers raise
+            return None
+
     def eos_ids(self, config: PreTrainedConfig) -> frozenset[int]:
         """`eos_ids` of this folder, without reading the weights."""
-        try:
-            generation = GenerationConfig.from_pretrained(self._folder, **_OFFLINE)
-        except Exception:  # not there, or damaged in any way: the configuration counts
-            generation = None
-        return eos_ids(generation, config)
+        return eos_ids(self.generation(config), config)
 
     def proof_path(
         self, homes: Iterable[torch.device], dtype: torch.dtype, bits: str | None = None, times: int = 1

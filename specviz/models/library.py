@@ -4,7 +4,6 @@ Thread-safe; a model in use is never evicted. A name may ask for weights in fewe
 too large for one GPU is spread over all of them. A model that cannot be used is a SpecvizError.
 """
 
-import copy
 import gc
 import threading
 import weakref
@@ -21,8 +20,9 @@ from transformers.utils.logging import disable_progress_bar
 
 from specviz.decoding.cached_lm import CachedLM, prove_model
 from specviz.decoding.proof import Proof
+from specviz.decoding.sampling import Sampling
 from specviz.errors import SpecvizError
-from specviz.models import catalog, memory, quantisation
+from specviz.models import catalog, generation, memory, quantisation
 from specviz.models.folder import FEWER_BITS, GB, ModelFolder, check_kind, context_limit, deepen, eos_ids, limit_words
 from specviz.models.gguf import fetch_model
 from specviz.models.hub import Progress, Source, find, ignore_progress
@@ -53,19 +53,14 @@ class LoadedModel:
 
     def generate(self, prompts: Sequence[Sequence[int]], num_tokens: int, **options: Any) -> list[list[int]]:
         """What transformers' own greedy `generate` writes after each prompt, with padding behind an end token. The
-        model's own generation settings do not count: a copy that shares the weights is given none."""
-        bare, width = copy.copy(self.model), max(map(len, prompts))
-        bare.generation_config = type(bare.generation_config)()
+        model's own generation settings do not count."""
+        width = max(map(len, prompts))
         padded = [([0] * (width - len(prompt)), prompt) for prompt in prompts]
         device = self.model.get_input_embeddings().weight.device
-        out = bare.generate(
+        out = generation.without_settings(self.model).generate(
             torch.tensor([[*padding, *prompt] for padding, prompt in padded], device=device),
             attention_mask=torch.tensor([[*padding, *[1] * len(prompt)] for padding, prompt in padded], device=device),
-            max_new_tokens=num_tokens,
-            do_sample=False,
-            num_beams=1,
-            eos_token_id=sorted(self.text.eos_ids) or None,
-            pad_token_id=0,
+            generation_config=generation.settings_for(Sampling(temperature=0), num_tokens, self.text.eos_ids),
             **options,
         )
         return out[:, width:].tolist()
@@ -258,6 +253,7 @@ class Library:
                 vocab_size=getattr(head, "out_features", head.weight.shape[0]),  # packed weights have another shape
                 context_limit=limit,
                 tokenizer_sha=tokenizer_sha,
+                generation_config=dict(generation.asked_by(model.generation_config)) or None,
             )
             self._wanted[name] = task
             self._entries[task.key] = _Entry(loaded := LoadedModel(name, model, tokenizer, info, text, proof))

@@ -84,7 +84,7 @@ class ActiveSetup:
             return request.prompt or text_of(target.text, request.prompt_ids), list(request.prompt_ids)
         if not request.chat:
             return request.prompt, target.text.encode(request.prompt)
-        rendered = render_chat(target.tokenizer, as_messages(request.prompt))
+        rendered = render_chat(target.tokenizer, as_messages(request.prompt), request.chat_options)
         return rendered, target.text.encode(rendered, special=False)
 
     def prompt_in_room(self, *, may_cut: bool) -> tuple[str, list[int], str]:

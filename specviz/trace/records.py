@@ -110,6 +110,10 @@ class ModelInfo(Record):
     vocab_size: Count | None
     context_limit: Count | None
     tokenizer_sha: Name | None
+    generation_config: Annotated[
+        dict[Name, bool | float | Text] | None,
+        Meta(description="what its generation_config.json asks for beside end tokens; a run applies none of it"),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)

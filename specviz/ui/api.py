@@ -48,6 +48,8 @@ PARAMETERS = {
     "method": "how tokens are drafted, such as draft_model, prompt_lookup or eagle",
     "rule": "how drafted tokens are judged; none: the method's own (lossy for reasoning); broken:NAME: `prove` alone",
     "params": "the method's own parameters by name",
+    "chat": "whether the target's chat template is used; none: where chat_options are given",
+    "chat_options": "switches of the chat template by name, such as enable_thinking: true, false, a number or a text",
     "k": "tokens drafted per step, 1 to 16",
     "max_k": "the largest K, 1 to 16",
     "temperature": "0 (the most likely token) to 5",
@@ -102,6 +104,8 @@ class _Endpoints:
         stop: list[str] | None = None,
         rule: str | None = None,
         params: dict[str, Any] | None = None,
+        chat: bool | None = None,
+        chat_options: dict[str, Any] | None = None,
         caller: gr.Request = None,
     ) -> dict:
         """Continue one prompt by speculative decoding, to its end, and count what was accepted.
@@ -116,7 +120,8 @@ class _Endpoints:
         await_listener(caller, LocalContext.event_id.get(None))
         find_method(method)
         target, draft = self._pair(target, draft)
-        params, stop = params or {}, stop or []
+        params, stop, chat_options = params or {}, stop or [], chat_options or {}
+        chat = bool(chat_options) if chat is None else chat
         given = {name: value for name, value in locals().items() if name not in ("self", "caller")}
         limit_s = min(API_LIMIT_S, settings().max_seconds or API_LIMIT_S)
         made = session.open_run(Request.from_dict({**given, "time_limit_s": limit_s}), bench=self._bench)

@@ -16,7 +16,7 @@ from specviz.models import catalog
 from specviz.models.chat import as_lines
 from specviz.models.hub import is_here
 from specviz.prompts import prompts_file
-from specviz.request import Request, spell_stops
+from specviz.request import Request, spell_options, spell_stops
 from specviz.rules import RULES
 from specviz.settings import settings
 
@@ -135,7 +135,8 @@ def number_or_none(value: Any) -> Any:
 def spelled(request: Request) -> dict[str, str]:
     """The fields of a request that are typed as text."""
     own = ((name, getattr(request, name)) for name in Request.DRAFT_SAMPLING)
-    return {"stop": spell_stops(request.stop)} | {name: "" if value is None else str(value) for name, value in own}
+    lines = {"stop": spell_stops(request.stop), "chat_options": "\n".join(spell_options(request.chat_options))}
+    return lines | {name: "" if value is None else str(value) for name, value in own}
 
 
 def as_options(names: Iterable[str | None]) -> tuple[Option, ...]:

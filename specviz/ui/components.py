@@ -48,6 +48,7 @@ OF_DRAFT_INFO = (
     "accepted."
 )
 STOP_INFO = "One text a line; the answer ends before the first that comes. \\n is a line break, \\t a tab."
+OPTIONS_INFO = "Switches of the chat template, one NAME=VALUE a line, such as enable_thinking=false."
 
 _HELP_HTML = '<section class="sv-help"></section><a href="/specviz/docs/methods.md" target="_blank">All methods</a>'
 _PICKER_HTML = '<label class="sv-field"><span>Examples</span><select aria-label="Ready prompts"></select></label>'
@@ -178,6 +179,7 @@ def drawer_fields(first: Request) -> dict[str, Component]:
         "stop": _text("stop-at", "Stop at", own["stop"], STOP_INFO),
         "seed": gr.Number(first.seed, precision=0, minimum=0, label="Seed", info=SEED_INFO, elem_id="seed"),
         "chat": gr.Checkbox(first.chat, label="Chat template", elem_id="chat"),
+        "chat_options": _text("chat-options", "Chat options", own["chat_options"], OPTIONS_INFO, visible=first.chat),
     }
 
 

@@ -49,7 +49,8 @@ _LIVE = {"trigger_mode": "always_last", **QUIET}
 _RAW = {"preprocess": False}
 """While the list of drafts changes with the target, Gradio's own check would refuse good names; handlers check them."""
 _LIVE_NUMBERS = ("k", *RunSettings.ALL_SAMPLING, "pace")
-_OUT_OF_SIGHT = {*RunSettings.NAMES, *RunSettings.ALL_SAMPLING, "chat", "stop"} - {"draft", "temperature"}
+_OF_PROMPT = {"chat", "chat_options", "stop"}
+_OUT_OF_SIGHT = {*RunSettings.NAMES, *RunSettings.ALL_SAMPLING, *_OF_PROMPT} - {"draft", "temperature"}
 """What decides a run and is no part of the simple view, beside the parameters of the first method."""
 _BAR = {
     "all-controls": "All controls",
@@ -251,10 +252,12 @@ class _Wiring:
 
     def wire_prompt(self) -> None:
         """The ready prompts, and what the target reads of a conversation."""
-        handlers, prompt, target, chat = self._handlers, *(self._fields[name] for name in ("prompt", "target", "chat"))
+        handlers, names = self._handlers, ("prompt", "target", "chat", "chat_options")
+        prompt, target, chat, options = (self._fields[name] for name in names)
         self._picker.choose(handlers.choose_prompt, target, [prompt, chat], concurrency_limit=None, **QUIET)
-        changes = [prompt.blur, target.change, chat.change]
-        gr.on(changes, handlers.render_prompt, [prompt, target, chat], self._own["rendered"], **_LIVE)
+        changes = [prompt.blur, target.change, chat.change, options.blur]
+        shown = [self._own["rendered"], options]
+        gr.on(changes, handlers.render_prompt, [prompt, target, chat, options], shown, **_LIVE)
 
     def wire_memory(self) -> None:
         """The browser keeps the fields and the id of its run; the handlers check what it sends back."""

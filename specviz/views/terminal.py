@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TextIO
 
+from specviz.models.generation import describe
 from specviz.rules.facts import FACTS
 from specviz.trace.counters import Counters
 from specviz.trace.file import DraftToken, EmittedToken, Event, Footer, Header, ModelInfo, Models, Scores, Step, Trace
 from specviz.trace.metrics import METRICS, count, lossy_words, metrics, rounding_words
-from specviz.views.explore.sentences import num_refused, title_of
+from specviz.views.explore.sentences import num_refused, title_of, why_nothing
 from specviz.views.explore.steps import most_telling, others_words
 from specviz.views.palette import colour, palette
 
@@ -55,7 +56,13 @@ def event_text(event: Event, *, colours: bool = False) -> str:
         return f"prompt  {_clip(event.prompt.text)}\nmarks   {'  '.join(legend)}"
     if isinstance(event, Models):
         draft = f"   draft {_model(event.draft_model)}" if event.draft_model else ""
-        return f"target {_model(event.target)}{draft}"
+        models = [event.target, *filter(None, [event.draft_model])]
+        asked = [
+            f"        {escape(model.name)}: {escape(words)}"
+            for model in models
+            if (words := describe(model.generation_config))
+        ]
+        return "\n".join([f"target {_model(event.target)}{draft}", *asked])
     if isinstance(event, Step):
         return _step(event, mark)
     if isinstance(event, Scores):
@@ -110,6 +117,8 @@ def _step(step: Step, mark: Mark) -> str:
     drafted += ["".join(others_words(step, num_others))] if num_others else []
     last = [mark(token.kind, _token_text(token)) for token in step.emitted if token.node is None]
     cut = [f"   {step.truncated} after the end"] if step.truncated else []
+    why = why_nothing(step)
+    cut += [f"   K is 0: {escape(why)}"] if why else []
     lines = [f"        now {', '.join(changes)}"] if changes else []
     if not step.settings.lossless and (step.index == 0 or changes):
         lines.append(f"        lossy: {escape(title_of(step.settings.rule or '', FACTS))}")

@@ -22,7 +22,7 @@ from specviz.trace.recorded import RecordedRun, recorded_file, recorded_runs
 from specviz.ui.choices import FIRST_LENGTH, make_offer
 
 REPEATS = 11
-SAME = ("target", "prompt", "prompt_ids", "chat", *Request.SAMPLING, "seed", "max_new_tokens")
+SAME = ("target", "prompt", "prompt_ids", "chat", "chat_options", *Request.SAMPLING, "seed", "max_new_tokens")
 """The fields that a run shares with its baseline, a run without a draft."""
 
 

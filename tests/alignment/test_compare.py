@@ -262,6 +262,7 @@ def test_another_target_is_refused_in_words(summary):
         ({"prompts": "b4e"}, r"another prompt set \(fingerprint\), .* it was b4e, and is now a3f"),
         ({"max_new_tokens": 9}, "another max_new_tokens, .* it was 9, and is now 40"),
         ({"chat": True}, "another chat setting, .* it was True, and is now False"),
+        ({"chat_options": {"x": 1}}, r"another set of chat options, .* it was \{'x': 1\}, and is now \{\}"),
     ],
 )
 def test_other_prompts_lengths_or_chat_forms_are_refused_in_words(summary, change, words):

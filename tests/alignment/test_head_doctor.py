@@ -152,9 +152,12 @@ def test_the_command_says_what_it_found_and_its_exit_code(capsys, tmp_path, monk
     monkeypatch.setattr(head_doctor, "NUM_TEXTS", 4)
     monkeypatch.setattr(head_doctor, "FEWEST_PROMPTS", 4)
     monkeypatch.setattr(head_doctor, "NUM_TOKENS", 16)
-    (tmp_path / "prompts.jsonl").write_text("".join(f'{{"prompt": "{each}"}}\n' for each in ("One", "Two", "A", "Tom")))
+    told = '{"messages": [{"role": "user", "content": "?"}, {"role": "tool", "content": "!"}]}\n'
+    texts = [f'{{"prompt": "{each}"}}\n' for each in ("One", "Two", "A", "Tom")]
+    (tmp_path / "prompts.jsonl").write_text("".join([*texts, told]))
     assert main(["doctor", "fable-medusa", "--prompts", str(tmp_path / "prompts.jsonl")]) in (0, 1)
-    out = capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert "1 row left out, which only a chat template writes (line 5: answers of tools)" in err
     assert out.startswith("fable-medusa for fable-target: agreement 0.")
     assert "(4 texts)" in out
     assert main(["doctor", "no-such-head/none", "--target", "fable-target"]) == 2

@@ -143,6 +143,7 @@ def test_the_same_job_goes_on(folder):
         ({"request": aligned.request(top_p=0.5)}, "top_p was 1.0, is 0.5"),
         ({"request": aligned.request(max_new_tokens=9)}, "max_new_tokens was 40, is 9"),
         ({"request": aligned.request(chat=True)}, "chat was false, is true"),
+        ({"request": aligned.request(chat_options={"x": True})}, 'chat_options was {}, is {"x": true}'),
         ({"request": aligned.request(num_speculative_tokens=5)}, "k was 4, is 5"),
     ],
 )
@@ -151,6 +152,14 @@ def test_the_folder_of_another_job_is_refused_with_what_differs(folder, change, 
         JobFolder(folder.path, job(**change))
     assert "holds another job" in str(raised.value)
     assert words in str(raised.value)
+
+
+def test_a_job_that_was_begun_before_there_were_chat_options_goes_on(folder):
+    file = folder.path / "job.json"
+    saved = json.loads(file.read_text("utf-8"))
+    assert saved["asks"].pop("chat_options") == {}
+    file.write_text(json.dumps(saved), "utf-8")
+    assert JobFolder(folder.path, job()).path == folder.path
 
 
 def test_overwriting_removes_what_a_job_wrote_and_nothing_else(folder):

@@ -176,8 +176,8 @@ def test_sets_that_were_joined_are_read_row_by_row():
             {"messages": [USER, {"role": "assistant", "content": ""}]},
             "needs the assistant's answer as a non-empty text",
         ),
-        ({"messages": [{"role": "tool", "content": "x"}]}, "role in message 1 .* system, user, assistant .got 'tool'"),
-        ({"messages": [{**USER, "name": "x"}]}, 'message 1 to be an object with only "role" and "content"'),
+        ({"messages": [{"role": "bot", "content": "x"}]}, "role in message 1 .* developer, tool .got 'bot'"),
+        ({"messages": ["x"]}, 'message 1 to be an object with "role" and "content"'),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "a part in message 1 that is not a text"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "only parts .*got 'image_url'"),
         ({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}] * 101}]}, "at most 100 parts"),
@@ -214,11 +214,11 @@ def test_sets_that_were_joined_are_read_row_by_row():
         ({"prompt": "x", "completion": "y", "sampled": {**SAMPLED, "seed": 1}}, 'needs "sampled" as an object'),
         ({"prompt": "x", "completion": "y", "sampled": {**SAMPLED, "top_p": 0}}, 'has in "sampled": top_p must be'),
         ({**MT_BENCH, "turns": []}, "needs the turns"),
-        ({**MT_BENCH, "turns": [3]}, "content of message 1 as a text .got 3"),
-        ({**GSM8K, "question": 3}, "content of message 1 as a text .got 3"),
+        ({**MT_BENCH, "turns": [3]}, "needs the first of the turns as a non-empty text .got 3"),
+        ({**GSM8K, "question": 3}, "needs the question as a non-empty text .got 3"),
         (3, "must be a JSON object .got int"),
         (object(), "cannot be written as JSON"),
-        ({"prompt": "x", "tags": {"a": float("nan")}}, "holds NaN"),
+        ({"prompt": "x", "tags": {"a": float("nan")}}, "tag 'a' as a text or a number .got NaN"),
         ({"prompt": "\ud800"}, "half a surrogate pair"),
         ({"prompt": "x", "id": 10**5000}, "JSON|digits|number"),
     ],
@@ -335,6 +335,15 @@ def test_every_kind_of_file_gives_the_rows_that_json_lines_give(saved, written, 
     made, expected = open_prompts(saved(ROWS, kind)), open_prompts(written(*ROWS))
     assert list(made.rows()) == list(expected.rows())
     assert made.fingerprint == expected.fingerprint
+
+
+@pytest.mark.parametrize("kind", ["json", "csv", "parquet"])
+def test_a_tool_has_its_own_parameters_alone_in_every_kind_of_file(saved, written, kind):
+    tools = [[{"name": name, "parameters": {"properties": {key: {"type": "string"}}}}] for name, key in ("ab", "cd")]
+    rows = [{"messages": [USER], "tools": each} for each in tools]
+    made = open_prompts(saved(rows, kind))
+    assert [list(row.tools) for row in made.rows()] == tools
+    assert made.fingerprint == open_prompts(written(*rows)).fingerprint
 
 
 @pytest.mark.parametrize("kind", ["json", "csv", "parquet"])

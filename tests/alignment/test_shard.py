@@ -1,6 +1,7 @@
 """A shard's texts and numbers, against plain forwards and slow sums; rows that cannot be used; memory that runs out."""
 
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -18,6 +19,12 @@ from specviz.models.library import Library
 from specviz.models.score import Text
 from specviz.request import Request
 
+CALLER = (
+    "{{ tools | tojson if tools else tools }}{% for m in messages %}<{{ m.role }}>"
+    "{% if m.reasoning_content %}({{ m.reasoning_content }}){% endif %}{{ m.content }}"
+    "{% for call in m.tool_calls or [] %}{{ call.function | tojson }}{% endfor %}{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% if brief %}(brief){% endif %}{% endif %}"
+)
 SAMPLINGS = [Sampling(), Sampling(0.6, 12, 0.95), Sampling(0.0)]
 TEXTS = (Text([5, 9, 12], [7, 3, 22, 41, 8, 30]), Text([5, 9, 12, 40, 6], [7, 3]), Text([1], [60, 61, 20, 20, 20]))
 
@@ -30,12 +37,14 @@ def loaded(seed, vocab_size=320, **config):
 def library():
     made = Library()
     for name, seed, chat, config in (
-        ("large", 1, False, {}), ("small", 2, False, {}), ("talker", 1, True, {}),
+        ("large", 1, False, {}), ("small", 2, False, {}), ("talker", 1, True, {}), ("caller", 1, CALLER, {}),
         ("brief", 3, False, {"max_position_embeddings": 20}), ("narrow", 4, False, {"vocab_size": 200}),
     ):  # fmt: skip
         model = tiny("llama", **{"vocab_size": 320, "seed": seed} | config)
         model.name_or_path = name
-        made.load((model, tiny_tokenizer(chat=chat)))
+        tokenizer = tiny_tokenizer(chat=bool(chat))
+        tokenizer.chat_template = chat if isinstance(chat, str) else tokenizer.chat_template
+        made.load((model, tokenizer))
     return made
 
 
@@ -204,6 +213,44 @@ def test_chats_take_the_targets_form_or_plain_lines_with_a_warning(library):
         by_prompt(shards.analyse(asking(row(0, "Hi"), chat=True), library), "prompt_text")[0]
 
 
+CALLING = Message("assistant", "", tool_calls=({"type": "function", "function": {"name": "add", "arguments": {}}},))
+TOOL_TALK = (Message("user", "2+3?"), CALLING, Message("tool", "5"))
+
+
+@pytest.mark.parametrize(
+    ("told", "target", "chat", "needed"),
+    [
+        ({"messages": TOOL_TALK}, "caller", False, "tool calls, answers of tools, .*: use --chat"),
+        ({"messages": TOOL_TALK}, "large", True, "tool calls, answers of tools, .*: large has none"),
+        ({"messages": TOOL_TALK}, "large", False, "tool calls, answers of tools, .*: large has none"),
+        ({"messages": TOOL_TALK[:1], "tools": ({"name": "add"},)}, "caller", False, "tools, .*: use --chat"),
+        ({"messages": TOOL_TALK[:1], "answer": CALLING}, "caller", False, "tool calls, .*: use --chat"),
+        ({"messages": TOOL_TALK}, "talker", True, "chat template leaves out the tool calls"),
+    ],
+)
+def test_what_only_a_chat_template_writes_is_refused_by_name_without_it(library, told, target, chat, needed):
+    found = shards.analyse(asking(row(0, **told), row(1, messages=TOOL_TALK[:1]), target=target, chat=chat), library)
+    assert [each.line for each in found.refused] == [1]
+    assert re.search(needed, found.refused[0].reason)
+
+
+def test_tools_switches_and_reasoning_go_through_the_targets_template(library):
+    rows = (
+        row(0, messages=TOOL_TALK, tools=({"name": "add"},)),
+        row(1, "2+3?", chat_options={"brief": True}),
+        row(2, messages=TOOL_TALK[:1], completion="", answer=Message("assistant", "5", "Two and three make it.")),
+    )
+    found = by_prompt(shards.analyse(asking(*rows, target="caller", chat=True), library), "prompt_text", "text")
+    assert found[0][0] == '[{"name": "add"}]<user>2+3?<assistant>{"name": "add", "arguments": {}}<tool>5<assistant>'
+    assert found[1][0] == "None<user>2+3?<assistant>(brief)"
+    assert found[2] == ["None<user>2+3?<assistant>", "(Two and three make it.)5"]
+
+
+def test_switches_that_no_template_reads_are_warned_of(library):
+    found = shards.analyse(asking(row(0, "Once", chat_options={"brief": True})), library)
+    assert found.warnings == (shards.OPTIONS_UNUSED,)
+
+
 def test_a_draft_that_cannot_read_the_text_drafts_nothing_there(library):
     found = shards.analyse(asking(row(0, "Once upon a time"), drafts=("brief", "narrow"), max_new_tokens=40), library)
     readable = {
@@ -277,3 +324,21 @@ def test_a_gpu_says_the_same():
         for columns, other in zip(mine, theirs, strict=True):
             for name, values in columns.items():
                 np.testing.assert_allclose(other[name], values, atol=1e-3, err_msg=name)
+
+
+# ---- the chat template's switches -----------------------------------------------------------------------------------
+
+
+def test_chat_options_are_read_by_the_template_of_every_row_in_the_chat_form(library, monkeypatch):
+    template = "{{ messages[0].content }}{% if thinking is false %} at once{% endif %}"
+    monkeypatch.setattr(library.load("large").tokenizer, "chat_template", template)
+    said = row(1, messages=(Message("user", "The dog"),))
+    found = shards.analyse(asking(row(0, "The fox"), said, chat=True, chat_options={"thinking": False}), library)
+    assert list(found.prompts["prompt_text"]) == ["The fox at once", "The dog at once"]
+    assert found.warnings == ()
+
+
+def test_rows_that_are_not_in_the_chat_form_are_said_to_have_no_options(library, monkeypatch):
+    monkeypatch.setattr(library.load("large").tokenizer, "chat_template", "{{ messages }}{{ thinking }}")
+    found = shards.analyse(asking(row(0, "The fox"), chat_options={"thinking": False}), library)
+    assert found.warnings == (shards.OPTIONS_UNUSED,)

@@ -48,6 +48,13 @@ def test_the_lab_reads_the_rows_as_the_ids_that_the_target_makes_of_the_prompts(
     assert rows[1]["conversations"][:-1] == ASKED[1]["messages"]
 
 
+def test_switches_of_the_chat_template_stay_beside_the_conversation(big):
+    asked = [{"prompt": "Once", "chat_template_kwargs": {"brief": True}}, {"prompt": "Once"}]
+    done = align(asked, draft="near", **SETTINGS)
+    rows = [json.loads(line) for line in training_lines(done, from_values(asked).rows())]
+    assert [row.get("chat_template_kwargs") for row in rows] == [{"brief": True}, None]
+
+
 def test_a_job_over_the_rows_finds_what_the_first_one_found(big, tmp_path):
     done, _ = exported(tmp_path / "rows.jsonl", "near")
     again = align(tmp_path / "rows.jsonl", draft="near", **SETTINGS)

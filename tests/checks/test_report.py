@@ -12,8 +12,10 @@ from specviz.checks.report import STATES, CheckResult, Report
 from specviz.checks.side_by_side import RuleResult
 from specviz.cli.prove import add_arguments, run
 from specviz.errors import SpecvizError
+from specviz.request import Request
 from specviz.rules import ANY_CHAIN, RULES
 from specviz.rules.broken import BROKEN
+from specviz.session.active_setup import text_of
 
 PROMPT = list(range(5, 20))
 
@@ -208,3 +210,19 @@ def test_the_report_names_the_k_that_was_in_force(models):
     assert "token trees" in report.checks[0].words
     with_k = prove(PROMPT, target=models["target"], method="prompt_lookup", k=9, temperature=0, tokens=8)
     assert with_k.about["k"] == 9
+
+
+def test_prompts_are_read_in_the_chat_form_with_the_options_that_are_asked_for(models, tmp_path, monkeypatch):
+    from specviz.session.workbench import workbench
+
+    target = workbench().library.load(models["target"])
+    monkeypatch.setattr(target.tokenizer, "chat_template", "{{ messages[0].content }}{{ effort }}")
+    asked = Request(prompt="y", target="x", chat=True, chat_options={"effort": " now"})
+    plain = [text_of(target.text, ids) for ids in bundled_prompts(target)]
+    assert [text_of(target.text, ids) for ids in bundled_prompts(target, asked)] == [f"{text} now" for text in plain]
+    names = ("--target", "report-target", "--method", "prompt_lookup", "--temperature", "0", "--tokens", "8")
+    command(*names, "--chat", "--chat-option", "effort=now", "--json", str(tmp_path / "report.json"))
+    about = json.loads((tmp_path / "report.json").read_text("utf-8"))["about"]
+    assert (about["chat"], about["chat_options"]) == (True, {"effort": "now"})
+    with pytest.raises(SpecvizError, match="chat must be true"):
+        command(*names, "--chat-option", "effort=now")

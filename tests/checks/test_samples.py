@@ -339,3 +339,33 @@ def test_a_good_file_is_read_as_it_stands(tmp_path, target):
     path.write_text(json.dumps(GOOD) + "\n")
     (sample,) = read_samples(path, target)
     assert (sample.line, sample.prompt, sample.ids, sample.sampling) == (1, (5, 9), (3,), Sampling())
+
+
+# ---- the model's own generation settings ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def asking(target):
+    """The target as it is where its file asks for a cut and a penalty."""
+    asked = {"temperature": 0.5, "top_k": 9, "repetition_penalty": 1.3}
+    return replace(target, info=replace(target.info, generation_config=asked))
+
+
+def test_greedy_text_that_differs_is_first_explained_by_what_the_models_file_asks_for(tmp_path, asking):
+    prompt, ids = greedy_text(asking)
+    ids[3] = (ids[3] + 1) % 300
+    words = judged(write(tmp_path / "other.jsonl", [(prompt, ids)], GREEDY), asking).greedy_outcome.words
+    assert "generation_config.json asks for repetition_penalty 1.3, which `generate` applies unless" in words
+    assert "--made-in" not in words.partition("generation_config.json")[0]
+
+
+def test_so_is_drawn_text_by_what_its_line_does_not_say(tmp_path, asking, honest):
+    words = judged(write(tmp_path / "other.jsonl", honest, {"temperature": 1.0}), asking).drawn_outcome.words
+    assert "asks for temperature 0.5, top_k 9 and repetition_penalty 1.3, which `generate` applies" in words
+
+
+def test_text_that_is_the_targets_own_is_not_explained(tmp_path, asking, honest):
+    result = judged(write(tmp_path / "own.jsonl", [greedy_text(asking)], GREEDY), asking)
+    assert "generation_config" not in result.greedy_outcome.words
+    result = judged(write(tmp_path / "drawn.jsonl", honest, PLAIN), asking)
+    assert "generation_config" not in result.drawn_outcome.words

@@ -104,6 +104,41 @@ def test_run_takes_every_setting(cli, pair, tmp_path):
     assert (request["method"], request["rule"], request["params"]["max_ngram"]) == (more[1], more[3], 2)
 
 
+@pytest.fixture
+def switched(tmp_path):
+    """A target whose chat template has a switch, and whose file asks for a penalty."""
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = "{{ messages[0].content }}{% if enable_thinking is false %} at once{% endif %}"
+    folder = tiny_folder(tmp_path / "switched", tiny("llama", vocab_size=len(tokenizer)), tokenizer)
+    (folder / "generation_config.json").write_text('{"repetition_penalty": 1.3}')
+    return folder
+
+
+def test_run_sets_the_switches_of_the_chat_template(cli, switched, tmp_path):
+    asked = ("run", "--prompt", PROMPT, "--target", switched, "--method", "none", "--max-new-tokens", 2)
+    assert cli(*asked, "--chat-option", "enable_thinking=false", "--out", tmp_path / "run.jsonl")[0] == 0
+    header = load_trace(tmp_path / "run.jsonl").header
+    assert header.prompt.text == f"{PROMPT} at once"
+    assert (header.request["chat"], header.request["chat_options"]) == (True, {"enable_thinking": False})
+    code, _, err = cli(*asked, "--chat-option", "thinking=false")
+    assert (code, "no option 'thinking'; it has enable_thinking" in err) == (2, True)
+    code, _, err = cli(*asked, "--no-chat", "--chat-option", "enable_thinking=false")
+    assert (code, "chat must be true where chat_options are given" in err) == (2, True)
+
+
+def test_run_show_and_models_say_what_a_models_file_asks_for(cli, switched, tmp_path, monkeypatch):
+    words = "its generation_config.json asks for repetition_penalty 1.3: not applied, only its end tokens are used"
+    asked = ("run", "--prompt", PROMPT, "--target", switched, "--method", "none", "--max-new-tokens", 2)
+    printed = cli(*asked, "--out", tmp_path / "run.jsonl")[1], cli("show", tmp_path / "run.jsonl")[1]
+    assert [f": {words}\n" in each for each in printed] == [True, True]
+    snapshot = cached_model(tmp_path / "cache", "someone/asking")
+    (snapshot / "generation_config.json").write_text('{"repetition_penalty": 1.3}')
+    cached_model(tmp_path / "cache", "someone/silent")
+    assert re.findall(r"^  (\S+) +its (.*)$", overview(tmp_path / "cache"), re.MULTILINE) == [
+        ("someone/asking", words.removeprefix("its "))
+    ]
+
+
 @pytest.mark.parametrize(
     ("texts", "values"),
     [

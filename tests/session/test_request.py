@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from specviz import request as request_module
 from specviz.errors import SpecvizError
 from specviz.models import catalog
-from specviz.request import MAX_SEED, REQUEST_KEYS, Request
+from specviz.request import MAX_SEED, REQUEST_KEYS, Request, read_options, spell_options
 from specviz.settings import Settings, assets_dir
 
 GOOD = Request(prompt="Once upon a time", target="fable-target", draft="fable-draft")
@@ -235,3 +235,42 @@ def test_requests_settings_and_the_catalogue_need_only_the_standard_library():
     root = Path(request_module.__file__).parents[1]
     out = subprocess.run([sys.executable, "-S", "-c", code], cwd=root, capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "{'specviz'}"
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["enable_thinking", "effort", "x"]),
+        st.booleans()
+        | st.integers(-99, 99)
+        | st.floats(-5, 5)
+        | st.text(st.characters(exclude_categories=["Cs"]), max_size=9)
+        | st.sampled_from(["true", "True", "1", "null", " high", '"', "a=b", "\u2028", "[]"]),
+    )
+)
+def test_chat_options_that_are_spelled_are_read_as_they_were(options):
+    read = read_options("\n".join(spell_options(options)).splitlines())
+    assert read == options
+    assert [type(value) for value in read.values()] == [type(value) for value in options.values()]
+
+
+def test_chat_options_stand_in_a_request_and_come_back():
+    asked = replace(GOOD, chat=True, chat_options={"enable_thinking": False, "effort": "low"}).validate()
+    assert Request.from_dict(json.loads(json.dumps(asked.to_dict()))) == asked
+    assert pickle.loads(pickle.dumps(asked)) == asked
+
+
+@pytest.mark.parametrize("options", [["x"], {"a b": 1}, {"": 1}, {"x": None}, {"x": []}, {"x": math.nan}, {3: 1}])
+def test_what_is_no_chat_option_is_refused(options):
+    with pytest.raises(SpecvizError, match="chat_options"):
+        replace(GOOD, chat=True, chat_options=options).validate()
+
+
+def test_chat_options_without_a_chat_template_are_refused():
+    with pytest.raises(SpecvizError, match="chat must be true where chat_options are given"):
+        replace(GOOD, chat_options={"enable_thinking": False}).validate()
+
+
+@pytest.mark.parametrize("line", ["enable_thinking", "=true", "x=1\nx=2"])
+def test_a_line_that_is_no_chat_option_is_refused(line):
+    with pytest.raises(SpecvizError, match="must be NAME=VALUE"):
+        read_options(line.splitlines())

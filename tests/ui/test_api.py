@@ -181,3 +181,14 @@ def test_tools_without_their_package_are_refused_in_words(monkeypatch):
     monkeypatch.setattr(server, "find_spec", lambda name: None)
     with pytest.raises(SpecvizError, match="SPECVIZ_MCP needs the package mcp"):
         server.launch_options(None, ready=lambda: True)
+
+
+def test_a_run_sets_the_switches_of_the_chat_template(served, caller, client, monkeypatch):
+    template = "{{ messages[0].content }}{% if thinking is false %} at once{% endif %}"
+    monkeypatch.setattr(served.page.bench.library.load("tiny-target").tokenizer, "chat_template", template)
+    asked = {"max_new_tokens": 2, "chat_options": {"thinking": False}, "api_name": "/run"}
+    header = read_trace(client.get(caller.predict("The fox", **asked)["trace"]).content).header
+    assert header.prompt.text == "The fox at once"
+    assert header.request["chat_options"] == {"thinking": False}
+    with pytest.raises(AppError, match="chat must be true"):
+        caller.predict("The fox", chat=False, **asked)

@@ -125,6 +125,21 @@ def test_whatever_is_not_as_usual_is_told(changed, told):
         assert was[-9:] in library.entry(later)["title"], "and what it was before"
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"enable_thinking": False}, " · enable thinking False"),
+        ({"<b>": "\u202e"}, " · <b> ⟨202E⟩"),
+        ({}, ""),
+        (["x"], ""),
+    ],
+)
+def test_the_chat_options_of_a_run_are_told(options, told):
+    first, *rest = traces.chain().events()
+    made = Trace([replace(first, request={**first.request, "chat_options": options}), *rest])
+    assert library.entry(made)["title"] == library.entry(traces.chain())["title"] + told
+
+
 def test_two_runs_that_differ_in_their_seed_alone_have_different_words():
     first, second = (library.entry(traces.Builder(seed=seed).chain().finish())["facts"] for seed in (0, 7))
     assert first != second

@@ -67,6 +67,7 @@ FIRST = {
     "stop": "",
     "seed": 0,
     "chat": False,
+    "chat_options": "",
 }
 FORM = Form(tuple(FIRST))
 
@@ -956,7 +957,33 @@ def test_a_ready_conversation_uses_the_models_template_where_it_has_one(library,
     monkeypatch.setattr(library.load("tiny-target").tokenizer, "chat_template", "{{ messages | length }}")
     text, chat = chosen(page, "Ask a question", "Bedtime")
     assert chat is True
-    assert page.render_prompt(text, "tiny-target", chat)["value"] == "2"
+    rendered, options = page.render_prompt(text, "tiny-target", chat, "")
+    assert (rendered["value"], options["visible"]) == ("2", False)
+
+
+def test_the_options_of_a_chat_template_are_shown_where_it_has_some_and_change_what_the_target_reads(
+    library, page, monkeypatch
+):
+    template = "{{ messages[0].content }}{% if enable_thinking is false %}, at once{% endif %}"
+    monkeypatch.setattr(library.load("tiny-target").tokenizer, "chat_template", template)
+    rendered, options = page.render_prompt("Hi", "tiny-target", True, "enable_thinking=false\n")
+    assert (rendered["value"], options["visible"]) == ("Hi, at once", True)
+    assert options["info"].endswith("This template has: enable_thinking.")
+    with pytest.raises(gr.Error, match="has no option"):
+        page.render_prompt("Hi", "tiny-target", True, "thinking=false")
+    assert page.render_prompt("Hi", "tiny-target", False, "thinking=false")[1] == gr.update(
+        visible=False, info=components.OPTIONS_INFO
+    )
+
+
+def test_chat_options_are_the_requests_while_the_chat_template_is_used():
+    typed = "enable_thinking=false\neffort=high"
+    options = {"enable_thinking": False, "effort": "high"}
+    asked, _ = FORM.request(values(chat=True, chat_options=typed))
+    assert asked.chat_options == options
+    fields = dict(zip(FORM.names, FORM.fill(replace(asked, draft="tiny-draft"), served.tiny_offer()), strict=True))
+    assert fields["chat_options"] == typed
+    assert FORM.request(values(chat=False, chat_options=typed))[0].chat_options == {}
 
 
 @pytest.mark.parametrize("data", [{}, {"kind": "Story"}, {"kind": [], "title": {}}, {"kind": "Story", "title": "no"}])
@@ -1310,7 +1337,9 @@ def test_a_paused_run_that_gave_way_to_one_that_cannot_begin_comes_back_with_its
 
 def test_a_model_that_is_looked_at_is_not_loaded(registry, offline):
     page = Handlers(registry, Workbench(Library(allow_any=True)), FORM, served.tiny_offer(any_model=True))
-    assert page.render_prompt("Hello", AWAY, True) == gr.update(visible=False)
+    rendered, options = page.render_prompt("Hello", AWAY, True, "")
+    assert rendered == gr.update(visible=False)
+    assert options["visible"] is True  # nobody knows yet whether it has some
 
 
 def test_the_first_request_and_what_is_measured_are_no_longer_than_the_server_allows(library, registry, monkeypatch):

@@ -195,6 +195,7 @@ def test_only_the_same_request_is_compared(machine, changes, state):
         ({"stop": ("\n",)}, "stop texts ⏎ instead of none"),
         ({"prompt": "Once"}, "another prompt"),
         ({"chat": True}, "chat template on instead of off"),
+        ({"chat": True, "chat_options": {"x": False}}, "chat options x=false instead of none"),
         ({"draft": "tiny-other"}, "draft model tiny-other instead of tiny-draft"),
         ({"method": "none", "rule": None, "draft": None}, "method No draft instead of Draft model"),
         ({"params": {"k_policy": "heuristic"}}, "draft length heuristic instead of constant"),

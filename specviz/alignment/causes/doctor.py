@@ -4,7 +4,7 @@ Reads tokenizers and configurations, never weights. The verdict is `models.check
 be drafted directly. For the others it says which other ways there are and how to ask for them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import takewhile
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from specviz.errors import SpecvizError
 from specviz.models.catalog import without_format
-from specviz.models.chat import has_chat_form, render_chat
+from specviz.models.chat import NO_OPTIONS, has_chat_form, render_chat
 from specviz.models.folder import ModelFolder, context_limit, limit_words
 from specviz.models.gguf import fetch_model
 from specviz.models.hub import find, ignore_progress
@@ -275,10 +275,15 @@ def _difference(name: str, messages: Sequence[dict[str, str]], target: Tokenizer
     return f"{name}: {after}the target's chat format continues with {ours}, the draft's with {theirs}"
 
 
-def render(tokenizer: Tokenizer, messages: str | Sequence[dict[str, str]]) -> str | None:
+def render(
+    tokenizer: Tokenizer,
+    messages: str | Sequence[Mapping[str, Any]],
+    options: Mapping[str, bool | int | float | str] = NO_OPTIONS,
+    tools: Sequence[Mapping[str, Any]] = (),
+) -> str | None:
     """The messages, or one question, in the tokenizer's chat form; None where it has none or refuses them."""
     try:
-        return render_chat(tokenizer, messages)
+        return render_chat(tokenizer, messages, options, tools)
     except SpecvizError:
         return None
 

@@ -6,7 +6,7 @@ read off the weights and the chat forms.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cached_property
 
 from specviz.alignment.ahead import Draft, Proposer
@@ -167,11 +167,12 @@ def _forms(draft: LoadedModel, target: LoadedModel, written: RowText) -> dict[tu
     row = written.row
     prompts = {("tokenizer", "each prompt split by the draft's own tokenizer"): _split_again(draft, target, written)}
     if not isinstance(row.prompt, tuple):
-        messages = [asdict(message) for message in row.messages or ()] or row.prompt
         bare = "\n\n".join(message.content for message in row.messages or ()) or row.prompt
         forms = {"the bare text of each prompt": bare if bare != written.prompt else ""}
         for whose, model in (("the draft's", draft), ("the target's", target)):
-            forms[f"the prompts in {whose} chat format"] = render(model.tokenizer, messages) or ""
+            forms[f"the prompts in {whose} chat format"] = (
+                render(model.tokenizer, row.asked(), row.chat_options, row.tools) or ""
+            )
         prompts |= {("template", name): draft.text.encode(text, special=text == bare) for name, text in forms.items()}
     texts = {name: Text(ids, written.ids) for name, ids in prompts.items() if ids and ids != list(written.prompt_ids)}
     return {name: text for name, text in texts.items() if can_read(draft, [*text.prompt, *text.ids])}

@@ -1,7 +1,7 @@
 """Prompt files, or values in memory, become checked `PromptRow`s; what cannot be used is named by its line.
 
 The file is not trusted. Every line is read and checked once when the set is opened; `rows()` reads it again, so memory
-stays flat but for the ids, and fails at the end if the file has changed. `rows` reads a row, `tables` the
+stays flat but for the ids, and fails at the end if the file has changed. `formats` and `rows` read a row, `tables` the
 files that are not JSON lines. Errors of a row go on after "line 7".
 """
 
@@ -15,11 +15,12 @@ from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from specviz.alignment.prompts.rows import SERVED, format_of, own_row
+from specviz.alignment.prompts.fields import parse_fields
+from specviz.alignment.prompts.formats import own_fields
+from specviz.alignment.prompts.rows import own_row
 from specviz.alignment.prompts.tables import MOST_BYTES, table_of
 from specviz.alignment.types import PromptRow, Refused
 from specviz.errors import SpecvizError
-from specviz.trace.lines import parse_line
 
 MOST_LINE_BYTES = 8 << 20
 MOST_REFUSED = 20  # refused rows that are kept with their reasons; all are counted
@@ -198,7 +199,7 @@ class _Reading:
     def items(self, lines: Iterator[Line]) -> Iterator[PromptRow | Refused]:
         for line in lines:
             item = line if isinstance(line, Refused) else self._item(*line)
-            self._digest.update(repr(item).encode("utf-8"))
+            self._digest.update((repr(item) if isinstance(item, Refused) else item.decisive()).encode("utf-8"))
             if isinstance(item, Refused):
                 self.num_refused += 1
                 self.refused += [item] if len(self.refused) < MOST_REFUSED else []
@@ -206,16 +207,15 @@ class _Reading:
 
     def _item(self, line: int, raw: bytes) -> PromptRow | Refused:
         try:
-            values = {name: value for name, value in parse_line(raw, whole=True).items() if value is not None}
-            found = format_of(values)
-            served = {name: values[name] for name in SERVED if name in values}
-            row = own_row({**served, **found.own(values)}, line, self.num_rows)
+            fields = parse_fields(raw)
+            name, own = own_fields(fields)
+            row = own_row(own, fields, line, self.num_rows)
         except SpecvizError as error:
             return Refused(line, str(error))
-        self.formats[found.name] = None
-        for name in values:
-            if name not in (*found.used, *SERVED) and len(self.ignored) < MOST_IGNORED:
-                self.ignored[name[:MOST_NAME]] = None
+        self.formats[name] = None
+        for unread in fields.unread():
+            if len(self.ignored) < MOST_IGNORED:
+                self.ignored[unread[:MOST_NAME]] = None
         self.num_rows += 1
         return replace(row, id=self._free_id(row.id))
 

@@ -21,7 +21,10 @@ MOST_UNPACKED = 4 << 30  # of a Parquet file, by what it says of itself
 BATCH_ROWS = 256
 _PARQUET = b"PAR1"
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
-_BY_JSON = ("messages", "conversations", "tags", "completion", "prompt", "prompt_ids", "prompt_token_ids", "sampled")
+_BY_JSON = (
+    *("messages", "conversations", "tags", "completion", "prompt", "turns", "body", "sampled"),
+    *("prompt_ids", "ids", "prompt_token_ids", "token_ids", "tools", "chat_template_kwargs"),
+)
 """Columns of a CSV file whose cells may be JSON lists or objects."""
 
 
@@ -81,6 +84,13 @@ def _list_rows(path: Path) -> Iterator[object]:
             yield Refused(0, f"cannot be read as JSON ({error})")
 
 
+def _without_nulls(value: object) -> object:
+    """Parquet gives every object of a column the fields of all others, as nulls: a tool would gain their parameters."""
+    if isinstance(value, dict):
+        return {name: _without_nulls(each) for name, each in value.items() if each is not None}
+    return [_without_nulls(each) for each in value] if isinstance(value, list) else value
+
+
 def _parquet_rows(path: Path) -> Iterator[object]:
     try:
         with parquet.ParquetFile(path) as file:
@@ -88,7 +98,7 @@ def _parquet_rows(path: Path) -> Iterator[object]:
             if (size := sum(group.total_byte_size for group in groups)) > MOST_UNPACKED:
                 raise SpecvizError(f"{path.name} unpacks to more than {MOST_UNPACKED:,} bytes (got {size:,})")
             for batch in file.iter_batches(BATCH_ROWS):
-                yield from batch.to_pylist()
+                yield from map(_without_nulls, batch.to_pylist())
     except SpecvizError:
         raise
     except Exception as error:  # whatever a stranger's file makes pyarrow raise

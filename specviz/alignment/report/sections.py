@@ -13,6 +13,7 @@ from specviz.alignment.report.overview import KEPT_WORDS, is_aside, overview, sa
 from specviz.alignment.report.texts import TextView, texts_block
 from specviz.alignment.summary import ENOUGH_PROMPTS, Summary
 from specviz.alignment.tables.columns import COLUMNS
+from specviz.request import spell_options
 from specviz.views import blocks
 from specviz.views.blocks import Props
 from specviz.views.document import page
@@ -63,6 +64,7 @@ def how(summary: Summary) -> list[Props]:
         ["seed", f"{summary.seed}"],
         ["most new tokens", f"{summary.max_new_tokens:,}"],
         ["prompts in the chat format", "yes" if summary.chat else "no"],
+        *([["chat options", label(", ".join(options))]] if (options := spell_options(summary.chat_options)) else []),
         ["K", f"{summary.k}"],
         ["made", f"{label(summary.created)} by specviz {label(summary.specviz)}"],
     ]

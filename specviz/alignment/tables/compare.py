@@ -24,6 +24,7 @@ _TERMS = {  # that two jobs must share to be compared: name in a summary, and in
     "prompts": "prompt set (fingerprint)",
     "max_new_tokens": "max_new_tokens",
     "chat": "chat setting",
+    "chat_options": "set of chat options",
 }
 BETTER, WORSE, SAME, UNSURE = "better", "worse", "no significant change", "cannot tell"
 
@@ -140,6 +141,7 @@ def check_old_job(old: Summary, request: Request, prompts: str) -> None:
     """Before a job of this request and these prompts (their fingerprint): raises the SpecvizError of `compare_with_old`
     for what was asked."""
     own = {"max_new_tokens": request.max_new_tokens, "chat": request.chat, "sampling": sampling_of(request)}
+    own["chat_options"] = dict(request.chat_options)
     _check_same_job(own | {"prompts": prompts}, old)
 
 

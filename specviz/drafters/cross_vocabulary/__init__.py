@@ -12,7 +12,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from specviz.decoding.draft import EMPTY, Draft, chain
-from specviz.decoding.drafter import Context, limit_depth
+from specviz.decoding.drafter import Context, limit_depth, no_draft
 from specviz.drafters.cross_vocabulary.respelled import LOOKBACK, Respelled
 from specviz.drafters.method import Method, Parts
 from specviz.drafters.params import Choice, Value
@@ -40,7 +40,7 @@ class ReencodingDrafter(ChainDrafter):
         own = self._respelled.ids
         size = limit_depth(self._lm, own, math.ceil(k * len(own) / len(context.tokens)) + 1)
         if size < 1:
-            return EMPTY
+            return no_draft(self._lm, own)
         written = self._write(own, size, _favourite)
         written = list(takewhile(lambda token: token not in self._draft.special_ids, written))
         added = b"".join(map(self._draft.bytes_of, written))

@@ -13,7 +13,7 @@ from torch import Tensor
 from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.device import to_device, to_host
 from specviz.decoding.draft import EMPTY, Draft
-from specviz.decoding.drafter import Context
+from specviz.decoding.drafter import Context, no_draft
 from specviz.drafters.cross_vocabulary.respelled import Respelled
 from specviz.drafters.draft_model import ModelDrafter
 from specviz.drafters.policy import Policy
@@ -27,7 +27,7 @@ class SharedVocabularyDrafter(ModelDrafter):
     def __init__(self, lm: CachedLM, target: TokenText, draft: TokenText, vocab_size: int, policy: Policy) -> None:
         self._shared = SharedLM(lm, shared_ids(target, draft), vocab_size)
         super().__init__(self._shared, policy)
-        self._respelled, self._target = Respelled(target, draft), target
+        self._whole, self._respelled, self._target = lm, Respelled(target, draft), target
 
     def draft(self, context: Context, k: int) -> Draft:
         if not self._respelled.follow(context.tokens) or not self._respelled.ids:
@@ -35,7 +35,7 @@ class SharedVocabularyDrafter(ModelDrafter):
         self._shared.read(self._respelled.ids, context.tokens)
         draft = super().draft(context, k)
         if not len(draft):
-            return EMPTY
+            return no_draft(self._whole, self._respelled.ids)
         pieces = [self._target.piece(token)[0] for token in draft.tokens]
         own = self._respelled.evidence("shared", pieces, draft.tokens)
         return replace(draft, evidence={**draft.evidence, **own, "shared": self._shared.share()})

@@ -71,7 +71,9 @@ class ReasoningDrafter(Drafter):
         if self._target_is_writing():
             return Draft(evidence=self._evidence(EMPTY, None, "waiting"))
         written = self._writer.draft(context, min(k, self._judge.lm.context_limit - len(self._text) - self._judge.room))
-        if not len(written) or written.tokens[0] in self._pieces.eos_ids:
+        if not len(written):
+            return written
+        if written.tokens[0] in self._pieces.eos_ids:
             return EMPTY  # the end of the text is no reasoning step: the target says itself where it ends
         grade = self._judge.grade(self._text, written)
         refuse_nan([grade], TARGET)

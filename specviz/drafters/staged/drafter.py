@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.device import to_device
 from specviz.decoding.draft import EMPTY, Draft, chain
-from specviz.decoding.drafter import Context, Drafter, Work, limit_depth
+from specviz.decoding.drafter import Context, Drafter, Work, limit_depth, no_draft
 from specviz.decoding.draws import ACCEPT, DRAFT, FINAL, Draws
 from specviz.decoding.engine import Plan, Step, speculate
 from specviz.decoding.sampling import DRAFT_MODEL, TARGET, NotANumber, fit
@@ -48,7 +48,7 @@ class StagedDrafter(ChainDrafter):
         room = limit_depth(self._lm, context.tokens, k + 1) - 1  # the engine reads every token that it writes
         k = self._policy.most(room, context.tokens)
         if k < 1:
-            return EMPTY
+            return no_draft(self._lm, context.tokens, num_read=1)
         tokens, probs, logits, rounds, calls = [], [], [], [], {self._name: 0, self._by: 0}
         for step in self._steps(context, k):
             nodes = [0, *(node + 1 for node in step.verdict.path)]  # where the emitted tokens were sampled

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from specviz.decoding.draft import EMPTY, ROOT, Draft, DraftBuilder
-from specviz.decoding.drafter import Context, Drafter, limit_depth
+from specviz.decoding.draft import ROOT, Draft, DraftBuilder
+from specviz.decoding.drafter import Context, Drafter, limit_depth, no_draft
 from specviz.drafters.method import TREE_RULES, Method
 from specviz.drafters.params import Choice, IntParam
 
@@ -50,7 +50,7 @@ class TreeDrafter(Drafter):
 
         k = limit_depth(self._lm, context.tokens, k)
         if k < 1:
-            return EMPTY
+            return no_draft(self._lm, context.tokens)
         kind = self._children[context.sampling.temperature > 0]
         nodes: list[Node] = []
         level, read, places, num_draws = [ROOT], DraftBuilder(), {ROOT: ROOT}, 0

@@ -16,7 +16,7 @@ from specviz.drafters import METHODS, find_method
 from specviz.drafters.method import Method
 from specviz.drafters.params import ModelParam, Param, Value, split_names
 from specviz.errors import SpecvizError
-from specviz.request import Request, read_stops
+from specviz.request import Request, read_options, read_stops
 from specviz.session.controls import PACES
 from specviz.ui.choices import Offer, as_options, as_value, list_models, list_rules, number_or_none, spelled
 from specviz.ui.components import update_list
@@ -59,6 +59,8 @@ class Form:
         given = dict(zip(self.names, values, strict=True))
         pace = given.pop("pace")
         own = {name: value for name, value in given.items() if "." not in name}
+        typed = str(own.get("chat_options") or "").splitlines() if own.get("chat") is True else ()
+        own["chat_options"] = read_options(typed)
         own["stop"] = read_stops(str(own.get("stop") or "").splitlines())
         own |= {name: number_or_none(own.get(name)) for name in Request.DRAFT_SAMPLING}
         return Request.from_dict({**own, "params": params_of(find_method(own["method"]), given)}), pace

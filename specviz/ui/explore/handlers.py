@@ -17,15 +17,15 @@ from specviz.drafters import METHODS, find_method
 from specviz.drafters.method import Method
 from specviz.errors import SpecvizError
 from specviz.models.catalog import MODELS, without_format
-from specviz.models.chat import as_messages, has_chat_form, render_chat
-from specviz.request import Request, field_of
+from specviz.models.chat import as_messages, chat_switches, has_chat_form, render_chat
+from specviz.request import Request, field_of, read_options
 from specviz.session import run as session
 from specviz.session.workbench import Workbench
 from specviz.settings import settings
 from specviz.trace.file import Trace
 from specviz.trace.recorded import WELCOME
 from specviz.ui.choices import Offer, choose_draft, choose_models, choose_rule, number_or_none, rule_to_explain
-from specviz.ui.components import prompt_label
+from specviz.ui.components import OPTIONS_INFO, prompt_label
 from specviz.ui.events import as_fields, callback, data_of, errors_on_page, text_or_none, warn
 from specviz.ui.explore.form import Form, update_drafts, update_models, update_rules
 from specviz.ui.registry import Registry
@@ -268,12 +268,18 @@ class Handlers:
         return target not in library.loaded_names() or has_chat_form(library.load(target).tokenizer)
 
     @callback
-    def render_prompt(self, prompt: str, target: str, chat: bool) -> Any:
-        """The prompt as the target reads it, shown while the chat template is used."""
+    def render_prompt(self, prompt: str, target: str, chat: bool, typed: str) -> tuple[Any, Any]:
+        """The prompt as the target reads it and the options of the chat template, both shown while it is used. A model
+        that is not in memory may have options."""
         if not chat or target not in self._bench.library.loaded_names():  # looking at a model must not fetch it
-            return gr.update(visible=False)
+            return gr.update(visible=False), gr.update(visible=bool(chat), info=OPTIONS_INFO)
         tokenizer = self._bench.library.load(target).tokenizer
-        return gr.update(value=render_chat(tokenizer, as_messages(prompt)), visible=True)
+        switches = chat_switches(tokenizer)
+        options = read_options(str(typed or "").splitlines()) if switches else {}
+        rendered = gr.update(value=render_chat(tokenizer, as_messages(prompt), options), visible=True)
+        if not switches:
+            return rendered, gr.update(value="", visible=False)
+        return rendered, gr.update(visible=True, info=f"{OPTIONS_INFO} This template has: {', '.join(switches)}.")
 
     @callback
     def fit_target(self, target: Any, draft: Any, method: Any) -> list[Any]:

@@ -13,7 +13,7 @@ from specviz.drafters import METHODS, find_method
 from specviz.errors import SpecvizError
 from specviz.models.catalog import without_format
 from specviz.models.hub import find
-from specviz.request import Request
+from specviz.request import Request, spell_options
 from specviz.rules.facts import FACTS
 from specviz.session.setup import models_named
 from specviz.settings import settings
@@ -51,11 +51,13 @@ _TITLES = CHANGE_NAMES | {
     "draft": "draft model",
     "max_new_tokens": "max new tokens",
     "chat": "chat template",
+    "chat_options": "chat options",
     "stop": "stop texts",
 }
 _NAMES = {name: known.title for name, known in (METHODS | FACTS).items()}
 _OTHERS = {"prompt": "another prompt", "prompt_ids": "another prompt"}
-_OF_ANY_METHOD = ("prompt", "chat", "target", "method", *Request.SAMPLING, "seed", "max_new_tokens", "stop")
+_OF_TEXT = ("prompt", "chat", "chat_options", "max_new_tokens", "stop")
+_OF_ANY_METHOD = (*_OF_TEXT, "target", "method", *Request.SAMPLING, "seed")
 Place = tuple[int, str]
 """A step and a token in it, as the browser names it."""
 
@@ -307,6 +309,8 @@ def _titled_values(request: Request) -> dict[str, Any]:
 def _spell(value: object) -> str:
     if isinstance(value, bool) or value is None:
         return {True: "on", False: "off", None: "none"}[value]
+    if isinstance(value, dict):
+        value = spell_options(value)
     if isinstance(value, list):
         return label(", ".join(value)) if value else "none"
     if not isinstance(value, str):

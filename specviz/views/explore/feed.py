@@ -14,6 +14,7 @@ from itertools import accumulate
 from typing import Any
 
 from specviz.drafters import METHODS, facts_of
+from specviz.models.generation import describe
 from specviz.rules.facts import FACTS
 from specviz.trace.counters import Counters
 from specviz.trace.file import Event, Header, ModelInfo, Models, Prompt, Settings, Step, Trace
@@ -213,7 +214,7 @@ def _progress(fraction: float | None) -> Props | None:
 
 def _context(step: Step, models: Models | None, lossy: str, rounding: str) -> list[list[str]]:
     """What is at work, as [role, words]: the promise and the rule's name, the models with their sizes, the method, the
-    sampling. lossy, rounding: what must be said of the steps so far."""
+    sampling, and what the models' files ask for in vain. lossy, rounding: what must be said of the steps so far."""
     settings = step.settings
     words = [["lossy" if lossy else "exact", _promise(settings, lossy or rounding)]]
     words.append(["target", _model(settings.target, models and models.target)])
@@ -225,7 +226,14 @@ def _context(step: Step, models: Models | None, lossy: str, rounding: str) -> li
     sampling += [f"top-k {settings.top_k}"] if settings.top_k else []
     sampling += [f"top-p {settings.top_p:g}"] if settings.top_p < 1 else []
     sampling += filter(None, [sentences.own_sampling(settings)])
-    return [*words, ["sampling", ", ".join(sampling)]]
+    return [*words, ["sampling", ", ".join(sampling)], *_unused(models)]
+
+
+def _unused(models: Models | None) -> list[list[str]]:
+    """What the models' files ask for and no run applies, a sentence for each that asks for something."""
+    infos = filter(None, () if models is None else (models.target, models.draft_model))
+    told = ((info.name, describe(info.generation_config)) for info in infos)
+    return [["unused", f"{label(name)}: {reveal(words)}"] for name, words in told if words]
 
 
 def _promise(settings: Settings, but: str) -> str:

@@ -72,6 +72,7 @@ def _title(trace: Trace, usual: Usual | None) -> str:
         _list_values(trace, own_sampling),
         _rules(trace, usual),
         usual and _list_values(trace, lambda now: _params(now, usual)),
+        _chat_options(trace.header),
     )
     return " · ".join(filter(None, parts)) or "No step was made"
 
@@ -87,7 +88,17 @@ def _params(now: Settings, usual: Usual) -> str:
     """The method's own parameters, as far as they are not what is usual."""
     own = usual(now.method)
     others = {name: value for name, value in now.params.items() if value is not None and value != own.get(name)}
-    words = [f"{label(name.replace('_', ' '))} {label(str(value))}" for name, value in others.items()]
+    return _list_named(others)
+
+
+def _chat_options(header: Header | None) -> str:
+    """The switches of the chat template that were set."""
+    options = None if header is None else header.request.get("chat_options")
+    return _list_named(options) if isinstance(options, Mapping) else ""
+
+
+def _list_named(values: Mapping[str, Any]) -> str:
+    words = [f"{label(name.replace('_', ' '))} {label(str(value))}" for name, value in values.items()]
     more = ["…"] if len(words) > MOST_PARAMS else []
     return ", ".join([*words[:MOST_PARAMS], *more])
 

@@ -15,7 +15,17 @@ from specviz.rules.facts import facts_of
 from specviz.trace.file import DraftToken, EmittedToken, Header, Step, Trace
 from specviz.trace.metrics import METRICS, count, metrics
 from specviz.views.blocks import Props
-from specviz.views.explore.sentences import dart, drafted_nodes, label, percent, prose, quote, share_words, token_label
+from specviz.views.explore.sentences import (
+    dart,
+    drafted_nodes,
+    label,
+    percent,
+    prose,
+    quote,
+    share_words,
+    token_label,
+    why_nothing,
+)
 from specviz.views.explore.speed import speed_words, two_digits
 from specviz.views.explore.steps import most_telling
 from specviz.views.explore.titles import last_token, telling_cut
@@ -51,7 +61,7 @@ RESAMPLED = {
     "other": "The rule “{rule}” writes {token} instead.",
 }
 BONUS = "The same pass also gives the next token for free: {token}, the bonus."
-PLAIN = "Nothing was drafted here. The target wrote {token} itself."
+PLAIN = "Nothing was drafted here{why}. The target wrote {token} itself."
 POINT = "{tokens} for one pass. {why} the text is distributed exactly as if the target had written alone."
 WHY = {
     "overlap": "What both models agree on and the shortfall add up to the target's own probabilities. So",
@@ -175,7 +185,9 @@ class _Opening:
     def _last_beat(self) -> Beat:
         last, chips = self._last, self._chips(len(self._shown), with_last=True)
         if last.kind != "resampled":
-            return Beat("last", (BONUS if last.kind == "bonus" else PLAIN).format(token=_quoted(last)), chips)
+            why = why_nothing(self._step)
+            words = BONUS if last.kind == "bonus" else PLAIN
+            return Beat("last", words.format(token=_quoted(last), why=f", as {why}" if why else ""), chips)
         return Beat("last", self._words(RESAMPLED, self._cut, last), chips, shares=self._shares())
 
     def _shares(self) -> list[list[Any]]:

@@ -220,7 +220,8 @@ def speech(step: Step) -> str:
         words.append(f", {', '.join(cut[:4])} rejected" if cut else "")
     else:
         refused = num_refused(step)
-        words.append(f"a reasoning step of {refused} tokens rejected" if refused else "nothing drafted")
+        nothing = ", as ".join(filter(None, ("nothing drafted", why_nothing(step))))
+        words.append(f"a reasoning step of {refused} tokens rejected" if refused else nothing)
     last = [token for token in step.emitted if token.node is None]
     if last:
         how = {"resampled": "resampled", "bonus": "bonus", "plain": "target wrote"}[last[0].kind]
@@ -231,6 +232,18 @@ def speech(step: Step) -> str:
 def drafted_nodes(step: Step) -> list[int]:
     """The draft's nodes that were proposed to the target: all but the scratch."""
     return [node for node, token in enumerate(step.draft) if token.status != "scratch"]
+
+
+def why_nothing(step: Step) -> str:
+    """Why a step has no draft, as a clause; "" where it has one, and where its record does not say."""
+    if drafted_nodes(step):
+        return ""
+    limit, unknown = step.evidence.get("full"), step.evidence.get("unknown")
+    if type(limit) is int and limit > 0:
+        return f"the draft model's context of {quantity(limit, 'token')} is full"
+    if type(unknown) is int and unknown >= 0:
+        return f"the draft model does not know the token id {unknown:,}, which stands in the text"
+    return ""
 
 
 def num_refused(step: Step) -> int:

@@ -8,7 +8,17 @@ from collections.abc import Iterable
 from specviz.rules.facts import facts_of
 from specviz.trace.counters import KEPT, grade_of
 from specviz.trace.file import DraftToken, EmittedToken, Step
-from specviz.views.explore.sentences import TINY, Sentence, dart, divides, num_refused, percent, percents, quote
+from specviz.views.explore.sentences import (
+    TINY,
+    Sentence,
+    dart,
+    divides,
+    num_refused,
+    percent,
+    percents,
+    quote,
+    why_nothing,
+)
 
 BOUNDS = {"<": "less", ">": "more"}  # how a percentage begins that is not spelled out
 WAITING = "waiting"  # for the end of the reasoning step that the target writes in place of a refused one
@@ -137,7 +147,9 @@ def drawn_title(step: Step, last: EmittedToken, share: float) -> Sentence:
         return [lead, quote(last), odds]
     if rule.judges_graded and step.evidence.get("verdict") == WAITING:
         return ["The target rejected a reasoning step and is still writing its own: ", quote(last), odds]
-    return ["Nothing was drafted here: the target wrote ", quote(last), f" itself{odds}"]
+    why = why_nothing(step)
+    lead = f"Nothing was drafted here{f', as {why}' if why else ''}: the target wrote "
+    return [lead, quote(last), f" itself{odds}"]
 
 
 def replacement_note(step: Step, token: DraftToken, residual: float | None = None) -> Sentence:

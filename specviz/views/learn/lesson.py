@@ -8,6 +8,7 @@ from msgspec.structs import asdict
 from specviz.drafters import METHODS
 from specviz.lessons.load import found_lessons
 from specviz.lessons.types import Done, Lesson, Screen, Show
+from specviz.request import spell_options
 from specviz.rules.facts import FACTS
 from specviz.trace.recorded import recorded_runs, recorded_trace
 from specviz.views.blocks import Props
@@ -56,6 +57,7 @@ _SETUP_WORDS = {
     "prompt": lambda _: "a prompt of its own",
     "params": lambda value: ", ".join(f"{label(name)} {label(str(each))}" for name, each in value.items()),
     "chat": lambda value: "chat template" if value else "no chat template",
+    "chat_options": lambda value: label(", ".join(spell_options(value))),
 }
 
 

@@ -11,6 +11,8 @@ from tokenizers import Tokenizer
 from transformers import DynamicCache, PreTrainedModel
 
 from specviz.decoding.forward import asked_of
+from specviz.decoding.sampling import Sampling
+from specviz.models.generation import settings_for, without_settings
 from specviz.zoo import arithmetic
 from specviz.zoo.config import Recipe, Shape
 from specviz.zoo.training.model import build_model
@@ -54,9 +56,9 @@ def continuation(
 ) -> str:
     """The prompt and up to `num_tokens` more tokens, drawn at `temperature` (0: greedily) with the generator `seed`."""
     torch.manual_seed(seed)
-    sampling = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {"do_sample": False}
+    settings = settings_for(Sampling(temperature), num_tokens, [model.config.eos_token_id])
     ids = torch.tensor([tokenizer.encode(prompt).ids])
-    tokens = model.generate(ids, max_new_tokens=num_tokens, pad_token_id=model.config.eos_token_id, **sampling)
+    tokens = without_settings(model).generate(ids, generation_config=settings)
     return tokenizer.decode(tokens[0].tolist())
 
 

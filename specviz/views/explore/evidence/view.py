@@ -15,7 +15,7 @@ from specviz.trace.file import Step
 from specviz.views.explore.evidence import parts
 from specviz.views.explore.evidence.parts import Chip, Part, Said
 from specviz.views.explore.evidence.tree import candidates, tree, tree_words
-from specviz.views.explore.sentences import drafted_nodes, label, percent, prose, quantity, share_words
+from specviz.views.explore.sentences import drafted_nodes, label, percent, prose, quantity, share_words, why_nothing
 
 AROUND = 6  # tokens of the text shown on either side of a match
 MOST_LAYERS = 96
@@ -66,6 +66,11 @@ def made_props(step: Step, text: Sequence[str]) -> dict[str, Any] | None:
     said = Said(step.evidence)
     made = [part for make in MAKERS for part in make(step, said, text)]
     return {"lead": tree_words(step), "parts": made} if made else None
+
+
+def _nothing(step: Step, _said: Said, _text: Sequence[str]) -> list[Part]:
+    why = why_nothing(step)
+    return parts.facts("Why K is 0", [["reason", why]] if why else [])
 
 
 def _policy(_step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
@@ -216,4 +221,17 @@ def _grade_words(judged_by: str, given: float, threshold: float) -> str:
     return f"{given:.3f}; needed: {threshold:.3f}"
 
 
-MAKERS = (_policy, tree, _growth, candidates, _lookup, _window, _rounds, _tokenisations, _grade, _layers, _modules)
+MAKERS = (
+    _nothing,
+    _policy,
+    tree,
+    _growth,
+    candidates,
+    _lookup,
+    _window,
+    _rounds,
+    _tokenisations,
+    _grade,
+    _layers,
+    _modules,
+)

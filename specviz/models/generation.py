@@ -1,0 +1,134 @@
+"""What a model's generation_config.json asks of whoever samples from it, and how transformers' `generate` is made to
+sample by a run's own settings instead.
+
+specviz uses the end tokens of such a file and nothing else. Values come from anyone's file: what is kept of them is
+plain and short.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from specviz.request import RunSettings
+
+if TYPE_CHECKING:
+    from transformers import GenerationConfig, PreTrainedModel
+
+    from specviz.decoding.sampling import Sampling
+
+MOST, MOST_CHARACTERS = 1e12, 40
+_FILTERS: Mapping[str, float] = MappingProxyType(
+    {
+        "temperature": 1.0,
+        "top_k": 0,
+        "top_p": 1.0,
+        "min_p": 0.0,
+        "top_h": 1.0,
+        "typical_p": 1.0,
+        "epsilon_cutoff": 0.0,
+        "eta_cutoff": 0.0,
+    }
+)
+"""What acts on drawn text alone, each with the value that changes nothing."""
+_ASKS_NOTHING: Mapping[str, float | None] = MappingProxyType(
+    {
+        **_FILTERS,
+        "repetition_penalty": 1.0,
+        "encoder_repetition_penalty": 1.0,
+        "presence_penalty": 0.0,  # other engines obey this one and the next; `generate` does not know them
+        "frequency_penalty": 0.0,
+        "no_repeat_ngram_size": 0,
+        "encoder_no_repeat_ngram_size": 0,
+        "bad_words_ids": None,
+        "suppress_tokens": None,
+        "begin_suppress_tokens": None,
+        "sequence_bias": None,
+        "forced_bos_token_id": None,
+        "forced_eos_token_id": None,
+        "exponential_decay_length_penalty": None,
+        "guidance_scale": 1.0,
+        "watermarking_config": None,
+        "min_length": 0,
+        "min_new_tokens": 0,
+        "num_beams": 1,
+        "penalty_alpha": 0.0,
+        "dola_layers": None,
+        "stop_strings": None,
+        "token_healing": False,
+    }
+)
+"""All settings that change which text is written, likewise."""
+Asked = Mapping[str, bool | int | float | str]
+"""Settings by transformers' names; of a list only how many values it has, in words."""
+
+
+def asked_by(generation: GenerationConfig | None) -> Asked:
+    """What these settings ask for beside their end tokens, in the order in which a sentence names it."""
+    values = {name: getattr(generation, name, None) for name in _ASKS_NOTHING}
+    return {name: _plain(value) for name, value in values.items() if value not in (None, _ASKS_NOTHING[name], [], {})}
+
+
+def _plain(value: object) -> bool | int | float | str:
+    if isinstance(value, (bool, int, float)):
+        return value if abs(value) < MOST else "no ordinary number"
+    if isinstance(value, str):
+        return value[:MOST_CHARACTERS]
+    if isinstance(value, (Sequence, Mapping)):
+        return f"{len(value):,} value{'' if len(value) == 1 else 's'}"
+    return type(value).__name__
+
+
+def asked_words(asked: Asked) -> str:
+    """ "temperature 0.7, top_k 20 and suppress_tokens (3 values)"."""
+    words = [f"{name} {_spell(value)}" for name, value in asked.items()]
+    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
+
+
+def _spell(value: bool | float | str) -> str:
+    if isinstance(value, str):
+        return f"({value[:MOST_CHARACTERS]})"
+    return f"{value:g}" if isinstance(value, float) else str(value).lower()
+
+
+def describe(asked: Asked | None) -> str:
+    """One sentence: what the file asks for, what of it specviz uses and what not; "" where it asks for nothing. What is
+    no setting, as a stranger's trace may have it, is left out."""
+    known = {name: asked[name] for name in _ASKS_NOTHING if name in (asked or {})}
+    if not known:
+        return ""
+    return f"its generation_config.json asks for {asked_words(known)}: not applied, only its end tokens are used"
+
+
+def unlike(asked: Asked, sampling: Sampling) -> Asked:
+    """What the file asks for that would change the law of a text with this sampling."""
+    if sampling.temperature == 0:
+        return {name: value for name, value in asked.items() if name not in _FILTERS}
+    own = {name: getattr(sampling, name) for name in RunSettings.SAMPLING}
+    return {name: value for name, value in asked.items() if own.get(name) != value}
+
+
+def without_settings(model: PreTrainedModel) -> PreTrainedModel:
+    """The same weights under generation settings that ask for nothing; the model itself is not touched."""
+    from transformers import GenerationConfig
+
+    bare = copy.copy(model)
+    bare.generation_config = GenerationConfig()
+    return bare
+
+
+def settings_for(sampling: Sampling, num_tokens: int, eos_ids: Iterable[int] = ()) -> GenerationConfig:
+    """The settings with which `generate`, on a model `without_settings`, writes as specviz does: the law of `sampling`,
+    these end tokens, padding by id 0, and nothing else."""
+    from transformers import GenerationConfig
+
+    law: dict[str, object] = {name: getattr(sampling, name) for name in RunSettings.SAMPLING}
+    return GenerationConfig(
+        **({"do_sample": True, **law} if sampling.temperature else {"do_sample": False}),
+        max_new_tokens=num_tokens,
+        num_beams=1,
+        eos_token_id=sorted(eos_ids) or None,
+        pad_token_id=0,
+    )
