@@ -20,6 +20,7 @@ from statistics import median
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.utils.parametrize import is_parametrized
 from torch.utils.weak import WeakTensorKeyDictionary
 
 MOST_ROWS = 8  # by columns; beyond them `linear` is as fast
@@ -180,6 +181,8 @@ def with_products(model: nn.Module, products: Products) -> nn.Module:
 
 
 def _double(module: nn.Module, products: Products, known: dict[int, nn.Module]) -> nn.Module:
+    if is_parametrized(module):
+        return module  # its weights are worked out anew at each use, from tables that a copy would not share
     if id(module) not in known:
         double = known[id(module)] = copy.copy(module)
         children = module._modules.items()

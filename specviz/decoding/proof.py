@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import cycle, islice
 from typing import Protocol, TypeVar
 
@@ -79,19 +80,17 @@ def prove_reading(
     """
     began = time.perf_counter()
     lengths, unreached = _lengths(model, context_limit)
-    texts, failure = _attempt(lambda: [_Text(model, length) for length in lengths])
-    chains = f"its own forward over a whole text fails ({failure})" if failure else ""
-    trees = ""
-    if texts and not all(text.is_finite for text in texts):
-        why_not_compact = why_not_compact or "some of its logits are not numbers"
-    elif texts:
-        if not why_not_compact:
-            faults = _find_faults(compact, texts, 1)
-            why_not_compact = f"the compact one {faults[0] or faults[1]}" if any(faults) else ""
-        if why_not_compact:
-            chains, trees = _find_faults(plain, texts, _OWN)
-            chains = chains and f"its numbers behind a cache are not those of the whole text read at once (it {chains})"
-            trees = trees and f"its numbers in a token tree are not those of the same tokens in a row (it {trees})"
+    texts, chains = _read_texts(model, lengths)
+    trees, can_be_tried = "", not chains
+    if not all(text.is_finite for text in texts):
+        why_not_compact, can_be_tried = why_not_compact or "some of its logits are not numbers", False
+    if can_be_tried and not why_not_compact:
+        faults = _find_faults(compact, texts, 1)
+        why_not_compact = f"the compact one {faults[0] or faults[1]}" if any(faults) else ""
+    if can_be_tried and why_not_compact:
+        chains, trees = _find_faults(plain, texts, _OWN)
+        chains = chains and f"its numbers behind a cache are not those of the whole text read at once (it {chains})"
+        trees = trees and f"its numbers in a token tree are not those of the same tokens in a row (it {trees})"
     num_tokens = lengths[-1] + _PATH if lengths else 0
     return Proof(why_not_compact, chains, trees, num_tokens, unreached, 1000 * (time.perf_counter() - began))
 
@@ -182,6 +181,17 @@ def _read_whole(model: PreTrainedModel, tokens: Sequence[int], num_rows: int) ->
     return model(ids, **options).logits[0, -num_rows:].to(ids.device).float()
 
 
+def _read_texts(model: PreTrainedModel, lengths: Sequence[int]) -> tuple[list[_Text], str]:
+    """Texts of these lengths; and why the model's own forward fails on one of them, in words."""
+    texts = []
+    for length in lengths:
+        text, failure = _attempt(partial(_Text, model, length))
+        if text is None:
+            return texts, f"its own forward over {length + _PATH:,} tokens at once fails ({failure})"
+        texts.append(text)
+    return texts, ""
+
+
 def _find_faults(make: Callable[[], Reader], texts: Sequence[_Text], leeway: float) -> tuple[str, str]:
     """What is wrong with a reader's chains and with its trees, in words: the first of each; empty where nothing is.
 
@@ -190,7 +200,9 @@ def _find_faults(make: Callable[[], Reader], texts: Sequence[_Text], leeway: flo
     """
     trees = ""
     for text in texts:
-        reader = make()
+        reader, failure = _attempt(make)
+        if reader is None:
+            return f"fails before it reads: {failure}", trees
         chains, noise = _find_fault(text, text.read_chains, reader, leeway, math.inf)
         if chains:
             return chains, trees

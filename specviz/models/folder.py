@@ -52,7 +52,15 @@ _CACHE_LAYERS = (
     DynamicSlidingWindowLayer,
     getattr(cache_utils, "DummyLayer", DynamicLayer),  # of a layer that reads the keys and values of an earlier one
 )
-_LIMIT_NAMES = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length", "n_ctx")
+_LIMIT_NAMES = (
+    "max_position_embeddings",
+    "max_target_positions",
+    "n_positions",
+    "max_seq_len",
+    "max_sequence_length",
+    "seq_length",
+    "n_ctx",
+)
 _UNKNOWN_LIMIT = 2048
 _WRITES_TEXT = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 MOST_LAYERS, MOST_NUMBER = 1_024, 10**12
@@ -245,8 +253,15 @@ def check_kind(config: PreTrainedConfig, model_class: type | None, name: str) ->
     kind, architectures = config.model_type, config.architectures or []
     if config.is_encoder_decoder:
         raise SpecvizError(f"{name} is an encoder-decoder model ({kind}); specviz needs a decoder-only model")
-    if model_class is None or (architectures and not any(item.endswith(_WRITES_TEXT) for item in architectures)):
-        raise SpecvizError(f"{name} does not generate text ({', '.join(architectures) or kind})")
+    if model_class is None:
+        raise SpecvizError(f"{name} is of the kind {kind!r}: this transformers makes no model that writes text of it")
+    if any(item.endswith("ForBlockDiffusion") for item in architectures):
+        raise SpecvizError(
+            f"{name} ({kind}) writes whole blocks by diffusion; specviz needs one that writes token by token"
+        )
+    writes = (item == model_class.__name__ or item.endswith(_WRITES_TEXT) for item in architectures)
+    if architectures and not any(writes):
+        raise SpecvizError(f"{name} does not generate text ({', '.join(architectures)})")
     if why := _why_unfit(config.get_text_config(decoder=True), model_class):
         advice = "choose a model with full or sliding attention in every layer"
         raise SpecvizError(f"{name} ({kind}) {why}; {advice}")
@@ -254,6 +269,8 @@ def check_kind(config: PreTrainedConfig, model_class: type | None, name: str) ->
 
 def _why_unfit(config: PreTrainedConfig, model_class: type) -> str:
     """Why rows of a model's cache cannot be dropped again, as a clause; "" where they can."""
+    if not hasattr(config, "num_hidden_layers"):
+        return "is no single stack of layers: its configuration names no number of them"
     kinds = set(getattr(config, "layer_types", None) or ())
     shared = getattr(config, "num_kv_shared_layers", 0) or 0
     if shared and shared >= config.num_hidden_layers:
@@ -263,12 +280,12 @@ def _why_unfit(config: PreTrainedConfig, model_class: type) -> str:
     if any("compressed" in each for each in kinds):
         return "keeps several tokens in one row of its cache, which cannot be taken apart when one of them is rejected"
     undone = "which cannot be undone when draft tokens are rejected"
+    if getattr(model_class, "_is_stateful", False) or kinds & _STATES:
+        return f"is a recurrent or hybrid model: it keeps a state, {undone}"
     if kinds & _CONVOLUTIONS:
         return (
             f"has layers that keep the inputs of a convolution ({', '.join(sorted(kinds & _CONVOLUTIONS))}), {undone}"
         )
-    if getattr(model_class, "_is_stateful", False) or kinds & _STATES:
-        return f"is a recurrent or hybrid model: it keeps a state, {undone}"
     if not (kinds <= _LAYER_KINDS and _has_plain_cache(config)):
         return f"keeps a cache of a kind that specviz does not know (layers: {', '.join(sorted(kinds)) or 'all alike'})"
     return ""

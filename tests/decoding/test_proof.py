@@ -89,7 +89,7 @@ def test_wrong_places_are_found_in_trees():
 
 
 def test_a_model_whose_own_forward_fails_is_refused_with_its_reason():
-    with pytest.raises(SpecvizError, match=r"its own forward over a whole text fails .KeyError: 'a part"):
+    with pytest.raises(SpecvizError, match=r"its own forward over 15 tokens at once fails .KeyError: 'a part"):
         CachedLM(as_class(Damaged), LIMIT)
 
 

@@ -15,12 +15,18 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle, islice
 from pathlib import Path
 
 import torch
 from every_class import CANNOT, IDS, PADDING, answers_about_images, names, tiny_of
 from tiny_models import tiny_folder, tiny_tokenizer
-from transformers import PreTrainedModel
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 from transformers.utils import logging
 
 from specviz.errors import SpecvizError
@@ -35,6 +41,7 @@ METHODS = {"none": None, "draft_model": "draft", "tree": "draft", "lookahead": N
 TREES = {"tree", "lookahead"}
 PROMPT = (*range(20, 28), *range(40, 44), *range(20, 28), *range(40, 44))
 NUM_TOKENS = 32
+SHORT = 15  # the tokens of the shortest text of a proof
 ROUNDING = 1e-3
 """How far apart logits may be for another order of sums, as a share of the largest."""
 NEAR = 1e-4
@@ -44,6 +51,7 @@ OFF = 0.03
 STATES = ("past_key_values", "cache_params", "state", "mems", "past_buckets_states")
 """The names under which a class hands out what it keeps from one token to the next."""
 
+MAPPINGS = (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING)
 PLAIN_LAYERS = {"DynamicLayer", "DynamicSlidingWindowLayer", "DummyLayer"}
 
 
@@ -258,7 +266,7 @@ def _keeps_other_than_rows(model: PreTrainedModel) -> bool:
 
 
 def _has_layers(kind: str) -> Callable[[PreTrainedModel], bool]:
-    return lambda model: kind in model.config.get_text_config(decoder=True).layer_types
+    return lambda model: kind in _text_config(model).layer_types
 
 
 @torch.inference_mode()
@@ -272,6 +280,21 @@ def _fails_alone(model: PreTrainedModel) -> bool:
         return not _read(model, PROMPT).isfinite().all()
     except Exception:
         return True
+
+
+def _fails_somewhere(model: PreTrainedModel) -> bool:
+    """Whether a read of some text fails that is no longer than its configuration says."""
+    lengths = (SHORT, getattr(_text_config(model), "max_position_embeddings", SHORT))
+    try:
+        for length in lengths:
+            _read(model, list(islice(cycle(PROMPT), length)))
+    except Exception:
+        return True
+    return _fails_alone(model)
+
+
+def _text_config(model: PreTrainedModel) -> PreTrainedConfig:
+    return model.config.get_text_config(decoder=True)
 
 
 @torch.inference_mode()
@@ -331,7 +354,10 @@ CLAIMS: Mapping[str, Callable[[PreTrainedModel], bool]] = {
     "keeps a cache of a kind that specviz does not know": _keeps_other_than_rows,
     "has chunked attention": _has_layers("chunked_attention"),
     "has indexed attention": _has_layers("indexed_attention"),
-    "its own forward over a whole text fails": _fails_alone,
+    "tokens at once fails": _fails_somewhere,
+    "is no single stack of layers": lambda model: not hasattr(_text_config(model), "num_hidden_layers"),
+    "writes whole blocks by diffusion": lambda model: "Diffusion" in type(model).__name__,
+    "makes no model that writes text": lambda model: not any(type(model.config) in each for each in MAPPINGS),
     "its numbers behind a cache are not those of the whole text read at once": _is_apart_behind_a_cache,
     "its numbers in a token tree are not those of the same tokens in a row": _is_apart_in_a_tree,
 }
