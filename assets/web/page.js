@@ -4,6 +4,7 @@ import { inAddress, markFrame, offerWindow } from './core/address.js';
 import { element } from './core/element.js';
 import { allControls, close, DRAWERS, FIELDS, fold, isOpen, isSimple, keepControls, keepTheme, present, setOpen, theme, toggle } from './core/frame.js';
 import { store, stored } from './core/memory.js';
+import { Standing } from './core/standing.js';
 import { LessonList } from './learn/lesson_list.js';
 import { lessonPanel } from './learn/lesson_panel.js';
 import { predict } from './learn/predict.js';
@@ -21,6 +22,8 @@ const LIVE = ['queued', 'loading', 'running'];
 const root = document.documentElement;
 let current = null;             // the run on the stage
 let refused = () => {};
+let stage_ = null;              // what the stage may ask and tell
+const standing = new Standing();
 const left = new Set();         // runs that the stage has left: a late last message must not bring them back
 
 const parse = (text) => { try { return text ? JSON.parse(text) : null; } catch (e) { return null; } };
@@ -45,6 +48,8 @@ function admits(text) {
   const { name, message: words } = message.state || { name: 'opened' };
   root.dataset.svState = name;
   const isOver = !LIVE.includes(name);
+  if (isNew) stand(current, !isOver || name === 'paused');
+  else if (isOver && name !== 'paused') standing.end();
   if (isNew || (wasLive && isOver)) {
     reports[root.dataset.svPage]?.look();
     onRun.forEach((tell) => tell({ run: current, isNew, isOver }));
@@ -60,8 +65,26 @@ function hold(run) {
   store(RUN, run, false);
 }
 
+// what Run says while this run is on the stage; its settings are put into the fields, unless they came from there
+async function stand(run, isLive) {
+  if (standing.begin(run, isLive)) settled.then(() => { if (run === current) stage_.trigger('made', {}); });
+  let told = null;
+  try { told = await stage_.server.standing({ run }); } catch (error) { told = null; }
+  if (told && run === current) standing.say(told);
+}
+
+const byName = (names, values) => Object.fromEntries(names.map((name, place) => [name, values[place]]));
+const changed = (names, values) => standing.fields(byName(names, values));
+
+function stands(names, values) {
+  changed(names, values);
+  standing.keep();
+}
+
 function remember(names, values) {
-  store(FIELDS, JSON.stringify(Object.fromEntries(names.map((name, place) => [name, values[place]]))), false);
+  changed(names, values);
+  standing.touch();
+  store(FIELDS, JSON.stringify(byName(names, values)), false);
 }
 
 // first: the values of a new page. What differs from them and is out of sight in the simple view comes into sight.
@@ -198,6 +221,7 @@ function report(name, element, host) {
 
 function stage(element, host) {
   const before = recalled();
+  stage_ = host;
   refused = () => host.trigger('refused', {});
   keepTheme();
   keepControls();
@@ -208,8 +232,9 @@ function stage(element, host) {
   if (root.hasAttribute('data-sv-embed')) offerWindow(element.querySelector('.sv-below'));
   ask(host, before);
   // a phone that slept has lost its stream: what is still going on comes back
+  const goesOn = () => LIVE.includes(root.dataset.svState) || hub.speed?.progress;
   document.addEventListener('visibilitychange', () => {
-    if (!document.hidden && current && LIVE.includes(root.dataset.svState)) host.trigger('arrive', { run: current, isOwn: true });
+    if (!document.hidden && current && goesOn()) host.trigger('arrive', { run: current, isOwn: true });
   });
 }
 
@@ -264,8 +289,9 @@ document.addEventListener('click', ({ target }) => {
 markFrame();
 document.addEventListener('sv-present', present);
 document.addEventListener('sv-opened', ({ detail }) => {           // a person goes on from the opening's last beat
-  if (detail === 'run') document.querySelector('#run').click();
+  if (detail === 'run' && standing.plain.missing) stage_.trigger('first', {});    // what was shown cannot be run here
+  else if (detail === 'run') document.querySelector('#run').click();
   else if (detail === 'why') shared.go('check');
 });
 addKinds({ duel, predict, turns: Turns, 'turns-stage': TurnsStage, lessons: LessonList });
-window.specvizPage = { fold, present, stage, pages, report, panel, picker, help: mountHelp, remember, restored, hub: shared.hub };
+window.specvizPage = { fold, present, stage, pages, report, panel, picker, help: mountHelp, remember, restored, changed, stands, hub: shared.hub };

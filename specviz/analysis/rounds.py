@@ -14,14 +14,14 @@ from random import Random
 from typing import Generic, Literal, TypeVar
 
 Contender = TypeVar("Contender", bound=Hashable)
-Verdict = Literal["faster", "slower", "even", "unclear", "noisy", "few"]
+Verdict = Literal["faster", "slower", "even", "unclear", "noisy", "few", "impossible"]
 
 LEVEL = 0.04
 """At most so often are two equal contenders called different."""
 FEWEST = 6
 """Rounds without which nothing is called faster: five that agree come by chance in one case of 16."""
 NEAR = 1.05
-"""A ratio nearer to 1 is about as fast, however sure it is."""
+"""A ratio nearer to 1 is about as fast, however sure it is; one that is nearer to its limit is as high as that."""
 ONE_RUN = 0.15
 """How much faster one side must be for a single run to say anything, and how far apart the two turns of one contender
 may lie on a machine that is not busy."""
@@ -34,6 +34,7 @@ WORDS: Mapping[Verdict, str] = {
     "unclear": "no clear difference",
     "noisy": "too noisy to tell: repeat when this machine is idle",
     "few": "too few to tell",
+    "impossible": "no ratio: it would be above the tokens per target call; measure again when this machine is idle",
 }
 
 
@@ -63,24 +64,45 @@ def turns(num_contenders: int, num_rounds: int, lots: Random | None = None) -> I
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """How many times as fast one contender is as another. ratios: one per round, or one per prompt. spread: how much
-    more time the slower turn of the same contender took, as a share; the median over both and all rounds."""
+    more time the slower turn of the same contender took, as a share; the median over both and all rounds.
+
+    least, most: what no true ratio is below and above. A step takes at least as long as a target call, so a method is
+    never more times as fast as no draft than it writes tokens per target call.
+    """
 
     ratios: tuple[float, ...]
     spread: float = 0.0
+    least: float = 0.0
+    most: float = math.inf
+
+    def allows(self, ratio: float) -> bool:
+        """Whether a ratio lies where a true one may, as far as rounds can tell."""
+        return self.least / NEAR <= ratio <= self.most * NEAR
+
+    @property
+    def is_possible(self) -> bool:
+        return self.allows(log_median(self.ratios))
 
     @property
     def ratio(self) -> float:
-        """The median."""
-        return log_median(self.ratios)
+        """The median, within the limits: to be told only where `is_possible`."""
+        return self.within(log_median(self.ratios))
 
     @property
     def between(self) -> tuple[float, float]:
-        return interval(self.ratios)
+        low, high = interval(self.ratios)
+        return self.within(low), self.within(high)
+
+    def within(self, ratio: float) -> float:
+        """The ratio, or the limit that it is beyond."""
+        return min(max(ratio, self.least), self.most)
 
     @property
     def verdict(self) -> Verdict:
         """Of two equal contenders "faster" and "slower" together come with a probability of at most LEVEL."""
         (low, high), ratio = self.between, self.ratio
+        if not self.is_possible:
+            return "impossible"
         if len(self.ratios) < FEWEST:
             return "few"
         if max(ratio, 1 / ratio) >= NEAR and (low > 1 or high < 1):
@@ -96,12 +118,16 @@ class Comparison:
 
     @property
     def span(self) -> str:
+        """The ratio and its interval, or why there is none."""
+        if not self.is_possible:
+            return WORDS["impossible"]
         low, high = self.between
         return f"{self.ratio:.2f}x ({low:.2f}-{high:.2f})"
 
     def __str__(self) -> str:
         """As a cell of a table; the verdict only where neither is faster."""
-        return self.span if self.is_clear else f"{self.span}, {WORDS[self.verdict].partition(':')[0]}"
+        is_told = self.is_clear or not self.is_possible
+        return self.span if is_told else f"{self.span}, {WORDS[self.verdict].partition(':')[0]}"
 
 
 class Timings(Generic[Contender]):
@@ -135,8 +161,8 @@ class Timings(Generic[Contender]):
         theirs = self.quicker(others)
         return {number: theirs[number] / time for number, time in self.quicker(ours).items()}
 
-    def compare(self, ours: Contender, others: Contender) -> Comparison:
-        return Comparison(tuple(self.ratios(ours, others).values()), self.spread)
+    def compare(self, ours: Contender, others: Contender, least: float = 0.0, most: float = math.inf) -> Comparison:
+        return Comparison(tuple(self.ratios(ours, others).values()), self.spread, least, most)
 
     def wins_and_losses(self, ours: Contender, others: Contender) -> tuple[int, int]:
         """In how many rounds we were ahead and behind in both turns of either, by ONE_RUN and by more than two turns of
@@ -146,6 +172,14 @@ class Timings(Generic[Contender]):
         ahead = sum(min(theirs) / max(times) >= apart for times, theirs in pairs)
         behind = sum(min(times) / max(theirs) >= apart for times, theirs in pairs)
         return (ahead, behind) if ahead and behind else (0, 0)
+
+
+def spell_ratio(ratio: float, most: float = math.inf, decimals: int = 1) -> str:
+    """A ratio as people read it, which rounding never lifts above `most`."""
+    words = f"{ratio:.{decimals}f}"
+    if float(words) <= most:
+        return words
+    return f"{math.floor(most * 10**decimals) / 10**decimals:.{decimals}f}"
 
 
 def is_far(ratio: float) -> bool:

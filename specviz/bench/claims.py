@@ -12,7 +12,7 @@ from typing import NamedTuple
 from specviz.analysis.costs import batch_growth
 from specviz.analysis.rounds import FEWEST, Comparison, interval
 from specviz.analysis.theory import least_alpha
-from specviz.bench.contenders import BASELINE, Sample, run_bench, timings_of
+from specviz.bench.contenders import BASELINE, Sample, run_bench, timings_of, tokens_per_call
 from specviz.bench.methods import describe_why, median_steps
 from specviz.bench.report import Finding, Table, prompts_for
 from specviz.bench.speed import alone_and_asked
@@ -108,7 +108,9 @@ def _try(case: Case, bench: Workbench, so_far: Finding) -> Generator[Finding, No
         samples.append(sample)
         yield replace(so_far, done=so_far.done + len(samples))
     names = f"specviz, {active.setup.method.name}", f"specviz, {BASELINE}"
-    answer, first = (timings_of(samples, attrgetter(each)).compare(*names) for each in ("seconds", "first_seconds"))
+    most = tokens_per_call([each for each in samples if each.contender == names[0]])
+    answer = timings_of(samples, attrgetter("seconds")).compare(*names, most=most)
+    first = timings_of(samples, attrgetter("first_seconds")).compare(*names)
     slow_first = sorted(samples, key=lambda each: (each.round, -each.seconds))
     asked, alone = ({s.round: s for s in slow_first if s.contender == name}.values() for name in names)
     why = describe_why(answer, *(median_steps(samples, name) for name in names))
@@ -176,7 +178,7 @@ def _reaches(between: tuple[float, float], goal: float) -> bool | None:
 
 
 def _compare_with(goal: float, found: Comparison) -> Reading:
-    return Reading(found.span, _reaches(found.between, goal))
+    return Reading(found.span, _reaches(found.between, goal) if found.is_possible else None)
 
 
 def _needed(speedup: float, trial: Trial) -> str:

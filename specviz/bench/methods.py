@@ -22,6 +22,7 @@ from specviz.bench.contenders import (
     measure_lines,
     specviz_contender,
     summarise,
+    tokens_per_call,
 )
 from specviz.bench.report import check_lengths, describe_environment, prompts_for, table
 from specviz.decoding.sampling import Sampling
@@ -151,15 +152,14 @@ def median_steps(samples: Sequence[Sample], contender: str) -> StepMeans:
 def _kind_row(kind: str, samples: Sequence[Sample], contender: str) -> KindRow:
     here = [sample for sample in samples if sample.kind == kind]
     own = [sample for sample in here if sample.contender == contender]
-    tokens, calls = sum(sample.num_tokens for sample in own), sum(sample.target_calls for sample in own)
-    return KindRow(kind, tokens / calls, compare_by_prompt(here, contender, f"specviz, {BASELINE}"))
+    return KindRow(kind, tokens_per_call(own), compare_by_prompt(here, contender, f"specviz, {BASELINE}"))
 
 
 def describe_why(found: Comparison, steps: StepMeans, plain: StepMeans) -> str:
     """In words: what a step costs in plain steps, part by part, and how many tokens it writes for that; on a machine
     too busy to measure it, only that."""
-    if found.verdict == "noisy":
-        return WORDS["noisy"]
+    if found.verdict in ("noisy", "impossible"):
+        return WORDS[found.verdict]
     verdict = _OUTCOMES.get(found.verdict, WORDS[found.verdict])
     drafting, checking, rest, whole = (
         part / plain.total_ms for part in (steps.draft_ms, steps.verify_ms, steps.rest_ms, steps.total_ms)
@@ -199,7 +199,9 @@ def _cells(row: MethodRow) -> list[str]:
 
 
 def _as_json(row: Row | KindRow) -> dict[str, object]:
-    """The row with its ratio as a number, the ratio's interval and its verdict."""
+    """The row with its ratio as a number, the ratio's interval and its verdict; null where that ratio cannot be."""
     found = row.to_baseline
-    more = {} if found is None else {"between": found.between, "verdict": found.verdict}
-    return asdict(row) | {"to_baseline": 1.0 if found is None else found.ratio} | more
+    if found is None:
+        return asdict(row) | {"to_baseline": 1.0}
+    ratio, between = (found.ratio, found.between) if found.is_possible else (None, None)
+    return asdict(row) | {"to_baseline": ratio, "between": between, "verdict": found.verdict}

@@ -4,6 +4,7 @@ The caller holds the engine while it asks for the next result; one run is made p
 number of a trace, of the quicker of a side's two runs. Where greedy texts differ, the models are asked again.
 """
 
+import math
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -56,10 +57,10 @@ class Heat:
     slower_ms: tuple[float, float]
 
     @property
-    def ratio(self) -> float | None:
+    def comparison(self) -> Comparison | None:
         """The right side's tokens/s over the left one's; None where one of them is undefined."""
         slow, fast = (metrics(each)["tokens_per_s"] for each in (self.left, self.right))
-        return fast / slow if slow and fast else None
+        return Comparison((fast / slow,), 0.0, *_limits([self])) if slow and fast else None
 
     @property
     def parting(self) -> int | None:
@@ -107,7 +108,7 @@ class Race:
     def comparison(self) -> Comparison | None:
         """The right side's speed over the left one's, by prompt; None where no time was measured."""
         timings = self._timings()
-        return timings.compare(RIGHT, LEFT) if timings else None
+        return timings.compare(RIGHT, LEFT, *_limits(self.heats)) if timings else None
 
     @property
     def wins_and_losses(self) -> tuple[int, int]:
@@ -117,13 +118,33 @@ class Race:
 
     def _timings(self) -> Timings | None:
         """Milliseconds per token of every run."""
-        timed = [heat for heat in self.heats if heat.ratio is not None]
+        timed = [heat for heat in self.heats if heat.comparison is not None]
         timings = Timings()
         for number, heat in enumerate(timed, 1):
             for side, run, slower_ms in zip((LEFT, RIGHT), (heat.left, heat.right), heat.slower_ms, strict=True):
                 for ms in (_working_ms(run), slower_ms):
                     timings.add(side, number, ms / count(run).num_emitted)
         return timings if timed else None
+
+
+def _limits(heats: Sequence[Heat]) -> tuple[float, float]:
+    """What the right side's speed over the left one's is never below and above: where the other side has no draft, a
+    side is no more times as fast than it writes tokens per target call."""
+    left, right = [heat.left for heat in heats], [heat.right for heat in heats]
+    if len({step.settings.target for run in (*left, *right) for step in run.steps}) > 1:
+        return 0.0, math.inf
+    least = 0.0 if _drafts(right) else 1 / _tokens_per_call(left)
+    return least, math.inf if _drafts(left) else _tokens_per_call(right)
+
+
+def _drafts(runs: Sequence[Trace]) -> bool:
+    return any(step.settings.drafts for run in runs for step in run.steps)
+
+
+def _tokens_per_call(runs: Sequence[Trace]) -> float:
+    counters = [count(run) for run in runs]
+    calls = sum(each.calls["target"] for each in counters)
+    return sum(each.num_emitted for each in counters) / calls if calls else math.inf
 
 
 def run_race(left: Side, right: Side, starts: Sequence[Start], bench: Workbench) -> Generator[Race, None, None]:

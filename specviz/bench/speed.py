@@ -2,17 +2,18 @@
 
 from collections.abc import Generator
 from dataclasses import dataclass
+from typing import Literal
 
-from specviz.analysis.rounds import FEWEST, WORDS, Timings, turns
-from specviz.bench.contenders import Contender, Job, Prompt, specviz_contender
+from specviz.analysis.rounds import FEWEST, Comparison, Timings, Verdict, turns
+from specviz.bench.contenders import Contender, Job, Prompt, Sample, specviz_contender, tokens_per_call
 from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
-from specviz.models.memory import environment
+from specviz.models.busy import other_work
 from specviz.request import Request
 from specviz.session.active_setup import ActiveSetup
 from specviz.session.record import activate
 from specviz.session.setup import gather
-from specviz.session.workbench import Workbench, baseline_key
+from specviz.session.workbench import Workbench
 
 NUM_TOKENS, ROUNDS = 64, FEWEST
 ALONE, ASKED = 0, 1
@@ -20,17 +21,39 @@ ALONE, ASKED = 0, 1
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """done, total: runs made. The rest stands when they are equal: medians of tokens/s, their ratio and its interval;
-    instead: why the ratio says nothing, in words, empty where it does."""
+    """What one measurement found. Medians of tokens/s, without a draft and as asked; found: the second over the first.
+    tokens_per_call: of the runs as asked. is_shared: whether the server did other work meanwhile."""
 
-    done: int
-    total: int
-    baseline_tokens_per_s: float = 0.0
-    tokens_per_s: float = 0.0
-    note: str = ""
-    instead: str = ""
-    speedup: float = 0.0
-    between: tuple[float, float] = (0.0, 0.0)
+    baseline_tokens_per_s: float
+    tokens_per_s: float
+    tokens_per_call: float
+    num_tokens: int
+    found: Comparison
+    drafts: bool = True
+    is_shared: bool = False
+
+    @property
+    def doubt(self) -> Verdict | Literal["baseline", "shared", ""]:
+        """Why neither of the two may be called faster; empty where one may."""
+        if not self.drafts:
+            return "baseline"
+        if self.is_shared:
+            return "shared"
+        if not self.found.allows(self.tokens_per_s / self.baseline_tokens_per_s):
+            return "impossible"
+        return "" if self.found.is_clear else self.found.verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Measuring:
+    """How far a measurement has come. done, total: turns, none while it waits; round: the one that comes next, of how
+    many, 0 to warm up; speed: what was found, once all turns are made."""
+
+    done: int = 0
+    total: int = 0
+    round: int = 0
+    rounds: int = ROUNDS
+    speed: Speed | None = None
 
 
 def alone_and_asked(active: ActiveSetup) -> tuple[Contender, Contender]:
@@ -39,41 +62,36 @@ def alone_and_asked(active: ActiveSetup) -> tuple[Contender, Contender]:
     return specviz_contender(alone, k), specviz_contender(active.setup, k, rule=active.plan.rule.name)
 
 
-def measure_in_rounds(request: Request, bench: Workbench) -> Generator[Speed, None, None]:
-    """Runs the request's method and no draft in turn, one run per result, and remembers the baseline for later runs.
-    The caller holds the engine while it asks for the next. Prefill counts on both sides. Raises SpecvizError."""
+def measure_in_rounds(
+    request: Request, bench: Workbench, most_tokens: int = NUM_TOKENS
+) -> Generator[Measuring, None, None]:
+    """Runs the request's method and no draft in turn, one run per result. The caller holds the engine while it asks for
+    the next. Prefill counts on both sides. Raises SpecvizError."""
     active = activate(request.validate(), bench.library)
     _, tokens = active.prompt()
-    num_tokens = min(NUM_TOKENS, active.plan.target.context_limit - len(tokens))
+    num_tokens = min(most_tokens, active.plan.target.context_limit - len(tokens))
     if num_tokens < 1:
         raise SpecvizError(f"the prompt has {len(tokens)} tokens, which leaves no room to measure; shorten it")
     job = Job(Prompt("", "", tuple(tokens)), active.plan.sampling, request.seed, num_tokens)
     contenders = alone_and_asked(active)
+    samples: tuple[list[Sample], list[Sample]] = [], []
     timings: Timings[int] = Timings()
     is_shared = False
     for turn in turns(len(contenders), ROUNDS):
-        yield Speed(turn.done, turn.total)
-        timings.add(turn.contender, turn.round, 1 / contenders[turn.contender](job).tokens_per_s)
-        is_shared |= len(bench.engine) > 1
-    baseline, speed = (1 / timings.median(each) for each in (ALONE, ASKED))
-    found = timings.compare(ASKED, ALONE)
-    bench.baselines[baseline_key(active.step_settings)] = {
-        "tokens_per_s": round(baseline, 3),
-        "num_tokens": job.num_tokens,
-        "environment": environment(active.plan.target.device, active.plan.target),
-    }
-    low, high = found.between
-    between = f"{found.ratio:.2g}×, between {low:.2g}× and {high:.2g}×"
-    note = f"median of {ROUNDS} rounds of runs of {job.num_tokens} tokens, warmed up, each alone on the engine"
-    instead = "" if found.is_clear else f"{WORDS[found.verdict]} ({between})"
-    if not METHODS[request.method].drafts:
-        instead = "this is the baseline (no draft)"
-    elif is_shared:
-        instead = "under load: others used the engine meanwhile, so no speedup is given"
-    yield Speed(turn.total, turn.total, baseline, speed, f"{note}; {between}", instead, found.ratio, found.between)
+        yield Measuring(turn.done, turn.total, turn.round, ROUNDS)
+        is_disturbed = other_work.watch()
+        sample = contenders[turn.contender](job)
+        timings.add(turn.contender, turn.round, 1 / sample.tokens_per_s)
+        samples[turn.contender].append(sample)
+        is_shared |= is_disturbed() or len(bench.engine) > 1
+    drafts = METHODS[request.method].drafts
+    speed = speed_of(timings, tokens_per_call(samples[ASKED]), num_tokens, drafts=drafts, is_shared=is_shared)
+    yield Measuring(turn.total, turn.total, turn.round, ROUNDS, speed)
 
 
-def measure(request: Request, bench: Workbench) -> Speed:
-    """`measure_in_rounds` to its end; others have their turn at the engine between two runs."""
-    *_, speed = bench.in_turns(measure_in_rounds(request, bench))
-    return speed
+def speed_of(timings: Timings[int], per_call: float, num_tokens: int, *, drafts: bool, is_shared: bool) -> Speed:
+    """timings: seconds per token of every turn. per_call: tokens per target call of the runs with the method, more than
+    which no ratio can be."""
+    alone, asked = (1 / timings.median(each) for each in (ALONE, ASKED))
+    found = timings.compare(ASKED, ALONE, most=per_call)
+    return Speed(alone, asked, per_call, num_tokens, found, drafts, is_shared)

@@ -3,6 +3,7 @@ prompt, and the memory that it holds; both beside the target alone. The draft's 
 """
 
 import gc
+import math
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 import torch
 
 from specviz.analysis.rounds import FEWEST, Timings, turns
-from specviz.bench.contenders import Job, Prompt
+from specviz.bench.contenders import Job, Prompt, tokens_per_call
 from specviz.bench.report import Finding, Table, table
 from specviz.bench.speed import ALONE, ASKED, alone_and_asked
 from specviz.decoding.draws import Seeded
@@ -32,11 +33,13 @@ _NO_HOLDERS = (type, ModuleType, FunctionType, BuiltinFunctionType, str, bytes)
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Milliseconds to the first token and to the whole answer, at the places ALONE and ASKED."""
+    """Milliseconds to the first token and to the whole answer, at the places ALONE and ASKED. tokens_per_call: of the
+    answers with the draft."""
 
     num_prompt: int
     first: Timings[int]
     answer: Timings[int]
+    tokens_per_call: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +54,16 @@ class Held:
 def tables(waits: Sequence[Wait], held: Sequence[Held]) -> tuple[Table, Table]:
     """Of the waits and of the memory."""
     heads = ("prompt, tokens", "first token, no draft", "with draft", "as fast")
-    rows = [[f"{wait.num_prompt}", *_cells(wait.first), *_cells(wait.answer)] for wait in waits]
+    rows = [[f"{wait.num_prompt}", *_cells(wait.first), *_cells(wait.answer, wait.tokens_per_call)] for wait in waits]
     sizes = ((each.context, each.target / 1e6, each.draft / 1e6, each.draft / each.target) for each in held)
     held_rows = [[f"{n}", f"{large:.1f} MB", f"{more:.1f} MB", f"{share:.0%}"] for n, large, more, share in sizes]
     held_heads = ("context, tokens", "target holds", "draft holds more", "of the target's")
     return ((*heads, "answer, no draft", *heads[2:]), rows), (held_heads, held_rows)
 
 
-def _cells(timings: Timings[int]) -> list[str]:
+def _cells(timings: Timings[int], most: float = math.inf) -> list[str]:
     medians = (f"{timings.median(each):.0f} ms" for each in (ALONE, ASKED))
-    return [*medians, str(timings.compare(ASKED, ALONE))]
+    return [*medians, str(timings.compare(ASKED, ALONE, most=most))]
 
 
 def measure_waits(request: Request, bench: Workbench) -> Generator[Finding, None, None]:
@@ -70,13 +73,14 @@ def measure_waits(request: Request, bench: Workbench) -> Generator[Finding, None
     contenders, lengths, waits = alone_and_asked(active), _fitting(active, PROMPTS, NUM_TOKENS), []
     for place, length in enumerate(lengths):
         job = Job(_prompt(tokens, length), active.plan.sampling, request.seed, NUM_TOKENS)
-        wait = Wait(length, Timings(), Timings())
+        first, answer, samples = Timings(), Timings(), ([], [])
         for turn in turns(len(contenders), FEWEST):
             yield Finding(place * turn.total + turn.done, total := len(lengths) * turn.total, DOING)
             sample = contenders[turn.contender](job)
-            wait.first.add(turn.contender, turn.round, 1e3 * sample.first_seconds)
-            wait.answer.add(turn.contender, turn.round, 1e3 * sample.seconds)
-        waits.append(wait)
+            first.add(turn.contender, turn.round, 1e3 * sample.first_seconds)
+            answer.add(turn.contender, turn.round, 1e3 * sample.seconds)
+            samples[turn.contender].append(sample)
+        waits.append(Wait(length, first, answer, tokens_per_call(samples[ASKED])))
     yield Finding(total, total, "", tables(waits, memory(active, tokens)))
 
 

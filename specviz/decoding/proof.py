@@ -174,11 +174,16 @@ def _words(model: PreTrainedModel) -> list[int]:
 
 @torch.inference_mode()
 def _read_whole(model: PreTrainedModel, tokens: Sequence[int], num_rows: int) -> Tensor:
-    """Logits [num_rows, V] in float32 of the last rows; places are named where they can be, as `generate` does."""
+    """Logits [num_rows, V] in float32 of the last rows; places are named, as `generate` does, where that can be done."""
     ids = torch.tensor([tokens], device=model.get_input_embeddings().weight.device)
-    places = {"position_ids": torch.arange(len(tokens), device=ids.device)[None]}
-    options = asked_of(model, num_logits=num_rows) | (places if knows(type(model), "position_ids") else {})
-    return model(ids, **options).logits[0, -num_rows:].to(ids.device).float()
+    options = asked_of(model, num_logits=num_rows)
+    out = None
+    if knows(type(model), "position_ids"):
+        places = torch.arange(len(tokens), device=ids.device)[None]
+        out, _ = _attempt(partial(model, ids, position_ids=places, **options))
+    if out is None:
+        out = model(ids, **options)
+    return out.logits[0, -num_rows:].to(ids.device).float()
 
 
 def _read_texts(model: PreTrainedModel, lengths: Sequence[int]) -> tuple[list[_Text], str]:

@@ -10,7 +10,6 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from specviz.errors import SpecvizError
 from specviz.request import Request
@@ -84,7 +83,7 @@ class WorkerRun(Run):
                     yield event
                 elif isinstance(event, trace.Footer):
                     self.state = "finished"
-                    yield self.trace.append(replace(event, baseline=self._baseline()))
+                    yield self.trace.append(event)
                 else:
                     yield self.trace.append(event)
         except (SpecvizError, GeneratorExit):

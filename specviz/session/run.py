@@ -7,7 +7,7 @@ generator may be resumed on another thread.
 import threading
 import time
 import uuid
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -21,7 +21,7 @@ from specviz.session.active_setup import ActiveSetup
 from specviz.session.controls import PACES, Controls, ControlState
 from specviz.session.record import header, scores, stop_of, stop_watch
 from specviz.session.recorder import Recorder
-from specviz.session.workbench import NO_NEWS, BackgroundTask, FairQueue, Ticket, Workbench, baseline_key, workbench
+from specviz.session.workbench import NO_NEWS, BackgroundTask, FairQueue, Ticket, Workbench, workbench
 from specviz.trace import file as trace
 
 SLICE_S = 0.05  # how long a waiting run sleeps before it looks at its controls again
@@ -322,11 +322,7 @@ class Run:
             return None
         extra = {"shared_engine": True} if self.shared_engine else {}
         stop = stop_of(self.trace, self.request) if reason == "stop" else None
-        return self.trace.append(trace.Footer(reason, message, self._baseline(), stop, extra=extra))
-
-    def _baseline(self) -> Mapping[str, object] | None:
-        """The speed without a draft that was measured for the last step's settings."""
-        return self.bench.baselines.get(baseline_key(self.trace.steps[-1].settings)) if self.trace.steps else None
+        return self.trace.append(trace.Footer(reason, message, None, stop, extra=extra))
 
 
 def open_run(request: Request, *, bench: Workbench | None = None, pace: str = "full", may_cut: bool = False) -> Run:

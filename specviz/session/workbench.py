@@ -2,7 +2,7 @@
 
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, wait
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -14,21 +14,19 @@ from specviz.models.busy import other_work
 from specviz.models.hub import Progress
 from specviz.models.library import Library
 from specviz.settings import settings
-from specviz.trace.file import Settings
 
 Result = TypeVar("Result")
 NO_NEWS: tuple[str, float | None] = ("", None)
 
 
 class Workbench:
-    """What runs share: the loaded models, the engine, the places for runs, measured baselines."""
+    """What runs share: the loaded models, the engine, the places for runs."""
 
     def __init__(self, library: Library | None = None, open_in_worker: Callable[..., Any] | None = None) -> None:
         """open_in_worker: gpu_worker.WorkerRun where this process has no GPU for models that need one."""
         self.library = library or Library()
         self.engine = FairQueue(1)
         self.places = FairQueue(settings().max_runs)
-        self.baselines: dict[tuple, Mapping[str, object]] = {}
         self.open_in_worker = open_in_worker
 
     def in_turns(self, work: Generator[Result, None, None]) -> Iterator[Result]:
@@ -54,11 +52,6 @@ def workbench() -> Workbench:
         if not _shared:
             _shared.append(Workbench())
     return _shared[0]
-
-
-def baseline_key(own: Settings) -> tuple:
-    """Runs with equal keys may be compared with the same measured baseline."""
-    return (own.target, own.temperature, own.top_k, own.top_p)
 
 
 @dataclass(slots=True, eq=False)

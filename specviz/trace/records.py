@@ -58,12 +58,19 @@ class Sums(TypedDict):
     q_raw: Probability | None
 
 
-class Baseline(TypedDict):
-    """The speed without a draft, measured in the same session."""
+class BaselineSpeed(TypedDict):
+    """What every baseline has."""
 
     tokens_per_s: Number
     num_tokens: Count
     environment: Object
+
+
+class Baseline(BaselineSpeed, total=False):
+    """The speed without a draft; rounds: in how many it took turns with the run; between: their ratio's interval."""
+
+    rounds: Count
+    between: tuple[Number, Number]
 
 
 class Stop(TypedDict):
@@ -307,7 +314,7 @@ class Scores(Record):
 
 @dataclass(frozen=True, slots=True)
 class Footer(Record):
-    """Why the generation ended, and the measured NoDraft speed of the same session if there is one."""
+    """Why the generation ended, and the measured speed without a draft if there is one."""
 
     reason: Reason
     message: Text | None

@@ -73,7 +73,7 @@ def _html(
 
 def stage(calls: Calls, value: str) -> gr.HTML:
     """The one output of a run: Explore's own views, fed with JSON increments. calls: what they may ask the server."""
-    events = ("measure", "refused", "cancel", "arrive", "restore", "really")
+    events = ("measure", "unmeasure", "refused", "cancel", "arrive", "restore", "really", "made", "first")
     return _html("stage", stage_html(), value, events=events, calls=calls)
 
 

@@ -14,14 +14,14 @@ from specviz.request import RunSettings
 from specviz.session.workbench import Workbench
 from specviz.trace.file import Trace
 from specviz.ui import components
-from specviz.ui.api import API_LIMIT, add_endpoints
+from specviz.ui.api import add_endpoints
 from specviz.ui.choices import Offer, choose_rule, list_rules, rule_to_explain
 from specviz.ui.events import NOW, QUIET, callback, data_of, text_or_none
 from specviz.ui.explore import getting, lessons
 from specviz.ui.explore import library as shelf
 from specviz.ui.explore import share as sharing
 from specviz.ui.explore.form import Form, Frame
-from specviz.ui.explore.handlers import Handlers, every_k_of, increments_since, opening_of
+from specviz.ui.explore.handlers import Handlers, every_k_of, increments_since, opening_of, standing_of
 from specviz.ui.registry import Registry
 from specviz.ui.reports.check import CheckSections
 from specviz.ui.reports.compare import CompareSections
@@ -68,7 +68,8 @@ def build(
     with gr.Blocks(title="specviz", analytics_enabled=False, fill_width=True, delete_cache=KEEP_UPLOADS) as demo:
         _bar()
         fields, buttons = _setup(offer, bench.library)
-        stage = components.stage([increments_since(registry), opening_of(registry), every_k_of(registry, bench)], shown)
+        asked = [increments_since(registry), opening_of(registry), every_k_of(registry, bench)]
+        stage = components.stage([*asked, standing_of(registry, offer, bench)], shown)
         more, own = _drawer(offer, fields["target"])
         fields |= more
         handlers = Handlers(registry, bench, Form.of(fields), offer, welcome)
@@ -211,7 +212,8 @@ class _Wiring:
         self.fill(stage.really, handlers.with_k).success(handlers.run, self._everything, stage, **_STREAM)
         stage.cancel(handlers.cancel, None, None, **NOW)
         buttons["stop"].click(handlers.stop, None, stage, **NOW)
-        stage.measure(handlers.measure, None, stage, concurrency_limit=API_LIMIT, **QUIET)
+        stage.measure(handlers.measure, None, stage, **_STREAM)
+        stage.unmeasure(handlers.stop_measuring, None, None, **NOW)
 
     def wire_live(self) -> None:
         """Changes that reach the run in progress; lists are queued because only a queued event can warn."""
@@ -238,17 +240,24 @@ class _Wiring:
         if models := [fields[name] for name in handlers.form.model_params()]:
             target.change(**_call(handlers.fit_models, [target, *models], models))
 
-    def fill(self, event: Any, function: Callable[..., Any], *, opens: bool = True) -> Any:
+    def fill(self, event: Any, function: Callable[..., Any], *, opens: bool = True, stands: bool = False) -> Any:
         """Wire an event that gives all fields their values, and then, in order, all that follows from these. opens:
-        where a value differs that the simple view does not show, all controls are shown. Returns its first part, for
-        what is to follow only where the fields have been filled."""
+        where a value differs that the simple view does not show, all controls are shown. stands: the values are those
+        of the run on the stage. Returns its first part, for what is to follow only where the fields were filled."""
         first = event(function, None, self._everything, **NOW)
-        filled = first.then(**self._keep_rule).then(**self._fit).then(**self._explain).then(**self._show_dependents)
+        filled = first.then(**self._keep_rule).then(**self._fit).then(**self._explain)
+        filled = filled.then(**self._show_dependents)
         own = f"{self._fields['method'].value}."
         hidden = [field for name, field in self._fields.items() if name in _OUT_OF_SIGHT or name.startswith(own)]
         shown = json.dumps([field.value for field in hidden]) if opens else "[]"
         filled.then(None, hidden, None, js=f"(...values) => specvizPage.restored({shown}, values)")
+        if stands:
+            filled.then(None, self._everything, None, js=self._told("stands"))
         return first
+
+    def _told(self, function: str) -> str:
+        """A call that tells the browser all values by name."""
+        return f"(...values) => specvizPage.{function}({json.dumps(list(self._fields))}, values)"
 
     def wire_prompt(self) -> None:
         """The ready prompts, and what the target reads of a conversation."""
@@ -264,9 +273,13 @@ class _Wiring:
         prompt, buttons = self._fields["prompt"], self._buttons
         used = [buttons["run"].click, buttons["step"].click, prompt.submit, prompt.blur]
         used += [field.input for field in self._everything]
-        remember = f"(...values) => specvizPage.remember({json.dumps(list(self._fields))}, values)"
-        gr.on(used, None, self._everything, None, js=remember, trigger_mode="multiple")
+        gr.on(used, None, self._everything, None, js=self._told("remember"), trigger_mode="multiple")
+        changes = [field.change for field in self._everything]
+        gr.on(changes, None, self._everything, None, js=self._told("changed"), trigger_mode="multiple")
         self.fill(self._stage.restore, self._handlers.restore, opens=False)
+        self.fill(self._stage.made, self._handlers.as_made, opens=False, stands=True)
+        first = self.fill(self._stage.first, self._handlers.as_at_first, opens=False)
+        first.success(self._handlers.run, self._everything, self._stage, **_STREAM)
         self._stage.arrive(self._handlers.arrive, None, self._stage, **_STREAM)
 
 

@@ -19,6 +19,7 @@ from specviz.analysis.given_text import reader_of
 from specviz.errors import SpecvizError
 from specviz.session.run import Run, Status
 from specviz.trace.file import Event, Footer, Step, Trace, TraceError, read_trace
+from specviz.ui.measuring import Measurement
 from specviz.views.compare.side_by_side_player import comparison_words
 from specviz.views.explore.feed import CUT_OFF, Feed
 
@@ -26,6 +27,8 @@ BYTES_PER_CHARACTER = 3
 """Of a feed, with all that it keeps beside its text; the records that it was made of take no more than that again."""
 GRACE_S = 30.0
 """How long a run whose browser left is kept ready to go on: a reload takes seconds, a closed tab never comes back."""
+MEASURING_GRACE_S = 300.0
+"""The same for a measurement, which takes minutes on a slow machine: a phone sleeps, a tab is hidden."""
 FLUSH_S = 0.05
 """At full pace: 20 increments a second are all an eye needs; at the slower paces every step is sent at once."""
 MOST_CPU_S, MOST_SHOWN_CPU_S = 1.0, 8.0
@@ -41,6 +44,7 @@ class View:
     `unended`: the words of its file where it has no end. `left`: the events of a run whose reader left early; the
     next reader goes on with them. `key`: the hash of its lines, once it was asked for. `twin`: finds another run
     whose text should be this one's. `owner`: the visitor who brought it here; "" for what came with specviz.
+    `measurement`: the newest one of its speed.
     """
 
     id: str
@@ -57,7 +61,7 @@ class View:
     is_brought: bool = False
     owner: str = ""
     twin: Callable[[View], Trace | None] = lambda view: None
-    measuring: threading.Lock = field(default_factory=threading.Lock)
+    measurement: Measurement | None = None
     _claiming: threading.Lock = field(default_factory=threading.Lock)
     _end: threading.Timer | None = None
 
@@ -86,13 +90,22 @@ class View:
             self.idle.clear()
         if was_idle:
             self.stay()
+            self.stop_measuring()  # a run that goes on would slow it down
         return was_idle
 
+    @property
+    def is_measured(self) -> bool:
+        return self.measurement is not None and self.measurement.goes_on
+
+    def stop_measuring(self) -> None:
+        if self.measurement is not None:
+            self.measurement.stop()
+
     def linger(self) -> None:
-        """Nobody watches any more: a live run stops in a while, unless `stay` is called before."""
+        """Nobody watches any more: a live run and a measurement stop in a while, unless `stay` is called before."""
         self.stay()
-        if self.is_live:
-            self._end = threading.Timer(self.grace_s, self._give_up)
+        if self.is_live or self.is_measured:
+            self._end = threading.Timer(self.grace_s if self.is_live else MEASURING_GRACE_S, self._give_up)
             self._end.daemon = True
             self._end.start()
 
@@ -132,6 +145,7 @@ class View:
 
     def stop(self) -> bool:
         """Whether this ended the run; one that streams reports its end itself."""
+        self.stop_measuring()
         if self.run is None:
             return False
         is_over = self.run.stop()
@@ -168,6 +182,25 @@ def view_sent(content: bytes) -> View:
             return view_of(read_trace(content, max_cpu_s=MOST_CPU_S), max_cpu_s=MOST_SHOWN_CPU_S)
     finally:
         _waiting.release()
+
+
+def measured(view: View) -> Iterator[str]:
+    """What the stage shows of the view's measurement, until that is over. Closing this leaves it going on."""
+    measurement, told = view.measurement, None
+    while not measurement.wait(FLUSH_S):
+        if told != (told := view.feed.measuring):
+            yield view.increment()
+    yield view.increment()
+    if measurement.refusal:
+        raise SpecvizError(measurement.refusal)
+
+
+def what_goes_on(view: View, warn: Callable[[str], None]) -> Iterator[str]:
+    """The increments of a run that was left, or of a measurement; empty where there is neither."""
+    if view.left is not None:
+        yield from increments(view, warn)
+    elif view.is_measured:
+        yield from measured(view)
 
 
 def increments(view: View, warn: Callable[[str], None], max_steps: int | None = None) -> Iterator[str]:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from specviz.analysis.rounds import interval
 from specviz.models.hub import is_here
 from specviz.models.library import Library
 from specviz.request import Request
@@ -44,7 +45,7 @@ def record_runs(wanted: Collection[RecordedRun], library: Library, repeats: int 
     takes = {each.name: Take(Request.from_dict({**first.to_dict(), **each.request}), each.broken) for each in wanted}
     baselines = {name: _baseline_take(take.request, first) for name, take in takes.items()}
     made = _rounds([*takes.values(), *baselines.values()], library, repeats)
-    return {name: _with_baseline(_median_run(made[take]), made[baselines[name]]) for name, take in takes.items()}
+    return {name: _with_baseline(made[take], made[baselines[name]]) for name, take in takes.items()}
 
 
 def base_request() -> Request:
@@ -69,16 +70,23 @@ def _median_run(runs: Sequence[Trace]) -> Trace:
     return sorted(runs, key=lambda run: count(run).working_ms)[len(runs) // 2]
 
 
-def _with_baseline(run: Trace, alone: Sequence[Trace]) -> Trace:
-    """The run, with the median speed of its baseline in the footer."""
-    *events, footer = run.events()
-    return Trace([*events, replace(footer, baseline=_baseline(alone))])
+def _with_baseline(runs: Sequence[Trace], alone: Sequence[Trace]) -> Trace:
+    """The median run of all rounds, with the median speed of its baseline in the footer, and between what their ratio
+    lies."""
+    *events, footer = _median_run(runs).events()
+    return Trace([*events, replace(footer, baseline=_baseline(runs, alone))])
 
 
-def _baseline(alone: Sequence[Trace]) -> dict[str, Any]:
-    speed = statistics.median(metrics(run)["tokens_per_s"] for run in alone)
-    longest = max(len(run.tokens) for run in alone)
-    return {"tokens_per_s": round(speed, 3), "num_tokens": longest, "environment": dict(alone[0].header.environment)}
+def _baseline(runs: Sequence[Trace], alone: Sequence[Trace]) -> dict[str, Any]:
+    speeds, baselines = ([metrics(run)["tokens_per_s"] for run in side] for side in (runs, alone))
+    low, high = interval([speed / baseline for speed, baseline in zip(speeds, baselines, strict=True)])
+    return {
+        "tokens_per_s": round(statistics.median(baselines), 3),
+        "num_tokens": max(len(run.tokens) for run in alone),
+        "environment": dict(alone[0].header.environment),
+        "rounds": len(alone),
+        "between": [round(low, 3), round(high, 3)],
+    }
 
 
 def _target(run: RecordedRun) -> str:

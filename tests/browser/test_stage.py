@@ -7,6 +7,8 @@ import pytest
 import traces
 from stage_page import PHONE, RUNNING, part, push, settle, shown, stages, whole
 
+from specviz.analysis.rounds import Comparison
+from specviz.bench.speed import Measuring, Speed
 from specviz.trace.file import Trace
 from specviz.views.explore.feed import Feed
 
@@ -425,7 +427,7 @@ def test_one_message_per_step_at_most_every_two_seconds(stage):
     assert page.inner_text(".sv-live") == message["steps"][2]["say"]
 
 
-def test_measure_asks_once_and_shows_what_came_back(stage):
+def test_measure_asks_once_tells_its_round_can_be_stopped_and_shows_what_came_back(stage):
     page = stage()
     feed = Feed("run")
     for event in traces.Builder().chain().finish(baseline=None).events():
@@ -434,10 +436,17 @@ def test_measure_asks_once_and_shows_what_came_back(stage):
     page.click('[data-do="measure"]')
     assert page.is_disabled('[data-do="measure"]')
     assert page.evaluate("triggers.at(-1)") == ["measure", {"run": "run"}]
-    feed.measured = {"baseline_tokens_per_s": 31.0, "tokens_per_s": 43.4, "speedup": 1.4, "note": ""}
+    feed.measuring = Measuring(7, 26, round=2)
+    push(page, feed.message(1, None))
+    assert "round 2 of 6" in page.inner_text(".sv-measuring")
+    assert not page.is_visible('[data-do="measure"]')
+    page.click('[data-do="unmeasure"]')
+    assert page.evaluate("triggers.at(-1)") == ["unmeasure", {}]
+    feed.measuring, feed.measured = None, Speed(31.0, 43.4, 4.0, 64, Comparison((1.4,) * 6, most=4.0))
     push(page, feed.message(1, None))
     assert page.inner_text('[data-number="speed"]') == "1.4×"
-    assert not page.is_visible('[data-do="measure"]')
+    assert not page.is_visible(".sv-measuring")
+    assert page.is_enabled('[data-do="measure"]'), "it may be measured again"
 
 
 # ---- the phone ----------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from waiting import until
 
 from specviz.bench import speed
 from specviz.errors import SpecvizError
+from specviz.models.busy import other_work
 from specviz.session.run import SLICE_S, Status
 from specviz.session.workbench import Workbench
 from specviz.trace import file as trace
@@ -266,38 +267,51 @@ def test_a_slow_run_is_in_nobodys_way(bench, clock):
 ALMOST_FULL = tuple(1 + number % 200 for number in range(246))
 
 
-def test_a_measurement_is_the_baseline_of_the_runs_that_follow(bench):
-    request = begin(bench, prompt="", prompt_ids=ALMOST_FULL).request
-    found = speed.measure(request, bench)
+def measure(request, bench):
+    *_, last = bench.in_turns(speed.measure_in_rounds(request, bench))
+    return last.speed
+
+
+def test_a_measurement_says_how_fast_both_sides_were_and_between_what_their_ratio_lies(bench):
+    found = measure(begin(bench, prompt="", prompt_ids=ALMOST_FULL).request, bench)
     assert found.baseline_tokens_per_s > 0
-    low, high = found.between
-    assert 0 < low <= found.speedup <= high
-    assert "alone on the engine" in found.note
-    assert found.note.count("between") == 1
-    baseline = made(bench).footer.baseline
-    assert baseline["tokens_per_s"] == pytest.approx(found.baseline_tokens_per_s, abs=1e-3)
-    assert baseline["num_tokens"] == 256 - len(ALMOST_FULL)
-    assert baseline["environment"] == made(bench).header.environment
+    assert found.tokens_per_s > 0
+    assert found.num_tokens == 256 - len(ALMOST_FULL)
+    assert 1 <= found.tokens_per_call <= 1 + found.num_tokens
+    low, high = found.found.between
+    assert 0 < low <= found.found.ratio <= high <= found.tokens_per_call
     assert is_free(bench)
 
 
-def test_a_baseline_counts_for_the_same_target_and_sampling_only(bench):
-    speed.measure(begin(bench, prompt="", prompt_ids=ALMOST_FULL).request, bench)
-    assert made(bench, method="none", num_speculative_tokens=2).footer.baseline is not None
-    for changes in ({"temperature": 0.5}, {"top_k": 5}, {"top_p": 0.5}, {"target": "padded"}):
-        assert made(bench, **changes).footer.baseline is None
+def test_what_was_measured_is_no_baseline_of_the_runs_that_follow(bench):
+    """It was another moment, under another load."""
+    measure(begin(bench, prompt="", prompt_ids=ALMOST_FULL).request, bench)
+    later = made(bench)
+    assert later.footer.baseline is None
+    assert measures.metrics(later)["speedup"] is None
+
+
+def test_other_work_of_this_process_is_noticed_while_it_measures(bench):
+    request = begin(bench, prompt="", prompt_ids=ALMOST_FULL).request
+    for news in bench.in_turns(speed.measure_in_rounds(request, bench)):
+        if news.round == 2:
+            with other_work.work():
+                pass  # between two turns: in nobody's way
+    assert news.speed.doubt != "shared"
+    with other_work.work():
+        assert measure(request, bench).doubt == "shared"
 
 
 def test_what_cannot_be_measured_is_said(bench):
     with pytest.raises(SpecvizError, match="leaves no room to measure"):
-        speed.measure(begin(bench, prompt="", prompt_ids=(1,) * 256).request, bench)
+        measure(begin(bench, prompt="", prompt_ids=(1,) * 256).request, bench)
     assert is_free(bench)
 
 
 def test_a_measurement_waits_for_its_turn(bench):
     holder, found = bench.engine.join(), []
     request = begin(bench, prompt="", prompt_ids=ALMOST_FULL).request
-    measuring = threading.Thread(target=lambda: found.append(speed.measure(request, bench)))
+    measuring = threading.Thread(target=lambda: found.append(measure(request, bench)))
     measuring.start()
     until(lambda: len(bench.engine) == 2)
     assert found == []

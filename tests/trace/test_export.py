@@ -14,7 +14,10 @@ import pandas
 import pytest
 import served as pages
 import traces
+from one_file import held, unpacked
 
+from specviz.analysis.rounds import Comparison
+from specviz.bench.speed import Speed
 from specviz.cli.main import main
 from specviz.trace import export as exports
 from specviz.trace.file import Trace, TraceError, load_trace, read_trace
@@ -210,9 +213,20 @@ def test_a_run_of_ones_own_is_a_recording_in_its_page(client, served):
     trace, feed = traces.chain(), Feed("live")
     for event in trace.events():
         feed.add(event)
-    feed.measured = {"baseline_tokens_per_s": 10.0, "tokens_per_s": 20.0, "speedup": 2.0, "note": "measured again"}
     view = served.page.registry.show(View("live", feed, trace), None)
     assert client.get(f"/specviz/page/{view.id}.html?charts=0").text == stage_page(trace, charts=False)
+
+
+def test_a_page_keeps_what_was_measured_of_its_run_and_with_its_spread(client, served):
+    feed, trace = Feed("live"), traces.chain()
+    for event in trace.events():
+        feed.add(event)
+    feed.measured = Speed(10.0, 20.0, 3.3, 23, Comparison((1.9, 2.0, 2.0, 2.0, 2.1, 2.1), most=3.3))
+    view = served.page.registry.show(View("live", feed, trace), None)
+    page = client.get(f"/specviz/page/{view.id}.html?charts=0").text
+    told = unpacked(held(page, "sv-run").splitlines()[0])["speed"]
+    assert (told["value"], told["can_measure"]) == ("2.0×", False)
+    assert "measured where it was recorded: 10\u00a0→\u00a020 tokens/s (1.9× to 2.1×)" in told["words"]
 
 
 def test_the_place_that_is_asked_for_is_pinned_in_the_page(client, served):

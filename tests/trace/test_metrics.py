@@ -52,7 +52,7 @@ near = pytest.approx
         ("nvidia_joint", near([6 / 7, 5 / 7, 3 / 7, 2 / 7])),
         ("nvidia_conditional", near([6 / 7, 5 / 6, 3 / 5, 2 / 3])),
         ("tokens_per_s", near(1000 * 23 / (7 * 15.1))),
-        ("speedup", near(1000 * 23 / (7 * 15.1) / 50)),
+        ("speedup", near(1000 * 23 / (7 * 15.1) / 150)),
     ],
 )
 def test_a_chain_by_hand(name: str, value: object) -> None:

@@ -8,6 +8,7 @@ import inspect
 import json
 import threading
 from dataclasses import replace
+from queue import Queue
 from types import SimpleNamespace
 
 import gradio as gr
@@ -18,7 +19,8 @@ from hub_stub import hub_error
 from made_up import EVERY_KIND, MADE_UP
 from waiting import until
 
-from specviz.bench.speed import Speed
+from specviz.analysis.rounds import Comparison
+from specviz.bench.speed import Measuring, Speed
 from specviz.drafters import METHODS
 from specviz.drafters.method import CHAIN_RULES, TREE_RULES
 from specviz.drafters.params import Choice
@@ -847,50 +849,108 @@ def test_after_a_refusal_the_lists_show_what_is_in_force(page, registry):
     assert "lenience" in [name for _, name in rule["choices"]]
 
 
-def test_measuring_keeps_the_rule_and_the_parameters_of_the_run(page, registry, monkeypatch):
-    asked = []
-    monkeypatch.setattr(
-        handlers, "measure", lambda request, bench: asked.append(request) or Speed(2, 2, 1.0, 2.0, speedup=2.0)
-    )
+def found_to_be(ratio: float = 2.5) -> Speed:
+    return Speed(100.0, 100.0 * ratio, 4.0, 8, Comparison((ratio,) * 6, most=4.0))
+
+
+@pytest.fixture
+def measuring(monkeypatch):
+    """What was asked to be measured; what the measurement says is the test's, one turn each time it is let on."""
+    asked, turns = [], Queue()
+
+    def measure_in_rounds(request, bench, most_tokens):
+        asked.append((request, most_tokens))
+        while True:
+            yield turns.get()
+
+    monkeypatch.setattr(handlers, "measure_in_rounds", measure_in_rounds)
+    asked_and_turns = SimpleNamespace(asked=asked, say=turns.put)
+    yield asked_and_turns
+    turns.put(Measuring(2, 2))  # lets a thread go that still waits
+
+
+def speeds(stream):
+    return (json.loads(message)["speed"] for message in stream)
+
+
+def test_measuring_keeps_the_rule_and_the_parameters_of_the_run(page, registry, measuring):
     list(page.step(SESSION, *values(method="prompt_lookup", rule="typical", **{"prompt_lookup.max_ngram": 2})))
-    page.measure(SESSION)
-    assert (asked[0].method, asked[0].rule, asked[0].params["max_ngram"]) == ("prompt_lookup", "typical", 2)
-    prompt = registry.current("one").trace.header.prompt
-    assert asked[0].prompt_ids == tuple(token.id for token in prompt.tokens), "as the run read it, cut or not"
+    measuring.say(Measuring(2, 2, speed=found_to_be()))
+    list(page.measure(SESSION))
+    ((asked, most),) = measuring.asked
+    assert (asked.method, asked.rule, asked.params["max_ngram"]) == ("prompt_lookup", "typical", 2)
+    trace = registry.current("one").trace
+    assert asked.prompt_ids == tuple(token.id for token in trace.header.prompt.tokens), "as the run read it, cut or not"
+    assert most == len(trace.tokens), "the very text of the run"
 
 
-def test_what_was_measured_of_other_settings_is_not_shown(page, monkeypatch):
-    monkeypatch.setattr(handlers, "measure", lambda request, bench: Speed(2, 2, 100.0, 250.0, speedup=2.5))
+def test_what_was_measured_of_other_settings_is_not_shown(page, measuring):
     list(page.step(SESSION, *values()))
-    assert json.loads(page.measure(SESSION))["speed"]["value"] == "2.5×"
+    measuring.say(Measuring(2, 2, speed=found_to_be(2.5)))
+    (*_, shown) = speeds(page.measure(SESSION))
+    assert "measured here" in shown["words"] or "no ratio, as this run has" in shown["words"]
     (*_, same) = messages(page.step(SESSION, *values()))
-    assert same["speed"]["value"] == "2.5×"
+    assert "100" in same["speed"]["words"]
     page.live("k")(SESSION, 2)
     (*_, other) = messages(page.step(SESSION, *values()))
-    assert (other["speed"]["value"], other["speed"]["can_measure"]) == ("", True)
+    assert (other["speed"]["words"], other["speed"]["can_measure"]) == ("not measured yet", True)
 
 
-def test_a_run_is_measured_once_at_a_time(page, registry, monkeypatch):
-    found = Speed(2, 2, 1.0, 2.0, speedup=2.0)
-
-    def measured(request, bench):
-        monkeypatch.setattr(handlers, "measure", lambda request, bench: found)
-        with pytest.raises(gr.Error, match="measured already: wait"):
-            page.measure(SESSION)
-        return found
-
-    monkeypatch.setattr(handlers, "measure", measured)
+def test_a_measurement_tells_how_far_it_is_and_whoever_comes_later_follows_it(page, registry, measuring):
     list(page.step(SESSION, *values()))
-    page.measure(SESSION)
-    page.measure(SESSION)
+    first = speeds(page.measure(SESSION))
+    assert next(first)["progress"]["words"] == "waiting for its turn"
+    measuring.say(Measuring(7, 26, round=2))
+    assert next(first)["progress"]["words"] == "round 2 of 6"
+    first.close()  # the browser has lost its stream, and asks again
+    again = speeds(page.measure(SESSION))
+    assert next(again)["progress"]["words"] == "round 2 of 6"
+    measuring.say(Measuring(26, 26, speed=found_to_be()))
+    (*_, last) = again
+    assert last["progress"] is None
+    assert len(measuring.asked) == 1, "it went on"
 
 
-def test_a_measurement_that_says_nothing_is_shown_as_words_and_no_ratio(page, registry, monkeypatch):
-    found = Speed(2, 2, 100.0, 110.0, "a note", "about as fast (1.1×, between 0.9× and 1.2×)", 1.1, (0.9, 1.2))
-    monkeypatch.setattr(handlers, "measure", lambda request, bench: found)
+def test_a_page_that_comes_back_follows_the_measurement_of_its_run(page, registry, measuring):
     list(page.step(SESSION, *values()))
-    shown = json.loads(page.measure(SESSION))["speed"]
-    assert shown == {"value": "", "words": found.instead, "note": "a note", "can_measure": True}
+    next(page.measure(SESSION))
+    run = registry.current("one").id
+    registry.leave("one")
+    back = speeds(page.arrive(SESSION, told(run=run, isOwn=True)))
+    assert next(back)["progress"] is not None
+    measuring.say(Measuring(26, 26, speed=found_to_be()))
+    (*_, last) = back
+    assert last["progress"] is None
+    assert "100" in last["words"]
+
+
+@pytest.mark.parametrize("end", ["stop", "run", "another"])
+def test_a_measurement_ends_when_it_is_stopped_or_its_run_goes_on_or_leaves_the_stage(end, page, registry, measuring):
+    list(page.step(SESSION, *values()))
+    stream, view = speeds(page.measure(SESSION)), registry.current("one")
+    next(stream)
+    if end == "stop":
+        page.stop_measuring(SESSION)
+    elif end == "run":
+        threading.Timer(0.2, measuring.say, [Measuring(2, 26)]).start()  # the turn that it is in for the engine
+        list(page.step(SESSION, *values()))
+    else:
+        registry.show(view_of(traces.chain()), "one")
+    *_, last = stream
+    measuring.say(Measuring(26, 26, speed=found_to_be()))
+    assert (last["value"], last["progress"]) == ("", None)
+    assert (view.feed.measured, view.feed.measuring) == (None, None)
+
+
+def test_why_nothing_could_be_measured_is_said(page, monkeypatch):
+    def refuse(request, bench, most_tokens):
+        raise SpecvizError("no room to measure")
+        yield
+
+    monkeypatch.setattr(handlers, "measure_in_rounds", refuse)
+    list(page.step(SESSION, *values()))
+    with pytest.raises(gr.Error, match="no room to measure"):
+        list(page.measure(SESSION))
 
 
 def test_a_run_whose_drafts_never_reached_the_target_is_called_neither_faster_nor_slower():
@@ -1109,7 +1169,7 @@ def test_opening_a_trace_stops_the_run_in_progress(page, registry):
 def test_measuring_an_opened_trace_is_refused_in_words(page, registry):
     registry.show(view_of(traces.chain()), "one")
     with pytest.raises(gr.Error, match="press Run first"):
-        page.measure(SESSION)
+        list(page.measure(SESSION))
 
 
 def test_only_messages_meant_for_the_person_are_shown():

@@ -7,11 +7,15 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import evidence_traces
 import pytest
 import traces
 
+from specviz.analysis.rounds import Timings, log_median, turns
+from specviz.bench.speed import ALONE, ASKED, ROUNDS, Measuring, Speed
+from specviz.bench.speed import speed_of as speed_of_timings
 from specviz.rules import RULES
 from specviz.trace.file import DraftToken, EmittedToken, Footer, Models, Prompt, Step, Token, Trace
 from specviz.trace.first_difference import first_difference, should_be_one_text
@@ -435,9 +439,8 @@ def test_no_draft_after_lossy_steps_says_so():
 def test_what_was_measured_of_a_lossy_run_says_so():
     made = traces.Builder().chain(changed={"lossless": False, "rule": "typical"}).trace
     assert "faster (lossy), measured here" in speed_of(made.events(), measured=measurement(1.4))["words"]
-    instead = {**measurement(1.0), "instead": "no clear difference: 0.9× to 1.1×"}
-    shown = speed_of(made.events(), measured=instead)
-    assert (shown["value"], shown["words"]) == ("", "no clear difference: 0.9× to 1.1× (lossy)")
+    shown = speed_of(made.events(), measured=measurement(1.02))
+    assert (shown["value"], shown["words"]) == ("", "about as fast (1.0×, between 1.0× and 1.0×) (lossy)")
 
 
 # ---- other rules --------------------------------------------------------------------------------------------------
@@ -521,7 +524,7 @@ def test_a_long_chain_shows_every_judged_token_and_counts_the_rest():
 # ---- the third number ---------------------------------------------------------------------------------------------
 
 
-def speed_of(events: list, recorded: bool = False, measured: dict | None = None) -> dict:
+def speed_of(events: list, recorded: bool = False, measured: Speed | None = None) -> dict:
     feed = Feed("run", recorded=recorded)
     for event in events:
         feed.add(event)
@@ -530,23 +533,34 @@ def speed_of(events: list, recorded: bool = False, measured: dict | None = None)
     return json.loads(feed.message(0, None))["speed"]
 
 
-def measurement(speedup: float) -> dict:
-    speeds = {"baseline_tokens_per_s": 31.0, "tokens_per_s": 31.0 * speedup}
-    return {**speeds, "speedup": speedup, "note": "median of 3"}
+def measurement(*speedups: float, per_call: float = 100.0, **more: bool) -> Speed:
+    """What rounds find in which the method is so many times as fast as no draft; of one number, in all rounds."""
+    timings = Timings()
+    for number, speedup in enumerate(speedups if len(speedups) > 1 else speedups * ROUNDS, 1):
+        for contender, time in ((ALONE, 1 / 31), (ASKED, 1 / 31 / speedup)) * 2:
+            timings.add(contender, number, time)
+    return speed_of_timings(timings, per_call, 64, **{"drafts": True, "is_shared": False, **more})
 
 
 def test_speed_is_said_only_where_it_was_measured():
     unmeasured = traces.Builder().chain().finish(baseline=None)
-    assert speed_of(unmeasured.events()) == {
-        "value": "",
-        "words": "not measured yet",
-        "note": "",
-        "can_measure": True,
-    }
+    shown = speed_of(unmeasured.events())
+    assert (shown["value"], shown["note"], shown["can_measure"], shown["progress"]) == ("", "", True, None)
+    assert re.fullmatch(r"\d+ tokens/s; the ratio is not measured yet", shown["words"])
     words = speed_of(unmeasured.events(), recorded=True)["words"]
     assert re.fullmatch(r"[\d.]+ tokens/s; no baseline was measured beside it", words)
     assert not speed_of(unmeasured.events(), recorded=True)["can_measure"]
-    assert speed_of(traces.chain().events())["value"].endswith("×")
+    assert speed_of(traces.chain().events(), recorded=True)["value"].endswith("×")
+
+
+def test_a_baseline_of_another_moment_gives_no_ratio():
+    """As runs had it that were saved before: a speed that was measured once and remembered."""
+    remembered = {name: value for name, value in traces.BASELINE.items() if name != "rounds"}
+    shown = speed_of(traces.Builder().chain().finish(baseline=remembered).events(), recorded=True)
+    assert shown["value"] == ""
+    assert re.fullmatch(r"\d+ tokens/s; no baseline was measured beside it", shown["words"])
+    measured_in_turn = traces.Builder().chain().finish(baseline={**traces.BASELINE, "tokens_per_s": 1.0})
+    assert speed_of(measured_in_turn.events(), recorded=True)["value"] == "", "above its tokens per target call"
 
 
 def test_a_slower_pace_gives_no_speed():
@@ -554,11 +568,73 @@ def test_a_slower_pace_gives_no_speed():
     assert speed_of(paced.events())["words"] == "not measured yet"
 
 
-@pytest.mark.parametrize(("speedup", "words"), [(1.4, "faster"), (0.8, "slower"), (1.0, "the same speed")])
+@pytest.mark.parametrize(("speedup", "words"), [(1.4, "faster"), (0.8, "slower")])
 def test_a_measured_speed_is_said_plainly_whichever_way_it_went(speedup, words):
     shown = speed_of(traces.truncated().events(), measured=measurement(speedup))
     assert shown["value"] == f"{speedup}×"
-    assert shown["words"].replace("\u00a0", " ") == f"{words}, measured here: 31 → {31 * speedup:.0f} tokens/s"
+    told = f"{words}, measured here: 31 → {31 * speedup:.0f} tokens/s ({speedup}× to {speedup}×)"
+    assert shown["words"].replace("\u00a0", " ") == told
+
+
+def test_a_measurement_that_says_nothing_is_shown_as_words_and_no_ratio():
+    events = list(traces.chain().events())
+    for found, words in (
+        (measurement(1.5, drafts=False), "this is the baseline"),
+        (measurement(1.5, is_shared=True), "under load: others used the engine meanwhile"),
+        (measurement(0.2, 0.4, 1.1, 1.1, 2.0, 3.0), "no clear difference"),
+        (measurement(9.0, per_call=2.5), "This cannot be: it would be above the tokens per target call"),
+    ):
+        shown = speed_of(events, measured=found)
+        assert (shown["value"], shown["can_measure"]) == ("", True)
+        assert shown["words"].startswith(words)
+
+
+def test_a_measurement_tells_how_far_it_is():
+    feed = Feed("run")
+    for event in traces.chain().events():
+        feed.add(event)
+    told = []
+    for feed.measuring in (Measuring(), Measuring(1, 26), Measuring(13, 26, round=3)):
+        shown = json.loads(feed.message(0, None))["speed"]
+        assert (shown["value"], shown["can_measure"]) == ("", False)
+        told.append((shown["progress"]["words"], shown["progress"]["width"]))
+    assert told == [("waiting for its turn", 0), ("warming up", 3.8), (f"round 3 of {ROUNDS}", 50.0)]
+
+
+def busy(seed: int) -> tuple[Trace, Speed]:
+    """A run, and a measurement of it on a machine that slows down one side or the other at random, up to 30 times."""
+    lots = Random(seed)
+    made = traces.Builder()
+    for _ in range(lots.randrange(1, 12)):
+        made = made.chain(4, lots.randrange(5))
+    run, timings = made.finish(baseline=None), Timings()
+    counters = count(run)
+    per_call = counters.num_emitted / counters.calls["target"]
+    true_ratio = lots.uniform(0.3, 1.0) * per_call
+    slowed = lots.choice(((1, 0), (0, 1), (1, 1)))
+    for turn in turns(2, ROUNDS, lots):
+        slow_down = 1 + slowed[turn.contender] * lots.choice((0, 29, 29, 29)) * lots.random()
+        timings.add(turn.contender, turn.round, slow_down / (true_ratio if turn.contender == ASKED else 1))
+    return run, speed_of_timings(timings, per_call, 64, drafts=True, is_shared=False)
+
+
+def test_no_ratio_above_the_tokens_per_target_call_is_ever_shown_of_200_busy_measurements():
+    raw = []
+    for seed in range(200):
+        run, found = busy(seed)
+        feed = Feed("run")
+        for event in run.events():
+            feed.add(event)
+        feed.measured = found
+        per_call = metrics(run)["tokens_per_target_call"]
+        live = json.loads(feed.message(0, None))["speed"]
+        (saved, *_) = feed.recorded_parts("file")
+        for shown in (live, saved["speed"]):
+            told = " ".join((shown["value"], shown["words"], shown["note"]))
+            ratios = [float(ratio) for ratio in re.findall(r"([\d.]+)[×x]", told)]
+            assert all(ratio <= per_call + 1e-9 for ratio in ratios), (seed, per_call, told)
+        raw.append(log_median(found.found.ratios) / per_call)
+    assert sum(share > 1.5 for share in raw) > 20, "the machine was not busy enough to try this"
 
 
 def test_a_run_under_load_or_under_two_laws_gives_no_speedup():
@@ -568,7 +644,8 @@ def test_a_run_under_load_or_under_two_laws_gives_no_speedup():
     ]
     assert "under load" in speed_of(shared)["words"]
     assert "changed" in speed_of(traces.resampling_changed().events())["words"]
-    assert speed_of(shared, measured=measurement(1.4))["value"] == ""
+    assert speed_of(traces.resampling_changed().events(), measured=measurement(1.4))["value"] == ""
+    assert speed_of(shared, measured=measurement(1.4))["value"] == "1.4×", "it was measured later, in runs of its own"
 
 
 # ---- messages -----------------------------------------------------------------------------------------------------

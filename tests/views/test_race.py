@@ -1,7 +1,9 @@
 """Laws of the two stages under one player, and of the words of a race."""
 
 import json
+import re
 from dataclasses import replace
+from itertools import accumulate
 
 import pytest
 import traces
@@ -15,7 +17,7 @@ from specviz.views.compare import race as view
 from specviz.views.compare import side_by_side_player as duel_view
 from specviz.views.compare import two_runs as pair
 from specviz.views.compare.race import Seat
-from specviz.views.compare.race_words import SAME_LAW
+from specviz.views.compare.race_words import IMPOSSIBLE, SAME_LAW
 from specviz.views.compare.side_by_side_player import MOST_STEPS, NUM_FRAMES, duel_block, num_shown
 from specviz.views.explore.sentences import percent
 
@@ -276,9 +278,23 @@ def cut(heat, left, right):
     return replace(heat, left=sides[0], right=sides[1])
 
 
+@pytest.mark.parametrize("names", [("one-by-one", "first-visit"), ("first-visit", "one-by-one")])
+def test_no_ratio_above_the_tokens_per_target_call_is_shown_whichever_side_has_no_draft(names):
+    factor = 9 if names[0] == "one-by-one" else 1 / 9
+    found = result(*[factor] * 6, names=names)
+    section = view.race(OPTIONS, CHOSEN, found, TITLES)
+    assert verdicts(found)[0] == (IMPOSSIBLE, "unsure")
+    told = json.dumps([block for block in section["blocks"] if block["kind"] != "duel"], ensure_ascii=False)
+    assert not re.search(r"9\.00×|0\.11×", told)
+    assert told.count('"no ratio"') == 7, "of every prompt, and of all together"
+    assert '\\"median_ratio_b_over_a\\": null' in told
+
+
 def test_short_texts_give_no_verdict():
-    found = result(*[2] * 6, names=("one-by-one", "one-by-one"))
-    for steps, state in ((31, "unsure"), (32, "consistent")):
+    found = result(*[2] * 6, names=("first-visit", "first-visit"))
+    ends = list(accumulate(len(step.emitted) for step in found.heats[0].right.steps))
+    enough = next(place for place, end in enumerate(ends, 1) if end >= 32)
+    for steps, state in ((enough - 1, "unsure"), (enough, "consistent")):
         words, told = verdicts(replace(found, heats=tuple(cut(heat, 64, steps) for heat in found.heats)))[0]
         assert (told, "Race with texts of 32 tokens or more to be sure." in words) == (state, state == "unsure")
 

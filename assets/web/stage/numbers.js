@@ -1,8 +1,8 @@
 // numbers.js: the sentence with K in it, the three numbers, the state of the run, and the table of all numbers.
 import { element, sentence, verbatim } from '../core/element.js';
 
-const PATIENCE = 30000;                             // milliseconds until Measure may be pressed again
-const UNMEASURED = { value: '', words: 'not measured yet', note: '', can_measure: false };
+const PATIENCE = 30000;                             // milliseconds until Measure may be pressed again where nothing comes back
+const UNMEASURED = { value: '', words: 'not measured yet', note: '', can_measure: false, progress: null };
 const LASTING = 1000;                               // milliseconds after which a wait between two steps is told
 
 export class Numbers {
@@ -13,6 +13,7 @@ export class Numbers {
     this.state = this.root.querySelector('.sv-state');
     this.table = this.root.querySelector('.sv-table-body');
     this.measure = this.root.querySelector('[data-do="measure"]');
+    this.measuring = this.root.querySelector('.sv-measuring');
     this.loading = this.root.querySelector('.sv-loading');
     this.bar = this.loading.querySelector('.sv-progress');
     this.cancel = this.loading.querySelector('[data-do="cancel"]');
@@ -26,6 +27,7 @@ export class Numbers {
       this.trigger('measure', { run: this.hub.run });
       setTimeout(() => this.idle(), PATIENCE);
     });
+    this.measuring.querySelector('[data-do="unmeasure"]').addEventListener('click', () => this.trigger('unmeasure', {}));
     this.cancel.addEventListener('click', () => {
       this.cancel.disabled = true;
       this.cancel.textContent = 'Cancelling…';
@@ -76,7 +78,22 @@ export class Numbers {
     this.part('speed-words').textContent = shown.words;
     this.part('speed-words').title = shown.note;
     this.measure.hidden = !shown.can_measure || this.hub.isLive();
-    if (shown.value || shown.note || this.hub.isLive()) this.idle();
+    if (shown.value || shown.note || shown.progress || this.hub.isLive()) this.idle();
+    this.far(shown.progress);
+  }
+
+  // How far a measurement has come; null: none goes on.
+  far(progress) {
+    this.measuring.hidden = !progress;
+    if (progress) this.fillBar(this.measuring, progress);
+  }
+
+  fillBar(holder, progress) {
+    const bar = holder.querySelector('.sv-progress');
+    bar.firstElementChild.style.width = progress ? `${progress.width}%` : '';
+    if (progress) bar.setAttribute('aria-valuenow', String(progress.width));
+    else bar.removeAttribute('aria-valuenow');
+    holder.querySelector('.sv-progress-words').textContent = progress ? progress.words : '';
   }
 
   idle() {
@@ -126,10 +143,7 @@ export class Numbers {
     }
     this.root.querySelector(this.hub.steps.length ? '.sv-state' : '.sv-busy-words').after(this.loading);
     this.bar.toggleAttribute('data-unknown', !progress);
-    this.bar.firstElementChild.style.width = progress ? `${progress.width}%` : '';
-    if (progress) this.bar.setAttribute('aria-valuenow', String(progress.width));
-    else this.bar.removeAttribute('aria-valuenow');
-    this.loading.querySelector('.sv-progress-words').textContent = progress ? progress.words : '';
+    this.fillBar(this.loading, progress);
   }
 
   numbers() {

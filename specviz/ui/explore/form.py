@@ -99,8 +99,13 @@ class Form:
         """Updates that put a request into the fields; the pace and other methods' parameters stay as they are. Raises
         SpecvizError if it cannot be run here."""
         method = find_method(request.method)
+        refuse_unoffered(offer, replace(request, rule=request.rule or method.default_rule))
+        return self.show(request, offer)
+
+    def show(self, request: Request, offer: Offer) -> list[Any]:
+        """As `fill`, for a run that stands on the stage, whether or not it can be made here."""
+        method = find_method(request.method)
         request = replace(request, rule=request.rule or method.default_rule, params=method.validate(request.params))
-        refuse_unoffered(offer, request)
         own = {f"{method.name}.{name}": value for name, value in request.params.items()}
         return self._updates(request, own | request.to_dict() | spelled(request), offer)
 

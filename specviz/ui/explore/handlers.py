@@ -7,12 +7,12 @@ numbers go through `Request.validate` or `Controls.set`.
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from contextlib import suppress
 from typing import Any
 
 import gradio as gr
 
-from specviz.bench.speed import measure
+from specviz.bench.speed import NUM_TOKENS, measure_in_rounds
 from specviz.drafters import METHODS, find_method
 from specviz.drafters.method import Method
 from specviz.errors import SpecvizError
@@ -28,9 +28,11 @@ from specviz.ui.choices import Offer, choose_draft, choose_models, choose_rule, 
 from specviz.ui.components import OPTIONS_INFO, prompt_label
 from specviz.ui.events import as_fields, callback, data_of, errors_on_page, text_or_none, warn
 from specviz.ui.explore.form import Form, update_drafts, update_models, update_rules
+from specviz.ui.explore.standing import about_fields, request_shown, standing_props, usable_rule
+from specviz.ui.measuring import Measurement
 from specviz.ui.registry import Registry
 from specviz.ui.reports.trace_models import lacks, methods_for, request_of
-from specviz.ui.view import View, increments, view_of, view_sent
+from specviz.ui.view import View, increments, measured, view_of, view_sent, what_goes_on
 from specviz.views.explore.every_k import every_k as plan
 from specviz.views.explore.help import method_help
 from specviz.views.explore.opening import opening as tell
@@ -142,8 +144,7 @@ class Handlers:
             yield self._registry.show(self._registry.find_recorded(name), request.session_hash).whole()
         elif view := self._registry.adopt(request.session_hash, asked.get("run")):
             yield view.whole()
-            if view.left is not None:
-                yield from increments(view, warn)
+            yield from what_goes_on(view, warn)
         elif self._welcome and asked.get("isFirst") is True and not self._current(request):
             yield self._registry.show(self._welcome, request.session_hash).whole(begin="opening")
         elif asked.get("isOwn") is True and self._has_let_go(asked.get("run")):
@@ -225,6 +226,17 @@ class Handlers:
             raise SpecvizError("this run's prompt was given as token ids: it can be run again from Python only")
         return self.form.fill(asked, self._offer)
 
+    def as_made(self, request: gr.Request) -> list[Any]:
+        """Updates that put the run on the stage into the fields; none where the bar cannot say how it was made."""
+        if view := self._current(request):
+            with suppress(SpecvizError):
+                return self.form.show(usable_rule(request_shown(view.trace)), self._offer)
+        return [gr.skip() for _ in self.form.names]
+
+    def as_at_first(self) -> list[Any]:
+        """Updates that put the page's first request into the fields."""
+        return self.form.fill(self._offer.first, self._offer)
+
     @callback
     def open_trace(self, request: gr.Request, content: bytes | None) -> str:
         """Show a saved trace on the stage; the views are those of a run, and no model is needed."""
@@ -233,18 +245,21 @@ class Handlers:
         return self._registry.show(view_sent(content), request.session_hash).increment()
 
     @callback
-    def measure(self, request: gr.Request) -> str:
-        """The measured speed of the settings this run has come to, against one target call per token."""
+    def measure(self, request: gr.Request) -> Iterator[str]:
+        """Measures the speed of the settings this run has come to, against one target call per token, and tells how far
+        that is; one that goes on already is gone on with."""
         view = self._current(request)
         if view is None or view.run is None or not view.trace.steps:
             raise SpecvizError("nothing to measure yet: press Run first")
-        if not view.measuring.acquire(blocking=False):
-            raise SpecvizError("this run is being measured already: wait for the result")
-        try:
-            view.feed.measured = asdict(measure(request_of(view.trace), self._bench))
-        finally:
-            view.measuring.release()
-        return view.increment()
+        if not view.is_measured:
+            most = min(NUM_TOKENS, len(view.trace.tokens))
+            work = measure_in_rounds(request_of(view.trace), self._bench, most)
+            view.measurement = Measurement(view.feed, work, self._bench)
+        yield from measured(view)
+
+    def stop_measuring(self, request: gr.Request) -> None:
+        if view := self._current(request):
+            view.stop_measuring()
 
     @callback
     def choose_prompt(self, target: str, event: gr.EventData) -> Any:
@@ -270,10 +285,13 @@ class Handlers:
     @callback
     def render_prompt(self, prompt: str, target: str, chat: bool, typed: str) -> tuple[Any, Any]:
         """The prompt as the target reads it and the options of the chat template, both shown while it is used. A model
-        that is not in memory may have options."""
+        that is not in memory may have options; a target without a template tells so at Run, as fields that are filled
+        one after the other pair any target with any prompt."""
         if not chat or target not in self._bench.library.loaded_names():  # looking at a model must not fetch it
             return gr.update(visible=False), gr.update(visible=bool(chat), info=OPTIONS_INFO)
         tokenizer = self._bench.library.load(target).tokenizer
+        if not has_chat_form(tokenizer):
+            return gr.update(visible=False), gr.update(value="", visible=False)
         switches = chat_switches(tokenizer)
         options = read_options(str(typed or "").splitlines()) if switches else {}
         rendered = gr.update(value=render_chat(tokenizer, as_messages(prompt), options), visible=True)
@@ -282,10 +300,13 @@ class Handlers:
         return rendered, gr.update(visible=True, info=f"{OPTIONS_INFO} This template has: {', '.join(switches)}.")
 
     @callback
-    def fit_target(self, target: Any, draft: Any, method: Any) -> list[Any]:
-        """The draft models that suit this target, the chosen one stays if it does or was typed; and its methods."""
-        known = find_method(method)
-        chosen = self._suiting(str(target), draft, known)
+    def fit_target(self, target: Any, draft: Any, method: Any, request: gr.Request = None) -> list[Any]:
+        """The draft models that suit this target, the chosen one stays if it does, was typed, or if this very pair is
+        that of the run on the stage; and its methods."""
+        known, view = find_method(method), request and self._current(request)
+        last = view.trace.steps[-1].settings if view and view.trace.steps else None
+        is_pair = last is not None and (target, draft) == (last.target, last.draft_model)
+        chosen = draft if is_pair else self._suiting(str(target), draft, known)
         return [update_drafts(self._offer, str(target), known, chosen), self._methods(str(target), method)]
 
     def _suiting(self, target: str, draft: Any, method: Method) -> str | None:
@@ -361,6 +382,19 @@ def opening_of(registry: Registry) -> Callable[[Any], dict[str, Any] | None]:
         return tell(view.trace, telling_step(view.trace) if step is None else step)
 
     return opening
+
+
+def standing_of(registry: Registry, offer: Offer, bench: Workbench) -> Callable[[Any], Mapping[str, Any] | None]:
+    """What Run says while a run stands as it was made: {"run"} -> props; None for a run that is not known. With them
+    comes what the browser must know of the fields to tell whether they say something else."""
+
+    def standing(data: Any) -> Mapping[str, Any] | None:
+        view = registry.get(as_fields(data).get("run"))
+        if view is None:
+            return None
+        return {**standing_props(view.trace, offer, bench.library), "about": about_fields()}
+
+    return standing
 
 
 def every_k_of(registry: Registry, bench: Workbench) -> Callable[[Any], dict[str, Any] | None]:

@@ -19,7 +19,7 @@ from specviz.analysis.given_text import KS
 from specviz.bench.claims import measure_claims, measure_poor_cases
 from specviz.bench.lossy import measure_quality
 from specviz.bench.report import Finding
-from specviz.bench.speed import NUM_TOKENS, Speed, measure_in_rounds
+from specviz.bench.speed import NUM_TOKENS, Measuring, Speed, measure_in_rounds
 from specviz.bench.waits import measure_waits
 from specviz.drafters import facts_of
 from specviz.errors import SpecvizError
@@ -33,6 +33,7 @@ from specviz.views.compare import claims as claim_view
 from specviz.views.compare import costs as cost_view
 from specviz.views.compare import plan, plan_theory
 from specviz.views.explore.sentences import quantity
+from specviz.views.explore.speed import doubt_words
 
 MOST_CONTEXT = 1_000_000
 MOST_SPEEDS = 64
@@ -89,7 +90,8 @@ class CompareSections:
         key = self._speed_key(look)
         if self._newest is None or self._newest[0] != key:
             _, costs, speed = key
-            self._newest = (key, plan_theory.given_text(look.run, costs, speed and speed.speedup))
+            ratio = speed.found.ratio if speed is not None and not speed.doubt else None
+            self._newest = (key, plan_theory.given_text(look.run, costs, ratio))
         return self._newest[1]
 
     def _costs_section(self, look: Look, **state: object) -> Props:
@@ -136,28 +138,31 @@ class CompareSections:
             raise SpecvizError("this run has no draft model")
         yield plan.draft_temperature(ask_models(look.trace, target, draft), may_ask=True)
 
-    def _why_slow(self, look: Look, running: Speed | None = None) -> Props:
+    def _why_slow(self, look: Look, running: Measuring | None = None) -> Props:
         if look.run is None:
             return plan.why_slow(None)
         costs, speed = self._known_costs(look), self._known_speed(look)
         known = {"has_run": True, "has_costs": costs is not None, "has_speed": speed is not None, "running": running}
         if costs is None or speed is None:
             return plan.why_slow(None, **known)
-        rates = {"tokens_per_s": speed.tokens_per_s, "baseline_tokens_per_s": speed.baseline_tokens_per_s}
+        if speed.doubt in ("impossible", "shared"):
+            return plan.why_slow(None, refusal=f"No breakdown: {doubt_words(speed)}", **known)
+        alone = speed.baseline_tokens_per_s
+        rates = {"tokens_per_s": alone * speed.found.ratio, "baseline_tokens_per_s": alone}
         try:
             causes = why_slow(look.run, costs, most_timed=NUM_TOKENS, **rates)
-            return plan.why_slow(causes, instead=speed.instead, **known)
+            return plan.why_slow(causes, instead=doubt_words(speed), **known)
         except SpecvizError as refusal:
             return plan.why_slow(None, refusal=f"The recorded numbers do not tell: {refusal}.", **known)
 
     def _measure_speed(self, look: Look, values: Mapping[str, str]) -> Work:
         self._models.load(look.trace)
-        for speed in measure_in_rounds(request_of(look.trace), self._models.bench):
-            if speed.done == speed.total:
-                self._speeds[request_of(look.trace)] = speed
+        for news in measure_in_rounds(request_of(look.trace), self._models.bench):
+            if news.speed is not None:
+                self._speeds[request_of(look.trace)] = news.speed
                 while len(self._speeds) > MOST_SPEEDS:
                     self._speeds.popitem(last=False)
-            yield self._why_slow(look, None if speed.done == speed.total else speed)
+            yield self._why_slow(look, None if news.speed is not None else news)
 
     def _measure_waits(self, look: Look, values: Mapping[str, str]) -> Work:
         self._models.load(look.trace)

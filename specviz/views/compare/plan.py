@@ -15,13 +15,14 @@ from specviz.views.blocks import Props, Words
 from specviz.views.compare import plan_charts as charts
 from specviz.views.explore.charts import Chart
 from specviz.views.explore.sentences import label, percent, prose
+from specviz.views.explore.speed import progress_words
 
 if TYPE_CHECKING:
     from specviz.analysis.breakdown import Breakdown
     from specviz.analysis.draft_temperature import OverlapCurve
     from specviz.analysis.every_k import DraftOnText, OtherDrafts
     from specviz.analysis.whatif import Cut, WhatIf
-    from specviz.bench.speed import Speed
+    from specviz.bench.speed import Measuring
     from specviz.trace.file import Trace
 
 NO_RUN = "Nothing to plan yet. Start a run on Explore, or open a recorded one: its text is enough."
@@ -206,7 +207,7 @@ def why_slow(
     has_run: bool = False,
     has_costs: bool = False,
     has_speed: bool = False,
-    running: Speed | None = None,
+    running: Measuring | None = None,
     refusal: str = "",
     instead: str = "",
 ) -> Props:
@@ -214,7 +215,7 @@ def why_slow(
     controls = [blocks.button("speed", "Measure the speed", primary=not has_speed)] if has_run else []
     shown = []
     if running is not None:
-        words = f"{running.done} of {running.total} short runs, alternating with and without a draft"
+        words = f"{progress_words(running)}: short runs, alternating with and without a draft"
         shown.append(blocks.progress(running.done, running.total, words))
     if breakdown is None:
         needed = ([] if has_costs else ["“Measure costs” above"]) + ([] if has_speed else ["“Measure the speed” here"])

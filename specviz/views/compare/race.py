@@ -20,6 +20,7 @@ from specviz.views.compare.side_by_side_player import duel_block
 from specviz.views.explore.sentences import label, percent, quantity, reveal
 
 if TYPE_CHECKING:
+    from specviz.analysis.rounds import Comparison
     from specviz.bench.race import Heat, Race
 
 NAME, TITLE = "race", "Race"
@@ -56,6 +57,8 @@ HOW = (
     f"{percent(ONE_RUN)}, and by more than any two runs of one setup differed in the race.",
     "One unrecorded run of each side comes first, to warm up. No run starts with its prompt already read, so reading "
     "it counts on both sides.",
+    "Against no draft, a side cannot be more times as fast than it writes tokens per target call. Where the runs say "
+    "more, this machine was busy, and no ratio is given.",
     "If this server does other work during the race, no speedup is given. Other programs on the machine go "
     "unnoticed; they show in how much two runs of the same setup differ.",
 )
@@ -221,25 +224,25 @@ def _prompts_table(result: Race, seat: Seat, place: int = -1) -> Props:
         again = (
             blocks.button_cell("Replay", NAME, "replay", {"race": seat.key, "heat": str(number)}) if seat.key else ""
         )
-        rows.append([label(heat.title), *_numbers((heat.left, heat.right), heat.ratio, result.is_shared), texts, again])
+        numbers = _numbers((heat.left, heat.right), heat.comparison, result.is_shared)
+        rows.append([label(heat.title), *numbers, texts, again])
     if len(rows) > 1:
         found, num_same = result.comparison, sum(heat.parting is None for heat in result.heats)
-        ratio = None if found is None else found.ratio
         all_steps = ((step for run in runs for step in run.steps) for runs in sides(result))
         both = [reduce(Counters.add, steps, Counters()) for steps in all_steps]
-        _, _, *numbers = _numbers(both, ratio, result.is_shared)
+        _, _, *numbers = _numbers(both, found, result.is_shared)
         rows.append(["all prompts; median ratio", "", "", *numbers, f"{num_same} of {len(result.heats)} the same", ""])
     return blocks.table(PROMPT_COLUMNS, rows, caption="Prompt by prompt", marked=place)
 
 
-def _numbers(both: Sequence[Trace | Counters], ratio: float | None, is_shared: bool) -> list[str]:
+def _numbers(both: Sequence[Trace | Counters], found: Comparison | None, is_shared: bool) -> list[str]:
     """The cells of both sides from tokens/s to the kept share, with the ratio of their speeds."""
     values = [metrics(each) for each in both]
     speeds, calls, kept = (
         [METRICS[name].spell(each[name]) for each in values]
         for name in ("tokens_per_s", "target_calls", "acceptance_rate_judged")
     )
-    times = "no ratio" if ratio is None or is_shared else f"{ratio:.2f}×"
+    times = "no ratio" if found is None or is_shared or not found.is_possible else f"{found.ratio:.2f}×"
     return [*([UNDER_LOAD] * 2 if is_shared else speeds), times, *calls, *kept]
 
 
@@ -247,6 +250,7 @@ def _json_file(result: Race, titles: Titles) -> str:
     """Both setups, the machine, the verdict and every prompt's numbers."""
     state, words = speed_verdict(result, titles)
     first, found = result.heats[0], result.comparison
+    told = found if found is not None and found.is_possible else None
     header = first.left.header
     content = {
         "specviz_race": FILE_FORMAT,
@@ -264,8 +268,8 @@ def _json_file(result: Race, titles: Titles) -> str:
         "under_load": result.is_shared,
         "unsteadiness": None if found is None else found.spread,
         "runs": {"done": result.done, "planned": result.total},
-        "median_ratio_b_over_a": None if found is None else found.ratio,
-        "median_between": None if found is None else found.between,
+        "median_ratio_b_over_a": told and told.ratio,
+        "median_between": told and told.between,
         "prompts": [_heat_record(heat) for heat in result.heats],
     }
     return json.dumps(content, ensure_ascii=False, allow_nan=False, indent=1)
@@ -281,6 +285,6 @@ def _heat_record(heat: Heat) -> dict[str, Any]:
             {"times_ms": [count(quick).working_ms, slower_ms], **{name: metrics(quick)[name] for name in FILE_METRICS}}
             for quick, slower_ms in runs
         ],
-        "ratio_b_over_a": heat.ratio,
+        "ratio_b_over_a": heat.comparison.ratio if heat.comparison and heat.comparison.is_possible else None,
         "texts_part_after_tokens": heat.parting,
     }

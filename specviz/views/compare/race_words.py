@@ -24,6 +24,10 @@ LOADED = (
     "Under load: this server did other work meanwhile (somebody's run, a file, a model), so no speedup is given. "
     "Race again later."
 )
+IMPOSSIBLE = (
+    "No ratio: it would be above the tokens per target call, and no draft gives more than that. This machine was busy "
+    "during the race: race again when it is idle."
+)
 
 
 def bare_title(title: str) -> str:
@@ -59,7 +63,9 @@ def speed_verdict(result: Race, titles: Titles) -> tuple[str, Words]:
 
 
 def _comparison_words(result: Race, found: Comparison, one: str, other: str) -> tuple[str, list[str]]:
-    ran, over = f"{found.ratio:.2f}× the speed of ", f" ({_range_words(found.ratios, found.between)})."
+    if not found.is_possible:
+        return "unsure", [IMPOSSIBLE]
+    ran, over = f"{found.ratio:.2f}× the speed of ", f" ({_range_words(result, found)})."
     lack = _lack_words(result)
     if found.is_clear and not lack:
         return "consistent", ["", other, f" was {found.verdict}: {ran}", one, over]
@@ -90,13 +96,15 @@ def _lack_words(result: Race) -> str:
     return f"Race {needed} to be sure." if needed else ""
 
 
-def _range_words(ratios: Sequence[float], inner: tuple[float, float]) -> str:
-    """How many prompts there are, and how far apart their ratios lie."""
-    if len(ratios) == 1:
+def _range_words(result: Race, found: Comparison) -> str:
+    """How many prompts there are, and how far apart their ratios lie, each as far as it can be."""
+    if len(found.ratios) == 1:
         return "one prompt only"
-    left_out = sum(ratio < inner[0] for ratio in ratios)
-    ends = f"; {inner[0]:.2f}× to {inner[1]:.2f}× without the {left_out} at either end" if left_out else ""
-    return f"median of {len(ratios)} prompts, {min(ratios):.2f}× to {max(ratios):.2f}×{ends}"
+    (low, high), own = found.between, [heat.comparison for heat in result.heats if heat.comparison is not None]
+    ratios = [each.ratio for each in own if each.is_possible] or [low, high]
+    left_out = sum(ratio < low for ratio in found.ratios)
+    ends = f"; {low:.2f}× to {high:.2f}× without the {left_out} at either end" if left_out else ""
+    return f"median of {len(found.ratios)} prompts, {min(ratios):.2f}× to {max(ratios):.2f}×{ends}"
 
 
 def text_verdict(result: Race, titles: Titles) -> list[Props]:

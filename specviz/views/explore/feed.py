@@ -11,7 +11,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specviz.drafters import METHODS, facts_of
 from specviz.models.generation import describe
@@ -31,6 +31,9 @@ from specviz.views.explore.speed import speed_words
 from specviz.views.explore.steps import step_props
 from specviz.views.palette import palette, word_of
 
+if TYPE_CHECKING:
+    from specviz.bench.speed import Measuring, Speed
+
 MOST_SENT = 200  # steps per increment, about 1 MB; the page pulls what is left
 MOST_PROMPT = 20_000  # characters of a prompt that a page gets
 PROMPT_SHOWN = 240  # characters of a long prompt that are shown at first, its end
@@ -45,8 +48,8 @@ _ROUNDED = {float, list, dict}
 class Feed:
     """One run's or one opened trace's page. `recorded`: nothing can be measured for it any more.
 
-    measured: the fields of a bench.speed.Speed, once there is one; comparison: what is said of another run at the end
-    of this one.
+    measuring: the measurement of its speed that goes on; measured: what the last one found; comparison: what is said of
+    another run at the end of this one.
     """
 
     def __init__(self, run_id: str, *, recorded: bool = False) -> None:
@@ -61,7 +64,8 @@ class Feed:
         self._settings: Settings | None = None  # of the newest step
         self._labels: list[str] = []  # of every token so far, for evidence that points back into the text
         self._written: list[tuple[int, int, str]] = []  # of every token: its step, its place in the pieces, its text
-        self.measured: Mapping[str, Any] | None = None
+        self.measuring: Measuring | None = None
+        self.measured: Speed | None = None
         self._steps: list[str] = []  # each step's props as JSON, made once
         self.num_characters = 0  # of all of them
 
@@ -130,15 +134,16 @@ class Feed:
 
     def recorded_parts(self, run_id: str) -> Iterator[Props]:
         """The whole run under this id, part by part as a page pulls it, as a recording: nothing is measured for it."""
+        speed = speed_words(self._counters, self.measured, recorded=True)
         for first in range(0, max(1, len(self)), MOST_SENT):
-            part = {**self.since(first), "run": run_id, "speed": speed_words(self._counters, None, recorded=True)}
+            part = {**self.since(first), "run": run_id, "speed": speed}
             yield part if first else {**part, "head": {**part["head"], "recorded": True}}
 
     def _props(self, first: int) -> Props:
         props: Props = {"run": self._run_id, "from": first, "total": len(self._steps)}
         if first == 0:
             props["head"] = self._head()
-        props["speed"] = speed_words(self._counters, self.measured, recorded=self._recorded)
+        props["speed"] = speed_words(self._counters, self.measured, recorded=self._recorded, measuring=self.measuring)
         props["numbers"] = _numbers(self._counters)
         if self.is_over:
             props |= {"end": self._end(), "done": len(self._steps)}

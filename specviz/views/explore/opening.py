@@ -238,7 +238,7 @@ class _Opening:
     def _numbers(self) -> list[list[str]]:
         """The three numbers of the whole run; one that it does not have is left out."""
         counters = count(self._trace)
-        values, speed = metrics(counters), speed_words(counters, None, recorded=True)
+        values, speed = metrics(counters), speed_words(counters, recorded=True)
         names = ("tokens_per_target_call", "acceptance_rate_judged")
         known = [[METRICS[name].spell(values[name]), METRICS[name].label] for name in names if values[name] is not None]
         return [*known, [speed["value"], speed["words"]]] if speed["value"] else known

@@ -1,46 +1,114 @@
 """The third number of the page: how much faster, as words, and only where it was measured."""
 
-from collections.abc import Mapping
-from typing import Any
+from __future__ import annotations
 
-from specviz.analysis.rounds import is_far
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from specviz.analysis.rounds import ONE_RUN, WORDS, is_far, spell_ratio
 from specviz.trace.counters import Counters
-from specviz.trace.metrics import METRICS, metrics, why_no_speedup
+from specviz.trace.metrics import metrics, why_no_speedup
 from specviz.views.blocks import Props
 from specviz.views.explore.sentences import reveal
 
+if TYPE_CHECKING:
+    from specviz.bench.speed import Measuring, Speed
+
 NO_DRAFT = "baseline: no draft"
 NONE_BESIDE = "no baseline was measured beside it"
+NOT_YET = "not measured yet"
 HERE, THERE = "measured here", "measured where it was recorded"
 SAME = "1.0"  # a ratio that reads so is called the same speed
+IMPOSSIBLE = (
+    "This cannot be: it would be above the tokens per target call. The machine was busy, or the runs without a draft "
+    "were slowed. Measure again."
+)
+DOUBTS = {
+    "baseline": "this is the baseline (no draft)",
+    "shared": "under load: others used the engine meanwhile, so no speedup is given; measure again",
+    "impossible": IMPOSSIBLE,
+}
+BUSY = "this machine was busy: two runs of the same kind lay {:.0%} apart (median)"
 
 
-def speed_words(counters: Counters, measured: Mapping[str, Any] | None, *, recorded: bool) -> Props:
-    """{"value", "words", "note", "can_measure"}: value is "" where nothing was measured, and words says why.
+def speed_words(
+    counters: Counters, measured: Speed | None = None, *, recorded: bool, measuring: Measuring | None = None
+) -> Props:
+    """{"value", "words", "note", "can_measure", "progress"}: value is "" where no ratio is told, and words says why.
 
-    measured: the fields of a bench.speed.Speed; recorded: nothing can be measured any more.
+    measuring: the measurement that goes on; recorded: nothing can be measured any more.
     """
+    if measuring is not None:
+        words = "measuring: runs with and without a draft, in turn"
+        return _props(words) | {"progress": {"words": progress_words(measuring), "width": _share(measuring)}}
+    may_measure = {"can_measure": not recorded and counters.num_steps > 0 and not counters.law_changed}
+    if measured is not None and not counters.law_changed:
+        return _measured(counters, measured, THERE if recorded else HERE) | may_measure
     if reason := why_no_speedup(counters):
-        return _props(f"no speedup: {reason}")
-    if measured is not None:
-        note = str(measured.get("note") or "")
-        if measured.get("instead"):
-            return _props(f"{measured['instead']}{_mark(counters)}", note=note, can_measure=True)
-        speeds = measured["baseline_tokens_per_s"], measured["tokens_per_s"]
-        return _comparison(counters, measured["speedup"], *speeds, HERE, note)
-    values = metrics(counters)
-    speedup, speed = values["speedup"], values["tokens_per_s"]
+        return _props(f"no speedup: {reason}") | may_measure
+    return (_recorded(counters) if recorded else _unmeasured(counters)) | may_measure
+
+
+def progress_words(measuring: Measuring) -> str:
+    if not measuring.total:
+        return "waiting for its turn"
+    return f"round {measuring.round} of {measuring.rounds}" if measuring.round else "warming up"
+
+
+def _share(measuring: Measuring) -> float:
+    return round(100 * measuring.done / max(1, measuring.total), 1)
+
+
+def doubt_words(speed: Speed) -> str:
+    """Why a measurement tells of no speedup; empty where it does."""
+    if not speed.doubt:
+        return ""
+    return DOUBTS.get(speed.doubt) or f"{WORDS[speed.doubt]} ({_between(speed, speed.found.most)})"
+
+
+def _between(speed: Speed, most: float) -> str:
+    """The ratio and between what it lies, none above `most`."""
+    ratio, *ends = (spell_ratio(min(each, most), most) for each in (speed.found.ratio, *speed.found.between))
+    return f"{ratio}×, between {ends[0]}× and {ends[1]}×"
+
+
+def _measured(counters: Counters, speed: Speed, where: str) -> Props:
+    rounds = f"median of {len(speed.found.ratios)} rounds of runs of {speed.num_tokens} tokens"
+    notes = [f"{rounds}, warmed up, with and without a draft in turn, each alone on the engine"]
+    notes += [BUSY.format(speed.found.spread)] if speed.found.spread >= ONE_RUN else []
+    if speed.doubt:
+        return _props(f"{doubt_words(speed)}{_mark(counters)}", note="; ".join(notes))
+    own, found = metrics(counters)["tokens_per_target_call"], speed.found
+    most = min(speed.tokens_per_call, own or speed.tokens_per_call)
+    speeds = speed.baseline_tokens_per_s, speed.tokens_per_s
+    if found.ratio > most:
+        where = f"measured on {speed.num_tokens} tokens at {speed.tokens_per_call:.2f} per target call"
+        return _props(f"{_arrow(speeds)}, {where}; no ratio, as this run has {own:.2f}", note="; ".join(notes))
+    notes.append(_between(speed, most))
+    return _comparison(counters, found.ratio, most, speeds, where, "; ".join(notes), found.between)
+
+
+def _recorded(counters: Counters) -> Props:
+    """What a recording tells: a ratio only of what was measured in turn with it."""
+    values, footer = metrics(counters), counters.footer
+    speed, speedup = values["tokens_per_s"], values["speedup"]
     if speedup is None or _was_paced(counters):
-        if not recorded:
-            return _props("not measured yet", can_measure=counters.num_steps > 0)
         reason = NONE_BESIDE if counters.num_drafted else NO_DRAFT
         return _props(reason if speed is None or _was_paced(counters) else f"{two_digits(speed)} tokens/s; {reason}")
-    if not counters.num_drafted:
-        return _props(NO_DRAFT)
+    most = values["tokens_per_target_call"]
     if not is_far(speedup):
-        return _props(f"about as fast{_mark(counters)} ({speedup:.2g}×)", can_measure=not recorded)
-    baseline = counters.footer.baseline["tokens_per_s"]
-    return _comparison(counters, speedup, baseline, speed, THERE if recorded else HERE, METRICS["speedup"].formula)
+        return _props(f"about as fast{_mark(counters)} ({spell_ratio(speedup, most)}×)")
+    speeds, rounds = (footer.baseline["tokens_per_s"], speed), footer.baseline["rounds"]
+    note = f"median of {rounds} rounds, with and without a draft in turn"
+    return _comparison(counters, speedup, most, speeds, THERE, note, footer.baseline.get("between", ()))
+
+
+def _unmeasured(counters: Counters) -> Props:
+    """Of a run that was made here: its own tokens/s, once they are known, and no ratio."""
+    speed = metrics(counters)["tokens_per_s"]
+    if counters.footer is None or speed is None or _was_paced(counters):
+        return _props(NOT_YET)
+    return _props(f"{two_digits(speed)} tokens/s; the ratio is {NOT_YET}")
 
 
 def _was_paced(counters: Counters) -> bool:
@@ -48,11 +116,25 @@ def _was_paced(counters: Counters) -> bool:
     return counters.times_ms["wait_ms"] > 0.05 * counters.times_ms["total_ms"]
 
 
-def _comparison(counters: Counters, speedup: float, baseline: float, speed: float, where: str, note: str) -> Props:
-    shown = f"{speedup:.1f}"
-    how = "the same speed" if shown == SAME else "faster" if speedup > 1 else "slower"
-    words = f"{how}{_mark(counters)}, {where}: {two_digits(baseline)}\u00a0→\u00a0{two_digits(speed)} tokens/s"
-    return _props(words, value=f"{shown}×", note=note)
+def _comparison(
+    counters: Counters,
+    ratio: float,
+    most: float,
+    speeds: tuple[float, float],
+    where: str,
+    note: str,
+    between: Sequence[float],
+) -> Props:
+    """most: what no ratio is shown above. speeds: without a draft and with it."""
+    shown = spell_ratio(ratio, most)
+    how = "the same speed" if shown == SAME else "faster" if ratio > 1 else "slower"
+    ends = [f"{spell_ratio(min(each, most), most)}×" for each in between]
+    span = f" ({ends[0]} to {ends[1]})" if ends else ""
+    return _props(f"{how}{_mark(counters)}, {where}: {_arrow(speeds)}{span}", value=f"{shown}×", note=note)
+
+
+def _arrow(speeds: tuple[float, float]) -> str:
+    return f"{two_digits(speeds[0])}\u00a0→\u00a0{two_digits(speeds[1])} tokens/s"
 
 
 def _mark(counters: Counters) -> str:
@@ -64,5 +146,5 @@ def two_digits(number: float) -> str:
     return f"{number:.0f}" if number >= 10 else f"{number:.1f}"
 
 
-def _props(words: str, *, value: str = "", note: str = "", can_measure: bool = False) -> Props:
-    return {"value": value, "words": words, "note": reveal(note), "can_measure": can_measure}
+def _props(words: str, *, value: str = "", note: str = "") -> Props:
+    return {"value": value, "words": words, "note": reveal(note), "can_measure": False, "progress": None}

@@ -1,0 +1,61 @@
+"""A measurement of the speed of the run on a stage. It has a thread of its own, so it goes on whoever watches, until it
+is over or stopped; its feed tells how far it is and what it found. Knows no Gradio."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator
+from contextlib import closing
+
+from specviz.bench.speed import Measuring
+from specviz.errors import SpecvizError
+from specviz.session.workbench import Workbench
+from specviz.views.explore.feed import Feed
+
+
+class Measurement:
+    """work: `measure_in_rounds` of the run's settings; it takes turns at the engine with what others do there."""
+
+    def __init__(self, feed: Feed, work: Generator[Measuring, None, None], bench: Workbench) -> None:
+        self.refusal = ""  # why it could not be made
+        self._feed, self._work, self._bench = feed, work, bench
+        self._guard, self._is_over = threading.Lock(), threading.Event()
+        feed.measuring = Measuring()
+        threading.Thread(target=self._do, daemon=True, name="measuring").start()
+
+    @property
+    def goes_on(self) -> bool:
+        return not self._is_over.is_set()
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it is over, after at most this long."""
+        return self._is_over.wait(seconds)
+
+    def stop(self) -> None:
+        """Ends it at once for those who look, and after the turn it is in for the engine; what it found is dropped."""
+        self._tell(None)
+
+    def _do(self) -> None:
+        try:
+            with closing(self._bench.in_turns(self._work)) as turns:
+                for news in turns:
+                    if not self._tell(news):
+                        return
+        except SpecvizError as error:
+            self.refusal = str(error)
+        except Exception as error:  # a stranger's model may fail in any way
+            self.refusal = f"the speed could not be measured: {type(error).__name__}: {error!s:.300}"
+        finally:
+            self._tell(None)
+
+    def _tell(self, news: Measuring | None) -> bool:
+        """Puts the news on the page; without any, and with the result, this is over. Whether it goes on."""
+        with self._guard:
+            if self._is_over.is_set():
+                return False
+            is_last = news is None or news.speed is not None
+            self._feed.measuring = None if is_last else news
+            self._feed.measured = news and news.speed
+            if is_last:
+                self._is_over.set()
+            return not is_last

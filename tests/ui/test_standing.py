@@ -1,0 +1,149 @@
+"""Laws of the bar while a run stands on the stage: it says how that run was made, and Run says what is missing."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import gradio as gr
+import pytest
+import traces
+
+from specviz.drafters import METHODS
+from specviz.models.hub import is_here
+from specviz.models.library import Library
+from specviz.session.workbench import Workbench
+from specviz.trace.file import Header, Trace
+from specviz.trace.recorded import recorded_runs, recorded_trace
+from specviz.ui import components
+from specviz.ui.choices import make_offer
+from specviz.ui.explore.form import Form
+from specviz.ui.explore.handlers import Handlers, standing_of
+from specviz.ui.explore.standing import OTHERWISE, about_fields, standing_props
+from specviz.ui.registry import Registry
+from specviz.ui.view import view_of
+
+SESSION = SimpleNamespace(session_hash="one")
+OWN = tuple(f"{method.name}.{param.name}" for method in METHODS.values() for param in method.params)
+
+
+@pytest.fixture(scope="module")
+def offer():
+    return make_offer()
+
+
+@pytest.fixture
+def page(offer):
+    fields = components.setup_fields(offer) | components.drawer_fields(offer.first)
+    form = Form.of({"prompt": None, "method": None, "rule": None, **fields, **dict.fromkeys(OWN)})
+    return Handlers(Registry(), Workbench(Library()), form, offer)
+
+
+def shown(page, trace):
+    """The values of the fields after the run was put on the stage; None for a field that stays as it was."""
+    page._registry.show(view_of(trace), "one")
+    updates = page.as_made(SESSION)
+    values = [each.get("value") if isinstance(each, dict) else each for each in updates]
+    return dict(zip(page.form.names, values, strict=True)), updates
+
+
+@pytest.mark.parametrize("name", recorded_runs())
+def test_the_bar_says_how_each_recorded_run_was_made(page, name):
+    trace = recorded_trace(name)
+    last, asked = trace.steps[-1].settings, trace.header.request
+    fields, _ = shown(page, trace)
+    for field in ("prompt", "chat", "seed", "max_new_tokens"):
+        assert fields[field] == asked[field]
+    for field in ("target", "method", "temperature", "top_k", "top_p"):
+        assert fields[field] == getattr(last, field)
+    assert fields["draft"] == (last.draft_model or asked["draft"])
+    if METHODS[last.method].sets_k and last.k:
+        assert fields["k"] == last.k
+    if recorded_runs()[name].broken is None:
+        assert fields["rule"] == last.rule
+    for param, value in last.params.items():
+        given = fields[f"{last.method}.{param}"]
+        assert ", ".join(given) == value if isinstance(given, list) else given == value
+
+
+def test_a_model_that_no_list_has_is_in_the_list_that_shows_it(page):
+    changed = {"target": "someone/large", "draft_model": "someone/small"}
+    fields, updates = shown(page, asked_as(traces.Builder().chain(changed=changed).finish(), **changed))
+    assert (fields["target"], fields["draft"]) == ("someone/large", "someone/small")
+    for name in ("target", "draft"):
+        choices = [value for _, value in updates[page.form.names.index(name)]["choices"]]
+        assert fields[name] in choices
+
+
+def asked_as(trace, **changes):
+    """The trace with a request that names a prompt and models."""
+    request = {"prompt": "Once", "target": "fable-target", "draft": "fable-draft", "k": 4}
+    request |= {"draft" if name == "draft_model" else name: value for name, value in changes.items()}
+    events = (replace(each, request=request) if isinstance(each, Header) else each for each in trace.events())
+    return Trace(events)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [{}, {"prompt": 5, "target": "x"}, {"prompt": "x", "seed": "<b>"}, {"prompt": "x", "colour": 1}],
+)
+def test_of_a_run_that_the_bar_cannot_show_no_field_is_touched_and_run_says_so(page, request_):
+    trace = traces.chain()
+    made = Trace(replace(each, request=request_) if isinstance(each, Header) else each for each in trace.events())
+    _, updates = shown(page, made)
+    assert all(each == gr.skip() for each in updates)
+    props = standing_props(made, page._offer, page._bench.library)
+    assert props["words"] == OTHERWISE
+    assert props["missing"].startswith("The bar cannot show how this run was made: ")
+
+
+def test_run_says_what_is_missing(page):
+    def said(trace):
+        return standing_props(trace, page._offer, page._bench.library)
+
+    assert said(recorded_trace("k-8")) == {"words": "Run", "missing": ""}
+    if not is_here("smollm2"):
+        props = said(recorded_trace("real-eagle"))
+        assert props["words"] == "Run needs smollm2"
+        assert "`python -m specviz get smollm2` fetches it" in props["missing"]
+    far = {"target": "someone/large", "draft_model": "fable-draft"}
+    props = said(asked_as(traces.Builder().chain(changed=far).finish(), **far))
+    assert (props["words"], "not on this machine" in props["missing"]) == ("Run needs large", True)
+    props = said(recorded_trace("broken-residual"))
+    assert props["words"] == "Run with Speculative sampling"
+    assert "not on offer here" in props["missing"]
+
+
+def test_on_a_server_with_models_of_its_own_a_strangers_model_is_missing(page):
+    far = {"target": "someone/large", "draft_model": "fable-draft"}
+    trace = asked_as(traces.Builder().chain(changed=far).finish(), **far)
+    props = standing_props(trace, replace(page._offer, any_model=False), page._bench.library)
+    assert props["words"] == "Run needs large"
+    assert "this server offers only its own models" in props["missing"]
+
+
+def test_the_pair_of_the_run_on_the_stage_stays_whatever_else_suits_the_target(offer):
+    pair = {"target": "fable-target", "draft_model": "smol-draft"}
+    registry = Registry()
+    page = Handlers(registry, Workbench(Library()), Form(("prompt",)), offer)
+    assert page.fit_target("fable-target", "smol-draft", "draft_model", SESSION)[0]["value"] == "fable-draft"
+    registry.show(view_of(asked_as(traces.Builder().chain(changed=pair).finish(), **pair)), "one")
+    assert page.fit_target("fable-target", "smol-draft", "draft_model", SESSION)[0]["value"] == "smol-draft"
+
+
+def test_the_browser_knows_every_field_that_counts_by_a_title(page):
+    about = about_fields()
+    for method, names in about["counting"].items():
+        assert set(names) <= {*page.form.names}
+        assert {f"{method}.{param.name}" for param in METHODS[method].params} <= set(names)
+        assert all(name in about["titles"] or name in about["whole"] for name in names)
+    assert "k" not in about["counting"]["none"]
+    assert set(about["live"]) <= set(page.form.names)
+
+
+def test_a_run_that_is_not_known_tells_nothing(offer):
+    for data in (None, 5, {}, {"run": "gone"}, {"run": ["x"]}):
+        assert standing_of(Registry(), offer, Workbench(Library()))(data) is None
+
+
+def test_the_first_fields_of_the_page_come_back(page):
+    fields = dict(zip(page.form.names, page.as_at_first(), strict=True))
+    assert fields["prompt"] == page._offer.first.prompt
