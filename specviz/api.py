@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 from specviz.drafters import find_method
 from specviz.models import catalog
-from specviz.models.hub import DOWNLOADING, bar
+from specviz.models.files.hub import DOWNLOADING, bar
 from specviz.models.library import Library
 from specviz.request import Request, one_k
 from specviz.session.run import Status, open_run

@@ -36,7 +36,7 @@ from specviz.errors import SpecvizError
 from specviz.models import catalog
 from specviz.models.chat import NO_OPTIONS
 from specviz.models.library import LoadedModel
-from specviz.request import Request, check_whole, one_k
+from specviz.request import Option, Request, check_whole, one_k
 from specviz.session.workbench import workbench
 
 Prompts = str | Path | PromptSet | Sequence[str | Mapping[str, Any]] | pandas.DataFrame
@@ -106,9 +106,8 @@ def align_steps(
     """
     k = one_k(k, num_speculative_tokens)
     _check_given(costs, k=k, batch=batch, shard_size=shard_size, limit=1 if limit is None else limit)
-    fields = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed, "chat_options": chat_options}
-    fields |= {"num_speculative_tokens": k, "max_new_tokens": max_new_tokens, "chat": chat or bool(chat_options)}
-    request = replace(Request(prompt="of a file", target="a model", **fields).validate(), chat=chat)
+    sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    request = _request(chat, chat_options, num_speculative_tokens=k, max_new_tokens=max_new_tokens, **sampling)
     wanted = _wanted_models(target, draft, in_memory=executor is local)
     rows = _prompt_set(prompts)
     if older is not None:
@@ -133,6 +132,17 @@ def align_steps(
                 yield from work.put_together(keep_parts)
     result = Alignment(outputs.read_summary(folder / "summary.json"), folder, home)
     yield Progress("done", num_rows, num_rows, work.num_tokens, result=result)
+
+
+def _request(chat: bool, chat_options: Mapping[str, Option], **fields: object) -> Request:
+    """What all texts of the job have in common, checked. Options may stand without `chat`: rows with messages ask."""
+    asked = {
+        "prompt": "of a file",
+        "target": "a model",
+        "chat": chat or bool(chat_options),
+        "chat_options": chat_options,
+    }
+    return replace(Request(**asked, **fields).validate(), chat=chat)
 
 
 def _prompt_set(prompts: Prompts) -> PromptSet:

@@ -18,7 +18,7 @@ from specviz.bench.report import Finding, Table, prompts_for
 from specviz.bench.speed import alone_and_asked
 from specviz.bench.waits import Held, memory
 from specviz.models.catalog import MODELS, REAL, default_pair
-from specviz.models.hub import is_here
+from specviz.models.files.hub import is_here
 from specviz.request import Request
 from specviz.session.record import activate
 from specviz.session.workbench import Workbench

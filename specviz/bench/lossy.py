@@ -17,7 +17,7 @@ from specviz.checks.prove import bundled_prompts
 from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
 from specviz.models.catalog import MODELS, REAL, chats, default_pair
-from specviz.models.hub import is_here
+from specviz.models.files.hub import is_here
 from specviz.request import Request
 from specviz.rules import ANY_CHAIN
 from specviz.session.record import activate, record

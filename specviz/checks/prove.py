@@ -28,7 +28,7 @@ from specviz.drafters import METHODS, find_method
 from specviz.errors import SpecvizError
 from specviz.models import catalog
 from specviz.models.chat import NO_OPTIONS, as_messages, render_chat
-from specviz.models.hub import ignore_progress
+from specviz.models.files.hub import ignore_progress
 from specviz.models.library import Library, LoadedModel
 from specviz.models.memory import environment
 from specviz.prompts import prompts_file

@@ -272,7 +272,7 @@ def _models(options: argparse.Namespace) -> int:
 
 def _get(options: argparse.Namespace) -> int:
     from specviz.models import get
-    from specviz.models.hub import is_here
+    from specviz.models.files.hub import is_here
 
     if options.name is None:
         for name in get.on_offer():

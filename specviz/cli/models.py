@@ -14,9 +14,9 @@ from specviz.drafters.heads import KINDS, LoadedHeads, kind_of, load_heads
 from specviz.errors import SpecvizError
 from specviz.models import memory
 from specviz.models.catalog import HEADS, MODELS, CatalogHeads, resolve
+from specviz.models.files.hub import head_files
 from specviz.models.folder import ModelFolder
 from specviz.models.generation import asked_by, describe
-from specviz.models.hub import head_files
 from specviz.models.library import Library, LoadedModel
 from specviz.models.proofs import read_proof
 from specviz.models.tokens import TokenText, differing_ids

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import specviz
 from specviz.errors import SpecvizError
 from specviz.models.catalog import is_known, without_format
-from specviz.models.hub import find
+from specviz.models.files.hub import find
 from specviz.settings import assets_dir
 from specviz.views.terminal import escape
 

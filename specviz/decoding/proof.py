@@ -174,7 +174,7 @@ def _words(model: PreTrainedModel) -> list[int]:
 
 @torch.inference_mode()
 def _read_whole(model: PreTrainedModel, tokens: Sequence[int], num_rows: int) -> Tensor:
-    """Logits [num_rows, V] in float32 of the last rows; places are named, as `generate` does, where that can be done."""
+    """Logits [num_rows, V] in float32 of the last rows; places are named, as `generate` does, where they can be."""
     ids = torch.tensor([tokens], device=model.get_input_embeddings().weight.device)
     options = asked_of(model, num_logits=num_rows)
     out = None

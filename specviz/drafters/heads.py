@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from specviz.decoding.products import with_products
 from specviz.errors import SpecvizError
 from specviz.models.catalog import without_format
-from specviz.models.checkpoint import Attached, LoadReport, list_keys, read_tensors
-from specviz.models.draft_formats import SPECULATORS, draft_format, format_of, read_config
-from specviz.models.hub import Progress, fetch_heads, find, head_files, ignore_progress
+from specviz.models.files.checkpoint import Attached, LoadReport, list_keys, read_tensors
+from specviz.models.files.draft_formats import SPECULATORS, draft_format, format_of, read_config
+from specviz.models.files.hub import Progress, fetch_heads, find, head_files, ignore_progress
 from specviz.models.library import Library, LoadedModel
 from specviz.models.memory import is_out_of_memory, products
 from specviz.settings import settings

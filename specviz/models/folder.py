@@ -35,8 +35,8 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from specviz.errors import SpecvizError
 from specviz.models import memory, quantisation
-from specviz.models.draft_formats import format_of
-from specviz.models.hub import check_files, weight_files
+from specviz.models.files.draft_formats import format_of
+from specviz.models.files.hub import check_files, weight_files
 from specviz.models.proofs import proof_path
 from specviz.models.tokens import check_tokenizer
 

@@ -17,7 +17,7 @@ from zipfile import ZipFile
 
 from specviz.errors import SpecvizError
 from specviz.models.catalog import MODELS, Download, resolve
-from specviz.models.hub import DOWNLOADING, Progress, hash_of, is_here, progress_bar
+from specviz.models.files.hub import DOWNLOADING, Progress, hash_of, is_here, progress_bar
 from specviz.settings import cache_dir
 
 DOWNLOADS = "downloads"  # the folder in the cache for what is not whole yet

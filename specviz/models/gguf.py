@@ -25,8 +25,8 @@ from transformers.utils.logging import disable_progress_bar
 
 from specviz.errors import SpecvizError
 from specviz.models import memory
+from specviz.models.files.hub import Progress, Source, fetch, hash_of
 from specviz.models.folder import GB, check_kind
-from specviz.models.hub import Progress, Source, fetch, hash_of
 from specviz.settings import cached_model, settings
 
 MOST_VALUES = 2_000_000  # of all lists in a header; the largest vocabularies have 1,300,000

@@ -23,9 +23,9 @@ from specviz.decoding.proof import Proof
 from specviz.decoding.sampling import Sampling
 from specviz.errors import SpecvizError
 from specviz.models import catalog, generation, memory, quantisation
+from specviz.models.files.hub import Progress, Source, find, ignore_progress
 from specviz.models.folder import FEWER_BITS, GB, ModelFolder, check_kind, context_limit, deepen, eos_ids, limit_words
 from specviz.models.gguf import fetch_model
-from specviz.models.hub import Progress, Source, find, ignore_progress
 from specviz.models.proofs import keep_proof, read_proof
 from specviz.models.tokens import TokenText, differing_ids
 from specviz.settings import settings

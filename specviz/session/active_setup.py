@@ -10,7 +10,7 @@ from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
 from specviz.models.chat import as_messages, render_chat
-from specviz.models.hub import Progress, ignore_progress
+from specviz.models.files.hub import Progress, ignore_progress
 from specviz.models.library import Library, LoadedModel
 from specviz.models.memory import is_out_of_memory
 from specviz.models.tokens import TokenText

@@ -14,7 +14,7 @@ from specviz.drafters.method import Method, Part, Parts
 from specviz.drafters.params import ModelParam, Value, split_names
 from specviz.errors import SpecvizError
 from specviz.models import catalog
-from specviz.models.hub import Progress, ignore_progress
+from specviz.models.files.hub import Progress, ignore_progress
 from specviz.models.library import Library, LoadedModel, check_pair
 from specviz.models.memory import check_gpu
 from specviz.request import RunSettings

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from specviz.errors import SpecvizError
 from specviz.models.busy import other_work
-from specviz.models.hub import Progress
+from specviz.models.files.hub import Progress
 from specviz.models.library import Library
 from specviz.settings import settings
 

@@ -22,7 +22,7 @@ from specviz.checks.prove import prove
 from specviz.drafters import METHODS, find_method
 from specviz.errors import SpecvizError
 from specviz.models import catalog
-from specviz.models.hub import is_here
+from specviz.models.files.hub import is_here
 from specviz.request import REQUEST_KEYS, Request, check_whole, one_k
 from specviz.session import run as session
 from specviz.session.workbench import Workbench

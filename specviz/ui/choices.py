@@ -14,7 +14,7 @@ from specviz.drafters.method import Method
 from specviz.drafters.params import ModelParam, Value, split_names
 from specviz.models import catalog
 from specviz.models.chat import as_lines
-from specviz.models.hub import is_here
+from specviz.models.files.hub import is_here
 from specviz.prompts import prompts_file
 from specviz.request import Request, spell_options, spell_stops
 from specviz.rules import RULES

@@ -18,6 +18,7 @@ from specviz.request import MAX_TEMPERATURE, Request
 from specviz.session.controls import PACES
 from specviz.settings import settings
 from specviz.ui.choices import FIRST_SEED, Offer, Option, choose_models, list_models, spelled, usual_models
+from specviz.views.bundle import web_file
 from specviz.views.document import REPORT_HTML, stage_html
 
 ACTIONS = {
@@ -226,3 +227,13 @@ def update_list(choices: Sequence[Option], *chosen: str | None, **more: Any) -> 
 def _add_missing(choices: Sequence[Option], chosen: Sequence[str | None]) -> list[Option]:
     known = [name for _, name in choices]
     return [*((Path(name).name, name) for name in chosen if name is not None and name not in known), *choices]
+
+
+def theme() -> gr.themes.Base:
+    """The colours of assets/web/theme.json, each for some of Gradio's variables; fonts are the system's."""
+    colours = {}
+    for each in json.loads(web_file("theme.json").read_text("utf-8")):
+        for name in each["variables"]:
+            colours |= {name: each["light"], f"{name}_dark": each["dark"]}
+    base = gr.themes.Base(font="sans-serif", font_mono="monospace", text_size="sm", radius_size="sm", spacing_size="sm")
+    return base.set(**colours)

@@ -28,10 +28,9 @@ from specviz.models.busy import other_work
 from specviz.settings import assets_dir, settings
 from specviz.trace import export as exports
 from specviz.trace.file import Trace
-from specviz.ui.components import SCRIPT
+from specviz.ui.components import SCRIPT, theme
 from specviz.ui.gate import FAILED, UPLOAD, Gate
 from specviz.ui.registry import Registry
-from specviz.ui.theme import theme
 from specviz.ui.under_path import RelativePage, UnderPath, is_whole_address
 from specviz.ui.uploads import upload
 from specviz.ui.view import View

@@ -16,7 +16,7 @@ from specviz.errors import SpecvizError
 from specviz.lessons.load import found_lessons
 from specviz.models import get
 from specviz.models.catalog import HEADS, REAL
-from specviz.models.hub import ignore_progress, is_here
+from specviz.models.files.hub import ignore_progress, is_here
 from specviz.models.library import Library
 from specviz.request import Request
 from specviz.session import run as session

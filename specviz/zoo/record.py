@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from specviz.analysis.rounds import interval
-from specviz.models.hub import is_here
+from specviz.models.files.hub import is_here
 from specviz.models.library import Library
 from specviz.request import Request
 from specviz.rules.broken import BROKEN

@@ -7,7 +7,7 @@ import served as pages
 from made_index import NAME, make_index
 from windows import DESKTOP
 
-from specviz.models.hub import is_here
+from specviz.models.files.hub import is_here
 from specviz.ui.startup import free_port, make_page
 
 pytestmark = pytest.mark.slow

@@ -17,7 +17,7 @@ from specviz.cli.main import main
 from specviz.errors import SpecvizError
 from specviz.models import catalog, get
 from specviz.models.chat import render_chat
-from specviz.models.hub import find, ignore_progress, is_here
+from specviz.models.files.hub import find, ignore_progress, is_here
 from specviz.models.library import Library
 from specviz.ui.choices import AWAY, make_offer
 

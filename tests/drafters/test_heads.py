@@ -16,9 +16,9 @@ from torch.nn.functional import silu
 
 from specviz.drafters.heads import KINDS, load_heads
 from specviz.errors import SpecvizError
-from specviz.models import checkpoint as weights
-from specviz.models import hub as fetch
-from specviz.models.checkpoint import Attached, read_tensors
+from specviz.models.files import checkpoint as weights
+from specviz.models.files import hub as fetch
+from specviz.models.files.checkpoint import Attached, read_tensors
 from specviz.models.library import Library
 from specviz.request import Request
 from specviz.session.run import Status, open_run

@@ -24,7 +24,7 @@ from specviz.drafters.eagle import heads as eagle_heads
 from specviz.drafters.heads import LoadedHeads
 from specviz.drafters.medusa.heads import MedusaHeads
 from specviz.drafters.mtp import modules as mtp_modules
-from specviz.models.checkpoint import LoadReport
+from specviz.models.files.checkpoint import LoadReport
 from specviz.models.library import Library, LoadedModel
 from specviz.session.setup import Setup
 

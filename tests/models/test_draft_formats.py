@@ -11,7 +11,7 @@ from tiny_models import FAMILIES, tiny, tiny_tokenizer
 from transformers import CONFIG_MAPPING
 
 from specviz.errors import SpecvizError
-from specviz.models.draft_formats import draft_format, format_of
+from specviz.models.files.draft_formats import draft_format, format_of
 from specviz.models.folder import ModelFolder
 
 FOREIGN = {

@@ -17,8 +17,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import specviz
 from specviz.errors import SpecvizError
+from specviz.models.files.hub import find, ignore_progress
 from specviz.models.gguf import convert, read_header
-from specviz.models.hub import find, ignore_progress
 from specviz.models.library import Library
 
 FEW_BYTES = 8 << 20

@@ -16,8 +16,8 @@ from waiting import until
 import specviz
 from specviz.cli.main import main
 from specviz.errors import SpecvizError
-from specviz.models import hub as fetch
 from specviz.models import memory
+from specviz.models.files import hub as fetch
 from specviz.models.library import Library
 from specviz.session import workbench as session
 from specviz.session.workbench import Workbench

@@ -7,7 +7,7 @@ from made_index import NAME, make_index
 
 from specviz.errors import SpecvizError
 from specviz.models import get
-from specviz.models.hub import ignore_progress
+from specviz.models.files.hub import ignore_progress
 from specviz.session import workbench
 from specviz.ui import startup
 from specviz.ui.choices import make_offer

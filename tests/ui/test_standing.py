@@ -8,7 +8,7 @@ import pytest
 import traces
 
 from specviz.drafters import METHODS
-from specviz.models.hub import is_here
+from specviz.models.files.hub import is_here
 from specviz.models.library import Library
 from specviz.session.workbench import Workbench
 from specviz.trace.file import Header, Trace

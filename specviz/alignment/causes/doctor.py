@@ -13,9 +13,9 @@ from typing import Any, Protocol
 from specviz.errors import SpecvizError
 from specviz.models.catalog import without_format
 from specviz.models.chat import NO_OPTIONS, has_chat_form, render_chat
+from specviz.models.files.hub import find, ignore_progress
 from specviz.models.folder import ModelFolder, context_limit, limit_words
 from specviz.models.gguf import fetch_model
-from specviz.models.hub import find, ignore_progress
 from specviz.models.library import LoadedModel
 from specviz.models.tokens import TokenText, differing_ids
 from specviz.settings import settings

@@ -18,7 +18,7 @@ from specviz.drafters.eagle.layers import AttentionParts, FusingLayer, Layer, Pl
 from specviz.drafters.eagle.layouts import EAGLE, EAGLE3, MTP, Layout, find_layout, fused_layers, shape_of
 from specviz.drafters.heads import check_ids
 from specviz.errors import SpecvizError
-from specviz.models.checkpoint import LoadReport, fill
+from specviz.models.files.checkpoint import LoadReport, fill
 from specviz.models.library import LoadedModel
 
 IGNORED = r"(.*\.)?rotary_emb\.inv_freq|verifier_(norm|lm_head)\.weight"

@@ -17,7 +17,7 @@ from specviz.decoding.device import exact_dtype
 from specviz.decoding.sampling import HEADS, fetch_tokens
 from specviz.drafters.heads import check_ids, check_sizes, read_size
 from specviz.errors import SpecvizError
-from specviz.models.checkpoint import LoadReport, fill
+from specviz.models.files.checkpoint import LoadReport, fill
 from specviz.models.library import LoadedModel
 
 MOST_HEADS, MOST_BLOCKS = 32, 8

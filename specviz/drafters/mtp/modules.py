@@ -14,7 +14,7 @@ from specviz.decoding.device import to_device
 from specviz.decoding.draft import common_prefix
 from specviz.drafters.method import Part
 from specviz.errors import SpecvizError
-from specviz.models.checkpoint import Attached, list_keys
+from specviz.models.files.checkpoint import Attached, list_keys
 
 _attached = Attached()
 

@@ -8,7 +8,7 @@ import gradio as gr
 
 from specviz.errors import SpecvizError
 from specviz.models import get
-from specviz.models.hub import is_here
+from specviz.models.files.hub import is_here
 from specviz.session.workbench import BackgroundTask
 from specviz.ui.choices import Offer, as_options
 from specviz.ui.components import button

@@ -12,7 +12,7 @@ import gradio as gr
 from specviz.drafters import METHODS, find_method
 from specviz.errors import SpecvizError
 from specviz.models.catalog import without_format
-from specviz.models.hub import find
+from specviz.models.files.hub import find
 from specviz.request import Request, spell_options
 from specviz.rules.facts import FACTS
 from specviz.session.setup import models_named

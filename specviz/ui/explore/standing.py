@@ -12,7 +12,7 @@ from specviz.drafters import METHODS, find_method
 from specviz.drafters.method import Method
 from specviz.errors import SpecvizError
 from specviz.models import catalog
-from specviz.models.hub import find, is_here
+from specviz.models.files.hub import find, is_here
 from specviz.models.library import Library
 from specviz.request import Request
 from specviz.rules import RULES
@@ -25,9 +25,19 @@ from specviz.views.explore.sentences import CHANGE_NAMES, label, reveal
 
 RUN, OTHERWISE = "Run", "Run with these settings"
 TITLES = CHANGE_NAMES | {"draft": "draft", "max_new_tokens": "max new tokens", "chat": "chat template", "seed": "seed"}
-WHOLE = {"prompt": "this prompt", "stop": "these stop texts"}
+WHOLE = {"prompt": "this prompt", "stop": "these stop texts", "chat_options": "these chat options"}
 """Fields whose values are too long to name."""
-_OF_ANY = ("prompt", "chat", "target", "method", *Request.ALL_SAMPLING, "seed", "max_new_tokens", "stop")
+_OF_ANY = (
+    "prompt",
+    "chat",
+    "chat_options",
+    "target",
+    "method",
+    *Request.ALL_SAMPLING,
+    "seed",
+    "max_new_tokens",
+    "stop",
+)
 
 
 def request_shown(trace: Trace) -> Request:
@@ -36,7 +46,7 @@ def request_shown(trace: Trace) -> Request:
         raise SpecvizError("it has not begun yet")
     asked = {**trace.header.request, "time_limit_s": None}
     if asked.get("prompt_ids") is not None:
-        asked |= {"prompt": trace.header.prompt.text, "prompt_ids": None, "chat": False}
+        asked |= {"prompt": trace.header.prompt.text, "prompt_ids": None, "chat": False, "chat_options": {}}
     length = asked.get("max_new_tokens")
     if isinstance(length, int):
         asked["max_new_tokens"] = min(length, settings().max_new_tokens)

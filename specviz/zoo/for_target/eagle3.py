@@ -18,8 +18,8 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply
 
 from specviz.drafters.eagle.heads import Eagle3Head
 from specviz.drafters.eagle.layers import Attention
-from specviz.models.checkpoint import read_tensors
-from specviz.models.hub import weight_files
+from specviz.models.files.checkpoint import read_tensors
+from specviz.models.files.hub import weight_files
 from specviz.models.library import LoadedModel
 from specviz.zoo.for_target.learning import Score, law_losses
 from specviz.zoo.for_target.store import Batch, Text

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from specviz.errors import SpecvizError
-from specviz.models.checkpoint import read_tensors
-from specviz.models.hub import weight_files
+from specviz.models.files.checkpoint import read_tensors
+from specviz.models.files.hub import weight_files
 from specviz.zoo.for_target.store import Batch, Text, make_batch
 from specviz.zoo.training.export import write_json
 from specviz.zoo.training.train import make_optimizer, mixed_precision

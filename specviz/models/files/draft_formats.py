@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specviz.errors import SpecvizError
-from specviz.models.checkpoint import tensor_names
-from specviz.models.hub import head_files
+from specviz.models.files.checkpoint import tensor_names
+from specviz.models.files.hub import head_files
 
 SPECULATORS = ("eagle3", "peagle", "mtp")
 """The formats of speculators that are read, by their own names; the method eagle drives them all."""
