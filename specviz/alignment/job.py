@@ -96,13 +96,11 @@ def align_steps(
 ) -> Iterator[Progress]:
     """The job step by step, at most one shard of `shard_size` prompts between two results.
 
-    prompts: a file of JSON lines; texts, mappings or a data frame in memory; or a PromptSet. limit: only so many of
-    them. target, draft, k: as for `run`; draft may be a list of them. out: the folder of the job, None for a temporary
-    one. chat: every prompt is read in the target's chat form, not only rows with messages; chat_options: as for `run`.
-    costs: per draft; None measures them where the shards run, {} means no speeds. executor: `executors.local` or one
-    that starts `executors.on_ray`. overwrite: what an earlier job left in `out` is removed.
-    older: the summary to compare with; one of another job or of other models is refused before the first shard.
-    Raises SpecvizError.
+    prompts: a file of JSON lines; texts, mappings or a data frame in memory; or a PromptSet; limit: only so many of
+    them. target, draft, k, chat_options: as for `run`; draft may be a list. out: the folder of the job, None for one
+    that goes. chat: every prompt is read in the target's chat form, not only rows with messages. costs: per draft; None
+    measures them where the shards run, {} means no speeds. executor: `local`, or one that starts `executors.on_ray`.
+    overwrite: what `out` holds is removed. older: a summary to compare with, of the same job. Raises SpecvizError.
     """
     k = one_k(k, num_speculative_tokens)
     _check_given(costs, k=k, batch=batch, shard_size=shard_size, limit=1 if limit is None else limit)
@@ -136,13 +134,8 @@ def align_steps(
 
 def _request(chat: bool, chat_options: Mapping[str, Option], **fields: object) -> Request:
     """What all texts of the job have in common, checked. Options may stand without `chat`: rows with messages ask."""
-    asked = {
-        "prompt": "of a file",
-        "target": "a model",
-        "chat": chat or bool(chat_options),
-        "chat_options": chat_options,
-    }
-    return replace(Request(**asked, **fields).validate(), chat=chat)
+    about = {"prompt": "of a file", "target": "a model", "chat": chat or bool(chat_options)}
+    return replace(Request(**about, chat_options=chat_options, **fields).validate(), chat=chat)
 
 
 def _prompt_set(prompts: Prompts) -> PromptSet:
