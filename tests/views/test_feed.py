@@ -370,6 +370,16 @@ def test_a_model_whose_weights_were_or_are_held_otherwise_says_so(held):
     assert context["draft"] == "fable-draft 3 M"
 
 
+def test_a_target_that_reads_chains_only_says_so_on_the_stage():
+    header, *events = traces.chain().events()
+    why = "its numbers in a token tree are not those of the same tokens in a row"
+    said = [f"{header.request['target']}: it reads chains only, as {why}"]
+    for told, expected in ((why, said), (7, []), (None, [])):
+        begun = replace(header, environment={**header.environment, "chains_only": told})
+        context = whole(Trace([begun, *events]))["steps"][0]["context"]
+        assert [words for role, words in context if role == "unused"] == expected
+
+
 def test_the_rule_and_what_it_promises_are_named():
     (exact,) = [step["context"][0] for step in whole(traces.chain())["steps"] if "context" in step]
     assert exact == ["exact", "exact · Speculative sampling"]

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 MOST_SENT = 200  # steps per increment, about 1 MB; the page pulls what is left
 MOST_PROMPT = 20_000  # characters of a prompt that a page gets
 PROMPT_SHOWN = 240  # characters of a long prompt that are shown at first, its end
+MOST_REASON = 300  # characters of why a target reads chains only
 PROMPT_FITS = 480  # a prompt up to here is shown whole
 LEGEND = ("accepted", "rejected", "ignored", "resampled", "bonus", "plain")
 SIZES = ((1e9, "B"), (1e6, "M"), (1e3, "k"), (1, ""))
@@ -106,7 +107,8 @@ class Feed:
             self.measured = None  # of other settings
             lossy, rounding = lossy_words(self._counters), rounding_words(self._counters)
             props["sentence"] = headline(step.settings, was_lossy=bool(lossy), rounding=rounding)
-            props["context"] = _context(step, self._models, lossy, rounding)
+            context = _context(step, self._models, lossy, rounding)
+            props["context"] = [*context, *_chains_only(self._header, step.settings.target)]
         props["points"] = _round(self._figures.extend(step))
         props["written"] = "".join(token.text for token in step.emitted)  # for the clipboard alone: exactly the text
         self._settings = step.settings
@@ -232,6 +234,14 @@ def _context(step: Step, models: Models | None, lossy: str, rounding: str) -> li
     sampling += [f"top-p {settings.top_p:g}"] if settings.top_p < 1 else []
     sampling += filter(None, [sentences.own_sampling(settings)])
     return [*words, ["sampling", ", ".join(sampling)], *_unused(models)]
+
+
+def _chains_only(header: Header | None, target: str) -> list[list[str]]:
+    """Why the target that a run began with reads no token trees, a sentence where the trace says so."""
+    why = header.environment.get("chains_only") if header else None
+    if not isinstance(why, str) or header.request.get("target") != target:
+        return []
+    return [["unused", f"{label(target)}: it reads chains only, as {reveal(why[:MOST_REASON])}"]]
 
 
 def _unused(models: Models | None) -> list[list[str]]:
