@@ -27,6 +27,7 @@ from specviz.alignment.types import DEPTHS
 from specviz.analysis import rounds, theory
 from specviz.analysis.costs import Costs
 from specviz.analysis.every_k import what_if
+from specviz.bench.speed import ROUNDS
 from specviz.checks.statistics import ALPHA, SUSPICION
 from specviz.decoding import products
 from specviz.drafters.eagle.layouts import _FEWEST_LAYERS
@@ -52,8 +53,10 @@ TOLD_ELSEWHERE = re.compile(
     r"Python 3\.\d+(, 3\.\d+)*( and 3\.\d+)?|3\.10 and 3\.13|torch 2\.\d+|Chromium \d+|Firefox \d+ ESR"  # versions
     r"|WebKitGTK [\d.]+|JupyterLab [\d.]+|UTF-8|GSM8K|Apache-2\.0"
     r"|\bet al\. \d{4}|(Saxena|Spector and Ré) \d{4}|EAGLE-1 to -3\.1|EAGLE-3\.1|EAGLE-[123]|DeepSeek-V3|Phi-3 128k|FP8"
+    r"|text half of models|Gemma 3n|Gemma 4|E[24]B|the three states|Qwen2\.5-VL|Qwen3-VL|Mistral 3|NVIDIA H100|transformers 5\.\d+"  # models and machines
     r"|A\.5|bf16|fp16|b?float16|float32|sha256|SmolLM2-135M-Instruct|Llama 3|Qwen[23]|Gemma 3"  # names
-    r"|is 128 \+ the|count as 0|min\(1, p/|max\(0, p"  # codes
+    r"|if (the first|one) id is( not)?( [12]| the number)|layers 2, L/2 and L-3|counted from 0|K is 0 for|K 8\*"
+    r"|Two different numbers|is 128 \+ the|count as 0|min\(1, p/|max\(0, p"  # codes
     r"|in two processes|took 16 minutes on two busy cores|Each prompt is raced twice per side|any two (setups|traces)"
     r"|\*Two runs\*|none twice|in two ways|at temperature [01]|accept 1, 2, \.\.\. K|two neighbours|half precision"
     r"|[Hh]alf of the texts choose|[Tt]he other half|that half|the two split"
@@ -132,6 +135,7 @@ def claims():
         f"rounded to {MOST_BITS} bits or fewer",
         f"{gpu_worker.START_S} s, {gpu_worker.LOAD_S} s for each model to load",
         f"at most {gpu_worker.LONGEST_S} s in all",
+        f"in turn: {NAMES[ROUNDS]} rounds in which each runs twice, after one to warm up",
         f"one budget of memory ({registry.MOST_BYTES >> 20} MB)",
         "… {}, {} and {} times as deep".format(*(model.dial[1] for model in MODELS.values() if model.dial)),
     ]

@@ -229,7 +229,7 @@ def _find_fault(
     given, right = logits
     difference = given.float() - right
     off, largest = float(difference.abs().max()), float(right.abs().max())
-    noise = float(difference.square().mean(-1).max().sqrt() / right.square().mean().sqrt())
+    noise = float(difference.square().mean(-1).max().sqrt() / right.square().mean().sqrt().clamp_min(1e-30))
     if off <= leeway * ROUNDING.get(text.dtype, ROUNDING[torch.float32]) * largest and noise <= most_noise:
         return "", noise
     return f"is off by {off:.2g} of {largest:.2g} on {text.length:,} tokens", noise

@@ -199,6 +199,8 @@ def test_progress_is_cumulative_and_ends_with_the_costs(pair, monkeypatch):
 def test_closing_stops_the_work(pair):
     forwards = []
     watched(pair[0].model, lambda shape, past: forwards.append(shape))
+    pair[0].cached_lm()  # a model with hooks is proved anew
+    forwards.clear()
     work = measure_costs(pair[0], pair[1:], context_length=CONTEXT)
     next(work)
     work.close()

@@ -153,6 +153,7 @@ def test_the_slider_of_an_opened_trace_asks_nobody(page, tmp_path):
     open_file(page, tmp_path, scored())
     turn_to(page, "compare")
     page.wait_for_selector(".sv-segments")
+    page.wait_for_function("JSON.parse(sessionStorage.getItem('specviz-made') || '{}').run === specvizPage.hub().run")
     asked = []
     page.on("request", lambda request: asked.append(request.url))
     before = page.locator(".sv-segment").count()

@@ -356,11 +356,12 @@ def fragile(named_models):
         known = named_models.load("big")
         model = copy.deepcopy(known.model)
         model.name_or_path = "fragile"
-        model.register_forward_pre_hook(Fails(4, error))
+        model.register_forward_pre_hook(lambda *_: None)  # a model with hooks is proved by forwards that do not count
         library = Library(10**9)
         for other in (named_models.load("near"), known):
             library.load((other.model, other.tokenizer))
         library.load((model, known.tokenizer))
+        model.register_forward_pre_hook(Fails(4, error))
         return Workbench(library)
 
     return make
