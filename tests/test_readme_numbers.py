@@ -53,7 +53,8 @@ TOLD_ELSEWHERE = re.compile(
     r"Python 3\.\d+(, 3\.\d+)*( and 3\.\d+)?|3\.10 and 3\.13|torch 2\.\d+|Chromium \d+|Firefox \d+ ESR"  # versions
     r"|WebKitGTK [\d.]+|JupyterLab [\d.]+|UTF-8|GSM8K|Apache-2\.0"
     r"|\bet al\. \d{4}|(Saxena|Spector and Ré) \d{4}|EAGLE-1 to -3\.1|EAGLE-3\.1|EAGLE-[123]|DeepSeek-V3|Phi-3 128k|FP8"
-    r"|text half of models|Gemma 3n|Gemma 4|E[24]B|the three states|Qwen2\.5-VL|Qwen3-VL|Mistral 3|NVIDIA H100|transformers 5\.\d+"  # models and machines
+    r"|Gemma 3n|Gemma 4|E[24]B|Qwen2\.5-VL|Qwen3-VL|Mistral 3|NVIDIA H100|transformers 5\.\d+"  # models and machines
+    r"|text half of models|the three states"
     r"|A\.5|bf16|fp16|b?float16|float32|sha256|SmolLM2-135M-Instruct|Llama 3|Qwen[23]|Gemma 3"  # names
     r"|if (the first|one) id is( not)?( [12]| the number)|layers 2, L/2 and L-3|counted from 0|K is 0 for|K 8\*"
     r"|Two different numbers|is 128 \+ the|count as 0|min\(1, p/|max\(0, p"  # codes
