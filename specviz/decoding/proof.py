@@ -31,6 +31,7 @@ _SHORT = 12  # tokens
 _SIBLINGS = 8  # so many rows lie between the text and the branch that is looked at
 _PATH = 3  # tokens of that branch
 _MOST_OPERATIONS = {"cpu": 6e10, "cuda": 3e12}  # about a second's
+_MOST_TOKENS = 4_096  # whatever a configuration says: attention grows with the square
 _SHARE_FOR_LIMIT = 0.1  # of a second, for a text as long as the model reads
 _OPERATIONS = 6  # for each weight and token: a product and a sum, in two whole reads and one in pieces
 _WINDOWS = ("window", "chunk_size")  # parts of the names that configurations use
@@ -102,7 +103,7 @@ def _lengths(model: PreTrainedModel, context_limit: int) -> tuple[list[int], tup
     """
     weights = max(1, model.num_parameters(exclude_embeddings=True))
     operations = _MOST_OPERATIONS.get(model.device.type, _MOST_OPERATIONS["cpu"])
-    affordable = int(operations / (_OPERATIONS * weights))
+    affordable = min(_MOST_TOKENS, int(operations / (_OPERATIONS * weights)))
     limit = context_limit - _PATH
     windows = sorted(window for window in _windows(model.config) if window + _PATH <= limit)
     unreached = tuple(window for window in windows if window + _PATH > affordable)

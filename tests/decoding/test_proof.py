@@ -79,6 +79,13 @@ def test_a_window_out_of_reach_is_named(monkeypatch):
     assert "its window of 200 takes too long to try" in proof.words()
 
 
+def test_a_configuration_cannot_make_the_proof_long():
+    model = tiny("mistral", sliding_window=10**9, max_position_embeddings=10**12)
+    proof = prove_model(model, 10**12)
+    assert proof.unreached == (10**9,)
+    assert proof.num_tokens < 5_000
+
+
 def test_a_model_without_a_cache_is_refused():
     with pytest.raises(SpecvizError, match="its numbers behind a cache are not those of the whole text read at once"):
         CachedLM(as_class(WithoutCache), LIMIT)
