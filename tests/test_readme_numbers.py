@@ -56,7 +56,7 @@ TOLD_ELSEWHERE = re.compile(
     r"|Gemma 3n|Gemma 4|E[24]B|Qwen2\.5-VL|Qwen3-VL|Mistral 3|NVIDIA H100|transformers 5\.\d+"  # models and machines
     r"|text half of models|the three states"
     r"|A\.5|bf16|fp16|b?float16|float32|sha256|SmolLM2-135M-Instruct|Llama 3|Qwen[23]|Gemma 3"  # names
-    r"|if (the first|one) id is( not)?( [12]| the number)|layers 2, L/2 and L-3|counted from 0|K is 0 for|K 8\*"
+    r"|if (the first|one) id is( not)?( [12]| the number)|layers 2, L/2 and L-3|counted from 0|K is 0 then|K 8\*"
     r"|Two different numbers|is 128 \+ the|count as 0|min\(1, p/|max\(0, p"  # codes
     r"|in two processes|took 16 minutes on two busy cores|Each prompt is raced twice per side|any two (setups|traces)"
     r"|\*Two runs\*|none twice|in two ways|at temperature [01]|accept 1, 2, \.\.\. K|two neighbours|half precision"

@@ -17,12 +17,12 @@ from specviz.alignment.tables import shard_tables as tables
 from specviz.alignment.token_stats import Numbers, measure_texts
 from specviz.alignment.types import AnalysedText, Columns, PromptRow, Refused, RowText, Shard, ShardTables
 from specviz.analysis import whatif
+from specviz.decoding.device import is_out_of_memory
 from specviz.decoding.draws import seed_of
 from specviz.decoding.sampling import Sampling
 from specviz.errors import SpecvizError
 from specviz.models.chat import as_lines, has_chat_form, render_answer, render_chat
 from specviz.models.library import Library, LoadedModel
-from specviz.models.memory import is_out_of_memory
 from specviz.models.score import Text
 from specviz.request import Request
 from specviz.session.active_setup import text_of

@@ -13,13 +13,15 @@ from itertools import accumulate
 from random import Random
 from typing import Generic, Literal, TypeVar
 
+from specviz.trace.metrics import FEWEST_ROUNDS
+
 Contender = TypeVar("Contender", bound=Hashable)
 Verdict = Literal["faster", "slower", "even", "unclear", "noisy", "few", "impossible"]
 
 LEVEL = 0.04
 """At most so often are two equal contenders called different."""
-FEWEST = 6
-"""Rounds without which nothing is called faster: five that agree come by chance in one case of 16."""
+FEWEST = FEWEST_ROUNDS
+"""Rounds without which nothing is called faster."""
 NEAR = 1.05
 """A ratio nearer to 1 is about as fast, however sure it is; one that is nearer to its limit is as high as that."""
 ONE_RUN = 0.15

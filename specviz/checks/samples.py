@@ -252,8 +252,8 @@ def _settings_hint(asked: Asked, samplings: Iterable[Sampling]) -> str:
     if not named:
         return ""
     return (
-        f"; the target's generation_config.json asks for {asked_words(named)}, which `generate` applies unless it is "
-        "told otherwise: this may be why"
+        f"; the target's generation_config.json asks for {asked_words(named)}, which the engine that wrote it may have "
+        "applied: this may be why"
     )
 
 

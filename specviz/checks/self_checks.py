@@ -105,8 +105,10 @@ def _check_tree(target: LoadedModel, prompt_ids: Sequence[int]) -> Outcome:
     """The rows of a token tree behind the prompt, against one forward of the raw model over each of its branches."""
     if len(prompt_ids) + 2 > target.info.context_limit:
         return Outcome("unsure", NO_ROOM)
-    siblings = plain_logits(target, prompt_ids, 1)[0].topk(SIBLINGS).indices.tolist()
-    tree = Draft((*siblings, siblings[0]), (*[ROOT] * SIBLINGS, SIBLINGS - 1), (None,) * (SIBLINGS + 1))
+    likeliest = plain_logits(target, prompt_ids, 1)[0]
+    siblings = likeliest.topk(min(SIBLINGS, len(likeliest))).indices.tolist()
+    parents = (*[ROOT] * len(siblings), len(siblings) - 1)
+    tree = Draft((*siblings, siblings[0]), parents, (None,) * len(parents))
     branches = [[], *([token] for token in siblings), [siblings[-1], siblings[0]]]
     full = torch.cat([plain_logits(target, [*prompt_ids, *branch], 1) for branch in branches])
     return _compare(target.cached_lm().forward(list(prompt_ids), tree), full)

@@ -40,6 +40,13 @@ def without_plans(device: torch.device) -> None:
         torch.backends.cuda.enable_cudnn_sdp(False)
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out, on any device: torch has its own error for CUDA only."""
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
+        isinstance(error, RuntimeError) and ("out of memory" in str(error) or "t allocate memory" in str(error))
+    )
+
+
 class PhaseClock:
     """Marks between the phases of one step. On CUDA the marks are events, read after the step's last transfer."""
 

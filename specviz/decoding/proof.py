@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle, islice
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from specviz.decoding.device import is_out_of_memory
 from specviz.decoding.draft import EMPTY, ROOT, Draft, chain
 from specviz.decoding.forward import asked_of, knows
 
@@ -25,12 +26,19 @@ ROUNDING = {torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 6e-2}
 """How far logits may be off, in shares of the largest: some times what two orders of the same sums differ by."""
 _OWN = 3  # times as far for a model's own forward: what it gets wrong is wrong by far, and nothing else reads it
 _MASKED = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 8e-2}  # what another kernel may round differently
-_MOVED = {torch.float32: 1e-4, torch.float16: 5e-4, torch.bfloat16: 2e-3}  # and the same one, of rows in another order
+_MOVED = {
+    torch.float32: 1e-4,
+    torch.float16: 4e-3,
+    torch.bfloat16: 1.6e-2,
+}  # and the same one, rows in another order
+_OTHERS = 2  # texts on which a fault must repeat in 16 bits
+_RANGE = 100.0  # logits so far below the largest stand for a probability of 0
 _MOST_NOISE = 4  # times the rounding of the reading before; where all is right, it is about once
 _SHORT = 12  # tokens
 _SIBLINGS = 8  # so many rows lie between the text and the branch that is looked at
 _PATH = 3  # tokens of that branch
 _MOST_OPERATIONS = {"cpu": 6e10, "cuda": 3e12}  # about a second's
+_MOST_WINDOWS = 3  # the longest that can be reached, and the shortest of the others
 _MOST_TOKENS = 4_096  # whatever a configuration says: attention grows with the square
 _SHARE_FOR_LIMIT = 0.1  # of a second, for a text as long as the model reads
 _OPERATIONS = 6  # for each weight and token: a product and a sum, in two whole reads and one in pieces
@@ -49,19 +57,23 @@ class Proof:
     """What a model was found to do.
 
     compact: why the compact forward does not read it. chains: why it cannot be read behind a cache. trees: why it
-    reads no token trees. All in words, empty where everything is right. num_tokens: the longest text that was read.
-    unreached: windows of its configuration, in tokens, that take too long to reach. ms: what it cost.
+    reads no token trees. All in words, empty where everything is right. untried: why none of it was tried. num_tokens:
+    the longest text that was read. unreached: windows of its configuration, in tokens, that take too long to reach. ms:
+    what it cost.
     """
 
     compact: str = ""
     chains: str = ""
     trees: str = ""
+    untried: str = ""
     num_tokens: int = 0
     unreached: tuple[int, ...] = ()
     ms: float = 0.0
 
     def words(self) -> str:
         """What was proved, how far, and what it cost."""
+        if self.untried:
+            return f"how it reads could not be tried: {self.untried}"
         what = f"it reads chains only, as {self.trees}" if self.trees else "it reads chains and token trees right"
         windows = " and ".join(f"{length:,}" for length in self.unreached)
         beyond = f"; its window of {windows} takes too long to try" if windows else ""
@@ -83,8 +95,13 @@ def prove_reading(
     lengths, unreached = _lengths(model, context_limit)
     texts, chains = _read_texts(model, lengths)
     trees, can_be_tried = "", not chains
-    if not all(text.is_finite for text in texts):
-        why_not_compact, can_be_tried = why_not_compact or "some of its logits are not numbers", False
+    untried = ""
+    if not texts and not chains:
+        untried = "its context is too short"
+    elif not all(text.has_numbers for text in texts):
+        untried = "some of its logits are not numbers"
+    if untried:
+        why_not_compact, can_be_tried = why_not_compact or untried, False
     if can_be_tried and not why_not_compact:
         faults = _find_faults(compact, texts, 1)
         why_not_compact = f"the compact one {faults[0] or faults[1]}" if any(faults) else ""
@@ -93,7 +110,8 @@ def prove_reading(
         chains = chains and f"its numbers behind a cache are not those of the whole text read at once (it {chains})"
         trees = trees and f"its numbers in a token tree are not those of the same tokens in a row (it {trees})"
     num_tokens = lengths[-1] + _PATH if lengths else 0
-    return Proof(why_not_compact, chains, trees, num_tokens, unreached, 1000 * (time.perf_counter() - began))
+    took = 1000 * (time.perf_counter() - began)
+    return Proof(why_not_compact, chains, trees, untried, num_tokens, unreached, took)
 
 
 def _lengths(model: PreTrainedModel, context_limit: int) -> tuple[list[int], tuple[int, ...]]:
@@ -106,8 +124,10 @@ def _lengths(model: PreTrainedModel, context_limit: int) -> tuple[list[int], tup
     affordable = min(_MOST_TOKENS, int(operations / (_OPERATIONS * weights)))
     limit = context_limit - _PATH
     windows = sorted(window for window in _windows(model.config) if window + _PATH <= limit)
-    unreached = tuple(window for window in windows if window + _PATH > affordable)
-    lengths = {min(_SHORT, limit), *(window + _PATH for window in windows if window not in unreached)}
+    reached = [window for window in windows if window + _PATH <= affordable][-_MOST_WINDOWS:]
+    beyond = [window for window in windows if window + _PATH > affordable]
+    unreached = tuple(beyond[:_MOST_WINDOWS])
+    lengths = {min(_SHORT, limit), *(window + _PATH for window in reached)}
     if unreached and affordable > _SHORT:
         lengths.add(affordable)
     if limit <= affordable * _SHARE_FOR_LIMIT:
@@ -119,7 +139,7 @@ def _windows(config: PreTrainedConfig) -> set[int]:
     """The lengths of windows and chunks of attention in a configuration, by whatever name."""
     found = set()
     for name, value in config.get_text_config(decoder=True).to_dict().items():
-        if any(part in name for part in _WINDOWS):
+        if any(part in name for part in _WINDOWS) and not name.endswith("_layers"):
             found |= {number for number in (value if isinstance(value, list) else [value]) if type(number) is int}
     return {number for number in found if number > 0}
 
@@ -127,14 +147,21 @@ def _windows(config: PreTrainedConfig) -> set[int]:
 class _Text:
     """A text, the branches that follow it, and the logits of each by transformers' forward over all of it at once."""
 
-    def __init__(self, model: PreTrainedModel, length: int) -> None:
-        words = _words(model)
-        tokens = list(islice(cycle(words), length + _SIBLINGS + _PATH))
+    def __init__(self, model: PreTrainedModel, length: int, start: int = 0) -> None:
+        self._model, self._start = model, start
+        tokens = list(islice(cycle(_words(model)), start, start + length + _SIBLINGS + _PATH))
         self.tokens, self._siblings, self._path = tokens[:length], tokens[length:-_PATH], tokens[-_PATH:]
         self.length, self.dtype = length + _PATH, model.dtype
         self._beside = _read_whole(model, [*self.tokens, self._siblings[0]], 3)
         self._along = _read_whole(model, [*self.tokens, *self._path], 4)
-        self.is_finite = bool(self._beside.isfinite().all() and self._along.isfinite().all())
+        self.has_numbers = not torch.cat([self._beside, self._along]).isnan().any()
+
+    def others(self) -> Iterator[_Text]:
+        """As long ones of other tokens, for a number format so rough that a single text may be read wrong by chance: a
+        router may send a token elsewhere."""
+        if self.dtype in _MASKED and self.dtype != torch.float32:
+            for start in range(self._start + 1, self._start + 1 + _OTHERS):
+                yield _Text(self._model, len(self.tokens), start * (_SIBLINGS + _PATH))
 
     def read_chains(self, reader: Reader) -> tuple[Tensor, Tensor]:
         """Logits [5, V] that the reader gives and those that are right: all at once, three rows, one row alone."""
@@ -167,9 +194,10 @@ def _words(model: PreTrainedModel) -> list[int]:
     for config in (model.config, model.config.get_text_config(decoder=True)):
         for name, value in config.to_dict().items():
             if name.endswith(_NOT_WORDS):
-                special |= set(value if isinstance(value, list) else [value])
+                special |= {number for number in (value if isinstance(value, list) else [value]) if type(number) is int}
     size = model.get_input_embeddings().weight.shape[0]
-    mixed = [place * 7919 % size for place in range(3, size + 3)]
+    step = 7919 if size % 7919 else 7907  # two primes: one of them meets every id
+    mixed = [place * step % size for place in range(3, size + 3)]
     return [token for token in mixed if token not in special] or mixed
 
 
@@ -203,20 +231,32 @@ def _find_faults(make: Callable[[], Reader], texts: Sequence[_Text], leeway: flo
 
     leeway: how many times the usual rounding is allowed. Besides, a reading may be as far off as rounding made the one
     before. So a fault that is small beside the rounding of 16 bits shows, too, once rows are not where a chain's are.
+    In 16 bits a fault must repeat.
     """
     trees = ""
     for text in texts:
-        reader, failure = _attempt(make)
-        if reader is None:
-            return f"fails before it reads: {failure}", trees
-        chains, noise = _find_fault(text, text.read_chains, reader, leeway, math.inf)
-        if chains:
-            return chains, trees
-        for read, least in ((text.read_trees, _MASKED), (text.read_moved, _MOVED)):
-            if not trees:
-                most_noise = max(_MOST_NOISE * noise, least.get(text.dtype, 0.0))
-                trees, noise = _find_fault(text, read, reader, leeway, most_noise)
+        found = _look_at(text, make, leeway)
+        for other in text.others() if any(found) else ():
+            again = _look_at(other, make, leeway)
+            found = tuple(words if any(again) else "" for words in found)
+        trees = trees or found[1]
+        if found[0]:
+            return found[0], trees
     return "", trees
+
+
+def _look_at(text: _Text, make: Callable[[], Reader], leeway: float) -> tuple[str, str]:
+    """What is wrong with chains and with trees on one text."""
+    reader, failure = _attempt(make)
+    if reader is None:
+        return f"fails before it reads: {failure}", ""
+    chains, noise = _find_fault(text, text.read_chains, reader, leeway, math.inf)
+    trees = ""
+    for read, least in ((text.read_trees, _MASKED), (text.read_moved, _MOVED)):
+        if not chains and not trees:
+            most_noise = max(_MOST_NOISE * noise, least.get(text.dtype, 0.0))
+            trees, noise = _find_fault(text, read, reader, leeway, most_noise)
+    return chains, trees
 
 
 def _find_fault(
@@ -227,10 +267,12 @@ def _find_fault(
     logits, failure = _attempt(lambda: read(reader))
     if logits is None:
         return f"fails on {text.length:,} tokens: {failure}", math.inf
-    given, right = logits
-    difference = given.float() - right
-    off, largest = float(difference.abs().max()), float(right.abs().max())
-    noise = float(difference.square().mean(-1).max().sqrt() / right.square().mean().sqrt().clamp_min(1e-30))
+    lowest = logits[1].max() - _RANGE
+    given, right = (rows.float().clamp_min(lowest) for rows in logits)
+    counted = right[right > lowest]  # not the rows of a padded vocabulary
+    difference = given - right
+    off, largest = float(difference.abs().max()), float(counted.abs().max())
+    noise = float(difference.square().mean(-1).max().sqrt() / counted.square().mean().sqrt().clamp_min(1e-30))
     if off <= leeway * ROUNDING.get(text.dtype, ROUNDING[torch.float32]) * largest and noise <= most_noise:
         return "", noise
     return f"is off by {off:.2g} of {largest:.2g} on {text.length:,} tokens", noise
@@ -240,8 +282,8 @@ def _attempt(action: Callable[[], Result]) -> tuple[Result | None, str]:
     """What an action gives; or None and how it failed, in words: a strange model may raise anything."""
     try:
         return action(), ""
-    except torch.OutOfMemoryError:
-        raise
     except Exception as error:
+        if is_out_of_memory(error):
+            raise
         reason = str(error).partition("\n")[0]
         return None, f"{type(error).__name__}: {reason:.80}"

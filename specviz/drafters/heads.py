@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from specviz.decoding.device import is_out_of_memory
 from specviz.decoding.products import with_products
 from specviz.errors import SpecvizError
 from specviz.models.catalog import without_format
@@ -20,7 +21,7 @@ from specviz.models.files.checkpoint import Attached, LoadReport, list_keys, rea
 from specviz.models.files.draft_formats import SPECULATORS, draft_format, format_of, read_config
 from specviz.models.files.hub import Progress, fetch_heads, find, head_files, ignore_progress
 from specviz.models.library import Library, LoadedModel
-from specviz.models.memory import is_out_of_memory, products
+from specviz.models.memory import products
 from specviz.settings import settings
 
 KINDS = ("medusa", "eagle")

@@ -237,7 +237,9 @@ def _parse(template: str) -> Template:
             parser.stream.skip(1)
             return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
-    return ImmutableSandboxedEnvironment(extensions=[Generation, LoopControlExtension]).parse(template)
+    environment = ImmutableSandboxedEnvironment(extensions=[Generation, LoopControlExtension])
+    environment.intercepted_binops = frozenset({"*", "**"})  # which are then not worked out, however large their result
+    return environment.parse(template)
 
 
 def _provided(tokenizer: PreTrainedTokenizerBase) -> set[str]:

@@ -33,8 +33,9 @@ from transformers import (
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
+from specviz.decoding.device import is_out_of_memory
 from specviz.errors import SpecvizError
-from specviz.models import memory, quantisation
+from specviz.models import quantisation
 from specviz.models.files.draft_formats import format_of
 from specviz.models.files.hub import check_files, weight_files
 from specviz.models.proofs import proof_path
@@ -98,6 +99,7 @@ class ModelFolder:
                 f"{self._name} is of the kind {kind!r}, which this transformers does not know; upgrade transformers"
             )
         _check_values(values, self._name)
+        _check_types(values, self._name)
         quantisation.check_checkpoint(values, self._name, self._folder)
         config = self._explain(lambda: AutoConfig.from_pretrained(self._folder, **_NO_CODE))
         check_kind(config, _class_for(config), self._name)
@@ -188,7 +190,7 @@ class ModelFolder:
             raise SpecvizError(f"{self._name} could not be loaded: {self._reason(error)}") from error
 
     def _reason(self, error: Exception) -> str:
-        if memory.is_out_of_memory(error):
+        if is_out_of_memory(error):
             size = f"; its weights take {self._needed / GB:.2g} GB" if self._needed else ""
             return f"there is not enough memory for it{size}; choose a smaller model, or {FEWER_BITS}"
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
@@ -223,6 +225,18 @@ def _check_values(values: Mapping[str, object], name: str) -> None:
             raise SpecvizError(f"{name} has an impossible number in its config.json: {key!r:.60} is {value:.3g}")
         elif key.endswith("_implementation") and "/" in str(value):
             raise SpecvizError(f"{name} needs program code of others ({value!r:.80}), which specviz never fetches")
+
+
+def _check_types(values: Mapping[str, object], name: str) -> None:
+    """SpecvizError for values that are looked at here and are not what transformers writes."""
+    kinds, shared = values.get("architectures"), values.get("num_kv_shared_layers")
+    if kinds is not None and not (isinstance(kinds, list) and all(isinstance(kind, str) for kind in kinds)):
+        raise SpecvizError(f"{name} has a damaged config.json: architectures must be names (got {kinds!r:.60})")
+    if shared is not None and type(shared) is not int:
+        raise SpecvizError(f"{name} has a damaged config.json: num_kv_shared_layers must be whole (got {shared!r:.60})")
+    for inner in values.values():
+        if isinstance(inner, Mapping):
+            _check_types(inner, name)
 
 
 def deepen(model: PreTrainedModel, times: int) -> None:

@@ -131,13 +131,6 @@ def device_share(on: torch.device) -> int | None:
     return None if host is None else int(_SHARE_OF_HOST * host)
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out, on any device: torch has its own error for CUDA only."""
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
-        isinstance(error, RuntimeError) and ("out of memory" in str(error) or "t allocate memory" in str(error))
-    )
-
-
 def _host_bytes() -> int | None:
     """Memory of this machine or of its container, whichever is less; None where the system does not say."""
     known = []

@@ -20,7 +20,10 @@ from specviz.trace.values import TraceError
 def proof_path(files: Iterable[Path], on: torch.device, number_format: str) -> Path:
     """Where the proof of the model in these files is kept. It counts for the files as they are, this number format and
     device, these versions of torch and transformers, and this code. Raises OSError for a file that is not there."""
-    states = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    states = []
+    for file in files:
+        content = file.read_bytes() if file.suffix == ".json" else b""
+        states.append((file.name, file.stat().st_size, file.stat().st_mtime_ns, content))
     versions = (torch.__version__, transformers.__version__, _code())
     device = (on.type, memory.device_name(on), str(memory.products()) if on.type == "cpu" else "")
     known = repr((states, number_format, versions, device))

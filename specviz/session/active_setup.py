@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from specviz.decoding.cached_lm import CachedLM
+from specviz.decoding.device import is_out_of_memory
 from specviz.decoding.drafter import Drafter
 from specviz.decoding.engine import Plan
 from specviz.decoding.sampling import Sampling
@@ -12,7 +13,6 @@ from specviz.errors import SpecvizError
 from specviz.models.chat import as_messages, render_chat
 from specviz.models.files.hub import Progress, ignore_progress
 from specviz.models.library import Library, LoadedModel
-from specviz.models.memory import is_out_of_memory
 from specviz.models.tokens import TokenText
 from specviz.request import Request, RunSettings
 from specviz.session.setup import Setup, gather, models_named

@@ -53,6 +53,7 @@ class Counters:
         self.kinds: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
         self.num_truncated = 0
         self.num_graded = self.num_graded_kept = 0  # whole reasoning steps
+        self.may_draft = False  # whether a step's method proposes tokens, found or not
         self.num_lossy = 0
         self.lossy_spans: list[list[int]] = []  # [first, last] of the steps under a lossy rule
         self.rounds_in = ""  # the first of HALVES that a target judged drafts in, under a lossless rule
@@ -83,6 +84,7 @@ class Counters:
     def _add_step(self, step: Step) -> None:
         self.num_steps += 1
         self.num_truncated += step.truncated
+        self.may_draft = self.may_draft or step.settings.drafts
         self.calls.update(step.calls)
         for phase in PHASES:
             self.times_ms[phase] += getattr(step.timing, phase)

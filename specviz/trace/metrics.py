@@ -18,6 +18,7 @@ SIBLINGS = "a tree tries several tokens for one place; see tokens per target cal
 NOTHING_DRAFTED = "no token was drafted"
 GRADED = "the target judged whole reasoning steps, not single tokens; see reasoning steps accepted"
 MOST_SPANS = 3
+FEWEST_ROUNDS = 6  # five that agree come by chance in one case of 16
 
 
 class Undefined(Exception):
@@ -141,11 +142,14 @@ def _speedup(c: Counters) -> float:
     if c.num_steps and not c.num_drafting_steps and not c.calls["draft"]:
         raise Undefined("nothing was drafted: this run is the baseline")
     baseline = c.footer.baseline if c.footer else None
-    if baseline is None or not baseline.get("rounds"):
-        raise Undefined("the speed without a draft was not measured in turn with this run")
+    if baseline is None or baseline.get("rounds", 0) < FEWEST_ROUNDS:
+        raise Undefined(f"the speed without a draft was not measured in {FEWEST_ROUNDS} turns with this run")
     ratio = _ratio(_speed(c), baseline["tokens_per_s"], "the measured speed without a draft is zero")
     if ratio > _per_call(c):
         raise Undefined("it would be above the tokens per target call, so the machine was busy when it was measured")
+    low, high = baseline.get("between", (ratio, ratio))
+    if not 0 < low <= ratio <= high:
+        raise Undefined("the interval that was measured does not hold the ratio")
     return ratio
 
 

@@ -118,3 +118,57 @@ def test_a_proof_that_was_made_earlier_counts(monkeypatch):
     same = tiny("llama")
     assert prove_model(same, LIMIT, known=known) is known
     assert CachedLM(same, LIMIT).path == "compact"
+
+
+class PadsLogits(LlamaForCausalLM):
+    """Has a quarter of its vocabulary as padding, and adds noise to what it reads behind a cache."""
+
+    noise = 0.0
+
+    def forward(self, input_ids, past_key_values=None, cache=None, **options):
+        kept = {"past_key_values": past_key_values} if past_key_values is not None else {}
+        kept |= {"cache": cache} if cache is not None else {}
+        out = super().forward(input_ids, **kept, **options)
+        if kept:
+            out.logits = out.logits + self.noise * torch.randn(out.logits.shape, generator=torch.manual_seed(1))
+        out.logits[..., -16:] = torch.finfo(torch.float32).min
+        return out
+
+
+@pytest.mark.parametrize(("noise", "is_right"), [(0.0, True), (3.0, False)])
+def test_padding_hides_no_fault(noise, is_right):
+    model = as_class(PadsLogits)
+    model.noise = noise
+    assert (prove_model(model, LIMIT).chains == "") is is_right
+
+
+def test_what_could_not_be_tried_is_not_called_right():
+    model = tiny("llama")
+    with torch.no_grad():
+        model.lm_head.weight[3] = float("nan")
+    assert prove_model(model, LIMIT).words() == "how it reads could not be tried: some of its logits are not numbers"
+    assert prove_model(tiny("llama"), 4).words() == "how it reads could not be tried: its context is too short"
+
+
+def test_memory_that_runs_out_is_no_fault_of_the_model(monkeypatch):
+    def forward(*_, **__):
+        raise RuntimeError("[enforce fail at alloc_cpu.cpp:1] DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr(cached_lm.Compact, "__call__", forward)
+    with pytest.raises(RuntimeError, match="t allocate memory"):
+        prove_model(tiny("llama"), LIMIT)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("family", ["qwen3_moe", "gemma2"])
+def test_rounding_of_16_bits_is_no_fault(family, dtype):
+    sizes = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "head_dim": 8}
+    for seed in range(4):
+        model = tiny(family, seed=seed, layers=4, **(sizes if family == "qwen3_moe" else {})).to(dtype)
+        assert prove_model(model, LIMIT).trees == ""
+
+
+def test_numbers_of_layers_are_no_windows_and_few_windows_are_tried():
+    model = tiny("llama", max_window_layers=28, my_window=list(range(1, 200_000)))
+    assert prove_model(model, LIMIT).num_tokens == LIMIT
+    assert len(prove_model(tiny("llama", my_window=list(range(5_000, 9_000))), 10**6).unreached) == 3

@@ -56,10 +56,11 @@ def _foreign(config: Mapping[str, object]) -> str:
     if config.get("model_type") in _GEMMA_ASSISTANTS:
         return "Gemma 4's assistant, a head that reads the target's own keys and values"
     spec, inner = (config.get(name) for name in ("speculative_config", "dflash_config"))
+    inner = inner if isinstance(inner, Mapping) else None
     if "open_spec_config_version" in config or (isinstance(spec, Mapping) and "method" in spec):
         method = spec.get("method") if isinstance(spec, Mapping) else None
         return f"a head in the Open Spec Config (method: {str(method)!r:.40})"
-    if not isinstance(inner, Mapping) and not config.keys() >= _OF_A_BLOCK:
+    if inner is None and not config.keys() >= _OF_A_BLOCK:
         return ""
     if any("markov_rank" in place for place in (config, inner or {})) or "dspark" in _architectures(config):
         return "a DSpark head, as DeepSpec writes it"

@@ -15,8 +15,8 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+from specviz.decoding.device import is_out_of_memory
 from specviz.errors import SpecvizError
-from specviz.models.memory import is_out_of_memory
 from specviz.session.workbench import BackgroundTask, Workbench
 from specviz.trace.file import Trace
 from specviz.ui.registry import Registry

@@ -240,7 +240,11 @@ class _Opening:
         counters = count(self._trace)
         values, speed = metrics(counters), speed_words(counters, recorded=True)
         names = ("tokens_per_target_call", "acceptance_rate_judged")
-        known = [[METRICS[name].spell(values[name]), METRICS[name].label] for name in names if values[name] is not None]
+        known = [
+            [METRICS[name].spell(values[name]), f"{METRICS[name].label}, whole run"]
+            for name in names
+            if values[name] is not None
+        ]
         return [*known, [speed["value"], speed["words"]]] if speed["value"] else known
 
 

@@ -20,8 +20,8 @@ NOT_YET = "not measured yet"
 HERE, THERE = "measured here", "measured where it was recorded"
 SAME = "1.0"  # a ratio that reads so is called the same speed
 IMPOSSIBLE = (
-    "This cannot be: it would be above the tokens per target call. The machine was busy, or the runs without a draft "
-    "were slowed. Measure again."
+    "No ratio: the rounds gave more than the tokens per target call, which cannot be. The machine was busy. "
+    "Measure again."
 )
 DOUBTS = {
     "baseline": "this is the baseline (no draft)",
@@ -82,8 +82,8 @@ def _measured(counters: Counters, speed: Speed, where: str) -> Props:
     most = min(speed.tokens_per_call, own or speed.tokens_per_call)
     speeds = speed.baseline_tokens_per_s, speed.tokens_per_s
     if found.ratio > most:
-        where = f"measured on {speed.num_tokens} tokens at {speed.tokens_per_call:.2f} per target call"
-        return _props(f"{_arrow(speeds)}, {where}; no ratio, as this run has {own:.2f}", note="; ".join(notes))
+        written = f"the measured runs wrote {speed.tokens_per_call:.2f} tokens per target call, this run {own:.2f}"
+        return _props(f"no ratio: {written}", note="; ".join(notes))
     notes.append(_between(speed, most))
     return _comparison(counters, found.ratio, most, speeds, where, "; ".join(notes), found.between)
 
@@ -93,13 +93,13 @@ def _recorded(counters: Counters) -> Props:
     values, footer = metrics(counters), counters.footer
     speed, speedup = values["tokens_per_s"], values["speedup"]
     if speedup is None or _was_paced(counters):
-        reason = NONE_BESIDE if counters.num_drafted else NO_DRAFT
+        reason = NO_DRAFT if counters.num_steps and not counters.may_draft else NONE_BESIDE
         return _props(reason if speed is None or _was_paced(counters) else f"{two_digits(speed)} tokens/s; {reason}")
     most = values["tokens_per_target_call"]
     if not is_far(speedup):
         return _props(f"about as fast{_mark(counters)} ({spell_ratio(speedup, most)}×)")
     speeds, rounds = (footer.baseline["tokens_per_s"], speed), footer.baseline["rounds"]
-    note = f"median of {rounds} rounds, with and without a draft in turn"
+    note = f"the median run of {rounds}, over the median without a draft, in turn"
     return _comparison(counters, speedup, most, speeds, THERE, note, footer.baseline.get("between", ()))
 
 
