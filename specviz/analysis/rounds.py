@@ -36,7 +36,8 @@ WORDS: Mapping[Verdict, str] = {
     "unclear": "no clear difference",
     "noisy": "too noisy to tell: repeat when this machine is idle",
     "few": "too few to tell",
-    "impossible": "no ratio: it would be above the tokens per target call; measure again when this machine is idle",
+    "impossible": "no ratio: it would be above the tokens per target call; this machine was busy, or the prompts "
+    "differ too much for one number",
 }
 
 

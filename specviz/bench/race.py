@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from specviz.analysis.rounds import Comparison, Timings, turns
+from specviz.decoding.device import is_out_of_memory
 from specviz.errors import SpecvizError
 from specviz.models.busy import other_work
 from specviz.models.library import LoadedModel
-from specviz.models.memory import is_out_of_memory
 from specviz.models.score import Text, read
 from specviz.request import Request
 from specviz.session.active_setup import ActiveSetup

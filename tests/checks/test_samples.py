@@ -355,13 +355,16 @@ def test_greedy_text_that_differs_is_first_explained_by_what_the_models_file_ask
     prompt, ids = greedy_text(asking)
     ids[3] = (ids[3] + 1) % 300
     words = judged(write(tmp_path / "other.jsonl", [(prompt, ids)], GREEDY), asking).greedy_outcome.words
-    assert "generation_config.json asks for repetition_penalty 1.3, which `generate` applies unless" in words
+    assert (
+        "generation_config.json asks for repetition_penalty 1.3, which the engine that wrote it may have applied"
+        in words
+    )
     assert "--made-in" not in words.partition("generation_config.json")[0]
 
 
 def test_so_is_drawn_text_by_what_its_line_does_not_say(tmp_path, asking, honest):
     words = judged(write(tmp_path / "other.jsonl", honest, {"temperature": 1.0}), asking).drawn_outcome.words
-    assert "asks for temperature 0.5, top_k 9 and repetition_penalty 1.3, which `generate` applies" in words
+    assert "asks for temperature 0.5, top_k 9 and repetition_penalty 1.3, which the engine that wrote it may" in words
 
 
 def test_text_that_is_the_targets_own_is_not_explained(tmp_path, asking, honest):

@@ -592,7 +592,7 @@ def test_a_measurement_that_says_nothing_is_shown_as_words_and_no_ratio():
         (measurement(1.5, drafts=False), "this is the baseline"),
         (measurement(1.5, is_shared=True), "under load: others used the engine meanwhile"),
         (measurement(0.2, 0.4, 1.1, 1.1, 2.0, 3.0), "no clear difference"),
-        (measurement(9.0, per_call=2.5), "This cannot be: it would be above the tokens per target call"),
+        (measurement(9.0, per_call=2.5), "No ratio: the rounds gave more than the tokens per target call"),
     ):
         shown = speed_of(events, measured=found)
         assert (shown["value"], shown["can_measure"]) == ("", True)

@@ -26,7 +26,7 @@ LOADED = (
 )
 IMPOSSIBLE = (
     "No ratio: it would be above the tokens per target call, and no draft gives more than that. This machine was busy "
-    "during the race: race again when it is idle."
+    "during the race, or the prompts differ too much for one number."
 )
 
 
