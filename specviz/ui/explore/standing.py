@@ -30,17 +30,9 @@ WHOLE = {"prompt": "this prompt", "stop": "these stop texts", "chat_options": "t
 """Fields whose values are too long to name."""
 LIVE = ("k", *Request.NAMES, *Request.ALL_SAMPLING)
 """Fields that a run in progress follows."""
-_OF_ANY = (
-    "prompt",
-    "chat",
-    "chat_options",
-    "target",
-    "method",
-    *Request.ALL_SAMPLING,
-    "seed",
-    "max_new_tokens",
-    "stop",
-)
+_OF_TEXT = ("prompt", "chat", "chat_options", "max_new_tokens", "stop")
+OF_ANY_METHOD = (*_OF_TEXT, "target", "method", *Request.ALL_SAMPLING, "seed")
+"""Fields that have a meaning under every method."""
 
 
 def request_shown(trace: Trace) -> Request:
@@ -147,5 +139,9 @@ def about_fields() -> Mapping[str, Any]:
 
 def _counting(method: Method) -> list[str]:
     own = [f"{method.name}.{param.name}" for param in method.params]
-    counts = {"draft": "draft" in method.roles, "k": method.sets_k, "rule": method.drafts}
-    return [*_OF_ANY, *(name for name, does in counts.items() if does), *own]
+    return [*OF_ANY_METHOD, *(name for name, does in counts_under(method).items() if does), *own]
+
+
+def counts_under(method: Method) -> dict[str, bool]:
+    """Whether each field that has no meaning under some method has one under this."""
+    return {"draft": "draft" in method.roles, "k": method.sets_k, "rule": method.drafts}
