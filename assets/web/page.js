@@ -48,8 +48,9 @@ function admits(text) {
   const { name, message: words } = message.state || { name: 'opened' };
   root.dataset.svState = name;
   const isOver = !LIVE.includes(name);
-  if (isNew) stand(current, !isOver || name === 'paused');
-  else if (isOver && name !== 'paused') standing.end();
+  const goesOn = !isOver || name === 'paused';
+  if (isNew) stand(current, goesOn, Boolean(message.back));
+  else if (standing.isLive && !goesOn) end(current);
   if (isNew || (wasLive && isOver)) {
     reports[root.dataset.svPage]?.look();
     onRun.forEach((tell) => tell({ run: current, isNew, isOver }));
@@ -65,12 +66,25 @@ function hold(run) {
   store(RUN, run, false);
 }
 
-// what Run says while this run is on the stage; its settings are put into the fields, unless they came from there
-async function stand(run, isLive) {
-  if (standing.begin(run, isLive)) settled.then(() => { if (run === current) stage_.trigger('made', {}); });
+// this run is on the stage; its settings are put into the fields, unless they came from there
+function stand(run, isLive, isBack) {
+  if (standing.begin(run, isLive, isBack)) settled.then(() => { if (run === current) stage_.trigger('made', {}); });
+  hear(run);
+}
+
+// now that the run is over, the server can tell how it was made
+function end(run) {
+  standing.end();
+  hear(run);
+}
+
+// what Run says while this run is on the stage; the last question's answer counts
+let questions = 0;
+async function hear(run) {
+  const question = questions += 1;
   let told = null;
   try { told = await stage_.server.standing({ run }); } catch (error) { told = null; }
-  if (told && run === current) standing.say(told);
+  if (told && question === questions) standing.say(told);
 }
 
 const byName = (names, values) => Object.fromEntries(names.map((name, place) => [name, values[place]]));

@@ -17,7 +17,7 @@ from specviz.ui import components
 from specviz.ui.choices import make_offer
 from specviz.ui.explore.form import Form
 from specviz.ui.explore.handlers import Handlers, standing_of
-from specviz.ui.explore.standing import OTHERWISE, about_fields, standing_props
+from specviz.ui.explore.standing import OTHERWISE, about_fields, not_followed, request_shown, standing_props
 from specviz.ui.registry import Registry
 from specviz.ui.view import view_of
 
@@ -99,14 +99,14 @@ def test_run_says_what_is_missing(page):
     def said(trace):
         return standing_props(trace, page._offer, page._bench.library)
 
-    assert said(recorded_trace("k-8")) == {"words": "Run", "missing": ""}
+    assert said(recorded_trace("k-8")) == {"words": "Run", "missing": "", "needs": []}
     if not is_here("smollm2"):
         props = said(recorded_trace("real-eagle"))
         assert props["words"] == "Run needs smollm2"
         assert "`python -m specviz get smollm2` fetches it" in props["missing"]
     far = {"target": "someone/large", "draft_model": "fable-draft"}
     props = said(asked_as(traces.Builder().chain(changed=far).finish(), **far))
-    assert (props["words"], "not on this machine" in props["missing"]) == ("Run needs large", True)
+    assert (props["words"], "Run would look for it" in props["missing"]) == ("Run needs large", True)
     props = said(recorded_trace("broken-residual"))
     assert props["words"] == "Run with Speculative sampling"
     assert "not on offer here" in props["missing"]
@@ -118,6 +118,54 @@ def test_on_a_server_with_models_of_its_own_a_strangers_model_is_missing(page):
     props = standing_props(trace, replace(page._offer, any_model=False), page._bench.library)
     assert props["words"] == "Run needs large"
     assert "this server offers only its own models" in props["missing"]
+
+
+def test_of_a_run_that_has_not_begun_nothing_is_missing(page):
+    assert standing_props(Trace(), page._offer, page._bench.library) == {"words": "Run", "missing": "", "needs": []}
+
+
+def test_a_run_that_left_the_rule_to_its_method_lacks_none(page):
+    events = [each for each in traces.chain().events() if isinstance(each, Header)]
+    request = {"prompt": "Once", "target": "fable-target", "draft": "fable-draft", "rule": None}
+    trace = Trace(replace(each, request=request) for each in events)
+    assert not trace.steps
+    assert standing_props(trace, page._offer, page._bench.library)["missing"] == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "needs"),
+    [
+        ({"target": "someone/large"}, ["target"]),
+        ({"draft_model": "someone/small"}, ["method", "draft"]),
+    ],
+)
+def test_what_is_missing_names_the_fields_that_can_end_the_need(page, changes, needs):
+    pair = {"target": "fable-target", "draft_model": "fable-draft"} | changes
+    trace = asked_as(traces.Builder().chain(changed=pair).finish(), **pair)
+    assert standing_props(trace, page._offer, page._bench.library)["needs"] == needs
+
+
+def test_no_file_system_is_asked_for_a_name_that_only_the_trace_has(page, tmp_path):
+    """Of a folder that is there the page says the same as of one that is not: it has not looked."""
+    said = set()
+    for place in (tmp_path, tmp_path / "absent"):
+        pair = {"target": str(place), "draft_model": "fable-draft"}
+        trace = asked_as(traces.Builder().chain(changed=pair).finish(), **pair)
+        props = standing_props(trace, page._offer, page._bench.library)
+        assert props["words"] == f"Run needs {place.name}"
+        said.add(props["missing"].replace(str(place), ""))
+    assert len(said) == 1
+
+
+def test_what_no_step_has_followed_is_said_as_the_last_step_was_made(page):
+    trace = traces.Builder().chain(changed={"k": 4, "target": "fable-target", "draft_model": "fable-draft"}).finish()
+    trace = asked_as(trace)
+    told = request_shown(trace).settings
+    library = page._bench.library
+    assert not_followed(trace, told, library) == {}
+    assert not_followed(trace, replace(told, rule=None), library) == {}
+    late = replace(told, num_speculative_tokens=8, draft_temperature=0.5, draft="smol-draft")
+    assert not_followed(trace, late, library) == {"k": 4, "draft": "fable-draft", "draft_temperature": ""}
 
 
 def test_the_pair_of_the_run_on_the_stage_stays_whatever_else_suits_the_target(offer):

@@ -56,9 +56,14 @@ test('a field that does not count under the method of the run is no change', () 
   assert.deepEqual([shown.says(), shown.isDim()], ['Run', false]);
 });
 
-test('what is missing is said while nothing is changed, and a change is named instead', () => {
+test('what is missing is said until one of the fields is changed that can end the need', () => {
   const shown = page(), standing = stands();
-  standing.say({ words: 'Run needs large', missing: 'large is not on this machine', about: ABOUT });
+  standing.say({ words: 'Run needs large', missing: 'large is not on this machine', needs: ['target'], about: ABOUT });
+  for (const change of [{ k: 8 }, { k: 8, prompt: 'Twice' }]) {
+    standing.fields({ ...MADE, ...change });
+    assert.deepEqual([shown.says(), shown.title(), shown.isDim()], ['Run needs large', 'large is not on this machine', true]);
+  }
+  standing.fields({ ...MADE });
   assert.deepEqual([shown.says(), shown.title()], ['Run needs large', 'large is not on this machine']);
   standing.fields({ ...MADE, target: 'small' });
   assert.equal(shown.says(), 'Run with target small');
@@ -73,6 +78,44 @@ test('a run of the fields was made with what they said when it began, and with w
   assert.deepEqual([shown.says(), shown.isDim()], ['Run', false], 'it goes on');
   standing.end();
   assert.deepEqual([shown.says(), shown.isDim()], ['Run with temperature 0.5', true], 'K was followed');
+});
+
+test('what no step has followed is a change once the server has told how the run was made', () => {
+  const { kept, ...shown } = page(), standing = new Standing();
+  standing.fields({ ...MADE });
+  standing.begin('live', true);
+  standing.say({ words: 'Run', missing: '', about: ABOUT });
+  standing.fields({ ...MADE, k: 8 });
+  standing.end();
+  standing.say({ words: 'Run', missing: '', about: ABOUT, made: { k: 4 } });
+  assert.deepEqual([shown.says(), shown.isDim()], ['Run with K 8', true]);
+  assert.equal(JSON.parse(kept['specviz-made']).made.k, 4, 'also for a page that is loaded anew');
+});
+
+test('a run that was refused leaves the fields, and the run before it as it was made', () => {
+  const { kept, ...shown } = page(), standing = stands();
+  standing.fields({ ...MADE, prompt: 'Twice' });
+  standing.begin('refused', true);
+  assert.equal(standing.begin('a', false, true), false, 'nothing is put into the fields');
+  standing.say({ words: 'Run', missing: '', about: ABOUT });
+  assert.deepEqual([shown.says(), shown.isDim()], ['Run with this prompt', true]);
+  assert.equal(new Standing().begin('a', false), false, 'nor on a page that is loaded anew');
+  assert.equal(JSON.parse(kept['specviz-made']).made.prompt, 'Once');
+});
+
+test('a value is named as it is, whatever it is called', () => {
+  const shown = page(), standing = stands();
+  for (const name of ['constructor', 'toString', '__proto__']) {
+    standing.fields({ ...MADE, target: `own/${name}` });
+    assert.equal(shown.says(), `Run with target ${name}`);
+    standing.fields({ ...MADE, target: name });
+    assert.equal(shown.says(), `Run with target ${name}`);
+    standing.fields({ ...MADE });
+  }
+  standing.begin('b', true);
+  standing.fields({ ...MADE, method: 'constructor' });
+  standing.end();
+  assert.equal(shown.isDim(), false);
 });
 
 test('a page that is loaded anew keeps what a person has changed, and else fills the fields again', () => {

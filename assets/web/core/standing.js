@@ -5,14 +5,17 @@ import { store, stored } from './memory.js';
 const MADE = 'specviz-made', TOUCHED = 'specviz-touched';
 const parse = (text) => { try { return JSON.parse(text); } catch (error) { return null; } };
 const asText = (value) => JSON.stringify(value === undefined ? null : value);
+const own = (map, name) => (Object.hasOwn(map, name) ? map[name] : undefined);   // a value may be called "constructor"
 const lastPart = (text) => text.split('/').pop();
+const PLAIN = { words: 'Run', missing: '', needs: [] };
 
 export class Standing {
   now = null;                                         // the fields as they are
   made = null;                                        // as they were for the run on the stage; null: nobody knows
   run = null;
   about = null;
-  plain = { words: 'Run', missing: '' };              // what Run says while nothing is changed
+  plain = PLAIN;                                      // what Run says while nothing is changed
+  before = null;                                      // the run that stood before, and how it was made
   isLive = false;
 
   // the fields have these values
@@ -26,19 +29,23 @@ export class Standing {
   touch() { if (this.run && !this.isLive) store(TOUCHED, this.run, true); }
 
   // Another run is on the stage. Says whether its settings are to be put into the fields: of a live run they came from there.
-  begin(run, isLive) {
+  // isBack: the run after it was refused, and the fields keep what was asked of that.
+  begin(run, isLive, isBack = false) {
     const kept = parse(stored(MADE, true)), isKept = Boolean(kept && kept.run === run);
-    Object.assign(this, { run, isLive, made: null, plain: { words: 'Run', missing: '' } });
-    if (isLive) this.keep();
+    const known = isBack && this.before?.run === run ? this.before.made : null;
+    this.before = { run: this.run, made: this.made };
+    Object.assign(this, { run, isLive, made: known, plain: PLAIN });
+    if (isBack) { this.store(); this.touch(); }
+    else if (isLive) this.keep();
     else if (isKept && stored(TOUCHED, true) === run) this.made = kept.made;
     this.draw();
-    return !isLive && !this.made;
+    return !isLive && !isBack && !this.made;
   }
 
-  // the run is over, and what the fields said while it was made is what it was made with
+  // the run is over, and as far as the browser knows it was made with what the fields said meanwhile
   end() {
     this.isLive = false;
-    if (this.made) store(MADE, asText({ run: this.run, made: this.made }), true);
+    this.store();
     this.draw();
   }
 
@@ -46,39 +53,51 @@ export class Standing {
   keep() {
     this.made = this.now && { ...this.now };
     if (!this.isLive) store(TOUCHED, '', true);
-    if (this.made) store(MADE, asText({ run: this.run, made: this.made }), true);
+    this.store();
     this.draw();
   }
 
-  // what Python tells of the run on the stage; about: see its about_fields
-  say({ about, ...plain }) {
+  store() { if (this.made) store(MADE, asText({ run: this.run, made: this.made }), true); }
+
+  // What Python tells of the run on the stage; about: see its about_fields. made: fields whose last change no step has used.
+  say({ about, made = {}, ...plain }) {
     Object.assign(this, { about, plain });
+    if (this.made && !this.isLive) {
+      Object.assign(this.made, made);
+      this.store();
+    }
     this.draw();
   }
 
-  counting() { return this.about?.counting[this.made?.method] || []; }
+  counting() { return (this.about && own(this.about.counting, this.made?.method)) || []; }
 
   changed() {
     if (this.isLive || !this.made || !this.now) return [];
     return this.counting().filter((name) => asText(this.made[name]) !== asText(this.now[name]));
   }
 
-  words() {
-    const changed = this.changed();
+  // whether the run that the fields describe lacks what the run on the stage lacks
+  lacks(changed) {
+    const { needs = [] } = this.plain;
+    return needs.length > 0 && !needs.some((name) => changed.includes(name));
+  }
+
+  words(changed) {
+    if (!this.isLive && this.lacks(changed)) return this.plain.words;
     if (changed.length > 1) return this.about.otherwise;
     const [name] = changed;
     if (!name) return this.isLive ? 'Run' : this.plain.words;
-    if (this.about.whole[name]) return `Run with ${this.about.whole[name]}`;
-    const value = this.now[name], { values, titles } = this.about;
-    const told = { true: 'on', false: 'off', '': 'unset', null: 'unset' }[value] || values[value] || lastPart(String(value));
-    return `Run with ${titles[name] || name} ${told}`;
+    const value = this.now[name], { values, titles, whole } = this.about;
+    if (own(whole, name)) return `Run with ${whole[name]}`;
+    const told = own({ true: 'on', false: 'off', '': 'unset', null: 'unset' }, value) || own(values, value) || lastPart(String(value));
+    return `Run with ${own(titles, name) || name} ${told}`;
   }
 
   draw() {
-    const button = document.querySelector('#run'), words = this.words(), isChanged = this.changed().length > 0;
+    const button = document.querySelector('#run'), changed = this.changed(), words = this.words(changed), isChanged = changed.length > 0;
     document.documentElement.toggleAttribute('data-sv-changed', isChanged);
     const text = button && [...button.childNodes].find((node) => node.nodeType === 3 && node.nodeValue.trim());
     if (text && text.nodeValue !== words) text.nodeValue = words;
-    if (button) button.title = isChanged ? words : this.plain.missing;
+    if (button) button.title = isChanged && !this.lacks(changed) ? words : this.plain.missing;
   }
 }

@@ -28,7 +28,7 @@ from specviz.ui.choices import Offer, choose_draft, choose_models, choose_rule, 
 from specviz.ui.components import OPTIONS_INFO, prompt_label
 from specviz.ui.events import as_fields, callback, data_of, errors_on_page, text_or_none, warn
 from specviz.ui.explore.form import Form, update_drafts, update_models, update_rules
-from specviz.ui.explore.standing import about_fields, request_shown, standing_props, usable_rule
+from specviz.ui.explore.standing import about_fields, not_followed, request_shown, standing_props, usable_rule
 from specviz.ui.measuring import Measurement
 from specviz.ui.registry import Registry
 from specviz.ui.reports.trace_models import lacks, methods_for, request_of
@@ -386,13 +386,17 @@ def opening_of(registry: Registry) -> Callable[[Any], dict[str, Any] | None]:
 
 def standing_of(registry: Registry, offer: Offer, bench: Workbench) -> Callable[[Any], Mapping[str, Any] | None]:
     """What Run says while a run stands as it was made: {"run"} -> props; None for a run that is not known. With them
-    comes what the browser must know of the fields to tell whether they say something else."""
+    comes what the browser must know of the fields to tell whether they say something else, and, of a run that is over,
+    what it was made with in place of what it did not follow any more."""
 
     def standing(data: Any) -> Mapping[str, Any] | None:
         view = registry.get(as_fields(data).get("run"))
         if view is None:
             return None
-        return {**standing_props(view.trace, offer, bench.library), "about": about_fields()}
+        props = {**standing_props(view.trace, offer, bench.library), "about": about_fields()}
+        if view.run is None or view.trace.footer is None:
+            return props
+        return {**props, "made": not_followed(view.trace, view.run.controls.settings, bench.library)}
 
     return standing
 

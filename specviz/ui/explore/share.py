@@ -23,10 +23,11 @@ from specviz.ui import components
 from specviz.ui.choices import Offer
 from specviz.ui.events import as_fields, callback, data_of
 from specviz.ui.explore.form import Frame, refuse_unoffered
+from specviz.ui.explore.standing import OF_ANY_METHOD, TITLES, counts_under
 from specviz.ui.view import View
 from specviz.views.blocks import Props
 from specviz.views.explore.inspector import LAST
-from specviz.views.explore.sentences import CHANGE_NAMES, Sentence, label, quantity, reveal
+from specviz.views.explore.sentences import Sentence, label, quantity, reveal
 from specviz.views.explore.titles import last_token
 
 FILES = (
@@ -47,17 +48,10 @@ MOST_HIDDEN = 4
 """Invisible characters that are listed when a prompt holds more."""
 MOST_NAMED = 3
 """Settings that are named when two runs differ in more."""
-_TITLES = CHANGE_NAMES | {
-    "draft": "draft model",
-    "max_new_tokens": "max new tokens",
-    "chat": "chat template",
-    "chat_options": "chat options",
-    "stop": "stop texts",
-}
+_TITLES = TITLES | {"draft": "draft model", "chat_options": "chat options", "stop": "stop texts"}
 _NAMES = {name: known.title for name, known in (METHODS | FACTS).items()}
 _OTHERS = {"prompt": "another prompt", "prompt_ids": "another prompt"}
-_OF_TEXT = ("prompt", "chat", "chat_options", "max_new_tokens", "stop")
-_OF_ANY_METHOD = (*_OF_TEXT, "target", "method", *Request.SAMPLING, "seed")
+_OF_ANY_METHOD = [name for name in OF_ANY_METHOD if name not in Request.DRAFT_SAMPLING]
 Place = tuple[int, str]
 """A step and a token in it, as the browser names it."""
 
@@ -202,8 +196,7 @@ def complete(request: Request) -> Request:
 
 def _values_that_count(request: Request) -> dict[str, Any]:
     """The values of a complete request that have a meaning under its method, without the method's parameters."""
-    method = find_method(request.method)
-    counts = {"draft": "draft" in method.roles, "k": method.sets_k, "rule": method.drafts, "params": False}
+    counts = counts_under(find_method(request.method)) | {"params": False}
     return {name: value for name, value in request.to_dict().items() if counts.get(name, True)}
 
 

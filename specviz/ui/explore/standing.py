@@ -3,23 +3,24 @@
 A trace may come from anywhere: nothing of its request has been checked before.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from specviz.drafters import METHODS, find_method
 from specviz.drafters.method import Method
+from specviz.drafters.params import ModelParam
 from specviz.errors import SpecvizError
 from specviz.models import catalog
 from specviz.models.files.hub import find, is_here
 from specviz.models.library import Library
-from specviz.request import Request
+from specviz.request import Request, RunSettings
 from specviz.rules import RULES
 from specviz.session.setup import models_named
 from specviz.settings import settings
 from specviz.trace.file import Trace
-from specviz.ui.choices import Offer
+from specviz.ui.choices import Offer, spelled
 from specviz.ui.reports.trace_models import lacks
 from specviz.views.explore.sentences import CHANGE_NAMES, label, reveal
 
@@ -27,17 +28,11 @@ RUN, OTHERWISE = "Run", "Run with these settings"
 TITLES = CHANGE_NAMES | {"draft": "draft", "max_new_tokens": "max new tokens", "chat": "chat template", "seed": "seed"}
 WHOLE = {"prompt": "this prompt", "stop": "these stop texts", "chat_options": "these chat options"}
 """Fields whose values are too long to name."""
-_OF_ANY = (
-    "prompt",
-    "chat",
-    "chat_options",
-    "target",
-    "method",
-    *Request.ALL_SAMPLING,
-    "seed",
-    "max_new_tokens",
-    "stop",
-)
+LIVE = ("k", *Request.NAMES, *Request.ALL_SAMPLING)
+"""Fields that a run in progress follows."""
+_OF_TEXT = ("prompt", "chat", "chat_options", "max_new_tokens", "stop")
+OF_ANY_METHOD = (*_OF_TEXT, "target", "method", *Request.ALL_SAMPLING, "seed")
+"""Fields that have a meaning under every method."""
 
 
 def request_shown(trace: Trace) -> Request:
@@ -66,34 +61,67 @@ def usable_rule(request: Request) -> Request:
     return request if request.rule in method.rules else replace(request, rule=method.default_rule)
 
 
-def standing_props(trace: Trace, offer: Offer, library: Library) -> Mapping[str, str]:
-    """{"words", "missing"}: what Run says while nothing is changed, and why it cannot make this run here, if so."""
+def standing_props(trace: Trace, offer: Offer, library: Library) -> Mapping[str, Any]:
+    """{"words", "missing", "needs"}: what Run says while nothing is changed, why it cannot make this run here, if so,
+    and the fields that must change until it can."""
+    if trace.header is None:
+        return _say()
     try:
         request = request_shown(trace)
     except SpecvizError as error:
-        return {"words": OTHERWISE, "missing": f"The bar cannot show how this run was made: {reveal(str(error))}."}
-    for _, name in models_named(request):
-        if why := _why_not_here(name, offer):
-            return {"words": f"{RUN} needs {label(Path(name).name)}", "missing": why}
+        return _say(OTHERWISE, f"The bar cannot show how this run was made: {reveal(str(error))}.")
+    for kind, name in models_named(request):
+        if why := _why_not_here(name, offer, library):
+            return _say(f"{RUN} needs {label(Path(name).name)}", why, _fields_of(kind, request))
     method = METHODS[request.method].under(request.params)
     if why := lacks(method, request.target, library):
-        return {"words": OTHERWISE, "missing": why}
-    if usable_rule(request).rule != request.rule and method.drafts:
+        return _say(OTHERWISE, why)
+    if request.rule is not None and usable_rule(request).rule != request.rule and method.drafts:
         title = RULES[method.default_rule].title
-        why = f"This run's rule is not on offer here: {title} judges instead."
-        return {"words": f"{RUN} with {title}", "missing": why}
-    return {"words": RUN, "missing": ""}
+        return _say(f"{RUN} with {title}", f"This run's rule is not on offer here: {title} judges instead.")
+    return _say()
 
 
-def _why_not_here(name: str, offer: Offer) -> str:
-    """Why a model cannot be used at once, in words; empty where it can. Loads nothing, and asks no network."""
+def _say(words: str = RUN, missing: str = "", needs: Sequence[str] = ()) -> Mapping[str, Any]:
+    return {"words": words, "missing": missing, "needs": list(needs)}
+
+
+def _fields_of(kind: str, request: Request) -> list[str]:
+    """The fields that decide which model of a kind a request names."""
+    if kind == "target":
+        return [kind]
+    params = METHODS[request.method].params
+    asked = [param.name for param in params if isinstance(param, ModelParam) and param.kind == kind]
+    own = [f"{request.method}.{name}" for name in asked]
+    depends = ["target"] if any(request.params.get(name) is None for name in asked) else []
+    return ["method", *own, *depends] if own else ["method", "draft"]
+
+
+def _why_not_here(name: str, offer: Offer, library: Library) -> str:
+    """Why a model cannot be used at once, in words; empty where it can. Loads nothing, and asks no network. A name that
+    only the trace has may be any path: no file system is asked for it."""
+    if name in library.loaded_names():
+        return ""
+    is_known = catalog.is_known(name) or offer.knows(name)
+    if offer.any_model and not is_known:
+        return f"{label(name)} is none of this page's models: Run would look for it."
     try:
-        source = find(name, allow_any=offer.any_model)
+        source = find(catalog.without_format(name), allow_any=offer.any_model)
     except SpecvizError as error:
         return f"{reveal(str(error))}."
     if source.folder is not None or (is_here(name) and catalog.is_known(name)):
         return ""
     return f"{label(name)} is not on this machine: Run would fetch it."
+
+
+def not_followed(trace: Trace, asked: RunSettings, library: Library) -> Mapping[str, Any]:
+    """The live fields whose last change came too late for any step, with the values that the last step was made with.
+    asked: what the run was told in the end."""
+    request = request_shown(trace)
+    made, told = request.to_dict() | spelled(request), request.to_dict()
+    wanted = asked.to_dict() | {"rule": asked.rule or told["rule"]}
+    wanted |= {name: wanted[name] and library.shown_name(wanted[name]) for name in ("target", "draft")}
+    return {name: made[name] for name in LIVE if told[name] != wanted[name]}
 
 
 def about_fields() -> Mapping[str, Any]:
@@ -104,12 +132,16 @@ def about_fields() -> Mapping[str, Any]:
         "titles": TITLES | {f"{m.name}.{param.name}": param.title for m in METHODS.values() for param in m.params},
         "whole": WHOLE,
         "values": {each.name: each.title for each in (*METHODS.values(), *RULES.values())},
-        "live": ["k", *Request.NAMES, *Request.ALL_SAMPLING],
+        "live": LIVE,
         "otherwise": OTHERWISE,
     }
 
 
 def _counting(method: Method) -> list[str]:
     own = [f"{method.name}.{param.name}" for param in method.params]
-    counts = {"draft": "draft" in method.roles, "k": method.sets_k, "rule": method.drafts}
-    return [*_OF_ANY, *(name for name, does in counts.items() if does), *own]
+    return [*OF_ANY_METHOD, *(name for name, does in counts_under(method).items() if does), *own]
+
+
+def counts_under(method: Method) -> dict[str, bool]:
+    """Whether each field that has no meaning under some method has one under this."""
+    return {"draft": "draft" in method.roles, "k": method.sets_k, "rule": method.drafts}
