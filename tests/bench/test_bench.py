@@ -13,7 +13,7 @@ from runs import begin, make_steps
 from tiny_models import tiny, tiny_tokenizer
 
 from specviz.alignment import speed as pace
-from specviz.analysis.rounds import Comparison
+from specviz.analysis.rounds import WORDS, Comparison
 from specviz.bench import methods as bench_methods
 from specviz.bench import speed
 from specviz.bench.contenders import (
@@ -386,7 +386,7 @@ def test_no_ratio_is_above_the_tokens_per_target_call_in_any_table(models, monke
         for contender, rate, steps, calls in pairs
     ]
     _, row = bench_methods.rows_of(setups, samples)
-    told = "no ratio: it would be above the tokens per target call; this machine was busy, or the prompts differ too much for one number"
+    told = WORDS["impossible"]
     assert str(row.whole.to_baseline) == row.kinds[0].to_baseline.span == row.why == told
     saved = bench_methods._as_json(row.whole)
     assert (saved["to_baseline"], saved["between"], saved["verdict"]) == (None, None, "impossible")
