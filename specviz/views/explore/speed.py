@@ -83,7 +83,7 @@ def _measured(counters: Counters, speed: Speed, where: str) -> Props:
     speeds = speed.baseline_tokens_per_s, speed.tokens_per_s
     if found.ratio > most:
         written = f"the measured runs wrote {speed.tokens_per_call:.2f} tokens per target call, this run {own:.2f}"
-        return _props(f"no ratio: {written}", note="; ".join(notes))
+        return _props(f"{two_digits(speed.tokens_per_s)} tokens/s; no ratio: {written}", note="; ".join(notes))
     notes.append(_between(speed, most))
     return _comparison(counters, found.ratio, most, speeds, where, "; ".join(notes), found.between)
 
