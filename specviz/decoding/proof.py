@@ -31,7 +31,7 @@ _MOVED = {
     torch.float16: 4e-3,
     torch.bfloat16: 1.6e-2,
 }  # and the same one, rows in another order
-_OTHERS = 2  # texts on which a fault must repeat in 16 bits
+_OTHERS = 2  # texts on which a fault must repeat
 _RANGE = 100.0  # logits so far below the largest stand for a probability of 0
 _MOST_NOISE = 4  # times the rounding of the reading before; where all is right, it is about once
 _SHORT = 12  # tokens
@@ -157,11 +157,9 @@ class _Text:
         self.has_numbers = not torch.cat([self._beside, self._along]).isnan().any()
 
     def others(self) -> Iterator[_Text]:
-        """As long ones of other tokens, for a number format so rough that a single text may be read wrong by chance: a
-        router may send a token elsewhere."""
-        if self.dtype in _MASKED and self.dtype != torch.float32:
-            for start in range(self._start + 1, self._start + 1 + _OTHERS):
-                yield _Text(self._model, len(self.tokens), start * (_SIBLINGS + _PATH))
+        """As long ones of other tokens: rounding may send a token to another expert, but not on every text."""
+        for start in range(self._start + 1, self._start + 1 + _OTHERS):
+            yield _Text(self._model, len(self.tokens), start * (_SIBLINGS + _PATH))
 
     def read_chains(self, reader: Reader) -> tuple[Tensor, Tensor]:
         """Logits [5, V] that the reader gives and those that are right: all at once, three rows, one row alone."""
@@ -231,7 +229,7 @@ def _find_faults(make: Callable[[], Reader], texts: Sequence[_Text], leeway: flo
 
     leeway: how many times the usual rounding is allowed. Besides, a reading may be as far off as rounding made the one
     before. So a fault that is small beside the rounding of 16 bits shows, too, once rows are not where a chain's are.
-    In 16 bits a fault must repeat.
+    A fault must repeat on other texts.
     """
     trees = ""
     for text in texts:
