@@ -94,14 +94,13 @@ def prove_reading(
     began = time.perf_counter()
     lengths, unreached = _lengths(model, context_limit)
     texts, chains = _read_texts(model, lengths)
-    trees, can_be_tried = "", not chains
-    untried = ""
+    trees = untried = ""
     if not texts and not chains:
         untried = "its context is too short"
     elif not all(text.has_numbers for text in texts):
         untried = "some of its logits are not numbers"
-    if untried:
-        why_not_compact, can_be_tried = why_not_compact or untried, False
+    why_not_compact = why_not_compact or untried
+    can_be_tried = not chains and not untried
     if can_be_tried and not why_not_compact:
         faults = _find_faults(compact, texts, 1)
         why_not_compact = f"the compact one {faults[0] or faults[1]}" if any(faults) else ""

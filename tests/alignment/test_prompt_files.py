@@ -7,6 +7,7 @@ import re
 import tracemalloc
 
 import pytest
+from prompt_values import only, refused
 
 from specviz.alignment import prompts as prompt_files
 from specviz.alignment.prompts import MOST_REFUSED, from_values, open_prompts
@@ -42,20 +43,6 @@ def written(tmp_path):
 
 def _bytes(line):
     return line if isinstance(line, bytes) else (line if isinstance(line, str) else json.dumps(line)).encode()
-
-
-def only(values):
-    (row,) = from_values([values]).rows()
-    return row
-
-
-def refused(values):
-    """Why this row is refused beside a good one."""
-    prompts = from_values(["good", values])
-    assert (prompts.num_rows, prompts.num_refused) == (1, 1)
-    (item,) = prompts.refused
-    assert item.line == 2
-    return item.reason
 
 
 # ---- what rows become -----------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from prompt_values import only, refused
 
 from specviz.alignment.prompts import from_values, open_prompts
 from specviz.alignment.types import Message, PromptRow
@@ -22,18 +23,6 @@ PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE USING SPECD
 SPEED_BENCH = {"question_id": "q7", "category": "qa", "sub_category": "short", "multiturn": False, "turns": ["Why?"]}
 QUESTION = "When was the mill built?"
 PASSAGE = "The mill was built in 1804."
-
-
-def only(values):
-    (row,) = from_values([values]).rows()
-    return row
-
-
-def refused(values):
-    """Why this row is refused beside a good one."""
-    prompts = from_values(["good", values])
-    assert (prompts.num_rows, prompts.num_refused) == (1, 1)
-    return prompts.refused[0].reason
 
 
 # ---- fields that change no text --------------------------------------------------------------------------------------
