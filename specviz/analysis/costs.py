@@ -16,13 +16,15 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import DynamicCache
 
 from specviz.analysis.rounds import FEWEST, ONE_RUN, Comparison, Timings, interval, turns
 from specviz.decoding.draft import chain
 from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import Plan, speculate
-from specviz.decoding.forward import asked_of
+from specviz.decoding.forward import asked_of, read_behind
 from specviz.decoding.sampling import Sampling
+from specviz.decoding.turns import clock, give_way
 from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
 from specviz.models import catalog
@@ -190,6 +192,7 @@ def measure_costs(
             told = time.perf_counter()
         for series, ms in jobs[turn.contender]():
             timings.add(series, turn.round, ms)
+        give_way()
     names = [draft.name for draft in drafts] or [None]
     yield Measured(turn.total, turn.total, "done", tuple(_summary(timer, timings, most_tokens, each) for each in names))
 
@@ -236,10 +239,10 @@ class _Timer:
     def _time_ms(self, action: Callable[[], object]) -> float:
         """Milliseconds until the device has finished it."""
         _finish(self.device)
-        begun = time.perf_counter()
+        begun = clock()
         action()
         _finish(self.device)
-        return (time.perf_counter() - begun) * 1e3
+        return (clock() - begun) * 1e3
 
     def _verify(self, num_tokens: int) -> Sequence[Reading]:
         """One more token of the text and the draft behind it, as the engine's verify phase."""
@@ -279,8 +282,9 @@ class _Timer:
     @cached_property
     def _context_cache(self):
         """The model's own cache after the context of one text."""
-        out = self.target.model(torch.tensor([self.ids], device=self.device), use_cache=True)
-        return out["cache" if "cache" in out else "past_key_values"]
+        cache = DynamicCache(config=self.target.model.config)
+        read_behind(self.target.model, torch.tensor([self.ids], device=self.device), cache)
+        return cache
 
     @torch.inference_mode()
     def forward_batch(self, batch: int, num_tokens: int) -> Sequence[Reading]:

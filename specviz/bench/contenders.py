@@ -20,6 +20,7 @@ from specviz.analysis.rounds import ONE_RUN, Comparison, Timings, log_median, tu
 from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import speculate
 from specviz.decoding.sampling import Sampling
+from specviz.decoding.turns import clock
 from specviz.models.generation import settings_for, without_settings
 from specviz.models.library import LoadedModel
 from specviz.session.recorder import Recorder
@@ -112,12 +113,12 @@ def specviz_contender(
         recorder, settings, text = Recorder(target.text), setup.settings(plan), list(job.prompt.ids)
         records, seen, calls = [], [], 0
         steps = speculate(job.prompt.ids, lambda: plan, Seeded(job.seed), max_new_tokens=job.num_tokens)
-        started = time.perf_counter()
+        started = clock()
         for step, record in recorder.follow(steps, settings) if is_recorded else ((step, None) for step in steps):
             text += step.tokens
             calls += step.target_work.calls
             records.append(record)
-            seen.append((time.perf_counter(), len(text)))
+            seen.append((clock(), len(text)))
         more = _recorded(records[1:]) if is_recorded else {}
         return make_sample(name, job, text, seen, started, target_calls=calls, **more)
 
@@ -170,13 +171,13 @@ def transformers_contender(target: LoadedModel, draft: LoadedModel | None, k: in
         seen: list[tuple[float, int]] = []  # when each forward's tokens had arrived, and how many there were
 
         def watch(ids: torch.Tensor, scores: object, **rest: object) -> torch.Tensor:
-            seen.append((time.perf_counter(), ids.shape[1]))
+            seen.append((clock(), ids.shape[1]))
             return torch.zeros(len(ids), dtype=torch.bool, device=ids.device)  # never stops
 
         settings = settings_for(job.sampling, job.num_tokens)
         torch.manual_seed(job.seed)
         ids = torch.tensor([job.prompt.ids], device=target.model.device)
-        started = time.perf_counter()
+        started = clock()
         stopping = StoppingCriteriaList([watch])
         out = bare.generate(ids, generation_config=settings, stopping_criteria=stopping, **assistant)
         return make_sample(name, job, out[0].tolist(), seen, started)

@@ -13,7 +13,6 @@ from torch import Tensor
 from specviz.analysis.rounds import Comparison, Timings, turns
 from specviz.decoding.device import is_out_of_memory
 from specviz.errors import SpecvizError
-from specviz.models.busy import other_work
 from specviz.models.library import LoadedModel
 from specviz.models.score import Text, read
 from specviz.request import Request
@@ -155,12 +154,12 @@ def run_race(left: Side, right: Side, starts: Sequence[Start], bench: Workbench)
         side, start = (left, right)[turn.contender], starts[turn.round - 1 if turn.round else 0]
         lead = f"{start.title}:" if turn.round else "warming up"
         yield Race(turn.done, turn.total, f"{lead} {side.title}", tuple(heats), is_shared)
-        is_disturbed = other_work.watch()
+        is_disturbed = bench.watch()
         active, run = _run(side, start, bench)
         if not turn.round:
             warm.append(active)
             continue
-        is_shared |= is_disturbed() or len(bench.engine) > 1
+        is_shared |= is_disturbed()
         runs.setdefault(turn.contender, []).append(run)
         if sum(map(len, runs.values())) == 4:
             (quick, slow), (fast, late) = (sorted(runs[side], key=_working_ms) for side in (LEFT, RIGHT))

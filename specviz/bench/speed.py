@@ -8,7 +8,6 @@ from specviz.analysis.rounds import FEWEST, Comparison, Timings, Verdict, turns
 from specviz.bench.contenders import Contender, Job, Prompt, Sample, specviz_contender, tokens_per_call
 from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
-from specviz.models.busy import other_work
 from specviz.request import Request
 from specviz.session.active_setup import ActiveSetup
 from specviz.session.record import activate
@@ -79,11 +78,11 @@ def measure_in_rounds(
     is_shared = False
     for turn in turns(len(contenders), ROUNDS):
         yield Measuring(turn.done, turn.total, turn.round, ROUNDS)
-        is_disturbed = other_work.watch()
+        is_disturbed = bench.watch()
         sample = contenders[turn.contender](job)
         timings.add(turn.contender, turn.round, 1 / sample.tokens_per_s)
         samples[turn.contender].append(sample)
-        is_shared |= is_disturbed() or len(bench.engine) > 1
+        is_shared |= is_disturbed()
     drafts = METHODS[request.method].drafts
     speed = speed_of(timings, tokens_per_call(samples[ASKED]), num_tokens, drafts=drafts, is_shared=is_shared)
     yield Measuring(turn.total, turn.total, turn.round, ROUNDS, speed)

@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
+from transformers import DynamicCache
 
 from specviz.checks.rows import normalise
-from specviz.decoding.forward import asked_of
+from specviz.decoding.forward import read_behind, tokens_at_once
 from specviz.decoding.sampling import Sampling, fit
 from specviz.models.library import LoadedModel
 from specviz.models.score import CHUNK
@@ -110,11 +111,12 @@ def _num_readable(model: LoadedModel, text: Sequence[int]) -> int:
 
 
 def plain_logits(model: LoadedModel, text: Sequence[int], num: int) -> Tensor:
-    """Logits [num, V] after each of the last `num` tokens of `text`: one forward of the raw model, without a cache."""
+    """Logits [num, V] after each of the last `num` tokens of `text`: one forward of the raw model, without a cache; a
+    text that would hold the engine for long is read in pieces behind transformers' own."""
     ids = torch.tensor([list(text)], device=model.model.device)
+    is_long = len(text) > tokens_at_once(ids.device)
     with torch.inference_mode():
-        out = model.model(ids, **asked_of(model.model, num_logits=num))
-    return out.logits[0, -num:]
+        return read_behind(model.model, ids, DynamicCache(config=model.model.config) if is_long else None, num)[0]
 
 
 def law_of(logits: Tensor, sampling: Sampling) -> Tensor:

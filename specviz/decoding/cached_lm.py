@@ -17,9 +17,10 @@ from transformers import PreTrainedModel
 from specviz.decoding.compact import Compact, refusal
 from specviz.decoding.device import to_device, without_plans
 from specviz.decoding.draft import EMPTY, ROOT, Draft, common_prefix
-from specviz.decoding.forward import Forward, TransformersForward, num_layers
+from specviz.decoding.forward import Forward, TransformersForward, num_layers, tokens_at_once
 from specviz.decoding.products import Products
 from specviz.decoding.proof import Proof, prove_reading
+from specviz.decoding.turns import give_way
 from specviz.errors import SpecvizError
 
 LONG = 256  # so many new tokens are read before a tree behind them: the mask of both together grows with the square
@@ -29,7 +30,8 @@ _PROVED: WeakKeyDictionary[PreTrainedModel, tuple[object, Proof]] = WeakKeyDicti
 
 
 class CachedLM:
-    """`calls` and `fed` count the forwards and the tokens read; both only ever grow.
+    """`calls` counts how often the model was asked, however many pieces a long text was read in, and `fed` the tokens
+    that it read; both only ever grow.
 
     products: how few rows are multiplied with a matrix, where the weights are float32 on the CPU. forward: what runs
     the model, over rows that only this reader has; None: the fastest that is right.
@@ -124,11 +126,14 @@ class CachedLM:
             raise ValueError("forward needs at least one token (got an empty text)")
         if self.no_trees and not draft.is_chain:
             raise SpecvizError(f"this model reads chains only: {self.no_trees}; choose a method that drafts a chain")
-        new = self.missing(tokens)
-        if len(new) > LONG and not draft.is_chain:
-            before = self._attention(self._num_rows, len(new) - 1, EMPTY)
-            self._run(to_device(new[:-1], torch.long, self.device), 1, **before)
-            self._num_rows, new = len(tokens) - 1, new[-1:]
+        new, size = self.missing(tokens), tokens_at_once(self.device)
+        while len(new) > size or (len(new) > LONG and not draft.is_chain):
+            piece = new[: min(size, len(new) - 1)]
+            attention = self._attention(self._num_rows, len(piece), EMPTY)
+            self._run(to_device(piece, torch.long, self.device), 1, **attention)
+            self._num_rows, new = self._num_rows + len(piece), new[len(piece) :]
+            give_way()
+        self.calls += 1
         ids = to_device([*new, *draft.tokens], torch.long, self.device)
         logits = self._run(ids, len(draft) + 1, **self._attention(self._num_rows, len(new), draft))
         self._num_rows, self._tail, self._tail_parents = len(tokens), draft.tokens, draft.parents
@@ -137,6 +142,7 @@ class CachedLM:
     @torch.inference_mode()
     def extend(self, token: Tensor) -> Tensor:
         """Logits [V] after one more token [], whose id may still be on the device: name it later with `settle`."""
+        self.calls += 1
         logits = self._run(token.reshape(1), 1, **self._attention(self._total_rows, 1, EMPTY))
         self._num_pending += 1
         return logits[0]
@@ -152,7 +158,6 @@ class CachedLM:
         return self._num_rows + len(self._tail) + self._num_pending
 
     def _run(self, ids: Tensor, num_logits: int, **attention) -> Tensor:
-        self.calls += 1
         self.fed += ids.shape[0]
         try:
             logits, rows = self._forward(ids, self._total_rows, num_logits, self._captured, **attention)

@@ -4,11 +4,12 @@
 step can run under torch.cuda.set_sync_debug_mode("error"). Nothing here knows a model.
 """
 
-import time
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+
+from specviz.decoding.turns import clock, waited_s
 
 
 def exact_dtype(device: torch.device) -> torch.dtype:
@@ -48,22 +49,25 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 class PhaseClock:
-    """Marks between the phases of one step. On CUDA the marks are events, read after the step's last transfer."""
+    """Marks between the phases of one step. On CUDA the marks are events, read after the step's last transfer. Time in
+    which others had the engine does not count."""
 
-    __slots__ = ("_device", "_marks")
+    __slots__ = ("_device", "_marks", "_waited_s")
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._marks: list = []
+        self._waited_s: list[float] = []  # at each mark, where the marks are events
         self.mark()
 
     def mark(self) -> None:
         if self._device.type != "cuda":
-            self._marks.append(time.perf_counter())
+            self._marks.append(clock())
             return
         event = torch.cuda.Event(enable_timing=True)
         event.record(torch.cuda.current_stream(self._device))
         self._marks.append(event)
+        self._waited_s.append(waited_s())
 
     def phases_ms(self) -> list[float]:
         """Milliseconds between consecutive marks."""
@@ -71,4 +75,6 @@ class PhaseClock:
         if self._device.type != "cuda":
             return [(after - before) * 1e3 for before, after in pairs]
         self._marks[-1].synchronize()
-        return [before.elapsed_time(after) for before, after in pairs]
+        waited = zip(self._waited_s, self._waited_s[1:], strict=False)
+        away_ms = [(after - before) * 1e3 for before, after in waited]
+        return [before.elapsed_time(after) - away for (before, after), away in zip(pairs, away_ms, strict=True)]

@@ -17,6 +17,7 @@ from specviz.decoding.drafter import Context, Drafter, Work
 from specviz.decoding.draws import Draws
 from specviz.decoding.rule import Rule, Verdict
 from specviz.decoding.sampling import Sampling
+from specviz.decoding.turns import give_way
 from specviz.errors import SpecvizError
 
 IsStop = Callable[[int], bool]
@@ -82,6 +83,7 @@ def speculate(
     text, end = list(tokens), len(tokens) + max_new_tokens
     index, finish = first_index, None
     while finish is None:
+        give_way()
         current = plan()
         if len(text) >= current.target.context_limit:
             raise SpecvizError(

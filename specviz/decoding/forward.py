@@ -14,7 +14,11 @@ from torch import Tensor, nn
 from transformers import Cache, DynamicCache, PreTrainedModel
 
 from specviz.decoding.products import Products, with_products
+from specviz.decoding.turns import give_way
 from specviz.errors import SpecvizError
+
+AT_ONCE, AT_ONCE_CUDA = 512, 4_096
+"""Tokens of one forward, those of all texts of a batch together: whoever waits for the engine waits for its end."""
 
 
 class Forward(Protocol):
@@ -63,6 +67,28 @@ def asked_of(model: PreTrainedModel, cache: Cache | None = None, num_logits: int
         return {"use_cache": False, **rows}
     name = "past_key_values" if knows(type(model), "past_key_values") else "cache"
     return {name: cache, "use_cache": True, **rows}
+
+
+def tokens_at_once(device: torch.device, num_texts: int = 1) -> int:
+    """How many tokens of each of so many texts one forward reads, where others may wait for its end."""
+    return max(1, (AT_ONCE_CUDA if device.type == "cuda" else AT_ONCE) // num_texts)
+
+
+def read_behind(model: PreTrainedModel, ids: Tensor, cache: Cache | None, num_logits: int = 1) -> Tensor:
+    """Logits [B, num_logits, V] behind the last of ids [B, n], read behind the rows of the cache.
+
+    Long texts are read in pieces, between which others may have the engine; without a cache there is one piece.
+    """
+    size = ids.shape[1] if cache is None else tokens_at_once(ids.device, len(ids))
+    kept, first = [], ids.shape[1] - num_logits
+    for begin in range(0, ids.shape[1], size):
+        give_way()
+        end = min(begin + size, ids.shape[1])
+        num = end - max(begin, first)  # of the asked logits, in this piece
+        logits = model(ids[:, begin:end], **asked_of(model, cache, max(1, num))).logits
+        if num > 0:
+            kept.append(logits[:, -num:])
+    return kept[0] if len(kept) == 1 else torch.cat(kept, dim=1)
 
 
 class TransformersForward:

@@ -5,7 +5,6 @@ where a text ends in a letter, one more look at the target's odds tells whether 
 game holds no model. The caller has the engine.
 """
 
-import time
 import unicodedata
 from collections.abc import Sequence
 from contextlib import closing
@@ -16,6 +15,7 @@ from specviz.decoding.draft import Draft, chain
 from specviz.decoding.drafter import Context, Drafter
 from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import Plan, Step, speculate
+from specviz.decoding.turns import clock
 from specviz.errors import SpecvizError
 from specviz.models.library import Library
 from specviz.models.tokens import TokenText, encode_after
@@ -141,7 +141,7 @@ class Game:
         before, timing = self.trace.steps, step.timing
         settings = replace(active.setup.settings(step.plan), method=METHOD, params={}, draft_model=None)
         at_ms = sum(each.timing.total_ms for each in before)
-        started = time.perf_counter() - (timing.draft_ms + timing.verify_ms + timing.accept_ms) / 1e3
+        started = clock() - (timing.draft_ms + timing.verify_ms + timing.accept_ms) / 1e3
         made = self._recorder.record(replace(step, index=len(before)), settings, started=started, at_ms=at_ms)
         self.trace.append(made)
         if rival is not None:

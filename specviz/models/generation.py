@@ -8,10 +8,12 @@ plain and short.
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from specviz.decoding.turns import give_way
 from specviz.request import RunSettings
 
 if TYPE_CHECKING:
@@ -111,11 +113,19 @@ def unlike(asked: Asked, sampling: Sampling) -> Asked:
 
 
 def without_settings(model: PreTrainedModel) -> PreTrainedModel:
-    """The same weights under generation settings that ask for nothing; the model itself is not touched."""
+    """The same weights under generation settings that ask for nothing, which let others have the engine between two
+    forwards; the model itself is not touched."""
     from transformers import GenerationConfig
 
     bare = copy.copy(model)
     bare.generation_config = GenerationConfig()
+
+    @functools.wraps(model.forward)
+    def forward(*args: object, **named: object) -> object:
+        give_way()
+        return model.forward(*args, **named)
+
+    bare.forward = forward
     return bare
 
 

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
 from specviz.decoding.cached_lm import CachedLM, prove_model
+from specviz.decoding.forward import tokens_at_once
 from specviz.decoding.proof import Proof
 from specviz.decoding.sampling import Sampling
 from specviz.errors import SpecvizError
@@ -57,10 +58,13 @@ class LoadedModel:
         width = max(map(len, prompts))
         padded = [([0] * (width - len(prompt)), prompt) for prompt in prompts]
         device = self.model.get_input_embeddings().weight.device
+        settings = generation.settings_for(Sampling(temperature=0), num_tokens, self.text.eos_ids)
+        if width > (at_once := tokens_at_once(device, len(prompts))):
+            settings.prefill_chunk_size = at_once
         out = generation.without_settings(self.model).generate(
             torch.tensor([[*padding, *prompt] for padding, prompt in padded], device=device),
             attention_mask=torch.tensor([[*padding, *[1] * len(prompt)] for padding, prompt in padded], device=device),
-            generation_config=generation.settings_for(Sampling(temperature=0), num_tokens, self.text.eos_ids),
+            generation_config=settings,
             **options,
         )
         return out[:, width:].tolist()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from specviz.decoding.forward import asked_of
+from specviz.decoding.forward import read_behind, tokens_at_once
 from specviz.decoding.sampling import Sampling, fit
 from specviz.models.library import LoadedModel
 
@@ -60,7 +60,8 @@ def read(target: LoadedModel, drafts: Sequence[LoadedModel], texts: Sequence[Tex
     ends = torch.tensor([len(text) for text in texts])
     most = LOGITS_BYTES_CUDA if target.model.device.type == "cuda" else LOGITS_BYTES
     first, step = int(starts.min()), max(1, most // (4 * target.info.vocab_size * len(texts)))
-    readers = [_Reader(model, ids, in_pieces=first + step < ids.shape[1]) for model in (target, *drafts)]
+    is_short = first + step >= ids.shape[1] and ids.shape[1] <= tokens_at_once(target.model.device, len(texts))
+    readers = [_Reader(model, ids, in_pieces=not is_short) for model in (target, *drafts)]
     for begin in range(first, ids.shape[1], step):
         end = min(begin + step, ids.shape[1])
         position = torch.arange(begin, end)
@@ -97,11 +98,11 @@ class _Reader:
     def read(self, begin: int, end: int) -> Tensor:
         """Logits [B, end - begin, V] for the tokens at these positions; zeros beyond the context."""
         new = self._ids[:, self._num_read : end - 1]
-        if not new.shape[1]:
+        num_logits = self._num_read + new.shape[1] + 1 - begin
+        if not new.shape[1] or num_logits < 1:
             return torch.zeros((), device=self.device).expand(len(self._ids), end - begin, self.width)
         self._num_read += new.shape[1]
-        num_logits = self._num_read + 1 - begin
-        logits = self._model(new, **asked_of(self._model, self._cache, num_logits)).logits[:, -num_logits:]
+        logits = read_behind(self._model, new, self._cache, num_logits)
         beyond = end - begin - num_logits
         return torch.nn.functional.pad(logits, (0, 0, 0, beyond)) if beyond else logits
 

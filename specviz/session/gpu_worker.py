@@ -11,6 +11,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 
+from specviz.decoding.turns import NOBODY, Asker
 from specviz.errors import SpecvizError
 from specviz.request import Request
 from specviz.session.controls import PACES, Block, Controls
@@ -62,14 +63,21 @@ class WorkerRun(Run):
     """A run whose events a worker makes. When no GPU is left to it, it is paused and can be resumed."""
 
     def __init__(
-        self, request: Request, bench: Workbench, pace: str, may_cut: bool, names: tuple[Sequence[str], Sequence[str]]
+        self,
+        request: Request,
+        bench: Workbench,
+        pace: str,
+        may_cut: bool,
+        names: tuple[Sequence[str], Sequence[str]],
+        asker: Asker = NOBODY,
     ) -> None:
         """names: the targets and drafts on offer. Raises SpecvizError if too many runs are still held."""
         if not _free:
             raise SpecvizError(f"at most {NUM_BLOCKS} runs can be open on this Space at once; try again in a minute")
         self._slot = _free.popleft()
         weakref.finalize(self, _free.append, self._slot)
-        super().__init__(request, bench, Controls(request.settings, *names, pace, _blocks[self._slot]), may_cut=may_cut)
+        controls = Controls(request.settings, *names, pace, _blocks[self._slot])
+        super().__init__(request, bench, controls, may_cut=may_cut, asker=asker)
 
     def _work(self, max_steps: int | None, resumed: float) -> Iterator[Status | trace.Event]:
         yield Status("queued", WAITING)

@@ -6,7 +6,6 @@ and the emitted one, and the rest as a sum.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from specviz.decoding.device import exact_dtype, to_device, to_host
 from specviz.decoding.engine import Step
+from specviz.decoding.turns import clock
 from specviz.models.tokens import TokenText
 from specviz.trace import file as trace
 from specviz.trace.evidence import write_evidence
@@ -40,10 +40,10 @@ class Recorder:
 
     def follow(self, steps: Iterable[Step], settings: trace.Settings) -> Iterator[tuple[Step, trace.Step]]:
         """Each step with its record, made one right after the other under the same settings."""
-        started = begun = time.perf_counter()
+        started = begun = clock()
         for step in steps:
             yield step, self.record(step, settings, started=begun, at_ms=(begun - started) * 1e3)
-            begun = time.perf_counter()
+            begun = clock()
 
     @torch.inference_mode()
     def record(
@@ -56,13 +56,13 @@ class Recorder:
         wait_ms: float = 0.0,
         changed: Sequence[str] = (),
     ) -> trace.Step:
-        """started: time.perf_counter() when the step began, after all waiting. changed: settings since the last one."""
-        record_started = time.perf_counter()
+        """started: `turns.clock()` when the step began, after all waiting. changed: settings since the last one."""
+        record_started = clock()
         numbers = _Numbers(step)
         positions = self._positions(step, numbers)
         drafted = self._draft_tokens(step, numbers)
         emitted = self._emitted_tokens(step, numbers)
-        now = time.perf_counter()
+        now = clock()
         phases = (step.timing.draft_ms, step.timing.verify_ms, step.timing.accept_ms, (now - record_started) * 1e3)
         total_ms = (now - started) * 1e3 + wait_ms
         return trace.Step(

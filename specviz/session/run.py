@@ -13,6 +13,7 @@ from functools import partial
 
 from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import Step, speculate
+from specviz.decoding.turns import LOOK_S, NOBODY, Abandoned, Asker, FairQueue, Ticket, Turn, clock, waited_s
 from specviz.drafters import find_method
 from specviz.errors import SpecvizError
 from specviz.models import catalog
@@ -21,7 +22,7 @@ from specviz.session.active_setup import ActiveSetup
 from specviz.session.controls import PACES, Controls, ControlState
 from specviz.session.record import header, scores, stop_of, stop_watch
 from specviz.session.recorder import Recorder
-from specviz.session.workbench import NO_NEWS, BackgroundTask, FairQueue, Ticket, Workbench, workbench
+from specviz.session.workbench import NO_NEWS, BackgroundTask, Workbench, workbench
 from specviz.trace import file as trace
 
 SLICE_S = 0.05  # how long a waiting run sleeps before it looks at its controls again
@@ -54,10 +55,12 @@ class Run:
         *,
         may_cut: bool = False,
         so_far: trace.Trace | None = None,
+        asker: Asker = NOBODY,
     ) -> None:
         """may_cut: of a prompt that is too long for the target, use the end and say so instead of raising an error.
 
         so_far: the trace of this run as it was paused in another process; this one goes on behind its last token.
+        asker: who takes turns at the engine for it; one who has left stops it.
         """
         self.id = uuid.uuid4().hex
         self.request = request.validate()
@@ -77,6 +80,8 @@ class Run:
         self._spent_s = 0.0 if last is None else (last.at_ms + last.timing.total_ms) / 1e3
         self._due = 0.0  # when the pace allows the next step
         self._may_cut = may_cut
+        self._asker = asker
+        self._turn = Turn(bench.engine, Asker(asker.visitor, self._is_unwanted))
         self._note = ""  # what the person should know about the prompt
 
     def pause(self) -> None:
@@ -136,7 +141,7 @@ class Run:
 
     def _hold_place(self, max_steps: int | None) -> Iterator[Status | trace.Event]:
         """Holds one of the places for runs while it goes on."""
-        resumed, place = time.perf_counter(), self.bench.places.join()
+        resumed, place = time.perf_counter(), self.bench.places.join(self._asker.visitor)
         try:
             yield from self._wait(place, self.bench.places, "waiting for a free place")
             resumed = time.perf_counter()  # time in the queue is not the run's
@@ -225,12 +230,16 @@ class Run:
                 return
             if not (yield from self._adopt(state.settings)):
                 continue
-            ticket = self.bench.engine.join()
+            ticket = self.bench.engine.join(self._asker.visitor)
             try:
                 yield from self._wait(ticket, self.bench.engine, "waiting for the engine")
                 if not ticket.ready.is_set():
                     continue
-                step, record = self._step(started, waiting)
+                with self._turn.at(ticket):
+                    step, record = self._step(started, waiting)
+            except Abandoned:  # while a long prompt was read
+                yield self._end("stopped", None)
+                return
             finally:
                 self.bench.engine.leave(ticket)
             yield self.trace.append(record)
@@ -249,15 +258,18 @@ class Run:
                 return state
             time.sleep(min(SLICE_S, due - now))
 
+    def _is_unwanted(self) -> bool:
+        return self.controls.read().stopped or self._asker.has_left()
+
     def _reason_to_end(self, state: ControlState, started: float) -> str | None:
-        if state.stopped:
+        if state.stopped or self._asker.has_left():
             return "stopped"
         limit = self.request.time_limit_s
         return "time" if limit is not None and time.perf_counter() - started > limit else None
 
     def _wait(self, ticket: Ticket, lock: FairQueue, message: str) -> Iterator[Status]:
         """Waits until the ticket is ready or the run is stopped; a reader that stops reading holds up no other run."""
-        while not ticket.ready.wait(0.25) and not self.controls.read().stopped:
+        while not ticket.ready.wait(LOOK_S) and not self._is_unwanted():
             if lock.step_aside(ticket):
                 yield Status("queued", message, lock.ahead(ticket))
                 lock.step_back(ticket)
@@ -283,23 +295,25 @@ class Run:
         return True
 
     def _step(self, started: float, waiting: float) -> tuple[Step, trace.Step]:
-        begun = time.perf_counter()
+        at, begun, waited = time.perf_counter(), clock(), waited_s()
         self.shared_engine |= len(self.bench.engine) > 1
         step = next(self._steps)
+        self.shared_engine |= waited_s() > waited
         now = self._active.step_settings
         before = self.trace.steps[-1].settings if self.trace.steps else now
         changed = [name for name in SAID_TO_CHANGE if getattr(before, name) != getattr(now, name)]
-        at_ms, wait_ms = (begun - started) * 1e3, (begun - waiting) * 1e3
+        at_ms, wait_ms = (at - started) * 1e3, (at - waiting) * 1e3
         return step, self._recorder.record(step, now, started=begun, at_ms=at_ms, wait_ms=wait_ms, changed=changed)
 
     def _close(self, reason: str) -> Iterator[Status | trace.Event]:
         """Scores the finished text; one that cannot be scored is finished all the same."""
-        ticket = self.bench.engine.join()
+        ticket = self.bench.engine.join(self._asker.visitor)
         scored = message = None
         try:
             yield from self._wait(ticket, self.bench.engine, "waiting for the engine")
             if ticket.ready.is_set():
-                scored = scores(self._active, self.trace)
+                with self._turn.at(ticket):
+                    scored = scores(self._active, self.trace)
         except Exception as error:  # as many kinds as a step
             message = f"the text was not scored: {self._active.describe_failure(error, self._num_tokens)}"
         finally:
@@ -325,9 +339,16 @@ class Run:
         return self.trace.append(trace.Footer(reason, message, None, stop, extra=extra))
 
 
-def open_run(request: Request, *, bench: Workbench | None = None, pace: str = "full", may_cut: bool = False) -> Run:
+def open_run(
+    request: Request,
+    *,
+    bench: Workbench | None = None,
+    pace: str = "full",
+    may_cut: bool = False,
+    asker: Asker = NOBODY,
+) -> Run:
     """A run that has not begun; iterate its `events()`. The catalogue's models are on offer."""
     bench, names = bench or workbench(), (catalog.targets(), catalog.drafts_for(request.target, foreign=True))
     if bench.open_in_worker and not catalog.needs_no_gpu(request.validate().target):
-        return bench.open_in_worker(request, bench, pace, may_cut, names)
-    return Run(request, bench, Controls(request.validate().settings, *names, pace), may_cut=may_cut)
+        return bench.open_in_worker(request, bench, pace, may_cut, names, asker)
+    return Run(request, bench, Controls(request.validate().settings, *names, pace), may_cut=may_cut, asker=asker)

@@ -1,14 +1,12 @@
 """Workbench: what runs share, and how they share it: turns at the engine, and loading in the background."""
 
 import threading
-from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, wait
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any, Generic, TypeVar
 
+from specviz.decoding.turns import NOBODY, Asker, FairQueue, Turn, waited_s
 from specviz.errors import SpecvizError
 from specviz.models.busy import other_work
 from specviz.models.files.hub import Progress
@@ -29,17 +27,20 @@ class Workbench:
         self.places = FairQueue(settings().max_runs)
         self.open_in_worker = open_in_worker
 
-    def in_turns(self, work: Generator[Result, None, None]) -> Iterator[Result]:
-        """Each result of `work` is made with the engine to itself; between two of them others have their turn."""
+    def in_turns(self, work: Generator[Result, None, None], asker: Asker = NOBODY) -> Iterator[Result]:
+        """Each result of `work` is made with the engine; between two of them, and wherever it gives way, others have
+        their turn. Raises Abandoned once the asker has left."""
+        turn = Turn(self.engine, asker)
         with closing(work), suppress(StopIteration):  # of the work, at its end
             while True:
-                ticket = self.engine.join()
-                try:
-                    ticket.ready.wait()
+                with turn.at(turn.wait()):
                     result = next(work)
-                finally:
-                    self.engine.leave(ticket)
                 yield result
+
+    def watch(self) -> Callable[[], bool]:
+        """A function that says whether anything but the work that has the turn was done here since this call."""
+        is_disturbed, waited = other_work.watch(), waited_s()
+        return lambda: is_disturbed() or len(self.engine) > 1 or waited_s() > waited
 
 
 _shared: list[Workbench] = []
@@ -52,64 +53,6 @@ def workbench() -> Workbench:
         if not _shared:
             _shared.append(Workbench())
     return _shared[0]
-
-
-@dataclass(slots=True, eq=False)
-class Ticket:
-    """A place in the line. `ready` when its holder may go; give it back with `FairQueue.leave`."""
-
-    ready: threading.Event = field(default_factory=threading.Event)
-    is_aside: bool = False
-
-
-class FairQueue:
-    """At most `capacity` holders at a time, in the order in which they joined. Tickets belong to no thread."""
-
-    def __init__(self, capacity: int = 1) -> None:
-        self._capacity = capacity
-        self._line: deque[Ticket] = deque()
-        self._guard = threading.Lock()
-
-    def join(self) -> Ticket:
-        ticket = Ticket()
-        with self._guard:
-            self._line.append(ticket)
-            self._admit()
-        return ticket
-
-    def leave(self, ticket: Ticket) -> None:
-        """Ends a turn or gives up a place; leaving twice is harmless."""
-        with self._guard:
-            if ticket in self._line:
-                self._line.remove(ticket)
-            self._admit()
-
-    def step_aside(self, ticket: Ticket) -> bool:
-        """Keeps the place but lets others go first until `step_back`; False if it is this ticket's turn already."""
-        with self._guard:
-            ticket.is_aside = not ticket.ready.is_set()
-            return ticket.is_aside
-
-    def step_back(self, ticket: Ticket) -> None:
-        with self._guard:
-            ticket.is_aside = False
-            self._admit()
-
-    def ahead(self, ticket: Ticket) -> int:
-        """How many must go before this ticket may; 0 when it may now."""
-        with self._guard:
-            place = self._line.index(ticket) if ticket in self._line else 0
-        return max(0, place + 1 - self._capacity)
-
-    def __len__(self) -> int:
-        """Holders and waiting ones together."""
-        return len(self._line)
-
-    def _admit(self) -> None:
-        num_free = self._capacity - sum(ticket.ready.is_set() for ticket in self._line)
-        waiting = (ticket for ticket in self._line if not (ticket.is_aside or ticket.ready.is_set()))
-        for ticket in islice(waiting, num_free):
-            ticket.ready.set()
 
 
 class BackgroundTask(Generic[Result]):

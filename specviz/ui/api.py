@@ -7,18 +7,18 @@ is bounded.
 
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from typing import Any
 
 import gradio as gr
-from gradio.context import LocalContext
 
 from specviz.alignment.causes.doctor import examine
 from specviz.alignment.job import align_steps
 from specviz.alignment.summary import DraftSummary
 from specviz.analysis.given_text import KS, judge_run
 from specviz.checks.prove import prove
+from specviz.decoding.turns import Asker
 from specviz.drafters import METHODS, find_method
 from specviz.errors import SpecvizError
 from specviz.models import catalog
@@ -29,12 +29,12 @@ from specviz.session.workbench import Workbench
 from specviz.settings import settings
 from specviz.trace.metrics import METRICS, count, metrics
 from specviz.ui.choices import Offer
-from specviz.ui.events import callback
+from specviz.ui.events import asker_of_call, callback
 from specviz.ui.registry import Registry
-from specviz.ui.visitors import await_listener
 from specviz.views.explore import library
 
-API_LIMIT = 4
+API_LIMIT, API_JOBS = 4, 16
+"""Answers of one endpoint that are made at once; and jobs of all endpoints that use the engine, in turns."""
 API_LIMIT_S = 60.0
 """A caller that nobody watches may hold the engine this long."""
 MOST_PROVED = 500  # tokens
@@ -71,7 +71,10 @@ PARAMETERS = {
 def add_endpoints(registry: Registry, bench: Workbench, offer: Offer) -> None:
     """The endpoints of the page that is being built."""
     made = _Endpoints(registry, bench, offer)
-    for endpoint in (made.run, made.what_if, made.prove, made.align, made.compare_tokenizers, made.doctor, made.models):
+    for endpoint in (made.run, made.what_if, made.prove, made.align):
+        own = {"concurrency_limit": API_JOBS, "concurrency_id": "jobs"}
+        gr.api(_for_callers(endpoint), api_name=endpoint.__name__, **own)
+    for endpoint in (made.compare_tokenizers, made.doctor, made.models):
         gr.api(_for_callers(endpoint), api_name=endpoint.__name__, concurrency_limit=API_LIMIT)
 
 
@@ -120,16 +123,17 @@ class _Endpoints:
             acceptance_rate_judged from 0 to 1, tokens_per_s in tokens per second; null where undefined); trace,
             page: what to append to this server's address for the whole trace (.jsonl.gz) and for a page that shows it
         """
-        await_listener(caller, LocalContext.event_id.get(None))
         find_method(method)
         target, draft = self._pair(target, draft)
         params, stop, chat_options = params or {}, stop or [], chat_options or {}
         k, chat = one_k(k, num_speculative_tokens), bool(chat_options) if chat is None else chat
         given = {name: value for name, value in locals().items() if name in REQUEST_KEYS}
         limit_s = min(API_LIMIT_S, settings().max_seconds or API_LIMIT_S)
-        made = session.open_run(Request.from_dict({**given, "time_limit_s": limit_s}), bench=self._bench)
-        for _ in made.events():
-            pass
+        request = Request.from_dict({**given, "time_limit_s": limit_s})
+        with self._job(caller) as asker:
+            made = session.open_run(request, bench=self._bench, asker=asker)
+            for _ in made.events():
+                pass
         view, values = self._registry.keep(made.trace), metrics(count(made.trace))
         view.run = made
         return {
@@ -142,7 +146,7 @@ class _Endpoints:
             "page": f"/specviz/page/{view.id}.html",
         }
 
-    def what_if(self, run: str, max_k: int = 8) -> dict:
+    def what_if(self, run: str, max_k: int = 8, caller: gr.Request = None) -> dict:
         """How many target calls each K would have taken on the text of a run, without generating again. Heads, modules
         and early exits read the text again, where `run` made it; what they drafted as a tree is told as a chain.
 
@@ -154,9 +158,9 @@ class _Endpoints:
         """
         check_whole("max_k", max_k, 1, max(KS))
         view = self._registry.get(run) or self._registry.find_recorded(run)
-        load, reader = self._bench.library.load, view.reader
-        work = (judge_run(view.trace, target=reader and load(reader)) for _ in range(1))
-        (judged,) = work if reader is None else self._bench.in_turns(work)
+        with self._job(caller) as asker:
+            target = view.reader and self._bench.library.load(view.reader)
+            (judged,) = self._bench.in_turns((judge_run(view.trace, target=target) for _ in range(1)), asker)
         answer = judged.every_k(range(1, max_k + 1))
         rows = [{name: value for name, value in asdict(row).items() if name != "speedup"} for row in answer.outcomes]
         return {"num_tokens": answer.num_tokens, "exact": answer.exact, "note": answer.note, "rows": rows}
@@ -172,6 +176,7 @@ class _Endpoints:
         tokens: int = 200,
         seed: int = 0,
         num_speculative_tokens: int | None = None,
+        caller: gr.Request = None,
     ) -> dict:
         """Check whether text that was written with a draft is distributed as the target's own text.
 
@@ -184,7 +189,9 @@ class _Endpoints:
         target, draft = self._pair(target, draft)
         k = one_k(k, num_speculative_tokens)
         given = {"method": method, "rule": rule, "k": k, "temperature": temperature, "tokens": tokens, "seed": seed}
-        (report,) = self._bench.in_turns(prove(target=target, draft=draft, **given) for _ in range(1))
+        drafts = "draft" in find_method(method).roles
+        with self._job(caller) as asker, self._held(target, draft if drafts else None):
+            (report,) = self._bench.in_turns((prove(target=target, draft=draft, **given) for _ in range(1)), asker)
         checks = [{"name": each.name, "verdict": each.verdict, "words": each.words} for each in report.checks]
         return {"verdict": report.verdict, "checks": checks}
 
@@ -197,6 +204,7 @@ class _Endpoints:
         temperature: float = 1.0,
         max_new_tokens: int = 64,
         num_speculative_tokens: int | None = None,
+        caller: gr.Request = None,
     ) -> Iterator[dict]:
         """Find out why a draft model is rejected, over several prompts; reports its progress while it works.
 
@@ -214,8 +222,8 @@ class _Endpoints:
         k = one_k(k, num_speculative_tokens)
         given = {"k": k, "temperature": temperature, "max_new_tokens": max_new_tokens}
         work = align_steps(prompts, target=target, draft=draft, costs={}, shard_size=SHARD, **given)
-        with closing(work):
-            for progress in self._bench.in_turns(work):
+        with self._job(caller) as asker, self._held(target, draft), closing(work):
+            for progress in self._bench.in_turns(work, asker):
                 told = {"done": progress.done, "total": progress.total, "words": progress.words}
                 made = progress.result
                 yield told if made is None else {**told, "result": _drafts_answer(made.summary.drafts[0])}
@@ -265,6 +273,22 @@ class _Endpoints:
             for name in catalog.targets()
         ]
         return {"targets": targets, "methods": list(METHODS)}
+
+    @contextmanager
+    def _job(self, caller: gr.Request | None) -> Iterator[Asker]:
+        """While a call does work, which counts as one of its visitor's jobs. Raises SpecvizError."""
+        asker = asker_of_call(caller)
+        with self._registry.job(asker.visitor, settings().max_runs):
+            yield asker
+
+    @contextmanager
+    def _held(self, target: str, draft: str | None) -> Iterator[None]:
+        """Loads a pair that is then at hand: what is loaded during a turn would keep others from the engine."""
+        held = [self._bench.library.load(target)]
+        if draft is not None:
+            held.append(self._bench.library.load(draft, as_draft=True))
+        yield
+        del held
 
     def _pair(self, target: str | None, draft: str | None) -> tuple[str, str | None]:
         """The named pair, or the page's own. Raises SpecvizError for what is not on offer."""

@@ -8,9 +8,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import gradio as gr
+from gradio.context import LocalContext
 
+from specviz.decoding.turns import Asker
 from specviz.errors import SpecvizError
-from specviz.ui.visitors import await_listener
+from specviz.ui.visitors import asker_of
 
 QUIET = {"show_progress": "hidden", "api_visibility": "private"}
 NOW = {"queue": False, **QUIET}
@@ -37,10 +39,15 @@ def callback(function: Callable[..., Any], *, as_html: bool = True) -> Callable[
     def stream(*args: Any, **named: Any) -> Iterator[Any]:
         with errors_on_page(as_html=as_html):
             for request in (each for each in args if isinstance(each, gr.Request)):
-                await_listener(request)
+                asker_of_call(request)
             yield from function(*args, **named)
 
     return stream if inspect.isgeneratorfunction(function) else errors_on_page(as_html=as_html)(function)
+
+
+def asker_of_call(request: Any) -> Asker:
+    """Who makes the call that is being answered. Raises SpecvizError where nobody listens to it."""
+    return asker_of(request, LocalContext.event_id.get(None))
 
 
 def warn(words: str) -> None:

@@ -8,16 +8,19 @@ from collections.abc import Generator
 from contextlib import closing
 
 from specviz.bench.speed import Measuring
+from specviz.decoding.turns import Asker
 from specviz.errors import SpecvizError
 from specviz.session.workbench import Workbench
 from specviz.views.explore.feed import Feed
 
 
 class Measurement:
-    """work: `measure_in_rounds` of the run's settings; it takes turns at the engine with what others do there."""
+    """work: `measure_in_rounds` of the run's settings; it takes turns at the engine with what others do there. visitor:
+    who asked for it."""
 
-    def __init__(self, feed: Feed, work: Generator[Measuring, None, None], bench: Workbench) -> None:
+    def __init__(self, feed: Feed, work: Generator[Measuring, None, None], bench: Workbench, visitor: str = "") -> None:
         self.refusal = ""  # why it could not be made
+        self._asker = Asker(visitor, lambda: not self.goes_on)
         self._feed, self._work, self._bench = feed, work, bench
         self._guard, self._is_over = threading.Lock(), threading.Event()
         feed.measuring = Measuring()
@@ -37,7 +40,7 @@ class Measurement:
 
     def _do(self) -> None:
         try:
-            with closing(self._bench.in_turns(self._work)) as turns:
+            with closing(self._bench.in_turns(self._work, self._asker)) as turns:
                 for news in turns:
                     if not self._tell(news):
                         return

@@ -8,6 +8,8 @@ back, without working; then it is stopped, and its trace stays.
 import threading
 import time
 from collections import Counter, OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from specviz.errors import SpecvizError
 from specviz.session.run import Run
@@ -23,8 +25,9 @@ MOST_VIEWS = 128
 MOST_BYTES = 512 << 20
 MOST_BROUGHT = 16
 """Views that one visitor's browser has brought back and that are on no stage: it brings one again when it needs it."""
-MOST_RUNS = 4
-"""Of one visitor at a time; a network may take NETWORK_SHARE of all places, so that others always find one."""
+MOST_RUNS, MOST_CALLS = 4, 8
+"""Runs and jobs of one browser at a time, and of all programs of one address. A network may take NETWORK_SHARE of all
+places, so that others always find one."""
 NETWORK_SHARE = 0.75
 PATIENCE_S = 4.0
 """How long a page that was reloaded waits until the server has noticed that the page before it is gone."""
@@ -39,6 +42,7 @@ class Registry:
         self._lock = threading.Lock()
         self._views: OrderedDict[str, View] = OrderedDict()  # the least recently used first
         self._current: dict[str, View] = {}
+        self._jobs: Counter[str] = Counter()  # by visitor
         self._lost: set[str] = set()  # sessions whose unfinished run was forgotten, until they were told
 
     def add_run(self, session: str, run: Run) -> View:
@@ -55,14 +59,33 @@ class Registry:
         return self.show(view, None)
 
     def require_place(self, session: str, most: int) -> None:
-        """Raises SpecvizError where the session's visitor, or his network, has as many runs as he may. most: in all."""
-        visitor = visitor_of(session)
+        """Raises SpecvizError where the session's visitor, or his network, has as many runs and jobs as he may. most:
+        in all."""
         with self._lock:
-            live = [visitor_of(name) for name, view in self._current.items() if view.is_live and name != session]
-        num_own, network = live.count(visitor), network_of(visitor)
-        if has_cookie(visitor) and num_own >= MOST_RUNS:
-            raise SpecvizError(f"{num_own} of your runs go on in other tabs: stop one of them, or let it end")
-        if sum(network_of(name) == network for name in live) >= max(1, int(NETWORK_SHARE * most)):
+            self._check_quota(visitor_of(session), most, but=session)
+
+    @contextmanager
+    def job(self, visitor: str, most: int) -> Iterator[None]:
+        """While a job of this visitor goes on, which counts as one of his runs. Raises SpecvizError as above."""
+        with self._lock:
+            self._check_quota(visitor, most)
+            self._jobs[visitor] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._jobs -= Counter({visitor: 1})
+
+    def _check_quota(self, visitor: str, most: int, but: str | None = None) -> None:
+        """but: the session whose run is about to end."""
+        working = list(self._jobs.elements())
+        for session, view in self._current.items():
+            if session != but and (view.is_live or view.is_measured):
+                working.append(visitor_of(session))
+        num_own, network = working.count(visitor), network_of(visitor)
+        if num_own >= (MOST_RUNS if has_cookie(visitor) else most) or self._jobs[visitor] >= MOST_CALLS:
+            raise SpecvizError(f"{num_own} of your runs and jobs go on already: stop one of them, or let it end")
+        if sum(network_of(name) == network for name in working) >= max(1, int(NETWORK_SHARE * most)):
             raise SpecvizError("too many runs from your network go on just now: try again in a moment")
 
     def find_recorded(self, name: str) -> View:

@@ -11,6 +11,7 @@ import re
 import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +24,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from specviz.decoding.turns import FairQueue
 from specviz.errors import SpecvizError
 from specviz.models.busy import other_work
 from specviz.settings import assets_dir, settings
@@ -117,7 +119,12 @@ _RAW_HEADERS = _raw_headers()
 
 
 def launch_options(
-    registry: Registry, *, ready: Callable[[], bool], hosts: Iterable[str] = (), root_path: str = ""
+    registry: Registry,
+    engine: FairQueue,
+    *,
+    ready: Callable[[], bool],
+    hosts: Iterable[str] = (),
+    root_path: str = "",
 ) -> dict[str, Any]:
     """Keyword arguments for `Blocks.launch` that every way of starting the page shares. hosts: what people type;
     root_path: where a proxy serves the page. Raises SpecvizError where MCP is wanted and its package is missing."""
@@ -127,7 +134,8 @@ def launch_options(
     names = frozenset(name.lower() for name in (*hosts, own.space_host, socket.gethostname()) if name)
     head = f"{palette_head()}<style>{bundle(web_file(PAGE_SCRIPT)).sheet}</style>"
     routes = [
-        Route("/healthz", _serve_health(registry, ready)),
+        Route("/healthz", _serve_health(registry, engine, ready)),
+        Route("/metrics", _serve_metrics(registry, engine)),
         Route(f"/{SCRIPT}", _serve_script),
         Route("/specviz/plotly.min.js", _serve_plotly),
         *(Route(f"/specviz/{path}", _serve_file(registry, *file)) for path, file in _FILES.items()),
@@ -168,12 +176,33 @@ def launch_options(
     }
 
 
-def _serve_health(registry: Registry, ready: Callable[[], bool]) -> Callable[[Request], Any]:
+def _serve_health(registry: Registry, engine: FairQueue, ready: Callable[[], bool]) -> Callable[[Request], Any]:
     async def healthz(request: Request) -> Response:
-        """200 as soon as the page can be used; `models_ready` says whether the default pair is loaded."""
-        return JSONResponse({"ok": True, "models_ready": ready(), "running": registry.num_running()})
+        """200 as soon as the page can be used; `models_ready` says whether the default pair is loaded, `engine` how
+        many wait for it and how long the longest piece of work has kept it."""
+        own = {"waiting": engine.num_waiting, **asdict(engine.pieces)}
+        return JSONResponse({"ok": True, "models_ready": ready(), "running": registry.num_running(), "engine": own})
 
     return healthz
+
+
+def _serve_metrics(registry: Registry, engine: FairQueue) -> Callable[[Request], Any]:
+    async def metrics(request: Request) -> Response:
+        """The same numbers in the text format of Prometheus."""
+        pieces = engine.pieces
+        values = {
+            "running gauge": registry.num_running(),
+            "engine_waiting gauge": engine.num_waiting,
+            "engine_pieces_total counter": pieces.number,
+            "engine_longest_piece_seconds gauge": pieces.longest_s,
+            "engine_longest_piece_cpu_seconds gauge": pieces.longest_cpu_s,
+        }
+        lines = [
+            f"# TYPE specviz_{name}\nspecviz_{name.partition(' ')[0]} {value:g}\n" for name, value in values.items()
+        ]
+        return PlainTextResponse("".join(lines), media_type="text/plain; version=0.0.4")
+
+    return metrics
 
 
 async def _serve_script(request: Request) -> Response:

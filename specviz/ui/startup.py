@@ -69,7 +69,8 @@ class Page:
     def launch(self, host: str, port: int, names: Sequence[str] = (), root_path: str = "") -> str:
         """Serve in the background; returns the local address. names: by which browsers may call it besides its own;
         root_path: where a proxy serves it."""
-        options = launch_options(self.registry, ready=self.is_warm.is_set, hosts=names, root_path=root_path)
+        about = {"ready": self.is_warm.is_set, "hosts": names, "root_path": root_path}
+        options = launch_options(self.registry, self.bench.engine, **about)
         return self.demo.launch(server_name=host, server_port=port, prevent_thread_lock=True, **options)[1]
 
     def warm_up(self) -> None:

@@ -9,8 +9,8 @@ import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from ipaddress import ip_network
 from typing import Any
 
@@ -18,14 +18,16 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import Message, Scope, Send
 
+from specviz.decoding.turns import Asker
 from specviz.errors import SpecvizError
 
 COOKIE = "specviz-visitor"
 MOST_ASKED, MOST_ASKED_BY_ALL, MOST_UNHEARD = 40, 400, 48
 """Events of a browser and of a whole network in ASKED_S, of which opening a page takes about eight; and those of a
 network that wait for a listener."""
-ASKED_S, LISTENER_S = 2.0, 10.0
-"""LISTENER_S: how long work waits for whoever asked for it to listen. A browser does so at once, but may be busy."""
+ASKED_S, LISTENER_S, LEFT_S = 2.0, 10.0, 5.0
+"""LISTENER_S: how long work waits for whoever asked for it to listen: a browser does so at once, but may be busy.
+LEFT_S: how long it goes on when nobody listens any more, as a connection may be made anew."""
 UNHEARD = "nobody listens to this run: it was not begun"
 
 
@@ -87,15 +89,21 @@ class Visitors:
         return self._asked[network_of(visitor)] <= MOST_ASKED_BY_ALL and not is_one_too_many
 
     @contextmanager
-    def listening(self, name: str) -> Iterator[None]:
-        """While somebody waits for news of this session or event."""
-        self._listening[name] += 1
-        try:
-            yield
-        finally:
-            self._listening[name] -= 1
-            if not self._listening[name]:
-                del self._listening[name]
+    def listening(self, name: str) -> Iterator[Callable[[], None]]:
+        """While somebody waits for news of this session, event or call; what it gives ends that early."""
+        with ExitStack() as stack:
+            self._listening[name] += 1
+            stack.callback(self._stop_listening, name)
+            yield stack.close
+
+    def _stop_listening(self, name: str) -> None:
+        self._listening[name] -= 1
+        if not self._listening[name]:
+            del self._listening[name]
+
+    def hears(self, *names: str | None) -> bool:
+        """Whether anybody listens to any of these sessions and events."""
+        return any(self._listening[name] for name in names if name)
 
     def await_listener(self, visitor: str, *names: str | None) -> None:
         """Raises SpecvizError where nobody begins to listen to any of these."""
@@ -103,7 +111,7 @@ class Visitors:
         with self._lock:
             self._unheard[network] += 1
         try:
-            while not any(self._listening[name] for name in names if name):
+            while not self.hears(*names):
                 if time.monotonic() > deadline or self._unheard[network] > MOST_UNHEARD:
                     raise SpecvizError(UNHEARD)
                 time.sleep(0.02)
@@ -123,11 +131,24 @@ class Visitors:
         return hmac.new(self._secret, words.encode(), hashlib.sha256).hexdigest()[:32]
 
 
-def await_listener(request: Any, event: str | None = None) -> None:
-    """Work begins only for those who listen. Raises SpecvizError. Anything but a request of the gate's may go on."""
+def asker_of(request: Any, event: str | None = None) -> Asker:
+    """Whoever made this call, who has left when nobody has listened to its session or event for a while. Work begins
+    only for those who listen: raises SpecvizError. Of a call that did not come through the gate nobody is known."""
     scope = getattr(getattr(request, "request", None), "scope", {})
-    if (visitors := scope.get("specviz_listeners")) is not None:
-        visitors.await_listener(scope["specviz_visitor"], request.session_hash, event)
+    visitors, visitor = scope.get("specviz_listeners"), scope.get("specviz_visitor", "")
+    if visitors is None:
+        return Asker(visitor)
+    names = request.session_hash, event, scope.get("specviz_call")
+    visitors.await_listener(visitor, *names)
+    heard_at = time.monotonic()
+
+    def has_left() -> bool:
+        nonlocal heard_at
+        if visitors.hears(*names):
+            heard_at = time.monotonic()
+        return time.monotonic() - heard_at > LEFT_S
+
+    return Asker(visitor, has_left)
 
 
 def asking_visitor(request: Any) -> str:

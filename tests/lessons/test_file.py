@@ -91,7 +91,7 @@ def test_the_page_hands_it_out_and_says_what_is_wrong_where_it_cannot(own, tmp_p
     from specviz.ui.registry import Registry
     from specviz.ui.server import launch_options
 
-    routes = launch_options(Registry(), ready=lambda: True)["app_kwargs"]["routes"]
+    routes = launch_options(Registry(), FairQueue(), ready=lambda: True)["app_kwargs"]["routes"]
     client = TestClient(Starlette(routes=routes))
     answer = client.get("/specviz/lessons.html")
     assert (answer.status_code, answer.text) == (200, own)

@@ -210,7 +210,7 @@ def test_tools_without_their_package_are_refused_in_words(monkeypatch):
     monkeypatch.setenv("SPECVIZ_MCP", "1")
     monkeypatch.setattr(server, "find_spec", lambda name: None)
     with pytest.raises(SpecvizError, match="SPECVIZ_MCP needs the package mcp"):
-        server.launch_options(None, ready=lambda: True)
+        server.launch_options(None, None, ready=lambda: True)
 
 
 def test_a_run_sets_the_switches_of_the_chat_template(served, caller, client, monkeypatch):

@@ -13,6 +13,7 @@ from typing import Any
 import gradio as gr
 
 from specviz.bench.speed import NUM_TOKENS, measure_in_rounds
+from specviz.decoding.turns import Asker
 from specviz.drafters import METHODS, find_method
 from specviz.drafters.method import Method
 from specviz.errors import SpecvizError
@@ -33,6 +34,7 @@ from specviz.ui.measuring import Measurement
 from specviz.ui.registry import Registry
 from specviz.ui.reports.trace_models import lacks, methods_for, request_of
 from specviz.ui.view import View, increments, measured, view_of, view_sent, what_goes_on
+from specviz.ui.visitors import visitor_of
 from specviz.views.explore.every_k import every_k as plan
 from specviz.views.explore.help import method_help
 from specviz.views.explore.opening import opening as tell
@@ -76,7 +78,8 @@ class Handlers:
         if previous := self._current(request):
             previous.stop()
             previous.idle.wait(SUPERSEDE_S)
-        run = session.open_run(wanted, bench=self._bench, pace=pace, may_cut=True)
+        asker = Asker(visitor_of(request.session_hash))
+        run = session.open_run(wanted, bench=self._bench, pace=pace, may_cut=True, asker=asker)
         return self._registry.add_run(request.session_hash, run)
 
     def _begin(self, request: gr.Request, values: Sequence[Any], max_steps: int | None = None) -> Iterator[str]:
@@ -254,7 +257,7 @@ class Handlers:
         if not view.is_measured:
             most = min(NUM_TOKENS, len(view.trace.tokens))
             work = measure_in_rounds(request_of(view.trace), self._bench, most)
-            view.measurement = Measurement(view.feed, work, self._bench)
+            view.measurement = Measurement(view.feed, work, self._bench, visitor_of(request.session_hash))
         yield from measured(view)
 
     def stop_measuring(self, request: gr.Request) -> None:
@@ -411,7 +414,7 @@ def every_k_of(registry: Registry, bench: Workbench) -> Callable[[Any], dict[str
             return None
         if view.reader not in bench.library.loaded_names():
             return plan(view.trace)
-        (made,) = bench.in_turns(plan(view.trace, view.reader) for _ in range(1))
+        (made,) = bench.in_turns((plan(view.trace, view.reader) for _ in range(1)), Asker(view.owner))
         return made
 
     return every_k

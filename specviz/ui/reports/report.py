@@ -16,11 +16,14 @@ from itertools import islice
 from typing import Any
 
 from specviz.decoding.device import is_out_of_memory
+from specviz.decoding.turns import Abandoned, Asker
 from specviz.errors import SpecvizError
 from specviz.session.workbench import BackgroundTask, Workbench
+from specviz.settings import settings
 from specviz.trace.file import Trace
 from specviz.ui.registry import Registry
 from specviz.ui.reports.section import Look, Place, Props, Section, Work
+from specviz.ui.visitors import visitor_of
 from specviz.views import blocks
 
 NEVER = object()
@@ -44,7 +47,8 @@ class Job:
 class Session:
     """What one browser session sees of one page. Of the run that it looks at it holds the id, and how far it was."""
 
-    def __init__(self) -> None:
+    def __init__(self, visitor: str = "") -> None:
+        self.visitor = visitor
         self.place, self.num_events = Place(), 0
         self.num_characters = 0  # of all that is shown
         self.keys: dict[str, object] = {}
@@ -60,7 +64,7 @@ class Session:
     def copy(self, opening: Collection[str]) -> Session:
         """The same page for the session that takes this one's place; its job is left where it was, and one that had
         begun by itself (a section of `opening`) begins again."""
-        session = Session()
+        session = Session(self.visitor)
         session.place, session.num_events, session.due = self.place, self.num_events, list(self.due)
         session.keys, session.shown = dict(self.keys), {name: end_bars(props) for name, props in self.shown.items()}
         if self.busy in opening:
@@ -104,7 +108,7 @@ class Sessions:
         self._make_room()
         tab = tab if isinstance(tab, str) and TAB.fullmatch(tab) else None
         before = self._by_tab.pop(tab, None)
-        session = self._by_name[name] = Session() if before is None else before.copy(self._opening)
+        session = self._by_name[name] = Session(visitor_of(name)) if before is None else before.copy(self._opening)
         if tab is not None:
             self._by_tab[tab] = session
         return session
@@ -170,8 +174,9 @@ class Report:
                 self._renew(session)
             given = data.get("values") if isinstance(data.get("values"), dict) else {}
             values = {str(name): value for name, value in given.items() if isinstance(value, str)}
-            yield from self._do(session, section, partial(action, self._look(session), values), job)
-            yield from self._do_due(session, job)
+            with self._registry.job(session.visitor, settings().max_runs):
+                yield from self._do(session, section, partial(action, self._look(session), values), job)
+                yield from self._do_due(session, job)
         finally:
             session.end_job(job)
 
@@ -268,14 +273,17 @@ class Report:
         name = section.name
         session.busy, key, before = name, session.keys[name], session.shown[name]
         job.changed[name] = None
+        asker = Asker(session.visitor, session.stop.is_set)
         try:
-            for props in self._bench.in_turns(work) if section.engine else work:
+            for props in self._bench.in_turns(work, asker) if section.engine else work:
                 if session.keys[name] != key:
                     return
                 session.shown[name] = shown = _put_above(props, before) if section.keeps else props
                 yield _message([shown], busy=name)
                 if session.stop.is_set():
                     return
+        except Abandoned:
+            return
         finally:
             work.close()
             session.shown[name] = end_bars(session.shown[name])

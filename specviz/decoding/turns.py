@@ -1,0 +1,246 @@
+"""Turns at the engine: who goes next, where long work lets others go first, and a clock that stands still meanwhile.
+
+One engine does the work of all visitors. Whoever works there has a turn; between two forwards of long work `give_way`
+ends it, where others wait, and waits for the next one. So no piece of work holds the engine for long, however deep in
+the code it is made. Without a turn, as in a script, both functions do nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from itertools import count
+
+from specviz.errors import SpecvizError
+
+PIECE_S = 0.1
+"""How long a piece of work may last before its next pause ends it."""
+LOOK_S = 0.25
+"""Between two looks at whether somebody still wants what waits for its turn."""
+MOST_REMEMBERED = 1_000
+"""Visitors without work at the engine whose time there is still known."""
+
+
+class Abandoned(SpecvizError):
+    """Nobody waits for this work any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Who asked for a piece of work: the visitor's name, by which turns are shared, and whether he has left."""
+
+    visitor: str = ""
+    has_left: Callable[[], bool] = lambda: False
+
+
+NOBODY = Asker()
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """A place in the line. `ready` when its holder may go; give it back with `FairQueue.leave`."""
+
+    visitor: str
+    number: int
+    ready: threading.Event = field(default_factory=threading.Event)
+    is_aside: bool = False
+    admitted_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """The pieces that work was done in so far. longest_s: what others waited for; longest_cpu_s: what the longest took
+    of the processor's time, in its own thread."""
+
+    number: int = 0
+    longest_s: float = 0.0
+    longest_cpu_s: float = 0.0
+
+    def add(self, seconds: float, cpu_s: float) -> Pieces:
+        return Pieces(self.number + 1, max(self.longest_s, seconds), max(self.longest_cpu_s, cpu_s))
+
+
+class FairQueue:
+    """At most `capacity` holders at a time. Visitors share it by time: next is the visitor who has had it the least
+    since he came, with his oldest ticket. Tickets belong to no thread.
+
+    Who comes again begins where those who are being served stand, so that nobody saves time up (start-time fair
+    queueing; Goyal, Vin and Cheng, 1996).
+    """
+
+    def __init__(self, capacity: int = 1) -> None:
+        self._capacity = capacity
+        self._line: list[Ticket] = []  # in the order in which they joined
+        self._spent_s: defaultdict[str, float] = defaultdict(float)  # by visitor
+        self._level_s = 0.0  # what the visitor who was admitted last had spent
+        self._numbers = count()
+        self._guard = threading.Lock()
+        self.pieces = Pieces()
+
+    def join(self, visitor: str = "") -> Ticket:
+        ticket = Ticket(visitor, next(self._numbers))
+        with self._guard:
+            if all(other.visitor != visitor for other in self._line):
+                self._spent_s[visitor] = max(self._spent_s[visitor], self._level_s)
+            self._line.append(ticket)
+            self._admit()
+        return ticket
+
+    def leave(self, ticket: Ticket) -> None:
+        """Ends a turn or gives up a place; leaving twice is harmless."""
+        with self._guard:
+            if ticket in self._line:
+                self._line.remove(ticket)
+                if ticket.ready.is_set():
+                    self._spent_s[ticket.visitor] += time.perf_counter() - ticket.admitted_at
+            self._admit()
+
+    def step_aside(self, ticket: Ticket) -> bool:
+        """Keeps the place but lets others go first until `step_back`; False if it is this ticket's turn already."""
+        with self._guard:
+            ticket.is_aside = not ticket.ready.is_set()
+            return ticket.is_aside
+
+    def step_back(self, ticket: Ticket) -> None:
+        with self._guard:
+            ticket.is_aside = False
+            self._admit()
+
+    def ahead(self, ticket: Ticket) -> int:
+        """How many must go before this ticket may, as things stand; 0 when it may now."""
+        with self._guard:
+            holders = [each for each in self._line if each.ready.is_set()]
+            order = [*holders, *self._in_order(each for each in self._line if not each.ready.is_set())]
+            place = order.index(ticket) if ticket in order else 0
+        return max(0, place + 1 - self._capacity)
+
+    @property
+    def num_waiting(self) -> int:
+        """How many could go now if there were places enough."""
+        return sum(not (ticket.is_aside or ticket.ready.is_set()) for ticket in tuple(self._line))
+
+    def note_piece(self, seconds: float, cpu_s: float) -> None:
+        with self._guard:
+            self.pieces = self.pieces.add(seconds, cpu_s)
+
+    def __len__(self) -> int:
+        """Holders and waiting ones together."""
+        return len(self._line)
+
+    def _in_order(self, waiting: Iterable[Ticket]) -> list[Ticket]:
+        """The next one first: of every visitor the oldest, then of every visitor the second."""
+        num_before: defaultdict[str, int] = defaultdict(int)
+        keys: dict[Ticket, tuple[int, float, int]] = {}
+        for ticket in waiting:
+            keys[ticket] = num_before[ticket.visitor], self._spent_s[ticket.visitor], ticket.number
+            num_before[ticket.visitor] += 1
+        return sorted(keys, key=keys.__getitem__)
+
+    def _admit(self) -> None:
+        num_free = self._capacity - sum(ticket.ready.is_set() for ticket in self._line)
+        waiting = self._in_order(each for each in self._line if not (each.is_aside or each.ready.is_set()))
+        for ticket in waiting[: max(0, num_free)]:
+            self._level_s = max(self._level_s, self._spent_s[ticket.visitor])
+            ticket.admitted_at = time.perf_counter()
+            ticket.ready.set()
+        if len(self._spent_s) > MOST_REMEMBERED:
+            here = {ticket.visitor for ticket in self._line}
+            for visitor in [each for each in self._spent_s if each not in here]:
+                del self._spent_s[visitor]
+
+
+class Turn:
+    """The turns of one piece of work at a queue of one place, with a context for each: `with turn.at(ticket)`."""
+
+    def __init__(self, queue: FairQueue, asker: Asker = NOBODY) -> None:
+        self._queue, self._asker = queue, asker
+        self._ticket: Ticket | None = None
+        self._outer: Turn | None = None
+        self._since = self._cpu_since = 0.0
+        self.waited_s = 0.0
+        """How long this work has let others go first, all in all."""
+
+    def wait(self) -> Ticket:
+        """A ticket whose turn it is. Raises Abandoned if the asker leaves meanwhile."""
+        ticket = self._queue.join(self._asker.visitor)
+        try:
+            while not ticket.ready.wait(LOOK_S):
+                self._look()
+        except BaseException:
+            self._queue.leave(ticket)
+            raise
+        return ticket
+
+    def at(self, ticket: Ticket) -> Turn:
+        """This turn with a ticket that is ready, to enter; leaving it gives the ticket back."""
+        self._ticket = ticket
+        return self
+
+    def __enter__(self) -> Turn:
+        self._outer = _turn.get()
+        _turn.set(self)
+        self._begin()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _turn.set(self._outer)
+        self._end()
+
+    def give_way(self) -> None:
+        if self._outer is not None:  # work that takes turns of its own inside a turn
+            waited = self._outer.waited_s
+            self._outer.give_way()
+            self.waited_s += self._outer.waited_s - waited
+        self._look()
+        if time.perf_counter() - self._since < PIECE_S:
+            return
+        if not self._queue.num_waiting:
+            self._note()
+            self._begin()
+            return
+        self._end()
+        left = time.perf_counter()
+        self._ticket = None
+        self._ticket = self.wait()
+        self.waited_s += time.perf_counter() - left
+        self._begin()
+
+    def _begin(self) -> None:
+        self._since, self._cpu_since = time.perf_counter(), time.thread_time()
+
+    def _note(self) -> None:
+        self._queue.note_piece(time.perf_counter() - self._since, time.thread_time() - self._cpu_since)
+
+    def _end(self) -> None:
+        if self._ticket is not None:  # None: nobody waited for the next one
+            self._note()
+            self._queue.leave(self._ticket)
+
+    def _look(self) -> None:
+        if self._asker.has_left():
+            raise Abandoned("nobody waits for this any more: it was ended")
+
+
+_turn: ContextVar[Turn | None] = ContextVar("turn", default=None)
+
+
+def give_way() -> None:
+    """A pause between two forwards of long work: others who wait for the engine go first. Raises Abandoned if nobody
+    wants the work any more."""
+    if (turn := _turn.get()) is not None:
+        turn.give_way()
+
+
+def waited_s() -> float:
+    """How long the work that has the turn has let others go first, all in all."""
+    turn = _turn.get()
+    return 0.0 if turn is None else turn.waited_s
+
+
+def clock() -> float:
+    """Seconds, as time.perf_counter(), that stand still while this work lets others go first: what work is timed by."""
+    return time.perf_counter() - waited_s()

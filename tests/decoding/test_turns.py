@@ -1,0 +1,272 @@
+"""Turns: in order, never more than the capacity, shared by visitors, and nobody is left behind or kept waiting."""
+
+import threading
+import time
+
+import pytest
+from waiting import PATIENCE_S, until
+
+from specviz.decoding import turns
+from specviz.decoding.turns import Abandoned, Asker, FairQueue, Turn, clock, give_way, waited_s
+from specviz.session.workbench import Workbench
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """Every pause ends a piece."""
+    monkeypatch.setattr(turns, "PIECE_S", 0.0)
+
+
+def test_turns_come_in_the_order_of_joining():
+    lock = FairQueue()
+    tickets = [lock.join() for _ in range(4)]
+    assert [ticket.ready.is_set() for ticket in tickets] == [True, False, False, False]
+    assert [lock.ahead(ticket) for ticket in tickets] == [0, 1, 2, 3]
+    for i, ticket in enumerate(tickets):
+        assert ticket.ready.is_set()
+        lock.leave(ticket)
+        assert [waiting.ready.is_set() for waiting in tickets[i + 1 :]][:1] in ([True], [])
+
+
+def test_capacity_counts_holders():
+    lock = FairQueue(2)
+    one, two, three = lock.join(), lock.join(), lock.join()
+    assert (one.ready.is_set(), two.ready.is_set(), three.ready.is_set()) == (True, True, False)
+    assert lock.ahead(three) == 1
+    lock.leave(two)
+    assert three.ready.is_set()
+
+
+def test_giving_up_a_place_lets_the_next_one_move_up():
+    lock = FairQueue()
+    holder, quitter, patient = lock.join(), lock.join(), lock.join()
+    lock.leave(quitter)
+    lock.leave(quitter)
+    assert lock.ahead(patient) == 1
+    lock.leave(holder)
+    assert patient.ready.is_set()
+    assert len(lock) == 1
+
+
+def test_who_stepped_aside_is_passed_over_and_keeps_the_place():
+    lock = FairQueue()
+    holder, away, patient = lock.join(), lock.join(), lock.join()
+    assert lock.step_aside(away)
+    assert lock.ahead(away) == 1
+    lock.leave(holder)
+    assert (away.ready.is_set(), patient.ready.is_set()) == (False, True)
+    lock.step_back(away)
+    assert not away.ready.is_set()
+    lock.leave(patient)
+    assert away.ready.is_set()
+    assert not lock.step_aside(away)
+
+
+def test_never_more_holders_than_capacity_and_everyone_gets_a_turn():
+    lock, inside, most, turns = FairQueue(3), [0], [0], [0] * 12
+    guard = threading.Lock()
+
+    def visit(number):
+        for _ in range(20):
+            ticket = lock.join()
+            assert ticket.ready.wait(10)
+            with guard:
+                inside[0] += 1
+                most[0] = max(most[0], inside[0])
+                turns[number] += 1
+            with guard:
+                inside[0] -= 1
+            lock.leave(ticket)
+
+    threads = [threading.Thread(target=visit, args=(number,)) for number in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert turns == [20] * 12
+    assert 1 <= most[0] <= 3
+    assert len(lock) == 0
+
+
+def served(lock, tickets):
+    """The visitors of these tickets in the order in which the engine serves them, each for the same time."""
+    order, waiting = [], list(tickets)
+    while waiting:
+        (now,) = [ticket for ticket in waiting if ticket.ready.is_set()]
+        order.append(now.visitor)
+        now.admitted_at -= 1.0  # it has held the engine for a second
+        waiting.remove(now)
+        lock.leave(now)
+    return order
+
+
+def test_a_visitor_with_many_jobs_has_as_many_turns_as_one_with_a_single_job():
+    lock = FairQueue()
+    tickets = [lock.join("busy") for _ in range(4)] + [lock.join("patient")]
+    assert served(lock, tickets) == ["busy", "patient", "busy", "busy", "busy"]
+
+
+def test_who_has_had_the_engine_for_long_waits_for_who_has_not():
+    lock = FairQueue()
+    first = lock.join("long")
+    short, again = lock.join("short"), lock.join("long")
+    first.admitted_at -= 60.0
+    lock.leave(first)
+    lock.leave(short)
+    late = lock.join("short")  # its short turn has cost next to nothing
+    assert again.ready.is_set()
+    more = lock.join("long")
+    lock.leave(again)
+    assert (late.ready.is_set(), more.ready.is_set()) == (True, False)
+
+
+def test_nobody_saves_time_up_by_staying_away():
+    lock = FairQueue()
+    ticket = lock.join("worker")
+    for _ in range(5):
+        ticket.admitted_at -= 10.0
+        lock.leave(ticket)
+        ticket = lock.join("worker")
+    tickets = [ticket, *(lock.join(visitor) for visitor in ("guest", "worker") for _ in range(9))]
+    first = served(lock, tickets)[:10]
+    assert abs(first.count("guest") - first.count("worker")) <= 2, first
+
+
+def test_the_queue_forgets_visitors_who_have_gone(monkeypatch):
+    monkeypatch.setattr(turns, "MOST_REMEMBERED", 8)
+    lock = FairQueue()
+    for number in range(100):
+        lock.leave(lock.join(f"visitor {number}"))
+    assert len(lock._spent_s) <= 9
+
+
+def pauses(number, log, name):
+    """One result of long work that pauses so often."""
+    for _ in range(number):
+        log.append(name)
+        time.sleep(0.002)
+        give_way()
+    yield name
+
+
+def test_between_two_pauses_of_one_visitor_another_has_his_turn(short):
+    bench, log = Workbench(library=object()), []
+    threads = [
+        threading.Thread(target=lambda name=name: list(bench.in_turns(pauses(20, log, name), Asker(name))))
+        for name in ("one", "other")
+    ]
+    holder = bench.engine.join("holder")
+    for thread in threads:
+        thread.start()
+    until(lambda: len(bench.engine) == 3)
+    bench.engine.leave(holder)
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert len(log) == 40
+    assert max(log[:8].count("one"), log[:8].count("other")) < 8, "one of them had the engine all the time"
+    assert bench.engine.pieces.number >= 40
+    assert len(bench.engine) == 0
+
+
+def test_alone_nobody_is_waited_for_and_without_a_turn_nothing_happens(short):
+    give_way()
+    assert waited_s() == 0.0
+    bench = Workbench(library=object())
+    assert list(bench.in_turns(pauses(3, [], "alone"))) == ["alone"]
+    assert bench.engine.pieces.number == 3 + 2  # up to each pause, behind the last one, and the end of the work
+
+
+def test_the_clock_of_work_stands_still_while_others_have_the_engine(short):
+    bench, took = Workbench(library=object()), []
+
+    def work():
+        begun, wall = clock(), time.perf_counter()
+        give_way()
+        took.append((clock() - begun, time.perf_counter() - wall))
+        yield
+
+    def hold():
+        ticket = bench.engine.join("other")
+        ticket.ready.wait(PATIENCE_S)
+        time.sleep(0.3)
+        bench.engine.leave(ticket)
+
+    mine = bench.engine.join("first")
+    thread = threading.Thread(target=lambda: list(bench.in_turns(work(), Asker("mine"))))
+    thread.start()
+    until(lambda: len(bench.engine) == 2)
+    other = threading.Thread(target=hold)
+    other.start()
+    until(lambda: len(bench.engine) == 3)
+    bench.engine.leave(mine)
+    thread.join(PATIENCE_S)
+    other.join(PATIENCE_S)
+    ((worked, passed),) = took
+    assert passed >= 0.3
+    assert worked < 0.2
+
+
+def test_work_that_nobody_wants_any_more_ends_at_its_next_pause():
+    bench, log, is_gone = Workbench(library=object()), [], threading.Event()
+
+    def work():
+        for number in range(1_000):
+            log.append(number)
+            if number == 3:
+                is_gone.set()
+            give_way()
+        yield
+
+    with pytest.raises(Abandoned):
+        list(bench.in_turns(work(), Asker("gone", is_gone.is_set)))
+    assert log == [0, 1, 2, 3]
+    assert len(bench.engine) == 0
+
+
+def test_who_leaves_while_waiting_gives_up_the_place(monkeypatch):
+    monkeypatch.setattr(turns, "LOOK_S", 0.01)
+    bench, is_gone = Workbench(library=object()), threading.Event()
+    holder, ended = bench.engine.join("holder"), []
+
+    def wait():
+        with pytest.raises(Abandoned):
+            list(bench.in_turns(pauses(1, [], "gone"), Asker("gone", is_gone.is_set)))
+        ended.append(True)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    until(lambda: len(bench.engine) == 2)
+    is_gone.set()
+    thread.join(PATIENCE_S)
+    assert ended
+    assert len(bench.engine) == 1
+    bench.engine.leave(holder)
+
+
+def test_turns_inside_a_turn_give_way_at_the_outer_engine_too(short):
+    """As a check does that makes a run by the way."""
+    outer, inner, log = Workbench(library=object()), Workbench(library=object()), []
+
+    def work():
+        yield from inner.in_turns(pauses(5, log, "inner"))
+
+    other = threading.Thread(target=lambda: list(outer.in_turns(pauses(1, log, "other"), Asker("other"))))
+    holder = outer.engine.join("holder")
+    mine = threading.Thread(target=lambda: list(outer.in_turns(work(), Asker("mine"))))
+    mine.start()
+    until(lambda: len(outer.engine) == 2)
+    other.start()
+    until(lambda: len(outer.engine) == 3)
+    outer.engine.leave(holder)
+    for thread in (mine, other):
+        thread.join(PATIENCE_S)
+    assert "other" in log[:3], log
+
+
+def test_an_error_inside_a_piece_gives_the_engine_back(short):
+    lock = FairQueue()
+    turn = Turn(lock)
+    with pytest.raises(ZeroDivisionError), turn.at(turn.wait()):
+        raise ZeroDivisionError
+    assert len(lock) == 0
+    give_way()
