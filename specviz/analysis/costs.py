@@ -204,6 +204,7 @@ def batch_growth(target: LoadedModel, tokens: int = BATCH_TOKENS[1], rounds: int
     for turn in turns(len(sizes), rounds):
         ((_, ms),) = timer.forward_batch(*sizes[turn.contender])
         timings.add(sizes[turn.contender], turn.round, ms)
+        give_way()
     return {batch: timings.compare((batch, 1), (batch, tokens)) for batch, _ in sizes}
 
 

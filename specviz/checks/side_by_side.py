@@ -19,6 +19,7 @@ from specviz.decoding.draft import Draft
 from specviz.decoding.drafter import Context
 from specviz.decoding.draws import Draws, Recorded, Seeded
 from specviz.decoding.rule import Rule, proposal
+from specviz.decoding.turns import give_way
 from specviz.drafters import METHODS
 from specviz.drafters.draft_model import ModelDrafter
 from specviz.errors import SpecvizError
@@ -113,6 +114,7 @@ def side_by_side(
         judged = ((place, token.u) for place, token in enumerate(record.draft) if token.u is not None)
         draws = Recorded({(record.context_length + place, place): u for place, u in judged}, otherwise)
         for tally in tallies:
+            give_way()
             tally.judge(rows, draws)
         if done == total or time.perf_counter() - told > PAUSE_S:
             results = sorted((tally.result() for tally in tallies), key=lambda result: result.order)

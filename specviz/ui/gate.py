@@ -7,9 +7,8 @@ before the name of each session, so that nobody acts in another's.
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from http import HTTPStatus
-from secrets import token_hex
 from urllib.parse import parse_qsl, urlencode
 
 import msgspec
@@ -76,29 +75,16 @@ class Gate:
         if scope["type"] != "http":
             await (self.app(scope, receive, send) if scope["type"] == "lifespan" else send({"type": "websocket.close"}))
             return
-        wire = receive
         try:
             passed = self._check(scope)
             if passed["method"] == "POST":
                 receive = await self._read(passed, receive)
-            if passed["path"].startswith(f"{_API}run/"):
-                passed["specviz_call"] = f"call {token_hex(16)}"
-                await self._answer_call(passed, receive, _tell_refusals(scope, receive, send), wire)
-                return
+            is_direct = passed["path"].startswith(f"{_API}run/")
+            answer = _tell_refusals(scope, receive, send) if is_direct else self._visitors.issue(passed, send)
             with self._visitors.listening(_listener(passed)):
-                await self.app(passed, receive, self._visitors.issue(passed, send))
+                await self.app(passed, receive, answer)
         except HTTPException as refusal:
             await _told(scope, refusal)(scope, receive, send)
-
-    async def _answer_call(self, scope: Scope, receive: Receive, send: Send, wire: Receive) -> None:
-        """An event that is called directly: whoever calls listens as long as the connection stands. wire: what comes
-        over it behind the body."""
-        with self._visitors.listening(scope["specviz_call"]) as stop_listening:
-            watch = asyncio.create_task(_await_end(wire, stop_listening))
-            try:
-                await self.app(scope, receive, send)
-            finally:
-                watch.cancel()
 
     def _check(self, scope: Scope) -> Scope:
         """The request as it goes on, with its visitor; its session, if it names one, is the visitor's own."""
@@ -162,13 +148,6 @@ class Gate:
 
     def _let_go(self, num_bytes: int) -> None:
         self._num_held -= num_bytes
-
-
-async def _await_end(receive: Receive, then: Callable[[], None]) -> None:
-    """Waits until the other side goes away."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    then()
 
 
 def _told(scope: Scope, refusal: HTTPException) -> Response:

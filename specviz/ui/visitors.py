@@ -9,8 +9,8 @@ import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from ipaddress import ip_network
 from typing import Any
 
@@ -89,17 +89,15 @@ class Visitors:
         return self._asked[network_of(visitor)] <= MOST_ASKED_BY_ALL and not is_one_too_many
 
     @contextmanager
-    def listening(self, name: str) -> Iterator[Callable[[], None]]:
-        """While somebody waits for news of this session, event or call; what it gives ends that early."""
-        with ExitStack() as stack:
-            self._listening[name] += 1
-            stack.callback(self._stop_listening, name)
-            yield stack.close
-
-    def _stop_listening(self, name: str) -> None:
-        self._listening[name] -= 1
-        if not self._listening[name]:
-            del self._listening[name]
+    def listening(self, name: str) -> Iterator[None]:
+        """While somebody waits for news of this session or event."""
+        self._listening[name] += 1
+        try:
+            yield
+        finally:
+            self._listening[name] -= 1
+            if not self._listening[name]:
+                del self._listening[name]
 
     def hears(self, *names: str | None) -> bool:
         """Whether anybody listens to any of these sessions and events."""
@@ -138,7 +136,7 @@ def asker_of(request: Any, event: str | None = None) -> Asker:
     visitors, visitor = scope.get("specviz_listeners"), scope.get("specviz_visitor", "")
     if visitors is None:
         return Asker(visitor)
-    names = request.session_hash, event, scope.get("specviz_call")
+    names = request.session_hash, event
     visitors.await_listener(visitor, *names)
     heard_at = time.monotonic()
 

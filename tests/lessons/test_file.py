@@ -88,6 +88,7 @@ def test_a_lesson_with_an_unknown_run_is_refused_by_name(tmp_path):
 def test_the_page_hands_it_out_and_says_what_is_wrong_where_it_cannot(own, tmp_path):
     from starlette.applications import Starlette
 
+    from specviz.decoding.turns import FairQueue
     from specviz.ui.registry import Registry
     from specviz.ui.server import launch_options
 
