@@ -22,7 +22,7 @@ from specviz.ui.explore import library as shelf
 from specviz.ui.explore import share as sharing
 from specviz.ui.explore.form import Form, Frame
 from specviz.ui.explore.handlers import Handlers, every_k_of, increments_since, opening_of, standing_of
-from specviz.ui.registry import Registry
+from specviz.ui.registry import RUN_LIMIT, Registry
 from specviz.ui.reports.check import CheckSections
 from specviz.ui.reports.compare import CompareSections
 from specviz.ui.reports.games import Games
@@ -34,8 +34,6 @@ from specviz.ui.reports.two_runs import TwoRunsSection
 from specviz.views.explore.help import method_help
 from specviz.views.learn import plan
 
-RUN_LIMIT = 128
-"""Streams at once. Each waits for its turn at the engine, which is fair; this only bounds threads."""
 QUEUE_LIMIT = 256
 MOST_LEFT = 32
 """Sessions whose browser has left that Gradio still knows, each with a copy of the page: 0.3 MB and what it showed."""

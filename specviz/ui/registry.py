@@ -27,8 +27,10 @@ MOST_BROUGHT = 16
 """Views that one visitor's browser has brought back and that are on no stage: it brings one again when it needs it."""
 MOST_RUNS, MOST_CALLS = 4, 8
 """Runs and jobs of one browser at a time, and of all programs of one address. A network may take NETWORK_SHARE of all
-places, so that others always find one."""
-NETWORK_SHARE = 0.75
+places, so that others always find one; beyond it, as in a class behind one address, each of its browsers may still wait
+for a first place, by turns with all others."""
+NETWORK_SHARE, RUN_LIMIT = 0.75, 128
+"""RUN_LIMIT: streams at once. Each waits for its turn at the engine, which is fair; this only bounds threads."""
 PATIENCE_S = 4.0
 """How long a page that was reloaded waits until the server has noticed that the page before it is gone."""
 
@@ -85,7 +87,8 @@ class Registry:
         num_own, network = working.count(visitor), network_of(visitor)
         if num_own >= (MOST_RUNS if has_cookie(visitor) else most) or self._jobs[visitor] >= MOST_CALLS:
             raise SpecvizError(f"{num_own} of your runs and jobs go on already: stop one of them, or let it end")
-        if sum(network_of(name) == network for name in working) >= max(1, int(NETWORK_SHARE * most)):
+        places = RUN_LIMIT if has_cookie(visitor) and not num_own else most
+        if sum(network_of(name) == network for name in working) >= max(1, int(NETWORK_SHARE * places)):
             raise SpecvizError("too many runs from your network go on just now: try again in a moment")
 
     def find_recorded(self, name: str) -> View:

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -91,14 +91,17 @@ def _changed(value: str, change: Any) -> str:
 
 
 async def crowd(address: str, sessions: int, **changes: Any) -> list[Seen]:
-    """So many sessions at once, all of them pressing Run within a second."""
-    limits = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(base_url=address, timeout=PATIENCE_S, limits=limits) as client:
-        event, parts = run_event((await client.get("/config")).json())
+    """So many browsers at once, each with the page open, all of them pressing Run within a second."""
+    async with AsyncExitStack() as stack:
+        clients = (httpx.AsyncClient(base_url=address, timeout=PATIENCE_S) for _ in range(sessions))
+        browsers = [await stack.enter_async_context(client) for client in clients]
+        for browser in browsers:
+            (await browser.get("/")).raise_for_status()  # which gives each a visitor's name
+        event, parts = run_event((await browsers[0].get("/config")).json())
 
         async def one(number: int) -> Seen:
             await asyncio.sleep(number / sessions)
-            return await watch(client, f"crowd{number}", event, values_of(parts, seed=number, **changes))
+            return await watch(browsers[number], f"crowd{number}", event, values_of(parts, seed=number, **changes))
 
         return await asyncio.gather(*map(one, range(sessions)))
 

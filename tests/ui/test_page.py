@@ -7,6 +7,7 @@ import gzip
 import inspect
 import json
 import threading
+from contextlib import ExitStack
 from dataclasses import replace
 from queue import Queue
 from types import SimpleNamespace
@@ -1268,8 +1269,26 @@ def test_a_visitor_has_few_runs_at_a_time_and_a_network_leaves_places_to_others(
     for number in range(2):
         begin(f"near-{number}.0")
     with pytest.raises(SpecvizError, match="too many runs from your network"):
-        begin("near-else.0")
+        begin("near-0.1")
     begin("far-one.0")
+
+
+def test_in_a_class_behind_one_address_each_browser_may_wait_for_its_first_place():
+    registry = Registry()
+    with ExitStack() as stack:
+        for number in range(60):
+            stack.enter_context(registry.job(f"near-{number}", 8))
+        with pytest.raises(SpecvizError, match="too many runs from your network"):
+            stack.enter_context(registry.job("near-0", 8))
+        with pytest.raises(SpecvizError, match="too many runs from your network"):
+            stack.enter_context(registry.job("near", 8))
+        for number in range(36):
+            stack.enter_context(registry.job(f"near-more{number}", 8))
+        with pytest.raises(SpecvizError, match="too many runs from your network"):
+            stack.enter_context(registry.job("near-last", 8))
+        stack.enter_context(registry.job("far-one", 8))
+    with registry.job("near", 8):
+        pass  # all places are free again
 
 
 def test_what_is_shown_again_is_the_newest():
