@@ -1264,7 +1264,7 @@ def test_a_visitor_has_few_runs_at_a_time_and_a_network_leaves_places_to_others(
     registry = Registry()
     for number in range(4):
         begin(f"near-one.{number}")
-    with pytest.raises(SpecvizError, match="4 of your runs go on"):
+    with pytest.raises(SpecvizError, match="4 of your runs and jobs go on"):
         begin("near-one.5")
     for number in range(2):
         begin(f"near-{number}.0")
