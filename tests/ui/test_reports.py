@@ -4,6 +4,7 @@ import gc
 import json
 import threading
 import time
+from contextlib import ExitStack
 from types import FunctionType, ModuleType
 
 import pytest
@@ -615,3 +616,30 @@ def test_opening_work_that_was_broken_off_begins_again(bench, gone):
     assert messages(act(report, "opens"))[-1]["busy"] is None
     assert len(begun) == 2
     assert lines(look(report)[-1]["sections"][0]) == ["opened"]
+
+
+def test_opening_work_counts_as_a_job_and_what_is_left_over_begins_with_another_look(bench, ended):
+    section = Section(
+        "opens",
+        lambda look: None,
+        lambda look: words("opens", "not yet"),
+        opening=lambda look: counting("opens", 1, ended)(look, {}),
+    )
+    registry = Registry()
+    report = Report([section, always("counts", counting("counts", 3, ended))], registry, bench)
+    visitor = "near-one"
+    with ExitStack() as stack:
+        for _ in range(4):
+            stack.enter_context(registry.job(visitor, 48))
+        stream = report.look(f"{visitor}.tab", {"place": PLACE})
+        whole, idle = json.loads(next(stream)), json.loads(next(stream))
+        with pytest.raises(SpecvizError, match="go on already"):
+            next(stream)
+        pressed = act(report, "counts", session=f"{visitor}.tab")
+        idle_again = json.loads(next(pressed))
+        with pytest.raises(SpecvizError, match="go on already"):
+            next(pressed)
+    assert (whole["busy"], idle["busy"], idle_again["busy"], ended) == ("opens", None, None, [])
+    *_, last = look(report, f"{visitor}.tab")
+    assert ended == ["opens"]
+    assert lines(last["sections"][0]) == ["turn 1"]

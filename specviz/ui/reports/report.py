@@ -11,6 +11,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -174,9 +175,9 @@ class Report:
                 self._renew(session)
             given = data.get("values") if isinstance(data.get("values"), dict) else {}
             values = {str(name): value for name, value in given.items() if isinstance(value, str)}
-            with self._registry.job(session.visitor, settings().max_runs):
-                yield from self._do(session, section, partial(action, self._look(session), values), job)
-                yield from self._do_due(session, job)
+            work = self._do(session, section, partial(action, self._look(session), values), job)
+            yield from self._as_job(session, job, work)
+            yield from self._do_due(session, job)
         finally:
             session.end_job(job)
 
@@ -216,8 +217,26 @@ class Report:
                 renewed.append(name)
         return renewed
 
+    def _as_job(self, session: Session, job: Job, work: Iterator[str]) -> Iterator[str]:
+        """The work, as one of the visitor's jobs. Raises SpecvizError where he has too many going on."""
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(self._registry.job(session.visitor, settings().max_runs))
+            except SpecvizError:
+                yield self._end(session, job)
+                raise
+            yield from work
+
     def _do_due(self, session: Session, job: Job) -> Iterator[str]:
         """The opening work that is due, then the message that the page is idle."""
+        if session.due:
+            yield from self._as_job(session, job, self._open(session, job))
+        while session.due:
+            session.keys.pop(session.due.pop())  # stopped: another look begins it again
+        yield self._end(session, job)
+
+    def _open(self, session: Session, job: Job) -> Iterator[str]:
+        """The opening work of the sections where it is due, until it is stopped."""
         while session.due and not session.stop.is_set():
             section, is_done = self._sections[session.due.pop(0)], False
             try:
@@ -229,9 +248,6 @@ class Report:
             finally:
                 if not is_done:
                     session.keys.pop(section.name, None)
-        while session.due:
-            session.keys.pop(session.due.pop())  # stopped: another look begins it again
-        yield self._end(session, job)
 
     def _do(self, session: Session, section: Section, work: Callable[[], Work], job: Job) -> Iterator[str]:
         """Load what the work needs, do it, and renew the sections that depend on what it found."""
