@@ -12,7 +12,6 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from specviz import __version__
-from specviz.api import run
 from specviz.checks.end_to_end import EndToEnd, end_to_end, first_token
 from specviz.checks.enumerated import enumerate_texts
 from specviz.checks.greedy import greedy
@@ -35,6 +34,7 @@ from specviz.prompts import prompts_file
 from specviz.request import Request, check_whole, one_k
 from specviz.rules import RULES
 from specviz.rules.broken import BROKEN
+from specviz.session.record import activate, record
 from specviz.session.setup import Setup, gather
 from specviz.session.workbench import workbench
 
@@ -234,8 +234,9 @@ def _compare_rules(job: _Job) -> tuple[RuleResult, ...]:
     pair, request = job.pair, job.request
     if not pair.method.is_plain or request.temperature == 0:
         return ()
-    settings = {name: getattr(request, name) for name in (*Request.ALL_SAMPLING, "target", "draft", "seed")}
-    recorded = run(list(job.prompts[0]), num_speculative_tokens=job.k, max_new_tokens=RULES_TOKENS, **settings)
+    own = {name: getattr(request, name) for name in (*Request.ALL_SAMPLING, "target", "draft", "seed")}
+    asked = Request(prompt_ids=job.prompts[0], num_speculative_tokens=job.k, max_new_tokens=RULES_TOKENS, **own)
+    recorded = record(activate(asked.validate(), workbench().library))
     results = side_by_side(recorded, pair.target, pair.draft)
     return _last_result(results, "judging the same drafts by every rule", job.watch).rows
 

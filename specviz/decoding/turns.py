@@ -159,13 +159,13 @@ class Turn:
     def __init__(self, queue: FairQueue, asker: Asker = NOBODY) -> None:
         self._queue, self._asker = queue, asker
         self._ticket: Ticket | None = None
-        self._outer: Turn | None = None
         self._since = self._cpu_since = 0.0
         self.waited_s = 0.0
         """How long this work has let others go first, all in all."""
 
     def wait(self) -> Ticket:
         """A ticket whose turn it is. Raises Abandoned if the asker leaves meanwhile."""
+        self._refuse_nesting()
         ticket = self._queue.join(self._asker.visitor)
         try:
             while not ticket.ready.wait(LOOK_S):
@@ -177,24 +177,20 @@ class Turn:
 
     def at(self, ticket: Ticket) -> Turn:
         """This turn with a ticket that is ready, to enter; leaving it gives the ticket back."""
+        self._refuse_nesting()
         self._ticket = ticket
         return self
 
     def __enter__(self) -> Turn:
-        self._outer = _turn.get()
         _turn.set(self)
         self._begin()
         return self
 
     def __exit__(self, *error: object) -> None:
-        _turn.set(self._outer)
+        _turn.set(None)
         self._end()
 
     def give_way(self) -> None:
-        if self._outer is not None:  # work that takes turns of its own inside a turn
-            waited = self._outer.waited_s
-            self._outer.give_way()
-            self.waited_s += self._outer.waited_s - waited
         self._look()
         if time.perf_counter() - self._since < PIECE_S:
             return
@@ -219,6 +215,9 @@ class Turn:
         if self._ticket is not None:  # None: nobody waited for the next one
             self._note()
             self._queue.leave(self._ticket)
+
+    def _refuse_nesting(self) -> None:
+        assert _turn.get() in (None, self), "work that has a turn may not wait for another: two such would never end"
 
     def _look(self) -> None:
         if self._asker.has_left():
