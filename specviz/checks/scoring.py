@@ -114,7 +114,7 @@ def plain_logits(model: LoadedModel, text: Sequence[int], num: int) -> Tensor:
     """Logits [num, V] after each of the last `num` tokens of `text`: one forward of the raw model, without a cache; a
     text that would hold the engine for long is read in pieces behind transformers' own."""
     ids = torch.tensor([list(text)], device=model.model.device)
-    is_long = len(text) > tokens_at_once(ids.device)
+    is_long = len(text) > tokens_at_once(model.model)
     with torch.inference_mode():
         return read_behind(model.model, ids, DynamicCache(config=model.model.config) if is_long else None, num)[0]
 

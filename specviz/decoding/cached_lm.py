@@ -51,7 +51,7 @@ class CachedLM:
             self.no_trees = proof.trees
             why = proof.compact
             self._forward = TransformersForward(model, products, why) if why else Compact(model, products)
-        self.context_limit = context_limit
+        self.context_limit, self._at_once = context_limit, tokens_at_once(model)
         head = model.get_output_embeddings()
         self.vocab_size = getattr(head, "out_features", head.weight.shape[0])  # packed weights have another shape
         self.calls = 0
@@ -126,7 +126,7 @@ class CachedLM:
             raise ValueError("forward needs at least one token (got an empty text)")
         if self.no_trees and not draft.is_chain:
             raise SpecvizError(f"this model reads chains only: {self.no_trees}; choose a method that drafts a chain")
-        new, size = self.missing(tokens), tokens_at_once(self.device)
+        new, size = self.missing(tokens), self._at_once
         while len(new) > size or (len(new) > LONG and not draft.is_chain):
             piece = new[: min(size, len(new) - 1)]
             attention = self._attention(self._num_rows, len(piece), EMPTY)

@@ -17,8 +17,10 @@ from specviz.decoding.products import Products, with_products
 from specviz.decoding.turns import give_way
 from specviz.errors import SpecvizError
 
-AT_ONCE, AT_ONCE_CUDA = 512, 4_096
-"""Tokens of one forward, those of all texts of a batch together: whoever waits for the engine waits for its end."""
+WORK, WORK_CUDA = 60 * 10**9, 20 * 10**12
+"""Multiplications of one forward, for whose end others may wait. A token takes as many as the model has parameters."""
+FEWEST, MOST, MOST_CUDA = 64, 1_024, 8_192
+"""Tokens of one forward, however large or small the model is."""
 
 
 class Forward(Protocol):
@@ -69,9 +71,11 @@ def asked_of(model: PreTrainedModel, cache: Cache | None = None, num_logits: int
     return {name: cache, "use_cache": True, **rows}
 
 
-def tokens_at_once(device: torch.device, num_texts: int = 1) -> int:
+def tokens_at_once(model: PreTrainedModel, num_texts: int = 1) -> int:
     """How many tokens of each of so many texts one forward reads, where others may wait for its end."""
-    return max(1, (AT_ONCE_CUDA if device.type == "cuda" else AT_ONCE) // num_texts)
+    work, most = (WORK_CUDA, MOST_CUDA) if model.device.type == "cuda" else (WORK, MOST)
+    size = sum(weight.numel() for weight in model.parameters())
+    return max(1, min(most, max(FEWEST, work // size)) // num_texts)
 
 
 def read_behind(model: PreTrainedModel, ids: Tensor, cache: Cache | None, num_logits: int = 1) -> Tensor:
@@ -79,7 +83,7 @@ def read_behind(model: PreTrainedModel, ids: Tensor, cache: Cache | None, num_lo
 
     Long texts are read in pieces, between which others may have the engine; without a cache there is one piece.
     """
-    size = ids.shape[1] if cache is None else tokens_at_once(ids.device, len(ids))
+    size = ids.shape[1] if cache is None else tokens_at_once(model, len(ids))
     kept, first = [], ids.shape[1] - num_logits
     for begin in range(0, ids.shape[1], size):
         give_way()

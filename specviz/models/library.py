@@ -59,7 +59,7 @@ class LoadedModel:
         padded = [([0] * (width - len(prompt)), prompt) for prompt in prompts]
         device = self.model.get_input_embeddings().weight.device
         settings = generation.settings_for(Sampling(temperature=0), num_tokens, self.text.eos_ids)
-        if width > (at_once := tokens_at_once(device, len(prompts))):
+        if width > (at_once := tokens_at_once(self.model, len(prompts))):
             settings.prefill_chunk_size = at_once
         out = generation.without_settings(self.model).generate(
             torch.tensor([[*padding, *prompt] for padding, prompt in padded], device=device),

@@ -5,6 +5,7 @@ import torch
 from tiny_models import FAMILIES, tiny, tiny_tokenizer
 
 from specviz.alignment.generate import sample
+from specviz.decoding import forward
 from specviz.decoding.draws import Seeded, seed_of
 from specviz.decoding.engine import Plan, speculate
 from specviz.decoding.sampling import Sampling
@@ -31,7 +32,10 @@ def one_by_one(target, prompt, seed, sampling, num_tokens):
 @pytest.mark.parametrize(
     "sampling", [Sampling(), Sampling(0.0), Sampling(0.7, 20, 0.9)], ids=["plain", "greedy", "cut"]
 )
-def test_a_batch_writes_what_the_engine_writes_one_by_one(family, sampling):
+@pytest.mark.parametrize("at_once", [1000, 10], ids=["prompts at once", "prompts in pieces"])
+def test_a_batch_writes_what_the_engine_writes_one_by_one(family, sampling, at_once, monkeypatch):
+    monkeypatch.setattr(forward, "FEWEST", at_once)
+    monkeypatch.setattr(forward, "MOST", at_once)
     target = loaded(family)
     drawn = sample(target, PROMPTS, SEEDS, sampling, 24)
     expected = [one_by_one(target, *asked, sampling, 24) for asked in zip(PROMPTS, SEEDS, strict=True)]

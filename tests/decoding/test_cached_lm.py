@@ -8,6 +8,7 @@ from tiny_models import CONTEXT_LIMIT, FAMILIES, Bigram, bigram, tiny
 from torch.nn import functional
 from transformers import DynamicCache
 
+from specviz.decoding import cached_lm, forward
 from specviz.decoding.cached_lm import CachedLM, common_prefix
 from specviz.decoding.draft import Draft, chain
 from specviz.decoding.forward import asked_of
@@ -60,6 +61,30 @@ def test_logits_after_a_step_equal_a_full_forward(lm, draft, kept):
     text = PROMPT + kept
     assert_rows_are_exact(lm.model, lm.forward(text, TREE), text, TREE)
     assert_rows_are_exact(lm.model, lm.forward([*text, 9], chain([3])), [*text, 9], chain([3]))
+
+
+@pytest.fixture
+def in_fives(monkeypatch):
+    """Others may have the engine after every five tokens."""
+    monkeypatch.setattr(forward, "FEWEST", 5)
+    monkeypatch.setattr(forward, "MOST", 5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("draft", [Draft(), chain([4, 6, 8]), TREE], ids=["no draft", "chain", "tree"])
+def test_a_long_text_is_read_in_pieces_to_the_same_logits_in_one_call(in_fives, family, draft):
+    lm, text = CachedLM(tiny(family), CONTEXT_LIMIT), PROMPT + PROMPT[::-1]
+    calls, fed = lm.calls, lm.fed
+    assert_rows_are_exact(lm.model, lm.forward(text, draft), text, draft)
+    assert (lm.calls - calls, lm.fed - fed) == (1, len(text) + len(draft))
+
+
+def test_between_two_pieces_of_a_long_text_others_have_the_engine(in_fives, monkeypatch):
+    lm, pauses = CachedLM(tiny("llama"), CONTEXT_LIMIT), []
+    monkeypatch.setattr(cached_lm, "give_way", lambda: pauses.append(lm.fed))
+    fed = lm.fed
+    lm.forward([*PROMPT, *PROMPT])
+    assert [pause - fed for pause in pauses] == [5, 10, 15, 20]
 
 
 def test_a_changed_text_is_read_again_from_where_it_differs(lm):

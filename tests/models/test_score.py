@@ -4,6 +4,7 @@ import pytest
 import torch
 from tiny_models import CONTEXT_LIMIT, FAMILIES, tiny, tiny_tokenizer
 
+from specviz.decoding import forward
 from specviz.models import score as scorer
 from specviz.models.library import Library
 from specviz.models.score import Text, read
@@ -31,8 +32,11 @@ def whole(text):
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("num_rows", [1000, 2], ids=["in one piece", "in pieces"])
-def test_every_row_is_that_of_a_plain_forward(family, num_rows, monkeypatch):
+@pytest.mark.parametrize("at_once", [1000, 9], ids=["all at once", "a few tokens at once"])
+def test_every_row_is_that_of_a_plain_forward(family, num_rows, at_once, monkeypatch):
     monkeypatch.setattr(scorer, "LOGITS_BYTES", num_rows * len(TEXTS) * 4 * 320)
+    monkeypatch.setattr(forward, "FEWEST", at_once)
+    monkeypatch.setattr(forward, "MOST", at_once)
     target, draft = loaded(family, seed=1), loaded("llama", seed=2)
     seen = []
     for rows in read(target, [draft], TEXTS):
