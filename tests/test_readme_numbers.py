@@ -41,7 +41,7 @@ from specviz.session import gpu_worker
 from specviz.settings import Settings
 from specviz.trace.metrics import metrics
 from specviz.trace.recorded import recorded_trace
-from specviz.ui import api, registry
+from specviz.ui import api, registry, visitors
 from specviz.views.compare.claims import FIELDS
 from specviz.views.learn.lesson_file import lesson_page
 from specviz.views.learn.plan import plan
@@ -137,6 +137,9 @@ def claims():
         f"{gpu_worker.START_S} s, {gpu_worker.LOAD_S} s for each model to load",
         f"at most {gpu_worker.LONGEST_S} s in all",
         f"in turn: {NAMES[ROUNDS]} rounds in which each runs twice, after one to warm up",
+        f"When nobody has listened to it for {visitors.LEFT_S:g} s, it ends; a run on the page waits {registry.GRACE_S:g} s for",
+        f"One browser may have {registry.MOST_RUNS} runs and jobs at a time, the programs of one address "
+        f"{registry.MOST_CALLS} jobs",
         f"one budget of memory ({registry.MOST_BYTES >> 20} MB)",
         "… {}, {} and {} times as deep".format(*(model.dial[1] for model in MODELS.values() if model.dial)),
     ]

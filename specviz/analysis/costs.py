@@ -16,13 +16,12 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import DynamicCache
 
 from specviz.analysis.rounds import FEWEST, ONE_RUN, Comparison, Timings, interval, turns
 from specviz.decoding.draft import chain
 from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import Plan, speculate
-from specviz.decoding.forward import asked_of, read_behind
+from specviz.decoding.forward import asked_of, empty_cache, read_behind
 from specviz.decoding.sampling import Sampling
 from specviz.decoding.turns import clock, give_way
 from specviz.drafters import METHODS
@@ -283,7 +282,7 @@ class _Timer:
     @cached_property
     def _context_cache(self):
         """The model's own cache after the context of one text."""
-        cache = DynamicCache(config=self.target.model.config)
+        cache = empty_cache(self.target.model)
         read_behind(self.target.model, torch.tensor([self.ids], device=self.device), cache)
         return cache
 

@@ -10,10 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
-from transformers import DynamicCache
 
 from specviz.checks.rows import normalise
-from specviz.decoding.forward import read_behind, tokens_at_once
+from specviz.decoding.forward import empty_cache, read_behind, tokens_at_once
 from specviz.decoding.sampling import Sampling, fit
 from specviz.models.library import LoadedModel
 from specviz.models.score import CHUNK
@@ -116,7 +115,7 @@ def plain_logits(model: LoadedModel, text: Sequence[int], num: int) -> Tensor:
     ids = torch.tensor([list(text)], device=model.model.device)
     is_long = len(text) > tokens_at_once(model.model)
     with torch.inference_mode():
-        return read_behind(model.model, ids, DynamicCache(config=model.model.config) if is_long else None, num)[0]
+        return read_behind(model.model, ids, empty_cache(model.model) if is_long else None, num)[0]
 
 
 def law_of(logits: Tensor, sampling: Sampling) -> Tensor:

@@ -78,6 +78,11 @@ def tokens_at_once(model: PreTrainedModel, num_texts: int = 1) -> int:
     return max(1, min(most, max(FEWEST, work // size)) // num_texts)
 
 
+def empty_cache(model: PreTrainedModel) -> Cache:
+    """One of transformers' own, for `read_behind`."""
+    return DynamicCache(config=model.config)
+
+
 def read_behind(model: PreTrainedModel, ids: Tensor, cache: Cache | None, num_logits: int = 1) -> Tensor:
     """Logits [B, num_logits, V] behind the last of ids [B, n], read behind the rows of the cache.
 

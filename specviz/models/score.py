@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
 
-from specviz.decoding.forward import read_behind, tokens_at_once
+from specviz.decoding.forward import empty_cache, read_behind, tokens_at_once
 from specviz.decoding.sampling import Sampling, fit
 from specviz.models.library import LoadedModel
 
@@ -91,7 +90,7 @@ class _Reader:
         known = ids < self.width
         self.reach = known.long().cumprod(1).sum(1).clamp_max(limit)
         self._ids = (ids * known)[:, :limit].to(self.device)
-        self._cache = DynamicCache(config=model.model.config) if in_pieces else None
+        self._cache = empty_cache(model.model) if in_pieces else None
         self._num_read = 0
 
     @torch.inference_mode()
