@@ -137,7 +137,8 @@ def claims():
         f"{gpu_worker.START_S} s, {gpu_worker.LOAD_S} s for each model to load",
         f"at most {gpu_worker.LONGEST_S} s in all",
         f"in turn: {NAMES[ROUNDS]} rounds in which each runs twice, after one to warm up",
-        f"When nobody has listened to it for {visitors.LEFT_S:g} s, it ends; a run on the page waits {registry.GRACE_S:g} s for",
+        f"When nobody has listened to it for {visitors.LEFT_S:g} s, it ends",
+        f"a run on the page waits {registry.GRACE_S:g} s for",
         f"One browser may have {registry.MOST_RUNS} runs and jobs at a time, the programs of one address "
         f"{registry.MOST_CALLS} jobs",
         f"one budget of memory ({registry.MOST_BYTES >> 20} MB)",
