@@ -1,14 +1,15 @@
 """The gate: the one ASGI layer between strangers and Gradio. What it does not know, it refuses in words.
 
 It lets through the routes that the page, its files and its API use, for the hosts that this server is, and changes from
-its own pages alone; it reads each JSON body once, within bounds, before anything else does; and it puts the visitor
-before the name of each session, so that nobody acts in another's.
+its own pages alone; it reads each JSON body once, within bounds, before anything else does, and checks what it gives an
+endpoint of the API; and it puts the visitor before the name of each session, so that nobody acts in another's.
 """
 
 import asyncio
 import re
 from collections.abc import Mapping
 from http import HTTPStatus
+from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 import msgspec
@@ -20,7 +21,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from specviz.errors import SpecvizError
 from specviz.trace.file import MAX_UPLOAD_BYTES
+from specviz.trace.values import format_got
+from specviz.ui.api import ENDPOINTS, check_arguments, parameters_of
+from specviz.ui.events import FAILED, as_fields
 from specviz.ui.visitors import Visitors
 from specviz.views.documentation import refusal_page
 
@@ -33,7 +38,6 @@ MOST_AT_ONCE = 96 << 20
 """Bytes of all bodies that are being read or wait in Gradio's queue."""
 QUEUED_S, BODY_S = 5.0, 30.0
 """How long a body counts as waiting once it was handed on, and how long one may take to come."""
-FAILED = "this request cannot be served"
 _API = "/gradio_api/"
 _FILES = r"/(assets|static|svelte|specviz)/.+"
 _SINGLE = r"/(config/?|healthz|theme\.css|manifest\.json|robots\.txt|favicon\.ico|pwa_icon(/\d{1,4})?)?"
@@ -45,8 +49,10 @@ _ROUTES = {
 _HEARTBEAT = re.compile(rf"({_API}heartbeat/)([\w-]+)")
 _LISTENING = re.compile(rf"{_API}(?:queue/data|call/(?:v2/)?\w+/(\w+))")
 _EVENT = re.compile(rf"{_API}(queue/join|call/|mcp)")
-_TOOLS = re.compile(rf"(GET|POST|DELETE) {_API}mcp/?")
+_MCP = re.compile(rf"{_API}mcp/?")
 """Where Gradio serves MCP, on servers that do."""
+_TOOLS = re.compile(f"(GET|POST|DELETE) {_MCP.pattern}")
+_CALLED = re.compile(rf"{_API}(?P<way>run|call|call/v2)/(?P<name>\w+)/?")
 _PLAIN_HOST = re.compile(r"(localhost|[\d.]+|\[[\da-f:.]+])\.?(:\d*)?", re.IGNORECASE)
 _PORT = re.compile(r"\.?(:\d*)?$")
 _NAMES = (
@@ -59,6 +65,14 @@ _PAGES = (
 )
 _SESSION = re.compile(r"[\w-]{1,64}", re.ASCII)
 _FETCHED = re.compile(rb'"path":"[^"]{0,9}//')  # Gradio takes it for a file; a text's own quotes stand behind a \\
+
+
+class NotCallable(HTTPException):
+    """An endpoint of the API cannot be called like this; content: the answer, in the form that its caller reads."""
+
+    def __init__(self, words: str, content: dict[str, Any], status: int) -> None:
+        super().__init__(status, words)
+        self.content = content
 
 
 class Gate:
@@ -144,7 +158,7 @@ class Gate:
         if scope["path"] == UPLOAD:
             return _replay(bytes(body), receive)
         events = scope["app"].get_blocks().fns
-        return _replay(checked_body(bytes(body), scope["specviz_visitor"], events), receive)
+        return _replay(checked_body(bytes(body), scope["specviz_visitor"], events, scope["path"]), receive)
 
     def _let_go(self, num_bytes: int) -> None:
         self._num_held -= num_bytes
@@ -154,7 +168,8 @@ def _told(scope: Scope, refusal: HTTPException) -> Response:
     """What was refused and why: a page for a person who has opened an address, else JSON."""
     if scope["method"] == "GET" and "text/html" in Headers(scope=scope).get("accept", ""):
         return HTMLResponse(refusal_page(refusal.detail), refusal.status_code)
-    return JSONResponse({"error": refusal.detail}, refusal.status_code)
+    content = refusal.content if isinstance(refusal, NotCallable) else {"error": refusal.detail}
+    return JSONResponse(content, refusal.status_code)
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
@@ -178,28 +193,36 @@ def _tell_refusals(scope: Scope, receive: Receive, send: Send) -> Send:
             is_held = True
         elif is_held:
             given = msgspec.json.decode(message["body"])
-            status = HTTPStatus.BAD_REQUEST if given["error"] else HTTPStatus.INTERNAL_SERVER_ERROR
-            await JSONResponse(given if given["error"] else {"error": FAILED}, status)(scope, receive, send)
+            words = given["error"] or FAILED
+            status = HTTPStatus.INTERNAL_SERVER_ERROR if words == FAILED else HTTPStatus.BAD_REQUEST
+            await JSONResponse({**given, "error": words}, status)(scope, receive, send)
         else:
             await send(message)
 
     return told
 
 
-def checked_body(body: bytes, visitor: str, events: Mapping[int, BlockFunction]) -> bytes:
-    """The JSON body with the visitor's own session in it. Raises HTTPException for what Gradio must not see."""
+def checked_body(body: bytes, visitor: str, events: Mapping[int, BlockFunction], path: str = "") -> bytes:
+    """The JSON body, sent to this path, with the visitor's own session in it. Raises HTTPException for what Gradio must
+    not see."""
     if sum(map(body.count, (b"[", b"{", b","))) > MOST_VALUES:
         raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body holds at most {MOST_VALUES:,} values")
     try:
         given = msgspec.json.decode(body)
     except (ValueError, RecursionError) as error:
-        raise HTTPException(HTTPStatus.BAD_REQUEST, f"the body is not JSON in UTF-8 ({error!s:.100})") from None
+        words = f"the body cannot be read as JSON in UTF-8 ({error!s:.100})"
+        raise HTTPException(HTTPStatus.BAD_REQUEST, words) from None
     if not isinstance(given, dict):
         raise HTTPException(HTTPStatus.BAD_REQUEST, f"the body must be a JSON object (got {type(given).__name__})")
     if given.get("session_hash") is not None:
         given["session_hash"] = _own_session(visitor, given["session_hash"])
-    if given.get("fn_index") is not None:
+    called = _CALLED.fullmatch(path)
+    if given.get("fn_index") is not None and (called is None or called["way"] == "run"):
         _check_event(given["fn_index"], given.get("data"), events)
+    elif called:
+        _check_call(called["name"], given if called["way"] == "call/v2" else given.get("data"))
+    elif _MCP.fullmatch(path) and given.get("method") == "tools/call":
+        _check_tool(given)
     encoded = msgspec.json.encode(given)
     if _FETCHED.search(encoded):
         raise HTTPException(HTTPStatus.BAD_REQUEST, "a file must be sent here: this server fetches none")
@@ -207,13 +230,52 @@ def checked_body(body: bytes, visitor: str, events: Mapping[int, BlockFunction])
 
 
 def _check_event(number: object, values: object, events: Mapping[int, BlockFunction]) -> None:
-    """Raises HTTPException for an event that the page does not have, and for too few values."""
+    """Raises HTTPException for an event that the page does not have, and for values that it does not take."""
     event = events.get(number) if isinstance(number, int) else None
     if event is None:
         raise HTTPException(HTTPStatus.BAD_REQUEST, f"this page has no event {number!r:.40}: load it again")
+    if event.api_name in ENDPOINTS:
+        _check_call(event.api_name, values)
+        return
     got = len(values) if isinstance(values, list) else 0
     if got < len(event.inputs):
         raise HTTPException(HTTPStatus.BAD_REQUEST, f"this event takes {len(event.inputs)} values (got {got})")
+
+
+def _check_call(endpoint: str, values: object) -> None:
+    """Raises HTTPException for what an endpoint does not take. values: by name, or a list in the parameters' order."""
+    if endpoint not in ENDPOINTS:
+        words = f"there is no endpoint {endpoint!r:.60}: this server has {', '.join(ENDPOINTS)}"
+        raise HTTPException(HTTPStatus.NOT_FOUND, words)
+    try:
+        check_arguments(endpoint, values if isinstance(values, dict) else _named(endpoint, values))
+    except SpecvizError as error:
+        words = str(error)
+        told = {"__type__": "validate", "is_valid": False, "parameter_name": endpoint, "message": words}
+        content = {"error": words, "detail": [told]}  # Gradio's client reads the detail
+        raise NotCallable(words, content, HTTPStatus.UNPROCESSABLE_ENTITY) from None
+
+
+def _named(endpoint: str, values: object) -> dict[str, object]:
+    """The values by the names of the endpoint's parameters. Raises SpecvizError where these are not as many."""
+    names = parameters_of(endpoint)
+    if not isinstance(values, list):
+        raise SpecvizError(f"data must be a list of the values for {endpoint} {format_got(values)}")
+    if len(values) != len(names):
+        order = f": {', '.join(names)}" if names else ""
+        raise SpecvizError(f"{endpoint} takes {len(names)} values in data (got {len(values)}){order}")
+    return dict(zip(names, values, strict=True))
+
+
+def _check_tool(message: Mapping[str, Any]) -> None:
+    """As `_check_call`, for a call of a tool by MCP, whose answer is a result that is an error."""
+    called = as_fields(message.get("params"))
+    try:
+        _check_call(str(called.get("name")), as_fields(called.get("arguments")))
+    except HTTPException as refusal:
+        result = {"content": [{"type": "text", "text": refusal.detail}], "isError": True}
+        content = {"jsonrpc": "2.0", "id": message.get("id"), "result": result}
+        raise NotCallable(refusal.detail, content, HTTPStatus.OK) from None
 
 
 def _own_session(visitor: str, session: object) -> str:

@@ -29,7 +29,8 @@ from specviz.settings import assets_dir, settings
 from specviz.trace import export as exports
 from specviz.trace.file import Trace
 from specviz.ui.components import SCRIPT, theme
-from specviz.ui.gate import FAILED, UPLOAD, Gate
+from specviz.ui.events import FAILED
+from specviz.ui.gate import UPLOAD, Gate
 from specviz.ui.registry import Registry
 from specviz.ui.under_path import RelativePage, UnderPath, is_whole_address
 from specviz.ui.uploads import upload

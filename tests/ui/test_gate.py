@@ -27,7 +27,7 @@ from starlette.exceptions import HTTPException
 
 from specviz.errors import SpecvizError
 from specviz.trace.file import TraceError, dump_event
-from specviz.ui import BoundedLog, gate, startup, uploads, view, visitors
+from specviz.ui import BoundedLog, events, gate, startup, uploads, view, visitors
 from specviz.ui.gate import checked_body
 from specviz.ui.view import view_sent
 from specviz.ui.visitors import Visitors, network_of, visitor_of
@@ -144,7 +144,7 @@ def test_what_an_event_refuses_in_words_is_no_fault_of_the_server(client):
 def test_an_event_that_fails_without_words_is_told_in_words(client):
     never_sent = {**FILE, "path": "/etc/hostname"}
     answer = join(client, path="run/predict", data=[never_sent], fn_index=number_of(client, "k", "input"))
-    assert (answer.status_code, answer.json()) == (500, {"error": gate.FAILED})
+    assert (answer.status_code, answer.json()) == (500, {"error": events.FAILED})
 
 
 def test_a_live_value_of_any_kind_is_refused_by_its_run_alone(client):
