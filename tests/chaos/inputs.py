@@ -185,7 +185,7 @@ def arguments(chance: Random, server: Server) -> Attack:
     """A call of an endpoint of the API; what is not odd in it makes the work short."""
     endpoint = chance.choice(ENDPOINTS)
     names = parameters_of(endpoint)
-    odd = {name: value(chance) for name in chance.sample((*names, "other"), k=chance.randint(1, 2))}
+    odd = {name: value(chance) for name in chance.choices((*names, "other"), k=chance.randint(1, 2))}
     return posted(f"call/v2/{endpoint}", {**{name: SHORT[name] for name in names if name in SHORT}, **odd})
 
 
