@@ -231,9 +231,10 @@ class _Endpoints:
             direct: whether they share a vocabulary; num_same, num_differing: token ids of the same and of other
             bytes; ways: how this pair can draft, each with whether it works and why; notes
         """
-        known = self._bench.library.loaded_names()
-        pair = (self._bench.library.load(name) if name in known else name for name in self._pair(target, draft))
-        found = examine(*pair)  # of a model that is not loaded the tokenizer alone is read
+        library = self._bench.library
+        known = library.loaded_names()
+        pair = (library.load(name) if name in known else name for name in self._pair(target, draft))
+        found = examine(*pair, allow_any=library.allow_any)  # of what is not loaded the tokenizer alone is read
         ways = [{"name": way.name, "works": way.works, "words": way.words} for way in found.ways]
         numbers = {"num_same": found.num_same, "num_differing": found.num_differing}
         return {"direct": found.is_direct, **numbers, "ways": ways, "chat": found.chat, "notes": list(found.notes)}
