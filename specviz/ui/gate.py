@@ -7,7 +7,8 @@ endpoint of the API; and it puts the visitor before the name of each session, so
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
@@ -26,8 +27,9 @@ from specviz.trace.file import MAX_UPLOAD_BYTES
 from specviz.trace.values import format_got
 from specviz.ui.api import ENDPOINTS, check_arguments, parameters_of
 from specviz.ui.events import FAILED, as_fields
+from specviz.ui.under_path import is_loopback, web_address
 from specviz.ui.visitors import Visitors
-from specviz.views.documentation import refusal_page
+from specviz.views.documentation import refusal_page, unknown_name_page
 
 UPLOAD = "/gradio_api/upload"
 MOST_BODY_BYTES = 4 * (MAX_UPLOAD_BYTES // 3 + 1) + (256 << 10)
@@ -55,24 +57,29 @@ _TOOLS = re.compile(f"(GET|POST|DELETE) {_MCP.pattern}")
 _CALLED = re.compile(rf"{_API}(?P<way>run|call|call/v2)/(?P<name>\w+)/?")
 _PLAIN_HOST = re.compile(r"(localhost|[\d.]+|\[[\da-f:.]+])\.?(:\d*)?", re.IGNORECASE)
 _PORT = re.compile(r"\.?(:\d*)?$")
+_NAME = re.compile(r"(?=.{1,253}$)[a-z\d]([\w-]*[a-z\d])?(\.[a-z\d]([\w-]*[a-z\d])?)*", re.IGNORECASE | re.ASCII)
+"""A plain host name, which is shown to people and may stand in a command."""
 _NAMES = (
     "It answers to localhost, to a plain address such as 127.0.0.1, to its machine's own name, and to each name that "
-    "it was started with: specviz --allow-host NAME."
+    "it was started with: specviz --allow-host"
 )
 _PAGES = (
     "Only the server's own page may, at the address that the browser shows. Behind a proxy that puts its own name for "
-    "it, start it with the name in that address: specviz --allow-host NAME."
+    "it, start it with the name in that address: specviz --allow-host"
 )
 _SESSION = re.compile(r"[\w-]{1,64}", re.ASCII)
 _FETCHED = re.compile(rb'"path":"[^"]{0,9}//')  # Gradio takes it for a file; a text's own quotes stand behind a \\
 
 
-class NotCallable(HTTPException):
-    """An endpoint of the API cannot be called like this; content: the answer, in the form that its caller reads."""
+class Refusal(HTTPException):
+    """A refusal with an answer of its own. content: for a program; page: makes that for a person who has opened an
+    address."""
 
-    def __init__(self, words: str, content: dict[str, Any], status: int) -> None:
+    def __init__(
+        self, status: int, words: str, content: Mapping[str, Any] | None = None, page: Callable[[], str] | None = None
+    ) -> None:
         super().__init__(status, words)
-        self.content = content
+        self.content, self.page = content or {"error": words}, page or partial(refusal_page, words)
 
 
 class Gate:
@@ -105,7 +112,7 @@ class Gate:
         headers, path = Headers(scope=scope), scope["path"]
         host = headers.get("host", "")
         if not _PLAIN_HOST.fullmatch(host) and not self._is_named(host):
-            raise HTTPException(HTTPStatus.MISDIRECTED_REQUEST, f"this server is not called {host!r:.100}. {_NAMES}")
+            raise _unknown_name(host, scope)
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
         is_tool = self._has_tools and _TOOLS.fullmatch(f"{method} {path}")
         if not is_tool and (method not in _ROUTES or not _ROUTES[method].fullmatch(path)):
@@ -113,7 +120,8 @@ class Gate:
         origin = headers.get("origin")
         page = host if origin is None else origin.partition("//")[2]
         if method != "GET" and page.lower() != host.lower() and not self._is_named(page):
-            raise HTTPException(HTTPStatus.FORBIDDEN, f"pages of {origin!r:.100} may not act here. {_PAGES}")
+            words = f"pages of {origin!r:.100} may not act here. {_PAGES} {_plain_name(page) or 'NAME'}"
+            raise HTTPException(HTTPStatus.FORBIDDEN, words)
         visitor = self._visitors.of(scope, headers)
         if method == "POST" and _EVENT.match(path) and not self._visitors.admit(visitor):
             raise HTTPException(HTTPStatus.TOO_MANY_REQUESTS, "one visitor may not ask for more: wait a few seconds")
@@ -164,12 +172,27 @@ class Gate:
         self._num_held -= num_bytes
 
 
+def _plain_name(host: str) -> str | None:
+    """The name without its port; None where it is no plain one."""
+    name = _PORT.sub("", host)
+    return name if _NAME.fullmatch(name) else None
+
+
+def _unknown_name(host: str, scope: Scope) -> Refusal:
+    name = _plain_name(host)
+    words = f"this server is not called {host!r:.100}. {_NAMES} {name or 'NAME'}"
+    address, port = scope.get("server") or ("localhost", None)  # where the request came in
+    page = partial(unknown_name_page, name, web_address(address, port), is_loopback(address))
+    return Refusal(HTTPStatus.MISDIRECTED_REQUEST, words, page=page)
+
+
 def _told(scope: Scope, refusal: HTTPException) -> Response:
     """What was refused and why: a page for a person who has opened an address, else JSON."""
+    if not isinstance(refusal, Refusal):
+        refusal = Refusal(refusal.status_code, refusal.detail)
     if scope["method"] == "GET" and "text/html" in Headers(scope=scope).get("accept", ""):
-        return HTMLResponse(refusal_page(refusal.detail), refusal.status_code)
-    content = refusal.content if isinstance(refusal, NotCallable) else {"error": refusal.detail}
-    return JSONResponse(content, refusal.status_code)
+        return HTMLResponse(refusal.page(), refusal.status_code)
+    return JSONResponse(refusal.content, refusal.status_code)
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
@@ -253,7 +276,7 @@ def _check_call(endpoint: str, values: object) -> None:
         words = str(error)
         told = {"__type__": "validate", "is_valid": False, "parameter_name": endpoint, "message": words}
         content = {"error": words, "detail": [told]}  # Gradio's client reads the detail
-        raise NotCallable(words, content, HTTPStatus.UNPROCESSABLE_ENTITY) from None
+        raise Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, words, content) from None
 
 
 def _named(endpoint: str, values: object) -> dict[str, object]:
@@ -275,7 +298,7 @@ def _check_tool(message: Mapping[str, Any]) -> None:
     except HTTPException as refusal:
         result = {"content": [{"type": "text", "text": refusal.detail}], "isError": True}
         content = {"jsonrpc": "2.0", "id": message.get("id"), "result": result}
-        raise NotCallable(refusal.detail, content, HTTPStatus.OK) from None
+        raise Refusal(HTTPStatus.OK, refusal.detail, content) from None
 
 
 def _own_session(visitor: str, session: object) -> str:

@@ -28,8 +28,8 @@ from specviz.trace.recorded import WELCOME, recorded_trace
 from specviz.ui.choices import Offer, make_offer
 from specviz.ui.page import build
 from specviz.ui.registry import Registry
-from specviz.ui.server import is_loopback, launch_options, typed_address, web_address
-from specviz.ui.under_path import is_whole_address
+from specviz.ui.server import launch_options, typed_address
+from specviz.ui.under_path import is_loopback, is_whole_address, web_address
 
 PORTS_TRIED = 20
 MOST_LOGGED, LOGGED_S = 20_000, 60.0
