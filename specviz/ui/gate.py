@@ -243,7 +243,8 @@ def checked_body(body: bytes, visitor: str, events: Mapping[int, BlockFunction],
     if given.get("fn_index") is not None and (called is None or called["way"] == "run"):
         _check_event(given["fn_index"], given.get("data"), events)
     elif called:
-        _check_call(called["name"], given if called["way"] == "call/v2" else given.get("data"))
+        is_named = called["way"] == "call/v2"
+        _check_call(called["name"], given if is_named else given.get("data"), is_named=is_named)
     elif _MCP.fullmatch(path) and given.get("method") == "tools/call":
         _check_tool(given)
     encoded = msgspec.json.encode(given)
@@ -258,20 +259,20 @@ def _check_event(number: object, values: object, events: Mapping[int, BlockFunct
     if event is None:
         raise HTTPException(HTTPStatus.BAD_REQUEST, f"this page has no event {number!r:.40}: load it again")
     if event.api_name in ENDPOINTS:
-        _check_call(event.api_name, values)
+        _check_call(event.api_name, values, is_named=False)
         return
     got = len(values) if isinstance(values, list) else 0
     if got < len(event.inputs):
         raise HTTPException(HTTPStatus.BAD_REQUEST, f"this event takes {len(event.inputs)} values (got {got})")
 
 
-def _check_call(endpoint: str, values: object) -> None:
-    """Raises HTTPException for what an endpoint does not take. values: by name, or a list in the parameters' order."""
+def _check_call(endpoint: str, values: Any, *, is_named: bool) -> None:
+    """Raises HTTPException for what an endpoint does not take. values: by name, or as they came as `data`."""
     if endpoint not in ENDPOINTS:
         words = f"there is no endpoint {endpoint!r:.60}: this server has {', '.join(ENDPOINTS)}"
         raise HTTPException(HTTPStatus.NOT_FOUND, words)
     try:
-        check_arguments(endpoint, values if isinstance(values, dict) else _named(endpoint, values))
+        check_arguments(endpoint, values if is_named else _named(endpoint, values))
     except SpecvizError as error:
         words = str(error)
         told = {"__type__": "validate", "is_valid": False, "parameter_name": endpoint, "message": words}
@@ -294,7 +295,7 @@ def _check_tool(message: Mapping[str, Any]) -> None:
     """As `_check_call`, for a call of a tool by MCP, whose answer is a result that is an error."""
     called = as_fields(message.get("params"))
     try:
-        _check_call(str(called.get("name")), as_fields(called.get("arguments")))
+        _check_call(str(called.get("name")), as_fields(called.get("arguments")), is_named=True)
     except HTTPException as refusal:
         result = {"content": [{"type": "text", "text": refusal.detail}], "isError": True}
         content = {"jsonrpc": "2.0", "id": message.get("id"), "result": result}

@@ -144,7 +144,7 @@ def start(
 
 
 def what_others_may(offer: Offer, is_proxied: bool) -> str:
-    """One line: what those can do who reach the page, and what narrows it. is_proxied: a proxy lets them in."""
+    """One line: what those can do who reach the page, and what narrows it. is_proxied: by a proxy, not at its host."""
     models, narrower = "the listed models that this machine has, and download none", []
     if offer.may_get:
         models = f"the listed models that this machine has, and fetch {', '.join(get.on_offer())}"
@@ -152,9 +152,8 @@ def what_others_may(offer: Offer, is_proxied: bool) -> str:
     if offer.any_model:
         models = "any model: of a folder of this machine, or of the hub, which is then downloaded"
         narrower.insert(0, "SPECVIZ_ALLOW_ANY_MODEL=0 leaves them the listed models")
-    if settings().space is None:
-        flag = "no --allow-host" if is_proxied else "--host 127.0.0.1"
-        narrower.append(f"{flag} keeps the page to this machine")
+    if settings().space is None and not is_proxied:
+        narrower.append("--host 127.0.0.1 keeps the page to this machine")
     narrowed = f". To narrow it: {'; '.join(narrower)}" if narrower else ""
     return f"others may run {models}; whoever has the address of a run may read it{narrowed}"
 

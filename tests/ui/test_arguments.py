@@ -78,6 +78,9 @@ def test_what_an_endpoint_lacks_and_what_it_does_not_know_is_named(client, endpo
     names = api.parameters_of(endpoint)
     assert f"{endpoint} has no field 'colour'; it may have " in error_of(client, endpoint, {"colour": 1})
     assert "has no field 'fn_index'" in error_of(client, endpoint, {"fn_index": 1})
+    for data in ({"target": "x"}, 5, None):
+        answer = client.post(f"/gradio_api/call/{endpoint}", json={"data": data})
+        assert answer.json()["error"].startswith(f"data must be a list of the values for {endpoint} (got ")
     too_many = client.post(f"/gradio_api/call/{endpoint}", json={"data": [None] * (len(names) + 1)})
     assert f"takes {len(names)} values in data (got {len(names) + 1})" in too_many.json()["error"]
     needed = {"run": "prompt", "what_if": "run", "align": "prompts"}

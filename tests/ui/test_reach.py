@@ -69,6 +69,7 @@ def test_whoever_starts_a_page_reads_what_others_may_do_and_it_is_so(start, reac
     assert loads_any(started) is any_model
     assert len(started.said) == (words is not None)
     assert all(f"others may run {words}" in line for line in started.said)
+    assert all(("--host 127.0.0.1" in line) is (reach is OPEN and "SPACE_ID" not in variables) for line in started.said)
     for name in ("SPECVIZ_ALLOW_ANY_MODEL", "SPECVIZ_ALLOW_GET"):
         assert all((f"{name}=0" in line) is (variables.get(name) == "1") for line in started.said), "what narrows it"
 
