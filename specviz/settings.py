@@ -83,7 +83,9 @@ class Settings:
     max_new_tokens: int = _variable(4096, "SPECVIZ_MAX_NEW_TOKENS", _whole(1, 1_000_000))
     max_seconds: float | None = _variable(None, "SPECVIZ_MAX_SECONDS", _positive)
     max_runs: int = _variable(48, "SPECVIZ_MAX_RUNS", _whole(1, 1_000))
-    allow_any_model: bool = _variable(True, "SPECVIZ_ALLOW_ANY_MODEL", _yes_or_no)
+    allow_any_model: bool | None = _variable(None, "SPECVIZ_ALLOW_ANY_MODEL", _yes_or_no)
+    """Whether models outside the catalogue may be named; None: by commands, and on a page where only this machine
+    reaches it."""
     allow_get: bool | None = _variable(None, "SPECVIZ_ALLOW_GET", _yes_or_no)
     """Whether the page has a button that fetches a model; None: where only this machine reaches it."""
     server_name: str = _variable("127.0.0.1", "GRADIO_SERVER_NAME", str)
@@ -100,6 +102,10 @@ class Settings:
     target: str | None = _variable(None, "SPECVIZ_TARGET", str)
     draft: str | None = _variable(None, "SPECVIZ_DRAFT", str)
     """The pair that the page begins with, loaded when it starts; None: the bundled one, or a real one that is here."""
+
+    @property
+    def commands_take_any_model(self) -> bool:
+        return self.allow_any_model is not False
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Settings:

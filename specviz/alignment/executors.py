@@ -5,7 +5,9 @@ are drawn lazily, a few at a time. Functions must be importable by name, items a
 """
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -67,11 +69,23 @@ def _join_or_start(address: str | None, num_workers: int | None) -> bool:
         if ray.is_initialized():
             return False
         try:
-            ray.init(address=address or "local", log_to_driver=False, logging_level="ERROR", **cores)
+            with _keep_handler(signal.SIGTERM):
+                ray.init(address=address or "local", log_to_driver=False, logging_level="ERROR", **cores)
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
             where = "on this machine" if address is None else f"at {address}"
             raise SpecvizError(f"there is no Ray cluster {where} ({str(error).splitlines()[0]})") from error
     return True
+
+
+@contextmanager
+def _keep_handler(number: int) -> Iterator[None]:
+    """Of a signal that Ray takes for itself, only to abort the process."""
+    before = signal.getsignal(number)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():  # no other may set it
+            signal.signal(number, before)
 
 
 @contextmanager

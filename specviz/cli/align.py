@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from glob import glob, has_magic
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from specviz.alignment import executors
 from specviz.alignment.summary import NOT_CALLED, Difference, DraftSummary, Interval, Summary, natural_key
+from specviz.cli.ending import say
 from specviz.cli.help import add_chat_options, add_k, add_sampling
 from specviz.cli.output import ProgressLines, output
 from specviz.errors import SpecvizError
@@ -81,6 +81,16 @@ def _folder(text: str) -> Path:
 
 def run(options: argparse.Namespace) -> int:
     """0: done, 1: below a threshold or significantly worse, 3: fewer than 30 prompts in common with the older job."""
+    try:
+        return _run(options)
+    except KeyboardInterrupt:
+        from specviz.alignment.job_folder import resume_hint
+
+        say(f"\nspecviz: stopped{resume_hint(options.out)}")
+        raise
+
+
+def _run(options: argparse.Namespace) -> int:
     options.draft = options.draft and [*_expand(options.draft)]
     least, executor = read_thresholds(options.fail_under), _executor(options)
     costs = {} if options.no_costs else None if options.costs is None else read_costs(options.costs)
@@ -90,7 +100,6 @@ def run(options: argparse.Namespace) -> int:
     old = None if options.compare is None else outputs.read_summary(options.compare)
     prompts = open_prompts(options.prompts)
     from specviz.alignment.job import align  # it loads torch
-    from specviz.alignment.job_folder import resume_hint
     from specviz.alignment.tables.compare import check_threshold_names
     from specviz.request import Request, read_options
     from specviz.session.workbench import workbench
@@ -108,11 +117,7 @@ def run(options: argparse.Namespace) -> int:
         if progress.result is None:
             lines.print(progress.words, progress_line(progress))
 
-    try:
-        done = align(prompts, **settings, costs=costs, executor=executor, older=old, on_progress=tell)
-    except KeyboardInterrupt:
-        print(f"\nspecviz: stopped{resume_hint(options.out)}", file=sys.stderr)
-        raise
+    done = align(prompts, **settings, costs=costs, executor=executor, older=old, on_progress=tell)
     _print([summary_text(done.summary), "", f"report: {done.report_path}"])
     if options.export_rows is not None:
         from specviz.alignment.training_rows import training_lines

@@ -5,17 +5,17 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import signal
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from specviz import __version__
 from specviz.cli import align, doctor, export, prove, space
-from specviz.cli.ending import Endings
+from specviz.cli.ending import Endings, exit_code, leave, say, signals_raised
 from specviz.cli.help import (
     METHOD_NAMES,
     METHOD_WORDS,
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given.insert(0, "page")  # without a command the page opens, with its options
     options = _parser().parse_args(given)
     try:
-        with divert_words([each for each in vars(options).values() if isinstance(each, Output)]):
+        with signals_raised(), divert_words([each for each in vars(options).values() if isinstance(each, Output)]):
             return options.command(options)
     except SpecvizError as error:
         message = escape(str(error), keep="\n")
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         drop(sys.stdout)
         return 0
     except KeyboardInterrupt as end:
-        return 128 + getattr(end, "number", signal.SIGINT)
+        return exit_code(end)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -177,8 +177,8 @@ def _root_path(text: str) -> str:
         raise argparse.ArgumentTypeError(f"must be {error} (got {text!r})") from None
 
 
-def _page(options: argparse.Namespace) -> int:
-    """Returns when the person ends the server; raises SpecvizError where it cannot start."""
+def _page(options: argparse.Namespace) -> NoReturn:
+    """Serves until a signal ends it; raises SpecvizError where it cannot start."""
     host = options.host or settings().server_name
     if settings().zero_gpu:
         import spaces  # noqa: F401  # it changes torch, so it comes first
@@ -186,9 +186,13 @@ def _page(options: argparse.Namespace) -> int:
 
     sys.stderr = ui.BoundedLog(sys.stderr)
     pair = options.target, options.draft
-    page = ui.start(host, options.port, *pair, options.open, options.allow_host, options.root_path)
-    page.demo.block_thread()
-    return 0
+    try:
+        ui.start(host, options.port, *pair, options.open, options.allow_host, options.root_path)
+        while True:
+            time.sleep(60)
+    except KeyboardInterrupt as end:
+        say("\nspecviz: stopped")
+        leave(end)
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -52,7 +52,7 @@ def load_heads(
         raise SpecvizError(f"heads must be of the kind {' or '.join(KINDS)} (got {kind!r:.40})")
     if without_format(name) != name:
         raise SpecvizError(f"draft heads are held as their file holds them: leave out the ending (got {name!r:.100})")
-    allow_any = settings().allow_any_model if library is None else library.allow_any
+    allow_any = settings().commands_take_any_model if library is None else library.allow_any
     source = find(name, allow_any=allow_any)
     if (known := _attached.find(target.model, (kind, source.key))) is not None:
         return known

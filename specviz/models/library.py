@@ -134,7 +134,7 @@ class Library:
     def __init__(self, budget_bytes: int | None = None, allow_any: bool | None = None) -> None:
         disable_progress_bar()  # progress goes through on_progress
         self.device, self.draft_device = memory.device(), memory.draft_device()
-        self.allow_any = settings().allow_any_model if allow_any is None else allow_any
+        self.allow_any = settings().commands_take_any_model if allow_any is None else allow_any
         self._budget = settings().model_memory_bytes if budget_bytes is None else budget_bytes
         self._entries: OrderedDict[str, _Entry] = OrderedDict()  # by key, the most recently used last
         self._wanted: dict[str, _Wanted] = {}  # by shown name

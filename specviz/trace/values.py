@@ -138,10 +138,11 @@ def convert(data: Any, kind: type[Made]) -> Made:
         (problem, told), is_own = _PATH.fullmatch(str(error)).groups(), error.__cause__ is not None
     value, allowed, path = data, kinds.type_info(kind), ""
     for key in _KEY.finditer(told or ""):
-        if _title(allowed):  # it names what is allowed as a whole
-            break
         index, name = key.groups()
-        allowed, path = _inner(allowed, value, index, name), path + key[0]
+        inner = _inner(allowed, value, index, name)
+        if _title(allowed) and not _title(inner):  # it names what is allowed as a whole
+            break
+        allowed, path = inner, path + key[0]
         value = value[int(index) if index else name]
     if is_own:
         name, _, problem = problem.partition(" ")
@@ -149,7 +150,7 @@ def convert(data: Any, kind: type[Made]) -> Made:
     elif lacking := _LACKS.fullmatch(problem):
         problem = f"must have the field {lacking[1]!r} (got none)"
     elif unknown := _UNKNOWN.fullmatch(problem):
-        problem = f"has no field {unknown[1]!r:.60}; it may have {', '.join(_fields(allowed, value))}"
+        problem = f"has no field {unknown[1]!r:.60}; it may have {', '.join(_fields(allowed, value)) or 'none'}"
     else:
         problem = f"must be {_words(allowed, value)} {format_got(value)}"
     raise TraceError(problem, path.removeprefix("."))
@@ -162,7 +163,7 @@ def _inner(kind: kinds.Type, value: Any, index: str, name: str) -> kinds.Type:
     for each in _alternatives(kind):
         if isinstance(each, kinds.TupleType):
             return each.item_types[int(index)]
-        if isinstance(each, kinds.VarTupleType):
+        if isinstance(each, (kinds.VarTupleType, kinds.ListType)):
             return each.item_type
     return kinds.AnyType()
 

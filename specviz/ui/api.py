@@ -1,17 +1,19 @@
 """What programs and agents may ask over HTTP or MCP: small JSON answers, and files by their address.
 
 Callers read the docstrings, with the words of PARAMETERS put in: Gradio shows them as the endpoints' documents and as
-descriptions of MCP tools. Errors are plain text. Anyone who reaches the server may call: names are looked up, and work
-is bounded.
+descriptions of MCP tools. Errors are plain text. Anyone who reaches the server may call: the gate checks what is given
+by the endpoints' own signatures, names are looked up, and work is bounded.
 """
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict
-from typing import Any
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args
 
 import gradio as gr
+import msgspec
 
 from specviz.alignment.causes.doctor import examine
 from specviz.alignment.job import align_steps
@@ -28,6 +30,7 @@ from specviz.session import run as session
 from specviz.session.workbench import Workbench
 from specviz.settings import settings
 from specviz.trace.metrics import METRICS, count, metrics
+from specviz.trace.values import TraceError, convert, format_got
 from specviz.ui.choices import Offer
 from specviz.ui.events import asker_of_call, callback
 from specviz.ui.registry import Registry
@@ -48,18 +51,18 @@ PARAMETERS = {
     "draft": "the draft model, a name of `models`; none: the page's own",
     "method": "how tokens are drafted, such as draft_model, prompt_lookup or eagle",
     "rule": "how drafted tokens are judged; none: the method's own (lossy for reasoning); broken:NAME: `prove` alone",
-    "params": "the method's own parameters by name",
+    "params": "the method's own parameters by name, each a number, a text, true or false",
     "chat": "whether the target's chat template is used; none: where chat_options are given",
     "chat_options": "switches of the chat template by name, such as enable_thinking: true, false, a number or a text",
-    "k": "tokens drafted per step, 1 to 16; none: 4",
+    "k": "tokens drafted per step, 1 to 32, of `align` 1 to 16; none: 4",
     "num_speculative_tokens": "another name for k",
-    "max_k": "the largest K, 1 to 16",
+    "max_k": "the largest K, 1 to 32",
     "temperature": "0 (the most likely token) to 5",
     "top_k": "keep only this many of the most likely tokens; 0: all",
     "top_p": "keep the most likely tokens up to this total probability; 1: all",
     "draft_temperature": "the draft model's own temperature; none: the target's",
-    "draft_top_k": "likewise",
-    "draft_top_p": "likewise",
+    "draft_top_k": "the draft model's own top_k; none: the target's",
+    "draft_top_p": "the draft model's own top_p; none: the target's",
     "stop": "texts; the answer ends where one of them appears",
     "seed": "of all random draws, a whole number from 0",
     "max_new_tokens": "length of a text in tokens; `align` takes at most 128",
@@ -71,18 +74,15 @@ PARAMETERS = {
 def add_endpoints(registry: Registry, bench: Workbench, offer: Offer) -> None:
     """The endpoints of the page that is being built."""
     made = _Endpoints(registry, bench, offer)
-    for endpoint in (made.run, made.what_if, made.prove, made.align):
-        own = {"concurrency_limit": API_JOBS, "concurrency_id": "jobs"}
-        gr.api(_for_callers(endpoint), api_name=endpoint.__name__, **own)
-    for endpoint in (made.compare_tokenizers, made.doctor, made.models):
-        gr.api(_for_callers(endpoint), api_name=endpoint.__name__, concurrency_limit=API_LIMIT)
+    for name in ENDPOINTS:
+        shared = {"concurrency_limit": API_JOBS, "concurrency_id": "jobs"} if name in JOBS else {}
+        gr.api(_for_callers(getattr(made, name)), api_name=name, **{"concurrency_limit": API_LIMIT, **shared})
 
 
 def _for_callers(endpoint: Callable[..., Any]) -> Callable[..., Any]:
     """The endpoint with its parameters described and its SpecvizErrors as plain text."""
     made = callback(endpoint, as_html=False)
-    named = [name for name in inspect.signature(endpoint).parameters if name in PARAMETERS]
-    words = "".join(f"\n    {name}: {PARAMETERS[name]}" for name in named)
+    words = "".join(f"\n    {name}: {PARAMETERS[name]}" for name in parameters_of(endpoint.__name__))
     made.__doc__ = inspect.getdoc(endpoint).replace("\n\nReturns:", f"\n\nArgs:{words}\n\nReturns:")
     return made
 
@@ -106,7 +106,7 @@ class _Endpoints:
         draft_top_p: float | None = None,
         seed: int = 0,
         max_new_tokens: int = 64,
-        stop: list[str] | None = None,
+        stop: list[str] | str | None = None,
         rule: str | None = None,
         params: dict[str, Any] | None = None,
         chat: bool | None = None,
@@ -215,8 +215,8 @@ class _Endpoints:
             drafted token is accepted, 0 to 1) with its interval, greedy_agreement (0 to 1), tokens_per_call for each
             K from 1, the findings (faults with a name) and the reasons for rejections with their share of the loss
         """
-        if not isinstance(prompts, list) or not 1 <= len(prompts) <= MOST_PROMPTS:
-            raise SpecvizError(f"prompts must be a list of 1 to {MOST_PROMPTS} texts")
+        if not 1 <= len(prompts) <= MOST_PROMPTS:
+            raise SpecvizError(f"prompts must be a list of 1 to {MOST_PROMPTS} texts (got {len(prompts)})")
         check_whole("max_new_tokens", max_new_tokens, 1, MOST_ALIGNED)
         target, draft = self._pair(target, draft)
         k = one_k(k, num_speculative_tokens)
@@ -237,9 +237,10 @@ class _Endpoints:
             direct: whether they share a vocabulary; num_same, num_differing: token ids of the same and of other
             bytes; ways: how this pair can draft, each with whether it works and why; notes
         """
-        known = self._bench.library.loaded_names()
-        pair = (self._bench.library.load(name) if name in known else name for name in self._pair(target, draft))
-        found = examine(*pair)  # of a model that is not loaded the tokenizer alone is read
+        library = self._bench.library
+        known = library.loaded_names()
+        pair = (library.load(name) if name in known else name for name in self._pair(target, draft))
+        found = examine(*pair, allow_any=library.allow_any)  # of what is not loaded the tokenizer alone is read
         ways = [{"name": way.name, "works": way.works, "words": way.words} for way in found.ways]
         numbers = {"num_same": found.num_same, "num_differing": found.num_differing}
         return {"direct": found.is_direct, **numbers, "ways": ways, "chat": found.chat, "notes": list(found.notes)}
@@ -295,10 +296,10 @@ class _Endpoints:
         target = target or self._offer.first.target
         usual = self._offer.first.draft if target == self._offer.first.target else None
         pair = target, draft or usual or next(iter(catalog.drafts_for(target)), None)
-        for name in filter(None, pair):
-            is_name = isinstance(name, str)
-            if not is_name or not (self._offer.allows(name) or name in self._bench.library.loaded_names()):
-                raise SpecvizError(f"this server offers only the models that `models` lists (got {name!r:.80})")
+        for role, name in zip(("target", "draft"), pair, strict=True):
+            if name and not (self._offer.allows(name) or name in self._bench.library.loaded_names()):
+                words = "this server offers only the models that `models` lists"
+                raise SpecvizError(f"{role} cannot be used: {words} (got {name!r:.80})")
         return pair
 
 
@@ -308,3 +309,55 @@ def _drafts_answer(draft: DraftSummary) -> dict[str, Any]:
         "findings": [each.words for each in draft.findings],
         "reasons": [{"name": each.name, "share": each.share, "words": each.words} for each in draft.reasons],
     }
+
+
+# ---- what callers give, checked by the endpoints' own signatures -----------------------------------------------------
+
+JOBS = ("run", "what_if", "prove", "align")
+"""The endpoints whose work takes turns at the engine."""
+ENDPOINTS = (*JOBS, "compare_tokenizers", "doctor", "models")
+KINDS: Mapping[Any, tuple[str, Any]] = {
+    str: ("a text", str),
+    int: ("a whole number", int),
+    float: ("a number", float),
+    bool: ("true, false", bool),
+    list[str]: ("a list of texts", list[Annotated[str, msgspec.Meta(title="a text")]]),
+    dict[str, Any]: ("an object of plain values", dict[str, str | float | bool | None]),
+    NoneType: ("null", None),
+}
+"""A type in a signature -> its words, and the type that values are checked against."""
+
+
+def _arguments_of(endpoint: Callable[..., Any]) -> type[msgspec.Struct]:
+    """A record of the endpoint's parameters: their types from its signature, their words from PARAMETERS."""
+    items = []
+    for name, parameter in inspect.signature(endpoint).parameters.items():
+        hint = parameter.annotation
+        if name == "self" or hint is gr.Request:
+            continue
+        kinds = [KINDS[each] for each in (get_args(hint) if isinstance(hint, UnionType) else [hint])]
+        allowed = " or ".join(", ".join(words for words, _ in kinds).rsplit(", ", 1))
+        checked = Union[tuple(checked for _, checked in kinds)]  # noqa: UP007  # there are as many as the hint has
+        described = Annotated[checked, msgspec.Meta(title=f"{allowed}: {PARAMETERS[name]}")]
+        is_needed = parameter.default is inspect.Parameter.empty
+        items.append((name, described) if is_needed else (name, described, parameter.default))
+    return msgspec.defstruct(endpoint.__name__, items, kw_only=True, forbid_unknown_fields=True)
+
+
+_ARGUMENTS = {name: _arguments_of(getattr(_Endpoints, name)) for name in ENDPOINTS}
+
+
+def parameters_of(endpoint: str) -> tuple[str, ...]:
+    """The names of what callers may give, in their order."""
+    return _ARGUMENTS[endpoint].__struct_fields__
+
+
+def check_arguments(endpoint: str, values: Mapping[str, Any]) -> None:
+    """Raises SpecvizError for a parameter that is missing, unknown, or of another type than the signature says."""
+    try:
+        convert(values, _ARGUMENTS[endpoint])
+    except TraceError as error:
+        raise SpecvizError(str(error) if error.path else f"{endpoint} {error}") from None
+    for name, value in values.items():
+        if isinstance(value, dict) and {"path", "meta"} <= value.keys():  # Gradio would look for the file
+            raise SpecvizError(f"{name} must not name both path and meta, as a file does {format_got(value)}")

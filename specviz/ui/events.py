@@ -16,21 +16,27 @@ from specviz.ui.visitors import asker_of
 
 QUIET = {"show_progress": "hidden", "api_visibility": "private"}
 NOW = {"queue": False, **QUIET}
+FAILED = "this request cannot be served"
 
 
 @contextmanager
 def errors_on_page(*, mildly: bool = False, as_html: bool = True) -> Iterator[None]:
-    """The ONE place where a SpecvizError becomes a message to the person: an error, or mildly a warning."""
+    """The ONE place where an error becomes a message to the person: an error, or mildly a warning. Of what is no
+    SpecvizError the log has the rest."""
     try:
         yield
+    except gr.Error:
+        raise
     except SpecvizError as error:
         if not mildly:
             raise gr.Error(html.escape(str(error)) if as_html else str(error), print_exception=False) from error
         warn(str(error))
+    except Exception as error:
+        raise gr.Error(FAILED) from error
 
 
 def callback(function: Callable[..., Any], *, as_html: bool = True) -> Callable[..., Any]:
-    """A callback, plain or streaming, whose SpecvizErrors are shown to the person. A stream needs a listener.
+    """A callback, plain or streaming, whose errors are shown to the person. A stream needs a listener.
 
     as_html: whether a page shows them, and not a program.
     """

@@ -1,14 +1,16 @@
 """The gate: the one ASGI layer between strangers and Gradio. What it does not know, it refuses in words.
 
 It lets through the routes that the page, its files and its API use, for the hosts that this server is, and changes from
-its own pages alone; it reads each JSON body once, within bounds, before anything else does; and it puts the visitor
-before the name of each session, so that nobody acts in another's.
+its own pages alone; it reads each JSON body once, within bounds, before anything else does, and checks what it gives an
+endpoint of the API; and it puts the visitor before the name of each session, so that nobody acts in another's.
 """
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from http import HTTPStatus
+from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 import msgspec
@@ -20,9 +22,14 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from specviz.errors import SpecvizError
 from specviz.trace.file import MAX_UPLOAD_BYTES
+from specviz.trace.values import format_got
+from specviz.ui.api import ENDPOINTS, check_arguments, parameters_of
+from specviz.ui.events import FAILED, as_fields
+from specviz.ui.under_path import is_loopback, web_address
 from specviz.ui.visitors import Visitors
-from specviz.views.documentation import refusal_page
+from specviz.views.documentation import refusal_page, unknown_name_page
 
 UPLOAD = "/gradio_api/upload"
 MOST_BODY_BYTES = 4 * (MAX_UPLOAD_BYTES // 3 + 1) + (256 << 10)
@@ -33,7 +40,6 @@ MOST_AT_ONCE = 96 << 20
 """Bytes of all bodies that are being read or wait in Gradio's queue."""
 QUEUED_S, BODY_S = 5.0, 30.0
 """How long a body counts as waiting once it was handed on, and how long one may take to come."""
-FAILED = "this request cannot be served"
 _API = "/gradio_api/"
 _FILES = r"/(assets|static|svelte|specviz)/.+"
 _SINGLE = r"/(config/?|healthz|metrics|theme\.css|manifest\.json|robots\.txt|favicon\.ico|pwa_icon(/\d{1,4})?)?"
@@ -45,20 +51,35 @@ _ROUTES = {
 _HEARTBEAT = re.compile(rf"({_API}heartbeat/)([\w-]+)")
 _LISTENING = re.compile(rf"{_API}(?:queue/data|call/(?:v2/)?\w+/(\w+))")
 _EVENT = re.compile(rf"{_API}(queue/join|call/|mcp)")
-_TOOLS = re.compile(rf"(GET|POST|DELETE) {_API}mcp/?")
+_MCP = re.compile(rf"{_API}mcp/?")
 """Where Gradio serves MCP, on servers that do."""
+_TOOLS = re.compile(f"(GET|POST|DELETE) {_MCP.pattern}")
+_CALLED = re.compile(rf"{_API}(?P<way>run|call|call/v2)/(?P<name>\w+)/?")
 _PLAIN_HOST = re.compile(r"(localhost|[\d.]+|\[[\da-f:.]+])\.?(:\d*)?", re.IGNORECASE)
 _PORT = re.compile(r"\.?(:\d*)?$")
+_NAME = re.compile(r"(?=.{1,253}$)[a-z\d]([\w-]*[a-z\d])?(\.[a-z\d]([\w-]*[a-z\d])?)*", re.IGNORECASE | re.ASCII)
+"""A plain host name, which is shown to people and may stand in a command."""
 _NAMES = (
     "It answers to localhost, to a plain address such as 127.0.0.1, to its machine's own name, and to each name that "
-    "it was started with: specviz --allow-host NAME."
+    "it was started with: specviz --allow-host"
 )
 _PAGES = (
     "Only the server's own page may, at the address that the browser shows. Behind a proxy that puts its own name for "
-    "it, start it with the name in that address: specviz --allow-host NAME."
+    "it, start it with the name in that address: specviz --allow-host"
 )
 _SESSION = re.compile(r"[\w-]{1,64}", re.ASCII)
 _FETCHED = re.compile(rb'"path":"[^"]{0,9}//')  # Gradio takes it for a file; a text's own quotes stand behind a \\
+
+
+class Refusal(HTTPException):
+    """A refusal with an answer of its own. content: for a program; page: makes that for a person who has opened an
+    address."""
+
+    def __init__(
+        self, status: int, words: str, content: Mapping[str, Any] | None = None, page: Callable[[], str] | None = None
+    ) -> None:
+        super().__init__(status, words)
+        self.content, self.page = content or {"error": words}, page or partial(refusal_page, words)
 
 
 class Gate:
@@ -91,7 +112,7 @@ class Gate:
         headers, path = Headers(scope=scope), scope["path"]
         host = headers.get("host", "")
         if not _PLAIN_HOST.fullmatch(host) and not self._is_named(host):
-            raise HTTPException(HTTPStatus.MISDIRECTED_REQUEST, f"this server is not called {host!r:.100}. {_NAMES}")
+            raise _unknown_name(host, scope)
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
         is_tool = self._has_tools and _TOOLS.fullmatch(f"{method} {path}")
         if not is_tool and (method not in _ROUTES or not _ROUTES[method].fullmatch(path)):
@@ -99,7 +120,8 @@ class Gate:
         origin = headers.get("origin")
         page = host if origin is None else origin.partition("//")[2]
         if method != "GET" and page.lower() != host.lower() and not self._is_named(page):
-            raise HTTPException(HTTPStatus.FORBIDDEN, f"pages of {origin!r:.100} may not act here. {_PAGES}")
+            words = f"pages of {origin!r:.100} may not act here. {_PAGES} {_plain_name(page) or 'NAME'}"
+            raise HTTPException(HTTPStatus.FORBIDDEN, words)
         visitor = self._visitors.of(scope, headers)
         if method == "POST" and _EVENT.match(path) and not self._visitors.admit(visitor):
             raise HTTPException(HTTPStatus.TOO_MANY_REQUESTS, "one visitor may not ask for more: wait a few seconds")
@@ -144,17 +166,33 @@ class Gate:
         if scope["path"] == UPLOAD:
             return _replay(bytes(body), receive)
         events = scope["app"].get_blocks().fns
-        return _replay(checked_body(bytes(body), scope["specviz_visitor"], events), receive)
+        return _replay(checked_body(bytes(body), scope["specviz_visitor"], events, scope["path"]), receive)
 
     def _let_go(self, num_bytes: int) -> None:
         self._num_held -= num_bytes
 
 
+def _plain_name(host: str) -> str | None:
+    """The name without its port; None where it is no plain one."""
+    name = _PORT.sub("", host)
+    return name if _NAME.fullmatch(name) else None
+
+
+def _unknown_name(host: str, scope: Scope) -> Refusal:
+    name = _plain_name(host)
+    words = f"this server is not called {host!r:.100}. {_NAMES} {name or 'NAME'}"
+    address, port = scope.get("server") or ("localhost", None)  # where the request came in
+    page = partial(unknown_name_page, name, web_address(address, port), is_loopback(address))
+    return Refusal(HTTPStatus.MISDIRECTED_REQUEST, words, page=page)
+
+
 def _told(scope: Scope, refusal: HTTPException) -> Response:
     """What was refused and why: a page for a person who has opened an address, else JSON."""
+    if not isinstance(refusal, Refusal):
+        refusal = Refusal(refusal.status_code, refusal.detail)
     if scope["method"] == "GET" and "text/html" in Headers(scope=scope).get("accept", ""):
-        return HTMLResponse(refusal_page(refusal.detail), refusal.status_code)
-    return JSONResponse({"error": refusal.detail}, refusal.status_code)
+        return HTMLResponse(refusal.page(), refusal.status_code)
+    return JSONResponse(refusal.content, refusal.status_code)
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
@@ -178,28 +216,37 @@ def _tell_refusals(scope: Scope, receive: Receive, send: Send) -> Send:
             is_held = True
         elif is_held:
             given = msgspec.json.decode(message["body"])
-            status = HTTPStatus.BAD_REQUEST if given["error"] else HTTPStatus.INTERNAL_SERVER_ERROR
-            await JSONResponse(given if given["error"] else {"error": FAILED}, status)(scope, receive, send)
+            words = given["error"] or FAILED
+            status = HTTPStatus.INTERNAL_SERVER_ERROR if words == FAILED else HTTPStatus.BAD_REQUEST
+            await JSONResponse({**given, "error": words}, status)(scope, receive, send)
         else:
             await send(message)
 
     return told
 
 
-def checked_body(body: bytes, visitor: str, events: Mapping[int, BlockFunction]) -> bytes:
-    """The JSON body with the visitor's own session in it. Raises HTTPException for what Gradio must not see."""
+def checked_body(body: bytes, visitor: str, events: Mapping[int, BlockFunction], path: str = "") -> bytes:
+    """The JSON body, sent to this path, with the visitor's own session in it. Raises HTTPException for what Gradio must
+    not see."""
     if sum(map(body.count, (b"[", b"{", b","))) > MOST_VALUES:
         raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body holds at most {MOST_VALUES:,} values")
     try:
         given = msgspec.json.decode(body)
     except (ValueError, RecursionError) as error:
-        raise HTTPException(HTTPStatus.BAD_REQUEST, f"the body is not JSON in UTF-8 ({error!s:.100})") from None
+        words = f"the body cannot be read as JSON in UTF-8 ({error!s:.100})"
+        raise HTTPException(HTTPStatus.BAD_REQUEST, words) from None
     if not isinstance(given, dict):
         raise HTTPException(HTTPStatus.BAD_REQUEST, f"the body must be a JSON object (got {type(given).__name__})")
     if given.get("session_hash") is not None:
         given["session_hash"] = _own_session(visitor, given["session_hash"])
-    if given.get("fn_index") is not None:
+    called = _CALLED.fullmatch(path)
+    if given.get("fn_index") is not None and (called is None or called["way"] == "run"):
         _check_event(given["fn_index"], given.get("data"), events)
+    elif called:
+        is_named = called["way"] == "call/v2"
+        _check_call(called["name"], given if is_named else given.get("data"), is_named=is_named)
+    elif _MCP.fullmatch(path) and given.get("method") == "tools/call":
+        _check_tool(given)
     encoded = msgspec.json.encode(given)
     if _FETCHED.search(encoded):
         raise HTTPException(HTTPStatus.BAD_REQUEST, "a file must be sent here: this server fetches none")
@@ -207,13 +254,52 @@ def checked_body(body: bytes, visitor: str, events: Mapping[int, BlockFunction])
 
 
 def _check_event(number: object, values: object, events: Mapping[int, BlockFunction]) -> None:
-    """Raises HTTPException for an event that the page does not have, and for too few values."""
+    """Raises HTTPException for an event that the page does not have, and for values that it does not take."""
     event = events.get(number) if isinstance(number, int) else None
     if event is None:
         raise HTTPException(HTTPStatus.BAD_REQUEST, f"this page has no event {number!r:.40}: load it again")
+    if event.api_name in ENDPOINTS:
+        _check_call(event.api_name, values, is_named=False)
+        return
     got = len(values) if isinstance(values, list) else 0
     if got < len(event.inputs):
         raise HTTPException(HTTPStatus.BAD_REQUEST, f"this event takes {len(event.inputs)} values (got {got})")
+
+
+def _check_call(endpoint: str, values: Any, *, is_named: bool) -> None:
+    """Raises HTTPException for what an endpoint does not take. values: by name, or as they came as `data`."""
+    if endpoint not in ENDPOINTS:
+        words = f"there is no endpoint {endpoint!r:.60}: this server has {', '.join(ENDPOINTS)}"
+        raise HTTPException(HTTPStatus.NOT_FOUND, words)
+    try:
+        check_arguments(endpoint, values if is_named else _named(endpoint, values))
+    except SpecvizError as error:
+        words = str(error)
+        told = {"__type__": "validate", "is_valid": False, "parameter_name": endpoint, "message": words}
+        content = {"error": words, "detail": [told]}  # Gradio's client reads the detail
+        raise Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, words, content) from None
+
+
+def _named(endpoint: str, values: object) -> dict[str, object]:
+    """The values by the names of the endpoint's parameters. Raises SpecvizError where these are not as many."""
+    names = parameters_of(endpoint)
+    if not isinstance(values, list):
+        raise SpecvizError(f"data must be a list of the values for {endpoint} {format_got(values)}")
+    if len(values) != len(names):
+        order = f": {', '.join(names)}" if names else ""
+        raise SpecvizError(f"{endpoint} takes {len(names)} values in data (got {len(values)}){order}")
+    return dict(zip(names, values, strict=True))
+
+
+def _check_tool(message: Mapping[str, Any]) -> None:
+    """As `_check_call`, for a call of a tool by MCP, whose answer is a result that is an error."""
+    called = as_fields(message.get("params"))
+    try:
+        _check_call(str(called.get("name")), as_fields(called.get("arguments")), is_named=True)
+    except HTTPException as refusal:
+        result = {"content": [{"type": "text", "text": refusal.detail}], "isError": True}
+        content = {"jsonrpc": "2.0", "id": message.get("id"), "result": result}
+        raise Refusal(HTTPStatus.OK, refusal.detail, content) from None
 
 
 def _own_session(visitor: str, session: object) -> str:

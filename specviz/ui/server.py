@@ -31,9 +31,10 @@ from specviz.settings import assets_dir, settings
 from specviz.trace import export as exports
 from specviz.trace.file import Trace
 from specviz.ui.components import SCRIPT, theme
-from specviz.ui.gate import FAILED, UPLOAD, Gate
+from specviz.ui.events import FAILED
+from specviz.ui.gate import UPLOAD, Gate
 from specviz.ui.registry import Registry
-from specviz.ui.under_path import RelativePage, UnderPath, is_whole_address
+from specviz.ui.under_path import RelativePage, UnderPath, is_whole_address, web_address
 from specviz.ui.uploads import upload
 from specviz.ui.view import View
 from specviz.ui.visitors import Visitors
@@ -324,18 +325,9 @@ def _serve_document(request: Request) -> Response:
     return _answer(request, content.encode(), "text/html", "no-cache", {})
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a server bound to `host`."""
-    return host in ("localhost", "::1") or host.startswith("127.")
-
-
 def typed_address(host: str, port: int) -> str:
     """The address other people in the room type: this machine's own address when bound to all of them."""
     return web_address(_lan_address() if host in ("0.0.0.0", "::", "") else host, port)
-
-
-def web_address(host: str, port: int) -> str:
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _lan_address() -> str:

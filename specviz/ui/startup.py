@@ -28,7 +28,8 @@ from specviz.trace.recorded import WELCOME, recorded_trace
 from specviz.ui.choices import Offer, make_offer
 from specviz.ui.page import build
 from specviz.ui.registry import Registry
-from specviz.ui.server import is_loopback, launch_options, typed_address, web_address
+from specviz.ui.server import launch_options, typed_address
+from specviz.ui.under_path import is_loopback, is_whole_address, web_address
 
 PORTS_TRIED = 20
 MOST_LOGGED, LOGGED_S = 20_000, 60.0
@@ -113,12 +114,15 @@ def start(
     names: Sequence[str] = (),
     root_path: str | None = None,
 ) -> Page:
-    """Serve the page in the background and print its address. Off this machine only models on offer can be run. names:
-    by which browsers may call it besides its own; root_path: where a proxy serves it, None: as the settings say."""
+    """Serve the page in the background and print its address. Where others reach it, only models on offer can be run
+    and none be fetched, unless the settings allow it; a line says so. names: by which browsers may call it besides its
+    own; root_path: where a proxy serves it, None: as the settings say."""
+    root_path = settings().root_path if root_path is None else root_path
+    is_private = is_loopback(host) and not names and not is_whole_address(root_path) and settings().space is None
     library = workbench().library  # that of whatever works beside the page in this process
     target, draft = (_load(library, name) for name in (target or settings().target, draft or settings().draft))
-    library.allow_any = library.allow_any and is_loopback(host)
-    may_get = is_loopback(host) if settings().allow_get is None else settings().allow_get
+    library.allow_any = is_private if settings().allow_any_model is None else settings().allow_any_model
+    may_get = is_private if settings().allow_get is None else settings().allow_get
     target = REAL if target is draft is None and is_here(REAL) else target
     offer = make_offer(target, draft, any_model=library.allow_any, may_get=may_get)
     page = make_page(offer, library, opened, first_visit())
@@ -129,13 +133,30 @@ def start(
         for kind, name in models_named(offer.first.settings)[:2]:
             library.load(name, as_draft=kind != "target")
         page.is_warm.set()
-    page.launch(host, port, names, settings().root_path if root_path is None else root_path)
+    page.launch(host, port, names, root_path)
     print(f"specviz: open {web_address(host if is_loopback(host) else 'localhost', port)}", flush=True)
     if not is_loopback(host):
         print(f"specviz: others on this network type {typed_address(host, port)}", flush=True)
+    if not is_private:
+        print(f"specviz: {what_others_may(offer, is_loopback(host))}", flush=True)
     if not page.is_warm.is_set():
         threading.Thread(target=page.warm_up, daemon=True, name="warm-up").start()
     return page
+
+
+def what_others_may(offer: Offer, is_proxied: bool) -> str:
+    """One line: what those can do who reach the page, and what narrows it. is_proxied: by a proxy, not at its host."""
+    models, narrower = "the listed models that this machine has, and download none", []
+    if offer.may_get:
+        models = f"the listed models that this machine has, and fetch {', '.join(get.on_offer())}"
+        narrower.append("SPECVIZ_ALLOW_GET=0 forbids fetching")
+    if offer.any_model:
+        models = "any model: of a folder of this machine, or of the hub, which is then downloaded"
+        narrower.insert(0, "SPECVIZ_ALLOW_ANY_MODEL=0 leaves them the listed models")
+    if settings().space is None and not is_proxied:
+        narrower.append("--host 127.0.0.1 keeps the page to this machine")
+    narrowed = f". To narrow it: {'; '.join(narrower)}" if narrower else ""
+    return f"others may run {models}; whoever has the address of a run may read it{narrowed}"
 
 
 def _load(library: Library, name: str | None) -> str | None:

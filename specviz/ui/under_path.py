@@ -26,6 +26,16 @@ def is_whole_address(root_path: str) -> bool:
     return "://" in root_path
 
 
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a server bound to `host`."""
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def web_address(host: str, port: int | None) -> str:
+    name = f"[{host}]" if ":" in host else host
+    return f"http://{name}" if port is None else f"http://{name}:{port}"
+
+
 class UnderPath:
     """Pure ASGI middleware: what is behind it sees paths as at the root, whether the proxy has cut this one or not."""
 

@@ -13,6 +13,23 @@ from specviz.views.document import NOTHING_ELSE, script_hash
 MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
 SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 NAVIGATION = re.compile(r"<nav .*?</nav>\n")
+UNKNOWN_NAME = """{known}
+
+Your browser asked for it by a name that nobody gave it. It answers only to names that it knows, so that no other site
+can act here for you.
+
+## To open the page now
+
+Type the address that the server printed when it was started. {where}, this one works: [{address}]({address})
+
+## For whoever started the server
+
+If the name is yours, add `--allow-host {name}` to the command that starts it, as in
+
+```sh
+specviz{host} --allow-host {name}
+```
+"""
 REFUSED = "This address was refused"
 LINKED = re.compile(r'(<a href="(?!https?:)[^"#]+)\.md(?=[#"])')
 
@@ -35,9 +52,24 @@ def document_page(name: str, suffix: str = ".md") -> str:
 
 
 def refusal_page(words: str) -> str:
-    """A page that says why an address was refused. It runs no script and leads nowhere."""
-    text = f"<h1>{REFUSED}</h1>\n<p>{html.escape(words[:1].upper() + words[1:])}</p>\n"
-    return _filled(SCRIPT.sub("", NAVIGATION.sub("", _template())), REFUSED, text)
+    """A page that says why an address was refused."""
+    return _bare_page(REFUSED, f"<h1>{REFUSED}</h1>\n<p>{html.escape(words[:1].upper() + words[1:])}</p>\n")
+
+
+def unknown_name_page(name: str | None, address: str, is_local: bool) -> str:
+    """A page for a browser that asked for the server by a name that it does not know. name: a plain host name, None
+    for any other text; address: at which the request came in; is_local: from the server's own machine, or its proxy."""
+    known = f"# This server does not know the name `{name}`" if name else "# This server does not know this name"
+    where = "On the server's own machine" if is_local else "In the server's network"
+    host = "" if is_local else " --host 0.0.0.0"
+    text = UNKNOWN_NAME.format(known=known, where=where, address=address, host=host, name=name or "NAME")
+    made = MARKDOWN.render(text).replace("<pre>", '<pre tabindex="0">').replace("<code", '<code translate="no"')
+    return _bare_page(f"{name or 'This name'} is not known here", made)
+
+
+def _bare_page(title: str, text: str) -> str:
+    """A page that runs no script and leads to no document."""
+    return _filled(SCRIPT.sub("", NAVIGATION.sub("", _template())), title, text)
 
 
 def _template() -> str:

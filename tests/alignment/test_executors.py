@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import signal
 import sys
 from contextlib import nullcontext
 from functools import partial
@@ -39,6 +40,13 @@ def in_order(function, items):
         return list(each(function, items))
 
 
+def handlers():
+    return [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+
+
+AT_FIRST = handlers()
+
+
 @pytest.fixture(scope="module")
 def two_workers():
     if not has_ray:
@@ -64,6 +72,10 @@ def test_the_local_executor_draws_an_item_when_it_is_due():
 
 def test_ray_gives_the_same_results_with_their_places(two_workers):
     assert sorted(two_workers(square, ITEMS)) == in_order(square, ITEMS)
+
+
+def test_ray_leaves_the_signals_to_whoever_called_it(two_workers):
+    assert handlers() == AT_FIRST
 
 
 def test_ray_works_in_two_processes_that_are_not_this_one(two_workers):

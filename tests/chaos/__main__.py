@@ -1,7 +1,7 @@
 """python -m tests.chaos [--inputs 20000] [--seed 0]: attacks a server of its own on this machine, and reports figures.
 python -m tests.chaos soak [--minutes 30] [--visitors 30]: ordinary visitors for a long time, and what grows.
 
-All is seeded. An attack finds wanting: a dead server, an answer that took over 2 s of CPU, a bare 500, a foreign
+All is seeded. An attack finds wanting: a dead server, an answer that took over 2 s of CPU, a bare error, a foreign
 look-up, a page that would run a script in our origin, memory beyond its bound. A soak: whatever grows after warm-up.
 """
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from specviz.ui.api import ENDPOINTS, parameters_of
+
 FOREIGN = "http://attacker.invalid/x.png"
 TEXTS = (
     "",
@@ -42,6 +44,8 @@ HOSTS = (
 )
 ORIGINS = ("http://attacker.invalid", "null", "http://127.0.0.1.attacker.invalid", "file://", "http://[", "")
 UNKNOWN = b'{"event":"z","a":[' + b"{}," * 150_000 + b"1]}\n"
+SHORT = {"prompt": "The fox", "prompts": ["The fox"], "run": "k-1", "tokens": 0, "max_new_tokens": 1}
+"""Of an endpoint's parameters. A proof of no tokens is refused: one takes seconds."""
 COOKIES = ("specviz-visitor=x.y", "specviz-visitor=", "specviz-visitor=a-b." + "0" * 32, '"', "a" * 6_000)
 
 
@@ -177,8 +181,16 @@ def uploads(chance: Random, server: Server) -> Attack:
     return Attack("POST", "/gradio_api/upload", content, {"content-type": "multipart/form-data; boundary=b"})
 
 
+def arguments(chance: Random, server: Server) -> Attack:
+    """A call of an endpoint of the API; what is not odd in it makes the work short."""
+    endpoint = chance.choice(ENDPOINTS)
+    names = parameters_of(endpoint)
+    odd = {name: value(chance) for name in chance.choices((*names, "other"), k=chance.randint(1, 2))}
+    return posted(f"call/v2/{endpoint}", {**{name: SHORT[name] for name in names if name in SHORT}, **odd})
+
+
 KINDS: Mapping[str, Callable[[Random, Server], Attack]] = {
-    kind.__name__: kind for kind in (routes, events, calls, bodies, headers, traces, links, uploads)
+    kind.__name__: kind for kind in (routes, events, calls, bodies, headers, traces, links, uploads, arguments)
 }
-SHARES = (2, 6, 4, 1, 2, 4, 4, 1)
+SHARES = (2, 6, 4, 1, 2, 4, 4, 1, 2)
 """How often each kind comes, in their order."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import served
 
+from specviz.session import workbench
 from specviz.ui import BoundedLog
 
 OWN = ("127.0.0.1", "localhost", "::1", "0.0.0.0", None, "")
@@ -30,6 +31,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     sys.stderr = BoundedLog(sys.stderr)  # as the command does
     with tempfile.TemporaryDirectory() as folder, served.served(Path(folder)) as page:
+        workbench._shared[:] = [workbench.Workbench(page.page.bench.library)]  # as the command does
         print(page.address, flush=True)
         sys.addaudithook(note)
         sys.stdin.read()  # until the attacker is done

@@ -1,4 +1,4 @@
-"""`run --out` ended from outside: the real command, killed after some steps, leaves a trace that loads."""
+"""Commands ended from outside: a killed run leaves a trace that loads, a job can go on, each says its signal."""
 
 import fcntl
 import os
@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import termios
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -169,3 +170,110 @@ def test_two_runs_into_one_file_leave_one_of_them_whole(tmp_path):
     assert kept.footer.reason in ("length", "eos")
     assert kept.header.request["seed"] in (1, 2)
     assert [*tmp_path.iterdir()] == [out]
+
+
+# ---- other commands --------------------------------------------------------------------------------------------------
+
+KEPT = "\nspecviz: stopped; finished work is saved: run the same command again to go on\n"
+SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
+
+
+def wait_for(holds, patience_s=60):
+    latest = time.monotonic() + patience_s
+    while not holds():
+        assert time.monotonic() < latest
+        time.sleep(0.005)
+
+
+def is_a_command(process):
+    """Whether the process has begun its command: it has a handler for the last of the signals."""
+    fields = dict(line.split(":", 1) for line in Path(f"/proc/{process.pid}/status").read_text().splitlines())
+    return bool(int(fields["SigCgt"], 16) >> (signal.SIGHUP - 1) & 1)
+
+
+def align_command(folder, *more):
+    prompts = folder / "prompts.jsonl"
+    prompts.write_text("".join(f'{{"prompt": "Once there were {number} of them"}}\n' for number in range(200)))
+    size = ["--shard-size", "2", "--max-new-tokens", "8", "--no-costs"]
+    return ["align", "--prompts", prompts, "--out", folder / "job", *size, *more]
+
+
+@contextmanager
+def started(*arguments):
+    process = warm.start(warm.COMMAND, *arguments, cwd=ROOT)
+    try:
+        yield process
+    finally:
+        process.close()
+
+
+def ended(process, name):
+    """What the process says on standard error once it has got this signal, whose exit code it must have."""
+    process.send_signal(getattr(signal, name))
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 128 + getattr(signal, name)
+    assert "Traceback" not in said
+    return said
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+def test_a_job_that_is_ended_says_that_it_can_go_on(tmp_path, name):
+    with started(*align_command(tmp_path)) as process:
+        wait_for(lambda: [*tmp_path.glob("job/parts/part-*")])
+        assert ended(process, name).endswith(KEPT)
+    done = [*tmp_path.glob("job/parts/part-*")]
+    assert done
+    written = {part: part.stat().st_mtime_ns for part in done}
+    with started(*align_command(tmp_path)) as process:
+        wait_for(lambda: len([*tmp_path.glob("job/parts/part-*")]) > len(done))
+        assert ended(process, name).endswith(KEPT)
+    assert {part: part.stat().st_mtime_ns for part in done} == written, "finished work was not done again"
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_a_job_that_is_ended_while_it_loads_says_what_there_is(tmp_path, name, has_begun):
+    if has_begun:
+        (tmp_path / "job").mkdir()
+        (tmp_path / "job" / "job.json").write_text("{}")
+    with started(*align_command(tmp_path)) as process:
+        wait_for(lambda: is_a_command(process))
+        assert ended(process, name) == (KEPT if has_begun else "\nspecviz: stopped\n")
+
+
+@pytest.mark.parametrize("arguments", [["prove", "--tokens", "20000"], ["bench"]], ids=["prove", "bench"])
+def test_every_command_ends_with_the_code_of_its_signal(arguments):
+    with started(*arguments) as process:
+        wait_for(lambda: is_a_command(process))
+        ended(process, "SIGTERM")
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+def test_a_signal_that_comes_while_an_object_is_deleted_is_not_lost(name):
+    """Such a signal comes now and then; here every one does, until the object has gone."""
+    program = """
+import os, signal, sys, time
+from specviz.cli import ending
+
+class Deleted:
+    def __del__(self):
+        os.kill(os.getpid(), int(sys.argv[1]))
+        time.sleep(0.01)
+
+try:
+    with ending.signals_raised():
+        Deleted()
+        time.sleep(30)
+except KeyboardInterrupt as end:
+    sys.exit(ending.exit_code(end))
+"""
+    number = getattr(signal, name)
+    done = warm.run(program, str(number), cwd=ROOT, timeout=60)
+    assert (done.returncode, done.stderr) == (128 + number, "")
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+def test_a_page_that_is_ended_while_it_warms_up_says_so(name):
+    with started("page", "--port", "0") as process:
+        assert process.stdout.readline().startswith("specviz: open ")
+        assert ended(process, name) == "\nspecviz: stopped\n"

@@ -181,8 +181,8 @@ def test_settings_read_every_variable():
 
 
 def test_a_space_offers_only_its_own_models_unless_told_otherwise():
-    assert Settings.from_environment({}).allow_any_model
-    assert not Settings.from_environment({"SPACE_ID": "a/b"}).allow_any_model
+    assert Settings.from_environment({}).commands_take_any_model
+    assert not Settings.from_environment({"SPACE_ID": "a/b"}).commands_take_any_model
     assert Settings.from_environment({"SPACE_ID": "a/b", "SPECVIZ_ALLOW_ANY_MODEL": "1"}).allow_any_model
 
 

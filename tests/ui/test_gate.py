@@ -25,9 +25,10 @@ import served as pages
 from gradio_client import Client
 from starlette.exceptions import HTTPException
 
+from specviz.cli.main import _parser
 from specviz.errors import SpecvizError
 from specviz.trace.file import TraceError, dump_event
-from specviz.ui import BoundedLog, gate, startup, uploads, view, visitors
+from specviz.ui import BoundedLog, events, gate, startup, uploads, view, visitors
 from specviz.ui.gate import checked_body
 from specviz.ui.view import view_sent
 from specviz.ui.visitors import Visitors, network_of, visitor_of
@@ -144,7 +145,7 @@ def test_what_an_event_refuses_in_words_is_no_fault_of_the_server(client):
 def test_an_event_that_fails_without_words_is_told_in_words(client):
     never_sent = {**FILE, "path": "/etc/hostname"}
     answer = join(client, path="run/predict", data=[never_sent], fn_index=number_of(client, "k", "input"))
-    assert (answer.status_code, answer.json()) == (500, {"error": gate.FAILED})
+    assert (answer.status_code, answer.json()) == (500, {"error": events.FAILED})
 
 
 def test_a_live_value_of_any_kind_is_refused_by_its_run_alone(client):
@@ -216,24 +217,64 @@ def test_only_the_names_of_this_server_are_served(client, host, passes):
     assert passes or "--allow-host" in answer.json()["error"]
 
 
-@pytest.mark.parametrize("path", ["/", "/specviz/docs/README.md", "/nothing/at/all"])
-def test_a_person_who_opens_a_refused_address_reads_a_page_that_says_why(client, path):
-    hub = {"host": "hub.example:7860"} if "nothing" not in path else {}
-    told = client.get(path, headers=hub).json()["error"]
-    answer = client.get(path, headers={"accept": "text/html,*/*;q=0.8", **hub})
+def read_page(client, path, **headers):
+    """What a browser shows, as text; it runs no script."""
+    answer = client.get(path, headers={"accept": "text/html,*/*;q=0.8", **headers})
     assert answer.headers["content-type"].startswith("text/html")
     assert "<script" not in answer.text
-    said = html.unescape(re.search(r"<p>(.*?)</p>", answer.text, re.DOTALL)[1])
-    assert said.lower() == told.lower()
-    if hub:
-        assert answer.status_code == HTTPStatus.MISDIRECTED_REQUEST
-        assert all(each in said for each in ("hub.example", "localhost", "--allow-host NAME"))
+    return answer, " ".join(html.unescape(re.sub("<[^>]*>", "", answer.text.partition("<main>")[2])).split())
 
 
-def test_a_name_in_an_address_is_no_markup(client):
-    answer = client.get("/", headers={"host": "<b>x</b>", "accept": "text/html"})
+def test_a_person_who_opens_a_refused_address_reads_a_page_that_says_why(client):
+    told = client.get("/nothing/at/all").json()["error"]
+    assert read_page(client, "/nothing/at/all")[1].lower() == f"this address was refused {told}"
+
+
+@pytest.mark.parametrize("path", ["/", "/specviz/docs/README.md", "/nothing/at/all"])
+def test_a_name_that_is_not_known_is_a_page_with_the_flag_and_an_address_that_works(served, client, path):
+    answer, said = read_page(client, path, host="hub.example:7860")
     assert answer.status_code == HTTPStatus.MISDIRECTED_REQUEST
-    assert "<b>" not in answer.text
+    assert said.startswith("This server does not know the name hub.example Your browser")
+    assert said.endswith("as in specviz --allow-host hub.example")
+    assert f"On the server's own machine, this one works: {served.address} " in said
+    assert client.get(served.address).status_code == HTTPStatus.OK
+    told = client.get(path, headers={"host": "hub.example:7860"}).json()["error"]
+    assert told.endswith("it was started with: specviz --allow-host hub.example")
+
+
+def test_the_flag_on_the_page_makes_the_name_known(client):
+    said = read_page(client, "/", host="hub.example:7860")[1]
+    options = _parser().parse_args(["page", *said.rpartition("specviz ")[2].split()])
+    assert options.allow_host == ["hub.example"]
+    known = gate.Gate(None, Visitors(), frozenset(options.allow_host))._check
+    assert known({"type": "http", "method": "GET", "path": "/", "headers": [(b"host", b"hub.example:7860")]})
+
+
+def test_in_a_class_the_address_is_that_of_the_request_and_the_command_admits_others():
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": "/",
+        "headers": [(b"host", b"laptop")],
+        "server": ("10.0.0.5", 80),
+    }
+    with pytest.raises(HTTPException) as refused:
+        gate.Gate(None, Visitors())._check(scope)
+    page = refused.value.page()
+    assert '<a href="http://10.0.0.5:80">' in page
+    assert "specviz --host 0.0.0.0 --allow-host laptop\n" in page
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["<b>x</b>", "x`y", "a b", "$(id)", "-x", "x;id", "a" * 300, "[x](y)", "x..y", "é.example", "x@localhost", ""],
+)
+def test_a_name_that_is_no_plain_one_is_not_shown(client, name):
+    answer, said = read_page(client, "/", host=name.encode())
+    assert answer.status_code == HTTPStatus.MISDIRECTED_REQUEST
+    assert said.startswith("This server does not know this name Your browser")
+    assert said.endswith("specviz --allow-host NAME")
+    assert not name or name not in answer.text
 
 
 @pytest.mark.parametrize("origin", ["http://attacker.invalid", "null", "http://localhost:1", "http://["])

@@ -38,7 +38,7 @@ from specviz.trace.file import Footer, Step, Trace, dump_event
 from specviz.trace.recorded import recorded_trace
 from specviz.ui import components
 from specviz.ui.choices import FIRST_LENGTH, list_methods, make_offer
-from specviz.ui.events import errors_on_page
+from specviz.ui.events import FAILED, errors_on_page
 from specviz.ui.explore import form, handlers
 from specviz.ui.explore.handlers import Form, Handlers, every_k_of, increments_since, opening_of
 from specviz.ui.registry import Registry
@@ -1176,8 +1176,11 @@ def test_measuring_an_opened_trace_is_refused_in_words(page, registry):
 def test_only_messages_meant_for_the_person_are_shown():
     with pytest.raises(gr.Error, match="&lt;b&gt;"), errors_on_page():
         raise SpecvizError("<b>")
-    with pytest.raises(ValueError, match="inner"), errors_on_page():
+    with pytest.raises(gr.Error) as told, errors_on_page():
         raise ValueError("inner")
+    assert told.value.message == FAILED
+    assert isinstance(told.value.__cause__, ValueError), "the log has it"
+    assert told.value.print_exception
 
 
 class Scripted:

@@ -22,7 +22,7 @@ from specviz.ui import page
 from specviz.ui import server as serving
 from specviz.ui.explore.handlers import increments_since
 from specviz.ui.startup import MOST_ARENAS
-from specviz.ui.under_path import UnderPath
+from specviz.ui.under_path import UnderPath, is_loopback
 from specviz.ui.view import view_of
 from specviz.views.bundle import bundle, web_file
 
@@ -218,7 +218,7 @@ def test_a_stage_that_asks_for_steps_that_are_not_there_gets_nothing(served, fir
     [("127.0.0.1", True), ("localhost", True), ("::1", True), ("0.0.0.0", False), ("10.1.2.3", False)],
 )
 def test_what_counts_as_this_machine_only(host, expected):
-    assert serving.is_loopback(host) is expected
+    assert is_loopback(host) is expected
 
 
 def test_a_name_or_address_bound_to_is_the_one_to_type():

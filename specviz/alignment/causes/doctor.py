@@ -119,9 +119,11 @@ class Diagnosis:
         return self.num_differing == 0
 
 
-def examine(target: str | LoadedModel, draft: str | LoadedModel) -> Diagnosis:
-    """The diagnosis of a pair: catalogue names, folders, hub ids or loaded models. SpecvizError for an unknown one."""
-    ours, theirs = _read(target), _read(draft)
+def examine(target: str | LoadedModel, draft: str | LoadedModel, *, allow_any: bool | None = None) -> Diagnosis:
+    """The diagnosis of a pair: catalogue names, folders, hub ids or loaded models. allow_any: whether names beyond the
+    catalogue and downloads are allowed; None: the settings say it. SpecvizError for an unknown model."""
+    allow_any = settings().commands_take_any_model if allow_any is None else allow_any
+    ours, theirs = (_read(each, allow_any) for each in (target, draft))
     differing = differing_ids(ours.text, theirs.text, most=MOST_IDS)
     examples = zip(ours.list_ids(differing[:MOST_SHOWN]), theirs.list_ids(differing[:MOST_SHOWN]), strict=True)
     num_ids = max(ours.num_ids, theirs.num_ids)
@@ -147,9 +149,9 @@ def examine(target: str | LoadedModel, draft: str | LoadedModel) -> Diagnosis:
     )
 
 
-def _read(model: str | LoadedModel) -> Side:
+def _read(model: str | LoadedModel, allow_any: bool) -> Side:
     if isinstance(model, str):
-        found = _read_folder(model)
+        found = _read_folder(model, allow_any)
     else:
         words = limit_words(model.model.config)
         found = Side(model.name, model.text, model.info.vocab_size, model.info.context_limit, words)
@@ -158,10 +160,9 @@ def _read(model: str | LoadedModel) -> Side:
     return found
 
 
-def _read_folder(name: str) -> Side:
-    may_download = settings().allow_any_model
-    source = find(without_format(name), allow_any=may_download)
-    folder, _ = fetch_model(source, may_download=may_download, on_progress=ignore_progress, weights=False)
+def _read_folder(name: str, allow_any: bool) -> Side:
+    source = find(without_format(name), allow_any=allow_any)
+    folder, _ = fetch_model(source, may_download=allow_any, on_progress=ignore_progress, weights=False)
     files = ModelFolder(folder, source.name)
     config, tokenizer = files.config(), files.tokenizer()
     text, vocab_size = TokenText(tokenizer, files.eos_ids(config)), config.get_text_config(decoder=True).vocab_size
