@@ -47,6 +47,7 @@ _OTHER_FORMATS: Mapping[str, tuple[str, str]] = {
 }
 """Suffix of a weight file that is not read -> its format, and what to do instead."""
 _ADAPTERS = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
+_FILE_NAME = re.compile(r"[^\0]{1,200}")
 _INDEX = "model.safetensors.index.json"
 _VOCABULARIES = ("vocab.json", "vocab.txt", "spiece.model", "*.tiktoken", "tekken.json")
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", *_VOCABULARIES)
@@ -82,14 +83,19 @@ def find(name: str, *, allow_any: bool) -> Source:
     if (place := _find_place(name)) is not None:
         folder, file = (place, None) if place.is_dir() else (place.parent, place.name)
         return Source(_place_name(place), str(place.resolve()), folder, file)
-    if (match := _HUB_FILE.fullmatch(name)) and ".." not in name:
-        return Source(name, name, file=match[3])
-    if not _HUB_ID.fullmatch(name) or ".." in name or name.endswith(".gguf"):
+    if not is_hub_name(name):
         raise SpecvizError(
             f"there is no folder or file {Path(name).name!r}, and this is not a hub id of the form owner/model: check "
             "the spelling"
         )
-    return Source(name, name)
+    match = _HUB_FILE.fullmatch(name)
+    return Source(name, name, file=match and match[3])
+
+
+def is_hub_name(name: str) -> bool:
+    """Whether this could be the name of a model on the hub, or of a GGUF file in it; asks neither disk nor network."""
+    is_id = bool(_HUB_ID.fullmatch(name)) and not name.endswith(".gguf")
+    return (is_id or bool(_HUB_FILE.fullmatch(name))) and ".." not in name
 
 
 def _find_place(name: str) -> Path | None:
@@ -245,8 +251,10 @@ def _other_format(files: Iterable[str]) -> str:
 def _shards(index: Path, name: str) -> list[str]:
     try:
         shards = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SpecvizError(f"{name} has a damaged {_INDEX}; fetch it again") from error
+    if not shards or not all(isinstance(shard, str) and _FILE_NAME.fullmatch(shard) for shard in shards):
+        raise SpecvizError(f"{name} has a damaged {_INDEX}: it must name files (got {shards!r:.80})")
     if any(Path(shard).name != shard for shard in shards):
         raise SpecvizError(f"{name} names weight files outside its own folder, so it was not loaded")
     return shards
