@@ -120,8 +120,8 @@ class ModelFolder:
         """The configuration; SpecvizError for a kind of model that specviz cannot run."""
         quantisation.check_checkpoint(self._values, self._name, self._folder)
         config = self._explain(lambda: AutoConfig.from_pretrained(self._folder, **_NO_CODE), _CONFIG)
-        check_kind(config, _class_for(config), self._name)
         check_window(config, self._name)
+        check_kind(config, _class_for(config), self._name)
         return config
 
     def num_parameters(self) -> int:

@@ -132,10 +132,12 @@ class TokenText:
         """The ids of a text. special: with the tokenizer's own start token, which a chat-rendered text has already."""
         if len(text) > MAX_CHARACTERS:
             raise SpecvizError(f"the text is too long: at most {MAX_CHARACTERS:,} characters (got {len(text):,})")
-        with (
-            self._encoding,
-            no_panic(),
-        ):  # a fast tokenizer sets its truncation on every call: not safe from two threads
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            half = f"U+{ord(text[error.start]):04X}"
+            raise SpecvizError(f"the text has half a character ({half}), which no tokenizer reads") from error
+        with self._encoding, no_panic():  # a fast tokenizer sets its truncation on every call: one thread at a time
             ids = list(self.tokenizer(text, add_special_tokens=special, verbose=False).input_ids)
         if self._num_rows is not None and (beyond := [token for token in ids if token >= self._num_rows]):
             raise SpecvizError(

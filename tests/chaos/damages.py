@@ -33,7 +33,7 @@ EXPRESSIONS = (
     "\\p{Nothing}", "(\\s*)*\\S", "^(([a-z])+.)+[A-Z]([a-z])+$", "", "(?:(?:(?:.?)*)*)*!", "(a*)*b", "\\1(a)",
 )  # fmt: skip
 TEMPLATES: tuple[Any, ...] = (
-    "{{ 9 ** 9 ** 9 }}", "{{ 2 ** 9999999999 }}", "{{ 'a' * 9999999999 }}", "{{ messages[9].content.x }}",
+    "{{ 9 ** (9 ** 9) }}", "{{ 2 ** 9999999999 }}", "{{ 'a' * 9999999999 }}", "{{ messages[9].content.x }}",
     "{% for",
     "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}"
     "{% endfor %}{% endfor %}{% endfor %}",
@@ -45,7 +45,7 @@ TEMPLATES: tuple[Any, ...] = (
     "{% include 'x' %}",
     "{{ ''.__class__.__mro__ }}", "{{ lipsum(n=99999) }}", "{{ cycler.__init__.__globals__ }}", [{"name": "a"}],
     {"a": 1},
-    [{"name": "default", "template": "{{ 9 ** 9 ** 9 }}"}], "{{" * 5_000, "{{ x }}" * 100_000,
+    [{"name": "default", "template": "{{ 9 ** (9 ** 9) }}"}], "{{" * 5_000, "{{ x }}" * 100_000,
     "{{ messages }}\ud800",
     "{{ (range(99999)|list|string) * 9999 }}", "{{ '" + "(" * 50 + "' }}", "{{ " + "(" * 900 + "1" + ")" * 900 + " }}",
 )  # fmt: skip
@@ -291,7 +291,7 @@ def _template(chance: Random, folder: Path) -> str:
     else:
         (folder / "chat_template.jinja").unlink(missing_ok=True)
         _write(folder, "tokenizer_config.json", _read(folder, "tokenizer_config.json") | {"chat_template": template})
-    return str(template)[:120]
+    return f"{template!a:.120}"
 
 
 def _tokenizer_settings(chance: Random, folder: Path) -> str:

@@ -6,9 +6,12 @@ import base64
 import gzip
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from random import Random
 from typing import Any
+
+from tests.chaos.damages import spoil
 
 FOREIGN = "http://attacker.invalid/x.png"
 TEXTS = (
@@ -53,6 +56,8 @@ class Attack:
     path: str
     content: bytes = b""
     headers: Mapping[str, str] = field(default_factory=dict)
+    is_call: bool = False
+    """Whether what comes of it is asked for by a second request, as the API's callers do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +70,14 @@ class Server:
     """Component and name of each function that the browser calls."""
     trace: bytes
     """A real one."""
+    sound: Path
+    """A model's folder on the server's disk; the damaged ones lie beside it."""
 
     @classmethod
-    def of(cls, config: Mapping[str, Any], trace: bytes) -> Server:
+    def of(cls, config: Mapping[str, Any], trace: bytes, sound: Path) -> Server:
         functions = tuple((each["id"], len(each["inputs"])) for each in config["dependencies"] if each["backend_fn"])
         parts = ((each["id"], each["props"].get("server_fns") or []) for each in config["components"])
-        return cls(functions, tuple((number, name) for number, names in parts for name in names), trace)
+        return cls(functions, tuple((number, name) for number, names in parts for name in names), trace, sound)
 
 
 def value(chance: Random, depth: int = 0) -> Any:
@@ -177,8 +184,17 @@ def uploads(chance: Random, server: Server) -> Attack:
     return Attack("POST", "/gradio_api/upload", content, {"content-type": "multipart/form-data; boundary=b"})
 
 
+def folders(chance: Random, server: Server) -> Attack:
+    """The name of a damaged model's folder, for a run or for its tokenizer alone."""
+    place = server.sound.with_name(f"folder-{chance.getrandbits(64):016x}")
+    spoil(chance, server.sound, place)
+    data = [["a fox, a dog aaaa", str(place), None, "prompt_lookup"], [str(place), str(server.sound)]]
+    name = chance.choice(("run", "compare_tokenizers"))
+    return replace(posted(f"call/{name}", {"data": data[name != "run"]}), is_call=True)
+
+
 KINDS: Mapping[str, Callable[[Random, Server], Attack]] = {
-    kind.__name__: kind for kind in (routes, events, calls, bodies, headers, traces, links, uploads)
+    kind.__name__: kind for kind in (routes, events, calls, bodies, headers, traces, links, uploads, folders)
 }
-SHARES = (2, 6, 4, 1, 2, 4, 4, 1)
+SHARES = (2, 6, 4, 1, 2, 4, 4, 1, 1)
 """How often each kind comes, in their order."""

@@ -55,8 +55,8 @@ def _check_types(values: Mapping[str, object], name: str) -> None:
         if each is not None and not all(type(size) is int and size >= least for size in sizes):
             raise _damaged(name, key, f"a whole number from {least}", each)
     for key in _PARTS:
-        if not isinstance(values.get(key) or {}, Mapping):
-            raise _damaged(name, key, "an object of settings", values[key])
+        if (part := values.get(key)) is not None and not isinstance(part, Mapping):
+            raise _damaged(name, key, "an object of settings", part)
     if (shared := values.get("num_kv_shared_layers")) is not None and type(shared) is not int:
         raise _damaged(name, "num_kv_shared_layers", "a whole number", shared)
     for key in ("architectures", "layer_types"):

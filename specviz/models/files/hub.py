@@ -83,19 +83,14 @@ def find(name: str, *, allow_any: bool) -> Source:
     if (place := _find_place(name)) is not None:
         folder, file = (place, None) if place.is_dir() else (place.parent, place.name)
         return Source(_place_name(place), str(place.resolve()), folder, file)
-    if not is_hub_name(name):
+    if (match := _HUB_FILE.fullmatch(name)) and ".." not in name:
+        return Source(name, name, file=match[3])
+    if not _HUB_ID.fullmatch(name) or ".." in name or name.endswith(".gguf"):
         raise SpecvizError(
             f"there is no folder or file {Path(name).name!r}, and this is not a hub id of the form owner/model: check "
             "the spelling"
         )
-    match = _HUB_FILE.fullmatch(name)
-    return Source(name, name, file=match and match[3])
-
-
-def is_hub_name(name: str) -> bool:
-    """Whether this could be the name of a model on the hub, or of a GGUF file in it; asks neither disk nor network."""
-    is_id = bool(_HUB_ID.fullmatch(name)) and not name.endswith(".gguf")
-    return (is_id or bool(_HUB_FILE.fullmatch(name))) and ".." not in name
+    return Source(name, name)
 
 
 def _find_place(name: str) -> Path | None:

@@ -34,7 +34,10 @@ PROBES = (
 )
 """Long runs of one kind and of a pair, with and without another end: what makes regular expressions try again."""
 _QUESTION, _ANSWER = {"role": "user", "content": "What is two and two?"}, {"role": "assistant", "content": "Four."}
-CONVERSATIONS = ((_QUESTION,), ({"role": "system", "content": "Answer briefly."}, _QUESTION, _ANSWER, _QUESTION))
+CONVERSATIONS = {
+    "a question": (_QUESTION,),
+    "a conversation of 4 messages": ({"role": "system", "content": "Answer briefly."}, _QUESTION, _ANSWER, _QUESTION),
+}
 _OWN_FILES = {"local_files_only": True, "trust_remote_code": False}
 _IDLE_S = 120
 _SHOWN = 12  # characters of a probe
@@ -157,9 +160,9 @@ def _steps(folder: Path) -> Iterator[str]:
     if has_chat_form(tokenizer):
         yield "reading its chat template"
         _attempt(lambda: chat_switches(tokenizer))
-    for messages in CONVERSATIONS if has_chat_form(tokenizer) else ():
-        yield f"rendering a conversation ({len(messages)} short messages) with its chat template"
-        _attempt(lambda messages=messages: render_chat(tokenizer, messages))
+        for name, messages in CONVERSATIONS.items():
+            yield f"rendering {name} with its chat template"
+            _attempt(lambda messages=messages: render_chat(tokenizer, messages))
 
 
 def _attempt(action: Callable[[], Result]) -> Result | None:

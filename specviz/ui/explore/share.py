@@ -12,7 +12,7 @@ import gradio as gr
 from specviz.drafters import METHODS, find_method
 from specviz.errors import SpecvizError
 from specviz.models.catalog import without_format
-from specviz.models.files.hub import find, is_hub_name
+from specviz.models.files.hub import find
 from specviz.request import Request, spell_options
 from specviz.rules.facts import FACTS
 from specviz.session.setup import models_named
@@ -102,19 +102,16 @@ def open_link(frame: Frame, letters: Any) -> tuple[Request, list[Any]]:
     """The request of a link that came, and updates of the fields. Raises SpecvizError if it cannot be used here."""
     request = decode(letters).request
     fields = frame.form.fill(request, frame.offer)
-    for name in _unknown_models(frame.offer, request):
-        if why := _why_not_public(name):
-            raise SpecvizError(f"the model {name!r:.100} {why}; a link may name public models only")
+    if name := next(filter(_is_folder, _unknown_models(frame.offer, request)), None):
+        raise SpecvizError(f"the model {name!r:.100} would be a local folder; a link may name public models only")
     return request, fields
 
 
-def _why_not_public(name: str) -> str:
-    """Why a stranger's link must not name this model; "" where it may. The disk is asked only for a name that the hub
-    could have: any other could be a path, also to another machine."""
-    plain = without_format(name)
-    if not is_hub_name(plain):
-        return "has no name of the hub, as in owner/model"
-    return "would be a local folder" if find(plain, allow_any=True).folder is not None else ""
+def _is_folder(name: str) -> bool:
+    try:
+        return find(without_format(name), allow_any=True).folder is not None
+    except SpecvizError:
+        return False
 
 
 def _unknown_models(offer: Offer, request: Request) -> list[str]:
