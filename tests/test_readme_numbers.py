@@ -33,6 +33,8 @@ from specviz.decoding import products
 from specviz.drafters.eagle.layouts import _FEWEST_LAYERS
 from specviz.lessons.load import lessons
 from specviz.models.catalog import MODELS
+from specviz.models.chat import MOST_RENDER_S
+from specviz.models.files import config_values, trial, trial_process
 from specviz.models.gguf import _BYTES
 from specviz.prompts import prompts_file
 from specviz.rules.broken import BROKEN
@@ -137,6 +139,13 @@ def claims():
         f"{gpu_worker.START_S} s, {gpu_worker.LOAD_S} s for each model to load",
         f"at most {gpu_worker.LONGEST_S} s in all",
         f"in turn: {NAMES[ROUNDS]} rounds in which each runs twice, after one to warm up",
+        f"splits texts of {trial_process.LENGTH:,} characters",
+        f"may take {trial_process.MOST_CPU_S} s of CPU",
+        f"may take {trial_process.MOST_S} s and {trial_process.MOST_MEMORY_GB} GB of memory",
+        f"more than {trial_process.MOST_TOKENS} tokens for each of its characters",
+        f"{trial.MOST_BYTES >> 20} MB for a file of settings or a tokenizer",
+        f"{config_values.MOST_LAYERS:,} layers, {config_values.MOST_LABELS:,} labels",
+        f"at most {MOST_RENDER_S:g} s for each prompt",
         f"one budget of memory ({registry.MOST_BYTES >> 20} MB)",
         "… {}, {} and {} times as deep".format(*(model.dial[1] for model in MODELS.values() if model.dial)),
     ]

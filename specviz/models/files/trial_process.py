@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TypeVar
@@ -41,6 +42,7 @@ CONVERSATIONS = {
 _OWN_FILES = {"local_files_only": True, "trust_remote_code": False}
 _IDLE_S = 120
 _SHOWN = 12  # characters of a probe
+_ENDED = b"="  # before the answer of a child that came to its end
 _NO_MEMORY = (b"memory allocation of", b"bad_alloc")  # of Rust and C++, which end the process
 
 
@@ -79,30 +81,31 @@ def _try_in_child(folder: Path, say: Callable[[str, str], None]) -> str:
     with TemporaryFile() as errors:
         reading, writing = os.pipe()
         if (child := os.fork()) == 0:
-            os.dup2(errors.fileno(), 2)
-            _limit()
-            os.write(writing, _try(folder, say).encode()[:4_000])
-            os._exit(0)
+            try:
+                os.dup2(errors.fileno(), 2)
+                _limit()
+                os.write(writing, _ENDED + _try(folder, say).encode()[:4_000])
+            finally:
+                os._exit(0)
         os.close(writing)
         status = os.waitpid(child, 0)[1]
         with os.fdopen(reading, "rb") as told:
-            words = told.read().decode("utf-8", "replace")
+            answer = told.read()
         errors.seek(0)
         said = errors.read(1 << 20)
     if os.WIFSIGNALED(status):
         return "memory" if any(each in said for each in _NO_MEMORY) else signal.Signals(os.WTERMSIG(status)).name
-    return words
+    return answer.removeprefix(_ENDED).decode("utf-8", "replace") if answer else "ends the process that tries it"
 
 
 def _limit() -> None:
     """The limits of this process; the CPU's is set anew before each step."""
     import resource
 
-    for kind, most in ((resource.RLIMIT_AS, MOST_MEMORY_GB << 30), (resource.RLIMIT_FSIZE, 1 << 20)):
-        _, hard = resource.getrlimit(kind)
-        resource.setrlimit(kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.alarm(MOST_S)
+    _set_limit(resource.RLIMIT_AS, MOST_MEMORY_GB << 30)
+    _set_limit(resource.RLIMIT_FSIZE, 1 << 20)
+    _set_limit(resource.RLIMIT_CORE, 0)
 
 
 def _limit_cpu() -> None:
@@ -110,9 +113,16 @@ def _limit_cpu() -> None:
         import resource
     except ImportError:  # Windows, where whoever waits ends this process
         return
-    used, (_, hard) = resource.getrusage(resource.RUSAGE_SELF), resource.getrlimit(resource.RLIMIT_CPU)
-    most = math.ceil(used.ru_utime + used.ru_stime) + MOST_CPU_S
-    resource.setrlimit(resource.RLIMIT_CPU, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    _set_limit(resource.RLIMIT_CPU, math.ceil(used.ru_utime + used.ru_stime) + MOST_CPU_S)
+
+
+def _set_limit(kind: int, most: int) -> None:
+    import resource
+
+    hard = resource.getrlimit(kind)[1]
+    with suppress(ValueError, OSError):  # macOS bounds no addresses
+        resource.setrlimit(kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
 
 def _try(folder: Path, say: Callable[[str, str], None]) -> str:
