@@ -8,6 +8,7 @@ import copy
 import errno
 import json
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -147,7 +148,7 @@ class ModelFolder:
         auto = AutoModelForCausalLM if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING else AutoModelForImageTextToText
         if self._is_foreign:
             self._check_sizes(config, auto)
-            self._explain(lambda: self._own_generation(config), "has a generation_config.json that cannot be used")
+            self._check_generation(config)
         model, report = self._explain(lambda: auto.from_pretrained(self._folder, **options, **_NO_CODE))
         if differing := sorted(report["mismatched_keys"]):
             key, held, wanted = differing[0]
@@ -204,6 +205,15 @@ class ModelFolder:
             return self._own_generation(config)
         except Exception:  # whatever a stranger's file makes transformers raise
             return None
+
+    def _check_generation(self, config: PreTrainedConfig) -> None:
+        """SpecvizError for settings at which transformers would stop; a file that it cannot read it leaves out."""
+
+        def read() -> None:
+            with suppress(OSError):
+                self._own_generation(config)
+
+        self._explain(read, "has a generation_config.json that cannot be used")
 
     def _own_generation(self, config: PreTrainedConfig) -> GenerationConfig:
         if not (self._folder / "generation_config.json").exists():

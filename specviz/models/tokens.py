@@ -138,7 +138,10 @@ class TokenText:
             half = f"U+{ord(text[error.start]):04X}"
             raise SpecvizError(f"the text has half a character ({half}), which no tokenizer reads") from error
         with self._encoding, no_panic():  # a fast tokenizer sets its truncation on every call: one thread at a time
-            ids = list(self.tokenizer(text, add_special_tokens=special, verbose=False).input_ids)
+            try:
+                ids = list(self.tokenizer(text, add_special_tokens=special, verbose=False).input_ids)
+            except Exception as error:  # the library's are of no kind of their own
+                raise SpecvizError(f"the tokenizer cannot split this text: {error!s:.200}") from error
         if self._num_rows is not None and (beyond := [token for token in ids if token >= self._num_rows]):
             raise SpecvizError(
                 f"the text has the token {self.label(beyond[0])!r} (id {beyond[0]:,}), which this model cannot read: "

@@ -29,7 +29,7 @@ MOST_CPU_S, MOST_S, MOST_MEMORY = 45, 120.0, 8 << 30
 OUTCOMES = ("words", "ran", "bare", "traceback", "killed", "never came back")
 """bare: words for people that hold a library's own error."""
 PYTHON = re.compile(
-    r"failed: \w+(Error|Exception)\b|object (is not|has no|cannot)|NoneType|unsupported operand|not supported between|"
+    r"failed: \w*(Error|Exception)\b|object (is not|has no|cannot)|NoneType|unsupported operand|not supported between|"
     r"keyword argument|invalid literal|_mismatched_sizes|Traceback|list index|negative (power|dimension)"
 )
 PLACED = re.compile(r"has a \S+ that cannot be (used|read): |chat template cannot render these messages: ")

@@ -22,7 +22,10 @@ CONFIGS = [
     ({"text_config": {"hidden_size": 0}}, r"hidden_size must be a whole number from 1 \(got 0\)"),
     ({"layer_types": "full_attention"}, r"layer_types must be a list of names \(got 'full_attention'\)"),
     ({"layer_types": ["full_attention", 7]}, r"layer_types must be a list of names"),
-    ({"layer_types": ["full_attention"]}, r"layer_types must be the kinds of its 2 layers \(got '1 kinds'\)"),
+    (
+        {"layer_types": ["full_attention"]},
+        r"must be a list of 2 kinds, one for each layer \(got \['full_attention'\]\)",
+    ),
     ({"layer_types": ["sliding_attention"] * 2}, r"sliding_window in its config.json must be a whole .* \(got None"),
     ({**SLIDING, "sliding_window": None}, r"sliding_window in its config.json must be a whole number .* \(got None"),
     ({**SLIDING, "sliding_window": 0}, r"sliding_window in its config.json must be a whole number from 1 \(got 0"),

@@ -164,6 +164,12 @@ def test_a_text_with_half_a_character_is_refused():
         TokenText(tiny_tokenizer()).encode("a\ud800b")
 
 
+def test_a_text_that_the_tokenizer_cannot_split_is_refused():
+    core = Tokenizer(models.WordLevel({"a": 0}, unk_token="none"))
+    with pytest.raises(SpecvizError, match=r"the tokenizer cannot split this text: WordLevel error: Missing \[UNK\]"):
+        TokenText(PreTrainedTokenizerFast(tokenizer_object=core)).encode("b")
+
+
 def test_a_panic_of_the_tokenizers_library_is_an_error_in_words():
     """Its expression is tried in more ways than the library takes, and the library breaks off."""
     state = json.loads(tiny_tokenizer().backend_tokenizer.to_str())

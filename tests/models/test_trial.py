@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 import threading
 
@@ -148,6 +149,18 @@ def test_a_helper_that_ended_is_started_again(folder, new_helper):
     change(folder, "tokenizer_config.json", model_max_length=77)
     ModelFolder(folder, "my-model")
     assert trial._helper._process.poll() is None
+
+
+@pytest.mark.slow
+def test_a_helper_that_hangs_is_ended_and_another_tries(folder, new_helper, monkeypatch):
+    ModelFolder(folder, "my-model")
+    hanging = trial._helper._process
+    hanging.send_signal(signal.SIGSTOP)
+    monkeypatch.setattr(trial, "_PATIENCE_S", 20.0 - trial.MOST_S)
+    change(folder, "tokenizer_config.json", model_max_length=77)
+    ModelFolder(folder, "my-model")
+    assert hanging.poll() is not None
+    assert trial._helper._process is not hanging
 
 
 def test_threads_that_ask_at_once_are_all_answered(folder, new_helper):

@@ -64,7 +64,7 @@ def _check_types(values: Mapping[str, object], name: str) -> None:
             raise _damaged(name, key, "a list of names", kinds)
     kinds, layers = values.get("layer_types"), values.get("num_hidden_layers")
     if kinds is not None and layers is not None and len(kinds) < layers:
-        raise _damaged(name, "layer_types", f"the kinds of its {layers} layers", f"{len(kinds)} kinds")
+        raise _damaged(name, "layer_types", f"a list of {layers} kinds, one for each layer", kinds)
     check_padding(values.get("pad_token_id"), values.get("vocab_size"), name)
 
 
