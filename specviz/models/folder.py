@@ -197,7 +197,11 @@ class ModelFolder:
     def tokenizer(self) -> PreTrainedTokenizerBase:
         words = "has a tokenizer that cannot be read"
         self._explain(lambda: check_tokenizer(self._folder / "tokenizer.json", self._name), words)
-        return self._explain(lambda: AutoTokenizer.from_pretrained(self._folder, **_NO_CODE), words)
+        tokenizer = self._explain(lambda: AutoTokenizer.from_pretrained(self._folder, **_NO_CODE), words)
+        if not isinstance(length := tokenizer.model_max_length, int | float):
+            file = "a damaged tokenizer_config.json"
+            raise SpecvizError(f"{self._name} has {file}: model_max_length must be a number (got {length!r:.60})")
+        return tokenizer
 
     def generation(self, config: PreTrainedConfig) -> GenerationConfig | None:
         """The folder's generation settings; the configuration has them where no file does. None for damaged ones."""
@@ -369,7 +373,13 @@ def context_limit(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) 
     """The most tokens the model reads at once; with LongRoPE, those before its long factors apply."""
     own = (getattr(config.get_text_config(decoder=True), name, None) for name in _LIMIT_NAMES)
     known = [limit for limit in own if isinstance(limit, int) and limit > 0][:1] + _switches(config)
-    return min(known, default=min(int(tokenizer.model_max_length), _UNKNOWN_LIMIT))
+    return min(known, default=_limit_of(tokenizer))
+
+
+def _limit_of(tokenizer: PreTrainedTokenizerBase) -> int:
+    """What a tokenizer says that its model reads, which may be any value of a file; at most _UNKNOWN_LIMIT."""
+    length = tokenizer.model_max_length
+    return int(min(length, _UNKNOWN_LIMIT)) if type(length) in (int, float) and length >= 1 else _UNKNOWN_LIMIT
 
 
 def limit_words(config: PreTrainedConfig) -> str:

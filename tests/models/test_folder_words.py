@@ -3,8 +3,11 @@
 import json
 
 import pytest
+from tiny_models import tiny_tokenizer
+from transformers import BloomConfig
 
 from specviz.errors import SpecvizError
+from specviz.models.folder import context_limit
 
 INDEX = "model.safetensors.index.json"
 SLIDING = {"model_type": "qwen3", "use_sliding_window": True, "layer_types": ["sliding_attention"] * 2}
@@ -45,11 +48,25 @@ def test_a_value_of_config_json_is_refused_by_name(library, folder, changes, wor
         library.load(str(folder))
 
 
+@pytest.mark.parametrize("length", ["", "7", 0, -1, float("nan"), float("inf"), [], None, 10**30])
+def test_a_tokenizers_own_length_counts_only_where_it_is_one(length):
+    tokenizer, config = tiny_tokenizer(), BloomConfig()  # which names no length
+    tokenizer.model_max_length = length
+    assert context_limit(config, tokenizer) == 2_048
+    tokenizer.model_max_length = 77
+    assert context_limit(config, tokenizer) == 77
+
+
 FILES = [
     ("config.json", "[]", "config.json that cannot be used"),
     ("config.json", "[" * 100_000, "config.json that cannot be used"),
     ("tokenizer.json", "{", "tokenizer that cannot be read: tokenizer.json is damaged"),
     ("tokenizer_config.json", '{"a":', "tokenizer that cannot be read: tokenizer_config.json is damaged"),
+    (
+        "tokenizer_config.json",
+        '{"model_max_length": ""}',
+        r"damaged tokenizer_config.json: model_max_length .* \(got ''\)",
+    ),
     ("generation_config.json", '{"suppress_tokens": false}', "generation_config.json that cannot be used"),
     (INDEX, json.dumps({"weight_map": {"a": "n" * 300}}), rf"damaged {INDEX}: it must name files \(got \['nnn"),
     (INDEX, json.dumps({"weight_map": {"a": 7}}), rf"damaged {INDEX}: it must name files \(got \[7\]\)"),
