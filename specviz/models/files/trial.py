@@ -32,12 +32,15 @@ _SMALL = (".json", ".jinja", ".model", ".tiktoken", ".txt")
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS", "MALLOC_ARENA_MAX")
 """Set to 1: each thread would reserve addresses, which the limit of memory counts."""
 _PATIENCE_S = 20.0  # beyond the limits of a trial: until the helper has started
+_NO_PROCESS = "no process in which to try a model could be started"
 _WORDS = {
     "SIGXCPU": f"needs more than {MOST_CPU_S} s of CPU",
-    "SIGALRM": f"takes more than {MOST_S} s",
+    "SIGALRM": f"was not done when its trial had taken {MOST_S} s",
     "memory": f"needs more than {MOST_MEMORY_GB} GB of memory",
 }
 """What ended the trial -> what is said of the step in which it ended."""
+_OF_THE_MACHINE = ("SIGALRM", "SIGKILL")
+"""What a busy machine may do to any model: such a refusal is not remembered."""
 
 
 def check_by_trial(folder: Path, name: str) -> None:
@@ -93,7 +96,9 @@ class _Helper:
             if state not in self._faults:
                 answer = self._ask(folder) or self._ask(folder)  # an idle helper may have ended just now
                 if answer is None:
-                    raise SpecvizError(f"{folder.name} was not loaded: no process in which to try it could be started")
+                    raise SpecvizError(f"{_NO_PROCESS}: it ended at once")
+                if answer[1] in _OF_THE_MACHINE:
+                    return _describe(*answer)
                 self._faults[state] = _describe(*answer)
             return self._faults[state]
 
@@ -132,7 +137,7 @@ class _Helper:
                     command, text=True, encoding="utf-8", cwd=place, env={**os.environ, **own}, **pipes
                 )
             except OSError as error:
-                raise SpecvizError(f"no process in which to try a model could be started: {error.strerror}") from error
+                raise SpecvizError(f"{_NO_PROCESS}: {error.strerror}") from error
         return self._process
 
 
@@ -142,6 +147,6 @@ _helper = _Helper()
 def _describe(step: str, ended: str) -> str:
     if not ended:
         return ""
-    if words := _WORDS.get(ended):
-        return f"{step} {words}"
-    return f"{step} {ended}"
+    if ended.startswith("SIG"):
+        return f"{step} {_WORDS.get(ended) or f'ends the process that tries it ({ended})'}"
+    return f"{step} {_WORDS.get(ended, ended)}"
