@@ -126,7 +126,7 @@ def _set_limit(kind: int, most: int) -> None:
 
 
 def _try(folder: Path, say: Callable[[str, str], None]) -> str:
-    """Empty where every step ends, with an ordinary error too: it is raised again, in words, where the model is read."""
+    """Empty where every step ends, with an ordinary error too: reading the model raises it again, in words."""
     from specviz.models.tokens import PanicError
 
     try:
