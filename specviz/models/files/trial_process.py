@@ -159,7 +159,8 @@ def _steps(folder: Path) -> Iterator[str]:
         tokenizer = AutoTokenizer.from_pretrained(folder, **_OWN_FILES)
     yield "listing its tokenizer's tokens"
     text = TokenText(tokenizer)
-    len(text.sha)  # reads every token
+    for token in tokenizer.get_vocab().values():
+        text.bytes_of(token)
     for probe in PROBES:
         yield f"splitting {len(probe):,} characters ({probe[:_SHOWN]!r}...) with its tokenizer"
         ids = _attempt(lambda probe=probe: text.encode(probe)) or []
