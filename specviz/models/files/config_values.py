@@ -14,7 +14,6 @@ _SIZES = {
     "num_hidden_layers": 1,
     "num_attention_heads": 1,
     "num_key_value_heads": 1,
-    "head_dim": 1,
     "intermediate_size": 0,
     "vocab_size": 1,
     "n_embd": 1,
@@ -22,6 +21,8 @@ _SIZES = {
     "n_layer": 1,
 }
 """Each with the least that it may be; some models have a list of one for each layer."""
+_LATENT = "qk_rope_head_dim"
+"""Of a model whose attention compresses the keys: its heads have other sizes, and head_dim may be 0."""
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
 _PARTS = ("text_config", "vision_config", "audio_config")
 
@@ -49,7 +50,7 @@ def _check_number(key: str, value: int, name: str) -> None:
 
 def _check_types(values: Mapping[str, object], name: str) -> None:
     """SpecvizError for values that are looked at here and are not what transformers writes."""
-    for key, least in _SIZES.items():
+    for key, least in {**_SIZES, "head_dim": int(_LATENT not in values)}.items():
         each = values.get(key)
         sizes = each if isinstance(each, list) and each and key not in _LAYERS else [each]
         if each is not None and not all(type(size) is int and size >= least for size in sizes):
