@@ -6,7 +6,9 @@ error is a SpecvizError that names the model and says what to do.
 
 import copy
 import errno
+import json
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -35,11 +37,13 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from specviz.decoding.device import is_out_of_memory
 from specviz.errors import SpecvizError
-from specviz.models import quantisation
+from specviz.models import catalog, quantisation
+from specviz.models.files.config_values import check_values
 from specviz.models.files.draft_formats import format_of
 from specviz.models.files.hub import check_files, weight_files
+from specviz.models.files.trial import check_by_trial
 from specviz.models.proofs import proof_path
-from specviz.models.tokens import check_tokenizer
+from specviz.models.tokens import check_tokenizer, no_panic
 
 FEWER_BITS = "name it with :int8 or :int4 at the end"
 GB = 1e9
@@ -64,13 +68,18 @@ _LIMIT_NAMES = (
 )
 _UNKNOWN_LIMIT = 2048
 _WRITES_TEXT = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
-MOST_LAYERS, MOST_NUMBER = 1_024, 10**12
+_MADE_UP, _SPARE = 2, 2**26
+"""A model may have so many times the numbers that its files hold, and so many more: what lacks is refused by name."""
+_PACKED = 16
+"""So many weights may lie in one number of a quantised file."""
 _WRITERS = ("self_attn.o_proj", "mlp.down_proj")  # through which a Llama layer adds to its input
 _WITH_HEADS = (
     "which specviz does not run: take a draft model or a head of another format in its place",
     "not a model of its own: choose the method {0} with it as the heads, or write {0}: before its name for `align`",
 )
 """What to do with draft heads that are named as a model: with those that no method runs, and with others."""
+_CONFIG = "has a config.json that cannot be used"
+_LONGEST = 300  # characters of a library's words
 _OFFLINE = {"local_files_only": True}
 _NO_CODE = {**_OFFLINE, "trust_remote_code": False}
 
@@ -80,17 +89,24 @@ Room = Mapping[torch.device, int | None]
 
 
 class ModelFolder:
-    """Reads one folder. name: what errors call the model. Raises SpecvizError for a folder that cannot be loaded."""
+    """Reads one folder. name: what errors call the model; one that is not the catalogue's is tried before it is read.
+    Raises SpecvizError for a folder that cannot be loaded."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._folder, self._name, self._needed = folder, name, 0
         if held := format_of(folder):
             raise SpecvizError(f"{name} is {held.name}, {_WITH_HEADS[bool(held.method)].format(held.method)}")
         check_files(folder, name)
+        self._values = self._checked_values()
+        self._is_foreign = not catalog.is_known(name)
+        if self._is_foreign:
+            check_by_trial(folder, name)
 
-    def config(self) -> PreTrainedConfig:
-        """The configuration; SpecvizError for a kind of model that specviz cannot run."""
-        values, _ = self._explain(lambda: PreTrainedConfig.get_config_dict(self._folder, **_OFFLINE))
+    def _checked_values(self) -> Mapping[str, object]:
+        """What config.json holds. SpecvizError for a kind that transformers does not know, and for impossible sizes."""
+        values, _ = self._explain(lambda: PreTrainedConfig.get_config_dict(self._folder, **_OFFLINE), _CONFIG)
+        if not isinstance(values, Mapping):
+            raise SpecvizError(f"{self._name} {_CONFIG}: it must hold an object (got {type(values).__name__})")
         kind = values.get("model_type")
         if kind not in CONFIG_MAPPING and "auto_map" in values:
             raise SpecvizError(f"{self._name} needs its own program code, which specviz never runs")
@@ -98,10 +114,14 @@ class ModelFolder:
             raise SpecvizError(
                 f"{self._name} is of the kind {kind!r}, which this transformers does not know; upgrade transformers"
             )
-        _check_values(values, self._name)
-        _check_types(values, self._name)
-        quantisation.check_checkpoint(values, self._name, self._folder)
-        config = self._explain(lambda: AutoConfig.from_pretrained(self._folder, **_NO_CODE))
+        check_values(values, self._name)
+        return values
+
+    def config(self) -> PreTrainedConfig:
+        """The configuration; SpecvizError for a kind of model that specviz cannot run."""
+        quantisation.check_checkpoint(self._values, self._name, self._folder)
+        config = self._explain(lambda: AutoConfig.from_pretrained(self._folder, **_NO_CODE), _CONFIG)
+        check_window(config, self._name)
         check_kind(config, _class_for(config), self._name)
         return config
 
@@ -124,15 +144,33 @@ class ModelFolder:
             held["llm_int8_threshold"] = _THRESHOLD
         options |= self._placement(room, by_map=bool(options) or held is not None)
         options |= {"config": config, "dtype": dtype, "use_safetensors": True, "output_loading_info": True}
+        options |= {"ignore_mismatched_sizes": True}  # they are refused below, by name
         auto = AutoModelForCausalLM if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING else AutoModelForImageTextToText
+        if self._is_foreign:
+            self._check_sizes(config, auto)
+            self._check_generation(config)
         model, report = self._explain(lambda: auto.from_pretrained(self._folder, **options, **_NO_CODE))
-        lacking = sorted([*report["missing_keys"], *(item[0] for item in report["mismatched_keys"])])
-        if lacking:  # transformers fills them with random numbers and goes on
+        if differing := sorted(report["mismatched_keys"]):
+            key, held, wanted = differing[0]
+            shapes = [" x ".join(f"{size:,}" for size in shape) for shape in (held, wanted)]
+            raise SpecvizError(f"{self._name} holds {key} as {shapes[0]}; by its config.json it is {shapes[1]}")
+        if lacking := sorted(report["missing_keys"]):  # transformers fills them with random numbers and goes on
             raise SpecvizError(f"{self._name} lacks {len(lacking)} of its weights, {lacking[0]} among them")
         if bits is not None and not quantisation.is_quantised(model):
             raise SpecvizError(f"nothing in {self._name} can be held in {bits}; name it without :{bits}")
         model.eval().requires_grad_(False)
         return model if "device_map" in options else self._explain(lambda: _placed(model, next(iter(room))))
+
+    def _check_sizes(self, config: PreTrainedConfig, auto: type) -> None:
+        """SpecvizError where the configuration is of a model so much larger than its files that making up what they
+        lack would take the memory."""
+        held = self.num_parameters()
+        with torch.device("meta"):
+            model = self._explain(lambda: auto.from_config(copy.deepcopy(config)), _CONFIG)
+        size = sum(each.numel() for each in (*model.parameters(), *model.buffers()))
+        packed = _PACKED if getattr(config, "quantization_config", None) is not None else 1
+        if size > _MADE_UP * packed * held + _SPARE:
+            raise SpecvizError(f"{self._name} has {held:,} numbers in its files; its config.json asks for {size:,}")
 
     def _quantisation(self, config: PreTrainedConfig, dtype: torch.dtype, bits: str) -> QuantizationConfigMixin:
         """The setting with which transformers reduces the weights to so many bits while it reads them."""
@@ -157,17 +195,34 @@ class ModelFolder:
         return {"device_map": "auto", "max_memory": {device.index: left for device, left in room.items()}}
 
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        self._explain(lambda: check_tokenizer(self._folder / "tokenizer.json", self._name))
-        return self._explain(lambda: AutoTokenizer.from_pretrained(self._folder, **_NO_CODE))
+        words = "has a tokenizer that cannot be read"
+        self._explain(lambda: check_tokenizer(self._folder / "tokenizer.json", self._name), words)
+        tokenizer = self._explain(lambda: AutoTokenizer.from_pretrained(self._folder, **_NO_CODE), words)
+        if not isinstance(length := tokenizer.model_max_length, int | float):
+            file = "a damaged tokenizer_config.json"
+            raise SpecvizError(f"{self._name} has {file}: model_max_length must be a number (got {length!r:.60})")
+        return tokenizer
 
     def generation(self, config: PreTrainedConfig) -> GenerationConfig | None:
         """The folder's generation settings; the configuration has them where no file does. None for damaged ones."""
         try:
-            if not (self._folder / "generation_config.json").exists():
-                return GenerationConfig.from_model_config(config)
-            return GenerationConfig.from_pretrained(self._folder, **_OFFLINE)
+            return self._own_generation(config)
         except Exception:  # whatever a stranger's file makes transformers raise
             return None
+
+    def _check_generation(self, config: PreTrainedConfig) -> None:
+        """SpecvizError for settings at which transformers would stop; a file that it cannot read it leaves out."""
+
+        def read() -> None:
+            with suppress(OSError):
+                self._own_generation(config)
+
+        self._explain(read, "has a generation_config.json that cannot be used")
+
+    def _own_generation(self, config: PreTrainedConfig) -> GenerationConfig:
+        if not (self._folder / "generation_config.json").exists():
+            return GenerationConfig.from_model_config(config)
+        return GenerationConfig.from_pretrained(self._folder, **_OFFLINE)
 
     def eos_ids(self, config: PreTrainedConfig) -> frozenset[int]:
         """`eos_ids` of this folder, without reading the weights."""
@@ -181,13 +236,15 @@ class ModelFolder:
         first, *others = homes
         return proof_path(files, first, " ".join(map(str, (dtype, bits, times, *others))))
 
-    def _explain(self, action: Callable[[], Result]) -> Result:
+    def _explain(self, action: Callable[[], Result], words: str = "could not be loaded") -> Result:
+        """words: what is wrong with the folder where the action fails."""
         try:
-            return action()
+            with no_panic(f"{self._name} {words}: "):
+                return action()
         except SpecvizError:
             raise
         except Exception as error:  # whatever a stranger's files make transformers, torch or tokenizers raise
-            raise SpecvizError(f"{self._name} could not be loaded: {self._reason(error)}") from error
+            raise SpecvizError(f"{self._name} {words}: {self._reason(error)}") from error
 
     def _reason(self, error: Exception) -> str:
         if is_out_of_memory(error):
@@ -197,8 +254,19 @@ class ModelFolder:
             return "the disk is full"
         if isinstance(error, SafetensorError):
             return "a weight file is damaged or incomplete; fetch it again"
-        lines = str(error).replace(str(self._folder), self._name).strip().splitlines()
-        return lines[0] if lines else type(error).__name__
+        if isinstance(error, json.JSONDecodeError) and (file := self._damaged_file()):
+            return f"{file} is damaged ({error})"
+        words = " ".join(str(error).replace(str(self._folder), self._name).split())
+        return f"{words:.{_LONGEST}}" or type(error).__name__
+
+    def _damaged_file(self) -> str:
+        """The first of the folder's JSON files that holds no JSON; "" where all do."""
+        for file in sorted(self._folder.glob("*.json")):
+            try:
+                json.loads(file.read_bytes())
+            except (OSError, ValueError, RecursionError):
+                return file.name
+        return ""
 
 
 def _torchao_config() -> TorchAoConfig:
@@ -212,31 +280,6 @@ def _placed(model: PreTrainedModel, device: torch.device) -> PreTrainedModel:
     for parameter in model.parameters():
         parameter.data = parameter.data.to(device, copy=True)
     return model.to(device)
-
-
-def _check_values(values: Mapping[str, object], name: str) -> None:
-    """SpecvizError for numbers that would take forever, and for program code that transformers would fetch."""
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            _check_values(value, name)
-        elif "layers" in key and type(value) is int and value > MOST_LAYERS:
-            raise SpecvizError(f"{name} must have at most {MOST_LAYERS:,} layers ({key} is {value:,})")
-        elif type(value) is int and abs(value) > MOST_NUMBER and key != "model_max_length":
-            raise SpecvizError(f"{name} has an impossible number in its config.json: {key!r:.60} is {value:.3g}")
-        elif key.endswith("_implementation") and "/" in str(value):
-            raise SpecvizError(f"{name} needs program code of others ({value!r:.80}), which specviz never fetches")
-
-
-def _check_types(values: Mapping[str, object], name: str) -> None:
-    """SpecvizError for values that are looked at here and are not what transformers writes."""
-    kinds, shared = values.get("architectures"), values.get("num_kv_shared_layers")
-    if kinds is not None and not (isinstance(kinds, list) and all(isinstance(kind, str) for kind in kinds)):
-        raise SpecvizError(f"{name} has a damaged config.json: architectures must be names (got {kinds!r:.60})")
-    if shared is not None and type(shared) is not int:
-        raise SpecvizError(f"{name} has a damaged config.json: num_kv_shared_layers must be whole (got {shared!r:.60})")
-    for inner in values.values():
-        if isinstance(inner, Mapping):
-            _check_types(inner, name)
 
 
 def deepen(model: PreTrainedModel, times: int) -> None:
@@ -281,6 +324,19 @@ def check_kind(config: PreTrainedConfig, model_class: type | None, name: str) ->
         raise SpecvizError(f"{name} ({kind}) {why}; {advice}")
 
 
+def check_window(config: PreTrainedConfig, name: str) -> None:
+    """SpecvizError for layers of sliding attention without the size of the window."""
+    text_config = config.get_text_config(decoder=True)
+    window = getattr(text_config, "sliding_window", None)
+    if "sliding_attention" in (getattr(text_config, "layer_types", None) or ()) and not (
+        type(window) is int and window > 0
+    ):
+        raise SpecvizError(
+            f"{name} has layers of sliding attention: sliding_window in its config.json must be a whole number from 1 "
+            f"(got {window!r:.60})"
+        )
+
+
 def _why_unfit(config: PreTrainedConfig, model_class: type) -> str:
     """Why rows of a model's cache cannot be dropped again, as a clause; "" where they can."""
     if not hasattr(config, "num_hidden_layers"):
@@ -317,7 +373,13 @@ def context_limit(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) 
     """The most tokens the model reads at once; with LongRoPE, those before its long factors apply."""
     own = (getattr(config.get_text_config(decoder=True), name, None) for name in _LIMIT_NAMES)
     known = [limit for limit in own if isinstance(limit, int) and limit > 0][:1] + _switches(config)
-    return min(known, default=min(int(tokenizer.model_max_length), _UNKNOWN_LIMIT))
+    return min(known, default=_limit_of(tokenizer))
+
+
+def _limit_of(tokenizer: PreTrainedTokenizerBase) -> int:
+    """What a tokenizer says that its model reads, which may be any value of a file; at most _UNKNOWN_LIMIT."""
+    length = tokenizer.model_max_length
+    return int(min(length, _UNKNOWN_LIMIT)) if type(length) in (int, float) and length >= 1 else _UNKNOWN_LIMIT
 
 
 def limit_words(config: PreTrainedConfig) -> str:

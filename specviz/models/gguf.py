@@ -27,6 +27,7 @@ from specviz.errors import SpecvizError
 from specviz.models import memory
 from specviz.models.files.hub import Progress, Source, fetch, hash_of
 from specviz.models.folder import GB, check_kind
+from specviz.models.tokens import no_panic
 from specviz.settings import cached_model, settings
 
 MOST_VALUES = 2_000_000  # of all lists in a header; the largest vocabularies have 1,300,000
@@ -179,7 +180,8 @@ def _without_weights(file: Path, header: Header, name: str) -> PreTrainedModel:
 def _write(file: Path, model: PreTrainedModel, folder: Path, name: str) -> str:
     """Converts into a folder; returns the number format. model: the file's, which gets its weights."""
     options: dict[str, Any] = {"gguf_file": file.name, **_OWN_CODE}
-    AutoTokenizer.from_pretrained(file.parent, **options).save_pretrained(folder)
+    with no_panic(f"{name} could not be converted: "):
+        AutoTokenizer.from_pretrained(file.parent, **options).save_pretrained(folder)
     options |= {"config": model.config, "dtype": torch.float32, "output_loading_info": True}
     read, told = AutoModelForCausalLM.from_pretrained(file.parent, **options)
     if lacking := sorted(told["missing_keys"]):

@@ -13,7 +13,8 @@ import json
 import math
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property, lru_cache, partial
 from itertools import islice
 from pathlib import Path
@@ -33,6 +34,23 @@ MOST_GROWTH = 100
 _SPACE = "▁"  # how sentencepiece writes a space
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _ESCAPED = re.compile("[\udc80-\udcff]+")
+
+
+class PanicError(SpecvizError):
+    """The tokenizers library broke off in the midst of its work, as it does on some damaged tokenizers."""
+
+
+@contextmanager
+def no_panic(words: str = "") -> Iterator[None]:
+    """Makes a PanicError of a panic of the tokenizers library, which is no Exception: no other handler would see it,
+    and a thread would end without a word. words: what stands before the reason."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        reason = next(iter(str(error).splitlines()), "")
+        raise PanicError(f"{words}the tokenizers library broke off: {reason:.200}") from error
 
 
 def check_tokenizer(file: Path, name: str) -> None:
@@ -64,6 +82,7 @@ class TokenText:
     """The texts of one tokenizer's ids. eos_ids: the model's ids that end a text, beside the tokenizer's own. num_rows:
     of the model's embedding, where a model belongs to it: it reads no id beyond them."""
 
+    @no_panic()
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, eos_ids: Iterable[int] = (), num_rows: int | None = None
     ) -> None:
@@ -83,12 +102,15 @@ class TokenText:
     def bytes_of(self, token: int) -> bytes:
         """The bytes that this id adds to a text; none for an id without a token (a padded table has such ids)."""
         if token not in self._known:
-            piece = self.tokenizer.convert_ids_to_tokens(token) if 0 <= token < self.num_ids else None
-            if not isinstance(piece, str):
-                self._known[token] = b""
-            else:
-                self._known[token] = _utf8(piece) if token in self.special_ids else self._to_bytes(token, piece)
+            self._known[token] = self._read(token)
         return self._known[token]
+
+    @no_panic()
+    def _read(self, token: int) -> bytes:
+        piece = self.tokenizer.convert_ids_to_tokens(token) if 0 <= token < self.num_ids else None
+        if not isinstance(piece, str):
+            return b""
+        return _utf8(piece) if token in self.special_ids else self._to_bytes(token, piece)
 
     def piece(self, token: int) -> tuple[str, str | None]:
         """(text, None), or (text with U+FFFD, hex) when the id's own bytes are not whole characters."""
@@ -110,8 +132,16 @@ class TokenText:
         """The ids of a text. special: with the tokenizer's own start token, which a chat-rendered text has already."""
         if len(text) > MAX_CHARACTERS:
             raise SpecvizError(f"the text is too long: at most {MAX_CHARACTERS:,} characters (got {len(text):,})")
-        with self._encoding:  # a fast tokenizer sets its truncation on every call: not safe from two threads
-            ids = list(self.tokenizer(text, add_special_tokens=special, verbose=False).input_ids)
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            half = f"U+{ord(text[error.start]):04X}"
+            raise SpecvizError(f"the text has half a character ({half}), which no tokenizer reads") from error
+        with self._encoding, no_panic():  # a fast tokenizer sets its truncation on every call: one thread at a time
+            try:
+                ids = list(self.tokenizer(text, add_special_tokens=special, verbose=False).input_ids)
+            except Exception as error:  # the library's are of no kind of their own
+                raise SpecvizError(f"the tokenizer cannot split this text: {error!s:.200}") from error
         if self._num_rows is not None and (beyond := [token for token in ids if token >= self._num_rows]):
             raise SpecvizError(
                 f"the text has the token {self.label(beyond[0])!r} (id {beyond[0]:,}), which this model cannot read: "

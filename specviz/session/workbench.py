@@ -81,7 +81,7 @@ class BackgroundTask(Generic[Result]):
             with other_work.work():
                 result = work(self._report)
             self._outcome.set_result(None if self.is_abandoned else result)  # what nobody waits for is not held
-        except Exception as error:  # whoever waits raises it
+        except BaseException as error:  # whoever waits raises it: a library's panic too, or they would wait for ever
             self._outcome.set_exception(error)
 
     def _report(self, message: str, fraction: float | None) -> None:

@@ -7,10 +7,12 @@ import gzip
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
 from typing import Any
 
 from specviz.ui.api import ENDPOINTS, parameters_of
+from tests.chaos.damages import spoil
 
 FOREIGN = "http://attacker.invalid/x.png"
 TEXTS = (
@@ -69,12 +71,14 @@ class Server:
     """Component and name of each function that the browser calls."""
     trace: bytes
     """A real one."""
+    sound: Path
+    """A model's folder on the server's disk; the damaged ones lie beside it."""
 
     @classmethod
-    def of(cls, config: Mapping[str, Any], trace: bytes) -> Server:
+    def of(cls, config: Mapping[str, Any], trace: bytes, sound: Path) -> Server:
         functions = tuple((each["id"], len(each["inputs"])) for each in config["dependencies"] if each["backend_fn"])
         parts = ((each["id"], each["props"].get("server_fns") or []) for each in config["components"])
-        return cls(functions, tuple((number, name) for number, names in parts for name in names), trace)
+        return cls(functions, tuple((number, name) for number, names in parts for name in names), trace, sound)
 
 
 def value(chance: Random, depth: int = 0) -> Any:
@@ -189,8 +193,17 @@ def arguments(chance: Random, server: Server) -> Attack:
     return posted(f"call/v2/{endpoint}", {**{name: SHORT[name] for name in names if name in SHORT}, **odd})
 
 
+def folders(chance: Random, server: Server) -> Attack:
+    """The name of a damaged model's folder, for a run or for its tokenizer alone."""
+    place = server.sound.with_name(f"folder-{chance.getrandbits(64):016x}")
+    spoil(chance, server.sound, place)
+    name = chance.choice(("run", "compare_tokenizers"))
+    run = {"prompt": "a fox, a dog aaaa", "method": "prompt_lookup", "max_new_tokens": 16}
+    return posted(f"call/v2/{name}", {"target": str(place), **(run if name == "run" else {"draft": str(server.sound)})})
+
+
 KINDS: Mapping[str, Callable[[Random, Server], Attack]] = {
-    kind.__name__: kind for kind in (routes, events, calls, bodies, headers, traces, links, uploads, arguments)
+    kind.__name__: kind for kind in (routes, events, calls, bodies, headers, traces, links, uploads, arguments, folders)
 }
-SHARES = (2, 6, 4, 1, 2, 4, 4, 1, 2)
+SHARES = (2, 6, 4, 1, 2, 4, 4, 1, 2, 1)
 """How often each kind comes, in their order."""

@@ -3,6 +3,7 @@
 It writes its address, then a line for each foreign name or address that it looks up or connects to.
 """
 
+import os
 import resource
 import sys
 import tempfile
@@ -30,7 +31,12 @@ def note(event: str, arguments: tuple[object, ...]) -> None:
 def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     sys.stderr = BoundedLog(sys.stderr)  # as the command does
-    with tempfile.TemporaryDirectory() as folder, served.served(Path(folder)) as page:
+    with (
+        tempfile.TemporaryDirectory() as cache,
+        tempfile.TemporaryDirectory() as folder,
+        served.served(Path(folder), any_model=True) as page,
+    ):
+        os.environ["SPECVIZ_CACHE"] = cache  # what passed a trial is kept there
         workbench._shared[:] = [workbench.Workbench(page.page.bench.library)]  # as the command does
         print(page.address, flush=True)
         sys.addaudithook(note)

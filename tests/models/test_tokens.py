@@ -1,5 +1,7 @@
 """TokenText: bytes of an id depend on the id alone, and emitted texts join to exactly the generated text."""
 
+import json
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -155,6 +157,28 @@ def test_differing_ids_are_found_and_special_ones_may_differ():
 def test_too_long_a_text_is_refused():
     with pytest.raises(SpecvizError, match="too long: at most 1,000,000 characters"):
         BYTE_LEVEL.encode("a" * (MAX_CHARACTERS + 1))
+
+
+def test_a_text_with_half_a_character_is_refused():
+    with pytest.raises(SpecvizError, match=r"half a character \(U\+D800\), which no tokenizer reads"):
+        TokenText(tiny_tokenizer()).encode("a\ud800b")
+
+
+def test_a_text_that_the_tokenizer_cannot_split_is_refused():
+    core = Tokenizer(models.WordLevel({"a": 0}, unk_token="none"))
+    with pytest.raises(SpecvizError, match=r"the tokenizer cannot split this text: WordLevel error: Missing \[UNK\]"):
+        TokenText(PreTrainedTokenizerFast(tokenizer_object=core)).encode("b")
+
+
+def test_a_panic_of_the_tokenizers_library_is_an_error_in_words():
+    """Its expression is tried in more ways than the library takes, and the library breaks off."""
+    state = json.loads(tiny_tokenizer().backend_tokenizer.to_str())
+    split = {"type": "Split", "pattern": {"Regex": "(x+x+)+y"}, "behavior": "Removed", "invert": False}
+    state["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [split, state["pre_tokenizer"]]}
+    text = TokenText(PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(state))))
+    assert text.encode("a")
+    with pytest.raises(SpecvizError, match="the tokenizers library broke off: Onig: Regex search error"):
+        text.encode("x" * 60)
 
 
 def test_a_chat_is_rendered_from_a_prompt_or_from_messages():

@@ -211,3 +211,16 @@ def test_other_runs_go_on_while_one_runs_out_of_memory(bench):
         list(run.events())
     handle.remove()
     assert finish(other).footer.reason == "length"
+
+
+def test_what_no_handler_of_exceptions_sees_ends_the_wait_too():
+    class Panic(BaseException):
+        """As a library in another language raises it."""
+
+    def work(report):
+        raise Panic
+
+    task = BackgroundTask(work)
+    assert task.wait(60)
+    with pytest.raises(Panic):
+        task.result()

@@ -47,6 +47,7 @@ _OTHER_FORMATS: Mapping[str, tuple[str, str]] = {
 }
 """Suffix of a weight file that is not read -> its format, and what to do instead."""
 _ADAPTERS = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
+_FILE_NAME = re.compile(r"[^\0]{1,200}")
 _INDEX = "model.safetensors.index.json"
 _VOCABULARIES = ("vocab.json", "vocab.txt", "spiece.model", "*.tiktoken", "tekken.json")
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", *_VOCABULARIES)
@@ -245,8 +246,10 @@ def _other_format(files: Iterable[str]) -> str:
 def _shards(index: Path, name: str) -> list[str]:
     try:
         shards = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SpecvizError(f"{name} has a damaged {_INDEX}; fetch it again") from error
+    if not shards or not all(isinstance(shard, str) and _FILE_NAME.fullmatch(shard) for shard in shards):
+        raise SpecvizError(f"{name} has a damaged {_INDEX}: it must name files (got {shards!r:.80})")
     if any(Path(shard).name != shard for shard in shards):
         raise SpecvizError(f"{name} names weight files outside its own folder, so it was not loaded")
     return shards

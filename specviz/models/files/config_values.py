@@ -1,0 +1,86 @@
+"""The values of an untrusted config.json: SpecvizErrors for what would take forever, or be no size, kind or number.
+
+Values that are not looked at here are transformers' own to check.
+"""
+
+from collections.abc import Mapping
+
+from specviz.errors import SpecvizError
+
+MOST_LAYERS, MOST_NUMBER = 1_024, 10**12
+MOST_LABELS = 100_000
+_SIZES = {
+    "hidden_size": 1,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 1,
+    "num_key_value_heads": 1,
+    "intermediate_size": 0,
+    "vocab_size": 1,
+    "n_embd": 1,
+    "n_head": 1,
+    "n_layer": 1,
+}
+"""Each with the least that it may be; some models have a list of one for each layer."""
+_LATENT = "qk_rope_head_dim"
+"""Of a model whose attention compresses the keys: its heads have other sizes, and head_dim may be 0."""
+_LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
+_PARTS = ("text_config", "vision_config", "audio_config")
+
+
+def check_values(values: Mapping[str, object], name: str) -> None:
+    """SpecvizError for numbers and kinds that cannot be, and for program code that transformers would fetch."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            check_values(value, name)
+        elif type(value) is int:
+            _check_number(key, value, name)
+        elif key.endswith("_implementation") and "/" in str(value):
+            raise SpecvizError(f"{name} needs program code of others ({value!r:.80}), which specviz never fetches")
+    _check_types(values, name)
+
+
+def _check_number(key: str, value: int, name: str) -> None:
+    if ("layers" in key or key in _LAYERS) and value > MOST_LAYERS:
+        raise SpecvizError(f"{name} must have at most {MOST_LAYERS:,} layers ({key} is {value:,})")
+    if key == "num_labels" and value > MOST_LABELS:
+        raise SpecvizError(f"{name} must have at most {MOST_LABELS:,} labels ({key} is {value:,})")
+    if abs(value) > MOST_NUMBER and key != "model_max_length":
+        raise SpecvizError(f"{name} has an impossible number in its config.json: {key!r:.60} is {value:.3g}")
+
+
+def _check_types(values: Mapping[str, object], name: str) -> None:
+    """SpecvizError for values that are looked at here and are not what transformers writes."""
+    for key, least in {**_SIZES, "head_dim": int(_LATENT not in values)}.items():
+        each = values.get(key)
+        sizes = each if isinstance(each, list) and each and key not in _LAYERS else [each]
+        if each is not None and not all(type(size) is int and size >= least for size in sizes):
+            raise _damaged(name, key, f"a whole number from {least}", each)
+    for key in _PARTS:
+        if (part := values.get(key)) is not None and not isinstance(part, Mapping):
+            raise _damaged(name, key, "an object of settings", part)
+    if (shared := values.get("num_kv_shared_layers")) is not None and type(shared) is not int:
+        raise _damaged(name, "num_kv_shared_layers", "a whole number", shared)
+    for key in ("architectures", "layer_types"):
+        if (kinds := values.get(key)) is not None and not _is_list_of_names(kinds):
+            raise _damaged(name, key, "a list of names", kinds)
+    kinds, layers = values.get("layer_types"), values.get("num_hidden_layers")
+    if kinds is not None and layers is not None and len(kinds) < layers:
+        raise _damaged(name, "layer_types", f"a list of {layers} kinds, one for each layer", kinds)
+    check_padding(values.get("pad_token_id"), values.get("vocab_size"), name)
+
+
+def check_padding(token: object, vocab_size: object, name: str) -> None:
+    """SpecvizError for a padding token that has no row in the embedding; a negative one counts from the end."""
+    if type(token) is int and type(vocab_size) is int and not -vocab_size <= token < vocab_size:
+        raise SpecvizError(
+            f"{name} has a damaged config.json: pad_token_id must be below its vocab_size of {vocab_size:,} (got "
+            f"{token:,})"
+        )
+
+
+def _is_list_of_names(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
+
+
+def _damaged(name: str, key: str, wanted: str, got: object) -> SpecvizError:
+    return SpecvizError(f"{name} has a damaged config.json: {key} must be {wanted} (got {got!r:.60})")
