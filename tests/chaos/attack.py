@@ -181,7 +181,8 @@ def _send(client: httpx.Client, attack: Attack, address: str, report: Report) ->
         return
     try:
         answer = client.send(request)
-        if event := re.fullmatch(r'\{"event_id":"(\w+)"\}', answer.text):  # the answer comes to whoever listens
+        event = re.fullmatch(r'\{"event_id":"(\w+)"\}', answer.text)
+        if event and "/call/" in attack.path:  # the answer comes to whoever listens
             answer = client.get(f"{attack.path.replace('/v2', '')}/{event[1]}")
             report.ended[answer.text.rpartition("event: ")[2].partition("\n")[0]] += 1
             if is_bare(answer.text):
