@@ -11,7 +11,6 @@ import re
 import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -177,12 +176,22 @@ def launch_options(
     }
 
 
+def _engine_numbers(engine: FairQueue) -> dict[str, float]:
+    """How many wait for the engine, and in which pieces it has done its work."""
+    pieces = engine.pieces
+    return {
+        "waiting": engine.num_waiting,
+        "pieces_total": pieces.number,
+        "longest_piece_seconds": pieces.longest_s,
+        "longest_piece_cpu_seconds": pieces.longest_cpu_s,
+    }
+
+
 def _serve_health(registry: Registry, engine: FairQueue, ready: Callable[[], bool]) -> Callable[[Request], Any]:
     async def healthz(request: Request) -> Response:
-        """200 as soon as the page can be used; `models_ready` says whether the default pair is loaded, `engine` how
-        many wait for it and how long the longest piece of work has kept it."""
-        own = {"waiting": engine.num_waiting, **asdict(engine.pieces)}
-        return JSONResponse({"ok": True, "models_ready": ready(), "running": registry.num_running(), "engine": own})
+        """200 as soon as the page can be used; `models_ready` says whether the default pair is loaded."""
+        numbers = {"running": registry.num_running(), "engine": _engine_numbers(engine)}
+        return JSONResponse({"ok": True, "models_ready": ready(), **numbers})
 
     return healthz
 
@@ -190,17 +199,11 @@ def _serve_health(registry: Registry, engine: FairQueue, ready: Callable[[], boo
 def _serve_metrics(registry: Registry, engine: FairQueue) -> Callable[[Request], Any]:
     async def metrics(request: Request) -> Response:
         """The same numbers in the text format of Prometheus."""
-        pieces = engine.pieces
-        values = {
-            "running gauge": registry.num_running(),
-            "engine_waiting gauge": engine.num_waiting,
-            "engine_pieces_total counter": pieces.number,
-            "engine_longest_piece_seconds gauge": pieces.longest_s,
-            "engine_longest_piece_cpu_seconds gauge": pieces.longest_cpu_s,
-        }
-        lines = [
-            f"# TYPE specviz_{name}\nspecviz_{name.partition(' ')[0]} {value:g}\n" for name, value in values.items()
-        ]
+        own = {f"engine_{name}": value for name, value in _engine_numbers(engine).items()}
+        lines = []
+        for name, value in {"running": registry.num_running(), **own}.items():
+            kind = "counter" if name.endswith("_total") else "gauge"
+            lines.append(f"# TYPE specviz_{name} {kind}\nspecviz_{name} {value:.9g}\n")
         return PlainTextResponse("".join(lines), media_type="text/plain; version=0.0.4")
 
     return metrics
