@@ -21,12 +21,17 @@ PIECE_S = 0.1
 """How long a piece of work may last before its next pause ends it."""
 LOOK_S = 0.25
 """Between two looks at whether somebody still wants what waits for its turn."""
+ENDED = "nobody waits for this any more: it was ended"
 MOST_REMEMBERED = 1_000
 """Visitors without work at the engine whose time there is still known."""
 
 
-class Abandoned(SpecvizError):
+class Unwanted(SpecvizError):
     """Nobody waits for this work any more."""
+
+
+class _Abandoned(BaseException):
+    """The same inside the work, where no handler of errors may take it for a failure of the work itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +169,13 @@ class Turn:
         """How long this work has let others go first, all in all."""
 
     def wait(self) -> Ticket:
-        """A ticket whose turn it is. Raises Abandoned if the asker leaves meanwhile."""
+        """A ticket whose turn it is. Raises Unwanted if the asker leaves meanwhile."""
         self._refuse_nesting()
         ticket = self._queue.join(self._asker.visitor)
         try:
             while not ticket.ready.wait(LOOK_S):
-                self._look()
+                if self._asker.has_left():
+                    raise Unwanted(ENDED)
         except BaseException:
             self._queue.leave(ticket)
             raise
@@ -186,12 +192,15 @@ class Turn:
         self._begin()
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         _turn.set(None)
         self._end()
+        if kind is _Abandoned:
+            raise Unwanted(ENDED) from None
 
     def give_way(self) -> None:
-        self._look()
+        if self._asker.has_left():
+            raise _Abandoned
         if time.perf_counter() - self._since < PIECE_S:
             return
         if not self._queue.num_waiting:
@@ -201,7 +210,10 @@ class Turn:
         self._end()
         left = time.perf_counter()
         self._ticket = None
-        self._ticket = self.wait()
+        try:
+            self._ticket = self.wait()
+        except Unwanted:
+            raise _Abandoned from None
         self.waited_s += time.perf_counter() - left
         self._begin()
 
@@ -219,17 +231,13 @@ class Turn:
     def _refuse_nesting(self) -> None:
         assert _turn.get() in (None, self), "work that has a turn may not wait for another: two such would never end"
 
-    def _look(self) -> None:
-        if self._asker.has_left():
-            raise Abandoned("nobody waits for this any more: it was ended")
-
 
 _turn: ContextVar[Turn | None] = ContextVar("turn", default=None)
 
 
 def give_way() -> None:
-    """A pause between two forwards of long work: others who wait for the engine go first. Raises Abandoned if nobody
-    wants the work any more."""
+    """A pause between two forwards of long work: others who wait for the engine go first. Work that nobody wants any
+    more ends here; whoever holds its turn gets Unwanted."""
     if (turn := _turn.get()) is not None:
         turn.give_way()
 

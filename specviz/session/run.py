@@ -13,7 +13,7 @@ from functools import partial
 
 from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import Step, speculate
-from specviz.decoding.turns import LOOK_S, NOBODY, Abandoned, Asker, FairQueue, Ticket, Turn, clock, waited_s
+from specviz.decoding.turns import LOOK_S, NOBODY, Asker, FairQueue, Ticket, Turn, Unwanted, clock, waited_s
 from specviz.drafters import find_method
 from specviz.errors import SpecvizError
 from specviz.models import catalog
@@ -237,7 +237,7 @@ class Run:
                     continue
                 with self._turn.at(ticket):
                     step, record = self._step(started, waiting)
-            except Abandoned:  # while a long prompt was read
+            except Unwanted:  # while a long prompt was read
                 yield self._end("stopped", None)
                 return
             finally:

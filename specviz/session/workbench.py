@@ -29,7 +29,7 @@ class Workbench:
 
     def in_turns(self, work: Generator[Result, None, None], asker: Asker = NOBODY) -> Iterator[Result]:
         """Each result of `work` is made with the engine; between two of them, and wherever it gives way, others have
-        their turn. Raises Abandoned once the asker has left."""
+        their turn. Raises Unwanted once the asker has left."""
         turn = Turn(self.engine, asker)
         with closing(work), suppress(StopIteration):  # of the work, at its end
             while True:

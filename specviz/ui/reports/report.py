@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Any
 
 from specviz.decoding.device import is_out_of_memory
-from specviz.decoding.turns import Abandoned, Asker
+from specviz.decoding.turns import Asker, Unwanted
 from specviz.errors import SpecvizError
 from specviz.session.workbench import BackgroundTask, Workbench
 from specviz.settings import settings
@@ -298,7 +298,7 @@ class Report:
                 yield _message([shown], busy=name)
                 if session.stop.is_set():
                     return
-        except Abandoned:
+        except Unwanted:
             return
         finally:
             work.close()
