@@ -10,7 +10,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -57,12 +57,12 @@ class Report:
         return not any(faults) and self.most_mb <= MOST_MB
 
     def time(self, what: str, most_s: float, before: float, after: float) -> float:
-        """Notes an input's CPU time; returns `after`."""
+        """Notes an input's CPU time; returns the time so far, which a reading that missed a process does not set back."""
         if after - before > most_s:
             self.slow.append(f"{what}: {after - before:.2f} s")
         if after - before > self.slowest_s:
             self.slowest_s, self.slowest = after - before, what
-        return after
+        return max(before, after)
 
     def words(self) -> str:
         kinds = ", ".join(f"{name} {count:,}" for name, count in self.inputs.items())
@@ -121,11 +121,13 @@ class Target:
 def _cpu_s(process: int) -> float:
     try:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-        tasks = list(Path(f"/proc/{process}/task").glob("*/children"))
-        children = " ".join(file.read_text() for file in tasks).split()
     except OSError:  # it ended: from now on its parent counts it
         return 0.0
-    return sum(map(int, fields[11:15])) / _TICK + sum(map(_cpu_s, map(int, children)))
+    children = []
+    for thread in Path(f"/proc/{process}/task").glob("*/children"):
+        with suppress(OSError):  # a thread that ended: others of the process have its children now
+            children += thread.read_text().split()
+    return sum(map(int, fields[11:15])) / _TICK + sum(_cpu_s(int(child)) for child in set(children))
 
 
 @contextmanager
