@@ -57,7 +57,7 @@ class Report:
         return not any(faults) and self.most_mb <= MOST_MB
 
     def time(self, what: str, most_s: float, before: float, after: float) -> float:
-        """Notes an input's CPU time; returns the time so far, which a reading that missed a process does not set back."""
+        """Notes an input's CPU time; returns the time so far, which no reading sets back."""
         if after - before > most_s:
             self.slow.append(f"{what}: {after - before:.2f} s")
         if after - before > self.slowest_s:
