@@ -20,6 +20,7 @@ from specviz.analysis import whatif
 from specviz.decoding.device import is_out_of_memory
 from specviz.decoding.draws import seed_of
 from specviz.decoding.sampling import Sampling
+from specviz.decoding.turns import give_way
 from specviz.errors import SpecvizError
 from specviz.models.chat import as_lines, has_chat_form, render_answer, render_chat
 from specviz.models.library import Library, LoadedModel
@@ -200,7 +201,10 @@ def analyse_texts(
 ) -> ShardTables:
     """The tables of texts that exist."""
     numbers = _read(target, drafts, texts, Sampling.of(shard.request), shard.batch)
-    found = [_describe(*pair, target, shard) for pair in zip(texts, numbers, strict=True)]
+    found = []
+    for pair in zip(texts, numbers, strict=True):
+        give_way()
+        found.append(_describe(*pair, target, shard))
     return tables.build_tables(found, shard, refused, warnings)
 
 
