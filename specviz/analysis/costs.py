@@ -228,6 +228,7 @@ class _Timer:
         rule = RULES["speculative_sampling"]
         self._plans = {name: setup.plan(rule, self.sampling, STEP_K) for name, setup in setups.items()}  # by draft
         self._num_steps = 0
+        self._context = None  # a cache of the model's own kind behind the context of one text
 
     def jobs(self, most_tokens: int) -> list[Callable[[], Sequence[Reading]]]:
         """All that is timed. Reading memory empties the caches, so steps follow it, which warm up by themselves."""
@@ -279,17 +280,13 @@ class _Timer:
         drafting = timing.draft_ms if len(step.draft) else 0.0
         return max(0.0, whole - timing.verify_ms - drafting), drafting / max(1, len(step.draft))
 
-    @cached_property
-    def _context_cache(self):
-        """The model's own cache after the context of one text."""
-        cache = empty_cache(self.target.model)
-        read_behind(self.target.model, torch.tensor([self.ids], device=self.device), cache)
-        return cache
-
     @torch.inference_mode()
     def forward_batch(self, batch: int, num_tokens: int) -> Sequence[Reading]:
         """A plain forward of the model over a batch, every text with the context's cache of its own."""
-        cache = copy.deepcopy(self._context_cache)
+        if self._context is None:
+            self._context = empty_cache(self.target.model)
+            read_behind(self.target.model, torch.tensor([self.ids], device=self.device), self._context)
+        cache = copy.deepcopy(self._context)
         cache.batch_repeat_interleave(batch)
         ids = torch.tensor([self._next_ids(num_tokens)] * batch, device=self.device)
         ms = self._time_ms(lambda: self.target.model(ids, **asked_of(self.target.model, cache)))

@@ -77,4 +77,5 @@ class PhaseClock:
         self._marks[-1].synchronize()
         waited = zip(self._waited_s, self._waited_s[1:], strict=False)
         away_ms = [(after - before) * 1e3 for before, after in waited]
-        return [before.elapsed_time(after) - away for (before, after), away in zip(pairs, away_ms, strict=True)]
+        elapsed = (before.elapsed_time(after) for before, after in pairs)
+        return [max(0.0, ms - away) for ms, away in zip(elapsed, away_ms, strict=True)]  # it may have worked meanwhile

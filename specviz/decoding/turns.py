@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import count
@@ -70,15 +71,15 @@ class Pieces:
 
 
 class FairQueue:
-    """At most `capacity` holders at a time. Visitors share it by time: next is the visitor who has had it the least
-    since he came, with his oldest ticket. Tickets belong to no thread.
+    """At most `capacity` holders at a time. Next is the visitor with the fewest places, and of those with as many the
+    one who has had his for the least time; his oldest ticket goes first. Tickets belong to no thread.
 
-    Who comes again begins where those who are being served stand, so that nobody saves time up (start-time fair
-    queueing; Goyal, Vin and Cheng, 1996).
+    Who comes again begins where those who are being served stand, so that nobody saves time up; and nobody pays for
+    time that no other wanted (start-time fair queueing; Goyal, Vin and Cheng, 1996). by_time: whether time counts.
     """
 
-    def __init__(self, capacity: int = 1) -> None:
-        self._capacity = capacity
+    def __init__(self, capacity: int = 1, *, by_time: bool = True) -> None:
+        self._capacity, self._by_time = capacity, by_time
         self._line: list[Ticket] = []  # in the order in which they joined
         self._spent_s: defaultdict[str, float] = defaultdict(float)  # by visitor
         self._level_s = 0.0  # what the visitor who was admitted last had spent
@@ -99,10 +100,14 @@ class FairQueue:
         """Ends a turn or gives up a place; leaving twice is harmless."""
         with self._guard:
             if ticket in self._line:
+                self._charge(ticket)
                 self._line.remove(ticket)
-                if ticket.ready.is_set():
-                    self._spent_s[ticket.visitor] += time.perf_counter() - ticket.admitted_at
             self._admit()
+
+    def go_on(self, ticket: Ticket) -> None:
+        """The holder goes on, as nobody waits."""
+        with self._guard:
+            self._charge(ticket)
 
     def step_aside(self, ticket: Ticket) -> bool:
         """Keeps the place but lets others go first until `step_back`; False if it is this ticket's turn already."""
@@ -136,9 +141,20 @@ class FairQueue:
         """Holders and waiting ones together."""
         return len(self._line)
 
+    def _charge(self, ticket: Ticket) -> None:
+        """Counts the time since its turn began, or since it was counted last."""
+        if not (self._by_time and ticket.ready.is_set()):
+            return
+        now = time.perf_counter()
+        self._spent_s[ticket.visitor] += now - ticket.admitted_at
+        ticket.admitted_at = now
+        if not self.num_waiting:
+            self._level_s = max(self._level_s, self._spent_s[ticket.visitor])
+
     def _in_order(self, waiting: Iterable[Ticket]) -> list[Ticket]:
-        """The next one first: of every visitor the oldest, then of every visitor the second."""
-        num_before: defaultdict[str, int] = defaultdict(int)
+        """The next one first: of every visitor the oldest, then of every visitor the second. Those that are held count
+        before any that waits."""
+        num_before = Counter(ticket.visitor for ticket in self._line if ticket.ready.is_set())
         keys: dict[Ticket, tuple[int, float, int]] = {}
         for ticket in waiting:
             keys[ticket] = num_before[ticket.visitor], self._spent_s[ticket.visitor], ticket.number
@@ -203,19 +219,30 @@ class Turn:
             raise _Abandoned
         if time.perf_counter() - self._since < PIECE_S:
             return
-        if not self._queue.num_waiting:
-            self._note()
-            self._begin()
-            return
-        self._end()
-        left = time.perf_counter()
-        self._ticket = None
-        try:
-            self._ticket = self.wait()
-        except Unwanted:
-            raise _Abandoned from None
-        self.waited_s += time.perf_counter() - left
+        if self._queue.num_waiting:
+            with self.aside():
+                return
+        self._note()
+        self._queue.go_on(self._ticket)
         self._begin()
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Others have the engine meanwhile; the work then waits for its next turn."""
+        self._end()
+        self._ticket, left = None, time.perf_counter()
+        _turn.set(None)
+        try:
+            yield
+        finally:
+            try:
+                self._ticket = self.wait()
+            except Unwanted:
+                raise _Abandoned from None
+            finally:
+                _turn.set(self)
+                self.waited_s += time.perf_counter() - left
+                self._begin()
 
     def _begin(self) -> None:
         self._since, self._cpu_since = time.perf_counter(), time.thread_time()
@@ -229,7 +256,8 @@ class Turn:
             self._queue.leave(self._ticket)
 
     def _refuse_nesting(self) -> None:
-        assert _turn.get() in (None, self), "work that has a turn may not wait for another: two such would never end"
+        if _turn.get() is not None:
+            raise RuntimeError("work that has a turn may not wait for another one: two such would never end")
 
 
 _turn: ContextVar[Turn | None] = ContextVar("turn", default=None)
@@ -242,6 +270,14 @@ def give_way() -> None:
         turn.give_way()
 
 
+@contextmanager
+def aside() -> Iterator[None]:
+    """Waits for something else than the engine, such as a model that is loaded: others have the engine meanwhile."""
+    turn = _turn.get()
+    with nullcontext() if turn is None else turn.aside():
+        yield
+
+
 def waited_s() -> float:
     """How long the work that has the turn has let others go first, all in all."""
     turn = _turn.get()
@@ -249,5 +285,6 @@ def waited_s() -> float:
 
 
 def clock() -> float:
-    """Seconds, as time.perf_counter(), that stand still while this work lets others go first: what work is timed by."""
+    """Seconds, as time.perf_counter(), that stand still while work lets others go first: what it is timed by. Between
+    two results of a work they go on."""
     return time.perf_counter() - waited_s()

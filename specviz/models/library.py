@@ -22,6 +22,7 @@ from specviz.decoding.cached_lm import CachedLM, prove_model
 from specviz.decoding.forward import tokens_at_once
 from specviz.decoding.proof import Proof
 from specviz.decoding.sampling import Sampling
+from specviz.decoding.turns import aside
 from specviz.errors import SpecvizError
 from specviz.models import catalog, generation, memory, quantisation
 from specviz.models.files.hub import Progress, Source, find, ignore_progress
@@ -159,7 +160,7 @@ class Library:
             raise SpecvizError(f"{wanted} is no longer in memory: pass the model and its tokenizer again")
         with self._tables:
             loading = self._loading[task.key]
-        with loading:
+        with aside(), loading:
             return self._find(task.key) or self._load(task, on_progress or ignore_progress)
 
     def _task(self, wanted: str, home: torch.device) -> _Wanted:

@@ -59,7 +59,8 @@ def read(target: LoadedModel, drafts: Sequence[LoadedModel], texts: Sequence[Tex
     ends = torch.tensor([len(text) for text in texts])
     most = LOGITS_BYTES_CUDA if target.model.device.type == "cuda" else LOGITS_BYTES
     first, step = int(starts.min()), max(1, most // (4 * target.info.vocab_size * len(texts)))
-    is_short = first + step >= ids.shape[1] and ids.shape[1] <= tokens_at_once(target.model, len(texts))
+    at_once = min(tokens_at_once(each.model, len(texts)) for each in (target, *drafts))
+    is_short = first + step >= ids.shape[1] and ids.shape[1] <= at_once
     readers = [_Reader(model, ids, in_pieces=not is_short) for model in (target, *drafts)]
     for begin in range(first, ids.shape[1], step):
         end = min(begin + step, ids.shape[1])

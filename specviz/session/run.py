@@ -152,7 +152,7 @@ class Run:
 
     def _work(self, max_steps: int | None, resumed: float) -> Iterator[Status | trace.Event]:
         """The events until the end, a pause or max_steps. resumed: time.perf_counter() when this began."""
-        if not self.controls.read().stopped and (yield from self._open()):
+        if not self._is_unwanted() and (yield from self._open()):
             yield from self._go(max_steps, resumed - self._spent_s)
         else:
             yield self._end("stopped", None) or Status("finished")
@@ -163,7 +163,7 @@ class Run:
             return True
         self.state = "loading"
         while not (yield from self._take(self.controls.settings)):
-            if self.controls.read().stopped:
+            if self._is_unwanted():
                 return False
         target, made = self._active.target, [token.id for token in self.trace.tokens]
         if is_new := self.trace.header is None:
@@ -202,7 +202,8 @@ class Run:
                 state = self.controls.read()
                 if state.cancelled and self.trace.header is not None:
                     raise SpecvizError(f"loading {missing} was cancelled; the run goes on as it was")
-                if state.stopped or any(getattr(state.settings, name) != getattr(settings, name) for name in LOADED):
+                others = (name for name in LOADED if getattr(state.settings, name) != getattr(settings, name))
+                if self._is_unwanted() or any(others):
                     return False
                 if told != (told := loading.news):
                     message, fraction = told
@@ -302,7 +303,7 @@ class Run:
         now = self._active.step_settings
         before = self.trace.steps[-1].settings if self.trace.steps else now
         changed = [name for name in SAID_TO_CHANGE if getattr(before, name) != getattr(now, name)]
-        at_ms, wait_ms = (at - started) * 1e3, (at - waiting) * 1e3
+        at_ms, wait_ms = (at - started) * 1e3, (at - waiting + waited_s() - waited) * 1e3
         return step, self._recorder.record(step, now, started=begun, at_ms=at_ms, wait_ms=wait_ms, changed=changed)
 
     def _close(self, reason: str) -> Iterator[Status | trace.Event]:
@@ -314,6 +315,8 @@ class Run:
             if ticket.ready.is_set():
                 with self._turn.at(ticket):
                     scored = scores(self._active, self.trace)
+        except Unwanted:
+            pass  # the text stands without
         except Exception as error:  # as many kinds as a step
             message = f"the text was not scored: {self._active.describe_failure(error, self._num_tokens)}"
         finally:

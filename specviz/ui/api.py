@@ -134,6 +134,8 @@ class _Endpoints:
             made = session.open_run(request, bench=self._bench, asker=asker)
             for _ in made.events():
                 pass
+        if made.trace.footer is None:
+            raise SpecvizError("the run was ended before it began")
         view, values = self._registry.keep(made.trace), metrics(count(made.trace))
         view.run = made
         return {

@@ -8,7 +8,7 @@ from collections.abc import Generator
 from contextlib import closing
 
 from specviz.bench.speed import Measuring
-from specviz.decoding.turns import Asker
+from specviz.decoding.turns import Asker, Unwanted
 from specviz.errors import SpecvizError
 from specviz.session.workbench import Workbench
 from specviz.views.explore.feed import Feed
@@ -44,6 +44,8 @@ class Measurement:
                 for news in turns:
                     if not self._tell(news):
                         return
+        except Unwanted:
+            pass  # it was stopped
         except SpecvizError as error:
             self.refusal = str(error)
         except Exception as error:  # a stranger's model may fail in any way

@@ -67,10 +67,12 @@ class Registry:
             self._check_quota(visitor_of(session), most, but=session)
 
     @contextmanager
-    def job(self, visitor: str, most: int) -> Iterator[None]:
-        """While a job of this visitor goes on, which counts as one of his runs. Raises SpecvizError as above."""
+    def job(self, session: str, most: int) -> Iterator[None]:
+        """While a job of this session, or of a visitor without one, goes on, which counts as a run of its visitor's.
+        Raises SpecvizError as above."""
+        visitor = visitor_of(session)
         with self._lock:
-            self._check_quota(visitor, most)
+            self._check_quota(visitor, most, but=session)
             self._jobs[visitor] += 1
         try:
             yield
@@ -79,7 +81,7 @@ class Registry:
                 self._jobs -= Counter({visitor: 1})
 
     def _check_quota(self, visitor: str, most: int, but: str | None = None) -> None:
-        """but: the session whose run is about to end."""
+        """but: the session whose own run does not count."""
         working = list(self._jobs.elements())
         for session, view in self._current.items():
             if session != but and (view.is_live or view.is_measured):

@@ -5,6 +5,7 @@ A session of the page bears its visitor's name in front, and that the name of th
 
 import hashlib
 import hmac
+import math
 import secrets
 import threading
 import time
@@ -138,13 +139,12 @@ def asker_of(request: Any, event: str | None = None) -> Asker:
         return Asker(visitor)
     names = request.session_hash, event
     visitors.await_listener(visitor, *names)
-    heard_at = time.monotonic()
+    silent_since = math.inf
 
     def has_left() -> bool:
-        nonlocal heard_at
-        if visitors.hears(*names):
-            heard_at = time.monotonic()
-        return time.monotonic() - heard_at > LEFT_S
+        nonlocal silent_since
+        silent_since = math.inf if visitors.hears(*names) else min(silent_since, time.monotonic())
+        return time.monotonic() - silent_since > LEFT_S
 
     return Asker(visitor, has_left)
 

@@ -253,7 +253,7 @@ def test_work_that_has_a_turn_may_not_wait_for_another_one():
     def work():
         yield from inner.in_turns(pauses(1, [], "inner"))
 
-    with pytest.raises(AssertionError, match="may not wait for another"):
+    with pytest.raises(RuntimeError, match="may not wait for another"):
         list(outer.in_turns(work()))
     assert (len(outer.engine), len(inner.engine)) == (0, 0)
 

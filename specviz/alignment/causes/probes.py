@@ -7,7 +7,6 @@ read off the weights and the chat forms.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 
 from specviz.alignment.ahead import Draft, Proposer
 from specviz.alignment.causes import token_ids, weights
@@ -83,6 +82,7 @@ class _Causes:
         self._name, self._draft, self._halves, self._library = name, draft, halves, library
         self._written = [written[place::2] for place in range(len(halves))]
         reader = draft.drafter() if isinstance(draft, Proposer) else draft
+        self._deaf: token_ids.DeafIds | None = None
         self._before = [agreements([Trial("", "", reader, half.texts)], half)[0] for half in halves]
 
     def find(self, differences: Mapping[str, str]) -> list[Finding]:
@@ -114,15 +114,17 @@ class _Causes:
             yield from head_trials(draft)
             return
         yield from all_trials(draft, target, half.texts, self._library)
-        yield from token_ids.swap_trials(draft, half.texts, self._deaf.found)
+        yield from token_ids.swap_trials(draft, half.texts, self._deaf_ids().found)
         forms = [_forms(draft, target, each) for each in self._written[place]]
         for kind, cure in dict.fromkeys(name for form in forms for name in form):
             texts = [form.get((kind, cure), text) for form, text in zip(forms, half.texts, strict=True)]
             yield Trial(kind, cure, draft, texts)
 
-    @cached_property
-    def _deaf(self) -> token_ids.DeafIds:
-        return token_ids.deaf_ids(self._halves[0], self._draft, self._halves[0].texts)
+    def _deaf_ids(self) -> token_ids.DeafIds:
+        """Found out once."""
+        if self._deaf is None:
+            self._deaf = token_ids.deaf_ids(self._halves[0], self._draft, self._halves[0].texts)
+        return self._deaf
 
     def _of_weights(self) -> list[Finding]:
         if isinstance(self._draft, Proposer):
@@ -136,8 +138,9 @@ class _Causes:
         if isinstance(self._draft, Proposer) or any(each.kind == "token ids" for each in causes):
             return []
         self.tried.add("token ids")
-        words = token_ids.deaf_words(self._draft, self._deaf)
-        return [Finding(self._name, "token ids", words, {"share": self._deaf.share})] if words else []
+        deaf = self._deaf_ids()
+        words = token_ids.deaf_words(self._draft, deaf)
+        return [Finding(self._name, "token ids", words, {"share": deaf.share})] if words else []
 
     def _finding(
         self, trial: Trial, claim: Array, gain: Array, num_asked: int, difference: str | None

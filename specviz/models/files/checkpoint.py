@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from specviz.decoding.turns import aside
 from specviz.errors import SpecvizError
 
 _SHOWN_NAMES = 3
@@ -144,7 +145,9 @@ class Attached:
 
     def get(self, model: nn.Module, key: object, make: Callable[[], Made]) -> Made:
         """The object of this model and key, made by `make()` the first time. `make` must not keep the model alive."""
-        with self._making:
+        if (known := self.find(model, key)) is not None:
+            return known
+        with aside(), self._making:
             made = self._made_for(model)
             if key not in made:
                 made[key] = make()

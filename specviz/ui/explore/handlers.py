@@ -34,7 +34,7 @@ from specviz.ui.measuring import Measurement
 from specviz.ui.registry import Registry
 from specviz.ui.reports.trace_models import lacks, methods_for, request_of
 from specviz.ui.view import View, increments, measured, view_of, view_sent, what_goes_on
-from specviz.ui.visitors import visitor_of
+from specviz.ui.visitors import asking_visitor, visitor_of
 from specviz.views.explore.every_k import every_k as plan
 from specviz.views.explore.help import method_help
 from specviz.views.explore.opening import opening as tell
@@ -255,6 +255,7 @@ class Handlers:
         if view is None or view.run is None or not view.trace.steps:
             raise SpecvizError("nothing to measure yet: press Run first")
         if not view.is_measured:
+            self._registry.require_place(request.session_hash, settings().max_runs)
             most = min(NUM_TOKENS, len(view.trace.tokens))
             work = measure_in_rounds(request_of(view.trace), self._bench, most)
             view.measurement = Measurement(view.feed, work, self._bench, visitor_of(request.session_hash))
@@ -404,17 +405,20 @@ def standing_of(registry: Registry, offer: Offer, bench: Workbench) -> Callable[
     return standing
 
 
-def every_k_of(registry: Registry, bench: Workbench) -> Callable[[Any], dict[str, Any] | None]:
+def every_k_of(registry: Registry, bench: Workbench) -> Callable[..., dict[str, Any] | None]:
     """What every K would have made of a run's text: {"run"} -> props; None for a run that is not known or not over. Of
     a run made here heads, modules and layers read the text again while its target is loaded."""
 
-    def every_k(data: Any) -> dict[str, Any] | None:
+    def every_k(data: Any, request: gr.Request = None) -> dict[str, Any] | None:
         view = registry.get(as_fields(data).get("run"))
         if view is None or view.trace.footer is None:
             return None
         if view.reader not in bench.library.loaded_names():
             return plan(view.trace)
-        (made,) = bench.in_turns((plan(view.trace, view.reader) for _ in range(1)), Asker(view.owner))
-        return made
+        visitor = asking_visitor(request)
+        with suppress(SpecvizError), registry.job(visitor, settings().max_runs):
+            (made,) = bench.in_turns((plan(view.trace, view.reader) for _ in range(1)), Asker(visitor))
+            return made
+        return plan(view.trace)  # as far as the records tell
 
     return every_k

@@ -48,8 +48,8 @@ class Job:
 class Session:
     """What one browser session sees of one page. Of the run that it looks at it holds the id, and how far it was."""
 
-    def __init__(self, visitor: str = "") -> None:
-        self.visitor = visitor
+    def __init__(self, name: str = "") -> None:
+        self.name = name
         self.place, self.num_events = Place(), 0
         self.num_characters = 0  # of all that is shown
         self.keys: dict[str, object] = {}
@@ -65,7 +65,7 @@ class Session:
     def copy(self, opening: Collection[str]) -> Session:
         """The same page for the session that takes this one's place; its job is left where it was, and one that had
         begun by itself (a section of `opening`) begins again."""
-        session = Session(self.visitor)
+        session = Session(self.name)
         session.place, session.num_events, session.due = self.place, self.num_events, list(self.due)
         session.keys, session.shown = dict(self.keys), {name: end_bars(props) for name, props in self.shown.items()}
         if self.busy in opening:
@@ -109,7 +109,7 @@ class Sessions:
         self._make_room()
         tab = tab if isinstance(tab, str) and TAB.fullmatch(tab) else None
         before = self._by_tab.pop(tab, None)
-        session = self._by_name[name] = Session(visitor_of(name)) if before is None else before.copy(self._opening)
+        session = self._by_name[name] = Session(name) if before is None else before.copy(self._opening)
         if tab is not None:
             self._by_tab[tab] = session
         return session
@@ -221,7 +221,7 @@ class Report:
         """The work, as one of the visitor's jobs. Raises SpecvizError where he has too many going on."""
         with ExitStack() as stack:
             try:
-                stack.enter_context(self._registry.job(session.visitor, settings().max_runs))
+                stack.enter_context(self._registry.job(session.name, settings().max_runs))
             except SpecvizError:
                 yield self._end(session, job)
                 raise
@@ -289,7 +289,7 @@ class Report:
         name = section.name
         session.busy, key, before = name, session.keys[name], session.shown[name]
         job.changed[name] = None
-        asker = Asker(session.visitor, session.stop.is_set)
+        asker = Asker(visitor_of(session.name), session.stop.is_set)
         try:
             for props in self._bench.in_turns(work, asker) if section.engine else work:
                 if session.keys[name] != key:
