@@ -85,7 +85,7 @@ class FairQueue:
         self._level_s = 0.0  # what the visitor who was admitted last had spent
         self._numbers = count()
         self._guard = threading.Lock()
-        self.pieces = Pieces()
+        self.pieces, self.last_piece_s = Pieces(), 0.0
 
     def join(self, visitor: str = "") -> Ticket:
         ticket = Ticket(visitor, next(self._numbers))
@@ -136,6 +136,7 @@ class FairQueue:
     def note_piece(self, seconds: float, cpu_s: float) -> None:
         with self._guard:
             self.pieces = self.pieces.add(seconds, cpu_s)
+            self.last_piece_s = seconds
 
     def __len__(self) -> int:
         """Holders and waiting ones together."""
@@ -180,7 +181,7 @@ class Turn:
     def __init__(self, queue: FairQueue, asker: Asker = NOBODY) -> None:
         self._queue, self._asker = queue, asker
         self._ticket: Ticket | None = None
-        self._since = self._cpu_since = 0.0
+        self._since = self._cpu_since = self._before_s = 0.0
         self.waited_s = 0.0
         """How long this work has let others go first, all in all."""
 
@@ -244,8 +245,14 @@ class Turn:
                 self.waited_s += time.perf_counter() - left
                 self._begin()
 
+    @property
+    def is_over(self) -> bool:
+        """Whether half of the time has passed that the turn before this one took: until then more may fit into it."""
+        return 2 * (time.perf_counter() - self._since) > self._before_s
+
     def _begin(self) -> None:
         self._since, self._cpu_since = time.perf_counter(), time.thread_time()
+        self._before_s = self._queue.last_piece_s
 
     def _note(self) -> None:
         self._queue.note_piece(time.perf_counter() - self._since, time.thread_time() - self._cpu_since)

@@ -231,22 +231,26 @@ class Run:
                 return
             if not (yield from self._adopt(state.settings)):
                 continue
-            ticket = self.bench.engine.join(self._asker.visitor)
+            ticket, records, failure = self.bench.engine.join(self._asker.visitor), [], None
             try:
                 yield from self._wait(ticket, self.bench.engine, "waiting for the engine")
                 if not ticket.ready.is_set():
                     continue
                 with self._turn.at(ticket):
-                    step, record = self._step(started, waiting)
-            except Unwanted:  # while a long prompt was read
-                yield self._end("stopped", None)
-                return
+                    finish = self._make_steps(records, state, started, waiting, max_steps and max_steps - made)
+            except Exception as error:  # as many kinds as models of strangers
+                failure = error
             finally:
                 self.bench.engine.leave(ticket)
-            yield self.trace.append(record)
-            made += 1
-            if step.finish:
-                yield from self._close(step.finish)
+            yield from records
+            made += len(records)
+            if isinstance(failure, Unwanted):  # while a long prompt was read
+                yield self._end("stopped", None)
+                return
+            if failure is not None:
+                raise failure
+            if finish:
+                yield from self._close(finish)
                 return
 
     def _await_pace(self, started: float) -> ControlState:
@@ -294,6 +298,22 @@ class Run:
         if [replace(each, index=models.index) for each in before] != [models]:
             yield self.trace.append(models)
         return True
+
+    def _make_steps(
+        self, records: list[trace.Step], state: ControlState, started: float, waiting: float, most: int | None
+    ) -> str | None:
+        """Adds the steps of one turn, at most so many, to the records and to the trace. Returns why the text ends with
+        the last one, if it does.
+
+        Mostly one. Beside long work, whose turns are long, as many as fit into half of such a turn.
+        """
+        while True:
+            step, record = self._step(started, waiting)
+            records.append(self.trace.append(record))
+            waiting = time.perf_counter()
+            is_last = step.finish or len(records) == most or self._turn.is_over or not self.bench.engine.num_waiting
+            if is_last or PACES[state.pace] or self.controls.read() != state or self._reason_to_end(state, started):
+                return step.finish
 
     def _step(self, started: float, waiting: float) -> tuple[Step, trace.Step]:
         at, begun, waited = time.perf_counter(), clock(), waited_s()

@@ -1356,7 +1356,8 @@ def callbacks():
 @pytest.mark.parametrize("function", callbacks(), ids=lambda function: function.name)
 def test_callbacks_are_short_and_do_no_arithmetic(function):
     body = [node for node in function.body if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))]
-    assert function.name == "increments_since" or body[-1].end_lineno - body[0].lineno < 11
+    holds_others = any(isinstance(node, ast.FunctionDef) for node in body)
+    assert holds_others or body[-1].end_lineno - body[0].lineno < 11
     assert not [
         node for node in ast.walk(function) if isinstance(node, ast.BinOp) and not isinstance(node.op, ast.BitOr)
     ]

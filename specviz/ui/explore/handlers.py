@@ -413,12 +413,14 @@ def every_k_of(registry: Registry, bench: Workbench) -> Callable[..., dict[str, 
         view = registry.get(as_fields(data).get("run"))
         if view is None or view.trace.footer is None:
             return None
-        if view.reader not in bench.library.loaded_names():
-            return plan(view.trace)
-        visitor = asking_visitor(request)
-        with suppress(SpecvizError), registry.job(visitor, settings().max_runs):
-            (made,) = bench.in_turns((plan(view.trace, view.reader) for _ in range(1)), Asker(visitor))
-            return made
+        if view.reader in bench.library.loaded_names():
+            with suppress(SpecvizError):
+                return read_again(view, asking_visitor(request))
         return plan(view.trace)  # as far as the records tell
+
+    def read_again(view: View, visitor: str) -> dict[str, Any]:
+        with registry.job(visitor, settings().max_runs):
+            (made,) = bench.in_turns((plan(view.trace, view.reader) for _ in range(1)), Asker(visitor))
+        return made
 
     return every_k

@@ -62,10 +62,10 @@ class Session:
         self._job: Job | None = None
         self._guard = threading.Lock()
 
-    def copy(self, opening: Collection[str]) -> Session:
-        """The same page for the session that takes this one's place; its job is left where it was, and one that had
-        begun by itself (a section of `opening`) begins again."""
-        session = Session(self.name)
+    def copy(self, name: str, opening: Collection[str]) -> Session:
+        """The same page for the session of this name, which takes this one's place; its job is left where it was, and
+        one that had begun by itself (a section of `opening`) begins again."""
+        session = Session(name)
         session.place, session.num_events, session.due = self.place, self.num_events, list(self.due)
         session.keys, session.shown = dict(self.keys), {name: end_bars(props) for name, props in self.shown.items()}
         if self.busy in opening:
@@ -109,7 +109,7 @@ class Sessions:
         self._make_room()
         tab = tab if isinstance(tab, str) and TAB.fullmatch(tab) else None
         before = self._by_tab.pop(tab, None)
-        session = self._by_name[name] = Session(name) if before is None else before.copy(self._opening)
+        session = self._by_name[name] = Session(name) if before is None else before.copy(name, self._opening)
         if tab is not None:
             self._by_tab[tab] = session
         return session
