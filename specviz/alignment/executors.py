@@ -84,7 +84,8 @@ def _keep_handler(number: int) -> Iterator[None]:
     try:
         yield
     finally:
-        if threading.current_thread() is threading.main_thread():  # no other may set it
+        is_main = threading.current_thread() is threading.main_thread()  # no other may set it
+        if is_main and before is not None:  # None: it was not set from Python
             signal.signal(number, before)
 
 

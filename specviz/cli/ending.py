@@ -86,12 +86,12 @@ def exit_code(end: KeyboardInterrupt) -> int:
     return 128 + getattr(end, "number", signal.SIGINT)
 
 
-def leave(end: KeyboardInterrupt) -> NoReturn:
-    """Ends the program while threads of it compute: they would abort an orderly end."""
+def leave(code: int) -> NoReturn:
+    """Ends the program at once, while threads of it compute."""
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError):
+        with suppress(OSError, ValueError, AttributeError):  # closed, or none
             stream.flush()
-    os._exit(exit_code(end))
+    os._exit(code)
 
 
 def say(words: str) -> None:

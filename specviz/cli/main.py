@@ -49,7 +49,12 @@ def console(arguments: Sequence[str] | None = None) -> int:
     """`main` for a terminal; characters that its encoding lacks are shown by their numbers."""
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")
-    return main(arguments)
+    code = main(arguments)
+    if (
+        code > 128 and "specviz.ui" in sys.modules
+    ):  # a page was ended: its threads compute, and would abort an orderly end
+        leave(code)
+    return code
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -190,9 +195,9 @@ def _page(options: argparse.Namespace) -> NoReturn:
         ui.start(host, options.port, *pair, options.open, options.allow_host, options.root_path)
         while True:
             time.sleep(60)
-    except KeyboardInterrupt as end:
+    except KeyboardInterrupt:
         say("\nspecviz: stopped")
-        leave(end)
+        raise
 
 
 def _run(options: argparse.Namespace) -> int:

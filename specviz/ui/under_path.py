@@ -5,6 +5,7 @@ place where the browser has found it for the server's address.
 """
 
 import re
+from ipaddress import ip_address
 from urllib.parse import unquote, urlsplit
 
 from starlette.responses import RedirectResponse
@@ -28,7 +29,10 @@ def is_whole_address(root_path: str) -> bool:
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach a server bound to `host`."""
-    return host in ("localhost", "::1") or host.startswith("127.")
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:  # a name
+        return False
 
 
 def web_address(host: str, port: int | None) -> str:

@@ -20,7 +20,7 @@ can act here for you.
 
 ## To open the page now
 
-Type the address that the server printed when it was started. {where}, this one works: [{address}]({address})
+Type the address that the server printed when it was started. {where}: [{address}]({address})
 
 ## For whoever started the server
 
@@ -60,7 +60,7 @@ def unknown_name_page(name: str | None, address: str, is_local: bool) -> str:
     """A page for a browser that asked for the server by a name that it does not know. name: a plain host name, None
     for any other text; address: at which the request came in; is_local: from the server's own machine, or its proxy."""
     known = f"# This server does not know the name `{name}`" if name else "# This server does not know this name"
-    where = "On the server's own machine" if is_local else "In the server's network"
+    where = "On the server's own machine, this one works" if is_local else "In the server's own network, try this one"
     host = "" if is_local else " --host 0.0.0.0"
     text = UNKNOWN_NAME.format(known=known, where=where, address=address, host=host, name=name or "NAME")
     made = MARKDOWN.render(text).replace("<pre>", '<pre tabindex="0">').replace("<code", '<code translate="no"')

@@ -7,7 +7,7 @@ import pytest
 from waiting import PATIENCE_S, until
 
 from specviz.decoding import turns
-from specviz.decoding.turns import Asker, FairQueue, Turn, Unwanted, clock, give_way, waited_s
+from specviz.decoding.turns import Asker, FairQueue, Turn, Unwanted, aside, clock, give_way, waited_s
 from specviz.session.workbench import Workbench
 
 
@@ -256,6 +256,63 @@ def test_work_that_has_a_turn_may_not_wait_for_another_one():
     with pytest.raises(RuntimeError, match="may not wait for another"):
         list(outer.in_turns(work()))
     assert (len(outer.engine), len(inner.engine)) == (0, 0)
+
+
+def test_what_waits_for_something_else_leaves_the_engine_to_others():
+    bench, loaded, log = Workbench(library=object()), threading.Event(), []
+
+    def work():
+        with aside():
+            log.append("waits")
+            loaded.wait(PATIENCE_S)
+        log.append(len(bench.engine))
+        yield
+
+    mine = threading.Thread(target=lambda: list(bench.in_turns(work(), Asker("mine"))))
+    mine.start()
+    until(lambda: log)
+    assert list(bench.in_turns(pauses(2, log, "other"), Asker("other"))) == ["other"]
+    loaded.set()
+    mine.join(PATIENCE_S)
+    assert log == ["waits", "other", "other", 1], "the engine is had again behind the wait"
+    assert len(bench.engine) == 0
+
+
+def test_what_fails_aside_fails_with_the_engine(short):
+    bench, log = Workbench(library=object()), []
+
+    def work():
+        try:
+            with aside():
+                raise ValueError
+        except ValueError:
+            log.append(len(bench.engine))
+            give_way()
+        yield
+
+    list(bench.in_turns(work()))
+    assert log == [1]
+
+
+def test_who_had_the_idle_engine_for_long_pays_nothing_for_it(short):
+    lock = FairQueue()
+    alone = lock.join("alone")
+    alone.admitted_at -= 100.0
+    lock.go_on(alone)
+    guests = [lock.join(f"guest {number % 2}") for number in range(10)]
+    assert served(lock, [alone, *guests, lock.join("alone")]).index("alone", 1) <= 5
+
+
+def test_a_place_is_no_dearer_for_having_been_held_long():
+    places = FairQueue(2, by_time=False)
+    long = places.join("long")
+    short = places.join("short")
+    long.admitted_at -= 600.0
+    places.leave(long)
+    waiting = [places.join("long"), places.join("short")]
+    assert [ticket.ready.is_set() for ticket in waiting] == [True, False]
+    places.leave(short)
+    assert waiting[1].ready.is_set()
 
 
 def test_an_error_inside_a_piece_gives_the_engine_back(short):

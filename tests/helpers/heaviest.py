@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 import gradio as gr
 
+from specviz.bench.speed import measure_in_rounds
 from specviz.decoding.turns import Asker, Pieces
 from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
@@ -19,8 +20,10 @@ from specviz.session.workbench import workbench
 from specviz.trace.file import Trace
 from specviz.ui import api
 from specviz.ui.choices import make_offer
+from specviz.ui.explore.handlers import every_k_of
 from specviz.ui.page import reports
 from specviz.ui.reports.report import Report
+from specviz.ui.reports.trace_models import request_of
 from specviz.ui.startup import Page, make_page
 from specviz.views.compare.race import chosen_values
 
@@ -100,6 +103,11 @@ def every_button(page: Page) -> Iterator[Work]:
     view = page.registry.keep(finished_run(page))
     place = {"run": view.id, "step": 3, "ref": "0"}
     offered = make_offer(page.first.target)
+    measuring = measure_in_rounds(request_of(view.trace), page.bench)
+    yield Work("explore: measure", lambda: page.bench.in_turns(measuring))
+    told = every_k_of(page.registry, page.bench)
+    early = endpoints(page)["run"](WORDS, method="early_exit", max_new_tokens=300)["run"]
+    yield Work("explore: every K", lambda: (told(data) for data in ({"run": early},)))
     for name, report in reports(page.registry, page.bench, offered).items():
         yield Work(f"look at {name}", partial(report.look, name, {"place": place}))
         for section in report._sections.values():
