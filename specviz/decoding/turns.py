@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
@@ -24,7 +24,7 @@ LOOK_S = 0.25
 """Between two looks at whether somebody still wants what waits for its turn."""
 ENDED = "nobody waits for this any more: it was ended"
 MOST_REMEMBERED = 1_000
-"""Visitors without work at the engine whose time there is still known."""
+"""Visitors without work at the engine whose last turn is still known."""
 
 
 class Unwanted(SpecvizError):
@@ -54,7 +54,6 @@ class Ticket:
     number: int
     ready: threading.Event = field(default_factory=threading.Event)
     is_aside: bool = False
-    admitted_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,26 +71,19 @@ class Pieces:
 
 class FairQueue:
     """At most `capacity` holders at a time. Next is the visitor with the fewest places, and of those with as many the
-    one who has had his for the least time; his oldest ticket goes first. Tickets belong to no thread.
+    one whose last turn is longest ago; his oldest ticket goes first. Tickets belong to no thread."""
 
-    Who comes again begins where those who are being served stand, so that nobody saves time up; and nobody pays for
-    time that no other wanted (start-time fair queueing; Goyal, Vin and Cheng, 1996). by_time: whether time counts.
-    """
-
-    def __init__(self, capacity: int = 1, *, by_time: bool = True) -> None:
-        self._capacity, self._by_time = capacity, by_time
+    def __init__(self, capacity: int = 1) -> None:
+        self._capacity = capacity
         self._line: list[Ticket] = []  # in the order in which they joined
-        self._spent_s: defaultdict[str, float] = defaultdict(float)  # by visitor
-        self._level_s = 0.0  # what the visitor who was admitted last had spent
-        self._numbers = count()
+        self._last_turn: dict[str, int] = {}  # by visitor
+        self._numbers = count(1)
         self._guard = threading.Lock()
         self.pieces, self.last_piece_s = Pieces(), 0.0
 
     def join(self, visitor: str = "") -> Ticket:
-        ticket = Ticket(visitor, next(self._numbers))
         with self._guard:
-            if all(other.visitor != visitor for other in self._line):
-                self._spent_s[visitor] = max(self._spent_s[visitor], self._level_s)
+            ticket = Ticket(visitor, next(self._numbers))
             self._line.append(ticket)
             self._admit()
         return ticket
@@ -100,14 +92,8 @@ class FairQueue:
         """Ends a turn or gives up a place; leaving twice is harmless."""
         with self._guard:
             if ticket in self._line:
-                self._charge(ticket)
                 self._line.remove(ticket)
             self._admit()
-
-    def go_on(self, ticket: Ticket) -> None:
-        """The holder goes on, as nobody waits."""
-        with self._guard:
-            self._charge(ticket)
 
     def step_aside(self, ticket: Ticket) -> bool:
         """Keeps the place but lets others go first until `step_back`; False if it is this ticket's turn already."""
@@ -142,23 +128,13 @@ class FairQueue:
         """Holders and waiting ones together."""
         return len(self._line)
 
-    def _charge(self, ticket: Ticket) -> None:
-        """Counts the time since its turn began, or since it was counted last."""
-        if not (self._by_time and ticket.ready.is_set()):
-            return
-        now = time.perf_counter()
-        self._spent_s[ticket.visitor] += now - ticket.admitted_at
-        ticket.admitted_at = now
-        if not self.num_waiting:
-            self._level_s = max(self._level_s, self._spent_s[ticket.visitor])
-
     def _in_order(self, waiting: Iterable[Ticket]) -> list[Ticket]:
         """The next one first: of every visitor the oldest, then of every visitor the second. Those that are held count
         before any that waits."""
         num_before = Counter(ticket.visitor for ticket in self._line if ticket.ready.is_set())
-        keys: dict[Ticket, tuple[int, float, int]] = {}
+        keys: dict[Ticket, tuple[int, int, int]] = {}
         for ticket in waiting:
-            keys[ticket] = num_before[ticket.visitor], self._spent_s[ticket.visitor], ticket.number
+            keys[ticket] = num_before[ticket.visitor], self._last_turn.get(ticket.visitor, 0), ticket.number
             num_before[ticket.visitor] += 1
         return sorted(keys, key=keys.__getitem__)
 
@@ -166,13 +142,11 @@ class FairQueue:
         num_free = self._capacity - sum(ticket.ready.is_set() for ticket in self._line)
         waiting = self._in_order(each for each in self._line if not (each.is_aside or each.ready.is_set()))
         for ticket in waiting[: max(0, num_free)]:
-            self._level_s = max(self._level_s, self._spent_s[ticket.visitor])
-            ticket.admitted_at = time.perf_counter()
+            self._last_turn[ticket.visitor] = next(self._numbers)
             ticket.ready.set()
-        if len(self._spent_s) > MOST_REMEMBERED:
+        if len(self._last_turn) > MOST_REMEMBERED:
             here = {ticket.visitor for ticket in self._line}
-            for visitor in [each for each in self._spent_s if each not in here]:
-                del self._spent_s[visitor]
+            self._last_turn = {visitor: turn for visitor, turn in self._last_turn.items() if visitor in here}
 
 
 class Turn:
@@ -224,7 +198,6 @@ class Turn:
             with self.aside():
                 return
         self._note()
-        self._queue.go_on(self._ticket)
         self._begin()
 
     @contextmanager

@@ -24,7 +24,7 @@ class Workbench:
         """open_in_worker: gpu_worker.WorkerRun where this process has no GPU for models that need one."""
         self.library = library or Library()
         self.engine = FairQueue(1)
-        self.places = FairQueue(settings().max_runs, by_time=False)
+        self.places = FairQueue(settings().max_runs)
         self.open_in_worker = open_in_worker
 
     def in_turns(self, work: Generator[Result, None, None], asker: Asker = NOBODY) -> Iterator[Result]:

@@ -89,12 +89,11 @@ def test_never_more_holders_than_capacity_and_everyone_gets_a_turn():
 
 
 def served(lock, tickets):
-    """The visitors of these tickets in the order in which the engine serves them, each for the same time."""
+    """The visitors of these tickets in the order in which the engine serves them."""
     order, waiting = [], list(tickets)
     while waiting:
         (now,) = [ticket for ticket in waiting if ticket.ready.is_set()]
         order.append(now.visitor)
-        now.admitted_at -= 1.0  # it has held the engine for a second
         waiting.remove(now)
         lock.leave(now)
     return order
@@ -102,34 +101,28 @@ def served(lock, tickets):
 
 def test_a_visitor_with_many_jobs_has_as_many_turns_as_one_with_a_single_job():
     lock = FairQueue()
-    tickets = [lock.join("busy") for _ in range(4)] + [lock.join("patient")]
-    assert served(lock, tickets) == ["busy", "patient", "busy", "busy", "busy"]
+    tickets = [lock.join("busy") for _ in range(4)] + [lock.join("patient") for _ in range(2)]
+    assert served(lock, tickets) == ["busy", "patient", "busy", "patient", "busy", "busy"]
 
 
-def test_who_has_had_the_engine_for_long_waits_for_who_has_not():
+def test_who_comes_again_at_once_waits_until_all_others_have_had_their_turn():
     lock = FairQueue()
-    first = lock.join("long")
-    short, again = lock.join("short"), lock.join("long")
-    first.admitted_at -= 60.0
-    lock.leave(first)
-    lock.leave(short)
-    late = lock.join("short")  # its short turn has cost next to nothing
-    assert again.ready.is_set()
-    more = lock.join("long")
-    lock.leave(again)
-    assert (late.ready.is_set(), more.ready.is_set()) == (True, False)
+    tickets = [lock.join(visitor) for visitor in "abc"]
+    order = []
+    for _ in range(9):
+        (now,) = [ticket for ticket in tickets if ticket.ready.is_set()]
+        order.append(now.visitor)
+        lock.leave(now)
+        tickets[tickets.index(now)] = lock.join(now.visitor)
+    assert order == list("abcabcabc")
 
 
-def test_nobody_saves_time_up_by_staying_away():
+def test_who_is_new_does_not_wait_for_a_whole_round():
     lock = FairQueue()
-    ticket = lock.join("worker")
-    for _ in range(5):
-        ticket.admitted_at -= 10.0
-        lock.leave(ticket)
-        ticket = lock.join("worker")
-    tickets = [ticket, *(lock.join(visitor) for visitor in ("guest", "worker") for _ in range(9))]
-    first = served(lock, tickets)[:10]
-    assert abs(first.count("guest") - first.count("worker")) <= 2, first
+    for visitor in "abc":
+        lock.leave(lock.join(visitor))
+    tickets = [lock.join(visitor) for visitor in "abc"]
+    assert served(lock, [*tickets, lock.join("new")]) == ["a", "new", "b", "c"]
 
 
 def test_the_queue_forgets_visitors_who_have_gone(monkeypatch):
@@ -137,7 +130,7 @@ def test_the_queue_forgets_visitors_who_have_gone(monkeypatch):
     lock = FairQueue()
     for number in range(100):
         lock.leave(lock.join(f"visitor {number}"))
-    assert len(lock._spent_s) <= 9
+    assert len(lock._last_turn) <= 9
 
 
 def pauses(number, log, name):
@@ -294,25 +287,14 @@ def test_what_fails_aside_fails_with_the_engine(short):
     assert log == [1]
 
 
-def test_who_had_the_idle_engine_for_long_pays_nothing_for_it(short):
-    lock = FairQueue()
-    alone = lock.join("alone")
-    alone.admitted_at -= 100.0
-    lock.go_on(alone)
-    guests = [lock.join(f"guest {number % 2}") for number in range(10)]
-    assert served(lock, [alone, *guests, lock.join("alone")]).index("alone", 1) <= 5
-
-
-def test_a_place_is_no_dearer_for_having_been_held_long():
-    places = FairQueue(2, by_time=False)
-    long = places.join("long")
-    short = places.join("short")
-    long.admitted_at -= 600.0
-    places.leave(long)
-    waiting = [places.join("long"), places.join("short")]
-    assert [ticket.ready.is_set() for ticket in waiting] == [True, False]
-    places.leave(short)
-    assert waiting[1].ready.is_set()
+def test_who_has_a_place_waits_for_who_has_none():
+    places = FairQueue(2)
+    held = [places.join("busy"), places.join("other")]
+    waiting = [places.join("busy"), places.join("guest")]
+    places.leave(held[1])
+    assert [ticket.ready.is_set() for ticket in waiting] == [False, True]
+    places.leave(held[0])
+    assert waiting[0].ready.is_set()
 
 
 def test_an_error_inside_a_piece_gives_the_engine_back(short):
