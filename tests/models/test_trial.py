@@ -194,3 +194,23 @@ def test_a_copied_process_tries_with_a_helper_of_its_own(folder, new_helper):
         finally:
             os._exit(1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="this system has no such signals")
+def test_a_trial_that_was_interrupted_leaves_no_answer_for_the_next_folder(folder, new_helper):
+    ModelFolder(folder, "my-model")
+
+    def interrupt(_signal, _frame):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        with_template(folder, "{% for a in range(2000) %}{% for b in range(2000) %}{% endfor %}{% endfor %}")
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        with pytest.raises(KeyboardInterrupt):
+            ModelFolder(folder, "my-model")
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    change(folder, "tokenizer.json", **PANIC)
+    with pytest.raises(SpecvizError, match="reading its tokenizer fails"):
+        ModelFolder(folder, "my-model")

@@ -89,6 +89,7 @@ class _Helper:
     def forget(self) -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
+        self._number = 0  # of the folder that it was given last
 
     def find_fault(self, folder: Path, state: str) -> str:
         """Which step of its trial ended at which limit, in words; "" where none did. state: names the content."""
@@ -103,28 +104,39 @@ class _Helper:
             return self._faults[state]
 
     def _ask(self, folder: Path) -> tuple[str, str] | None:
-        """The last step of the folder's trial, and what ended it; None where the helper ended before the first."""
-        process = self._running()
-        limit = threading.Timer(MOST_S + _PATIENCE_S, process.kill)
+        """The last step of the folder's trial, and what ended it; None where the helper ended before the first. Unless
+        its answer was read to the end, the helper is ended: what it still says belongs to no other folder."""
+        self._number += 1
+        process, step, is_late = self._running(), "", threading.Event()
+        limit = threading.Timer(MOST_S + _PATIENCE_S, lambda: (is_late.set(), process.kill()))
         limit.daemon = True
-        limit.start()
-        step = ""
         try:
-            process.stdin.write(json.dumps(str(folder.absolute())) + "\n")
+            limit.start()
+            process.stdin.write(json.dumps([self._number, str(folder.absolute())]) + "\n")
             process.stdin.flush()
             for line in process.stdout:
-                kind, words = json.loads(line)
+                number, kind, words = json.loads(line)
+                if number != self._number:
+                    continue
                 if kind == "end":
                     return step, words
                 step = words
         except OSError:  # it ended before it read the folder's name
             pass
+        except BaseException:
+            self._end(process)
+            raise
         finally:
             limit.cancel()
+        self._end(process)
+        if is_late.is_set() and not step:
+            raise SpecvizError(f"{_NO_PROCESS}: it was not ready after {MOST_S + _PATIENCE_S:g} s")
+        return (step, "SIGALRM") if step else None
+
+    def _end(self, process: subprocess.Popen[str]) -> None:
+        self._process = None
         process.kill()
         process.wait()
-        self._process = None
-        return (step, "SIGALRM") if step else None
 
     def _running(self) -> subprocess.Popen[str]:
         if self._process is None or self._process.poll() is not None:

@@ -1,8 +1,8 @@
 """python -m specviz.models.files.trial_process: tries the folders whose names it reads, each in a child with limits.
 
 Needs no torch, which would take most of the time and of the addresses: tokenizers and configurations work without. It
-writes lines of JSON: ["step", words] before each step, then ["end", what ended it], which is "" for a folder that
-passed.
+reads lines of JSON, [number, folder], and writes [number, "step", words] before each step, then [number, "end", what
+ended it], which is "" for a folder that passed.
 """
 
 from __future__ import annotations
@@ -52,9 +52,6 @@ def main() -> None:
     out = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
     os.dup2(2, 1)  # whatever the libraries print
 
-    def say(kind: str, words: str) -> None:
-        out.write(json.dumps([kind, words]) + "\n")
-
     while True:
         if hasattr(signal, "alarm"):
             signal.alarm(_IDLE_S)
@@ -62,7 +59,12 @@ def main() -> None:
             return
         if hasattr(signal, "alarm"):
             signal.alarm(0)
-        say("end", _try_in_child(Path(json.loads(line)), say))
+        number, folder = json.loads(line)
+
+        def say(kind: str, words: str, number: int = number) -> None:
+            out.write(json.dumps([number, kind, words]) + "\n")
+
+        say("end", _try_in_child(Path(folder), say))
 
 
 def _import() -> None:
