@@ -34,7 +34,7 @@ from specviz.drafters.eagle.layouts import _FEWEST_LAYERS
 from specviz.lessons.load import lessons
 from specviz.models.catalog import MODELS
 from specviz.models.chat import MOST_RENDER_S
-from specviz.models.files import config_values, trial, trial_process
+from specviz.models.files import config_values, small_files, trial_process
 from specviz.models.gguf import _BYTES
 from specviz.prompts import prompts_file
 from specviz.rules.broken import BROKEN
@@ -147,7 +147,7 @@ def claims():
         f"may take {trial_process.MOST_CPU_S} s of CPU",
         f"may take {trial_process.MOST_S} s and {trial_process.MOST_MEMORY_GB} GB of memory",
         f"more than {trial_process.MOST_TOKENS} tokens for each of its characters",
-        f"{trial.MOST_BYTES >> 20} MB for a file of settings or a tokenizer",
+        f"{small_files.MOST_BYTES >> 20} MB for a file of settings or a tokenizer",
         f"{config_values.MOST_LAYERS:,} layers, {config_values.MOST_LABELS:,} labels",
         f"at most {MOST_RENDER_S:g} s for each prompt",
         f"one budget of memory ({registry.MOST_BYTES >> 20} MB)",

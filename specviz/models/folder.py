@@ -41,6 +41,7 @@ from specviz.models import catalog, quantisation
 from specviz.models.files.config_values import check_values
 from specviz.models.files.draft_formats import format_of
 from specviz.models.files.hub import check_files, weight_files
+from specviz.models.files.small_files import check_small_files, small_files
 from specviz.models.files.trial import check_by_trial
 from specviz.models.proofs import proof_path
 from specviz.models.tokens import check_tokenizer, no_panic
@@ -94,13 +95,14 @@ class ModelFolder:
 
     def __init__(self, folder: Path, name: str) -> None:
         self._folder, self._name, self._needed = folder, name, 0
+        self._explain(lambda: check_small_files(folder, name))
         if held := format_of(folder):
             raise SpecvizError(f"{name} is {held.name}, {_WITH_HEADS[bool(held.method)].format(held.method)}")
         check_files(folder, name)
         self._values = self._checked_values()
         self._is_foreign = not catalog.is_known(name)
         if self._is_foreign:
-            check_by_trial(folder, name)
+            self._explain(lambda: check_by_trial(folder, name))
 
     def _checked_values(self) -> Mapping[str, object]:
         """What config.json holds. SpecvizError for a kind that transformers does not know, and for impossible sizes."""
@@ -261,7 +263,9 @@ class ModelFolder:
 
     def _damaged_file(self) -> str:
         """The first of the folder's JSON files that holds no JSON; "" where all do."""
-        for file in sorted(self._folder.glob("*.json")):
+        for file in small_files(self._folder):
+            if file.suffix != ".json":
+                continue
             try:
                 json.loads(file.read_bytes())
             except (OSError, ValueError, RecursionError):

@@ -2,17 +2,21 @@
 
 import json
 import os
+import re
 import signal
 import sys
 import threading
+from pathlib import Path
 
 import pytest
+import transformers
 from tiny_models import tiny, tiny_tokenizer
 
 from specviz.alignment.causes.doctor import examine
 from specviz.cli.models import LocalModel
 from specviz.errors import SpecvizError
-from specviz.models.files import trial
+from specviz.models.files import trial, trial_process
+from specviz.models.files.small_files import small_files
 from specviz.models.folder import ModelFolder
 from specviz.models.library import Library
 
@@ -96,7 +100,7 @@ def test_a_folder_that_breaks_a_limit_is_refused_with_the_step_and_the_limit(fol
 READERS = {
     "the library": lambda name: Library(allow_any=True).load(name),
     "the comparison of tokenizers": lambda name: examine(name, "fable-draft"),
-    "the command models": lambda name: LocalModel("my-model", trial.Path(name)).text,
+    "the command models": lambda name: LocalModel("my-model", Path(name)).text,
 }
 
 
@@ -180,6 +184,111 @@ def test_threads_that_ask_at_once_are_all_answered(folder, new_helper):
         thread.join(60)
     assert len(said) == 4
     assert len(set(said)) == 1
+
+
+def test_no_name_of_a_file_stands_for_the_content_of_another(folder):
+    (folder / "tokens.json").write_text("{}")
+    (folder / "tokens2.json").write_text("{}")
+    before = trial._state(folder)
+    (folder / "tokens.json").unlink()
+    (folder / "tokens2.json").rename(folder / "tokens.json 2 {}tokens2.json")
+    assert trial._state(folder) != before
+
+
+def test_settings_of_generation_are_tried_too(folder):
+    (folder / "generation_config.json").write_text("{}")
+    assert "reading its generation_config.json" in list(trial_process._steps(folder))
+
+
+def test_only_what_transformers_opens_is_tried_again_when_it_changes(folder, no_process):
+    ModelFolder(folder, "my-model")
+    no_process()
+    for other in ("corpus.txt", "trainer_state.json", "README.md", "all_results.json"):
+        (folder / other).write_text("{}")
+    with (folder / "corpus.txt").open("wb") as corpus:
+        corpus.truncate(1 << 30)
+    ModelFolder(folder, "my-model")
+
+
+def test_every_file_that_a_tokenizer_of_transformers_may_open_counts(folder):
+    names = {"tokenizer.4.0.json", "tokenizer.model.v3", "special_tokens_map.json", "added_tokens.json"}
+    names |= {"chat_template.json", "chat_template.jinja", "additional_chat_templates/tool.jinja", "qwen.tiktoken"}
+    names |= {"preprocessor_config.json", "processor_config.json", "generation_config.json", "config.json"}
+    for module in Path(transformers.__file__).parent.rglob("tokenization_*.py"):
+        for listed in re.findall(r"VOCAB_FILES_NAMES = \{([^}]*)\}", module.read_text("utf-8")):
+            names |= set(re.findall(r': *"([^"]+)"', listed))
+    assert "source.spm" in names
+    (folder / "additional_chat_templates").mkdir()
+    for name in names:
+        (folder / name).touch()
+    assert names <= {str(file.relative_to(folder)) for file in small_files(folder)}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a file system may refuse such a name")
+def test_a_name_that_is_no_text_counts_too(folder):
+    before = trial._state(folder)
+    with open(os.fsencode(folder) + b"/tokens\xff.json", "w") as odd:
+        odd.write("{}")
+    assert trial._state(folder) != before
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/mem"), reason="needs an ordinary file that cannot be read")
+def test_a_file_that_cannot_be_read_is_refused_in_words(folder):
+    (folder / "spiece.model").symlink_to("/proc/self/mem")
+    with pytest.raises(SpecvizError, match=r"^my-model could not be loaded: .*Input/output error"):
+        ModelFolder(folder, "my-model")
+
+
+def to_bytes(folder, file, size):
+    with (folder / file).open("r+b" if (folder / file).exists() else "wb") as stream:
+        stream.truncate(size)
+
+
+LARGE = {
+    "config.json": (["config.json"], 1 << 20, "'config.json' must have at most 1,048,576 bytes (got 1,048,577)"),
+    "generation": (["generation_config.json"], 1 << 20, "'generation_config.json' must have at most 1,048,576 bytes"),
+    "index": (["model.safetensors.index.json"], 16 << 20, "index.json' must have at most 16,777,216 bytes"),
+    "tokenizer": (["tokenizer.json"], 256 << 20, "'tokenizer.json' must have at most 268,435,456 bytes"),
+    "all": (
+        ["vocab.json", "vocab.txt", "a.model"],
+        180 << 20,
+        "beside its weights must have at most 536,870,912 bytes in",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LARGE)
+@pytest.mark.parametrize("name", ["my-model", "fable-draft"])
+def test_files_that_are_too_large_are_refused_before_one_is_opened(folder, monkeypatch, case, name):
+    files, size, words = LARGE[case]
+    for file in files:
+        to_bytes(folder, file, size + 1)
+    monkeypatch.setattr(Path, "open", None)
+    with pytest.raises(SpecvizError, match=re.escape(words)):
+        ModelFolder(folder, name)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+@pytest.mark.parametrize(
+    "file", ["config.json", "generation_config.json", "a.json", "tokenizer_config.json", "vocab.txt"]
+)
+def test_a_pipe_among_the_files_keeps_nobody_waiting(folder, file):
+    (folder / file).unlink(missing_ok=True)
+    os.mkfifo(folder / file)
+    (folder / "tokenizer.json").write_text("{ damaged")
+    said = []
+
+    def load():
+        try:
+            Library(allow_any=True).load(str(folder))
+        except SpecvizError as error:
+            said.append(str(error))
+
+    thread = threading.Thread(target=load, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert len(said) == 1
+    assert re.match("my-model has a tokenizer that cannot be read|my-model .* is no ordinary file", said[0])
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system copies no process")

@@ -21,14 +21,13 @@ from pathlib import Path
 import specviz
 from specviz import models
 from specviz.errors import SpecvizError
+from specviz.models.files.hub import hash_of
+from specviz.models.files.small_files import small_files
 from specviz.models.files.trial_process import MOST_CPU_S, MOST_MEMORY_GB, MOST_S
 from specviz.settings import cache_dir
 from specviz.trace.lines import write_lines
 from specviz.trace.values import TraceError
 
-MOST_BYTES = 256 << 20
-"""Of each file that is tried."""
-_SMALL = (".json", ".jinja", ".model", ".tiktoken", ".txt")
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS", "MALLOC_ARENA_MAX")
 """Set to 1: each thread would reserve addresses, which the limit of memory counts."""
 _PATIENCE_S = 20.0  # beyond the limits of a trial: until the helper has started
@@ -45,7 +44,7 @@ _OF_THE_MACHINE = ("SIGALRM", "SIGKILL")
 
 def check_by_trial(folder: Path, name: str) -> None:
     """Tries a model's folder unless it passed before. SpecvizError with the step and the limit that it broke."""
-    state = _state(folder, name)
+    state = _state(folder)
     kept = cache_dir() / "trials" / f"{state}.json"
     if kept.is_file():
         return
@@ -55,17 +54,10 @@ def check_by_trial(folder: Path, name: str) -> None:
         write_lines(kept, ["{}"])
 
 
-def _state(folder: Path, name: str) -> str:
+def _state(folder: Path) -> str:
     """A hash of all that the outcome of a trial depends on."""
-    digest = hashlib.sha256(_code().encode())
-    for file in sorted([*folder.glob("*"), *folder.glob("additional_chat_templates/*")]):
-        if file.suffix not in _SMALL or not file.is_file():
-            continue
-        if (size := file.stat().st_size) > MOST_BYTES:
-            most, got = MOST_BYTES >> 20, size >> 20
-            raise SpecvizError(f"{name} was not loaded: {file.name!r:.80} must not exceed {most} MB (got {got} MB)")
-        digest.update(f"{file.name} {size} ".encode() + file.read_bytes())
-    return digest.hexdigest()[:24]
+    files = [(str(file.relative_to(folder)), hash_of(file)) for file in small_files(folder)]
+    return hashlib.sha256(json.dumps([_code(), files]).encode()).hexdigest()[:24]
 
 
 @cache

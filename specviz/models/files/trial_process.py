@@ -71,7 +71,7 @@ def _import() -> None:
     """Everything that a child needs."""
     import jinja2.meta
     import jinja2.sandbox  # noqa: F401
-    from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast  # noqa: F401
+    from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast  # noqa: F401
 
     from specviz.models import chat, tokens  # noqa: F401
 
@@ -148,13 +148,16 @@ class _RefusedError(Exception):
 
 def _steps(folder: Path) -> Iterator[str]:
     """What reading a model does to its small files; says each step before it."""
-    from transformers import AutoConfig, AutoTokenizer
+    from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
     from specviz.models.chat import chat_switches, has_chat_form, render_chat
     from specviz.models.tokens import TokenText, check_tokenizer, no_panic
 
     yield "reading its config.json"
     _attempt(lambda: AutoConfig.from_pretrained(folder, **_OWN_FILES))
+    if (folder / "generation_config.json").is_file():
+        yield "reading its generation_config.json"
+        _attempt(lambda: GenerationConfig.from_pretrained(folder, local_files_only=True))
     yield "reading its tokenizer"
     check_tokenizer(folder / "tokenizer.json", folder.name)
     with no_panic():
