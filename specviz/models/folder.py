@@ -41,6 +41,7 @@ from specviz.models import catalog, quantisation
 from specviz.models.files.config_values import check_values
 from specviz.models.files.draft_formats import format_of
 from specviz.models.files.hub import check_files, weight_files
+from specviz.models.files.meta_build import build_without_numbers
 from specviz.models.files.small_files import check_small_files, small_files
 from specviz.models.files.trial import check_by_trial
 from specviz.models.proofs import proof_path
@@ -80,6 +81,7 @@ _WITH_HEADS = (
 )
 """What to do with draft heads that are named as a model: with those that no method runs, and with others."""
 _CONFIG = "has a config.json that cannot be used"
+_PADDING = "Padding_idx must be within num_embeddings"  # torch's words
 _LONGEST = 300  # characters of a library's words
 _OFFLINE = {"local_files_only": True}
 _NO_CODE = {**_OFFLINE, "trust_remote_code": False}
@@ -116,7 +118,7 @@ class ModelFolder:
             raise SpecvizError(
                 f"{self._name} is of the kind {kind!r}, which this transformers does not know; upgrade transformers"
             )
-        check_values(values, self._name)
+        self._explain(lambda: check_values(values, self._name), _CONFIG)
         return values
 
     def config(self) -> PreTrainedConfig:
@@ -167,8 +169,7 @@ class ModelFolder:
         """SpecvizError where the configuration is of a model so much larger than its files that making up what they
         lack would take the memory."""
         held = self.num_parameters()
-        with torch.device("meta"):
-            model = self._explain(lambda: auto.from_config(copy.deepcopy(config)), _CONFIG)
+        model = self._explain(lambda: build_without_numbers(lambda: auto.from_config(copy.deepcopy(config))), _CONFIG)
         size = sum(each.numel() for each in (*model.parameters(), *model.buffers()))
         packed = _PACKED if getattr(config, "quantization_config", None) is not None else 1
         if size > _MADE_UP * packed * held + _SPARE:
@@ -258,6 +259,9 @@ class ModelFolder:
             return "a weight file is damaged or incomplete; fetch it again"
         if isinstance(error, json.JSONDecodeError) and (file := self._damaged_file()):
             return f"{file} is damaged ({error})"
+        if _PADDING in str(error):
+            token, size = (self._values.get(key) for key in ("pad_token_id", "vocab_size"))
+            return f"pad_token_id must be below vocab_size (got {token!r:.60} and {size!r:.60})"
         words = " ".join(str(error).replace(str(self._folder), self._name).split())
         return f"{words:.{_LONGEST}}" or type(error).__name__
 
