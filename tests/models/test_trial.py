@@ -3,9 +3,12 @@
 import json
 import os
 import re
+import shutil
 import signal
 import sys
 import threading
+import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -40,13 +43,14 @@ def new_helper(monkeypatch):
     """What a process that has tried nothing yet has; called again, another one's."""
 
     def renew():
-        monkeypatch.setattr(trial, "_helper", trial._Helper())
+        monkeypatch.setattr(trial, "_helpers", trial._Helpers())
 
     renew()
     yield renew
-    if (process := trial._helper._process) is not None:
-        process.kill()
-        process.wait()
+    for helper in trial._helpers.idle:
+        if helper.process is not None:
+            helper.process.kill()
+            helper.process.wait()
 
 
 @pytest.fixture
@@ -58,6 +62,11 @@ def no_process(new_helper, monkeypatch):
         monkeypatch.setattr(sys, "executable", "/nowhere/python")
 
     return deny
+
+
+def last_process():
+    """Of the helper that tried the last folder, and will try the next one."""
+    return trial._helpers.idle[-1].process
 
 
 def change(folder, file, **values):
@@ -132,7 +141,7 @@ def test_a_refused_folder_is_not_tried_again_by_the_same_process(folder, new_hel
     damage(folder)
     for python in (sys.executable, "/nowhere/python"):
         monkeypatch.setattr(sys, "executable", python)
-        trial._helper.forget()
+        trial._helpers.forget()
         with pytest.raises(SpecvizError, match=words):
             ModelFolder(folder, "my-model")
 
@@ -149,22 +158,22 @@ def test_program_files_in_the_current_folder_are_not_run(folder, tmp_path, new_h
 
 def test_a_helper_that_ended_is_started_again(folder, new_helper):
     ModelFolder(folder, "my-model")
-    trial._helper._process.kill()
+    last_process().kill()
     change(folder, "tokenizer_config.json", model_max_length=77)
     ModelFolder(folder, "my-model")
-    assert trial._helper._process.poll() is None
+    assert last_process().poll() is None
 
 
 @pytest.mark.slow
 def test_a_helper_that_hangs_is_ended_and_another_tries(folder, new_helper, monkeypatch):
     ModelFolder(folder, "my-model")
-    hanging = trial._helper._process
+    hanging = last_process()
     hanging.send_signal(signal.SIGSTOP)
     monkeypatch.setattr(trial, "_PATIENCE_S", 20.0 - trial.MOST_S)
     change(folder, "tokenizer_config.json", model_max_length=77)
     ModelFolder(folder, "my-model")
     assert hanging.poll() is not None
-    assert trial._helper._process is not hanging
+    assert last_process() is not hanging
 
 
 def test_threads_that_ask_at_once_are_all_answered(folder, new_helper):
@@ -295,11 +304,11 @@ def test_a_pipe_among_the_files_keeps_nobody_waiting(folder, file):
 def test_a_copied_process_tries_with_a_helper_of_its_own(folder, new_helper):
     ModelFolder(folder, "my-model")
     change(folder, "tokenizer_config.json", model_max_length=77)
-    own = trial._helper._process.pid
+    own = last_process().pid
     if (child := os.fork()) == 0:
         try:
             ModelFolder(folder, "my-model")
-            os._exit(trial._helper._process.pid == own)
+            os._exit(last_process().pid == own)
         finally:
             os._exit(1)
     assert os.waitpid(child, 0)[1] == 0
@@ -323,3 +332,110 @@ def test_a_trial_that_was_interrupted_leaves_no_answer_for_the_next_folder(folde
     change(folder, "tokenizer.json", **PANIC)
     with pytest.raises(SpecvizError, match="reading its tokenizer fails"):
         ModelFolder(folder, "my-model")
+
+
+@contextmanager
+def stopped(process):
+    """Within it, the process makes no step."""
+    process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGCONT)
+
+
+def load_aside(folders):
+    """Threads that load these folders, and what they were told."""
+    said = []
+
+    def load(folder):
+        try:
+            ModelFolder(folder, folder.name)
+            said.append("passed")
+        except SpecvizError as error:
+            said.append(str(error))
+
+    threads = [threading.Thread(target=load, args=(each,), daemon=True) for each in folders]
+    for thread in threads:
+        thread.start()
+    return threads, said
+
+
+def copies(folder, count):
+    made = [Path(shutil.copytree(folder, folder.with_name(f"copy-{number}"))) for number in range(count)]
+    return [change(copy, "tokenizer_config.json", model_max_length=100 + place) for place, copy in enumerate(made)]
+
+
+def wait_until(is_so):
+    for _ in range(500):
+        if is_so():
+            return
+        time.sleep(0.02)
+    raise AssertionError("it never was so")
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="this system stops no process")
+def test_a_slow_folder_keeps_no_other_waiting(folder, new_helper):
+    ModelFolder(folder, "my-model")
+    slow, other = copies(folder, 2)
+    with stopped(last_process()):
+        threads, said = load_aside([slow])
+        wait_until(lambda: len(trial._helpers.idle) < trial.MOST_AT_ONCE)
+        ModelFolder(other, "other")
+        assert not said
+    threads[0].join(60)
+    assert said == ["passed"]
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="this system stops no process")
+def test_no_more_than_a_few_wait_and_each_of_them_is_answered(folder, monkeypatch, new_helper):
+    monkeypatch.setattr(trial, "MOST_AT_ONCE", 1)
+    new_helper()
+    ModelFolder(folder, "my-model")
+    first, *waiting, further = copies(folder, trial.MOST_WAITING + 2)
+    with stopped(last_process()):
+        threads, said = load_aside([first, *waiting])
+        wait_until(lambda: trial._helpers._num_waiting == trial.MOST_WAITING)
+        with pytest.raises(SpecvizError, match="too many models are being tried just now: try again in a minute"):
+            ModelFolder(further, "further")
+        ModelFolder(folder, "my-model")
+    for thread in threads:
+        thread.join(60)
+    assert said == ["passed"] * (1 + trial.MOST_WAITING)
+
+
+def test_a_refusal_that_a_busy_machine_may_have_caused_counts_for_some_minutes(folder, new_helper, monkeypatch):
+    ModelFolder(folder, "my-model")
+    with_template(folder, "{{ 9 ** (9 ** 9) }}")
+    monkeypatch.setattr(trial, "_PATIENCE_S", 2.0 - trial.MOST_S)
+    words = "rendering a question with its chat template was not done when its trial had taken 40 s; try again in 5 min"
+    with pytest.raises(SpecvizError, match=words):
+        ModelFolder(folder, "my-model")
+    monkeypatch.setattr(sys, "executable", "")
+    with pytest.raises(SpecvizError, match=words):
+        ModelFolder(folder, "my-model")
+    now = time.monotonic()
+    monkeypatch.setattr(trial, "monotonic", lambda: now + trial.FORGOTTEN_S + 60)
+    with pytest.raises(SpecvizError, match="no process in which to try a model could be started"):
+        ModelFolder(folder, "my-model")
+
+
+@pytest.mark.parametrize("python", [None, ""])
+def test_a_python_that_does_not_know_its_program_is_told_in_words(folder, new_helper, monkeypatch, python):
+    monkeypatch.setattr(sys, "executable", python)
+    with pytest.raises(SpecvizError, match="could be started: this Python does not know where its own program is"):
+        ModelFolder(folder, "my-model")
+
+
+def test_a_helper_that_is_not_ready_in_time_is_told_from_one_that_ended(folder, new_helper, monkeypatch):
+    monkeypatch.setattr(trial, "_PATIENCE_S", 0.05 - trial.MOST_S)
+    with pytest.raises(SpecvizError, match=r"could be started: it was not ready after 0\.05 s"):
+        ModelFolder(folder, "my-model")
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="needs the states of processes")
+def test_an_idle_helper_that_ended_leaves_no_zombie(folder, new_helper):
+    ModelFolder(folder, "my-model")
+    process = last_process()
+    process.send_signal(signal.SIGALRM)
+    wait_until(lambda: not os.path.exists(f"/proc/{process.pid}"))
