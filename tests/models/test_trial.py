@@ -20,6 +20,7 @@ from specviz.cli.models import LocalModel
 from specviz.errors import SpecvizError
 from specviz.models.files import trial, trial_process
 from specviz.models.files.small_files import small_files
+from specviz.models.files.trial_process import MOST_CPU_S
 from specviz.models.folder import ModelFolder
 from specviz.models.library import Library
 
@@ -409,8 +410,10 @@ def test_a_refusal_that_a_busy_machine_may_have_caused_counts_for_some_minutes(f
     with_template(folder, "{{ 9 ** (9 ** 9) }}")
     monkeypatch.setattr(trial, "_PATIENCE_S", 2.0 - trial.MOST_S)
     words = "rendering a question with its chat template was not done when its trial had taken 40 s; try again in 5 min"
+    start = time.monotonic()
     with pytest.raises(SpecvizError, match=words):
         ModelFolder(folder, "my-model")
+    assert time.monotonic() - start < MOST_CPU_S - 1, "the child went on to its own limit"
     monkeypatch.setattr(sys, "executable", "")
     with pytest.raises(SpecvizError, match=words):
         ModelFolder(folder, "my-model")

@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -179,11 +180,11 @@ class _Helper:
 
     def _end_late(self, process: subprocess.Popen[str]) -> None:
         self._is_late = True
-        process.kill()
+        _kill(process)
 
     def _end(self, process: subprocess.Popen[str]) -> None:
         self.process = None
-        process.kill()
+        _kill(process)
         process.wait()
 
     def _running(self) -> subprocess.Popen[str]:
@@ -197,13 +198,28 @@ class _Helper:
         command = [sys.executable, "-m", "specviz.models.files.trial_process"]
         try:
             self.process = subprocess.Popen(
-                command, text=True, encoding="utf-8", cwd=place, env={**os.environ, **own}, **pipes
+                command,
+                text=True,
+                encoding="utf-8",
+                cwd=place,
+                env={**os.environ, **own},
+                start_new_session=True,
+                **pipes,
             )
         except OSError as error:
             raise SpecvizError(f"{_NO_PROCESS}: {error.strerror}") from error
         self._number = 0
         threading.Thread(target=self.process.wait, daemon=True).start()  # one that ended when idle leaves no zombie
         return self.process
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """Ends the process and the child in which it tries a folder; the child would go on, and keep the pipe open."""
+    if hasattr(os, "killpg"):
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    else:
+        process.kill()
 
 
 _helpers = _Helpers()
