@@ -260,8 +260,9 @@ class ModelFolder:
         if isinstance(error, json.JSONDecodeError) and (file := self._damaged_file()):
             return f"{file} is damaged ({error})"
         if _PADDING in str(error):
-            token, size = (self._values.get(key) for key in ("pad_token_id", "vocab_size"))
-            return f"pad_token_id must be below vocab_size (got {token!r:.60} and {size!r:.60})"
+            values = self._values.get("text_config") or self._values
+            token, size = (str(values.get(key, "the default")) for key in ("pad_token_id", "vocab_size"))
+            return f"pad_token_id must be below vocab_size (got {token:.60} and {size:.60})"
         words = " ".join(str(error).replace(str(self._folder), self._name).split())
         return f"{words:.{_LONGEST}}" or type(error).__name__
 
