@@ -150,7 +150,8 @@ def claims():
         f"more than {trial_process.MOST_TOKENS} tokens for each of its characters",
         f"at most {MOST_CONFIG_BYTES >> 20} MB for … and …, "
         f"{small_files.MOST_INDEX_BYTES >> 20} MB for the index of the weights, "
-        f"{small_files.MOST_BYTES >> 20} MB for any other file of settings or a tokenizer, and {small_files.MOST_BYTES_IN_ALL >> 20} MB for all of them",
+        f"{small_files.MOST_BYTES >> 20} MB for any other file of settings or a tokenizer, "
+        f"and {small_files.MOST_BYTES_IN_ALL >> 20} MB for all of them",
         f"{config_values.MOST_LAYERS:,} layers, {config_values.MOST_PARTS:,} experts or heads, "
         f"{config_values.MOST_LABELS:,} labels, {meta_build.MOST_PARTS:,} modules and tensors",
         f"{NAMES[trial.MOST_AT_ONCE].capitalize()} models are tried at a time, "
