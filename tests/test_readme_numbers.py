@@ -34,7 +34,8 @@ from specviz.drafters.eagle.layouts import _FEWEST_LAYERS
 from specviz.lessons.load import lessons
 from specviz.models.catalog import MODELS
 from specviz.models.chat import MOST_RENDER_S
-from specviz.models.files import config_values, trial, trial_process
+from specviz.models.files import config_values, meta_build, small_files, trial, trial_process
+from specviz.models.files.draft_formats import MOST_CONFIG_BYTES
 from specviz.models.gguf import _BYTES
 from specviz.prompts import prompts_file
 from specviz.rules.broken import BROKEN
@@ -147,8 +148,15 @@ def claims():
         f"may take {trial_process.MOST_CPU_S} s of CPU",
         f"may take {trial_process.MOST_S} s and {trial_process.MOST_MEMORY_GB} GB of memory",
         f"more than {trial_process.MOST_TOKENS} tokens for each of its characters",
-        f"{trial.MOST_BYTES >> 20} MB for a file of settings or a tokenizer",
-        f"{config_values.MOST_LAYERS:,} layers, {config_values.MOST_LABELS:,} labels",
+        f"at most {MOST_CONFIG_BYTES >> 20} MB for … and …, "
+        f"{small_files.MOST_INDEX_BYTES >> 20} MB for the index of the weights, "
+        f"{small_files.MOST_BYTES >> 20} MB for any other file of settings or a tokenizer, "
+        f"and {small_files.MOST_BYTES_IN_ALL >> 20} MB for all of them",
+        f"{config_values.MOST_LAYERS:,} layers, {config_values.MOST_PARTS:,} experts or heads, "
+        f"{config_values.MOST_LABELS:,} labels, {meta_build.MOST_PARTS:,} modules and tensors",
+        f"{NAMES[trial.MOST_AT_ONCE].capitalize()} models are tried at a time, "
+        f"and up to {trial.MOST_WAITING} more wait",
+        f"is given again for {trial.FORGOTTEN_S // 60} minutes",
         f"at most {MOST_RENDER_S:g} s for each prompt",
         f"one budget of memory ({registry.MOST_BYTES >> 20} MB)",
         "… {}, {} and {} times as deep".format(*(model.dial[1] for model in MODELS.values() if model.dial)),

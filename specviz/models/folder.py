@@ -41,6 +41,8 @@ from specviz.models import catalog, quantisation
 from specviz.models.files.config_values import check_values
 from specviz.models.files.draft_formats import format_of
 from specviz.models.files.hub import check_files, weight_files
+from specviz.models.files.meta_build import build_without_numbers
+from specviz.models.files.small_files import check_small_files, small_files
 from specviz.models.files.trial import check_by_trial
 from specviz.models.proofs import proof_path
 from specviz.models.tokens import check_tokenizer, no_panic
@@ -79,6 +81,7 @@ _WITH_HEADS = (
 )
 """What to do with draft heads that are named as a model: with those that no method runs, and with others."""
 _CONFIG = "has a config.json that cannot be used"
+_PADDING = "Padding_idx must be within num_embeddings"  # torch's words
 _LONGEST = 300  # characters of a library's words
 _OFFLINE = {"local_files_only": True}
 _NO_CODE = {**_OFFLINE, "trust_remote_code": False}
@@ -94,13 +97,14 @@ class ModelFolder:
 
     def __init__(self, folder: Path, name: str) -> None:
         self._folder, self._name, self._needed = folder, name, 0
+        self._explain(lambda: check_small_files(folder, name))
         if held := format_of(folder):
             raise SpecvizError(f"{name} is {held.name}, {_WITH_HEADS[bool(held.method)].format(held.method)}")
         check_files(folder, name)
         self._values = self._checked_values()
         self._is_foreign = not catalog.is_known(name)
         if self._is_foreign:
-            check_by_trial(folder, name)
+            self._explain(lambda: check_by_trial(folder, name))
 
     def _checked_values(self) -> Mapping[str, object]:
         """What config.json holds. SpecvizError for a kind that transformers does not know, and for impossible sizes."""
@@ -114,7 +118,7 @@ class ModelFolder:
             raise SpecvizError(
                 f"{self._name} is of the kind {kind!r}, which this transformers does not know; upgrade transformers"
             )
-        check_values(values, self._name)
+        self._explain(lambda: check_values(values, self._name), _CONFIG)
         return values
 
     def config(self) -> PreTrainedConfig:
@@ -165,8 +169,7 @@ class ModelFolder:
         """SpecvizError where the configuration is of a model so much larger than its files that making up what they
         lack would take the memory."""
         held = self.num_parameters()
-        with torch.device("meta"):
-            model = self._explain(lambda: auto.from_config(copy.deepcopy(config)), _CONFIG)
+        model = self._explain(lambda: build_without_numbers(lambda: auto.from_config(copy.deepcopy(config))), _CONFIG)
         size = sum(each.numel() for each in (*model.parameters(), *model.buffers()))
         packed = _PACKED if getattr(config, "quantization_config", None) is not None else 1
         if size > _MADE_UP * packed * held + _SPARE:
@@ -256,12 +259,18 @@ class ModelFolder:
             return "a weight file is damaged or incomplete; fetch it again"
         if isinstance(error, json.JSONDecodeError) and (file := self._damaged_file()):
             return f"{file} is damaged ({error})"
+        if _PADDING in str(error):
+            values = self._values.get("text_config") or self._values
+            token, size = (str(values.get(key, "the default")) for key in ("pad_token_id", "vocab_size"))
+            return f"pad_token_id must be below vocab_size (got {token:.60} and {size:.60})"
         words = " ".join(str(error).replace(str(self._folder), self._name).split())
         return f"{words:.{_LONGEST}}" or type(error).__name__
 
     def _damaged_file(self) -> str:
         """The first of the folder's JSON files that holds no JSON; "" where all do."""
-        for file in sorted(self._folder.glob("*.json")):
+        for file in small_files(self._folder):
+            if file.suffix != ".json":
+                continue
             try:
                 json.loads(file.read_bytes())
             except (OSError, ValueError, RecursionError):

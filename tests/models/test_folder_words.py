@@ -1,12 +1,18 @@
 """What a damaged folder is refused with: the file, what stands there, and what may. One case for each kind."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 
 import pytest
-from tiny_models import tiny_tokenizer
-from transformers import BloomConfig
+import torch
+from tiny_models import tiny, tiny_folder, tiny_tokenizer
+from torch import nn
+from transformers import AutoModelForCausalLM, BloomConfig, LlamaConfig, Qwen3MoeConfig
 
 from specviz.errors import SpecvizError
+from specviz.models.files.config_values import check_values
+from specviz.models.files.meta_build import build_without_numbers
 from specviz.models.folder import context_limit
 
 INDEX = "model.safetensors.index.json"
@@ -18,7 +24,7 @@ CONFIGS = [
     ({"head_dim": 0}, r"head_dim must be a whole number from 1 \(got 0\)"),
     ({"num_hidden_layers": 0}, r"num_hidden_layers must be a whole number from 1 \(got 0\)"),
     ({"num_hidden_layers": [1, 1]}, r"num_hidden_layers must be a whole number from 1 \(got \[1, 1\]\)"),
-    ({"n_layer": 20_000}, r"at most 1,024 layers \(n_layer is 20,000\)"),
+    ({"n_layer": 20_000}, r"at most 1,024 layers \('n_layer' is 20,000\)"),
     ({"num_labels": 10**9}, r"at most 100,000 labels \(num_labels is 1,000,000,000\)"),
     ({"text_config": []}, r"text_config must be an object of settings \(got \[\]\)"),
     ({"text_config": "x"}, r"text_config must be an object of settings \(got 'x'\)"),
@@ -32,7 +38,11 @@ CONFIGS = [
     ({"layer_types": ["sliding_attention"] * 2}, r"sliding_window in its config.json must be a whole .* \(got None"),
     ({**SLIDING, "sliding_window": None}, r"sliding_window in its config.json must be a whole number .* \(got None"),
     ({**SLIDING, "sliding_window": 0}, r"sliding_window in its config.json must be a whole number from 1 \(got 0"),
-    ({"pad_token_id": 5_000}, r"pad_token_id must be below its vocab_size of 320 \(got 5,000\)"),
+    ({"vision_config": {"depth": 10_000_000}}, r"at most 1,024 layers \('depth' is 10,000,000\)"),
+    ({"encoder": {"own": [{"depths": [2, 10_000_000]}]}}, r"at most 1,024 layers \('depths' is 10,000,000\)"),
+    ({"num_conv_blocks": 1_025}, r"at most 1,024 layers \('num_conv_blocks' is 1,025\)"),
+    ({"n_routed_experts": 65_537}, r"'n_routed_experts' must be at most 65,536 \(got 65,537\)"),
+    ({"pad_token_id": 5_000}, r"cannot be used: pad_token_id must be below vocab_size \(got 5000 and 320\)"),
     ({"architectures": {}}, r"architectures must be a list of names \(got \{\}\)"),
     ({"use_cache": {}}, r"config.json that cannot be used: .*'use_cache' expected bool, got dict"),
     ({"vocab_size": 1_000}, r"holds lm_head.weight as 320 x 32; by its config.json it is 1,000 x 32"),
@@ -46,6 +56,48 @@ def test_a_value_of_config_json_is_refused_by_name(library, folder, changes, wor
     (folder / "config.json").write_text(json.dumps(config | changes))
     with pytest.raises(SpecvizError, match=f"^my-model .*{words}"):
         library.load(str(folder))
+
+
+def test_a_padding_token_beyond_the_rows_stops_no_model_that_runs_with_it(library, tmp_path):
+    tokenizer = tiny_tokenizer()
+    model = tiny("gpt2", vocab_size=len(tokenizer), pad_token_id=len(tokenizer))
+    folder = tiny_folder(tmp_path / "my-model", model, tokenizer)
+    assert json.loads((folder / "config.json").read_text())["pad_token_id"] == len(tokenizer)
+    assert library.load(str(folder)).name == "my-model"
+
+
+HONEST = [
+    LlamaConfig(num_hidden_layers=1_024),
+    Qwen3MoeConfig(num_hidden_layers=128, num_experts=384),
+]
+
+
+@pytest.mark.parametrize("config", HONEST, ids=lambda config: config.model_type)
+def test_the_largest_models_are_built_without_their_numbers(config):
+    check_values(json.loads(config.to_json_string()), "my-model")
+    model = build_without_numbers(lambda: AutoModelForCausalLM.from_config(config))
+    assert len(model.get_decoder().layers) == config.num_hidden_layers
+
+
+@pytest.mark.parametrize("part", [nn.Identity, lambda: nn.ParameterList([torch.zeros(1)])])
+def test_a_model_of_endlessly_many_parts_is_not_built_to_its_end(part):
+    built = nn.ModuleList()
+
+    def make():
+        for number in count():
+            built.add_module(str(number), part())
+
+    with pytest.raises(SpecvizError, match=r"its config.json asks for more than 100,000 modules and tensors"):
+        build_without_numbers(make)
+    assert len(built) <= 100_000
+
+
+def test_only_the_parts_of_the_model_that_is_built_count():
+    with ThreadPoolExecutor(1) as other:
+        layer = build_without_numbers(
+            lambda: other.submit(lambda: nn.ModuleList(nn.Identity() for _ in range(100_001))).result()
+        )
+    assert len(layer) == 100_001
 
 
 @pytest.mark.parametrize("length", ["", "7", 0, -1, float("nan"), float("inf"), [], None, 10**30])

@@ -3,12 +3,16 @@
 Values that are not looked at here are transformers' own to check.
 """
 
+import re
 from collections.abc import Mapping
 
 from specviz.errors import SpecvizError
 
 MOST_LAYERS, MOST_NUMBER = 1_024, 10**12
-MOST_LABELS = 100_000
+MOST_LABELS, MOST_PARTS = 100_000, 65_536
+_OF_LAYERS = re.compile(r"layers|blocks|stages|(^|_)depths?(_|$)|(^|_)n_layer$")
+_OF_PARTS = re.compile(r"experts|heads|n_head$|groups|codebooks|quantizers|passes$|loops$")
+"""What the names of settings have that count modules, which each take time to make even without their numbers."""
 _SIZES = {
     "hidden_size": 1,
     "num_hidden_layers": 1,
@@ -30,18 +34,30 @@ _PARTS = ("text_config", "vision_config", "audio_config")
 def check_values(values: Mapping[str, object], name: str) -> None:
     """SpecvizError for numbers and kinds that cannot be, and for program code that transformers would fetch."""
     for key, value in values.items():
-        if isinstance(value, Mapping):
-            check_values(value, name)
-        elif type(value) is int:
-            _check_number(key, value, name)
-        elif key.endswith("_implementation") and "/" in str(value):
+        if key.endswith("_implementation") and "/" in str(value):
             raise SpecvizError(f"{name} needs program code of others ({value!r:.80}), which specviz never fetches")
+        _check_value(key, value, name)
     _check_types(values, name)
 
 
+def _check_value(key: str, value: object, name: str) -> None:
+    if isinstance(value, Mapping):
+        check_values(value, name)
+    elif isinstance(value, list):
+        for each in value:
+            _check_value(key, each, name)
+    elif type(value) is int:
+        _check_number(key, value, name)
+
+
 def _check_number(key: str, value: int, name: str) -> None:
-    if ("layers" in key or key in _LAYERS) and value > MOST_LAYERS:
-        raise SpecvizError(f"{name} must have at most {MOST_LAYERS:,} layers ({key} is {value:,})")
+    if _OF_LAYERS.search(key) and value > MOST_LAYERS:
+        raise SpecvizError(f"{name} must have at most {MOST_LAYERS:,} layers ({key!r:.60} is {value:,})")
+    if _OF_PARTS.search(key) and value > MOST_PARTS:
+        raise SpecvizError(
+            f"{name} has an impossible number in its config.json: {key!r:.60} must be at most {MOST_PARTS:,} (got "
+            f"{value:,})"
+        )
     if key == "num_labels" and value > MOST_LABELS:
         raise SpecvizError(f"{name} must have at most {MOST_LABELS:,} labels ({key} is {value:,})")
     if abs(value) > MOST_NUMBER and key != "model_max_length":
@@ -66,16 +82,6 @@ def _check_types(values: Mapping[str, object], name: str) -> None:
     kinds, layers = values.get("layer_types"), values.get("num_hidden_layers")
     if kinds is not None and layers is not None and len(kinds) < layers:
         raise _damaged(name, "layer_types", f"a list of {layers} kinds, one for each layer", kinds)
-    check_padding(values.get("pad_token_id"), values.get("vocab_size"), name)
-
-
-def check_padding(token: object, vocab_size: object, name: str) -> None:
-    """SpecvizError for a padding token that has no row in the embedding; a negative one counts from the end."""
-    if type(token) is int and type(vocab_size) is int and not -vocab_size <= token < vocab_size:
-        raise SpecvizError(
-            f"{name} has a damaged config.json: pad_token_id must be below its vocab_size of {vocab_size:,} (got "
-            f"{token:,})"
-        )
 
 
 def _is_list_of_names(value: object) -> bool:

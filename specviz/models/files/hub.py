@@ -48,7 +48,7 @@ _OTHER_FORMATS: Mapping[str, tuple[str, str]] = {
 """Suffix of a weight file that is not read -> its format, and what to do instead."""
 _ADAPTERS = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
 _FILE_NAME = re.compile(r"[^\0]{1,200}")
-_INDEX = "model.safetensors.index.json"
+INDEX = "model.safetensors.index.json"
 _VOCABULARIES = ("vocab.json", "vocab.txt", "spiece.model", "*.tiktoken", "tekken.json")
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", *_VOCABULARIES)
 
@@ -207,7 +207,7 @@ def check_files(folder: Path, name: str) -> None:
 
 def weight_files(folder: Path, name: str) -> list[Path]:
     """The safetensors files of a model. SpecvizError if there are none or some are missing."""
-    index, single = folder / _INDEX, folder / "model.safetensors"
+    index, single = folder / INDEX, folder / "model.safetensors"
     if not index.is_file() and not single.is_file():
         raise SpecvizError(_no_weights(name, os.listdir(folder)))
     files = [folder / shard for shard in _shards(index, name)] if index.is_file() else [single]
@@ -219,7 +219,7 @@ def weight_files(folder: Path, name: str) -> list[Path]:
 
 def head_files(folder: Path, name: str) -> list[Path]:
     """The weight files of draft heads; safetensors where there are both kinds. SpecvizError if there are none."""
-    if (folder / _INDEX).is_file():
+    if (folder / INDEX).is_file():
         return weight_files(folder, name)
     found = (sorted(folder.glob(pattern)) for pattern in _HEAD_WEIGHTS)
     if files := next(filter(None, found), None):
@@ -247,9 +247,9 @@ def _shards(index: Path, name: str) -> list[str]:
     try:
         shards = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise SpecvizError(f"{name} has a damaged {_INDEX}; fetch it again") from error
+        raise SpecvizError(f"{name} has a damaged {INDEX}; fetch it again") from error
     if not shards or not all(isinstance(shard, str) and _FILE_NAME.fullmatch(shard) for shard in shards):
-        raise SpecvizError(f"{name} has a damaged {_INDEX}: it must name files (got {shards!r:.80})")
+        raise SpecvizError(f"{name} has a damaged {INDEX}: it must name files (got {shards!r:.80})")
     if any(Path(shard).name != shard for shard in shards):
         raise SpecvizError(f"{name} names weight files outside its own folder, so it was not loaded")
     return shards

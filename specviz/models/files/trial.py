@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -17,18 +19,19 @@ from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from time import monotonic
 
 import specviz
 from specviz import models
 from specviz.errors import SpecvizError
+from specviz.models.files.hub import hash_of
+from specviz.models.files.small_files import small_files
 from specviz.models.files.trial_process import MOST_CPU_S, MOST_MEMORY_GB, MOST_S
 from specviz.settings import cache_dir
-from specviz.trace.lines import write_lines
-from specviz.trace.values import TraceError
 
-MOST_BYTES = 256 << 20
-"""Of each file that is tried."""
-_SMALL = (".json", ".jinja", ".model", ".tiktoken", ".txt")
+MOST_AT_ONCE, MOST_WAITING = 2, 4
+"""The models that are tried at a time, and those that wait until one was tried; a further one is refused."""
+FORGOTTEN_S = 300
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS", "MALLOC_ARENA_MAX")
 """Set to 1: each thread would reserve addresses, which the limit of memory counts."""
 _PATIENCE_S = 20.0  # beyond the limits of a trial: until the helper has started
@@ -40,32 +43,26 @@ _WORDS = {
 }
 """What ended the trial -> what is said of the step in which it ended."""
 _OF_THE_MACHINE = ("SIGALRM", "SIGKILL")
-"""What a busy machine may do to any model: such a refusal is not remembered."""
+"""What a busy machine may do to any model: such a refusal is remembered for FORGOTTEN_S alone."""
 
 
 def check_by_trial(folder: Path, name: str) -> None:
     """Tries a model's folder unless it passed before. SpecvizError with the step and the limit that it broke."""
-    state = _state(folder, name)
-    kept = cache_dir() / "trials" / f"{state}.json"
+    state = _state(folder)
+    kept = cache_dir() / "trials" / state
     if kept.is_file():
         return
-    if words := _helper.find_fault(folder, state):
+    if words := _helpers.find_fault(folder, state):
         raise SpecvizError(f"{name} was not loaded: {words}")
-    with suppress(OSError, TraceError):  # then it is tried again next time
-        write_lines(kept, ["{}"])
+    with suppress(OSError):  # then it is tried again next time
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.touch()
 
 
-def _state(folder: Path, name: str) -> str:
+def _state(folder: Path) -> str:
     """A hash of all that the outcome of a trial depends on."""
-    digest = hashlib.sha256(_code().encode())
-    for file in sorted([*folder.glob("*"), *folder.glob("additional_chat_templates/*")]):
-        if file.suffix not in _SMALL or not file.is_file():
-            continue
-        if (size := file.stat().st_size) > MOST_BYTES:
-            most, got = MOST_BYTES >> 20, size >> 20
-            raise SpecvizError(f"{name} was not loaded: {file.name!r:.80} must not exceed {most} MB (got {got} MB)")
-        digest.update(f"{file.name} {size} ".encode() + file.read_bytes())
-    return digest.hexdigest()[:24]
+    files = [(str(file.relative_to(folder)), hash_of(file)) for file in small_files(folder)]
+    return hashlib.sha256(json.dumps([_code(), files]).encode()).hexdigest()[:24]
 
 
 @cache
@@ -77,76 +74,161 @@ def _code() -> str:
     return digest.hexdigest()
 
 
-class _Helper:
-    """The process that tries folders, one at a time. It starts with the first, and ends when it has long been idle."""
+class _Helpers:
+    """The processes that try folders. Each starts when it is needed, and ends when it has long been idle."""
 
     def __init__(self) -> None:
-        self._faults: dict[str, str] = {}
+        self._known: dict[str, tuple[str, float]] = {}  # state -> the fault, and until when it counts
         self.forget()
-        if hasattr(os, "register_at_fork"):  # the process and whoever holds the lock belong to the other one
+        if hasattr(os, "register_at_fork"):  # the processes and whoever holds the lock belong to the other one
             os.register_at_fork(after_in_child=self.forget)
 
     def forget(self) -> None:
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen[str] | None = None
+        self._changed = threading.Condition()
+        self.idle = [_Helper() for _ in range(MOST_AT_ONCE)]
+        self._tried: set[str] = set()
+        self._num_waiting = 0
 
     def find_fault(self, folder: Path, state: str) -> str:
         """Which step of its trial ended at which limit, in words; "" where none did. state: names the content."""
-        with self._lock:
-            if state not in self._faults:
-                answer = self._ask(folder) or self._ask(folder)  # an idle helper may have ended just now
-                if answer is None:
-                    raise SpecvizError(f"{_NO_PROCESS}: it ended at once")
-                if answer[1] in _OF_THE_MACHINE:
-                    return _describe(*answer)
-                self._faults[state] = _describe(*answer)
-            return self._faults[state]
+        helper = None
+        try:
+            with self._changed:
+                self._wait(state)
+                if (words := self._find(state)) is not None:
+                    return words
+                helper = self.idle.pop()
+                self._tried.add(state)
+            step, ended = helper.attempt(folder)
+            until = monotonic() + FORGOTTEN_S if ended in _OF_THE_MACHINE else math.inf
+            self._known[state] = _describe(step, ended), until
+            return self._known[state][0]
+        finally:
+            if helper is not None:
+                with self._changed:
+                    self._tried.discard(state)
+                    self.idle.append(helper)
+                    self._changed.notify_all()
+
+    def _wait(self, state: str) -> None:
+        """Until the fault is known, or a helper is idle and no other tries such a folder."""
+
+        def is_over() -> bool:
+            return self._find(state) is not None or bool(self.idle and state not in self._tried)
+
+        if is_over():
+            return
+        if self._num_waiting >= MOST_WAITING:
+            raise SpecvizError("too many models are being tried just now: try again in a minute")
+        self._num_waiting += 1
+        try:
+            self._changed.wait_for(is_over)
+        finally:
+            self._num_waiting -= 1
+
+    def _find(self, state: str) -> str | None:
+        words, until = self._known.get(state, ("", 0.0))
+        return words if monotonic() < until else None
+
+
+class _Helper:
+    """One of these processes, which tries one folder at a time."""
+
+    def __init__(self) -> None:
+        self.process: subprocess.Popen[str] | None = None
+        self._number = 0  # of the folder that the process was given last
+        self._is_late = False
+
+    def attempt(self, folder: Path) -> tuple[str, str]:
+        """The last step of the folder's trial, and what ended it."""
+        answer = self._ask(folder)
+        if answer is None and self._number > 1:  # it was idle, and may have ended just now
+            answer = self._ask(folder)
+        if answer is None:
+            limit = f"was not ready after {MOST_S + _PATIENCE_S:g} s"
+            raise SpecvizError(f"{_NO_PROCESS}: it {limit if self._is_late else 'ended at once'}")
+        return answer
 
     def _ask(self, folder: Path) -> tuple[str, str] | None:
-        """The last step of the folder's trial, and what ended it; None where the helper ended before the first."""
-        process = self._running()
-        limit = threading.Timer(MOST_S + _PATIENCE_S, process.kill)
+        """`attempt`, or None where the process ended before the first step. Unless its answer was read to the end, the
+        process is ended: what it still says belongs to no other folder."""
+        process, step = self._running(), ""
+        self._number += 1
+        self._is_late = False
+        limit = threading.Timer(MOST_S + _PATIENCE_S, self._end_late, (process,))
         limit.daemon = True
-        limit.start()
-        step = ""
         try:
-            process.stdin.write(json.dumps(str(folder.absolute())) + "\n")
+            limit.start()
+            process.stdin.write(json.dumps([self._number, str(folder.absolute())]) + "\n")
             process.stdin.flush()
             for line in process.stdout:
-                kind, words = json.loads(line)
+                number, kind, words = json.loads(line)
+                if number != self._number:
+                    continue
                 if kind == "end":
                     return step, words
                 step = words
         except OSError:  # it ended before it read the folder's name
             pass
+        except BaseException:
+            self._end(process)
+            raise
         finally:
             limit.cancel()
-        process.kill()
+        self._end(process)
+        return (step, "SIGALRM" if self._is_late else "SIGKILL") if step else None
+
+    def _end_late(self, process: subprocess.Popen[str]) -> None:
+        self._is_late = True
+        _kill(process)
+
+    def _end(self, process: subprocess.Popen[str]) -> None:
+        self.process = None
+        _kill(process)
         process.wait()
-        self._process = None
-        return (step, "SIGALRM") if step else None
 
     def _running(self) -> subprocess.Popen[str]:
-        if self._process is None or self._process.poll() is not None:
-            place = Path(specviz.__file__).parents[1]  # with -m, modules of the current folder come first
-            own = {**dict.fromkeys(_ONE_THREAD, "1"), "HF_HUB_OFFLINE": "1"}
-            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-            command = [sys.executable, "-m", "specviz.models.files.trial_process"]
-            try:
-                self._process = subprocess.Popen(
-                    command, text=True, encoding="utf-8", cwd=place, env={**os.environ, **own}, **pipes
-                )
-            except OSError as error:
-                raise SpecvizError(f"{_NO_PROCESS}: {error.strerror}") from error
-        return self._process
+        if self.process is not None and self.process.poll() is None:
+            return self.process
+        if not sys.executable:
+            raise SpecvizError(f"{_NO_PROCESS}: this Python does not know where its own program is")
+        place = Path(specviz.__file__).parents[1]  # with -m, modules of the current folder come first
+        own = {**dict.fromkeys(_ONE_THREAD, "1"), "HF_HUB_OFFLINE": "1"}
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        command = [sys.executable, "-m", "specviz.models.files.trial_process"]
+        try:
+            self.process = subprocess.Popen(
+                command,
+                text=True,
+                encoding="utf-8",
+                cwd=place,
+                env={**os.environ, **own},
+                start_new_session=True,
+                **pipes,
+            )
+        except OSError as error:
+            raise SpecvizError(f"{_NO_PROCESS}: {error.strerror}") from error
+        self._number = 0
+        threading.Thread(target=self.process.wait, daemon=True).start()  # one that ended when idle leaves no zombie
+        return self.process
 
 
-_helper = _Helper()
+def _kill(process: subprocess.Popen[str]) -> None:
+    """Ends the process and the child in which it tries a folder; the child would go on, and keep the pipe open."""
+    if hasattr(os, "killpg"):
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    else:
+        process.kill()
+
+
+_helpers = _Helpers()
 
 
 def _describe(step: str, ended: str) -> str:
     if not ended:
         return ""
     if ended.startswith("SIG"):
-        return f"{step} {_WORDS.get(ended) or f'ends the process that tries it ({ended})'}"
+        again = f"; try again in {FORGOTTEN_S // 60} minutes" if ended in _OF_THE_MACHINE else ""
+        return f"{step} {_WORDS.get(ended) or f'ends the process that tries it ({ended})'}{again}"
     return f"{step} {_WORDS.get(ended, ended)}"

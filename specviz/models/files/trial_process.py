@@ -1,8 +1,8 @@
 """python -m specviz.models.files.trial_process: tries the folders whose names it reads, each in a child with limits.
 
 Needs no torch, which would take most of the time and of the addresses: tokenizers and configurations work without. It
-writes lines of JSON: ["step", words] before each step, then ["end", what ended it], which is "" for a folder that
-passed.
+reads lines of JSON, [number, folder], and writes [number, "step", words] before each step, then [number, "end", what
+ended it], which is "" for a folder that passed.
 """
 
 from __future__ import annotations
@@ -52,9 +52,6 @@ def main() -> None:
     out = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
     os.dup2(2, 1)  # whatever the libraries print
 
-    def say(kind: str, words: str) -> None:
-        out.write(json.dumps([kind, words]) + "\n")
-
     while True:
         if hasattr(signal, "alarm"):
             signal.alarm(_IDLE_S)
@@ -62,14 +59,19 @@ def main() -> None:
             return
         if hasattr(signal, "alarm"):
             signal.alarm(0)
-        say("end", _try_in_child(Path(json.loads(line)), say))
+        number, folder = json.loads(line)
+
+        def say(kind: str, words: str, number: int = number) -> None:
+            out.write(json.dumps([number, kind, words]) + "\n")
+
+        say("end", _try_in_child(Path(folder), say))
 
 
 def _import() -> None:
     """Everything that a child needs."""
     import jinja2.meta
     import jinja2.sandbox  # noqa: F401
-    from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast  # noqa: F401
+    from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast  # noqa: F401
 
     from specviz.models import chat, tokens  # noqa: F401
 
@@ -146,13 +148,16 @@ class _RefusedError(Exception):
 
 def _steps(folder: Path) -> Iterator[str]:
     """What reading a model does to its small files; says each step before it."""
-    from transformers import AutoConfig, AutoTokenizer
+    from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
     from specviz.models.chat import chat_switches, has_chat_form, render_chat
     from specviz.models.tokens import TokenText, check_tokenizer, no_panic
 
     yield "reading its config.json"
     _attempt(lambda: AutoConfig.from_pretrained(folder, **_OWN_FILES))
+    if (folder / "generation_config.json").is_file():
+        yield "reading its generation_config.json"
+        _attempt(lambda: GenerationConfig.from_pretrained(folder, local_files_only=True))
     yield "reading its tokenizer"
     check_tokenizer(folder / "tokenizer.json", folder.name)
     with no_panic():
