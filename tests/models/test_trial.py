@@ -257,7 +257,7 @@ def to_bytes(folder, file, size):
 LARGE = {
     "config.json": (["config.json"], 1 << 20, "'config.json' must have at most 1,048,576 bytes (got 1,048,577)"),
     "generation": (["generation_config.json"], 1 << 20, "'generation_config.json' must have at most 1,048,576 bytes"),
-    "index": (["model.safetensors.index.json"], 16 << 20, "index.json' must have at most 16,777,216 bytes"),
+    "index": (["model.safetensors.index.json"], 32 << 20, "index.json' must have at most 33,554,432 bytes"),
     "tokenizer": (["tokenizer.json"], 256 << 20, "'tokenizer.json' must have at most 268,435,456 bytes"),
     "all": (
         ["vocab.json", "vocab.txt", "a.model"],

@@ -12,7 +12,7 @@ from specviz.errors import SpecvizError
 from specviz.models.files.draft_formats import MOST_CONFIG_BYTES
 from specviz.models.files.hub import INDEX
 
-MOST_BYTES, MOST_INDEX_BYTES, MOST_BYTES_IN_ALL = 256 << 20, 16 << 20, 512 << 20
+MOST_BYTES, MOST_INDEX_BYTES, MOST_BYTES_IN_ALL = 256 << 20, 32 << 20, 512 << 20
 _MOST = {"config.json": MOST_CONFIG_BYTES, "generation_config.json": MOST_CONFIG_BYTES, INDEX: MOST_INDEX_BYTES}
 """File -> the bytes that it may have; MOST_BYTES for any other."""
 _PATTERNS = (
