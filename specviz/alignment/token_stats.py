@@ -11,6 +11,7 @@ from torch import Tensor
 
 from specviz.alignment.types import BINS
 from specviz.decoding.sampling import DRAFT_MODEL, TARGET, Sampling, refuse_nan
+from specviz.decoding.turns import give_way
 from specviz.models.library import LoadedModel
 from specviz.models.score import DraftRows, Rows, Text, of_tokens, read
 
@@ -27,6 +28,7 @@ def measure_texts(
     blocks: list[list[Numbers]] = []  # of rows: columns per model
     for rows in read(target, drafts, texts):
         for block in _split(rows):
+            give_way()
             owners.append(block.text.cpu().numpy())
             numbers = _numbers(block, sampling)
             blocks.append([{name: values.cpu().numpy() for name, values in own.items()} for own in numbers])

@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from specviz.decoding.sampling import Sampling
+from specviz.decoding.turns import give_way
 from specviz.errors import SpecvizError
 from specviz.models.library import LoadedModel, check_pair
 from specviz.models.score import CHUNK, Text, overlap_of, read
@@ -69,6 +70,7 @@ def ask_models(recorded: Trace, target: LoadedModel, draft: LoadedModel) -> Over
     text = Text(*([token.id for token in tokens] for tokens in (recorded.header.prompt.tokens, recorded.tokens)))
     for rows in read(target, [draft], [text]):
         for start in range(0, len(rows.token), CHUNK):
+            give_way()
             piece = slice(start, start + CHUNK)
             readable = rows.drafts[0].readable[piece]
             p, logits = own.probs(rows.target[piece])[readable], rows.drafts[0].logits[piece][readable]

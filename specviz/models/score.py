@@ -12,6 +12,7 @@ from torch import Tensor
 
 from specviz.decoding.forward import empty_cache, read_behind, tokens_at_once
 from specviz.decoding.sampling import Sampling, fit
+from specviz.decoding.turns import give_way
 from specviz.models.library import LoadedModel
 
 CHUNK = 256  # rows of the vocabulary held at once by those who take rows one text at a time
@@ -135,6 +136,7 @@ def score(
     p, q, overlap = [], [], []
     for rows in read(target, [] if draft is None else [draft], [Text(tokens[:split], tokens[split:])]):
         for part in range(0, len(rows.token), CHUNK):
+            give_way()
             piece = slice(part, part + CHUNK)
             p_rows = sampling.probs(rows.target[piece])
             p += of_tokens(p_rows, rows.token[piece]).tolist()
