@@ -79,7 +79,8 @@ class FairQueue:
         self._last_turn: dict[str, int] = {}  # by visitor
         self._numbers = count(1)
         self._guard = threading.Lock()
-        self.pieces, self.last_piece_s = Pieces(), 0.0
+        self.pieces = Pieces()
+        self.last_long_s = 0.0  # how long the turn before the present one took, if it was one of long work
 
     def join(self, visitor: str = "") -> Ticket:
         with self._guard:
@@ -122,7 +123,6 @@ class FairQueue:
     def note_piece(self, seconds: float, cpu_s: float) -> None:
         with self._guard:
             self.pieces = self.pieces.add(seconds, cpu_s)
-            self.last_piece_s = seconds
 
     def __len__(self) -> int:
         """Holders and waiting ones together."""
@@ -152,8 +152,9 @@ class FairQueue:
 class Turn:
     """The turns of one piece of work at a queue of one place, with a context for each: `with turn.at(ticket)`."""
 
-    def __init__(self, queue: FairQueue, asker: Asker = NOBODY) -> None:
-        self._queue, self._asker = queue, asker
+    def __init__(self, queue: FairQueue, asker: Asker = NOBODY, *, is_short: bool = False) -> None:
+        """is_short: the work ends its turns by itself, after little."""
+        self._queue, self._asker, self._is_short = queue, asker, is_short
         self._ticket: Ticket | None = None
         self._since = self._cpu_since = self._before_s = 0.0
         self.waited_s = 0.0
@@ -220,15 +221,17 @@ class Turn:
 
     @property
     def is_over(self) -> bool:
-        """Whether half of the time has passed that the turn before this one took: until then more may fit into it."""
+        """Whether half of the time has passed that long work had before this turn: until then more may fit into it."""
         return 2 * (time.perf_counter() - self._since) > self._before_s
 
     def _begin(self) -> None:
         self._since, self._cpu_since = time.perf_counter(), time.thread_time()
-        self._before_s = self._queue.last_piece_s
+        self._before_s = self._queue.last_long_s
 
     def _note(self) -> None:
-        self._queue.note_piece(time.perf_counter() - self._since, time.thread_time() - self._cpu_since)
+        seconds = time.perf_counter() - self._since
+        self._queue.note_piece(seconds, time.thread_time() - self._cpu_since)
+        self._queue.last_long_s = 0.0 if self._is_short else seconds
 
     def _end(self) -> None:
         if self._ticket is not None:  # None: nobody waited for the next one

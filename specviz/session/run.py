@@ -81,7 +81,7 @@ class Run:
         self._due = 0.0  # when the pace allows the next step
         self._may_cut = may_cut
         self._asker = asker
-        self._turn = Turn(bench.engine, Asker(asker.visitor, self._is_unwanted))
+        self._turn = Turn(bench.engine, Asker(asker.visitor, self._is_unwanted), is_short=True)
         self._note = ""  # what the person should know about the prompt
 
     def pause(self) -> None:

@@ -349,7 +349,7 @@ def test_missing_weights_are_refused_instead_of_made_up(library, folder):
         ({"model_type": "nonesuch"}, "of the kind 'nonesuch', which this transformers does not know"),
         ({"model_type": "mine", "auto_map": {"AutoConfig": "m.C"}}, "needs its own program code"),
         ({"architectures": ["LlamaForSequenceClassification"]}, "does not generate text"),
-        ({"num_hidden_layers": 10**6}, r"at most 1,024 layers \(num_hidden_layers is 1,000,000\)"),
+        ({"num_hidden_layers": 10**6}, r"at most 1,024 layers \('num_hidden_layers' is 1,000,000\)"),
         ({"text_config": {"num_hidden_layers": 10**6}}, "at most 1,024 layers"),
         ({"hidden_size": 10**15}, "impossible number .*: 'hidden_size' is 1e\\+15"),
         ({"attn_implementation": "someone/kernels"}, "program code of others .*, which specviz never fetches"),
