@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -70,6 +71,18 @@ def served(folder: Path, welcome: Trace | None = None, *, any_model: bool = Fals
         yield Served(page, address.rstrip("/"))
     finally:
         page.demo.close(verbose=False)
+
+
+@asynccontextmanager
+async def tools(address: str) -> AsyncIterator[Any]:
+    """A session of a real MCP client, whose package the test has asked for, with a server that has SPECVIZ_MCP."""
+    import mcp
+    from mcp.client.streamable_http import streamablehttp_client
+
+    connection = streamablehttp_client(f"{address}/gradio_api/mcp/")
+    async with connection as (read, write, _), mcp.ClientSession(read, write) as session:
+        await session.initialize()
+        yield session
 
 
 def fixtures() -> tuple[object, object]:

@@ -177,15 +177,11 @@ def test_an_error_is_plain_text(caller, name, given, words):
 
 
 def test_an_agent_finds_the_same_as_tools_and_uses_them(tmp_path, monkeypatch):
-    mcp = pytest.importorskip("mcp", reason="the package mcp is not installed")
-    from mcp.client.streamable_http import streamablehttp_client
-
+    pytest.importorskip("mcp", reason="the package mcp is not installed")
     monkeypatch.setenv("SPECVIZ_MCP", "1")
 
     async def ask(address):
-        tools = streamablehttp_client(f"{address}/gradio_api/mcp/")
-        async with tools as (read, write, _), mcp.ClientSession(read, write) as session:
-            await session.initialize()
+        async with pages.tools(address) as session:
             listed = await session.call_tool("models", {})
             made = await session.call_tool("run", {"prompt": "The fox said", "max_new_tokens": 6})
             refused = await session.call_tool("run", {"prompt": "The fox", "temperature": 99})

@@ -121,15 +121,11 @@ def test_a_fault_of_the_servers_own_is_told_in_words_and_in_the_log(client, capf
 
 @pytest.mark.slow
 def test_a_tool_given_json_of_any_type_works_or_says_what_is_wrong(tmp_path, monkeypatch, capfd):
-    mcp = pytest.importorskip("mcp", reason="the package mcp is not installed")
-    from mcp.client.streamable_http import streamablehttp_client
-
+    pytest.importorskip("mcp", reason="the package mcp is not installed")
     monkeypatch.setenv("SPECVIZ_MCP", "1")
 
     async def ask(address):
-        tools = streamablehttp_client(f"{address}/gradio_api/mcp/")
-        async with tools as (read, write, _), mcp.ClientSession(read, write) as session:
-            await session.initialize()
+        async with pages.tools(address) as session:
             for endpoint, name in CASES:
                 for given in drawn(endpoint, name, 1):
                     answer = await session.call_tool(endpoint, given)
