@@ -82,7 +82,7 @@ class Settings:
     draft_device: str = _variable("auto", "SPECVIZ_DRAFT_DEVICE", _device)
     max_new_tokens: int = _variable(4096, "SPECVIZ_MAX_NEW_TOKENS", _whole(1, 1_000_000))
     max_seconds: float | None = _variable(None, "SPECVIZ_MAX_SECONDS", _positive)
-    max_runs: int = _variable(48, "SPECVIZ_MAX_RUNS", _whole(1, 1_000))
+    max_runs: int = _variable(64, "SPECVIZ_MAX_RUNS", _whole(1, 1_000))
     allow_any_model: bool | None = _variable(None, "SPECVIZ_ALLOW_ANY_MODEL", _yes_or_no)
     """Whether models outside the catalogue may be named; None: by commands, and on a page where only this machine
     reaches it."""

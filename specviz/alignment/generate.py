@@ -4,6 +4,7 @@ Text i is the one that a run without a draft would write with the same seed: it 
 except where rounding tips a draw.
 """
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,9 +16,11 @@ from torch import Tensor
 from specviz.decoding.draft import ROOT
 from specviz.decoding.draws import FINAL, Draws, Seeded, SideBySide
 from specviz.decoding.sampling import TARGET, Sampling, refuse_nan
-from specviz.models.library import LoadedModel
+from specviz.models.library import LoadedModel, bytes_per_token
 
 EOS, LENGTH, CONTEXT = "eos", "length", "context"
+CACHE_BYTES = 256 << 20
+"""Keys and values of the texts that are written together: every forward reads them, and others wait for its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +41,28 @@ def sample(
     made: dict[int, Continuation] = {}
     for num_tokens, group in groupby(sorted(range(len(prompts)), key=room.__getitem__), key=room.__getitem__):
         places = list(group)
-        own = [prompts[i] for i in places]
-        draws = SideBySide([Seeded(seeds[i]) for i in places], list(map(len, own)))
-        draw_one = partial(_draw_one, sampling, draws, max(map(len, own)))
-        drawn = target.generate(own, num_tokens, logits_processor=[draw_one])
         at_end = LENGTH if num_tokens == max_new_tokens else CONTEXT
-        for place, ids in zip(places, drawn, strict=True):
-            end = next((i + 1 for i, token in enumerate(ids) if token in target.text.eos_ids), None)
-            made[place] = Continuation(tuple(ids[:end]), at_end if end is None else EOS)
+        size = _texts_at_once(target, num_tokens + max(len(prompts[i]) for i in places))
+        for part in (places[begin : begin + size] for begin in range(0, len(places), size)):
+            drawn = _write(target, [prompts[i] for i in part], [seeds[i] for i in part], sampling, num_tokens)
+            for place, ids in zip(part, drawn, strict=True):
+                end = next((i + 1 for i, token in enumerate(ids) if token in target.text.eos_ids), None)
+                made[place] = Continuation(tuple(ids[:end]), at_end if end is None else EOS)
     return [made[place] for place in range(len(prompts))]
+
+
+def _texts_at_once(target: LoadedModel, num_tokens: int) -> int:
+    """How many texts of this length are written together. A GPU reads its memory so fast that its size is the bound."""
+    most = CACHE_BYTES // (num_tokens * bytes_per_token(target.model))
+    return max(1, most) if target.model.device.type == "cpu" else sys.maxsize
+
+
+def _write(
+    target: LoadedModel, prompts: Sequence[Sequence[int]], seeds: Sequence[int], sampling: Sampling, num_tokens: int
+) -> list[list[int]]:
+    draws = SideBySide([Seeded(seed) for seed in seeds], list(map(len, prompts)))
+    draw_one = partial(_draw_one, sampling, draws, max(map(len, prompts)))
+    return target.generate(prompts, num_tokens, logits_processor=[draw_one])
 
 
 def _draw_one(sampling: Sampling, draws: Draws, width: int, ids: Tensor, logits: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor
 from specviz.analysis.whatif import Chances, draft_room, keep_chances
 from specviz.decoding.drafter import Ahead
 from specviz.decoding.sampling import Sampling
+from specviz.decoding.turns import give_way
 from specviz.errors import SpecvizError
 from specviz.models.library import LoadedModel
 from specviz.models.score import CHUNK, of_tokens, score
@@ -33,6 +34,7 @@ def each_depth(along: Ahead, starts: Tensor, depths: int) -> Iterator[tuple[int,
     """(depth, logits [S, V] or ids [S], known [S]); a place with too little before it is not known."""
     can = starts >= FEWEST_BEFORE
     for depth, (rows, known) in enumerate(along(starts.clamp_min(FEWEST_BEFORE), depths)):
+        give_way()
         yield depth, rows, can if known is None else can & known
 
 

@@ -70,12 +70,12 @@ def ask_models(recorded: Trace, target: LoadedModel, draft: LoadedModel) -> Over
     text = Text(*([token.id for token in tokens] for tokens in (recorded.header.prompt.tokens, recorded.tokens)))
     for rows in read(target, [draft], [text]):
         for start in range(0, len(rows.token), CHUNK):
-            give_way()
             piece = slice(start, start + CHUNK)
             readable = rows.drafts[0].readable[piece]
             p, logits = own.probs(rows.target[piece])[readable], rows.drafts[0].logits[piece][readable]
-            laws = (Sampling(each).probs(logits) for each in OverlapCurve.temperatures)
-            sums += [float(overlap_of(p, q).double().sum()) for q in laws]
+            for number, each in enumerate(OverlapCurve.temperatures):
+                give_way()
+                sums[number] += float(overlap_of(p, Sampling(each).probs(logits)).double().sum())
             count += len(p)
     if not count:
         raise SpecvizError(f"{draft.name} cannot read this text")

@@ -17,7 +17,7 @@ from specviz.decoding.products import Products, with_products
 from specviz.decoding.turns import give_way
 from specviz.errors import SpecvizError
 
-WORK, WORK_CUDA = 60 * 10**9, 20 * 10**12
+WORK, WORK_CUDA = 30 * 10**9, 20 * 10**12
 """Multiplications of one forward, for whose end others may wait. A token takes as many as the model has parameters."""
 FEWEST, MOST, MOST_CUDA = 64, 1_024, 8_192
 """Tokens of one forward, however large or small the model is."""

@@ -4,10 +4,10 @@ import multiprocessing
 import os
 import platform
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 
 import torch
+import transformers
 
 from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.products import Products, measure, read_products
@@ -114,7 +114,7 @@ def environment(on: torch.device, target: CachedLM | None = None) -> dict[str, o
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "transformers": version("transformers"),
+        "transformers": transformers.__version__,
         "device_name": device_name(on),
         "threads": torch.get_num_threads(),
         **about,

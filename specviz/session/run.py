@@ -22,10 +22,11 @@ from specviz.session.active_setup import ActiveSetup
 from specviz.session.controls import PACES, Controls, ControlState
 from specviz.session.record import header, scores, stop_of, stop_watch
 from specviz.session.recorder import Recorder
-from specviz.session.workbench import NO_NEWS, BackgroundTask, Workbench, workbench
+from specviz.session.workbench import BackgroundTask, Workbench, workbench
 from specviz.trace import file as trace
 
 SLICE_S = 0.05  # how long a waiting run sleeps before it looks at its controls again
+TELL_S = 1.0  # how long a run waits before each word that it does: in a full room they would keep the server busy
 _FOLLOWING = ("k_policy", "params", "lossless", "extra")  # method and rule decide these
 SAID_TO_CHANGE = [name for name in trace.Settings.__annotations__ if name not in _FOLLOWING]
 LOADED = [name for name in RunSettings.NAMES if name != "rule"]  # what decides which models are needed
@@ -194,10 +195,9 @@ class Run:
             self._active.take(settings)
             return True
         self.controls.set("cancelled", False)
-        yield Status("loading", f"loading {missing}")
-        loading = BackgroundTask(partial(self._active.load, settings))
+        loading = BackgroundTask(partial(self._active.load, settings), f"loading {missing}")
         try:
-            told = NO_NEWS
+            told = None  # nothing is said of what is there at once
             while not loading.wait(SLICE_S):
                 state = self.controls.read()
                 if state.cancelled and self.trace.header is not None:
@@ -274,10 +274,12 @@ class Run:
 
     def _wait(self, ticket: Ticket, lock: FairQueue, message: str) -> Iterator[Status]:
         """Waits until the ticket is ready or the run is stopped; a reader that stops reading holds up no other run."""
+        silent_since = time.perf_counter()
         while not ticket.ready.wait(LOOK_S) and not self._is_unwanted():
-            if lock.step_aside(ticket):
+            if time.perf_counter() - silent_since >= TELL_S and lock.step_aside(ticket):
                 yield Status("queued", message, lock.ahead(ticket))
                 lock.step_back(ticket)
+                silent_since = time.perf_counter()
 
     def _adopt(self, settings: RunSettings) -> Generator[Status | trace.Event, None, bool]:
         """Adopts changed settings; a change that cannot be made is taken back, and a Status says why.

@@ -3,6 +3,7 @@
 import json
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from typing import Any
 
 import gradio as gr
@@ -45,7 +46,9 @@ Parts = dict[str, Component]
 _STREAM = {"concurrency_limit": RUN_LIMIT, "concurrency_id": "run", "trigger_mode": "multiple", **QUIET}
 _LIVE = {"trigger_mode": "always_last", **QUIET}
 _RAW = {"preprocess": False}
-"""While the list of drafts changes with the target, Gradio's own check would refuse good names; handlers check them."""
+"""While the list of drafts changes with the target, Gradio's own check would refuse good names; handlers check them.
+That check also takes a thread for every field, one after another, which is slow in a full room."""
+_RUN = _STREAM | _RAW
 _LIVE_NUMBERS = ("k", *RunSettings.ALL_SAMPLING, "pace")
 _OF_PROMPT = {"chat", "chat_options", "stop"}
 _OUT_OF_SIGHT = {*RunSettings.NAMES, *RunSettings.ALL_SAMPLING, *_OF_PROMPT} - {"draft", "temperature"}
@@ -85,7 +88,16 @@ def build(
         for name, report in pages.items():
             _add_report(name, report)
         _add_leaving(demo, [registry.leave, *(report.leave for report in pages.values())])
+    _describe_once(demo)
     return demo.queue(max_size=QUEUE_LIMIT, api_open=False)
+
+
+def _describe_once(demo: gr.Blocks) -> None:
+    """Gradio has every component describe itself anew for each browser that comes, 14 ms of work. None changes."""
+    for part in demo.blocks.values():
+        for name in ("get_config",) if part.skip_api else ("get_config", "api_info"):
+            told = getattr(part, name)()
+            setattr(part, name, lambda told=told: copy(told))
 
 
 def reports(registry: Registry, bench: Workbench, offer: Offer) -> dict[str, Report]:
@@ -202,12 +214,12 @@ class _Wiring:
 
     def wire_runs(self) -> None:
         handlers, buttons, prompt, stage = self._handlers, self._buttons, self._fields["prompt"], self._stage
-        buttons["run"].click(handlers.run, self._everything, stage, **_STREAM)
-        prompt.submit(handlers.run, self._everything, stage, **_STREAM)
-        buttons["step"].click(handlers.step, self._everything, stage, **_STREAM)
+        buttons["run"].click(handlers.run, self._everything, stage, **_RUN)
+        prompt.submit(handlers.run, self._everything, stage, **_RUN)
+        buttons["step"].click(handlers.step, self._everything, stage, **_RUN)
         buttons["resume"].click(handlers.resume, None, stage, **_STREAM)
         buttons["pause"].click(handlers.pause, None, None, **NOW)
-        self.fill(stage.really, handlers.with_k).success(handlers.run, self._everything, stage, **_STREAM)
+        self.fill(stage.really, handlers.with_k).success(handlers.run, self._everything, stage, **_RUN)
         stage.cancel(handlers.cancel, None, None, **NOW)
         buttons["stop"].click(handlers.stop, None, stage, **NOW)
         stage.measure(handlers.measure, None, stage, **_STREAM)
@@ -277,7 +289,7 @@ class _Wiring:
         self.fill(self._stage.restore, self._handlers.restore, opens=False)
         self.fill(self._stage.made, self._handlers.as_made, opens=False, stands=True)
         first = self.fill(self._stage.first, self._handlers.as_at_first, opens=False)
-        first.success(self._handlers.run, self._everything, self._stage, **_STREAM)
+        first.success(self._handlers.run, self._everything, self._stage, **_RUN)
         self._stage.arrive(self._handlers.arrive, None, self._stage, **_STREAM)
 
 

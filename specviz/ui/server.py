@@ -11,7 +11,7 @@ import re
 import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -108,6 +108,7 @@ class PackedPage(GZipMiddleware):
         await (super().__call__ if is_page else self.app)(scope, receive, send)
 
 
+@lru_cache(8)
 def _raw_headers(page: bytes = b"") -> list[tuple[bytes, bytes]]:
     """page: the HTML whose inline scripts may run."""
     digests = (base64.b64encode(hashlib.sha256(found[1]).digest()) for found in _INLINE.finditer(page))

@@ -4,6 +4,7 @@ import pytest
 import torch
 from tiny_models import FAMILIES, tiny, tiny_tokenizer
 
+from specviz.alignment import generate
 from specviz.alignment.generate import sample
 from specviz.decoding import forward
 from specviz.decoding.draws import Seeded, seed_of
@@ -11,7 +12,7 @@ from specviz.decoding.engine import Plan, speculate
 from specviz.decoding.sampling import Sampling
 from specviz.drafters.none import NoDraft
 from specviz.errors import SpecvizError
-from specviz.models.library import Library
+from specviz.models.library import Library, bytes_per_token
 from specviz.rules import RULES
 
 PROMPTS = [[5, 9, 12], [7], [3, 22, 41, 8, 30, 2, 17, 11, 4, 19, 33], [60, 61, 20, 20], [5, 9, 12]]
@@ -41,6 +42,15 @@ def test_a_batch_writes_what_the_engine_writes_one_by_one(family, sampling, at_o
     expected = [one_by_one(target, *asked, sampling, 24) for asked in zip(PROMPTS, SEEDS, strict=True)]
     assert [(each.ids, each.finish) for each in drawn] == expected
     assert len({each.ids for each in drawn}) >= 4
+
+
+def test_texts_that_would_fill_the_memory_are_written_in_smaller_batches_and_stay_the_same(monkeypatch):
+    target, sizes = loaded("llama"), []
+    together, write = sample(target, PROMPTS, SEEDS, Sampling(), 24), generate._write
+    monkeypatch.setattr(generate, "CACHE_BYTES", 2 * bytes_per_token(target.model) * (max(map(len, PROMPTS)) + 24))
+    monkeypatch.setattr(generate, "_write", lambda *asked: (sizes.append(len(asked[1])), write(*asked))[1])
+    assert sample(target, PROMPTS, SEEDS, Sampling(), 24) == together
+    assert sizes == [2, 2, 1]
 
 
 def test_a_text_ends_with_the_end_token_and_at_the_context():

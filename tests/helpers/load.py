@@ -1,6 +1,7 @@
 """python tests/helpers/load.py [--sessions 30] [--tokens 48] [--target NAME | --tiny]: many people run at once.
 
-Serves the page on this machine's loopback interface and joins its queue as browsers do. Nothing else is called.
+Serves the page on this machine's loopback interface, a model's in a process of its own, and joins its queue as browsers
+do. Nothing else is called.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ import argparse
 import asyncio
 import json
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -118,16 +120,28 @@ def report(seen: list[Seen]) -> str:
 
 @contextmanager
 def named(target: str | None) -> Iterator[str]:
-    from specviz.models.library import Library
-    from specviz.ui.choices import make_offer
-    from specviz.ui.startup import free_port, make_page
+    """The page as its command serves it, in a process of its own, as browsers are, once its models are loaded."""
+    from specviz.models.catalog import default_pair
+    from specviz.ui.startup import free_port
 
-    page = make_page(make_offer(target, any_model=False), Library())
-    page.warm_up()
-    try:
-        yield page.launch("127.0.0.1", free_port("127.0.0.1", 0, 1)).rstrip("/")
-    finally:
-        page.demo.close(verbose=False)
+    port, target = free_port("127.0.0.1", 0, 1), target or default_pair()[0]
+    command, address = [sys.executable, "app.py", "--port", str(port), "--target", target], f"http://127.0.0.1:{port}"
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as server:
+        try:
+            _await_models(address)
+            yield address
+        finally:
+            server.terminate()
+
+
+def _await_models(address: str) -> None:
+    begun = time.monotonic()
+    while time.monotonic() - begun < PATIENCE_S:
+        with suppress(httpx.TransportError):
+            if httpx.get(f"{address}/healthz").json()["models_ready"]:
+                return
+        time.sleep(0.1)
+    raise TimeoutError(f"the page did not load its models in {PATIENCE_S:.0f} s")
 
 
 @contextmanager

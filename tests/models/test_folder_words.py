@@ -8,7 +8,7 @@ import pytest
 import torch
 from tiny_models import tiny, tiny_folder, tiny_tokenizer
 from torch import nn
-from transformers import AutoModelForCausalLM, BloomConfig, LlamaConfig, Qwen3MoeConfig
+from transformers import AutoModelForCausalLM, BloomConfig, LlamaConfig, Mamba2Config, Qwen3MoeConfig
 
 from specviz.errors import SpecvizError
 from specviz.models.files.config_values import check_values
@@ -69,6 +69,7 @@ def test_a_padding_token_beyond_the_rows_stops_no_model_that_runs_with_it(librar
 HONEST = [
     LlamaConfig(num_hidden_layers=1_024),
     Qwen3MoeConfig(num_hidden_layers=128, num_experts=384),
+    Mamba2Config(hidden_size=64, num_heads=2, n_groups=1, num_hidden_layers=2),  # the limit of its steps is infinite
 ]
 
 

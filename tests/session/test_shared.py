@@ -3,6 +3,7 @@
 import itertools
 import threading
 import time
+from itertools import pairwise
 
 import pytest
 from clocks import Clock
@@ -12,6 +13,7 @@ from waiting import until
 from specviz.bench import speed
 from specviz.errors import SpecvizError
 from specviz.models.busy import other_work
+from specviz.session import run as session
 from specviz.session.run import SLICE_S, Status
 from specviz.session.workbench import Workbench
 from specviz.trace import file as trace
@@ -184,6 +186,21 @@ def test_waiting_for_the_engine_is_said_and_can_be_stopped(bench):
             run.stop()
     assert (run.trace.footer.reason, run.trace.steps) == ("stopped", [])
     assert len(bench.engine) == 1
+    bench.engine.leave(holder)
+
+
+def test_a_run_that_waits_says_so_once_in_a_while(bench, monkeypatch):
+    """Sixty that wait would otherwise keep the server busy with their words."""
+    monkeypatch.setattr(session, "TELL_S", 0.2)
+    monkeypatch.setattr(session, "LOOK_S", 0.01)
+    holder = bench.engine.join()
+    run, said = begin(bench), []
+    for event in run.events():
+        if event == Status("queued", "waiting for the engine", 1):
+            said.append(time.monotonic())
+        if len(said) == 4:
+            run.stop()
+    assert min(late - early for early, late in pairwise(said)) >= 0.19
     bench.engine.leave(holder)
 
 

@@ -7,7 +7,7 @@ import gzip
 import inspect
 import json
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from queue import Queue
 from types import SimpleNamespace
@@ -506,6 +506,18 @@ def test_parameters_of_every_kind_reach_the_request(methods):
     form, given = whole_form(method="everything", **{f"everything.{name}": value for name, value in GIVEN.items()})
     request, _ = form.request(tuple(given.values()))
     assert METHODS["everything"].validate(request.params) == {**GIVEN, "stages": "tiny-other, prompt_lookup"}
+
+
+ODD = (None, "", "x", "5", "\ud800", True, -1, 1.5, 1e308, float("nan"), 10**40, [], [["a"]], {}, {"a": 1})
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_whatever_a_field_holds_is_taken_or_refused_in_words(page, name):
+    """Gradio checks none of the values that start a run."""
+    for value in ODD:
+        with suppress(SpecvizError):
+            request, pace = FORM.request(values(**{name: value}))
+            session.open_run(request, bench=page._bench, pace=pace)
 
 
 # the models behind a trace that may come from anywhere

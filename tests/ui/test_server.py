@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import inspect
 import json
 import re
 import subprocess
@@ -14,6 +15,7 @@ import httpx
 import pytest
 import served as pages
 from documents import DOCS
+from gradio.state_holder import SessionState
 from waiting import until
 
 from specviz.settings import assets_dir
@@ -96,6 +98,21 @@ def test_a_server_forgets_events_whose_messages_nobody_fetched(served, client, m
     assert len(queue.pending_event_ids_session) >= 6
     leave(client, "other")
     until(lambda: len(queue.pending_event_ids_session) <= 3)
+
+
+def test_what_is_kept_of_the_parts_for_every_browser_is_what_they_would_say(served):
+    for part in served.page.demo.blocks.values():
+        kept = part.get_config()
+        assert kept == type(part).get_config(part)
+        kept["value"] = "typed in one browser"
+        assert part.get_config() == type(part).get_config(part)
+        if not part.skip_api:
+            assert part.api_info() == type(part).api_info(part)
+
+
+def test_a_new_browser_has_no_part_describe_itself_anew(served, monkeypatch):
+    monkeypatch.setattr(inspect, "signature", lambda *_: pytest.fail("a part looks at its own signature"))
+    assert len(SessionState(served.page.demo).config_values) > 100
 
 
 def test_a_server_forgets_the_sessions_of_browsers_that_left(served, client, monkeypatch):

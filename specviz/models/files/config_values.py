@@ -25,6 +25,8 @@ _SIZES = {
     "n_layer": 1,
 }
 """Each with the least that it may be; some models have a list of one for each layer."""
+_WITHOUT_END = "time_step"
+"""Of state-space models: the limits of a step, of which the upper one may be infinite."""
 _LATENT = "qk_rope_head_dim"
 """Of a model whose attention compresses the keys: its heads have other sizes, and head_dim may be 0."""
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
@@ -46,11 +48,11 @@ def _check_value(key: str, value: object, name: str) -> None:
     elif isinstance(value, list):
         for each in value:
             _check_value(key, each, name)
-    elif type(value) is int:
+    elif type(value) in (int, float) and not key.startswith(_WITHOUT_END):
         _check_number(key, value, name)
 
 
-def _check_number(key: str, value: int, name: str) -> None:
+def _check_number(key: str, value: float, name: str) -> None:
     if _OF_LAYERS.search(key) and value > MOST_LAYERS:
         raise SpecvizError(f"{name} must have at most {MOST_LAYERS:,} layers ({key!r:.60} is {value:,})")
     if _OF_PARTS.search(key) and value > MOST_PARTS:
@@ -60,7 +62,7 @@ def _check_number(key: str, value: int, name: str) -> None:
         )
     if key == "num_labels" and value > MOST_LABELS:
         raise SpecvizError(f"{name} must have at most {MOST_LABELS:,} labels ({key} is {value:,})")
-    if abs(value) > MOST_NUMBER and key != "model_max_length":
+    if not abs(value) <= MOST_NUMBER and key != "model_max_length":
         raise SpecvizError(f"{name} has an impossible number in its config.json: {key!r:.60} is {value:.3g}")
 
 
