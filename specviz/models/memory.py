@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import platform
+import threading
 from functools import cache
 from pathlib import Path
 
@@ -67,10 +68,15 @@ def dtype(on: torch.device) -> torch.dtype:
     return torch.bfloat16 if has_bfloat16 else torch.float32
 
 
+_measuring = threading.Lock()
+"""Of many first visitors only one measures; all at once they took 3 GB, and each disturbed what the others measured."""
+
+
 def products() -> Products:
     """How few rows are multiplied on this processor with so many threads: measured once, then read from a file. Where
     none can be kept, or the machine is too busy to measure now, all go by columns in this process."""
-    return _products(cache_dir(), torch.get_num_threads())
+    with _measuring:
+        return _products(cache_dir(), torch.get_num_threads())
 
 
 @cache

@@ -1,5 +1,9 @@
 """What is measured once on a machine: kept in a file, the same for every later start."""
 
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
@@ -26,6 +30,19 @@ def test_a_busy_machine_is_measured_at_a_later_start(folder, monkeypatch):
     first = machine.products()
     (file,) = folder.iterdir()
     assert file.read_text("utf-8") == f"{first}\n"
+
+
+def test_of_many_first_visitors_one_measures(folder, monkeypatch):
+    calls, all_there = [], threading.Barrier(8)
+    monkeypatch.setattr(machine, "measure", lambda: calls.append(time.sleep(0.1)))
+
+    def ask(_):
+        all_there.wait()
+        return machine.products()
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(ask, range(8)))
+    assert len(calls) == 1
 
 
 def test_a_later_start_reads_what_the_first_one_measured(folder):
