@@ -274,12 +274,12 @@ class Run:
 
     def _wait(self, ticket: Ticket, lock: FairQueue, message: str) -> Iterator[Status]:
         """Waits until the ticket is ready or the run is stopped; a reader that stops reading holds up no other run."""
-        silent_since = time.perf_counter()
+        silent_since = time.monotonic()
         while not ticket.ready.wait(LOOK_S) and not self._is_unwanted():
-            if time.perf_counter() - silent_since >= TELL_S and lock.step_aside(ticket):
+            if time.monotonic() - silent_since >= TELL_S and lock.step_aside(ticket):
                 yield Status("queued", message, lock.ahead(ticket))
                 lock.step_back(ticket)
-                silent_since = time.perf_counter()
+                silent_since = time.monotonic()
 
     def _adopt(self, settings: RunSettings) -> Generator[Status | trace.Event, None, bool]:
         """Adopts changed settings; a change that cannot be made is taken back, and a Status says why.
