@@ -196,8 +196,9 @@ class Run:
             return True
         self.controls.set("cancelled", False)
         loading = BackgroundTask(partial(self._active.load, settings), f"loading {missing}")
+        told = loading.news
         try:
-            told = None  # nothing is said of what is there at once
+            yield Status("loading", told[0])
             while not loading.wait(SLICE_S):
                 state = self.controls.read()
                 if state.cancelled and self.trace.header is not None:

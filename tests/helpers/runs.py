@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import time
 from dataclasses import replace
 
 import numpy as np
-import pytest
 import torch
 from tiny_models import tiny_tokenizer
 
 from specviz.request import Request
-from specviz.session.active_setup import ActiveSetup
-from specviz.session.run import SLICE_S, Run, Status, open_run
+from specviz.session.run import Run, Status, open_run
 from specviz.session.workbench import Workbench
 from specviz.trace import file as trace
 
@@ -30,12 +27,6 @@ def begin(bench: Workbench, pace: str = "full", **changes: object) -> Run:
     for name in ("near", "far", "stranger"):
         run.controls.offer("draft", name)
     return run
-
-
-def slow_loading(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Models take longer to load than may pass without a word."""
-    load = ActiveSetup.load
-    monkeypatch.setattr(ActiveSetup, "load", lambda *asked: (time.sleep(3 * SLICE_S), load(*asked))[1])
 
 
 def finish(run: Run) -> trace.Trace:

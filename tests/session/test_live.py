@@ -17,7 +17,6 @@ from runs import (
     is_free,
     made,
     make_steps,
-    slow_loading,
     statuses,
     timeless,
     whole_text,
@@ -213,8 +212,7 @@ def test_models_that_a_run_no_longer_uses_make_room_for_another(tmp_path, monkey
     assert (list(used), run.trace.footer.reason) == (["m1", "m2", "m3"], "length")
 
 
-def test_only_what_must_be_loaded_is_said_to_be_loading(bench, monkeypatch):
-    slow_loading(monkeypatch)
+def test_only_what_must_be_loaded_is_said_to_be_loading(bench):
     run = begin(bench)
     assert statuses(run.events(1))[0] == Status("loading", "loading big and near")
     for name, value, words in (

@@ -17,7 +17,6 @@ from runs import (
     made,
     make_steps,
     probabilities,
-    slow_loading,
     statuses,
     timeless,
     whole_text,
@@ -46,9 +45,7 @@ def test_events_come_in_order_and_are_the_trace(bench):
     assert len(run.trace.tokens) == REQUEST.max_new_tokens
 
 
-def test_states_pass_from_loading_to_running(bench, monkeypatch):
-    assert [status.state for status in statuses(begin(bench).events())] == ["running"]
-    slow_loading(monkeypatch)
+def test_states_pass_from_loading_to_running(bench):
     assert [status.state for status in statuses(begin(bench).events())] == ["loading", "running"]
 
 
@@ -89,8 +86,7 @@ def test_a_folders_path_is_nowhere_in_what_a_run_says(tmp_path, method):
     assert "private" not in said
 
 
-def test_a_path_taken_live_is_said_by_its_base_name(tmp_path, monkeypatch):
-    slow_loading(monkeypatch)
+def test_a_path_taken_live_is_said_by_its_base_name(tmp_path):
     bench, target, draft = folders(tmp_path)
     run = open_run(replace(REQUEST, target=target, draft=target), bench=bench)
     make_steps(run, 1)
