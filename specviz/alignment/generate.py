@@ -4,8 +4,7 @@ Text i is the one that a run without a draft would write with the same seed: it 
 except where rounding tips a draw.
 """
 
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -39,30 +38,32 @@ def sample(
     if min(room) < 1:
         raise ValueError(f"a prompt must leave room for a token (got {max(map(len, prompts)):,} tokens)")
     made: dict[int, Continuation] = {}
-    for num_tokens, group in groupby(sorted(range(len(prompts)), key=room.__getitem__), key=room.__getitem__):
-        places = list(group)
+    for num_tokens, places in _batches(target, prompts, room):
+        own = [prompts[i] for i in places]
+        draws = SideBySide([Seeded(seeds[i]) for i in places], list(map(len, own)))
+        draw_one = partial(_draw_one, sampling, draws, max(map(len, own)))
+        drawn = target.generate(own, num_tokens, logits_processor=[draw_one])
         at_end = LENGTH if num_tokens == max_new_tokens else CONTEXT
-        size = _texts_at_once(target, num_tokens + max(len(prompts[i]) for i in places))
-        for part in (places[begin : begin + size] for begin in range(0, len(places), size)):
-            drawn = _write(target, [prompts[i] for i in part], [seeds[i] for i in part], sampling, num_tokens)
-            for place, ids in zip(part, drawn, strict=True):
-                end = next((i + 1 for i, token in enumerate(ids) if token in target.text.eos_ids), None)
-                made[place] = Continuation(tuple(ids[:end]), at_end if end is None else EOS)
+        for place, ids in zip(places, drawn, strict=True):
+            end = next((i + 1 for i, token in enumerate(ids) if token in target.text.eos_ids), None)
+            made[place] = Continuation(tuple(ids[:end]), at_end if end is None else EOS)
     return [made[place] for place in range(len(prompts))]
 
 
-def _texts_at_once(target: LoadedModel, num_tokens: int) -> int:
-    """How many texts of this length are written together. A GPU reads its memory so fast that its size is the bound."""
-    most = CACHE_BYTES // (num_tokens * bytes_per_token(target.model))
-    return max(1, most) if target.model.device.type == "cpu" else sys.maxsize
+def _batches(
+    target: LoadedModel, prompts: Sequence[Sequence[int]], room: Sequence[int]
+) -> Iterator[tuple[int, list[int]]]:
+    """(tokens to write, places of the prompts) of the texts that are written together, which have room for as many.
 
-
-def _write(
-    target: LoadedModel, prompts: Sequence[Sequence[int]], seeds: Sequence[int], sampling: Sampling, num_tokens: int
-) -> list[list[int]]:
-    draws = SideBySide([Seeded(seed) for seed in seeds], list(map(len, prompts)))
-    draw_one = partial(_draw_one, sampling, draws, max(map(len, prompts)))
-    return target.generate(prompts, num_tokens, logits_processor=[draw_one])
+    On a GPU its memory alone bounds how many they are, which is read so fast that nobody waits for it.
+    """
+    for num_tokens, group in groupby(sorted(range(len(prompts)), key=room.__getitem__), key=room.__getitem__):
+        places = list(group)
+        longest = num_tokens + max(len(prompts[i]) for i in places)
+        fitting = max(1, CACHE_BYTES // (longest * bytes_per_token(target.model)))
+        size = fitting if target.model.device.type == "cpu" else len(places)
+        for begin in range(0, len(places), size):
+            yield num_tokens, places[begin : begin + size]
 
 
 def _draw_one(sampling: Sampling, draws: Draws, width: int, ids: Tensor, logits: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from specviz.session.active_setup import ActiveSetup
 from specviz.session.controls import PACES, Controls, ControlState
 from specviz.session.record import header, scores, stop_of, stop_watch
 from specviz.session.recorder import Recorder
-from specviz.session.workbench import BackgroundTask, Workbench, workbench
+from specviz.session.workbench import NO_NEWS, BackgroundTask, Workbench, workbench
 from specviz.trace import file as trace
 
 SLICE_S = 0.05  # how long a waiting run sleeps before it looks at its controls again
@@ -195,10 +195,10 @@ class Run:
             self._active.take(settings)
             return True
         self.controls.set("cancelled", False)
-        loading = BackgroundTask(partial(self._active.load, settings), f"loading {missing}")
-        told = loading.news
+        yield Status("loading", f"loading {missing}")
+        loading = BackgroundTask(partial(self._active.load, settings))
         try:
-            yield Status("loading", told[0])
+            told = NO_NEWS
             while not loading.wait(SLICE_S):
                 state = self.controls.read()
                 if state.cancelled and self.trace.header is not None:

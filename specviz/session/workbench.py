@@ -14,6 +14,7 @@ from specviz.models.library import Library
 from specviz.settings import settings
 
 Result = TypeVar("Result")
+NO_NEWS: tuple[str, float | None] = ("", None)
 
 
 class Workbench:
@@ -55,11 +56,10 @@ def workbench() -> Workbench:
 
 
 class BackgroundTask(Generic[Result]):
-    """One piece of work, begun at once. `news`: what is said of it, as (message, fraction done or None)."""
+    """One piece of work, begun at once. `news`: what it said last, as (message, fraction done or None)."""
 
-    def __init__(self, work: Callable[[Progress], Result], message: str) -> None:
-        """message: what is said until the work itself says something."""
-        self.news: tuple[str, float | None] = (message, None)
+    def __init__(self, work: Callable[[Progress], Result]) -> None:
+        self.news = NO_NEWS
         self.is_abandoned = False
         self._outcome: Future[Result | None] = Future()
         threading.Thread(target=self._do, args=(work,), daemon=True, name="loading").start()

@@ -4,6 +4,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
+from functools import partial
 from typing import Any
 
 import gradio as gr
@@ -96,8 +97,7 @@ def _describe_once(demo: gr.Blocks) -> None:
     """Gradio has every component describe itself anew for each browser that comes, 14 ms of work. None changes."""
     for part in demo.blocks.values():
         for name in ("get_config",) if part.skip_api else ("get_config", "api_info"):
-            told = getattr(part, name)()
-            setattr(part, name, lambda told=told: copy(told))
+            setattr(part, name, partial(copy, getattr(part, name)()))
 
 
 def reports(registry: Registry, bench: Workbench, offer: Offer) -> dict[str, Report]:

@@ -12,7 +12,7 @@ from specviz.decoding.engine import Plan, speculate
 from specviz.decoding.sampling import Sampling
 from specviz.drafters.none import NoDraft
 from specviz.errors import SpecvizError
-from specviz.models.library import Library, bytes_per_token
+from specviz.models.library import Library, LoadedModel, bytes_per_token
 from specviz.rules import RULES
 
 PROMPTS = [[5, 9, 12], [7], [3, 22, 41, 8, 30, 2, 17, 11, 4, 19, 33], [60, 61, 20, 20], [5, 9, 12]]
@@ -46,9 +46,14 @@ def test_a_batch_writes_what_the_engine_writes_one_by_one(family, sampling, at_o
 
 def test_texts_that_would_fill_the_memory_are_written_in_smaller_batches_and_stay_the_same(monkeypatch):
     target, sizes = loaded("llama"), []
-    together, write = sample(target, PROMPTS, SEEDS, Sampling(), 24), generate._write
+    together, write = sample(target, PROMPTS, SEEDS, Sampling(), 24), LoadedModel.generate
     monkeypatch.setattr(generate, "CACHE_BYTES", 2 * bytes_per_token(target.model) * (max(map(len, PROMPTS)) + 24))
-    monkeypatch.setattr(generate, "_write", lambda *asked: (sizes.append(len(asked[1])), write(*asked))[1])
+
+    def counted(self, own, *asked, **options):
+        sizes.append(len(own))
+        return write(self, own, *asked, **options)
+
+    monkeypatch.setattr(LoadedModel, "generate", counted)
     assert sample(target, PROMPTS, SEEDS, Sampling(), 24) == together
     assert sizes == [2, 2, 1]
 

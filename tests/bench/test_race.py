@@ -189,7 +189,7 @@ def test_work_before_or_after_a_watch_is_none_of_its_business():
 
 def test_loading_a_model_and_making_a_file_count_as_other_work():
     is_disturbed = other_work.watch()
-    BackgroundTask(lambda report: None, "nothing").wait(5)
+    BackgroundTask(lambda report: None).wait(5)
     assert is_disturbed()
 
 

@@ -17,10 +17,12 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
+from waiting import until
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 300.0
@@ -128,20 +130,17 @@ def named(target: str | None) -> Iterator[str]:
     command, address = [sys.executable, "app.py", "--port", str(port), "--target", target], f"http://127.0.0.1:{port}"
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as server:
         try:
-            _await_models(address)
+            until(partial(_is_ready, address))
             yield address
         finally:
             server.terminate()
 
 
-def _await_models(address: str) -> None:
-    begun = time.monotonic()
-    while time.monotonic() - begun < PATIENCE_S:
-        with suppress(httpx.TransportError):
-            if httpx.get(f"{address}/healthz").json()["models_ready"]:
-                return
-        time.sleep(0.1)
-    raise TimeoutError(f"the page did not load its models in {PATIENCE_S:.0f} s")
+def _is_ready(address: str) -> bool:
+    """Whether the page is served and its first models are loaded."""
+    with suppress(httpx.TransportError):
+        return httpx.get(f"{address}/healthz").json()["models_ready"]
+    return False
 
 
 @contextmanager

@@ -27,7 +27,7 @@ class Getting:
     def fetch(self) -> Iterator[list[Any]]:
         if self._task is not None:
             raise SpecvizError(f"{self._name} is already being downloaded")
-        self._task = task = BackgroundTask(partial(get.get, self._name), f"fetching {self._name}")
+        self._task = task = BackgroundTask(partial(get.get, self._name))
         try:
             while not task.wait(SLICE_S):
                 message, share = task.news

@@ -272,10 +272,10 @@ class Report:
         """The models that the section's work needs; they stay loaded as long as the list lives. The engine is free."""
         held = []
         for name in section.needs(self._look(session)):
-            loading = BackgroundTask(partial(self._bench.library.load, name), f"loading {name}")
+            loading = BackgroundTask(partial(self._bench.library.load, name))
             while not loading.wait(SLICE_S) and not session.stop.is_set():
                 message, fraction = loading.news
-                bar = blocks.progress(round(100 * (fraction or 0)), 100, message)
+                bar = blocks.progress(round(100 * (fraction or 0)), 100, message or f"loading {name}")
                 shown = session.shown[section.name]
                 yield _message([{**shown, "blocks": [bar, *shown["blocks"]]}], busy=section.name)
             if session.stop.is_set():
