@@ -9,10 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from statistics import NormalDist
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+
+from specviz.decoding.turns import aside
 
 ALPHA = 1e-6  # how often a correct decoder may be called wrong, per check
 SUSPICION = 1e-3  # how often one may be called suspicious
@@ -254,17 +257,21 @@ def _either_way(rise: np.ndarray, fall: np.ndarray, share: np.ndarray) -> np.nda
     return np.where((rise > 1 - share) & (fall > share), math.inf, seen)
 
 
+@cache
+def _binomial() -> Any:
+    """scipy's binomial law. Its import takes half a second: others have the engine meanwhile."""
+    with aside():
+        from scipy.stats import binom
+    return binom
+
+
 def _limits(law: np.ndarray, n: int, level: float) -> tuple[np.ndarray, np.ndarray]:
     """Counts up to the first and from the second on contradict a share; -1 and n + 1 where there is none."""
-    from scipy.stats import binom
-
-    law = law.clip(0, 1)
+    binom, law = _binomial(), law.clip(0, 1)
     return binom.ppf(level / 2, n, law) - 1, binom.isf(level / 2, n, law) + 1
 
 
 def _tails(low: np.ndarray, high: np.ndarray, n: int, law: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The probabilities of at most `low` and of at least `high` of n."""
-    from scipy.stats import binom
-
-    law = law.clip(0, 1)
+    binom, law = _binomial(), law.clip(0, 1)
     return binom.cdf(low, n, law), binom.sf(high - 1, n, law)
