@@ -6,8 +6,9 @@ endpoint of the API; and it puts the visitor before the name of each session, so
 """
 
 import asyncio
+import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -15,6 +16,7 @@ from urllib.parse import parse_qsl, urlencode
 
 import msgspec
 from anyio import fail_after
+from gradio import Blocks
 from gradio.block_function import BlockFunction
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -68,7 +70,6 @@ _PAGES = (
     "it, start it with the name in that address: specviz --allow-host"
 )
 _SESSION = re.compile(r"[\w-]{1,64}", re.ASCII)
-_FETCHED = re.compile(rb'"path":"[^"]{0,9}//')  # Gradio takes it for a file; a text's own quotes stand behind a \\
 
 
 class Refusal(HTTPException):
@@ -165,8 +166,8 @@ class Gate:
             asyncio.get_running_loop().call_later(QUEUED_S, self._let_go, len(body))
         if scope["path"] == UPLOAD:
             return _replay(bytes(body), receive)
-        events = scope["app"].get_blocks().fns
-        return _replay(checked_body(bytes(body), scope["specviz_visitor"], events, scope["path"]), receive)
+        page = scope["app"].get_blocks()
+        return _replay(checked_body(bytes(body), scope["specviz_visitor"], page, scope["path"]), receive)
 
     def _let_go(self, num_bytes: int) -> None:
         self._num_held -= num_bytes
@@ -225,7 +226,7 @@ def _tell_refusals(scope: Scope, receive: Receive, send: Send) -> Send:
     return told
 
 
-def checked_body(body: bytes, visitor: str, events: Mapping[int, BlockFunction], path: str = "") -> bytes:
+def checked_body(body: bytes, visitor: str, page: Blocks, path: str = "") -> bytes:
     """The JSON body, sent to this path, with the visitor's own session in it. Raises HTTPException for what Gradio must
     not see."""
     if sum(map(body.count, (b"[", b"{", b","))) > MOST_VALUES:
@@ -239,31 +240,50 @@ def checked_body(body: bytes, visitor: str, events: Mapping[int, BlockFunction],
         raise HTTPException(HTTPStatus.BAD_REQUEST, f"the body must be a JSON object (got {type(given).__name__})")
     if given.get("session_hash") is not None:
         given["session_hash"] = _own_session(visitor, given["session_hash"])
-    called = _CALLED.fullmatch(path)
+    called, mark = _CALLED.fullmatch(path), "meta"
     if given.get("fn_index") is not None and (called is None or called["way"] == "run"):
-        _check_event(given["fn_index"], given.get("data"), events)
+        if _check_event(given["fn_index"], given.get("data"), page.fns) not in ENDPOINTS:
+            mark = "path"
     elif called:
         is_named = called["way"] == "call/v2"
         _check_call(called["name"], given if is_named else given.get("data"), is_named=is_named)
     elif _MCP.fullmatch(path) and given.get("method") == "tools/call":
         _check_tool(given)
-    encoded = msgspec.json.encode(given)
-    if _FETCHED.search(encoded):
-        raise HTTPException(HTTPStatus.BAD_REQUEST, "a file must be sent here: this server fetches none")
-    return encoded
+    _check_files(given, page.upload_file_set, mark)
+    return msgspec.json.encode(given)
 
 
-def _check_event(number: object, values: object, events: Mapping[int, BlockFunction]) -> None:
-    """Raises HTTPException for an event that the page does not have, and for values that it does not take."""
+def _check_files(given: dict[str, Any], sent: Collection[str], mark: str) -> None:
+    """Leaves nothing but the path of each file in it. Raises HTTPException for one that was not sent here.
+
+    mark: the field by which Gradio takes an object with a path for a file.
+    """
+    rest: list[Any] = [given]
+    while rest:
+        value = rest.pop()
+        if isinstance(value, list):
+            rest += value
+        elif isinstance(value, dict) and mark in value and isinstance(path := value.get("path"), str):
+            if path not in sent or not os.path.exists(path):
+                words = "an object with a path is a file and must be sent here: this server fetches none and has no"
+                raise HTTPException(HTTPStatus.BAD_REQUEST, f"{words} {path!r:.80}")
+            value.clear()
+            value |= {"path": path, "meta": {"_type": "gradio.FileData"}}
+        elif isinstance(value, dict):
+            rest += value.values()
+
+
+def _check_event(number: object, values: object, events: Mapping[int, BlockFunction]) -> str:
+    """The event's name. Raises HTTPException for one that the page does not have, or values that it does not take."""
     event = events.get(number) if isinstance(number, int) else None
     if event is None:
         raise HTTPException(HTTPStatus.BAD_REQUEST, f"this page has no event {number!r:.40}: load it again")
     if event.api_name in ENDPOINTS:
         _check_call(event.api_name, values, is_named=False)
-        return
     got = len(values) if isinstance(values, list) else 0
     if got < len(event.inputs):
         raise HTTPException(HTTPStatus.BAD_REQUEST, f"this event takes {len(event.inputs)} values (got {got})")
+    return event.api_name
 
 
 def _check_call(endpoint: str, values: Any, *, is_named: bool) -> None:

@@ -2,9 +2,9 @@
 python -m tests.chaos folders [--inputs 320] [--seed 0]: tries damaged model folders without a server, and counts.
 python -m tests.chaos soak [--minutes 30] [--visitors 30]: ordinary visitors for a long time, and what grows.
 
-All is seeded. An attack finds wanting: a dead server, an answer that took too much CPU, a bare error, a foreign
-look-up, a page that would run a script in our origin, memory beyond its bound. Folders: one that ends neither in words
-nor in a run. A soak: whatever grows after warm-up.
+All is seeded. An attack finds wanting: a dead server, an answer that took too much CPU, a bare error, a traceback in
+the server's log, a foreign look-up, a page that would run a script in our origin, memory beyond its bound. Folders: one
+that ends neither in words nor in a run. A soak: whatever grows after warm-up.
 """
 
 import argparse

@@ -50,10 +50,11 @@ class Report:
     most_mb: float = 0.0
     last_mb: float = 0.0
     log_bytes: int = 0
+    tracebacks: int = 0
 
     @property
     def holds(self) -> bool:
-        faults = (self.crashes, self.bare, self.scripts, self.foreign, self.slow)
+        faults = (self.crashes, self.tracebacks, self.bare, self.scripts, self.foreign, self.slow)
         return not any(faults) and self.most_mb <= MOST_MB
 
     def time(self, what: str, most_s: float, before: float, after: float) -> float:
@@ -63,6 +64,9 @@ class Report:
         if after - before > self.slowest_s:
             self.slowest_s, self.slowest = after - before, what
         return max(before, after)
+
+    def note_log(self, log: bytes) -> None:
+        self.log_bytes, self.tracebacks = len(log), log.count(b"Traceback (most recent call last)")
 
     def words(self) -> str:
         kinds = ", ".join(f"{name} {count:,}" for name, count in self.inputs.items())
@@ -77,7 +81,7 @@ class Report:
                 f"foreign look-ups {len(self.foreign)} {self.foreign[:2]}",
                 f"too slow {len(self.slow)} {self.slow[:4]}; slowest {self.slowest_s:.2f} s of CPU ({self.slowest})",
                 f"memory at most {self.most_mb:.0f} MB, at the end {self.last_mb:.0f} MB",
-                f"log {self.log_bytes:,} bytes",
+                f"log {self.log_bytes:,} bytes, {self.tracebacks} tracebacks",
             )
         )
 
@@ -145,7 +149,8 @@ def running(report: Report) -> Iterator[Target]:
                 process.wait(10)
             except subprocess.TimeoutExpired:
                 process.kill()
-            report.log_bytes = log.seek(0, os.SEEK_END)
+            log.seek(0)
+            report.note_log(log.read())
 
 
 def attack(num_inputs: int, seed: int, say: Callable[[str], None] = lambda words: None) -> Report:

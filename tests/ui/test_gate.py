@@ -22,6 +22,7 @@ from types import SimpleNamespace
 import httpx
 import pytest
 import served as pages
+from gradio import Blocks
 from gradio_client import Client
 from starlette.exceptions import HTTPException
 
@@ -64,10 +65,8 @@ def number_of(client, elem_id, event):
 
 def test_a_text_that_speaks_of_files_passes():
     text = 'see {"path":"http://a/b","meta":{"_type":"gradio.FileData"}}'
-    body = json.dumps(
-        {"data": [text, {"path": "sent.jsonl", "url": "http://localhost/gradio_api/file=sent.jsonl"}]}
-    ).encode()
-    assert json.loads(checked_body(body, "me", {}))["data"][0] == text
+    body = json.dumps({"data": [text, {"path": "a row of a file", "url": "http://localhost/a"}]}).encode()
+    assert json.loads(checked_body(body, "me", Blocks())) == json.loads(body)
 
 
 # ---- routes ---------------------------------------------------------------------------------------------------------
@@ -97,13 +96,27 @@ def test_no_route_answers_but_those_that_the_page_and_its_api_use(client, method
 
 
 @pytest.mark.parametrize("path", ["queue/join", "run/predict"])
-def test_the_server_fetches_no_file_that_a_request_names(client, path):
+@pytest.mark.parametrize("file", [FILE, {"path": "/etc/passwd"}, FILE | {"path": "/etc/passwd"}, FILE | {"meta": 5}])
+@pytest.mark.parametrize("place", ["data", "event_data"])
+def test_the_server_takes_no_file_that_was_not_sent_to_it(client, path, file, place):
     LOOK_UPS.clear()
     number = number_of(client, "open", "upload")
-    answer = join(client, path=path, data=[FILE], fn_index=number)
+    answer = join(client, path=path, fn_index=number, **{"data": [None], place: [[file], {"a": file}]})
     assert answer.status_code == HTTPStatus.BAD_REQUEST
     assert "fetches none" in answer.json()["error"]
     assert LOOK_UPS == []
+
+
+def test_of_a_file_that_was_sent_nothing_but_its_place_reaches_gradio(tmp_path):
+    page, place = Blocks(), tmp_path / "sent.jsonl"
+    page.upload_file_set = {str(place)}
+    file = {"path": str(place), "meta": 5, "size": "large", "url": "http://attacker.invalid"}
+    body = json.dumps({"data": [file]}).encode()
+    with pytest.raises(HTTPException, match="has no"):
+        checked_body(body, "me", page)
+    place.touch()
+    kept = {"path": str(place), "meta": {"_type": "gradio.FileData"}}
+    assert json.loads(checked_body(body, "me", page)) == {"data": [kept]}
 
 
 def test_the_page_runs_only_its_own_inline_scripts(client):
@@ -142,10 +155,14 @@ def test_what_an_event_refuses_in_words_is_no_fault_of_the_server(client):
     assert (answer.status_code, "is gone" in answer.json()["error"]) == (HTTPStatus.BAD_REQUEST, True)
 
 
-def test_an_event_that_fails_without_words_is_told_in_words(client):
-    never_sent = {**FILE, "path": "/etc/hostname"}
-    answer = join(client, path="run/predict", data=[never_sent], fn_index=number_of(client, "k", "input"))
-    assert (answer.status_code, answer.json()) == (500, {"error": events.FAILED})
+@pytest.mark.parametrize(("place", "name"), [("registry", "current"), ("demo", "preprocess_data")])
+def test_an_event_that_fails_without_words_is_told_in_words(client, served, monkeypatch, place, name):
+    def broken(*given):
+        raise RuntimeError("the engineers' own words")
+
+    monkeypatch.setattr(getattr(served.page, place), name, broken)
+    answer = join(client, path="run/predict", data=[4], fn_index=number_of(client, "k", "input"))
+    assert (answer.status_code, answer.json()["error"]) == (500, events.FAILED)
 
 
 def test_a_live_value_of_any_kind_is_refused_by_its_run_alone(client):
@@ -164,7 +181,7 @@ def test_no_body_passes_that_a_foreign_page_may_send_unasked(client, path, kind)
 
 def test_a_flood_of_values_is_refused_before_it_is_read():
     with pytest.raises(HTTPException, match="at most 50,000 values"):
-        checked_body(b'{"data":[' + b"[]," * 60_000 + b"1]}", "me", {})
+        checked_body(b'{"data":[' + b"[]," * 60_000 + b"1]}", "me", Blocks())
 
 
 def through(messages):
@@ -349,11 +366,11 @@ def test_without_a_cookie_the_address_is_the_visitor():
 
 def test_a_session_is_its_visitors_own():
     body = json.dumps({"session_hash": "tab", "data": []}).encode()
-    mine, other = (json.loads(checked_body(body, visitor, {}))["session_hash"] for visitor in ("net-a", "net-b"))
+    mine, other = (json.loads(checked_body(body, visitor, Blocks()))["session_hash"] for visitor in ("net-a", "net-b"))
     assert mine != other
     assert (visitor_of(mine), network_of(visitor_of(mine))) == ("net-a", "net")
     with pytest.raises(HTTPException, match="session_hash"):
-        checked_body(b'{"session_hash":"net-b.tab","data":[]}', "net-a", {})
+        checked_body(b'{"session_hash":"net-b.tab","data":[]}', "net-a", Blocks())
 
 
 def test_a_run_begins_only_with_a_listener(served, monkeypatch):
