@@ -7,7 +7,7 @@ generator may be resumed on another thread.
 import threading
 import time
 import uuid
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -22,7 +22,7 @@ from specviz.session.active_setup import ActiveSetup
 from specviz.session.controls import PACES, Controls, ControlState
 from specviz.session.record import header, scores, stop_of, stop_watch
 from specviz.session.recorder import Recorder
-from specviz.session.workbench import NO_NEWS, BackgroundTask, Workbench, workbench
+from specviz.session.workbench import NO_NEWS, BackgroundTask, Result, Workbench, workbench
 from specviz.trace import file as trace
 
 SLICE_S = 0.05  # how long a waiting run sleeps before it looks at its controls again
@@ -192,8 +192,7 @@ class Run:
         """
         missing = self._active.describe_missing(settings)
         if not missing:
-            self._active.take(settings)
-            return True
+            return (yield from self._take_in_turn(settings))
         self.controls.set("cancelled", False)
         yield Status("loading", f"loading {missing}")
         loading = BackgroundTask(partial(self._active.load, settings))
@@ -210,10 +209,13 @@ class Run:
                     message, fraction = told
                     yield Status("loading", message, fraction=fraction)
             loading.result()  # held by `loading`, so that no other run's model takes their room before they are used
-            self._active.take(settings)
+            return (yield from self._take_in_turn(settings))
         finally:
             loading.abandon()
-        return True
+
+    def _take_in_turn(self, settings: RunSettings) -> Generator[Status, None, bool]:
+        yield from self._in_turn(partial(self._active.take, settings))
+        return self._active.settings is settings
 
     def _go(self, max_steps: int | None, started: float) -> Iterator[Status | trace.Event]:
         self.state = "running"
@@ -232,22 +234,13 @@ class Run:
                 return
             if not (yield from self._adopt(state.settings)):
                 continue
-            ticket, records, failure = self.bench.engine.join(self._asker.visitor), [], None
+            records, failure, most = [], None, max_steps and max_steps - made
             try:
-                yield from self._wait(ticket, self.bench.engine, "waiting for the engine")
-                if not ticket.ready.is_set():
-                    continue
-                with self._turn.at(ticket):
-                    finish = self._make_steps(records, state, started, waiting, max_steps and max_steps - made)
+                finish = yield from self._in_turn(partial(self._make_steps, records, state, started, waiting, most))
             except Exception as error:  # as many kinds as models of strangers
                 failure = error
-            finally:
-                self.bench.engine.leave(ticket)
             yield from records
             made += len(records)
-            if isinstance(failure, Unwanted):  # while a long prompt was read
-                yield self._end("stopped", None)
-                return
             if failure is not None:
                 raise failure
             if finish:
@@ -281,6 +274,20 @@ class Run:
                 yield Status("queued", message, lock.ahead(ticket))
                 lock.step_back(ticket)
                 silent_since = time.monotonic()
+
+    def _in_turn(self, work: Callable[[], Result]) -> Generator[Status, None, Result | None]:
+        """What `work` gives, which is done in a turn at the engine; None once the run is stopped."""
+        ticket = self.bench.engine.join(self._asker.visitor)
+        try:
+            yield from self._wait(ticket, self.bench.engine, "waiting for the engine")
+            if ticket.ready.is_set():
+                with self._turn.at(ticket):
+                    return work()
+        except Unwanted:  # while a long prompt was read
+            self.controls.set("stopped", True)
+        finally:
+            self.bench.engine.leave(ticket)
+        return None
 
     def _adopt(self, settings: RunSettings) -> Generator[Status | trace.Event, None, bool]:
         """Adopts changed settings; a change that cannot be made is taken back, and a Status says why.
@@ -331,19 +338,11 @@ class Run:
 
     def _close(self, reason: str) -> Iterator[Status | trace.Event]:
         """Scores the finished text; one that cannot be scored is finished all the same."""
-        ticket = self.bench.engine.join(self._asker.visitor)
         scored = message = None
         try:
-            yield from self._wait(ticket, self.bench.engine, "waiting for the engine")
-            if ticket.ready.is_set():
-                with self._turn.at(ticket):
-                    scored = scores(self._active, self.trace)
-        except Unwanted:
-            pass  # the text stands without
+            scored = yield from self._in_turn(lambda: scores(self._active, self.trace))
         except Exception as error:  # as many kinds as a step
             message = f"the text was not scored: {self._active.describe_failure(error, self._num_tokens)}"
-        finally:
-            self.bench.engine.leave(ticket)
         if scored is not None:
             yield self.trace.append(scored)
         yield self._end(reason, message)

@@ -30,7 +30,8 @@ GRACE_S = 30.0
 MEASURING_GRACE_S = 300.0
 """The same for a measurement, which takes minutes on a slow machine: a phone sleeps, a tab is hidden."""
 FLUSH_S = 0.05
-"""At full pace: 20 increments a second are all an eye needs; at the slower paces every step is sent at once."""
+"""At full pace: 20 increments a second are all an eye needs. At the slower paces, and where others have the engine
+before the next step, every step is sent at once."""
 MOST_CPU_S, MOST_SHOWN_CPU_S = 1.0, 8.0
 """For the records of a stranger's file, and for what is shown of them: a run of 5,000 steps takes half of each."""
 _waiting, _at_once = threading.BoundedSemaphore(32), threading.BoundedSemaphore(2)
@@ -154,8 +155,10 @@ class View:
         left, self.left = self.left, None
         if left is not None:
             left.close()
-        if self.trace.footer is not None:
-            self.take_record(self.trace.footer)
+        self.status = Status(self.run.state)
+        last = () if self.trace.footer is None else (self.trace.footer,)
+        for record in (*self.trace.steps[len(self.feed) :], *last):  # of several steps in a turn some were not read
+            self.take_record(record)
         self.idle.set()
         return True
 
@@ -222,8 +225,8 @@ def increments(view: View, warn: Callable[[str], None], max_steps: int | None = 
                     warn(event.message)
             else:
                 view.take_record(event)
-                is_slow = view.run.controls.read().pace != "full"
-                is_due = isinstance(event, Step) and (is_slow or time.monotonic() - flushed_at >= FLUSH_S)
+                must_wait = view.run.controls.read().pace != "full" or len(view.run.bench.engine) > 0
+                is_due = isinstance(event, Step) and (must_wait or time.monotonic() - flushed_at >= FLUSH_S)
             if is_due:
                 yield view.increment()
                 flushed_at = time.monotonic()

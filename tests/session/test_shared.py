@@ -176,16 +176,20 @@ def test_leaving_the_queue_lets_others_move_up(one_place):
     assert [type(event) for event in patient][-1] is trace.Footer
 
 
-def test_waiting_for_the_engine_is_said_and_can_be_stopped(bench):
-    holder = bench.engine.join()
+@pytest.mark.parametrize("num_steps", [0, 1])
+def test_waiting_for_the_engine_is_said_and_can_be_stopped(bench, num_steps):
     run = begin(bench)
+    if num_steps:
+        make_steps(run, num_steps)
+    holder = bench.engine.join()
     told = []
     for event in run.events():
         told.append(event)
         if event == Status("queued", "waiting for the engine", 1):
             run.stop()
-    assert (run.trace.footer.reason, run.trace.steps) == ("stopped", [])
-    assert len(bench.engine) == 1
+    assert run.state == "finished"
+    assert (len(run.trace.steps), len(bench.engine)) == (num_steps, 1)
+    assert told[-1] == (run.trace.footer if num_steps else Status("finished"))
     bench.engine.leave(holder)
 
 

@@ -22,6 +22,7 @@ from waiting import until
 
 from specviz.analysis.rounds import Comparison
 from specviz.bench.speed import Measuring, Speed
+from specviz.decoding.turns import FairQueue, Turn
 from specviz.drafters import METHODS
 from specviz.drafters.method import CHAIN_RULES, TREE_RULES
 from specviz.drafters.params import Choice
@@ -220,6 +221,30 @@ def test_a_closed_tab_stops_its_run_after_the_grace_period_and_keeps_its_trace(p
     assert registry.get(view.id).trace.footer.reason == "stopped"
     assert json.loads(view.whole())["state"]["name"] == "finished"
     assert json.loads(view.whole())["end"]["reason"] == "stopped"
+
+
+def test_a_tab_that_is_closed_while_its_run_waits_leaves_no_waiting_run(page, registry):
+    holder = page._bench.engine.join()
+    streaming = page.run(SESSION, *values())
+    assert any(json.loads(text)["state"]["name"] == "queued" for text in streaming)
+    streaming.close()
+    view = registry.current("one")
+    assert view.stop()
+    assert json.loads(view.whole())["state"]["name"] == "finished"
+    page._bench.engine.leave(holder)
+
+
+def test_of_several_steps_in_a_turn_those_that_nobody_read_are_shown_too(page, registry, monkeypatch):
+    monkeypatch.setattr(Turn, "is_over", False)
+    monkeypatch.setattr(FairQueue, "num_waiting", 1)
+    streaming = page.run(SESSION, *values())
+    until_first_step(streaming)
+    streaming.close()
+    view = registry.current("one")
+    num_steps = len(view.trace.steps)
+    assert num_steps > len(view.feed)
+    assert view.stop()
+    assert [step["index"] for step in json.loads(view.whole())["steps"]] == list(range(num_steps))
 
 
 def told(**data):
@@ -1196,12 +1221,14 @@ def test_only_messages_meant_for_the_person_are_shown():
 
 
 class Scripted:
-    """A run that gives the events of a list."""
+    """A run that gives the events of a list, beside as many others at the engine."""
 
-    def __init__(self, events, pace="full"):
+    def __init__(self, events, pace="full", num_others=0):
         self.id, self.state, self.trace = "scripted", "running", Trace()
-        self._events = events
+        self._events, self.bench = events, Workbench()
         self.controls = SimpleNamespace(read=lambda: SimpleNamespace(pace=pace), set=lambda *pair: None)
+        for _ in range(num_others):
+            self.bench.engine.join()
 
     def events(self, max_steps=None):
         yield from self._events
@@ -1210,8 +1237,8 @@ class Scripted:
         self.state = "finished"
 
 
-def scripted(events, pace="full"):
-    run = Scripted(events, pace)
+def scripted(events, pace="full", num_others=0):
+    run = Scripted(events, pace, num_others)
     return messages(increments(View("scripted", Feed("scripted"), run.trace, run), warn=lambda words: None))
 
 
@@ -1220,11 +1247,12 @@ def test_a_place_in_the_queue_is_said_once_per_change():
     assert [message["state"]["ahead"] for message in scripted(waiting)] == [3, 2, 1, 1]
 
 
-def test_at_full_pace_steps_are_gathered_and_at_others_sent_at_once():
+def test_steps_are_gathered_at_full_pace_alone_and_else_sent_at_once():
     events = list(traces.chain().events())
     num_steps = sum(isinstance(event, Step) for event in events)
     assert len(scripted(events, "full")) < num_steps
     assert len(scripted(events, "slow")) >= num_steps
+    assert len(scripted(events, "full", 1)) >= num_steps, "others have the engine before the next step"
 
 
 def test_a_run_that_waited_is_running_again_with_its_next_step():
