@@ -18,6 +18,7 @@ import msgspec
 from anyio import fail_after
 from gradio import Blocks
 from gradio.block_function import BlockFunction
+from gradio.data_classes import FileData
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -240,6 +241,7 @@ def checked_body(body: bytes, visitor: str, page: Blocks, path: str = "") -> byt
         raise HTTPException(HTTPStatus.BAD_REQUEST, f"the body must be a JSON object (got {type(given).__name__})")
     if given.get("session_hash") is not None:
         given["session_hash"] = _own_session(visitor, given["session_hash"])
+    given.pop("batched", None)  # no event here takes several values at once
     called, mark = _CALLED.fullmatch(path), "meta"
     if given.get("fn_index") is not None and (called is None or called["way"] == "run"):
         if _check_event(given["fn_index"], given.get("data"), page.fns) not in ENDPOINTS:
@@ -283,6 +285,10 @@ def _check_event(number: object, values: object, events: Mapping[int, BlockFunct
     got = len(values) if isinstance(values, list) else 0
     if got < len(event.inputs):
         raise HTTPException(HTTPStatus.BAD_REQUEST, f"this event takes {len(event.inputs)} values (got {got})")
+    for part, value in zip(event.inputs, values or (), strict=False):
+        if part.data_model is FileData and value is not None and not isinstance(as_fields(value).get("path"), str):
+            words = f"this event takes a file: an object with the path at which it was sent {format_got(value)}"
+            raise HTTPException(HTTPStatus.BAD_REQUEST, words)
     return event.api_name
 
 

@@ -50,7 +50,7 @@ class Report:
     most_mb: float = 0.0
     last_mb: float = 0.0
     log_bytes: int = 0
-    tracebacks: int = 0
+    tracebacks: list[str] = field(default_factory=list)
 
     @property
     def holds(self) -> bool:
@@ -66,7 +66,12 @@ class Report:
         return max(before, after)
 
     def note_log(self, log: bytes) -> None:
-        self.log_bytes, self.tracebacks = len(log), log.count(b"Traceback (most recent call last)")
+        """Of each traceback the first unindented line, which is the error."""
+        self.log_bytes = len(log)
+        _, *traces = log.decode(errors="replace").split("Traceback (most recent call last):\n")
+        self.tracebacks = [
+            next((line for line in trace.splitlines() if not line.startswith(" ")), "") for trace in traces
+        ]
 
     def words(self) -> str:
         kinds = ", ".join(f"{name} {count:,}" for name, count in self.inputs.items())
@@ -81,7 +86,7 @@ class Report:
                 f"foreign look-ups {len(self.foreign)} {self.foreign[:2]}",
                 f"too slow {len(self.slow)} {self.slow[:4]}; slowest {self.slowest_s:.2f} s of CPU ({self.slowest})",
                 f"memory at most {self.most_mb:.0f} MB, at the end {self.last_mb:.0f} MB",
-                f"log {self.log_bytes:,} bytes, {self.tracebacks} tracebacks",
+                f"log {self.log_bytes:,} bytes, tracebacks {len(self.tracebacks)} {self.tracebacks[:4]}",
             )
         )
 

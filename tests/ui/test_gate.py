@@ -101,10 +101,22 @@ def test_no_route_answers_but_those_that_the_page_and_its_api_use(client, method
 def test_the_server_takes_no_file_that_was_not_sent_to_it(client, path, file, place):
     LOOK_UPS.clear()
     number = number_of(client, "open", "upload")
-    answer = join(client, path=path, fn_index=number, **{"data": [None], place: [[file], {"a": file}]})
+    answer = join(client, path=path, fn_index=number, **{"data": [None], place: [None, [file], {"a": file}]})
     assert answer.status_code == HTTPStatus.BAD_REQUEST
     assert "fetches none" in answer.json()["error"]
     assert LOOK_UPS == []
+
+
+@pytest.mark.parametrize("value", ["x", 5, [FILE], {"path": 5}, {"root": None}, {"path": None, "url": "http://a"}])
+def test_an_event_that_takes_a_file_takes_nothing_else(client, value):
+    number = number_of(client, "open", "upload")
+    answer = join(client, fn_index=number, data=[value])
+    assert (answer.status_code, "takes a file" in answer.json()["error"]) == (HTTPStatus.BAD_REQUEST, True)
+
+
+def test_no_event_is_called_in_a_batch(client):
+    body = json.dumps({"data": [[None]], "batched": True}).encode()
+    assert json.loads(checked_body(body, "me", Blocks())) == {"data": [[None]]}
 
 
 def test_of_a_file_that_was_sent_nothing_but_its_place_reaches_gradio(tmp_path):
