@@ -214,6 +214,7 @@ class Run:
             loading.abandon()
 
     def _take_in_turn(self, settings: RunSettings) -> Generator[Status, None, bool]:
+        """Adopts `settings`, whose models are loaded. False, with nothing changed, if the run was stopped before."""
         yield from self._in_turn(partial(self._active.take, settings))
         return self._active.settings is settings
 

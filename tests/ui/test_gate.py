@@ -101,7 +101,7 @@ def test_no_route_answers_but_those_that_the_page_and_its_api_use(client, method
 def test_the_server_takes_no_file_that_was_not_sent_to_it(client, path, file, place):
     LOOK_UPS.clear()
     number = number_of(client, "open", "upload")
-    answer = join(client, path=path, fn_index=number, **{"data": [None], place: [None, [file], {"a": file}]})
+    answer = join(client, path=path, fn_index=number, **{"data": [None], place: [file, [file], {"a": file}]})
     assert answer.status_code == HTTPStatus.BAD_REQUEST
     assert "fetches none" in answer.json()["error"]
     assert LOOK_UPS == []
