@@ -8,18 +8,20 @@ been appended to: then a step costs O(new tokens) in Python, however long the te
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specviz.decoding.compact import Compact, refusal
+from specviz.decoding.compact.forward import Compact, refusal
 from specviz.decoding.device import to_device, without_plans
 from specviz.decoding.draft import EMPTY, ROOT, Draft, common_prefix
 from specviz.decoding.forward import Forward, TransformersForward, num_layers, tokens_at_once
 from specviz.decoding.products import Products
-from specviz.decoding.proof import Proof, prove_reading
+from specviz.decoding.proof import Proof, find_replay_fault, prove_reading
 from specviz.decoding.turns import give_way
 from specviz.errors import SpecvizError
 
@@ -49,8 +51,8 @@ class CachedLM:
             if proof.chains:
                 raise SpecvizError(f"this {type(model).__name__} cannot be used: {proof.chains}")
             self.no_trees = proof.trees
-            why = proof.compact
-            self._forward = TransformersForward(model, products, why) if why else Compact(model, products)
+            why, replays = proof.compact, self.device.type == "cuda" and not proof.replays
+            self._forward = TransformersForward(model, products, why) if why else Compact(model, products, replays)
         self.context_limit, self._at_once = context_limit, tokens_at_once(model)
         head = model.get_output_embeddings()
         self.vocab_size = getattr(head, "out_features", head.weight.shape[0])  # packed weights have another shape
@@ -245,13 +247,16 @@ def prove_model(
     state = why, products, model.device, model.dtype, *map(id, model.parameters()), *map(type, model.modules())
     remembered, found = _PROVED.get(model, (None, known))
     if found is None or remembered not in (None, state):
-        found = prove_reading(
-            model,
-            context_limit,
-            lambda: CachedLM(model, context_limit, products, Compact(model, products)),
-            lambda: CachedLM(model, context_limit, products, TransformersForward(model, products)),
-            why,
-        )
+
+        def through(make: type[Forward]) -> CachedLM:
+            return CachedLM(model, context_limit, products, make(model, products))
+
+        compact, plain = partial(through, Compact), partial(through, TransformersForward)
+        found = prove_reading(model, context_limit, compact, plain, why)
+        if model.device.type == "cuda" and not (found.compact or found.chains or found.untried):
+            forward = Compact(model, products, replays=True)
+            replayed = CachedLM(model, context_limit, products, forward)
+            found = replace(found, replays=find_replay_fault(model, compact(), replayed) or forward.replay_failure)
     _PROVED[model] = state, found
     return found
 

@@ -37,6 +37,7 @@ _MOST_NOISE = 4  # times the rounding of the reading before; where all is right,
 _SHORT = 12  # tokens
 _SIBLINGS = 8  # so many rows lie between the text and the branch that is looked at
 _PATH = 3  # tokens of that branch
+_REPLAYS = 5  # times that a call of one shape is made
 _MOST_OPERATIONS = {"cpu": 6e10, "cuda": 3e12}  # about a second's
 _MOST_WINDOWS = 3  # the longest that can be reached, and the shortest of the others
 _MOST_TOKENS = 4_096  # whatever a configuration says: attention grows with the square
@@ -56,13 +57,14 @@ class Reader(Protocol):
 class Proof:
     """What a model was found to do.
 
-    compact: why the compact forward does not read it. chains: why it cannot be read behind a cache. trees: why it
-    reads no token trees. All in words, empty where everything is right. untried: why none of it was tried. num_tokens:
-    the longest text that was read. unreached: windows of its configuration, in tokens, that take too long to reach. ms:
-    what it cost.
+    compact: why the compact forward does not read it. replays: why it does so without CUDA graphs, on CUDA. chains: why
+    it cannot be read behind a cache. trees: why it reads no token trees. All in words, empty where everything is right.
+    untried: why none of it was tried. num_tokens: the longest text that was read. unreached: windows of its
+    configuration, in tokens, that take too long to reach. ms: what it cost.
     """
 
     compact: str = ""
+    replays: str = ""
     chains: str = ""
     trees: str = ""
     untried: str = ""
@@ -77,7 +79,8 @@ class Proof:
         what = f"it reads chains only, as {self.trees}" if self.trees else "it reads chains and token trees right"
         windows = " and ".join(f"{length:,}" for length in self.unreached)
         beyond = f"; its window of {windows} takes too long to try" if windows else ""
-        return f"{what} (tried on {self.num_tokens:,} tokens in {self.ms:,.0f} ms{beyond})"
+        slow = f"; without CUDA graphs: {self.replays}" if self.replays else ""
+        return f"{what} (tried on {self.num_tokens:,} tokens in {self.ms:,.0f} ms{beyond}){slow}"
 
 
 def prove_reading(
@@ -110,7 +113,24 @@ def prove_reading(
         trees = trees and f"its numbers in a token tree are not those of the same tokens in a row (it {trees})"
     num_tokens = lengths[-1] + _PATH if lengths else 0
     took = 1000 * (time.perf_counter() - began)
-    return Proof(why_not_compact, chains, trees, untried, num_tokens, unreached, took)
+    return Proof(why_not_compact, "", chains, trees, untried, num_tokens, unreached, took)
+
+
+def find_replay_fault(model: PreTrainedModel, plain: Reader, replayed: Reader) -> str:
+    """Why the replays of a reader are not used, in words; empty where they give the numbers of one without.
+
+    Each kind of call is made at several lengths of a text: the first are no replays yet.
+    """
+    words = list(islice(cycle(_words(model)), _SHORT + _REPLAYS + _PATH))
+    drafts = [EMPTY, chain(words[-_PATH:]), Draft(tuple(words[-_PATH:]), (ROOT, ROOT, 0), (None,) * _PATH)]
+    for length in range(_SHORT, _SHORT + _REPLAYS):
+        for draft in drafts:
+            right = plain.forward(words[:length], draft)
+            given = replayed.forward(words[:length], draft)
+            off, largest = float((given - right).abs().max()), float(right.abs().max())
+            if not off <= ROUNDING.get(model.dtype, ROUNDING[torch.float32]) * largest:
+                return f"one was off by {off:.2g} of {largest:.2g} behind {length} tokens"
+    return ""
 
 
 def _lengths(model: PreTrainedModel, context_limit: int) -> tuple[list[int], tuple[int, ...]]:

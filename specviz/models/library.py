@@ -213,7 +213,8 @@ class Library:
                 deepen(model, times)
             kept = files.proof_path(homes, dtype, task.bits, times)
             loaded = self._add(task, (model, files.tokenizer()), sha256 or revision, read_proof(kept))
-            keep_proof(kept, loaded.proof)
+            if not loaded.proof.replays:  # what came in their way may be gone at the next start
+                keep_proof(kept, loaded.proof)
         told = (made_from, limit_words(config), loaded.proof.words(), loaded.text.words_of_lacking_rows())
         report("; ".join(filter(None, (f"loaded {loaded.name}", *told))), 1.0)
         return loaded

@@ -4,10 +4,12 @@ import copy
 
 import pytest
 import torch
+from pretend_device import Repeated
 from tiny_models import tiny
 
 from specviz.decoding.cached_lm import PRODUCTS, CachedLM
-from specviz.decoding.compact import BLOCK, Compact
+from specviz.decoding.compact import replays
+from specviz.decoding.compact.forward import BLOCK, Compact
 from specviz.decoding.draft import Draft, chain
 from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import Plan, speculate
@@ -41,6 +43,11 @@ without_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA 
 each_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, without_gpu])])
 
 
+class Refusing(Repeated):
+    def __init__(self, *_):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+
 def model_of(name, **config):
     family, values = MODELS[name]
     model = tiny(family, max_position_embeddings=2048, **values, **config)
@@ -54,7 +61,7 @@ def model_of(name, **config):
 def readers(model):
     """The compact one, and transformers' as the oracle."""
     lm = CachedLM(model, 2048)
-    assert lm.path == "compact"
+    assert lm.path.startswith("compact")
     return lm, CachedLM(model, 2048, forward=TransformersForward(model, PRODUCTS))
 
 
@@ -197,3 +204,51 @@ def test_damaged_weights_are_not_proved():
     with torch.no_grad():
         model.lm_head.weight[3] = float("nan")
     assert CachedLM(model, 64).path == "transformers (some of its logits are not numbers)"
+
+
+@each_device
+@pytest.mark.parametrize("name", ["llama", "qwen2, windows", "gemma3, windows"])
+def test_replays_follow_the_text_the_rows_and_the_weights(name, device, monkeypatch):
+    """Calls of few shapes at many lengths, through a growing store, with weights changed in place and put in place."""
+    if device == "cpu":
+        monkeypatch.setattr(replays, "Graph", Repeated)
+    model = model_of(name).to(device)
+    lm = CachedLM(model, 2048, forward=Compact(model, PRODUCTS, True))
+    oracle = CachedLM(model, 2048, forward=TransformersForward(model, PRODUCTS))
+    for reader in (lm, oracle):
+        reader.capture((1, -1))
+    tokens = torch.randint(60, (2 * BLOCK,), generator=torch.manual_seed(1)).tolist()
+    for length in [*range(20, 32), *range(BLOCK - 4, BLOCK + 5)]:
+        for draft in (Draft(), chain([5, 7, 9]), TREE):
+            told, own = oracle.forward(tokens[:length], draft), lm.forward(tokens[:length], draft)
+            torch.testing.assert_close(own, told, rtol=1e-4, atol=1e-4 * float(told.abs().max()))
+            following = tokens[: length + 1]
+            torch.testing.assert_close(lm.hidden(following), oracle.hidden(following), rtol=1e-3, atol=1e-3)
+        if length == 23:
+            model.model.layers[0].mlp.up_proj.weight.data.mul_(1.1)
+        if length == 27:
+            model.lm_head.weight = torch.nn.Parameter(1.1 * model.lm_head.weight.detach())
+    assert len(lm._forward._replays._graphs) == 3
+
+
+@each_device
+def test_a_forward_that_cannot_be_recorded_is_made_as_it_is(device, monkeypatch):
+    model = model_of("llama").to(device)
+    lm, oracle = (CachedLM(model, 2048, forward=Compact(model, PRODUCTS, which)) for which in (True, False))
+    if device == "cpu":
+        monkeypatch.setattr(replays, "Graph", Refusing)
+    else:  # reads a number from the device, which no graph can do
+        norm = lm._forward._norm
+        lm._forward._norm = lambda x: norm(x) * bool(x.numel() + float(x.sum()))
+    tokens = [*range(3, 40)]
+    for length in range(20, 26):
+        torch.testing.assert_close(lm.forward(tokens[:length]), oracle.forward(tokens[:length]), rtol=1e-4, atol=1e-4)
+    assert lm.path == "compact"
+    assert lm._forward.replay_failure
+    again = CachedLM(model, 2048, forward=Compact(model, PRODUCTS, True))
+    monkeypatch.undo()
+    for length in range(20, 26) if device == "cuda" else ():
+        torch.testing.assert_close(
+            again.forward(tokens[:length]), oracle.forward(tokens[:length]), rtol=1e-4, atol=1e-4
+        )
+    assert not again._forward.replay_failure

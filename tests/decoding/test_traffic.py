@@ -6,7 +6,7 @@ from pretend_device import DEVICE, There, moved, pretended
 from tiny_models import CONTEXT_LIMIT, tiny
 
 from specviz.decoding.cached_lm import PRODUCTS, CachedLM
-from specviz.decoding.compact import Compact
+from specviz.decoding.compact.forward import Compact
 from specviz.decoding.draft import EMPTY, ROOT, Draft, chain
 from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import Plan, speculate
@@ -84,7 +84,7 @@ def test_the_proof_allows_the_compact_forward_and_its_steps_have_the_cpus_number
     told = [lm.forward(*call) for call in calls]
     with pretended() as traffic:
         lm = CachedLM(moved(model), CONTEXT_LIMIT)
-        assert lm.path == "compact"
+        assert lm.path == "compact, CUDA graphs"
         traffic.forget()
         rows = [lm.forward(*call) for call in calls]
         assert (traffic.copies, traffic.hidden) == (0, [])

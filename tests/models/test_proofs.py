@@ -5,7 +5,9 @@ from tiny_models import tiny, tiny_folder, tiny_tokenizer
 
 import specviz
 from specviz.decoding import cached_lm
+from specviz.decoding.proof import Proof
 from specviz.errors import SpecvizError
+from specviz.models import library
 from specviz.models.library import Library
 
 MPT = {"d_model": 32, "n_heads": 4, "n_layers": 2, "max_seq_len": 256}
@@ -52,6 +54,14 @@ def test_a_kept_proof_that_is_damaged_is_made_again(folder, cache, made, damage)
     kept.write_bytes(damage)
     assert Library().load(str(folder)).proof.num_tokens > 0
     assert len(made) == 2
+
+
+def test_what_came_in_the_way_of_cuda_graphs_is_told_and_tried_again_at_the_next_start(folder, cache, monkeypatch):
+    told = []
+    monkeypatch.setattr(library, "prove_model", lambda *_: Proof(replays="RuntimeError: the stream was in use"))
+    Library().load(str(folder), lambda words, done: told.append(words))
+    assert told[-1].endswith("; without CUDA graphs: RuntimeError: the stream was in use")
+    assert not cache.exists()
 
 
 def test_the_cost_and_the_reason_are_told(tmp_path, cache):

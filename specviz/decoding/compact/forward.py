@@ -8,12 +8,15 @@ rounding; `refusal` names the models that it is not written for. `CachedLM` prov
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from transformers import PreTrainedModel
 
 from specviz.decoding.attention import attend, for_shared_keys
+from specviz.decoding.compact.replays import MOST_TOKENS, Replays
 from specviz.decoding.forward import check_layers
 from specviz.decoding.products import Products
 
@@ -92,7 +95,7 @@ class _Rows:
         if num_rows <= had:
             return
         room = -(-max(num_rows, had + had // 4) // BLOCK) * BLOCK
-        rows = self.rows.new_empty(*self.rows.shape[:3], room, self.rows.shape[4])
+        rows = self.rows.new_zeros(*self.rows.shape[:3], room, self.rows.shape[4])  # what is masked must be a number
         rows[..., :had, :] = self.rows
         places = torch.arange(room, device=rows.device)[None]
         of_kind = isinstance(self._angles_of.rope_type, dict)
@@ -157,20 +160,29 @@ class _Layer:
 
 
 class Compact:
-    """A Forward over rows of its own, or over another's for `exit`."""
+    """A Forward over rows of its own, or over another's for `exit`. replays: whether CUDA graphs read few tokens."""
 
-    path = "compact"
-
-    def __init__(self, model: PreTrainedModel, products: Products, rows: _Rows | None = None) -> None:
+    def __init__(
+        self, model: PreTrainedModel, products: Products, replays: bool = False, rows: _Rows | None = None
+    ) -> None:
         self._model, self._products, blocks = model, products, model.model.layers
-        self._rows = rows or _Rows(model)
+        self._rows, self._replays = rows or _Rows(model), Replays(model) if replays else None
         self._norm, self._head = _Norm(model.model.norm), _Linear(model.lm_head, products)
         parts = zip(range(len(blocks)), _kinds(model), blocks, strict=True)
         self._layers = [_Layer(*each, products) for each in parts]
 
+    @property
+    def path(self) -> str:
+        return "compact" if self._replays is None or self._replays.failure else "compact, CUDA graphs"
+
+    @property
+    def replay_failure(self) -> str:
+        """What came in the way of a CUDA graph, in words; empty where nothing did."""
+        return self._replays.failure if self._replays else ""
+
     def exit(self, layers: Sequence[int]) -> Compact:
         check_layers(layers, len(self._layers))
-        early = Compact(self._model, self._products, self._rows)
+        early = Compact(self._model, self._products, self._replays is not None, self._rows)
         early._layers = [self._layers[layer] for layer in layers]
         return early
 
@@ -192,22 +204,80 @@ class Compact:
     ) -> tuple[Tensor, Tensor | None]:
         rows, end = self._rows, past + len(ids)
         rows.reserve(end)
-        turns = rows.turns(slice(past, end) if position_ids is None else position_ids[0])
-        views = rows.views(past, end)
-        if attention_mask is None and past and len(ids) > 1:
-            attention_mask = rows.rows.new_full((len(ids), end), float("-inf")).triu(past + 1)
-        masks = self._masks(attention_mask)
+        masks, positions = self._masks(attention_mask), None if position_ids is None else position_ids[0]
+        if self._replays is not None and len(ids) <= MOST_TOKENS:
+            out = self._replay(self._replays, ids, past, num_logits, captured, masks, positions)
+        else:
+            if attention_mask is None and past and len(ids) > 1:
+                masks = self._masks(rows.rows.new_full((len(ids), end), float("-inf")).triu(past + 1))
+            turns = rows.turns(slice(past, end) if positions is None else positions)
+            out = self._read(ids, None, turns, masks, rows.views(past, end), num_logits, captured)
+        return out[0], out[1] if captured else None
+
+    def _replay(
+        self,
+        replays: Replays,
+        ids: Tensor,
+        past: int,
+        num_logits: int,
+        captured: tuple[int, ...],
+        masks: Mapping[str, Tensor | None],
+        positions: Tensor | None,
+    ) -> Sequence[Tensor]:
+        """As a CUDA graph. What changes from call to call is on the device; a mask is as wide as the store."""
+        rows, end = self._rows.rows, past + len(ids)
+        places = torch.arange(past, end, device=ids.device)
+        given = (masks[kind] for kind in self._rows.kinds)
+        wide = [
+            functional.pad(each, (0, rows.shape[3] - end), value=_unseen(each)) for each in given if each is not None
+        ]
+        inputs = [ids, places, places if positions is None else positions, *wide]
+        read = partial(self._read_store, num_logits, captured)
+        return replays(read, inputs, (len(ids), num_logits, captured, len(wide)), rows)
+
+    def _read_store(
+        self,
+        num_logits: int,
+        captured: tuple[int, ...],
+        ids: Tensor,
+        places: Tensor,
+        positions: Tensor,
+        *masks: Tensor,
+    ) -> tuple[Tensor, ...]:
+        """All rows of the store are read, whatever lies there; without masks those up to each place are seen."""
+        rows = self._rows
+        room = rows.rows.shape[3]
+        if masks:
+            by_kind = dict(zip(rows.kinds, masks, strict=True))
+        else:
+            is_behind = torch.arange(room, device=ids.device) > places[:, None]
+            bare = rows.rows.new_zeros(is_behind.shape)
+            by_kind = self._masks(bare.masked_fill(is_behind, _unseen(bare)))
+        return self._read(ids, places, rows.turns(positions), by_kind, rows.views(0, room), num_logits, captured)
+
+    def _read(
+        self,
+        ids: Tensor,
+        places: Tensor | None,
+        turns: Mapping[str, _Turn],
+        masks: Mapping[str, Tensor | None],
+        views: Sequence[_Views],
+        num_logits: int,
+        captured: tuple[int, ...],
+    ) -> tuple[Tensor, ...]:
+        """places: of the new rows among those of `views`; None: they are all of them."""
         x, seen = self._model.model.embed_tokens(ids), []
         for layer in self._layers:
             seen.append(x)
-            wide = _attend(layer, layer.before(x), turns[layer.kind], masks[layer.kind], views[layer.index])
+            wide = _attend(layer, layer.before(x), turns[layer.kind], masks[layer.kind], views[layer.index], places)
             x = x + (layer.attended(wide) if layer.attended else wide)
             mixed = layer.between(x)
             mixed = layer.down(layer.act(layer.gate(mixed)) * layer.up(mixed))
             x = x + (layer.mixed(mixed) if layer.mixed else mixed)
         seen.append(x)
         states = [self._norm(x) if layer == -1 else seen[layer] for layer in captured]
-        return self._head(self._norm(x[-num_logits:])), torch.cat(states, dim=-1) if captured else None
+        logits = self._head(self._norm(x[-num_logits:]))
+        return (logits, torch.cat(states, dim=-1)) if captured else (logits,)
 
     def _masks(self, mask: Tensor | dict[str, Tensor] | None) -> Mapping[str, Tensor | None]:
         """Per kind of attention, for its shared keys."""
@@ -217,7 +287,7 @@ class Compact:
         return dict.fromkeys(self._rows.kinds, None if mask is None else for_shared_keys(mask, *heads))
 
 
-def _attend(layer: _Layer, x: Tensor, turn: _Turn, mask: Tensor | None, rows: _Views) -> Tensor:
+def _attend(layer: _Layer, x: Tensor, turn: _Turn, mask: Tensor | None, rows: _Views, places: Tensor | None) -> Tensor:
     shape = len(x), -1, layer.width
     q, k = layer.q(x).view(shape), layer.k(x).view(shape)  # [n, heads, width]
     if layer.norms:
@@ -225,10 +295,20 @@ def _attend(layer: _Layer, x: Tensor, turn: _Turn, mask: Tensor | None, rows: _V
     both = _turned(torch.cat([q, k], 1), turn).transpose(0, 1)  # row by row, as fast attention wants them
     keys, values, new_keys, new_values = rows
     num_heads = q.shape[1]
-    new_keys.copy_(both[num_heads:])
-    new_values.copy_(layer.v(x).view(shape).transpose(0, 1))
+    _put(new_keys, both[num_heads:], places)
+    _put(new_values, layer.v(x).view(shape).transpose(0, 1), places)
     wide = attend(both[None, :num_heads], keys, values, mask, layer.scale)
     return layer.o(wide.transpose(1, 2).reshape(len(x), -1))
+
+
+def _put(kept: Tensor, new: Tensor, places: Tensor | None) -> None:
+    """New rows [heads, n, width] at their places of the kept ones; None: all of them."""
+    kept.copy_(new) if places is None else kept.index_copy_(1, places, new)
+
+
+def _unseen(mask: Tensor) -> float:
+    """What a mask adds where nothing is seen."""
+    return torch.finfo(mask.dtype).min
 
 
 def _turned(x: Tensor, turn: _Turn) -> Tensor:
