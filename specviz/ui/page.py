@@ -33,6 +33,7 @@ from specviz.ui.reports.report import Report
 from specviz.ui.reports.section import Section
 from specviz.ui.reports.trace_models import methods_for
 from specviz.ui.reports.two_runs import TwoRunsSection
+from specviz.ui.server import FreedMemory
 from specviz.views.explore.help import method_help
 from specviz.views.learn import plan
 
@@ -88,7 +89,7 @@ def build(
         pages = reports(registry, bench, offer)
         for name, report in pages.items():
             _add_report(name, report)
-        _add_leaving(demo, [registry.leave, *(report.leave for report in pages.values())])
+        _add_leaving(demo, [registry.leave, *(report.leave for report in pages.values()), FreedMemory().give_back])
     _describe_once(demo)
     return demo.queue(max_size=QUEUE_LIMIT, api_open=False)
 

@@ -5,12 +5,15 @@ the registry by their unguessable id, also as a page or as tables. No request ev
 """
 
 import base64
+import ctypes
 import gzip
 import hashlib
 import re
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -68,11 +71,30 @@ _SECURITY_HEADERS = {
         )
     ),
 }
+M_ARENA_MAX, MOST_ARENAS = -8, 2
+TRIM_S = 30.0
+"""Seconds between two times that freed memory goes back to the system, which takes about 10 ms."""
 _LONG_CACHE = "public, max-age=31536000"
 _STEP, _REF = re.compile(r"[0-9]{1,7}"), re.compile(r"[a-z0-9]{1,12}")
 _PAGE_LOCKS = tuple(threading.Lock() for _ in range(8))
 """A page may take seconds: at most so many are made at once, and never two of one view; views share locks by chance."""
 Make = Callable[[Trace, View, Request], bytes | str]
+with suppress(AttributeError, OSError, TypeError):  # only glibc has arenas: else one a thread, which keeps what it took
+    ctypes.CDLL(None).mallopt(M_ARENA_MAX, MOST_ARENAS)
+
+
+class FreedMemory:
+    """What was freed in pieces goes back to the system, which glibc does by itself only at the end of its heap."""
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+
+    def give_back(self, _session: str) -> None:
+        """As a browser leaves, but at most every TRIM_S."""
+        if time.monotonic() - self._since > TRIM_S:
+            self._since = time.monotonic()
+            with suppress(AttributeError, OSError, TypeError):
+                ctypes.CDLL(None).malloc_trim(0)
 
 
 class SecurityHeaders:

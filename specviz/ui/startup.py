@@ -1,6 +1,5 @@
 """From flags to a served page: what is offered, the address to print, the first pair loaded while people read."""
 
-import ctypes
 import socket
 import threading
 import time
@@ -34,9 +33,6 @@ from specviz.ui.under_path import is_loopback, is_whole_address, web_address
 PORTS_TRIED = 20
 MOST_LOGGED, LOGGED_S = 20_000, 60.0
 """Characters of the log in so many seconds: strangers' mistakes fill no disk."""
-M_ARENA_MAX, MOST_ARENAS = -8, 2
-with suppress(AttributeError, OSError, TypeError):  # only glibc has arenas: else one a thread, which keeps what it took
-    ctypes.CDLL(None).mallopt(M_ARENA_MAX, MOST_ARENAS)
 
 
 class BoundedLog:

@@ -23,7 +23,6 @@ from specviz.trace.file import read_trace
 from specviz.ui import page
 from specviz.ui import server as serving
 from specviz.ui.explore.handlers import increments_since
-from specviz.ui.startup import MOST_ARENAS
 from specviz.ui.under_path import UnderPath, is_loopback
 from specviz.ui.view import view_of
 from specviz.views.bundle import bundle, web_file
@@ -43,6 +42,23 @@ library.fdopen.restype = ctypes.c_void_p
 stream = ctypes.c_void_p(library.fdopen(1, b"w"))
 library.malloc_info(0, stream)
 library.fflush(stream)
+"""
+FREED = """
+import ctypes, pathlib, time
+from specviz.ui import server
+library, taken = ctypes.CDLL(None), lambda: int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * 4096 >> 20
+library.malloc.restype, library.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+blocks = [library.malloc(4096) for _ in range(50_000)]
+for block in blocks:
+    ctypes.memset(ctypes.c_void_p(block), 1, 4096)
+for block in blocks[:-1]:
+    library.free(block)
+freed = server.FreedMemory()
+freed.give_back("too soon")
+before = taken()
+time.monotonic = lambda late=time.monotonic() + 2 * server.TRIM_S: late
+freed.give_back("later")
+print(before - taken())
 """
 """Prints what glibc tells of its arenas when many threads have asked for memory."""
 
@@ -129,7 +145,14 @@ def test_a_server_forgets_the_sessions_of_browsers_that_left(served, client, mon
 def test_the_threads_of_a_server_share_few_arenas():
     """In a process of its own: an arena stays for good."""
     made = subprocess.run([sys.executable, "-c", ARENAS], check=True, capture_output=True, text=True).stdout
-    assert made.count("<heap nr=") <= MOST_ARENAS
+    assert made.count("<heap nr=") <= serving.MOST_ARENAS
+
+
+@pytest.mark.slow
+def test_memory_that_was_freed_in_pieces_goes_back_as_browsers_leave():
+    """In a process of its own: 200 MB are freed behind a block that is not."""
+    given = subprocess.run([sys.executable, "-c", FREED], check=True, capture_output=True, text=True).stdout
+    assert int(given) >= 150
 
 
 def test_it_starts_on_a_machine_that_takes_seconds_for_the_page(tmp_path, monkeypatch):
