@@ -30,7 +30,7 @@ from specviz.analysis.every_k import what_if
 from specviz.bench.speed import ROUNDS
 from specviz.checks.statistics import ALPHA, SUSPICION
 from specviz.decoding import products
-from specviz.decoding.compact.replays import MOST_TOKENS
+from specviz.decoding.compact import replays
 from specviz.drafters.eagle.layouts import _FEWEST_LAYERS
 from specviz.lessons.load import lessons
 from specviz.models.catalog import MODELS
@@ -120,7 +120,8 @@ def claims():
         f"(the wheel … {smollm2.package[1]})",
         f"a folder of {smollm2.megabytes[1]} MB in the cache",
         f"up to {products.MOST_PACKED} rows are multiplied",
-        f"up to {MOST_TOKENS} tokens as one CUDA graph",
+        f"with torch before {replays.UNSAFE_SINCE}, the compact forward reads up to {replays.MOST_TOKENS} tokens",
+        f"From torch {replays.UNSAFE_SINCE} on",
         f"for models whose copies take at most {products.MOST_BYTES >> 30} GB",
         f"takes {_BYTES} bytes of memory per weight",
         f"at most {api.API_LIMIT_S:.0f} s",

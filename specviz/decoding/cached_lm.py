@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specviz.decoding.compact.forward import Compact, refusal
+from specviz.decoding.compact.replays import can_replay
 from specviz.decoding.device import to_device, without_plans
 from specviz.decoding.draft import EMPTY, ROOT, Draft, common_prefix
 from specviz.decoding.forward import Forward, TransformersForward, num_layers, tokens_at_once
@@ -51,7 +52,7 @@ class CachedLM:
             if proof.chains:
                 raise SpecvizError(f"this {type(model).__name__} cannot be used: {proof.chains}")
             self.no_trees = proof.trees
-            why, replays = proof.compact, self.device.type == "cuda" and not proof.replays
+            why, replays = proof.compact, can_replay(self.device) and not proof.replays
             self._forward = TransformersForward(model, products, why) if why else Compact(model, products, replays)
         self.context_limit, self._at_once = context_limit, tokens_at_once(model)
         head = model.get_output_embeddings()
@@ -253,7 +254,7 @@ def prove_model(
 
         compact, plain = partial(through, Compact), partial(through, TransformersForward)
         found = prove_reading(model, context_limit, compact, plain, why)
-        if model.device.type == "cuda" and not (found.compact or found.chains or found.untried):
+        if can_replay(model.device) and not (found.compact or found.chains or found.untried):
             forward = Compact(model, products, replays=True)
             replayed = CachedLM(model, context_limit, products, forward)
             found = replace(found, replays=find_replay_fault(model, compact(), replayed) or forward.replay_failure)

@@ -2,6 +2,9 @@
 
 A graph does again, with the same tensors, what it was made of. So a forward that is to be replayed takes everything
 that changes from call to call from tensors on the device, and reads all the rows that there is room for.
+
+All graphs of a process share their memory, buffers of cuBLAS too. So one at a time is recorded or replayed, and what it
+gives is copied before another is; they all run on the stream of whoever calls, which is the device's default one.
 """
 
 from __future__ import annotations
@@ -9,8 +12,9 @@ from __future__ import annotations
 import functools
 import gc
 import threading
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +22,16 @@ from torch import Tensor, nn
 MOST_TOKENS = 64
 """Of one forward that is replayed: beyond, the device works longer than Python."""
 MOST_GRAPHS = 64
-
-_RECORDING = threading.Lock()
-"""One at a time: they share a stream, and nothing else may come to a stream that is being recorded."""
+UNSAFE_SINCE = "2.12"
+"""The torch whose graphs, when thrown away, take those buffers along while others use them (pytorch issue 193402)."""
+IS_SAFE = torch.__version__ < UNSAFE_SINCE
+_ONE_AT_A_TIME = threading.Lock()
 Read = Callable[..., tuple[Tensor, ...]]
+Result = TypeVar("Result")
+
+
+def can_replay(device: torch.device) -> bool:
+    return device.type == "cuda" and IS_SAFE
 
 
 class Replays:
@@ -46,7 +56,7 @@ class Replays:
             self._lies, self._seen, self._graphs = lies, set(), {}
         if shape in self._seen and shape not in self._graphs and len(self._graphs) < MOST_GRAPHS and not self.failure:
             try:
-                self._graphs[shape] = Graph(read, inputs, next(iter(self._graphs.values()), None))
+                self._graphs[shape] = Graph(read, inputs)
             except RuntimeError as error:  # the forward itself may still work
                 self.failure = f"{type(error).__name__}: {str(error).partition(chr(10))[0]:.80}"
         self._seen.add(shape)
@@ -55,42 +65,51 @@ class Replays:
 
 
 class Graph:
-    """A forward that was recorded once, with inputs and outputs of its own. beside: one that shares memory with it."""
+    """A forward that was recorded once, with inputs and outputs of its own."""
 
-    def __init__(self, read: Read, inputs: Sequence[Tensor], beside: Graph | None) -> None:
-        self._inputs = [each.clone() for each in inputs]
-        here, aside = torch.cuda.current_stream(inputs[0].device), _stream(inputs[0].device)
-        self._graph = torch.cuda.CUDAGraph()
-        with _RECORDING, _without_collection():
-            aside.wait_stream(here)
-            with torch.cuda.stream(aside):
-                self._graph.capture_begin(beside and beside._graph.pool(), capture_error_mode="thread_local")
-                try:
-                    self._outputs = read(*self._inputs)
-                finally:
-                    self._graph.capture_end()
-            here.wait_stream(aside)
+    def __init__(self, read: Read, inputs: Sequence[Tensor]) -> None:
+        self._inputs, device = [each.clone() for each in inputs], inputs[0].device
+        with _ONE_AT_A_TIME:
+            self._graph, self._outputs = _record(partial(read, *self._inputs), device, _first_graph(device).pool())
 
     def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
-        for own, given in zip(self._inputs, inputs, strict=True):
-            own.copy_(given)
-        self._graph.replay()  # on the stream of whoever calls, so that no two run at once
-        return [each.clone() for each in self._outputs]
+        with _ONE_AT_A_TIME:
+            for own, given in zip(self._inputs, inputs, strict=True):
+                own.copy_(given)
+            self._graph.replay()
+            return [each.clone() for each in self._outputs]
+
+
+@functools.cache
+def _first_graph(device: torch.device) -> torch.cuda.CUDAGraph:
+    """Of next to nothing; it stays, and with it the memory that all graphs of this device share."""
+    return _record(lambda: torch.zeros(1, device=device), device)[0]
+
+
+def _record(
+    work: Callable[[], Result], device: torch.device, pool: tuple[int, int] | None = None
+) -> tuple[torch.cuda.CUDAGraph, Result]:
+    """The graph and what `work` gave. No garbage is collected meanwhile: a graph that is thrown away by the thread that
+    records another spoils that one."""
+    here, aside, graph = torch.cuda.current_stream(device), _stream(device), torch.cuda.CUDAGraph()
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        aside.wait_stream(here)
+        with torch.cuda.stream(aside):
+            graph.capture_begin(pool, capture_error_mode="thread_local")
+            try:
+                out = work()
+            finally:
+                graph.capture_end()
+        here.wait_stream(aside)
+    finally:
+        if collects:
+            gc.enable()
+    return graph, out
 
 
 @functools.cache
 def _stream(device: torch.device) -> torch.cuda.Stream:
-    """The one on which graphs are made: each has buffers of its own for matrix products."""
+    """The one on which graphs are recorded: each stream has buffers of its own for matrix products."""
     return torch.cuda.Stream(device)
-
-
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """Python collects no garbage: a graph that is thrown away while another is made spoils that one."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
