@@ -96,6 +96,7 @@ def claims():
     recipe, smollm2 = large(), MODELS["smollm2"].download
     assert ALPHA == 1e-6  # "a million"
     assert probes.LEAST_GAIN == {"layer": 0.005}  # "half a point"
+    first_unsafe = ".".join(map(str, replays.UNSAFE_SINCE))
     drafted, draft_ms, check_ms, accepted = example = [value for _, value in FIELDS.values()]
     return [
         f"{NAMES[rounds.FEWEST]} prompts or more is {rounds.NEAR - 1:.0%} away from 1 and beyond chance: two equal "
@@ -120,8 +121,8 @@ def claims():
         f"(the wheel … {smollm2.package[1]})",
         f"a folder of {smollm2.megabytes[1]} MB in the cache",
         f"up to {products.MOST_PACKED} rows are multiplied",
-        f"with torch before {replays.UNSAFE_SINCE}, the compact forward reads up to {replays.MOST_TOKENS} tokens",
-        f"From torch {replays.UNSAFE_SINCE} on",
+        f"with torch before {first_unsafe}, the compact forward reads up to {replays.MOST_TOKENS} tokens",
+        f"From torch {first_unsafe} on",
         f"for models whose copies take at most {products.MOST_BYTES >> 30} GB",
         f"takes {_BYTES} bytes of memory per weight",
         f"at most {api.API_LIMIT_S:.0f} s",

@@ -304,7 +304,7 @@ class _Timer:
 def _finish(device: torch.device) -> None:
     """Waits for the device; the CPU has always finished."""
     if device.type == "cuda":
-        torch.cuda.synchronize(device)
+        torch.cuda.current_stream(device).synchronize()  # of the whole device it would spoil a graph that is recorded
     elif device.type == "mps":
         torch.mps.synchronize()
 

@@ -73,7 +73,7 @@ _SECURITY_HEADERS = {
 }
 M_ARENA_MAX, MOST_ARENAS = -8, 2
 TRIM_S = 30.0
-"""Seconds between two times that freed memory goes back to the system, which takes about 10 ms."""
+"""Seconds between two times that freed memory goes back to the system, which takes 10 to 200 ms."""
 _LONG_CACHE = "public, max-age=31536000"
 _STEP, _REF = re.compile(r"[0-9]{1,7}"), re.compile(r"[a-z0-9]{1,12}")
 _PAGE_LOCKS = tuple(threading.Lock() for _ in range(8))
@@ -81,6 +81,11 @@ _PAGE_LOCKS = tuple(threading.Lock() for _ in range(8))
 Make = Callable[[Trace, View, Request], bytes | str]
 with suppress(AttributeError, OSError, TypeError):  # only glibc has arenas: else one a thread, which keeps what it took
     ctypes.CDLL(None).mallopt(M_ARENA_MAX, MOST_ARENAS)
+
+
+def _trim() -> None:
+    with suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 class FreedMemory:
@@ -93,8 +98,7 @@ class FreedMemory:
         """As a browser leaves, but at most every TRIM_S."""
         if time.monotonic() - self._since > TRIM_S:
             self._since = time.monotonic()
-            with suppress(AttributeError, OSError, TypeError):
-                ctypes.CDLL(None).malloc_trim(0)
+            threading.Thread(target=_trim, daemon=True, name="trim").start()
 
 
 class SecurityHeaders:

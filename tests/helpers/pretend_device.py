@@ -189,8 +189,10 @@ def pretended() -> Iterator[Traffic]:
     with pytest.MonkeyPatch.context() as patch, _Factories():
         patch.setattr(torch.cuda, "Event", _Event)
         patch.setattr(torch.cuda, "current_stream", lambda device: device)
+        patch.setattr(torch.cuda, "default_stream", lambda device: device)
         patch.setattr(replays, "Graph", Repeated)
         patch.setattr(replays, "IS_SAFE", True)
+        patch.setattr(replays.Replays, "failure", "")
         _now.forget()
         _now.pending.clear()
         yield _now

@@ -4,7 +4,7 @@ A graph does again, with the same tensors, what it was made of. So a forward tha
 that changes from call to call from tensors on the device, and reads all the rows that there is room for.
 
 All graphs of a process share their memory, buffers of cuBLAS too. So one at a time is recorded or replayed, and what it
-gives is copied before another is; they all run on the stream of whoever calls, which is the device's default one.
+gives is copied before another is, all on the device's default stream; whoever works on another one has none.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from torch import Tensor, nn
 MOST_TOKENS = 64
 """Of one forward that is replayed: beyond, the device works longer than Python."""
 MOST_GRAPHS = 64
-UNSAFE_SINCE = "2.12"
+UNSAFE_SINCE = 2, 12
 """The torch whose graphs, when thrown away, take those buffers along while others use them (pytorch issue 193402)."""
-IS_SAFE = torch.__version__ < UNSAFE_SINCE
+IS_SAFE = tuple(map(int, torch.__version__.split(".")[:2])) < UNSAFE_SINCE
 _ONE_AT_A_TIME = threading.Lock()
 Read = Callable[..., tuple[Tensor, ...]]
 Result = TypeVar("Result")
@@ -38,27 +38,32 @@ class Replays:
     """Graphs of one reader's forwards, by the shape of the call. The first call of a shape is made as it is, the second
     becomes a graph, those that follow replay it, as long as tables and rows lie where they lay.
 
-    failure: what came in the way of a graph, in words; from then on no more are made.
+    failure: what came in the way of a graph, in words. From then on no reader of this process has any: torch does not
+    recover from it.
     """
+
+    failure = ""
 
     def __init__(self, model: nn.Module) -> None:
         self._tables = [(each._parameters, name) for each in model.modules() for name in each._parameters]
         self._lies: list[int] = []
         self._seen: set[Hashable] = set()
         self._graphs: dict[Hashable, Graph] = {}
-        self.failure = ""
 
     def __call__(self, read: Read, inputs: Sequence[Tensor], shape: Hashable, rows: Tensor) -> Sequence[Tensor]:
         """What `read(*inputs)` gives. shape: what tells apart calls that one graph cannot serve; rows: the store."""
+        device = rows.device
+        if self.failure or torch.cuda.current_stream(device) != torch.cuda.default_stream(device):
+            return read(*inputs)
         tables = (table[name] for table, name in self._tables)
-        lies = [rows.data_ptr(), *(each.data_ptr() for each in tables if each is not None)]
+        lies = [rows.data_ptr(), rows.shape[3], *(each.data_ptr() for each in tables if each is not None)]
         if lies != self._lies:
             self._lies, self._seen, self._graphs = lies, set(), {}
-        if shape in self._seen and shape not in self._graphs and len(self._graphs) < MOST_GRAPHS and not self.failure:
+        if shape in self._seen and shape not in self._graphs and len(self._graphs) < MOST_GRAPHS:
             try:
                 self._graphs[shape] = Graph(read, inputs)
             except RuntimeError as error:  # the forward itself may still work
-                self.failure = f"{type(error).__name__}: {str(error).partition(chr(10))[0]:.80}"
+                Replays.failure = f"{type(error).__name__}: {str(error).partition(chr(10))[0]:.80}"
         self._seen.add(shape)
         graph = self._graphs.get(shape)
         return graph(inputs) if graph else read(*inputs)
@@ -97,6 +102,7 @@ def _record(
     try:
         aside.wait_stream(here)
         with torch.cuda.stream(aside):
+            torch.cuda.current_blas_handle()  # each thread has one, which cannot be made while it records
             graph.capture_begin(pool, capture_error_mode="thread_local")
             try:
                 out = work()
