@@ -7,7 +7,7 @@ been appended to: then a step costs O(new tokens) in Python, however long the te
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from weakref import WeakKeyDictionary
@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specviz.decoding.compact.forward import Compact, refusal
-from specviz.decoding.compact.replays import can_replay
+from specviz.decoding.compact.replays import Replays, can_replay
 from specviz.decoding.device import to_device, without_plans
 from specviz.decoding.draft import EMPTY, ROOT, Draft, common_prefix
 from specviz.decoding.forward import Forward, TransformersForward, num_layers, tokens_at_once
@@ -249,15 +249,14 @@ def prove_model(
     remembered, found = _PROVED.get(model, (None, known))
     if found is None or remembered not in (None, state):
 
-        def through(make: type[Forward]) -> CachedLM:
+        def through(make: Callable[[PreTrainedModel, Products], Forward]) -> CachedLM:
             return CachedLM(model, context_limit, products, make(model, products))
 
         compact, plain = partial(through, Compact), partial(through, TransformersForward)
         found = prove_reading(model, context_limit, compact, plain, why)
         if can_replay(model.device) and not (found.compact or found.chains or found.untried):
-            forward = Compact(model, products, replays=True)
-            replayed = CachedLM(model, context_limit, products, forward)
-            found = replace(found, replays=find_replay_fault(model, compact(), replayed) or forward.replay_failure)
+            replayed = through(partial(Compact, replays=True))
+            found = replace(found, replays=find_replay_fault(model, compact(), replayed) or Replays.failure)
     _PROVED[model] = state, found
     return found
 

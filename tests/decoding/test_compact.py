@@ -75,9 +75,8 @@ class Recorded:
         for operation, args, kwargs, out in self.made:
             taken = {storage(each) for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)}
             for old, new in zip(tree_leaves(out), tree_leaves(operation(*args, **kwargs)), strict=True):
-                if (
-                    isinstance(old, torch.Tensor) and old.numel() and storage(old) not in taken
-                ):  # neither view nor in place
+                is_new = isinstance(old, torch.Tensor) and storage(old) not in taken  # neither a view nor in place
+                if is_new and old.numel():
                     old.copy_(new)
         return [each.clone() for each in self.outputs]
 
@@ -292,4 +291,4 @@ def test_after_a_recording_that_failed_forwards_are_made_as_they_are(on_cpu):
             told = oracle.forward(tokens[:length])
             torch.testing.assert_close(lm.forward(tokens[:length]), told, rtol=1e-4, atol=1e-4)
         assert lm.path == "compact"
-        assert lm._forward.replay_failure == "RuntimeError: operation not permitted when stream is capturing"
+        assert replays.Replays.failure == "RuntimeError: operation not permitted when stream is capturing"

@@ -175,11 +175,6 @@ class Compact:
     def path(self) -> str:
         return "compact" if self._replays is None or self._replays.failure else "compact, CUDA graphs"
 
-    @property
-    def replay_failure(self) -> str:
-        """What came in the way of a CUDA graph, in words; empty where nothing did."""
-        return self._replays.failure if self._replays else ""
-
     def exit(self, layers: Sequence[int]) -> Compact:
         check_layers(layers, len(self._layers))
         early = Compact(self._model, self._products, self._replays is not None, self._rows)
@@ -227,10 +222,8 @@ class Compact:
         """As a CUDA graph. What changes from call to call is on the device; a mask is as wide as the store."""
         rows, end = self._rows.rows, past + len(ids)
         places = torch.arange(past, end, device=ids.device)
-        given = (masks[kind] for kind in self._rows.kinds)
-        wide = [
-            functional.pad(each, (0, rows.shape[3] - end), value=_unseen(each)) for each in given if each is not None
-        ]
+        given = [masks[kind] for kind in self._rows.kinds if masks[kind] is not None]
+        wide = [functional.pad(mask, (0, rows.shape[3] - end), value=_unseen(mask)) for mask in given]
         inputs = [ids, places, places if positions is None else positions, *wide]
         read = partial(self._read_store, num_logits, captured)
         return replays(read, inputs, (len(ids), num_logits, captured, len(wide)), rows)

@@ -9,11 +9,10 @@ gives is copied before another is, all on the device's default stream; whoever w
 
 from __future__ import annotations
 
-import functools
 import gc
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import TypeVar
 
 import torch
@@ -85,7 +84,7 @@ class Graph:
             return [each.clone() for each in self._outputs]
 
 
-@functools.cache
+@cache
 def _first_graph(device: torch.device) -> torch.cuda.CUDAGraph:
     """Of next to nothing; it stays, and with it the memory that all graphs of this device share."""
     return _record(lambda: torch.zeros(1, device=device), device)[0]
@@ -115,7 +114,7 @@ def _record(
     return graph, out
 
 
-@functools.cache
+@cache
 def _stream(device: torch.device) -> torch.cuda.Stream:
     """The one on which graphs are recorded: each stream has buffers of its own for matrix products."""
     return torch.cuda.Stream(device)
