@@ -37,13 +37,16 @@ def _request(library: Library, prompt, target, draft, options: dict[str, object]
     """Models by name, so that the request can be stored; what is no field of a request is a parameter of the method."""
     k = one_k(*(options.pop(name, None) for name in ("k", "num_speculative_tokens")))
     target, draft = (
-        each if each is None or isinstance(each, str) else library.load(each).name for each in (target, draft)
+        each if each is None or isinstance(each, str) else library.load(each).name
+        for each in (target, draft)
     )
     known = {name: options.pop(name) for name in [*options] if name in Request.__dataclass_fields__}
     known["num_speculative_tokens"] = k
     text = {"prompt": prompt} if isinstance(prompt, str) else {"prompt_ids": tuple(prompt)}
     target = target or catalog.default_pair()[0]
-    draft = draft or catalog.bundled_draft(target, foreign=find_method(known.get("method", "draft_model")).foreign)
+    draft = draft or catalog.bundled_draft(
+        target, foreign=find_method(known.get("method", "draft_model")).foreign
+    )
     known["chat_options"] = known.get("chat_options") or {}
     if known.get("chat") is None:
         known["chat"] = "prompt" in text and (catalog.chats(target) or bool(known["chat_options"]))

@@ -48,7 +48,9 @@ def one_k(k: int | None, num_speculative_tokens: int | None, default: int = DEFA
     given = [value for value in (k, num_speculative_tokens) if value is not None]
     if len(given) == 2 and given[0] != given[1]:
         got = f"(got k={_short(k)} and num_speculative_tokens={_short(num_speculative_tokens)})"
-        raise SpecvizError(f"k and num_speculative_tokens are two names of one number: give one of them {got}")
+        raise SpecvizError(
+            f"k and num_speculative_tokens are two names of one number: give one of them {got}"
+        )
     return given[0] if given else default
 
 
@@ -67,11 +69,15 @@ def _text(name: str, value: object, most: int) -> str:
     if not isinstance(value, str):
         raise SpecvizError(f"{name} must be a text {_got(value)}")
     if len(value) > most:
-        raise SpecvizError(f"{name} is too long: at most {most:,} characters are allowed (got {len(value):,})")
+        raise SpecvizError(
+            f"{name} is too long: at most {most:,} characters are allowed (got {len(value):,})"
+        )
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
-        raise SpecvizError(f"{name} must be valid Unicode; it holds half of a surrogate pair {_got(value)}") from None
+        raise SpecvizError(
+            f"{name} must be valid Unicode; it holds half of a surrogate pair {_got(value)}"
+        ) from None
     return value
 
 
@@ -121,7 +127,9 @@ def _time_limit(_: str, value: object) -> float | None:
         return server_limit
     most = MAX_SECONDS if server_limit is None else server_limit
     if not _is_number(value) or not 0.0 < value <= most:
-        raise SpecvizError(f"time_limit_s must be a number of seconds above 0 and at most {most:g} {_got(value)}")
+        raise SpecvizError(
+            f"time_limit_s must be a number of seconds above 0 and at most {most:g} {_got(value)}"
+        )
     return float(value)
 
 
@@ -131,7 +139,9 @@ def _ids(_: str, values: object) -> tuple[int, ...]:
     if not values:
         raise SpecvizError("the prompt is empty: prompt_ids must hold at least one token id")
     if len(values) > MAX_PROMPT_IDS:
-        raise SpecvizError(f"prompt_ids is too long: at most {MAX_PROMPT_IDS:,} ids are allowed (got {len(values):,})")
+        raise SpecvizError(
+            f"prompt_ids is too long: at most {MAX_PROMPT_IDS:,} ids are allowed (got {len(values):,})"
+        )
     return tuple([check_whole("each of prompt_ids", value, 0, MAX_ID) for value in values])
 
 
@@ -141,14 +151,21 @@ def _stops(_: str, values: object) -> tuple[str, ...]:
         raise SpecvizError(f"stop must be at most {MAX_STOPS} texts {_got(values)}")
     for text in given:
         if not _text("each of stop", text, MAX_STOP_CHARACTERS) or "\ufffd" in text:
-            raise SpecvizError(f"each of stop must be a text of at least one character, without U+FFFD {_got(text)}")
+            raise SpecvizError(
+                f"each of stop must be a text of at least one character, without U+FFFD {_got(text)}"
+            )
     return tuple(given)
 
 
 def _params(_: str, values: object) -> dict[str, Any]:
     if not isinstance(values, Mapping) or len(values) > MAX_PARAMS:
-        raise SpecvizError(f"params must be an object of at most {MAX_PARAMS} named values {_got(values)}")
-    return {_name("each name in params", name): _param(f"params.{name}", value) for name, value in values.items()}
+        raise SpecvizError(
+            f"params must be an object of at most {MAX_PARAMS} named values {_got(values)}"
+        )
+    return {
+        _name("each name in params", name): _param(f"params.{name}", value)
+        for name, value in values.items()
+    }
 
 
 def _param(name: str, value: object) -> bool | int | float | str | None:
@@ -159,20 +176,28 @@ def _param(name: str, value: object) -> bool | int | float | str | None:
         return _text(name, value, MAX_NAME)
     if _is_number(value) and -MAX_SEED <= value <= MAX_SEED:
         return value
-    raise SpecvizError(f"{name} must be a number of ordinary size, a text, true or false {_got(value)}")
+    raise SpecvizError(
+        f"{name} must be a number of ordinary size, a text, true or false {_got(value)}"
+    )
 
 
 def check_chat_options(name: str, values: object) -> dict[str, Option]:
     """Switches of a chat template, such as {"enable_thinking": False}. Raises SpecvizError."""
     if not isinstance(values, Mapping) or len(values) > MAX_PARAMS:
-        raise SpecvizError(f"{name} must be an object of at most {MAX_PARAMS} named values {_got(values)}")
-    return {_option_name(name, key): _option(f"{name}.{key}", value) for key, value in values.items()}
+        raise SpecvizError(
+            f"{name} must be an object of at most {MAX_PARAMS} named values {_got(values)}"
+        )
+    return {
+        _option_name(name, key): _option(f"{name}.{key}", value) for key, value in values.items()
+    }
 
 
 def _option_name(name: str, key: object) -> str:
     text = _name(f"each name in {name}", key)
     if not text.isidentifier():
-        raise SpecvizError(f"each name in {name} must be one word, such as enable_thinking {_got(key)}")
+        raise SpecvizError(
+            f"each name in {name} must be one word, such as enable_thinking {_got(key)}"
+        )
     return text
 
 
@@ -213,7 +238,9 @@ class RunSettings:
     method: str = _checked(_name, default="draft_model")
     rule: str | None = _checked(_optional(_name), default=None)
     params: Mapping[str, Any] = _checked(_params, default_factory=dict, hash=False)
-    num_speculative_tokens: int = _checked(lambda _, value: check_whole("k", value, 1, MAX_K), default=DEFAULT_K)
+    num_speculative_tokens: int = _checked(
+        lambda _, value: check_whole("k", value, 1, MAX_K), default=DEFAULT_K
+    )
     temperature: float = _checked(_temperature, default=1.0)
     top_k: int = _checked(_top_k, default=0)
     top_p: float = _checked(_fraction, default=1.0)
@@ -224,11 +251,16 @@ class RunSettings:
     def validate(self: Own) -> Own:
         """An equal value with numbers as int or float. SpecvizError: what is wrong, what was got, what is allowed."""
         checks = {item.name: item.metadata["check"] for item in fields(self)}
-        return replace(self, **{name: check(name, getattr(self, name)) for name, check in checks.items()})
+        return replace(
+            self, **{name: check(name, getattr(self, name)) for name, check in checks.items()}
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values by the keys of files and links."""
-        values = {_KEYS.get(item.name, item.name): getattr(self, item.name) for item in fields(RunSettings)}
+        values = {
+            _KEYS.get(item.name, item.name): getattr(self, item.name)
+            for item in fields(RunSettings)
+        }
         return {**values, "params": dict(self.params)}
 
 
@@ -242,7 +274,9 @@ class Request(RunSettings):
     prompt: str = _checked(partial(_text, most=MAX_PROMPT_CHARACTERS), default="")
     prompt_ids: tuple[int, ...] | None = _checked(_optional(_ids), default=None)
     chat: bool = _checked(_boolean, default=False)
-    chat_options: Mapping[str, Option] = _checked(check_chat_options, default_factory=dict, hash=False)
+    chat_options: Mapping[str, Option] = _checked(
+        check_chat_options, default_factory=dict, hash=False
+    )
     seed: int = _checked(partial(check_whole, low=0, high=MAX_SEED), default=0)
     max_new_tokens: int = _checked(_length, default=64)
     stop: tuple[str, ...] = _checked(_stops, default=())
@@ -258,16 +292,29 @@ class Request(RunSettings):
         if self.prompt_ids is None and not self.prompt:
             raise SpecvizError("the prompt is empty; type at least one word")
         if self.prompt_ids is not None and _boolean("chat", self.chat):
-            raise SpecvizError("chat must be false when prompt_ids are given: a chat template needs a text (got true)")
+            raise SpecvizError(
+                "chat must be false when prompt_ids are given: a chat template needs a text (got true)"
+            )
         if check_chat_options("chat_options", self.chat_options) and not self.chat:
-            raise SpecvizError("chat must be true where chat_options are given: the chat template has them (got false)")
+            raise SpecvizError(
+                "chat must be true where chat_options are given: the chat template has them (got false)"
+            )
         return RunSettings.validate(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; `from_dict` gives an equal request back."""
         ids = None if self.prompt_ids is None else list(self.prompt_ids)
-        text = {"prompt": self.prompt, "prompt_ids": ids, "chat": self.chat, "chat_options": dict(self.chat_options)}
-        limits = {"max_new_tokens": self.max_new_tokens, "stop": list(self.stop), "time_limit_s": self.time_limit_s}
+        text = {
+            "prompt": self.prompt,
+            "prompt_ids": ids,
+            "chat": self.chat,
+            "chat_options": dict(self.chat_options),
+        }
+        limits = {
+            "max_new_tokens": self.max_new_tokens,
+            "stop": list(self.stop),
+            "time_limit_s": self.time_limit_s,
+        }
         return {**text, **RunSettings.to_dict(self), "seed": self.seed, **limits}
 
     @classmethod
@@ -277,9 +324,13 @@ class Request(RunSettings):
             raise SpecvizError(f"a request must be an object with named fields {_got(values)}")
         unknown = [key for key in values if key not in REQUEST_KEYS]
         if unknown:
-            raise SpecvizError(f"a request has no field {_short(unknown[0])}; its fields are {', '.join(REQUEST_KEYS)}")
+            raise SpecvizError(
+                f"a request has no field {_short(unknown[0])}; its fields are {', '.join(REQUEST_KEYS)}"
+            )
         if "target" not in values:
-            raise SpecvizError("a request must name its target model in the field 'target' (got none)")
+            raise SpecvizError(
+                "a request must name its target model in the field 'target' (got none)"
+            )
         return cls(**{field_of(key): value for key, value in values.items()}).validate()
 
 
@@ -304,7 +355,9 @@ def read_options(lines: Iterable[str]) -> dict[str, Option]:
     for line in filter(str.strip, lines):
         name, equals, value = (part.strip() for part in line.partition("="))
         if not equals or not name or name in options:
-            raise SpecvizError(f"each chat option must be NAME=VALUE, and each name be given once {_got(line)}")
+            raise SpecvizError(
+                f"each chat option must be NAME=VALUE, and each name be given once {_got(line)}"
+            )
         options[name] = _read_option(value)
     return check_chat_options("chat_options", options)
 

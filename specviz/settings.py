@@ -118,7 +118,9 @@ class Settings:
                 try:
                     chosen[item.name] = read(text)
                 except ValueError as error:
-                    raise SpecvizError(f"the environment variable {name} must be {error} (got {text!r})") from None
+                    raise SpecvizError(
+                        f"the environment variable {name} must be {error} (got {text!r})"
+                    ) from None
         return cls(**chosen)
 
 
@@ -135,8 +137,12 @@ def assets_dir() -> Path:
         if place.is_dir():
             return place
     if given:
-        raise SpecvizError(f"the environment variable SPECVIZ_ASSETS must name a folder (got {given!r})")
-    raise SpecvizError("the assets folder is missing: set SPECVIZ_ASSETS to the folder 'assets' of the repository")
+        raise SpecvizError(
+            f"the environment variable SPECVIZ_ASSETS must name a folder (got {given!r})"
+        )
+    raise SpecvizError(
+        "the assets folder is missing: set SPECVIZ_ASSETS to the folder 'assets' of the repository"
+    )
 
 
 def cache_dir() -> Path:

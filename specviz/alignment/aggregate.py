@@ -17,7 +17,15 @@ import pandas
 from specviz.alignment.causes import findings
 from specviz.alignment.causes.findings import Cliff
 from specviz.alignment.job_folder import Job, Preparation
-from specviz.alignment.summary import ENOUGH_PROMPTS, Comparison, DraftSummary, Interval, Slice, Summary, Way
+from specviz.alignment.summary import (
+    ENOUGH_PROMPTS,
+    Comparison,
+    DraftSummary,
+    Interval,
+    Slice,
+    Summary,
+    Way,
+)
 from specviz.alignment.tables.compare import compare_drafts, sampling_of
 from specviz.alignment.tables.shard_tables import CLASSES
 from specviz.alignment.tables.slices import (
@@ -42,7 +50,10 @@ if TYPE_CHECKING:
 MOST_TAGS = 1000  # told apart; of them the summary has the largest
 TAGS_SHOWN = 100
 MOST_REFUSED = 20  # lines listed; all are counted
-LEAST_EXCESS, LEAST_TIMES = 0.05, 1.25  # of a slice's share of the loss to that of the tokens, before it is named
+LEAST_EXCESS, LEAST_TIMES = (
+    0.05,
+    1.25,
+)  # of a slice's share of the loss to that of the tokens, before it is named
 KINDS = ("all", "tag", "class", "depth", "context", "ahead")
 
 
@@ -68,16 +79,24 @@ class Facts:
     def ids_of(self, draft: str) -> tuple[int, int] | None:
         """How many ids the draft and the target can write."""
         names = draft, self.job.request.target
-        return tuple(self.num_ids[name] for name in names) if self.num_ids.keys() >= {*names} else None
+        return (
+            tuple(self.num_ids[name] for name in names) if self.num_ids.keys() >= {*names} else None
+        )
 
     def speedups(self, draft: str, total: Totals, *, by_argmax: bool = False) -> list[float] | None:
         """For every K; None where costs are not known or not steady."""
         costs = self.steady_costs(draft)
-        return None if costs is None else total.speedups(theory.step_ms(costs, 0), by_argmax=by_argmax)
+        return (
+            None if costs is None else total.speedups(theory.step_ms(costs, 0), by_argmax=by_argmax)
+        )
 
     def way(self, draft: str, total: Totals, k: int, *, by_argmax: bool) -> Way:
         speedups = self.speedups(draft, total, by_argmax=by_argmax)
-        per_call = tuple(total.tokens_per_call(by_argmax=by_argmax).tolist()) if total["num_tokens"] else ()
+        per_call = (
+            tuple(total.tokens_per_call(by_argmax=by_argmax).tolist())
+            if total["num_tokens"]
+            else ()
+        )
         kept = total.by_position(k, by_argmax=by_argmax)
         alpha = total.share("argmax" if by_argmax else "overlap")
         best_k = speedups and whatif.best_range(dict(zip(KS, speedups, strict=True)))
@@ -119,7 +138,9 @@ class Aggregator:
 
     def _add_prompts(self, prompts: pandas.DataFrame) -> None:
         own = prompts[prompts["draft"] == self.drafts[0]]
-        self._lengths.append(own["num_tokens"].to_numpy(copy=True))  # a view would keep the whole frame
+        self._lengths.append(
+            own["num_tokens"].to_numpy(copy=True)
+        )  # a view would keep the whole frame
         self.ids |= zip(own["prompt"], own["id"], strict=True)
         self._num_cut += int((own["finish"] == "context").sum())
         self._sources.update(zip(own["source"], own["exact"], strict=True))
@@ -131,7 +152,9 @@ class Aggregator:
         part_numbers = np.zeros(len(numbers), dtype=np.int32)
         for place, part in enumerate(map(Part, sums["draft"], sums["kind"], sums["value"])):
             if self._has_room_for(part):
-                self._totals.setdefault(part, Totals()).add(numbers[place], by_k[:, place], kept[:, place])
+                self._totals.setdefault(part, Totals()).add(
+                    numbers[place], by_k[:, place], kept[:, place]
+                )
                 part_numbers[place] = self._numbers.setdefault(part, 1 + len(self._numbers))
         own = records(sums["prompt"], part_numbers, sums["num_readable"], sums["overlap"])
         shared = records(sums["prompt"], part_numbers, sums["num_shared"], sums["shared_overlap"])
@@ -160,7 +183,10 @@ class Aggregator:
             specviz=job.specviz,
             created=facts.preparation.created,
             prompts=job.prompts,
-            **{name: getattr(request, name) for name in ("target", "seed", "max_new_tokens", "chat", "chat_options")},
+            **{
+                name: getattr(request, name)
+                for name in ("target", "seed", "max_new_tokens", "chat", "chat_options")
+            },
             sampling=sampling_of(request),
             k=self.k,
             num_prompts=len(self.ids),
@@ -171,10 +197,18 @@ class Aggregator:
             exact=bool(self._sources) and all(is_exact for _, is_exact in self._sources),
             note=self._note(request),
             warnings=self._all_warnings(facts),
-            looked_for=(*facts.preparation.looked_for, *findings.looked_for(every)) if self.ids else (),
+            looked_for=(*facts.preparation.looked_for, *findings.looked_for(every))
+            if self.ids
+            else (),
             costs={name: costs.to_dict() for name, costs in facts.costs.items()},
-            costs_from="measured" if job.costs == "measured" else "given" if facts.costs else "left out",
-            drafts=tuple(self._draft(name, facts, intervals, every, cliffs) for name in self.drafts),
+            costs_from="measured"
+            if job.costs == "measured"
+            else "given"
+            if facts.costs
+            else "left out",
+            drafts=tuple(
+                self._draft(name, facts, intervals, every, cliffs) for name in self.drafts
+            ),
             slices=tuple(self._slices(facts, parts, intervals, cliffs)),
             comparisons=self._comparisons(parts),
             by_prompt=self._by_prompt(parts),
@@ -185,16 +219,30 @@ class Aggregator:
         """Those of the report's kinds in its order; of too many tags those that most prompts have."""
         sizes = Counter({part.value: len(own) for part, own in parts.items() if part.kind == "tag"})
         tags = {value for value, _ in sizes.most_common(TAGS_SHOWN)}
-        shown = [part for part in parts if part.kind in KINDS and (part.kind != "tag" or part.value in tags)]
+        shown = [
+            part
+            for part in parts
+            if part.kind in KINDS and (part.kind != "tag" or part.value in tags)
+        ]
         return {part: parts[part] for part in sorted(shown, key=self._order)}
 
     def _order(self, part: Part) -> tuple[int, int, int, str]:
-        order = {"class": CLASSES.index, "depth": bucket_start, "context": bucket_start, "ahead": int}
+        order = {
+            "class": CLASSES.index,
+            "depth": bucket_start,
+            "context": bucket_start,
+            "ahead": int,
+        }
         own = order.get(part.kind, lambda _: 0)
         return self.drafts.index(part.draft), KINDS.index(part.kind), own(part.value), part.value
 
     def _draft(
-        self, name: str, facts: Facts, intervals: Mapping[Part, Interval | None], every: Parts, cliffs: Sequence[Cliff]
+        self,
+        name: str,
+        facts: Facts,
+        intervals: Mapping[Part, Interval | None],
+        every: Parts,
+        cliffs: Sequence[Cliff],
     ) -> DraftSummary:
         whole, own, costs = Part(name, "all", "all"), self._drafts[name], facts.steady_costs(name)
         total = self._totals.get(whole, Totals())
@@ -211,18 +259,28 @@ class Aggregator:
             **asdict(drawn),
             readable=total["num_readable"] / max(total["num_tokens"], 1.0),
             ceiling=None if outside is None else 1 - outside,
-            calibration=findings.calibration(own.confidence, None if costs is None else theory.cost_ratio(costs)),
+            calibration=findings.calibration(
+                own.confidence, None if costs is None else theory.cost_ratio(costs)
+            ),
             reasons=own.reasons(),
             losses=own.losses(),
             findings=(),
             by_argmax=facts.way(name, total, self.k, by_argmax=True),
             patterns=own.patterns(self.ids, calls),
         )
-        of_models = tuple(finding for finding in facts.preparation.findings if finding.draft == name)
-        return replace(made, findings=of_models + findings.of_draft(made, cliffs, every, facts.ids_of(name)))
+        of_models = tuple(
+            finding for finding in facts.preparation.findings if finding.draft == name
+        )
+        return replace(
+            made, findings=of_models + findings.of_draft(made, cliffs, every, facts.ids_of(name))
+        )
 
     def _slices(
-        self, facts: Facts, parts: Parts, intervals: Mapping[Part, Interval | None], cliffs: Sequence[Cliff]
+        self,
+        facts: Facts,
+        parts: Parts,
+        intervals: Mapping[Part, Interval | None],
+        cliffs: Sequence[Cliff],
     ) -> Iterator[Slice]:
         falls = {cliff.part for cliff in cliffs if cliff.significant}
         for part, own in parts.items():
@@ -252,7 +310,9 @@ class Aggregator:
     def _by_prompt(self, parts: Parts) -> dict[str, dict[str, float]]:
         """Overlap over all tokens of the text: what the draft cannot read counts 0."""
         whole = {part.draft: own for part, own in parts.items() if part.kind == "all"}
-        columns = {name: pandas.Series(own.overlap, own.prompts, np.float64) for name, own in whole.items()}
+        columns = {
+            name: pandas.Series(own.overlap, own.prompts, np.float64) for name, own in whole.items()
+        }
         overlaps = pandas.DataFrame(columns, [*self.ids], self.drafts, np.float64).fillna(0.0)
         alphas = overlaps.div(np.concatenate([[], *self._lengths]), axis="index")
         return alphas.set_axis([*self.ids.values()]).to_dict("index")
@@ -276,7 +336,9 @@ class Aggregator:
         warnings = [*facts.preparation.warnings, *facts.warnings, *self._warnings]
         if self._too_many_tags or len(self._tags) > TAGS_SHOWN:
             beyond = (
-                f", of the first {MOST_TAGS:,}; later ones were not counted separately" if self._too_many_tags else ""
+                f", of the first {MOST_TAGS:,}; later ones were not counted separately"
+                if self._too_many_tags
+                else ""
             )
             warnings.append(f"Only the {TAGS_SHOWN} tags with the most prompts are listed{beyond}.")
         return tuple(dict.fromkeys(warnings))
@@ -288,14 +350,23 @@ class Aggregator:
         law = f"{request.target} at temperature {request.temperature:g}{top_k}{top_p}"
         sentences = []
         for (source, is_exact), size in sorted(self._sources.items()):
-            texts, origin = quantity(size, "text"), "" if source == SAMPLED else ", as their rows say"
+            texts, origin = (
+                quantity(size, "text"),
+                "" if source == SAMPLED else ", as their rows say",
+            )
             estimate = f"{texts} given: an estimate, exact only if sampled from {law}."
             sentences.append(f"{texts} sampled from {law}{origin}." if is_exact else estimate)
         return " ".join(sentences) or "No text could be used."
 
 
-def _stands_out(share: float, loss_share: float, around: Interval | None, size: int, num_asked: int) -> bool:
+def _stands_out(
+    share: float, loss_share: float, around: Interval | None, size: int, num_asked: int
+) -> bool:
     """Whether its share of the loss is above that of the tokens by an amount that matters, and beyond chance. size: how
     many prompts the interval rests on."""
     matters = loss_share >= max(share + LEAST_EXCESS, LEAST_TIMES * share)
-    return size >= ENOUGH_PROMPTS and matters and excludes_zero(around, loss_share - share, size, num_asked)
+    return (
+        size >= ENOUGH_PROMPTS
+        and matters
+        and excludes_zero(around, loss_share - share, size, num_asked)
+    )

@@ -25,7 +25,15 @@ from specviz.drafters.heads import kind_of
 from specviz.errors import SpecvizError
 from specviz.models import catalog
 from specviz.models.library import Library, LoadedModel
-from specviz.models.score import LOGITS_BYTES, LOGITS_BYTES_CUDA, DraftRows, Rows, Text, of_tokens, overlap_of
+from specviz.models.score import (
+    LOGITS_BYTES,
+    LOGITS_BYTES_CUDA,
+    DraftRows,
+    Rows,
+    Text,
+    of_tokens,
+    overlap_of,
+)
 from specviz.session.setup import Setup, gather
 
 NOTHING = -1e4  # a logit that leaves no probability at any temperature in use
@@ -58,7 +66,10 @@ def load_draft(wanted: Any, library: Library, target: LoadedModel) -> Draft:
     held = "" if setup.heads is None else setup.heads.name
     options = ",".join(filter(None, (held, *pairs)))
     made = Proposer(held if held and not pairs else f"{method}:{options}".rstrip(":"), setup)
-    drafter, tokens = made.drafter(), torch.zeros(FEWEST_BEFORE, dtype=torch.long, device=target.model.device)
+    drafter, tokens = (
+        made.drafter(),
+        torch.zeros(FEWEST_BEFORE, dtype=torch.long, device=target.model.device),
+    )
     if drafter.along(tokens, *read_states(target, [drafter.hidden_layers], tokens)) is None:
         can = ", ".join(sorted(READABLE))
         raise SpecvizError(
@@ -76,7 +87,11 @@ def _split(wanted: str) -> tuple[str, str, tuple[str, ...]]:
     method, _, rest = wanted.partition(":")
     if method in READABLE:
         words = [word for word in rest.split(",") if word]
-        return method, "".join(word for word in words if "=" not in word), tuple(w for w in words if "=" in w)
+        return (
+            method,
+            "".join(word for word in words if "=" not in word),
+            tuple(w for w in words if "=" in w),
+        )
     known = catalog.HEADS.get(wanted)
     return (known.kind if known else kind_of(Path(wanted)), wanted, ())
 
@@ -86,10 +101,17 @@ def _split(wanted: str) -> tuple[str, str, tuple[str, ...]]:
 
 @torch.inference_mode()
 def measure_ahead(
-    target: LoadedModel, drafters: Sequence[Drafter], text: Text, sampling: Sampling, depths: int = DEPTHS
+    target: LoadedModel,
+    drafters: Sequence[Drafter],
+    text: Text,
+    sampling: Sampling,
+    depths: int = DEPTHS,
 ) -> list[Numbers]:
     """Of each drafter what `measure_texts` gives of a draft model, at depth 1, and as "ahead" every depth."""
-    lm, tokens = target.cached_lm(), torch.tensor([*text.prompt, *text.ids], device=target.model.device)
+    lm, tokens = (
+        target.cached_lm(),
+        torch.tensor([*text.prompt, *text.ids], device=target.model.device),
+    )
     states = read_states(target, [drafter.hidden_layers for drafter in drafters], tokens)
     ways = [drafter.along(tokens, own) for drafter, own in zip(drafters, states, strict=True)]
     found: list[list] = [[] for _ in drafters]  # by drafter, window and depth
@@ -104,19 +126,34 @@ def measure_ahead(
         for own, along in zip(found, ways, strict=True):
             guesses = each_depth(along, starts, min(depths, len(places)))
             own.append([_numbers(*guess, logits, places, sampling) for guess in guesses])
-    return [_join(windows, len(text.ids), drafter) for windows, drafter in zip(found, drafters, strict=True)]
+    return [
+        _join(windows, len(text.ids), drafter)
+        for windows, drafter in zip(found, drafters, strict=True)
+    ]
 
 
 def _numbers(
-    depth: int, rows: Tensor, known: Tensor, logits: Tensor, places: Sequence[int], sampling: Sampling
+    depth: int,
+    rows: Tensor,
+    known: Tensor,
+    logits: Tensor,
+    places: Sequence[int],
+    sampling: Sampling,
 ) -> tuple[Numbers, Numbers]:
     """The columns of `Ahead` so far behind each start, as far as the text goes; at depth 0 also all of a draft's."""
     size = min(len(known), len(places) - depth)
-    token, p_logits = torch.tensor(places[depth : depth + size], device=logits.device), logits[depth : depth + size]
+    token, p_logits = (
+        torch.tensor(places[depth : depth + size], device=logits.device),
+        logits[depth : depth + size],
+    )
     found: list[tuple[Numbers, Numbers]] = []
     for piece in blocks(size, logits):
         it, own, reads = token[piece], rows[:size][piece], known[:size][piece]
-        q_logits = own if rows.dim() == 2 else torch.full_like(p_logits[piece], NOTHING).scatter_(1, own[:, None], 0.0)
+        q_logits = (
+            own
+            if rows.dim() == 2
+            else torch.full_like(p_logits[piece], NOTHING).scatter_(1, own[:, None], 0.0)
+        )
         p, q, mine = sampling.probs(p_logits[piece]), sampling.probs(q_logits), q_logits.argmax(-1)
         p_token, q_token = of_tokens(p, it).cpu().numpy(), of_tokens(q, it).cpu().numpy()
         ahead = {
@@ -129,7 +166,9 @@ def _numbers(
         whole = {}
         if depth == 0:
             read = Rows(it, it, it, p_logits[piece], ())
-            whole = draft_numbers(DraftRows(q_logits, reads), read, p, p_logits[piece].argmax(-1), sampling)
+            whole = draft_numbers(
+                DraftRows(q_logits, reads), read, p, p_logits[piece].argmax(-1), sampling
+            )
         found.append((ahead, {name: values.cpu().numpy() for name, values in whole.items()}))
     ahead, whole = (_behind_each_other(side) for side in zip(*found, strict=True))
     return ahead, whole
@@ -139,7 +178,9 @@ def _behind_each_other(pieces: Sequence[Numbers]) -> Numbers:
     return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
 
 
-def _join(windows: Sequence[Sequence[tuple[Numbers, Numbers]]], size: int, drafter: Drafter) -> Numbers:
+def _join(
+    windows: Sequence[Sequence[tuple[Numbers, Numbers]]], size: int, drafter: Drafter
+) -> Numbers:
     """The windows of one text behind each other."""
     columns = _behind_each_other([window[0][1] for window in windows])
     ahead = {name: np.zeros((size, len(windows[0]))) for name in AHEAD}

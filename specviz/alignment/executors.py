@@ -59,7 +59,9 @@ def on_ray(address: str | None = None, num_workers: int | None = None) -> Iterat
 def _join_or_start(address: str | None, num_workers: int | None) -> bool:
     """Starts or joins a cluster; False where this process has joined one already, which is then used."""
     cores = {"num_cpus": num_workers, "include_dashboard": False} if address is None else {}
-    modules = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}  # workers find what this process finds
+    modules = {
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path))
+    }  # workers find what this process finds
     with _set_environment({**_OWN_CLUSTER, **modules} if address is None else {}):
         try:
             import ray
@@ -70,10 +72,14 @@ def _join_or_start(address: str | None, num_workers: int | None) -> bool:
             return False
         try:
             with _keep_handler(signal.SIGTERM):
-                ray.init(address=address or "local", log_to_driver=False, logging_level="ERROR", **cores)
+                ray.init(
+                    address=address or "local", log_to_driver=False, logging_level="ERROR", **cores
+                )
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
             where = "on this machine" if address is None else f"at {address}"
-            raise SpecvizError(f"there is no Ray cluster {where} ({str(error).splitlines()[0]})") from error
+            raise SpecvizError(
+                f"there is no Ray cluster {where} ({str(error).splitlines()[0]})"
+            ) from error
     return True
 
 
@@ -114,11 +120,15 @@ def _start_workers(ray: ModuleType, num_workers: int | None) -> list[Any]:
     num_gpus = int(here.get("GPU", 0))
     needs = {"num_gpus": 1} if num_gpus else {"num_cpus": 1}
     made = ray.remote(**needs, max_restarts=-1, max_task_retries=RETRIES)(_Worker)
-    workers = [made.remote() for _ in range(num_workers or num_gpus or max(1, int(here.get("CPU", 1))))]
+    workers = [
+        made.remote() for _ in range(num_workers or num_gpus or max(1, int(here.get("CPU", 1))))
+    ]
     asked = {worker.__ray_ready__.remote(): worker for worker in workers}
     placed, _ = ray.wait([*asked], num_returns=len(asked), timeout=PLACE_S)
     if not placed:
-        raise SpecvizError(f"no worker found a free slot in the Ray cluster within {PLACE_S:g} seconds")
+        raise SpecvizError(
+            f"no worker found a free slot in the Ray cluster within {PLACE_S:g} seconds"
+        )
     return [asked[ref] for ref in placed]
 
 

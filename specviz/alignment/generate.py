@@ -31,12 +31,18 @@ class Continuation:
 
 
 def sample(
-    target: LoadedModel, prompts: Sequence[Sequence[int]], seeds: Sequence[int], sampling: Sampling, max_new_tokens: int
+    target: LoadedModel,
+    prompts: Sequence[Sequence[int]],
+    seeds: Sequence[int],
+    sampling: Sampling,
+    max_new_tokens: int,
 ) -> list[Continuation]:
     """One text after each prompt, which must leave room in the target's context for at least one token."""
     room = [min(max_new_tokens, target.info.context_limit - len(prompt)) for prompt in prompts]
     if min(room) < 1:
-        raise ValueError(f"a prompt must leave room for a token (got {max(map(len, prompts)):,} tokens)")
+        raise ValueError(
+            f"a prompt must leave room for a token (got {max(map(len, prompts)):,} tokens)"
+        )
     made: dict[int, Continuation] = {}
     for num_tokens, places in _batches(target, prompts, room):
         own = [prompts[i] for i in places]
@@ -57,7 +63,9 @@ def _batches(
 
     On a GPU its memory alone bounds how many they are, which is read so fast that nobody waits for it.
     """
-    for num_tokens, group in groupby(sorted(range(len(prompts)), key=room.__getitem__), key=room.__getitem__):
+    for num_tokens, group in groupby(
+        sorted(range(len(prompts)), key=room.__getitem__), key=room.__getitem__
+    ):
         places = list(group)
         longest = num_tokens + max(len(prompts[i]) for i in places)
         fitting = max(1, CACHE_BYTES // (longest * bytes_per_token(target.model)))

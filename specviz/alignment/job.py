@@ -22,7 +22,13 @@ from specviz.alignment import outputs
 from specviz.alignment.aggregate import Aggregator, Facts
 from specviz.alignment.causes.probes import NUM_TEXTS, look
 from specviz.alignment.executors import Executor, Map, local
-from specviz.alignment.job_folder import Job, JobFolder, Preparation, explain_disk_errors, lock_folder
+from specviz.alignment.job_folder import (
+    Job,
+    JobFolder,
+    Preparation,
+    explain_disk_errors,
+    lock_folder,
+)
 from specviz.alignment.model_identity import identify, load
 from specviz.alignment.outputs import Alignment
 from specviz.alignment.prompts import PromptSet, from_values, open_prompts
@@ -62,7 +68,9 @@ class Progress:
     result: Alignment | None = None
 
 
-def align(prompts: Prompts, *, on_progress: Callable[[Progress], None] | None = None, **options: Any) -> Alignment:
+def align(
+    prompts: Prompts, *, on_progress: Callable[[Progress], None] | None = None, **options: Any
+) -> Alignment:
     """Does the whole job and returns its result. Takes the arguments of `align_steps`. Raises SpecvizError."""
     for progress in align_steps(prompts, **options):
         if on_progress is not None:
@@ -103,9 +111,13 @@ def align_steps(
     overwrite: what `out` holds is removed. older: a summary to compare with, of the same job. Raises SpecvizError.
     """
     k = one_k(k, num_speculative_tokens)
-    _check_given(costs, k=k, batch=batch, shard_size=shard_size, limit=1 if limit is None else limit)
+    _check_given(
+        costs, k=k, batch=batch, shard_size=shard_size, limit=1 if limit is None else limit
+    )
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-    request = _request(chat, chat_options, num_speculative_tokens=k, max_new_tokens=max_new_tokens, **sampling)
+    request = _request(
+        chat, chat_options, num_speculative_tokens=k, max_new_tokens=max_new_tokens, **sampling
+    )
     wanted = _wanted_models(target, draft, in_memory=executor is local)
     rows = _prompt_set(prompts)
     if older is not None:
@@ -121,7 +133,9 @@ def align_steps(
             _check_costs(costs, models)
         contents = tuple((model.name, model.content) for model in models)
         asked = replace(request, prompt="", time_limit_s=None, target=models[0].name)
-        job = Job(asked, contents, rows.fingerprint, num_rows, shard_size, _costs_word(costs), __version__)
+        job = Job(
+            asked, contents, rows.fingerprint, num_rows, shard_size, _costs_word(costs), __version__
+        )
         with lock_folder(folder):
             work = _JobRun(JobFolder(folder, job, overwrite=overwrite), rows, models, batch, each)
             if not work.folder.is_finished:
@@ -147,8 +161,12 @@ def _prompt_set(prompts: Prompts) -> PromptSet:
 def _check_given(costs: object, **counts: int) -> None:
     for name, count in counts.items():
         check_whole(name, count, 1, MOST[name])
-    if costs is not None and not (isinstance(costs, Mapping) and all(isinstance(own, Costs) for own in costs.values())):
-        raise SpecvizError("costs must be None, or a mapping of drafts to Costs, as specviz.costs measures them")
+    if costs is not None and not (
+        isinstance(costs, Mapping) and all(isinstance(own, Costs) for own in costs.values())
+    ):
+        raise SpecvizError(
+            "costs must be None, or a mapping of drafts to Costs, as specviz.costs measures them"
+        )
 
 
 def _choose_folder(out: object) -> tuple[Path, TemporaryDirectory | None]:
@@ -169,10 +187,14 @@ def _wanted_models(target: Any, draft: Any, *, in_memory: bool) -> tuple[Any, ..
     if isinstance(draft, (list, tuple)) and not _is_pair(draft):
         drafts = tuple(draft)
     if not 1 <= len(drafts) <= MOST_DRAFTS:
-        raise SpecvizError(f"from 1 to {MOST_DRAFTS} drafts can be compared at once (got {len(drafts)})")
+        raise SpecvizError(
+            f"from 1 to {MOST_DRAFTS} drafts can be compared at once (got {len(drafts)})"
+        )
     wanted = tuple(_model(each) for each in (default_target if target is None else target, *drafts))
     if not (in_memory or all(isinstance(each, str) for each in wanted)):
-        raise SpecvizError("models in memory cannot be sent to other processes: save them and name their folders")
+        raise SpecvizError(
+            "models in memory cannot be sent to other processes: save them and name their folders"
+        )
     return wanted
 
 
@@ -204,21 +226,34 @@ def _check_costs(costs: Mapping[str, Costs], models: Sequence[Identity]) -> None
     target, *drafts = (model.name for model in models)
     for name, own in costs.items():
         if name not in drafts:
-            raise SpecvizError(f"costs are given for {name}, which is not among the drafts {', '.join(drafts)}")
+            raise SpecvizError(
+                f"costs are given for {name}, which is not among the drafts {', '.join(drafts)}"
+            )
         if own.target != target:
-            raise SpecvizError(f"the costs given for {name} were measured with the target {own.target}, not {target}")
+            raise SpecvizError(
+                f"the costs given for {name} were measured with the target {own.target}, not {target}"
+            )
 
 
 def measure_models(models: Sequence[Identity]) -> tuple[Costs, ...]:
     """The costs of a target and each of its draft models, timed in the same rounds, behind the longest context up to
     `costs.CONTEXT` that all have room for."""
     target, drafts = load(models, workbench().library)
-    known = {own.name: each for own, each in zip(models[1:], drafts, strict=True) if isinstance(each, LoadedModel)}
+    known = {
+        own.name: each
+        for own, each in zip(models[1:], drafts, strict=True)
+        if isinstance(each, LoadedModel)
+    }
     if not known:
         return ()
     small = tuple(known.values())
-    *_, last = measure_costs(target, small, context_length=min(CONTEXT, longest_context(target, small)))
-    return tuple(replace(own, target=models[0].name, draft=name) for own, name in zip(last.costs, known, strict=True))
+    *_, last = measure_costs(
+        target, small, context_length=min(CONTEXT, longest_context(target, small))
+    )
+    return tuple(
+        replace(own, target=models[0].name, draft=name)
+        for own, name in zip(last.costs, known, strict=True)
+    )
 
 
 @dataclass(slots=True)
@@ -253,7 +288,9 @@ class _JobRun:
         first = tuple(islice(self.rows.rows(), min(NUM_TEXTS, self.job.num_rows)))
         found = self._run_one(look, self._shard(first, {}))
         plain = {name: own.to_dict() for name, own in costs.items()}
-        self.folder.save_preparation(Preparation(found.findings, found.warnings, found.looked_for, created, plain))
+        self.folder.save_preparation(
+            Preparation(found.findings, found.warnings, found.looked_for, created, plain)
+        )
 
     def read(self) -> Iterator[Progress]:
         """Every shard that is not done yet."""
@@ -268,7 +305,14 @@ class _JobRun:
             done += sizes[place]
             spent = time.perf_counter() - begun
             left = spent / (done - done_before) * (total - done)
-            yield Progress(READING, done, total, self.num_tokens, self.num_tokens / spent if spent > 0 else None, left)
+            yield Progress(
+                READING,
+                done,
+                total,
+                self.num_tokens,
+                self.num_tokens / spent if spent > 0 else None,
+                left,
+            )
 
     def put_together(self, keep_parts: bool) -> Iterator[Progress]:
         """The job's tables, summary and report."""
@@ -292,7 +336,10 @@ class _JobRun:
         every = self.rows.rows()
         rows = islice(every, self.job.num_rows)
         steady = {name: costs for name, costs in self._costs().items() if not costs.doubt}
-        step_ms = {name: tuple(theory.step_ms(costs, k) for k in (0, *KS)) for name, costs in steady.items()}
+        step_ms = {
+            name: tuple(theory.step_ms(costs, k) for k in (0, *KS))
+            for name, costs in steady.items()
+        }
         for part in range(self.job.num_parts):
             own = tuple(islice(rows, self.job.shard_size))
             if part in parts:
@@ -300,7 +347,9 @@ class _JobRun:
         if self.job.num_rows == len(self.rows):
             next(every, None)
 
-    def _shard(self, rows: tuple[PromptRow, ...], step_ms: Mapping[str, tuple[float, ...]]) -> Shard:
+    def _shard(
+        self, rows: tuple[PromptRow, ...], step_ms: Mapping[str, tuple[float, ...]]
+    ) -> Shard:
         return Shard(self.job.request, self.drafts, rows, step_ms, self.batch, self.models)
 
     def _run_one(self, function: Callable[[Any], Any], item: Any) -> Any:
@@ -308,12 +357,20 @@ class _JobRun:
         return result
 
     def _costs(self) -> dict[str, Costs]:
-        return {name: Costs.from_dict(values) for name, values in self.folder.preparation.costs.items()}
+        return {
+            name: Costs.from_dict(values) for name, values in self.folder.preparation.costs.items()
+        }
 
     def _facts(self) -> Facts:
         ignored = [f"{IGNORED}: {', '.join(self.rows.ignored)}"] if self.rows.ignored else []
-        doubts = [f"{name}: no speedup and no best K. {own.doubt}" for name, own in self._costs().items() if own.doubt]
-        is_whole = self.job.num_rows == len(self.rows)  # else nobody knows which lines would have been refused
+        doubts = [
+            f"{name}: no speedup and no best K. {own.doubt}"
+            for name, own in self._costs().items()
+            if own.doubt
+        ]
+        is_whole = self.job.num_rows == len(
+            self.rows
+        )  # else nobody knows which lines would have been refused
         return Facts(
             self.job,
             self.folder.preparation,

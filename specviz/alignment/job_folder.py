@@ -32,7 +32,14 @@ MOST_JOB_BYTES = 64 << 20
 PART_TABLES = ("tokens", "prompts", "sums")
 OUTPUTS = (
     *("summary.json", "report.html"),
-    *("tokens.parquet", "tokens.csv.gz", "prompts.parquet", "prompts.csv", "slices.parquet", "slices.csv"),
+    *(
+        "tokens.parquet",
+        "tokens.csv.gz",
+        "prompts.parquet",
+        "prompts.csv",
+        "slices.parquet",
+        "slices.csv",
+    ),
 )
 OWN_NAMES = ("job.json", "parts", *OUTPUTS)
 _OWN_PART = re.compile(r"\.?part-\d{5,}(-\d+)?")
@@ -63,10 +70,15 @@ class Job:
 
     def asks(self) -> dict[str, Any]:
         """Plain JSON values by name."""
-        request = {name: value for name, value in self.request.to_dict().items() if name in _DECIDES}
+        request = {
+            name: value for name, value in self.request.to_dict().items() if name in _DECIDES
+        }
         target, *drafts = (name for name, _ in self.models)
         names = {"target": target, "drafts": drafts, "models": [list(each) for each in self.models]}
-        own = {name: getattr(self, name) for name in ("prompts", "num_rows", "shard_size", "costs", "specviz")}
+        own = {
+            name: getattr(self, name)
+            for name in ("prompts", "num_rows", "shard_size", "costs", "specviz")
+        }
         return {**request, **names, **own, "format": FORMAT}
 
 
@@ -133,7 +145,9 @@ class JobFolder:
         for name in OWN_NAMES:
             if (self.path / name).exists():
                 where = f"{folder_name(self.path)} holds {name}"
-                raise SpecvizError(f"{where}, which does not belong to a job that can go on: choose another folder")
+                raise SpecvizError(
+                    f"{where}, which does not belong to a job that can go on: choose another folder"
+                )
 
     def _load_job(self) -> _Saved:
         place = self.path / "job.json"
@@ -145,14 +159,22 @@ class JobFolder:
             raise self._damage_error() from error
 
     def _resume(self, saved: _Saved) -> None:
-        asks, before = self.job.asks(), {"chat_options": {}, **saved.asks}  # which older jobs do not name
+        asks, before = (
+            self.job.asks(),
+            {"chat_options": {}, **saved.asks},
+        )  # which older jobs do not name
         try:
             self.preparation = msgspec.convert(saved.known, Preparation | None)
         except msgspec.ValidationError as error:
             raise self._damage_error() from error
         if differing := [name for name, now in asks.items() if before.get(name) != now]:
-            changes = (f"{name} was {_shorten(before.get(name))}, is {_shorten(asks[name])}" for name in differing[:3])
-            raise SpecvizError(f"{folder_name(self.path)} holds another job ({'; '.join(changes)}): {_START_OVER}")
+            changes = (
+                f"{name} was {_shorten(before.get(name))}, is {_shorten(asks[name])}"
+                for name in differing[:3]
+            )
+            raise SpecvizError(
+                f"{folder_name(self.path)} holds another job ({'; '.join(changes)}): {_START_OVER}"
+            )
         self.is_finished = saved.finished and self._has_outputs()
 
     def _has_outputs(self) -> bool:
@@ -165,12 +187,17 @@ class JobFolder:
         return not lacking
 
     def _damage_error(self) -> SpecvizError:
-        return SpecvizError(f"{folder_name(self.path)}/job.json is damaged or not from specviz: choose another folder")
+        return SpecvizError(
+            f"{folder_name(self.path)}/job.json is damaged or not from specviz: choose another folder"
+        )
 
     def _save_job(self) -> None:
         known = None if self.preparation is None else asdict(self.preparation)
         values = {"asks": self.job.asks(), "known": known, "finished": self.is_finished}
-        write_lines(self.path / "job.json", [json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False)])
+        write_lines(
+            self.path / "job.json",
+            [json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False)],
+        )
 
     def save_preparation(self, preparation: Preparation) -> None:
         with explain_disk_errors(self.path):
@@ -195,9 +222,13 @@ class JobFolder:
         with explain_disk_errors(self.path):
             beside.mkdir(parents=True)
             for name in PART_TABLES:
-                parquet.write_table(to_arrow(getattr(tables, name), COLUMNS[name]), beside / f"{name}.parquet")
+                parquet.write_table(
+                    to_arrow(getattr(tables, name), COLUMNS[name]), beside / f"{name}.parquet"
+                )
             extras = {
-                "confidence": {name: np.asarray(sums).tolist() for name, sums in tables.confidence.items()},
+                "confidence": {
+                    name: np.asarray(sums).tolist() for name, sums in tables.confidence.items()
+                },
                 "refused": [[row.line, row.reason] for row in tables.refused],
                 "warnings": list(tables.warnings),
             }
@@ -207,7 +238,10 @@ class JobFolder:
     def read(self, number: int) -> ShardTables:
         place = self._part(number)
         try:
-            tables = {name: parquet.read_table(place / f"{name}.parquet").to_pandas() for name in PART_TABLES}
+            tables = {
+                name: parquet.read_table(place / f"{name}.parquet").to_pandas()
+                for name in PART_TABLES
+            }
             extras = json.loads((place / "extras.json").read_text("utf-8"))
             return ShardTables(
                 **tables,
@@ -240,7 +274,9 @@ def explain_disk_errors(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        raise SpecvizError(f"{folder_name(folder)} cannot be written ({reason}){resume_hint(folder)}") from error
+        raise SpecvizError(
+            f"{folder_name(folder)} cannot be written ({reason}){resume_hint(folder)}"
+        ) from error
 
 
 def resume_hint(folder: Path) -> str:
@@ -283,7 +319,9 @@ def _open_lock(folder: Path) -> TextIO | None:
             process = stream.read(20).strip()
             stream.close()
             where = f"{folder_name(folder)} (process {process or 'unknown'})"
-            raise SpecvizError(f"another run works in {where}: wait for it, or choose another folder")
+            raise SpecvizError(
+                f"another run works in {where}: wait for it, or choose another folder"
+            )
         if _is_there(stream, folder / _LOCK_NAME):
             stream.truncate(0)
             stream.write(f"{os.getpid()}\n")

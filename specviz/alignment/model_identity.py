@@ -17,7 +17,10 @@ from specviz.errors import SpecvizError
 from specviz.models.library import Library, LoadedModel, check_pair
 from specviz.session.workbench import workbench
 
-NOT_ITS_OWN = ("_name_or_path", "transformers_version")  # of a configuration: where it lay, and who read it
+NOT_ITS_OWN = (
+    "_name_or_path",
+    "transformers_version",
+)  # of a configuration: where it lay, and who read it
 VALUES_PER_TABLE = 64  # of each weight table; training changes nearly all of them
 
 
@@ -27,7 +30,9 @@ def identify(wanted: Sequence[Any], library: Library | None = None) -> tuple[Ide
     models = tuple(map(_identity, _load_each(wanted, library or workbench().library), wanted))
     names = [model.name for model in models[1:]]
     if twice := [name for name in names if names.count(name) > 1]:
-        raise SpecvizError(f"each draft must be named once (got {twice[0]} {names.count(twice[0])} times)")
+        raise SpecvizError(
+            f"each draft must be named once (got {twice[0]} {names.count(twice[0])} times)"
+        )
     return models
 
 
@@ -59,14 +64,25 @@ def _identity(loaded: Draft, wanted: Any) -> Identity:
         module = nn.Module() if setup.heads is None else setup.heads.module
     else:
         writer, module = loaded, loaded.model
-        own = (loaded.text.sha, loaded.tokenizer.chat_template, sorted(loaded.text.eos_ids), loaded.info.context_limit)
-        config = {name: value for name, value in loaded.model.config.to_dict().items() if name not in NOT_ITS_OWN}
+        own = (
+            loaded.text.sha,
+            loaded.tokenizer.chat_template,
+            sorted(loaded.text.eos_ids),
+            loaded.info.context_limit,
+        )
+        config = {
+            name: value
+            for name, value in loaded.model.config.to_dict().items()
+            if name not in NOT_ITS_OWN
+        }
         facts = f"{own!r} {json.dumps(config, sort_keys=True, default=str)}"
     digest = hashlib.sha256(facts.encode())
     for name, table in module.named_parameters():
         flat = table.detach().flatten()
         some = flat[:: max(1, len(flat) // VALUES_PER_TABLE)][:VALUES_PER_TABLE].float().cpu()
-        digest.update(f"{name} {tuple(table.shape)} {table.dtype}".encode() + some.numpy().tobytes())
+        digest.update(
+            f"{name} {tuple(table.shape)} {table.dtype}".encode() + some.numpy().tobytes()
+        )
     num_ids = min(writer.info.vocab_size, writer.text.num_ids)
     if isinstance(loaded, Proposer) and loaded.setup.heads is not None:
         num_ids = min(num_ids, module.num_choices)

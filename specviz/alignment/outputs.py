@@ -29,7 +29,10 @@ from specviz.trace.lines import write_lines
 
 MOST_SUMMARY_BYTES = 256 << 20
 CSV_NAMES = {"tokens": "tokens.csv.gz", "prompts": "prompts.csv", "slices": "slices.csv"}
-EXACT = {"text": "text_json", "prompt_text": "prompt_text_json"}  # of CSV: a text's column, and that of its JSON string
+EXACT = {
+    "text": "text_json",
+    "prompt_text": "prompt_text_json",
+}  # of CSV: a text's column, and that of its JSON string
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,7 +102,10 @@ def _flatten(rows: pyarrow.Table) -> pyarrow.Table:
         if types.is_list(column.type) and types.is_integer(column.type.value_type):
             columns[name] = pyarrow.array(map(json.dumps, column.to_pylist()), "string")
         elif types.is_list(column.type):
-            columns |= {f"{name}_{end}": compute.list_element(column, at) for at, end in enumerate(("low", "high"))}
+            columns |= {
+                f"{name}_{end}": compute.list_element(column, at)
+                for at, end in enumerate(("low", "high"))
+            }
         elif types.is_string(column.type):
             texts = column.to_pylist()
             columns[name] = pyarrow.array(map(escape_formula, texts), "string")
@@ -136,7 +142,9 @@ def read_values(path: Path) -> Any:
     """JSON from an untrusted file. Raises SpecvizError."""
     try:
         if path.stat().st_size > MOST_SUMMARY_BYTES:
-            raise SpecvizError(f"{path.name} is too large: at most {MOST_SUMMARY_BYTES:,} bytes are read")
+            raise SpecvizError(
+                f"{path.name} is too large: at most {MOST_SUMMARY_BYTES:,} bytes are read"
+            )
         return json.loads(path.read_text("utf-8"))
     except OSError as error:
         raise SpecvizError(f"{path.name} cannot be opened ({error.strerror})") from error
@@ -149,7 +157,9 @@ def read_summary(path: Path) -> Summary:
     values = read_values(path)
     version = values.get("version") if isinstance(values, Mapping) else None
     if version != VERSION:
-        raise SpecvizError(f"{path.name} must be a job's summary of version {VERSION} (got {str(version)[:20]})")
+        raise SpecvizError(
+            f"{path.name} must be a job's summary of version {VERSION} (got {str(version)[:20]})"
+        )
     try:
         return msgspec.convert(values, Summary)
     except msgspec.ValidationError as error:

@@ -15,7 +15,15 @@ from specviz.alignment.ahead import Draft, Proposer, measure_ahead
 from specviz.alignment.generate import sample
 from specviz.alignment.tables import shard_tables as tables
 from specviz.alignment.token_stats import Numbers, measure_texts
-from specviz.alignment.types import AnalysedText, Columns, PromptRow, Refused, RowText, Shard, ShardTables
+from specviz.alignment.types import (
+    AnalysedText,
+    Columns,
+    PromptRow,
+    Refused,
+    RowText,
+    Shard,
+    ShardTables,
+)
 from specviz.analysis import whatif
 from specviz.decoding.device import is_out_of_memory
 from specviz.decoding.draws import seed_of
@@ -31,7 +39,10 @@ from specviz.session.workbench import workbench
 
 MIN_TOKENS = 2
 OPTIONS_UNUSED = "chat options do not count for prompts that are read without the chat template"
-READ_TOKENS, READ_TOKENS_CUDA = 1024, 16_384  # of all texts that are read at once, unless one alone is longer
+READ_TOKENS, READ_TOKENS_CUDA = (
+    1024,
+    16_384,
+)  # of all texts that are read at once, unless one alone is longer
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -45,15 +56,22 @@ def analyse(shard: Shard, library: Library | None = None) -> ShardTables:
 
 
 def load(shard: Shard, library: Library) -> tuple[LoadedModel, tuple[Draft, ...]]:
-    return identity.load(shard.models or identity.identify((shard.request.target, *shard.drafts), library), library)
+    return identity.load(
+        shard.models or identity.identify((shard.request.target, *shard.drafts), library), library
+    )
 
 
-def texts_of(shard: Shard, target: LoadedModel) -> tuple[list[RowText], tuple[Refused, ...], tuple[str, ...]]:
+def texts_of(
+    shard: Shard, target: LoadedModel
+) -> tuple[list[RowText], tuple[Refused, ...], tuple[str, ...]]:
     """The rows with their texts, in order; the rows that cannot be used; warnings."""
     rows: list[RowText] = []
     refused: list[Refused] = []
     for row in shard.rows:
-        options = {**shard.request.chat_options, **row.chat_options}  # the row's own go before the job's
+        options = {
+            **shard.request.chat_options,
+            **row.chat_options,
+        }  # the row's own go before the job's
         try:
             rows.append(_encode(replace(row, chat_options=options), shard.request, target))
         except SpecvizError as error:
@@ -61,7 +79,9 @@ def texts_of(shard: Shard, target: LoadedModel) -> tuple[list[RowText], tuple[Re
     as_text = any(row.messages and not has_chat_form(target.tokenizer) for row in shard.rows)
     lines = f"{target.name} has no chat template: messages were written as plain lines, “User: …”"
     is_unused = any(each.row.chat_options and not each.is_chat for each in rows)
-    warnings = [words for words, is_true in ((lines, as_text), (OPTIONS_UNUSED, is_unused)) if is_true]
+    warnings = [
+        words for words, is_true in ((lines, as_text), (OPTIONS_UNUSED, is_unused)) if is_true
+    ]
     return _add_texts(rows, shard, target), tuple(refused), tuple(warnings)
 
 
@@ -75,7 +95,9 @@ def _encode(row: PromptRow, request: Request, target: LoadedModel) -> RowText:
     given = _answer_of(row, target) if row.answer is not None and is_chat else row.completion
     ids = tuple(target.text.encode(given, special=False)) if isinstance(given, str) else given
     _check_length(len(prompt_ids), ids, target)
-    return RowText(row, prompt, is_chat, prompt_ids, ids, ids is None or _is_own_text(row, request, target))
+    return RowText(
+        row, prompt, is_chat, prompt_ids, ids, ids is None or _is_own_text(row, request, target)
+    )
 
 
 def _prompt_of(row: PromptRow, request: Request, target: LoadedModel) -> tuple[str, bool]:
@@ -95,7 +117,9 @@ def _prompt_of(row: PromptRow, request: Request, target: LoadedModel) -> tuple[s
 
 def _answer_of(row: PromptRow, target: LoadedModel) -> str:
     """The text of an answer with reasoning or tool calls, in the target's chat form."""
-    return render_answer(target.tokenizer, row.asked(), row.answer.to_dict(), row.chat_options, row.tools)
+    return render_answer(
+        target.tokenizer, row.asked(), row.answer.to_dict(), row.chat_options, row.tools
+    )
 
 
 def _check_length(num_prompt: int, ids: Sequence[int] | None, target: LoadedModel) -> None:
@@ -106,9 +130,13 @@ def _check_length(num_prompt: int, ids: Sequence[int] | None, target: LoadedMode
         length = f"{num_prompt:,} tokens" + ("" if ids is None else f" and {len(ids):,} after it")
         raise SpecvizError(f"the prompt has {length}, and {target.name} reads at most {limit:,}")
     if ids is not None and len(ids) < MIN_TOKENS:
-        raise SpecvizError(f"the completion must have at least {MIN_TOKENS} tokens (got {len(ids)})")
+        raise SpecvizError(
+            f"the completion must have at least {MIN_TOKENS} tokens (got {len(ids)})"
+        )
     if ids is not None and max(ids) >= target.info.vocab_size:
-        raise SpecvizError(f"the completion has ids that {target.name} does not know (got {max(ids)})")
+        raise SpecvizError(
+            f"the completion has ids that {target.name} does not know (got {max(ids)})"
+        )
 
 
 def _is_own_text(row: PromptRow, request: Request, target: LoadedModel) -> bool:
@@ -125,14 +153,21 @@ def _add_texts(rows: Sequence[RowText], shard: Shard, target: LoadedModel) -> li
     def draw(batch: Sequence[RowText]) -> list[RowText]:
         seeds = [seed_of(shard.request.seed, each.row.number) for each in batch]
         prompts = [each.prompt_ids for each in batch]
-        drawn = sample(target, prompts, seeds, Sampling.of(shard.request), shard.request.max_new_tokens)
-        return [replace(each, ids=text.ids, finish=text.finish) for each, text in zip(batch, drawn, strict=True)]
+        drawn = sample(
+            target, prompts, seeds, Sampling.of(shard.request), shard.request.max_new_tokens
+        )
+        return [
+            replace(each, ids=text.ids, finish=text.finish)
+            for each, text in zip(batch, drawn, strict=True)
+        ]
 
     drawn = iter(in_batches(draw, [each for each in rows if each.ids is None], shard.batch))
     return [next(drawn) if each.ids is None else each for each in rows]
 
 
-def in_batches(work: Callable[[Sequence[Item]], list[Result]], items: Sequence[Item], batch: int) -> list[Result]:
+def in_batches(
+    work: Callable[[Sequence[Item]], list[Result]], items: Sequence[Item], batch: int
+) -> list[Result]:
     """The results in order. Where memory runs out the batch is halved, down to one item at a time."""
     done: list[Result] = []
     while len(done) < len(items):
@@ -142,33 +177,55 @@ def in_batches(work: Callable[[Sequence[Item]], list[Result]], items: Sequence[I
             if not is_out_of_memory(error):
                 raise
             if batch == 1:
-                raise SpecvizError("there is not enough memory for a single text; choose shorter ones") from error
+                raise SpecvizError(
+                    "there is not enough memory for a single text; choose shorter ones"
+                ) from error
             batch //= 2
     return done
 
 
 def _read(
-    target: LoadedModel, drafts: Sequence[Draft], written: Sequence[RowText], sampling: Sampling, batch: int
+    target: LoadedModel,
+    drafts: Sequence[Draft],
+    written: Sequence[RowText],
+    sampling: Sampling,
+    batch: int,
 ) -> list[list[Numbers]]:
     """Of each text the target's numbers, then each draft's. One pass of every model; texts of similar length are read
     together, for little padding. Drafts that are no models read one text at a time."""
     texts = [Text(each.prompt_ids, each.ids) for each in written]
-    models, others = ([own for own in drafts if isinstance(own, kind)] for kind in (LoadedModel, Proposer))
+    models, others = (
+        [own for own in drafts if isinstance(own, kind)] for kind in (LoadedModel, Proposer)
+    )
     read = _read_models(target, models, texts, sampling, batch)
     if not others:
         return read
     more = in_batches(
-        lambda few: [measure_ahead(target, [own.drafter() for own in others], few[0], sampling)], texts, 1
+        lambda few: [measure_ahead(target, [own.drafter() for own in others], few[0], sampling)],
+        texts,
+        1,
     )
     found = []
     for own, ahead in zip(read, more, strict=True):
         of_models, of_others = iter(own[1:]), iter(ahead)
-        found.append([own[0], *(next(of_models if isinstance(each, LoadedModel) else of_others) for each in drafts)])
+        found.append(
+            [
+                own[0],
+                *(
+                    next(of_models if isinstance(each, LoadedModel) else of_others)
+                    for each in drafts
+                ),
+            ]
+        )
     return found
 
 
 def _read_models(
-    target: LoadedModel, drafts: Sequence[LoadedModel], texts: Sequence[Text], sampling: Sampling, batch: int
+    target: LoadedModel,
+    drafts: Sequence[LoadedModel],
+    texts: Sequence[Text],
+    sampling: Sampling,
+    batch: int,
 ) -> list[list[Numbers]]:
     most = READ_TOKENS_CUDA if target.model.device.type == "cuda" else READ_TOKENS
     found: dict[int, list[Numbers]] = {}
@@ -208,10 +265,17 @@ def analyse_texts(
     return tables.build_tables(found, shard, refused, warnings)
 
 
-def _describe(text: RowText, numbers: Sequence[Numbers], target: LoadedModel, shard: Shard) -> AnalysedText:
+def _describe(
+    text: RowText, numbers: Sequence[Numbers], target: LoadedModel, shard: Shard
+) -> AnalysedText:
     (of_target, *of_drafts), ids, places = numbers, text.ids, np.arange(len(text.ids))
-    from_prompt = [text.prompt_ids[-1], *ids]  # the prompt's last token tells whether a sentence begins
-    classes = tables.classify(_labels(target, from_prompt), from_prompt, target.text.special_ids, target.text.num_ids)
+    from_prompt = [
+        text.prompt_ids[-1],
+        *ids,
+    ]  # the prompt's last token tells whether a sentence begins
+    classes = tables.classify(
+        _labels(target, from_prompt), from_prompt, target.text.special_ids, target.text.num_ids
+    )
     tokens = {
         "place": places,
         "context": len(text.prompt_ids) + places,  # tokens before each token
@@ -230,7 +294,10 @@ def _describe(text: RowText, numbers: Sequence[Numbers], target: LoadedModel, sh
 
 def _draft_columns(numbers: Numbers, p: np.ndarray, target: LoadedModel) -> Columns:
     keep = np.where(numbers["readable"], whatif.keep_chances(p, numbers["q"]), 0.0)
-    return numbers | {"keep": keep, "draft_favourite_text": _labels(target, numbers["draft_favourite"])}
+    return numbers | {
+        "keep": keep,
+        "draft_favourite_text": _labels(target, numbers["draft_favourite"]),
+    }
 
 
 def _labels(target: LoadedModel, ids: Sequence[int]) -> list[str]:

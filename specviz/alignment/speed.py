@@ -29,28 +29,45 @@ def lines(*, target: str, draft: str, num_tokens: int, repeats: int) -> Iterator
     library = Library()
     loaded, small = library.load(target), library.load(draft, as_draft=True)
     prompts = prompts_for(loaded)
-    amounts = f"{len(prompts)} prompts x {repeats} rounds x up to {num_tokens} tokens, K = {K}, T = 1"
+    amounts = (
+        f"{len(prompts)} prompts x {repeats} rounds x up to {num_tokens} tokens, K = {K}, T = 1"
+    )
     yield f"{loaded.name} + {small.name}, {amounts}"
     yield describe_environment(loaded)
     contender = specviz_contender(gather(METHODS["draft_model"], {}, loaded, small), K)
-    request = Request(prompt="any", target=loaded.name, max_new_tokens=num_tokens, num_speculative_tokens=K).validate()
-    texts = [loaded.tokenizer.decode(list(prompt.ids), skip_special_tokens=True) for prompt in prompts]
+    request = Request(
+        prompt="any", target=loaded.name, max_new_tokens=num_tokens, num_speculative_tokens=K
+    ).validate()
+    texts = [
+        loaded.tokenizer.decode(list(prompt.ids), skip_special_tokens=True) for prompt in prompts
+    ]
     rows = tuple(PromptRow(i, i + 1, prompts[i].name, prompt=text) for i, text in enumerate(texts))
     shard = Shard(request, (small.name,), rows, {})
-    contenders = partial(_time_recorded, contender, prompts, num_tokens), lambda seed: _time_lab(shard, library)
+    contenders = (
+        partial(_time_recorded, contender, prompts, num_tokens),
+        lambda seed: _time_lab(shard, library),
+    )
     timings: Timings[str] = Timings()
     for turn in turns(len(contenders), repeats):
         for name, seconds in contenders[turn.contender](turn.round).items():
             timings.add(name, turn.round, seconds)
-    ratios = {RECORDED: "-", **{words: timings.compare(words, RECORDED) for words in (ANALYSED, WITH_DRAWING)}}
+    ratios = {
+        RECORDED: "-",
+        **{words: timings.compare(words, RECORDED) for words in (ANALYSED, WITH_DRAWING)},
+    }
     rows = ([words, f"{1 / timings.median(words):,.0f}", ratio] for words, ratio in ratios.items())
     yield from table(("", "tokens/s", "times the recorded"), rows)
 
 
-def _time_recorded(contender: Contender, prompts: Sequence[Prompt], num_tokens: int, seed: int) -> dict[str, float]:
+def _time_recorded(
+    contender: Contender, prompts: Sequence[Prompt], num_tokens: int, seed: int
+) -> dict[str, float]:
     """Seconds per token."""
     samples = [contender(Job(prompt, Sampling(), seed, num_tokens)) for prompt in prompts]
-    return {RECORDED: sum(sample.seconds for sample in samples) / sum(sample.num_tokens for sample in samples)}
+    return {
+        RECORDED: sum(sample.seconds for sample in samples)
+        / sum(sample.num_tokens for sample in samples)
+    }
 
 
 def _time_lab(shard: Shard, library: Library) -> dict[str, float]:

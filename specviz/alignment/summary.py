@@ -10,7 +10,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 VERSION = 1
-IGNORED = "fields that nothing reads were ignored"  # how a warning begins that says nothing of the models
+IGNORED = (
+    "fields that nothing reads were ignored"  # how a warning begins that says nothing of the models
+)
 ENOUGH_PROMPTS = 30  # below, a difference is not called significant
 NOT_CALLED = f"not called significant: fewer than {ENOUGH_PROMPTS} prompts"
 Interval = tuple[float, float]

@@ -31,17 +31,25 @@ def measure_texts(
             give_way()
             owners.append(block.text.cpu().numpy())
             numbers = _numbers(block, sampling)
-            blocks.append([{name: values.cpu().numpy() for name, values in own.items()} for own in numbers])
+            blocks.append(
+                [{name: values.cpu().numpy() for name, values in own.items()} for own in numbers]
+            )
     owner = np.concatenate(owners)
     order = np.argsort(owner, kind="stable")
     bounds = np.flatnonzero(np.diff(owner[order])) + 1
     models = [
-        {name: np.split(np.concatenate([own[name] for own in pieces])[order], bounds) for name in pieces[0]}
+        {
+            name: np.split(np.concatenate([own[name] for own in pieces])[order], bounds)
+            for name in pieces[0]
+        }
         for pieces in zip(*blocks, strict=True)
     ]
     for draft in models[1:]:
         draft["confidence"] = [rows.sum(0, dtype=np.float64) for rows in draft["confidence"]]
-    return [[{name: own[i] for name, own in model.items()} for model in models] for i in range(len(texts))]
+    return [
+        [{name: own[i] for name, own in model.items()} for model in models]
+        for i in range(len(texts))
+    ]
 
 
 def blocks(count: int, logits: Tensor) -> Iterator[slice]:
@@ -54,7 +62,9 @@ def blocks(count: int, logits: Tensor) -> Iterator[slice]:
 def _split(rows: Rows) -> Iterator[Rows]:
     for piece in blocks(len(rows.token), rows.target):
         drafts = tuple(DraftRows(own.logits[piece], own.readable[piece]) for own in rows.drafts)
-        yield Rows(rows.text[piece], rows.place[piece], rows.token[piece], rows.target[piece], drafts)
+        yield Rows(
+            rows.text[piece], rows.place[piece], rows.token[piece], rows.target[piece], drafts
+        )
 
 
 @torch.inference_mode()
@@ -73,12 +83,18 @@ def _numbers(rows: Rows, sampling: Sampling) -> list[dict[str, Tensor]]:
     return [of_target, *(draft_numbers(own, rows, p, favourite, sampling) for own in rows.drafts)]
 
 
-def draft_numbers(own: DraftRows, rows: Rows, p: Tensor, favourite: Tensor, sampling: Sampling) -> dict[str, Tensor]:
+def draft_numbers(
+    own: DraftRows, rows: Rows, p: Tensor, favourite: Tensor, sampling: Sampling
+) -> dict[str, Tensor]:
     """Where the draft cannot read, its chances are 0 and its confidences are not counted."""
     known, logits = own.readable, own.logits
     q = sampling.probs(logits)
     both = torch.minimum(p, q)
-    (best, mine), overlap, q_token = logits.max(-1), both.sum(-1).clamp_max(1.0), of_tokens(q, rows.token)
+    (best, mine), overlap, q_token = (
+        logits.max(-1),
+        both.sum(-1).clamp_max(1.0),
+        of_tokens(q, rows.token),
+    )
     favourite_q = of_tokens(q, mine)
     entropy = _entropy(q, logits, best, favourite_q, sampling)
     refuse_nan(entropy[known].tolist(), DRAFT_MODEL)

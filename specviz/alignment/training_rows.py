@@ -55,4 +55,6 @@ def _beside(row: PromptRow) -> dict[str, Any]:
 
 def _asked(row: PromptRow, prompt_text: str) -> list[dict[str, Any]]:
     """The row's messages, or its prompt as a message of the user."""
-    return [{"role": "user", "content": prompt_text}] if isinstance(row.prompt, tuple) else row.asked()
+    return (
+        [{"role": "user", "content": prompt_text}] if isinstance(row.prompt, tuple) else row.asked()
+    )

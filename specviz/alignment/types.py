@@ -42,7 +42,9 @@ class Message:
             "tool_call_id": self.tool_call_id,
             "name": self.name,
         }
-        return {"role": self.role, "content": self.content} | {name: value for name, value in more.items() if value}
+        return {"role": self.role, "content": self.content} | {
+            name: value for name, value in more.items() if value
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,15 @@ from specviz.session.setup import Setup
 FEWEST_BEFORE = 2  # tokens before a draft: the target must have read one, and the last it never has
 
 
-def read_states(target: LoadedModel, wanted: Sequence[tuple[int, ...]], tokens: Tensor) -> list[Tensor]:
+def read_states(
+    target: LoadedModel, wanted: Sequence[tuple[int, ...]], tokens: Tensor
+) -> list[Tensor]:
     """The target's states of each group of layers behind every token [T, C]; the text is read once for all groups."""
-    lm, ids, none = target.cached_lm(), tokens.tolist(), torch.zeros(len(tokens), 0, device=tokens.device)
+    lm, ids, none = (
+        target.cached_lm(),
+        tokens.tolist(),
+        torch.zeros(len(tokens), 0, device=tokens.device),
+    )
     layers = tuple(sorted({layer for own in wanted for layer in own}))
     if not layers:
         return [none for _ in wanted]
@@ -40,7 +46,12 @@ def each_depth(along: Ahead, starts: Tensor, depths: int) -> Iterator[tuple[int,
 
 @torch.inference_mode()
 def chances_of(
-    setup: Setup, before: Sequence[int], text: Sequence[int], sampling: Sampling, depths: int, most_tokens: int
+    setup: Setup,
+    before: Sequence[int],
+    text: Sequence[int],
+    sampling: Sampling,
+    depths: int,
+    most_tokens: int,
 ) -> Chances:
     """The chance of each token to be kept, by where its step begins. most_tokens: the length the text was allowed.
     SpecvizError where the method does not tell what it would draft elsewhere."""
@@ -50,18 +61,28 @@ def chances_of(
     (states,) = read_states(target, [drafter.hidden_layers], tokens)
     along = drafter.along(tokens, states)
     if along is None:
-        raise SpecvizError(f"what {setup.method.name} drafts with these settings depends on where its step begins")
+        raise SpecvizError(
+            f"what {setup.method.name} drafts with these settings depends on where its step begins"
+        )
     p = np.array(score(target, None, ids, len(text), sampling).p)
     keep, reads = np.zeros((len(text), depths)), np.zeros((len(text), depths), dtype=bool)
     for begin in range(0, len(text), CHUNK):
-        starts = torch.arange(len(before) + begin, len(before) + min(begin + CHUNK, len(text)), device=tokens.device)
+        starts = torch.arange(
+            len(before) + begin, len(before) + min(begin + CHUNK, len(text)), device=tokens.device
+        )
         for depth, rows, known in each_depth(along, starts, depths):
             reads[begin : begin + len(starts), depth] = known.cpu()
             inside = starts + depth < len(tokens)
             places, rows = (starts + depth)[inside], rows[inside]
             token = tokens[places]
-            q = (rows == token).float() if rows.dim() == 1 else of_tokens(sampling.of_draft.probs(rows), token)
-            own = keep_chances(p[places.cpu().numpy() - len(before)], (q * known[inside]).cpu().numpy())
+            q = (
+                (rows == token).float()
+                if rows.dim() == 1
+                else of_tokens(sampling.of_draft.probs(rows), token)
+            )
+            own = keep_chances(
+                p[places.cpu().numpy() - len(before)], (q * known[inside]).cpu().numpy()
+            )
             keep[begin : begin + len(own), depth] = own
     drafted = np.minimum(draft_room(len(text), most_tokens), np.cumprod(reads, axis=1).sum(1))
     drafted[:1] *= not drafter.waits

@@ -58,14 +58,22 @@ class _Step:
 
 
 def why_slow(
-    recorded: Trace, costs: Costs, *, tokens_per_s: float, baseline_tokens_per_s: float, most_timed: int | None = None
+    recorded: Trace,
+    costs: Costs,
+    *,
+    tokens_per_s: float,
+    baseline_tokens_per_s: float,
+    most_timed: int | None = None,
 ) -> Breakdown:
     """tokens_per_s: this run's speed; baseline_tokens_per_s: without a draft, measured in the same session.
     most_timed: the most tokens that the timed runs wrote, where they are other runs than this one.
 
     Raises SpecvizError where K, method, rule, models or sampling changed, or the costs are not of the run's models.
     """
-    for name, speed in (("tokens_per_s", tokens_per_s), ("baseline_tokens_per_s", baseline_tokens_per_s)):
+    for name, speed in (
+        ("tokens_per_s", tokens_per_s),
+        ("baseline_tokens_per_s", baseline_tokens_per_s),
+    ):
         if not 0 < speed < math.inf:
             raise ValueError(f"{name} must be above 0 (got {speed})")
     step = _mean_step(recorded, costs)
@@ -73,7 +81,9 @@ def why_slow(
     predicted = (step.k + 1) * math.prod(factor.value for factor in factors)
     speedup = tokens_per_s / baseline_tokens_per_s
     last = _overhead(step, predicted, tokens_per_s, baseline_tokens_per_s)
-    return Breakdown(step.k + 1, (*factors, last), predicted, speedup, tuple(_notes(recorded, costs, most_timed)))
+    return Breakdown(
+        step.k + 1, (*factors, last), predicted, speedup, tuple(_notes(recorded, costs, most_timed))
+    )
 
 
 def _mean_step(recorded: Trace, costs: Costs) -> _Step:
@@ -81,7 +91,9 @@ def _mean_step(recorded: Trace, costs: Costs) -> _Step:
     for refusal in _refusals(recorded, counters, costs):
         raise SpecvizError(refusal)
     num_steps = counters.num_steps
-    lengths = [fewer - more for fewer, more in pairwise([num_steps, *counters.drafted_to, 0])]  # steps of each length
+    lengths = [
+        fewer - more for fewer, more in pairwise([num_steps, *counters.drafted_to, 0])
+    ]  # steps of each length
     drafted, own = counters.num_drafted / num_steps, recorded.steps[-1].settings
     return _Step(
         k=own.k,
@@ -89,7 +101,8 @@ def _mean_step(recorded: Trace, costs: Costs) -> _Step:
         emitted=counters.num_emitted / num_steps,
         one_token_ms=costs.verify_ms[0],
         draft_ms=0.0 if own.draft_model is None else drafted * costs.draft_ms,
-        verify_ms=math.fsum(steps * costs.verify_ms[length] for length, steps in enumerate(lengths)) / num_steps,
+        verify_ms=math.fsum(steps * costs.verify_ms[length] for length, steps in enumerate(lengths))
+        / num_steps,
     )
 
 
@@ -165,7 +178,9 @@ def _factors(step: _Step) -> Iterator[Factor]:
     )
 
 
-def _overhead(step: _Step, predicted: float, tokens_per_s: float, baseline_tokens_per_s: float) -> Factor:
+def _overhead(
+    step: _Step, predicted: float, tokens_per_s: float, baseline_tokens_per_s: float
+) -> Factor:
     """What is left over: it makes the product equal to the measured speedup, whatever the others miss."""
     share = (step.draft_ms + step.verify_ms) / (1000 * step.emitted / tokens_per_s)
     alone = step.one_token_ms / (1000 / baseline_tokens_per_s)

@@ -89,12 +89,16 @@ class Costs(Record):
         """Why these times carry no advice, in words; empty where they do."""
         longest = accumulate(self.verify_ms, max)
         drop = max(before / ms for before, ms in zip(longest, self.verify_ms, strict=True))
-        apart = statistics.median([high / low for low, high in self.verify_between_ms or ((1.0, 1.0),)])
+        apart = statistics.median(
+            [high / low for low, high in self.verify_between_ms or ((1.0, 1.0),)]
+        )
         if self.spread <= ONE_RUN and max(drop, apart) <= APART:
             return ""
         busy = f"one target pass took {drop:.1f} times as long as a pass over more tokens"
         if apart > APART:
-            busy = f"the slowest round of a target pass took {apart:.1f} times as long as the fastest"
+            busy = (
+                f"the slowest round of a target pass took {apart:.1f} times as long as the fastest"
+            )
         if self.spread > ONE_RUN:
             busy = f"the middle half of the repeated timings spans {self.spread:.0%} of the median"
         return f"This machine was too busy: {busy}. Measure the costs again when it is idle."
@@ -117,12 +121,30 @@ class Costs(Record):
     def check(self) -> None:
         """The batch table has every pair of its sizes once, in order, one token per text among them."""
         sizes = [(cost.batch, cost.tokens) for cost in self.batch]
-        whole = [(b, n) for b in sorted({b for b, _ in sizes}) for n in sorted({1, *(n for _, n in sizes)})]
-        require(not sizes or sizes == whole, "batch", f"must list every batch and number of tokens (got {sizes})")
-        require(self.verify_ms and min(self.verify_ms) > 0 and self.bandwidth_gb_s > 0, "verify_ms", "must be times")
-        is_whole = self.verify_between_ms is None or len(self.verify_between_ms) == len(self.verify_ms)
+        whole = [
+            (b, n)
+            for b in sorted({b for b, _ in sizes})
+            for n in sorted({1, *(n for _, n in sizes)})
+        ]
+        require(
+            not sizes or sizes == whole,
+            "batch",
+            f"must list every batch and number of tokens (got {sizes})",
+        )
+        require(
+            self.verify_ms and min(self.verify_ms) > 0 and self.bandwidth_gb_s > 0,
+            "verify_ms",
+            "must be times",
+        )
+        is_whole = self.verify_between_ms is None or len(self.verify_between_ms) == len(
+            self.verify_ms
+        )
         require(is_whole, "verify_between_ms", "must be one interval for each of verify_ms")
-        require(min(map(min, self.verify_between_ms or [(1.0,)])) > 0, "verify_between_ms", "must be times")
+        require(
+            min(map(min, self.verify_between_ms or [(1.0,)])) > 0,
+            "verify_between_ms",
+            "must be times",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,10 +215,17 @@ def measure_costs(
             timings.add(series, turn.round, ms)
         give_way()
     names = [draft.name for draft in drafts] or [None]
-    yield Measured(turn.total, turn.total, "done", tuple(_summary(timer, timings, most_tokens, each) for each in names))
+    yield Measured(
+        turn.total,
+        turn.total,
+        "done",
+        tuple(_summary(timer, timings, most_tokens, each) for each in names),
+    )
 
 
-def batch_growth(target: LoadedModel, tokens: int = BATCH_TOKENS[1], rounds: int = FEWEST) -> dict[int, Comparison]:
+def batch_growth(
+    target: LoadedModel, tokens: int = BATCH_TOKENS[1], rounds: int = FEWEST
+) -> dict[int, Comparison]:
     """By the smallest and largest of BATCHES: how many times as long `tokens` new tokens of each text take as one."""
     timer, sizes = _Timer(target, (), CONTEXT), [*product((BATCHES[0], BATCHES[-1]), (1, tokens))]
     timings: Timings[tuple[int, int]] = Timings()
@@ -207,7 +236,9 @@ def batch_growth(target: LoadedModel, tokens: int = BATCH_TOKENS[1], rounds: int
     return {batch: timings.compare((batch, 1), (batch, tokens)) for batch, _ in sizes}
 
 
-def longest_context(target: LoadedModel, drafts: Sequence[LoadedModel], most_tokens: int = MOST_TOKENS) -> int:
+def longest_context(
+    target: LoadedModel, drafts: Sequence[LoadedModel], most_tokens: int = MOST_TOKENS
+) -> int:
     """The longest context that leaves these models room for what is measured behind it."""
     limit = min(model.info.context_limit for model in (target, *drafts))
     return limit - max(most_tokens, 2 * (STEP_K + 1), *BATCH_TOKENS)
@@ -216,7 +247,9 @@ def longest_context(target: LoadedModel, drafts: Sequence[LoadedModel], most_tok
 class _Timer:
     """Times one thing per call; what a call needs is set up by its first one, which is not counted."""
 
-    def __init__(self, target: LoadedModel, drafts: Sequence[LoadedModel], context_length: int) -> None:
+    def __init__(
+        self, target: LoadedModel, drafts: Sequence[LoadedModel], context_length: int
+    ) -> None:
         self.target = target
         self.device = target.model.device
         self.sampling = Sampling()
@@ -224,9 +257,13 @@ class _Timer:
         size = min(model.info.vocab_size for model in (target, *drafts))
         self.ids = [FIRST_ID + i % (size - FIRST_ID) for i in range(context_length)]
         setups = {None: gather(METHODS["none"], {}, target, None)}
-        setups |= {draft.name: gather(METHODS["draft_model"], {}, target, draft) for draft in drafts}
+        setups |= {
+            draft.name: gather(METHODS["draft_model"], {}, target, draft) for draft in drafts
+        }
         rule = RULES["speculative_sampling"]
-        self._plans = {name: setup.plan(rule, self.sampling, STEP_K) for name, setup in setups.items()}  # by draft
+        self._plans = {
+            name: setup.plan(rule, self.sampling, STEP_K) for name, setup in setups.items()
+        }  # by draft
         self._num_steps = 0
         self._context = None  # a cache of the model's own kind behind the context of one text
 
@@ -235,7 +272,12 @@ class _Timer:
         reading, *drafting = [lambda name=name: self._steps(name) for name in self._plans]
         verify = [lambda n=n: self._verify(n) for n in range(1, most_tokens + 1)]
         batch = [lambda b=b, n=n: self.forward_batch(b, n) for b in BATCHES for n in BATCH_TOKENS]
-        return [lambda: [(READ, self._time_ms(self.large.sum)), *reading()], *drafting, *verify, *batch]
+        return [
+            lambda: [(READ, self._time_ms(self.large.sum)), *reading()],
+            *drafting,
+            *verify,
+            *batch,
+        ]
 
     def _time_ms(self, action: Callable[[], object]) -> float:
         """Milliseconds until the device has finished it."""
@@ -271,7 +313,9 @@ class _Timer:
         """Of a run's second step, which like all that follow finds the context read: the milliseconds outside both
         models, and those of one drafted token."""
         self._num_steps += 1
-        steps = speculate(self.ids, lambda: plan, Seeded(self._num_steps), max_new_tokens=2 * (STEP_K + 1))
+        steps = speculate(
+            self.ids, lambda: plan, Seeded(self._num_steps), max_new_tokens=2 * (STEP_K + 1)
+        )
         next(steps)
         made = []
         whole = self._time_ms(lambda: made.append(next(steps)))
@@ -285,7 +329,9 @@ class _Timer:
         """A plain forward of the model over a batch, every text with the context's cache of its own."""
         if self._context is None:
             self._context = empty_cache(self.target.model)
-            read_behind(self.target.model, torch.tensor([self.ids], device=self.device), self._context)
+            read_behind(
+                self.target.model, torch.tensor([self.ids], device=self.device), self._context
+            )
         cache = copy.deepcopy(self._context)
         cache.batch_repeat_interleave(batch)
         ids = torch.tensor([self._next_ids(num_tokens)] * batch, device=self.device)
@@ -304,13 +350,19 @@ class _Timer:
 def _finish(device: torch.device) -> None:
     """Waits for the device; the CPU has always finished."""
     if device.type == "cuda":
-        torch.cuda.current_stream(device).synchronize()  # of the whole device it would spoil a graph that is recorded
+        torch.cuda.current_stream(
+            device
+        ).synchronize()  # of the whole device it would spoil a graph that is recorded
     elif device.type == "mps":
         torch.mps.synchronize()
 
 
-def _summary(timer: _Timer, timings: Timings[_Series], most_tokens: int, draft: str | None) -> Costs:
-    verify = [list(timings.quicker(_Series("verify", n)).values()) for n in range(1, most_tokens + 1)]
+def _summary(
+    timer: _Timer, timings: Timings[_Series], most_tokens: int, draft: str | None
+) -> Costs:
+    verify = [
+        list(timings.quicker(_Series("verify", n)).values()) for n in range(1, most_tokens + 1)
+    ]
     low, middle, high = np.percentile(verify, (25, 50, 75), axis=1)
     model, about = timer.target.model, environment(timer.device)
     return Costs(
@@ -324,7 +376,11 @@ def _summary(timer: _Timer, timings: Timings[_Series], most_tokens: int, draft: 
         verify_ms=tuple(map(statistics.median, verify)),
         overhead_ms=timings.median(_Series("overhead", draft=draft)),
         plain_overhead_ms=timings.median(PLAIN),
-        batch=tuple(BatchCost(b, n, timings.median(_Series("batch", n, b))) for b in BATCHES for n in BATCH_TOKENS),
+        batch=tuple(
+            BatchCost(b, n, timings.median(_Series("batch", n, b)))
+            for b in BATCHES
+            for n in BATCH_TOKENS
+        ),
         weight_bytes=weight_bytes(model),
         bandwidth_gb_s=timer.large.nbytes / timings.median(READ) / 1e6,
         bandwidth_bytes=timer.large.nbytes,
@@ -336,5 +392,7 @@ def _summary(timer: _Timer, timings: Timings[_Series], most_tokens: int, draft: 
 def weight_bytes(model: torch.nn.Module) -> int:
     """The bytes of weights that one forward reads: all of them, but of a separate input table only single rows."""
     table, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
-    total = sum(stored_bytes(parameter) for parameter in model.parameters())  # a shared table is listed once
+    total = sum(
+        stored_bytes(parameter) for parameter in model.parameters()
+    )  # a shared table is listed once
     return total if table is head else total - stored_bytes(table)

@@ -50,29 +50,47 @@ def read_overlaps(recorded: Trace) -> OverlapCurve:
     """From the judged positions of a trace. SpecvizError where none has a q of its own that was not filtered."""
     found, own = [], set()
     for step in recorded.steps:
-        drawn = [each for each in step.positions if each.child is not None and each.overlap is not None]
+        drawn = [
+            each for each in step.positions if each.child is not None and each.overlap is not None
+        ]
         law = Sampling.of(step.settings).of_draft
         if drawn and (law.top_k or law.top_p < 1):
-            raise SpecvizError("the draft was filtered by top-k or top-p: what it left out is not recorded")
+            raise SpecvizError(
+                "the draft was filtered by top-k or top-p: what it left out is not recorded"
+            )
         found += drawn
         own |= {law.temperature} if drawn else set()
     if not found:
         raise SpecvizError("no drafted token of this run was judged against a q of its own")
     size = recorded.models[-1].target.vocab_size or MANY
-    low, high = np.mean([_range(each, np.array(OverlapCurve.temperatures), size) for each in found], axis=0).tolist()
+    low, high = np.mean(
+        [_range(each, np.array(OverlapCurve.temperatures), size) for each in found], axis=0
+    ).tolist()
     return OverlapCurve(tuple(low), tuple(high), len(found), own.pop() if len(own) == 1 else None)
 
 
 def ask_models(recorded: Trace, target: LoadedModel, draft: LoadedModel) -> OverlapCurve:
     """Exact over every position of the text: one pass of both models, the draft unfiltered. SpecvizError."""
     check_pair(target, draft)
-    own, sums, count = Sampling.of(recorded.steps[-1].settings), np.zeros(len(OverlapCurve.temperatures)), 0
-    text = Text(*([token.id for token in tokens] for tokens in (recorded.header.prompt.tokens, recorded.tokens)))
+    own, sums, count = (
+        Sampling.of(recorded.steps[-1].settings),
+        np.zeros(len(OverlapCurve.temperatures)),
+        0,
+    )
+    text = Text(
+        *(
+            [token.id for token in tokens]
+            for tokens in (recorded.header.prompt.tokens, recorded.tokens)
+        )
+    )
     for rows in read(target, [draft], [text]):
         for start in range(0, len(rows.token), CHUNK):
             piece = slice(start, start + CHUNK)
             readable = rows.drafts[0].readable[piece]
-            p, logits = own.probs(rows.target[piece])[readable], rows.drafts[0].logits[piece][readable]
+            p, logits = (
+                own.probs(rows.target[piece])[readable],
+                rows.drafts[0].logits[piece][readable],
+            )
             for number, each in enumerate(OverlapCurve.temperatures):
                 give_way()
                 sums[number] += float(overlap_of(p, Sampling(each).probs(logits)).double().sum())
@@ -93,10 +111,16 @@ def _range(position: Position, temperatures: np.ndarray, size: int) -> np.ndarra
     sure = p[raw.argmax()]  # temperature 0
     power = 1 / np.maximum(temperatures, 1e-3)[:, None]
     shown = (raw / raw.max()) ** power  # [T, n]
-    bounds = rest / most * (most / raw.max()) ** power, num_others * (rest / num_others / raw.max()) ** power
+    bounds = (
+        rest / most * (most / raw.max()) ** power,
+        num_others * (rest / num_others / raw.max()) ** power,
+    )
     few, many = np.minimum(*bounds), np.maximum(*bounds)  # what all others weigh, [T, 1]
     total = shown.sum(1, keepdims=True)
     low = np.minimum(p, shown / (total + many)).sum(1)
-    high = np.minimum(p, shown / (total + few)).sum(1) + np.minimum(rest_p, many / (total + many))[:, 0]
+    high = (
+        np.minimum(p, shown / (total + few)).sum(1)
+        + np.minimum(rest_p, many / (total + many))[:, 0]
+    )
     greedy = temperatures == 0
     return np.stack([np.where(greedy, sure, low), np.where(greedy, sure, np.minimum(high, 1.0))])

@@ -62,7 +62,12 @@ def what_if(
 
 
 def _judge_text(
-    prompt: str | Sequence[int], completion: str | Sequence[int], target, draft, law: Mapping[str, float], deepest: int
+    prompt: str | Sequence[int],
+    completion: str | Sequence[int],
+    target,
+    draft,
+    law: Mapping[str, float],
+    deepest: int,
 ) -> GivenText:
     """A text from anywhere, as if it had been sampled from the target by this `law`; one pass of both models."""
     from specviz.decoding.sampling import Sampling
@@ -73,9 +78,15 @@ def _judge_text(
         raise SpecvizError("name a draft model for this target (got none)")
     target, draft = load_model(target or default_target), load_model(draft or default_draft)
     before = target.text.encode(prompt) if isinstance(prompt, str) else list(prompt)
-    text = target.text.encode(completion, special=False) if isinstance(completion, str) else list(completion)
+    text = (
+        target.text.encode(completion, special=False)
+        if isinstance(completion, str)
+        else list(completion)
+    )
     if not before or len(text) < 2:
-        raise SpecvizError(f"a prompt and at least two tokens after it are needed (got {len(before)} and {len(text)})")
+        raise SpecvizError(
+            f"a prompt and at least two tokens after it are needed (got {len(before)} and {len(text)})"
+        )
     require_length(len(text))
     scored = score_readable(target, draft, before, text, Sampling(**law))
     chances = whatif.chances_along_text(whatif.keep_chances(scored.p, scored.q), deepest=deepest)
@@ -107,7 +118,11 @@ class OtherDrafts:
 
 
 def other_drafts(
-    recorded: Trace, target, drafts: Sequence, ks: Sequence[int] = KS, costs: Mapping[str, Costs] | None = None
+    recorded: Trace,
+    target,
+    drafts: Sequence,
+    ks: Sequence[int] = KS,
+    costs: Mapping[str, Costs] | None = None,
 ) -> Iterator[OtherDrafts]:
     """One teacher-forced pass per draft model, a result after each. costs: by the draft's name. Raises SpecvizError."""
     check_ks(ks)
@@ -121,5 +136,9 @@ def other_drafts(
         except SpecvizError as error:
             rows.append(DraftOnText(name, refusal=str(error)))
         else:
-            rows.append(DraftOnText(judged.draft, alpha, judged.every_k(ks, (costs or {}).get(judged.draft))))
+            rows.append(
+                DraftOnText(
+                    judged.draft, alpha, judged.every_k(ks, (costs or {}).get(judged.draft))
+                )
+            )
         yield OtherDrafts(len(rows), len(drafts), tuple(rows))

@@ -44,7 +44,9 @@ class GivenText:
 
     def every_k(self, ks: Sequence[int] = KS, costs: Costs | None = None) -> WhatIf:
         """Proposals without a model cost nothing to draft. SpecvizError for costs that are of other models."""
-        if costs is not None and (costs.target != self.target or self.draft not in (None, costs.draft)):
+        if costs is not None and (
+            costs.target != self.target or self.draft not in (None, costs.draft)
+        ):
             raise SpecvizError(
                 f"the costs were measured for {costs.target} with {costs.draft or 'no draft model'}, and this is "
                 f"{self.target} with {self.draft or 'no draft model'}; measure them for these models"
@@ -71,10 +73,14 @@ def judge_run(recorded: Trace, *, target=None, draft=None, deepest: int = DEEPES
     if target is not None:
         target = target_of(recorded, target)
     if draft is not None and (scores is None or draft != scores.draft_model):
-        return judge_by(recorded, target_of(recorded, target or own.target), load_model(draft), deepest)[0]
+        return judge_by(
+            recorded, target_of(recorded, target or own.target), load_model(draft), deepest
+        )[0]
     if scores is not None and scores.draft_model is not None:
         if any(value is None for value in (*scores.p, *scores.q)):
-            raise SpecvizError(f"{scores.draft_model} could not read this text to its end, so its q is not known")
+            raise SpecvizError(
+                f"{scores.draft_model} could not read this text to its end, so its q is not known"
+            )
         verdicts = _verdicts(recorded, scores.draft_model)
         return _judge(recorded, scores.draft_model, scores.p, scores.q, deepest, verdicts)
     if facts_of(own.method).replays_from_text:
@@ -103,13 +109,17 @@ def require_one_law(recorded: Trace) -> None:
             "said about another K"
         )
     if len({(each.target, each.temperature, each.top_k, each.top_p) for each in settings}) > 1:
-        raise SpecvizError("the target or the sampling changed during the run, so its text has no single distribution")
+        raise SpecvizError(
+            "the target or the sampling changed during the run, so its text has no single distribution"
+        )
     require_length(len(recorded.tokens))
 
 
 def require_length(num_tokens: int) -> None:
     if num_tokens > MOST_TOKENS:
-        raise SpecvizError(f"the text is too long to plan: at most {MOST_TOKENS:,} tokens (got {num_tokens:,})")
+        raise SpecvizError(
+            f"the text is too long to plan: at most {MOST_TOKENS:,} tokens (got {num_tokens:,})"
+        )
 
 
 def is_own_plan(recorded: Trace) -> bool:
@@ -119,7 +129,9 @@ def is_own_plan(recorded: Trace) -> bool:
     if not fixed or not _is_plain_rule(ways[0]):
         return False
     method = facts_of(ways[0].method)
-    return method.cost_is_known or (method.reads_ahead and method.under(ways[0].params).drafts_as == "chain")
+    return method.cost_is_known or (
+        method.reads_ahead and method.under(ways[0].params).drafts_as == "chain"
+    )
 
 
 def _is_plain_rule(own: Settings) -> bool:
@@ -143,7 +155,9 @@ def _way_words(own: Settings) -> str:
     is_plain = facts_of(own.method).is_plain
     how = own.draft_model if is_plain else own.method.replace("_", " ")
     how += f" of {own.draft_model}" if own.draft_model and not is_plain else ""
-    how += f", its K by the policy {own.k_policy}," if own.k_policy not in (None, "constant") else ""
+    how += (
+        f", its K by the policy {own.k_policy}," if own.k_policy not in (None, "constant") else ""
+    )
     judges = own.rule is not None and own.drafts
     return f"{how} with {own.rule.replace('_', ' ')}" if judges else f"{how}"
 
@@ -153,7 +167,9 @@ def _scores(recorded: Trace) -> Scores | None:
     own, size = recorded.steps[-1].settings, len(recorded.tokens)
     sampling = {name: getattr(own, name) for name in RunSettings.ALL_SAMPLING}
     for each in reversed(recorded.scores):
-        if len(each.p) == size and all(each.sampling.get(name) == value for name, value in sampling.items()):
+        if len(each.p) == size and all(
+            each.sampling.get(name) == value for name, value in sampling.items()
+        ):
             return each
     return None
 
@@ -164,16 +180,29 @@ def _why_not(method: str, scores: Scores | None) -> str:
     if reason := facts_of(method).why_no_what_if:
         return f"{reason}; {_INSTEAD}"
     if scores is None:
-        return "the run was not scored because it did not finish; let it finish, or name a draft model"
+        return (
+            "the run was not scored because it did not finish; let it finish, or name a draft model"
+        )
     return f"what the method {method} would have proposed elsewhere in this text was not recorded; {_INSTEAD}"
 
 
 _INSTEAD = "name a draft model to see what it would have done with this text"
 
 
-def _judge(recorded: Trace, draft: str, p, q, deepest: int, verdicts: tuple[bool | None, ...] | None) -> GivenText:
-    chances = whatif.chances_along_text(whatif.keep_chances(p, q), deepest=deepest, most_tokens=_most_tokens(recorded))
-    return GivenText(recorded.steps[-1].settings.target, draft, chances, verdicts, True, _exact_note(recorded, draft))
+def _judge(
+    recorded: Trace, draft: str, p, q, deepest: int, verdicts: tuple[bool | None, ...] | None
+) -> GivenText:
+    chances = whatif.chances_along_text(
+        whatif.keep_chances(p, q), deepest=deepest, most_tokens=_most_tokens(recorded)
+    )
+    return GivenText(
+        recorded.steps[-1].settings.target,
+        draft,
+        chances,
+        verdicts,
+        True,
+        _exact_note(recorded, draft),
+    )
 
 
 def _exact_note(recorded: Trace, draft: str | None) -> str:
@@ -205,7 +234,9 @@ def _verdicts(recorded: Trace, draft: str) -> tuple[bool | None, ...]:
     verdicts: list[bool | None] = []
     for step in recorded.steps:
         own = step.settings
-        is_judged = facts_of(own.method).is_plain and own.draft_model == draft and _is_plain_rule(own)
+        is_judged = (
+            facts_of(own.method).is_plain and own.draft_model == draft and _is_plain_rule(own)
+        )
         verdicts += (_VERDICTS.get(token.kind) if is_judged else None for token in step.emitted)
     return tuple(verdicts)
 
@@ -220,7 +251,10 @@ def rollouts(recorded: Trace, deepest: int = DEEPEST) -> GivenText:
 
     own, text = recorded.steps[-1].settings, [token.id for token in recorded.tokens]
     method = find_method(own.method)
-    drafter, tokens = method.build(Parts(), method.validate(own.params)), [t.id for t in recorded.header.prompt.tokens]
+    drafter, tokens = (
+        method.build(Parts(), method.validate(own.params)),
+        [t.id for t in recorded.header.prompt.tokens],
+    )
     context = Context(tokens, Sampling.of(own), Seeded(0), 0)
     keep, proposed = np.zeros((len(text), deepest)), np.zeros(len(text), dtype=int)
     for start, token in enumerate(text):
@@ -229,7 +263,9 @@ def rollouts(recorded: Trace, deepest: int = DEEPEST) -> GivenText:
         rest = text[start : start + len(drafted)]
         keep[start, : len(rest)] = [one == other for one, other in zip(drafted, rest, strict=False)]
         tokens.append(token)
-    chances = Chances(keep, np.minimum(proposed, whatif.draft_room(len(text), _most_tokens(recorded))))
+    chances = Chances(
+        keep, np.minimum(proposed, whatif.draft_room(len(text), _most_tokens(recorded)))
+    )
     return GivenText(own.target, None, chances, None, True, _exact_note(recorded, None))
 
 
@@ -248,13 +284,17 @@ def judge_heads(recorded: Trace, target: LoadedModel, deepest: int) -> GivenText
     return GivenText(own.target, drafter, chances, None, True, _exact_note(recorded, None))
 
 
-def judge_by(recorded: Trace, target: LoadedModel, draft: LoadedModel, deepest: int) -> tuple[GivenText, float]:
+def judge_by(
+    recorded: Trace, target: LoadedModel, draft: LoadedModel, deepest: int
+) -> tuple[GivenText, float]:
     """The text of a run under this draft model, and the mean of sum min(p, q) over its places. Raises SpecvizError."""
     from specviz.decoding.sampling import Sampling
 
     own, before = recorded.steps[-1].settings, [token.id for token in recorded.header.prompt.tokens]
     sampling = Sampling.of(own)
-    scored = score_readable(target, draft, before, [token.id for token in recorded.tokens], sampling)
+    scored = score_readable(
+        target, draft, before, [token.id for token in recorded.tokens], sampling
+    )
     judged = _judge(recorded, draft.name, scored.p, scored.q, deepest, None)
     return judged, float(np.mean(scored.overlap))
 
@@ -263,14 +303,22 @@ def target_of(recorded: Trace, target) -> LoadedModel:
     """The run's target model. Raises SpecvizError for another one, or one that spells texts otherwise."""
     model, info = load_model(target), recorded.models[-1].target
     if model.name != info.name:
-        raise SpecvizError(f"the text of this run was written by {info.name}; it says nothing about {model.name}")
+        raise SpecvizError(
+            f"the text of this run was written by {info.name}; it says nothing about {model.name}"
+        )
     if info.tokenizer_sha not in (None, model.info.tokenizer_sha):
-        raise SpecvizError(f"{model.name} splits text into other tokens than {info.name}, which made this run")
+        raise SpecvizError(
+            f"{model.name} splits text into other tokens than {info.name}, which made this run"
+        )
     return model
 
 
 def score_readable(
-    target: LoadedModel, draft: LoadedModel, before: Sequence[int], text: Sequence[int], sampling: Sampling
+    target: LoadedModel,
+    draft: LoadedModel,
+    before: Sequence[int],
+    text: Sequence[int],
+    sampling: Sampling,
 ) -> TokenScores:
     """One pass of both models. SpecvizError for a text or a pair that does not allow it."""
     from specviz.models.library import check_pair

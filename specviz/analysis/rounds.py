@@ -164,14 +164,18 @@ class Timings(Generic[Contender]):
         theirs = self.quicker(others)
         return {number: theirs[number] / time for number, time in self.quicker(ours).items()}
 
-    def compare(self, ours: Contender, others: Contender, least: float = 0.0, most: float = math.inf) -> Comparison:
+    def compare(
+        self, ours: Contender, others: Contender, least: float = 0.0, most: float = math.inf
+    ) -> Comparison:
         return Comparison(tuple(self.ratios(ours, others).values()), self.spread, least, most)
 
     def wins_and_losses(self, ours: Contender, others: Contender) -> tuple[int, int]:
         """In how many rounds we were ahead and behind in both turns of either, by ONE_RUN and by more than two turns of
         one contender ever lie apart; (0, 0) unless there are rounds of both kinds."""
         apart = max(1 + ONE_RUN, *(max(times) / min(times) for times in self._rounds()))
-        pairs = [(times, self._times[others][number]) for number, times in self._times[ours].items()]
+        pairs = [
+            (times, self._times[others][number]) for number, times in self._times[ours].items()
+        ]
         ahead = sum(min(theirs) / max(times) >= apart for times, theirs in pairs)
         behind = sum(min(times) / max(theirs) >= apart for times, theirs in pairs)
         return (ahead, behind) if ahead and behind else (0, 0)

@@ -55,15 +55,21 @@ def least_alpha(speedup: float, c: float, ks: Sequence[int] = range(1, 33)) -> f
     """The smallest alpha, in thousandths, at which some k of `ks` is that much faster; None where none is."""
     alphas = [thousandth / 1000 for thousandth in range(1001)]
     best = (walltime_improvement(alpha, best_k(alpha, c, ks), c) for alpha in alphas)
-    return next((alpha for alpha, found in zip(alphas, best, strict=True) if found >= speedup), None)
+    return next(
+        (alpha for alpha, found in zip(alphas, best, strict=True) if found >= speedup), None
+    )
 
 
-def stated_rates(num_drafted: int, draft_ms: float, check_ms: float, num_kept: int) -> tuple[float, float, float]:
+def stated_rates(
+    num_drafted: int, draft_ms: float, check_ms: float, num_kept: int
+) -> tuple[float, float, float]:
     """Tokens/s of a step that drafts so many tokens in all of draft_ms and keeps some: counted are the kept tokens
     alone, these and the target's own, and one token per check without a draft."""
     if not (0 <= num_kept <= num_drafted and draft_ms >= 0 and check_ms > 0):
         given = f"{num_kept} of {num_drafted} in {draft_ms} + {check_ms} ms"
-        raise ValueError(f"num_kept must be from 0 to num_drafted, and a check must take time (got {given})")
+        raise ValueError(
+            f"num_kept must be from 0 to num_drafted, and a check must take time (got {given})"
+        )
     step_s = (draft_ms + check_ms) / 1000
     return num_kept / step_s, (num_kept + 1) / step_s, 1000 / check_ms
 

@@ -26,7 +26,9 @@ DEEPEST = 32
 LOW, HIGH = 0.05, 0.95
 NEAR_BEST = 0.98
 MOST_K = 256
-NEGLIGIBLE = 1e-20  # mass dropped from a tail of the law of calls; all of it together stays below 1e-13
+NEGLIGIBLE = (
+    1e-20  # mass dropped from a tail of the law of calls; all of it together stays below 1e-13
+)
 BLOCK = 64  # starts taken at once, so that a long text needs little memory
 Array = np.ndarray
 
@@ -57,19 +59,25 @@ def keep_chances(p: Sequence[float], q: Sequence[float]) -> Array:
     """a = min(1, q/p) per emitted token [N]; where p is 0, which only rounding can cause, 1 if q > 0 and else 0."""
     p, q = np.asarray(p, dtype=np.float64), np.asarray(q, dtype=np.float64)
     if p.shape != q.shape or p.ndim != 1:
-        raise ValueError(f"p and q must be two rows of equal length (got shapes {p.shape} and {q.shape})")
+        raise ValueError(
+            f"p and q must be two rows of equal length (got shapes {p.shape} and {q.shape})"
+        )
     if not ((p >= 0).all() and (q >= 0).all()):
         raise ValueError("p and q must be probabilities (got a negative number or not-a-number)")
     return np.where(p > 0, np.minimum(1.0, q / np.where(p > 0, p, 1.0)), q > 0)
 
 
-def chances_along_text(chances: Sequence[float], *, deepest: int = DEEPEST, most_tokens: int | None = None) -> Chances:
+def chances_along_text(
+    chances: Sequence[float], *, deepest: int = DEEPEST, most_tokens: int | None = None
+) -> Chances:
     """For a draft whose q depends on the text alone: a[s, j] = a[s + j]. most_tokens: the length the run was allowed,
     if the text ended before it."""
     chances = np.asarray(chances, dtype=np.float64)
     if chances.ndim != 1 or not len(chances) or not ((chances >= 0) & (chances <= 1)).all():
         raise ValueError("chances must be a row of at least one number from 0 to 1")
-    rows = np.lib.stride_tricks.sliding_window_view(np.append(chances, np.zeros(deepest - 1)), deepest)
+    rows = np.lib.stride_tricks.sliding_window_view(
+        np.append(chances, np.zeros(deepest - 1)), deepest
+    )
     return Chances(rows, draft_room(len(chances), most_tokens))
 
 
@@ -135,7 +143,9 @@ def calls_law(chances: Chances, k: int) -> Array:
     ends = np.zeros((size, k + 1))  # [t, d]: a step begun at t - k + d ends with token t
     for j in range(min(k + 1, size)):
         ends[j:, k - j] = laws[: size - j, j]
-    ring = np.zeros((k + 1, 1))  # [., c]: fewest + c calls made when a step begins at each of the newest k + 1 starts
+    ring = np.zeros(
+        (k + 1, 1)
+    )  # [., c]: fewest + c calls made when a step begins at each of the newest k + 1 starts
     ring[k, 0] = 1.0
     for first in range(0, size, BLOCK):
         ring = _advance(ring, ends[first : first + BLOCK])
@@ -166,7 +176,9 @@ def sensitivity(chances: Chances, k: int) -> Array:
     size, kept = len(chances), _keep_within_step(chances, k)
     depths = _num_judged(chances, k)
     reached = _prefix_chances(kept)[:, :-1]
-    differs = np.zeros((size, k))  # calls still to make when the token is kept, less those when it is not
+    differs = np.zeros(
+        (size, k)
+    )  # calls still to make when the token is kept, less those when it is not
     calls = np.zeros(size + 1)
     for s in range(size - 1, -1, -1):
         further = calls[s + depths[s] + 1]
@@ -187,12 +199,17 @@ def lost_along_text(chances: Chances, k: int) -> Array:
     a draft whose q depends on the text alone. Their sum and the text are all that the steps could have emitted."""
     kept = _keep_within_step(chances, k)
     still = np.maximum(_num_judged(chances, k)[:, None] - np.arange(k), 0)
-    return _by_place(start_chances(chances, [k])[0][:, None] * _prefix_chances(kept)[:, :-1] * (1 - kept) * still)
+    return _by_place(
+        start_chances(chances, [k])[0][:, None] * _prefix_chances(kept)[:, :-1] * (1 - kept) * still
+    )
 
 
 def fates_along_text(chances: Chances, k: int) -> tuple[Array, Array]:
     """The chance of each token to be drafted and judged, and to be drafted and accepted: [N] each."""
-    begins, within = start_chances(chances, [k])[0][:, None], np.arange(k) < _num_judged(chances, k)[:, None]
+    begins, within = (
+        start_chances(chances, [k])[0][:, None],
+        np.arange(k) < _num_judged(chances, k)[:, None],
+    )
     reached = begins * _prefix_chances(chances.keep[:, :k] * within)
     return _by_place(reached[:, :-1] * within), _by_place(reached[:, 1:])
 
@@ -214,13 +231,17 @@ class Cut:
     kinds: tuple[str, ...]
 
 
-def draw_flags(chances: Chances, u: Sequence[float], verdicts: Sequence[bool | None] | None = None) -> Array:
+def draw_flags(
+    chances: Chances, u: Sequence[float], verdicts: Sequence[bool | None] | None = None
+) -> Array:
     """One draw of kept or not, shared by every K: bool [N, deepest]. verdicts[t]: what a run really found at place t,
     None where it judged nothing; elsewhere u[t] decides."""
     u = np.asarray(u, dtype=np.float64)
     if u.shape != (len(chances),):
         raise ValueError(f"u must hold one number per token, {len(chances)} (got shape {u.shape})")
-    places = np.minimum(np.arange(len(chances))[:, None] + np.arange(chances.deepest), len(chances) - 1)
+    places = np.minimum(
+        np.arange(len(chances))[:, None] + np.arange(chances.deepest), len(chances) - 1
+    )
     kept = u[places] < chances.keep
     if verdicts is None:
         return kept
@@ -275,9 +296,21 @@ class WhatIf:
         """One row per K; attrs: exact, note, num_tokens, best."""
         import pandas
 
-        columns = ["k", "expected_target_calls", "tokens_per_call", "speedup", "calls_low", "calls_high"]
+        columns = [
+            "k",
+            "expected_target_calls",
+            "tokens_per_call",
+            "speedup",
+            "calls_low",
+            "calls_high",
+        ]
         made = pandas.DataFrame(map(asdict, self.outcomes), columns=columns)
-        made.attrs = {"exact": self.exact, "note": self.note, "num_tokens": self.num_tokens, "best": self.best}
+        made.attrs = {
+            "exact": self.exact,
+            "note": self.note,
+            "num_tokens": self.num_tokens,
+            "best": self.best,
+        }
         return made
 
 
@@ -289,7 +322,12 @@ def check_ks(ks: Sequence[int]) -> None:
 
 
 def every_k(
-    chances: Chances, ks: Sequence[int], costs: Costs | None = None, *, exact: bool = False, note: str = ""
+    chances: Chances,
+    ks: Sequence[int],
+    costs: Costs | None = None,
+    *,
+    exact: bool = False,
+    note: str = "",
 ) -> WhatIf:
     """The what-if for each K of `ks`, with speedups where costs are given that carry advice."""
     check_ks(ks)
@@ -329,6 +367,7 @@ def best_range(speedups: Mapping[int, float]) -> tuple[int, int] | None:
     fastest = max(range(len(known)), key=lambda place: known[place][1])
     enough = NEAR_BEST * known[fastest][1]
     below, above = (
-        list(takewhile(lambda one: one[1] >= enough, side)) for side in (known[fastest::-1], known[fastest:])
+        list(takewhile(lambda one: one[1] >= enough, side))
+        for side in (known[fastest::-1], known[fastest:])
     )
     return below[-1][0], above[-1][0]

@@ -73,8 +73,14 @@ class Trial:
     @property
     def cost_ratios(self) -> list[float]:
         """The paper's c on each prompt: a drafted token over a target call for one token."""
-        steps = ((asked.steps, alone.steps) for asked, alone in zip(self.asked, self.alone, strict=True))
-        return [own.draft_ms / own.drafted / plain.verify_ms for own, plain in steps if own and plain and own.drafted]
+        steps = (
+            (asked.steps, alone.steps) for asked, alone in zip(self.asked, self.alone, strict=True)
+        )
+        return [
+            own.draft_ms / own.drafted / plain.verify_ms
+            for own, plain in steps
+            if own and plain and own.drafted
+        ]
 
 
 def measure_claims(bench: Workbench) -> Iterator[Finding]:
@@ -87,7 +93,9 @@ def measure_poor_cases(bench: Workbench) -> Iterator[Finding]:
     return _try_all(poor_cases(), poor_table, bench)
 
 
-def _try_all(cases: Sequence[Case], table: Callable[[Sequence[Trial]], Table], bench: Workbench) -> Iterator[Finding]:
+def _try_all(
+    cases: Sequence[Case], table: Callable[[Sequence[Trial]], Table], bench: Workbench
+) -> Iterator[Finding]:
     trials: list[Trial] = []
     so_far = Finding(0, RUNS * len(cases))
     for case in cases:
@@ -99,7 +107,9 @@ def _try_all(cases: Sequence[Case], table: Callable[[Sequence[Trial]], Table], b
 def _try(case: Case, bench: Workbench, so_far: Finding) -> Generator[Finding, None, Trial]:
     yield so_far
     sampling = {"temperature": case.temperature, "max_new_tokens": case.num_tokens}
-    active = activate(Request(prompt=case.name, target=case.target, draft=case.draft, **sampling), bench.library)
+    active = activate(
+        Request(prompt=case.name, target=case.target, draft=case.draft, **sampling), bench.library
+    )
     prompts = [each for each in prompts_for(active.target) if each.kind != case.without]
     prompts = prompts[:: len(prompts) // NUM_PROMPTS][:NUM_PROMPTS]  # of every kind
     samples: list[Sample] = []
@@ -112,7 +122,9 @@ def _try(case: Case, bench: Workbench, so_far: Finding) -> Generator[Finding, No
     answer = timings_of(samples, attrgetter("seconds")).compare(*names, most=most)
     first = timings_of(samples, attrgetter("first_seconds")).compare(*names)
     slow_first = sorted(samples, key=lambda each: (each.round, -each.seconds))
-    asked, alone = ({s.round: s for s in slow_first if s.contender == name}.values() for name in names)
+    asked, alone = (
+        {s.round: s for s in slow_first if s.contender == name}.values() for name in names
+    )
     why = describe_why(answer, *(median_steps(samples, name) for name in names))
     ms = (1e3 * statistics.median(each.first_seconds for each in side) for side in (asked, alone))
     why += "; the first token comes after {:.0f} ms, alone after {:.0f}".format(*ms)
@@ -123,7 +135,11 @@ def _try(case: Case, bench: Workbench, so_far: Finding) -> Generator[Finding, No
 
 def pairs() -> list[Case]:
     """The bundled pair, also at the cost dial's depths, and the real one where it is on this machine."""
-    known = (MODELS[default_pair()[0]], *(each for each in MODELS.values() if each.dial), MODELS[REAL])
+    known = (
+        MODELS[default_pair()[0]],
+        *(each for each in MODELS.values() if each.dial),
+        MODELS[REAL],
+    )
     here = (each for each in known if each.is_bundled or is_here(each.name))
     return [Case(each.name, each.name, each.drafts[0], in_full=True) for each in here]
 
@@ -135,9 +151,19 @@ def poor_cases() -> list[Case]:
     return [
         good,
         replace(good, name=f"short output: {FEW_TOKENS} tokens", num_tokens=FEW_TOKENS),
-        replace(good, name="mismatched draft: one for code, on other texts", draft=f"{draft}-code", without="code"),
+        replace(
+            good,
+            name="mismatched draft: one for code, on other texts",
+            draft=f"{draft}-code",
+            without="code",
+        ),
         replace(good, name=f"hot sampling: temperature {HOT}", temperature=HOT),
-        replace(good, name="cheap target: the draft itself, with a tiny draft", target=draft, draft=f"{draft}-tiny"),
+        replace(
+            good,
+            name="cheap target: the draft itself, with a tiny draft",
+            target=draft,
+            draft=f"{draft}-tiny",
+        ),
     ]
 
 
@@ -153,9 +179,17 @@ def claims_of(trial: Trial) -> Iterator[tuple[str, str, str | Reading]]:
     rates, alone = ([each.tokens_per_s for each in side] for side in (trial.asked, trial.alone))
     yield "alpha", "the share of judged tokens that is accepted", span(trial.alphas)
     yield "c", "a drafted token over a target call", span(trial.cost_ratios)
-    yield "2 to 3 times faster (papers)", _FORMULA.format(1 / 2, 1 / 2), _compare_with(2, trial.answer)
+    yield (
+        "2 to 3 times faster (papers)",
+        _FORMULA.format(1 / 2, 1 / 2),
+        _compare_with(2, trial.answer),
+    )
     yield "alpha for 2 times", _NEEDED, _needed(2, trial)
-    yield "up to 4 times faster (guides)", _FORMULA.format(3 / 4, 1 / 4), _compare_with(4, trial.answer)
+    yield (
+        "up to 4 times faster (guides)",
+        _FORMULA.format(3 / 4, 1 / 4),
+        _compare_with(4, trial.answer),
+    )
     yield "alpha for 4 times", _NEEDED, _needed(4, trial)
     reached = Reading(span(rates, ".0f"), _reaches(interval(rates), GOOD_RATE))
     yield "over 100 tokens/s (guides)", "that much of the target alone, times the formula", reached
@@ -165,11 +199,19 @@ def claims_of(trial: Trial) -> Iterator[tuple[str, str, str | Reading]]:
     yield "the first answer sooner (guides)", none, _compare_with(1, trial.first)
     shares = [each.draft / each.target for each in trial.held]
     more = Reading(", ".join(f"{share:.0%}" for share in shares), max(shares) < SMALL_SHARE)
-    yield "less than 10 % more memory (guides)", "a small draft; short context, longest context", more
+    yield (
+        "less than 10 % more memory (guides)",
+        "a small draft; short context, longest context",
+        more,
+    )
     one, many = trial.growth.values()
     yield "a check of 5 tokens, 1 text", "in passes over 1 token", one.span
     batches = Reading(many.span, _reaches(one.between, many.between[1]))
-    yield "better use of batches (guides)", "the same check of 8 texts at once must cost no more", batches
+    yield (
+        "better use of batches (guides)",
+        "the same check of 8 texts at once must cost no more",
+        batches,
+    )
 
 
 def _reaches(between: tuple[float, float], goal: float) -> bool | None:
@@ -183,7 +225,9 @@ def _compare_with(goal: float, found: Comparison) -> Reading:
 
 def _needed(speedup: float, trial: Trial) -> str:
     """The alpha that the formula asks for at the trial's own c."""
-    alpha = least_alpha(speedup, statistics.median(trial.cost_ratios)) if trial.cost_ratios else None
+    alpha = (
+        least_alpha(speedup, statistics.median(trial.cost_ratios)) if trial.cost_ratios else None
+    )
     return "none suffices" if alpha is None else f"{alpha:.2f}"
 
 
@@ -191,7 +235,9 @@ def span(values: Sequence[float], spelling: str = ".2f") -> str:
     """The median with its interval."""
     if not values:
         return "-"
-    return "{:{f}} ({:{f}} to {:{f}})".format(statistics.median(values), *interval(values), f=spelling)
+    return "{:{f}} ({:{f}} to {:{f}})".format(
+        statistics.median(values), *interval(values), f=spelling
+    )
 
 
 def claims_table(trials: Sequence[Trial]) -> Table:
@@ -204,7 +250,13 @@ def claims_table(trials: Sequence[Trial]) -> Table:
 def poor_table(trials: Sequence[Trial]) -> Table:
     """A row for each case."""
     rows = [
-        [each.case.name, _compare_with(1, each.answer), span(each.alphas), span(each.cost_ratios), each.why]
+        [
+            each.case.name,
+            _compare_with(1, each.answer),
+            span(each.alphas),
+            span(each.cost_ratios),
+            each.why,
+        ]
         for each in trials
     ]
     return ["case", "whole answer, times as soon", "alpha", "c", "why"], rows

@@ -102,7 +102,11 @@ Contender = Callable[[Job], Sample]
 
 
 def specviz_contender(
-    setup: Setup, k: int, label: str | None = None, rule: str | None = None, is_recorded: bool = True
+    setup: Setup,
+    k: int,
+    label: str | None = None,
+    rule: str | None = None,
+    is_recorded: bool = True,
 ) -> Contender:
     """The engine with its recorder, as the page runs them, or alone. label: its name in the table, by default the
     method's; rule: by default the method's too."""
@@ -112,9 +116,13 @@ def specviz_contender(
         plan = setup.plan(judge, job.sampling, k)
         recorder, settings, text = Recorder(target.text), setup.settings(plan), list(job.prompt.ids)
         records, seen, calls = [], [], 0
-        steps = speculate(job.prompt.ids, lambda: plan, Seeded(job.seed), max_new_tokens=job.num_tokens)
+        steps = speculate(
+            job.prompt.ids, lambda: plan, Seeded(job.seed), max_new_tokens=job.num_tokens
+        )
         started = clock()
-        for step, record in recorder.follow(steps, settings) if is_recorded else ((step, None) for step in steps):
+        for step, record in (
+            recorder.follow(steps, settings) if is_recorded else ((step, None) for step in steps)
+        ):
             text += step.tokens
             calls += step.target_work.calls
             records.append(record)
@@ -128,20 +136,32 @@ def specviz_contender(
 def _recorded(later: Sequence[trace.Step]) -> dict[str, float | StepMeans | None]:
     """What the records of the steps after the first say of their time."""
     timings = [each.timing for each in later]
-    record_ms, total_ms = (sum(getattr(each, name) for each in timings) for name in ("record_ms", "total_ms"))
+    record_ms, total_ms = (
+        sum(getattr(each, name) for each in timings) for name in ("record_ms", "total_ms")
+    )
     share = record_ms / max(total_ms, 1e-9)
     if not later:
         return {"record_share": share}
     sizes = zip(*((len(each.draft), len(each.emitted)) for each in later), strict=True)
-    times = zip(*((each.draft_ms, each.verify_ms, each.working_ms) for each in timings), strict=True)
+    times = zip(
+        *((each.draft_ms, each.verify_ms, each.working_ms) for each in timings), strict=True
+    )
     *means, working_ms = map(statistics.fmean, (*sizes, *times))
     made = reduce(Counters.add, later, Counters())
     alpha = made.statuses["accepted"] / max(1, made.num_judged)
-    return {"record_share": share, "steps": StepMeans(len(later), *means, max(0.0, working_ms - sum(means[2:])), alpha)}
+    return {
+        "record_share": share,
+        "steps": StepMeans(len(later), *means, max(0.0, working_ms - sum(means[2:])), alpha),
+    }
 
 
 def make_sample(
-    contender: str, job: Job, text: Sequence[int], seen: Sequence[tuple[float, int]], started: float, **more: object
+    contender: str,
+    job: Job,
+    text: Sequence[int],
+    seen: Sequence[tuple[float, int]],
+    started: float,
+    **more: object,
 ) -> Sample:
     """text: the prompt and what follows. seen: when each call of the target had ended, and the text's length then."""
     (first_at, first_length), (last_at, length) = seen[0], seen[-1]
@@ -168,7 +188,9 @@ def transformers_contender(target: LoadedModel, draft: LoadedModel | None, k: in
     assistant = {} if draft is None else {"assistant_model": _assistant(draft, k)}
 
     def generate(job: Job) -> Sample:
-        seen: list[tuple[float, int]] = []  # when each forward's tokens had arrived, and how many there were
+        seen: list[
+            tuple[float, int]
+        ] = []  # when each forward's tokens had arrived, and how many there were
 
         def watch(ids: torch.Tensor, scores: object, **rest: object) -> torch.Tensor:
             seen.append((clock(), ids.shape[1]))
@@ -179,7 +201,9 @@ def transformers_contender(target: LoadedModel, draft: LoadedModel | None, k: in
         ids = torch.tensor([job.prompt.ids], device=target.model.device)
         started = clock()
         stopping = StoppingCriteriaList([watch])
-        out = bare.generate(ids, generation_config=settings, stopping_criteria=stopping, **assistant)
+        out = bare.generate(
+            ids, generation_config=settings, stopping_criteria=stopping, **assistant
+        )
         return make_sample(name, job, out[0].tolist(), seen, started)
 
     return generate
@@ -189,7 +213,9 @@ def _assistant(draft: LoadedModel, k: int) -> torch.nn.Module:
     """The same weights, which `generate` asks for K tokens, however sure of them they are."""
     assistant = without_settings(draft.model)
     assistant.generation_config.update(
-        num_assistant_tokens=k, num_assistant_tokens_schedule="constant", assistant_confidence_threshold=0.0
+        num_assistant_tokens=k,
+        num_assistant_tokens_schedule="constant",
+        assistant_confidence_threshold=0.0,
     )
     return assistant
 
@@ -203,7 +229,9 @@ def run_bench(
     repeats: int = 3,
 ) -> Iterator[Sample]:
     """Samples as they are measured: a round for every repeat, prompt and temperature; each has two of a contender."""
-    jobs = [Job(prompts[0], Sampling(temperatures[-1]), 0, min(num_tokens, 16))]  # to warm up, not reported
+    jobs = [
+        Job(prompts[0], Sampling(temperatures[-1]), 0, min(num_tokens, 16))
+    ]  # to warm up, not reported
     each = product(range(repeats), prompts, map(Sampling, temperatures))
     jobs += [Job(prompt, sampling, repeat, num_tokens) for repeat, prompt, sampling in each]
     for turn in turns(len(contenders), len(jobs) - 1):
@@ -226,7 +254,11 @@ def measure_lines(
     yield f"{about[0]}, {len(prompts)} prompts x {repeats} repeats x {num_tokens} tokens"
     yield from about[1:]
     started = time.perf_counter()
-    samples = list(run_bench(contenders, prompts, temperatures=temperatures, num_tokens=num_tokens, repeats=repeats))
+    samples = list(
+        run_bench(
+            contenders, prompts, temperatures=temperatures, num_tokens=num_tokens, repeats=repeats
+        )
+    )
     yield f"{len(samples)} runs in {time.perf_counter() - started:.0f} s; {describe_steadiness(samples)}\n"
     return samples
 
@@ -256,7 +288,10 @@ class Row:
 
 def summarise(samples: Sequence[Sample]) -> list[Row]:
     """Rows by temperature and contender, from at least two prompts."""
-    return [_row(samples, *key) for key in sorted({(sample.temperature, sample.contender) for sample in samples})]
+    return [
+        _row(samples, *key)
+        for key in sorted({(sample.temperature, sample.contender) for sample in samples})
+    ]
 
 
 def _row(samples: Sequence[Sample], temperature: float, contender: str) -> Row:
@@ -289,7 +324,11 @@ def compare_by_prompt(samples: Sequence[Sample], ours: str, others: str) -> Comp
     timings, own = timings_of(both), [sample for sample in both if sample.contender == ours]
     is_bounded = others == f"specviz, {BASELINE}" and ours.startswith("specviz, ")
     most = tokens_per_call(own) if is_bounded else math.inf
-    return Comparison(tuple(map(log_median, _by_prompt(both, timings.ratios(ours, others)))), timings.spread, most=most)
+    return Comparison(
+        tuple(map(log_median, _by_prompt(both, timings.ratios(ours, others)))),
+        timings.spread,
+        most=most,
+    )
 
 
 def tokens_per_call(samples: Sequence[Sample]) -> float:
@@ -305,7 +344,8 @@ def describe_steadiness(samples: Sequence[Sample]) -> str:
 
 
 def timings_of(
-    samples: Sequence[Sample], time_of: Callable[[Sample], float] = lambda sample: 1 / sample.decode_tokens_per_s
+    samples: Sequence[Sample],
+    time_of: Callable[[Sample], float] = lambda sample: 1 / sample.decode_tokens_per_s,
 ) -> Timings[str]:
     """The times by contender. time_of: seconds of a sample, by default per token of decoding."""
     timings: Timings[str] = Timings()

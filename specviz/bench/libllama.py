@@ -24,7 +24,9 @@ from specviz.models.library import LoadedModel
 NAME, FAMILIES = "llama.cpp", ("llama", "qwen2", "qwen3")
 
 
-def write_gguf(writer: gguf.GGUFWriter, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+def write_gguf(
+    writer: gguf.GGUFWriter, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+) -> None:
     """Adds the shape of a model of FAMILIES with default positions, its byte-pair tokenizer and its weights in float32,
     writes the file and closes it. Ids that the tokenizer lacks get names that no text gives."""
     config = model.config
@@ -51,8 +53,12 @@ def write_gguf(writer: gguf.GGUFWriter, model: PreTrainedModel, tokenizer: PreTr
     for name, parameter in model.named_parameters():
         stem, _, suffix = name.rpartition(".")
         weight, count = parameter.detach().float().cpu().numpy(), heads.get(stem.rpartition(".")[2])
-        if config.model_type == "llama" and count:  # the two that turn together side by side, not half a head apart
-            weight = weight.reshape(count, 2, -1, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)
+        if (
+            config.model_type == "llama" and count
+        ):  # the two that turn together side by side, not half a head apart
+            weight = (
+                weight.reshape(count, 2, -1, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)
+            )
         writer.add_tensor(f"{places.get_name(stem)}.{suffix}", np.ascontiguousarray(weight))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -69,7 +75,9 @@ class Reader:
         config = loaded.model.config
         kind = config.model_type, getattr(config, "rope_parameters", {}).get("rope_type")
         if kind not in [(family, "default") for family in FAMILIES]:
-            raise SpecvizError(f"only {', '.join(FAMILIES)} with default positions run in {NAME} here (got {kind})")
+            raise SpecvizError(
+                f"only {', '.join(FAMILIES)} with default positions run in {NAME} here (got {kind})"
+            )
         self._cpp, self._vocab_size, self.text = llama_cpp, config.vocab_size, []
         options = dict.fromkeys(("n_ctx", "n_batch", "n_ubatch"), room)
         options |= dict.fromkeys(("n_threads", "n_threads_batch"), torch.get_num_threads())
@@ -87,16 +95,22 @@ class Reader:
         batch = self._cpp.llama_batch_get_one(ids, len(ids))
         batch.logits = (ctypes.c_int8 * len(ids))(*[0] * (len(ids) - num_last), *[1] * num_last)
         if status := self._cpp.llama_decode(self._llama.ctx, batch):
-            raise SpecvizError(f"{NAME} could not read {len(ids)} tokens: llama_decode gave {status}")
+            raise SpecvizError(
+                f"{NAME} could not read {len(ids)} tokens: llama_decode gave {status}"
+            )
         self.text = text
-        logits = np.ctypeslib.as_array(self._cpp.llama_get_logits(self._llama.ctx), (num_last, self._vocab_size))
+        logits = np.ctypeslib.as_array(
+            self._cpp.llama_get_logits(self._llama.ctx), (num_last, self._vocab_size)
+        )
         return logits.argmax(-1).tolist()
 
 
 def llama_contender(target: LoadedModel, draft: LoadedModel, k: int, room: int) -> Contender:
     """The greedy speculative loop over libllama at constant K."""
     if find_spec("llama_cpp") is None:
-        raise SpecvizError(f"--against {NAME} needs llama-cpp-python, which is an extra: pip install llama-cpp-python")
+        raise SpecvizError(
+            f"--against {NAME} needs llama-cpp-python, which is an extra: pip install llama-cpp-python"
+        )
     large, small = Reader(target, room), Reader(draft, room)
 
     def generate(job: Job) -> Sample:
@@ -117,18 +131,26 @@ def llama_contender(target: LoadedModel, draft: LoadedModel, k: int, room: int) 
     return generate
 
 
-def compare(ours: str, target: LoadedModel, prompts: Sequence[Prompt], samples: Sequence[Sample]) -> Iterator[str]:
+def compare(
+    ours: str, target: LoadedModel, prompts: Sequence[Prompt], samples: Sequence[Sample]
+) -> Iterator[str]:
     """Lines: how fast we are beside it, where texts part from ours, and how far apart the two logits lie there."""
     yield f"\n{ours} / {NAME}: {compare_by_prompt(samples, ours, NAME)}"
     parted = set()
     for prompt in prompts:
-        texts = dict.fromkeys((each.contender, each.tokens) for each in samples if each.prompt == prompt.name)
+        texts = dict.fromkeys(
+            (each.contender, each.tokens) for each in samples if each.prompt == prompt.name
+        )
         own = next(tokens for contender, tokens in texts if contender == ours)
         for contender, tokens in texts:
             if (place := common_prefix(own, tokens, len(own))) < len(own):
                 parted.add(prompt)
                 logits = target.cached_lm().forward([*prompt.ids, *own[:place]])[0]
                 gap = float(logits.max() - logits[[own[place], tokens[place]]].min())
-                kind = "a near-tie" if gap <= tie_tolerance(target.info.dtype) else "more than rounding"
+                kind = (
+                    "a near-tie"
+                    if gap <= tie_tolerance(target.info.dtype)
+                    else "more than rounding"
+                )
                 yield f"{prompt.name}: {contender} parts at token {place + 1}, where logits lie {gap:.2g} apart: {kind}"
     yield f"all contenders write the same text on {len(prompts) - len(parted)} of {len(prompts)} prompts"

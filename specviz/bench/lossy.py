@@ -32,13 +32,24 @@ SEED, NUM_SUMS, MOST_SUM_TOKENS = 21, 40, 140  # no bundled model was trained on
 NUM_WORD_PROBLEMS, MOST_WORD_TOKENS = 20, 60
 WORD_PROBLEMS = (
     ("Tom has {a} apples and buys {b} more. How many apples does he have now?", add),
-    ("Mia has {sum} red balls. She gives {a} of them to Ben. How many red balls does she have left?", lambda a, b: b),
+    (
+        "Mia has {sum} red balls. She gives {a} of them to Ben. How many red balls does she have left?",
+        lambda a, b: b,
+    ),
     ("There are {a} bags with {b} shells in each bag. How many shells are there in all?", mul),
-    ("A farmer has {sum} eggs and {b} of them break. How many whole eggs does he have?", lambda a, b: a),
+    (
+        "A farmer has {sum} eggs and {b} of them break. How many whole eggs does he have?",
+        lambda a, b: a,
+    ),
     ("Each of {a} children reads {b} books. How many books is that together?", mul),
 )
 THRESHOLDS = (None, 0.0, -0.3, -0.7, -1.5, -3.0, -20.0)
-RULE_HEADS = ["rule", "by its promise", "wrong share in one step", "change of log-probability per token, nats"]
+RULE_HEADS = [
+    "rule",
+    "by its promise",
+    "wrong share in one step",
+    "change of log-probability per token, nats",
+]
 ANSWER_HEADS = ["least log-probability of a step", "right (95 %)", "drafted steps taken (95 %)"]
 
 
@@ -46,20 +57,27 @@ def measure_quality(bench: Workbench) -> Iterator[Finding]:
     """Of the bundled pair texts by every rule that judges plain drafts, then all exams at every threshold; one text or
     answer per result, changes against the target's own text of the same seed. The caller holds the engine while it asks
     for the next. Raises SpecvizError."""
-    large, small = (bench.library.load(name, as_draft=bool(place)) for place, name in enumerate(default_pair()))
+    large, small = (
+        bench.library.load(name, as_draft=bool(place)) for place, name in enumerate(default_pair())
+    )
     exams, rules, plain = drawn_exams(), [], ()
     total = NUM_TOKENS * (1 + len(ANY_CHAIN))
     total += len(THRESHOLDS) * sum(exam.most_tokens * len(exam.problems) for exam in exams)
     for place, rule in enumerate((None, *ANY_CHAIN.values())):
         pair = gather(METHODS[BASELINE if rule is None else "draft_model"], {}, large, small)
-        judge = rule or next(iter(ANY_CHAIN.values()))  # which has nothing to judge where nothing is drafted
+        judge = rule or next(
+            iter(ANY_CHAIN.values())
+        )  # which has nothing to judge where nothing is drafted
         for texts in end_to_end(pair, judge, bundled_prompts(large), Sampling(), K, NUM_TOKENS):
             doing = rule.title if rule else "the target alone"
             yield Finding(NUM_TOKENS * place + texts.done, total, doing, ((RULE_HEADS, [*rules]),))
         plain = plain or texts.log_probs
         if rule is not None:
             changes = [each - alone for each, alone in zip(texts.log_probs, plain, strict=False)]
-            promise, wrong = "lossless" if rule.lossless else "lossy", statistics.fmean(texts.distances)
+            promise, wrong = (
+                "lossless" if rule.lossless else "lossy",
+                statistics.fmean(texts.distances),
+            )
             rules.append([rule.title, promise, f"{wrong:.1%}", span(changes, "+.2f")])
     done, tables = NUM_TOKENS * (1 + len(ANY_CHAIN)), [(RULE_HEADS, rules)]
     for exam in exams:
@@ -90,7 +108,15 @@ def drawn_exams() -> list[Exam]:
     exams = [Exam("sums", default_pair(), drawn_sums(), MOST_SUM_TOKENS)]
     if is_here(REAL):
         real = REAL, MODELS[REAL].drafts[0]
-        exams.append(Exam("word problems", real, drawn_word_problems(), MOST_WORD_TOKENS, {"delimiter": "line"}))
+        exams.append(
+            Exam(
+                "word problems",
+                real,
+                drawn_word_problems(),
+                MOST_WORD_TOKENS,
+                {"delimiter": "line"},
+            )
+        )
     return exams
 
 
@@ -110,21 +136,33 @@ def drawn_word_problems() -> list[tuple[str, int]]:
     return problems
 
 
-def solve(exam: Exam, problem: tuple[str, int], threshold: float | None, bench: Workbench) -> tuple[bool, Trace]:
+def solve(
+    exam: Exam, problem: tuple[str, int], threshold: float | None, bench: Workbench
+) -> tuple[bool, Trace]:
     """Whether the answer, written greedily, ends with the result; and the run. threshold: None without a draft."""
     (target, draft), (prompt, result) = exam.pair, problem
     way = {"method": "reasoning", "params": {**exam.params, "threshold": threshold}}
     law = {"temperature": 0.0, "max_new_tokens": exam.most_tokens, "chat": chats(target)}
     law |= {"method": BASELINE} if threshold is None else way
-    made = record(activate(Request(prompt=prompt, target=target, draft=draft, **law).validate(), bench.library))
+    made = record(
+        activate(
+            Request(prompt=prompt, target=target, draft=draft, **law).validate(), bench.library
+        )
+    )
     return re.findall(r"\d+", made.text)[-1:] == [str(result)], made
 
 
 def answers_row(threshold: float | None, answers: list[tuple[bool, Trace]]) -> list[str]:
     counters = [count(made) for _, made in answers]
-    kept, graded = (sum(getattr(each, name) for each in counters) for name in ("num_graded_kept", "num_graded"))
+    kept, graded = (
+        sum(getattr(each, name) for each in counters) for name in ("num_graded_kept", "num_graded")
+    )
     name = "the target alone" if threshold is None else f"{threshold:g}"
-    return [name, _share(sum(is_right for is_right, _ in answers), len(answers)), _share(kept, graded)]
+    return [
+        name,
+        _share(sum(is_right for is_right, _ in answers), len(answers)),
+        _share(kept, graded),
+    ]
 
 
 def _share(successes: int, n: int) -> str:

@@ -78,14 +78,23 @@ def lines(
     prompts = prompts_for(loaded)
     check_lengths(prompts, k, num_tokens, loaded.info.context_limit)
     setups, left_out = load_setups(chosen_methods(methods), library, loaded, draft, k, prompts[0])
-    about = [f"{loaded.name}, K = {k} where a method has no depth of its own", describe_environment(loaded)]
+    about = [
+        f"{loaded.name}, K = {k} where a method has no depth of its own",
+        describe_environment(loaded),
+    ]
     about += (f"left out: {name}: {reason}" for name, reason in left_out.items())
     contenders = [specviz_contender(setup, k, name) for name, setup in setups.items()]
     samples = yield from measure_lines(contenders, prompts, about, num_tokens, repeats)
     rows = rows_of(setups, samples)
     yield from _tables(rows)
     if save is not None:
-        made = {"specviz": __version__, "target": loaded.name, "k": k, "num_tokens": num_tokens, "repeats": repeats}
+        made = {
+            "specviz": __version__,
+            "target": loaded.name,
+            "k": k,
+            "num_tokens": num_tokens,
+            "repeats": repeats,
+        }
         made["environment"] = environment(loaded.model.device)
         made["methods"] = {
             name: {"params": dict(setup.params), "draft": setup.draft and setup.draft.name}
@@ -93,7 +102,8 @@ def lines(
         }
         made["left_out"] = [{"method": name, "reason": reason} for name, reason in left_out.items()]
         made["rows"] = [
-            asdict(row) | {"whole": _as_json(row.whole), "kinds": [*map(_as_json, row.kinds)]} for row in rows
+            asdict(row) | {"whole": _as_json(row.whole), "kinds": [*map(_as_json, row.kinds)]}
+            for row in rows
         ]
         save(json.dumps(made, indent=1, allow_nan=False))
 
@@ -102,7 +112,9 @@ def chosen_methods(methods: Sequence[str]) -> list[str]:
     """What was asked, no draft first; a method may have parameters behind colons. SpecvizError for an unknown one."""
     asked = [name for each in methods for name in split_names(each)]
     if unknown := [name for name in asked if name != ALL and name.partition(":")[0] not in METHODS]:
-        raise SpecvizError(f"a method must be {ALL} or one of {', '.join(METHODS)} (got {unknown[0]!r:.80})")
+        raise SpecvizError(
+            f"a method must be {ALL} or one of {', '.join(METHODS)} (got {unknown[0]!r:.80})"
+        )
     return list(dict.fromkeys((BASELINE, *(METHODS if ALL in asked else asked))))
 
 
@@ -131,13 +143,21 @@ def rows_of(setups: Mapping[str, Setup], samples: Sequence[Sample]) -> list[Meth
     """By temperature, the methods in the order of `setups`; no draft must be among the contenders."""
     whole = {(row.temperature, row.contender): row for row in summarise(samples)}
     pairs = product(sorted({sample.temperature for sample in samples}), setups)
-    return [_row(name, setups[name], whole[temperature, f"specviz, {name}"], samples) for temperature, name in pairs]
+    return [
+        _row(name, setups[name], whole[temperature, f"specviz, {name}"], samples)
+        for temperature, name in pairs
+    ]
 
 
 def _row(name: str, setup: Setup, whole: Row, samples: Sequence[Sample]) -> MethodRow:
     here = [sample for sample in samples if sample.temperature == whole.temperature]
-    steps, plain = (median_steps(here, contender) for contender in (whole.contender, f"specviz, {BASELINE}"))
-    kinds = tuple(_kind_row(kind, here, whole.contender) for kind in dict.fromkeys(sample.kind for sample in here))
+    steps, plain = (
+        median_steps(here, contender) for contender in (whole.contender, f"specviz, {BASELINE}")
+    )
+    kinds = tuple(
+        _kind_row(kind, here, whole.contender)
+        for kind in dict.fromkeys(sample.kind for sample in here)
+    )
     rule = setup.rule(None)
     why = "" if whole.to_baseline is None else describe_why(whole.to_baseline, steps, plain)
     return MethodRow(name, rule.name, rule.lossless, whole, kinds, steps, why)
@@ -145,14 +165,22 @@ def _row(name: str, setup: Setup, whole: Row, samples: Sequence[Sample]) -> Meth
 
 def median_steps(samples: Sequence[Sample], contender: str) -> StepMeans:
     """The median of every number over this contender's generations that had more than one step."""
-    means = [astuple(each.steps) for each in samples if each.contender == contender and each.steps is not None]
-    return StepMeans(*map(statistics.median, zip(*means or [[0.0] * len(fields(StepMeans))], strict=True)))
+    means = [
+        astuple(each.steps)
+        for each in samples
+        if each.contender == contender and each.steps is not None
+    ]
+    return StepMeans(
+        *map(statistics.median, zip(*means or [[0.0] * len(fields(StepMeans))], strict=True))
+    )
 
 
 def _kind_row(kind: str, samples: Sequence[Sample], contender: str) -> KindRow:
     here = [sample for sample in samples if sample.kind == kind]
     own = [sample for sample in here if sample.contender == contender]
-    return KindRow(kind, tokens_per_call(own), compare_by_prompt(here, contender, f"specviz, {BASELINE}"))
+    return KindRow(
+        kind, tokens_per_call(own), compare_by_prompt(here, contender, f"specviz, {BASELINE}")
+    )
 
 
 def describe_why(found: Comparison, steps: StepMeans, plain: StepMeans) -> str:
@@ -162,9 +190,14 @@ def describe_why(found: Comparison, steps: StepMeans, plain: StepMeans) -> str:
         return WORDS[found.verdict]
     verdict = _OUTCOMES.get(found.verdict, WORDS[found.verdict])
     drafting, checking, rest, whole = (
-        part / plain.total_ms for part in (steps.draft_ms, steps.verify_ms, steps.rest_ms, steps.total_ms)
+        part / plain.total_ms
+        for part in (steps.draft_ms, steps.verify_ms, steps.rest_ms, steps.total_ms)
     )
-    c = steps.draft_ms / steps.drafted / plain.verify_ms if steps.drafted and plain.verify_ms else 0.0
+    c = (
+        steps.draft_ms / steps.drafted / plain.verify_ms
+        if steps.drafted and plain.verify_ms
+        else 0.0
+    )
     words = (
         f"{verdict}: a step writes {steps.emitted:.2f} tokens in the time of {whole:.2f} plain steps: drafting "
         f"{steps.draft_ms:.1f} ms = {drafting:.2f} (c = {c:.2f} per token), checking {steps.drafted + 1:.1f} tokens "
@@ -184,18 +217,39 @@ def describe_why(found: Comparison, steps: StepMeans, plain: StepMeans) -> str:
 
 def _tables(rows: Sequence[MethodRow]) -> Iterator[str]:
     kinds = [row.kind for row in rows[0].kinds]
-    heads = ("method", "tokens per target call", "tokens/s, decoding (quartiles)", "vs none", *kinds, "why")
+    heads = (
+        "method",
+        "tokens per target call",
+        "tokens/s, decoding (quartiles)",
+        "vs none",
+        *kinds,
+        "why",
+    )
     for temperature in dict.fromkeys(row.whole.temperature for row in rows):
         yield f"T = {temperature:g}; per kind of prompt: tokens per target call, speed over no draft\n"
-        yield from table(heads, (_cells(row) for row in rows if row.whole.temperature == temperature))
+        yield from table(
+            heads, (_cells(row) for row in rows if row.whole.temperature == temperature)
+        )
         yield ""
 
 
 def _cells(row: MethodRow) -> list[str]:
     ratios = [kind.to_baseline.span if kind.to_baseline else "1.00x" for kind in row.kinds]
-    kinds = (f"{kind.tokens_per_call:.2f}, {ratio}" for kind, ratio in zip(row.kinds, ratios, strict=True))
-    numbers = (f"{row.whole.tokens_per_call:.2f}", row.whole.rates, str(row.whole.to_baseline or "1.00x"))
-    return [row.method if row.lossless else f"{row.method} (lossy)", *numbers, *kinds, row.why or "-"]
+    kinds = (
+        f"{kind.tokens_per_call:.2f}, {ratio}"
+        for kind, ratio in zip(row.kinds, ratios, strict=True)
+    )
+    numbers = (
+        f"{row.whole.tokens_per_call:.2f}",
+        row.whole.rates,
+        str(row.whole.to_baseline or "1.00x"),
+    )
+    return [
+        row.method if row.lossless else f"{row.method} (lossy)",
+        *numbers,
+        *kinds,
+        row.why or "-",
+    ]
 
 
 def _as_json(row: Row | KindRow) -> dict[str, object]:

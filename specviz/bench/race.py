@@ -120,7 +120,9 @@ class Race:
         timed = [heat for heat in self.heats if heat.comparison is not None]
         timings = Timings()
         for number, heat in enumerate(timed, 1):
-            for side, run, slower_ms in zip((LEFT, RIGHT), (heat.left, heat.right), heat.slower_ms, strict=True):
+            for side, run, slower_ms in zip(
+                (LEFT, RIGHT), (heat.left, heat.right), heat.slower_ms, strict=True
+            ):
                 for ms in (_working_ms(run), slower_ms):
                     timings.add(side, number, ms / count(run).num_emitted)
         return timings if timed else None
@@ -146,7 +148,9 @@ def _tokens_per_call(runs: Sequence[Trace]) -> float:
     return sum(each.num_emitted for each in counters) / calls if calls else math.inf
 
 
-def run_race(left: Side, right: Side, starts: Sequence[Start], bench: Workbench) -> Generator[Race, None, None]:
+def run_race(
+    left: Side, right: Side, starts: Sequence[Start], bench: Workbench
+) -> Generator[Race, None, None]:
     """One run per result: each side once to warm up, then a round on every prompt: one side, twice the other, and the
     first again; who begins is drawn at random. Raises SpecvizError that names the side."""
     warm, heats, is_shared, runs = [], [], False, {}
@@ -162,7 +166,9 @@ def run_race(left: Side, right: Side, starts: Sequence[Start], bench: Workbench)
         is_shared |= is_disturbed()
         runs.setdefault(turn.contender, []).append(run)
         if sum(map(len, runs.values())) == 4:
-            (quick, slow), (fast, late) = (sorted(runs[side], key=_working_ms) for side in (LEFT, RIGHT))
+            (quick, slow), (fast, late) = (
+                sorted(runs[side], key=_working_ms) for side in (LEFT, RIGHT)
+            )
             heats.append(Heat(start.title, quick, fast, (_working_ms(slow), _working_ms(late))))
             runs = {}
     difference = _first_difference(heats, warm) if left.request.temperature == 0 else None
@@ -176,16 +182,27 @@ def _working_ms(trace: Trace) -> float:
 def _run(side: Side, start: Start, bench: Workbench) -> tuple[ActiveSetup, Trace]:
     """A run with models that have read no text yet. Raises SpecvizError that names the side."""
     try:
-        active = activate(replace(side.request, prompt=start.prompt, prompt_ids=start.ids).validate(), bench.library)
+        active = activate(
+            replace(side.request, prompt=start.prompt, prompt_ids=start.ids).validate(),
+            bench.library,
+        )
         return active, record(active)
     except SpecvizError as error:
         raise SpecvizError(f"{side.title}: {error}") from error
     except Exception as error:  # a stranger's model may fail in any way
-        words = "there is not enough memory on the device" if is_out_of_memory(error) else str(error)[:300]
-        raise SpecvizError(f"{side.title} could not be run: {type(error).__name__}: {words}") from error
+        words = (
+            "there is not enough memory on the device"
+            if is_out_of_memory(error)
+            else str(error)[:300]
+        )
+        raise SpecvizError(
+            f"{side.title} could not be run: {type(error).__name__}: {words}"
+        ) from error
 
 
-def _first_difference(heats: Sequence[Heat], active_setups: Sequence[ActiveSetup]) -> Difference | None:
+def _first_difference(
+    heats: Sequence[Heat], active_setups: Sequence[ActiveSetup]
+) -> Difference | None:
     """The first heat whose texts part, with what the models say there."""
     number = next((number for number, heat in enumerate(heats) if heat.parting is not None), None)
     if number is None:
@@ -195,7 +212,9 @@ def _first_difference(heats: Sequence[Heat], active_setups: Sequence[ActiveSetup
     before = [token.id for token in heat.left.tokens[:place]]
     text = Text([token.id for token in heat.left.header.prompt.tokens], [*before, one.id])
     readings = tuple(_readings(text, (one.id, other.id), active_setups))
-    is_tie = readings[0].best - min(readings[0].logits) <= tie_tolerance(active_setups[0].target.info.dtype)
+    is_tie = readings[0].best - min(readings[0].logits) <= tie_tolerance(
+        active_setups[0].target.info.dtype
+    )
     return Difference(number, heat.title, place, one, other, readings, is_tie)
 
 
@@ -205,10 +224,14 @@ def tie_tolerance(dtype: str | None) -> float:
     return TIE_OF_HALVES if held.startswith("weights") else TIE.get(computes, TIE_OF_HALVES)
 
 
-def _readings(text: Text, tokens: tuple[int, int], active_setups: Sequence[ActiveSetup]) -> Iterator[Reading]:
+def _readings(
+    text: Text, tokens: tuple[int, int], active_setups: Sequence[ActiveSetup]
+) -> Iterator[Reading]:
     """Of the target, and of each draft model that shares its vocabulary and can read the text."""
     target = active_setups[0].target
-    drafts = {draft.name: draft for active in active_setups if (draft := active.setup.comparable_draft)}
+    drafts = {
+        draft.name: draft for active in active_setups if (draft := active.setup.comparable_draft)
+    }
     *_, rows = read(target, list(drafts.values()), [text])
     yield _reading("target", target, rows.target[-1], tokens)
     for draft, own in zip(drafts.values(), rows.drafts, strict=True):

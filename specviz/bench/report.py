@@ -43,7 +43,13 @@ class Finding:
 
 
 def lines(
-    *, target: str, draft: str, k: Sequence[int], num_tokens: int, repeats: int, against: str | None = None
+    *,
+    target: str,
+    draft: str,
+    k: Sequence[int],
+    num_tokens: int,
+    repeats: int,
+    against: str | None = None,
 ) -> Iterator[str]:
     """Says what is measured, then gives the table as Markdown: one K beside transformers' own generate, or several
     beside each other. against: one K greedily, with llama.cpp and without our recorder too."""
@@ -51,28 +57,45 @@ def lines(
     loaded, small = library.load(target), library.load(draft, as_draft=True)
     check_pair(loaded, small)
     prompts = prompts_for(loaded)
-    check_lengths(prompts, max(k), num_tokens, min(model.info.context_limit for model in (loaded, small)))
+    check_lengths(
+        prompts, max(k), num_tokens, min(model.info.context_limit for model in (loaded, small))
+    )
     room = max(len(prompt.ids) for prompt in prompts) + num_tokens
     contenders = _contenders(loaded, small, k, room if against else None)
     told = ((model.name, describe(model.info.generation_config)) for model in (loaded, small))
     asked = [f"{name}: {words}" for name, words in told if words]
-    about = (f"{loaded.name} + {small.name}, K = {', '.join(map(str, k))}", describe_environment(loaded), *asked)
+    about = (
+        f"{loaded.name} + {small.name}, K = {', '.join(map(str, k))}",
+        describe_environment(loaded),
+        *asked,
+    )
     samples = yield from measure_lines(
         contenders, prompts, about, num_tokens, repeats, (0.0,) if against else (0.0, 1.0)
     )
-    heads = ("T", "contender", "tokens/s, decoding (quartiles)", "tokens/s, whole", "CPU ms per token")
+    heads = (
+        "T",
+        "contender",
+        "tokens/s, decoding (quartiles)",
+        "tokens/s, whole",
+        "CPU ms per token",
+    )
     heads = (*heads, "tokens per target call", "vs none", "vs assisted", "recording")
     yield from table(heads, map(_cells, summarise(samples)))
     if against:
         yield from compare("specviz, draft_model", loaded, prompts, samples)
 
 
-def _contenders(target: LoadedModel, draft: LoadedModel, k: Sequence[int], room: int | None) -> list[Contender]:
+def _contenders(
+    target: LoadedModel, draft: LoadedModel, k: Sequence[int], room: int | None
+) -> list[Contender]:
     """room: the most tokens that llama.cpp is given; None without it."""
     alone = specviz_contender(gather(METHODS["none"], {}, target, None), k[0])
     drafted = gather(METHODS["draft_model"], {}, target, draft)
     if len(k) > 1:
-        return [alone, *(specviz_contender(drafted, each, label=f"draft_model, K = {each}") for each in k)]
+        return [
+            alone,
+            *(specviz_contender(drafted, each, label=f"draft_model, K = {each}") for each in k),
+        ]
     others = [transformers_contender(target, small, k[0]) for small in (None, draft)]
     if room:
         others += [specviz_contender(drafted, k[0], "draft_model, not recorded", is_recorded=False)]
@@ -89,7 +112,11 @@ def prompts_for(target: LoadedModel) -> list[Prompt]:
 
     def read(text: str) -> tuple[int, ...]:
         encode = target.text.encode
-        return tuple(encode(render_chat(target.tokenizer, text), special=False) if chats(target.name) else encode(text))
+        return tuple(
+            encode(render_chat(target.tokenizer, text), special=False)
+            if chats(target.name)
+            else encode(text)
+        )
 
     prompts = [
         Prompt(kind["name"], f"{kind['name']}: {prompt['name']}", read(prompt["text"]))
@@ -119,17 +146,36 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[st
 def _cells(row: Row) -> list[str]:
     itself = "1.00x" if row.contender == f"specviz, {BASELINE}" else "-"
     share = "-" if row.record_share is None else f"{100 * row.record_share:.1f} %"
-    cells = [f"{row.temperature:g}", row.contender, row.rates, f"{row.whole:.0f}", f"{row.cpu_ms:.1f}"]
-    return [*cells, f"{row.tokens_per_call:.2f}", str(row.to_baseline or itself), str(row.to_peer or "-"), share]
+    cells = [
+        f"{row.temperature:g}",
+        row.contender,
+        row.rates,
+        f"{row.whole:.0f}",
+        f"{row.cpu_ms:.1f}",
+    ]
+    return [
+        *cells,
+        f"{row.tokens_per_call:.2f}",
+        str(row.to_baseline or itself),
+        str(row.to_peer or "-"),
+        share,
+    ]
 
 
 def cost_lines(
-    *, target: str, draft: str | None, context_length: int = CONTEXT, save: Callable[[str], None] | None = None
+    *,
+    target: str,
+    draft: str | None,
+    context_length: int = CONTEXT,
+    save: Callable[[str], None] | None = None,
 ) -> Iterator[str]:
     """Says what is measured, then measures, then gives the tables; save: and writes JSON. Raises SpecvizError, and in
     the end CannotTell where the machine was too busy."""
     library = Library()
-    loaded, drafts = library.load(target), [] if draft is None else [library.load(draft, as_draft=True)]
+    loaded, drafts = (
+        library.load(target),
+        [] if draft is None else [library.load(draft, as_draft=True)],
+    )
     pair = f"{loaded.name} + {drafts[0].name if drafts else 'no draft'}"
     yield f"{pair}, {context_length} tokens of context; nothing else should run meanwhile"
     *_, last = measure_costs(loaded, drafts, context_length=context_length)
@@ -148,24 +194,40 @@ def cost_tables(costs: Costs) -> Iterator[str]:
     yield ""
     yield from table(("what", "measured"), _cost_cells(costs))
     yield ""
-    lengths = sorted({cost.tokens for cost in costs.batch})  # plain forwards over a batch, the contexts cached
+    lengths = sorted(
+        {cost.tokens for cost in costs.batch}
+    )  # plain forwards over a batch, the contexts cached
     heads = ("texts at once, milliseconds", *(f"new tokens each: {n}" for n in lengths))
     batches = sorted({cost.batch for cost in costs.batch})
-    yield from table(heads, ([f"{b}", *(f"{cost.ms:.2f}" for cost in costs.batch if cost.batch == b)] for b in batches))
+    yield from table(
+        heads,
+        ([f"{b}", *(f"{cost.ms:.2f}" for cost in costs.batch if cost.batch == b)] for b in batches),
+    )
 
 
 def _token_cells(costs: Costs, n: int) -> list[str]:
     ms = costs.verify_ms[n - 1]
-    between = costs.verify_between_ms and "-".join(f"{end:.2f}" for end in costs.verify_between_ms[n - 1])
+    between = costs.verify_between_ms and "-".join(
+        f"{end:.2f}" for end in costs.verify_between_ms[n - 1]
+    )
     return [f"{n}", f"{ms:.2f}", between or "not known", f"{ms / costs.verify_ms[0]:.2f}"]
 
 
 def _cost_cells(costs: Costs) -> Iterator[tuple[str, str]]:
     if costs.draft is not None:
         yield "one drafted token", f"{costs.draft_ms:.2f} ms"
-        yield "cost ratio c (drafted token / target forward)", f"{costs.draft_ms / costs.verify_ms[0]:.2f}"
+        yield (
+            "cost ratio c (drafted token / target forward)",
+            f"{costs.draft_ms / costs.verify_ms[0]:.2f}",
+        )
     yield "time per step outside both models", f"{costs.overhead_ms:.2f} ms"
     yield "the same without a draft", f"{costs.plain_overhead_ms:.2f} ms"
-    yield f"memory bandwidth (read of {costs.bandwidth_bytes / 1e6:.0f} MB)", f"{costs.bandwidth_gb_s:.1f} GB/s"
-    yield f"floor: {costs.weight_bytes / 1e6:.1f} MB of weights at that bandwidth", f"{costs.floor_ms:.2f} ms"
+    yield (
+        f"memory bandwidth (read of {costs.bandwidth_bytes / 1e6:.0f} MB)",
+        f"{costs.bandwidth_gb_s:.1f} GB/s",
+    )
+    yield (
+        f"floor: {costs.weight_bytes / 1e6:.1f} MB of weights at that bandwidth",
+        f"{costs.floor_ms:.2f} ms",
+    )
     yield "share of a one-token forward explained by the floor", f"{costs.floor_share:.0%}"

@@ -5,7 +5,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from specviz.analysis.rounds import FEWEST, Comparison, Timings, Verdict, turns
-from specviz.bench.contenders import Contender, Job, Prompt, Sample, specviz_contender, tokens_per_call
+from specviz.bench.contenders import (
+    Contender,
+    Job,
+    Prompt,
+    Sample,
+    specviz_contender,
+    tokens_per_call,
+)
 from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
 from specviz.request import Request
@@ -57,8 +64,13 @@ class Measuring:
 
 def alone_and_asked(active: ActiveSetup) -> tuple[Contender, Contender]:
     """At the places ALONE and ASKED: the target without a draft, and what the request asks for."""
-    k, alone = active.request.num_speculative_tokens, gather(METHODS["none"], {}, active.target, None)
-    return specviz_contender(alone, k), specviz_contender(active.setup, k, rule=active.plan.rule.name)
+    k, alone = (
+        active.request.num_speculative_tokens,
+        gather(METHODS["none"], {}, active.target, None),
+    )
+    return specviz_contender(alone, k), specviz_contender(
+        active.setup, k, rule=active.plan.rule.name
+    )
 
 
 def measure_in_rounds(
@@ -70,7 +82,9 @@ def measure_in_rounds(
     _, tokens = active.prompt()
     num_tokens = min(most_tokens, active.plan.target.context_limit - len(tokens))
     if num_tokens < 1:
-        raise SpecvizError(f"the prompt has {len(tokens)} tokens, which leaves no room to measure; shorten it")
+        raise SpecvizError(
+            f"the prompt has {len(tokens)} tokens, which leaves no room to measure; shorten it"
+        )
     job = Job(Prompt("", "", tuple(tokens)), active.plan.sampling, request.seed, num_tokens)
     contenders = alone_and_asked(active)
     samples: tuple[list[Sample], list[Sample]] = [], []
@@ -84,11 +98,15 @@ def measure_in_rounds(
         samples[turn.contender].append(sample)
         is_shared |= is_disturbed()
     drafts = METHODS[request.method].drafts
-    speed = speed_of(timings, tokens_per_call(samples[ASKED]), num_tokens, drafts=drafts, is_shared=is_shared)
+    speed = speed_of(
+        timings, tokens_per_call(samples[ASKED]), num_tokens, drafts=drafts, is_shared=is_shared
+    )
     yield Measuring(turn.total, turn.total, turn.round, ROUNDS, speed)
 
 
-def speed_of(timings: Timings[int], per_call: float, num_tokens: int, *, drafts: bool, is_shared: bool) -> Speed:
+def speed_of(
+    timings: Timings[int], per_call: float, num_tokens: int, *, drafts: bool, is_shared: bool
+) -> Speed:
     """timings: seconds per token of every turn. per_call: tokens per target call of the runs with the method, more than
     which no ratio can be."""
     alone, asked = (1 / timings.median(each) for each in (ALONE, ASKED))

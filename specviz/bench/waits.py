@@ -54,9 +54,18 @@ class Held:
 def tables(waits: Sequence[Wait], held: Sequence[Held]) -> tuple[Table, Table]:
     """Of the waits and of the memory."""
     heads = ("prompt, tokens", "first token, no draft", "with draft", "as fast")
-    rows = [[f"{wait.num_prompt}", *_cells(wait.first), *_cells(wait.answer, wait.tokens_per_call)] for wait in waits]
-    sizes = ((each.context, each.target / 1e6, each.draft / 1e6, each.draft / each.target) for each in held)
-    held_rows = [[f"{n}", f"{large:.1f} MB", f"{more:.1f} MB", f"{share:.0%}"] for n, large, more, share in sizes]
+    rows = [
+        [f"{wait.num_prompt}", *_cells(wait.first), *_cells(wait.answer, wait.tokens_per_call)]
+        for wait in waits
+    ]
+    sizes = (
+        (each.context, each.target / 1e6, each.draft / 1e6, each.draft / each.target)
+        for each in held
+    )
+    held_rows = [
+        [f"{n}", f"{large:.1f} MB", f"{more:.1f} MB", f"{share:.0%}"]
+        for n, large, more, share in sizes
+    ]
     held_heads = ("context, tokens", "target holds", "draft holds more", "of the target's")
     return ((*heads, "answer, no draft", *heads[2:]), rows), (held_heads, held_rows)
 
@@ -94,7 +103,9 @@ def _fitting(active: ActiveSetup, lengths: Sequence[int], room: int) -> list[int
     """These lengths as far as `room` more tokens fit into both models, each once."""
     most = min(model.info.context_limit for model in active.setup.models) - room
     if most < 1:
-        raise SpecvizError(f"the models read too few tokens to measure: {room} must fit behind the prompt")
+        raise SpecvizError(
+            f"the models read too few tokens to measure: {room} must fit behind the prompt"
+        )
     return list(dict.fromkeys(min(length, most) for length in lengths))
 
 
@@ -130,7 +141,9 @@ def _storages(*roots: object) -> dict[int, int]:
 def lines(*, target: str, draft: str, k: int) -> Iterator[str]:
     """What the command `bench --waits` prints: for the first bundled prompt, cut or repeated to each length."""
     prompt = prompts_file()["kinds"][0]["prompts"][0]["text"]
-    request = Request(prompt=prompt, target=target, draft=draft, num_speculative_tokens=k, temperature=0.0)
+    request = Request(
+        prompt=prompt, target=target, draft=draft, num_speculative_tokens=k, temperature=0.0
+    )
     yield f"{target} + {draft}, K = {k}, T = 0, answers of {NUM_TOKENS} tokens, medians of {FEWEST} rounds\n"
     *_, found = measure_waits(request, workbench())
     waits, held = found.tables

@@ -13,7 +13,15 @@ import numpy as np
 import torch
 
 from specviz.checks.rows import total_variation
-from specviz.checks.scoring import ROUNDING, Scored, beyond_edge, features, law_of, plain_logits, score_text
+from specviz.checks.scoring import (
+    ROUNDING,
+    Scored,
+    beyond_edge,
+    features,
+    law_of,
+    plain_logits,
+    score_text,
+)
 from specviz.checks.statistics import (
     COARSE,
     STAKES,
@@ -79,7 +87,11 @@ class EndToEnd:
         """Which wrong rules so many tokens would have shown."""
         if not self.power:
             return ""
-        missed = [one.rule.title for one in self.power if one.tokens_needed is None or one.tokens_needed > self.done]
+        missed = [
+            one.rule.title
+            for one in self.power
+            if one.tokens_needed is None or one.tokens_needed > self.done
+        ]
         caught = f"{len(self.power) - len(missed)} of {len(self.power)} rules known to be wrong"
         words = f"; {caught} would have been detected nine times in ten"
         return f"{words}, not {', '.join(missed)}" if missed else words
@@ -101,7 +113,9 @@ def judge_evidence(evidence: Evidence, is_complete: bool, more: str) -> Outcome 
         )
         return Outcome("suspicious", words)
     if seen > COARSE:
-        return Outcome("unsure", f"cannot tell, {n}: too few to see a shift of {100 * COARSE:.0f} points{more}")
+        return Outcome(
+            "unsure", f"cannot tell, {n}: too few to see a shift of {100 * COARSE:.0f} points{more}"
+        )
     words = f"consistent, {n}, would have seen a shift of {100 * seen:.1f} points per token{more}"
     return Outcome("consistent", words)
 
@@ -109,7 +123,9 @@ def judge_evidence(evidence: Evidence, is_complete: bool, more: str) -> Outcome 
 def _describe_strongest(evidence: Evidence) -> str:
     """The feature that lies farthest off, in words."""
     place = int(np.argmax(np.abs(evidence.z)))
-    share, expected = (column[place] / evidence.num_tokens for column in (evidence.observed, evidence.expected))
+    share, expected = (
+        column[place] / evidence.num_tokens for column in (evidence.observed, evidence.expected)
+    )
     return (
         f"{evidence.features[place]} was written {100 * share:.1f} % of the time; the target's probability is "
         f"{100 * expected:.1f} % (z = {evidence.z[place]:+.1f})"
@@ -117,7 +133,13 @@ def _describe_strongest(evidence: Evidence) -> str:
 
 
 def end_to_end(
-    pair: Setup, rule: Rule, prompts: Sequence[Sequence[int]], sampling: Sampling, k: int, tokens: int, seed: int = 0
+    pair: Setup,
+    rule: Rule,
+    prompts: Sequence[Sequence[int]],
+    sampling: Sampling,
+    k: int,
+    tokens: int,
+    seed: int = 0,
 ) -> Iterator[EndToEnd]:
     """Writes texts after the prompts in turn until there are `tokens` of them; one text per result, the first result
     before any. Text i has seed_of(seed, i)."""
@@ -137,7 +159,9 @@ def end_to_end(
         for step in steps:
             written += step.tokens
             is_own = step.verdict.kind != "resampled"
-            unjudged += [is_own and place == len(step.verdict.path) for place in range(len(step.tokens))]
+            unjudged += [
+                is_own and place == len(step.verdict.path) for place in range(len(step.tokens))
+            ]
         scored = score_text(pair, prompt, written, sampling)
         growth = growth.add(scored, unjudged)
         so_far = _add(so_far, rule, scored, growth)
@@ -148,7 +172,10 @@ def _add(so_far: EndToEnd, rule: Rule, scored: Scored, growth: Growth) -> EndToE
     distance, means = so_far.distance, so_far.distances
     if scored.q is not None:
         distances = total_variation(rule.one_step_law(scored.p, scored.q), scored.p)
-        distance, means = max(distance or 0.0, float(distances.max())), (*means, float(distances.mean()))
+        distance, means = (
+            max(distance or 0.0, float(distances.max())),
+            (*means, float(distances.mean())),
+        )
     chances = scored.p.gather(1, torch.tensor(scored.tokens)[:, None])
     evidence = so_far.evidence.add(scored.holds, scored.chances())
     points = {evidence.peak_at: evidence.peak} if evidence.peak > so_far.evidence.peak else {}
@@ -171,8 +198,12 @@ def _add(so_far: EndToEnd, rule: Rule, scored: Scored, growth: Growth) -> EndToE
 class Growth:
     """What each bet would gain on these very positions if another rule had written them, by its one-step law."""
 
-    gains: Mapping[str, np.ndarray] = field(default_factory=dict)  # rule -> [F, L], summed over the tokens
-    squares: Mapping[str, np.ndarray] = field(default_factory=dict)  # likewise, the mean squares of the gains
+    gains: Mapping[str, np.ndarray] = field(
+        default_factory=dict
+    )  # rule -> [F, L], summed over the tokens
+    squares: Mapping[str, np.ndarray] = field(
+        default_factory=dict
+    )  # likewise, the mean squares of the gains
     num_tokens: int = 0
 
     def add(self, scored: Scored, unjudged: Sequence[bool]) -> Growth:
@@ -195,7 +226,9 @@ class Growth:
     def power(self) -> tuple[Power, ...]:
         power = []
         for rule in _inexact_rules() if self.gains else ():
-            gain, square = (sums[rule.name] / self.num_tokens for sums in (self.gains, self.squares))
+            gain, square = (
+                sums[rule.name] / self.num_tokens for sums in (self.gains, self.squares)
+            )
             needed = tokens_needed(gain, square - gain**2)
             power.append(Power(rule, math.ceil(needed) if needed <= MOST_TOKENS else None))
         return tuple(power)
@@ -220,19 +253,32 @@ class FirstToken:
 
 
 def first_token(
-    pair: Setup, rule: Rule, prompt: Sequence[int], sampling: Sampling, k: int, n: int, seed: int = 0
+    pair: Setup,
+    rule: Rule,
+    prompt: Sequence[int],
+    sampling: Sampling,
+    k: int,
+    n: int,
+    seed: int = 0,
 ) -> Iterator[FirstToken]:
     """Runs the engine's first step n times, each with its own seed, and counts against the law of one plain forward. A
     token that only rounding lets through the filters counts as the least likely one that they allow."""
     logits = plain_logits(pair.target, prompt, 1)[0].cpu().double()
     law = law_of(logits, sampling)
     plan, text = pair.plan(rule, sampling, k), list(prompt)
-    rounding, edge = ROUNDING[pair.target.model.dtype], int(torch.where(law > 0, law, math.inf).argmin())
+    rounding, edge = (
+        ROUNDING[pair.target.model.dtype],
+        int(torch.where(law > 0, law, math.inf).argmin()),
+    )
 
     def draw(numbers: range) -> Iterator[int]:
         for draws in (tamper_if_broken(rule, Seeded(seed_of(seed, number))) for number in numbers):
             token = next(speculate(text, lambda: plan, draws, max_new_tokens=k + 1)).tokens[0]
-            yield edge if law[token] == 0 and beyond_edge(logits, sampling, token) <= rounding else token
+            yield (
+                edge
+                if law[token] == 0 and beyond_edge(logits, sampling, token) <= rounding
+                else token
+            )
 
     for done, tokens, cells in count_cells(law.numpy(), n, RUNS, draw):
         yield FirstToken(done, n, tokens, cells)

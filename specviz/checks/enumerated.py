@@ -67,7 +67,9 @@ class Enumeration:
     def outcome(self) -> Outcome | None:
         """None while nothing can be said."""
         if self.needs_grades:
-            return Outcome("unsure", "cannot tell: this rule judges only what its own method has graded")
+            return Outcome(
+                "unsure", "cannot tell: this rule judges only what its own method has graded"
+            )
         if self.distance is None or (self.done < self.total and self.distance <= EXACT):
             return None
         what = (
@@ -75,15 +77,24 @@ class Enumeration:
             "tokens pooled from this pair's own probabilities"
         )
         if self.rule_alone:
-            shape = f"small token trees of the likeliest tokens ({_TREE_WORDS})" if self.trees else "plain chains"
+            shape = (
+                f"small token trees of the likeliest tokens ({_TREE_WORDS})"
+                if self.trees
+                else "plain chains"
+            )
             what += f"; the rule alone, over {shape}, as the method needs a real model to draft"
         elif self.trees:
             what += f"; the method's own token trees, made small ({_TREE_WORDS})"
         if self.distance > EXACT:
-            return Outcome("differs", f"differs: {what}; {100 * self.distance:.3g} % of probability is on wrong texts")
+            return Outcome(
+                "differs",
+                f"differs: {what}; {100 * self.distance:.3g} % of probability is on wrong texts",
+            )
         if not self.lossless:
             return Outcome("unsure", f"cannot tell: the rule's error has no effect here, {what}")
-        return Outcome("exact", f"exact (enumerated): {what}; distance to the target {self.distance:.0e}")
+        return Outcome(
+            "exact", f"exact (enumerated): {what}; distance to the target {self.distance:.0e}"
+        )
 
 
 def enumerate_texts(
@@ -103,7 +114,9 @@ def enumerate_texts(
         yield so_far
         distance, num = yield from _report_during(distance_of_texts(pair, rule, language), so_far)
         distance = max(distance, so_far.distance or 0.0)
-        so_far = replace(so_far, done=so_far.done + 1, distance=distance, num_outcomes=so_far.num_outcomes + num)
+        so_far = replace(
+            so_far, done=so_far.done + 1, distance=distance, num_outcomes=so_far.num_outcomes + num
+        )
     yield so_far
 
 
@@ -112,7 +125,9 @@ def _are_trees(pair: Setup, rule: Rule) -> bool:
     return pair.method.under(pair.params).rules == TREE_RULES and rule.supports(FORKED)
 
 
-def _report_during(work: Generator[None, None, Result], so_far: Enumeration) -> Generator[Enumeration, None, Result]:
+def _report_during(
+    work: Generator[None, None, Result], so_far: Enumeration
+) -> Generator[Enumeration, None, Result]:
     """Returns the result of the work; yields `so_far` at each of its pauses."""
     while True:
         try:
@@ -132,19 +147,25 @@ class Language:
     q: dict[Text, Tensor] | None = None
 
 
-def language_after(pair: Setup, prompt: Sequence[int], sampling: Sampling, k: int) -> Generator[None, None, Language]:
+def language_after(
+    pair: Setup, prompt: Sequence[int], sampling: Sampling, k: int
+) -> Generator[None, None, Language]:
     """The language after `prompt`; pauses after every text that the models have read."""
     spelled, width, models = {(): tuple(prompt)}, pair.target.info.vocab_size, [pair.target]
     if pair.comparable_draft is not None:
         models.append(pair.draft)
     pooled: list[dict[Text, Tensor]] = [{} for _ in models]
-    for text in itertools.chain.from_iterable(itertools.product(range(NUM_CELLS), repeat=n) for n in range(k + 1)):
+    for text in itertools.chain.from_iterable(
+        itertools.product(range(NUM_CELLS), repeat=n) for n in range(k + 1)
+    ):
         laws = zip(models, (sampling, sampling.of_draft), strict=False)
         rows = [_row(model, spelled[text], law, width) for model, law in laws]
         tokens = torch.stack(rows).amax(0).topk(min(NUM_CELLS, width)).indices.tolist()
         for odds, row in zip(pooled, rows, strict=True):
             odds[text] = _pool(row, tokens)
-        for cell, token in enumerate(tokens):  # a pooled token is followed as the likeliest of its real tokens
+        for cell, token in enumerate(
+            tokens
+        ):  # a pooled token is followed as the likeliest of its real tokens
             spelled[(*text, cell)] = (*spelled[text], token)
         yield
     return Language(k, spelled, *pooled)
@@ -197,7 +218,9 @@ class TableLM:
         """Nothing is cached."""
 
 
-def distance_of_texts(pair: Setup, rule: Rule, language: Language) -> Generator[None, None, tuple[float, int]]:
+def distance_of_texts(
+    pair: Setup, rule: Rule, language: Language
+) -> Generator[None, None, tuple[float, int]]:
     """Total variation between the engine's law of whole texts and the target's, and how many outcomes it rests on."""
     law, num = yield from law_of_texts(plan_of(pair, rule, language), language.k + 1)
     target: Law = {(): 1.0}  # products of the target's rows: no draft, no rule, no engine
@@ -219,7 +242,9 @@ def _drafter(pair: Setup, rule: Rule, language: Language) -> Drafter:
     trees, method = _are_trees(pair, rule), pair.method
     small = None if language.q is None else TableLM(language.q)
     if method.needs_only_odds and (trees or method.drafts_as != "token tree"):
-        parts = Parts(draft=None if small is None else Part("draft", small, lambda: TableLM(language.q)))
+        parts = Parts(
+            draft=None if small is None else Part("draft", small, lambda: TableLM(language.q))
+        )
         params = method.validate(pair.params)
         fewer = {name: min(params[name], most) for name, most in SMALL.items() if name in params}
         return method.build(parts, params | fewer)
@@ -235,9 +260,15 @@ def law_of_texts(plan: Plan, length: int) -> Generator[None, None, tuple[Law, in
     for known in range(length):
         for text, weight in laws[known].items():
 
-            def experiment(draws: Draws, text: Text = text, remaining: int = length - known) -> Text:
-                used = tamper_if_broken(plan.rule, draws)  # a broken rule drafts as wrongly as it says
-                return next(speculate((*OPENING, *text), lambda: plan, used, max_new_tokens=remaining)).tokens
+            def experiment(
+                draws: Draws, text: Text = text, remaining: int = length - known
+            ) -> Text:
+                used = tamper_if_broken(
+                    plan.rule, draws
+                )  # a broken rule drafts as wrongly as it says
+                return next(
+                    speculate((*OPENING, *text), lambda: plan, used, max_new_tokens=remaining)
+                ).tokens
 
             for chance, tokens in enumerate_outcomes(experiment):
                 longer = (*text, *tokens)

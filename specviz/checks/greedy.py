@@ -52,17 +52,23 @@ class Greedy:
             words = _describe_first(self.differences, self.wrong)
             return Outcome("differs", f"{words} The target would not have written it.")
         if self.num_cut:
-            return Outcome("differs", f"{self.num_cut} of the texts end where the target's own do not.")
+            return Outcome(
+                "differs", f"{self.num_cut} of the texts end where the target's own do not."
+            )
         if self.done < self.total:
             return None
         compared = f"{self.num_tokens:,} tokens after {self.total} prompts"
         if not self.differences:
-            return Outcome("exact", f"exact, token by token: {compared}, equal to the target's own greedy text")
+            return Outcome(
+                "exact", f"exact, token by token: {compared}, equal to the target's own greedy text"
+            )
         words = f"consistent, n = {self.num_tokens:,}: each of {compared} is the target's most likely token"
         up_to, why = "", "There, the reference itself does not write the most likely token."
         if self.ties or self.num_close == len(self.differences):
             up_to, why = " up to rounding", "The texts differ there by rounding."
-        return Outcome("consistent", f"{words}{up_to}. {_describe_first(self.differences, self.ties)} {why}")
+        return Outcome(
+            "consistent", f"{words}{up_to}. {_describe_first(self.differences, self.ties)} {why}"
+        )
 
 
 def _describe_first(differences: Sequence[TextDifference], tokens: Sequence[Outside]) -> str:
@@ -81,7 +87,12 @@ def _describe_first(differences: Sequence[TextDifference], tokens: Sequence[Outs
 
 
 def greedy(
-    pair: Setup, rule: Rule, prompts: Sequence[Sequence[int]], k: int, num_tokens: int, sampling: Sampling = GREEDY
+    pair: Setup,
+    rule: Rule,
+    prompts: Sequence[Sequence[int]],
+    k: int,
+    num_tokens: int,
+    sampling: Sampling = GREEDY,
 ) -> Iterator[Greedy]:
     """One prompt after the other; the first result stands before any. sampling: greedy but for the draft's own part."""
     so_far = Greedy(0, len(prompts))
@@ -91,13 +102,20 @@ def greedy(
         limits = {"max_new_tokens": num_tokens, "eos_ids": target.text.eos_ids}
         steps = speculate(list(prompt), lambda: plan, Seeded(number), **limits)
         ours = [token for step in steps for token in step.tokens]
-        (expected,) = target.generate([prompt], min(num_tokens, target.info.context_limit - len(prompt)))
+        (expected,) = target.generate(
+            [prompt], min(num_tokens, target.info.context_limit - len(prompt))
+        )
         so_far = _compare(so_far, target, number, prompt, ours, expected)
         yield so_far
 
 
 def _compare(
-    so_far: Greedy, target: LoadedModel, number: int, prompt: Sequence[int], ours: list[int], expected: list[int]
+    so_far: Greedy,
+    target: LoadedModel,
+    number: int,
+    prompt: Sequence[int],
+    ours: list[int],
+    expected: list[int],
 ) -> Greedy:
     so_far = replace(so_far, done=so_far.done + 1, num_tokens=so_far.num_tokens + len(ours))
     if ours == expected:
@@ -105,7 +123,9 @@ def _compare(
     rounding = ROUNDING[target.model.dtype]
     logits = plain_logits(target, [*prompt, *ours[:-1]], len(ours)).cpu().double()
     outside = find_outside(logits, GREEDY, ours, rounding)
-    wrong, ties = (tuple(token for token in outside if token.is_tie == is_tie) for is_tie in (False, True))
+    wrong, ties = (
+        tuple(token for token in outside if token.is_tie == is_tie) for is_tie in (False, True)
+    )
     so_far = replace(so_far, wrong=so_far.wrong + wrong, ties=so_far.ties + ties)
     both = zip(ours, expected, strict=False)
     place = next((place for place, (mine, other) in enumerate(both) if mine != other), None)

@@ -52,7 +52,9 @@ class Place:
         return float(torch.minimum(self.p, self.q).sum())
 
 
-def places(recorded: trace.Trace, target: LoadedModel, draft: LoadedModel | None) -> Iterator[Place]:
+def places(
+    recorded: trace.Trace, target: LoadedModel, draft: LoadedModel | None
+) -> Iterator[Place]:
     """The places at which this draft model gave odds, in order, as many as may be kept. Raises SpecvizError."""
     found, most = 0, min(MOST_PLACES, max(1, MOST_KEPT // (2 * target.info.vocab_size)))
     for rows in step_rows(recorded, target, draft):
@@ -61,7 +63,11 @@ def places(recorded: trace.Trace, target: LoadedModel, draft: LoadedModel | None
                 break
             if found == most:
                 return
-            token, p, q = rows.record.draft[node], normalise(rows.probs[node]), normalise(rows.draft.probs[node])
+            token, p, q = (
+                rows.record.draft[node],
+                normalise(rows.probs[node]),
+                normalise(rows.draft.probs[node]),
+            )
             yield Place(rows.record.index, node, token.id, token.is_judged, p, q)
             found += 1
 
@@ -97,9 +103,13 @@ class Identity:
 
 def identity(place: Place, most: int = 8) -> Identity:
     p, q = place.p, place.q
-    columns = torch.stack([p, q, torch.minimum(p, q), (p - q).clamp_min(0), (q - p).clamp_min(0)])  # [5, V]
+    columns = torch.stack(
+        [p, q, torch.minimum(p, q), (p - q).clamp_min(0), (q - p).clamp_min(0)]
+    )  # [5, V]
     union = torch.maximum(p, q).topk(min(most, len(p))).indices.tolist()
-    shown = sorted({place.token, *union}, key=lambda token: (token != place.token, -float(p[token])))
+    shown = sorted(
+        {place.token, *union}, key=lambda token: (token != place.token, -float(p[token]))
+    )
     sums = columns.sum(1)
     rest = Share(None, *(sums - columns[:, shown].sum(1)).clamp_min(0).tolist())
     rows = (*(Share(token, *columns[:, token].tolist()) for token in shown), rest)
@@ -134,7 +144,9 @@ def worst_place(candidates: Sequence[Place], rule: Rule) -> Place:
     if not judged:
         raise ValueError("candidates must hold a judged place (got none)")
     telling = [place for place in judged if TELLING[0] <= place.agreement <= TELLING[1]] or judged
-    distances = [float(total_variation(rule.one_step_law(place.p, place.q), place.p)) for place in telling]
+    distances = [
+        float(total_variation(rule.one_step_law(place.p, place.q), place.p)) for place in telling
+    ]
     if max(distances) <= SAME:
         return min(telling, key=lambda place: abs(place.agreement - 0.5))
     return telling[distances.index(max(distances))]
@@ -160,10 +172,19 @@ class Redraws:
         if found.state == "differs":
             return found
         if self.here.distance > SAME:
-            enough = f"about {self.here.draws_needed:,} draws" if self.here.draws_needed else "more draws than fit here"
-            return Outcome("unsure", f"cannot tell, {n}: by formula the rule is wrong here; {enough} would show it")
+            enough = (
+                f"about {self.here.draws_needed:,} draws"
+                if self.here.draws_needed
+                else "more draws than fit here"
+            )
+            return Outcome(
+                "unsure",
+                f"cannot tell, {n}: by formula the rule is wrong here; {enough} would show it",
+            )
         if not self.here.rule.lossless:
-            return Outcome("unsure", f"cannot tell, {n}: the rule's error has no effect on this token")
+            return Outcome(
+                "unsure", f"cannot tell, {n}: the rule's error has no effect on this token"
+            )
         return found
 
 

@@ -95,22 +95,36 @@ def prove(
     number format that they were made in (bf16, fp16 or fp32), for lines that name none.
     on_progress(message, fraction or None) is told what takes long. Raises SpecvizError.
     """
-    asked = {name: value for name, value in locals().items() if name in Request.__dataclass_fields__}
+    asked = {
+        name: value for name, value in locals().items() if name in Request.__dataclass_fields__
+    }
     asked["num_speculative_tokens"] = one_k(k, num_speculative_tokens)
     watch = on_progress or ignore_progress
     check_whole("tokens", tokens, 1, MOST_TOKENS)
     if made_in is not None and (samples is None or made_in not in FORMATS):
-        raise SpecvizError(f"made_in must be one of {', '.join(FORMATS)}, and needs samples (got {made_in!r:.40})")
+        raise SpecvizError(
+            f"made_in must be one of {', '.join(FORMATS)}, and needs samples (got {made_in!r:.40})"
+        )
     find_method(method)
-    large, small = _load_models(workbench().library, target, draft, method if samples is None else None, watch)
+    large, small = _load_models(
+        workbench().library, target, draft, method if samples is None else None, watch
+    )
     if samples is not None:
         pair = gather(METHODS["draft_model" if small else "none"], {}, large, small)
         return _check_samples(pair, Path(samples), made_in, watch)
     chosen = find_rule(rule or METHODS[method].default_rule)
-    text = {"prompt": prompt} if isinstance(prompt, str) else {"prompt_ids": None if prompt is None else tuple(prompt)}
+    text = (
+        {"prompt": prompt}
+        if isinstance(prompt, str)
+        else {"prompt_ids": None if prompt is None else tuple(prompt)}
+    )
     models = {"target": large.name, "draft": None if small is None else small.name}
     request = Request(**{**asked, "prompt": "bundled", **text, **models}).validate()
-    prompts = bundled_prompts(large, request) if prompt is None else (_prompt_ids(large, prompt, request),)
+    prompts = (
+        bundled_prompts(large, request)
+        if prompt is None
+        else (_prompt_ids(large, prompt, request),)
+    )
     pair = gather(METHODS[method], request.params, large, small, workbench().library)
     if chosen.name in RULES:
         pair.rule(chosen.name)  # which refuses one that cannot judge these drafts
@@ -118,10 +132,14 @@ def prove(
     return _check_pair(_Job(pair, chosen, prompts, request, Sampling.of(request), k, tokens, watch))
 
 
-def bundled_prompts(target: LoadedModel, request: Request | None = None) -> tuple[tuple[int, ...], ...]:
+def bundled_prompts(
+    target: LoadedModel, request: Request | None = None
+) -> tuple[tuple[int, ...], ...]:
     """The prompts that come with specviz, as this model's ids; request: says whether they are in its chat form."""
     kinds = prompts_file()["kinds"]
-    return tuple(_encode(target, prompt["text"], request) for kind in kinds for prompt in kind["prompts"])
+    return tuple(
+        _encode(target, prompt["text"], request) for kind in kinds for prompt in kind["prompts"]
+    )
 
 
 def _encode(target: LoadedModel, prompt: str, request: Request | None) -> tuple[int, ...]:
@@ -137,7 +155,9 @@ def find_rule(name: str) -> Rule:
     known = BROKEN.get(wrong) if wrong != name else RULES.get(name)
     if known is None:
         broken = ", ".join(f"{BROKEN_PREFIX}{each}" for each in BROKEN)
-        raise SpecvizError(f"no rule is named {name!r}; choose one of {', '.join(RULES)}, or to see one fail {broken}")
+        raise SpecvizError(
+            f"no rule is named {name!r}; choose one of {', '.join(RULES)}, or to see one fail {broken}"
+        )
     return known
 
 
@@ -146,29 +166,51 @@ def _load_models(
 ) -> tuple[LoadedModel, LoadedModel | None]:
     """The target, and a draft model where the method needs one; where there is no method, one that is at hand."""
     large = library.load(target or catalog.default_pair()[0], watch)
-    wanted = draft or catalog.bundled_draft(large.name, foreign=method is not None and METHODS[method].foreign)
+    wanted = draft or catalog.bundled_draft(
+        large.name, foreign=method is not None and METHODS[method].foreign
+    )
     if wanted is None or (method is not None and "draft" not in METHODS[method].roles):
         return large, None
     return large, library.load(wanted, watch, as_draft=True)
 
 
-def _prompt_ids(target: LoadedModel, prompt: str | Sequence[int], request: Request) -> tuple[int, ...]:
+def _prompt_ids(
+    target: LoadedModel, prompt: str | Sequence[int], request: Request
+) -> tuple[int, ...]:
     ids = _encode(target, prompt, request) if isinstance(prompt, str) else tuple(prompt)
     if any(token >= target.info.vocab_size for token in ids):
-        raise SpecvizError(f"the prompt has ids that {target.name} does not know: they end at {target.info.vocab_size}")
+        raise SpecvizError(
+            f"the prompt has ids that {target.name} does not know: they end at {target.info.vocab_size}"
+        )
     return ids
 
 
 def _environment(pair: Setup) -> dict[str, Any]:
-    return {"dtype": pair.target.info.dtype, "specviz": __version__, **environment(pair.target.model.device)}
+    return {
+        "dtype": pair.target.info.dtype,
+        "specviz": __version__,
+        **environment(pair.target.model.device),
+    }
 
 
 def _check_pair(job: _Job) -> Report:
-    asked = {name: value for name, value in job.request.settings.to_dict().items() if name not in ("rule", "params")}
-    own = {"seed": job.request.seed, "rule": job.request.rule or job.rule.name, "tokens": job.tokens}
-    form = {"chat": True, "chat_options": dict(job.request.chat_options)} if job.request.chat else {}
+    asked = {
+        name: value
+        for name, value in job.request.settings.to_dict().items()
+        if name not in ("rule", "params")
+    }
+    own = {
+        "seed": job.request.seed,
+        "rule": job.request.rule or job.rule.name,
+        "tokens": job.tokens,
+    }
+    form = (
+        {"chat": True, "chat_options": dict(job.request.chat_options)} if job.request.chat else {}
+    )
     about = {**asked, **own, **form, **_environment(job.pair)}
-    texts = [_greedy(job)] if job.sampling.temperature == 0 else [*_end_to_end(job), _first_token(job)]
+    texts = (
+        [_greedy(job)] if job.sampling.temperature == 0 else [*_end_to_end(job), _first_token(job)]
+    )
     return Report(about, (_enumeration(job), *texts, *_self_checks(job)), _compare_rules(job))
 
 
@@ -191,12 +233,18 @@ def _greedy(job: _Job) -> CheckResult:
     length = min(high, max(low, job.tokens // len(job.prompts)))
     results = greedy(job.pair, job.rule, job.prompts, job.k, length, job.sampling)
     result = _last_result(results, "comparing with the target's own greedy text", job.watch)
-    numbers = {"prompts": result.total, "tokens": result.num_tokens, "texts_that_part": len(result.differences)}
+    numbers = {
+        "prompts": result.total,
+        "tokens": result.num_tokens,
+        "texts_that_part": len(result.differences),
+    }
     return CheckResult("greedy text against the target's own", *result.outcome, numbers)
 
 
 def _end_to_end(job: _Job) -> Iterator[CheckResult]:
-    results = end_to_end(job.pair, job.rule, job.prompts, job.sampling, job.k, job.tokens, job.request.seed)
+    results = end_to_end(
+        job.pair, job.rule, job.prompts, job.sampling, job.k, job.tokens, job.request.seed
+    )
     result = _last_result(results, "writing texts and judging every token", job.watch)
     if result.distance is not None:
         numbers = {"largest_total_variation": result.distance}
@@ -207,7 +255,9 @@ def _end_to_end(job: _Job) -> Iterator[CheckResult]:
 
 
 def _judge_formula(result: EndToEnd, rule: Rule) -> Outcome:
-    places = f"{result.done:,} positions, largest total variation to the target {result.distance:.1e}"
+    places = (
+        f"{result.done:,} positions, largest total variation to the target {result.distance:.1e}"
+    )
     state = "differs" if result.distance > SAME else "exact" if rule.lossless else "unsure"
     if state == "unsure":
         return Outcome(state, f"cannot tell: the rule's error has no effect here, {places}")
@@ -216,7 +266,9 @@ def _judge_formula(result: EndToEnd, rule: Rule) -> Outcome:
 
 def _first_token(job: _Job) -> CheckResult:
     n = max(1, round(FIRST_TOKENS * job.tokens))
-    results = first_token(job.pair, job.rule, job.prompts[0], job.sampling, job.k, n, job.request.seed)
+    results = first_token(
+        job.pair, job.rule, job.prompts[0], job.sampling, job.k, n, job.request.seed
+    )
     result = _last_result(results, "drawing the first token many times", job.watch)
     numbers = {"n": result.total, "tokens": list(result.tokens)}
     numbers |= {"law": list(result.cells.law), "counts": list(result.cells.counts)}
@@ -234,8 +286,12 @@ def _compare_rules(job: _Job) -> tuple[RuleResult, ...]:
     pair, request = job.pair, job.request
     if not pair.method.is_plain or request.temperature == 0:
         return ()
-    own = {name: getattr(request, name) for name in (*Request.ALL_SAMPLING, "target", "draft", "seed")}
-    asked = Request(prompt_ids=job.prompts[0], num_speculative_tokens=job.k, max_new_tokens=RULES_TOKENS, **own)
+    own = {
+        name: getattr(request, name) for name in (*Request.ALL_SAMPLING, "target", "draft", "seed")
+    }
+    asked = Request(
+        prompt_ids=job.prompts[0], num_speculative_tokens=job.k, max_new_tokens=RULES_TOKENS, **own
+    )
     recorded = record(activate(asked.validate(), workbench().library))
     results = side_by_side(recorded, pair.target, pair.draft)
     return _last_result(results, "judging the same drafts by every rule", job.watch).rows
@@ -244,14 +300,25 @@ def _compare_rules(job: _Job) -> tuple[RuleResult, ...]:
 def _check_samples(pair: Setup, path: Path, made_in: str | None, watch: Watch) -> Report:
     samples = read_samples(path, pair.target, made_in)
     result = _last_result(judge_samples(pair, samples), "judging the samples", watch)
-    about = {"samples": path.name, "target": pair.target.name, "num_samples": len(samples), "made_in": made_in}
+    about = {
+        "samples": path.name,
+        "target": pair.target.name,
+        "num_samples": len(samples),
+        "made_in": made_in,
+    }
     checks = []
     if result.greedy_outcome is not None:
-        numbers = {"n": result.num_greedy, "near_ties": len(result.tied_greedy), "wrong": len(result.wrong_greedy)}
+        numbers = {
+            "n": result.num_greedy,
+            "near_ties": len(result.tied_greedy),
+            "wrong": len(result.wrong_greedy),
+        }
         checks.append(CheckResult("tokens at temperature 0", *result.greedy_outcome, numbers))
     if result.drawn_outcome is not None:
         numbers = evidence_numbers(result.evidence)
-        checks.append(CheckResult("drawn tokens against the target", *result.drawn_outcome, numbers))
+        checks.append(
+            CheckResult("drawn tokens against the target", *result.drawn_outcome, numbers)
+        )
     return Report({**about, **_environment(pair)}, tuple(checks))
 
 
@@ -259,5 +326,8 @@ def evidence_numbers(evidence: Evidence) -> dict[str, Any]:
     """What the evidence rests on, JSON-safe."""
     seen = (None if shift == float("inf") else shift for shift in evidence.smallest_shifts())
     columns = zip(evidence.features, evidence.shifts, evidence.z, seen, strict=True)
-    rows = [{"feature": name, "shift": shift, "z": z, "would_see": see} for name, shift, z, see in columns]
+    rows = [
+        {"feature": name, "shift": shift, "z": z, "would_see": see}
+        for name, shift, z, see in columns
+    ]
     return {"n": evidence.num_tokens, "log10_e": evidence.peak / math.log(10), "features": rows}

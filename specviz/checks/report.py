@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from specviz.checks.side_by_side import RuleResult
 
-STATES = ("differs", "suspicious", "unsure", "consistent", "exact")  # the first that occurs is the report's own
+STATES = (
+    "differs",
+    "suspicious",
+    "unsure",
+    "consistent",
+    "exact",
+)  # the first that occurs is the report's own
 EXIT_CODES = {"exact": 0, "consistent": 0, "differs": 1, "unsure": 3, "suspicious": 4}
 EXIT_WORDS = {0: "exact or consistent", 1: "differs", 3: "cannot tell", 4: "suspicious: draw more"}
 MARKS = {"exact": "=", "consistent": "~", "differs": "x", "unsure": "?", "suspicious": "!"}
@@ -67,12 +73,21 @@ class Report:
 
     def __str__(self) -> str:
         """For a terminal."""
-        lines = ["Check: is the text the target's own?", ", ".join(f"{name} {self.about[name]}" for name in self.about)]
-        lines += ["", *(f"{MARKS[check.verdict]} {check.name}\n    {check.words}" for check in self.checks)]
+        lines = [
+            "Check: is the text the target's own?",
+            ", ".join(f"{name} {self.about[name]}" for name in self.about),
+        ]
+        lines += [
+            "",
+            *(f"{MARKS[check.verdict]} {check.name}\n    {check.words}" for check in self.checks),
+        ]
         if self.rules:
             lines += ["", *_rule_lines(self.rules)]
         name = "cannot tell" if self.verdict == "unsure" else self.verdict
-        lines += ["", f"{MARKS[self.verdict]} {name}: {OVERALL[self.verdict]} (exit {self.exit_code})"]
+        lines += [
+            "",
+            f"{MARKS[self.verdict]} {name}: {OVERALL[self.verdict]} (exit {self.exit_code})",
+        ]
         return "\n".join(lines)
 
 

@@ -26,7 +26,9 @@ class StepRows:
     probs: Tensor  # [1+N, V] the target's row after the text, then after each drafted token
 
 
-def step_rows(recorded: trace.Trace, target: LoadedModel, draft: LoadedModel | None) -> Iterator[StepRows]:
+def step_rows(
+    recorded: trace.Trace, target: LoadedModel, draft: LoadedModel | None
+) -> Iterator[StepRows]:
     """The steps that these models made, in order. SpecvizError for ids that the target lacks and for drafted trees."""
     lms = target.cached_lm(), None if draft is None else draft.cached_lm()
     tokens = [token.id for token in recorded.header.prompt.tokens]
@@ -40,15 +42,24 @@ def is_made_by(step: trace.Step, target: LoadedModel, draft: LoadedModel | None)
     """Whether these models were in force, by their names, and drew the draft: both may change while tokens flow. Heads,
     layers and drafts of another vocabulary draw from odds that a draft model's rows are not."""
     named, method = step.settings.draft_model, METHODS.get(step.settings.method)
-    if any(token.q is not None for token in step.draft) and (named is None or method is None or method.foreign):
+    if any(token.q is not None for token in step.draft) and (
+        named is None or method is None or method.foreign
+    ):
         return False
-    return step.settings.target == target.name and named in (None, None if draft is None else draft.name)
+    return step.settings.target == target.name and named in (
+        None,
+        None if draft is None else draft.name,
+    )
 
 
-def _rows_of(step: trace.Step, tokens: tuple[int, ...], target: CachedLM, draft: CachedLM | None) -> StepRows:
+def _rows_of(
+    step: trace.Step, tokens: tuple[int, ...], target: CachedLM, draft: CachedLM | None
+) -> StepRows:
     ids = [token.id for token in step.draft]
     if [token.parent for token in step.draft] != list(range(ROOT, len(ids) - 1)):
-        raise SpecvizError(f"step {step.index + 1} drafted a tree; only chains can be judged again here")
+        raise SpecvizError(
+            f"step {step.index + 1} drafted a tree; only chains can be judged again here"
+        )
     if any(token >= target.vocab_size for token in (*tokens, *ids)):
         raise SpecvizError(f"step {step.index + 1} has tokens that the target model does not know")
     sampling = Sampling.of(step.settings)
@@ -56,9 +67,16 @@ def _rows_of(step: trace.Step, tokens: tuple[int, ...], target: CachedLM, draft:
         probs = sampling.probs(target.forward(tokens, chain(ids)))
         rows = None
         if draft is not None and any(token.q is not None for token in step.draft):
-            if max(*tokens, *ids) >= draft.vocab_size or len(tokens) + len(ids) > draft.context_limit:
-                raise SpecvizError(f"step {step.index + 1} has tokens that the draft model cannot read")
-            rows = sampling.of_draft.probs(fit(draft.forward(tokens, chain(ids[:-1])), target.vocab_size))
+            if (
+                max(*tokens, *ids) >= draft.vocab_size
+                or len(tokens) + len(ids) > draft.context_limit
+            ):
+                raise SpecvizError(
+                    f"step {step.index + 1} has tokens that the draft model cannot read"
+                )
+            rows = sampling.of_draft.probs(
+                fit(draft.forward(tokens, chain(ids[:-1])), target.vocab_size)
+            )
     return StepRows(step, tokens, sampling, chain(ids, rows), probs)
 
 

@@ -18,7 +18,15 @@ from msgspec import Meta, Struct, structs
 from torch import Tensor
 
 from specviz.checks.end_to_end import judge_evidence
-from specviz.checks.scoring import ROUNDING, Outside, Reach, Scored, features, plain_logits, score_parts
+from specviz.checks.scoring import (
+    ROUNDING,
+    Outside,
+    Reach,
+    Scored,
+    features,
+    plain_logits,
+    score_parts,
+)
 from specviz.checks.statistics import Evidence, Outcome
 from specviz.decoding.sampling import Sampling
 from specviz.errors import SpecvizError
@@ -58,7 +66,9 @@ class Sample:
     made_in: str | None = None
 
 
-Ids = Annotated[tuple[Annotated[int, Meta(ge=0, le=MAX_ID)], ...], Meta(min_length=1, max_length=1_000_000)]
+Ids = Annotated[
+    tuple[Annotated[int, Meta(ge=0, le=MAX_ID)], ...], Meta(min_length=1, max_length=1_000_000)
+]
 
 
 class _Law(Struct, frozen=True, forbid_unknown_fields=True):
@@ -82,7 +92,9 @@ def read_samples(path: Path, target: LoadedModel, made_in: str | None = None) ->
     bad: list[str] = []
     try:
         with path.open("rb") as stream:
-            for number, line, _ in numbered_lines(unpack(stream, MOST_BYTES, MOST_BYTES), MOST_LINES):
+            for number, line, _ in numbered_lines(
+                unpack(stream, MOST_BYTES, MOST_BYTES), MOST_LINES
+            ):
                 try:
                     samples.append(_sample(number, line, target, made_in))
                 except SpecvizError as error:
@@ -92,7 +104,11 @@ def read_samples(path: Path, target: LoadedModel, made_in: str | None = None) ->
     except TraceError as error:
         raise SpecvizError(f"{path.name} cannot be judged: {error}") from None
     if bad:
-        more = f"; {len(bad) - MOST_NAMED} more lines cannot be used either" if len(bad) > MOST_NAMED else ""
+        more = (
+            f"; {len(bad) - MOST_NAMED} more lines cannot be used either"
+            if len(bad) > MOST_NAMED
+            else ""
+        )
         raise SpecvizError(f"{path.name} cannot be judged: {'; '.join(bad[:MOST_NAMED])}{more}")
     if not samples:
         raise SpecvizError(f"{path.name} holds no samples: one JSON object per line is expected")
@@ -107,10 +123,20 @@ def _sample(number: int, line: bytes, target: LoadedModel, made_in: str | None) 
         raise SpecvizError(TEXT_REFUSED)
     read, info = convert(data, _Line), target.info
     if (largest := max(*read.prompt_ids, *read.ids)) >= info.vocab_size:
-        raise SpecvizError(f"has the id {largest:,}: ids are whole numbers from 0 to {info.vocab_size - 1:,}")
+        raise SpecvizError(
+            f"has the id {largest:,}: ids are whole numbers from 0 to {info.vocab_size - 1:,}"
+        )
     if len(read.prompt_ids) + len(read.ids) > info.context_limit:
-        raise SpecvizError(f"is longer than the {info.context_limit:,} tokens that {target.name} reads")
-    return Sample(number, read.prompt_ids, read.ids, Sampling(**structs.asdict(read.sampling)), read.made_in or made_in)
+        raise SpecvizError(
+            f"is longer than the {info.context_limit:,} tokens that {target.name} reads"
+        )
+    return Sample(
+        number,
+        read.prompt_ids,
+        read.ids,
+        Sampling(**structs.asdict(read.sampling)),
+        read.made_in or made_in,
+    )
 
 
 def _renamed(data: dict[str, Any]) -> dict[str, Any]:
@@ -121,7 +147,9 @@ def _renamed(data: dict[str, Any]) -> dict[str, Any]:
         if name not in data and other is not None:
             found[name] = data[other]
     if "sampling" not in data and isinstance(found.get("sampling"), dict):
-        found["sampling"] = {name: each for name, each in found["sampling"].items() if name != "target"}
+        found["sampling"] = {
+            name: each for name, each in found["sampling"].items() if name != "target"
+        }
     return found
 
 
@@ -137,7 +165,10 @@ def reach_of(rounded: LoadedModel, text: Sequence[int], logits: Tensor) -> Tenso
 def format_name(target: LoadedModel) -> str:
     """What the format that the target itself computes in is called."""
     dtype = target.model.dtype
-    return next((name for name, known in FORMATS.items() if known == dtype), str(dtype).removeprefix("torch."))
+    return next(
+        (name for name, known in FORMATS.items() if known == dtype),
+        str(dtype).removeprefix("torch."),
+    )
 
 
 def in_format(target: LoadedModel, name: str) -> LoadedModel:
@@ -148,7 +179,9 @@ def in_format(target: LoadedModel, name: str) -> LoadedModel:
             "model in full precision"
         )
     model = copy.deepcopy(target.model)
-    for parameter in model.parameters():  # buffers stay as they are, as when a model is loaded in this format
+    for (
+        parameter
+    ) in model.parameters():  # buffers stay as they are, as when a model is loaded in this format
         parameter.data = parameter.data.to(FORMATS[name])
     return replace(target, model=model)
 
@@ -184,9 +217,14 @@ class Findings:
     def add(self, sample: Sample, found: Sequence[Outside]) -> "Findings":
         if not found:
             return self
-        coarse = sample.made_in is None and max(each.beyond for each in found) <= ROUNDING[FORMATS["bf16"]]
+        coarse = (
+            sample.made_in is None
+            and max(each.beyond for each in found) <= ROUNDING[FORMATS["bf16"]]
+        )
         counted = self.by_format + Counter({sample.made_in: len(found)})
-        return Findings(self.first or Finding(sample, found[0]), counted, self.may_be_coarse and coarse)
+        return Findings(
+            self.first or Finding(sample, found[0]), counted, self.may_be_coarse and coarse
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,13 +249,19 @@ class JudgedSamples:
         """None where no sample was drawn at temperature 0, or not all have been judged."""
         if self.wrong_greedy:
             words = f"differs: {len(self.wrong_greedy)} tokens at temperature 0 are not the most likely ones; "
-            more = self._more_ties(self.tied_greedy) + self.asked_greedy + _format_hint(self.wrong_greedy)
+            more = (
+                self._more_ties(self.tied_greedy)
+                + self.asked_greedy
+                + _format_hint(self.wrong_greedy)
+            )
             return Outcome("differs", words + self.wrong_greedy.first.words + more)
         if not self.num_greedy or self.done < self.total:
             return None
         what = f"{self.num_greedy:,} tokens at temperature 0"
         if not self.tied_greedy:
-            return Outcome("exact", f"exact, token by token: {what}, each the target's most likely token")
+            return Outcome(
+                "exact", f"exact, token by token: {what}, each the target's most likely token"
+            )
         words = f"consistent: {what}, each the target's most likely token but for {self._ties(self.tied_greedy)}"
         return Outcome("consistent", words)
 
@@ -239,7 +283,10 @@ class JudgedSamples:
         counts: Counter[str] = Counter()
         for name, n in found.by_format.items():
             counts[name or self.own_format] += n
-        ties = [f"{n} near-tie{'s' if n > 1 else ''} within {name} rounding" for name, n in counts.items()]
+        ties = [
+            f"{n} near-tie{'s' if n > 1 else ''} within {name} rounding"
+            for name, n in counts.items()
+        ]
         return f"{', '.join(ties)}, first {found.first.words}"
 
     def _more_ties(self, found: Findings) -> str:
@@ -248,7 +295,9 @@ class JudgedSamples:
 
 def _settings_hint(asked: Asked, samplings: Iterable[Sampling]) -> str:
     """What the target's file asks for and none of these samplings allows for, named as a reason to differ."""
-    named = {name: value for sampling in samplings for name, value in unlike(asked, sampling).items()}
+    named = {
+        name: value for sampling in samplings for name, value in unlike(asked, sampling).items()
+    }
     if not named:
         return ""
     return (
@@ -261,14 +310,19 @@ def _format_hint(wrong: Findings) -> str:
     """Asks for the number format where none was declared and the rounding of a coarser one could explain the tokens."""
     if not wrong.may_be_coarse:
         return ""
-    return '; if the text was made in bf16 or fp16, say so: --made-in bf16, or "made_in" in its line'
+    return (
+        '; if the text was made in bf16 or fp16, say so: --made-in bf16, or "made_in" in its line'
+    )
 
 
 def judge_samples(pair: Setup, samples: Sequence[Sample]) -> Iterator[JudgedSamples]:
     """One sample per result, the first result before any. The pair's draft model, if any, sharpens the evidence."""
     own = format_name(pair.target)
     formats = cache(lambda name: in_format(pair.target, name))
-    asked, samplings = pair.target.info.generation_config or {}, {sample.sampling for sample in samples}
+    asked, samplings = (
+        pair.target.info.generation_config or {},
+        {sample.sampling for sample in samples},
+    )
     so_far = JudgedSamples(
         done=0,
         total=len(samples),

@@ -64,7 +64,9 @@ class Scored:
     def chances(self, law: Tensor | None = None) -> np.ndarray:
         """[T, F] the chance of each feature under the target, or under another law [T, V]."""
         law = self.p if law is None else law
-        rows = [flags.to(law.dtype) @ row for flags, row in zip(self.has, law, strict=True)]  # one place at a time
+        rows = [
+            flags.to(law.dtype) @ row for flags, row in zip(self.has, law, strict=True)
+        ]  # one place at a time
         return torch.stack(rows).clamp(0, 1).numpy()
 
 
@@ -74,29 +76,48 @@ def features(with_draft: bool) -> tuple[str, ...]:
 
 
 def score_text(
-    pair: Setup, prompt: Sequence[int], tokens: Sequence[int], sampling: Sampling, reach: Reach | None = None
+    pair: Setup,
+    prompt: Sequence[int],
+    tokens: Sequence[int],
+    sampling: Sampling,
+    reach: Reach | None = None,
 ) -> Scored:
     """`tokens` as written after `prompt`, neither of them empty."""
     text = [*prompt, *tokens]
     logits = plain_logits(pair.target, text[:-1], len(tokens))
     p = law_of(logits, sampling)
     q = None
-    if (draft := pair.comparable_draft) is not None and (num := _num_readable(draft, text) + 1 - len(prompt)) > 0:
+    if (draft := pair.comparable_draft) is not None and (
+        num := _num_readable(draft, text) + 1 - len(prompt)
+    ) > 0:
         num = min(num, len(tokens))  # the places whose text before them the draft can read
-        q = law_of(fit(plain_logits(draft, text[: len(prompt) + num - 1], num), p.shape[-1]), sampling.of_draft)
+        q = law_of(
+            fit(plain_logits(draft, text[: len(prompt) + num - 1], num), p.shape[-1]),
+            sampling.of_draft,
+        )
     moved = None if reach is None else lambda rows: reach(text, rows)
     outside = find_outside(logits, sampling, tokens, ROUNDING[pair.target.model.dtype], moved)
     flags = _feature_flags(p, q, draft is not None)
-    return Scored(tuple(tokens), p, q if q is not None and len(q) == len(p) else None, flags, outside)
+    return Scored(
+        tuple(tokens), p, q if q is not None and len(q) == len(p) else None, flags, outside
+    )
 
 
 def score_parts(
-    pair: Setup, prompt: Sequence[int], tokens: Sequence[int], sampling: Sampling, reach: Reach | None = None
+    pair: Setup,
+    prompt: Sequence[int],
+    tokens: Sequence[int],
+    sampling: Sampling,
+    reach: Reach | None = None,
 ) -> Iterator[Scored]:
     """The same for a text of any length, so many rows at a time; places count from the first of all tokens."""
     for start in range(0, len(tokens), CHUNK):
-        part = score_text(pair, [*prompt, *tokens[:start]], tokens[start : start + CHUNK], sampling, reach)
-        yield replace(part, outside=tuple(replace(token, place=start + token.place) for token in part.outside))
+        part = score_text(
+            pair, [*prompt, *tokens[:start]], tokens[start : start + CHUNK], sampling, reach
+        )
+        yield replace(
+            part, outside=tuple(replace(token, place=start + token.place) for token in part.outside)
+        )
 
 
 def can_read(model: LoadedModel, text: Sequence[int]) -> bool:
@@ -150,10 +171,14 @@ def find_outside(
     for place in places:
         row, token, favourite = rows[place], tokens[place], int(rows[place].argmax())
         lifted = row.clone()
-        lifted[token] += 2 * off[place]  # this logit higher by `off` and all others lower: the same odds
+        lifted[token] += (
+            2 * off[place]
+        )  # this logit higher by `off` and all others lower: the same odds
         is_tie = beyond_edge(lifted, sampling, token) <= rounding
         logits = float(row[token]), float(row[favourite])
-        found.append(Outside(place, token, favourite, *logits, beyond_edge(row, sampling, token), is_tie))
+        found.append(
+            Outside(place, token, favourite, *logits, beyond_edge(row, sampling, token), is_tie)
+        )
     return tuple(found)
 
 

@@ -51,25 +51,51 @@ class SelfCheck:
     total: int = 0
 
 
-FATES: tuple[tuple[str, int | None, Fate], ...] = (  # with the place of a drafted token that the target never writes
-    ("after all drafted tokens were accepted", None, lambda step: len(step.draft) > 0 and step.verdict.kind == "bonus"),
-    ("after a later one was rejected", 1, lambda step: step.verdict.kind == "resampled" and bool(step.verdict.path)),
-    ("after the first token was rejected", 0, lambda step: step.verdict.kind == "resampled" and not step.verdict.path),
+FATES: tuple[
+    tuple[str, int | None, Fate], ...
+] = (  # with the place of a drafted token that the target never writes
+    (
+        "after all drafted tokens were accepted",
+        None,
+        lambda step: len(step.draft) > 0 and step.verdict.kind == "bonus",
+    ),
+    (
+        "after a later one was rejected",
+        1,
+        lambda step: step.verdict.kind == "resampled" and bool(step.verdict.path),
+    ),
+    (
+        "after the first token was rejected",
+        0,
+        lambda step: step.verdict.kind == "resampled" and not step.verdict.path,
+    ),
 )
 
 
-def self_checks(pair: Setup, prompt_ids: Sequence[int], sampling: Sampling, k: int) -> Iterator[SelfCheck]:
+def self_checks(
+    pair: Setup, prompt_ids: Sequence[int], sampling: Sampling, k: int
+) -> Iterator[SelfCheck]:
     """One finished check after the other. K is at least 2 where a cut in the middle is made; the target drafts for
     itself at temperature 1 without a filter, where rounding cannot tip a tie."""
     checks: dict[str, Callable[[], Outcome]] = {
-        f"Cache against a full read, {words}": partial(_check_cache, pair.target, prompt_ids, max(k, 2), *rest)
+        f"Cache against a full read, {words}": partial(
+            _check_cache, pair.target, prompt_ids, max(k, 2), *rest
+        )
         for words, *rest in FATES
     }
     if not pair.target.proof.trees:
-        checks["Token tree against a full read of each branch"] = partial(_check_tree, pair.target, prompt_ids)
-    checks["The target as its own draft accepts everything"] = lambda: _check_own_draft(pair, prompt_ids, k)
-    if pair.draft is not None and pair.method.is_plain:  # elsewhere q is not the draft model's row alone
-        checks["The recorded q is the q that was drawn from"] = lambda: _check_claimed_q(pair, prompt_ids, sampling, k)
+        checks["Token tree against a full read of each branch"] = partial(
+            _check_tree, pair.target, prompt_ids
+        )
+    checks["The target as its own draft accepts everything"] = lambda: _check_own_draft(
+        pair, prompt_ids, k
+    )
+    if (
+        pair.draft is not None and pair.method.is_plain
+    ):  # elsewhere q is not the draft model's row alone
+        checks["The recorded q is the q that was drawn from"] = lambda: _check_claimed_q(
+            pair, prompt_ids, sampling, k
+        )
     for done, (name, check) in enumerate(checks.items(), start=1):
         yield SelfCheck(name, *check(), done, len(checks))
 
@@ -88,14 +114,24 @@ class _ScriptedDrafter(Drafter):
         return chain(tokens)
 
 
-def _check_cache(target: LoadedModel, prompt_ids: Sequence[int], k: int, wrong: int | None, fate: Fate) -> Outcome:
+def _check_cache(
+    target: LoadedModel, prompt_ids: Sequence[int], k: int, wrong: int | None, fate: Fate
+) -> Outcome:
     """The rows that a step read behind its cache, against one forward of the raw model over the whole text. Two steps
     do, unless rounding tips a tie between the target's favourites."""
     text, is_due = list(prompt_ids), False
-    plan = Plan(target.cached_lm(), _ScriptedDrafter(target, wrong), RULES["speculative_sampling"], Sampling(0.0), k)
+    plan = Plan(
+        target.cached_lm(),
+        _ScriptedDrafter(target, wrong),
+        RULES["speculative_sampling"],
+        Sampling(0.0),
+        k,
+    )
     for step in _steps(plan, prompt_ids, MOST_STEPS):
         if is_due:
-            return _compare(step.logits, plain_logits(target, [*text, *step.draft.tokens], len(step.draft) + 1))
+            return _compare(
+                step.logits, plain_logits(target, [*text, *step.draft.tokens], len(step.draft) + 1)
+            )
         is_due = fate(step)
         text += step.tokens
     return Outcome("unsure", NO_ROOM)
@@ -148,10 +184,15 @@ def _check_own_draft(pair: Setup, prompt_ids: Sequence[int], k: int) -> Outcome:
     checks = [check for step in steps for check in step.verdict.checks]
     if not checks:
         return Outcome("unsure", "the context leaves no room to draft")
-    least, kept = min(check.accept_prob for check in checks), sum(check.accepted for check in checks)
+    least, kept = (
+        min(check.accept_prob for check in checks),
+        sum(check.accepted for check in checks),
+    )
     words = f"{kept} of {len(checks)} drafted tokens accepted; the smallest acceptance probability was {least:.6f}"
     dtype, largest = pair.target.model.dtype, max(float(step.logits.abs().max()) for step in steps)
-    rounding = max(ROUNDING[dtype], torch.finfo(dtype).eps * largest)  # of a logit, in both of p and q
+    rounding = max(
+        ROUNDING[dtype], torch.finfo(dtype).eps * largest
+    )  # of a logit, in both of p and q
     if least < min(1 - SAME_CHANCE, math.exp(-2 * rounding)):
         return Outcome("differs", f"{words}; with p = q it must be 1")
     return Outcome("consistent", words)
@@ -163,9 +204,15 @@ def _check_claimed_q(pair: Setup, prompt_ids: Sequence[int], sampling: Sampling,
     text, num_tokens, farthest = list(prompt_ids), 0, 0.0
     for step in _steps(plan, prompt_ids, Q_STEPS):
         draft = step.draft  # a chain whose every token has its q and the logits behind it
-        if len(draft) > 0 and draft.is_chain and all(row is not None for row in (*draft.probs, *draft.logits)):
+        if (
+            len(draft) > 0
+            and draft.is_chain
+            and all(row is not None for row in (*draft.probs, *draft.logits))
+        ):
             farthest = max(farthest, _logits_apart(pair.draft, text, step))
-            if problem := _wrong_q(draft, sampling.of_draft) or _wrong_draw(draft, Seeded(SEED), len(text)):
+            if problem := _wrong_q(draft, sampling.of_draft) or _wrong_draw(
+                draft, Seeded(SEED), len(text)
+            ):
                 return Outcome("differs", f"step {step.index + 1}: {problem}")
             num_tokens += len(draft)
         text += step.tokens

@@ -82,8 +82,17 @@ class SideBySide:
     def twins(self) -> tuple[RuleResult, RuleResult] | None:
         """An exact rule and one that differs, of equal acceptance; the pair that differs most."""
         right = [row for row in self.rows if row.verdict == "exact" and row.acceptance is not None]
-        wrong = [row for row in self.rows if row.acceptance is not None and (row.largest_distance or 0.0) > EXACT]
-        pairs = [(one, other) for one in right for other in wrong if abs(one.acceptance - other.acceptance) < EXACT]
+        wrong = [
+            row
+            for row in self.rows
+            if row.acceptance is not None and (row.largest_distance or 0.0) > EXACT
+        ]
+        pairs = [
+            (one, other)
+            for one in right
+            for other in wrong
+            if abs(one.acceptance - other.acceptance) < EXACT
+        ]
         return max(pairs, key=lambda pair: pair[1].mean_distance, default=None)
 
 
@@ -100,10 +109,16 @@ def side_by_side(
         raise SpecvizError("the run has no steps, so there is nothing to judge again")
     seed = recorded.header.request.get("seed", 0)
     otherwise = Seeded(seed if isinstance(seed, int) and 0 <= seed < 1 << 64 else 0)
-    tallies = [_Tally(rule, target, draft) for rule in rules if draft is not None or not _drafts_wrongly(rule)]
+    tallies = [
+        _Tally(rule, target, draft)
+        for rule in rules
+        if draft is not None or not _drafts_wrongly(rule)
+    ]
     total = sum(is_made_by(step, target, draft) for step in recorded.steps)
     if not total:
-        raise SpecvizError("none of the run's steps was drafted by these models; choose the models that made it")
+        raise SpecvizError(
+            "none of the run's steps was drafted by these models; choose the models that made it"
+        )
     nothing = SideBySide(0, total, (), len(recorded.steps) - total)
     for _ in _enumerate(tallies, recorded, target, draft):
         yield nothing
@@ -111,8 +126,12 @@ def side_by_side(
     for done, rows in enumerate(step_rows(recorded, target, draft), start=1):
         _refuse_other_models(rows)
         record = rows.record
-        judged = ((place, token.u) for place, token in enumerate(record.draft) if token.u is not None)
-        draws = Recorded({(record.context_length + place, place): u for place, u in judged}, otherwise)
+        judged = (
+            (place, token.u) for place, token in enumerate(record.draft) if token.u is not None
+        )
+        draws = Recorded(
+            {(record.context_length + place, place): u for place, u in judged}, otherwise
+        )
         for tally in tallies:
             give_way()
             tally.judge(rows, draws)
@@ -144,7 +163,11 @@ def _drafts_wrongly(rule: Rule) -> bool:
 def _refuse_other_models(rows: StepRows) -> None:
     for node, token in enumerate(rows.record.draft):
         for was, row in ((token.p, rows.probs[node]), (token.q, rows.draft.probs[node])):
-            if was is not None and row is not None and abs(float(row[token.id]) - was) > NOT_THE_MODELS:
+            if (
+                was is not None
+                and row is not None
+                and abs(float(row[token.id]) - was) > NOT_THE_MODELS
+            ):
                 raise SpecvizError(
                     f"step {rows.record.index + 1}: these models give {token.text!r:.40} a different probability from "
                     "the recorded one; choose the models that made it"
@@ -173,7 +196,9 @@ class _Tally:
         self._num_steps += 1
         self._num_judged += len(verdict.checks)
         self._num_kept += len(verdict.path)
-        self._tokens += 1 + float(lengths @ torch.arange(len(lengths), dtype=lengths.dtype, device=lengths.device))
+        self._tokens += 1 + float(
+            lengths @ torch.arange(len(lengths), dtype=lengths.dtype, device=lengths.device)
+        )
         if nodes := [node for node, token in enumerate(rows.record.draft) if token.is_judged]:
             p = normalise(rows.probs[nodes])
             q = normalise(torch.stack([proposal(rows.draft, node, rows.probs) for node in nodes]))
@@ -184,7 +209,9 @@ class _Tally:
         """The recorded draft with its rows; for a rule whose mistake lies in drafting, one that is drafted with it."""
         if self._drafter is None or not len(rows.draft):
             return rows.draft, rows.probs
-        context = Context(rows.tokens, rows.sampling.of_draft, self.rule.tamper(draws), self._target.vocab_size)
+        context = Context(
+            rows.tokens, rows.sampling.of_draft, self.rule.tamper(draws), self._target.vocab_size
+        )
         draft = self._drafter.draft(context, len(rows.draft))
         return draft, rows.sampling.probs(self._target.forward(rows.tokens, draft))
 
@@ -194,7 +221,9 @@ class _Tally:
             rule,
             num_judged=self._num_judged,
             num_kept=self._num_kept,
-            acceptance=_mean(self._acceptances) if not isinstance(rule, ChainRule) or rule.judges_alone else None,
+            acceptance=_mean(self._acceptances)
+            if not isinstance(rule, ChainRule) or rule.judges_alone
+            else None,
             tokens_per_call=self._tokens / self._num_steps,
             mean_distance=_mean(self._distances),
             largest_distance=max(self._distances, default=None),

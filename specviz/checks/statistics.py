@@ -24,7 +24,9 @@ COARSE = 0.1  # who would have missed a shift of ten points cannot call anything
 ROUNDS = 4
 NUM_CELLS = 20  # the likeliest tokens; all others make one more cell
 MOST_DRAWS = 10**9
-STAKES = np.array([sign * 0.1 * 2**i for i in range(5) for sign in (1, -1)])  # the lambdas of the bets
+STAKES = np.array(
+    [sign * 0.1 * 2**i for i in range(5) for sign in (1, -1)]
+)  # the lambdas of the bets
 quantile = NormalDist().inv_cdf  # of the standard normal distribution
 
 
@@ -67,7 +69,9 @@ class Evidence:
     @classmethod
     def empty(cls, features: Sequence[str]) -> Evidence:
         zero = np.zeros(len(features))
-        return cls(tuple(features), 0, zero, zero, zero, np.zeros((len(features), len(STAKES))), 0.0)
+        return cls(
+            tuple(features), 0, zero, zero, zero, np.zeros((len(features), len(STAKES))), 0.0
+        )
 
     def add(self, holds: np.ndarray, chances: np.ndarray) -> Evidence:
         """With further tokens in order. holds [T, F]: which features each has; chances [T, F]: P before it was seen."""
@@ -159,7 +163,9 @@ def tokens_needed(gain: np.ndarray, variance: np.ndarray, alpha: float = ALPHA) 
     z, goal = quantile(CHANCE), log_threshold(len(gain), alpha)
     gaining = gain > 0
     mean, spread = gain[gaining], z * np.sqrt(variance[gaining])
-    roots = (spread + np.sqrt(spread**2 + 4 * mean * goal)) / (2 * mean)  # n mean - spread sqrt(n) = goal
+    roots = (spread + np.sqrt(spread**2 + 4 * mean * goal)) / (
+        2 * mean
+    )  # n mean - spread sqrt(n) = goal
     return float((roots**2).min(initial=math.inf))
 
 
@@ -177,7 +183,10 @@ def likeliest_outcomes(law: np.ndarray, most: int = NUM_CELLS) -> tuple[int, ...
 
 def pool_shares(law: np.ndarray, outcomes: Sequence[int]) -> tuple[float, ...]:
     """The shares of these outcomes and, last, of all others."""
-    return (*(float(law[outcome]) for outcome in outcomes), float(np.delete(law, list(outcomes)).sum()))
+    return (
+        *(float(law[outcome]) for outcome in outcomes),
+        float(np.delete(law, list(outcomes)).sum()),
+    )
 
 
 def count_cells(
@@ -197,7 +206,9 @@ def count_cells(
 
 def p_values(cells: Cells) -> tuple[float, ...]:
     """Per cell the two-sided exact binomial probability of a count as far out as this one."""
-    tails = np.minimum(*_tails(np.array(cells.counts), np.array(cells.counts), cells.n, np.array(cells.law)))
+    tails = np.minimum(
+        *_tails(np.array(cells.counts), np.array(cells.counts), cells.n, np.array(cells.law))
+    )
     return tuple(np.minimum(1.0, 2 * tails).tolist())
 
 
@@ -210,14 +221,22 @@ def outcome_of_cells(cells: Cells, what: str = "") -> Outcome:
     """What counts whose n was fixed beforehand say of the target's law; what: the kind of draws that were counted."""
     n, seen = f"n = {cells.n:,}{what}", smallest_cell_shift(cells.law, cells.n)
     if cells_differ(cells):
-        return Outcome("differs", f"differs, {n}: these counts do not fit the target's probabilities")
+        return Outcome(
+            "differs", f"differs, {n}: these counts do not fit the target's probabilities"
+        )
     if cells_differ(cells, SUSPICION):
         needed = draws_needed(cells.law, [count / cells.n for count in cells.counts])
-        enough = f"about {round_up(needed):,} draws decide" if needed else "more draws than fit here would decide"
+        enough = (
+            f"about {round_up(needed):,} draws decide"
+            if needed
+            else "more draws than fit here would decide"
+        )
         rare = f"the target's probabilities give counts this far off in fewer than 1 of {1 / SUSPICION:,.0f} tries"
         return Outcome("suspicious", f"suspicious, {n}: {rare}; {enough}")
     if seen > COARSE:
-        return Outcome("unsure", f"cannot tell, {n}: too few to see a shift of {100 * COARSE:.0f} points")
+        return Outcome(
+            "unsure", f"cannot tell, {n}: too few to see a shift of {100 * COARSE:.0f} points"
+        )
     words = f"consistent, {n}, would have seen a shift of {100 * seen:.1f} points in any one share"
     return Outcome("consistent", words)
 
@@ -238,7 +257,9 @@ def smallest_cell_shift(law: Sequence[float], n: int, alpha: float = ALPHA) -> f
 def draws_needed(law: Sequence[float], wrong: Sequence[float], alpha: float = ALPHA) -> int | None:
     """How many draws from `wrong` contradict `law` in one cell with CHANCE, within 5 %; None: over MOST_DRAWS."""
     level, law, wrong = alpha / len(law), np.clip(law, 0, 1), np.clip(wrong, 0, 1)
-    reach = quantile(1 - level / 2) * np.sqrt(law * (1 - law)) + quantile(CHANCE) * np.sqrt(wrong * (1 - wrong))
+    reach = quantile(1 - level / 2) * np.sqrt(law * (1 - law)) + quantile(CHANCE) * np.sqrt(
+        wrong * (1 - wrong)
+    )
     differs = law != wrong
     guesses = np.maximum(1.0, (reach[differs] / (wrong - law)[differs]) ** 2)  # by the normal law
     best = guesses.argsort(kind="stable")[:3]
@@ -271,7 +292,9 @@ def _limits(law: np.ndarray, n: int, level: float) -> tuple[np.ndarray, np.ndarr
     return binom.ppf(level / 2, n, law) - 1, binom.isf(level / 2, n, law) + 1
 
 
-def _tails(low: np.ndarray, high: np.ndarray, n: int, law: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _tails(
+    low: np.ndarray, high: np.ndarray, n: int, law: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """The probabilities of at most `low` and of at least `high` of n."""
     binom, law = _binomial(), law.clip(0, 1)
     return binom.cdf(low, n, law), binom.sf(high - 1, n, law)

@@ -15,7 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specviz.alignment import executors
-from specviz.alignment.summary import NOT_CALLED, Difference, DraftSummary, Interval, Summary, natural_key
+from specviz.alignment.summary import (
+    NOT_CALLED,
+    Difference,
+    DraftSummary,
+    Interval,
+    Summary,
+    natural_key,
+)
 from specviz.cli.ending import say
 from specviz.cli.help import add_chat_options, add_k, add_sampling
 from specviz.cli.output import ProgressLines, output
@@ -38,9 +45,15 @@ SIGNIFICANCE = {None: NOT_CALLED, False: "not significant", True: "significant"}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     target, draft = default_pair()
     parser.add_argument(
-        "--prompts", type=Path, required=True, metavar="FILE", help="prompts or messages, as JSON, CSV, ..."
+        "--prompts",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="prompts or messages, as JSON, CSV, ...",
     )
-    parser.add_argument("--target", help=f"a name from `models`, a folder, .gguf file or hub id (default: {target})")
+    parser.add_argument(
+        "--target", help=f"a name from `models`, a folder, .gguf file or hub id (default: {target})"
+    )
     words = (
         "draft models or heads, likewise, also run/step-*; or METHOD:HEADS,NAME=VALUE, such as prompt_lookup or "
         f"early_exit:layers=4 (default: {draft})"
@@ -50,27 +63,55 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=_folder, required=True, metavar="DIR", help=words)
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N prompts")
     parser.add_argument("--overwrite", action="store_true", help="replace an earlier job there")
-    parser.add_argument("--keep-parts", action="store_true", help="keep the parts that let a killed job continue")
+    parser.add_argument(
+        "--keep-parts", action="store_true", help="keep the parts that let a killed job continue"
+    )
     add_k(parser, ", 1 to 16 (default: %(default)s)", type=int, default=DEFAULT_K)
     add_sampling(parser)
-    parser.add_argument("--max-new-tokens", type=int, default=128, help="length of each text (default: %(default)s)")
-    parser.add_argument("--chat", action="store_true", help="render every prompt with the target's chat template")
+    parser.add_argument(
+        "--max-new-tokens", type=int, default=128, help="length of each text (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--chat", action="store_true", help="render every prompt with the target's chat template"
+    )
     add_chat_options(parser)
     words = "texts written or read at once; fewer if they are long or memory is short (default: %(default)s)"
     parser.add_argument("--batch", type=int, default=32, help=words)
-    parser.add_argument("--shard-size", type=int, default=32, help="prompts per part (default: %(default)s)")
+    parser.add_argument(
+        "--shard-size", type=int, default=32, help="prompts per part (default: %(default)s)"
+    )
     costs = parser.add_mutually_exclusive_group()
     words = "costs measured earlier: from bench --json, a list of these, or a summary.json"
     costs.add_argument("--costs", type=Path, metavar="FILE", help=words)
-    costs.add_argument("--no-costs", action="store_true", help="measure no costs and give no speedups")
-    parser.add_argument("--executor", choices=("local", "ray"), default="local", help="where to run (default: local)")
-    parser.add_argument("--ray-address", metavar="ADDRESS", help='"auto" or host:port; else a cluster on this machine')
-    parser.add_argument("--workers", type=int, metavar="N", help="for ray (default: one per GPU, or per CPU)")
+    costs.add_argument(
+        "--no-costs", action="store_true", help="measure no costs and give no speedups"
+    )
+    parser.add_argument(
+        "--executor",
+        choices=("local", "ray"),
+        default="local",
+        help="where to run (default: local)",
+    )
+    parser.add_argument(
+        "--ray-address",
+        metavar="ADDRESS",
+        help='"auto" or host:port; else a cluster on this machine',
+    )
+    parser.add_argument(
+        "--workers", type=int, metavar="N", help="for ray (default: one per GPU, or per CPU)"
+    )
     words = "exit with 1 below this value, such as alpha=0.6"
-    parser.add_argument("--fail-under", action="append", default=[], metavar="NAME=NUMBER", help=words)
+    parser.add_argument(
+        "--fail-under", action="append", default=[], metavar="NAME=NUMBER", help=words
+    )
     words = "write the texts as JSON lines to train on, with a weight for each token"
     parser.add_argument("--export-rows", type=output, metavar="OUT", help=words)
-    parser.add_argument("--compare", type=Path, metavar="OLD.json", help="summary.json of an older job to compare with")
+    parser.add_argument(
+        "--compare",
+        type=Path,
+        metavar="OLD.json",
+        help="summary.json of an older job to compare with",
+    )
 
 
 def _folder(text: str) -> Path:
@@ -133,7 +174,9 @@ def _expand(names: Sequence[str]) -> Iterator[str]:
             yield name
             continue
         if not (found := glob(str(Path(name).expanduser()))):
-            raise SpecvizError(f"no checkpoint fits the pattern {name!r:.200}: name folders such as run/step-*")
+            raise SpecvizError(
+                f"no checkpoint fits the pattern {name!r:.200}: name folders such as run/step-*"
+            )
         yield from sorted(found, key=natural_key)
 
 
@@ -195,10 +238,14 @@ def read_costs(path: Path) -> dict[str, Costs]:
     try:
         found = [Costs.from_dict(each) for each in _each_costs(values)]
     except SpecvizError as error:
-        raise SpecvizError(f"{path.name} does not hold costs as bench --costs --json writes them: {error}") from error
+        raise SpecvizError(
+            f"{path.name} does not hold costs as bench --costs --json writes them: {error}"
+        ) from error
     costs = {own.draft: own for own in found if own.draft is not None}
     if not found or len(costs) < len(found):
-        raise SpecvizError(f"{path.name} must hold the costs of at least one draft, and of each only once")
+        raise SpecvizError(
+            f"{path.name} must hold the costs of at least one draft, and of each only once"
+        )
     return costs
 
 
@@ -232,7 +279,13 @@ def progress_line(progress: Progress) -> str:
 def _duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
+    return (
+        f"{hours} h {minutes} min"
+        if hours
+        else f"{minutes} min {rest} s"
+        if minutes
+        else f"{rest} s"
+    )
 
 
 def _print(lines: Sequence[str]) -> None:
@@ -251,7 +304,11 @@ def summary_text(summary: Summary) -> str:
         "",
         *_table(summary),
         "agreement: sum min(p, q), p = the target's probability, q = the draft's; the paper calls its mean alpha",
-        *(f"! {draft.name}: {finding.words}" for draft in summary.drafts for finding in draft.findings),
+        *(
+            f"! {draft.name}: {finding.words}"
+            for draft in summary.drafts
+            for finding in draft.findings
+        ),
         *_comparisons(summary),
         *(f"note: {warning}" for warning in summary.warnings),
     ]
@@ -263,14 +320,29 @@ def summary_text(summary: Summary) -> str:
 
 def _table(summary: Summary) -> list[str]:
     per_call = f"tokens per target call, K={summary.k}"
-    head = ("draft", "agreement, 95 %", "most likely accepted", per_call, "with most likely", "best K", "speedup")
+    head = (
+        "draft",
+        "agreement, 95 %",
+        "most likely accepted",
+        per_call,
+        "with most likely",
+        "best K",
+        "speedup",
+    )
     rows = [head, *(_row(draft, summary.k) for draft in summary.drafts)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
 
 
 def _row(draft: DraftSummary, k: int) -> tuple[str, ...]:
-    best = NOT_KNOWN if draft.best_k is None else "-".join(str(each) for each in dict.fromkeys(draft.best_k))
+    best = (
+        NOT_KNOWN
+        if draft.best_k is None
+        else "-".join(str(each) for each in dict.fromkeys(draft.best_k))
+    )
     speedup = "no costs" if draft.speedups is None else f"{max(draft.speedups):.2f}x"
     cells = (
         f"{_format(draft.alpha, '.3f')}{_format_interval(draft.alpha_interval)}",
@@ -290,8 +362,14 @@ def _format_interval(interval: Interval | None) -> str:
 
 
 def _comparisons(summary: Summary) -> list[str]:
-    pairs = ((each, _difference(each.slices[0]) if each.slices else NOT_KNOWN) for each in summary.comparisons)
-    return [f"{each.a} minus {each.b}: {found}{f'; {each.words}' if each.words else ''}" for each, found in pairs]
+    pairs = (
+        (each, _difference(each.slices[0]) if each.slices else NOT_KNOWN)
+        for each in summary.comparisons
+    )
+    return [
+        f"{each.a} minus {each.b}: {found}{f'; {each.words}' if each.words else ''}"
+        for each, found in pairs
+    ]
 
 
 def _difference(found: Difference) -> str:

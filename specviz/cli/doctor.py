@@ -34,7 +34,11 @@ def run(options: argparse.Namespace) -> int:
     library = Library()
     target = library.load(options.target)
     heads = load_any_kind(library, options.head, target)
-    print(f"{escape(heads.name)}: {escape(target.name)} continues the prompts", file=sys.stderr, flush=True)
+    print(
+        f"{escape(heads.name)}: {escape(target.name)} continues the prompts",
+        file=sys.stderr,
+        flush=True,
+    )
     diagnosis = HeadDoctor(heads, target, _prompts(options.prompts)).examine()
     print(escape(doctor_text(diagnosis), keep="\n"))
     return 0 if diagnosis.best is None else 1
@@ -55,7 +59,10 @@ def _prompts(file: Path | None) -> list[str]:
     rows = [row for row in every if not row.only_for_templates][:NUM_TEXTS]
     if others := [row for row in every if row.only_for_templates]:
         words = f"{quantity(len(others), 'row')} left out, which only a chat template writes"
-        print(f"{escape(file.name)}: {words} (line {others[0].line}: {others[0].only_for_templates})", file=sys.stderr)
+        print(
+            f"{escape(file.name)}: {words} (line {others[0].line}: {others[0].only_for_templates})",
+            file=sys.stderr,
+        )
     if any(isinstance(row.prompt, tuple) for row in rows):
         raise SpecvizError(
             f"{file.name} holds token ids as prompts: the doctor changes how texts begin, and needs texts"
@@ -77,11 +84,15 @@ def doctor_text(diagnosis: HeadDiagnosis) -> str:
     if (best := diagnosis.best) is None:
         lines.append("no other convention accepts more than the one that its files name")
     else:
-        lines += [f"it accepts more with {best.words}: {_gain(best)}", f"look at {SAYS[best.field]}"]
+        lines += [
+            f"it accepts more with {best.words}: {_gain(best)}",
+            f"look at {SAYS[best.field]}",
+        ]
     width = max((len(trial.words) for trial in diagnosis.trials), default=0)
     lines += ["", "tried, by the change in agreement (mean over texts and depths)"]
     lines += [
-        f"  {trial.words:<{width}}  {_gain(trial)}{' !' if trial.is_better else ''}" for trial in diagnosis.trials
+        f"  {trial.words:<{width}}  {_gain(trial)}{' !' if trial.is_better else ''}"
+        for trial in diagnosis.trials
     ]
     lines += [f"not tried: {words}" for words in diagnosis.left_out]
     return "\n".join(lines)

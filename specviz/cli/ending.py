@@ -14,9 +14,14 @@ from typing import Any, NoReturn, TypeVar
 
 Event = TypeVar("Event")
 Handler = Any  # what signal.signal takes: a function or one of the numbers SIG_DFL, SIG_IGN
-NUMBERS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+NUMBERS = [
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+]
 AGAIN_S = 0.05
-USUAL = (signal.SIG_DFL, signal.default_int_handler)  # what is ignored, as under nohup, stays ignored
+USUAL = (
+    signal.SIG_DFL,
+    signal.default_int_handler,
+)  # what is ignored, as under nohup, stays ignored
 
 
 class Ended(KeyboardInterrupt):
@@ -37,7 +42,9 @@ class _Raiser:
         if multiprocessing.parent_process() is None:
             self.came = number
             raise Ended(number)
-        signal.signal(number, signal.SIG_DFL)  # a process that was forked from a command ends as any other
+        signal.signal(
+            number, signal.SIG_DFL
+        )  # a process that was forked from a command ends as any other
         os.kill(os.getpid(), number)
 
 
@@ -46,7 +53,9 @@ def _replace(handler: Handler) -> dict[int, Handler]:
     if threading.current_thread() is not threading.main_thread():  # no other may set them
         return {}
     before = {number: signal.getsignal(number) for number in NUMBERS}
-    usual = [number for number, each in before.items() if each in USUAL or isinstance(each, _Raiser)]
+    usual = [
+        number for number, each in before.items() if each in USUAL or isinstance(each, _Raiser)
+    ]
     return {number: signal.signal(number, handler) for number in usual}
 
 
@@ -130,9 +139,13 @@ class Endings:
         self._before = _replace(self._take)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: object
+    ) -> None:
         _restore(self._before)
         if isinstance(error, OSError) and error.errno == errno.EIO and self._came is None:
-            self._came = getattr(signal, "SIGHUP", None)  # a hangup may take the terminal before its signal comes
+            self._came = getattr(
+                signal, "SIGHUP", None
+            )  # a hangup may take the terminal before its signal comes
         if self._came is not None and (kind is None or issubclass(kind, OSError)):
             raise Ended(self._came) from None

@@ -21,16 +21,33 @@ CUT_OFF = "specviz: the recording in FILE stops before the end of the run; every
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("file", type=Path, nargs="?", help="a trace file, or the name of a recorded run that comes with specviz")
+    add(
+        "file",
+        type=Path,
+        nargs="?",
+        help="a trace file, or the name of a recorded run that comes with specviz",
+    )
     for name, words in OUTPUTS.items():
         add(f"--{name}", type=output, metavar="OUT", help=words)
-    add("--no-charts", action="store_true", help="for --html: leave out the charts, about 2 MB less")
-    add("--lessons", type=output, metavar="OUT", help="all lessons with their runs as one page; without FILE")
+    add(
+        "--no-charts", action="store_true", help="for --html: leave out the charts, about 2 MB less"
+    )
+    add(
+        "--lessons",
+        type=output,
+        metavar="OUT",
+        help="all lessons with their runs as one page; without FILE",
+    )
     words = "a site that needs no server: runs, lessons, games, races and checks; without FILE"
     add("--site", type=Path, metavar="FOLDER", help=words)
     words = "for --site: leave out the races and checks, which take some minutes of real work"
     add("--no-checks", action="store_true", help=words)
-    add("--report", type=Path, metavar="FILE", help="for --site: the report of an alignment job, its report.html")
+    add(
+        "--report",
+        type=Path,
+        metavar="FILE",
+        help="for --site: the report of an alignment job, its report.html",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -41,7 +58,12 @@ def run(options: argparse.Namespace) -> int:
     if options.lessons is not None or options.site is not None:
         from specviz.views.learn.lesson_file import lesson_page  # it reads all of the page's code
 
-        if options.file is not None or options.no_charts or outputs or None not in (options.lessons, options.site):
+        if (
+            options.file is not None
+            or options.no_charts
+            or outputs
+            or None not in (options.lessons, options.site)
+        ):
             raise SpecvizError("--lessons and --site stand alone: no FILE and no other output")
         options.lessons.write(lesson_page()) if options.lessons else _write_site(options)
         return 0
@@ -63,17 +85,29 @@ def _write_site(options: argparse.Namespace) -> None:
     from specviz.views.site import site_files
 
     folder = options.site
-    if folder.exists() and not (folder / "site.js").is_file() and (not folder.is_dir() or any(folder.iterdir())):
-        raise SpecvizError(f"--site needs a new or empty folder, or an earlier site (got {str(folder)!r:.200})")
+    if (
+        folder.exists()
+        and not (folder / "site.js").is_file()
+        and (not folder.is_dir() or any(folder.iterdir()))
+    ):
+        raise SpecvizError(
+            f"--site needs a new or empty folder, or an earlier site (got {str(folder)!r:.200})"
+        )
     try:
         report = options.report and options.report.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise SpecvizError(f"--report must be the report.html of an alignment job ({error})") from None
+        raise SpecvizError(
+            f"--report must be the report.html of an alignment job ({error})"
+        ) from None
     recorded = {}
     if not options.no_checks:
-        from specviz.ui.reports.site import recorded_sections  # it loads gradio and the bundled models
+        from specviz.ui.reports.site import (
+            recorded_sections,
+        )  # it loads gradio and the bundled models
 
-        recorded = recorded_sections(lambda words: print(f"specviz: {words}", file=sys.stderr, flush=True))
+        recorded = recorded_sections(
+            lambda words: print(f"specviz: {words}", file=sys.stderr, flush=True)
+        )
     files = site_files(recorded, report)
     try:
         for name, text in files.items():
@@ -82,7 +116,9 @@ def _write_site(options: argparse.Namespace) -> None:
     except OSError as error:
         raise SpecvizError(f"the site could not be written: {error}") from None
     size = sum(len(text.encode()) for text in files.values())
-    print(f"saved {len(files)} files, {size / 1e6:.1f} MB; open {escape(str(folder / 'index.html'))}")
+    print(
+        f"saved {len(files)} files, {size / 1e6:.1f} MB; open {escape(str(folder / 'index.html'))}"
+    )
 
 
 def _check(options: argparse.Namespace, outputs: dict[str, Output]) -> None:

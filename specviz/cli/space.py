@@ -19,7 +19,9 @@ from specviz.views.terminal import escape
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-DISTRIBUTION = "specviz-explorer"  # on the package index the name specviz belongs to a tool for astronomers
+DISTRIBUTION = (
+    "specviz-explorer"  # on the package index the name specviz belongs to a tool for astronomers
+)
 TORCH = "torch==2.11.0"  # the newest that ZeroGPU runs; CPU basic runs it as well
 HARDWARE = ("cpu-basic", "zero-a10g")
 NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
@@ -64,7 +66,9 @@ def run(options: argparse.Namespace) -> int:
     if not NAME.fullmatch(options.name):
         raise SpecvizError(f"NAME must be owner/name (got {options.name!r:.200})")
     if options.dry_run is not None and options.dry_run.exists():
-        raise SpecvizError(f"--dry-run must name a folder that is not there (got {str(options.dry_run)!r:.200})")
+        raise SpecvizError(
+            f"--dry-run must name a folder that is not there (got {str(options.dry_run)!r:.200})"
+        )
     with TemporaryDirectory() as place:
         folder = options.dry_run or Path(place, "space")
         write(folder, options)
@@ -85,7 +89,9 @@ def write(folder: Path, options: argparse.Namespace) -> None:
             raise SpecvizError(NOT_THERE.format(role=role, name=name))
     leftovers = shutil.ignore_patterns("__pycache__", "*.pyc", "*.pyi", "assets")
     shutil.copytree(Path(specviz.__file__).parent, folder / "specviz", ignore=leftovers)
-    shutil.copytree(assets_dir(), folder / "assets", ignore=shutil.ignore_patterns("__pycache__", "screenshots"))
+    shutil.copytree(
+        assets_dir(), folder / "assets", ignore=shutil.ignore_patterns("__pycache__", "screenshots")
+    )
     large = "".join(f"{each} filter=lfs diff=lfs merge=lfs -text\n" for each in LARGE)
     variables = {f"SPECVIZ_{role.upper()}": name for role, name in chosen.items()}
     texts = {
@@ -138,4 +144,8 @@ def _front(options: argparse.Namespace) -> str:
         "models": on_hub,
         "preload_from_hub": on_hub,
     }
-    return "\n".join(f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in settings.items() if value)
+    return "\n".join(
+        f"{name}: {json.dumps(value, ensure_ascii=False)}"
+        for name, value in settings.items()
+        if value
+    )

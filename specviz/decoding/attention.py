@@ -5,7 +5,9 @@ from torch import Tensor
 from torch.nn import functional
 
 
-def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float | None = None) -> Tensor:
+def attend(
+    queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float | None = None
+) -> Tensor:
     """queries [B, heads, n, width], keys and values [B, key heads, end, width] -> [B, heads, n, width].
 
     mask: `for_shared_keys`; None where one row sees all, or where n = end and each row sees those up to itself. Heads

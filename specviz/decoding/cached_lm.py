@@ -41,7 +41,11 @@ class CachedLM:
     """
 
     def __init__(
-        self, model: PreTrainedModel, context_limit: int, products: Products = PRODUCTS, forward: Forward | None = None
+        self,
+        model: PreTrainedModel,
+        context_limit: int,
+        products: Products = PRODUCTS,
+        forward: Forward | None = None,
     ) -> None:
         self.model, self.products = model, products
         self.device = model.get_input_embeddings().weight.device
@@ -53,10 +57,16 @@ class CachedLM:
                 raise SpecvizError(f"this {type(model).__name__} cannot be used: {proof.chains}")
             self.no_trees = proof.trees
             why, replays = proof.compact, can_replay(self.device) and not proof.replays
-            self._forward = TransformersForward(model, products, why) if why else Compact(model, products, replays)
+            self._forward = (
+                TransformersForward(model, products, why)
+                if why
+                else Compact(model, products, replays)
+            )
         self.context_limit, self._at_once = context_limit, tokens_at_once(model)
         head = model.get_output_embeddings()
-        self.vocab_size = getattr(head, "out_features", head.weight.shape[0])  # packed weights have another shape
+        self.vocab_size = getattr(
+            head, "out_features", head.weight.shape[0]
+        )  # packed weights have another shape
         self.calls = 0
         self.fed = 0
         self._windows = _windows(model.config)
@@ -90,7 +100,9 @@ class CachedLM:
             return None
         self._follow(tokens)
         if self._hidden is None:
-            width = len(self._captured) * self.model.config.get_text_config(decoder=True).hidden_size
+            width = (
+                len(self._captured) * self.model.config.get_text_config(decoder=True).hidden_size
+            )
             return torch.zeros(0, width, dtype=self.model.dtype, device=self.device)
         return self._hidden
 
@@ -128,7 +140,9 @@ class CachedLM:
         if not tokens:
             raise ValueError("forward needs at least one token (got an empty text)")
         if self.no_trees and not draft.is_chain:
-            raise SpecvizError(f"this model reads chains only: {self.no_trees}; choose a method that drafts a chain")
+            raise SpecvizError(
+                f"this model reads chains only: {self.no_trees}; choose a method that drafts a chain"
+            )
         new, size = self.missing(tokens), self._at_once
         while len(new) > size or (len(new) > LONG and not draft.is_chain):
             piece = new[: min(size, len(new) - 1)]
@@ -163,7 +177,9 @@ class CachedLM:
     def _run(self, ids: Tensor, num_logits: int, **attention) -> Tensor:
         self.fed += ids.shape[0]
         try:
-            logits, rows = self._forward(ids, self._total_rows, num_logits, self._captured, **attention)
+            logits, rows = self._forward(
+                ids, self._total_rows, num_logits, self._captured, **attention
+            )
             if rows is not None:
                 self._hidden = rows if self._hidden is None else torch.cat([self._hidden, rows])
         except BaseException:
@@ -179,7 +195,11 @@ class CachedLM:
             common = min(self._num_rows, limit)
         else:
             common = common_prefix(self._text, tokens, min(self._num_rows, limit))
-        tail = _find_path(self._tail, self._tail_parents, tokens, common, limit) if common == self._num_rows else []
+        tail = (
+            _find_path(self._tail, self._tail_parents, tokens, common, limit)
+            if common == self._num_rows
+            else []
+        )
         self._keep(common, tail)
         self._text, self._num_rows = tokens, common + len(tail)
         self._tail, self._tail_parents, self._num_pending = (), (), 0
@@ -189,7 +209,11 @@ class CachedLM:
         if end == self._total_rows:
             return
         in_place = kept == list(range(len(kept)))
-        source = None if in_place else to_device([common + node for node in kept], torch.long, self.device)
+        source = (
+            None
+            if in_place
+            else to_device([common + node for node in kept], torch.long, self.device)
+        )
         self._forward.keep(common, end, source)
         if self._hidden is not None:
             if source is not None:
@@ -211,9 +235,16 @@ class CachedLM:
         position = to_device(positions, torch.long, self.device)
         see = _visibility(num_new, draft).to(self.device, non_blocking=True)
         past_position = torch.arange(past, device=self.device)
-        distance = position[:, None] - torch.cat([past_position, position])[None, :]  # [M, past + M]
-        see = torch.cat([torch.ones(see.shape[0], past, dtype=torch.bool, device=self.device), see], dim=1)
-        masks = {kind: self._additive_mask(see, distance, window) for kind, window in self._windows.items()}
+        distance = (
+            position[:, None] - torch.cat([past_position, position])[None, :]
+        )  # [M, past + M]
+        see = torch.cat(
+            [torch.ones(see.shape[0], past, dtype=torch.bool, device=self.device), see], dim=1
+        )
+        masks = {
+            kind: self._additive_mask(see, distance, window)
+            for kind, window in self._windows.items()
+        }
         mask = masks if len(masks) > 1 else next(iter(masks.values()))
         return {"attention_mask": mask, "position_ids": position[None]}
 
@@ -222,14 +253,18 @@ class CachedLM:
             see = see & (distance < window)
         dtype = self.model.dtype
         blocked = torch.full((), torch.finfo(dtype).min, dtype=dtype, device=self.device)
-        return torch.where(see, torch.zeros((), dtype=dtype, device=self.device), blocked)[None, None]
+        return torch.where(see, torch.zeros((), dtype=dtype, device=self.device), blocked)[
+            None, None
+        ]
 
 
 class _ExitLM(CachedLM):
     """Some layers of another reader's model, behind that reader's own rows."""
 
     def __init__(self, whole: CachedLM, layers: Sequence[int]) -> None:
-        super().__init__(whole.model, whole.context_limit, whole.products, whole._forward.exit(layers))
+        super().__init__(
+            whole.model, whole.context_limit, whole.products, whole._forward.exit(layers)
+        )
         self._whole, self.no_trees = whole, whole.no_trees
 
     @torch.inference_mode()
@@ -240,12 +275,22 @@ class _ExitLM(CachedLM):
 
 
 def prove_model(
-    model: PreTrainedModel, context_limit: int, products: Products = PRODUCTS, known: Proof | None = None
+    model: PreTrainedModel,
+    context_limit: int,
+    products: Products = PRODUCTS,
+    known: Proof | None = None,
 ) -> Proof:
     """What this model was found to do; see `proof`. It is found out once, and again where tables or modules were put in
     place of others. known: what was found of the same model before, which then counts."""
     why = refusal(model)
-    state = why, products, model.device, model.dtype, *map(id, model.parameters()), *map(type, model.modules())
+    state = (
+        why,
+        products,
+        model.device,
+        model.dtype,
+        *map(id, model.parameters()),
+        *map(type, model.modules()),
+    )
     remembered, found = _PROVED.get(model, (None, known))
     if found is None or remembered not in (None, state):
 
@@ -256,7 +301,9 @@ def prove_model(
         found = prove_reading(model, context_limit, compact, plain, why)
         if can_replay(model.device) and not (found.compact or found.chains or found.untried):
             replayed = through(partial(Compact, replays=True))
-            found = replace(found, replays=find_replay_fault(model, compact(), replayed) or Replays.failure)
+            found = replace(
+                found, replays=find_replay_fault(model, compact(), replayed) or Replays.failure
+            )
     _PROVED[model] = state, found
     return found
 
@@ -271,7 +318,9 @@ def _windows(config) -> dict[str, int | None]:
     return {kind: window if kind == "sliding_attention" else None for kind in dict.fromkeys(kinds)}
 
 
-def _find_path(tail: Sequence[int], parents: Sequence[int], tokens: Sequence[int], start: int, limit: int) -> list[int]:
+def _find_path(
+    tail: Sequence[int], parents: Sequence[int], tokens: Sequence[int], start: int, limit: int
+) -> list[int]:
     """The path of the tail's nodes, from the root, whose tokens are tokens[start:limit], as far as it reaches."""
     path: list[int] = []
     parent = ROOT

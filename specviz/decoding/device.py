@@ -44,7 +44,8 @@ def without_plans(device: torch.device) -> None:
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether memory ran out, on any device: torch has its own error for CUDA only."""
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
-        isinstance(error, RuntimeError) and ("out of memory" in str(error) or "t allocate memory" in str(error))
+        isinstance(error, RuntimeError)
+        and ("out of memory" in str(error) or "t allocate memory" in str(error))
     )
 
 
@@ -78,4 +79,6 @@ class PhaseClock:
         waited = zip(self._waited_s, self._waited_s[1:], strict=False)
         away_ms = [(after - before) * 1e3 for before, after in waited]
         elapsed = (before.elapsed_time(after) for before, after in pairs)
-        return [max(0.0, ms - away) for ms, away in zip(elapsed, away_ms, strict=True)]  # it may have worked meanwhile
+        return [
+            max(0.0, ms - away) for ms, away in zip(elapsed, away_ms, strict=True)
+        ]  # it may have worked meanwhile

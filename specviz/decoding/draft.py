@@ -47,10 +47,14 @@ class Draft:
         children: dict[int, list[int]] = {}
         for node, parent in enumerate(self.parents):
             if not ROOT <= parent < node:
-                raise ValueError(f"node {node} must hang from ROOT or an earlier node (got parent {parent})")
+                raise ValueError(
+                    f"node {node} must hang from ROOT or an earlier node (got parent {parent})"
+                )
             if node < len(self.tokens) - self.num_scratch:
                 children.setdefault(parent, []).append(node)
-        object.__setattr__(self, "_children", {parent: tuple(nodes) for parent, nodes in children.items()})
+        object.__setattr__(
+            self, "_children", {parent: tuple(nodes) for parent, nodes in children.items()}
+        )
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -80,7 +84,9 @@ class Draft:
 
         moved = iter(torch.stack(rows).to(device))  # [R, V], in the widest of their formats
         columns = (self.probs, self.logits)
-        probs, logits = (tuple(None if row is None else next(moved) for row in column) for column in columns)
+        probs, logits = (
+            tuple(None if row is None else next(moved) for row in column) for column in columns
+        )
         return replace(self, probs=probs, logits=logits)
 
 
@@ -95,7 +101,13 @@ class DraftBuilder:
     def __init__(self) -> None:
         self._nodes: list[tuple[int, int, Tensor | None, Tensor | None]] = []
 
-    def add(self, token: int, parent: int = ROOT, probs: Tensor | None = None, logits: Tensor | None = None) -> int:
+    def add(
+        self,
+        token: int,
+        parent: int = ROOT,
+        probs: Tensor | None = None,
+        logits: Tensor | None = None,
+    ) -> int:
         """Hangs `token` below `parent` and returns the new node's index."""
         self._nodes.append((token, parent, probs, logits))
         return len(self._nodes) - 1
@@ -108,7 +120,9 @@ class DraftBuilder:
 def chain(tokens, probs=None, logits=None, evidence: Mapping[str, object] = NO_EVIDENCE) -> Draft:
     """A draft without branches. `probs` and `logits`: rows [N, V], or None for point masses."""
     tokens = tuple(tokens)
-    probs, logits = ((None,) * len(tokens) if rows is None else tuple(rows) for rows in (probs, logits))
+    probs, logits = (
+        (None,) * len(tokens) if rows is None else tuple(rows) for rows in (probs, logits)
+    )
     return Draft(tokens, tuple(range(ROOT, len(tokens) - 1)), probs, logits, 0, evidence)
 
 
@@ -116,4 +130,6 @@ def common_prefix(known: Sequence[int], tokens: Sequence[int], limit: int) -> in
     """How many of the first `limit` tokens, which both have, are the same from the start on; slices are compared."""
     if list(known[:limit]) == list(tokens[:limit]):
         return limit
-    return bisect_left(range(limit), True, key=lambda place: list(known[: place + 1]) != list(tokens[: place + 1]))
+    return bisect_left(
+        range(limit), True, key=lambda place: list(known[: place + 1]) != list(tokens[: place + 1])
+    )

@@ -27,7 +27,9 @@ T = TypeVar("T")
 class Draws:
     """A source of u in [0, 1), addressed by role, position (tokens before the draw) and node."""
 
-    _on_device: Mapping[tuple[str, int, int], Tensor] = MappingProxyType({})  # the u brought there, from an address on
+    _on_device: Mapping[tuple[str, int, int], Tensor] = MappingProxyType(
+        {}
+    )  # the u brought there, from an address on
 
     def bring(self, position: int, count: int, device: torch.device) -> None:
         """Takes ahead to the device what a chain of `count` tokens behind `position` may need, where that is known."""
@@ -49,7 +51,9 @@ class Draws:
     def _draw_each(self, count: int, role: str, position: int, node: int) -> list[float]:
         return [self.uniform(role, position + i, node + i) for i in range(count)]
 
-    def below(self, threshold: Tensor, role: str, position: int, node: int) -> tuple[Tensor, Tensor]:
+    def below(
+        self, threshold: Tensor, role: str, position: int, node: int
+    ) -> tuple[Tensor, Tensor]:
         """(u, u < threshold) for one threshold [] or a chain's thresholds [N]."""
         u = self._uniforms(threshold, role, position, node)
         return u, u < threshold
@@ -57,14 +61,18 @@ class Draws:
     def sample(self, probs: Tensor, role: str, position: int, node: int) -> Tensor:
         """Token ids [] or [N] by inverse CDF from rows [V] or [N, V], which must add up to more than 0."""
         cdf = probs.cumsum(-1, dtype=exact_dtype(probs.device))
-        if probs.dim() == 1 and probs.is_cpu:  # the same arithmetic, without an operation of torch for each number
+        if (
+            probs.dim() == 1 and probs.is_cpu
+        ):  # the same arithmetic, without an operation of torch for each number
             u, total = self._draw_each(1, role, position, node)[0], float(cdf[-1])
             point = min(u * total, math.nextafter(total, 0.0))
             return torch.searchsorted(cdf, point, right=True).clamp_max(len(cdf) - 1)  # NaN gives V
         total = cdf[..., -1:]
         u = self._uniforms(cdf[..., 0], role, position, node)[..., None]
         point = torch.minimum(u * total, torch.nextafter(total, torch.zeros_like(total)))
-        return torch.searchsorted(cdf, point, right=True).squeeze(-1).clamp_max(probs.shape[-1] - 1)  # NaN gives V
+        return (
+            torch.searchsorted(cdf, point, right=True).squeeze(-1).clamp_max(probs.shape[-1] - 1)
+        )  # NaN gives V
 
 
 class Seeded(Draws):
@@ -82,10 +90,15 @@ class Seeded(Draws):
         """On CUDA, in one transfer."""
         if device.type != "cuda":
             return
-        u = [*self._draw_each(count, DRAFT, position, 0), *self._draw_each(count, ACCEPT, position, 0)]
+        u = [
+            *self._draw_each(count, DRAFT, position, 0),
+            *self._draw_each(count, ACCEPT, position, 0),
+        ]
         u = to_device([*u, self.uniform(FINAL, position, ROOT)], exact_dtype(device), device)
         chains = ((DRAFT, u[:count]), (ACCEPT, u[count:-1]))
-        self._on_device = {(role, position + i, i): row[i:] for role, row in chains for i in range(count)}
+        self._on_device = {
+            (role, position + i, i): row[i:] for role, row in chains for i in range(count)
+        }
         self._on_device[FINAL, position, ROOT] = u[-1:]
 
 
@@ -138,12 +151,19 @@ class Enumerating(Draws):
         self.choices.append(choice)
         return choice
 
-    def below(self, threshold: Tensor, role: str, position: int, node: int) -> tuple[Tensor, Tensor]:
+    def below(
+        self, threshold: Tensor, role: str, position: int, node: int
+    ) -> tuple[Tensor, Tensor]:
         chances = [min(1.0, max(0.0, float(value))) for value in threshold.reshape(-1)]
         taken = [self._choose([chance, 1.0 - chance]) == 0 for chance in chances]
-        u = [chance / 2 if kept else (1 + chance) / 2 for chance, kept in zip(chances, taken, strict=True)]
+        u = [
+            chance / 2 if kept else (1 + chance) / 2
+            for chance, kept in zip(chances, taken, strict=True)
+        ]
         shape = threshold.shape
-        return torch.tensor(u, dtype=torch.float64).reshape(shape), torch.tensor(taken).reshape(shape)
+        return torch.tensor(u, dtype=torch.float64).reshape(shape), torch.tensor(taken).reshape(
+            shape
+        )
 
     def sample(self, probs: Tensor, role: str, position: int, node: int) -> Tensor:
         rows = probs.double().reshape(-1, probs.shape[-1])

@@ -98,18 +98,28 @@ def speculate(
 
 
 def _step(
-    index: int, text: list[int], plan: Plan, draws: Draws, end: int, eos_ids: frozenset[int], is_stop: IsStop
+    index: int,
+    text: list[int],
+    plan: Plan,
+    draws: Draws,
+    end: int,
+    eos_ids: frozenset[int],
+    is_stop: IsStop,
 ) -> Step:
     position, limit = len(text), min(end, plan.target.context_limit)
     before = _work(plan), plan.drafter.work
     clock = PhaseClock(plan.target.device)
     plan.target.capture(plan.drafter.hidden_layers)
-    context = Context(text, plan.sampling.of_draft, draws, plan.target.vocab_size, plan.target.hidden(text))
+    context = Context(
+        text, plan.sampling.of_draft, draws, plan.target.vocab_size, plan.target.hidden(text)
+    )
     most = min(plan.k, limit - position - 1)  # the last token comes from the target
     draws.bring(position, most, plan.target.device)
     draft = plan.drafter.draft(context, most).on(plan.target.device)
     if not plan.rule.supports(draft):
-        raise SpecvizError(f"{plan.rule.title} cannot judge the drafts of this method; choose another rule")
+        raise SpecvizError(
+            f"{plan.rule.title} cannot judge the drafts of this method; choose another rule"
+        )
     clock.mark()
     logits = plan.target.forward(text, draft)
     probs = plan.sampling.probs(logits)
@@ -141,7 +151,12 @@ def _work(plan: Plan) -> Work:
 
 
 def _cut(
-    emitted: tuple[int, ...], position: int, end: int, context_limit: int, eos_ids: frozenset[int], is_stop: IsStop
+    emitted: tuple[int, ...],
+    position: int,
+    end: int,
+    context_limit: int,
+    eos_ids: frozenset[int],
+    is_stop: IsStop,
 ) -> tuple[tuple[int, ...], str | None]:
     """What remains of the emitted tokens, and why the text ends here if it does."""
     kept = emitted[: min(end, context_limit) - position]

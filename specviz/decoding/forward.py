@@ -59,7 +59,9 @@ def knows(kind: type[PreTrainedModel], argument: str) -> bool:
     return argument in inspect.signature(kind.forward).parameters
 
 
-def asked_of(model: PreTrainedModel, cache: Cache | None = None, num_logits: int = 0) -> dict[str, object]:
+def asked_of(
+    model: PreTrainedModel, cache: Cache | None = None, num_logits: int = 0
+) -> dict[str, object]:
     """The arguments for a forward with this cache (`past_key_values` before transformers 5.24), or with none.
 
     Only the last `num_logits` rows of logits are asked for where the model can do that; 0 asks for all.
@@ -83,7 +85,9 @@ def empty_cache(model: PreTrainedModel) -> Cache:
     return DynamicCache(config=model.config)
 
 
-def read_behind(model: PreTrainedModel, ids: Tensor, cache: Cache | None, num_logits: int = 1) -> Tensor:
+def read_behind(
+    model: PreTrainedModel, ids: Tensor, cache: Cache | None, num_logits: int = 1
+) -> Tensor:
     """Logits [B, num_logits, V] behind the last of ids [B, n], read behind the rows of the cache.
 
     Long texts are read in pieces, between which others may have the engine; without a cache there is one piece.
@@ -122,11 +126,18 @@ class TransformersForward:
             for name in ("keys", "values"):
                 rows = getattr(layer, name)
                 if source is not None:
-                    rows[..., start:end, :] = rows[..., source.to(rows.device), :]  # layers may lie on several
+                    rows[..., start:end, :] = rows[
+                        ..., source.to(rows.device), :
+                    ]  # layers may lie on several
                 setattr(layer, name, rows[..., :end, :])
 
     def __call__(
-        self, ids: Tensor, past: int, num_logits: int, captured: tuple[int, ...], **attention: object
+        self,
+        ids: Tensor,
+        past: int,
+        num_logits: int,
+        captured: tuple[int, ...],
+        **attention: object,
     ) -> tuple[Tensor, Tensor | None]:
         asked = {**asked_of(self._model, self.cache, num_logits), **attention}
         if not captured:
@@ -135,7 +146,9 @@ class TransformersForward:
         with _output_of_last(self._runs) if count in captured else nullcontext([]) as behind:
             out = self._runs(ids[None], output_hidden_states=True, **asked)
         states = (behind[0] if layer == count else out.hidden_states[layer] for layer in captured)
-        return out.logits[0, -num_logits:].to(ids.device), torch.cat([each[0].to(ids.device) for each in states], -1)
+        return out.logits[0, -num_logits:].to(ids.device), torch.cat(
+            [each[0].to(ids.device) for each in states], -1
+        )
 
 
 class _TransformersExit(TransformersForward):
@@ -147,7 +160,9 @@ class _TransformersExit(TransformersForward):
 
     def clear(self) -> None:
         super().clear()
-        self.cache.layers = [copy.copy(layer) for layer in self._whole.cache.layers]  # `update` makes new tensors
+        self.cache.layers = [
+            copy.copy(layer) for layer in self._whole.cache.layers
+        ]  # `update` makes new tensors
 
 
 def num_layers(model: PreTrainedModel) -> int:
@@ -157,14 +172,18 @@ def num_layers(model: PreTrainedModel) -> int:
 def layers_of(model: PreTrainedModel) -> nn.ModuleList:
     """The decoder's own, first to last; empty where they cannot be found."""
     count, decoder = num_layers(model), model.get_decoder() or model
-    stacks = (part for part in decoder.modules() if isinstance(part, nn.ModuleList) and len(part) == count)
+    stacks = (
+        part for part in decoder.modules() if isinstance(part, nn.ModuleList) and len(part) == count
+    )
     return next(stacks, nn.ModuleList())
 
 
 def last_layer(model: PreTrainedModel) -> nn.Module:
     """The decoder's last, whose output is the state before the final norm. SpecvizError where it cannot be found."""
     if not (layers := layers_of(model)):
-        raise SpecvizError(f"the state behind the last layer of a {type(model).__name__} cannot be read here")
+        raise SpecvizError(
+            f"the state behind the last layer of a {type(model).__name__} cannot be read here"
+        )
     return layers[-1]
 
 
@@ -189,7 +208,11 @@ def check_layers(layers: Sequence[int], count: int) -> None:
 
 def _with_layers(model: PreTrainedModel, layers: Sequence[int]) -> PreTrainedModel:
     """The same model, weights shared, with only these of its layers; they keep the numbers of their cached rows."""
-    count = model.config.num_hidden_layers if model.config.get_text_config(decoder=True) is model.config else 0
+    count = (
+        model.config.num_hidden_layers
+        if model.config.get_text_config(decoder=True) is model.config
+        else 0
+    )
     if (blocks := _find_layers(model, count)) is None:
         raise SpecvizError(
             f"the layers of a {type(model).__name__} cannot be run one by one here; choose another method or a plain "
@@ -201,11 +224,18 @@ def _with_layers(model: PreTrainedModel, layers: Sequence[int]) -> PreTrainedMod
     if (kinds := getattr(config, "layer_types", None)) is not None:
         config.layer_types = [kinds[layer] for layer in layers]
     shared = [*model.parameters(), *model.buffers()]
-    replaced = {id(model.config): config, id(blocks): nn.ModuleList([blocks[layer] for layer in layers])}
+    replaced = {
+        id(model.config): config,
+        id(blocks): nn.ModuleList([blocks[layer] for layer in layers]),
+    }
     return copy.deepcopy(model, {id(tensor): tensor for tensor in shared} | replaced)
 
 
 def _find_layers(model: PreTrainedModel, count: int) -> nn.ModuleList | None:
     """The model's one list of `count` layers with attention; None unless there is exactly one."""
-    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) == count > 0]
+    lists = [
+        module
+        for module in model.modules()
+        if isinstance(module, nn.ModuleList) and len(module) == count > 0
+    ]
     return lists[0] if len(lists) == 1 else None

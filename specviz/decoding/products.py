@@ -26,13 +26,22 @@ from torch.utils.weak import WeakTensorKeyDictionary
 MOST_ROWS = 8  # by columns; beyond them `linear` is as fast
 MOST_PACKED = 64
 MORE = MOST_ROWS + 1  # stands for all numbers from here to MOST_PACKED
-SHAPES = ((512, 192), (1536, 576), (4096, 1024))  # [out, in]: a matrix of each size class, the largest of 16 MB
+SHAPES = (
+    (512, 192),
+    (1536, 576),
+    (4096, 1024),
+)  # [out, in]: a matrix of each size class, the largest of 16 MB
 FORMATS = (torch.float32, torch.bfloat16)
 MOST_BYTES = 2**30  # of a model's packed copies: larger weights are not held twice
 _LARGEST = SHAPES[-1][0] * SHAPES[-1][1]
-_TURNS, _QUIET = 7, 0.9  # how often each form is timed; the share of the time that this thread must have run
+_TURNS, _QUIET = (
+    7,
+    0.9,
+)  # how often each form is timed; the share of the time that this thread must have run
 _GAIN = 0.9  # a form gives way to one that takes at most this share of its time
-_LIMITS = tuple(2 * out * width for out, width in SHAPES[:-1])  # the most elements of a class; the last has no limit
+_LIMITS = tuple(
+    2 * out * width for out, width in SHAPES[:-1]
+)  # the most elements of a class; the last has no limit
 _NEVER: frozenset[int] = frozenset()
 _ROWS = frozenset(range(1, MORE + 1))
 _UNPACKED = (_NEVER,) * (len(FORMATS) * len(SHAPES))
@@ -54,7 +63,9 @@ class Products:
             return functional.linear(x, weight, bias)
         size = bisect_left(_LIMITS, weight.numel())
         if min(num_rows, MORE) in self._packed_rows(weight, size) and not weight.is_inference():
-            return torch.ops.mkldnn._linear_pointwise(x.contiguous(), _packed(weight), bias, "none", [], "")
+            return torch.ops.mkldnn._linear_pointwise(
+                x.contiguous(), _packed(weight), bias, "none", [], ""
+            )
         if weight.dtype != torch.float32 or num_rows not in self.columns[size]:
             return functional.linear(x, weight, bias)
         rows = x if x.dim() == 2 else x.reshape(num_rows, -1)
@@ -75,9 +86,15 @@ class Products:
 
     def packed_bytes(self, model: nn.Module) -> int:
         """What the packed copies of a model's linear layers take; a shared matrix counts once."""
-        weights = {id(each.weight): each.weight for each in model.modules() if isinstance(each, nn.Linear)}.values()
+        weights = {
+            id(each.weight): each.weight for each in model.modules() if isinstance(each, nn.Linear)
+        }.values()
         few = (each for each in weights if self.applies(each))
-        return sum(each.nbytes for each in few if self._packed_rows(each, bisect_left(_LIMITS, each.numel())))
+        return sum(
+            each.nbytes
+            for each in few
+            if self._packed_rows(each, bisect_left(_LIMITS, each.numel()))
+        )
 
     def fitting(self, model: nn.Module) -> Products:
         """The same, without packed copies where those of this model were too large."""
@@ -101,7 +118,10 @@ def _packed(weight: Tensor) -> Tensor:
     state = weight._version, weight.data_ptr()
     kept = _copies.get(weight)
     if kept is None or kept[0] != state:
-        kept = _copies[weight] = state, torch.ops.mkldnn._reorder_linear_weight(weight.detach(), MOST_ROWS)
+        kept = _copies[weight] = (
+            state,
+            torch.ops.mkldnn._reorder_linear_weight(weight.detach(), MOST_ROWS),
+        )
     return kept[1]
 
 
@@ -120,10 +140,14 @@ def read_products(text: str) -> Products:
 def measure() -> Products | None:
     """All forms timed on this machine, in about a second; None where it was too busy to tell."""
     ran, passed = time.thread_time(), time.perf_counter()
-    columns = tuple(_ROWS - {MORE} - _where_faster(BY_ROWS, Products(), FORMATS[0], shape) for shape in SHAPES)
+    columns = tuple(
+        _ROWS - {MORE} - _where_faster(BY_ROWS, Products(), FORMATS[0], shape) for shape in SHAPES
+    )
     own, all_packed = Products(columns), Products(columns, (_ROWS,) * len(_UNPACKED))
     kinds = [(kind, shape) for kind in FORMATS for shape in SHAPES]
-    packed = tuple(_where_faster(all_packed, own, *each) if _can_pack(each[0]) else _NEVER for each in kinds)
+    packed = tuple(
+        _where_faster(all_packed, own, *each) if _can_pack(each[0]) else _NEVER for each in kinds
+    )
     is_quiet = time.thread_time() - ran > _QUIET * (time.perf_counter() - passed)
     return Products(columns, packed) if is_quiet else None
 
@@ -135,10 +159,14 @@ def _can_pack(kind: torch.dtype) -> bool:
         own = torch.ops.mkldnn._linear_pointwise(x, _packed(weight), None, "none", [], "")
     except (AttributeError, RuntimeError):
         return False
-    return torch.allclose(own.float(), functional.linear(x.float(), weight.float()), rtol=0.02, atol=0.1)
+    return torch.allclose(
+        own.float(), functional.linear(x.float(), weight.float()), rtol=0.02, atol=0.1
+    )
 
 
-def _where_faster(form: Products, than: Products, kind: torch.dtype, shape: tuple[int, int]) -> frozenset[int]:
+def _where_faster(
+    form: Products, than: Products, kind: torch.dtype, shape: tuple[int, int]
+) -> frozenset[int]:
     """The numbers of rows at which `form` takes at most _GAIN of the other's time; each turn is over another matrix, as
     in a model."""
     out, width = shape
@@ -148,7 +176,10 @@ def _where_faster(form: Products, than: Products, kind: torch.dtype, shape: tupl
         form(matrix, None, torch.ones(1, width, dtype=kind))  # packs it, if anything does
     for num_rows in _ROWS:
         rows = torch.ones(num_rows if num_rows < MORE else 2 * MOST_ROWS, width, dtype=kind)
-        times = [(_seconds(form, next(turns), rows), _seconds(than, next(turns), rows)) for _ in range(_TURNS)]
+        times = [
+            (_seconds(form, next(turns), rows), _seconds(than, next(turns), rows))
+            for _ in range(_TURNS)
+        ]
         own, other = map(median, zip(*times, strict=True))
         if own <= _GAIN * other:
             found.add(num_rows)
@@ -156,7 +187,9 @@ def _where_faster(form: Products, than: Products, kind: torch.dtype, shape: tupl
 
 
 def _seconds(form: Products, matrix: Tensor, rows: Tensor) -> float:
-    clock = time.perf_counter if os.name == "nt" else time.thread_time  # where it is fine enough: others do not count
+    clock = (
+        time.perf_counter if os.name == "nt" else time.thread_time
+    )  # where it is fine enough: others do not count
     started = clock()
     form(matrix, None, rows)
     return clock() - started
@@ -168,7 +201,9 @@ class _Linear(nn.Linear):
     products: Products
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.products(self.weight, self.bias, x).contiguous()  # some models view numbers in pairs
+        return self.products(
+            self.weight, self.bias, x
+        ).contiguous()  # some models view numbers in pairs
 
 
 def with_products(model: nn.Module, products: Products) -> nn.Module:
@@ -186,8 +221,12 @@ def _double(module: nn.Module, products: Products, known: dict[int, nn.Module]) 
     if id(module) not in known:
         double = known[id(module)] = copy.copy(module)
         children = module._modules.items()
-        double._forward_hooks = module._forward_hooks.copy()  # transformers adds some, and notes that it did
-        double._modules = {name: child and _double(child, products, known) for name, child in children}
+        double._forward_hooks = (
+            module._forward_hooks.copy()
+        )  # transformers adds some, and notes that it did
+        double._modules = {
+            name: child and _double(child, products, known) for name, child in children
+        }
         if type(module) is nn.Linear:
             double.__class__, double.products = _Linear, products
     return known[id(module)]

@@ -25,7 +25,11 @@ from specviz.decoding.forward import asked_of, knows
 ROUNDING = {torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 6e-2}
 """How far logits may be off, in shares of the largest: some times what two orders of the same sums differ by."""
 _OWN = 3  # times as far for a model's own forward: what it gets wrong is wrong by far, and nothing else reads it
-_MASKED = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 8e-2}  # what another kernel may round differently
+_MASKED = {
+    torch.float32: 1e-4,
+    torch.float16: 1e-2,
+    torch.bfloat16: 8e-2,
+}  # what another kernel may round differently
 _MOVED = {
     torch.float32: 1e-4,
     torch.float16: 4e-3,
@@ -42,9 +46,14 @@ _MOST_OPERATIONS = {"cpu": 6e10, "cuda": 3e12}  # about a second's
 _MOST_WINDOWS = 3  # the longest that can be reached, and the shortest of the others
 _MOST_TOKENS = 4_096  # whatever a configuration says: attention grows with the square
 _SHARE_FOR_LIMIT = 0.1  # of a second, for a text as long as the model reads
-_OPERATIONS = 6  # for each weight and token: a product and a sum, in two whole reads and one in pieces
+_OPERATIONS = (
+    6  # for each weight and token: a product and a sum, in two whole reads and one in pieces
+)
 _WINDOWS = ("window", "chunk_size")  # parts of the names that configurations use
-_NOT_WORDS = ("token_id", "token_index")  # tokens that stand for a picture, a pad, a start or an end
+_NOT_WORDS = (
+    "token_id",
+    "token_index",
+)  # tokens that stand for a picture, a pad, a start or an end
 
 Result = TypeVar("Result")
 
@@ -76,7 +85,11 @@ class Proof:
         """What was proved, how far, and what it cost."""
         if self.untried:
             return f"how it reads could not be tried: {self.untried}"
-        what = f"it reads chains only, as {self.trees}" if self.trees else "it reads chains and token trees right"
+        what = (
+            f"it reads chains only, as {self.trees}"
+            if self.trees
+            else "it reads chains and token trees right"
+        )
         windows = " and ".join(f"{length:,}" for length in self.unreached)
         beyond = f"; its window of {windows} takes too long to try" if windows else ""
         slow = f"; without CUDA graphs: {self.replays}" if self.replays else ""
@@ -109,8 +122,14 @@ def prove_reading(
         why_not_compact = f"the compact one {faults[0] or faults[1]}" if any(faults) else ""
     if can_be_tried and why_not_compact:
         chains, trees = _find_faults(plain, texts, _OWN)
-        chains = chains and f"its numbers behind a cache are not those of the whole text read at once (it {chains})"
-        trees = trees and f"its numbers in a token tree are not those of the same tokens in a row (it {trees})"
+        chains = (
+            chains
+            and f"its numbers behind a cache are not those of the whole text read at once (it {chains})"
+        )
+        trees = (
+            trees
+            and f"its numbers in a token tree are not those of the same tokens in a row (it {trees})"
+        )
     num_tokens = lengths[-1] + _PATH if lengths else 0
     took = 1000 * (time.perf_counter() - began)
     return Proof(why_not_compact, "", chains, trees, untried, num_tokens, unreached, took)
@@ -122,7 +141,11 @@ def find_replay_fault(model: PreTrainedModel, plain: Reader, replayed: Reader) -
     Each kind of call is made at several lengths of a text: the first are no replays yet.
     """
     words = list(islice(cycle(_words(model)), _SHORT + _REPLAYS + _PATH))
-    drafts = [EMPTY, chain(words[-_PATH:]), Draft(tuple(words[-_PATH:]), (ROOT, ROOT, 0), (None,) * _PATH)]
+    drafts = [
+        EMPTY,
+        chain(words[-_PATH:]),
+        Draft(tuple(words[-_PATH:]), (ROOT, ROOT, 0), (None,) * _PATH),
+    ]
     for length in range(_SHORT, _SHORT + _REPLAYS):
         for draft in drafts:
             right = plain.forward(words[:length], draft)
@@ -159,7 +182,11 @@ def _windows(config: PreTrainedConfig) -> set[int]:
     found = set()
     for name, value in config.get_text_config(decoder=True).to_dict().items():
         if any(part in name for part in _WINDOWS) and not name.endswith("_layers"):
-            found |= {number for number in (value if isinstance(value, list) else [value]) if type(number) is int}
+            found |= {
+                number
+                for number in (value if isinstance(value, list) else [value])
+                if type(number) is int
+            }
     return {number for number in found if number > 0}
 
 
@@ -169,7 +196,11 @@ class _Text:
     def __init__(self, model: PreTrainedModel, length: int, start: int = 0) -> None:
         self._model, self._start = model, start
         tokens = list(islice(cycle(_words(model)), start, start + length + _SIBLINGS + _PATH))
-        self.tokens, self._siblings, self._path = tokens[:length], tokens[length:-_PATH], tokens[-_PATH:]
+        self.tokens, self._siblings, self._path = (
+            tokens[:length],
+            tokens[length:-_PATH],
+            tokens[-_PATH:],
+        )
         self.length, self.dtype = length + _PATH, model.dtype
         self._beside = _read_whole(model, [*self.tokens, self._siblings[0]], 3)
         self._along = _read_whole(model, [*self.tokens, *self._path], 4)
@@ -192,7 +223,11 @@ class _Text:
 
     def read_trees(self, reader: Reader) -> tuple[Tensor, Tensor]:
         """The same of a tree whose first branch goes on: its rows lie in the cache as those of a chain would."""
-        tree = Draft((*self._path[:2], *self._siblings), (ROOT, 0, *[ROOT] * _SIBLINGS), (None,) * (_SIBLINGS + 2))
+        tree = Draft(
+            (*self._path[:2], *self._siblings),
+            (ROOT, 0, *[ROOT] * _SIBLINGS),
+            (None,) * (_SIBLINGS + 2),
+        )
         given = reader.forward(self.tokens, tree)
         return given[:4], torch.stack([*self._along[:3], self._beside[2]])
 
@@ -211,7 +246,11 @@ def _words(model: PreTrainedModel) -> list[int]:
     for config in (model.config, model.config.get_text_config(decoder=True)):
         for name, value in config.to_dict().items():
             if name.endswith(_NOT_WORDS):
-                special |= {number for number in (value if isinstance(value, list) else [value]) if type(number) is int}
+                special |= {
+                    number
+                    for number in (value if isinstance(value, list) else [value])
+                    if type(number) is int
+                }
     size = model.get_input_embeddings().weight.shape[0]
     step = 7919 if size % 7919 else 7907  # two primes: one of them meets every id
     mixed = [place * step % size for place in range(3, size + 3)]
@@ -238,12 +277,17 @@ def _read_texts(model: PreTrainedModel, lengths: Sequence[int]) -> tuple[list[_T
     for length in lengths:
         text, failure = _attempt(partial(_Text, model, length))
         if text is None:
-            return texts, f"its own forward over {length + _PATH:,} tokens at once fails ({failure})"
+            return (
+                texts,
+                f"its own forward over {length + _PATH:,} tokens at once fails ({failure})",
+            )
         texts.append(text)
     return texts, ""
 
 
-def _find_faults(make: Callable[[], Reader], texts: Sequence[_Text], leeway: float) -> tuple[str, str]:
+def _find_faults(
+    make: Callable[[], Reader], texts: Sequence[_Text], leeway: float
+) -> tuple[str, str]:
     """What is wrong with a reader's chains and with its trees, in words: the first of each; empty where nothing is.
 
     leeway: how many times the usual rounding is allowed. Besides, a reading may be as far off as rounding made the one
@@ -277,7 +321,11 @@ def _look_at(text: _Text, make: Callable[[], Reader], leeway: float) -> tuple[st
 
 
 def _find_fault(
-    text: _Text, read: Callable[[Reader], tuple[Tensor, Tensor]], reader: Reader, leeway: float, most_noise: float
+    text: _Text,
+    read: Callable[[Reader], tuple[Tensor, Tensor]],
+    reader: Reader,
+    leeway: float,
+    most_noise: float,
 ) -> tuple[str, float]:
     """What is wrong with the logits that were read, in words, and how far off the worst row is: the root of its mean
     squared difference, in shares of that of all logits. A failure is a fault, whatever a strange model raises."""
@@ -289,8 +337,13 @@ def _find_fault(
     counted = right[right > lowest]  # not the rows of a padded vocabulary
     difference = given - right
     off, largest = float(difference.abs().max()), float(counted.abs().max())
-    noise = float(difference.square().mean(-1).max().sqrt() / counted.square().mean().sqrt().clamp_min(1e-30))
-    if off <= leeway * ROUNDING.get(text.dtype, ROUNDING[torch.float32]) * largest and noise <= most_noise:
+    noise = float(
+        difference.square().mean(-1).max().sqrt() / counted.square().mean().sqrt().clamp_min(1e-30)
+    )
+    if (
+        off <= leeway * ROUNDING.get(text.dtype, ROUNDING[torch.float32]) * largest
+        and noise <= most_noise
+    ):
         return "", noise
     return f"is off by {off:.2g} of {largest:.2g} on {text.length:,} tokens", noise
 

@@ -105,7 +105,9 @@ def point_mass(draft: Draft, node: int, probs: Tensor) -> Tensor:
     """All on a node's token [V], however it was drafted."""
     row = torch.zeros_like(probs[0])
     token = draft.tokens[node]
-    row[token : token + 1] = 1.0  # a slice is filled on the device; of one element CUDA would wait for a copy
+    row[token : token + 1] = (
+        1.0  # a slice is filled on the device; of one element CUDA would wait for a copy
+    )
     return row
 
 

@@ -37,21 +37,32 @@ class Sampling:
         """What the draft's logits become q with."""
         own = (self.draft_temperature, self.draft_top_k, self.draft_top_p)
         same = (self.temperature, self.top_k, self.top_p)
-        return Sampling(*(here if value is None else value for value, here in zip(own, same, strict=True)))
+        return Sampling(
+            *(here if value is None else value for value, here in zip(own, same, strict=True))
+        )
 
     @property
     def is_plain(self) -> bool:
         """Whether p and q are simply the softmax of the logits."""
-        return self.temperature == 1.0 and self.top_k == 0 and self.top_p >= 1.0 and self.of_draft == Sampling()
+        return (
+            self.temperature == 1.0
+            and self.top_k == 0
+            and self.top_p >= 1.0
+            and self.of_draft == Sampling()
+        )
 
     def probs(self, logits: Tensor) -> Tensor:
         """logits [..., V] of any float dtype -> probabilities [..., V] in float32 (float64 stays float64)."""
         wide = logits if logits.dtype == torch.float64 else logits.float()
         if self.temperature == 0:
             peak, place = wide.max(-1, keepdim=True)
-            return torch.zeros_like(wide).scatter_(-1, place, 1.0 + (peak - peak))  # not-a-number stays visible
+            return torch.zeros_like(wide).scatter_(
+                -1, place, 1.0 + (peak - peak)
+            )  # not-a-number stays visible
         if self.temperature != 1.0:
-            coldest = torch.finfo(wide.dtype).tiny  # what is smaller would be 0 in this number format
+            coldest = torch.finfo(
+                wide.dtype
+            ).tiny  # what is smaller would be 0 in this number format
             wide = (wide - wide.amax(-1, keepdim=True)) / max(self.temperature, coldest)
         if 0 < self.top_k < wide.shape[-1]:
             least = wide.topk(self.top_k, dim=-1).values[..., -1:]

@@ -80,7 +80,9 @@ class FairQueue:
         self._numbers = count(1)
         self._guard = threading.Lock()
         self.pieces = Pieces()
-        self.last_long_s = 0.0  # how long the turn before the present one took, if it was one of long work
+        self.last_long_s = (
+            0.0  # how long the turn before the present one took, if it was one of long work
+        )
 
     def join(self, visitor: str = "") -> Ticket:
         with self._guard:
@@ -111,7 +113,10 @@ class FairQueue:
         """How many must go before this ticket may, as things stand; 0 when it may now."""
         with self._guard:
             holders = [each for each in self._line if each.ready.is_set()]
-            order = [*holders, *self._in_order(each for each in self._line if not each.ready.is_set())]
+            order = [
+                *holders,
+                *self._in_order(each for each in self._line if not each.ready.is_set()),
+            ]
             place = order.index(ticket) if ticket in order else 0
         return max(0, place + 1 - self._capacity)
 
@@ -134,19 +139,27 @@ class FairQueue:
         num_before = Counter(ticket.visitor for ticket in self._line if ticket.ready.is_set())
         keys: dict[Ticket, tuple[int, int, int]] = {}
         for ticket in waiting:
-            keys[ticket] = num_before[ticket.visitor], self._last_turn.get(ticket.visitor, 0), ticket.number
+            keys[ticket] = (
+                num_before[ticket.visitor],
+                self._last_turn.get(ticket.visitor, 0),
+                ticket.number,
+            )
             num_before[ticket.visitor] += 1
         return sorted(keys, key=keys.__getitem__)
 
     def _admit(self) -> None:
         num_free = self._capacity - sum(ticket.ready.is_set() for ticket in self._line)
-        waiting = self._in_order(each for each in self._line if not (each.is_aside or each.ready.is_set()))
+        waiting = self._in_order(
+            each for each in self._line if not (each.is_aside or each.ready.is_set())
+        )
         for ticket in waiting[: max(0, num_free)]:
             self._last_turn[ticket.visitor] = next(self._numbers)
             ticket.ready.set()
         if len(self._last_turn) > MOST_REMEMBERED:
             here = {ticket.visitor for ticket in self._line}
-            self._last_turn = {visitor: turn for visitor, turn in self._last_turn.items() if visitor in here}
+            self._last_turn = {
+                visitor: turn for visitor, turn in self._last_turn.items() if visitor in here
+            }
 
 
 class Turn:
@@ -240,7 +253,9 @@ class Turn:
 
     def _refuse_nesting(self) -> None:
         if _turn.get() is not None:
-            raise RuntimeError("work that has a turn may not wait for another one: two such would never end")
+            raise RuntimeError(
+                "work that has a turn may not wait for another one: two such would never end"
+            )
 
 
 _turn: ContextVar[Turn | None] = ContextVar("turn", default=None)

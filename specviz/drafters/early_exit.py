@@ -33,7 +33,9 @@ class EarlyExit(ModelDrafter):
         if len(self._lm.missing(context.tokens)) > 1:  # the target has not read the text yet
             return EMPTY
         draft = super().draft(context, k)
-        return replace(draft, evidence={**self._evidence, **draft.evidence}) if len(draft) else draft
+        return (
+            replace(draft, evidence={**self._evidence, **draft.evidence}) if len(draft) else draft
+        )
 
     waits = True
 
@@ -54,7 +56,10 @@ class EarlyExit(ModelDrafter):
 
 _WAYS: Mapping[str, Callable[[int, int], tuple[int, ...]]] = {
     "first": lambda count, of: tuple(range(count)),  # as LayerSkip leaves the model early
-    "outer": lambda count, of: (*range(count - count // 2), *range(of - count // 2, of)),  # the middle is skipped
+    "outer": lambda count, of: (
+        *range(count - count // 2),
+        *range(of - count // 2, of),
+    ),  # the middle is skipped
     "spread": lambda count, of: tuple(index * of // count for index in range(count)),
 }
 """Name -> which layers draft, from how many they are and how many the target has."""
@@ -63,8 +68,12 @@ _WAYS: Mapping[str, Callable[[int, int], tuple[int, ...]]] = {
 def _build(parts: Parts, params: Mapping[str, Value]) -> EarlyExit:
     of, count = parts.target.lm.num_layers, params["layers"]
     if count > of:
-        raise SpecvizError(f"layers must be at most {of}, as many as {parts.target.name} has (got {count})")
-    return EarlyExit(parts, _WAYS[params["which"]](count or max(1, of // 3), of), make_policy(params))
+        raise SpecvizError(
+            f"layers must be at most {of}, as many as {parts.target.name} has (got {count})"
+        )
+    return EarlyExit(
+        parts, _WAYS[params["which"]](count or max(1, of // 3), of), make_policy(params)
+    )
 
 
 METHOD = Method(
@@ -76,14 +85,23 @@ METHOD = Method(
     source="LayerSkip: Elhoushi et al., arXiv:2404.16710; Draft & Verify: Zhang et al., arXiv:2309.08168",
     params=(
         IntParam(
-            "layers", "layers that draft", 0, "How many of the target's layers draft (0: a third of them).", 0, 512
+            "layers",
+            "layers that draft",
+            0,
+            "How many of the target's layers draft (0: a third of them).",
+            0,
+            512,
         ),
         Choice(
             "which",
             "which layers",
             "first",
             "A model that was not trained for early exit may do better when middle layers are skipped.",
-            {"first": "the first ones", "outer": "both ends, none in the middle", "spread": "evenly spaced"},
+            {
+                "first": "the first ones",
+                "outer": "both ends, none in the middle",
+                "spread": "evenly spaced",
+            },
         ),
         *K_PARAMS,
     ),

@@ -42,7 +42,11 @@ class LoadedHeads:
 
 
 def load_heads(
-    library: Library | None, name: str, kind: str, target: LoadedModel, report: Progress = ignore_progress
+    library: Library | None,
+    name: str,
+    kind: str,
+    target: LoadedModel,
+    report: Progress = ignore_progress,
 ) -> LoadedHeads:
     """Heads of that kind by catalogue name, folder or hub id. Raises SpecvizError, also for another target's heads.
 
@@ -51,13 +55,17 @@ def load_heads(
     if kind not in KINDS:
         raise SpecvizError(f"heads must be of the kind {' or '.join(KINDS)} (got {kind!r:.40})")
     if without_format(name) != name:
-        raise SpecvizError(f"draft heads are held as their file holds them: leave out the ending (got {name!r:.100})")
+        raise SpecvizError(
+            f"draft heads are held as their file holds them: leave out the ending (got {name!r:.100})"
+        )
     allow_any = settings().commands_take_any_model if library is None else library.allow_any
     source = find(name, allow_any=allow_any)
     if (known := _attached.find(target.model, (kind, source.key))) is not None:
         return known
     folder, _ = fetch_heads(source, may_download=allow_any, on_progress=report)
-    return _attached.get(target.model, (kind, source.key), lambda: _load(folder, source.name, kind, target, report))
+    return _attached.get(
+        target.model, (kind, source.key), lambda: _load(folder, source.name, kind, target, report)
+    )
 
 
 def _load(folder: Path, name: str, kind: str, target: LoadedModel, report: Progress) -> LoadedHeads:
@@ -76,13 +84,19 @@ def _load(folder: Path, name: str, kind: str, target: LoadedModel, report: Progr
             raise
         raise SpecvizError(f"there is not enough memory for {name} beside {target.name}") from error
     if keys.missing:
-        raise SpecvizError(f"{name} is incomplete: it lacks {list_keys(keys.missing)}, so it was not loaded")
+        raise SpecvizError(
+            f"{name} is incomplete: it lacks {list_keys(keys.missing)}, so it was not loaded"
+        )
     if unknown := [key for key in keys.unused if not re.fullmatch(reader.IGNORED, key)]:
         raise SpecvizError(
             f"{name} holds {list_keys(unknown)} that specviz has no use for: it is of another layout, so it was not "
             "loaded"
         )
-    report(f"loaded {name}" + (f"; nothing needs {list_keys(keys.unused)} in its file" if keys.unused else ""), 1.0)
+    report(
+        f"loaded {name}"
+        + (f"; nothing needs {list_keys(keys.unused)} in its file" if keys.unused else ""),
+        1.0,
+    )
     return LoadedHeads(name, kind, with_products(module, products().fitting(module)), keys)
 
 
@@ -97,7 +111,9 @@ def kind_of(folder: Path) -> str:
         config = read_config(folder)
     except SpecvizError:
         return ""
-    words = " ".join([*(str(config.get(name, "")) for name in ("architectures", "model_type")), *config]).lower()
+    words = " ".join(
+        [*(str(config.get(name, "")) for name in ("architectures", "model_type")), *config]
+    ).lower()
     return next((kind for kind in KINDS if kind in words), "")
 
 
@@ -120,7 +136,9 @@ def refuse_quantised(state: Mapping[str, Tensor]) -> None:
     """SpecvizError with the name of a weight that is stored in fewer bits: heads are read in full precision only."""
     for name, tensor in state.items():
         is_small = tensor.is_floating_point() and tensor.itemsize == 1
-        if is_small or (tensor.ndim > 1 and not tensor.is_floating_point() and tensor.dtype != torch.bool):
+        if is_small or (
+            tensor.ndim > 1 and not tensor.is_floating_point() and tensor.dtype != torch.bool
+        ):
             raise SpecvizError(
                 f"its weights are quantised ({name!r:.80} holds {str(tensor.dtype).removeprefix('torch.')}): choose "
                 "the head in bfloat16, float16 or float32"
@@ -130,14 +148,22 @@ def refuse_quantised(state: Mapping[str, Tensor]) -> None:
 def check_ids(name: str, ids: Tensor, vocab_size: int) -> Tensor:
     """Ids [D] of the target's tokens from an untrusted file, each once. Raises SpecvizError."""
     if ids.ndim != 1 or ids.is_floating_point() or not len(ids):
-        raise SpecvizError(f"{name} must hold whole numbers in one row (got {ids.dtype}, {list(ids.shape)!s:.60})")
+        raise SpecvizError(
+            f"{name} must hold whole numbers in one row (got {ids.dtype}, {list(ids.shape)!s:.60})"
+        )
     if int(ids.min()) < 0 or int(ids.max()) >= vocab_size or len(ids.unique()) < len(ids):
-        raise SpecvizError(f"its {name} must lead to {len(ids)} different ids of the target, all below {vocab_size}")
+        raise SpecvizError(
+            f"its {name} must lead to {len(ids)} different ids of the target, all below {vocab_size}"
+        )
     return ids
 
 
 def read_size(
-    config: Mapping[str, object], name: str, default: int | None = None, most: int = _MOST_SIZE, least: int = 1
+    config: Mapping[str, object],
+    name: str,
+    default: int | None = None,
+    most: int = _MOST_SIZE,
+    least: int = 1,
 ) -> int:
     """A whole number from `least` to `most` in a checkpoint's settings. Raises SpecvizError."""
     value = config.get(name, default)
@@ -148,13 +174,20 @@ def read_size(
     return value
 
 
-def check_sizes(target: LoadedModel, *, hidden: int | None = None, vocabulary: int | None = None) -> None:
+def check_sizes(
+    target: LoadedModel, *, hidden: int | None = None, vocabulary: int | None = None
+) -> None:
     """Raises SpecvizError where the sizes of heads are not those of their target; None: not known."""
-    wanted, ids = target.model.config.get_text_config(decoder=True).hidden_size, target.info.vocab_size
+    wanted, ids = (
+        target.model.config.get_text_config(decoder=True).hidden_size,
+        target.info.vocab_size,
+    )
     if hidden not in (None, wanted):
         raise SpecvizError(f"its hidden size must be {wanted}, the target's (got {hidden})")
     if vocabulary not in (None, ids):
-        raise SpecvizError(f"its vocabulary must have {ids} tokens, as the target's (got {vocabulary})")
+        raise SpecvizError(
+            f"its vocabulary must have {ids} tokens, as the target's (got {vocabulary})"
+        )
 
 
 def check_vocabulary(target: LoadedModel, size: int) -> None:

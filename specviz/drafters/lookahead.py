@@ -30,13 +30,22 @@ class Lookahead(Drafter):
     """
 
     def __init__(self, window: int, ahead: int, guesses: int, context_limit: int) -> None:
-        self._size, self._ahead, self._most, self._context_limit = window, ahead, guesses, context_limit
+        self._size, self._ahead, self._most, self._context_limit = (
+            window,
+            ahead,
+            guesses,
+            context_limit,
+        )
         self._reset(())
 
     def _reset(self, tokens: Sequence[int]) -> None:
         self._text = tokens
-        self._levels = [self._slice(tokens, level) for level in range(self._ahead)] if tokens else []
-        self._pool: dict[int, list[tuple[int, ...]]] = {}  # first token -> what followed it, the newest last
+        self._levels = (
+            [self._slice(tokens, level) for level in range(self._ahead)] if tokens else []
+        )
+        self._pool: dict[
+            int, list[tuple[int, ...]]
+        ] = {}  # first token -> what followed it, the newest last
         self._found: list[tuple[int, ...]] = []
 
     def _slice(self, tokens: Sequence[int], level: int) -> list[int]:
@@ -48,7 +57,9 @@ class Lookahead(Drafter):
         is_new = context.tokens is not self._text
         if is_new:
             self._reset(context.tokens)
-        if is_new or k < 1:  # nothing is known of a new text, and a mask over all of it would be its square in size
+        if (
+            is_new or k < 1
+        ):  # nothing is known of a new text, and a mask over all of it would be its square in size
             return EMPTY
         builder = DraftBuilder()
         guesses = [guess[:k] for guess in reversed(self._pool.get(context.tokens[-1], ()))]
@@ -113,9 +124,25 @@ METHOD = Method(
     summary="No second model: while it reads, the target guesses many later tokens and proposes them afterwards.",
     source="Fu et al., arXiv:2402.02057",
     params=(
-        IntParam("window", "window", 5, "How many places ahead the target guesses in each call (W).", 1, 12),
-        IntParam("ahead", "tokens per guess", 3, "How many tokens a guess has (K here, N - 1 in the paper).", 1, 6),
-        IntParam("guesses", "guesses", 5, "How many guesses are checked at most in one call (G).", 1, 12),
+        IntParam(
+            "window",
+            "window",
+            5,
+            "How many places ahead the target guesses in each call (W).",
+            1,
+            12,
+        ),
+        IntParam(
+            "ahead",
+            "tokens per guess",
+            3,
+            "How many tokens a guess has (K here, N - 1 in the paper).",
+            1,
+            6,
+        ),
+        IntParam(
+            "guesses", "guesses", 5, "How many guesses are checked at most in one call (G).", 1, 12
+        ),
     ),
     rules=TREE_RULES,
     depth="ahead",

@@ -150,7 +150,9 @@ class Method:
         known = {param.name: param for param in self.params}
         if unknown := sorted(set(values) - set(known)):
             allowed = ", ".join(known) or "none"
-            raise SpecvizError(f"the method {self.name} has no parameter {unknown[0]!r:.80} (it has: {allowed})")
+            raise SpecvizError(
+                f"the method {self.name} has no parameter {unknown[0]!r:.80} (it has: {allowed})"
+            )
         given = {name: values.get(name, param.default) for name, param in known.items()}
         return {name: known[name].validate(value) for name, value in given.items()}
 

@@ -54,7 +54,11 @@ class NumberParam(Param):
         return self.TYPES[0](text) if re.fullmatch(self.TYPED, text) else text
 
     def validate(self, value: object) -> float:
-        if isinstance(value, bool) or not isinstance(value, self.TYPES) or not self.low <= value <= self.high:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, self.TYPES)
+            or not self.low <= value <= self.high
+        ):
             allowed = f"{self.WORDS} from {self.low:g} to {self.high:g}"
             raise SpecvizError(f"{self.name} must be {allowed} (got {value!r:.80})")
         return self.TYPES[0](value)
@@ -78,7 +82,9 @@ class Choice(Param):
 
     def validate(self, value: object) -> str:
         if not isinstance(value, str) or value not in self.options:
-            raise SpecvizError(f"{self.name} must be one of {', '.join(self.options)} (got {value!r:.80})")
+            raise SpecvizError(
+                f"{self.name} must be one of {', '.join(self.options)} (got {value!r:.80})"
+            )
         return value
 
 
@@ -98,7 +104,9 @@ class ModelParam(Param):
         if value is None:
             return None
         if not isinstance(value, str) or not 1 <= len(split_names(value)) <= self.most:
-            allowed = "a model" if self.most == 1 else f"1 to {self.most} models, separated by commas"
+            allowed = (
+                "a model" if self.most == 1 else f"1 to {self.most} models, separated by commas"
+            )
             raise SpecvizError(f"{self.name} must name {allowed} (got {value!r:.80})")
         return ", ".join(split_names(value))
 

@@ -124,7 +124,9 @@ class ChainDrafter(Drafter):
     def observe(self, draft: Draft, probs: Tensor, verdict: Verdict) -> None:
         self._policy.observe(draft, verdict)
 
-    def _write(self, tokens: Sequence[int], most: int, choose: Callable[[Tensor], tuple[Tensor, ...]]) -> list[int]:
+    def _write(
+        self, tokens: Sequence[int], most: int, choose: Callable[[Tensor], tuple[Tensor, ...]]
+    ) -> list[int]:
         """Writes up to `most` tokens behind the text, as far as the policy goes on; their ids in one transfer.
 
         choose: logits [V] -> the logits that the policy sees, an id [], and a number that is NaN where the logits are.
@@ -154,10 +156,18 @@ _BLIND: Mapping[str, tuple[str, Callable[[], Policy]]] = {
 _OPTIONS = {name: words for name, (words, _) in _BLIND.items()}
 _HELP = "How long a draft is, K at most. An exact rule stays exact with every choice."
 
-BLIND_K_PARAMS: tuple[Param, ...] = (Choice("k_policy", "draft length", "constant", _HELP, _OPTIONS),)
+BLIND_K_PARAMS: tuple[Param, ...] = (
+    Choice("k_policy", "draft length", "constant", _HELP, _OPTIONS),
+)
 """For chain drafters that have no probabilities of their own."""
 K_PARAMS: tuple[Param, ...] = (
-    Choice("k_policy", "draft length", "constant", _HELP, {**_OPTIONS, "confidence": "until the draft is unsure"}),
+    Choice(
+        "k_policy",
+        "draft length",
+        "constant",
+        _HELP,
+        {**_OPTIONS, "confidence": "until the draft is unsure"},
+    ),
     FloatParam(
         "least_confidence",
         "unsure below",

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 MOST_AHEAD = 32  # tokens, where it is read along a text
 MOST_TAKEN_BACK = 512  # tokens; a draft that another model threw away is shorter
-Entry = tuple[int, tuple[int, ...], int | None]  # where an n-gram ends, the n-gram, where it ended before
+Entry = tuple[
+    int, tuple[int, ...], int | None
+]  # where an n-gram ends, the n-gram, where it ended before
 
 
 class PromptLookup(ChainDrafter):
@@ -62,14 +64,18 @@ class PromptLookup(ChainDrafter):
         context = Context(grown := text[:2], Sampling(), Seeded(0), 0)
         for start, token in enumerate(text[2:], 2):
             drafted = self.draft(context, MOST_AHEAD).tokens
-            found[start] = drafted[: 1 + common_prefix(drafted, text[start:], min(len(drafted), len(text) - start))]
+            found[start] = drafted[
+                : 1 + common_prefix(drafted, text[start:], min(len(drafted), len(text) - start))
+            ]
             grown.append(token)
 
         def ahead(starts: Tensor, depths: int) -> Iterator[tuple[Tensor, Tensor]]:
             places = starts.tolist()
             for depth in range(depths):
                 known = starts.new_tensor([depth < len(found[start]) for start in places]).bool()
-                ids = starts.new_tensor([found[start][depth] if depth < len(found[start]) else 0 for start in places])
+                ids = starts.new_tensor(
+                    [found[start][depth] if depth < len(found[start]) else 0 for start in places]
+                )
                 yield ids, known
 
         return ahead
@@ -114,8 +120,22 @@ METHOD = Method(
     "drafts are short or wrong, and checking them is wasted.",
     source="Saxena 2023, github.com/apoorvumang/prompt-lookup-decoding",
     params=(
-        IntParam("max_ngram", "longest match", 3, "How many of the last tokens are searched for first.", 1, 16),
-        IntParam("min_ngram", "shortest match", 1, "The shortest repetition that still counts as a match.", 1, 16),
+        IntParam(
+            "max_ngram",
+            "longest match",
+            3,
+            "How many of the last tokens are searched for first.",
+            1,
+            16,
+        ),
+        IntParam(
+            "min_ngram",
+            "shortest match",
+            1,
+            "The shortest repetition that still counts as a match.",
+            1,
+            16,
+        ),
         *BLIND_K_PARAMS,
     ),
     build=_build,

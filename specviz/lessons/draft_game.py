@@ -34,7 +34,15 @@ MOST_CHARACTERS = 200
 MOST_TOKENS = 24  # of a game's text
 FINISHED = "stopped"  # how a game ends that a person ends
 LOOKED_AT = 256  # likeliest next tokens that tell whether a word goes on
-UNWRITABLE = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")  # categories: control characters, ends of lines and the like
+UNWRITABLE = (
+    "Cc",
+    "Cf",
+    "Cs",
+    "Co",
+    "Cn",
+    "Zl",
+    "Zp",
+)  # categories: control characters, ends of lines and the like
 JOINERS = "\u200c\u200d"  # within words of some scripts, and within some emoji
 NO_SPACE_BEFORE = ".,;:!?)]}\u2026"
 
@@ -81,7 +89,11 @@ class Game:
 
     def __init__(self, request: Request) -> None:
         request = replace(
-            request, chat=False, chat_options={}, num_speculative_tokens=MOST_TYPED, max_new_tokens=most_tokens()
+            request,
+            chat=False,
+            chat_options={},
+            num_speculative_tokens=MOST_TYPED,
+            max_new_tokens=most_tokens(),
         )
         self.request = request.validate()
         self.trace = trace.Trace()
@@ -97,7 +109,9 @@ class Game:
         """Judges the typed words and adds what came of it. joined: they go on in the middle of a word. Raises
         SpecvizError, Refused where it is for the words, and then nothing has changed."""
         self._check_going()
-        request = self.request if self.request.draft is not None else replace(self.request, method="none")
+        request = (
+            self.request if self.request.draft is not None else replace(self.request, method="none")
+        )
         active = activate(request, library)
         begun, ids = self._open_text(active)
         typed = typed_ids(active.target.text, ids, words, joined=joined)
@@ -122,7 +136,9 @@ class Game:
     def _open_text(self, active: ActiveSetup) -> tuple[trace.Header | None, list[int]]:
         """The header if it is still to come, and all ids so far."""
         if self.trace.header is not None:
-            return None, [token.id for token in (*self.trace.header.prompt.tokens, *self.trace.tokens)]
+            return None, [
+                token.id for token in (*self.trace.header.prompt.tokens, *self.trace.tokens)
+            ]
         rendered, tokens = active.prompt()
         begun = header(active, rendered, tokens)
         said = {"method": METHOD, "rule": RULE, "draft": None, "params": {}}
@@ -133,16 +149,22 @@ class Game:
         texts = tuple(active.target.text.piece(token)[0] for token in step.draft.tokens)
         return Rival(texts, len(step.verdict.path), len(step.tokens))
 
-    def _append(self, active: ActiveSetup, begun: trace.Header | None, step: Step, rival: Rival | None) -> trace.Step:
+    def _append(
+        self, active: ActiveSetup, begun: trace.Header | None, step: Step, rival: Rival | None
+    ) -> trace.Step:
         if begun is not None:
             self._recorder = Recorder(active.target.text)
             self.trace.append(begun)
             self.trace.append(trace.Models(0, active.target.info, None))
         before, timing = self.trace.steps, step.timing
-        settings = replace(active.setup.settings(step.plan), method=METHOD, params={}, draft_model=None)
+        settings = replace(
+            active.setup.settings(step.plan), method=METHOD, params={}, draft_model=None
+        )
         at_ms = sum(each.timing.total_ms for each in before)
         started = clock() - (timing.draft_ms + timing.verify_ms + timing.accept_ms) / 1e3
-        made = self._recorder.record(replace(step, index=len(before)), settings, started=started, at_ms=at_ms)
+        made = self._recorder.record(
+            replace(step, index=len(before)), settings, started=started, at_ms=at_ms
+        )
         self.trace.append(made)
         if rival is not None:
             self.rivals.append(rival)
@@ -157,7 +179,9 @@ class Game:
         return "length" if len(self.trace.tokens) >= self.request.max_new_tokens else None
 
 
-def typed_ids(text: TokenText, before: Sequence[int], words: str, *, joined: bool = False) -> list[int]:
+def typed_ids(
+    text: TokenText, before: Sequence[int], words: str, *, joined: bool = False
+) -> list[int]:
     """The ids of typed words behind a text of these ids. A space is put before them where one belongs, unless `joined`.
     Raises Refused for words that no person would be asked for."""
     _check_words(words)
@@ -169,16 +193,22 @@ def typed_ids(text: TokenText, before: Sequence[int], words: str, *, joined: boo
         raise Refused("the target model has no tokens for these words")
     if special := [token for token in ids if token in text.special_ids | text.eos_ids]:
         name = text.label(special[0])
-        raise Refused(f"your words must be ordinary text (got {name!r:.60}, a sign of the model's own)")
+        raise Refused(
+            f"your words must be ordinary text (got {name!r:.60}, a sign of the model's own)"
+        )
     if len(ids) > MOST_TYPED:
         first = " | ".join(text.label(token).strip() for token in ids[:MOST_TYPED])
-        raise Refused(f"your words must be at most {MOST_TYPED} tokens (got {len(ids)}: {first} | …)")
+        raise Refused(
+            f"your words must be at most {MOST_TYPED} tokens (got {len(ids)}: {first} | …)"
+        )
     return ids
 
 
 def _check_words(words: str) -> None:
     if len(words) > MOST_CHARACTERS:
-        raise Refused(f"your words must be at most {MOST_CHARACTERS} characters (got {len(words):,})")
+        raise Refused(
+            f"your words must be at most {MOST_CHARACTERS} characters (got {len(words):,})"
+        )
     if not words.strip():
         raise Refused("type at least one word")
     if any(unicodedata.category(each) in UNWRITABLE and each not in JOINERS for each in words):
@@ -195,11 +225,16 @@ def _ending(active: ActiveSetup, ids: Sequence[int]) -> Ending | None:
     odds = active.plan.target.forward(list(ids))[0].float().softmax(-1)
     shares, likeliest = (each.tolist() for each in odds.topk(min(LOOKED_AT, len(odds))))
     starts = (text.bytes_of(token).decode("utf-8", "replace")[:1] for token in likeliest)
-    return Ending(letters, sum(share for start, share in zip(starts, shares, strict=True) if start.isalnum()) > 0.5)
+    return Ending(
+        letters,
+        sum(share for start, share in zip(starts, shares, strict=True) if start.isalnum()) > 0.5,
+    )
 
 
 def _one_step(plan: Plan, ids: list[int], active: ActiveSetup, seed: int, num_drafted: int) -> Step:
     """The next step of a text of these ids, with room for all that may be drafted and one token more."""
     eos = frozenset(active.target.text.eos_ids)
-    with closing(speculate(ids, lambda: plan, Seeded(seed), max_new_tokens=num_drafted + 1, eos_ids=eos)) as steps:
+    with closing(
+        speculate(ids, lambda: plan, Seeded(seed), max_new_tokens=num_drafted + 1, eos_ids=eos)
+    ) as steps:
         return next(steps)

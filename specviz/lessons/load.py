@@ -53,15 +53,21 @@ def found_lessons() -> Found:
 def read_lesson(content: str, file: str, runs: Collection[str]) -> Lesson:
     """The lesson of one file. runs: the names of the recorded runs. Raises SpecvizError."""
     if len(content) > MOST_BYTES:
-        raise SpecvizError(f"{file} must have at most {MOST_BYTES:,} characters (got {len(content):,})")
+        raise SpecvizError(
+            f"{file} must have at most {MOST_BYTES:,} characters (got {len(content):,})"
+        )
     try:
         data = json.loads(content, object_pairs_hook=_distinct, parse_constant=_no_constant)
         lesson = convert(data, Lesson)
         _check_texts({**data, "setup": None}, "", "", runs)
         return replace(lesson, setup=_read_setup(lesson.setup))
     except TraceError as error:
-        place = re.sub(r"\[(\d+)\]", lambda number: f"[{int(number[1]) + 1}]", error.path)  # as people count
-        raise SpecvizError(f"{': '.join([file, *filter(None, place.split('.'))])} {error.problem}") from None
+        place = re.sub(
+            r"\[(\d+)\]", lambda number: f"[{int(number[1]) + 1}]", error.path
+        )  # as people count
+        raise SpecvizError(
+            f"{': '.join([file, *filter(None, place.split('.'))])} {error.problem}"
+        ) from None
     except (ValueError, RecursionError) as error:
         raise SpecvizError(f"{file} must be JSON ({str(error)[:200]})") from None
 
@@ -99,7 +105,9 @@ def _read_setup(setup: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
         return None
     require(setup, "setup", f"must be null or at least one field of a request {format_got(setup)}")
     for name in setup:
-        require(name in SETUP, "setup", f"has no field {name!r:.60}; it may have {', '.join(SETUP)}")
+        require(
+            name in SETUP, "setup", f"has no field {name!r:.60}; it may have {', '.join(SETUP)}"
+        )
     try:
         found = Request.from_dict({"target": "any", "prompt": "any", **setup}).to_dict()
     except SpecvizError as error:
@@ -129,7 +137,9 @@ def _read_file(path: Path, before: Collection[str]) -> Lesson:
     except (OSError, UnicodeDecodeError) as error:
         raise SpecvizError(f"{path.name} cannot be read ({error})") from None
     if lesson.name in before:
-        raise SpecvizError(f"{path.name}: name must be used by one lesson alone (got {lesson.name!r} again)")
+        raise SpecvizError(
+            f"{path.name}: name must be used by one lesson alone (got {lesson.name!r} again)"
+        )
     _refuse_absent_tokens(lesson, path.name)
     return lesson
 
@@ -140,7 +150,10 @@ def _refuse_absent_tokens(lesson: Lesson, file: str) -> None:
     for number, screen in enumerate(lesson.screens, 1):
         run = screen.show.run if screen.show and screen.show.run else run
         if screen.show and screen.show.pin and not _is_in(screen.show.pin, run):
-            _refuse_pin(screen.show.pin, f"{file}: screens[{number}]: the run {run} must have what is pinned")
+            _refuse_pin(
+                screen.show.pin,
+                f"{file}: screens[{number}]: the run {run} must have what is pinned",
+            )
         if screen.law and not _has_odds(screen.law):
             what = f"{screen.law.run} must have a draft token there with both models' probabilities"
             _refuse_pin(screen.law, f"{file}: screens[{number}]: law: the run {what}")
@@ -154,7 +167,9 @@ def _is_in(pin: Pin, run: str | None) -> bool:
     steps = () if run is None else recorded_trace(run).steps
     if pin.step >= len(steps):
         return False
-    return pin.ref == LAST_REF or pin.ref in [str(place) for place in range(len(steps[pin.step].draft))]
+    return pin.ref == LAST_REF or pin.ref in [
+        str(place) for place in range(len(steps[pin.step].draft))
+    ]
 
 
 def _has_odds(law: Law) -> bool:

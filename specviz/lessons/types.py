@@ -15,7 +15,14 @@ TEXT = 800  # characters of a paragraph
 LAW_RULES = ("speculative_sampling", "broken:resample_p")
 """The rules of which a law can be drawn (views.laws)."""
 PACES = ("slow", "reading", "full")
-MARKS = ("accepted", "rejected", "ignored", "resampled", "bonus", "plain")  # what a token of the stage can be
+MARKS = (
+    "accepted",
+    "rejected",
+    "ignored",
+    "resampled",
+    "bonus",
+    "plain",
+)  # what a token of the stage can be
 
 
 def _one_of(names: tuple[str, ...]) -> Any:
@@ -25,7 +32,12 @@ def _one_of(names: tuple[str, ...]) -> Any:
 
 LawRule, Pace, Mark = map(_one_of, (LAW_RULES, PACES, MARKS))
 Name = Annotated[
-    str, Meta(pattern=r"^[a-z0-9]+(?:-[a-z0-9]+)*$(?!\n)", max_length=160, title="small letters, digits and dashes")
+    str,
+    Meta(
+        pattern=r"^[a-z0-9]+(?:-[a-z0-9]+)*$(?!\n)",
+        max_length=160,
+        title="small letters, digits and dashes",
+    ),
 ]
 Line = Annotated[str, Meta(min_length=1, max_length=160)]
 Text = Annotated[str, Meta(min_length=1, max_length=TEXT)]
@@ -41,7 +53,9 @@ def _list_pieces(field: str, paragraphs: Sequence[Paragraph]) -> tuple[tuple[str
     for place, paragraph in enumerate(paragraphs):
         if not 1 <= sum(map(len, paragraph)) <= TEXT:
             got = format_got(paragraph)
-            raise ValueError(f"{field}[{place}] must be a paragraph of 1 to {TEXT} characters {got}")
+            raise ValueError(
+                f"{field}[{place}] must be a paragraph of 1 to {TEXT} characters {got}"
+            )
     return tuple((each,) if isinstance(each, str) else each for each in paragraphs)
 
 
@@ -140,7 +154,10 @@ class See(Done, tag="see"):
     runs: Annotated[tuple[Run | Seen, ...], Meta(min_length=1, max_length=4)]
 
     def __post_init__(self) -> None:
-        seen = [Seen(run=each, words="") if isinstance(each, str) else each for each in reversed(self.runs)]
+        seen = [
+            Seen(run=each, words="") if isinstance(each, str) else each
+            for each in reversed(self.runs)
+        ]
         force_setattr(self, "runs", tuple({each.run: each for each in seen}.values())[::-1])
 
 
@@ -151,7 +168,9 @@ class Choose(Done, tag="choose"):
 
     def __post_init__(self) -> None:
         if not any(option.right for option in self.options):
-            raise ValueError(f"options must have at least one right answer {format_got(self.options)}")
+            raise ValueError(
+                f"options must have at least one right answer {format_got(self.options)}"
+            )
 
 
 class Guess(Done, tag="guess"):
@@ -161,9 +180,13 @@ class Guess(Done, tag="guess"):
     reveal: Text
 
     def __post_init__(self) -> None:
-        options = tuple(Option(words=each) if isinstance(each, str) else each for each in self.options)
+        options = tuple(
+            Option(words=each) if isinstance(each, str) else each for each in self.options
+        )
         if sum(option.right for option in options) > 1:
-            raise ValueError(f"options must have at most one right answer {format_got(self.options)}")
+            raise ValueError(
+                f"options must have at most one right answer {format_got(self.options)}"
+            )
         force_setattr(self, "options", options)
 
 
@@ -184,7 +207,9 @@ class Screen(Part):
     task: Task | None = None
 
     def __post_init__(self) -> None:
-        if self.show and (self.show == Show() or (self.show.compare and (self.show.run or self.show.pin))):
+        if self.show and (
+            self.show == Show() or (self.show.compare and (self.show.run or self.show.pin))
+        ):
             must = "must be a run, a pin, both of these, or two runs to compare"
             raise ValueError(f"show {must} {format_got(self.show)}")
         force_setattr(self, "words", _list_pieces("words", self.words))

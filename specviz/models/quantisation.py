@@ -17,7 +17,10 @@ from specviz.errors import SpecvizError
 from specviz.models import catalog
 
 BITS: Mapping[str, int] = dict(zip(catalog.FORMATS, (8, 4), strict=True))
-LIBRARIES: Mapping[str, tuple[str, ...]] = {"int8": ("torchao", "bitsandbytes"), "int4": ("bitsandbytes",)}
+LIBRARIES: Mapping[str, tuple[str, ...]] = {
+    "int8": ("torchao", "bitsandbytes"),
+    "int4": ("bitsandbytes",),
+}
 """Format -> the libraries that can make such weights; the first installed one is used."""
 READERS: Mapping[str, tuple[str, ...]] = {
     "bitsandbytes": ("bitsandbytes", "accelerate"),
@@ -25,7 +28,9 @@ READERS: Mapping[str, tuple[str, ...]] = {
     "gptq": ("gptqmodel", "optimum", "accelerate"),
     "awq": ("gptqmodel", "accelerate"),
     "compressed-tensors": ("compressed_tensors", "accelerate"),
-    "fp8": ("accelerate",),  # transformers' own, in blocks; it widens them where no GPU multiplies such numbers
+    "fp8": (
+        "accelerate",
+    ),  # transformers' own, in blocks; it widens them where no GPU multiplies such numbers
 }
 """Kind of a quantised checkpoint -> the packages that reading it needs."""
 
@@ -33,7 +38,15 @@ _BLOCK_SCALES = "_scale_inv"  # behind the name of an FP8 weight: the scales of 
 _OLD_LAYOUTS = {"quantize_config.json": "GPTQ", "quant_config.json": "AWQ"}
 _TABLES = ("embed", "wte", "wpe", "lm_head", "embed_out")  # kept as they are by every library above
 _PACKED = (torch.int8, torch.uint8, torch.int32)
-_STORED_BITS: Mapping[str, int] = {"I64": 64, "I32": 32, "I16": 16, "I8": 8, "U8": 8, "F8_E4M3": 8, "F8_E5M2": 8}
+_STORED_BITS: Mapping[str, int] = {
+    "I64": 64,
+    "I32": 32,
+    "I16": 16,
+    "I8": 8,
+    "U8": 8,
+    "F8_E4M3": 8,
+    "F8_E5M2": 8,
+}
 
 
 def split_format(wanted: str) -> tuple[str, str | None]:
@@ -48,10 +61,16 @@ def with_format(name: str, bits: str | None) -> str:
 
 def library_for(bits: str, name: str) -> str:
     """The installed library that can make such weights. SpecvizError: what to install."""
-    if able := next((library for library in LIBRARIES[bits] if not _lacking(READERS[library])), None):
+    if able := next(
+        (library for library in LIBRARIES[bits] if not _lacking(READERS[library])), None
+    ):
         return able
-    wanted = " or ".join(f"`pip install {' '.join(READERS[library])}`" for library in LIBRARIES[bits])
-    raise SpecvizError(f"{name} cannot be held in {bits} here: run {wanted}, or name the model without :{bits}")
+    wanted = " or ".join(
+        f"`pip install {' '.join(READERS[library])}`" for library in LIBRARIES[bits]
+    )
+    raise SpecvizError(
+        f"{name} cannot be held in {bits} here: run {wanted}, or name the model without :{bits}"
+    )
 
 
 def check_checkpoint(values: Mapping[str, object], name: str, folder: Path) -> None:
@@ -64,14 +83,20 @@ def check_checkpoint(values: Mapping[str, object], name: str, folder: Path) -> N
                 "config.json has a quantization_config, or the model in full precision"
             )
         return
-    kind = str(about.get("quant_method", "bitsandbytes"))[:80] if isinstance(about, Mapping) else "an unknown kind"
+    kind = (
+        str(about.get("quant_method", "bitsandbytes"))[:80]
+        if isinstance(about, Mapping)
+        else "an unknown kind"
+    )
     if kind not in READERS:
         raise SpecvizError(
             f"{name} holds weights quantised by {kind}, which specviz does not read; choose one by "
             f"{', '.join(READERS)}, or the model in full precision"
         )
     if lacking := _lacking(READERS[kind]):
-        raise SpecvizError(f"{name} holds weights quantised by {kind}: run `pip install {' '.join(lacking)}`")
+        raise SpecvizError(
+            f"{name} holds weights quantised by {kind}: run `pip install {' '.join(lacking)}`"
+        )
 
 
 def _lacking(packages: Sequence[str]) -> list[str]:
@@ -92,11 +117,23 @@ def needed_bytes(files: Iterable[Path], dtype: torch.dtype, bits: str | None) ->
     """The bytes of the weights in memory, without quantised ones' scales. SafetensorError for a damaged file."""
     total, held = 0, list(_headers(files))
     is_widened = not torch.cuda.is_available()
-    widened = {name.removesuffix(_BLOCK_SCALES) for name, _, _ in held if is_widened and name.endswith(_BLOCK_SCALES)}
+    widened = {
+        name.removesuffix(_BLOCK_SCALES)
+        for name, _, _ in held
+        if is_widened and name.endswith(_BLOCK_SCALES)
+    }
     for name, shape, stored in held:
-        is_reduced = bits is not None and len(shape) == 2 and not any(key in name for key in _TABLES)
+        is_reduced = (
+            bits is not None and len(shape) == 2 and not any(key in name for key in _TABLES)
+        )
         plain = 8 * dtype.itemsize
-        each = BITS[bits] if is_reduced else plain if name in widened else _STORED_BITS.get(stored, plain)
+        each = (
+            BITS[bits]
+            if is_reduced
+            else plain
+            if name in widened
+            else _STORED_BITS.get(stored, plain)
+        )
         total += math.prod(shape) * each // 8
     return total
 
@@ -128,7 +165,10 @@ def stored_bytes(tensor: Tensor) -> int:
 def is_quantised(model: torch.nn.Module) -> bool:
     """Whether at least one weight is stored in fewer bits."""
     held = (*model.parameters(), *model.buffers())
-    return any((each.dim() == 2 and each.dtype in _PACKED) or hasattr(each, "__tensor_flatten__") for each in held)
+    return any(
+        (each.dim() == 2 and each.dtype in _PACKED) or hasattr(each, "__tensor_flatten__")
+        for each in held
+    )
 
 
 def number_format(model: torch.nn.Module, bits: str | None) -> str:

@@ -50,12 +50,16 @@ class Rows:
     drafts: tuple[DraftRows, ...]
 
 
-def read(target: LoadedModel, drafts: Sequence[LoadedModel], texts: Sequence[Text]) -> Iterator[Rows]:
+def read(
+    target: LoadedModel, drafts: Sequence[LoadedModel], texts: Sequence[Text]
+) -> Iterator[Rows]:
     """One pass of every model over the texts. Every place comes once; places of one text come in order. Raises
     ValueError for a text without prompt or without ids, or one that the target cannot read."""
     _check(target, texts)
     rows = [torch.tensor([*text.prompt, *text.ids]) for text in texts]
-    ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)  # [B, longest], zeros behind each text
+    ids = torch.nn.utils.rnn.pad_sequence(
+        rows, batch_first=True
+    )  # [B, longest], zeros behind each text
     starts = torch.tensor([len(text.prompt) for text in texts])
     ends = torch.tensor([len(text) for text in texts])
     most = LOGITS_BYTES_CUDA if target.model.device.type == "cuda" else LOGITS_BYTES
@@ -66,15 +70,22 @@ def read(target: LoadedModel, drafts: Sequence[LoadedModel], texts: Sequence[Tex
     for begin in range(first, ids.shape[1], step):
         end = min(begin + step, ids.shape[1])
         position = torch.arange(begin, end)
-        text, offset = torch.nonzero((position >= starts[:, None]) & (position < ends[:, None]), as_tuple=True)
+        text, offset = torch.nonzero(
+            (position >= starts[:, None]) & (position < ends[:, None]), as_tuple=True
+        )
         if len(text):
             yield _rows(readers, ids, begin, end, text, offset, starts)
 
 
-def _rows(readers, ids: Tensor, begin: int, end: int, text: Tensor, offset: Tensor, starts: Tensor) -> Rows:
+def _rows(
+    readers, ids: Tensor, begin: int, end: int, text: Tensor, offset: Tensor, starts: Tensor
+) -> Rows:
     """The rows of the positions from begin to end; (text, offset): which of them are asked about."""
     position, device = offset + begin, readers[0].device
-    logits = [each.read(begin, end)[text.to(each.device), offset.to(each.device)].to(device) for each in readers]
+    logits = [
+        each.read(begin, end)[text.to(each.device), offset.to(each.device)].to(device)
+        for each in readers
+    ]
     drafts = tuple(
         DraftRows(fit(own, readers[0].width), (position <= reader.reach[text]).to(device))
         for reader, own in zip(readers[1:], logits[1:], strict=True)
@@ -101,7 +112,9 @@ class _Reader:
         new = self._ids[:, self._num_read : end - 1]
         num_logits = self._num_read + new.shape[1] + 1 - begin
         if not new.shape[1] or num_logits < 1:
-            return torch.zeros((), device=self.device).expand(len(self._ids), end - begin, self.width)
+            return torch.zeros((), device=self.device).expand(
+                len(self._ids), end - begin, self.width
+            )
         self._num_read += new.shape[1]
         logits = read_behind(self._model, new, self._cache, num_logits)
         beyond = end - begin - num_logits
@@ -112,9 +125,13 @@ def _check(target: LoadedModel, texts: Sequence[Text]) -> None:
     info = target.info
     for text in texts:
         if not len(text.prompt) or not len(text.ids):
-            raise ValueError(f"a text needs a prompt and ids after it (got {len(text.prompt)} and {len(text.ids)})")
+            raise ValueError(
+                f"a text needs a prompt and ids after it (got {len(text.prompt)} and {len(text.ids)})"
+            )
         if len(text) > info.context_limit:
-            raise ValueError(f"{info.name} reads at most {info.context_limit:,} tokens (got {len(text):,})")
+            raise ValueError(
+                f"{info.name} reads at most {info.context_limit:,} tokens (got {len(text):,})"
+            )
         if not 0 <= min(*text.prompt, *text.ids) <= max(*text.prompt, *text.ids) < info.vocab_size:
             raise ValueError(f"token ids must be from 0 to {info.vocab_size - 1:,}")
 
@@ -129,12 +146,18 @@ class TokenScores:
 
 
 def score(
-    target: LoadedModel, draft: LoadedModel | None, tokens: Sequence[int], num_emitted: int, sampling: Sampling
+    target: LoadedModel,
+    draft: LoadedModel | None,
+    tokens: Sequence[int],
+    num_emitted: int,
+    sampling: Sampling,
 ) -> TokenScores:
     """Scores the last `num_emitted` of `tokens`; overlap as in `overlap_of`."""
     split = len(tokens) - num_emitted
     p, q, overlap = [], [], []
-    for rows in read(target, [] if draft is None else [draft], [Text(tokens[:split], tokens[split:])]):
+    for rows in read(
+        target, [] if draft is None else [draft], [Text(tokens[:split], tokens[split:])]
+    ):
         for part in range(0, len(rows.token), CHUNK):
             give_way()
             piece = slice(part, part + CHUNK)
@@ -160,4 +183,6 @@ def of_tokens(rows: Tensor, tokens: Tensor) -> Tensor:
 
 
 def _hide_unreadable(values: Tensor, readable: Sequence[bool]) -> list[float | None]:
-    return [value if known else None for value, known in zip(values.tolist(), readable, strict=True)]
+    return [
+        value if known else None for value, known in zip(values.tolist(), readable, strict=True)
+    ]

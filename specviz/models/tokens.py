@@ -58,7 +58,9 @@ def check_tokenizer(file: Path, name: str) -> None:
     if not file.is_file():
         return
     if file.stat().st_size > MOST_TOKENIZER_BYTES:
-        raise SpecvizError(f"{name} has a tokenizer.json of more than {MOST_TOKENIZER_BYTES >> 20} MB")
+        raise SpecvizError(
+            f"{name} has a tokenizer.json of more than {MOST_TOKENIZER_BYTES >> 20} MB"
+        )
     steps: list[dict[str, Any]] = []
     json.loads(file.read_bytes(), object_hook=lambda part: steps.append(part) or part)
     if (growth := math.prod(max(1, _growth(step)) for step in steps)) > MOST_GROWTH:
@@ -68,12 +70,16 @@ def check_tokenizer(file: Path, name: str) -> None:
 def _growth(step: Mapping[str, Any]) -> int:
     """By how much this step may make a text longer, at most."""
     match step:
-        case {"type": "Replace", "pattern": {"String": str(plain)}, "content": str(content)} if plain:
+        case {"type": "Replace", "pattern": {"String": str(plain)}, "content": str(content)} if (
+            plain
+        ):
             return -(-len(content) // len(plain))
         case {"type": "Replace", "content": str(content)}:
             return 1 + len(content)  # an expression may match between any two characters
         case {"type": "Precompiled", "precompiled_charsmap": str(packed)}:
-            table = base64.b64decode(packed)  # the size of a search tree, the tree, the texts that it leads to
+            table = base64.b64decode(
+                packed
+            )  # the size of a search tree, the tree, the texts that it leads to
             return max(map(len, table[4 + int.from_bytes(table[:4], "little") :].split(b"\0")))
     return 1
 
@@ -84,15 +90,22 @@ class TokenText:
 
     @no_panic()
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, eos_ids: Iterable[int] = (), num_rows: int | None = None
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        eos_ids: Iterable[int] = (),
+        num_rows: int | None = None,
     ) -> None:
         self.tokenizer, self._num_rows = tokenizer, num_rows
         own = tokenizer.eos_token_id
         self.eos_ids = frozenset(eos_ids) | frozenset([own] if isinstance(own, int) else own or ())
         self.num_ids = 1 + max(tokenizer.get_vocab().values(), default=-1)
         if self.num_ids > MOST_IDS:
-            raise SpecvizError(f"a vocabulary has at most {MOST_IDS:,} ids (got the id {self.num_ids - 1:,})")
-        added = {token for token, content in tokenizer.added_tokens_decoder.items() if content.special}
+            raise SpecvizError(
+                f"a vocabulary has at most {MOST_IDS:,} ids (got the id {self.num_ids - 1:,})"
+            )
+        added = {
+            token for token, content in tokenizer.added_tokens_decoder.items() if content.special
+        }
         self.special_ids = frozenset(tokenizer.all_special_ids) | added
         self._to_bytes = _piece_reader(tokenizer)
         self._known: dict[int, bytes] = {}
@@ -121,7 +134,9 @@ class TokenText:
         """The text for a table row: bytes that are no character as <F0 9F>, an id without a token as <id 7>."""
         if token not in self._labels:
             text = self.bytes_of(token).decode("utf-8", "surrogateescape")
-            names = _ESCAPED.sub(lambda part: f"<{part[0].encode(errors='surrogateescape').hex(' ').upper()}>", text)
+            names = _ESCAPED.sub(
+                lambda part: f"<{part[0].encode(errors='surrogateescape').hex(' ').upper()}>", text
+            )
             self._labels[token] = names or f"<id {token}>"
         return self._labels[token]
 
@@ -131,18 +146,31 @@ class TokenText:
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """The ids of a text. special: with the tokenizer's own start token, which a chat-rendered text has already."""
         if len(text) > MAX_CHARACTERS:
-            raise SpecvizError(f"the text is too long: at most {MAX_CHARACTERS:,} characters (got {len(text):,})")
+            raise SpecvizError(
+                f"the text is too long: at most {MAX_CHARACTERS:,} characters (got {len(text):,})"
+            )
         try:
             text.encode()
         except UnicodeEncodeError as error:
             half = f"U+{ord(text[error.start]):04X}"
-            raise SpecvizError(f"the text has half a character ({half}), which no tokenizer reads") from error
-        with self._encoding, no_panic():  # a fast tokenizer sets its truncation on every call: one thread at a time
+            raise SpecvizError(
+                f"the text has half a character ({half}), which no tokenizer reads"
+            ) from error
+        with (
+            self._encoding,
+            no_panic(),
+        ):  # a fast tokenizer sets its truncation on every call: one thread at a time
             try:
-                ids = list(self.tokenizer(text, add_special_tokens=special, verbose=False).input_ids)
+                ids = list(
+                    self.tokenizer(text, add_special_tokens=special, verbose=False).input_ids
+                )
             except Exception as error:  # the library's are of no kind of their own
-                raise SpecvizError(f"the tokenizer cannot split this text: {error!s:.200}") from error
-        if self._num_rows is not None and (beyond := [token for token in ids if token >= self._num_rows]):
+                raise SpecvizError(
+                    f"the tokenizer cannot split this text: {error!s:.200}"
+                ) from error
+        if self._num_rows is not None and (
+            beyond := [token for token in ids if token >= self._num_rows]
+        ):
             raise SpecvizError(
                 f"the text has the token {self.label(beyond[0])!r} (id {beyond[0]:,}), which this model cannot read: "
                 f"its embedding has rows for the ids below {self._num_rows:,}, as it was not resized when the token "
@@ -157,7 +185,9 @@ class TokenText:
         beyond = [token for token in range(self._num_rows, self.num_ids) if self.bytes_of(token)]
         names = ", ".join(f"{self.label(token)!r} (id {token:,})" for token in beyond[:3])
         return (
-            f"{len(beyond):,} of its tokens have no row in the embedding and cannot be read: {names}" if names else ""
+            f"{len(beyond):,} of its tokens have no row in the embedding and cannot be read: {names}"
+            if names
+            else ""
         )
 
     @cached_property
@@ -212,7 +242,9 @@ def differing_ids(target: TokenText, draft: TokenText, most: int = 3) -> tuple[i
     special = target.special_ids & draft.special_ids
     shared = (token for token in range(min(target.num_ids, draft.num_ids)) if token not in special)
     pairs = ((token, target.bytes_of(token), draft.bytes_of(token)) for token in shared)
-    return tuple(islice((token for token, ours, theirs in pairs if ours and theirs and ours != theirs), most))
+    return tuple(
+        islice((token for token, ours, theirs in pairs if ours and theirs and ours != theirs), most)
+    )
 
 
 @lru_cache(maxsize=64)
@@ -284,7 +316,9 @@ def _piece_reader(tokenizer: PreTrainedTokenizerBase) -> Callable[[int, str], by
         return from_alphabet
     if kinds & {"ByteFallback", "Metaspace"} or hasattr(tokenizer, "sp_model"):
         return _from_sentencepiece
-    decode = partial(tokenizer.decode, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    decode = partial(
+        tokenizer.decode, skip_special_tokens=False, clean_up_tokenization_spaces=False
+    )
     anchor = list(tokenizer("a", add_special_tokens=False).input_ids[-1:])
     before = decode(anchor)
 

@@ -40,7 +40,9 @@ class Tampered(Draws):
         self.uniform, self.below = draws.uniform, draws.below
 
     def sample(self, probs: Tensor, role: str, position: int, node: int) -> Tensor:
-        return self._draws.sample(self._rule.draft_law(probs) if role == DRAFT else probs, role, position, node)
+        return self._draws.sample(
+            self._rule.draft_law(probs) if role == DRAFT else probs, role, position, node
+        )
 
 
 def tamper_if_broken(rule: Rule, draws: Draws) -> Draws:
@@ -65,7 +67,10 @@ class UntruncatedQ(BrokenRule):
 
     def __init__(self, top_k: int = 5) -> None:
         words = f"The draft is drawn from its {top_k} most likely tokens, yet the test uses q over all tokens."
-        self._top_k, self.facts = top_k, RuleFacts(name="untruncated_q", title="Untruncated q", summary=words)
+        self._top_k, self.facts = (
+            top_k,
+            RuleFacts(name="untruncated_q", title="Untruncated q", summary=words),
+        )
 
     def draft_law(self, q: Tensor) -> Tensor:
         places = q.topk(min(self._top_k, q.shape[-1]), dim=-1).indices
@@ -94,7 +99,10 @@ class SoftmaxResidual(BrokenRule):
 class DroppedDraft(BrokenRule):
     def __init__(self, least_q: float = 0.4) -> None:
         words = f"A drawn token is thrown away because its own q is below {least_q:g}, then p is sampled."
-        self._least_q, self.facts = least_q, RuleFacts(name="dropped_draft", title="Dropped draft", summary=words)
+        self._least_q, self.facts = (
+            least_q,
+            RuleFacts(name="dropped_draft", title="Dropped draft", summary=words),
+        )
 
     def threshold(self, p: Tensor, q: Tensor, row: Tensor) -> Tensor:
         return torch.where(q < self._least_q, 0.0, super().threshold(p, q, row))
@@ -102,7 +110,11 @@ class DroppedDraft(BrokenRule):
     def last_law(self, rows: Rows, num_kept: Tensor) -> Tensor:
         at = num_kept.clamp_max(len(rows) - 1)[None]
         dropped = rows.q.index_select(0, at)[0] < self._least_q  # [1]
-        return torch.where(dropped & (num_kept < len(rows)), rows.after(num_kept)[0], super().last_law(rows, num_kept))
+        return torch.where(
+            dropped & (num_kept < len(rows)),
+            rows.after(num_kept)[0],
+            super().last_law(rows, num_kept),
+        )
 
     def one_step_law(self, p: Tensor, q: Tensor) -> Tensor:
         kept, p, q = self.one_step_kept(p, q), widen(p), widen(q)
@@ -114,7 +126,10 @@ class DroppedDraft(BrokenRule):
 class ClampedQ(BrokenRule):
     def __init__(self, least_q: float = 1e-4) -> None:
         words = f"Every q below {least_q:g} is raised to {least_q:g} before it is used."
-        self._least_q, self.facts = least_q, RuleFacts(name="clamped_q", title="Clamped q", summary=words)
+        self._least_q, self.facts = (
+            least_q,
+            RuleFacts(name="clamped_q", title="Clamped q", summary=words),
+        )
 
     def threshold(self, p: Tensor, q: Tensor, row: Tensor) -> Tensor:
         return super().threshold(p, q.clamp_min(self._least_q), row)
@@ -140,5 +155,13 @@ class ArgmaxTarget(BrokenRule):
         return greedy_law(p)
 
 
-_KINDS = (ArgmaxDraft, ResampleP, SoftmaxResidual, UntruncatedQ, DroppedDraft, ClampedQ, ArgmaxTarget)
+_KINDS = (
+    ArgmaxDraft,
+    ResampleP,
+    SoftmaxResidual,
+    UntruncatedQ,
+    DroppedDraft,
+    ClampedQ,
+    ArgmaxTarget,
+)
 BROKEN: dict[str, BrokenRule] = {rule.name: rule for rule in (kind() for kind in _KINDS)}

@@ -96,23 +96,39 @@ class ChainRule(Rule):
     def judge_chain(self, draft: Draft, probs: Tensor, draws: Draws, position: int) -> Verdict:
         if not len(draft):
             law = self.bonus(probs[0])
-            return Verdict((), draw_last(law, draws, position), "plain", (), Laws(probs[:0], probs[:0], law, (), ()))
+            return Verdict(
+                (),
+                draw_last(law, draws, position),
+                "plain",
+                (),
+                Laws(probs[:0], probs[:0], law, (), ()),
+            )
         rows, size, wide = rows_of(draft, probs), len(draft), exact_dtype(probs.device)
         thresholds = self.thresholds(rows)
         u, passed = draws.below(thresholds, ACCEPT, position, 0)
         num_kept = self.num_kept(passed)
         final = self.last_law(rows, num_kept)
         token = draws.sample(final, FINAL, position, ROOT)
-        columns = torch.stack([rows.p[:, 0].to(wide), rows.q[:, 0].to(wide), thresholds, u.to(wide)]).reshape(-1)
+        columns = torch.stack(
+            [rows.p[:, 0].to(wide), rows.q[:, 0].to(wide), thresholds, u.to(wide)]
+        ).reshape(-1)
         singles = torch.stack([num_kept.to(wide), token.to(wide), final.sum(dtype=wide)])
         *numbers, num_kept, token, total = to_host(torch.cat([columns, singles])).tolist()
         num_kept, token = int(num_kept), int(token)
         p, q, thresholds, u = (numbers[size * i : size * (i + 1)] for i in range(4))
         refuse_nan([*p, total], TARGET)
         judged = range(min(num_kept + 1, size))
-        checks = tuple(Check(i, p[i], p[i], q[i], min(1.0, thresholds[i]), u[i], i < num_kept) for i in judged)
+        checks = tuple(
+            Check(i, p[i], p[i], q[i], min(1.0, thresholds[i]), u[i], i < num_kept) for i in judged
+        )
         laws = Laws(probs[: len(judged)], rows.q_rows[: len(judged)], final, tuple(p), tuple(q))
-        return Verdict(tuple(range(num_kept)), token, "bonus" if num_kept == size else "resampled", checks, laws)
+        return Verdict(
+            tuple(range(num_kept)),
+            token,
+            "bonus" if num_kept == size else "resampled",
+            checks,
+            laws,
+        )
 
     def one_step_kept(self, p: Tensor, q: Tensor) -> Tensor:
         p, q = widen(p), widen(q)
@@ -124,7 +140,9 @@ class ChainRule(Rule):
 
     def length_law(self, draft: Draft, probs: Tensor) -> Tensor:
         if not is_plain_chain(draft):
-            raise ValueError(f"draft must be a chain without scratch nodes (got parents {draft.parents})")
+            raise ValueError(
+                f"draft must be a chain without scratch nodes (got parents {draft.parents})"
+            )
         if not len(draft):
             return torch.ones(1, dtype=exact_dtype(probs.device), device=probs.device)
         return self.law_of_num_kept(self.thresholds(rows_of(draft, probs)).clamp_max(1))

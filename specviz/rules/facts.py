@@ -28,7 +28,9 @@ class RuleFacts:
     judges_block: bool = False
     writes_favourite: bool = False
     keeps: tuple[str, str] | None = None
-    replaces: str = " was resampled from the shortfall: what the draft left out. It makes up {share} of that."
+    replaces: str = (
+        " was resampled from the shortfall: what the draft left out. It makes up {share} of that."
+    )
     residual_column: str = ""
 
     @property
@@ -91,14 +93,20 @@ _ALL = (
         summary="Judges as if the draft had given its token half the probability: more is accepted, but the text "
         "changes.",
         judge="lossy:Lenience",
-        keeps=("This rule counts only part of the draft's probability. It accepts ", " {chance} of the time."),
+        keeps=(
+            "This rule counts only part of the draft's probability. It accepts ",
+            " {chance} of the time.",
+        ),
     ),
     RuleFacts(
         name="ensemble",
         title="Ensemble",
         summary="Judges against the average of both models' probabilities: the text is distributed like that average.",
         judge="lossy:Ensemble",
-        keeps=("Against the average of both models' probabilities, the rule accepts ", " {chance} of the time."),
+        keeps=(
+            "Against the average of both models' probabilities, the rule accepts ",
+            " {chance} of the time.",
+        ),
         replaces=" was resampled from what the draft left out of both models' average. It makes up {share} of that.",
     ),
     RuleFacts(

@@ -16,4 +16,6 @@ RULES: Listing[Rule] = Listing(
         "what it does": lambda rule: rule.summary,
     },
 )
-ANY_CHAIN: dict[str, Rule] = {name: rule for name, rule in RULES.items() if rule.supports(chain([0]))}
+ANY_CHAIN: dict[str, Rule] = {
+    name: rule for name, rule in RULES.items() if rule.supports(chain([0]))
+}

@@ -28,7 +28,9 @@ class TreeRule(ChainRule):
         judged: list[Tensor] = []
         node, rejected = ROOT, False
         while children := draft.children(node):
-            level, rows = _judge_siblings(self, draft, children, probs[node + 1], draws, position + len(path))
+            level, rows = _judge_siblings(
+                self, draft, children, probs[node + 1], draws, position + len(path)
+            )
             checks += level
             judged += rows[: len(level)]
             rejected = not level[-1].accepted
@@ -52,7 +54,10 @@ def make_verdict(
 ) -> Verdict:
     """judged: the target's row [V] that each check was made against; final: the law [V] of the last token, which is
     drawn here and comes to the host with every node's p and q."""
-    drawn_from, wide = [proposal(draft, check.node, probs) for check in checks], exact_dtype(probs.device)
+    drawn_from, wide = (
+        [proposal(draft, check.node, probs) for check in checks],
+        exact_dtype(probs.device),
+    )
     stacked = (torch.stack(list(rows)) if rows else probs[:0] for rows in (judged, drawn_from))
     last = torch.stack([draws.sample(final, FINAL, position, ROOT).to(wide), final.sum(dtype=wide)])
     columns = torch.cat([node_p(draft, probs).to(wide), node_q(draft, probs).to(wide), last])
@@ -64,7 +69,12 @@ def make_verdict(
 
 
 def _judge_siblings(
-    rule: TreeRule, draft: Draft, children: tuple[int, ...], row: Tensor, draws: Draws, position: int
+    rule: TreeRule,
+    draft: Draft,
+    children: tuple[int, ...],
+    row: Tensor,
+    draws: Draws,
+    position: int,
 ) -> tuple[list[Check], list[Tensor]]:
     """Judges a node's children up to the first accepted one; also the target's row before each and after all."""
     rows, columns = [row], []

@@ -59,7 +59,10 @@ class Typical(ChainRule):
         u, passed = (torch.stack(column).to(wide) for column in zip(*tests, strict=True))
         numbers = to_host(torch.stack([p, q, thresholds, u, passed])).T.tolist()
         refuse_nan([p for p, *_ in numbers], TARGET)
-        return [Check(node, p, p, q, chance, u, bool(kept)) for node, (p, q, chance, u, kept) in enumerate(numbers)]
+        return [
+            Check(node, p, p, q, chance, u, bool(kept))
+            for node, (p, q, chance, u, kept) in enumerate(numbers)
+        ]
 
 
 def longest_path(draft: Draft, passed: Sequence[bool]) -> tuple[int, ...]:
@@ -72,7 +75,9 @@ def longest_path(draft: Draft, passed: Sequence[bool]) -> tuple[int, ...]:
     return max(paths.values(), key=len)  # max keeps the first
 
 
-def _deciding_checks(draft: Draft, path: tuple[int, ...], checks: Sequence[Check]) -> tuple[Check, ...]:
+def _deciding_checks(
+    draft: Draft, path: tuple[int, ...], checks: Sequence[Check]
+) -> tuple[Check, ...]:
     """The checks that decided: down the path, at each node up to the child taken, without those passed over."""
     decided: list[Check] = []
     for parent, taken in zip((ROOT, *path), (*path, None), strict=True):

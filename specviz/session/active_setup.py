@@ -67,7 +67,12 @@ class ActiveSetup:
         rule, k = setup.rule(settings.rule), setup.k(settings.num_speculative_tokens)
         sampling = Sampling.of(settings)
         self.plan = Plan(self._lm("target", setup.target), self._drafter(setup), rule, sampling, k)
-        self.settings, self.setup, self.target, self.draft = settings, setup, setup.target, setup.draft
+        self.settings, self.setup, self.target, self.draft = (
+            settings,
+            setup,
+            setup.target,
+            setup.draft,
+        )
         self._taken |= {*models_named(settings)}
         self.step_settings = setup.settings(self.plan)
 
@@ -81,7 +86,9 @@ class ActiveSetup:
                     f"prompt_ids must be below the target's vocabulary size {target.info.vocab_size} "
                     f"(got {too_large[0]})"
                 )
-            return request.prompt or text_of(target.text, request.prompt_ids), list(request.prompt_ids)
+            return request.prompt or text_of(target.text, request.prompt_ids), list(
+                request.prompt_ids
+            )
         if not request.chat:
             return request.prompt, target.text.encode(request.prompt)
         rendered = render_chat(target.tokenizer, as_messages(request.prompt), request.chat_options)
@@ -109,7 +116,11 @@ class ActiveSetup:
             draft = self.draft.name
         elif draft is not None:
             draft = self._library.shown_name(draft)
-        params = self.setup.params if self.setup.method.name == self.request.method else self.request.params
+        params = (
+            self.setup.params
+            if self.setup.method.name == self.request.method
+            else self.request.params
+        )
         return replace(self.request, target=self.target.name, draft=draft, params=params)
 
     def describe_failure(self, error: Exception, num_tokens: int) -> str:
@@ -122,11 +133,15 @@ class ActiveSetup:
         models = () if self.setup is None else self.setup.models
         takes = ", ".join(loaded.memory_words(num_tokens) for loaded in models)
         advice = "shorten the text, lower K or choose a smaller model"
-        return f"not enough memory on the device to go on with {name}; {advice}" + (f" ({takes})" if takes else "")
+        return f"not enough memory on the device to go on with {name}; {advice}" + (
+            f" ({takes})" if takes else ""
+        )
 
     def models_event(self, index: int) -> trace.Models:
         """What a trace says of the models before the first step that they make."""
-        return trace.Models(index, self.target.info, None if self.draft is None else self.draft.info)
+        return trace.Models(
+            index, self.target.info, None if self.draft is None else self.draft.info
+        )
 
     def renew(self) -> None:
         """Empties the caches and keeps the settings, so that the next run reads its prompt anew."""
@@ -150,16 +165,26 @@ class ActiveSetup:
             return self._library.load(name, report, as_draft=as_draft)
 
     def _drop_idle(self) -> bool:
-        used = {(role, loaded.name) for role, loaded in (("target", self.target), ("draft", self.draft)) if loaded}
+        used = {
+            (role, loaded.name)
+            for role, loaded in (("target", self.target), ("draft", self.draft))
+            if loaded
+        }
         idle = self._lms.keys() - used
         for key in idle:
             del self._lms[key]
         if self.plan is not None:
-            self._drafters = {key: kept for key, kept in self._drafters.items() if kept is self.plan.drafter}
+            self._drafters = {
+                key: kept for key, kept in self._drafters.items() if kept is self.plan.drafter
+            }
         return bool(idle)
 
     def _drafter(self, setup: Setup) -> Drafter:
-        key = (setup.method.name, None if setup.draft is None else setup.draft.name, setup.target.name)
+        key = (
+            setup.method.name,
+            None if setup.draft is None else setup.draft.name,
+            setup.target.name,
+        )
         if key not in self._drafters:
             small = None if setup.draft is None else self._lm("draft", setup.draft)
             self._drafters[key] = setup.drafter(self._lm("target", setup.target), small)

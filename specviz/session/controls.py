@@ -104,7 +104,11 @@ class Controls:
         """Takes back the model names, method and rule of a refused change, unless they have changed again since."""
         with self._hold():
             state = self._read()
-            same = [name for name in RunSettings.NAMES if getattr(state.settings, name) == getattr(refused, name)]
+            same = [
+                name
+                for name in RunSettings.NAMES
+                if getattr(state.settings, name) == getattr(refused, name)
+            ]
             before = {name: getattr(settings, name) for name in same}
             self._write(replace(state, settings=replace(state.settings, **before)))
 
@@ -116,7 +120,9 @@ class Controls:
     @contextmanager
     def _hold(self) -> Iterator[None]:
         if not self._block.lock.acquire(timeout=PATIENCE_S):
-            raise SpecvizError("this run can no longer be controlled: the process that generates was ended; run again")
+            raise SpecvizError(
+                "this run can no longer be controlled: the process that generates was ended; run again"
+            )
         try:
             yield
         finally:
@@ -127,7 +133,10 @@ class Controls:
         version, size = _HEADER.unpack_from(memory)
         if version != self._latest[0]:
             values = json.loads(bytes(memory[_HEADER.size : _HEADER.size + size]))
-            self._latest = version, ControlState(**values | {"settings": RunSettings(**values["settings"])})
+            self._latest = (
+                version,
+                ControlState(**values | {"settings": RunSettings(**values["settings"])}),
+            )
         return self._latest[1]
 
     def _write(self, state: ControlState) -> None:

@@ -23,7 +23,11 @@ from specviz.trace import file as trace
 
 NUM_BLOCKS = 256  # runs that a person may still control; a paused run and one on somebody's stage are among them
 LONGEST_S = 120
-START_S, LOAD_S, TOKEN_S = 10, 20, 0.1  # of a worker; of a model that this process does not have; on a slice of a GPU
+START_S, LOAD_S, TOKEN_S = (
+    10,
+    20,
+    0.1,
+)  # of a worker; of a model that this process does not have; on a slice of a GPU
 WAITING = "waiting for a GPU"
 WITHOUT = "Recorded runs, lessons and the bundled models work without it."
 Answer = Status | trace.Event | SpecvizError
@@ -33,7 +37,9 @@ _blocks = [Block.shared(_context) for _ in range(NUM_BLOCKS)] if settings().zero
 _free = deque(range(len(_blocks)))
 
 
-def _events(request: Request, so_far: trace.Trace, slot: int, may_cut: bool, max_steps: int | None) -> Iterator[Answer]:
+def _events(
+    request: Request, so_far: trace.Trace, slot: int, may_cut: bool, max_steps: int | None
+) -> Iterator[Answer]:
     """In the worker: what comes behind the trace so far; an error that ends the run comes last."""
     controls = Controls(None, block=_blocks[slot])
     run = Run(request, Workbench(workbench().library), controls, may_cut=may_cut, so_far=so_far)
@@ -43,13 +49,19 @@ def _events(request: Request, so_far: trace.Trace, slot: int, may_cut: bool, max
         yield error
 
 
-def _seconds(request: Request, so_far: trace.Trace, slot: int, may_cut: bool, max_steps: int | None) -> int:
+def _seconds(
+    request: Request, so_far: trace.Trace, slot: int, may_cut: bool, max_steps: int | None
+) -> int:
     """How long to ask the GPU for: by the models to load, the tokens to come and the pace."""
     state = Controls(None, block=_blocks[slot]).read()
     library = workbench().library
-    missing = {library.shown_name(name) for _, name in models_named(state.settings)} - {*library.loaded_names()}
+    missing = {library.shown_name(name) for _, name in models_named(state.settings)} - {
+        *library.loaded_names()
+    }
     steps = request.max_new_tokens - len(so_far.tokens) if max_steps is None else max_steps
-    return math.ceil(min(LONGEST_S, START_S + LOAD_S * len(missing) + steps * (TOKEN_S + PACES[state.pace])))
+    return math.ceil(
+        min(LONGEST_S, START_S + LOAD_S * len(missing) + steps * (TOKEN_S + PACES[state.pace]))
+    )
 
 
 if settings().zero_gpu:
@@ -73,7 +85,9 @@ class WorkerRun(Run):
     ) -> None:
         """names: the targets and drafts on offer. Raises SpecvizError if too many runs are still held."""
         if not _free:
-            raise SpecvizError(f"at most {NUM_BLOCKS} runs can be open on this Space at once; try again in a minute")
+            raise SpecvizError(
+                f"at most {NUM_BLOCKS} runs can be open on this Space at once; try again in a minute"
+            )
         self._slot = _free.popleft()
         weakref.finalize(self, _free.append, self._slot)
         controls = Controls(request.settings, *names, pace, _blocks[self._slot])

@@ -29,7 +29,9 @@ def header(active: ActiveSetup, rendered: str, tokens: list[int]) -> trace.Heade
         created=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         request=active.shown_request().to_dict(),
         environment=environment(active.plan.target.device, active.plan.target),
-        prompt=trace.Prompt(rendered, tuple(trace.Token(token, *text.piece(token)) for token in tokens)),
+        prompt=trace.Prompt(
+            rendered, tuple(trace.Token(token, *text.piece(token)) for token in tokens)
+        ),
     )
 
 
@@ -80,7 +82,9 @@ def record(active: ActiveSetup, *, rule: Rule | None = None, scored: bool = Fals
     active.renew()
     plan = active.plan if rule is None else replace(active.plan, rule=rule)
     begun = header(active, *active.prompt())
-    recorded = trace.Trace([replace(begun, request={**begun.request, "rule": plan.rule.name}), active.models_event(0)])
+    recorded = trace.Trace(
+        [replace(begun, request={**begun.request, "rule": plan.rule.name}), active.models_event(0)]
+    )
     steps = speculate(
         [token.id for token in begun.prompt.tokens],
         lambda: plan,
@@ -95,5 +99,9 @@ def record(active: ActiveSetup, *, rule: Rule | None = None, scored: bool = Fals
             finish = step.finish
     if scored:
         recorded.append(scores(active, recorded))
-    recorded.append(trace.Footer(finish, None, None, stop_of(recorded, active.request) if finish == "stop" else None))
+    recorded.append(
+        trace.Footer(
+            finish, None, None, stop_of(recorded, active.request) if finish == "stop" else None
+        )
+    )
     return recorded

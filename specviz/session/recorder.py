@@ -38,7 +38,9 @@ class Recorder:
         for token in made:
             self._decoder.push(token)
 
-    def follow(self, steps: Iterable[Step], settings: trace.Settings) -> Iterator[tuple[Step, trace.Step]]:
+    def follow(
+        self, steps: Iterable[Step], settings: trace.Settings
+    ) -> Iterator[tuple[Step, trace.Step]]:
         """Each step with its record, made one right after the other under the same settings."""
         started = begun = clock()
         for step in steps:
@@ -63,7 +65,12 @@ class Recorder:
         drafted = self._draft_tokens(step, numbers)
         emitted = self._emitted_tokens(step, numbers)
         now = clock()
-        phases = (step.timing.draft_ms, step.timing.verify_ms, step.timing.accept_ms, (now - record_started) * 1e3)
+        phases = (
+            step.timing.draft_ms,
+            step.timing.verify_ms,
+            step.timing.accept_ms,
+            (now - record_started) * 1e3,
+        )
         total_ms = (now - started) * 1e3 + wait_ms
         return trace.Step(
             index=step.index,
@@ -88,7 +95,9 @@ class Recorder:
             top, rest = _top_rows(shown, sums[-1], has_q, child is None, self._label)
             alone = has_q and len(step.draft.children(walk_node)) == 1
             moved = trace.round9(shift) if is_lossy and child is not None else None
-            positions.append(trace.Position(walk_node, child, top, rest, *_statistics(sums, has_q, alone), moved))
+            positions.append(
+                trace.Position(walk_node, child, top, rest, *_statistics(sums, has_q, alone), moved)
+            )
         return tuple(positions)
 
     def _draft_tokens(self, step: Step, numbers: _Numbers) -> tuple[trace.DraftToken, ...]:
@@ -96,7 +105,9 @@ class Recorder:
         judged = {check.node: numbers.judged[i] for i, check in enumerate(step.verdict.checks)}
         accepted, first_scratch = set(step.verdict.path), len(draft) - draft.num_scratch
         nodes = []
-        for node, (token, parent, depth) in enumerate(zip(draft.tokens, draft.parents, draft.depths, strict=True)):
+        for node, (token, parent, depth) in enumerate(
+            zip(draft.tokens, draft.parents, draft.depths, strict=True)
+        ):
             scratch = node >= first_scratch
             status = "scratch" if scratch else "rejected" if node in judged else "ignored"
             p_judged, accept_prob, u = judged.get(node, (None, None, None))
@@ -125,7 +136,12 @@ class Recorder:
                 q = None if step.draft.probs[node] is None else numbers.draft_q[node]
                 place = {"node": node, "kind": "accepted", "p": numbers.draft_p[node], "q": q}
             else:
-                place = {"node": None, "kind": step.verdict.kind, "p": numbers.final_p, "q": numbers.final_q}
+                place = {
+                    "node": None,
+                    "kind": step.verdict.kind,
+                    "p": numbers.final_p,
+                    "q": numbers.final_q,
+                }
             emitted.append(trace.EmittedToken(token, piece.text, piece.bytes, **place))
         return tuple(emitted)
 
@@ -138,8 +154,13 @@ class _Numbers:
         self._step = step
         self._draws = _nine_digits(to_host(_pack(step)).double().numpy()).tolist()
         self._num_shown = (len(self._draws[0]) - NUM_SUMS) // NUM_COLUMNS
-        self.draft_p, self.draft_q = ([*map(trace.round9, row)] for row in (laws.node_p, laws.node_q))
-        self.judged = [tuple(map(trace.round9, (check.p_judged, check.accept_prob, check.u))) for check in checks]
+        self.draft_p, self.draft_q = (
+            [*map(trace.round9, row)] for row in (laws.node_p, laws.node_q)
+        )
+        self.judged = [
+            tuple(map(trace.round9, (check.p_judged, check.accept_prob, check.u)))
+            for check in checks
+        ]
         self.final_p, self.final_q = self._final()
 
     def _final(self) -> tuple[float, float | None]:
@@ -147,16 +168,26 @@ class _Numbers:
         verdict, draft, second = self._step.verdict, self._step.draft, self._num_shown + 1
         if verdict.kind != "resampled":
             return self._draws[-1][self._num_shown], None
-        here = [row for row, check in enumerate(verdict.checks) if draft.parents[check.node] == verdict.last_node]
+        here = [
+            row
+            for row, check in enumerate(verdict.checks)
+            if draft.parents[check.node] == verdict.last_node
+        ]
         has_q = draft.probs[verdict.checks[-1].node] is not None
-        return self._draws[here[0]][second], self._draws[here[-1]][self._num_shown + second] if has_q else None
+        return self._draws[here[0]][second], self._draws[here[-1]][
+            self._num_shown + second
+        ] if has_q else None
 
     def rows(self):
         """Per draw of the walk: node, child, whether it has a q, the sums, and the shown ids with their columns."""
         draft, verdict, size = self._step.draft, self._step.verdict, self._num_shown
         children = [check.node for check in verdict.checks]
-        places = [(draft.parents[child], child, draft.probs[child] is not None) for child in children]
-        for place, draw in zip([*places, (verdict.last_node, None, False)], self._draws, strict=True):
+        places = [
+            (draft.parents[child], child, draft.probs[child] is not None) for child in children
+        ]
+        for place, draw in zip(
+            [*places, (verdict.last_node, None, False)], self._draws, strict=True
+        ):
             ids, *columns = (draw[size * i : size * (i + 1)] for i in range(NUM_COLUMNS))
             yield *place, draw[size * NUM_COLUMNS :], ([int(token) for token in ids], *columns)
 
@@ -177,8 +208,14 @@ def _top_rows(
             places[token] = place
     kept = ([column[place] for place in places.values()] for column in (p, q, *others))
     columns = dict(zip(COLUMNS, kept, strict=True))
-    unknown = [name for name, is_known in (("q", has_q), ("q_raw", has_q), ("residual", not is_final)) if not is_known]
-    rest = {name: min(1.0, max(0.0, round(1.0 - sum(column), 9))) for name, column in columns.items()}
+    unknown = [
+        name
+        for name, is_known in (("q", has_q), ("q_raw", has_q), ("residual", not is_final))
+        if not is_known
+    ]
+    rest = {
+        name: min(1.0, max(0.0, round(1.0 - sum(column), 9))) for name, column in columns.items()
+    }
     if not owed:
         rest["residual"] = 0.0
     columns |= dict.fromkeys(unknown, (None,) * len(places))
@@ -201,7 +238,10 @@ def _first_tokens(step: Step) -> list[list[int]]:
     """Per draw: the drafted token and the one emitted at that place (the same one when it was kept)."""
     depths = step.draft.depths
     emitted = step.verdict.emitted(step.draft)
-    firsts = [[step.draft.tokens[check.node], emitted[depths[check.node] - 1]] for check in step.verdict.checks]
+    firsts = [
+        [step.draft.tokens[check.node], emitted[depths[check.node] - 1]]
+        for check in step.verdict.checks
+    ]
     return [*firsts, [step.verdict.token, step.verdict.token]]
 
 
@@ -230,7 +270,9 @@ def _shift(step: Step) -> Tensor:
     """Per draw [M, 1] the total variation between the rule's law of one token and the target's; 0 where it is lossless
     and for the last draw."""
     rule, judged = step.plan.rule, step.verdict.laws.judged
-    moved = torch.zeros((len(judged) + 1, 1), dtype=exact_dtype(judged.device), device=judged.device)
+    moved = torch.zeros(
+        (len(judged) + 1, 1), dtype=exact_dtype(judged.device), device=judged.device
+    )
     if not rule.lossless and len(judged):
         apart = rule.one_step_law(judged, step.verdict.laws.drawn_from) - judged
         moved[:-1] = (apart.abs().sum(-1, keepdim=True) / 2).clamp_max(1)
@@ -245,7 +287,10 @@ def _sums(both: Tensor, exact_q: Tensor) -> Tensor:
     num_draws = len(exact_q)
     logs, p = both.log(), both[:num_draws]
     own = torch.linalg.vecdot(both, logs)
-    cross, beyond_q = torch.linalg.vecdot(p, logs[num_draws:]), torch.linalg.vecdot(p, 1 - exact_q.sign())
+    cross, beyond_q = (
+        torch.linalg.vecdot(p, logs[num_draws:]),
+        torch.linalg.vecdot(p, 1 - exact_q.sign()),
+    )
     return torch.stack((own[:num_draws], own[num_draws:], cross, beyond_q), dim=1)
 
 

@@ -13,7 +13,17 @@ from functools import partial
 
 from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import Step, speculate
-from specviz.decoding.turns import LOOK_S, NOBODY, Asker, FairQueue, Ticket, Turn, Unwanted, clock, waited_s
+from specviz.decoding.turns import (
+    LOOK_S,
+    NOBODY,
+    Asker,
+    FairQueue,
+    Ticket,
+    Turn,
+    Unwanted,
+    clock,
+    waited_s,
+)
 from specviz.drafters import find_method
 from specviz.errors import SpecvizError
 from specviz.models import catalog
@@ -29,7 +39,9 @@ SLICE_S = 0.05  # how long a waiting run sleeps before it looks at its controls 
 TELL_S = 1.0  # how long a run waits before each word that it does: in a full room they would keep the server busy
 _FOLLOWING = ("k_policy", "params", "lossless", "extra")  # method and rule decide these
 SAID_TO_CHANGE = [name for name in trace.Settings.__annotations__ if name not in _FOLLOWING]
-LOADED = [name for name in RunSettings.NAMES if name != "rule"]  # what decides which models are needed
+LOADED = [
+    name for name in RunSettings.NAMES if name != "rule"
+]  # what decides which models are needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +82,9 @@ class Run:
         self.controls = controls or Controls(self.request.settings)
         self.trace = so_far or trace.Trace()
         self.state = "queued"
-        self.shared_engine = False  # whether another run used the engine meanwhile: such a run gives no speed
+        self.shared_engine = (
+            False  # whether another run used the engine meanwhile: such a run gives no speed
+        )
         self._active = ActiveSetup(self.request, bench.library)
         self._steps: Iterator[Step] | None = None
         self._recorder: Recorder | None = None
@@ -201,8 +215,14 @@ class Run:
             while not loading.wait(SLICE_S):
                 state = self.controls.read()
                 if state.cancelled and self.trace.header is not None:
-                    raise SpecvizError(f"loading {missing} was cancelled; the run goes on as it was")
-                others = (name for name in LOADED if getattr(state.settings, name) != getattr(settings, name))
+                    raise SpecvizError(
+                        f"loading {missing} was cancelled; the run goes on as it was"
+                    )
+                others = (
+                    name
+                    for name in LOADED
+                    if getattr(state.settings, name) != getattr(settings, name)
+                )
                 if self._is_unwanted() or any(others):
                     return False
                 if told != (told := loading.news):
@@ -237,7 +257,9 @@ class Run:
                 continue
             records, failure, most = [], None, max_steps and max_steps - made
             try:
-                finish = yield from self._in_turn(partial(self._make_steps, records, state, started, waiting, most))
+                finish = yield from self._in_turn(
+                    partial(self._make_steps, records, state, started, waiting, most)
+                )
             except Exception as error:  # as many kinds as models of strangers
                 failure = error
             yield from records
@@ -311,7 +333,12 @@ class Run:
         return True
 
     def _make_steps(
-        self, records: list[trace.Step], state: ControlState, started: float, waiting: float, most: int | None
+        self,
+        records: list[trace.Step],
+        state: ControlState,
+        started: float,
+        waiting: float,
+        most: int | None,
     ) -> str | None:
         """Adds the steps of one turn, at most so many, to the records and to the trace. Returns why the text ends with
         the last one, if it does.
@@ -322,8 +349,18 @@ class Run:
             step, record = self._step(started, waiting)
             records.append(self.trace.append(record))
             waiting = time.perf_counter()
-            is_last = step.finish or len(records) == most or self._turn.is_over or not self.bench.engine.num_waiting
-            if is_last or PACES[state.pace] or self.controls.read() != state or self._reason_to_end(state, started):
+            is_last = (
+                step.finish
+                or len(records) == most
+                or self._turn.is_over
+                or not self.bench.engine.num_waiting
+            )
+            if (
+                is_last
+                or PACES[state.pace]
+                or self.controls.read() != state
+                or self._reason_to_end(state, started)
+            ):
                 return step.finish
 
     def _step(self, started: float, waiting: float) -> tuple[Step, trace.Step]:
@@ -335,7 +372,9 @@ class Run:
         before = self.trace.steps[-1].settings if self.trace.steps else now
         changed = [name for name in SAID_TO_CHANGE if getattr(before, name) != getattr(now, name)]
         at_ms, wait_ms = (at - started) * 1e3, (at - waiting + waited_s() - waited) * 1e3
-        return step, self._recorder.record(step, now, started=begun, at_ms=at_ms, wait_ms=wait_ms, changed=changed)
+        return step, self._recorder.record(
+            step, now, started=begun, at_ms=at_ms, wait_ms=wait_ms, changed=changed
+        )
 
     def _close(self, reason: str) -> Iterator[Status | trace.Event]:
         """Scores the finished text; one that cannot be scored is finished all the same."""
@@ -343,7 +382,9 @@ class Run:
         try:
             scored = yield from self._in_turn(lambda: scores(self._active, self.trace))
         except Exception as error:  # as many kinds as a step
-            message = f"the text was not scored: {self._active.describe_failure(error, self._num_tokens)}"
+            message = (
+                f"the text was not scored: {self._active.describe_failure(error, self._num_tokens)}"
+            )
         if scored is not None:
             yield self.trace.append(scored)
         yield self._end(reason, message)
@@ -374,7 +415,16 @@ def open_run(
     asker: Asker = NOBODY,
 ) -> Run:
     """A run that has not begun; iterate its `events()`. The catalogue's models are on offer."""
-    bench, names = bench or workbench(), (catalog.targets(), catalog.drafts_for(request.target, foreign=True))
+    bench, names = (
+        bench or workbench(),
+        (catalog.targets(), catalog.drafts_for(request.target, foreign=True)),
+    )
     if bench.open_in_worker and not catalog.needs_no_gpu(request.validate().target):
         return bench.open_in_worker(request, bench, pace, may_cut, names, asker)
-    return Run(request, bench, Controls(request.validate().settings, *names, pace), may_cut=may_cut, asker=asker)
+    return Run(
+        request,
+        bench,
+        Controls(request.validate().settings, *names, pace),
+        may_cut=may_cut,
+        asker=asker,
+    )

@@ -36,7 +36,11 @@ class Setup:
     @property
     def models(self) -> list[LoadedModel]:
         """All that are loaded, the target first; heads are held by their target."""
-        return [loaded for loaded in (self.target, self.draft, *self.others.values()) if loaded is not None]
+        return [
+            loaded
+            for loaded in (self.target, self.draft, *self.others.values())
+            if loaded is not None
+        ]
 
     @property
     def comparable_draft(self) -> LoadedModel | None:
@@ -53,7 +57,9 @@ class Setup:
         small = None if self.draft is None else _part(self.draft, draft)
         heads = None if self.heads is None else self.heads.module
         others = {name: _part(loaded) for name, loaded in self.others.items()}
-        return self.method.build(Parts(_part(self.target, target), small, heads, others), self.params)
+        return self.method.build(
+            Parts(_part(self.target, target), small, heads, others), self.params
+        )
 
     def rule(self, name: str | None) -> Rule:
         """The rule of that name, the method's own for None. SpecvizError where it cannot judge these drafts."""
@@ -62,7 +68,9 @@ class Setup:
         if name not in method.rules:
             allowed = ", ".join(method.rules)
             title = RULES[name].title if name in RULES else name
-            raise SpecvizError(f"{title} cannot judge the drafts of {self.method.title}; choose one of {allowed}")
+            raise SpecvizError(
+                f"{title} cannot judge the drafts of {self.method.title}; choose one of {allowed}"
+            )
         return RULES[name]
 
     def k(self, asked: int) -> int:
@@ -99,7 +107,9 @@ def gather(
     check_gpu(target.name)
     checked = method.validate(params)
     if "draft" in method.roles and draft is None:
-        raise SpecvizError(f"the method {method.name} needs a draft model (got none); choose one or another method")
+        raise SpecvizError(
+            f"the method {method.name} needs a draft model (got none); choose one or another method"
+        )
     draft = draft if "draft" in method.roles else None
     if draft is not None and not method.foreign:
         check_pair(target, draft)
@@ -110,11 +120,17 @@ def gather(
             heads = load_heads(library, names[0], param.kind, target, report)
             checked[param.name] = heads.name
             continue
-        loaded = {name: library.load(name, report, as_draft=True) for name in names if name not in param.reserved}
+        loaded = {
+            name: library.load(name, report, as_draft=True)
+            for name in names
+            if name not in param.reserved
+        }
         for other in loaded.values():
             check_pair(target, other)
         others |= {other.name: other for other in loaded.values()}
-        checked[param.name] = ", ".join(loaded[name].name if name in loaded else name for name in names)
+        checked[param.name] = ", ".join(
+            loaded[name].name if name in loaded else name for name in names
+        )
     setup = Setup(method, checked, target, draft, heads, others)
     _check_trees(setup)
     return setup
@@ -144,7 +160,11 @@ def models_in_params(settings: RunSettings | Settings) -> list[tuple[str, str]]:
     method = METHODS[settings.method]
     params = method.validate(settings.params)
     asked = [param for param in method.params if isinstance(param, ModelParam)]
-    named = [(param, name) for param in asked for name in _names_of(param, params[param.name], settings.target)]
+    named = [
+        (param, name)
+        for param in asked
+        for name in _names_of(param, params[param.name], settings.target)
+    ]
     return [(param.kind, name) for param, name in named if name not in param.reserved]
 
 
@@ -153,7 +173,9 @@ def _names_of(param: ModelParam, value: Value, target: str) -> list[str]:
     if value is not None:
         return split_names(str(value))
     if not (offered := catalog.names_for(target, param.kind) or param.reserved):
-        raise SpecvizError(f"{param.name} must name a model: nothing of the kind {param.kind} is known for {target}")
+        raise SpecvizError(
+            f"{param.name} must name a model: nothing of the kind {param.kind} is known for {target}"
+        )
     return [offered[0]]
 
 

@@ -20,14 +20,18 @@ NO_NEWS: tuple[str, float | None] = ("", None)
 class Workbench:
     """What runs share: the loaded models, the engine, the places for runs."""
 
-    def __init__(self, library: Library | None = None, open_in_worker: Callable[..., Any] | None = None) -> None:
+    def __init__(
+        self, library: Library | None = None, open_in_worker: Callable[..., Any] | None = None
+    ) -> None:
         """open_in_worker: gpu_worker.WorkerRun where this process has no GPU for models that need one."""
         self.library = library or Library()
         self.engine = FairQueue(1)
         self.places = FairQueue(settings().max_runs)
         self.open_in_worker = open_in_worker
 
-    def in_turns(self, work: Generator[Result, None, None], asker: Asker = NOBODY) -> Iterator[Result]:
+    def in_turns(
+        self, work: Generator[Result, None, None], asker: Asker = NOBODY
+    ) -> Iterator[Result]:
         """Each result of `work` is made with the engine; between two of them, and wherever it gives way, others have
         their turn. Raises Unwanted once the asker has left."""
         turn = Turn(self.engine, asker)
@@ -80,8 +84,12 @@ class BackgroundTask(Generic[Result]):
         try:
             with other_work.work():
                 result = work(self._report)
-            self._outcome.set_result(None if self.is_abandoned else result)  # what nobody waits for is not held
-        except BaseException as error:  # whoever waits raises it: a library's panic too, or they would wait for ever
+            self._outcome.set_result(
+                None if self.is_abandoned else result
+            )  # what nobody waits for is not held
+        except (
+            BaseException
+        ) as error:  # whoever waits raises it: a library's panic too, or they would wait for ever
             self._outcome.set_exception(error)
 
     def _report(self, message: str, fraction: float | None) -> None:

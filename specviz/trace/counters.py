@@ -14,7 +14,10 @@ from specviz.trace.file import KINDS, STATUSES, Event, Footer, Models, Scores, S
 PHASES = ("draft_ms", "verify_ms", "accept_ms", "record_ms", "wait_ms", "total_ms")
 Z_95 = 1.959963984540054
 KEPT, REFUSED = "kept", "refused"
-HALVES = {"bfloat16": "bf16", "float16": "fp16"}  # number formats that round visibly, as a trace calls them
+HALVES = {
+    "bfloat16": "bf16",
+    "float16": "fp16",
+}  # number formats that round visibly, as a trace calls them
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +59,18 @@ class Counters:
         self.may_draft = False  # whether a step's method proposes tokens, found or not
         self.num_lossy = 0
         self.lossy_spans: list[list[int]] = []  # [first, last] of the steps under a lossy rule
-        self.rounds_in = ""  # the first of HALVES that a target judged drafts in, under a lossless rule
+        self.rounds_in = (
+            ""  # the first of HALVES that a target judged drafts in, under a lossless rule
+        )
         self.calls: Counter[str] = Counter()
         self.times_ms = dict.fromkeys(PHASES, 0.0)
         self.drafted_to: list[int] = []  # steps whose draft reached this depth
         self.judged_at: list[int] = []  # steps that judged a token of this depth
         self.accepted_to: list[int] = []  # steps that kept this many
         self.overlap_sum, self.num_overlaps = 0.0, 0
-        self.targets: dict[str, list[float]] = {}  # name -> tokens emitted, target calls, ms of work
+        self.targets: dict[
+            str, list[float]
+        ] = {}  # name -> tokens emitted, target calls, ms of work
         self.scores: Scores | None = None
         self.footer: Footer | None = None
         self.law_changed = False  # the target or the sampling settings
@@ -97,7 +104,9 @@ class Counters:
         self._add_promise(step)
         settings = step.settings
         timing, sums = step.timing, self.targets.setdefault(settings.target, [0, 0, 0.0])
-        for place, more in enumerate((len(step.emitted), step.calls["target"], timing.total_ms - timing.wait_ms)):
+        for place, more in enumerate(
+            (len(step.emitted), step.calls["target"], timing.total_ms - timing.wait_ms)
+        ):
             sums[place] += more
         law = (settings.target, settings.temperature, settings.top_k, settings.top_p)
         self.law_changed = self.law_changed or self._law not in (None, law)
@@ -149,7 +158,9 @@ class Counters:
 
     def by_depth(self, deepest: int | None = None) -> list[DepthRates]:
         """The rates of depth 1, 2, ... down to the deepest draft, or to `deepest`."""
-        columns = islice(zip_longest(self.accepted_to, self.drafted_to, self.judged_at, fillvalue=0), deepest)
+        columns = islice(
+            zip_longest(self.accepted_to, self.drafted_to, self.judged_at, fillvalue=0), deepest
+        )
         return [
             DepthRates(depth, kept, drafted, *_rate(kept, drafted), judged, *_rate(kept, judged))
             for depth, (kept, drafted, judged) in enumerate(columns, start=1)

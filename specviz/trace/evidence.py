@@ -13,7 +13,9 @@ from specviz.trace.values import MAX_INTEGER
 MOST_DEPTH = 8
 MOST_VALUES = 8_192
 MOST_TEXT = 4_000
-Piece = Callable[[int], tuple[str, str | None]]  # of an id: its text, and its bytes where that is not whole
+Piece = Callable[
+    [int], tuple[str, str | None]
+]  # of an id: its text, and its bytes where that is not whole
 
 
 def write_evidence(evidence: Mapping[str, Any], piece: Piece) -> dict[str, Any]:
@@ -26,7 +28,9 @@ def write_evidence(evidence: Mapping[str, Any], piece: Piece) -> dict[str, Any]:
         left -= 1
         if isinstance(value, Mapping):
             made = {
-                str(name): write(item, depth + 1) for name, item in value.items() if depth < MOST_DEPTH and left > 0
+                str(name): write(item, depth + 1)
+                for name, item in value.items()
+                if depth < MOST_DEPTH and left > 0
             }
             token = made.get("id")
             if type(token) is int and token >= 0 and "text" not in made:

@@ -31,13 +31,17 @@ def find_trace(named: Trace | str | Path) -> Trace:
     if isinstance(named, Trace):
         return named
     if not isinstance(named, (str, Path)):
-        raise ValueError(f"trace must be a Trace, a file or the name of a recorded run (got {type(named).__name__})")
+        raise ValueError(
+            f"trace must be a Trace, a file or the name of a recorded run (got {type(named).__name__})"
+        )
     if os.path.exists(named):
         return load_trace(named)
     if str(named) in recorded_runs():
         return recorded_trace(str(named))
     names = ", ".join(recorded_runs())
-    raise SpecvizError(f"a trace must be a file, or one of the recorded runs {names} (got {str(named)!r:.200})")
+    raise SpecvizError(
+        f"a trace must be a file, or one of the recorded runs {names} (got {str(named)!r:.200})"
+    )
 
 
 def tokens_csv(trace: Trace) -> str:
@@ -60,8 +64,14 @@ def json_lines(trace: Trace) -> str:
 def file_name(trace: Trace, suffix: str) -> str:
     """A safe file name: the time and the method of the trace, and this suffix, such as ".jsonl"."""
     header = trace.header
-    words = ("specviz", *((header.created, str(header.request.get("method", ""))) if header else ()))
-    return "-".join(filter(None, (re.sub(r"[^A-Za-z0-9_]+", "", word)[:60] for word in words))) + suffix
+    words = (
+        "specviz",
+        *((header.created, str(header.request.get("method", ""))) if header else ()),
+    )
+    return (
+        "-".join(filter(None, (re.sub(r"[^A-Za-z0-9_]+", "", word)[:60] for word in words)))
+        + suffix
+    )
 
 
 def escape_formula(text: str) -> str:

@@ -66,9 +66,13 @@ class Trace:
     def append(self, event: Event) -> Event:
         """Add the next event and return it; TraceError if it cannot stand here, and then nothing has changed."""
         if not isinstance(event, Event):
-            raise ValueError(f"event must be a record of specviz.trace.file (got {type(event).__name__})")
+            raise ValueError(
+                f"event must be a record of specviz.trace.file (got {type(event).__name__})"
+            )
         if (self.header is None) != isinstance(event, Header):
-            raise TraceError("the first event must be the header" if self.header is None else "a second header")
+            raise TraceError(
+                "the first event must be the header" if self.header is None else "a second header"
+            )
         match event:
             case Header():
                 self.header = event
@@ -125,7 +129,9 @@ class Trace:
         return f"<p>{'<br>'.join(html.escape(line) for line in self._recap() if line)}</p>"
 
     def _recap(self) -> tuple[str, str, str]:
-        from specviz.views.explore.library import recap  # only for whoever looks at it: the views stand above
+        from specviz.views.explore.library import (
+            recap,
+        )  # only for whoever looks at it: the views stand above
 
         return recap(self)
 
@@ -179,7 +185,9 @@ class TraceWriter:
         try:
             self.catch_up()
         finally:
-            with suppress(OSError):  # catch_up has raised it, or only the end of the gzip is missing
+            with suppress(
+                OSError
+            ):  # catch_up has raised it, or only the end of the gzip is missing
                 self._stack.close()
 
 
@@ -204,7 +212,9 @@ def read_trace(
             if data is None:
                 break
             trace.append(parse_event(data))
-            require(len(trace.steps) <= max_steps, "", f"the trace has more than {max_steps:,} steps")
+            require(
+                len(trace.steps) <= max_steps, "", f"the trace has more than {max_steps:,} steps"
+            )
         except TraceError as error:
             raise TraceError(error.problem, error.path, line_number) from None
     if trace.header is None:
@@ -216,6 +226,9 @@ def load_trace(path: str | Path, **caps: int | None) -> Trace:
     """`read_trace` for a local file: of any size that fits in memory, unless caps are given."""
     try:
         with open(path, "rb") as stream:
-            return read_trace(stream, **{"max_bytes": None, "max_unpacked": None, "max_steps": MAX_LOCAL_STEPS, **caps})
+            return read_trace(
+                stream,
+                **{"max_bytes": None, "max_unpacked": None, "max_steps": MAX_LOCAL_STEPS, **caps},
+            )
     except OSError as error:
         raise TraceError(f"cannot be opened ({error.strerror})", str(path)) from None

@@ -55,11 +55,21 @@ def _token_rows(step: Step, start: int) -> list[dict[str, Any]]:
     """start: the position of the step's first emitted token."""
     shared = {"step": step.index, **_fields(step.settings, TOKEN_COLUMNS)}
     emitted = {token.node: (start + index, token) for index, token in enumerate(step.emitted)}
-    judged_at = {each.child: _fields(each, TOKEN_COLUMNS) for each in step.positions if each.child is not None}
+    judged_at = {
+        each.child: _fields(each, TOKEN_COLUMNS)
+        for each in step.positions
+        if each.child is not None
+    }
     rows = []
     for node, drafted in enumerate(step.draft):
         position, kept = emitted.pop(node, (None, drafted))
-        row = {**shared, **judged_at.get(node, {}), **_fields(drafted, TOKEN_COLUMNS), "node": node, "text": kept.text}
+        row = {
+            **shared,
+            **judged_at.get(node, {}),
+            **_fields(drafted, TOKEN_COLUMNS),
+            "node": node,
+            "text": kept.text,
+        }
         rows.append({**row, "emitted": position is not None, "position": position})
     for position, own in emitted.values():
         row = {**shared, **_fields(own, TOKEN_COLUMNS), "status": own.kind}

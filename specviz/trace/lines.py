@@ -29,10 +29,17 @@ MAX_MEMBERS = 2_048
 MAX_HOLDERS = 400_000
 """Lists and objects on a line: a million of them take seconds to parse, in which nothing can be stopped."""
 _HELD = {b"[": 80, b"{": 130, b",": 32, b":": 48, b'"': 24}
-KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFDIR: "a folder", stat.S_IFSOCK: "a socket", stat.S_IFLNK: "a link to itself"}
+KINDS = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFLNK: "a link to itself",
+}
 
 
-def unpack(source: bytes | BinaryIO, max_bytes: int | None, max_unpacked: int | None) -> Iterator[bytes]:
+def unpack(
+    source: bytes | BinaryIO, max_bytes: int | None, max_unpacked: int | None
+) -> Iterator[bytes]:
     """The content in pieces, unpacked if it is gzip; a cut gzip ends where its bytes end."""
     stream = io.BytesIO(source) if isinstance(source, (bytes, bytearray, memoryview)) else source
     if isinstance(stream, io.TextIOBase) or not hasattr(stream, "read"):
@@ -92,7 +99,9 @@ def numbered_lines(pieces: Iterable[bytes], max_lines: int) -> Iterator[tuple[in
 
 def held_bytes(line: bytes) -> int:
     """What Python holds of a parsed line, from counts of its characters: 1 to 5 times what is measured."""
-    text = len(line) if line.isascii() and b"\\" not in line else 4 * len(line)  # one emoji makes all of a text 4 wide
+    text = (
+        len(line) if line.isascii() and b"\\" not in line else 4 * len(line)
+    )  # one emoji makes all of a text 4 wide
     return text + sum(num_bytes * line.count(mark) for mark, num_bytes in _HELD.items())
 
 
@@ -113,7 +122,9 @@ def parse_line(line: bytes, whole: bool) -> dict[str, Any] | None:
 def _parse_slowly(line: bytes, whole: bool) -> Any:
     """The value of a line that msgspec refuses, or a TraceError that says why; None for the beginning of a line."""
     try:
-        value = json.loads(line.decode("utf-8"), parse_constant=_no_constant, parse_int=_short_integer)
+        value = json.loads(
+            line.decode("utf-8"), parse_constant=_no_constant, parse_int=_short_integer
+        )
         json.dumps(value, ensure_ascii=False).encode("utf-8")
         return value
     except RecursionError:
@@ -180,5 +191,7 @@ def ordinary_place(path: Path, name: str = "") -> Path:
         except OSError as error:  # there is no such file yet, or its links go in a circle
             kind = stat.S_IFLNK if error.errno == errno.ELOOP else stat.S_IFREG
         if kind != stat.S_IFREG:
-            raise TraceError(f"must be an ordinary file (got {KINDS.get(kind, 'a device')})", name or str(path))
+            raise TraceError(
+                f"must be an ordinary file (got {KINDS.get(kind, 'a device')})", name or str(path)
+            )
     return place

@@ -61,9 +61,16 @@ def encode(link: Link) -> str:
     knobs = replace(link.request, time_limit_s=None).to_dict()
     request = {name: value for name, value in knobs.items() if value != _DEFAULTS[name]}
     link = _check({each.name: getattr(link, each.name) for each in fields(link)})
-    values = {"version": VERSION, "request": request, "num_tokens": link.num_tokens, "digest": link.digest}
+    values = {
+        "version": VERSION,
+        "request": request,
+        "num_tokens": link.num_tokens,
+        "digest": link.digest,
+    }
     values |= {name: value for name in _MAY_LACK if (value := getattr(link, name))}
-    packed = zlib.compress(json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode(), 9)
+    packed = zlib.compress(
+        json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode(), 9
+    )
     text = base64.urlsafe_b64encode(packed).decode().rstrip("=")
     if len(text) > MAX_CHARACTERS:
         raise SpecvizError(
@@ -79,10 +86,14 @@ def decode(text: object) -> Link:
     if type(told.get("version")) is not int or told["version"] != VERSION:
         raise SpecvizError(f"it must be of version {VERSION} (got {told.get('version')!r:.40})")
     if unknown := sorted(told.keys() - {"version", *Link.__dataclass_fields__}):
-        raise SpecvizError(f"it holds something that does not belong in a link (got {unknown[0]!r:.40})")
+        raise SpecvizError(
+            f"it holds something that does not belong in a link (got {unknown[0]!r:.40})"
+        )
     if not isinstance(told.get("request"), Mapping):
         raise SpecvizError("it holds no request")
-    request = replace(Request.from_dict({**told["request"], "time_limit_s": None}), time_limit_s=None)
+    request = replace(
+        Request.from_dict({**told["request"], "time_limit_s": None}), time_limit_s=None
+    )
     _refuse_private(request)
     if lacking := [name for name in ("num_tokens", "digest") if name not in told]:
         raise SpecvizError(f"it lacks the field {lacking[0]!r}")
@@ -92,7 +103,11 @@ def decode(text: object) -> Link:
 def _check(values: Mapping[str, Any]) -> Link:
     """The link of these fields; a mark without a place is left out."""
     link = convert(values, Link)
-    require(link.digest or not link.num_tokens, "digest", "must stand beside a number of tokens (got none)")
+    require(
+        link.digest or not link.num_tokens,
+        "digest",
+        "must stand beside a number of tokens (got none)",
+    )
     return link if link.selection else replace(link, mark=None)
 
 
@@ -102,7 +117,9 @@ def _letters(text: object) -> str:
         raise SpecvizError(f"it must have at most {MAX_CHARACTERS:,} characters (got none)")
     letters = text if len(text) > 3 * MAX_CHARACTERS else _BEHIND.sub("", unquote(text).lstrip())
     if len(letters) > MAX_CHARACTERS:
-        raise SpecvizError(f"it must have at most {MAX_CHARACTERS:,} characters (got {len(letters):,})")
+        raise SpecvizError(
+            f"it must have at most {MAX_CHARACTERS:,} characters (got {len(letters):,})"
+        )
     return letters
 
 
@@ -112,7 +129,9 @@ def _unpack(text: str) -> dict[str, Any]:
         raise SpecvizError(_NOT_WHOLE)
     unpacking, told = zlib.decompressobj(), None
     try:
-        content = unpacking.decompress(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), MAX_BYTES + 1)
+        content = unpacking.decompress(
+            base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), MAX_BYTES + 1
+        )
         if unpacking.eof and not unpacking.unused_data:
             told = json.loads(content.decode(), parse_constant=int)  # int("NaN") is a ValueError
     except (ValueError, RecursionError, zlib.error):
@@ -128,8 +147,15 @@ def _refuse_private(request: Request) -> None:
     """Raises SpecvizError for what no other machine can have: ids in place of a text, a folder."""
     if request.prompt_ids is not None:
         raise SpecvizError("a link carries the prompt as text; this one is given as token ids")
-    named = [name for value in request.params.values() if isinstance(value, str) for name in value.split(",")]
+    named = [
+        name
+        for value in request.params.values()
+        if isinstance(value, str)
+        for name in value.split(",")
+    ]
     models = [name for name in (request.target, request.draft) if name is not None]
     for name in [*models, *map(str.strip, named)]:
         if not _PUBLIC.fullmatch(name):
-            raise SpecvizError(f"a model must have a public name, such as owner/name (got {name!r:.100})")
+            raise SpecvizError(
+                f"a model must have a public name, such as owner/name (got {name!r:.100})"
+            )

@@ -14,7 +14,9 @@ from specviz.trace.counters import Counters
 from specviz.trace.file import Trace
 
 ONE_PATH = "at most one path of a tree can be accepted, so a wider tree lowers this; see tokens per target call"
-SIBLINGS = "a tree tries several tokens for one place; see tokens per target call and acceptance by depth"
+SIBLINGS = (
+    "a tree tries several tokens for one place; see tokens per target call and acceptance by depth"
+)
 NOTHING_DRAFTED = "no token was drafted"
 GRADED = "the target judged whole reasoning steps, not single tokens; see reasoning steps accepted"
 MOST_SPANS = 3
@@ -45,7 +47,11 @@ class Metric:
     def note(self, counters: Counters) -> str:
         """What a reader must know of this number here; "" for nothing."""
         lossy = lossy_words(counters) if self.on_lossy else ""
-        notes = (self.on_trees if counters.num_trees else "", self.on_graded if counters.num_graded else "", lossy)
+        notes = (
+            self.on_trees if counters.num_trees else "",
+            self.on_graded if counters.num_graded else "",
+            lossy,
+        )
         return "; ".join(filter(None, notes))
 
 
@@ -60,13 +66,17 @@ _SPELL: dict[str, Callable[[Any], str]] = {
     "speed": "{:.1f}".format,
     "factor": "{:.2f}x".format,
     "counts": lambda values: " ".join(map(str, values)),
-    "rates": lambda values: " ".join("n/a" if value is None else f"{100 * value:.0f} %" for value in values),
+    "rates": lambda values: " ".join(
+        "n/a" if value is None else f"{100 * value:.0f} %" for value in values
+    ),
     "depths": lambda rows: " ".join(f"{100 * row['joint']:.0f} %" for row in rows),
     "targets": lambda rows: "; ".join(
         f"{row['target']!r} {_spell_or_not(row['per_call'])} per call, {_spell_or_not(row['per_s'])} tokens/s"
         for row in rows
     ),
-    "times": lambda times: ", ".join(f"{phase.removesuffix('_ms')} {value:.0f}" for phase, value in times.items()),
+    "times": lambda times: ", ".join(
+        f"{phase.removesuffix('_ms')} {value:.0f}" for phase, value in times.items()
+    ),
 }
 
 
@@ -75,7 +85,8 @@ def lossy_words(counters: Counters) -> str:
     if not counters.is_lossy_in_part:
         return "lossy" if counters.num_lossy else ""
     spans = [
-        f"{first + 1:,}" if first == last else f"{first + 1:,}–{last + 1:,}" for first, last in counters.lossy_spans
+        f"{first + 1:,}" if first == last else f"{first + 1:,}–{last + 1:,}"
+        for first, last in counters.lossy_spans
     ]
     shown = ", ".join(spans[:MOST_SPANS]) + (" …" if len(spans) > MOST_SPANS else "")
     return f"lossy in part (step{'s' if counters.num_lossy > 1 else ''} {shown})"
@@ -143,10 +154,16 @@ def _speedup(c: Counters) -> float:
         raise Undefined("nothing was drafted: this run is the baseline")
     baseline = c.footer.baseline if c.footer else None
     if baseline is None or baseline.get("rounds", 0) < FEWEST_ROUNDS:
-        raise Undefined(f"the speed without a draft was not measured in {FEWEST_ROUNDS} turns with this run")
-    ratio = _ratio(_speed(c), baseline["tokens_per_s"], "the measured speed without a draft is zero")
+        raise Undefined(
+            f"the speed without a draft was not measured in {FEWEST_ROUNDS} turns with this run"
+        )
+    ratio = _ratio(
+        _speed(c), baseline["tokens_per_s"], "the measured speed without a draft is zero"
+    )
     if ratio > _per_call(c):
-        raise Undefined("it would be above the tokens per target call, so the machine was busy when it was measured")
+        raise Undefined(
+            "it would be above the tokens per target call, so the machine was busy when it was measured"
+        )
     low, high = baseline.get("between", (ratio, ratio))
     if not 0 < low <= ratio <= high:
         raise Undefined("the interval that was measured does not hold the ratio")
@@ -173,9 +190,15 @@ METRICS: dict[str, Metric] = {
         on_graded=GRADED,
     ),
     "speedup": Metric(
-        "speedup, measured", "tokens/s / tokens/s without a draft, run in turn", _speedup, "factor", on_lossy=True
+        "speedup, measured",
+        "tokens/s / tokens/s without a draft, run in turn",
+        _speedup,
+        "factor",
+        on_lossy=True,
     ),
-    "tokens_per_s": Metric("tokens/s", "emitted / sum of (total - waiting) time", _speed, "speed", on_lossy=True),
+    "tokens_per_s": Metric(
+        "tokens/s", "emitted / sum of (total - waiting) time", _speed, "speed", on_lossy=True
+    ),
     "acceptance_rate": Metric(
         "acceptance rate",
         "accepted / drafted; falls as K grows, even with the same draft",
@@ -189,7 +212,9 @@ METRICS: dict[str, Metric] = {
         lambda c: 1 + c.statuses["accepted"] / _drafted_steps(c),
     ),
     "tokens_per_step": Metric(
-        "tokens per step", "emitted / steps", lambda c: _ratio(c.num_emitted, c.num_steps, "no step was made")
+        "tokens per step",
+        "emitted / steps",
+        lambda c: _ratio(c.num_emitted, c.num_steps, "no step was made"),
     ),
     "compression_ratio": Metric("compression ratio", "emitted / target forwards", _per_call),
     "lm_studio_percent": Metric(
@@ -202,7 +227,9 @@ METRICS: dict[str, Metric] = {
     "alpha_judged": Metric(
         "alpha, judged positions only",
         "mean of sum min(p, q) over judged positions; biased low when K is small",
-        lambda c: _ratio(c.overlap_sum, c.num_overlaps, "no judged position has one drafted token with q"),
+        lambda c: _ratio(
+            c.overlap_sum, c.num_overlaps, "no judged position has one drafted token with q"
+        ),
     ),
     "reasoning_steps_kept": Metric(
         "reasoning steps accepted",
@@ -211,7 +238,10 @@ METRICS: dict[str, Metric] = {
         "percent",
     ),
     "by_target": Metric(
-        "by target model", "of each one's steps: tokens per target call, tokens/s", _by_target, "targets"
+        "by target model",
+        "of each one's steps: tokens per target call, tokens/s",
+        _by_target,
+        "targets",
     ),
     "steps": Metric("steps", "draft-verify rounds", lambda c: c.num_steps, "count"),
     "lossy_steps": Metric(
@@ -221,19 +251,40 @@ METRICS: dict[str, Metric] = {
         "count",
         on_lossy=True,
     ),
-    "drafted": Metric("drafted", "accepted + rejected + not judged", lambda c: c.num_drafted, "count"),
-    "accepted": Metric("accepted", "drafted tokens that passed", lambda c: c.statuses["accepted"], "count"),
-    "rejected": Metric("rejected", "drafted tokens that failed", lambda c: c.statuses["rejected"], "count"),
+    "drafted": Metric(
+        "drafted", "accepted + rejected + not judged", lambda c: c.num_drafted, "count"
+    ),
+    "accepted": Metric(
+        "accepted", "drafted tokens that passed", lambda c: c.statuses["accepted"], "count"
+    ),
+    "rejected": Metric(
+        "rejected", "drafted tokens that failed", lambda c: c.statuses["rejected"], "count"
+    ),
     "ignored": Metric(
-        "not judged", "drafted after a rejected token or on another branch", lambda c: c.statuses["ignored"], "count"
+        "not judged",
+        "drafted after a rejected token or on another branch",
+        lambda c: c.statuses["ignored"],
+        "count",
     ),
     "emitted": Metric("emitted", "accepted + steps - truncated", lambda c: c.num_emitted, "count"),
-    "resampled": Metric("resampled", "replacements after a rejection", lambda c: c.kinds["resampled"], "count"),
-    "bonus": Metric("bonus", "the target's token after a full accept", lambda c: c.kinds["bonus"], "count"),
-    "plain": Metric("plain", "tokens of steps without a draft", lambda c: c.kinds["plain"], "count"),
-    "truncated": Metric("truncated", "tokens left out at the end of the text", lambda c: c.num_truncated, "count"),
-    "target_calls": Metric("target calls", "forwards of the target model", lambda c: c.calls["target"], "count"),
-    "draft_calls": Metric("draft calls", "forwards of the draft model", lambda c: c.calls["draft"], "count"),
+    "resampled": Metric(
+        "resampled", "replacements after a rejection", lambda c: c.kinds["resampled"], "count"
+    ),
+    "bonus": Metric(
+        "bonus", "the target's token after a full accept", lambda c: c.kinds["bonus"], "count"
+    ),
+    "plain": Metric(
+        "plain", "tokens of steps without a draft", lambda c: c.kinds["plain"], "count"
+    ),
+    "truncated": Metric(
+        "truncated", "tokens left out at the end of the text", lambda c: c.num_truncated, "count"
+    ),
+    "target_calls": Metric(
+        "target calls", "forwards of the target model", lambda c: c.calls["target"], "count"
+    ),
+    "draft_calls": Metric(
+        "draft calls", "forwards of the draft model", lambda c: c.calls["draft"], "count"
+    ),
     "acceptance_by_depth": Metric(
         "acceptance by depth",
         "joint: steps that accepted j / drafted j; conditional: steps that accepted j / judged depth j",
@@ -249,7 +300,9 @@ METRICS: dict[str, Metric] = {
     "acceptance_histogram": Metric(
         "accepted tokens per step",
         "steps with a draft that accepted exactly 0, 1, 2, ... tokens",
-        lambda c: [fewer - more for fewer, more in pairwise([c.num_drafting_steps, *_kept_at_least(c), 0])],
+        lambda c: [
+            fewer - more for fewer, more in pairwise([c.num_drafting_steps, *_kept_at_least(c), 0])
+        ],
         "counts",
     ),
     "nvidia_joint": Metric(
@@ -261,10 +314,15 @@ METRICS: dict[str, Metric] = {
     "nvidia_conditional": Metric(
         "conditional rate by depth, all steps",
         "steps that accepted j / steps that accepted j - 1",
-        lambda c: [more / fewer if fewer else None for fewer, more in pairwise([c.num_steps, *_kept_at_least(c)])],
+        lambda c: [
+            more / fewer if fewer else None
+            for fewer, more in pairwise([c.num_steps, *_kept_at_least(c)])
+        ],
         "rates",
     ),
-    "times_ms": Metric("time by phase (ms)", "sums over all steps", lambda c: dict(c.times_ms), "times"),
+    "times_ms": Metric(
+        "time by phase (ms)", "sums over all steps", lambda c: dict(c.times_ms), "times"
+    ),
 }
 
 

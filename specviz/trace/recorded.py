@@ -36,7 +36,9 @@ def recorded_runs() -> Mapping[str, RecordedRun]:
 def recorded_trace(name: str) -> Trace:
     """The trace of that name, not to be changed. Raises SpecvizError."""
     if name not in recorded_runs():
-        raise SpecvizError(f"a recorded run must be one of {', '.join(recorded_runs())} (got {name!r:.100})")
+        raise SpecvizError(
+            f"a recorded run must be one of {', '.join(recorded_runs())} (got {name!r:.100})"
+        )
     return _load(recorded_file(name))
 
 
@@ -50,4 +52,6 @@ def _read_list(folder: Path) -> Mapping[str, RecordedRun]:
         entries = json.loads((folder / "traces.json").read_text("utf-8"))
         return {entry["name"]: RecordedRun(**entry) for entry in entries}
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise SpecvizError(f"the list of recorded runs in {folder.name} cannot be read ({error})") from None
+        raise SpecvizError(
+            f"the list of recorded runs in {folder.name} cannot be read ({error})"
+        ) from None

@@ -32,7 +32,12 @@ from specviz.trace.values import (
 VERSION = 1
 ROOT = -1  # as a parent or a walk node: the last token of the context
 Node = Annotated[
-    int, Meta(ge=ROOT, le=MAX_INTEGER, description="an index in draft, -1 for the last token of the context")
+    int,
+    Meta(
+        ge=ROOT,
+        le=MAX_INTEGER,
+        description="an index in draft, -1 for the last token of the context",
+    ),
 ]
 Status = Literal["accepted", "rejected", "ignored", "scratch"]
 Kind = Literal["accepted", "resampled", "bonus", "plain"]
@@ -119,7 +124,9 @@ class ModelInfo(Record):
     tokenizer_sha: Name | None
     generation_config: Annotated[
         dict[Name, bool | float | Text] | None,
-        Meta(description="what its generation_config.json asks for beside end tokens; a run applies none of it"),
+        Meta(
+            description="what its generation_config.json asks for beside end tokens; a run applies none of it"
+        ),
     ] = None
 
 
@@ -165,10 +172,20 @@ class DraftToken(Token):
     parent: Node
     depth: Annotated[int, Meta(ge=1, le=MAX_INTEGER)]
     status: Status
-    p: Annotated[Probability | None, Meta(description="the target's probability at the parent; null only for scratch")]
-    q: Annotated[Probability | None, Meta(description="the draft's probability at the parent; null for a point mass")]
-    p_judged: Annotated[Probability | None, Meta(description="p after earlier siblings failed; null if not judged")]
-    accept_prob: Annotated[Probability | None, Meta(description="probability of acceptance; null if not judged")]
+    p: Annotated[
+        Probability | None,
+        Meta(description="the target's probability at the parent; null only for scratch"),
+    ]
+    q: Annotated[
+        Probability | None,
+        Meta(description="the draft's probability at the parent; null for a point mass"),
+    ]
+    p_judged: Annotated[
+        Probability | None, Meta(description="p after earlier siblings failed; null if not judged")
+    ]
+    accept_prob: Annotated[
+        Probability | None, Meta(description="probability of acceptance; null if not judged")
+    ]
     u: Annotated[Probability | None, Meta(description="the uniform draw; null if not judged")]
 
     @property
@@ -195,7 +212,10 @@ class Position(Record):
     child: Count | None
     top: Annotated[
         tuple[Row, ...],
-        Meta(max_length=256, description="(id, text, p, q, residual, p_raw, q_raw) of both models' most likely tokens"),
+        Meta(
+            max_length=256,
+            description="(id, text, p, q, residual, p_raw, q_raw) of both models' most likely tokens",
+        ),
     ]
     rest: Sums
     overlap: Probability | None
@@ -203,7 +223,8 @@ class Position(Record):
     p_entropy: Number | None
     q_entropy: Number | None
     one_step_tv: Annotated[
-        Probability | None, Meta(description="under a lossy rule: total variation between its law of one token and p")
+        Probability | None,
+        Meta(description="under a lossy rule: total variation between its law of one token and p"),
     ] = None
 
 
@@ -223,7 +244,9 @@ class Timing(Record):
 
 
 NEEDS_P = {
-    "if": {"properties": {"status": {"enum": [status for status in STATUSES if status != "scratch"]}}},
+    "if": {
+        "properties": {"status": {"enum": [status for status in STATUSES if status != "scratch"]}}
+    },
     "then": {"properties": {"p": {"type": "number"}}},
 }
 NEEDS_NODE = {
@@ -250,7 +273,8 @@ class Step(Record):
     positions: Items[Position]
     timing: Timing
     evidence: Annotated[
-        Object, Meta(description='what the drafter tells of its draft; {"id"} is a token, with its text')
+        Object,
+        Meta(description='what the drafter tells of its draft; {"id"} is a token, with its text'),
     ]
 
     @property
@@ -264,10 +288,19 @@ class Step(Record):
         self._check_draft()
         self._check_emitted()
         for index, position in enumerate(self.positions):
-            require(position.node < len(self.draft), f"positions[{index}].node", "is not a node of the draft")
+            require(
+                position.node < len(self.draft),
+                f"positions[{index}].node",
+                "is not a node of the draft",
+            )
             if position.child is not None:
-                is_child = position.child < len(self.draft) and self.draft[position.child].parent == position.node
-                require(is_child, f"positions[{index}].child", f"is not a child of node {position.node}")
+                is_child = (
+                    position.child < len(self.draft)
+                    and self.draft[position.child].parent == position.node
+                )
+                require(
+                    is_child, f"positions[{index}].child", f"is not a child of node {position.node}"
+                )
 
     def _check_draft(self) -> None:
         path_end = ROOT
@@ -277,9 +310,17 @@ class Step(Record):
             depth = 1 if parent == ROOT else self.draft[parent].depth + 1
             require(token.depth == depth, f"{path}.depth", f"must be {depth} (got {token.depth})")
             scratch_or_p = token.status == "scratch" or token.p is not None
-            require(scratch_or_p, f"{path}.p", "must be a probability unless the token is scratch (got None)")
+            require(
+                scratch_or_p,
+                f"{path}.p",
+                "must be a probability unless the token is scratch (got None)",
+            )
             if token.status == "accepted":
-                require(parent == path_end, f"{path}.status", f"cannot be accepted beside node {path_end}")
+                require(
+                    parent == path_end,
+                    f"{path}.status",
+                    f"cannot be accepted beside node {path_end}",
+                )
                 path_end = index
 
     def _check_emitted(self) -> None:
@@ -287,11 +328,27 @@ class Step(Record):
         for index, token in enumerate(self.emitted):
             path = f"emitted[{index}]"
             if token.kind != "accepted":
-                require(token.node is None, f"{path}.node", f"must be null for a {token.kind} token (got {token.node})")
-                require(index == len(self.emitted) - 1, path, f"is {token.kind} but not the last token of the step")
+                require(
+                    token.node is None,
+                    f"{path}.node",
+                    f"must be null for a {token.kind} token (got {token.node})",
+                )
+                require(
+                    index == len(self.emitted) - 1,
+                    path,
+                    f"is {token.kind} but not the last token of the step",
+                )
                 return
-            drafted = self.draft[token.node] if token.node is not None and token.node < len(self.draft) else None
-            fits = drafted and (drafted.parent, drafted.status, drafted.id) == (node, "accepted", token.id)
+            drafted = (
+                self.draft[token.node]
+                if token.node is not None and token.node < len(self.draft)
+                else None
+            )
+            fits = drafted and (drafted.parent, drafted.status, drafted.id) == (
+                node,
+                "accepted",
+                token.id,
+            )
             problem = f"is not the accepted draft token that follows node {node} (got {token.node})"
             require(fits, f"{path}.node", problem)
             node = token.node
@@ -309,7 +366,11 @@ class Scores(Record):
 
     def check(self) -> None:
         same = len(self.p) == len(self.q) == len(self.overlap)
-        require(same, "overlap", f"must be as long as p and q (got {len(self.p)}, {len(self.q)}, {len(self.overlap)})")
+        require(
+            same,
+            "overlap",
+            f"must be as long as p and q (got {len(self.p)}, {len(self.q)}, {len(self.overlap)})",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,7 +394,9 @@ class UnknownEvent:
 
 
 Event = Header | Models | Step | Scores | Footer | UnknownEvent
-EVENTS: Mapping[str, type[Record]] = {kind.__name__.lower(): kind for kind in (Header, Models, Step, Scores, Footer)}
+EVENTS: Mapping[str, type[Record]] = {
+    kind.__name__.lower(): kind for kind in (Header, Models, Step, Scores, Footer)
+}
 
 
 def parse_event(data: Mapping[str, Any]) -> Event:

@@ -19,7 +19,10 @@ def schema_text() -> str:
     for definition in definitions.values():
         definition["properties"].pop("extra", None)  # of the record, not of its JSON
     events = [
-        {"if": {"properties": {"event": {"const": name}}}, "then": {"$ref": f"#/$defs/{kind.__name__}"}}
+        {
+            "if": {"properties": {"event": {"const": name}}},
+            "then": {"$ref": f"#/$defs/{kind.__name__}"},
+        }
         for name, kind in EVENTS.items()
     ]
     schema = {

@@ -7,7 +7,14 @@ from typing import Any
 from specviz.trace.file import Trace
 from specviz.trace.metrics import METRICS, count, metrics
 
-VLLM, SGLANG, NVIDIA, LM_STUDIO, EAGLE, LEVIATHAN = "vLLM", "SGLang", "NVIDIA", "LM Studio", "EAGLE", "Leviathan et al."
+VLLM, SGLANG, NVIDIA, LM_STUDIO, EAGLE, LEVIATHAN = (
+    "vLLM",
+    "SGLang",
+    "NVIDIA",
+    "LM Studio",
+    "EAGLE",
+    "Leviathan et al.",
+)
 TOOLS = (VLLM, SGLANG, NVIDIA, LM_STUDIO, EAGLE, LEVIATHAN)
 _NAMES: tuple[tuple[str, str, str], ...] = (  # tool, its name, name in METRICS
     (VLLM, "mean_acceptance_length", "mean_acceptance_length"),
@@ -35,7 +42,10 @@ WAYS_OF_DRAFTING = (
     "draft_sample_method probabilistic, by SGLang with --speculative-use-rejection-sampling, and by TensorRT-LLM with "
     "use_rejection_sampling."
 )
-_SHORT_NAMES = {"AR (a number of tokens, not a share)": "AR", "accepted draft tokens, %": "accepted %"}
+_SHORT_NAMES = {
+    "AR (a number of tokens, not a share)": "AR",
+    "accepted draft tokens, %": "accepted %",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +63,11 @@ class ToolNumber:
 
 def other_names(name: str) -> str:
     """What other tools call this number of METRICS, as "tool: name; tool: name"; "" where none has it."""
-    alike = [(tool, theirs) for tool, theirs, ours in (*_NAMES, (VLLM, "recovered", "resampled")) if ours == name]
+    alike = [
+        (tool, theirs)
+        for tool, theirs, ours in (*_NAMES, (VLLM, "recovered", "resampled"))
+        if ours == name
+    ]
     return "; ".join(f"{tool}: {_SHORT_NAMES.get(theirs, theirs)}" for tool, theirs in alike)
 
 
@@ -65,7 +79,9 @@ def tool_numbers(recorded: Trace) -> tuple[ToolNumber, ...]:
     for tool, name, key in _NAMES:
         metric, value = METRICS[key], values[key]
         reason = values["reasons"].get(key, "")
-        rows.append(ToolNumber(tool, name, metric.label, metric.formula, value, metric.spell(value), reason))
+        rows.append(
+            ToolNumber(tool, name, metric.label, metric.formula, value, metric.spell(value), reason)
+        )
     num_drafts = counters.num_drafting_steps
     words = ("steps with a draft", "steps that drafted a token", num_drafts, f"{num_drafts:,}")
     rows.append(ToolNumber(VLLM, "num_spec_steps", *words))
@@ -81,7 +97,11 @@ def export(recorded: Trace, tool: str) -> str:
     """The tool's numbers as JSON, under its own field names; for vLLM the counters that its server exports too."""
     if tool not in (VLLM, SGLANG):
         raise ValueError(f"tool must be {VLLM} or {SGLANG} (got {tool!r})")
-    fields = {row.name: row.value for row in tool_numbers(recorded) if row.tool == tool and row.name.isidentifier()}
+    fields = {
+        row.name: row.value
+        for row in tool_numbers(recorded)
+        if row.tool == tool and row.name.isidentifier()
+    }
     if tool == VLLM:
         counters = count(recorded)
         fields |= {

@@ -33,7 +33,8 @@ Item = TypeVar("Item")
 Made = TypeVar("Made")
 Count = Annotated[int, Meta(ge=0, le=MAX_INTEGER)]
 Number = Annotated[
-    Annotated[int, Meta(ge=0, le=int(MAX_NUMBER))] | Annotated[float, Meta(ge=-SLACK, le=MAX_NUMBER)],
+    Annotated[int, Meta(ge=0, le=int(MAX_NUMBER))]
+    | Annotated[float, Meta(ge=-SLACK, le=MAX_NUMBER)],
     Meta(title=f"a number from 0 to {MAX_NUMBER:g}"),
 ]
 Probability = Annotated[
@@ -87,7 +88,10 @@ def require(holds: object, path: str, problem: str) -> None:
 
 def stopwatch(max_cpu_s: float) -> Callable[[], None]:
     """To be called now and then: raises TraceError once this thread has computed for so long."""
-    latest, problem = time.thread_time() + max_cpu_s, f"the file takes more than {max_cpu_s:g} s of computing"
+    latest, problem = (
+        time.thread_time() + max_cpu_s,
+        f"the file takes more than {max_cpu_s:g} s of computing",
+    )
     return lambda: require(time.thread_time() <= latest, "", problem)
 
 
@@ -103,7 +107,9 @@ class Record:
     A field that may be missing has the default None, and None is not written.
     """
 
-    extra: Any = field(default_factory=dict, kw_only=True)  # no Mapping: a file may have a field of this name
+    extra: Any = field(
+        default_factory=dict, kw_only=True
+    )  # no Mapping: a file may have a field of this name
 
     @classmethod
     def from_dict(cls: type[Made], data: Mapping[str, Any]) -> Made:
@@ -191,14 +197,18 @@ def _alternatives(kind: kinds.Type) -> Iterator[kinds.Type]:
 
 def _title(kind: kinds.Type) -> str:
     """The Meta title of this type, or ""."""
-    return (kind.extra_json_schema or {}).get("title", "") if isinstance(kind, kinds.Metadata) else ""
+    return (
+        (kind.extra_json_schema or {}).get("title", "") if isinstance(kind, kinds.Metadata) else ""
+    )
 
 
 def _words(kind: kinds.Type, value: Any) -> str:
     """An error's words for the values of this type, null left out; of several types, of the value's own."""
     while isinstance(kind, kinds.UnionType):
         some = (each for each in kind.types if not isinstance(each, kinds.NoneType))
-        kind = min(some, key=lambda each: isinstance(each, kinds.VarTupleType) != isinstance(value, list))
+        kind = min(
+            some, key=lambda each: isinstance(each, kinds.VarTupleType) != isinstance(value, list)
+        )
     match kind:
         case kinds.Metadata(type=inner):
             return _title(kind) or _words(inner, value)
@@ -211,7 +221,11 @@ def _words(kind: kinds.Type, value: Any) -> str:
         case kinds.LiteralType(values=values):
             return f"one of {', '.join(map(str, values))}"
         case kinds.VarTupleType(min_length=low, max_length=most):
-            return f"a list of {low} to {most:,} values" if low else f"a list of at most {most:,} items"
+            return (
+                f"a list of {low} to {most:,} values"
+                if low
+                else f"a list of at most {most:,} items"
+            )
         case kinds.TupleType(item_types=items):
             return f"a list of {len(items)} items"
         case kinds.StructType(tag_field=tag, fields=fields):
@@ -265,7 +279,11 @@ def _items(value: Any, path: str) -> Collection[Any]:
     if isinstance(value, dict):
         return value.values()
     if isinstance(value, (int, float)):
-        require(abs(value) <= MAX_INTEGER, path, f"must hold finite numbers up to 2^53 only {format_got(value)}")
+        require(
+            abs(value) <= MAX_INTEGER,
+            path,
+            f"must hold finite numbers up to 2^53 only {format_got(value)}",
+        )
     return value if isinstance(value, (list, tuple)) else ()
 
 

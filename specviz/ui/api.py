@@ -42,7 +42,9 @@ API_LIMIT_S = 60.0
 """A caller that nobody watches may hold the engine this long."""
 MOST_PROVED = 500  # tokens
 MOST_PROMPTS, MOST_ALIGNED = 32, 128  # prompts of a job, tokens of a text
-RENAMED = "this endpoint is called compare_tokenizers now: the next release knows no endpoint doctor"
+RENAMED = (
+    "this endpoint is called compare_tokenizers now: the next release knows no endpoint doctor"
+)
 SHARD = 4  # prompts between two reports of progress
 PARAMETERS = {
     "prompt": "the text to continue",
@@ -76,13 +78,19 @@ def add_endpoints(registry: Registry, bench: Workbench, offer: Offer) -> None:
     made = _Endpoints(registry, bench, offer)
     for name in ENDPOINTS:
         shared = {"concurrency_limit": API_JOBS, "concurrency_id": "jobs"} if name in JOBS else {}
-        gr.api(_for_callers(getattr(made, name)), api_name=name, **{"concurrency_limit": API_LIMIT, **shared})
+        gr.api(
+            _for_callers(getattr(made, name)),
+            api_name=name,
+            **{"concurrency_limit": API_LIMIT, **shared},
+        )
 
 
 def _for_callers(endpoint: Callable[..., Any]) -> Callable[..., Any]:
     """The endpoint with its parameters described and its SpecvizErrors as plain text."""
     made = callback(endpoint, as_html=False)
-    words = "".join(f"\n    {name}: {PARAMETERS[name]}" for name in parameters_of(endpoint.__name__))
+    words = "".join(
+        f"\n    {name}: {PARAMETERS[name]}" for name in parameters_of(endpoint.__name__)
+    )
     made.__doc__ = inspect.getdoc(endpoint).replace("\n\nReturns:", f"\n\nArgs:{words}\n\nReturns:")
     return made
 
@@ -143,7 +151,11 @@ class _Endpoints:
             "title": library.entry(made.trace)["title"],
             "text": made.trace.text,
             "end": made.trace.footer.reason,
-            "numbers": {name: value for name in METRICS if isinstance(value := values[name], float | int | None)},
+            "numbers": {
+                name: value
+                for name in METRICS
+                if isinstance(value := values[name], float | int | None)
+            },
             "trace": f"/specviz/trace/{view.id}",
             "page": f"/specviz/page/{view.id}.html",
         }
@@ -162,10 +174,20 @@ class _Endpoints:
         view = self._registry.get(run) or self._registry.find_recorded(run)
         with self._job(caller) as asker:
             target = view.reader and self._bench.library.load(view.reader)
-            (judged,) = self._bench.in_turns((judge_run(view.trace, target=target) for _ in range(1)), asker)
+            (judged,) = self._bench.in_turns(
+                (judge_run(view.trace, target=target) for _ in range(1)), asker
+            )
         answer = judged.every_k(range(1, max_k + 1))
-        rows = [{name: value for name, value in asdict(row).items() if name != "speedup"} for row in answer.outcomes]
-        return {"num_tokens": answer.num_tokens, "exact": answer.exact, "note": answer.note, "rows": rows}
+        rows = [
+            {name: value for name, value in asdict(row).items() if name != "speedup"}
+            for row in answer.outcomes
+        ]
+        return {
+            "num_tokens": answer.num_tokens,
+            "exact": answer.exact,
+            "note": answer.note,
+            "rows": rows,
+        }
 
     def prove(
         self,
@@ -190,11 +212,23 @@ class _Endpoints:
         check_whole("tokens", tokens, 1, MOST_PROVED)
         target, draft = self._pair(target, draft)
         k = one_k(k, num_speculative_tokens)
-        given = {"method": method, "rule": rule, "k": k, "temperature": temperature, "tokens": tokens, "seed": seed}
+        given = {
+            "method": method,
+            "rule": rule,
+            "k": k,
+            "temperature": temperature,
+            "tokens": tokens,
+            "seed": seed,
+        }
         drafts = "draft" in find_method(method).roles
         with self._job(caller) as asker, self._held(target, draft if drafts else None):
-            (report,) = self._bench.in_turns((prove(target=target, draft=draft, **given) for _ in range(1)), asker)
-        checks = [{"name": each.name, "verdict": each.verdict, "words": each.words} for each in report.checks]
+            (report,) = self._bench.in_turns(
+                (prove(target=target, draft=draft, **given) for _ in range(1)), asker
+            )
+        checks = [
+            {"name": each.name, "verdict": each.verdict, "words": each.words}
+            for each in report.checks
+        ]
         return {"verdict": report.verdict, "checks": checks}
 
     def align(
@@ -218,7 +252,9 @@ class _Endpoints:
             K from 1, the findings (faults with a name) and the reasons for rejections with their share of the loss
         """
         if not 1 <= len(prompts) <= MOST_PROMPTS:
-            raise SpecvizError(f"prompts must be a list of 1 to {MOST_PROMPTS} texts (got {len(prompts)})")
+            raise SpecvizError(
+                f"prompts must be a list of 1 to {MOST_PROMPTS} texts (got {len(prompts)})"
+            )
         check_whole("max_new_tokens", max_new_tokens, 1, MOST_ALIGNED)
         target, draft = self._pair(target, draft)
         k = one_k(k, num_speculative_tokens)
@@ -228,7 +264,11 @@ class _Endpoints:
             for progress in self._bench.in_turns(work, asker):
                 told = {"done": progress.done, "total": progress.total, "words": progress.words}
                 made = progress.result
-                yield told if made is None else {**told, "result": _drafts_answer(made.summary.drafts[0])}
+                yield (
+                    told
+                    if made is None
+                    else {**told, "result": _drafts_answer(made.summary.drafts[0])}
+                )
 
     def compare_tokenizers(self, target: str | None = None, draft: str | None = None) -> dict:
         """Compare the tokenizers of a target and a draft model: can this one draft for that one, and how?
@@ -242,10 +282,18 @@ class _Endpoints:
         library = self._bench.library
         known = library.loaded_names()
         pair = (library.load(name) if name in known else name for name in self._pair(target, draft))
-        found = examine(*pair, allow_any=library.allow_any)  # of what is not loaded the tokenizer alone is read
+        found = examine(
+            *pair, allow_any=library.allow_any
+        )  # of what is not loaded the tokenizer alone is read
         ways = [{"name": way.name, "works": way.works, "words": way.words} for way in found.ways]
         numbers = {"num_same": found.num_same, "num_differing": found.num_differing}
-        return {"direct": found.is_direct, **numbers, "ways": ways, "chat": found.chat, "notes": list(found.notes)}
+        return {
+            "direct": found.is_direct,
+            **numbers,
+            "ways": ways,
+            "chat": found.chat,
+            "notes": list(found.notes),
+        }
 
     def doctor(self, target: str | None = None, draft: str | None = None) -> dict:
         """The old name of `compare_tokenizers`, to which this release alone still answers.
@@ -299,7 +347,9 @@ class _Endpoints:
         usual = self._offer.first.draft if target == self._offer.first.target else None
         pair = target, draft or usual or next(iter(catalog.drafts_for(target)), None)
         for role, name in zip(("target", "draft"), pair, strict=True):
-            if name and not (self._offer.allows(name) or name in self._bench.library.loaded_names()):
+            if name and not (
+                self._offer.allows(name) or name in self._bench.library.loaded_names()
+            ):
                 words = "this server offers only the models that `models` lists"
                 raise SpecvizError(f"{role} cannot be used: {words} (got {name!r:.80})")
         return pair
@@ -309,7 +359,9 @@ def _drafts_answer(draft: DraftSummary) -> dict[str, Any]:
     numbers = ("alpha", "alpha_interval", "greedy_agreement", "tokens_per_call")
     return {name: getattr(draft, name) for name in numbers} | {
         "findings": [each.words for each in draft.findings],
-        "reasons": [{"name": each.name, "share": each.share, "words": each.words} for each in draft.reasons],
+        "reasons": [
+            {"name": each.name, "share": each.share, "words": each.words} for each in draft.reasons
+        ],
     }
 
 
@@ -337,7 +389,9 @@ def _arguments_of(endpoint: Callable[..., Any]) -> type[msgspec.Struct]:
         hint = parameter.annotation
         if name == "self" or hint is gr.Request:
             continue
-        kinds = [KINDS[each] for each in (get_args(hint) if isinstance(hint, UnionType) else [hint])]
+        kinds = [
+            KINDS[each] for each in (get_args(hint) if isinstance(hint, UnionType) else [hint])
+        ]
         allowed = " or ".join(", ".join(words for words, _ in kinds).rsplit(", ", 1))
         checked = Union[tuple(checked for _, checked in kinds)]  # noqa: UP007  # there are as many as the hint has
         described = Annotated[checked, msgspec.Meta(title=f"{allowed}: {PARAMETERS[name]}")]
@@ -361,5 +415,9 @@ def check_arguments(endpoint: str, values: Mapping[str, Any]) -> None:
     except TraceError as error:
         raise SpecvizError(str(error) if error.path else f"{endpoint} {error}") from None
     for name, value in values.items():
-        if isinstance(value, dict) and {"path", "meta"} <= value.keys():  # Gradio would look for the file
-            raise SpecvizError(f"{name} must not name both path and meta, as a file does {format_got(value)}")
+        if (
+            isinstance(value, dict) and {"path", "meta"} <= value.keys()
+        ):  # Gradio would look for the file
+            raise SpecvizError(
+                f"{name} must not name both path and meta, as a file does {format_got(value)}"
+            )

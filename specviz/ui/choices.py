@@ -63,7 +63,11 @@ class Offer:
         """Whether everything that the method's parameters name is on offer. SpecvizError: a value out of range."""
         checked = method.validate(values)
         models = (param for param in method.params if isinstance(param, ModelParam))
-        named = ((param, name) for param in models for name in split_names(str(checked[param.name] or "")))
+        named = (
+            (param, name)
+            for param in models
+            for name in split_names(str(checked[param.name] or ""))
+        )
         return all(name in param.reserved or self.allows(name) for param, name in named)
 
     def kinds_for(self, *, answers: bool) -> dict[str, list[str]]:
@@ -74,7 +78,11 @@ class Offer:
 
     def suit(self, prompt: object, *, answers: bool) -> str | None:
         """A ready prompt in place of one that suits a model that answers, or does not; None: `prompt` stays."""
-        ready = {text: kind in self.dialogues for kind, texts in self.prompts.items() for text in texts.values()}
+        ready = {
+            text: kind in self.dialogues
+            for kind, texts in self.prompts.items()
+            for text in texts.values()
+        }
         if ready.get(prompt, answers) == answers:
             return None
         return next(text for text, is_question in ready.items() if is_question == answers)
@@ -85,7 +93,11 @@ class Offer:
 
 
 def make_offer(
-    target: str | None = None, draft: str | None = None, *, any_model: bool = True, may_get: bool = False
+    target: str | None = None,
+    draft: str | None = None,
+    *,
+    any_model: bool = True,
+    may_get: bool = False,
 ) -> Offer:
     """The catalogue's offer, beginning with `target` and `draft`, or heads and their method, or the bundled pair."""
     target = target or catalog.default_pair()[0]
@@ -97,17 +109,29 @@ def make_offer(
     # A small model's answer wanders off at temperature 1; with this seed it is a whole explanation.
     kinds, temperature, seed = (dialogues, 0.5, 7) if chats else (prompts, 1.0, FIRST_SEED)
     prompt = next(text for texts in kinds.values() for text in texts.values())
-    first = Request(prompt=prompt, chat=chats, target=target, draft=draft, temperature=temperature, seed=seed)
+    first = Request(
+        prompt=prompt, chat=chats, target=target, draft=draft, temperature=temperature, seed=seed
+    )
     first = replace(first, max_new_tokens=min(FIRST_LENGTH, settings().max_new_tokens))
     first = replace(first, method=heads.kind if heads else first.method)
     targets = as_options((target, *catalog.targets()))
-    return Offer(targets, list_drafts(target, draft), prompts | dialogues, first, any_model, tuple(dialogues), may_get)
+    return Offer(
+        targets,
+        list_drafts(target, draft),
+        prompts | dialogues,
+        first,
+        any_model,
+        tuple(dialogues),
+        may_get,
+    )
 
 
 def texts_by_title(kinds: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, str]]:
     """The ready prompts of these kinds: kind -> title -> text."""
     return {
-        kind["title"]: {each["name"].replace("-", " ").capitalize(): _text_of(each) for each in kind["prompts"]}
+        kind["title"]: {
+            each["name"].replace("-", " ").capitalize(): _text_of(each) for each in kind["prompts"]
+        }
         for kind in kinds
     }
 
@@ -115,7 +139,9 @@ def texts_by_title(kinds: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, st
 def _text_of(prompt: Mapping[str, Any]) -> str:
     """A lone question as it is, a longer conversation as plain lines."""
     messages = prompt.get("messages", ())
-    return messages[0]["content"] if len(messages) == 1 else prompt.get("text") or as_lines(messages)
+    return (
+        messages[0]["content"] if len(messages) == 1 else prompt.get("text") or as_lines(messages)
+    )
 
 
 def list_drafts(target: str, *others: str | None) -> tuple[Option, ...]:
@@ -135,7 +161,10 @@ def number_or_none(value: Any) -> Any:
 def spelled(request: Request) -> dict[str, str]:
     """The fields of a request that are typed as text."""
     own = ((name, getattr(request, name)) for name in Request.DRAFT_SAMPLING)
-    lines = {"stop": spell_stops(request.stop), "chat_options": "\n".join(spell_options(request.chat_options))}
+    lines = {
+        "stop": spell_stops(request.stop),
+        "chat_options": "\n".join(spell_options(request.chat_options)),
+    }
     return lines | {name: "" if value is None else str(value) for name, value in own}
 
 
@@ -154,12 +183,16 @@ def list_methods() -> tuple[Option, ...]:
 def list_rules(method: Method) -> tuple[Option, ...]:
     """The rules that can judge the method's drafts, each with its badge."""
     rules = (RULES[name] for name in method.rules)
-    return tuple((f"{rule.title} · {'exact' if rule.lossless else 'lossy'}", rule.name) for rule in rules)
+    return tuple(
+        (f"{rule.title} · {'exact' if rule.lossless else 'lossy'}", rule.name) for rule in rules
+    )
 
 
 def list_models(param: ModelParam, target: str) -> tuple[Option, ...]:
     """The known values, for this target, of a parameter that names models."""
-    stand_ins = tuple((METHODS[name].title if name in METHODS else name, name) for name in param.reserved)
+    stand_ins = tuple(
+        (METHODS[name].title if name in METHODS else name, name) for name in param.reserved
+    )
     return (*stand_ins, *as_options(catalog.names_for(target, param.kind)))
 
 
@@ -189,11 +222,17 @@ def rule_to_explain(method: Method, rule: str | None) -> Rule | None:
     return RULES[choose_rule(method, rule)] if method.drafts else None
 
 
-def choose_models(offer: Offer, param: ModelParam, target: str, chosen: Any) -> str | list[str] | None:
+def choose_models(
+    offer: Offer, param: ModelParam, target: str, chosen: Any
+) -> str | list[str] | None:
     """The chosen name, or list of names, where all of it may stay with the target, else the usual one."""
     known = [name for _, name in list_models(param, target)]
     names = chosen if isinstance(chosen, list) else [chosen]
-    usual = names if names and all(offer.may_stay(name, known) for name in names) else usual_models(param, target)
+    usual = (
+        names
+        if names and all(offer.may_stay(name, known) for name in names)
+        else usual_models(param, target)
+    )
     return usual if param.most > 1 else next(iter(usual), None)
 
 

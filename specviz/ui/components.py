@@ -17,7 +17,15 @@ from specviz.drafters.params import Choice, FloatParam, IntParam, ModelParam, Pa
 from specviz.request import MAX_TEMPERATURE, Request
 from specviz.session.controls import PACES
 from specviz.settings import settings
-from specviz.ui.choices import FIRST_SEED, Offer, Option, choose_models, list_models, spelled, usual_models
+from specviz.ui.choices import (
+    FIRST_SEED,
+    Offer,
+    Option,
+    choose_models,
+    list_models,
+    spelled,
+    usual_models,
+)
 from specviz.views.bundle import web_file
 from specviz.views.document import REPORT_HTML, stage_html
 
@@ -49,17 +57,28 @@ OF_DRAFT_INFO = (
     "Empty: as the target's. With an exact rule this never changes how the text is distributed, only how much is "
     "accepted."
 )
-STOP_INFO = "One text a line; the answer ends before the first that comes. \\n is a line break, \\t a tab."
-OPTIONS_INFO = "Switches of the chat template, one NAME=VALUE a line, such as enable_thinking=false."
+STOP_INFO = (
+    "One text a line; the answer ends before the first that comes. \\n is a line break, \\t a tab."
+)
+OPTIONS_INFO = (
+    "Switches of the chat template, one NAME=VALUE a line, such as enable_thinking=false."
+)
 
 _HELP_HTML = '<section class="sv-help"></section><a href="specviz/docs/methods.md" target="_blank">All methods</a>'
 _PICKER_HTML = (
-    '<label class="sv-field"><span>Examples</span><select translate="no" aria-label="Ready prompts"></select></label>'
+    '<label class="sv-field"><span>Examples</span>'
+    '<select translate="no" aria-label="Ready prompts"></select></label>'
 )
 
 
 def _html(
-    name: str, template: str, value: str | None = None, *, kind: str = "", events: Sequence[str] = (), calls: Calls = ()
+    name: str,
+    template: str,
+    value: str | None = None,
+    *,
+    kind: str = "",
+    events: Sequence[str] = (),
+    calls: Calls = (),
 ) -> gr.HTML:
     """A part of the page that assets/web/page.js draws, by the function `name`, or by that of its kind.
 
@@ -74,13 +93,26 @@ def _html(
 
 def stage(calls: Calls, value: str) -> gr.HTML:
     """The one output of a run: Explore's own views, fed with JSON increments. calls: what they may ask the server."""
-    events = ("measure", "unmeasure", "refused", "cancel", "arrive", "restore", "really", "made", "first")
+    events = (
+        "measure",
+        "unmeasure",
+        "refused",
+        "cancel",
+        "arrive",
+        "restore",
+        "really",
+        "made",
+        "first",
+    )
     return _html("stage", stage_html(), value, events=events, calls=calls)
 
 
 def pages_list() -> gr.HTML:
     """The pages of the app, one of which is shown, and the way to the documents."""
-    entries = "".join(f'<button type="button" data-page="{name}">{title}</button>' for name, title in PAGES.items())
+    entries = "".join(
+        f'<button type="button" data-page="{name}">{title}</button>'
+        for name, title in PAGES.items()
+    )
     entries += '<a href="specviz/docs/README.md" target="_blank" rel="noopener">Help</a>'
     return _html("pages", f'<nav class="sv-pages" aria-label="Pages">{entries}</nav>')
 
@@ -117,20 +149,31 @@ def method_panel(props: Mapping[str, Any]) -> gr.HTML:
 
 
 def button(name: str, words: str) -> gr.Button:
-    return gr.Button(words, elem_id=name, size="sm", variant="primary" if name == "run" else "secondary")
+    return gr.Button(
+        words, elem_id=name, size="sm", variant="primary" if name == "run" else "secondary"
+    )
 
 
 def prompt_box(value: str, *, answers: bool = False) -> gr.Textbox:
-    return gr.Textbox(value, label=prompt_label(answers=answers), lines=1, max_lines=8, elem_id="prompt")
+    return gr.Textbox(
+        value, label=prompt_label(answers=answers), lines=1, max_lines=8, elem_id="prompt"
+    )
 
 
 def rendered_prompt() -> gr.Textbox:
     return gr.Textbox(
-        label="What the target reads", lines=2, max_lines=8, interactive=False, visible=False, elem_id="rendered"
+        label="What the target reads",
+        lines=2,
+        max_lines=8,
+        interactive=False,
+        visible=False,
+        elem_id="rendered",
     )
 
 
-def model_list(role: str, label: str, choices: Sequence[Option], value: str | None, any_model: bool) -> gr.Dropdown:
+def model_list(
+    role: str, label: str, choices: Sequence[Option], value: str | None, any_model: bool
+) -> gr.Dropdown:
     """A list of model names; with `any_model` a path or another name may be typed."""
     typed = {"filterable": any_model, "allow_custom_value": any_model}
     return gr.Dropdown(list(choices), value=value, label=label, elem_id=role, **typed)
@@ -144,7 +187,9 @@ def method_list(choices: Sequence[Option], value: str) -> gr.Dropdown:
 
 
 def rule_list(choices: Sequence[Option], value: str, *, visible: bool) -> gr.Dropdown:
-    return gr.Dropdown(list(choices), value=value, label="Rule", elem_id="rule", filterable=False, visible=visible)
+    return gr.Dropdown(
+        list(choices), value=value, label="Rule", elem_id="rule", filterable=False, visible=visible
+    )
 
 
 def _slider(name: str, label: str, low: float, high: float, value: float, **more: Any) -> gr.Slider:
@@ -164,9 +209,13 @@ def setup_fields(offer: Offer) -> dict[str, Component]:
     first = offer.first
     return {
         "draft": model_list("draft", "Draft model", offer.drafts, first.draft, offer.any_model),
-        "target": model_list("target", "Target model", offer.targets, first.target, offer.any_model),
+        "target": model_list(
+            "target", "Target model", offer.targets, first.target, offer.any_model
+        ),
         "k": _slider("k", "K", 1, 16, first.num_speculative_tokens, **_WHOLE),
-        "temperature": _slider("temperature", "Temperature", 0, MAX_TEMPERATURE, first.temperature, step=0.05),
+        "temperature": _slider(
+            "temperature", "Temperature", 0, MAX_TEMPERATURE, first.temperature, step=0.05
+        ),
         "pace": gr.Radio(list(PACES), value="reading", label="Pace", elem_id="pace"),
     }
 
@@ -177,14 +226,22 @@ def drawer_fields(first: Request) -> dict[str, Component]:
     return {
         "top_p": _slider("top-p", "Top-p", 0.05, 1, first.top_p, step=0.05),
         "top_k": _slider("top-k", "Top-k (0: off)", 0, 100, first.top_k, **_WHOLE),
-        "draft_temperature": _text("draft-temperature", "Draft temperature", own["draft_temperature"], OF_DRAFT_INFO),
+        "draft_temperature": _text(
+            "draft-temperature", "Draft temperature", own["draft_temperature"], OF_DRAFT_INFO
+        ),
         "draft_top_p": _text("draft-top-p", "Draft top-p", own["draft_top_p"]),
         "draft_top_k": _text("draft-top-k", "Draft top-k (0: off)", own["draft_top_k"]),
-        "max_new_tokens": _slider("max-tokens", "Max new tokens", 1, most, first.max_new_tokens, **_WHOLE),
+        "max_new_tokens": _slider(
+            "max-tokens", "Max new tokens", 1, most, first.max_new_tokens, **_WHOLE
+        ),
         "stop": _text("stop-at", "Stop at", own["stop"], STOP_INFO),
-        "seed": gr.Number(first.seed, precision=0, minimum=0, label="Seed", info=SEED_INFO, elem_id="seed"),
+        "seed": gr.Number(
+            first.seed, precision=0, minimum=0, label="Seed", info=SEED_INFO, elem_id="seed"
+        ),
         "chat": gr.Checkbox(first.chat, label="Chat template", elem_id="chat"),
-        "chat_options": _text("chat-options", "Chat options", own["chat_options"], OPTIONS_INFO, visible=first.chat),
+        "chat_options": _text(
+            "chat-options", "Chat options", own["chat_options"], OPTIONS_INFO, visible=first.chat
+        ),
     }
 
 
@@ -201,7 +258,9 @@ def parameter(method: Method, param: Param, offer: Offer) -> Component:
             return gr.Slider(param.low, param.high, param.default, buttons=[], **_WHOLE, **words)
         case FloatParam():
             room = param.high - param.low
-            step = next((step for step in DECIMAL_STEPS if step * MANY_STEPS <= room), DECIMAL_STEPS[-1])
+            step = next(
+                (step for step in DECIMAL_STEPS if step * MANY_STEPS <= room), DECIMAL_STEPS[-1]
+            )
             return gr.Slider(param.low, param.high, param.default, step=step, buttons=[], **words)
         case Choice():
             choices = [(title, name) for name, title in param.options.items()]
@@ -226,7 +285,10 @@ def update_list(choices: Sequence[Option], *chosen: str | None, **more: Any) -> 
 
 def _add_missing(choices: Sequence[Option], chosen: Sequence[str | None]) -> list[Option]:
     known = [name for _, name in choices]
-    return [*((Path(name).name, name) for name in chosen if name is not None and name not in known), *choices]
+    return [
+        *((Path(name).name, name) for name in chosen if name is not None and name not in known),
+        *choices,
+    ]
 
 
 def theme() -> gr.themes.Base:
@@ -235,5 +297,11 @@ def theme() -> gr.themes.Base:
     for each in json.loads(web_file("theme.json").read_text("utf-8")):
         for name in each["variables"]:
             colours |= {name: each["light"], f"{name}_dark": each["dark"]}
-    base = gr.themes.Base(font="sans-serif", font_mono="monospace", text_size="sm", radius_size="sm", spacing_size="sm")
+    base = gr.themes.Base(
+        font="sans-serif",
+        font_mono="monospace",
+        text_size="sm",
+        radius_size="sm",
+        spacing_size="sm",
+    )
     return base.set(**colours)

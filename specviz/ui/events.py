@@ -29,7 +29,9 @@ def errors_on_page(*, mildly: bool = False, as_html: bool = True) -> Iterator[No
         raise
     except SpecvizError as error:
         if not mildly:
-            raise gr.Error(html.escape(str(error)) if as_html else str(error), print_exception=False) from error
+            raise gr.Error(
+                html.escape(str(error)) if as_html else str(error), print_exception=False
+            ) from error
         warn(str(error))
     except Exception as error:
         raise gr.Error(FAILED) from error
@@ -48,7 +50,11 @@ def callback(function: Callable[..., Any], *, as_html: bool = True) -> Callable[
                 asker_of_call(request)
             yield from function(*args, **named)
 
-    return stream if inspect.isgeneratorfunction(function) else errors_on_page(as_html=as_html)(function)
+    return (
+        stream
+        if inspect.isgeneratorfunction(function)
+        else errors_on_page(as_html=as_html)(function)
+    )
 
 
 def asker_of_call(request: Any) -> Asker:

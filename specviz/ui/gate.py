@@ -49,7 +49,9 @@ _SINGLE = r"/(config/?|healthz|metrics|theme\.css|manifest\.json|robots\.txt|fav
 _ASKED = r"(info/?|openapi\.json|startup-events|app_id/?|theme\.css|queue/(data|status)|heartbeat/[\w-]+)"
 _ROUTES = {
     "GET": re.compile(rf"{_FILES}|{_SINGLE}|{_API}({_ASKED}|call/(v2/)?\w+/\w+)"),
-    "POST": re.compile(rf"{_API}(queue/join|run/\w+/?|call/(v2/)?\w+/?|component_server/?|cancel|reset/?|upload)"),
+    "POST": re.compile(
+        rf"{_API}(queue/join|run/\w+/?|call/(v2/)?\w+/?|component_server/?|cancel|reset/?|upload)"
+    ),
 }
 _HEARTBEAT = re.compile(rf"({_API}heartbeat/)([\w-]+)")
 _LISTENING = re.compile(rf"{_API}(?:queue/data|call/(?:v2/)?\w+/(\w+))")
@@ -60,7 +62,9 @@ _TOOLS = re.compile(f"(GET|POST|DELETE) {_MCP.pattern}")
 _CALLED = re.compile(rf"{_API}(?P<way>run|call|call/v2)/(?P<name>\w+)/?")
 _PLAIN_HOST = re.compile(r"(localhost|[\d.]+|\[[\da-f:.]+])\.?(:\d*)?", re.IGNORECASE)
 _PORT = re.compile(r"\.?(:\d*)?$")
-_NAME = re.compile(r"(?=.{1,253}$)[a-z\d]([\w-]*[a-z\d])?(\.[a-z\d]([\w-]*[a-z\d])?)*", re.IGNORECASE | re.ASCII)
+_NAME = re.compile(
+    r"(?=.{1,253}$)[a-z\d]([\w-]*[a-z\d])?(\.[a-z\d]([\w-]*[a-z\d])?)*", re.IGNORECASE | re.ASCII
+)
 """A plain host name, which is shown to people and may stand in a command."""
 _NAMES = (
     "It answers to localhost, to a plain address such as 127.0.0.1, to its machine's own name, and to each name that "
@@ -78,7 +82,11 @@ class Refusal(HTTPException):
     address."""
 
     def __init__(
-        self, status: int, words: str, content: Mapping[str, Any] | None = None, page: Callable[[], str] | None = None
+        self,
+        status: int,
+        words: str,
+        content: Mapping[str, Any] | None = None,
+        page: Callable[[], str] | None = None,
     ) -> None:
         super().__init__(status, words)
         self.content, self.page = content or {"error": words}, page or partial(refusal_page, words)
@@ -89,21 +97,33 @@ class Gate:
     whether it serves MCP."""
 
     def __init__(
-        self, app: ASGIApp, visitors: Visitors, hosts: frozenset[str] = frozenset(), has_tools: bool = False
+        self,
+        app: ASGIApp,
+        visitors: Visitors,
+        hosts: frozenset[str] = frozenset(),
+        has_tools: bool = False,
     ) -> None:
         self.app, self._visitors, self._hosts, self._has_tools = app, visitors, hosts, has_tools
         self._num_held = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await (self.app(scope, receive, send) if scope["type"] == "lifespan" else send({"type": "websocket.close"}))
+            await (
+                self.app(scope, receive, send)
+                if scope["type"] == "lifespan"
+                else send({"type": "websocket.close"})
+            )
             return
         try:
             passed = self._check(scope)
             if passed["method"] == "POST":
                 receive = await self._read(passed, receive)
             is_direct = passed["path"].startswith(f"{_API}run/")
-            answer = _tell_refusals(scope, receive, send) if is_direct else self._visitors.issue(passed, send)
+            answer = (
+                _tell_refusals(scope, receive, send)
+                if is_direct
+                else self._visitors.issue(passed, send)
+            )
             with self._visitors.listening(_listener(passed)):
                 await self.app(passed, receive, answer)
         except HTTPException as refusal:
@@ -122,11 +142,15 @@ class Gate:
         origin = headers.get("origin")
         page = host if origin is None else origin.partition("//")[2]
         if method != "GET" and page.lower() != host.lower() and not self._is_named(page):
-            words = f"pages of {origin!r:.100} may not act here. {_PAGES} {_plain_name(page) or 'NAME'}"
+            words = (
+                f"pages of {origin!r:.100} may not act here. {_PAGES} {_plain_name(page) or 'NAME'}"
+            )
             raise HTTPException(HTTPStatus.FORBIDDEN, words)
         visitor = self._visitors.of(scope, headers)
         if method == "POST" and _EVENT.match(path) and not self._visitors.admit(visitor):
-            raise HTTPException(HTTPStatus.TOO_MANY_REQUESTS, "one visitor may not ask for more: wait a few seconds")
+            raise HTTPException(
+                HTTPStatus.TOO_MANY_REQUESTS, "one visitor may not ask for more: wait a few seconds"
+            )
         passed = {**scope, "specviz_visitor": visitor, "specviz_listeners": self._visitors}
         if path == "/":
             passed["query_string"] = b""  # deep links of Gradio are off
@@ -147,7 +171,10 @@ class Gate:
         kind = Headers(scope=scope).get("content-type", "").partition(";")[0].strip().lower()
         wanted = "multipart/form-data" if scope["path"] == UPLOAD else "application/json"
         if kind != wanted:
-            raise HTTPException(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"a body must be {wanted} here (got {kind!r:.60})")
+            raise HTTPException(
+                HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+                f"a body must be {wanted} here (got {kind!r:.60})",
+            )
         body = bytearray()
         try:
             with fail_after(BODY_S):
@@ -158,17 +185,23 @@ class Gate:
                         words = f"a body has at most {MOST_BODY_BYTES:,} bytes"
                         raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, words)
                     if self._num_held > MOST_AT_ONCE:
-                        raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, "too much is being sent here: try again")
+                        raise HTTPException(
+                            HTTPStatus.SERVICE_UNAVAILABLE, "too much is being sent here: try again"
+                        )
         except ClientDisconnect:
             raise HTTPException(HTTPStatus.BAD_REQUEST, "the body ended too early") from None
         except TimeoutError:
-            raise HTTPException(HTTPStatus.REQUEST_TIMEOUT, f"the body did not come within {BODY_S:g} s") from None
+            raise HTTPException(
+                HTTPStatus.REQUEST_TIMEOUT, f"the body did not come within {BODY_S:g} s"
+            ) from None
         finally:
             asyncio.get_running_loop().call_later(QUEUED_S, self._let_go, len(body))
         if scope["path"] == UPLOAD:
             return _replay(bytes(body), receive)
         page = scope["app"].get_blocks()
-        return _replay(checked_body(bytes(body), scope["specviz_visitor"], page, scope["path"]), receive)
+        return _replay(
+            checked_body(bytes(body), scope["specviz_visitor"], page, scope["path"]), receive
+        )
 
     def _let_go(self, num_bytes: int) -> None:
         self._num_held -= num_bytes
@@ -214,7 +247,10 @@ def _tell_refusals(scope: Scope, receive: Receive, send: Send) -> Send:
 
     async def told(message: Message) -> None:
         nonlocal is_held
-        if message["type"] == "http.response.start" and message["status"] == HTTPStatus.INTERNAL_SERVER_ERROR:
+        if (
+            message["type"] == "http.response.start"
+            and message["status"] == HTTPStatus.INTERNAL_SERVER_ERROR
+        ):
             is_held = True
         elif is_held:
             given = msgspec.json.decode(message["body"])
@@ -231,14 +267,18 @@ def checked_body(body: bytes, visitor: str, page: Blocks, path: str = "") -> byt
     """The JSON body, sent to this path, with the visitor's own session in it. Raises HTTPException for what Gradio must
     not see."""
     if sum(map(body.count, (b"[", b"{", b","))) > MOST_VALUES:
-        raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body holds at most {MOST_VALUES:,} values")
+        raise HTTPException(
+            HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body holds at most {MOST_VALUES:,} values"
+        )
     try:
         given = msgspec.json.decode(body)
     except (ValueError, RecursionError) as error:
         words = f"the body cannot be read as JSON in UTF-8 ({error!s:.100})"
         raise HTTPException(HTTPStatus.BAD_REQUEST, words) from None
     if not isinstance(given, dict):
-        raise HTTPException(HTTPStatus.BAD_REQUEST, f"the body must be a JSON object (got {type(given).__name__})")
+        raise HTTPException(
+            HTTPStatus.BAD_REQUEST, f"the body must be a JSON object (got {type(given).__name__})"
+        )
     if given.get("session_hash") is not None:
         given["session_hash"] = _own_session(visitor, given["session_hash"])
     given.pop("batched", None)  # no event here takes several values at once
@@ -265,7 +305,9 @@ def _check_files(given: dict[str, Any], sent: Collection[str], mark: str) -> Non
         value = rest.pop()
         if isinstance(value, list):
             rest += value
-        elif isinstance(value, dict) and mark in value and isinstance(path := value.get("path"), str):
+        elif (
+            isinstance(value, dict) and mark in value and isinstance(path := value.get("path"), str)
+        ):
             if path not in sent or not os.path.exists(path):
                 words = "an object with a path is a file and must be sent here: this server fetches none and has no"
                 raise HTTPException(HTTPStatus.BAD_REQUEST, f"{words} {path!r:.80}")
@@ -279,14 +321,22 @@ def _check_event(number: object, values: object, events: Mapping[int, BlockFunct
     """The event's name. Raises HTTPException for one that the page does not have, or values that it does not take."""
     event = events.get(number) if isinstance(number, int) else None
     if event is None:
-        raise HTTPException(HTTPStatus.BAD_REQUEST, f"this page has no event {number!r:.40}: load it again")
+        raise HTTPException(
+            HTTPStatus.BAD_REQUEST, f"this page has no event {number!r:.40}: load it again"
+        )
     if event.api_name in ENDPOINTS:
         _check_call(event.api_name, values, is_named=False)
     got = len(values) if isinstance(values, list) else 0
     if got < len(event.inputs):
-        raise HTTPException(HTTPStatus.BAD_REQUEST, f"this event takes {len(event.inputs)} values (got {got})")
+        raise HTTPException(
+            HTTPStatus.BAD_REQUEST, f"this event takes {len(event.inputs)} values (got {got})"
+        )
     for part, value in zip(event.inputs, values or (), strict=False):
-        if part.data_model is FileData and value is not None and not isinstance(as_fields(value).get("path"), str):
+        if (
+            part.data_model is FileData
+            and value is not None
+            and not isinstance(as_fields(value).get("path"), str)
+        ):
             words = f"this event takes a file: an object with the path at which it was sent {format_got(value)}"
             raise HTTPException(HTTPStatus.BAD_REQUEST, words)
     return event.api_name
@@ -301,7 +351,12 @@ def _check_call(endpoint: str, values: Any, *, is_named: bool) -> None:
         check_arguments(endpoint, values if is_named else _named(endpoint, values))
     except SpecvizError as error:
         words = str(error)
-        told = {"__type__": "validate", "is_valid": False, "parameter_name": endpoint, "message": words}
+        told = {
+            "__type__": "validate",
+            "is_valid": False,
+            "parameter_name": endpoint,
+            "message": words,
+        }
         content = {"error": words, "detail": [told]}  # Gradio's client reads the detail
         raise Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, words, content) from None
 
@@ -313,7 +368,9 @@ def _named(endpoint: str, values: object) -> dict[str, object]:
         raise SpecvizError(f"data must be a list of the values for {endpoint} {format_got(values)}")
     if len(values) != len(names):
         order = f": {', '.join(names)}" if names else ""
-        raise SpecvizError(f"{endpoint} takes {len(names)} values in data (got {len(values)}){order}")
+        raise SpecvizError(
+            f"{endpoint} takes {len(names)} values in data (got {len(values)}){order}"
+        )
     return dict(zip(names, values, strict=True))
 
 
@@ -330,7 +387,9 @@ def _check_tool(message: Mapping[str, Any]) -> None:
 
 def _own_session(visitor: str, session: object) -> str:
     if not isinstance(session, str) or not _SESSION.fullmatch(session):
-        raise HTTPException(HTTPStatus.BAD_REQUEST, "session_hash must be 1 to 64 letters, digits, - and _")
+        raise HTTPException(
+            HTTPStatus.BAD_REQUEST, "session_hash must be 1 to 64 letters, digits, - and _"
+        )
     return f"{visitor}.{session}"
 
 

@@ -18,7 +18,13 @@ class Measurement:
     """work: `measure_in_rounds` of the run's settings; it takes turns at the engine with what others do there. visitor:
     who asked for it."""
 
-    def __init__(self, feed: Feed, work: Generator[Measuring, None, None], bench: Workbench, visitor: str = "") -> None:
+    def __init__(
+        self,
+        feed: Feed,
+        work: Generator[Measuring, None, None],
+        bench: Workbench,
+        visitor: str = "",
+    ) -> None:
         self.refusal = ""  # why it could not be made
         self._asker = Asker(visitor, lambda: not self.goes_on)
         self._feed, self._work, self._bench = feed, work, bench
@@ -49,7 +55,9 @@ class Measurement:
         except SpecvizError as error:
             self.refusal = str(error)
         except Exception as error:  # a stranger's model may fail in any way
-            self.refusal = f"the speed could not be measured: {type(error).__name__}: {error!s:.300}"
+            self.refusal = (
+                f"the speed could not be measured: {type(error).__name__}: {error!s:.300}"
+            )
         finally:
             self._tell(None)
 

@@ -23,7 +23,13 @@ from specviz.ui.explore import getting, lessons
 from specviz.ui.explore import library as shelf
 from specviz.ui.explore import share as sharing
 from specviz.ui.explore.form import Form, Frame
-from specviz.ui.explore.handlers import Handlers, every_k_of, increments_since, opening_of, standing_of
+from specviz.ui.explore.handlers import (
+    Handlers,
+    every_k_of,
+    increments_since,
+    opening_of,
+    standing_of,
+)
 from specviz.ui.registry import RUN_LIMIT, Registry
 from specviz.ui.reports.check import CheckSections
 from specviz.ui.reports.compare import CompareSections
@@ -45,7 +51,12 @@ KEEP_UPLOADS = (600, 3600)
 
 Parts = dict[str, Component]
 
-_STREAM = {"concurrency_limit": RUN_LIMIT, "concurrency_id": "run", "trigger_mode": "multiple", **QUIET}
+_STREAM = {
+    "concurrency_limit": RUN_LIMIT,
+    "concurrency_id": "run",
+    "trigger_mode": "multiple",
+    **QUIET,
+}
 _LIVE = {"trigger_mode": "always_last", **QUIET}
 _RAW = {"preprocess": False}
 """While the list of drafts changes with the target, Gradio's own check would refuse good names; handlers check them.
@@ -53,7 +64,10 @@ That check also takes a thread for every field, one after another, which is slow
 _RUN = _STREAM | _RAW
 _LIVE_NUMBERS = ("k", *RunSettings.ALL_SAMPLING, "pace")
 _OF_PROMPT = {"chat", "chat_options", "stop"}
-_OUT_OF_SIGHT = {*RunSettings.NAMES, *RunSettings.ALL_SAMPLING, *_OF_PROMPT} - {"draft", "temperature"}
+_OUT_OF_SIGHT = {*RunSettings.NAMES, *RunSettings.ALL_SAMPLING, *_OF_PROMPT} - {
+    "draft",
+    "temperature",
+}
 """What decides a run and is no part of the simple view, beside the parameters of the first method."""
 _BAR = {
     "all-controls": "All controls",
@@ -65,10 +79,17 @@ _BAR = {
 
 
 def build(
-    offer: Offer, registry: Registry, bench: Workbench, *, shown: str = "", welcome: Trace | None = None
+    offer: Offer,
+    registry: Registry,
+    bench: Workbench,
+    *,
+    shown: str = "",
+    welcome: Trace | None = None,
 ) -> gr.Blocks:
     """The whole page. `shown`: the stage's first message; `welcome`: the recorded run that a first visit sees."""
-    with gr.Blocks(title="specviz", analytics_enabled=False, fill_width=True, delete_cache=KEEP_UPLOADS) as demo:
+    with gr.Blocks(
+        title="specviz", analytics_enabled=False, fill_width=True, delete_cache=KEEP_UPLOADS
+    ) as demo:
         _bar()
         fields, buttons = _setup(offer, bench.library)
         asked = [increments_since(registry), opening_of(registry), every_k_of(registry, bench)]
@@ -89,7 +110,10 @@ def build(
         pages = reports(registry, bench, offer)
         for name, report in pages.items():
             _add_report(name, report)
-        _add_leaving(demo, [registry.leave, *(report.leave for report in pages.values()), FreedMemory().give_back])
+        _add_leaving(
+            demo,
+            [registry.leave, *(report.leave for report in pages.values()), FreedMemory().give_back],
+        )
     _describe_once(demo)
     return demo.queue(max_size=QUEUE_LIMIT, api_open=False)
 
@@ -103,7 +127,10 @@ def _describe_once(demo: gr.Blocks) -> None:
 
 def reports(registry: Registry, bench: Workbench, offer: Offer) -> dict[str, Report]:
     """The pages of sections by name."""
-    race, two_runs = RaceSection(bench, offer, registry).section(), TwoRunsSection(registry).section()
+    race, two_runs = (
+        RaceSection(bench, offer, registry).section(),
+        TwoRunsSection(registry).section(),
+    )
     plan_of_lessons = Section(plan.NAME, lambda look: plan.NAME, lambda look: plan.plan())
     pages = {
         "compare": [race, two_runs, *CompareSections(bench, offer).sections()],
@@ -135,15 +162,22 @@ def _add_leaving(demo: gr.Blocks, leaving: Sequence[Callable[[str], None]]) -> N
     """What follows when a browser leaves: each of these with its session. Gradio then forgets all but the newest."""
     left: deque[str] = deque()
 
-    async def leave(request: gr.Request) -> None:  # on the event loop, as all that touches Gradio's own sessions
+    async def leave(
+        request: gr.Request,
+    ) -> None:  # on the event loop, as all that touches Gradio's own sessions
         for each in leaving:
             each(request.session_hash)
         left.append(request.session_hash)
         for session in [left.popleft() for _ in range(len(left) - MOST_LEFT)]:
             demo.state_holder.session_data.pop(session, None)
             demo.state_holder.time_last_used.pop(session, None)
-        events, messages = demo._queue.pending_event_ids_session, demo._queue.pending_messages_per_session
-        for session in events.keys() - messages.keys():  # Gradio keeps 2,000 sessions' messages, and all their events
+        events, messages = (
+            demo._queue.pending_event_ids_session,
+            demo._queue.pending_messages_per_session,
+        )
+        for session in (
+            events.keys() - messages.keys()
+        ):  # Gradio keeps 2,000 sessions' messages, and all their events
             del events[session]
 
     demo.unload(leave)
@@ -152,7 +186,11 @@ def _add_leaving(demo: gr.Blocks, leaving: Sequence[Callable[[str], None]]) -> N
 def _bar() -> None:
     """The top bar: the name, then what concerns files and looks. Its buttons do what the browser does alone."""
     with gr.Row(elem_id="bar"):
-        gr.HTML('<h1 class="sv-name" translate="no">specviz</h1>', apply_default_css=False, elem_id="name")
+        gr.HTML(
+            '<h1 class="sv-name" translate="no">specviz</h1>',
+            apply_default_css=False,
+            elem_id="name",
+        )
         components.pages_list()
         for name, words in _BAR.items():
             components.button(name, words)
@@ -165,10 +203,14 @@ def _setup(offer: Offer, library: Library) -> tuple[Parts, Parts]:
     with gr.Row(elem_id="setup"):
         fields: Parts = {"prompt": components.prompt_box(first.prompt, answers=first.chat)}
         picker = components.prompt_picker(offer.kinds_for(answers=first.chat))
-        fields["method"] = components.method_list(methods_for(first.target, library, first.method), first.method)
+        fields["method"] = components.method_list(
+            methods_for(first.target, library, first.method), first.method
+        )
         fields |= components.setup_fields(offer)
         with gr.Row(elem_id="actions"):
-            actions = {name: components.button(name, words) for name, words in components.ACTIONS.items()}
+            actions = {
+                name: components.button(name, words) for name, words in components.ACTIONS.items()
+            }
     return fields, actions | {"picker": picker}
 
 
@@ -179,13 +221,16 @@ def _drawer(offer: Offer, target: Component) -> tuple[Parts, Parts]:
     method = METHODS[first.method]
     rule = choose_rule(method, first.rule)
     with gr.Column(elem_id="drawer"):
-        fields: Parts = {"rule": components.rule_list(list_rules(method), rule, visible=method.drafts)}
+        fields: Parts = {
+            "rule": components.rule_list(list_rules(method), rule, visible=method.drafts)
+        }
         words = method_help(method, rule_to_explain(method, rule), has_k=method.sets_k)
         own = {"help": components.method_panel(words), "wanted": gr.State(rule)}
         for each in (each for each in METHODS.values() if each.params):
             with gr.Column(visible=each is method, elem_classes="sv-own") as own[each.name]:
                 fields |= {
-                    f"{each.name}.{param.name}": components.parameter(each, param, offer) for param in each.params
+                    f"{each.name}.{param.name}": components.parameter(each, param, offer)
+                    for param in each.params
                 }
         getting.add(offer, target)
         fields |= components.drawer_fields(first)
@@ -200,27 +245,50 @@ class _Wiring:
     triggered by a field's own change: several fields that change at once would each be seen half changed.
     """
 
-    def __init__(self, handlers: Handlers, fields: Parts, buttons: Parts, own: Parts, stage: gr.HTML) -> None:
-        self._handlers, self._fields, self._buttons, self._own, self._stage = handlers, fields, buttons, own, stage
+    def __init__(
+        self, handlers: Handlers, fields: Parts, buttons: Parts, own: Parts, stage: gr.HTML
+    ) -> None:
+        self._handlers, self._fields, self._buttons, self._own, self._stage = (
+            handlers,
+            fields,
+            buttons,
+            own,
+            stage,
+        )
         self._everything, self._picker = list(fields.values()), buttons["picker"]
         draft, method, rule, target = (fields[name] for name in RunSettings.NAMES)
         governors = [fields[name] for name in handlers.form.governors()]
         inputs = [method, own["wanted"], draft, target, *governors]
-        outputs = [draft, fields["k"], rule, *(own[name] for name in METHODS if name in own), method]
+        outputs = [
+            draft,
+            fields["k"],
+            rule,
+            *(own[name] for name in METHODS if name in own),
+            method,
+        ]
         self._fit = _call(handlers.fit_method, inputs, outputs)
         self._explain = _call(handlers.explain, [method, rule, target, *governors], own["help"])
-        self._keep_rule = _call(text_or_none, rule, own["wanted"])  # a method that cannot use it only hides it
+        self._keep_rule = _call(
+            text_or_none, rule, own["wanted"]
+        )  # a method that cannot use it only hides it
         outputs = [fields[name] for name in handlers.form.dependents()]
         self._show_dependents = _call(handlers.form.show_dependents, governors, outputs)
 
     def wire_runs(self) -> None:
-        handlers, buttons, prompt, stage = self._handlers, self._buttons, self._fields["prompt"], self._stage
+        handlers, buttons, prompt, stage = (
+            self._handlers,
+            self._buttons,
+            self._fields["prompt"],
+            self._stage,
+        )
         buttons["run"].click(handlers.run, self._everything, stage, **_RUN)
         prompt.submit(handlers.run, self._everything, stage, **_RUN)
         buttons["step"].click(handlers.step, self._everything, stage, **_RUN)
         buttons["resume"].click(handlers.resume, None, stage, **_STREAM)
         buttons["pause"].click(handlers.pause, None, None, **NOW)
-        self.fill(stage.really, handlers.with_k).success(handlers.run, self._everything, stage, **_RUN)
+        self.fill(stage.really, handlers.with_k).success(
+            handlers.run, self._everything, stage, **_RUN
+        )
         stage.cancel(handlers.cancel, None, None, **NOW)
         buttons["stop"].click(handlers.stop, None, stage, **NOW)
         stage.measure(handlers.measure, None, stage, **_STREAM)
@@ -230,7 +298,9 @@ class _Wiring:
         """Changes that reach the run in progress; lists are queued because only a queued event can warn."""
         handlers, fields, wanted = self._handlers, self._fields, self._own["wanted"]
         for name in _LIVE_NUMBERS:
-            fields[name].input(handlers.live(name), fields[name], None, queue=False, **_RAW, **_LIVE)
+            fields[name].input(
+                handlers.live(name), fields[name], None, queue=False, **_RAW, **_LIVE
+            )
         for name in RunSettings.NAMES:
             change, field = handlers.live_choice(name), fields[name]
             inputs = [field, wanted] if name == "method" else field
@@ -240,18 +310,24 @@ class _Wiring:
             if name == "rule":
                 done.then(**self._keep_rule).then(**self._explain)
         choices = [*(fields[name] for name in RunSettings.NAMES), wanted]
-        self._stage.refused(handlers.list_settings, None, choices, **NOW).then(**self._fit).then(**self._explain)
+        self._stage.refused(handlers.list_settings, None, choices, **NOW).then(**self._fit).then(
+            **self._explain
+        )
         for name in handlers.form.governors():
             fields[name].input(**self._show_dependents).then(**self._fit).then(**self._explain)
         target, draft, method = fields["target"], fields["draft"], fields["method"]
-        target.change(**_call(handlers.fit_target, [target, draft, method], [draft, method])).then(**self._explain)
+        target.change(**_call(handlers.fit_target, [target, draft, method], [draft, method])).then(
+            **self._explain
+        )
         chat, prompt, picker = fields["chat"], fields["prompt"], self._picker
         target.input(**_call(handlers.fit_chat, [target, prompt], [chat, prompt]))
         target.change(**_call(handlers.fit_prompts, target, [prompt, picker]))
         if models := [fields[name] for name in handlers.form.model_params()]:
             target.change(**_call(handlers.fit_models, [target, *models], models))
 
-    def fill(self, event: Any, function: Callable[..., Any], *, opens: bool = True, stands: bool = False) -> Any:
+    def fill(
+        self, event: Any, function: Callable[..., Any], *, opens: bool = True, stands: bool = False
+    ) -> Any:
         """Wire an event that gives all fields their values, and then, in order, all that follows from these. opens:
         where a value differs that the simple view does not show, all controls are shown. stands: the values are those
         of the run on the stage. Returns its first part, for what is to follow only where the fields were filled."""
@@ -259,7 +335,11 @@ class _Wiring:
         filled = first.then(**self._keep_rule).then(**self._fit).then(**self._explain)
         filled = filled.then(**self._show_dependents)
         own = f"{self._fields['method'].value}."
-        hidden = [field for name, field in self._fields.items() if name in _OUT_OF_SIGHT or name.startswith(own)]
+        hidden = [
+            field
+            for name, field in self._fields.items()
+            if name in _OUT_OF_SIGHT or name.startswith(own)
+        ]
         shown = json.dumps([field.value for field in hidden]) if opens else "[]"
         filled.then(None, hidden, None, js=f"(...values) => specvizPage.restored({shown}, values)")
         if stands:
@@ -274,7 +354,9 @@ class _Wiring:
         """The ready prompts, and what the target reads of a conversation."""
         handlers, names = self._handlers, ("prompt", "target", "chat", "chat_options")
         prompt, target, chat, options = (self._fields[name] for name in names)
-        self._picker.choose(handlers.choose_prompt, target, [prompt, chat], concurrency_limit=None, **QUIET)
+        self._picker.choose(
+            handlers.choose_prompt, target, [prompt, chat], concurrency_limit=None, **QUIET
+        )
         changes = [prompt.blur, target.change, chat.change, options.blur]
         shown = [self._own["rendered"], options]
         gr.on(changes, handlers.render_prompt, [prompt, target, chat, options], shown, **_LIVE)
@@ -284,9 +366,13 @@ class _Wiring:
         prompt, buttons = self._fields["prompt"], self._buttons
         used = [buttons["run"].click, buttons["step"].click, prompt.submit, prompt.blur]
         used += [field.input for field in self._everything]
-        gr.on(used, None, self._everything, None, js=self._told("remember"), trigger_mode="multiple")
+        gr.on(
+            used, None, self._everything, None, js=self._told("remember"), trigger_mode="multiple"
+        )
         changes = [field.change for field in self._everything]
-        gr.on(changes, None, self._everything, None, js=self._told("changed"), trigger_mode="multiple")
+        gr.on(
+            changes, None, self._everything, None, js=self._told("changed"), trigger_mode="multiple"
+        )
         self.fill(self._stage.restore, self._handlers.restore, opens=False)
         self.fill(self._stage.made, self._handlers.as_made, opens=False, stands=True)
         first = self.fill(self._stage.first, self._handlers.as_at_first, opens=False)

@@ -38,18 +38,24 @@ PATIENCE_S = 4.0
 class Registry:
     """Thread-safe; every method is a few dictionary operations."""
 
-    def __init__(self, most_views: int = MOST_VIEWS, most_bytes: int = MOST_BYTES, grace_s: float = GRACE_S) -> None:
+    def __init__(
+        self, most_views: int = MOST_VIEWS, most_bytes: int = MOST_BYTES, grace_s: float = GRACE_S
+    ) -> None:
         self._most_views, self._most_bytes = most_views, most_bytes
         self._grace_s = grace_s
         self._lock = threading.Lock()
         self._views: OrderedDict[str, View] = OrderedDict()  # the least recently used first
         self._current: dict[str, View] = {}
         self._jobs: Counter[str] = Counter()  # by visitor
-        self._lost: set[str] = set()  # sessions whose unfinished run was forgotten, until they were told
+        self._lost: set[str] = (
+            set()
+        )  # sessions whose unfinished run was forgotten, until they were told
 
     def add_run(self, session: str, run: Run) -> View:
         """Make `run` the session's current view; what the session ran before is stopped."""
-        return self.show(View(run.id, Feed(run.id), run.trace, run, SO_FAR, twin=self._find_twin), session)
+        return self.show(
+            View(run.id, Feed(run.id), run.trace, run, SO_FAR, twin=self._find_twin), session
+        )
 
     def keep(self, trace: Trace) -> View:
         """A view of a loaded trace that is nobody's current one."""
@@ -87,11 +93,20 @@ class Registry:
             if session != but and (view.is_live or view.is_measured):
                 working.append(visitor_of(session))
         num_own, network = working.count(visitor), network_of(visitor)
-        if num_own >= (MOST_RUNS if has_cookie(visitor) else most) or self._jobs[visitor] >= MOST_CALLS:
-            raise SpecvizError(f"{num_own} of your runs and jobs go on already: stop one of them, or let it end")
+        if (
+            num_own >= (MOST_RUNS if has_cookie(visitor) else most)
+            or self._jobs[visitor] >= MOST_CALLS
+        ):
+            raise SpecvizError(
+                f"{num_own} of your runs and jobs go on already: stop one of them, or let it end"
+            )
         places = RUN_LIMIT if has_cookie(visitor) and not num_own else most
-        if sum(network_of(name) == network for name in working) >= max(1, int(NETWORK_SHARE * places)):
-            raise SpecvizError("too many runs from your network go on just now: try again in a moment")
+        if sum(network_of(name) == network for name in working) >= max(
+            1, int(NETWORK_SHARE * places)
+        ):
+            raise SpecvizError(
+                "too many runs from your network go on just now: try again in a moment"
+            )
 
     def find_recorded(self, name: str) -> View:
         """The one view of a recorded run that comes with specviz, which all visitors share. Raises SpecvizError."""
@@ -118,8 +133,14 @@ class Registry:
     def _find_twin(self, view: View) -> Trace | None:
         """The newest other run, among those that are over, whose text should be the same."""
         with self._lock:
-            views = [other for other in reversed(self._views.values()) if other is not view and other.feed.is_over]
-        return next((other.trace for other in views if should_be_one_text(view.trace, other.trace)), None)
+            views = [
+                other
+                for other in reversed(self._views.values())
+                if other is not view and other.feed.is_over
+            ]
+        return next(
+            (other.trace for other in views if should_be_one_text(view.trace, other.trace)), None
+        )
 
     def _forget(self) -> list[View]:
         """Takes out views until the rest fits; the newest and those that stream stay. Returns those taken out."""
@@ -139,12 +160,19 @@ class Registry:
             for view in self._views.values():
                 shares[view.owner] += sizes[view.id] / self._most_bytes + 1 / self._most_views
             # by eighths of the budget: among those who take little, only time decides
-            old = min(idle, key=lambda view: (-int(8 * shares[view.owner]), view.id in shown, view.is_live))
+            old = min(
+                idle,
+                key=lambda view: (-int(8 * shares[view.owner]), view.id in shown, view.is_live),
+            )
             forgotten.append(self._views.pop(old.id))
             del sizes[old.id]
-        gone = {session: view for session, view in self._current.items() if view.id not in self._views}
+        gone = {
+            session: view for session, view in self._current.items() if view.id not in self._views
+        }
         self._lost.update(session for session, view in gone.items() if view.is_live)
-        self._current = {session: view for session, view in self._current.items() if session not in gone}
+        self._current = {
+            session: view for session, view in self._current.items() if session not in gone
+        }
         return forgotten
 
     def has_lost(self, session: str) -> bool:
@@ -190,7 +218,9 @@ class Registry:
 
     def _bind(self, session: str, view: View) -> bool:
         with self._lock:
-            is_watched = any(each is view and name != session for name, each in self._current.items())
+            is_watched = any(
+                each is view and name != session for name, each in self._current.items()
+            )
             is_free = view.idle.is_set() and not is_watched
             if is_bound := is_free or not view.is_live:
                 self._current.setdefault(session, view)

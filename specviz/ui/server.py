@@ -79,7 +79,9 @@ _STEP, _REF = re.compile(r"[0-9]{1,7}"), re.compile(r"[a-z0-9]{1,12}")
 _PAGE_LOCKS = tuple(threading.Lock() for _ in range(8))
 """A page may take seconds: at most so many are made at once, and never two of one view; views share locks by chance."""
 Make = Callable[[Trace, View, Request], bytes | str]
-with suppress(AttributeError, OSError, TypeError):  # only glibc has arenas: else one a thread, which keeps what it took
+with suppress(
+    AttributeError, OSError, TypeError
+):  # only glibc has arenas: else one a thread, which keeps what it took
     ctypes.CDLL(None).mallopt(M_ARENA_MAX, MOST_ARENAS)
 
 
@@ -112,7 +114,9 @@ class SecurityHeaders:
         held: list[Message] = []  # the page's start waits for the page, whose scripts it names
 
         async def with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start" and (scope["path"] == "/" or scope["path"].endswith(".md")):
+            if message["type"] == "http.response.start" and (
+                scope["path"] == "/" or scope["path"].endswith(".md")
+            ):
                 held.append(message)
                 return
             if held:
@@ -137,9 +141,14 @@ class PackedPage(GZipMiddleware):
 @lru_cache(8)
 def _raw_headers(page: bytes = b"") -> list[tuple[bytes, bytes]]:
     """page: the HTML whose inline scripts may run."""
-    digests = (base64.b64encode(hashlib.sha256(found[1]).digest()) for found in _INLINE.finditer(page))
+    digests = (
+        base64.b64encode(hashlib.sha256(found[1]).digest()) for found in _INLINE.finditer(page)
+    )
     hashes = "".join(f" 'sha256-{each.decode()}'" for each in digests)
-    return [(name.encode(), value.format(hashes=hashes).encode()) for name, value in _SECURITY_HEADERS.items()]
+    return [
+        (name.encode(), value.format(hashes=hashes).encode())
+        for name, value in _SECURITY_HEADERS.items()
+    ]
 
 
 _RAW_HEADERS = _raw_headers()
@@ -158,7 +167,9 @@ def launch_options(
     own = settings()
     if own.mcp and find_spec("mcp") is None:
         raise SpecvizError("SPECVIZ_MCP needs the package mcp: pip install 'gradio[mcp]'")
-    names = frozenset(name.lower() for name in (*hosts, own.space_host, socket.gethostname()) if name)
+    names = frozenset(
+        name.lower() for name in (*hosts, own.space_host, socket.gethostname()) if name
+    )
     head = f"{palette_head()}<style>{bundle(web_file(PAGE_SCRIPT)).sheet}</style>"
     routes = [
         Route("/healthz", _serve_health(registry, engine, ready)),
@@ -177,10 +188,17 @@ def launch_options(
                 Middleware(UnderPath, root_path=root_path),
                 Middleware(PackedPage),
                 Middleware(SecurityHeaders, head=head),
-                Middleware(Gate, visitors=Visitors(is_proxied=own.space is not None), hosts=names, has_tools=own.mcp),
+                Middleware(
+                    Gate,
+                    visitors=Visitors(is_proxied=own.space is not None),
+                    hosts=names,
+                    has_tools=own.mcp,
+                ),
                 *([] if is_whole_address(root_path) else [Middleware(RelativePage)]),
             ],
-            "exception_handlers": {Exception: lambda *_: JSONResponse({"error": FAILED}, 500)},  # the log has the rest
+            "exception_handlers": {
+                Exception: lambda *_: JSONResponse({"error": FAILED}, 500)
+            },  # the log has the rest
             "docs_url": None,
             "redoc_url": None,
             "openapi_url": None,
@@ -214,7 +232,9 @@ def _engine_numbers(engine: FairQueue) -> dict[str, float]:
     }
 
 
-def _serve_health(registry: Registry, engine: FairQueue, ready: Callable[[], bool]) -> Callable[[Request], Any]:
+def _serve_health(
+    registry: Registry, engine: FairQueue, ready: Callable[[], bool]
+) -> Callable[[Request], Any]:
     async def healthz(request: Request) -> Response:
         """200 as soon as the page can be used; `models_ready` says whether the default pair is loaded."""
         numbers = {"running": registry.num_running(), "engine": _engine_numbers(engine)}
@@ -238,10 +258,14 @@ def _serve_metrics(registry: Registry, engine: FairQueue) -> Callable[[Request],
 
 async def _serve_script(request: Request) -> Response:
     """The browser's half, all of it in one script."""
-    return _answer(request, bundle(web_file(PAGE_SCRIPT)).script.encode(), "text/javascript", "no-cache", {})
+    return _answer(
+        request, bundle(web_file(PAGE_SCRIPT)).script.encode(), "text/javascript", "no-cache", {}
+    )
 
 
-def _answer(request: Request, content: bytes, media_type: str, cache_control: str, more: Mapping[str, str]) -> Response:
+def _answer(
+    request: Request, content: bytes, media_type: str, cache_control: str, more: Mapping[str, str]
+) -> Response:
     """The content, or 304 for a browser that has it. more: further headers."""
     etag = f'"{hashlib.blake2b(content, digest_size=12).hexdigest()}"'
     headers = {"etag": etag, "cache-control": cache_control, **more}
@@ -265,12 +289,16 @@ def _serve_plotly(request: Request) -> Response:
     return _answer(request, _plotly_bytes(compressed), "text/javascript", _LONG_CACHE, more)
 
 
-def _serve_file(registry: Registry, suffix: str, media_type: str, make: Make) -> Callable[[Request], Any]:
+def _serve_file(
+    registry: Registry, suffix: str, media_type: str, make: Make
+) -> Callable[[Request], Any]:
     def file(request: Request) -> Response:
         """A view's records so far, as a file; the id is the permission (32 random hex digits). Made in a thread."""
         view = registry.get(request.path_params["view"])
         if view is None or view.trace.header is None:
-            words = "this run is gone from the server" if view is None else "this run has not begun yet"
+            words = (
+                "this run is gone from the server" if view is None else "this run has not begun yet"
+            )
             return PlainTextResponse(words, status_code=404)
         trace = Trace(view.trace.events())  # a run that goes on would grow under the reader
         try:
@@ -280,7 +308,10 @@ def _serve_file(registry: Registry, suffix: str, media_type: str, make: Make) ->
             return PlainTextResponse(str(error), status_code=400)
         is_small = make is _page and _is_small(request)
         name = exports.file_name(trace, f"-small{suffix}" if is_small else suffix)
-        headers = {"content-disposition": f'attachment; filename="{name}"', "cache-control": "no-store"}
+        headers = {
+            "content-disposition": f'attachment; filename="{name}"',
+            "cache-control": "no-store",
+        }
         return Response(content, media_type=media_type, headers=headers)
 
     return file
@@ -292,7 +323,9 @@ def _is_small(request: Request) -> bool:
 
 def _page(trace: Trace, view: View, request: Request) -> str:
     """Raises SpecvizError for a selection that is not in the run."""
-    is_whole = view.feed.is_over and len(view.feed) == len(trace.steps)  # then its feed can be reused
+    is_whole = view.feed.is_over and len(view.feed) == len(
+        trace.steps
+    )  # then its feed can be reused
     options = {
         "charts": not _is_small(request),
         "selection": _selected_place(request),
@@ -312,7 +345,9 @@ def _selected_place(request: Request) -> tuple[int, str] | None:
     if step is None and ref is None:
         return None
     if not _STEP.fullmatch(step or "") or not _REF.fullmatch(ref or ""):
-        raise SpecvizError(f"step and ref must name a place in the run (got {step!r:.40}, {ref!r:.40})")
+        raise SpecvizError(
+            f"step and ref must name a place in the run (got {step!r:.40}, {ref!r:.40})"
+        )
     return int(step), ref
 
 

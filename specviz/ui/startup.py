@@ -68,19 +68,25 @@ class Page:
         root_path: where a proxy serves it."""
         about = {"ready": self.is_warm.is_set, "hosts": names, "root_path": root_path}
         options = launch_options(self.registry, self.bench.engine, **about)
-        return self.demo.launch(server_name=host, server_port=port, prevent_thread_lock=True, **options)[1]
+        return self.demo.launch(
+            server_name=host, server_port=port, prevent_thread_lock=True, **options
+        )[1]
 
     def warm_up(self) -> None:
         """Load the first pair and make a few tokens, so that the first Run answers at once."""
         try:
-            for _ in session.open_run(replace(self.first, max_new_tokens=8), bench=self.bench).events():
+            for _ in session.open_run(
+                replace(self.first, max_new_tokens=8), bench=self.bench
+            ).events():
                 pass
         except SpecvizError as error:
             print(f"specviz: {error}", flush=True)
         self.is_warm.set()
 
 
-def make_page(offer: Offer, library: Library, opened: Path | None = None, welcome: Trace | None = None) -> Page:
+def make_page(
+    offer: Offer, library: Library, opened: Path | None = None, welcome: Trace | None = None
+) -> Page:
     """The page over one library, with the trace file `opened` on its stage if given, or `welcome` at a first visit.
     Raises SpecvizError."""
     registry, bench = Registry(), Workbench(library)
@@ -89,7 +95,9 @@ def make_page(offer: Offer, library: Library, opened: Path | None = None, welcom
 
         bench.open_in_worker = WorkerRun
     shown = "" if opened is None else registry.keep(load_trace(opened)).increment()
-    return Page(build(offer, registry, bench, shown=shown, welcome=welcome), registry, bench, offer.first)
+    return Page(
+        build(offer, registry, bench, shown=shown, welcome=welcome), registry, bench, offer.first
+    )
 
 
 def first_visit() -> Trace | None:
@@ -114,23 +122,40 @@ def start(
     and none be fetched, unless the settings allow it; a line says so. names: by which browsers may call it besides its
     own; root_path: where a proxy serves it, None: as the settings say."""
     root_path = settings().root_path if root_path is None else root_path
-    is_private = is_loopback(host) and not names and not is_whole_address(root_path) and settings().space is None
+    is_private = (
+        is_loopback(host)
+        and not names
+        and not is_whole_address(root_path)
+        and settings().space is None
+    )
     library = workbench().library  # that of whatever works beside the page in this process
-    target, draft = (_load(library, name) for name in (target or settings().target, draft or settings().draft))
-    library.allow_any = is_private if settings().allow_any_model is None else settings().allow_any_model
+    target, draft = (
+        _load(library, name) for name in (target or settings().target, draft or settings().draft)
+    )
+    library.allow_any = (
+        is_private if settings().allow_any_model is None else settings().allow_any_model
+    )
     may_get = is_private if settings().allow_get is None else settings().allow_get
     target = REAL if target is draft is None and is_here(REAL) else target
     offer = make_offer(target, draft, any_model=library.allow_any, may_get=may_get)
     page = make_page(offer, library, opened, first_visit())
     for fault in found_lessons().faults:
         print(f"specviz: a lesson is left out: {fault}", flush=True)
-    port = free_port(host, settings().server_port, PORTS_TRIED) if port is None else free_port(host, port, 1)
-    if settings().zero_gpu:  # a worker has what was loaded before the launch, and its time is not spent on warming up
+    port = (
+        free_port(host, settings().server_port, PORTS_TRIED)
+        if port is None
+        else free_port(host, port, 1)
+    )
+    if (
+        settings().zero_gpu
+    ):  # a worker has what was loaded before the launch, and its time is not spent on warming up
         for kind, name in models_named(offer.first.settings)[:2]:
             library.load(name, as_draft=kind != "target")
         page.is_warm.set()
     page.launch(host, port, names, root_path)
-    print(f"specviz: open {web_address(host if is_loopback(host) else 'localhost', port)}", flush=True)
+    print(
+        f"specviz: open {web_address(host if is_loopback(host) else 'localhost', port)}", flush=True
+    )
     if not is_loopback(host):
         print(f"specviz: others on this network type {typed_address(host, port)}", flush=True)
     if not is_private:
@@ -175,4 +200,6 @@ def free_port(host: str, first: int, tried: int) -> int:
     for port in range(first, first + tried):
         with suppress(OSError), socket.create_server((host, port), family=family) as probe:
             return probe.getsockname()[1]
-    raise SpecvizError(f"port {first} on {host} is taken; is specviz already running? Choose another with --port")
+    raise SpecvizError(
+        f"port {first} on {host} is taken; is specviz already running? Choose another with --port"
+    )

@@ -48,13 +48,19 @@ class UnderPath:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, below = scope.get("path", ""), self._below
-        if below and path == below and scope["type"] == "http":  # what lies beside the page would be asked for above it
+        if (
+            below and path == below and scope["type"] == "http"
+        ):  # what lies beside the page would be asked for above it
             asked = scope["query_string"].decode("latin-1")
             place = f"{below.rpartition('/')[2]}/{'?' if asked else ''}{asked}"
             await RedirectResponse(place)(scope, receive, send)
             return
         if below and path.startswith(f"{below}/"):
-            scope = {**scope, "path": path.removeprefix(below), "raw_path": path.removeprefix(below).encode()}
+            scope = {
+                **scope,
+                "path": path.removeprefix(below),
+                "raw_path": path.removeprefix(below).encode(),
+            }
         await self.app(scope, receive, send)
 
 
@@ -74,7 +80,10 @@ class RelativePage:
             if held:
                 message = {**message, "body": _beside_itself(message["body"])}
                 start, length = held.pop(), str(len(message["body"])).encode()
-                headers = [(name, length if name == b"content-length" else value) for name, value in start["headers"]]
+                headers = [
+                    (name, length if name == b"content-length" else value)
+                    for name, value in start["headers"]
+                ]
                 await send({**start, "headers": headers})
             await send(message)
 

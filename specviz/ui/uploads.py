@@ -23,13 +23,18 @@ async def upload(request: Request) -> Response:
                 return PlainTextResponse("a file must be in the field 'files'", status_code=400)
             place = await anyio.to_thread.run_sync(_keep, file.file, file.filename, request.app)
     except OSError as error:
-        return PlainTextResponse(f"the server cannot keep this file ({error.strerror})", status_code=507)
+        return PlainTextResponse(
+            f"the server cannot keep this file ({error.strerror})", status_code=507
+        )
     return JSONResponse([str(place)])
 
 
 def _keep(file: SpooledTemporaryFile, name: str | None, app: object) -> Path:
     """The file under a name that nobody can guess; only its ending is the sender's."""
-    kept, suffix = app.get_blocks().upload_file_set, ".gz" if str(name).endswith(".gz") else ".jsonl"
+    kept, suffix = (
+        app.get_blocks().upload_file_set,
+        ".gz" if str(name).endswith(".gz") else ".jsonl",
+    )
     place = Path(app.uploaded_file_dir) / f"{secrets.token_hex(16)}{suffix}"
     place.parent.mkdir(parents=True, exist_ok=True)
     try:

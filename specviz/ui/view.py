@@ -106,7 +106,9 @@ class View:
         """Nobody watches any more: a live run and a measurement stop in a while, unless `stay` is called before."""
         self.stay()
         if self.is_live or self.is_measured:
-            self._end = threading.Timer(self.grace_s if self.is_live else MEASURING_GRACE_S, self._give_up)
+            self._end = threading.Timer(
+                self.grace_s if self.is_live else MEASURING_GRACE_S, self._give_up
+            )
             self._end.daemon = True
             self._end.start()
 
@@ -136,8 +138,12 @@ class View:
         names = ("message", "ahead", "fraction")
         state = status and {"name": status.state, **{name: getattr(status, name) for name in names}}
         message = self.feed.message(first, state, begin)
-        if self.trace.header is None:  # a stage keeps the first head it gets: one without a prompt must not arrive
-            message = json.dumps({name: value for name, value in json.loads(message).items() if name != "head"})
+        if (
+            self.trace.header is None
+        ):  # a stage keeps the first head it gets: one without a prompt must not arrive
+            message = json.dumps(
+                {name: value for name, value in json.loads(message).items() if name != "head"}
+            )
         return message.replace("<", "\\u003c")  # Gradio looks for script tags in texts
 
     def since(self, first: int) -> dict[str, Any] | None:
@@ -157,7 +163,10 @@ class View:
             left.close()
         self.status = Status(self.run.state)
         last = () if self.trace.footer is None else (self.trace.footer,)
-        for record in (*self.trace.steps[len(self.feed) :], *last):  # of several steps in a turn some were not read
+        for record in (
+            *self.trace.steps[len(self.feed) :],
+            *last,
+        ):  # of several steps in a turn some were not read
             self.take_record(record)
         self.idle.set()
         return True
@@ -206,7 +215,9 @@ def what_goes_on(view: View, warn: Callable[[str], None]) -> Iterator[str]:
         yield from measured(view)
 
 
-def increments(view: View, warn: Callable[[str], None], max_steps: int | None = None) -> Iterator[str]:
+def increments(
+    view: View, warn: Callable[[str], None], max_steps: int | None = None
+) -> Iterator[str]:
     """Drive the view's run until it ends, pauses or has made `max_steps`; empty while another stream does so.
 
     Closing this generator leaves the run where it is for a while; whoever streams from it next goes on with it.
@@ -225,8 +236,12 @@ def increments(view: View, warn: Callable[[str], None], max_steps: int | None = 
                     warn(event.message)
             else:
                 view.take_record(event)
-                must_wait = view.run.controls.read().pace != "full" or len(view.run.bench.engine) > 0
-                is_due = isinstance(event, Step) and (must_wait or time.monotonic() - flushed_at >= FLUSH_S)
+                must_wait = (
+                    view.run.controls.read().pace != "full" or len(view.run.bench.engine) > 0
+                )
+                is_due = isinstance(event, Step) and (
+                    must_wait or time.monotonic() - flushed_at >= FLUSH_S
+                )
             if is_due:
                 yield view.increment()
                 flushed_at = time.monotonic()

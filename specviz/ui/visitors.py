@@ -120,7 +120,11 @@ class Visitors:
 
     def _address(self, scope: Scope, headers: Headers) -> str:
         """The address that the request came from; of IPv6 the part that a provider gives one customer."""
-        told = headers.get("x-forwarded-for", "").rpartition(",")[2].strip() if self._is_proxied else ""
+        told = (
+            headers.get("x-forwarded-for", "").rpartition(",")[2].strip()
+            if self._is_proxied
+            else ""
+        )
         address = told or (scope.get("client") or ("",))[0]
         with suppress(ValueError):  # a proxy may write anything
             return str(ip_network((address, 64), strict=False)) if ":" in address else address

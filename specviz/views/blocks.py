@@ -18,17 +18,42 @@ Columns = Mapping[str, Callable[[Any], Cell]]
 Options = Sequence[tuple[str, str]]
 """(words, value) of each entry of a list."""
 VERDICTS = ("exact", "consistent", "suspicious", "differs", "unsure")
-TONES = ("both", "owed", "cut", "p", "q", "accepted", "rejected", "ignored", "resampled", "bonus", "plain")
+TONES = (
+    "both",
+    "owed",
+    "cut",
+    "p",
+    "q",
+    "accepted",
+    "rejected",
+    "ignored",
+    "resampled",
+    "bonus",
+    "plain",
+)
 
 
-def section(name: str, title: str, lead: Words, controls: Sequence[Props] = (), blocks: Sequence[Props] = ()) -> Props:
-    return {"id": name, "title": title, "lead": lead, "controls": list(controls), "blocks": list(blocks)}
+def section(
+    name: str, title: str, lead: Words, controls: Sequence[Props] = (), blocks: Sequence[Props] = ()
+) -> Props:
+    return {
+        "id": name,
+        "title": title,
+        "lead": lead,
+        "controls": list(controls),
+        "blocks": list(blocks),
+    }
 
 
 def whole_page(sections: Sequence[Props]) -> Props:
     """These sections as a report page takes them, without controls: nobody is there to answer them."""
     shown = [{**section, "controls": []} for section in sections]
-    return {"sections": shown, "order": [section["id"] for section in shown], "busy": None, "say": ""}
+    return {
+        "sections": shown,
+        "order": [section["id"] for section in shown],
+        "busy": None,
+        "say": "",
+    }
 
 
 # ---- controls: what a person sets before pressing a button of the same section --------------------------------------
@@ -40,7 +65,13 @@ def button(does: str, label: str, *, primary: bool = False) -> Props:
 
 
 def choice(name: str, label: str, options: Options, value: str) -> Props:
-    return {"kind": "choice", "name": name, "label": label, "options": [list(pair) for pair in options], "value": value}
+    return {
+        "kind": "choice",
+        "name": name,
+        "label": label,
+        "options": [list(pair) for pair in options],
+        "value": value,
+    }
 
 
 def count(name: str, label: str, value: int, low: int, high: int) -> Props:
@@ -49,7 +80,14 @@ def count(name: str, label: str, value: int, low: int, high: int) -> Props:
 
 def lines(name: str, label: str, value: str, hint: str, most: int) -> Props:
     """A text of several lines, of at most so many characters; one more can be sent, to be refused in words."""
-    return {"kind": "lines", "name": name, "label": label, "value": value, "hint": hint, "most": most}
+    return {
+        "kind": "lines",
+        "name": name,
+        "label": label,
+        "value": value,
+        "hint": hint,
+        "most": most,
+    }
 
 
 # ---- blocks: what is shown ------------------------------------------------------------------------------------------
@@ -76,7 +114,11 @@ def verdict(state: str, text: Words) -> Props:
 
 def progress(done: int, total: int, text: str) -> Props:
     """How far long work has come, with a button that stops it."""
-    return {"kind": "progress", "width": round(100 * done / total, 1) if total else 0.0, "words": text}
+    return {
+        "kind": "progress",
+        "width": round(100 * done / total, 1) if total else 0.0,
+        "words": text,
+    }
 
 
 def table(
@@ -97,7 +139,9 @@ def table(
 
 def table_of(items: Sequence[Any], columns: Columns, **options: Any) -> Props:
     """A table with a row per item; options: of `table`."""
-    return table(list(columns), [[make(each) for make in columns.values()] for each in items], **options)
+    return table(
+        list(columns), [[make(each) for make in columns.values()] for each in items], **options
+    )
 
 
 def cell(text: Words, *, sort: float | str | None = None, tone: str = "") -> Cell:
@@ -113,7 +157,11 @@ def opening_cell(text: str, number: int, draft: int, token: int) -> Cell:
 
 def button_cell(text: str, section: str, does: str, values: Mapping[str, str]) -> Cell:
     """A cell with a button that does what a button of the section would do, with these values."""
-    return {"text": text, "sort": text, "does": {"section": section, "do": does, "values": dict(values)}}
+    return {
+        "text": text,
+        "sort": text,
+        "does": {"section": section, "do": does, "values": dict(values)},
+    }
 
 
 def chart(figure: Mapping[str, Any]) -> Props:
@@ -122,7 +170,11 @@ def chart(figure: Mapping[str, Any]) -> Props:
 
 
 def bars(
-    rows: Sequence[Props], *, heads: Sequence[str] = (), key: Sequence[tuple[str, str]] = (), first: str = "token"
+    rows: Sequence[Props],
+    *,
+    heads: Sequence[str] = (),
+    key: Sequence[tuple[str, str]] = (),
+    first: str = "token",
 ) -> Props:
     """Rows of `bar`, all on one scale; `heads` name the columns of their values, `first` says what a row is to those
     who listen, `key` is (tone, what it means)."""
@@ -130,10 +182,20 @@ def bars(
             "first": first}  # fmt: skip
 
 
-def bar(label: str, parts: Sequence[tuple[str, float]], values: Sequence[str] = (), tick: float | None = None) -> Props:
+def bar(
+    label: str,
+    parts: Sequence[tuple[str, float]],
+    values: Sequence[str] = (),
+    tick: float | None = None,
+) -> Props:
     """Stacked parts (tone, width in percent of the axis), and a tick at a place in percent."""
     widths = [[tone, round(width, 3)] for tone, width in parts]
-    return {"label": label, "parts": widths, "values": list(values), "tick": None if tick is None else round(tick, 3)}
+    return {
+        "label": label,
+        "parts": widths,
+        "values": list(values),
+        "tick": None if tick is None else round(tick, 3),
+    }
 
 
 def segments(tokens: Sequence[str], by_k: Mapping[int, Props], k: int) -> Props:
@@ -141,7 +203,12 @@ def segments(tokens: Sequence[str], by_k: Mapping[int, Props], k: int) -> Props:
 
     `by_k`[K] = {"lengths": tokens per step, "kinds": the kind of the token that ended each step, "words"}.
     """
-    return {"kind": "segments", "tokens": list(tokens), "by_k": {str(each): cut for each, cut in by_k.items()}, "k": k}
+    return {
+        "kind": "segments",
+        "tokens": list(tokens),
+        "by_k": {str(each): cut for each, cut in by_k.items()},
+        "k": k,
+    }
 
 
 def dump(value: Any) -> str:
@@ -151,7 +218,9 @@ def dump(value: Any) -> str:
 
 def pack(value: Any) -> str:
     """JSON, compressed, in letters and digits that any page can hold."""
-    return base64.b64encode(gzip.compress(dump(value).encode("utf-8", "replace"), 9, mtime=0)).decode("ascii")
+    return base64.b64encode(
+        gzip.compress(dump(value).encode("utf-8", "replace"), 9, mtime=0)
+    ).decode("ascii")
 
 
 def download(label: str, file_name: str, text: str) -> Props:

@@ -48,7 +48,9 @@ def _modules(path: Path, above: tuple[Path, ...], exports: dict[Path, set[str]])
     if path in exports:
         return
     if not path.is_file():
-        raise ValueError(f"a module must be a file that exists (got {path.name}, imported by {above[-1].name})")
+        raise ValueError(
+            f"a module must be a file that exists (got {path.name}, imported by {above[-1].name})"
+        )
     source = path.read_text("utf-8")
     bound = []
     for names, place in IMPORT.findall(source):
@@ -56,14 +58,18 @@ def _modules(path: Path, above: tuple[Path, ...], exports: dict[Path, set[str]])
         yield from _modules(other, (*above, path), exports)
         wanted = _pairs(names)
         if missing := {name for name, _ in wanted} - exports[other]:
-            raise ValueError(f"{path.name} imports {sorted(missing)} from {place}, which exports no such name")
+            raise ValueError(
+                f"{path.name} imports {sorted(missing)} from {place}, which exports no such name"
+            )
         bound.append(f"const {_braced(wanted)} = modules[{list(exports).index(other)}];\n")
     listed = EXPORTS_AT_THE_END.search(source)
     given = [(outer, inner) for inner, outer in _pairs(listed[1])] if listed else []
     given += [(name, name) for name in EXPORT.findall(source)]
     source = EXPORT.sub("", IMPORT.sub("", EXPORTS_AT_THE_END.sub("", source)))
     if strange := NOT_UNDERSTOOD.search(source):
-        raise ValueError(f"{path.name}: only named imports and exports of one line are understood (got {strange[0]!r})")
+        raise ValueError(
+            f"{path.name}: only named imports and exports of one line are understood (got {strange[0]!r})"
+        )
     yield f"modules[{len(exports)}] = (() => {{\n{''.join(bound)}{source}\nreturn {_braced(given)};\n}})();\n"
     exports[path] = {name for name, _ in given}
 

@@ -52,11 +52,16 @@ def stage_template() -> str:
 def page(title: str, sections: Sequence[Props]) -> str:
     """A whole HTML page of these sections."""
     body = BODY.format(title=html.escape(title), report=REPORT_HTML)
-    data, has_charts = {"sv-data": pack(whole_page(sections))}, any(_has_chart(each["blocks"]) for each in sections)
+    data, has_charts = (
+        {"sv-data": pack(whole_page(sections))},
+        any(_has_chart(each["blocks"]) for each in sections),
+    )
     return document(title, body, entry="report_file.js", data=data, has_charts=has_charts)
 
 
-def document(title: str, body: str, *, entry: str, data: Mapping[str, str], has_charts: bool) -> str:
+def document(
+    title: str, body: str, *, entry: str, data: Mapping[str, str], has_charts: bool
+) -> str:
     """A whole HTML page that runs this module of assets/web.
 
     body: our own markup, with every text from outside escaped; data: id -> text without "<", which lies in the page;
@@ -75,12 +80,23 @@ def folder(title: str, body: str, *, entry: str, data: Mapping[str, str]) -> dic
     text of `data` as a script that is run when it is needed (a page that was opened from disk may read no file)."""
     made, policy = bundle(web_file(entry)), f"{NOTHING_ELSE} {BESIDE}; script-src {BESIDE}"
     links = '<link rel="stylesheet" href="site.css">', '<script src="site.js"></script>'
-    texts = {f"data/{name}.js": f"document.currentScript.packed = {quiet_json(text)};\n" for name, text in data.items()}
+    texts = {
+        f"data/{name}.js": f"document.currentScript.packed = {quiet_json(text)};\n"
+        for name, text in data.items()
+    }
     page = _html(title, body, policy, {}, *links)
-    return {"index.html": page, "site.css": made.sheet, "site.js": made.script, "plotly.min.js": plotly_js(), **texts}
+    return {
+        "index.html": page,
+        "site.css": made.sheet,
+        "site.js": made.script,
+        "plotly.min.js": plotly_js(),
+        **texts,
+    }
 
 
-def _html(title: str, body: str, policy: str, texts: Mapping[str, str], sheet: str, script: str) -> str:
+def _html(
+    title: str, body: str, policy: str, texts: Mapping[str, str], sheet: str, script: str
+) -> str:
     """sheet, script: the tags of the page's styles and code."""
     texts = {**texts, "sv-palette": quiet_json(palette())}
     parts = [
@@ -90,7 +106,10 @@ def _html(title: str, body: str, policy: str, texts: Mapping[str, str], sheet: s
         f"<title>{html.escape(title)}</title><style>{palette_css()}</style>",
         sheet,
         f"</head>\n<body>{body}\n<noscript><p>This page needs JavaScript. It asks no network.</p></noscript>\n",
-        *(f'<script type="text/plain" id="{name}">{text}</script>\n' for name, text in texts.items()),
+        *(
+            f'<script type="text/plain" id="{name}">{text}</script>\n'
+            for name, text in texts.items()
+        ),
         f"{script}\n</body></html>\n",
     ]
     return "".join(parts)
@@ -105,7 +124,9 @@ def script_hash(script: str) -> str:
 def _plotly() -> tuple[str, str]:
     """plotly.js, compressed, and its source of the policy."""
     source = plotly_js()
-    return base64.b64encode(gzip.compress(source.encode(), 9, mtime=0)).decode("ascii"), script_hash(source)
+    return base64.b64encode(gzip.compress(source.encode(), 9, mtime=0)).decode(
+        "ascii"
+    ), script_hash(source)
 
 
 def plotly_js() -> str:

@@ -53,17 +53,33 @@ def document_page(name: str, suffix: str = ".md") -> str:
 
 def refusal_page(words: str) -> str:
     """A page that says why an address was refused."""
-    return _bare_page(REFUSED, f"<h1>{REFUSED}</h1>\n<p>{html.escape(words[:1].upper() + words[1:])}</p>\n")
+    return _bare_page(
+        REFUSED, f"<h1>{REFUSED}</h1>\n<p>{html.escape(words[:1].upper() + words[1:])}</p>\n"
+    )
 
 
 def unknown_name_page(name: str | None, address: str, is_local: bool) -> str:
     """A page for a browser that asked for the server by a name that it does not know. name: a plain host name, None
     for any other text; address: at which the request came in; is_local: from the server's own machine, or its proxy."""
-    known = f"# This server does not know the name `{name}`" if name else "# This server does not know this name"
-    where = "On the server's own machine, this one works" if is_local else "In the server's own network, try this one"
+    known = (
+        f"# This server does not know the name `{name}`"
+        if name
+        else "# This server does not know this name"
+    )
+    where = (
+        "On the server's own machine, this one works"
+        if is_local
+        else "In the server's own network, try this one"
+    )
     host = "" if is_local else " --host 0.0.0.0"
-    text = UNKNOWN_NAME.format(known=known, where=where, address=address, host=host, name=name or "NAME")
-    made = MARKDOWN.render(text).replace("<pre>", '<pre tabindex="0">').replace("<code", '<code translate="no"')
+    text = UNKNOWN_NAME.format(
+        known=known, where=where, address=address, host=host, name=name or "NAME"
+    )
+    made = (
+        MARKDOWN.render(text)
+        .replace("<pre>", '<pre tabindex="0">')
+        .replace("<code", '<code translate="no"')
+    )
     return _bare_page(f"{name or 'This name'} is not known here", made)
 
 
@@ -79,7 +95,9 @@ def _template() -> str:
 def _filled(template: str, title: str, text: str) -> str:
     """The template with its policy, this title, and this HTML."""
     script = SCRIPT.search(template)
-    policy = NOTHING_ELSE if script is None else f"{NOTHING_ELSE}; script-src {script_hash(script[1])}"
+    policy = (
+        NOTHING_ELSE if script is None else f"{NOTHING_ELSE}; script-src {script_hash(script[1])}"
+    )
     for place, words in {"policy": policy, "title": html.escape(title), "text": text}.items():
         template = template.replace(f"{{{place}}}", words)
     return template

@@ -7,7 +7,10 @@ from typing import Any
 
 from specviz.settings import assets_dir
 
-SELECTORS = {"light": ":root", "dark": ".dark"}  # of each theme; Gradio marks the dark one with a class
+SELECTORS = {
+    "light": ":root",
+    "dark": ".dark",
+}  # of each theme; Gradio marks the dark one with a class
 
 
 @cache

@@ -17,13 +17,32 @@ from specviz.views.explore.every_k import every_k
 from specviz.views.explore.library import shipped_entry
 from specviz.views.explore.opening import opening, telling_step
 from specviz.views.explore.sentences import reveal
-from specviz.views.learn.lesson_file import duel, learn_page, lesson_pairs, lesson_panels, run_text, site_body
+from specviz.views.learn.lesson_file import (
+    duel,
+    learn_page,
+    lesson_pairs,
+    lesson_panels,
+    run_text,
+    site_body,
+)
 
 TITLE = "specviz: speculative decoding, recorded"
-PAGES = {"explore": "Explore", "runs": "Runs", "compare": "Compare", "check": "Check", "learn": "Learn"}
-RACES = (("one-by-one", "first-visit"), ("real-alone", "real-eagle"), ("first-visit", "misaligned-draft"))
+PAGES = {
+    "explore": "Explore",
+    "runs": "Runs",
+    "compare": "Compare",
+    "check": "Check",
+    "learn": "Learn",
+}
+RACES = (
+    ("one-by-one", "first-visit"),
+    ("real-alone", "real-eagle"),
+    ("first-visit", "misaligned-draft"),
+)
 RUNS_LEAD = "Each opens on Explore, with every probability behind every token. All were recorded on a real machine."
-RACES_LEAD = "Two recorded runs side by side: one player moves both, by recorded time or token by token."
+RACES_LEAD = (
+    "Two recorded runs side by side: one player moves both, by recorded time or token by token."
+)
 NOT_RECORDED = "Nothing was recorded here: this site was written without its measurements."
 NO_COSTS = blocks.words(plan.NO_COSTS)
 """What a page without a button to measure with leaves out."""
@@ -31,7 +50,9 @@ OF_A_RUN = ("every-k", "theory", "tool-names")
 """Sections of Compare that speak of the run on the stage, by their ids."""
 
 
-def site_files(recorded: Mapping[str, Sequence[Props]], report: str | None = None) -> dict[str, str]:
+def site_files(
+    recorded: Mapping[str, Sequence[Props]], report: str | None = None
+) -> dict[str, str]:
     """Every file of the site by its path. recorded: the sections of "compare" and "check" that models have filled;
     report: the HTML page of an alignment job. Raises SpecvizError where a lesson or a run cannot be read."""
     runs = [WELCOME, *(name for name in recorded_runs() if name != WELCOME)]
@@ -39,7 +60,12 @@ def site_files(recorded: Mapping[str, Sequence[Props]], report: str | None = Non
     duels = {"-".join(pair): pack(duel(pair)) for pair in pairs}
     data = {
         "sv-data": pack(
-            {"lessons": lesson_panels(), "pages": _pages(recorded, runs, pairs), "runs": runs, "duels": list(duels)}
+            {
+                "lessons": lesson_panels(),
+                "pages": _pages(recorded, runs, pairs),
+                "runs": runs,
+                "duels": list(duels),
+            }
         ),
         **{f"sv-duel-{name}": text for name, text in duels.items()},
     }
@@ -52,8 +78,16 @@ def site_files(recorded: Mapping[str, Sequence[Props]], report: str | None = Non
             f"sv-of-{name}": pack(_of_run(trace)),
             f"sv-every-k-{name}": pack(every_k(trace)),
         }
-    files = folder(TITLE, site_body("specviz", "explore", _links(report is not None)), entry="site.js", data=data)
-    helps = {f"{name.removesuffix('.md')}.html": document_page(name, ".html") for name in sorted(documents())}
+    files = folder(
+        TITLE,
+        site_body("specviz", "explore", _links(report is not None)),
+        entry="site.js",
+        data=data,
+    )
+    helps = {
+        f"{name.removesuffix('.md')}.html": document_page(name, ".html")
+        for name in sorted(documents())
+    }
     return files | helps | ({} if report is None else {"report.html": report})
 
 
@@ -83,9 +117,13 @@ def _pages(
     races = blocks.section("races", "Recorded races", RACES_LEAD, blocks=[blocks.places(raced)])
     compare = blocks.whole_page([races, *recorded.get("compare", ())])
     return {
-        "runs": blocks.whole_page([blocks.section("runs", "Recorded runs", RUNS_LEAD, blocks=[blocks.places(opened)])]),
+        "runs": blocks.whole_page(
+            [blocks.section("runs", "Recorded runs", RUNS_LEAD, blocks=[blocks.places(opened)])]
+        ),
         "compare": {**compare, "order": [*compare["order"], *OF_A_RUN]},
-        "check": blocks.whole_page(recorded.get("check") or [blocks.section("none", "Check", NOT_RECORDED)]),
+        "check": blocks.whole_page(
+            recorded.get("check") or [blocks.section("none", "Check", NOT_RECORDED)]
+        ),
         "learn": learn_page(),
     }
 
@@ -93,4 +131,7 @@ def _pages(
 def _of_run(trace: Trace) -> list[Props]:
     """The sections of OF_A_RUN, computed from the trace alone."""
     sections = [*plan_theory.given_text(trace), plan.tool_names(trace)]
-    return [{**section, "blocks": [each for each in section["blocks"] if each != NO_COSTS]} for section in sections]
+    return [
+        {**section, "blocks": [each for each in section["blocks"] if each != NO_COSTS]}
+        for section in sections
+    ]

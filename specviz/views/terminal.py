@@ -12,7 +12,18 @@ from typing import TextIO
 from specviz.models.generation import describe
 from specviz.rules.facts import FACTS
 from specviz.trace.counters import Counters
-from specviz.trace.file import DraftToken, EmittedToken, Event, Footer, Header, ModelInfo, Models, Scores, Step, Trace
+from specviz.trace.file import (
+    DraftToken,
+    EmittedToken,
+    Event,
+    Footer,
+    Header,
+    ModelInfo,
+    Models,
+    Scores,
+    Step,
+    Trace,
+)
 from specviz.trace.metrics import METRICS, count, lossy_words, metrics, rounding_words
 from specviz.views.explore.sentences import num_refused, title_of, why_nothing
 from specviz.views.explore.steps import most_telling, others_words
@@ -52,7 +63,11 @@ def event_text(event: Event, *, colours: bool = False) -> str:
     """The lines for one event, without a last newline; "" for events with nothing to show."""
     mark = partial(_mark, colours)
     if isinstance(event, Header):
-        legend = [mark(name, each["label"]) for name, each in palette()["statuses"].items() if name not in UNMARKED]
+        legend = [
+            mark(name, each["label"])
+            for name, each in palette()["statuses"].items()
+            if name not in UNMARKED
+        ]
         return f"prompt  {_clip(event.prompt.text)}\nmarks   {'  '.join(legend)}"
     if isinstance(event, Models):
         draft = f"   draft {_model(event.draft_model)}" if event.draft_model else ""
@@ -84,7 +99,11 @@ def numbers_text(source: Trace | Counters) -> str:
     values = metrics(counters)
     width = max(len(metric.label) for metric in METRICS.values())
     lossy = lossy_words(counters)
-    lines = [f"{lossy}: the text is not distributed as the target's own" if lossy else rounding_words(counters)]
+    lines = [
+        f"{lossy}: the text is not distributed as the target's own"
+        if lossy
+        else rounding_words(counters)
+    ]
     for name, metric in METRICS.items():
         note = f"({values['reasons'][name]})" if name in values["reasons"] else metric.formula
         note += f" ({metric.note(counters)})" if metric.note(counters) else ""
@@ -104,12 +123,17 @@ def _mark(colours: bool, status: str, text: str) -> str:
 def nearest_256(hex_colour: str) -> int:
     """The entry of the 256-colour cube nearest to "#rrggbb"."""
     channels = (int(hex_colour[i : i + 2], 16) for i in (1, 3, 5))
-    red, green, blue = (min(range(6), key=lambda step: abs(CUBE[step] - channel)) for channel in channels)
+    red, green, blue = (
+        min(range(6), key=lambda step: abs(CUBE[step] - channel)) for channel in channels
+    )
     return 16 + 36 * red + 6 * green + blue
 
 
 def _step(step: Step, mark: Mark) -> str:
-    changes = [f"{name} = {escape(str(getattr(step.settings, name, '?')))}" for name in map(escape, step.changed)]
+    changes = [
+        f"{name} = {escape(str(getattr(step.settings, name, '?')))}"
+        for name in map(escape, step.changed)
+    ]
     nodes, num_others = most_telling(step)
     drafted = [mark(step.draft[node].status, _token_text(step.draft[node])) for node in nodes]
     if refused := num_refused(step):
@@ -130,11 +154,15 @@ def _token_text(token: DraftToken | EmittedToken) -> str:
 
 
 def _clip(text: str) -> str:
-    return escape(text if len(text) <= MAX_LINE else f"{text[:MAX_LINE]}…").replace(" ", GLYPHS[" "])
+    return escape(text if len(text) <= MAX_LINE else f"{text[:MAX_LINE]}…").replace(
+        " ", GLYPHS[" "]
+    )
 
 
 def _model(model: ModelInfo) -> str:
-    size = "" if model.num_parameters is None else f" ({model.num_parameters / 1e6:,.1f} M parameters)"
+    size = (
+        "" if model.num_parameters is None else f" ({model.num_parameters / 1e6:,.1f} M parameters)"
+    )
     return f"{escape(model.name)}{size}"
 
 

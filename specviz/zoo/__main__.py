@@ -81,19 +81,38 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     corpus, work, models, compiled = shared_options()
     add = partial(add_command, commands)
-    add("tokenizers", run_tokenizers, "learn the vocabularies and encode every source", [corpus, work])
+    add(
+        "tokenizers",
+        run_tokenizers,
+        "learn the vocabularies and encode every source",
+        [corpus, work],
+    )
     for command, text in COMMANDS.items():
-        names = [name for name in recipe_names() if load_recipe(EDITIONS[0], name).command == command]
+        names = [
+            name for name in recipe_names() if load_recipe(EDITIONS[0], name).command == command
+        ]
         parser_of_one = add(command, run_fit, text, [work, compiled])
         parser_of_one.add_argument("name", choices=names)
-        parser_of_one.add_argument("--stop-at", type=int, metavar="STEP", help="stop early; run again to go on")
+        parser_of_one.add_argument(
+            "--stop-at", type=int, metavar="STEP", help="stop early; run again to go on"
+        )
     for command, run, text, parents in (
         ("export", run_export, "put a trained member into the models folder", [work, models]),
         ("sample", run_sample, "let an exported model write", [models]),
     ):
         add(command, run, text, parents).add_argument("name", choices=recipe_names())
-    add("evaluate", run_evaluate, "measure the exported members and write their cards", [work, models])
-    add("make", run_make, "all of it, as far as it is not done yet", [corpus, work, models, compiled])
+    add(
+        "evaluate",
+        run_evaluate,
+        "measure the exported members and write their cards",
+        [work, models],
+    )
+    add(
+        "make",
+        run_make,
+        "all of it, as far as it is not done yet",
+        [corpus, work, models, compiled],
+    )
     add_sampling_options(commands.choices["sample"])
     return parser
 
@@ -109,18 +128,36 @@ def add_command(
 def shared_options() -> list[argparse.ArgumentParser]:
     """Parents for corpus, work, models and compiling."""
     corpus, work, models, compiled = (argparse.ArgumentParser(add_help=False) for _ in range(4))
-    corpus.add_argument("--corpus", type=Path, required=True, help="the folder of texts (see assets/models/DATA.md)")
-    work.add_argument("--work", type=Path, required=True, help="where tokens and checkpoints are kept")
-    work.add_argument("--edition", choices=EDITIONS, default=EDITIONS[0], help=f"whose recipes (default {EDITIONS[0]})")
+    corpus.add_argument(
+        "--corpus", type=Path, required=True, help="the folder of texts (see assets/models/DATA.md)"
+    )
+    work.add_argument(
+        "--work", type=Path, required=True, help="where tokens and checkpoints are kept"
+    )
+    work.add_argument(
+        "--edition",
+        choices=EDITIONS,
+        default=EDITIONS[0],
+        help=f"whose recipes (default {EDITIONS[0]})",
+    )
     work.add_argument("--device", default="cpu", help="cpu or cuda")
-    models.add_argument("--models", type=Path, default=MODELS, help="where finished models go (default assets/models)")
-    compiled.add_argument("--compile", action="store_true", help="compile the loss first (worth it after minutes)")
+    models.add_argument(
+        "--models",
+        type=Path,
+        default=MODELS,
+        help="where finished models go (default assets/models)",
+    )
+    compiled.add_argument(
+        "--compile", action="store_true", help="compile the loss first (worth it after minutes)"
+    )
     return [corpus, work, models, compiled]
 
 
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt", default="Once upon a time")
-    parser.add_argument("--temperature", type=float, default=0.8, help="0: the likeliest token at every place")
+    parser.add_argument(
+        "--temperature", type=float, default=0.8, help="0: the likeliest token at every place"
+    )
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
 

@@ -22,7 +22,9 @@ def problems_with_pairs(split: str) -> Iterator[tuple[str, tuple[int, int]]]:
     """The same documents, each with its two numbers."""
     generator = random.Random(SEEDS[split])
     drawn = iter(lambda: problem(generator), None)
-    allowed = (made for made in drawn if (is_held_out if split == "valid" else is_trained_on)(*made[1]))
+    allowed = (
+        made for made in drawn if (is_held_out if split == "valid" else is_trained_on)(*made[1])
+    )
     return islice(allowed, NUM_PROBLEMS[split])
 
 
@@ -43,9 +45,13 @@ def trained_pairs() -> frozenset[tuple[int, int]]:
 
 def problem(generator: random.Random) -> tuple[str, tuple[int, int]]:
     """One problem and its two numbers: mostly sums of two three-digit numbers, some longer, some of other kinds."""
-    kind = generator.choices(("sum", "short sum", "long sum", "difference", "product"), (50, 10, 10, 18, 12))[0]
+    kind = generator.choices(
+        ("sum", "short sum", "long sum", "difference", "product"), (50, 10, 10, 18, 12)
+    )[0]
     if kind == "difference":
-        a, b = sorted((generator.randrange(100, 1000), generator.randrange(100, 1000)), reverse=True)
+        a, b = sorted(
+            (generator.randrange(100, 1000), generator.randrange(100, 1000)), reverse=True
+        )
         return worked_difference(a, b), (a, b)
     if kind == "product":
         a, b = generator.randrange(100, 1000), generator.randrange(2, 10)
@@ -78,7 +84,11 @@ def worked_difference(a: int, b: int) -> str:
         terms = f"{x} - {y} - {borrowed}" if borrowed else f"{x} - {y}"
         rest = x - y - borrowed
         borrowed = int(rest < 0)
-        loan = f" + 10 = {rest + 10}, write {rest + 10} borrow 1" if borrowed else f" = {rest}, write {rest}"
+        loan = (
+            f" + 10 = {rest + 10}, write {rest + 10} borrow 1"
+            if borrowed
+            else f" = {rest}, write {rest}"
+        )
         steps.append(f"{PLACES[place]} {terms}{loan}")
     return document(f"Difference: {a} - {b}", steps, f"{a} - {b} = {a - b}")
 

@@ -31,7 +31,9 @@ class Shape:
 
     def __post_init__(self) -> None:
         if self.hidden_size % self.num_heads:
-            raise ValueError(f"hidden_size {self.hidden_size} is no multiple of {self.num_heads} heads")
+            raise ValueError(
+                f"hidden_size {self.hidden_size} is no multiple of {self.num_heads} heads"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,9 @@ class Recipe:
             raise ValueError(f"mixture shares must be positive (got {dict(self.mixture)})")
         if (self.shape is None) == (self.heads is None):
             raise ValueError(f"{self.name}: give either shape or heads")
-        if self.early_exit and not all(0 < layer < self.shape.num_layers for layer in self.early_exit.layers):
+        if self.early_exit and not all(
+            0 < layer < self.shape.num_layers for layer in self.early_exit.layers
+        ):
             raise ValueError(
                 f"{self.name}: exits {self.early_exit.layers} are not below {self.shape.num_layers} layers"
             )
@@ -147,7 +151,11 @@ class Recipe:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready; what is not given is left out."""
-        return {name: value for name, value in json.loads(json.dumps(asdict(self))).items() if value is not None}
+        return {
+            name: value
+            for name, value in json.loads(json.dumps(asdict(self))).items()
+            if value is not None
+        }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Recipe":

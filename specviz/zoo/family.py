@@ -55,7 +55,9 @@ class Workplace:
         for name, recipe in load_tokenizer_recipes().items():
             path = self.work / f"{name}.json"
             if not path.exists():
-                train_tokenizer(training_texts(corpus, recipe, sources), recipe.vocab_size).save(str(path))
+                train_tokenizer(training_texts(corpus, recipe, sources), recipe.vocab_size).save(
+                    str(path)
+                )
             print(f"tokenizer {name}: {recipe.vocab_size:,} tokens", flush=True)
             prepare(corpus, self.tokens(name), self.tokenizer(name), sources.values())
 
@@ -63,14 +65,19 @@ class Workplace:
         """Training batches and held-out tokens; raises SpecvizError when a token file is missing."""
         if recipe.distillation:
             write_samples(
-                recipe, self.load_finished(TARGET), self.batches(self.recipe(recipe.distillation.start)), self.own
+                recipe,
+                self.load_finished(TARGET),
+                self.batches(self.recipe(recipe.distillation.start)),
+                self.own,
             )
         return Data(self.batches(recipe), self.held_out(recipe.tokenizer))
 
     def batches(self, recipe: Recipe) -> Batches:
         folder = self.tokens(recipe.tokenizer)
         files = {
-            name: open_samples(self.own) if name == SAMPLES else TokenFile.open(folder, name, "train")
+            name: open_samples(self.own)
+            if name == SAMPLES
+            else TokenFile.open(folder, name, "train")
             for name in recipe.mixture
         }
         return Batches(files, recipe.mixture, recipe.seed)
@@ -95,7 +102,9 @@ class Workplace:
         if trainer.recipe.heads:
             export_head(trainer.model, TARGET, origin, models / name)
         else:
-            export_model(trainer.model, self.tokenizer(trainer.recipe.tokenizer), origin, models / name)
+            export_model(
+                trainer.model, self.tokenizer(trainer.recipe.tokenizer), origin, models / name
+            )
 
     def restore(self, name: str) -> Trainer:
         """The trainer as its checkpoint left it, or before its first step."""
@@ -120,20 +129,32 @@ class Workplace:
 
     def fresh(self, recipe: Recipe) -> LlamaForCausalLM:
         tokenizer = self.tokenizer(recipe.tokenizer)
-        attention = "eager" if self.device.type == "cpu" else "sdpa"  # compiled eager attention is quicker on a CPU
+        attention = (
+            "eager" if self.device.type == "cpu" else "sdpa"
+        )  # compiled eager attention is quicker on a CPU
         end = tokenizer.token_to_id(END_OF_TEXT)
         assert recipe.shape is not None
-        return build_model(recipe.shape, recipe.seed, tokenizer.get_vocab_size(), end, attention).to(self.device)
+        return build_model(
+            recipe.shape, recipe.seed, tokenizer.get_vocab_size(), end, attention
+        ).to(self.device)
 
     def load_finished(self, name: str) -> LlamaForCausalLM:
         """A member whose training has ended, frozen; raises SpecvizError when it has not."""
         recipe, path = self.recipe(name), self.checkpoint(name)
-        state = torch.load(path, map_location=self.device, weights_only=True) if path.exists() else {"step": 0}
+        state = (
+            torch.load(path, map_location=self.device, weights_only=True)
+            if path.exists()
+            else {"step": 0}
+        )
         if state["step"] < recipe.num_steps:
             command = f"python -m specviz.zoo {recipe.command} {name}"
-            raise SpecvizError(f"{name} is needed first (step {state['step']} of {recipe.num_steps}): run `{command}`")
+            raise SpecvizError(
+                f"{name} is needed first (step {state['step']} of {recipe.num_steps}): run `{command}`"
+            )
         if state["recipe"] != recipe.to_dict():
-            raise SpecvizError(f"{path.name} was trained by another recipe; remove it or restore the recipe")
+            raise SpecvizError(
+                f"{path.name} was trained by another recipe; remove it or restore the recipe"
+            )
         model = self.fresh(recipe)
         model.load_state_dict(state["model"])
         return model.eval().requires_grad_(False)

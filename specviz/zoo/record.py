@@ -23,7 +23,16 @@ from specviz.trace.recorded import RecordedRun, recorded_file, recorded_runs
 from specviz.ui.choices import FIRST_LENGTH, make_offer
 
 REPEATS = 11
-SAME = ("target", "prompt", "prompt_ids", "chat", "chat_options", *Request.SAMPLING, "seed", "max_new_tokens")
+SAME = (
+    "target",
+    "prompt",
+    "prompt_ids",
+    "chat",
+    "chat_options",
+    *Request.SAMPLING,
+    "seed",
+    "max_new_tokens",
+)
 """The fields that a run shares with its baseline, a run without a draft."""
 
 
@@ -35,14 +44,19 @@ class Take:
     broken: str | None = None
 
 
-def record_runs(wanted: Collection[RecordedRun], library: Library, repeats: int = REPEATS) -> dict[str, Trace]:
+def record_runs(
+    wanted: Collection[RecordedRun], library: Library, repeats: int = REPEATS
+) -> dict[str, Trace]:
     """The finished runs with their scores, by name: the page's first request with the changes of the list.
 
     After a warm-up round every run and its baseline are made `repeats` times, in turn. Of each run the one with the
     median time is kept; they differ in nothing else.
     """
     first = base_request()
-    takes = {each.name: Take(Request.from_dict({**first.to_dict(), **each.request}), each.broken) for each in wanted}
+    takes = {
+        each.name: Take(Request.from_dict({**first.to_dict(), **each.request}), each.broken)
+        for each in wanted
+    }
     baselines = {name: _baseline_take(take.request, first) for name, take in takes.items()}
     made = _rounds([*takes.values(), *baselines.values()], library, repeats)
     return {name: _with_baseline(made[take], made[baselines[name]]) for name, take in takes.items()}
@@ -54,13 +68,18 @@ def base_request() -> Request:
 
 
 def _baseline_take(request: Request, first: Request) -> Take:
-    return Take(replace(first, method="none", **{name: getattr(request, name) for name in SAME}).validate())
+    return Take(
+        replace(first, method="none", **{name: getattr(request, name) for name in SAME}).validate()
+    )
 
 
 def _rounds(takes: Sequence[Take], library: Library, repeats: int) -> Mapping[Take, list[Trace]]:
     active_setups = {take: activate(take.request, library) for take in takes}
     rounds = [
-        {take: record(active, rule=BROKEN.get(take.broken), scored=True) for take, active in active_setups.items()}
+        {
+            take: record(active, rule=BROKEN.get(take.broken), scored=True)
+            for take, active in active_setups.items()
+        }
         for _ in range(repeats + 1)
     ]
     return {take: [made[take] for made in rounds[1:]] for take in active_setups}
@@ -79,7 +98,9 @@ def _with_baseline(runs: Sequence[Trace], alone: Sequence[Trace]) -> Trace:
 
 def _baseline(runs: Sequence[Trace], alone: Sequence[Trace]) -> dict[str, Any]:
     speeds, baselines = ([metrics(run)["tokens_per_s"] for run in side] for side in (runs, alone))
-    low, high = interval([speed / baseline for speed, baseline in zip(speeds, baselines, strict=True)])
+    low, high = interval(
+        [speed / baseline for speed, baseline in zip(speeds, baselines, strict=True)]
+    )
     return {
         "tokens_per_s": round(statistics.median(baselines), 3),
         "num_tokens": max(len(run.tokens) for run in alone),
@@ -97,13 +118,17 @@ def main(names: list[str]) -> None:
     targets = {run.name: _target(run) for run in recorded_runs().values()}
     if unknown := [name for name in names if name not in targets and name not in targets.values()]:
         sys.exit(f"a recorded run must be one of {', '.join(targets)} (got {', '.join(unknown)})")
-    chosen = [name for name, target in targets.items() if not names or name in names or target in names]
+    chosen = [
+        name for name, target in targets.items() if not names or name in names or target in names
+    ]
     if absent := [name for name in chosen if not names and not is_here(targets[name])]:
         print(f"left out, as their target is not on this machine: {', '.join(absent)}")
     wanted = [recorded_runs()[name] for name in chosen if name not in absent]
     for name, made in record_runs(wanted, Library()).items():
         made.save(recorded_file(name))
-        print(f"saved {recorded_file(name).name}: {len(made.steps)} steps, {len(made.tokens)} tokens")
+        print(
+            f"saved {recorded_file(name).name}: {len(made.steps)} steps, {len(made.tokens)} tokens"
+        )
 
 
 if __name__ == "__main__":

@@ -29,7 +29,10 @@ ANSWER = {"role": "assistant", "content": "Four."}
 DIALOGUES = (
     ("one question", (USER,)),
     ("a system message and a question", ({"role": "system", "content": "Answer briefly."}, USER)),
-    ("a question, an answer and a question", (USER, ANSWER, {"role": "user", "content": "And three?"})),
+    (
+        "a question, an answer and a question",
+        (USER, ANSWER, {"role": "user", "content": "And three?"}),
+    ),
 )
 
 
@@ -119,13 +122,17 @@ class Diagnosis:
         return self.num_differing == 0
 
 
-def examine(target: str | LoadedModel, draft: str | LoadedModel, *, allow_any: bool | None = None) -> Diagnosis:
+def examine(
+    target: str | LoadedModel, draft: str | LoadedModel, *, allow_any: bool | None = None
+) -> Diagnosis:
     """The diagnosis of a pair: catalogue names, folders, hub ids or loaded models. allow_any: whether names beyond the
     catalogue and downloads are allowed; None: the settings say it. SpecvizError for an unknown model."""
     allow_any = settings().commands_take_any_model if allow_any is None else allow_any
     ours, theirs = (_read(each, allow_any) for each in (target, draft))
     differing = differing_ids(ours.text, theirs.text, most=MOST_IDS)
-    examples = zip(ours.list_ids(differing[:MOST_SHOWN]), theirs.list_ids(differing[:MOST_SHOWN]), strict=True)
+    examples = zip(
+        ours.list_ids(differing[:MOST_SHOWN]), theirs.list_ids(differing[:MOST_SHOWN]), strict=True
+    )
     num_ids = max(ours.num_ids, theirs.num_ids)
     pairs = [(ours.text.bytes_of(token), theirs.text.bytes_of(token)) for token in range(num_ids)]
     our_texts, their_texts = ours.texts, theirs.texts
@@ -156,17 +163,26 @@ def _read(model: str | LoadedModel, allow_any: bool) -> Side:
         words = limit_words(model.model.config)
         found = Side(model.name, model.text, model.info.vocab_size, model.info.context_limit, words)
     if found.num_ids > MOST_IDS:
-        raise SpecvizError(f"{found.name} has ids up to {found.num_ids:,}; at most {MOST_IDS:,} can be compared")
+        raise SpecvizError(
+            f"{found.name} has ids up to {found.num_ids:,}; at most {MOST_IDS:,} can be compared"
+        )
     return found
 
 
 def _read_folder(name: str, allow_any: bool) -> Side:
     source = find(without_format(name), allow_any=allow_any)
-    folder, _ = fetch_model(source, may_download=allow_any, on_progress=ignore_progress, weights=False)
+    folder, _ = fetch_model(
+        source, may_download=allow_any, on_progress=ignore_progress, weights=False
+    )
     files = ModelFolder(folder, source.name)
     config, tokenizer = files.config(), files.tokenizer()
-    text, vocab_size = TokenText(tokenizer, files.eos_ids(config)), config.get_text_config(decoder=True).vocab_size
-    return Side(source.name, text, vocab_size, context_limit(config, tokenizer), limit_words(config))
+    text, vocab_size = (
+        TokenText(tokenizer, files.eos_ids(config)),
+        config.get_text_config(decoder=True).vocab_size,
+    )
+    return Side(
+        source.name, text, vocab_size, context_limit(config, tokenizer), limit_words(config)
+    )
 
 
 def _starts(text: TokenText) -> list[int]:
@@ -202,12 +218,20 @@ def _special(*models: Side) -> Iterator[Special]:
         elif texts[0] == texts[1]:
             yield Special(kind, target, draft, False, "the same text under another id")
         else:
-            yield Special(kind, target, draft, matters, f"{'matters' if matters else 'does not matter'}: {why}")
+            yield Special(
+                kind,
+                target,
+                draft,
+                matters,
+                f"{'matters' if matters else 'does not matter'}: {why}",
+            )
 
 
 def _ways(num_differing: int, num_common: int, num_draft_texts: int) -> tuple[Way, ...]:
     direct = (
-        f"{num_differing:,} ids mean other texts" if num_differing else "every id that both have means the same text"
+        f"{num_differing:,} ids mean other texts"
+        if num_differing
+        else "every id that both have means the same text"
     )
     share = percent(num_common / num_draft_texts) if num_draft_texts else "none"
     shared = f"{num_common:,} texts ({share} of the draft's) are tokens of both: only those could be drafted"
@@ -215,7 +239,12 @@ def _ways(num_differing: int, num_common: int, num_draft_texts: int) -> tuple[Wa
     return (
         Way("direct", not num_differing, "--method draft_model", direct),
         Way("re-encoding", True, "--method cross_vocabulary", again),
-        Way("shared vocabulary", num_common > 0, "--method cross_vocabulary --param way=shared", shared),
+        Way(
+            "shared vocabulary",
+            num_common > 0,
+            "--method cross_vocabulary --param way=shared",
+            shared,
+        ),
     )
 
 
@@ -241,7 +270,9 @@ class Tokenizer(Protocol):
 
     chat_template: Any
 
-    def apply_chat_template(self, conversation: Sequence[dict[str, str]], **options: Any) -> str: ...
+    def apply_chat_template(
+        self, conversation: Sequence[dict[str, str]], **options: Any
+    ) -> str: ...
 
 
 def chat_difference(target: Tokenizer, draft: Tokenizer) -> str | None:
@@ -263,7 +294,9 @@ def _chat_words(target: Tokenizer, draft: Tokenizer) -> str:
     return "the same template" if is_one else "two templates that render three dialogues alike"
 
 
-def _difference(name: str, messages: Sequence[dict[str, str]], target: Tokenizer, draft: Tokenizer) -> str | None:
+def _difference(
+    name: str, messages: Sequence[dict[str, str]], target: Tokenizer, draft: Tokenizer
+) -> str | None:
     ours, theirs = render(target, messages), render(draft, messages)
     if ours == theirs:
         return None
@@ -271,9 +304,13 @@ def _difference(name: str, messages: Sequence[dict[str, str]], target: Tokenizer
         refuses = "target" if ours is None else "draft"
         return f"{name}: the {refuses}'s chat template refuses it, the other does not"
     place = len([*takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False))])
-    after = f"after {_quote(ours[max(0, place - SHOWN_CHARACTERS) : place])} " if place else "at once "
+    after = (
+        f"after {_quote(ours[max(0, place - SHOWN_CHARACTERS) : place])} " if place else "at once "
+    )
     ours, theirs = (_quote(text[place : place + SHOWN_CHARACTERS]) for text in (ours, theirs))
-    return f"{name}: {after}the target's chat format continues with {ours}, the draft's with {theirs}"
+    return (
+        f"{name}: {after}the target's chat format continues with {ours}, the draft's with {theirs}"
+    )
 
 
 def render(

@@ -10,14 +10,32 @@ from types import MappingProxyType
 
 import numpy as np
 
-from specviz.alignment.summary import ENOUGH_PROMPTS, NOT_CALLED, Bin, Calibration, DraftSummary, Finding, Interval
-from specviz.alignment.tables.slices import Part, Parts, PerPrompt, bucket_start, excludes_zero, interval
+from specviz.alignment.summary import (
+    ENOUGH_PROMPTS,
+    NOT_CALLED,
+    Bin,
+    Calibration,
+    DraftSummary,
+    Finding,
+    Interval,
+)
+from specviz.alignment.tables.slices import (
+    Part,
+    Parts,
+    PerPrompt,
+    bucket_start,
+    excludes_zero,
+    interval,
+)
 from specviz.alignment.types import BINS, Array
 from specviz.views.explore.sentences import label, percent
 
 MOST_OUTSIDE = 0.001  # of the target's probability, outside the draft's vocabulary
 LEAST_FALL = 0.1  # of alpha, from one bucket to the next
-LEAST_COST, LEAST_TIMES = 0.02, 1.5  # of alpha over all texts, by a tag; of its loss to that of all other texts
+LEAST_COST, LEAST_TIMES = (
+    0.02,
+    1.5,
+)  # of alpha over all texts, by a tag; of its loss to that of all other texts
 LEAST_PROMPTS = 5  # to speak of a fall at all, and of a tag
 USUAL_RATIO = 0.3  # stands in for c where no costs are known
 WORTH_STOPPING = 0.05  # of what is drafted
@@ -68,11 +86,17 @@ def _steps(parts: Parts) -> Iterator[tuple[Part, str, PerPrompt, PerPrompt]]:
                 yield after._replace(kind=_SERIES[after.kind]), before.value, high, low
 
 
-def _cliff(part: Part, before: str, high: PerPrompt, low: PerPrompt, num_asked: int) -> Cliff | None:
+def _cliff(
+    part: Part, before: str, high: PerPrompt, low: PerPrompt, num_asked: int
+) -> Cliff | None:
     size, found = len(high), interval(high.alphas_without - low.alphas_without)
     alphas = (float(each.overlap.sum() / each.num_tokens.sum()) for each in (high, low))
     cliff = Cliff(part, before, *alphas, size, found, size >= ENOUGH_PROMPTS)
-    is_fall = cliff.fall >= LEAST_FALL and found is not None and excludes_zero(found, cliff.fall, size, num_asked)
+    is_fall = (
+        cliff.fall >= LEAST_FALL
+        and found is not None
+        and excludes_zero(found, cliff.fall, size, num_asked)
+    )
     return cliff if is_fall else None
 
 
@@ -84,12 +108,21 @@ def looked_for(parts: Parts) -> tuple[str, ...]:
 
 
 def of_draft(
-    draft: DraftSummary, found: Iterable[Cliff], parts: Parts = MappingProxyType({}), ids: tuple[int, int] | None = None
+    draft: DraftSummary,
+    found: Iterable[Cliff],
+    parts: Parts = MappingProxyType({}),
+    ids: tuple[int, int] | None = None,
 ) -> tuple[Finding, ...]:
     """The findings on one draft. ids: how many it can draft, and how many the target has, where that is known."""
-    context = [cliff for cliff in found if cliff.part.draft == draft.name and cliff.part.kind == "context"]
+    context = [
+        cliff for cliff in found if cliff.part.draft == draft.name and cliff.part.kind == "context"
+    ]
     steepest = max(context, key=lambda cliff: (cliff.significant, cliff.fall), default=None)
-    findings = [_vocabulary(draft, ids), None if steepest is None else _context(steepest), _reach(draft)]
+    findings = [
+        _vocabulary(draft, ids),
+        None if steepest is None else _context(steepest),
+        _reach(draft),
+    ]
     return (*(finding for finding in findings if finding is not None), *_domains(draft.name, parts))
 
 
@@ -99,13 +132,18 @@ def _vocabulary(draft: DraftSummary, ids: tuple[int, int] | None) -> Finding | N
     outside, numbers = 1 - draft.ceiling, {}
     can = "It cannot draft every id of the target."
     if ids is not None and ids[0] < ids[1]:
-        can, numbers = "It can draft {:,} of the target's {:,} ids.".format(*ids), {"num_ids": ids[0]}
+        can, numbers = (
+            "It can draft {:,} of the target's {:,} ids.".format(*ids),
+            {"num_ids": ids[0]},
+        )
     words = (
         f"{can} On average, {percent(outside)} of the target's probability is on the others. These are "
         f"{100 * outside:.1f} of the {100 * (1 - draft.alpha):.1f} points of agreement that are lost: the agreement "
         f"cannot exceed {draft.ceiling:.3f}."
     )
-    return Finding(draft.name, "vocabulary", words, {"outside": outside, "ceiling": draft.ceiling, **numbers})
+    return Finding(
+        draft.name, "vocabulary", words, {"outside": outside, "ceiling": draft.ceiling, **numbers}
+    )
 
 
 def _domains(draft: str, parts: Parts) -> list[Finding]:
@@ -114,9 +152,14 @@ def _domains(draft: str, parts: Parts) -> list[Finding]:
     agreed as the others do."""
     asked, found = [*_tagged({part: own for part, own in parts.items() if part.draft == draft})], []
     for part, whole, others in asked:
-        alphas = [float(each.overlap.sum() / each.num_tokens.sum()) for each in (parts[part], others, whole)]
+        alphas = [
+            float(each.overlap.sum() / each.num_tokens.sum())
+            for each in (parts[part], others, whole)
+        ]
         cost, around = alphas[1] - alphas[2], interval(others.alphas_without - whole.alphas_without)
-        is_clear = excludes_zero(around, cost, len(whole), len(asked)) and len(whole) >= ENOUGH_PROMPTS
+        is_clear = (
+            excludes_zero(around, cost, len(whole), len(asked)) and len(whole) >= ENOUGH_PROMPTS
+        )
         if is_clear and cost >= LEAST_COST and 1 - alphas[0] >= LEAST_TIMES * (1 - alphas[1]):
             numbers = {"cost": cost, "low": around[0], "high": around[1]}
             words = (
@@ -149,7 +192,9 @@ def _context(cliff: Cliff) -> Finding:
         "Was the draft trained on contexts this long?"
     )
     numbers = {"at": at, "before": cliff.high, "after": cliff.low, "low": low, "high": high}
-    return Finding(cliff.part.draft, "context", words, {**numbers, "num_prompts": cliff.num_prompts})
+    return Finding(
+        cliff.part.draft, "context", words, {**numbers, "num_prompts": cliff.num_prompts}
+    )
 
 
 def _reach(draft: DraftSummary) -> Finding | None:

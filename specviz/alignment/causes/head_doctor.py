@@ -116,8 +116,14 @@ class HeadDoctor:
 
     def __init__(self, heads: LoadedHeads, target: LoadedModel, prompts: Sequence[str]) -> None:
         if len(prompts) < FEWEST_PROMPTS:
-            raise SpecvizError(f"a head is examined on at least {FEWEST_PROMPTS} prompts (got {len(prompts)})")
-        self._heads, self._target, self._prompts = heads, target, tuple(islice(cycle(prompts), NUM_TEXTS))
+            raise SpecvizError(
+                f"a head is examined on at least {FEWEST_PROMPTS} prompts (got {len(prompts)})"
+            )
+        self._heads, self._target, self._prompts = (
+            heads,
+            target,
+            tuple(islice(cycle(prompts), NUM_TEXTS)),
+        )
         self._texts: dict[str, list[Text]] = {}
 
     @torch.inference_mode()
@@ -135,10 +141,18 @@ class HeadDoctor:
         base = found.pop(served)
         tried = [each for each in asked if each[-1] in found]
         _, prompt_of = np.unique(self._prompts, return_inverse=True)
-        trials = [_trial(each, field, words, base, found[each], prompt_of, len(tried)) for field, words, each in tried]
+        trials = [
+            _trial(each, field, words, base, found[each], prompt_of, len(tried))
+            for field, words, each in tried
+        ]
         trials.sort(key=lambda trial: -trial.gain)
         return HeadDiagnosis(
-            self._heads.name, self._target.name, len(base), tuple(base.mean(0).tolist()), tuple(trials), tuple(left_out)
+            self._heads.name,
+            self._target.name,
+            len(base),
+            tuple(base.mean(0).tolist()),
+            tuple(trials),
+            tuple(left_out),
         )
 
     def _drafter(self, convention: Convention) -> Drafter:
@@ -170,7 +184,9 @@ class HeadDoctor:
             group = [convention for convention in drafters if convention.text == text]
             own = [drafters[convention] for convention in group]
             texts = self._write(text) if group else ()
-            rows = [agreement_ahead(self._target, own, each, Sampling(), NUM_DEPTHS) for each in texts]
+            rows = [
+                agreement_ahead(self._target, own, each, Sampling(), NUM_DEPTHS) for each in texts
+            ]
             found |= zip(group, map(np.array, zip(*rows, strict=True)), strict=True)
         return found
 
@@ -180,22 +196,36 @@ class HeadDoctor:
             most = self._target.info.context_limit - NUM_TOKENS - 1
             prompts = [_encode(self._target, prompt, text)[-most:] for prompt in self._prompts]
             drawn = sample(self._target, prompts, range(len(prompts)), Sampling(), NUM_TOKENS)
-            self._texts[text] = [_begin_early(prompt, each.ids) for prompt, each in zip(prompts, drawn, strict=True)]
+            self._texts[text] = [
+                _begin_early(prompt, each.ids) for prompt, each in zip(prompts, drawn, strict=True)
+            ]
         return self._texts[text]
 
 
 def _trial(
-    convention: Convention, field: str, words: str, base: Array, found: Array, prompt_of: Array, num_tried: int
+    convention: Convention,
+    field: str,
+    words: str,
+    base: Array,
+    found: Array,
+    prompt_of: Array,
+    num_tried: int,
 ) -> Trial:
     """base, found: agreement [texts, depths] as served and under this convention; prompt_of: of each text, a number."""
     gains = (found - base).mean(1)
     by_prompt = np.bincount(prompt_of, gains) / np.bincount(prompt_of)
     p_value = min(1.0, max(num_tried * _of_no_gain(gains), _of_no_gain(by_prompt)))
-    return Trial(convention, field, words, tuple(found.mean(0).tolist()), float(gains.mean()), p_value)
+    return Trial(
+        convention, field, words, tuple(found.mean(0).tolist()), float(gains.mean()), p_value
+    )
 
 
 def _of_no_gain(gains: Array) -> float:
-    return float(wilcoxon(gains, alternative="greater", zero_method="pratt").pvalue) if gains.any() else 1.0
+    return (
+        float(wilcoxon(gains, alternative="greater", zero_method="pratt").pvalue)
+        if gains.any()
+        else 1.0
+    )
 
 
 # ---- conventions ----------------------------------------------------------------------------------------------------
@@ -216,15 +246,31 @@ def _neighbours(
             continue
         for step, each in zip((-1, 1), words, strict=True):
             yield field, each, replace(served, **{field: getattr(served, field) + step})
-    norms = [name for name in head.norms() if not name.endswith(("q_norm", "k_norm"))] if is_eagle else []
+    norms = (
+        [name for name in head.norms() if not name.endswith(("q_norm", "k_norm"))]
+        if is_eagle
+        else []
+    )
     if -1 in head.hidden_layers:
         norms.append(LAST_NORM)
     for name in norms:
         is_off = served.skipped == name
-        yield "skipped", f"{'with' if is_off else 'without'} {name}", replace(served, skipped="" if is_off else name)
+        yield (
+            "skipped",
+            f"{'with' if is_off else 'without'} {name}",
+            replace(served, skipped="" if is_off else name),
+        )
     for flag in head.flags() if is_eagle else ():
-        yield "flipped", f"{flag} the other way round", replace(served, flipped="" if served.flipped == flag else flag)
-    possible = {PLAIN: True, CHAT: has_chat_form(target.tokenizer), OTHER_START: _other_start(target, "a") is not None}
+        yield (
+            "flipped",
+            f"{flag} the other way round",
+            replace(served, flipped="" if served.flipped == flag else flag),
+        )
+    possible = {
+        PLAIN: True,
+        CHAT: has_chat_form(target.tokenizer),
+        OTHER_START: _other_start(target, "a") is not None,
+    }
     for text, words in TEXTS.items():
         if possible[text] and text != served.text:
             yield "text", words, replace(served, text=text)

@@ -24,10 +24,15 @@ from specviz.models.score import Text
 from specviz.session.workbench import workbench
 
 NUM_TEXTS, NUM_TOKENS = 24, 64
-MOST_NUMBERS, FEWEST_TOKENS = 40_000_000, 8  # of the rows of all texts: large vocabularies are read less far
+MOST_NUMBERS, FEWEST_TOKENS = (
+    40_000_000,
+    8,
+)  # of the rows of all texts: large vocabularies are read less far
 FEWEST_TEXTS = 8  # half of them choose
 CLEAR_GAIN = 0.02  # of agreement
-LEAST_GAIN = {"layer": 0.005}  # damping undoes but a part of the damage, and gains nothing in a sound layer
+LEAST_GAIN = {
+    "layer": 0.005
+}  # damping undoes but a part of the damage, and gains nothing in a sound layer
 KINDS = {  # of causes, in words
     "temperature": "a wrong temperature of its logits",
     "rope": "wrong rotary positions",
@@ -59,25 +64,38 @@ def look(shard: Shard, library: Library | None = None) -> Examined:
     tried: set[str] = set()
     for name, draft in zip(shard.drafts, drafts, strict=True):
         own = [
-            each for each in written if isinstance(draft, Proposer) or can_read(draft, [*each.prompt_ids, *each.ids])
+            each
+            for each in written
+            if isinstance(draft, Proposer) or can_read(draft, [*each.prompt_ids, *each.ids])
         ]
         differences = _differences(target, draft, own) if isinstance(draft, LoadedModel) else {}
         if len(own) >= FEWEST_TEXTS:
             texts = [Text(each.prompt_ids, each.ids) for each in own]
-            halves = [Sample(target, texts[place::2], Sampling.of(shard.request)) for place in (0, 1)]
+            halves = [
+                Sample(target, texts[place::2], Sampling.of(shard.request)) for place in (0, 1)
+            ]
             causes = _Causes(name, draft, own, halves, library)
             found += causes.find(differences)
             tried |= {KINDS[kind] for kind in causes.tried}
         harmful = {each.kind for each in found if each.draft == name}
-        warnings += [f"{name}: {words}." for kind, words in differences.items() if kind not in harmful]
-    return Examined(tuple(found), tuple(warnings), tuple(words for words in KINDS.values() if words in tried))
+        warnings += [
+            f"{name}: {words}." for kind, words in differences.items() if kind not in harmful
+        ]
+    return Examined(
+        tuple(found), tuple(warnings), tuple(words for words in KINDS.values() if words in tried)
+    )
 
 
 class _Causes:
     """What one draft gains by every cure. halves: the texts that choose, and those that measure."""
 
     def __init__(
-        self, name: str, draft: Draft, written: Sequence[RowText], halves: Sequence[Sample], library: Library
+        self,
+        name: str,
+        draft: Draft,
+        written: Sequence[RowText],
+        halves: Sequence[Sample],
+        library: Library,
     ) -> None:
         self._name, self._draft, self._halves, self._library = name, draft, halves, library
         self._written = [written[place::2] for place in range(len(halves))]
@@ -92,7 +110,9 @@ class _Causes:
         self.tried = {trial.kind for trial in trials}
         for trial, gain in zip(trials, self._gains(trials, 0), strict=True):
             least = LEAST_GAIN.get(trial.kind, CLEAR_GAIN)
-            if _is_clear(gain, least) and (trial.kind not in best or gain.mean() > best[trial.kind][1].mean()):
+            if _is_clear(gain, least) and (
+                trial.kind not in best or gain.mean() > best[trial.kind][1].mean()
+            ):
                 best[trial.kind] = trial, gain
         claims = {trial.cure: gain for trial, gain in best.values()}
         again = [trial for trial in self._trials(1) if trial.cure in claims] if best else []
@@ -117,7 +137,9 @@ class _Causes:
         yield from token_ids.swap_trials(draft, half.texts, self._deaf_ids().found)
         forms = [_forms(draft, target, each) for each in self._written[place]]
         for kind, cure in dict.fromkeys(name for form in forms for name in form):
-            texts = [form.get((kind, cure), text) for form, text in zip(forms, half.texts, strict=True)]
+            texts = [
+                form.get((kind, cure), text) for form, text in zip(forms, half.texts, strict=True)
+            ]
             yield Trial(kind, cure, draft, texts)
 
     def _deaf_ids(self) -> token_ids.DeafIds:
@@ -158,17 +180,28 @@ class _Causes:
             f"Chosen on {len(claim)} other texts, where it gained {100 * claim.mean():.1f}."
         )
         numbers = {"claimed": claim.mean(), "applied": gain.mean(), "low": low, "high": high}
-        return Finding(self._name, trial.kind, words, {name: float(value) for name, value in numbers.items()})
+        return Finding(
+            self._name, trial.kind, words, {name: float(value) for name, value in numbers.items()}
+        )
 
 
 def _is_clear(gain: Array, least: float, num_asked: int = 1) -> bool:
-    return bool(gain.mean() >= least and excludes_zero(interval_of_mean(gain), gain.mean(), len(gain), num_asked))
+    return bool(
+        gain.mean() >= least
+        and excludes_zero(interval_of_mean(gain), gain.mean(), len(gain), num_asked)
+    )
 
 
-def _forms(draft: LoadedModel, target: LoadedModel, written: RowText) -> dict[tuple[str, str], Text]:
+def _forms(
+    draft: LoadedModel, target: LoadedModel, written: RowText
+) -> dict[tuple[str, str], Text]:
     """The same text behind its prompt in other forms, by kind and cure; only those that the draft can read."""
     row = written.row
-    prompts = {("tokenizer", "each prompt split by the draft's own tokenizer"): _split_again(draft, target, written)}
+    prompts = {
+        ("tokenizer", "each prompt split by the draft's own tokenizer"): _split_again(
+            draft, target, written
+        )
+    }
     if not isinstance(row.prompt, tuple):
         bare = "\n\n".join(message.content for message in row.messages or ()) or row.prompt
         forms = {"the bare text of each prompt": bare if bare != written.prompt else ""}
@@ -176,9 +209,18 @@ def _forms(draft: LoadedModel, target: LoadedModel, written: RowText) -> dict[tu
             forms[f"the prompts in {whose} chat format"] = (
                 render(model.tokenizer, row.asked(), row.chat_options, row.tools) or ""
             )
-        prompts |= {("template", name): draft.text.encode(text, special=text == bare) for name, text in forms.items()}
-    texts = {name: Text(ids, written.ids) for name, ids in prompts.items() if ids and ids != list(written.prompt_ids)}
-    return {name: text for name, text in texts.items() if can_read(draft, [*text.prompt, *text.ids])}
+        prompts |= {
+            ("template", name): draft.text.encode(text, special=text == bare)
+            for name, text in forms.items()
+        }
+    texts = {
+        name: Text(ids, written.ids)
+        for name, ids in prompts.items()
+        if ids and ids != list(written.prompt_ids)
+    }
+    return {
+        name: text for name, text in texts.items() if can_read(draft, [*text.prompt, *text.ids])
+    }
 
 
 def _split_again(draft: LoadedModel, target: LoadedModel, written: RowText) -> list[int]:
@@ -188,16 +230,27 @@ def _split_again(draft: LoadedModel, target: LoadedModel, written: RowText) -> l
     return [*start, *theirs] if [*start, *ours] == given else []
 
 
-def _differences(target: LoadedModel, draft: LoadedModel, written: Sequence[RowText]) -> dict[str, str]:
+def _differences(
+    target: LoadedModel, draft: LoadedModel, written: Sequence[RowText]
+) -> dict[str, str]:
     """What differs between the two tokenizers on these texts, in words by kind of cause."""
     found = {}
-    if any(each.is_chat for each in written) and (words := chat_difference(target.tokenizer, draft.tokenizer)):
+    if any(each.is_chat for each in written) and (
+        words := chat_difference(target.tokenizer, draft.tokenizer)
+    ):
         found["template"] = words
     texts = [part for each in written for part in (each.prompt, each.text)]
-    splits = [[model.text.encode(text, special=False) for text in texts] for model in (target, draft)]
+    splits = [
+        [model.text.encode(text, special=False) for text in texts] for model in (target, draft)
+    ]
     if apart := [pair for pair in zip(*splits, strict=True) if pair[0] != pair[1]]:
-        place = next((at for at, (one, other) in enumerate(zip(*apart[0], strict=False)) if one != other), 0)
-        ours, theirs = (", ".join(target.text.label(token) for token in ids[place : place + 3]) for ids in apart[0])
+        place = next(
+            (at for at, (one, other) in enumerate(zip(*apart[0], strict=False)) if one != other), 0
+        )
+        ours, theirs = (
+            ", ".join(target.text.label(token) for token in ids[place : place + 3])
+            for ids in apart[0]
+        )
         found["tokenizer"] = (
             f"its tokenizer splits {len(apart):,} of {len(texts):,} prompts and answers otherwise than the target's: "
             f"where the target has {ours}, it has {theirs}"

@@ -25,11 +25,15 @@ class Sample:
         self.target, self.sampling = target, sampling
         self.texts = tuple(texts)
         self.starts = np.cumsum([0, *(len(text.ids) for text in self.texts)])
-        self.p = torch.empty(int(self.starts[-1]), target.info.vocab_size, device=target.model.device)
+        self.p = torch.empty(
+            int(self.starts[-1]), target.info.vocab_size, device=target.model.device
+        )
         for number, place, logits in _rows(target, self.texts):
             self.p[int(self.starts[number]) + place] = sampling.probs(logits).float()
 
-    def each(self, draft: LoadedModel, texts: Sequence[Text]) -> Iterator[tuple[int, Tensor, Tensor]]:
+    def each(
+        self, draft: LoadedModel, texts: Sequence[Text]
+    ) -> Iterator[tuple[int, Tensor, Tensor]]:
         """Pieces of a text's rows: its number, the target's p [R, V], the draft's logits [R, V].
 
         texts: what the draft reads, one for each of the sample's: the same ids behind any prompt.
@@ -38,7 +42,9 @@ class Sample:
             p = self.p[int(self.starts[number]) + place.to(self.p.device)]
             yield number, p, fit(logits.to(p.device).float(), p.shape[1])
 
-    def agreement(self, draft: LoadedModel, texts: Sequence[Text], change: Change | None = None) -> Array:
+    def agreement(
+        self, draft: LoadedModel, texts: Sequence[Text], change: Change | None = None
+    ) -> Array:
         """The mean of sum min(p, q) over each text, the logits changed [texts]."""
         sums = np.zeros(len(texts))
         for number, p, logits in self.each(draft, texts):
@@ -49,7 +55,9 @@ class Sample:
     def ahead(self, drafters: Sequence[Drafter]) -> Array:
         """The same of drafts that are no models, of the first token of every draft [drafters, texts]; the target reads
         each text once for all."""
-        return np.hstack([agreement_ahead(self.target, drafters, text, self.sampling, 1) for text in self.texts])
+        return np.hstack(
+            [agreement_ahead(self.target, drafters, text, self.sampling, 1) for text in self.texts]
+        )
 
 
 def _rows(model: LoadedModel, texts: Sequence[Text]) -> Iterator[tuple[int, Tensor, Tensor]]:

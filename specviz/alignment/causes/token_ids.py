@@ -35,7 +35,9 @@ class DeafIds:
 
 def deaf_ids(sample: Sample, draft: LoadedModel, texts: Sequence[Text]) -> DeafIds:
     width = sample.p.shape[1]
-    wanted, kept = (torch.zeros(width, dtype=torch.float64, device=sample.p.device) for _ in range(2))
+    wanted, kept = (
+        torch.zeros(width, dtype=torch.float64, device=sample.p.device) for _ in range(2)
+    )
     for _, p, logits in sample.each(draft, texts):
         wanted += p.sum(0)
         kept += torch.minimum(p, sample.sampling.probs(logits)).sum(0)
@@ -43,7 +45,9 @@ def deaf_ids(sample: Sample, draft: LoadedModel, texts: Sequence[Text]) -> DeafI
     usual = float(kept[often].sum() / wanted[often].sum().clamp_min(1e-9))
     deaf = torch.nonzero(often & (kept < DEAF * usual * wanted)).flatten()
     share = float((wanted[deaf] - kept[deaf]).sum() / wanted.sum())
-    return DeafIds(tuple(deaf.tolist()), int(often.sum()), share, _whose(sample, draft, texts, deaf, wanted))
+    return DeafIds(
+        tuple(deaf.tolist()), int(often.sum()), share, _whose(sample, draft, texts, deaf, wanted)
+    )
 
 
 def _whose(
@@ -54,7 +58,9 @@ def _whose(
         return {}
     given = torch.zeros(len(deaf), sample.p.shape[1], device=sample.p.device)
     for _, p, logits in sample.each(draft, texts):
-        extra = (sample.sampling.probs(logits) - p).clamp_min(0)  # what the target does not want itself
+        extra = (sample.sampling.probs(logits) - p).clamp_min(
+            0
+        )  # what the target does not want itself
         given += p[:, deaf].T @ extra
     rates = given / wanted[deaf, None].float()
     best, other = rates.max(1)
@@ -82,10 +88,17 @@ def swap_trials(draft: LoadedModel, texts: Sequence[Text], found: Mapping[int, i
     if not found:
         return []
     cure = f"the rows of {len(found):,} ids put back in their places"
-    is_tied = draft.model.get_input_embeddings().weight is draft.model.get_output_embeddings().weight
+    is_tied = (
+        draft.model.get_input_embeddings().weight is draft.model.get_output_embeddings().weight
+    )
     sides = {"embedding and output": 2} | ({} if is_tied else {"output": 1})
     return [
-        Trial("token ids", f"{cure} ({side})", twin(draft, lambda model, num=num: _put_back(model, found, num)), texts)
+        Trial(
+            "token ids",
+            f"{cure} ({side})",
+            twin(draft, lambda model, num=num: _put_back(model, found, num)),
+            texts,
+        )
         for side, num in sides.items()
     ]
 

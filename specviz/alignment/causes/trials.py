@@ -57,7 +57,9 @@ def twin(draft: LoadedModel, change: Callable[[nn.Module], None]) -> LoadedModel
     return replace(draft, model=model)
 
 
-def all_trials(draft: LoadedModel, target: LoadedModel, texts: Sequence[Text], library: Library) -> Iterator[Trial]:
+def all_trials(
+    draft: LoadedModel, target: LoadedModel, texts: Sequence[Text], library: Library
+) -> Iterator[Trial]:
     """Those that one pass of the draft each decides. texts: as the target reads them."""
     for each in TEMPERATURES:
         cure = f"its logits divided by {each:g}"
@@ -78,8 +80,14 @@ def _layers(draft: LoadedModel) -> Iterator[Made]:
     for place, layer in enumerate(layers):
         name = f"layer {place + 1} of {len(layers)}"
         yield "layer", f"{name} left out", lambda model, place=place: skip(layers_of(model)[place])
-        parts = [part for part, own in layer.named_children() if any(each.ndim > 1 for each in own.parameters())]
-        for part, times in product(parts, DAMPED):  # those with matrices: attention and feed-forward
+        parts = [
+            part
+            for part, own in layer.named_children()
+            if any(each.ndim > 1 for each in own.parameters())
+        ]
+        for part, times in product(
+            parts, DAMPED
+        ):  # those with matrices: attention and feed-forward
             cure = f"the {part.replace('_', ' ')} of {name} damped to {100 * times:.0f} %"
             yield "layer", cure, partial(_scale, place=place, part=part, times=times)
         if place:
@@ -112,11 +120,18 @@ def _swap(model: nn.Module, place: int) -> None:
 
 def _rotary(draft: LoadedModel, target: LoadedModel) -> Iterator[Made]:
     """The target's angles of positions where it has as many, usual bases, and positions stretched."""
-    ours, theirs = (next((part.inv_freq for part in _with(model.model, "inv_freq")), None) for model in (draft, target))
+    ours, theirs = (
+        next((part.inv_freq for part in _with(model.model, "inv_freq")), None)
+        for model in (draft, target)
+    )
     if ours is None or ours.ndim != 1:
         return
     known = [ours.cpu().float()]
-    if theirs is not None and theirs.shape == ours.shape and not torch.allclose(ours, theirs.to(ours)):
+    if (
+        theirs is not None
+        and theirs.shape == ours.shape
+        and not torch.allclose(ours, theirs.to(ours))
+    ):
         yield "rope", "the target's own rope parameters", partial(_turn, speeds=theirs)
         known.append(theirs.cpu().float())
     exponents = torch.arange(len(ours), dtype=torch.float32) / len(ours)
@@ -135,7 +150,15 @@ def _turn(model: nn.Module, speeds: Tensor) -> None:
             part.inv_freq = speeds.to(part.inv_freq)
 
 
-_SETTINGS = ("variance_epsilon", "eps", "scaling", "act_fn", "sliding_window", "is_causal", "final_logit_softcapping")
+_SETTINGS = (
+    "variance_epsilon",
+    "eps",
+    "scaling",
+    "act_fn",
+    "sliding_window",
+    "is_causal",
+    "final_logit_softcapping",
+)
 
 
 def _settings(draft: LoadedModel, target: LoadedModel) -> Iterator[Made]:
@@ -151,7 +174,9 @@ def _settings(draft: LoadedModel, target: LoadedModel) -> Iterator[Made]:
 def _values(model: nn.Module, name: str) -> dict[str, object]:
     """By its words."""
     found = [getattr(part, name) for part in _with(model, name)]
-    return {(type(each).__name__ if isinstance(each, nn.Module) else str(each)): each for each in found}
+    return {
+        (type(each).__name__ if isinstance(each, nn.Module) else str(each)): each for each in found
+    }
 
 
 def _set(model: nn.Module, name: str, value: object) -> None:
@@ -167,8 +192,13 @@ def _windows(draft: LoadedModel, texts: Sequence[Text]) -> Iterator[Trial]:
     longest = max(len(text.prompt) for text in texts)
     for size in WINDOWS:
         if size < longest:
-            cut = [Text([*text.prompt[:1], *text.prompt[-size:]][-len(text.prompt) :], text.ids) for text in texts]
-            yield Trial("window", f"only the last {size:,} tokens of each prompt to read", draft, cut)
+            cut = [
+                Text([*text.prompt[:1], *text.prompt[-size:]][-len(text.prompt) :], text.ids)
+                for text in texts
+            ]
+            yield Trial(
+                "window", f"only the last {size:,} tokens of each prompt to read", draft, cut
+            )
 
 
 def _starts(draft: LoadedModel, target: LoadedModel, texts: Sequence[Text]) -> Iterator[Trial]:
@@ -178,7 +208,12 @@ def _starts(draft: LoadedModel, target: LoadedModel, texts: Sequence[Text]) -> I
             continue
         name = f"the start token {draft.text.label(bos)} (id {bos})"
         if all(text.prompt[0] == bos and len(text.prompt) > 1 for text in texts):
-            yield Trial("start", f"{name} left out", draft, [Text(text.prompt[1:], text.ids) for text in texts])
+            yield Trial(
+                "start",
+                f"{name} left out",
+                draft,
+                [Text(text.prompt[1:], text.ids) for text in texts],
+            )
         elif all(len(text) < draft.info.context_limit for text in texts):
             more = [Text([bos, *text.prompt], text.ids) for text in texts]
             yield Trial("start", f"{name} before every text", draft, more)
@@ -187,10 +222,23 @@ def _starts(draft: LoadedModel, target: LoadedModel, texts: Sequence[Text]) -> I
 def _precision(draft: LoadedModel, texts: Sequence[Text], library: Library) -> Iterator[Trial]:
     plain, bits = split_format(draft.name)
     if bits is not None:
-        yield Trial("precision", f"its own weights instead of {bits}", library.load(plain, as_draft=True), texts)
-    elif draft.model.dtype in (torch.bfloat16, torch.float16) and draft.info.num_parameters <= MOST_COPIED:
+        yield Trial(
+            "precision",
+            f"its own weights instead of {bits}",
+            library.load(plain, as_draft=True),
+            texts,
+        )
+    elif (
+        draft.model.dtype in (torch.bfloat16, torch.float16)
+        and draft.info.num_parameters <= MOST_COPIED
+    ):
         wide = replace(draft, model=copy.deepcopy(draft.model).float())
-        yield Trial("precision", f"float32 instead of {str(draft.model.dtype).removeprefix('torch.')}", wide, texts)
+        yield Trial(
+            "precision",
+            f"float32 instead of {str(draft.model.dtype).removeprefix('torch.')}",
+            wide,
+            texts,
+        )
 
 
 # ---- heads: the target's states of a neighbouring layer or position, and another temperature -------------------------
@@ -204,7 +252,11 @@ class Changed(Drafter):
     """
 
     def __init__(
-        self, drafter: Drafter, layers: tuple[int, ...] | None = None, places: int = 0, divided_by: float = 1.0
+        self,
+        drafter: Drafter,
+        layers: tuple[int, ...] | None = None,
+        places: int = 0,
+        divided_by: float = 1.0,
     ) -> None:
         self._drafter, self._places, self._divided_by = drafter, places, divided_by
         self.hidden_layers = drafter.hidden_layers if layers is None else layers
@@ -219,7 +271,8 @@ class Changed(Drafter):
 
         def changed(starts: Tensor, depths: int) -> Iterator[tuple[Tensor, Tensor | None]]:
             return (
-                (rows / self._divided_by if rows.dim() == 2 else rows, known) for rows, known in ahead(starts, depths)
+                (rows / self._divided_by if rows.dim() == 2 else rows, known)
+                for rows, known in ahead(starts, depths)
             )
 
         return changed
@@ -231,7 +284,9 @@ def head_trials(proposer: Proposer) -> Iterator[Trial]:
     if proposer.setup.method.replays_from_text:
         return
     for each in TEMPERATURES_OF_HEADS:
-        yield Trial("temperature", f"its logits divided by {each:g}", Changed(drafter, divided_by=each))
+        yield Trial(
+            "temperature", f"its logits divided by {each:g}", Changed(drafter, divided_by=each)
+        )
     if not drafter.hidden_layers:
         return
     count = num_layers(target.model)
@@ -239,4 +294,6 @@ def head_trials(proposer: Proposer) -> Iterator[Trial]:
         layers = tuple(layer % (count + 1) + step for layer in drafter.hidden_layers)
         if all(0 <= layer <= count for layer in layers):
             yield Trial("feature", f"the states of 1 layer {layer_words}", Changed(drafter, layers))
-        yield Trial("feature", f"the states of the token {token_words}", Changed(drafter, places=step))
+        yield Trial(
+            "feature", f"the states of the token {token_words}", Changed(drafter, places=step)
+        )

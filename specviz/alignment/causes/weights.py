@@ -12,7 +12,9 @@ ROWS = 64  # that are looked at
 
 def coarse_words(model: nn.Module) -> tuple[str, int]:
     """What is wrong, and the bits; an empty text for weights of full precision."""
-    matrices = (table for table in model.parameters() if table.ndim == 2 and table.numel() >= FEWEST)
+    matrices = (
+        table for table in model.parameters() if table.ndim == 2 and table.numel() >= FEWEST
+    )
     found = [_bits(table) for table in matrices if table.shape[1] >= GROUP]
     coarse = [bits for bits in found if bits <= MOST_BITS]
     if not coarse or len(coarse) < SHARE * len(found):

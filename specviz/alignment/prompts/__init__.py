@@ -64,14 +64,18 @@ def open_prompts(path: str | Path) -> PromptSet:
     try:
         path = Path(path).expanduser()
     except RuntimeError as error:
-        raise SpecvizError(f"{Path(path).name} cannot be read: there is no such home folder") from error
+        raise SpecvizError(
+            f"{Path(path).name} cannot be read: there is no such home folder"
+        ) from error
     return _check_set(path.name, lambda: _file_lines(path))
 
 
 def from_values(values: Iterable[str | Mapping[str, Any]]) -> PromptSet:
     """The same for texts and mappings in memory, or a data frame; their "line" is their place, from 1."""
     if isinstance(values, (str, Mapping)) or not isinstance(values, Iterable):
-        raise ValueError(f"values must be a list of texts or mappings (got {type(values).__name__})")
+        raise ValueError(
+            f"values must be a list of texts or mappings (got {type(values).__name__})"
+        )
     if hasattr(values, "to_dicts"):  # a data frame of Polars, then one of pandas
         values = values.to_dicts()
     elif hasattr(values, "columns"):
@@ -85,9 +89,13 @@ def _check_set(name: str, lines: Callable[[], Iterator[Line]]) -> PromptSet:
     for _ in found.items(lines()):
         pass
     if not found.num_rows:
-        raise SpecvizError(f"{name} holds no usable prompt{_list_refused(found.refused, found.num_refused)}")
+        raise SpecvizError(
+            f"{name} holds no usable prompt{_list_refused(found.refused, found.num_refused)}"
+        )
     formats, ignored, refused = ", ".join(found.formats), tuple(found.ignored), tuple(found.refused)
-    return PromptSet(name, found.num_rows, found.num_refused, refused, formats, ignored, found.fingerprint, lines)
+    return PromptSet(
+        name, found.num_rows, found.num_refused, refused, formats, ignored, found.fingerprint, lines
+    )
 
 
 def _list_refused(refused: Sequence[Refused], num_refused: int) -> str:
@@ -122,7 +130,9 @@ def _check_file(path: Path) -> None:
     if not is_file:
         raise SpecvizError(f"{path.name!r} is not a file: name one that holds prompts")
     if size > MOST_BYTES:
-        raise SpecvizError(f"{path.name} is too large: at most {MOST_BYTES:,} bytes are read (got {size:,})")
+        raise SpecvizError(
+            f"{path.name} is too large: at most {MOST_BYTES:,} bytes are read (got {size:,})"
+        )
 
 
 def _lines_with_text(stream: BinaryIO) -> Iterator[Line]:
@@ -165,7 +175,11 @@ def _value_lines(values: Iterable[object]) -> Iterator[Line]:
             value = {"prompt": value} if isinstance(value, str) else value
             if isinstance(value, Mapping):
                 cells = value.items()
-                value = {name: cell for name, cell in cells if not (isinstance(cell, float) and math.isnan(cell))}
+                value = {
+                    name: cell
+                    for name, cell in cells
+                    if not (isinstance(cell, float) and math.isnan(cell))
+                }
             line = json.dumps(value, default=_to_json).encode("utf-8")
         except (TypeError, ValueError, RecursionError) as error:
             yield Refused(number, f"cannot be written as JSON ({error})")
@@ -199,7 +213,9 @@ class _Reading:
     def items(self, lines: Iterator[Line]) -> Iterator[PromptRow | Refused]:
         for line in lines:
             item = line if isinstance(line, Refused) else self._item(*line)
-            self._digest.update((repr(item) if isinstance(item, Refused) else item.decisive()).encode("utf-8"))
+            self._digest.update(
+                (repr(item) if isinstance(item, Refused) else item.decisive()).encode("utf-8")
+            )
             if isinstance(item, Refused):
                 self.num_refused += 1
                 self.refused += [item] if len(self.refused) < MOST_REFUSED else []

@@ -47,7 +47,9 @@ class Fields:
         self._read.add(name)
         value = self._values.get(name, default)
         if isinstance(value, Unusable):
-            raise SpecvizError(f'holds {value} as "{self._prefix}{name}", which is not JSON in UTF-8')
+            raise SpecvizError(
+                f'holds {value} as "{self._prefix}{name}", which is not JSON in UTF-8'
+            )
         return value
 
     def take(self, *names: str) -> dict[str, Any]:
@@ -60,7 +62,10 @@ class Fields:
 
     def unread(self) -> list[str]:
         """The names of fields that nothing read."""
-        return [*(f"{self._prefix}{name}" for name in self if name not in self._read), *self._inside]
+        return [
+            *(f"{self._prefix}{name}" for name in self if name not in self._read),
+            *self._inside,
+        ]
 
 
 def parse_fields(line: bytes) -> Fields:
@@ -82,14 +87,20 @@ def _parse_in_part(line: bytes) -> object:
     try:
         values = json.loads(line.decode("utf-8"), parse_constant=Unusable, parse_int=_whole_number)
         if isinstance(values, dict):
-            values = {name: None if repr(value) == "NaN" else value for name, value in values.items()}
+            values = {
+                name: None if repr(value) == "NaN" else value for name, value in values.items()
+            }
         return _replace_halves(values)
     except (ValueError, RecursionError):
         return None
 
 
 def _whole_number(digits: str) -> int | Unusable:
-    return int(digits) if len(digits) <= MOST_DIGITS else Unusable(f"a whole number of {len(digits):,} digits")
+    return (
+        int(digits)
+        if len(digits) <= MOST_DIGITS
+        else Unusable(f"a whole number of {len(digits):,} digits")
+    )
 
 
 def _replace_halves(value: object) -> object:
@@ -98,7 +109,10 @@ def _replace_halves(value: object) -> object:
     if isinstance(value, list):
         return [_replace_halves(each) for each in value]
     if isinstance(value, dict):
-        return {name.encode("utf-8", "replace").decode("utf-8"): _replace_halves(each) for name, each in value.items()}
+        return {
+            name.encode("utf-8", "replace").decode("utf-8"): _replace_halves(each)
+            for name, each in value.items()
+        }
     return value
 
 
@@ -113,5 +127,7 @@ def check_text(name: str, value: object, most: int) -> str:
     if not isinstance(value, str) or not value:
         raise SpecvizError(f"needs the {name} as a non-empty text {format_got(value)}")
     if len(value) > most:
-        raise SpecvizError(f"needs the {name} to have at most {most:,} characters (got {len(value):,})")
+        raise SpecvizError(
+            f"needs the {name} to have at most {most:,} characters (got {len(value):,})"
+        )
     return value

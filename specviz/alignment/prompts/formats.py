@@ -26,7 +26,12 @@ UNREADABLE = (
     *("image", "images", "audio", "audios", "video", "videos"),
 )
 """Fields that change what the model reads, and that are not read here."""
-SPEAKERS = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", **{role: role for role in ROLES}}
+SPEAKERS = {
+    "human": "user",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    **{role: role for role in ROLES},
+}
 """Who speaks in ShareGPT's conversations -> the role."""
 _GSM8K = re.compile(r"#### ?-?\$?[\d.,/]+%?")
 
@@ -42,17 +47,27 @@ class Format(NamedTuple):
 
 def own_fields(row: Fields) -> tuple[str, Own]:
     """The name of the row's format, and what is known of the row under specviz's names."""
-    found = next((item for item in FORMATS if all(name in row for name in item.fields) and item.fits(row)), None)
+    found = next(
+        (item for item in FORMATS if all(name in row for name in item.fields) and item.fits(row)),
+        None,
+    )
     if found is None:
         allowed = ", ".join(dict.fromkeys(f'"{item.fields[0]}"' for item in FORMATS[1:]))
         raise SpecvizError(
             f'has neither "prompt" nor "messages" (its fields: {reprlib.repr([*row])}; formats are known by {allowed})'
         )
     own = {**row.take("completion", "sampled"), **found.own(row)}
-    name = "id" if "id" in row else next((name for name in OTHER_IDS if usable_id(row.peek(name))), None)
+    name = (
+        "id"
+        if "id" in row
+        else next((name for name in OTHER_IDS if usable_id(row.peek(name))), None)
+    )
     if name is not None:
         own["id"] = row.get(name)
-    more = [*own.pop("kind", ()), *([row.get("category")] if usable_tag(row.peek("category")) else ())]
+    more = [
+        *own.pop("kind", ()),
+        *([row.get("category")] if usable_tag(row.peek("category")) else ()),
+    ]
     return found.name, {**own, "tags": joined_tags(row.get("tags", ()), more)}
 
 
@@ -79,7 +94,9 @@ def _passage(row: Fields) -> str:
         value = row.get(name) or ""
         parts = value if isinstance(value, list) else [value]
         if not all(isinstance(part, str) for part in parts):
-            raise SpecvizError(f'needs "{name}", which belongs to the prompt, as a text {format_got(value)}')
+            raise SpecvizError(
+                f'needs "{name}", which belongs to the prompt, as a text {format_got(value)}'
+            )
         texts += filter(None, parts)
     return "\n\n".join(texts)
 
@@ -119,7 +136,11 @@ def _prompt(row: Fields) -> Own:
     else:
         text = _behind_passage(row, check_text("prompt", prompt, MAX_PROMPT_CHARACTERS))
         own = {**_in_chat(row), **_answer(row)}
-        return own | ({"messages": [{"role": "user", "content": text}]} if "system" in own else {"prompt": text})
+        return own | (
+            {"messages": [{"role": "user", "content": text}]}
+            if "system" in own
+            else {"prompt": text}
+        )
     return talk if prompt == "" else {**talk, "prompt": prompt}
 
 
@@ -139,7 +160,9 @@ def _conversation(row: Fields) -> Own:
     """ShareGPT's turns; also those that name the role and the content as OpenAI does."""
     turns = row.get("conversations")
     if not isinstance(turns, list) or not 1 <= len(turns) <= MOST_MESSAGES:
-        raise SpecvizError(f"needs the conversations as a list of 1 to {MOST_MESSAGES:,} turns {format_got(turns)}")
+        raise SpecvizError(
+            f"needs the conversations as a list of 1 to {MOST_MESSAGES:,} turns {format_got(turns)}"
+        )
     return _talk(row, [_turn(place, turn) for place, turn in enumerate(turns, 1)])
 
 
@@ -149,9 +172,13 @@ def _turn(place: int, turn: object) -> object:
     role = SPEAKERS.get(turn["from"]) if isinstance(turn["from"], str) else None
     if role is None:
         allowed = ", ".join(SPEAKERS)
-        raise SpecvizError(f"has a speaker in turn {place} that is not one of {allowed} {format_got(turn['from'])}")
+        raise SpecvizError(
+            f"has a speaker in turn {place} that is not one of {allowed} {format_got(turn['from'])}"
+        )
     if not isinstance(turn.get("value"), str):
-        raise SpecvizError(f"needs the value of turn {place} as a text {format_got(turn.get('value'))}")
+        raise SpecvizError(
+            f"needs the value of turn {place} as a text {format_got(turn.get('value'))}"
+        )
     others = {name: value for name, value in turn.items() if name not in ("from", "value")}
     return {**others, "role": role, "content": turn["value"]}
 
@@ -159,7 +186,11 @@ def _turn(place: int, turn: object) -> object:
 def _batch_request(row: Fields) -> Own:
     """A line of OpenAI's batch input; what the answer was sampled with is not known from it."""
     body = row.get("body")
-    names = [name for name in ("messages", "prompt") if isinstance(body, dict) and body.get(name) is not None]
+    names = [
+        name
+        for name in ("messages", "prompt")
+        if isinstance(body, dict) and body.get(name) is not None
+    ]
     if len(names) != 1:
         raise SpecvizError(f'needs the body with either "messages" or "prompt" {format_got(body)}')
     inside = Fields(body, "body.")
@@ -170,7 +201,9 @@ def _batch_request(row: Fields) -> Own:
 
 
 def _batch_answer(row: Fields) -> Own:
-    raise SpecvizError("is an answer of OpenAI's batch API, which holds no prompt: give the file of requests")
+    raise SpecvizError(
+        "is an answer of OpenAI's batch API, which holds no prompt: give the file of requests"
+    )
 
 
 def _instruction(row: Fields) -> Own:
@@ -197,7 +230,11 @@ def _first_turn(row: Fields) -> Own:
 
 def _samples(row: Fields, names: tuple[str, str]) -> Own:
     """Rows of token ids, as `prove --samples` and engines write them."""
-    own = {as_own: row.get(name) for as_own, name in zip(("prompt", "completion"), names, strict=True) if name in row}
+    own = {
+        as_own: row.get(name)
+        for as_own, name in zip(("prompt", "completion"), names, strict=True)
+        if name in row
+    }
     for as_own, name in zip(("prompt", "completion"), names, strict=True):
         if not isinstance(own.get(as_own, []), list):
             raise SpecvizError(f"needs the {name} as a list of ids {format_got(own[as_own])}")
@@ -213,7 +250,9 @@ def _is_gsm8k(row: Fields) -> bool:
 
 def _asks_only(row: Fields) -> bool:
     messages = row.peek("messages")
-    return is_messages(messages) and all(isinstance(each, dict) and each.get("role") == "user" for each in messages)
+    return is_messages(messages) and all(
+        isinstance(each, dict) and each.get("role") == "user" for each in messages
+    )
 
 
 FORMATS = (  # the first whose fields are all there, and that fits, reads the row
@@ -222,14 +261,23 @@ FORMATS = (  # the first whose fields are all there, and that fits, reads the ro
         ("task_id", "prompt", "entry_point"),
         lambda row: {"prompt": row.get("prompt"), "kind": ("code",)},
     ),
-    Format("SPEED-Bench, first turns", ("messages", "sub_category", "question_id"), _first_message, _asks_only),
+    Format(
+        "SPEED-Bench, first turns",
+        ("messages", "sub_category", "question_id"),
+        _first_message,
+        _asks_only,
+    ),
     Format("specviz", ("prompt",), _prompt),
     Format("specviz", ("messages",), lambda row: _talk(row, row.get("messages"))),
     Format("conversations", ("conversations",), _conversation),
     Format("OpenAI batch", ("custom_id", "body"), _batch_request),
     Format("OpenAI batch", ("custom_id", "response"), _batch_answer),
     Format("token ids", ("prompt_ids",), partial(_samples, names=("prompt_ids", "ids"))),
-    Format("token ids", ("prompt_token_ids",), partial(_samples, names=("prompt_token_ids", "token_ids"))),
+    Format(
+        "token ids",
+        ("prompt_token_ids",),
+        partial(_samples, names=("prompt_token_ids", "token_ids")),
+    ),
     Format("Alpaca or Dolly", ("instruction",), _instruction),
     Format("SPEED-Bench, first turns", ("turns", "sub_category", "question_id"), _first_turn),
     Format("MT-Bench or Spec-Bench, first turns", ("turns",), _first_turn),
@@ -239,5 +287,9 @@ FORMATS = (  # the first whose fields are all there, and that fits, reads the ro
         lambda row: {**_ask(row, "question", row.get("question")), "kind": ("math",)},
         _is_gsm8k,
     ),
-    Format("questions", ("question",), lambda row: {**_ask(row, "question", row.get("question")), **_answer(row)}),
+    Format(
+        "questions",
+        ("question",),
+        lambda row: {**_ask(row, "question", row.get("question")), **_answer(row)},
+    ),
 )

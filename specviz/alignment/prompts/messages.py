@@ -34,7 +34,9 @@ def is_messages(value: object) -> bool:
 def read_messages(values: object, row: Fields) -> tuple[Message, ...]:
     """All of a list of messages; of their fields what is not used is noted in the row."""
     if not isinstance(values, list) or not 1 <= len(values) <= MOST_MESSAGES:
-        raise SpecvizError(f"needs the messages as a list of 1 to {MOST_MESSAGES:,} messages {format_got(values)}")
+        raise SpecvizError(
+            f"needs the messages as a list of 1 to {MOST_MESSAGES:,} messages {format_got(values)}"
+        )
     return tuple(_message(place, value, row) for place, value in enumerate(values, start=1))
 
 
@@ -43,13 +45,17 @@ def split_answer(messages: Sequence[Message]) -> tuple[tuple[Message, ...], Mess
     answer = messages[-1] if messages[-1].role == "assistant" else None
     asked = tuple(messages if answer is None else messages[:-1])
     if not asked or asked[-1].role == "assistant":
-        raise SpecvizError("needs a message of the user or the system before the assistant's last one")
+        raise SpecvizError(
+            "needs a message of the user or the system before the assistant's last one"
+        )
     if answer is not None and not answer.tool_calls:
         check_text("assistant's answer", answer.content, MAX_CHARACTERS)
     if asked[-1].role != "tool":  # a tool may answer nothing
         check_text("last message", asked[-1].content, MAX_PROMPT_CHARACTERS)
     if (total := sum(_num_characters(turn) for turn in asked)) > MAX_PROMPT_CHARACTERS:
-        raise SpecvizError(f"needs the messages to have at most {MAX_PROMPT_CHARACTERS:,} characters (got {total:,})")
+        raise SpecvizError(
+            f"needs the messages to have at most {MAX_PROMPT_CHARACTERS:,} characters (got {total:,})"
+        )
     return asked, answer
 
 
@@ -59,24 +65,34 @@ def _num_characters(turn: Message) -> int:
 
 def _message(place: int, value: object, row: Fields) -> Message:
     if not isinstance(value, dict):
-        raise SpecvizError(f'needs message {place} to be an object with "role" and "content" {format_got(value)}')
+        raise SpecvizError(
+            f'needs message {place} to be an object with "role" and "content" {format_got(value)}'
+        )
     own = Fields(value, "messages.")
     role = own.get("role")
     if role not in CHAT_ROLES:
         allowed = ", ".join(CHAT_ROLES)
-        raise SpecvizError(f"has a role in message {place} that is not one of {allowed} {format_got(role)}")
+        raise SpecvizError(
+            f"has a role in message {place} that is not one of {allowed} {format_got(role)}"
+        )
     for name in UNREADABLE:
         if own.get(name):
-            raise SpecvizError(f'has "{name}" in message {place}, which belongs to the text and cannot be read')
+            raise SpecvizError(
+                f'has "{name}" in message {place}, which belongs to the text and cannot be read'
+            )
     calls: tuple[Mapping[str, Any], ...] = ()
     reasoning = call_id = name = ""
     if role == "assistant":
         calls = _tool_calls(place, own.get("tool_calls"))
         reasoning = _reasoning(place, own)
     elif own.get("tool_calls"):
-        raise SpecvizError(f"has tool calls in message {place} of the {role}: only the assistant calls tools")
+        raise SpecvizError(
+            f"has tool calls in message {place} of the {role}: only the assistant calls tools"
+        )
     if role == "tool":
-        call_id, name = (_short_text(place, each, own.get(each)) for each in ("tool_call_id", "name"))
+        call_id, name = (
+            _short_text(place, each, own.get(each)) for each in ("tool_call_id", "name")
+        )
     content = _content(place, own.get("content", "" if calls else None))
     row.pass_over(own)
     return Message(role, content, reasoning, calls, call_id, name)
@@ -86,17 +102,23 @@ def _content(place: int, content: object) -> str:
     """A text, or the texts of a list of parts, as OpenAI's API has them."""
     if not isinstance(content, list):
         if not isinstance(content, str):
-            raise SpecvizError(f"needs the content of message {place} as a text {format_got(content)}")
+            raise SpecvizError(
+                f"needs the content of message {place} as a text {format_got(content)}"
+            )
         return content
     texts = []
     for part in content[: MOST_PARTS + 1]:
         kind = part.get("type") if isinstance(part, dict) else None
         if kind not in TEXT_PARTS or not isinstance(part.get("text"), str):
             got = format_got(part if kind is None else kind)
-            raise SpecvizError(f"has a part in message {place} that is not a text: only parts of the type text {got}")
+            raise SpecvizError(
+                f"has a part in message {place} that is not a text: only parts of the type text {got}"
+            )
         texts.append(part["text"])
     if len(texts) > MOST_PARTS:
-        raise SpecvizError(f"needs at most {MOST_PARTS} parts in message {place} (got {len(content):,})")
+        raise SpecvizError(
+            f"needs at most {MOST_PARTS} parts in message {place} (got {len(content):,})"
+        )
     return "\n".join(texts)
 
 
@@ -110,7 +132,9 @@ def _reasoning(place: int, message: Fields) -> str:
 
 def _short_text(place: int, name: str, value: object) -> str:
     if value is not None and (not isinstance(value, str) or len(value) > MOST_NAME):
-        raise SpecvizError(f"needs the {name} of message {place} as a short text {format_got(value)}")
+        raise SpecvizError(
+            f"needs the {name} of message {place} as a short text {format_got(value)}"
+        )
     return value or ""
 
 
@@ -120,7 +144,10 @@ def _tool_calls(place: int, values: object) -> tuple[Mapping[str, Any], ...]:
         raise SpecvizError(
             f"needs the tool_calls of message {place} as a list of at most {MOST_CALLS} {format_got(values)}"
         )
-    return tuple(_tool_call(f"tool call {number} of message {place}", value) for number, value in enumerate(values, 1))
+    return tuple(
+        _tool_call(f"tool call {number} of message {place}", value)
+        for number, value in enumerate(values, 1)
+    )
 
 
 def _tool_call(where: str, value: object) -> Mapping[str, Any]:
@@ -131,7 +158,9 @@ def _tool_call(where: str, value: object) -> Mapping[str, Any]:
         raise SpecvizError(f"needs {where} to name its function {format_got(value)}")
     arguments = _parse_json(function.get("arguments")) or {}
     if not isinstance(arguments, dict):
-        raise SpecvizError(f"needs the arguments of {where} as an object or its JSON {format_got(arguments)}")
+        raise SpecvizError(
+            f"needs the arguments of {where} as an object or its JSON {format_got(arguments)}"
+        )
     _check_size(f"arguments of {where}", arguments)
     call_id = {"id": value["id"]} if isinstance(value.get("id"), str) else {}
     return {**call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
@@ -141,7 +170,9 @@ def read_tools(values: object) -> tuple[Mapping[str, Any], ...]:
     """The functions that the assistant may call: a list of objects, or its JSON text."""
     values = _parse_json(values) or []
     if not isinstance(values, list) or len(values) > MOST_TOOLS:
-        raise SpecvizError(f"needs the tools as a list of at most {MOST_TOOLS:,} objects {format_got(values)}")
+        raise SpecvizError(
+            f"needs the tools as a list of at most {MOST_TOOLS:,} objects {format_got(values)}"
+        )
     tools = tuple(map(_parse_json, values))
     for tool in tools:
         if not isinstance(tool, dict):
@@ -177,4 +208,6 @@ def _check_size(name: str, value: object) -> None:
     except (TypeError, ValueError, RecursionError):
         raise SpecvizError(f"needs the {name} as plain JSON that is not nested deeply") from None
     if size > MAX_PROMPT_CHARACTERS:
-        raise SpecvizError(f"needs the {name} to have at most {MAX_PROMPT_CHARACTERS:,} characters (got {size:,})")
+        raise SpecvizError(
+            f"needs the {name} to have at most {MAX_PROMPT_CHARACTERS:,} characters (got {size:,})"
+        )

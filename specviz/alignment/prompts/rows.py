@@ -6,7 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specviz.alignment.prompts.fields import Fields, check_text
-from specviz.alignment.prompts.messages import is_messages, read_messages, read_options, read_tools, split_answer
+from specviz.alignment.prompts.messages import (
+    is_messages,
+    read_messages,
+    read_options,
+    read_tools,
+    split_answer,
+)
 from specviz.alignment.types import Message, PromptRow
 from specviz.errors import SpecvizError
 from specviz.models.chat import join_reasoning
@@ -41,7 +47,9 @@ def own_row(own: Mapping[str, Any], row: Fields, line: int, number: int) -> Prom
     _check_placeholder([turn.content for turn in messages or ()] if prompt is None else [prompt])
     completion, answer = _given(own, answer, row)
     if "sampled" in own and completion is None:
-        raise SpecvizError('has "sampled", which says how a "completion" was sampled, but no "completion"')
+        raise SpecvizError(
+            'has "sampled", which says how a "completion" was sampled, but no "completion"'
+        )
     return PromptRow(
         number=number,
         line=line,
@@ -53,7 +61,9 @@ def own_row(own: Mapping[str, Any], row: Fields, line: int, number: int) -> Prom
         told=_sampled_from(own["sampled"]) if "sampled" in own else None,
         answer=answer,
         tools=read_tools(own.get("tools")),
-        chat_options=read_options(own["chat_template_kwargs"]) if "chat_template_kwargs" in own else {},
+        chat_options=read_options(own["chat_template_kwargs"])
+        if "chat_template_kwargs" in own
+        else {},
     )
 
 
@@ -93,14 +103,18 @@ def _with_system(own: Mapping[str, Any], messages: tuple[Message, ...]) -> tuple
     if messages[0].role not in ("system", "developer"):
         return (Message("system", words), *messages)
     if messages[0].content.strip() != words.strip():
-        raise SpecvizError("has other words of the system beside the messages than in their first one: give only one")
+        raise SpecvizError(
+            "has other words of the system beside the messages than in their first one: give only one"
+        )
     return messages
 
 
 def _check_passage(own: Mapping[str, Any], messages: Sequence[Message]) -> None:
     passage = own.get("passage", "")
     if not any(passage in turn.content for turn in messages):
-        raise SpecvizError("has a passage beside the messages that none of them holds: write it into one of them")
+        raise SpecvizError(
+            "has a passage beside the messages that none of them holds: write it into one of them"
+        )
 
 
 def _check_placeholder(texts: Sequence[str | Ids]) -> None:
@@ -111,18 +125,24 @@ def _check_placeholder(texts: Sequence[str | Ids]) -> None:
         )
 
 
-def _given(own: Mapping[str, Any], answer: Message | None, row: Fields) -> tuple[str | Ids | None, Message | None]:
+def _given(
+    own: Mapping[str, Any], answer: Message | None, row: Fields
+) -> tuple[str | Ids | None, Message | None]:
     """The completion; and the answer that it is the plain form of, where its text depends on a chat template."""
     given = own.get("completion")
     if is_messages(given):
         turns = read_messages(given, row)
         if len(turns) > 1 or turns[0].role != "assistant" or answer is not None:
-            raise SpecvizError(f"needs the completion as one message of the assistant {format_got(given)}")
+            raise SpecvizError(
+                f"needs the completion as one message of the assistant {format_got(given)}"
+            )
         answer, given = turns[0], None
     if answer is None:
         return None if given is None else _ids_or_text("completion", given), None
     if given is not None and given != answer.content:
-        raise SpecvizError('has an answer twice: as last message of the assistant and as "completion"')
+        raise SpecvizError(
+            'has an answer twice: as last message of the assistant and as "completion"'
+        )
     if answer.tool_calls:
         return None, answer
     text = check_text("assistant's answer", answer.content, MAX_CHARACTERS)
@@ -130,7 +150,9 @@ def _given(own: Mapping[str, Any], answer: Message | None, row: Fields) -> tuple
 
 
 def _id(value: object) -> str:
-    if type(value) in (int, float) and abs(value) <= MAX_SEED and value == int(value):  # 7.0 in a table that lacks ids
+    if (
+        type(value) in (int, float) and abs(value) <= MAX_SEED and value == int(value)
+    ):  # 7.0 in a table that lacks ids
         return str(int(value))
     return _clean_text("id", check_text("id", value, MOST_ID))
 
@@ -138,24 +160,36 @@ def _id(value: object) -> str:
 def _tags(values: object) -> tuple[str, ...]:
     """A text, a list of texts, or {name: value}, which reads "name:value"; a tag given twice counts once."""
     if isinstance(values, dict):
-        values = [f"{name}:{_tag_value(name, value)}" for name, value in values.items() if value is not None]
+        values = [
+            f"{name}:{_tag_value(name, value)}"
+            for name, value in values.items()
+            if value is not None
+        ]
     values = [values] if isinstance(values, str) else values
     if not isinstance(values, (list, tuple)) or len(values) > MOST_TAGS:
-        raise SpecvizError(f"needs the tags as a text or a list of at most {MOST_TAGS} texts {format_got(values)}")
-    return tuple(dict.fromkeys(_clean_text("tag", check_text("tag", value, MOST_TAG)) for value in values))
+        raise SpecvizError(
+            f"needs the tags as a text or a list of at most {MOST_TAGS} texts {format_got(values)}"
+        )
+    return tuple(
+        dict.fromkeys(_clean_text("tag", check_text("tag", value, MOST_TAG)) for value in values)
+    )
 
 
 def _tag_value(name: str, value: object) -> str:
     if isinstance(value, (str, int, float)):
         return value if isinstance(value, str) else json.dumps(value)
-    raise SpecvizError(f"needs the tag {format_got(name)[5:-1]} as a text or a number {format_got(value)}")
+    raise SpecvizError(
+        f"needs the tag {format_got(name)[5:-1]} as a text or a number {format_got(value)}"
+    )
 
 
 def _clean_text(name: str, text: str) -> str:
     """On one line, without characters that steer a terminal."""
     words = " ".join(text.split())
     if not words or CONTROL.search(words):
-        raise SpecvizError(f"needs the {name} as a text without control characters {format_got(text)}")
+        raise SpecvizError(
+            f"needs the {name} as a text without control characters {format_got(text)}"
+        )
     return words
 
 
@@ -166,13 +200,17 @@ def _ids_or_text(name: str, value: object, most: int = MAX_CHARACTERS) -> str | 
         raise SpecvizError(f"needs 1 to {MOST_IDS:,} ids in the {name} (got {len(value):,})")
     for token in value:
         if type(token) is not int or not 0 <= token <= MAX_ID:
-            raise SpecvizError(f"needs whole numbers from 0 to {MAX_ID:,} as ids in the {name} {format_got(token)}")
+            raise SpecvizError(
+                f"needs whole numbers from 0 to {MAX_ID:,} as ids in the {name} {format_got(token)}"
+            )
     return tuple(value)
 
 
 def _sampled_from(values: object) -> dict[str, object]:
     """What a completion was sampled from; a filter that is not named did not filter."""
-    if not isinstance(values, dict) or not {"target", "temperature"} <= set(values) <= set(SAMPLED_FIELDS):
+    if not isinstance(values, dict) or not {"target", "temperature"} <= set(values) <= set(
+        SAMPLED_FIELDS
+    ):
         raise SpecvizError(
             f'needs "sampled" as an object with target, temperature, top_k and top_p {format_got(values)}'
         )

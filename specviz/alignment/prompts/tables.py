@@ -54,7 +54,10 @@ def _csv_rows(path: Path, delimiter: str) -> Iterator[object]:
 
 def _csv_row(row: dict[str | None, Any]) -> object:
     if None in row:  # DictReader's place for cells beyond the last column
-        return Refused(0, f"has {len(row) - 1 + len(row[None]):,} cells; the first line names {len(row) - 1:,} columns")
+        return Refused(
+            0,
+            f"has {len(row) - 1 + len(row[None]):,} cells; the first line names {len(row) - 1:,} columns",
+        )
     return {name: _cell(name, text) for name, text in row.items() if text}
 
 
@@ -74,7 +77,9 @@ def _list_rows(path: Path) -> Iterator[object]:
             "one JSON object per line"
         )
     try:
-        rows = msgspec.json.decode(path.read_bytes().removeprefix(b"\xef\xbb\xbf"), type=list[msgspec.Raw])
+        rows = msgspec.json.decode(
+            path.read_bytes().removeprefix(b"\xef\xbb\xbf"), type=list[msgspec.Raw]
+        )
     except (ValueError, RecursionError) as error:
         raise SpecvizError(f"{path.name} begins as one JSON list and is none ({error})") from None
     for row in rows:
@@ -94,13 +99,19 @@ def _without_nulls(value: object) -> object:
 def _parquet_rows(path: Path) -> Iterator[object]:
     try:
         with parquet.ParquetFile(path) as file:
-            groups = (file.metadata.row_group(place) for place in range(file.metadata.num_row_groups))
+            groups = (
+                file.metadata.row_group(place) for place in range(file.metadata.num_row_groups)
+            )
             if (size := sum(group.total_byte_size for group in groups)) > MOST_UNPACKED:
-                raise SpecvizError(f"{path.name} unpacks to more than {MOST_UNPACKED:,} bytes (got {size:,})")
+                raise SpecvizError(
+                    f"{path.name} unpacks to more than {MOST_UNPACKED:,} bytes (got {size:,})"
+                )
             for batch in file.iter_batches(BATCH_ROWS):
                 yield from map(_without_nulls, batch.to_pylist())
     except SpecvizError:
         raise
     except Exception as error:  # whatever a stranger's file makes pyarrow raise
         reason = " ".join(str(error).split())[:200]
-        raise SpecvizError(f"{path.name} is damaged, or not Parquet that pyarrow reads ({reason})") from error
+        raise SpecvizError(
+            f"{path.name} is damaged, or not Parquet that pyarrow reads ({reason})"
+        ) from error

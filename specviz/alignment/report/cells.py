@@ -15,7 +15,10 @@ INTERVAL_AND_FAVOURITE = {
     "95 % interval": lambda each: spread(each.alpha_interval),
     "same top token": lambda each: share(each.greedy_agreement),
 }
-COUNTS = {"prompts": lambda each: number(each.num_prompts), "tokens": lambda each: number(each.num_tokens)}
+COUNTS = {
+    "prompts": lambda each: number(each.num_prompts),
+    "tokens": lambda each: number(each.num_tokens),
+}
 """Columns of drafts and of their slices."""
 
 
@@ -52,7 +55,9 @@ def speedup(value: float | None) -> Cell:
 def best_k(best: tuple[int, int] | None) -> Cell:
     if best is None:
         return blocks.cell(UNKNOWN)
-    return blocks.cell(str(best[0]) if best[0] == best[1] else f"{best[0]} to {best[1]}", sort=best[0])
+    return blocks.cell(
+        str(best[0]) if best[0] == best[1] else f"{best[0]} to {best[1]}", sort=best[0]
+    )
 
 
 def points_range(interval: Interval | None) -> Cell:
@@ -62,7 +67,11 @@ def points_range(interval: Interval | None) -> Cell:
 
 def spread_words(interval: Interval | None) -> str:
     """An interval of shares in words."""
-    return NONE if interval is None else f"{percent(max(0.0, interval[0]))} to {percent(min(1.0, interval[1]))}"
+    return (
+        NONE
+        if interval is None
+        else f"{percent(max(0.0, interval[0]))} to {percent(min(1.0, interval[1]))}"
+    )
 
 
 def spread(interval: Interval | None) -> Cell:

@@ -41,7 +41,9 @@ def many_prompts(
     come, in prompts and in words."""
     shown = [blocks.progress(*progress)] if progress is not None else []
     if summary is None:
-        return blocks.section(NAME, TITLE, LEAD, _controls(kinds, True), shown or [blocks.words(NOT_YET)])
+        return blocks.section(
+            NAME, TITLE, LEAD, _controls(kinds, True), shown or [blocks.words(NOT_YET)]
+        )
     text = json.dumps(summary.to_dict(), ensure_ascii=False, indent=1)
     shown += [
         *([blocks.words(f"{asked}.")] if asked else []),

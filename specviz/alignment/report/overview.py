@@ -45,15 +45,33 @@ def overview(summary: Summary, *, no_costs: str = "") -> list[Props]:
         words = "Some texts may not be the target's own at these settings. The numbers hold for these texts only."
         shown.append(blocks.verdict("unsure", words))
     shown.append(blocks.words(reveal(summary.note), small=True))
-    shown += [blocks.words(_answer(summary, draft)) for draft in summary.drafts if cells.is_known(draft.alpha)]
+    shown += [
+        blocks.words(_answer(summary, draft))
+        for draft in summary.drafts
+        if cells.is_known(draft.alpha)
+    ]
     for found in (finding for draft in summary.drafts for finding in draft.findings):
-        shown.append(blocks.verdict("differs", ["", label(found.draft), f": {reveal(found.words)}"]))
-    shown += [blocks.verdict("unsure", reveal(warning)) for warning in summary.warnings if not is_aside(warning)]
+        shown.append(
+            blocks.verdict("differs", ["", label(found.draft), f": {reveal(found.words)}"])
+        )
+    shown += [
+        blocks.verdict("unsure", reveal(warning))
+        for warning in summary.warnings
+        if not is_aside(warning)
+    ]
     shown.append(blocks.words(_faults_words(summary), small=True))
-    shown += [*_fastest_words(summary), _drafts_table(summary), blocks.words(COLUMN_WORDS, small=True)]
-    if lacking := [label(draft.name) for draft in summary.drafts if draft.name not in summary.costs]:
+    shown += [
+        *_fastest_words(summary),
+        _drafts_table(summary),
+        blocks.words(COLUMN_WORDS, small=True),
+    ]
+    if lacking := [
+        label(draft.name) for draft in summary.drafts if draft.name not in summary.costs
+    ]:
         why = no_costs or NO_COSTS.get(summary.costs_from, NO_COSTS[""])
-        shown.append(blocks.words(f"No speedup is given for {', '.join(lacking)}: {why}.", small=True))
+        shown.append(
+            blocks.words(f"No speedup is given for {', '.join(lacking)}: {why}.", small=True)
+        )
     if summary.num_refused:
         shown.append(_refused_table(summary))
     return shown
@@ -96,15 +114,25 @@ def sampling_words(summary: Summary) -> str:
 def _answer(summary: Summary, draft: DraftSummary) -> Words:
     """How far it agrees, where the rest is lost, and what it is good for."""
     told = [["", label(draft.name), " agrees ", percent(draft.alpha), "."]]
-    largest = sorted((reason for reason in draft.reasons if reason.share > 0), key=lambda reason: -reason.share)
+    largest = sorted(
+        (reason for reason in draft.reasons if reason.share > 0), key=lambda reason: -reason.share
+    )
     if largest:
         told.append(_lost_words(draft.alpha, largest[:MOST_REASONS]))
-    losing = (each for each in losing_slices(summary, draft) if each.kind != "tag")  # tags have findings
+    losing = (
+        each for each in losing_slices(summary, draft) if each.kind != "tag"
+    )  # tags have findings
     told += [["The ", *loss_words(each)] for each in islice(losing, 1)]
     if draft.speedups:
         best = max(draft.speedups)
         at = f"K = {draft.speedups.index(best) + 1}, {best:.2f}x"
-        told.append(["Best: ", at, f" the speed without a draft (predicted){', slower' if best < 1 else ''}."])
+        told.append(
+            [
+                "Best: ",
+                at,
+                f" the speed without a draft (predicted){', slower' if best < 1 else ''}.",
+            ]
+        )
     return join(told)
 
 
@@ -124,17 +152,26 @@ def _points(value: float) -> str:
 
 def _fastest_words(summary: Summary) -> list[Props]:
     """The fastest of several drafts, or why none can be named."""
-    timed = sorted(((max(draft.speedups), draft.name) for draft in summary.drafts if draft.speedups), reverse=True)
+    timed = sorted(
+        ((max(draft.speedups), draft.name) for draft in summary.drafts if draft.speedups),
+        reverse=True,
+    )
     if len(timed) < 2:
         return []
     plain_ms = [ms for costs in summary.costs.values() for ms in (costs.get("verify_ms") or ())[:1]]
     if plain_ms and is_far(max(plain_ms) / min(plain_ms)):
         apart = "The drafts' costs were measured separately, and the target's own time differed between them"
-        return [blocks.verdict("unsure", f"{apart}. So their speedups are not ranked: measure all in one job.")]
+        return [
+            blocks.verdict(
+                "unsure", f"{apart}. So their speedups are not ranked: measure all in one job."
+            )
+        ]
     (best, name), (second, other) = timed[:2]
     if second > best * (1 - TOO_CLOSE):
         close = f" differ by less than {percent(TOO_CLOSE)}: too little to call one the fastest."
-        return [blocks.words(["The predicted speedups of ", label(name), " and ", label(other), close])]
+        return [
+            blocks.words(["The predicted speedups of ", label(name), " and ", label(other), close])
+        ]
     end = ": still slower than no draft." if best < 1 else "."
     words = f" is predicted to be fastest of the {len(timed)}, {best:.2f}x{end}"
     return [blocks.words(["", label(name), words])]
@@ -148,10 +185,13 @@ def _drafts_table(summary: Summary) -> Props:
         **cells.INTERVAL_AND_FAVOURITE,
         "agreement, by the tokens in the text": lambda draft: cells.share(draft.mean_keep),
         f"tokens per target call at K = {k}": lambda draft: cells.number(
-            draft.tokens_per_call[k - 1] if k <= len(draft.tokens_per_call) else None, "{:.2f}".format
+            draft.tokens_per_call[k - 1] if k <= len(draft.tokens_per_call) else None,
+            "{:.2f}".format,
         ),
         "best K": lambda draft: cells.best_k(draft.best_k),
-        "predicted speedup at best K": lambda draft: cells.speedup(max(draft.speedups or (), default=None)),
+        "predicted speedup at best K": lambda draft: cells.speedup(
+            max(draft.speedups or (), default=None)
+        ),
         **cells.COUNTS,
     }
     known = [place for place, draft in enumerate(drafts) if cells.is_known(draft.alpha)]

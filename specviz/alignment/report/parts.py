@@ -25,7 +25,16 @@ from specviz.views.blocks import Cell, Props, Words
 from specviz.views.explore.sentences import label, percent, reveal
 
 if TYPE_CHECKING:
-    from specviz.alignment.summary import Comparison, Difference, DraftSummary, Loss, Pattern, Slice, Summary, Win
+    from specviz.alignment.summary import (
+        Comparison,
+        Difference,
+        DraftSummary,
+        Loss,
+        Pattern,
+        Slice,
+        Summary,
+        Win,
+    )
 
 MOST_ROWS = 200  # of a table of slices
 FEWEST_TOKENS = 30  # below, a slice has no K and no speed
@@ -46,10 +55,20 @@ def against(summary: Summary, texts: Collection[int] = ()) -> list[Props]:
         return []
     places = {draft.name: place for place, draft in enumerate(summary.drafts)}
     rows = [(pair, each) for pair in pairs for each in pair.slices[:1]]
-    columns = {"drafts": lambda row: _pair_title(row[0]), **_difference_columns("difference in agreement")}
+    columns = {
+        "drafts": lambda row: _pair_title(row[0]),
+        **_difference_columns("difference in agreement"),
+    }
     return [
-        *(blocks.chart(checkpoints_chart(own, summary.k)) for own in checkpoint_series(summary.drafts)),
-        *(blocks.words(reveal(words)) for words in dict.fromkeys(pair.words for pair in pairs) if words),
+        *(
+            blocks.chart(checkpoints_chart(own, summary.k))
+            for own in checkpoint_series(summary.drafts)
+        ),
+        *(
+            blocks.words(reveal(words))
+            for words in dict.fromkeys(pair.words for pair in pairs)
+            if words
+        ),
         blocks.table_of(rows, columns, sortable=len(rows) > 1),
         *(blocks.details(_pair_title(pair), _pair(pair, places, texts)) for pair in pairs),
     ]
@@ -116,7 +135,9 @@ def ways(summary: Summary) -> list[Props]:
     """Each draft twice: drawn tokens, then its most likely ones."""
     k, rows = summary.k, []
     for draft in (draft for draft in summary.drafts if draft.by_argmax is not None):
-        drawn = Way(draft.alpha, draft.tokens_per_call, draft.speedups, draft.best_k, draft.by_position)
+        drawn = Way(
+            draft.alpha, draft.tokens_per_call, draft.speedups, draft.best_k, draft.by_position
+        )
         rows += [(draft.name, "drawn", drawn), (draft.name, "most likely", draft.by_argmax)]
     if not rows:
         return []
@@ -128,9 +149,14 @@ def ways(summary: Summary) -> list[Props]:
             row[2].tokens_per_call[k - 1] if row[2].tokens_per_call else None, "{:.2f}".format
         ),
         "best K": lambda row: cells.best_k(row[2].best_k),
-        "steps that accept 1, 2, ... K tokens": lambda row: ", ".join(map(percent, row[2].by_position)) or cells.NONE,
+        "steps that accept 1, 2, ... K tokens": lambda row: (
+            ", ".join(map(percent, row[2].by_position)) or cells.NONE
+        ),
     }
-    return [blocks.table_of(rows, columns, sortable=True), blocks.words(WAYS_OF_DRAFTING, small=True)]
+    return [
+        blocks.table_of(rows, columns, sortable=True),
+        blocks.words(WAYS_OF_DRAFTING, small=True),
+    ]
 
 
 SLICES = (
@@ -148,13 +174,20 @@ def slices(summary: Summary) -> list[Props]:
     names = [draft.name for draft in summary.drafts]
     charts = [blocks.chart(slices_chart(f"Agreement {how}", x, found[kind], names)) for kind, how, x in SLICES
               if kind in CHARTED and found[kind]]  # fmt: skip
-    tables = [(how, _slices_table(found[kind], x, summary.k)) for kind, how, x in SLICES if found[kind]]
+    tables = [
+        (how, _slices_table(found[kind], x, summary.k)) for kind, how, x in SLICES if found[kind]
+    ]
     axes = {kind: x for kind, _, x in SLICES}
     falls = [(each.draft, f": agreement falls at {label(each.value)} {axes[each.kind]}")
              for each in summary.slices if each.cliff]  # fmt: skip
     words = [blocks.verdict("differs", ["", label(draft), fall]) for draft, fall in falls]
-    named = (each for draft in summary.drafts for each in losing_slices(summary, draft)[:MOST_NAMED])
-    words += [blocks.verdict("differs", ["", label(each.draft), ": the ", *loss_words(each)]) for each in named]
+    named = (
+        each for draft in summary.drafts for each in losing_slices(summary, draft)[:MOST_NAMED]
+    )
+    words += [
+        blocks.verdict("differs", ["", label(each.draft), ": the ", *loss_words(each)])
+        for each in named
+    ]
     few = (
         f"Hollow points and slices of fewer than {ENOUGH_PROMPTS} prompts are rough. Tokens per target call, best K "
         "and speedup of a slice cover the steps that begin at one of its tokens, wherever they end. They are left "
@@ -182,15 +215,20 @@ def _slices_table(found: Sequence[Slice], title: str, k: int) -> Props:
     places = {(each.draft, each.value): place for place, each in enumerate(found)}
     columns = {
         title: lambda each: blocks.cell(
-            label(each.value), sort=places[each.draft, each.value] if each.kind in CHARTED else label(each.value)
+            label(each.value),
+            sort=places[each.draft, each.value] if each.kind in CHARTED else label(each.value),
         ),
         "draft model": lambda each: label(each.draft),
         "agreement, sum min(p, q)": _slice_agreement,
         **cells.INTERVAL_AND_FAVOURITE,
         "share of the tokens": lambda each: cells.share(each.share),
         "share of the loss": lambda each: cells.share(each.loss_share),
-        f"tokens per target call at K = {k}": lambda each: cells.number(each.tokens_per_call, "{:.2f}".format),
-        "best K": lambda each: cells.number(each.best_k, str) if _has_speed(each) else blocks.cell(cells.NONE),
+        f"tokens per target call at K = {k}": lambda each: cells.number(
+            each.tokens_per_call, "{:.2f}".format
+        ),
+        "best K": lambda each: (
+            cells.number(each.best_k, str) if _has_speed(each) else blocks.cell(cells.NONE)
+        ),
         "predicted speedup at best K": lambda each: (
             cells.speedup(each.speedup) if _has_speed(each) else blocks.cell(cells.NONE)
         ),
@@ -199,9 +237,15 @@ def _slices_table(found: Sequence[Slice], title: str, k: int) -> Props:
     if found[0].kind == "ahead":
         columns["accepted if the most likely token is drafted"] = columns.pop("same top token")
         lacking = ("speedup", "K", "share")
-        columns = {name: of for name, of in columns.items() if not any(word in name for word in lacking)}
+        columns = {
+            name: of for name, of in columns.items() if not any(word in name for word in lacking)
+        }
     is_cut = len(found) > MOST_ROWS
-    caption = f"The first {MOST_ROWS:,} of {len(found):,} rows; all are in slices.parquet." if is_cut else ""
+    caption = (
+        f"The first {MOST_ROWS:,} of {len(found):,} rows; all are in slices.parquet."
+        if is_cut
+        else ""
+    )
     return blocks.table_of(found[:MOST_ROWS], columns, caption=caption, sortable=True)
 
 
@@ -216,7 +260,9 @@ def _has_speed(each: Slice) -> bool:
 
 
 def reasons(summary: Summary) -> list[Props]:
-    names = sorted({reason.name for draft in summary.drafts for reason in draft.reasons}, key=_order)
+    names = sorted(
+        {reason.name for draft in summary.drafts for reason in draft.reasons}, key=_order
+    )
     if not names:
         return []
     bars = [_reason_bar(draft, names) for draft in summary.drafts]
@@ -260,7 +306,9 @@ def calibration(summary: Summary) -> list[Props]:
         return []
     columns = {
         "draft model": lambda draft: label(draft.name),
-        "mean gap between confidence and acceptance (ECE)": lambda draft: cells.share(draft.calibration.ece),
+        "mean gap between confidence and acceptance (ECE)": lambda draft: cells.share(
+            draft.calibration.ece
+        ),
     }
     named: dict[str, list[str]] = {}
     for draft in drafts:
@@ -274,7 +322,11 @@ def calibration(summary: Summary) -> list[Props]:
 
 def training(summary: Summary, texts: Collection[int] = ()) -> list[Props]:
     """texts: numbers of those that the page shows."""
-    made = [(draft, _rejections(draft, place, texts)) for place, draft in enumerate(summary.drafts) if draft.losses]
+    made = [
+        (draft, _rejections(draft, place, texts))
+        for place, draft in enumerate(summary.drafts)
+        if draft.losses
+    ]
     if len(made) == 1:
         return made[0][1]
     return [block for draft, found in made
@@ -291,16 +343,31 @@ def _rejections(draft: DraftSummary, place: int, texts: Collection[int]) -> list
     caption = f"Losses from rejections with {label(draft.name)}"
     losses = blocks.table_of(draft.losses, columns, caption=caption, sortable=True)
     found = [_patterns(draft.patterns, place, texts)] if draft.patterns else []
-    return [blocks.words(_pattern_words(draft)), *found, losses, blocks.words(LOSSES_NOTE, small=True)]
+    return [
+        blocks.words(_pattern_words(draft)),
+        *found,
+        losses,
+        blocks.words(LOSSES_NOTE, small=True),
+    ]
 
 
 def _pattern_words(draft: DraftSummary) -> Words:
     if not draft.patterns:
-        return ["", label(draft.name), ": no group of rejections recurs in so many texts that its cost is sure."]
+        return [
+            "",
+            label(draft.name),
+            ": no group of rejections recurs in so many texts that its cost is sure.",
+        ]
     saved, number = sum(each.saved for each in draft.patterns), len(draft.patterns)
     part = f" ({percent(saved / draft.calls)})" if draft.calls > 0 else ""
     told = f": {'this group costs' if number == 1 else f'these {number:,} groups cost'} "
-    return ["", label(draft.name), told, f"{saved:,.1f} of {draft.calls:,.0f}", f" target calls{part}."]
+    return [
+        "",
+        label(draft.name),
+        told,
+        f"{saved:,.1f} of {draft.calls:,.0f}",
+        f" target calls{part}.",
+    ]
 
 
 def _patterns(found: Sequence[Pattern], draft: int, texts: Collection[int]) -> Props:

@@ -30,7 +30,10 @@ COSTS_NOTE = (
 
 def sections(summary: Summary, texts: Props | None = None) -> list[Props]:
     """The whole report. texts: the block of `texts_block`, if there is one."""
-    return [blocks.section(name, title, lead, blocks=found) for name, title, lead, found in _parts(summary, texts)]
+    return [
+        blocks.section(name, title, lead, blocks=found)
+        for name, title, lead, found in _parts(summary, texts)
+    ]
 
 
 def report_page(summary: Summary, texts: Iterable[TextView] = ()) -> str:
@@ -41,7 +44,9 @@ def report_page(summary: Summary, texts: Iterable[TextView] = ()) -> str:
 
 def compact(summary: Summary, texts: Props | None = None) -> list[Props]:
     """The same as blocks of one section of the Compare page: the overview, and the other parts to be opened."""
-    shown = overview(summary, no_costs="press Measure costs above for each draft, then Analyse again")
+    shown = overview(
+        summary, no_costs="press Measure costs above for each draft, then Analyse again"
+    )
     for _, title, lead, found in _parts(summary, texts)[1:]:
         shown.append(blocks.details(title, [blocks.words(lead, small=True), *found]))
     return shown
@@ -51,7 +56,9 @@ def _parts(summary: Summary, texts: Props | None) -> list[tuple[str, str, str, l
     """Name, title, lead and blocks of the parts that have something to say. Two of them lead to the texts shown."""
     numbers = frozenset() if texts is None else frozenset(texts["numbers"])
     linked = {make: partial(make, texts=numbers) for make in (parts.against, parts.training)}
-    made = [(name, title, lead, linked.get(make, make)(summary)) for name, title, lead, make in PARTS]
+    made = [
+        (name, title, lead, linked.get(make, make)(summary)) for name, title, lead, make in PARTS
+    ]
     made.insert(-1, (*TEXTS, [] if texts is None else [texts]))
     return [part for part in made if part[-1]]
 
@@ -64,17 +71,32 @@ def how(summary: Summary) -> list[Props]:
         ["seed", f"{summary.seed}"],
         ["most new tokens", f"{summary.max_new_tokens:,}"],
         ["prompts in the chat format", "yes" if summary.chat else "no"],
-        *([["chat options", label(", ".join(options))]] if (options := spell_options(summary.chat_options)) else []),
+        *(
+            [["chat options", label(", ".join(options))]]
+            if (options := spell_options(summary.chat_options))
+            else []
+        ),
         ["K", f"{summary.k}"],
         ["made", f"{label(summary.created)} by specviz {label(summary.specviz)}"],
     ]
     shown = [blocks.table(["setting", "value"], settings)]
     if summary.costs:
         shown += [_costs_table(summary), blocks.words(COSTS_NOTE, small=True)]
-    shown += [blocks.words(reveal(warning), small=True) for warning in summary.warnings if is_aside(warning)]
-    columns = {"column": lambda row: row[0], "type": lambda row: row[1].type, "meaning": lambda row: row[1].meaning}
+    shown += [
+        blocks.words(reveal(warning), small=True)
+        for warning in summary.warnings
+        if is_aside(warning)
+    ]
+    columns = {
+        "column": lambda row: row[0],
+        "type": lambda row: row[1].type,
+        "meaning": lambda row: row[1].meaning,
+    }
     tables = ((name, blocks.table_of([*COLUMNS[name].items()], columns)) for name in SAVED)
-    return [*shown, *(blocks.details(f"Columns of {name}.parquet", [table]) for name, table in tables)]
+    return [
+        *shown,
+        *(blocks.details(f"Columns of {name}.parquet", [table]) for name, table in tables),
+    ]
 
 
 def _costs_table(summary: Summary) -> Props:
@@ -84,17 +106,28 @@ def _costs_table(summary: Summary) -> Props:
     columns = {
         "draft model": lambda row: label(row[0]),
         "one drafted token": lambda row: cells.milliseconds(row[1].get("draft_ms")),
-        "one target call": lambda row: cells.milliseconds(next(iter(row[1].get("verify_ms") or ()), None)),
+        "one target call": lambda row: cells.milliseconds(
+            next(iter(row[1].get("verify_ms") or ()), None)
+        ),
         "tokens of context": lambda row: told(row, "context_length"),
-        "device": lambda row: f"CPU ({told(row, 'device')})" if row[1].get("device") in CPUS else told(row, "device"),
+        "device": lambda row: (
+            f"CPU ({told(row, 'device')})" if row[1].get("device") in CPUS else told(row, "device")
+        ),
         "number format": lambda row: told(row, "dtype"),
     }
     rows = list(summary.costs.items())
-    return blocks.table_of(rows, columns, caption="Measured or given costs behind the predicted speedups.")
+    return blocks.table_of(
+        rows, columns, caption="Measured or given costs behind the predicted speedups."
+    )
 
 
 PARTS = (  # name, title, lead and what makes the blocks: none where there is nothing to say
-    ("overview", "Overview", "How well each draft model predicts the target on these texts.", overview),
+    (
+        "overview",
+        "Overview",
+        "How well each draft model predicts the target on these texts.",
+        overview,
+    ),
     (
         "against",
         "Where the drafts differ",

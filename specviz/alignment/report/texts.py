@@ -66,7 +66,9 @@ def read_texts(tokens: pandas.DataFrame, prompts: pandas.DataFrame) -> Iterator[
     """The texts of a job or of a part of it, in order; every text has the rows of a draft in order of place."""
     prompts = prompts.drop_duplicates("prompt").set_index("prompt")
     for number, rows in tokens.groupby("prompt", sort=False):
-        drafts = {name: own[[*COLUMNS]].to_dict("list") for name, own in rows.groupby("draft", sort=False)}
+        drafts = {
+            name: own[[*COLUMNS]].to_dict("list") for name, own in rows.groupby("draft", sort=False)
+        }
         id_, tags, prompt = prompts.loc[number, ["id", "tags", "prompt_text"]]
         yield TextView(number, id_, [tag for tag in tags.split("|") if tag], prompt, drafts)
 
@@ -133,7 +135,9 @@ def _code_draft(name: str, rows: Rows, words: Words) -> Mapping[str, Any]:
     places = zip(rows["overlap"], rows["readable"], strict=True)
     return {
         "words": words[_draft_words(name, rows)],
-        "steps": "".join(str(min(4, int(5 * overlap))) if readable else BEYOND for overlap, readable in places),
+        "steps": "".join(
+            str(min(4, int(5 * overlap))) if readable else BEYOND for overlap, readable in places
+        ),
         "facts": [[words[word] for word in fact] for fact in facts],
     }
 
@@ -142,7 +146,10 @@ _reveal = lru_cache(maxsize=8192)(reveal)  # the labels of a vocabulary come man
 
 
 def _favourites(texts: Sequence[str], probs: Sequence[float], letter: str) -> Iterator[str]:
-    return (f"{_reveal(text)}, {letter} {percent(prob)}" for text, prob in zip(texts, probs, strict=True))
+    return (
+        f"{_reveal(text)}, {letter} {percent(prob)}"
+        for text, prob in zip(texts, probs, strict=True)
+    )
 
 
 def _running_text(text: str) -> str:
@@ -152,7 +159,11 @@ def _running_text(text: str) -> str:
 
 
 def _alpha(rows: Rows) -> float | None:
-    seen = [overlap for overlap, readable in zip(rows["overlap"], rows["readable"], strict=True) if readable]
+    seen = [
+        overlap
+        for overlap, readable in zip(rows["overlap"], rows["readable"], strict=True)
+        if readable
+    ]
     return sum(seen) / len(seen) if seen else None
 
 

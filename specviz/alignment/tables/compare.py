@@ -11,7 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from specviz.alignment.summary import ENOUGH_PROMPTS, Comparison, Difference, DraftSummary, Summary, Win
+from specviz.alignment.summary import (
+    ENOUGH_PROMPTS,
+    Comparison,
+    Difference,
+    DraftSummary,
+    Summary,
+    Win,
+)
 from specviz.alignment.tables.slices import Part, Parts, excludes_zero, interval_of_mean
 from specviz.alignment.types import KS, Array, Identity
 from specviz.errors import CannotTell, SpecvizError
@@ -40,13 +47,22 @@ def compare_drafts(
 def _compare_two(parts: Parts, a: str, b: str, ids: Mapping[int, str], words: str) -> Comparison:
     shared = [part for part in parts if part.draft == a and part._replace(draft=b) in parts]
     pairs = {part: parts[part].among(parts[part._replace(draft=b)]) for part in shared}
-    gaps = {part: ours.alphas - theirs.alphas for part, (ours, theirs) in pairs.items() if len(ours)}
+    gaps = {
+        part: ours.alphas - theirs.alphas for part, (ours, theirs) in pairs.items() if len(ours)
+    }
     # the whole is one question by itself, the slices are many
-    num_asked = max(1, sum(part.kind != "all" and len(gap) >= ENOUGH_PROMPTS for part, gap in gaps.items()))
-    found = [difference(*part[1:], gap, 1 if part.kind == "all" else num_asked) for part, gap in gaps.items()]
+    num_asked = max(
+        1, sum(part.kind != "all" and len(gap) >= ENOUGH_PROMPTS for part, gap in gaps.items())
+    )
+    found = [
+        difference(*part[1:], gap, 1 if part.kind == "all" else num_asked)
+        for part, gap in gaps.items()
+    ]
     whole = Part(a, "all", "all")
     ahead, behind = _wins(pairs[whole][0].prompts, gaps[whole], ids) if whole in gaps else ((), ())
-    return Comparison(a, b, words, tuple(sorted(found, key=lambda each: each.kind != "all")), ahead, behind)
+    return Comparison(
+        a, b, words, tuple(sorted(found, key=lambda each: each.kind != "all")), ahead, behind
+    )
 
 
 def difference(kind: str, value: str, gaps: Array, num_asked: int) -> Difference:
@@ -57,15 +73,23 @@ def difference(kind: str, value: str, gaps: Array, num_asked: int) -> Difference
     return Difference(kind, value, size, mean, around, significant)
 
 
-def _wins(prompts: Array, gaps: Array, ids: Mapping[int, str]) -> tuple[tuple[Win, ...], tuple[Win, ...]]:
+def _wins(
+    prompts: Array, gaps: Array, ids: Mapping[int, str]
+) -> tuple[tuple[Win, ...], tuple[Win, ...]]:
     """The texts where the first is ahead most, and those where the second is."""
     order = np.argsort(-gaps, kind="stable")
-    wins = [Win(int(prompts[place]), ids[int(prompts[place])], float(gaps[place])) for place in order]
+    wins = [
+        Win(int(prompts[place]), ids[int(prompts[place])], float(gaps[place])) for place in order
+    ]
     ahead = tuple(win for win in wins[:MOST_WINS] if win.difference > 0)
     return ahead, tuple(win for win in wins[::-1][:MOST_WINS] if win.difference < 0)
 
 
-OVER_READABLE = ("alpha", "greedy_agreement", "mean_keep")  # means over tokens that can be read; the others count 0
+OVER_READABLE = (
+    "alpha",
+    "greedy_agreement",
+    "mean_keep",
+)  # means over tokens that can be read; the others count 0
 MEASURES = (*OVER_READABLE, "tokens_per_call", "speedup")
 """What a threshold may be set for: tokens per call at the job's K, the speedup at the best K."""
 
@@ -82,15 +106,23 @@ def check_threshold_names(least: Mapping[str, float], *, has_costs: bool = True)
     """Before a job: SpecvizError for an unknown threshold, or one of the speedup where no costs will be known."""
     unknown = [name for name in least if name not in MEASURES]
     if unknown:
-        raise SpecvizError(f"there is no threshold {unknown[0][:80]!r}; thresholds are {', '.join(MEASURES)}")
+        raise SpecvizError(
+            f"there is no threshold {unknown[0][:80]!r}; thresholds are {', '.join(MEASURES)}"
+        )
     if "speedup" in least and not has_costs:
-        raise SpecvizError("a threshold for the speedup needs costs, and none are given or measured steadily")
+        raise SpecvizError(
+            "a threshold for the speedup needs costs, and none are given or measured steadily"
+        )
 
 
 def check_thresholds(summary: Summary, least: Mapping[str, float]) -> tuple[str, ...]:
     """What falls below its threshold, one sentence each; every draft must pass. Raises SpecvizError."""
     check_threshold_names(least)
-    failed = (_failure(draft, name, bound, summary.k) for draft in summary.drafts for name, bound in least.items())
+    failed = (
+        _failure(draft, name, bound, summary.k)
+        for draft in summary.drafts
+        for name, bound in least.items()
+    )
     return tuple(filter(None, failed))
 
 
@@ -98,7 +130,11 @@ def unreadable_words(summary: Summary, least: Mapping[str, float]) -> tuple[str,
     """How the thresholds count what a draft cannot read, a sentence for each draft that they do so for."""
     if set(least).isdisjoint(OVER_READABLE):
         return ()
-    return tuple(f"{draft.name}: {_unreadable_share(draft)}" for draft in summary.drafts if draft.readable < 1)
+    return tuple(
+        f"{draft.name}: {_unreadable_share(draft)}"
+        for draft in summary.drafts
+        if draft.readable < 1
+    )
 
 
 def _failure(draft: DraftSummary, name: str, bound: float, k: int) -> str:
@@ -109,7 +145,11 @@ def _failure(draft: DraftSummary, name: str, bound: float, k: int) -> str:
         return f"{draft.name}: {name} is not known: it can read none of the tokens (at least {bound:g} was asked for)"
     measured *= draft.readable if counts_all else 1.0
     counted = f" ({_unreadable_share(draft)})" if counts_all and draft.readable < 1 else ""
-    return "" if measured >= bound else f"{draft.name}: {name} is {measured:.4g}, below {bound:g}{counted}"
+    return (
+        ""
+        if measured >= bound
+        else f"{draft.name}: {name} is {measured:.4g}, below {bound:g}{counted}"
+    )
 
 
 def _unreadable_share(draft: DraftSummary) -> str:
@@ -133,14 +173,20 @@ def compare_with_old(summary: Summary, old: Summary) -> tuple[Change, ...]:
     0. Raises SpecvizError where the two jobs cannot be compared."""
     _check_same_job({name: getattr(summary, name) for name in _TERMS}, old)
     _check_target(summary.target, summary.models.get(summary.target), old)
-    names = _old_names({draft.name: summary.models.get(draft.name) for draft in summary.drafts}, old)
+    names = _old_names(
+        {draft.name: summary.models.get(draft.name) for draft in summary.drafts}, old
+    )
     return tuple(_change(name, old_name, summary, old) for name, old_name in names.items())
 
 
 def check_old_job(old: Summary, request: Request, prompts: str) -> None:
     """Before a job of this request and these prompts (their fingerprint): raises the SpecvizError of `compare_with_old`
     for what was asked."""
-    own = {"max_new_tokens": request.max_new_tokens, "chat": request.chat, "sampling": sampling_of(request)}
+    own = {
+        "max_new_tokens": request.max_new_tokens,
+        "chat": request.chat,
+        "sampling": sampling_of(request),
+    }
     own["chat_options"] = dict(request.chat_options)
     _check_same_job(own | {"prompts": prompts}, old)
 
@@ -203,15 +249,25 @@ def _change(name: str, old_name: str, summary: Summary, old: Summary) -> Change:
     now, before = _alphas(summary, name), _alphas(old, old_name)
     shared = [prompt for prompt in now if prompt in before]
     if not shared:
-        raise SpecvizError(f"the two jobs share no prompt that {name} read; prompts are paired by their ids")
-    found = difference("all", "all", np.array([now[prompt] - before[prompt] for prompt in shared]), 1)
-    verdict = {None: UNSURE, False: SAME, True: BETTER if found.difference > 0 else WORSE}[found.significant]
-    return Change(name, old_name, found, verdict, _is_same_model(summary.models.get(name), old_name, old))
+        raise SpecvizError(
+            f"the two jobs share no prompt that {name} read; prompts are paired by their ids"
+        )
+    found = difference(
+        "all", "all", np.array([now[prompt] - before[prompt] for prompt in shared]), 1
+    )
+    verdict = {None: UNSURE, False: SAME, True: BETTER if found.difference > 0 else WORSE}[
+        found.significant
+    ]
+    return Change(
+        name, old_name, found, verdict, _is_same_model(summary.models.get(name), old_name, old)
+    )
 
 
 def _alphas(summary: Summary, draft: str) -> dict[str, float]:
     """By prompt id. SpecvizError for numbers that no job gives: anybody may have written the older file."""
-    found = {prompt: alphas[draft] for prompt, alphas in summary.by_prompt.items() if draft in alphas}
+    found = {
+        prompt: alphas[draft] for prompt, alphas in summary.by_prompt.items() if draft in alphas
+    }
     if not all(0 <= alpha <= 1 for alpha in found.values()):
         raise SpecvizError("the older summary has an alpha that is no number from 0 to 1")
     return found

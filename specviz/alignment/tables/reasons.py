@@ -10,7 +10,9 @@ from specviz.alignment.types import Array, Columns
 CERTAIN = 0.5  # of the target's favourite
 OVERCONFIDENT = 0.25  # q - p of the draft's favourite
 NEAR = 0.1  # at most, between the target's probabilities of the two favourites
-NEAR_RATIO = 0.5  # at least, of the smaller to the larger: among many small ones all lie within NEAR
+NEAR_RATIO = (
+    0.5  # at least, of the smaller to the larger: among many small ones all lie within NEAR
+)
 EQUAL = 1e-6  # lost overlap below this is rounding
 
 
@@ -40,7 +42,9 @@ def find_reasons(tokens: Columns) -> Array:
 
 def _reasons_inside(tokens: Columns) -> Array:
     """The reason apart from what is outside the draft's vocabulary."""
-    favourite_p, its_q, its_p = (tokens[name] for name in ("favourite_p", "draft_favourite_q", "draft_favourite_p"))
+    favourite_p, its_q, its_p = (
+        tokens[name] for name in ("favourite_p", "draft_favourite_q", "draft_favourite_p")
+    )
     differs = tokens["favourite"] != tokens["draft_favourite"]
     tests = {
         BEYOND: ~tokens["readable"],
@@ -58,6 +62,8 @@ def lost_by_reason(tokens: Columns) -> Array:
     draft's vocabulary is counted there at every place it reads; the rest falls to the reason apart from that."""
     lost = 1 - np.asarray(tokens["overlap"], dtype=np.float64)
     missing = np.where(tokens["readable"], np.clip(tokens["outside"], 0.0, lost), 0.0)
-    sums = np.bincount(_reasons_inside(tokens), lost - missing, minlength=len(REASONS) + 1)[: len(REASONS)]
+    sums = np.bincount(_reasons_inside(tokens), lost - missing, minlength=len(REASONS) + 1)[
+        : len(REASONS)
+    ]
     sums[OUTSIDE] += missing.sum()
     return sums

@@ -13,7 +13,18 @@ from specviz.alignment import types
 from specviz.alignment.tables.columns import COLUMNS
 from specviz.alignment.tables.reasons import NAMES, find_reasons
 from specviz.alignment.tables.slices import Membership, find_slices
-from specviz.alignment.types import BY_K, DEPTHS, KEPT, KS, Ahead, AnalysedText, Array, Refused, Shard, ShardTables
+from specviz.alignment.types import (
+    BY_K,
+    DEPTHS,
+    KEPT,
+    KS,
+    Ahead,
+    AnalysedText,
+    Array,
+    Refused,
+    Shard,
+    ShardTables,
+)
 from specviz.analysis import whatif
 from specviz.analysis.whatif import Chances
 
@@ -30,7 +41,9 @@ _QUOTES = "\"'\u201c\u201d\u2018\u2019()*# "
 _FIRST_PERSON = re.compile(r"I(\W.*)?", re.DOTALL)
 
 
-def classify(texts: Sequence[str], ids: Iterable[int], special_ids: Collection[int], num_ids: int) -> Array:
+def classify(
+    texts: Sequence[str], ids: Iterable[int], special_ids: Collection[int], num_ids: int
+) -> Array:
     """The class of each token of a text [N]: the first of CLASSES that fits, in this order.
 
     texts: as `TokenText.label` gives them. special: a special id, or one without a text. whitespace: nothing but it.
@@ -42,7 +55,9 @@ def classify(texts: Sequence[str], ids: Iterable[int], special_ids: Collection[i
     rare_from = num_ids - int(RARE_SHARE * num_ids)
     for text, token in zip(texts, ids, strict=True):
         is_special = token in special_ids or _NO_TOKEN.fullmatch(text)
-        found.append("special" if is_special else _class_of(text, token >= rare_from, starts_sentence))
+        found.append(
+            "special" if is_special else _class_of(text, token >= rare_from, starts_sentence)
+        )
         rest = text.strip(_QUOTES)  # quotes and spaces do not change whether a sentence begins
         starts_sentence = rest[-1] in _SENTENCE_ENDS if rest else starts_sentence
     return np.array(found, dtype=object)
@@ -66,7 +81,10 @@ def _class_of(text: str, is_rare: bool, starts_sentence: bool) -> str:
 
 
 def build_tables(
-    texts: Sequence[AnalysedText], shard: Shard, refused: Iterable[Refused] = (), warnings: Iterable[str] = ()
+    texts: Sequence[AnalysedText],
+    shard: Shard,
+    refused: Iterable[Refused] = (),
+    warnings: Iterable[str] = (),
 ) -> ShardTables:
     """The tables of a shard, columns as in `columns`; a cell of a list column is an array [16], by K."""
     tokens, prompts, sums, k = [], [], [], shard.request.num_speculative_tokens
@@ -80,7 +98,9 @@ def build_tables(
             step_ms = np.array(shard.step_ms.get(name, [np.nan] * (KS[-1] + 1)), dtype=np.float64)
             drawn, likeliest = (_chances(text, name, shard, way) for way in ("keep", "hit"))
             by_argmax = _expect_steps(likeliest, k, step_ms).items()
-            steps = _expect_steps(drawn, k, step_ms) | {f"argmax_{column}": values for column, values in by_argmax}
+            steps = _expect_steps(drawn, k, step_ms) | {
+                f"argmax_{column}": values for column, values in by_argmax
+            }
             tokens.append(own | _token_rows(text, name, drawn, k))
             prompts.append(own | _prompt_row(text, name, steps, k, step_ms[0]))
             sums.append(own | _sum_rows(text, name, steps, slices, shared))
@@ -88,17 +108,23 @@ def build_tables(
             confidence[name] += text.drafts[name]["confidence"]
     rows = {"tokens": tokens, "prompts": prompts, "sums": sums}
     tables = {name: _frame(name, pieces) for name, pieces in rows.items()}
-    return ShardTables(**tables, confidence=confidence, refused=tuple(refused), warnings=tuple(warnings))
+    return ShardTables(
+        **tables, confidence=confidence, refused=tuple(refused), warnings=tuple(warnings)
+    )
 
 
-def draft_chances(keep: Array, readable: Array, most_tokens: int | None = None, *, waits: bool = False) -> Chances:
+def draft_chances(
+    keep: Array, readable: Array, most_tokens: int | None = None, *, waits: bool = False
+) -> Chances:
     """The what-if's chances of a text, for every K of `KS`: a draft drafts up to the first place it cannot read.
 
     keep, readable: by place [N] for a draft whose q hangs on the text alone, else by start and depth [N, depths].
     most_tokens: the length the text was allowed, if it ended before it. waits: the first step drafts nothing.
     """
     reads = _by_start(readable, 1.0) > 0
-    drafted = np.minimum(whatif.draft_room(len(keep), most_tokens), np.cumprod(reads, axis=1).sum(1))
+    drafted = np.minimum(
+        whatif.draft_room(len(keep), most_tokens), np.cumprod(reads, axis=1).sum(1)
+    )
     drafted[:1] *= not waits
     return Chances(_by_start(keep, 0.0), drafted)
 
@@ -121,13 +147,22 @@ def ahead_of(text: AnalysedText, name: str) -> Ahead:
         "keep": draft["keep"], "hit": text.tokens["token"] == draft["draft_favourite"], "overlap": draft["overlap"],
         "favourite_p": draft["draft_favourite_p"], "readable": draft["readable"],
     }  # fmt: skip
-    return Ahead(**{each: _by_start(values, each == "readable") for each, values in columns.items()}, waits=False)
+    return Ahead(
+        **{each: _by_start(values, each == "readable") for each, values in columns.items()},
+        waits=False,
+    )
 
 
 def _chances(text: AnalysedText, name: str, shard: Shard, way: str) -> Chances:
     """way: "keep" for drawn drafts, "hit" for the likeliest tokens."""
-    ahead, size, asked = ahead_of(text, name), len(text.tokens["token"]), shard.request.max_new_tokens
-    most = max(size, asked) if text.written.finish == "eos" else size  # what ended by itself had room behind it
+    ahead, size, asked = (
+        ahead_of(text, name),
+        len(text.tokens["token"]),
+        shard.request.max_new_tokens,
+    )
+    most = (
+        max(size, asked) if text.written.finish == "eos" else size
+    )  # what ended by itself had room behind it
     return draft_chances(getattr(ahead, way), ahead.readable, most, waits=ahead.waits)
 
 
@@ -135,11 +170,17 @@ def _expect_steps(chances: Chances, k: int, step_ms: Array) -> dict[str, Array]:
     """The steps of a draft along a text as the columns of the sums, by K and first token [16, N]; "kept" at this k
     [17, N]. step_ms: of a step that drafts 0, 1, ... 16 tokens, nan where costs are not known."""
     begins = whatif.start_chances(chances, KS)
-    longest = whatif.step_laws(chances, KS[-1])  # [N, 17]; a smaller K only cuts the same step short
-    reached = np.cumsum(longest[:, ::-1], axis=1)[:, ::-1]  # the chance of at least 1, 2, ... 17 tokens
+    longest = whatif.step_laws(
+        chances, KS[-1]
+    )  # [N, 17]; a smaller K only cuts the same step short
+    reached = np.cumsum(longest[:, ::-1], axis=1)[
+        :, ::-1
+    ]  # the chance of at least 1, 2, ... 17 tokens
     lengths = np.cumsum(reached, axis=1)[:, 1:].T
     time_ms = np.array([step_ms[chances.depths(k)] for k in KS])
-    own = np.cumsum(whatif.step_laws(chances, k)[:, ::-1], axis=1)[:, ::-1].T  # at least 1, 2, ... k + 1 tokens
+    own = np.cumsum(whatif.step_laws(chances, k)[:, ::-1], axis=1)[
+        :, ::-1
+    ].T  # at least 1, 2, ... k + 1 tokens
     own[0] = chances.depths(k) > 0
     kept = np.zeros((KS[-1] + 1, len(chances)))
     kept[: k + 1] = own * begins[k - KS[0]]
@@ -149,21 +190,35 @@ def _expect_steps(chances: Chances, k: int, step_ms: Array) -> dict[str, Array]:
 def _frame(table: str, pieces: Sequence[Mapping[str, object]]) -> pandas.DataFrame:
     """The rows below each other: every column of the table in its order and type."""
     kinds = {name: column.type for name, column in COLUMNS[table].items()}
-    types = {name: "object" if kind.startswith(("string", "list")) else kind for name, kind in kinds.items()}
+    types = {
+        name: "object" if kind.startswith(("string", "list")) else kind
+        for name, kind in kinds.items()
+    }
     frames = [pandas.DataFrame({name: piece[name] for name in types}) for piece in pieces]
-    return pandas.concat(frames or [pandas.DataFrame(columns=[*types])], ignore_index=True).astype(types)
+    return pandas.concat(frames or [pandas.DataFrame(columns=[*types])], ignore_index=True).astype(
+        types
+    )
 
 
 def _token_rows(text: AnalysedText, name: str, chances: Chances, k: int) -> types.Columns:
     rows = {**text.tokens, **text.drafts[name]}
-    lines = {"saved": whatif.saved_along_text(chances, k), "lost": whatif.lost_along_text(chances, k)}
+    lines = {
+        "saved": whatif.saved_along_text(chances, k),
+        "lost": whatif.lost_along_text(chances, k),
+    }
     return rows | lines | {"reason": NAMES[find_reasons(rows)]}
 
 
-def _prompt_row(text: AnalysedText, name: str, steps: types.Columns, k: int, plain_ms: float) -> types.Columns:
+def _prompt_row(
+    text: AnalysedText, name: str, steps: types.Columns, k: int, plain_ms: float
+) -> types.Columns:
     draft, written, row = text.drafts[name], text.written, text.written.row
     readable = np.flatnonzero(draft["readable"])
-    means = {"alpha": draft["overlap"], "greedy_agreement": _agreement(text, name), "mean_keep": draft["keep"]}
+    means = {
+        "alpha": draft["overlap"],
+        "greedy_agreement": _agreement(text, name),
+        "mean_keep": draft["keep"],
+    }
     speedups = steps["emitted"].sum(1) * plain_ms / steps["time_ms"].sum(1)
     best = int(np.nanargmax(speedups)) if np.isfinite(speedups).any() else None
     values = {
@@ -179,7 +234,10 @@ def _prompt_row(text: AnalysedText, name: str, steps: types.Columns, k: int, pla
         "text": written.text,
         "num_tokens": len(written.ids),
         "num_readable": len(readable),
-        **{mean: values[readable].mean() if len(readable) else np.nan for mean, values in means.items()},
+        **{
+            mean: values[readable].mean() if len(readable) else np.nan
+            for mean, values in means.items()
+        },
         "tokens_per_call": len(written.ids) / steps["calls"][k - KS[0]].sum(),
         "best_k": 0 if best is None else KS[best],
         "speedup": np.nan if best is None else speedups[best],
@@ -191,7 +249,9 @@ def _agreement(text: AnalysedText, name: str) -> Array:
     return text.tokens["favourite"] == text.drafts[name]["draft_favourite"]
 
 
-def _sum_rows(text: AnalysedText, name: str, steps: types.Columns, slices: Membership, shared: Array) -> types.Columns:
+def _sum_rows(
+    text: AnalysedText, name: str, steps: types.Columns, slices: Membership, shared: Array
+) -> types.Columns:
     """shared: the places that every draft can read [N]."""
     draft, inside = text.drafts[name], slices.inside  # [S, N]
     over_readable, over_shared = inside * draft["readable"], inside * shared
@@ -207,7 +267,10 @@ def _sum_rows(text: AnalysedText, name: str, steps: types.Columns, slices: Membe
         "argmax": over_readable @ draft["draft_favourite_p"],
         "num_shared": over_shared.sum(1),
         "shared_overlap": over_shared @ draft["overlap"],
-        **{column: list((inside @ numbers.T).astype(np.float32)) for column, numbers in steps.items()},
+        **{
+            column: list((inside @ numbers.T).astype(np.float32))
+            for column, numbers in steps.items()
+        },
     }
 
 

@@ -16,14 +16,23 @@ from specviz.alignment.summary import Interval
 from specviz.alignment.types import AnalysedText, Array
 
 DEPTH_STARTS = (0, *(2**power for power in range(4, 25)))
-SETTLED = DEPTH_STARTS[1]  # the first tokens of a text are easier or harder than the rest, whatever their context
-CONTEXT_STARTS = (0, *(start for power in range(5, 25) for start in (2**power, 3 * 2 ** (power - 1))))
+SETTLED = DEPTH_STARTS[
+    1
+]  # the first tokens of a text are easier or harder than the rest, whatever their context
+CONTEXT_STARTS = (
+    0,
+    *(start for power in range(5, 25) for start in (2**power, 3 * 2 ** (power - 1))),
+)
 LEVEL = 0.95
 
 
 def bucket_name(starts: Sequence[int], bucket: int) -> str:
     """ "128-191" """
-    return f"{starts[bucket]}-{starts[bucket + 1] - 1}" if bucket + 1 < len(starts) else f"{starts[bucket]}-"
+    return (
+        f"{starts[bucket]}-{starts[bucket + 1] - 1}"
+        if bucket + 1 < len(starts)
+        else f"{starts[bucket]}-"
+    )
 
 
 def bucket_start(name: str) -> int:
@@ -44,7 +53,10 @@ def find_slices(text: AnalysedText) -> Membership:
     the text's first SETTLED tokens."""
     classes, depths, contexts = (text.tokens[name] for name in ("class", "place", "context"))
     everywhere = np.ones(len(depths))
-    found = [("all", "all", everywhere), *(("tag", tag, everywhere) for tag in dict.fromkeys(text.written.row.tags))]
+    found = [
+        ("all", "all", everywhere),
+        *(("tag", tag, everywhere) for tag in dict.fromkeys(text.written.row.tags)),
+    ]
     found += [("class", name, classes == name) for name in np.unique(classes)]
     for kind, starts, numbers in (
         ("depth", DEPTH_STARTS, depths),
@@ -52,9 +64,14 @@ def find_slices(text: AnalysedText) -> Membership:
         ("settled", CONTEXT_STARTS, np.where(depths < SETTLED, -1, contexts)),
     ):
         buckets = np.searchsorted(starts, numbers, side="right") - 1  # -1 for places left out
-        found += [(kind, bucket_name(starts, b), buckets == b) for b in np.unique(buckets[buckets >= 0]).tolist()]
+        found += [
+            (kind, bucket_name(starts, b), buckets == b)
+            for b in np.unique(buckets[buckets >= 0]).tolist()
+        ]
     kinds, values, inside = zip(*found, strict=True)
-    return Membership(np.array(kinds, dtype=object), np.array(values, dtype=object), np.array(inside, dtype=float))
+    return Membership(
+        np.array(kinds, dtype=object), np.array(values, dtype=object), np.array(inside, dtype=float)
+    )
 
 
 def without_each(values: Array) -> Array:
@@ -70,7 +87,9 @@ def interval(without: Array) -> Interval | None:
     if size < 2:
         return None
     middle = without.mean()
-    arm = stdtrit(size - 1, (1 + LEVEL) / 2) * np.sqrt((size - 1) * np.mean((without - middle) ** 2))
+    arm = stdtrit(size - 1, (1 + LEVEL) / 2) * np.sqrt(
+        (size - 1) * np.mean((without - middle) ** 2)
+    )
     return float(middle - arm), float(middle + arm)
 
 
@@ -98,7 +117,11 @@ def excess_of_loss(own: PerPrompt, whole: PerPrompt) -> tuple[float, float, Inte
         return None
     of_loss = without_each(lost) / np.maximum(without_each(all_lost), 1e-300)
     of_tokens = without_each(tokens) / without_each(every)
-    return float(tokens.sum() / every.sum()), float(lost.sum() / all_lost.sum()), interval(of_loss - of_tokens)
+    return (
+        float(tokens.sum() / every.sum()),
+        float(lost.sum() / all_lost.sum()),
+        interval(of_loss - of_tokens),
+    )
 
 
 def excludes_zero(found: Interval, middle: float, num_prompts: int, num_asked: int) -> bool:
@@ -133,7 +156,9 @@ class PerPrompt:
 
     def among(self, other: PerPrompt) -> tuple[PerPrompt, PerPrompt]:
         """Both, cut to the prompts that they share."""
-        _, *places = np.intersect1d(self.prompts, other.prompts, assume_unique=True, return_indices=True)
+        _, *places = np.intersect1d(
+            self.prompts, other.prompts, assume_unique=True, return_indices=True
+        )
         ours, theirs = (
             PerPrompt(own.prompts[at], own.num_tokens[at], own.overlap[at])
             for own, at in zip((self, other), places, strict=True)
@@ -158,7 +183,9 @@ _RECORD = np.dtype([("prompt", "i4"), ("part", "i4"), ("num_tokens", "f4"), ("ov
 def records(prompts: Array, part_numbers: Array, num_tokens: Array, overlap: Array) -> Array:
     """Rows of sums, small enough to be kept for every prompt; without those of part 0 or of no token."""
     found = np.zeros(len(part_numbers), dtype=_RECORD)
-    for name, values in zip(_RECORD.names, (prompts, part_numbers, num_tokens, overlap), strict=True):
+    for name, values in zip(
+        _RECORD.names, (prompts, part_numbers, num_tokens, overlap), strict=True
+    ):
         found[name] = values
     return found[(found["part"] > 0) & (found["num_tokens"] > 0)]
 
@@ -169,8 +196,12 @@ def by_part(added: Sequence[Array], numbers: Mapping[Part, int]) -> Parts:
     rows = rows[np.lexsort((rows["prompt"], rows["part"]))]
     pieces = np.split(rows, np.searchsorted(rows["part"], np.arange(2, len(numbers) + 1)))
     return {
-        part: PerPrompt(*(np.ascontiguousarray(piece[name]) for name in ("prompt", "num_tokens", "overlap")))
-        for part, piece in zip(numbers, pieces, strict=False)  # without a part there is one empty piece
+        part: PerPrompt(
+            *(np.ascontiguousarray(piece[name]) for name in ("prompt", "num_tokens", "overlap"))
+        )
+        for part, piece in zip(
+            numbers, pieces, strict=False
+        )  # without a part there is one empty piece
         if len(piece)
     }
 
@@ -178,4 +209,6 @@ def by_part(added: Sequence[Array], numbers: Mapping[Part, int]) -> Parts:
 def alpha_intervals(parts: Parts) -> dict[Part, Interval | None]:
     """Cut to 0 and 1."""
     found = {key: interval(part.alphas_without) for key, part in parts.items()}
-    return {key: around and (max(0.0, around[0]), min(1.0, around[1])) for key, around in found.items()}
+    return {
+        key: around and (max(0.0, around[0]), min(1.0, around[1])) for key, around in found.items()
+    }

@@ -96,16 +96,24 @@ class DraftTotals:
         by_text = by_text.assign(squares=by_text["saved"] ** 2, num_prompts=1).reset_index("prompt")
         added = pandas.concat([self._patterns, by_text])
         rules = dict.fromkeys(("saved", "squares", "num_places", "num_prompts"), "sum")
-        found = added.groupby(level=PATTERN, sort=False).agg(rules | {"prompt": "first", "place": "first"})
-        self._patterns = found if len(found) <= MOST_PATTERNS else found.nlargest(MOST_PATTERNS, "saved")
+        found = added.groupby(level=PATTERN, sort=False).agg(
+            rules | {"prompt": "first", "place": "first"}
+        )
+        self._patterns = (
+            found if len(found) <= MOST_PATTERNS else found.nlargest(MOST_PATTERNS, "saved")
+        )
 
     def patterns(self, ids: Mapping[int, str], calls: float) -> tuple[Pattern, ...]:
         """Those whose interval leaves out 0, which recur in several texts; most saved first. ids: of all prompts, by
         number. calls: the draft's in all."""
         if self._patterns is None or len(ids) < 2:
             return ()
-        found = self._patterns.reset_index().sort_values(["saved", *PATTERN], ascending=[False, True, True, True])
-        low, high = interval_of_sum(found["saved"].to_numpy(), found["squares"].to_numpy(), len(ids))
+        found = self._patterns.reset_index().sort_values(
+            ["saved", *PATTERN], ascending=[False, True, True, True]
+        )
+        low, high = interval_of_sum(
+            found["saved"].to_numpy(), found["squares"].to_numpy(), len(ids)
+        )
         found = found.assign(low=low, high=high)
         found = found[(low > 0) & (found["saved"] >= LEAST_SAVED * calls)].head(PATTERNS_SHOWN)
         return tuple(
@@ -120,7 +128,11 @@ class DraftTotals:
         """Those that take a part of the lost overlap, most first."""
         whole = max(self._lost.sum(), 1e-300)
         rows = zip(REASONS.items(), self._lost, self._places, strict=True)
-        found = [Reason(name, float(lost / whole), int(num), words) for (name, words), lost, num in rows if lost > 0]
+        found = [
+            Reason(name, float(lost / whole), int(num), words)
+            for (name, words), lost, num in rows
+            if lost > 0
+        ]
         return tuple(sorted(found, key=lambda reason: -reason.share))
 
     def losses(self) -> tuple[Loss, ...]:

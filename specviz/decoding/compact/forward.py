@@ -20,8 +20,15 @@ from specviz.decoding.compact.replays import MOST_TOKENS, Replays
 from specviz.decoding.forward import check_layers
 from specviz.decoding.products import Products
 
-CLASSES = tuple(f"{family}ForCausalLM" for family in ("Llama", "Mistral", "Qwen2", "Qwen3", "Gemma", "Gemma3"))
-_ROPES = ("default", "linear", "llama3", "yarn")  # angles that do not depend on the length of the text
+CLASSES = tuple(
+    f"{family}ForCausalLM" for family in ("Llama", "Mistral", "Qwen2", "Qwen3", "Gemma", "Gemma3")
+)
+_ROPES = (
+    "default",
+    "linear",
+    "llama3",
+    "yarn",
+)  # angles that do not depend on the length of the text
 _FORMATS = (torch.float32, torch.float16, torch.bfloat16)
 _UNREAD = ("final_logit_softcapping", "attn_logit_softcapping", "use_bidirectional_attention")
 _MIX = ("gate", "up", "down")
@@ -52,8 +59,14 @@ def refusal(model: PreTrainedModel) -> str:
 
 def _is_hooked(module: nn.Module) -> bool:
     """Whether calling the module does more than its class says; transformers' own hooks only look."""
-    hooks = (hook for hook in module._forward_hooks.values() if not hook.__module__.startswith("transformers."))
-    return bool(vars(module).keys() & {"forward", "_hf_hook"} or module._forward_pre_hooks or list(hooks))
+    hooks = (
+        hook
+        for hook in module._forward_hooks.values()
+        if not hook.__module__.startswith("transformers.")
+    )
+    return bool(
+        vars(module).keys() & {"forward", "_hf_hook"} or module._forward_pre_hooks or list(hooks)
+    )
 
 
 def _linears(model: PreTrainedModel) -> list[tuple[nn.Module, str]]:
@@ -95,11 +108,15 @@ class _Rows:
         if num_rows <= had:
             return
         room = -(-max(num_rows, had + had // 4) // BLOCK) * BLOCK
-        rows = self.rows.new_zeros(*self.rows.shape[:3], room, self.rows.shape[4])  # what is masked must be a number
+        rows = self.rows.new_zeros(
+            *self.rows.shape[:3], room, self.rows.shape[4]
+        )  # what is masked must be a number
         rows[..., :had, :] = self.rows
         places = torch.arange(room, device=rows.device)[None]
         of_kind = isinstance(self._angles_of.rope_type, dict)
-        self._angles = {kind: _turns(*self._angles_of(rows, places, *[kind] * of_kind)) for kind in self.kinds}
+        self._angles = {
+            kind: _turns(*self._angles_of(rows, places, *[kind] * of_kind)) for kind in self.kinds
+        }
         self.rows = rows  # last: where memory runs out before, nothing has grown
 
     def turns(self, places: slice | Tensor) -> dict[str, _Turn]:
@@ -110,7 +127,9 @@ class _Rows:
         """Per layer: keys and values up to `end` [1, heads, end, width], those from `past` on [heads, n, width]."""
         keys, values = self.rows[:, :, None, :, :end].unbind()
         new_keys, new_values = self.rows[..., past:end, :].unbind()
-        return list(zip(keys.unbind(), values.unbind(), new_keys.unbind(), new_values.unbind(), strict=True))
+        return list(
+            zip(keys.unbind(), values.unbind(), new_keys.unbind(), new_values.unbind(), strict=True)
+        )
 
 
 class _Linear:
@@ -134,7 +153,9 @@ class _Norm:
     def __call__(self, x: Tensor) -> Tensor:
         weight = self._table["weight"]
         if self._is_gemma:
-            return torch.rms_norm(x.float(), self._shape, 1 + weight.float(), self._epsilon).to(x.dtype)
+            return torch.rms_norm(x.float(), self._shape, 1 + weight.float(), self._epsilon).to(
+                x.dtype
+            )
         if x.dtype == torch.float32:
             return torch.rms_norm(x, self._shape, weight, self._epsilon)
         return weight * torch.rms_norm(x.float(), self._shape, None, self._epsilon).to(x.dtype)
@@ -153,9 +174,13 @@ class _Layer:
         self.before, self.attended, self.between, self.mixed = (
             norms if len(norms) == 4 else (norms[0], None, norms[1], None)
         )
-        self.q, self.k, self.v, self.o = (_Linear(getattr(part, f"{name}_proj"), product) for name in "qkvo")
+        self.q, self.k, self.v, self.o = (
+            _Linear(getattr(part, f"{name}_proj"), product) for name in "qkvo"
+        )
         self.norms = (_Norm(part.q_norm), _Norm(part.k_norm)) if hasattr(part, "q_norm") else ()
-        self.gate, self.up, self.down = (_Linear(getattr(mlp, f"{name}_proj"), product) for name in _MIX)
+        self.gate, self.up, self.down = (
+            _Linear(getattr(mlp, f"{name}_proj"), product) for name in _MIX
+        )
         self.act = mlp.act_fn.forward
 
 
@@ -163,7 +188,11 @@ class Compact:
     """A Forward over rows of its own, or over another's for `exit`. replays: whether CUDA graphs read few tokens."""
 
     def __init__(
-        self, model: PreTrainedModel, products: Products, replays: bool = False, rows: _Rows | None = None
+        self,
+        model: PreTrainedModel,
+        products: Products,
+        replays: bool = False,
+        rows: _Rows | None = None,
     ) -> None:
         self._model, self._products, blocks = model, products, model.model.layers
         self._rows, self._replays = rows or _Rows(model), Replays(model) if replays else None
@@ -173,7 +202,9 @@ class Compact:
 
     @property
     def path(self) -> str:
-        return "compact" if self._replays is None or self._replays.failure else "compact, CUDA graphs"
+        return (
+            "compact" if self._replays is None or self._replays.failure else "compact, CUDA graphs"
+        )
 
     def exit(self, layers: Sequence[int]) -> Compact:
         check_layers(layers, len(self._layers))
@@ -199,12 +230,17 @@ class Compact:
     ) -> tuple[Tensor, Tensor | None]:
         rows, end = self._rows, past + len(ids)
         rows.reserve(end)
-        masks, positions = self._masks(attention_mask), None if position_ids is None else position_ids[0]
+        masks, positions = (
+            self._masks(attention_mask),
+            None if position_ids is None else position_ids[0],
+        )
         if self._replays is not None and len(ids) <= MOST_TOKENS:
             out = self._replay(self._replays, ids, past, num_logits, captured, masks, positions)
         else:
             if attention_mask is None and past and len(ids) > 1:
-                masks = self._masks(rows.rows.new_full((len(ids), end), float("-inf")).triu(past + 1))
+                masks = self._masks(
+                    rows.rows.new_full((len(ids), end), float("-inf")).triu(past + 1)
+                )
             turns = rows.turns(slice(past, end) if positions is None else positions)
             out = self._read(ids, None, turns, masks, rows.views(past, end), num_logits, captured)
         return out[0], out[1] if captured else None
@@ -223,7 +259,9 @@ class Compact:
         rows, end = self._rows.rows, past + len(ids)
         places = torch.arange(past, end, device=ids.device)
         given = [masks[kind] for kind in self._rows.kinds if masks[kind] is not None]
-        wide = [functional.pad(mask, (0, rows.shape[3] - end), value=_unseen(mask)) for mask in given]
+        wide = [
+            functional.pad(mask, (0, rows.shape[3] - end), value=_unseen(mask)) for mask in given
+        ]
         inputs = [ids, places, places if positions is None else positions, *wide]
         read = partial(self._read_store, num_logits, captured)
         return replays(read, inputs, (len(ids), num_logits, captured, len(wide)), rows)
@@ -246,7 +284,9 @@ class Compact:
             is_behind = torch.arange(room, device=ids.device) > places[:, None]
             bare = rows.rows.new_zeros(is_behind.shape)
             by_kind = self._masks(bare.masked_fill(is_behind, _unseen(bare)))
-        return self._read(ids, places, rows.turns(positions), by_kind, rows.views(0, room), num_logits, captured)
+        return self._read(
+            ids, places, rows.turns(positions), by_kind, rows.views(0, room), num_logits, captured
+        )
 
     def _read(
         self,
@@ -262,7 +302,14 @@ class Compact:
         x, seen = self._model.model.embed_tokens(ids), []
         for layer in self._layers:
             seen.append(x)
-            wide = _attend(layer, layer.before(x), turns[layer.kind], masks[layer.kind], views[layer.index], places)
+            wide = _attend(
+                layer,
+                layer.before(x),
+                turns[layer.kind],
+                masks[layer.kind],
+                views[layer.index],
+                places,
+            )
             x = x + (layer.attended(wide) if layer.attended else wide)
             mixed = layer.between(x)
             mixed = layer.down(layer.act(layer.gate(mixed)) * layer.up(mixed))
@@ -277,15 +324,21 @@ class Compact:
         heads = self._model.config.num_attention_heads, self._model.config.num_key_value_heads
         if isinstance(mask, dict):
             return {kind: for_shared_keys(each, *heads) for kind, each in mask.items()}
-        return dict.fromkeys(self._rows.kinds, None if mask is None else for_shared_keys(mask, *heads))
+        return dict.fromkeys(
+            self._rows.kinds, None if mask is None else for_shared_keys(mask, *heads)
+        )
 
 
-def _attend(layer: _Layer, x: Tensor, turn: _Turn, mask: Tensor | None, rows: _Views, places: Tensor | None) -> Tensor:
+def _attend(
+    layer: _Layer, x: Tensor, turn: _Turn, mask: Tensor | None, rows: _Views, places: Tensor | None
+) -> Tensor:
     shape = len(x), -1, layer.width
     q, k = layer.q(x).view(shape), layer.k(x).view(shape)  # [n, heads, width]
     if layer.norms:
         q, k = (norm(part) for norm, part in zip(layer.norms, (q, k), strict=True))
-    both = _turned(torch.cat([q, k], 1), turn).transpose(0, 1)  # row by row, as fast attention wants them
+    both = _turned(torch.cat([q, k], 1), turn).transpose(
+        0, 1
+    )  # row by row, as fast attention wants them
     keys, values, new_keys, new_values = rows
     num_heads = q.shape[1]
     _put(new_keys, both[num_heads:], places)

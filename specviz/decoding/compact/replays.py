@@ -44,18 +44,26 @@ class Replays:
     failure = ""
 
     def __init__(self, model: nn.Module) -> None:
-        self._tables = [(each._parameters, name) for each in model.modules() for name in each._parameters]
+        self._tables = [
+            (each._parameters, name) for each in model.modules() for name in each._parameters
+        ]
         self._lies: list[int] = []
         self._seen: set[Hashable] = set()
         self._graphs: dict[Hashable, Graph] = {}
 
-    def __call__(self, read: Read, inputs: Sequence[Tensor], shape: Hashable, rows: Tensor) -> Sequence[Tensor]:
+    def __call__(
+        self, read: Read, inputs: Sequence[Tensor], shape: Hashable, rows: Tensor
+    ) -> Sequence[Tensor]:
         """What `read(*inputs)` gives. shape: what tells apart calls that one graph cannot serve; rows: the store."""
         device = rows.device
         if self.failure or torch.cuda.current_stream(device) != torch.cuda.default_stream(device):
             return read(*inputs)
         tables = (table[name] for table, name in self._tables)
-        lies = [rows.data_ptr(), rows.shape[3], *(each.data_ptr() for each in tables if each is not None)]
+        lies = [
+            rows.data_ptr(),
+            rows.shape[3],
+            *(each.data_ptr() for each in tables if each is not None),
+        ]
         if lies != self._lies:
             self._lies, self._seen, self._graphs = lies, set(), {}
         if shape in self._seen and shape not in self._graphs and len(self._graphs) < MOST_GRAPHS:
@@ -74,7 +82,9 @@ class Graph:
     def __init__(self, read: Read, inputs: Sequence[Tensor]) -> None:
         self._inputs, device = [each.clone() for each in inputs], inputs[0].device
         with _ONE_AT_A_TIME:
-            self._graph, self._outputs = _record(partial(read, *self._inputs), device, _first_graph(device).pool())
+            self._graph, self._outputs = _record(
+                partial(read, *self._inputs), device, _first_graph(device).pool()
+            )
 
     def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         with _ONE_AT_A_TIME:

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 class ReencodingDrafter(ChainDrafter):
     """target, draft: the two vocabularies; lm: the draft model."""
 
-    def __init__(self, lm: CachedLM, target: TokenText, draft: TokenText, vocab_size: int, policy: Policy) -> None:
+    def __init__(
+        self, lm: CachedLM, target: TokenText, draft: TokenText, vocab_size: int, policy: Policy
+    ) -> None:
         super().__init__(lm, policy)
         self._target, self._draft = target, draft
         self._respelled = Respelled(target, draft)
@@ -50,7 +52,10 @@ class ReencodingDrafter(ChainDrafter):
         if not tokens:
             return EMPTY
         pieces = [self._draft.piece(token)[0] for token in written]
-        evidence = {**self._respelled.evidence("reencode", pieces, tokens), **self._policy.evidence(k)}
+        evidence = {
+            **self._respelled.evidence("reencode", pieces, tokens),
+            **self._policy.evidence(k),
+        }
         return chain(tokens, evidence=evidence)
 
 

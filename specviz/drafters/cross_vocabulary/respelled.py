@@ -68,7 +68,9 @@ class Respelled:
             return self._draft.encode(text)
         before = self._bytes(self.ids[max(0, self._settled - LOOKBACK) : self._settled])
         exactly = encode_after(self._draft, before, text.encode("utf-8"))
-        return exactly or self._draft.encode(text, special=False)  # a tokenizer that changes the text
+        return exactly or self._draft.encode(
+            text, special=False
+        )  # a tokenizer that changes the text
 
     def _settle(self) -> None:
         """From now on only the last few ids are cut again."""

@@ -24,7 +24,9 @@ from specviz.models.tokens import TokenText, shared_ids
 class SharedVocabularyDrafter(ModelDrafter):
     """target, draft: the two vocabularies; lm: the draft model."""
 
-    def __init__(self, lm: CachedLM, target: TokenText, draft: TokenText, vocab_size: int, policy: Policy) -> None:
+    def __init__(
+        self, lm: CachedLM, target: TokenText, draft: TokenText, vocab_size: int, policy: Policy
+    ) -> None:
         self._shared = SharedLM(lm, shared_ids(target, draft), vocab_size)
         super().__init__(self._shared, policy)
         self._whole, self._respelled, self._target = lm, Respelled(target, draft), target
@@ -45,12 +47,18 @@ class SharedLM:
     """The draft model behind the interface of a CachedLM, reading and writing the target's ids that both have."""
 
     def __init__(self, lm: CachedLM, pairs: Sequence[tuple[int, int]], vocab_size: int) -> None:
-        known = [(ours, theirs) for ours, theirs in pairs if ours < vocab_size and theirs < lm.vocab_size]
+        known = [
+            (ours, theirs) for ours, theirs in pairs if ours < vocab_size and theirs < lm.vocab_size
+        ]
         if not known:
-            raise SpecvizError("the two vocabularies have no token in common; choose another draft model or way")
+            raise SpecvizError(
+                "the two vocabularies have no token in common; choose another draft model or way"
+            )
         self._lm, self._width = lm, vocab_size
         self._draft_ids = dict(known)
-        self._ours, self._theirs = (to_device(ids, torch.long, lm.device) for ids in zip(*known, strict=True))
+        self._ours, self._theirs = (
+            to_device(ids, torch.long, lm.device) for ids in zip(*known, strict=True)
+        )
         self._to_draft = self._ours.new_zeros(vocab_size).scatter_(0, self._ours, self._theirs)
         self.vocab_size = lm.vocab_size
         self.read((), ())

@@ -4,9 +4,21 @@ from specviz.drafters.method import TREE_RULES, Method, load_build
 from specviz.drafters.params import DRAWN, IntParam, ModelParam, drawn_or_top
 
 OF_TREES = (
-    IntParam("width", "width", 4, "How many tokens are tried at a place, and at how many places per level.", 1, 32),
     IntParam(
-        "nodes", "tree nodes", 16, "How many of the most likely draft tokens are checked. K is the depth.", 1, 256
+        "width",
+        "width",
+        4,
+        "How many tokens are tried at a place, and at how many places per level.",
+        1,
+        32,
+    ),
+    IntParam(
+        "nodes",
+        "tree nodes",
+        16,
+        "How many of the most likely draft tokens are checked. K is the depth.",
+        1,
+        256,
     ),
 )
 METHOD = Method(
@@ -19,7 +31,9 @@ METHOD = Method(
     roles=("heads",),
     params=(
         ModelParam("heads", "EAGLE head", None, "A head that was trained for the target.", "eagle"),
-        *drawn_or_top("a tree of the head's most likely tokens", "a chain of K tokens, each drawn", *OF_TREES),
+        *drawn_or_top(
+            "a tree of the head's most likely tokens", "a chain of K tokens, each drawn", *OF_TREES
+        ),
     ),
     rules=TREE_RULES,
     build=load_build(f"{__name__}.drafter"),

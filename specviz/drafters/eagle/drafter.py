@@ -45,7 +45,9 @@ class EagleDrafter(Drafter):
 
     work = Work()
 
-    def __init__(self, head: EagleHead, width: int, nodes: int, *, draws: bool = False, shift: int = 0) -> None:
+    def __init__(
+        self, head: EagleHead, width: int, nodes: int, *, draws: bool = False, shift: int = 0
+    ) -> None:
         """shift: added to the positions of drafted tokens along a text."""
         self._head, self._width, self._nodes = head, min(width, head.num_choices), nodes
         self._draws, self._shift, self.hidden_layers = draws, shift, head.hidden_layers
@@ -80,7 +82,9 @@ class EagleDrafter(Drafter):
         self._num_read = len(states)
         return features[-1 if ahead is None else -k :]
 
-    def _forward(self, features: Tensor, ids: Tensor, positions: Tensor, see: Tensor | None) -> Tensor:
+    def _forward(
+        self, features: Tensor, ids: Tensor, positions: Tensor, see: Tensor | None
+    ) -> Tensor:
         self.work += Work(1, len(ids))
         return self._head(features, ids, positions, self._rows, see)
 
@@ -105,7 +109,9 @@ class EagleDrafter(Drafter):
         """The head's own rollout behind the true text, from many starts at once: one pass per depth."""
         rows, size = Rows(), len(tokens) - 1
         places = torch.arange(1, len(tokens), device=tokens.device)
-        features = self._head(self._head.fuse(states[:-1]), tokens[1:], places, rows, None)  # row i: behind token i+1
+        features = self._head(
+            self._head.fuse(states[:-1]), tokens[1:], places, rows, None
+        )  # row i: behind token i+1
 
         def ahead(starts: Tensor, depths: int) -> Iterator[tuple[Tensor, None]]:
             rows.count, own, masked = size, features[starts - 2], self._head.ahead(len(starts))
@@ -113,7 +119,9 @@ class EagleDrafter(Drafter):
             yield self._head.logits(own), None
             for depth in range(1, depths):
                 at = (starts + depth - 1).clamp_max(size)
-                see = torch.cat([see, torch.eye(len(starts), dtype=torch.bool, device=tokens.device)], dim=1)
+                see = torch.cat(
+                    [see, torch.eye(len(starts), dtype=torch.bool, device=tokens.device)], dim=1
+                )
                 read, ids = (own, tokens[at]) if masked is None else masked
                 own = self._head(read, ids, at + self._shift, rows, see)
                 yield self._head.logits(own), None
@@ -124,7 +132,9 @@ class EagleDrafter(Drafter):
         """Per level the likeliest children of every expanded node; the best of all of them are expanded next."""
         device = features.device
         see = torch.ones(1, self._rows.count, dtype=torch.bool, device=device)
-        front = Front(features[:1], torch.full((1,), ROOT, device=device), torch.zeros(1, device=device), see)
+        front = Front(
+            features[:1], torch.full((1,), ROOT, device=device), torch.zeros(1, device=device), see
+        )
         levels = [self._children(front, 0)]
         for depth in range(1, k):
             front = self._expand(front, levels[-1], last + depth, features[depth : depth + 1])
@@ -135,18 +145,26 @@ class EagleDrafter(Drafter):
         rows = self._head.choices(front.features)
         wide = rows if rows.dtype == torch.float64 else rows.float()
         chances, chosen = wide.log_softmax(-1).topk(self._width)  # [F, W]
-        scores = chances.clamp_max(0) + front.scores[:, None]  # a child never scores above its parent
+        scores = (
+            chances.clamp_max(0) + front.scores[:, None]
+        )  # a child never scores above its parent
         tokens = self._head.ids(chosen.flatten())
-        return Level(tokens, front.nodes.repeat_interleave(self._width), scores.flatten(), rows, first)
+        return Level(
+            tokens, front.nodes.repeat_interleave(self._width), scores.flatten(), rows, first
+        )
 
     def _expand(self, front: Front, level: Level, position: int, known: Tensor) -> Front:
         """known [0 or 1, H]: the feature of this depth where the head has made it before, behind whatever token."""
         scores, best = level.scores.topk(min(self._width, len(level.scores)))
         parents = best // self._width
-        see = torch.cat([front.see[parents], torch.eye(len(best), dtype=torch.bool, device=best.device)], dim=1)
+        see = torch.cat(
+            [front.see[parents], torch.eye(len(best), dtype=torch.bool, device=best.device)], dim=1
+        )
         if len(known):
             return Front(known.expand(len(best), -1), level.first + best, scores, see)
-        features = self._forward(front.features[parents], level.tokens[best], torch.full_like(best, position), see)
+        features = self._forward(
+            front.features[parents], level.tokens[best], torch.full_like(best, position), see
+        )
         return Front(features, level.first + best, scores, see)
 
     def _prune(self, levels: list[Level]) -> Draft:
@@ -155,16 +173,29 @@ class EagleDrafter(Drafter):
         tokens, parents, scores = map(torch.cat, columns)
         best = scores.sort(descending=True, stable=True).indices[: self._nodes]
         wide = exact_dtype(scores.device)
-        rows = to_host(torch.stack([row.to(wide) for row in (best, tokens[best], parents[best], scores[best].exp())]))
+        rows = to_host(
+            torch.stack(
+                [row.to(wide) for row in (best, tokens[best], parents[best], scores[best].exp())]
+            )
+        )
         refuse_nan(rows[3].tolist(), HEADS)
-        logits = self._head.spread(torch.cat([level.logits for level in levels])[best // self._width])
+        logits = self._head.spread(
+            torch.cat([level.logits for level in levels])[best // self._width]
+        )
         builder, places = DraftBuilder(), {ROOT: ROOT}
         for row, (number, token, parent) in zip(logits, rows[:3].long().T.tolist(), strict=True):
             places[number] = builder.add(token, places[parent], logits=row)
         rounded = [round(score, 4) for score in rows[3].tolist()]
-        evidence = {"scores": rounded, "grown": len(scores), "kept": len(best), "levels": len(levels)}
+        evidence = {
+            "scores": rounded,
+            "grown": len(scores),
+            "kept": len(best),
+            "levels": len(levels),
+        }
         return builder.build(evidence=evidence)
 
 
 def build(parts: Parts, params: Mapping[str, Value]) -> EagleDrafter:
-    return EagleDrafter(parts.heads, params["width"], params["nodes"], draws=params["children"] != TOP)
+    return EagleDrafter(
+        parts.heads, params["width"], params["nodes"], draws=params["children"] != TOP
+    )

@@ -15,7 +15,15 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEmbedding
 
 from specviz.drafters.eagle.layers import AttentionParts, FusingLayer, Layer, PlainLayer, Rows
-from specviz.drafters.eagle.layouts import EAGLE, EAGLE3, MTP, Layout, find_layout, fused_layers, shape_of
+from specviz.drafters.eagle.layouts import (
+    EAGLE,
+    EAGLE3,
+    MTP,
+    Layout,
+    find_layout,
+    fused_layers,
+    shape_of,
+)
 from specviz.drafters.heads import check_ids
 from specviz.errors import SpecvizError
 from specviz.models.files.checkpoint import LoadReport, fill
@@ -36,9 +44,14 @@ class EagleHead(nn.Module):
 
     hidden_layers: tuple[int, ...] = (-1,)
 
-    def __init__(self, config: LlamaConfig, target: LoadedModel, layout: Layout, parts: AttentionParts) -> None:
+    def __init__(
+        self, config: LlamaConfig, target: LoadedModel, layout: Layout, parts: AttentionParts
+    ) -> None:
         super().__init__()
-        self._shared = target.model.get_input_embeddings(), target.model.get_output_embeddings()  # not its own
+        self._shared = (
+            target.model.get_input_embeddings(),
+            target.model.get_output_embeddings(),
+        )  # not its own
         self._width = target.model.config.get_text_config(decoder=True).hidden_size
         self.embed_tokens: nn.Embedding | None = None
         self.lm_head: nn.Linear | None = None
@@ -48,11 +61,14 @@ class EagleHead(nn.Module):
     def _build(self, config: LlamaConfig, layout: Layout, parts: AttentionParts) -> None:
         names = layout.names.values()
         self.fc = nn.Linear(
-            2 * config.hidden_size, config.hidden_size, bias=layout.settings.get("bias", True) is not False
+            2 * config.hidden_size,
+            config.hidden_size,
+            bias=layout.settings.get("bias", True) is not False,
         )
         self.layers = nn.ModuleList([self._layer(config, parts)])
         self.enorm, self.hnorm = (  # of HASS and of modules for multi-token prediction
-            _norm(config) if f"{name}.weight" in names else nn.Identity() for name in ("enorm", "hnorm")
+            _norm(config) if f"{name}.weight" in names else nn.Identity()
+            for name in ("enorm", "hnorm")
         )
 
     def _layer(self, config: LlamaConfig, parts: AttentionParts) -> Layer:
@@ -67,7 +83,9 @@ class EagleHead(nn.Module):
         None for a head that goes on from its own features."""
         return None
 
-    def forward(self, features: Tensor, ids: Tensor, positions: Tensor, rows: Rows, see: Tensor | None) -> Tensor:
+    def forward(
+        self, features: Tensor, ids: Tensor, positions: Tensor, rows: Rows, see: Tensor | None
+    ) -> Tensor:
         """Features [M, H] and the tokens [M] that follow them, at `positions` [M] -> the next features [M, H]."""
         embedded = (self.embed_tokens or self._shared[0])(ids).to(features.dtype)
         hidden = self._next(embedded, features, self.rotary(features, positions[None]), rows, see)
@@ -81,7 +99,9 @@ class EagleHead(nn.Module):
     def choices(self, features: Tensor) -> Tensor:
         """Features [M, H] -> logits [M, D] over the tokens that it can propose."""
         output = self.lm_head or self._shared[1]
-        return output(features).to(features.device)  # of a target over several GPUs it is on the last one
+        return output(features).to(
+            features.device
+        )  # of a target over several GPUs it is on the last one
 
     def ids(self, choices: Tensor) -> Tensor:
         """The target's ids of these choices, numbers below D."""
@@ -105,7 +125,10 @@ class EagleHead(nn.Module):
             return names
         _check("lm_head.weight", output, (num_ids, width))
         if output.shape != own.shape or not torch.equal(output.to(own), own):
-            self.num_choices, self.lm_head = num_ids, nn.Linear(width, num_ids, bias=False, device="meta")
+            self.num_choices, self.lm_head = (
+                num_ids,
+                nn.Linear(width, num_ids, bias=False, device="meta"),
+            )
             self.lm_head.weight = nn.Parameter(output.to(self.fc.weight), requires_grad=False)
         return names | {"lm_head.weight"}
 
@@ -113,10 +136,14 @@ class EagleHead(nn.Module):
         table, own = state.get("embed_tokens.weight"), self._shared[0].weight
         if table is None:
             if width != own.shape[1]:
-                raise SpecvizError(f"it lacks embed_tokens.weight, and the target's embeddings are not {width} wide")
+                raise SpecvizError(
+                    f"it lacks embed_tokens.weight, and the target's embeddings are not {width} wide"
+                )
             return set()
         _check("embed_tokens.weight", table, (num_ids, width))
-        if width != own.shape[1] or not torch.equal(table.to(own), own[:num_ids]):  # public files repeat the target's
+        if width != own.shape[1] or not torch.equal(
+            table.to(own), own[:num_ids]
+        ):  # public files repeat the target's
             whole = pad(table, (0, 0, 0, len(own) - num_ids))  # no text holds the ids that it lacks
             self.embed_tokens = nn.Embedding.from_pretrained(whole.to(own))
         return {"embed_tokens.weight"}
@@ -177,11 +204,17 @@ class Eagle3Head(EagleHead):
         self.num_choices, count = config.vocab_size, len(self.hidden_layers)
         self._mask, self._norms_output = layout.mask, layout.flag("norm_output")
         self.fc = nn.Linear(count * self._width, config.hidden_size, bias=False)
-        self.midlayer = FusingLayer(config, parts, norms_residual=layout.flag("norm_before_residual"))
-        self.layers = nn.ModuleList(PlainLayer(config, parts, layer) for layer in range(1, config.num_hidden_layers))
+        self.midlayer = FusingLayer(
+            config, parts, norms_residual=layout.flag("norm_before_residual")
+        )
+        self.layers = nn.ModuleList(
+            PlainLayer(config, parts, layer) for layer in range(1, config.num_hidden_layers)
+        )
         self.norm = _norm(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        self.input_norm = _norm(config, count * self._width) if layout.flag("norm_before_fc") else nn.Identity()
+        self.input_norm = (
+            _norm(config, count * self._width) if layout.flag("norm_before_fc") else nn.Identity()
+        )
         each = count if layout.flag("fc_norm") else 0
         self.fc_norm = nn.ModuleList(_norm(config, self._width) for _ in range(each))
         if self._mask is not None:
@@ -191,7 +224,9 @@ class Eagle3Head(EagleHead):
         states = self.input_norm(states)
         if self.fc_norm:
             parts = states.split(self._width, dim=-1)
-            states = torch.cat([norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], dim=-1)
+            states = torch.cat(
+                [norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], dim=-1
+            )
         return self.fc(states)
 
     def ahead(self, count: int) -> tuple[Tensor, Tensor] | None:
@@ -213,7 +248,9 @@ class Eagle3Head(EagleHead):
         return self._target_ids[choices]
 
     def spread(self, rows: Tensor) -> Tensor:
-        return rows.new_full((len(rows), self.vocab_size), float("-inf")).index_copy(1, self._target_ids, rows)
+        return rows.new_full((len(rows), self.vocab_size), float("-inf")).index_copy(
+            1, self._target_ids, rows
+        )
 
     def take(self, state: Mapping[str, Tensor], num_ids: int) -> set[str]:
         names = {name for name in ("d2t", "t2d") if name in state}
@@ -264,7 +301,9 @@ def read(
     like = torch.empty(0, dtype=target.model.dtype, device=target.model.device)
     num_held = layout.vocabulary(target)
     num_ids = min(num_held, target.info.vocab_size)
-    state = {key: _plain(layout.names[key], tensor, num_held, num_ids) for key, tensor in state.items()}
+    state = {
+        key: _plain(layout.names[key], tensor, num_held, num_ids) for key, tensor in state.items()
+    }
     if is_third:
         _check_states(layout, state, head)
     keys = fill(head, state, like, layout.names)
@@ -273,10 +312,14 @@ def read(
     is_whole = head.num_choices == num_ids
     if is_third and "lm_head.weight" in missing and (layout.of_speculators or is_whole):
         head.borrow_output(is_tied=not layout.of_speculators and layout.flag("tie_word_embeddings"))
-        missing = tuple(name for name in missing if name != "lm_head.weight" or head.lm_head.weight.is_meta)
+        missing = tuple(
+            name for name in missing if name != "lm_head.weight" or head.lm_head.weight.is_meta
+        )
     head.rotary = LlamaRotaryEmbedding(shape).to(like.device)  # stays in float32
     taken = sorted(key for key in keys.unused if layout.names[key] in taken)
-    return head, LoadReport((*keys.used, *taken), tuple(key for key in keys.unused if key not in taken), missing)
+    return head, LoadReport(
+        (*keys.used, *taken), tuple(key for key in keys.unused if key not in taken), missing
+    )
 
 
 def _plain(name: str, tensor: Tensor, num_held: int, num_ids: int) -> Tensor:
@@ -289,27 +332,45 @@ def _plain(name: str, tensor: Tensor, num_held: int, num_ids: int) -> Tensor:
 
 def _check_states(layout: Layout, state: Mapping[str, Tensor], head: EagleHead) -> None:
     """Refuses a head whose matrix reads another number of states than its settings name."""
-    sizes = [tensor.shape[-1] for key, tensor in state.items() if layout.names[key] == "fc.weight" and tensor.ndim == 2]
+    sizes = [
+        tensor.shape[-1]
+        for key, tensor in state.items()
+        if layout.names[key] == "fc.weight" and tensor.ndim == 2
+    ]
     named, count = layout.layers(), len(head.hidden_layers)
     reads, rest = divmod(sizes[0], head.fc.in_features // count) if sizes else (count, 0)
     if reads != count and not rest:
-        told = f"does not say which ones (EAGLE-3 reads {count})" if named is None else f"names {count} ({named.field})"
-        raise SpecvizError(f"its fc.weight reads {reads} of the target's states, and its config.json {told}")
+        told = (
+            f"does not say which ones (EAGLE-3 reads {count})"
+            if named is None
+            else f"names {count} ({named.field})"
+        )
+        raise SpecvizError(
+            f"its fc.weight reads {reads} of the target's states, and its config.json {told}"
+        )
 
 
 def _parts(layout: Layout) -> AttentionParts:
     """What the settings, or for what they do not tell, the tensors say of the head's attention."""
     names, settings = layout.names.values(), layout.settings
     has_bias = settings.get("qkv_bias", settings.get("attention_bias")) is True
-    has_norms = any(name.endswith(("self_attn.q_norm.weight", "self_attn.k_norm.weight")) for name in names)
-    return AttentionParts(has_bias, any(name.endswith("self_attn.o_proj.bias") for name in names), has_norms)
+    has_norms = any(
+        name.endswith(("self_attn.q_norm.weight", "self_attn.k_norm.weight")) for name in names
+    )
+    return AttentionParts(
+        has_bias, any(name.endswith("self_attn.o_proj.bias") for name in names), has_norms
+    )
 
 
-def _target_ids(state: Mapping[str, Tensor], num_choices: int, num_ids: int, vocab_size: int) -> Tensor:
+def _target_ids(
+    state: Mapping[str, Tensor], num_choices: int, num_ids: int, vocab_size: int
+) -> Tensor:
     """The target's id [D] of each token that the head can propose: d2t holds the difference. num_ids: the rows of the
     head's tables, which may be padded otherwise than the target's vocab_size."""
     if "d2t" not in state and num_choices != num_ids:
-        raise SpecvizError(f"it proposes {num_choices} of {vocab_size} tokens and lacks d2t, which says which ones")
+        raise SpecvizError(
+            f"it proposes {num_choices} of {vocab_size} tokens and lacks d2t, which says which ones"
+        )
     shift = state.get("d2t", torch.zeros(num_choices, dtype=torch.long))
     _check("d2t", shift, (num_choices,), is_float=False)
     if num_choices != num_ids and not shift.any():
@@ -321,7 +382,9 @@ def _target_ids(state: Mapping[str, Tensor], num_choices: int, num_ids: int, voc
     if "t2d" in state:
         _check("t2d", state["t2d"], (num_ids,), is_float=False)
         if state["t2d"].cpu().nonzero().flatten().tolist() != sorted(ids.tolist()):
-            raise SpecvizError("its t2d must mark the very ids that its d2t leads to; they disagree")
+            raise SpecvizError(
+                "its t2d must mark the very ids that its d2t leads to; they disagree"
+            )
     return ids
 
 
@@ -329,4 +392,6 @@ def _check(name: str, tensor: Tensor, shape: tuple[int, ...], *, is_float: bool 
     if tuple(tensor.shape) != shape or tensor.is_floating_point() != is_float:
         kind = "decimal" if is_float else "whole"
         got = f"{tensor.dtype}, {list(tensor.shape)!s:.60}"
-        raise SpecvizError(f"{name} must hold {kind} numbers in the shape {list(shape)} (got {got})")
+        raise SpecvizError(
+            f"{name} must hold {kind} numbers in the shape {list(shape)} (got {got})"
+        )

@@ -39,7 +39,9 @@ class AttentionParts:
 
 
 class Attention(nn.Module):
-    def __init__(self, config: LlamaConfig, input_size: int, parts: AttentionParts, layer: int = 0) -> None:
+    def __init__(
+        self, config: LlamaConfig, input_size: int, parts: AttentionParts, layer: int = 0
+    ) -> None:
         super().__init__()
         self._size, shared = config.head_dim, config.num_key_value_heads * config.head_dim
         self._layer = layer
@@ -49,13 +51,20 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(input_size, shared, bias=parts.has_bias)
         self.o_proj = nn.Linear(whole, config.hidden_size, bias=parts.has_output_bias)
         self.q_norm, self.k_norm = (
-            LlamaRMSNorm(config.head_dim, eps=config.rms_norm_eps) if parts.has_norms else nn.Identity() for _ in "qk"
+            LlamaRMSNorm(config.head_dim, eps=config.rms_norm_eps)
+            if parts.has_norms
+            else nn.Identity()
+            for _ in "qk"
         )
 
-    def forward(self, inputs: Tensor, rotary: tuple[Tensor, Tensor], rows: Rows, see: Tensor | None) -> Tensor:
+    def forward(
+        self, inputs: Tensor, rotary: tuple[Tensor, Tensor], rows: Rows, see: Tensor | None
+    ) -> Tensor:
         """inputs [M, I] -> [M, H]. see: which of all rows each one sees, bool [M, rows + M]; None: all before it."""
         queries, keys, values = (
-            project(inputs).unflatten(-1, (-1, self._size)).transpose(0, 1)[None]  # [1, heads, M, D]
+            project(inputs)
+            .unflatten(-1, (-1, self._size))
+            .transpose(0, 1)[None]  # [1, heads, M, D]
             for project in (self.q_proj, self.k_proj, self.v_proj)
         )
         queries, keys = apply_rotary_pos_emb(self.q_norm(queries), self.k_norm(keys), *rotary)
@@ -72,7 +81,9 @@ class Attention(nn.Module):
 class Layer(nn.Module):
     """A Llama decoder layer whose input the caller has normalised."""
 
-    def __init__(self, config: LlamaConfig, input_size: int, parts: AttentionParts, layer: int = 0) -> None:
+    def __init__(
+        self, config: LlamaConfig, input_size: int, parts: AttentionParts, layer: int = 0
+    ) -> None:
         super().__init__()
         self.self_attn = Attention(config, input_size, parts, layer)
         self.mlp = LlamaMLP(config)
@@ -100,7 +111,9 @@ class FusingLayer(Layer):
     norms_residual: whether the normalised feature, not the feature, is what the layer adds to (EAGLE-3.1).
     """
 
-    def __init__(self, config: LlamaConfig, parts: AttentionParts, *, norms_residual: bool = False) -> None:
+    def __init__(
+        self, config: LlamaConfig, parts: AttentionParts, *, norms_residual: bool = False
+    ) -> None:
         super().__init__(config, 2 * config.hidden_size, parts)
         self.hidden_norm = LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.input_layernorm = LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)

@@ -19,11 +19,26 @@ from specviz.models.library import LoadedModel
 EAGLE, EAGLE3, MTP = "EAGLE", "EAGLE-3", "MTP"
 Settings = Mapping[str, object]
 _SIZES = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads")
-_OPTIONAL = ("head_dim", "rms_norm_eps", "max_position_embeddings", "rope_theta", "rope_scaling", "rope_parameters")
-_LEFT_OUT = {"llama": LlamaConfig, "qwen3": Qwen3Config}  # speculators leaves out what equals these settings' defaults
+_OPTIONAL = (
+    "head_dim",
+    "rms_norm_eps",
+    "max_position_embeddings",
+    "rope_theta",
+    "rope_scaling",
+    "rope_parameters",
+)
+_LEFT_OUT = {
+    "llama": LlamaConfig,
+    "qwen3": Qwen3Config,
+}  # speculators leaves out what equals these settings' defaults
 _AUX = ("eagle_aux_hidden_state_layer_ids", "aux_hidden_state_layer_ids")
 _BEHIND = ("target_layer_ids", "feature_layers")  # always by the layer behind which a state stands
-_BY_FIRST = ("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite")  # targets, by their model_type
+_BY_FIRST = (
+    "deepseek_v2",
+    "deepseek_v3",
+    "deepseek_v32",
+    "glm4_moe_lite",
+)  # targets, by their model_type
 _MASKS = ("mask_token_id", "pard_token", "ptd_token_id")  # of NeMo AutoModel and vLLM's P-EAGLE
 _FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")  # of EAGLE-3.1
 _EXPERTS = (".experts.", ".mlp.gate.", ".block_sparse_moe.")  # in the names of tensors
@@ -31,7 +46,12 @@ _MOST_HEAD_SIZE = 1024
 _MOST_NUMBER = 1e12  # of a rotary base; the largest in use are far below
 _FEWEST_LAYERS = 7  # below, the three layers that EAGLE-3 reads are not three
 _MOST_LAYERS = 64
-_MODULE = {"input_proj": "fc", "token_layernorm": "enorm", "hidden_layernorm": "hnorm", "final_layernorm": "norm"}
+_MODULE = {
+    "input_proj": "fc",
+    "token_layernorm": "enorm",
+    "hidden_layernorm": "hnorm",
+    "final_layernorm": "norm",
+}
 _INPUT_NORMS = {"embedding_layernorm": "enorm", "hidden_states_layernorm": "hnorm"}
 
 
@@ -96,13 +116,22 @@ def find_layout(config: Settings, names: Iterable[str], target: LoadedModel) -> 
     firsts = ("midlayer.", "layers.0.hidden_norm.")
     if any(name.startswith(firsts) for name in short.values()):
         if not any(name.startswith("layers.") for name in short.values()):
-            settings = {**settings, "num_hidden_layers": 1}  # EAGLE3-Vicuna1.3-13B names its target's 40
+            settings = {
+                **settings,
+                "num_hidden_layers": 1,
+            }  # EAGLE3-Vicuna1.3-13B names its target's 40
         mask = _mask(settings, target) if "mask_hidden" in short.values() else None
-        return Layout(EAGLE3, settings, {name: _third_name(own) for name, own in short.items()}, mask=mask)
-    return Layout(EAGLE, settings, {name: _replaced(own, _INPUT_NORMS) for name, own in short.items()})
+        return Layout(
+            EAGLE3, settings, {name: _third_name(own) for name, own in short.items()}, mask=mask
+        )
+    return Layout(
+        EAGLE, settings, {name: _replaced(own, _INPUT_NORMS) for name, own in short.items()}
+    )
 
 
-def _of_speculators(config: Settings, kind: object, names: tuple[str, ...], target: LoadedModel) -> Layout:
+def _of_speculators(
+    config: Settings, kind: object, names: tuple[str, ...], target: LoadedModel
+) -> Layout:
     """speculators' own format: sizes in `transformer_layer_config`, the names of the layers from 0 on."""
     inner = config.get("transformer_layer_config")
     model = inner.get("model_type", "qwen3") if isinstance(inner, Mapping) else None
@@ -113,8 +142,15 @@ def _of_speculators(config: Settings, kind: object, names: tuple[str, ...], targ
         )
     defaults = _LEFT_OUT[model]().to_dict()
     left_out = {name: defaults[name] for name in (*_SIZES, "rms_norm_eps", "vocab_size")}
-    left_out |= {"head_dim": defaults["head_dim"]} if model == "qwen3" else {}  # a Llama's follows from its sizes
-    settings = {**left_out, "draft_vocab_size": 32_000, **inner, **config}  # 32,000: speculators' own default
+    left_out |= (
+        {"head_dim": defaults["head_dim"]} if model == "qwen3" else {}
+    )  # a Llama's follows from its sizes
+    settings = {
+        **left_out,
+        "draft_vocab_size": 32_000,
+        **inner,
+        **config,
+    }  # 32,000: speculators' own default
     if kind == "mtp":
         settings |= {"num_hidden_layers": config.get("num_nextn_predict_layers", 1), "bias": False}
         return Layout(MTP, settings, {name: _mtp_name(name) for name in names}, of_speculators=True)
@@ -160,32 +196,50 @@ def shape_of(layout: Layout, target: LoadedModel) -> LlamaConfig:
     sizes["num_hidden_layers"] = read_size(config, "num_hidden_layers", 1)
     if sizes["num_hidden_layers"] > most:
         words = "one layer" if most == 1 else f"at most {most} layers"
-        raise SpecvizError(f"it must have {words} (num_hidden_layers is {sizes['num_hidden_layers']})")
+        raise SpecvizError(
+            f"it must have {words} (num_hidden_layers is {sizes['num_hidden_layers']})"
+        )
     for name in ("hidden_act", "hidden_activation"):  # the second: Gemma's
         if config.get(name) not in (None, "silu"):
-            raise SpecvizError(f"its activation must be silu ({name} in its config.json is {config[name]!r:.40})")
+            raise SpecvizError(
+                f"its activation must be silu ({name} in its config.json is {config[name]!r:.40})"
+            )
     kinds = config.get("layer_types") or []
     if not isinstance(kinds, list) or any(kind != "full_attention" for kind in kinds):
-        raise SpecvizError(f"its layers must have full attention (layer_types in its config.json is {kinds!r:.80})")
+        raise SpecvizError(
+            f"its layers must have full attention (layer_types in its config.json is {kinds!r:.80})"
+        )
     is_third = layout.kind == EAGLE3
     width = config.get("target_hidden_size") if is_third else None
-    check_sizes(target, hidden=sizes["hidden_size"] if width is None else read_size(config, "target_hidden_size"))
+    check_sizes(
+        target,
+        hidden=sizes["hidden_size"] if width is None else read_size(config, "target_hidden_size"),
+    )
     ids = layout.vocabulary(target)
     is_whole = not is_third or config.get("draft_vocab_size") in (None, ids)
-    choices = min(ids, target.info.vocab_size) if is_whole else read_size(config, "draft_vocab_size")
+    choices = (
+        min(ids, target.info.vocab_size) if is_whole else read_size(config, "draft_vocab_size")
+    )
     _check_attention(config, sizes)
     rest = {name: config[name] for name in _OPTIONAL if config.get(name) is not None}
     try:
         shape = LlamaConfig(**sizes, **rest, vocab_size=choices)
         angles = LlamaRotaryEmbedding(shape)
-        speeds = torch.cat([angles.inv_freq.flatten(), torch.tensor([float(angles.attention_scaling)])])
+        speeds = torch.cat(
+            [angles.inv_freq.flatten(), torch.tensor([float(angles.attention_scaling)])]
+        )
     except SpecvizError:
         raise
     except Exception as error:  # anything, from untrusted values
         reason = " ".join(str(error).split())[:200]
         raise SpecvizError(f"its config.json cannot be used ({reason})") from error
-    if not bool(((speeds > 0) & speeds.isfinite()).all()) or 2 * angles.inv_freq.numel() != shape.head_dim:
-        raise SpecvizError("its config.json gives no usable angles to positions (rope_theta, or rope_scaling)")
+    if (
+        not bool(((speeds > 0) & speeds.isfinite()).all())
+        or 2 * angles.inv_freq.numel() != shape.head_dim
+    ):
+        raise SpecvizError(
+            "its config.json gives no usable angles to positions (rope_theta, or rope_scaling)"
+        )
     return shape
 
 
@@ -204,14 +258,18 @@ def _check_attention(config: Settings, sizes: Mapping[str, int]) -> None:
         value = config.get(name)
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if value is not None and not (is_number and 0 < value <= _MOST_NUMBER):
-            raise SpecvizError(f"{name} in its config.json must be a number above 0 (got {value!r:.40})")
+            raise SpecvizError(
+                f"{name} in its config.json must be a number above 0 (got {value!r:.40})"
+            )
 
 
 def papers_layers(target: LoadedModel) -> tuple[int, ...]:
     """EAGLE-3's own: the states before the layers 2, L/2 and L-3, counted from 0."""
     count = num_layers(target.model)
     if count < _FEWEST_LAYERS:
-        raise SpecvizError(f"EAGLE-3 needs a target of {_FEWEST_LAYERS} or more layers (got {count})")
+        raise SpecvizError(
+            f"EAGLE-3 needs a target of {_FEWEST_LAYERS} or more layers (got {count})"
+        )
     return tuple(_papers(count))
 
 
@@ -248,8 +306,12 @@ def _shift(named: NamedLayers, ids: list[int], layout: Layout, target: LoadedMod
     if named.field in _BEHIND:
         return 1
     if not named.is_inner:
-        is_papers = not layout.of_speculators and [layer + 1 for layer in ids] == _papers(num_layers(target.model))
+        is_papers = not layout.of_speculators and [layer + 1 for layer in ids] == _papers(
+            num_layers(target.model)
+        )
         return int(is_papers)  # either way of counting: files of both kinds are about
     kind = target.model.config.get_text_config(decoder=True).model_type
-    is_before = max(ids) == num_layers(target.model) or ids[0] == 2 or (kind in _BY_FIRST and ids[0] != 1)
+    is_before = (
+        max(ids) == num_layers(target.model) or ids[0] == 2 or (kind in _BY_FIRST and ids[0] != 1)
+    )
     return int(not is_before)

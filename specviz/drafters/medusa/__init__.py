@@ -38,7 +38,9 @@ def best_paths(scores: Sequence[Sequence[float]], num_nodes: int) -> tuple[Path,
     No product grows with depth or rank, so a path comes after its parent and its likelier siblings.
     """
     found: list[Path] = []
-    waiting: list[tuple[float, Path, float]] = [(-scores[0][0], (0,), 1.0)] if scores and scores[0] else []
+    waiting: list[tuple[float, Path, float]] = (
+        [(-scores[0][0], (0,), 1.0)] if scores and scores[0] else []
+    )
     while waiting and len(found) < num_nodes:
         score, path, above = heapq.heappop(waiting)
         found.append(path)
@@ -69,9 +71,20 @@ class MedusaDrafter(Drafter):
     work = Work()
 
     def __init__(
-        self, heads: MedusaHeads, output: nn.Module, num_nodes: int, tree: str = "fixed", *, draws: bool = False
+        self,
+        heads: MedusaHeads,
+        output: nn.Module,
+        num_nodes: int,
+        tree: str = "fixed",
+        *,
+        draws: bool = False,
     ) -> None:
-        self._heads, self._output, self._draws, self.hidden_layers = heads, output, draws, heads.hidden_layers
+        self._heads, self._output, self._draws, self.hidden_layers = (
+            heads,
+            output,
+            draws,
+            heads.hidden_layers,
+        )
         self._num_nodes, self._paths = num_nodes, _TREES[tree]
 
     def draft(self, context: Context, k: int) -> Draft:
@@ -103,7 +116,11 @@ class MedusaDrafter(Drafter):
         rows = torch.stack([self._heads.one(head, state, self._output) for head in range(depth)])
         probs = context.sampling.probs(rows)
         tokens = context.draws.sample(probs, DRAFT, len(context.tokens), 0)
-        return chain(fetch_tokens(tokens, probs.sum(-1, dtype=exact_dtype(probs.device)), HEADS)[0], probs, rows)
+        return chain(
+            fetch_tokens(tokens, probs.sum(-1, dtype=exact_dtype(probs.device)), HEADS)[0],
+            probs,
+            rows,
+        )
 
     def along(self, tokens: Tensor, states: Tensor) -> Ahead:
         def ahead(starts: Tensor, depths: int) -> Iterator[tuple[Tensor, None]]:
@@ -115,7 +132,9 @@ class MedusaDrafter(Drafter):
 
 def _build(parts: Parts, params: Mapping[str, Value]) -> MedusaDrafter:
     output = parts.target.lm.model.get_output_embeddings()
-    return MedusaDrafter(parts.heads, output, params["nodes"], params["tree"], draws=params["children"] != TOP)
+    return MedusaDrafter(
+        parts.heads, output, params["nodes"], params["tree"], draws=params["children"] != TOP
+    )
 
 
 METHOD = Method(
@@ -128,18 +147,30 @@ METHOD = Method(
     source="Cai et al., arXiv:2401.10774",
     roles=("heads",),
     params=(
-        ModelParam("heads", "Medusa heads", None, "Heads that were trained for the target.", "medusa"),
+        ModelParam(
+            "heads", "Medusa heads", None, "Heads that were trained for the target.", "medusa"
+        ),
         *drawn_or_top(
             "a tree of the heads' most likely tokens",
             "a chain, a token drawn from each head",
-            IntParam("nodes", "tree nodes", 24, "How many tokens the tree may hold at most. K is its depth.", 1, 256),
+            IntParam(
+                "nodes",
+                "tree nodes",
+                24,
+                "How many tokens the tree may hold at most. K is its depth.",
+                1,
+                256,
+            ),
             Choice(
                 "tree",
                 "tree",
                 "fixed",
                 "Which guesses are checked: the paper's tree, the same at every step, by how often each rank was "
                 "right; or a tree grown at each step from the heads' probabilities there.",
-                {"fixed": "the same at every step", "likeliest": "the most likely guesses of each step"},
+                {
+                    "fixed": "the same at every step",
+                    "likeliest": "the most likely guesses of each step",
+                },
             ),
         ),
     ),

@@ -25,7 +25,9 @@ IGNORED = r"(model|lm_head)\..*"
 """Names of tensors that nothing needs: of the model that some heads were saved with."""
 _PREFIX, _VLLM_PREFIX = "medusa_head.", "medusa_heads."
 _KEY = re.compile(r"(?:medusa_head\.)?([0-9]{1,3})\.[0-9]{1,3}\.(?:linear\.)?(?:weight|bias)")
-_VLLM_KEY = re.compile(r"(?:medusa_heads\.)?blocks\.([0-9]{1,3})\.layers\.[0-9]{1,3}\.(?:weight|bias)")
+_VLLM_KEY = re.compile(
+    r"(?:medusa_heads\.)?blocks\.([0-9]{1,3})\.layers\.[0-9]{1,3}\.(?:weight|bias)"
+)
 
 
 class ResidualBlock(nn.Module):
@@ -82,7 +84,9 @@ class MedusaHeads(nn.ModuleList):
         row = self[index](hidden)
         if self.ids is None:
             return row if self.own_output else output(row).to(row.device)
-        return row.new_full((*row.shape[:-1], output.out_features), -torch.inf).index_copy(-1, self.ids, row)
+        return row.new_full((*row.shape[:-1], output.out_features), -torch.inf).index_copy(
+            -1, self.ids, row
+        )
 
     def guess(
         self, hidden: Tensor, output: nn.Module, depth: int, most: int
@@ -90,7 +94,9 @@ class MedusaHeads(nn.ModuleList):
         """The logits [depth, V] of the first heads behind a state [H], and per head its `most` likeliest ids and their
         probabilities, the likeliest first. One transfer."""
         logits = torch.stack([self.one(head, hidden, output) for head in range(depth)])
-        chances, ids = logits.to(exact_dtype(logits.device)).softmax(-1).topk(min(most, self.num_choices))
+        chances, ids = (
+            logits.to(exact_dtype(logits.device)).softmax(-1).topk(min(most, self.num_choices))
+        )
         return logits, *fetch_tokens(ids, chances, HEADS)
 
 
@@ -100,8 +106,13 @@ def read(
     """Heads for `target` from a checkpoint's settings and tensors. Raises SpecvizError for what does not fit it."""
     if any(map(_VLLM_KEY.fullmatch, state)):
         return _read_vllm(config, state, target)
-    like = target.model.get_input_embeddings().weight  # where states are, also of a target over several GPUs
-    vocab_size, hidden_size = target.info.vocab_size, target.model.config.get_text_config(decoder=True).hidden_size
+    like = (
+        target.model.get_input_embeddings().weight
+    )  # where states are, also of a target over several GPUs
+    vocab_size, hidden_size = (
+        target.info.vocab_size,
+        target.model.config.get_text_config(decoder=True).hidden_size,
+    )
     num_heads = _count_heads(state, _KEY, read_size(config, "medusa_num_heads", 1, MOST_HEADS))
     num_blocks = read_size(config, "medusa_num_layers", 1, MOST_BLOCKS)
     _check_shapes(state, num_blocks, target)
@@ -109,7 +120,9 @@ def read(
         own_output = config.get("medusa_own_output", True) is not False
         module = MedusaHeads(hidden_size, vocab_size, num_heads, num_blocks, own_output)
     prefix = _PREFIX if any(key.startswith(_PREFIX) for key in state) else ""
-    return module, fill(module, state, like, {f"{prefix}{name}": name for name in module.state_dict()})
+    return module, fill(
+        module, state, like, {f"{prefix}{name}": name for name in module.state_dict()}
+    )
 
 
 def _read_vllm(
@@ -122,33 +135,50 @@ def _read_vllm(
     num_blocks = read_size(config, "num_hidden_layers", 1, MOST_BLOCKS)
     prefix = _VLLM_PREFIX if any(key.startswith(_VLLM_PREFIX) for key in state) else ""
     ids = state.get(f"{prefix}token_map")
-    rows = target.info.vocab_size if ids is None else len(check_ids("token_map", ids, target.info.vocab_size))
+    rows = (
+        target.info.vocab_size
+        if ids is None
+        else len(check_ids("token_map", ids, target.info.vocab_size))
+    )
     with torch.device("meta"):
-        module = MedusaHeads(hidden_size, rows, num_heads, num_blocks, has_bias=config.get("medusa_fc_bias") is True)
+        module = MedusaHeads(
+            hidden_size, rows, num_heads, num_blocks, has_bias=config.get("medusa_fc_bias") is True
+        )
     is_shared = config.get("original_lm_head") is True
     keys = {f"{prefix}{_vllm_name(name, num_blocks)}": name for name in module.state_dict()}
     if is_shared and f"{prefix}lm_head.weight" in state:
         keys[f"{prefix}lm_head.weight"] = keys.pop(f"{prefix}lm_heads.0.weight")
     if ids is not None:
-        module.ids, keys[f"{prefix}token_map"] = torch.empty_like(ids, dtype=torch.long, device="meta"), "ids"
+        module.ids, keys[f"{prefix}token_map"] = (
+            torch.empty_like(ids, dtype=torch.long, device="meta"),
+            "ids",
+        )
     report = fill(module, state, like, keys)
     if not is_shared:
         return module, report
     for head in list(module)[1:]:
         head[num_blocks].weight = module[0][num_blocks].weight
-    missing = (key for key in report.missing if not re.fullmatch(r".*lm_heads\.[1-9][0-9]*\.weight", key))
+    missing = (
+        key for key in report.missing if not re.fullmatch(r".*lm_heads\.[1-9][0-9]*\.weight", key)
+    )
     return module, replace(report, missing=tuple(missing))
 
 
 def _vllm_name(name: str, num_blocks: int) -> str:
     head, block, rest = name.split(".", 2)
-    return f"lm_heads.{head}.{rest}" if int(block) == num_blocks else f"blocks.{head}.layers.{block}.{rest[7:]}"
+    return (
+        f"lm_heads.{head}.{rest}"
+        if int(block) == num_blocks
+        else f"blocks.{head}.layers.{block}.{rest[7:]}"
+    )
 
 
 def _count_heads(state: Mapping[str, Tensor], names: re.Pattern[str], named: int) -> int:
     found = [int(match[1]) + 1 for key in state if (match := names.fullmatch(key))]
     if not found:
-        raise SpecvizError("its weights hold no Medusa heads (no tensor is called like 0.0.linear.weight)")
+        raise SpecvizError(
+            "its weights hold no Medusa heads (no tensor is called like 0.0.linear.weight)"
+        )
     number = max(*found, named)
     if number > MOST_HEADS:
         raise SpecvizError(f"it must have at most {MOST_HEADS} heads (got {number})")

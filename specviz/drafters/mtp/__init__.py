@@ -31,7 +31,11 @@ class MtpDrafter(ModelDrafter):
             return EMPTY
         self._lm.see(context.states)
         draft = super().draft(context, min(k, self._lm.depth))
-        return replace(draft, evidence={**draft.evidence, "modules": self._lm.depth}) if len(draft) else draft
+        return (
+            replace(draft, evidence={**draft.evidence, "modules": self._lm.depth})
+            if len(draft)
+            else draft
+        )
 
     def along(self, tokens: Tensor, states: Tensor) -> Ahead:
         rows = self._lm.along(tokens, states)
@@ -47,7 +51,9 @@ def _build(parts: Parts, params: Mapping[str, Value]) -> MtpDrafter:
     from specviz.drafters.mtp.modules import Modules, modules_of  # loads torch
 
     lm = parts.target.lm
-    return MtpDrafter(Modules(modules_of(parts.target), lm.vocab_size, lm.context_limit), make_policy(params))
+    return MtpDrafter(
+        Modules(modules_of(parts.target), lm.vocab_size, lm.context_limit), make_policy(params)
+    )
 
 
 METHOD = Method(

@@ -36,10 +36,14 @@ class Modules:
 
     def _reset(self, tokens: Sequence[int]) -> None:
         self._text, self._length = tokens, 0
-        self._settled: tuple[int, ...] = ()  # the tokens behind the first `length` that the rows were made with
+        self._settled: tuple[
+            int, ...
+        ] = ()  # the tokens behind the first `length` that the rows were made with
         self._drafted: list[Tensor] = []
         self._cache = self._new_cache()
-        self._states: list[Tensor | None] = [None] * self.depth  # per module [rows, H], what the next one reads
+        self._states: list[Tensor | None] = [
+            None
+        ] * self.depth  # per module [rows, H], what the next one reads
         self._num_rows = [0] * self.depth
 
     def see(self, hidden: Tensor) -> None:
@@ -68,7 +72,9 @@ class Modules:
             self._reset(tokens)
         limit, new = len(tokens), tokens[self._length :]
         known = self._length + common_prefix(self._settled, new, min(len(self._settled), len(new)))
-        self._num_rows = [max(0, min(n, known - index - 1, limit - 2)) for index, n in enumerate(self._num_rows)]
+        self._num_rows = [
+            max(0, min(n, known - index - 1, limit - 2)) for index, n in enumerate(self._num_rows)
+        ]
         self._length, self._settled, self._drafted = limit, (), []
 
     def _run(self, index: int) -> Tensor:
@@ -80,8 +86,12 @@ class Modules:
         ids = to_device(self._text[rows + index + 1 :], torch.long, before.device)
         ids = torch.cat([ids, *(token.reshape(1) for token in self._drafted)])[None]  # [1, M]
         positions = torch.arange(rows + index + 1, length + index + 1, device=before.device)[None]
-        states = self._model.forward_layer(index, before[None, rows:], positions, self._cache, input_ids=ids)[0]
-        self._states[index] = states if rows == 0 else torch.cat([self._states[index][:rows], states])
+        states = self._model.forward_layer(
+            index, before[None, rows:], positions, self._cache, input_ids=ids
+        )[0]
+        self._states[index] = (
+            states if rows == 0 else torch.cat([self._states[index][:rows], states])
+        )
         self._num_rows[index] = length
         self.calls += 1
         self.fed += ids.shape[1]
@@ -96,8 +106,13 @@ class Modules:
         shorter than the one before."""
         cache, found, before = self._new_cache(), [], states
         for index in range(min(self.depth, len(tokens) - 1)):
-            ids, positions = tokens[index + 1 :], torch.arange(index + 1, len(tokens), device=tokens.device)
-            before = self._model.forward_layer(index, before[None, :-1], positions[None], cache, input_ids=ids[None])[0]
+            ids, positions = (
+                tokens[index + 1 :],
+                torch.arange(index + 1, len(tokens), device=tokens.device),
+            )
+            before = self._model.forward_layer(
+                index, before[None, :-1], positions[None], cache, input_ids=ids[None]
+            )[0]
             found.append(before)
         return found
 
@@ -127,7 +142,9 @@ def _load(model: nn.Module, name: str) -> nn.Module:
     class Whole(MtpModel):
         """Refuses also tensors that nothing uses, which transformers passes over."""
 
-        __module__ = MtpModel.__module__  # by module and name transformers knows what a checkpoint's tensors are called
+        __module__ = (
+            MtpModel.__module__
+        )  # by module and name transformers knows what a checkpoint's tensors are called
 
         def _adjust_missing_and_unexpected_keys(self, loading_info) -> None:
             super()._adjust_missing_and_unexpected_keys(loading_info)
@@ -140,9 +157,17 @@ def _load(model: nn.Module, name: str) -> nn.Module:
 
     Whole.__name__ = MtpModel.__name__
     try:
-        modules = Whole.from_pretrained(model, device_map={"": model.get_output_embeddings().weight.device})
+        modules = Whole.from_pretrained(
+            model, device_map={"": model.get_output_embeddings().weight.device}
+        )
     except Exception as error:  # anything, from untrusted files
         lines = str(error).strip().splitlines()
-        reason = lines[0].replace(str(model.config.name_or_path) or "\0", name) if lines else type(error).__name__
-        raise SpecvizError(f"the modules of {name} for multi-token prediction could not be loaded: {reason}") from error
+        reason = (
+            lines[0].replace(str(model.config.name_or_path) or "\0", name)
+            if lines
+            else type(error).__name__
+        )
+        raise SpecvizError(
+            f"the modules of {name} for multi-token prediction could not be loaded: {reason}"
+        ) from error
     return modules.eval().requires_grad_(False)

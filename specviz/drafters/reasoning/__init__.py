@@ -48,7 +48,9 @@ class UntilDelimiter(Policy):
 class ReasoningDrafter(Drafter):
     """judge: grades what the draft model wrote; its reader of the target is its own."""
 
-    def __init__(self, lm: CachedLM, text: TokenText, delimiter: bytes, judge: MeanLogProbability | Score) -> None:
+    def __init__(
+        self, lm: CachedLM, text: TokenText, delimiter: bytes, judge: MeanLogProbability | Score
+    ) -> None:
         self._lm, self._judge, self._pieces = lm, judge, text
         self._writer = ModelDrafter(lm, UntilDelimiter(Watch(text, delimiter), text.eos_ids))
         self._watch = Watch(text, delimiter)
@@ -70,7 +72,9 @@ class ReasoningDrafter(Drafter):
             self._reset(context.tokens)
         if self._target_is_writing():
             return Draft(evidence=self._evidence(EMPTY, None, "waiting"))
-        written = self._writer.draft(context, min(k, self._judge.lm.context_limit - len(self._text) - self._judge.room))
+        written = self._writer.draft(
+            context, min(k, self._judge.lm.context_limit - len(self._text) - self._judge.room)
+        )
         if not len(written):
             return written
         if written.tokens[0] in self._pieces.eos_ids:

@@ -42,8 +42,12 @@ class Score:
         pieces = ((text.bytes_of(token).removeprefix(b" "), token) for token in range(text.num_ids))
         digits = [(int(piece), token) for piece, token in pieces if piece in _DIGITS]
         if len({value for value, _ in digits}) < 10:
-            raise SpecvizError("judged_by must be mean_logprob for this target: it has no token for every digit")
-        self._values, self._ids = (to_device(column, torch.long, lm.device) for column in zip(*digits, strict=True))
+            raise SpecvizError(
+                "judged_by must be mean_logprob for this target: it has no token for every digit"
+            )
+        self._values, self._ids = (
+            to_device(column, torch.long, lm.device) for column in zip(*digits, strict=True)
+        )
 
     def grade(self, tokens: Sequence[int], draft: Draft) -> float:
         row = self.lm.forward([*tokens, *draft.tokens, *self._question])[0]

@@ -35,7 +35,13 @@ class StagedDrafter(ChainDrafter):
     """name, by: what the draft model and the one that drafts for it are called in the evidence."""
 
     def __init__(
-        self, lm: CachedLM, name: str, inner: Drafter, by: str, inner_k: int, policy: Policy | None = None
+        self,
+        lm: CachedLM,
+        name: str,
+        inner: Drafter,
+        by: str,
+        inner_k: int,
+        policy: Policy | None = None,
     ) -> None:
         super().__init__(lm, policy)
         self._name, self._inner, self._by, self._inner_k = name, inner, by, inner_k
@@ -45,17 +51,24 @@ class StagedDrafter(ChainDrafter):
         return super().work + self._inner.work
 
     def draft(self, context: Context, k: int) -> Draft:
-        room = limit_depth(self._lm, context.tokens, k + 1) - 1  # the engine reads every token that it writes
+        room = (
+            limit_depth(self._lm, context.tokens, k + 1) - 1
+        )  # the engine reads every token that it writes
         k = self._policy.most(room, context.tokens)
         if k < 1:
             return no_draft(self._lm, context.tokens, num_read=1)
         tokens, probs, logits, rounds, calls = [], [], [], [], {self._name: 0, self._by: 0}
         for step in self._steps(context, k):
-            nodes = [0, *(node + 1 for node in step.verdict.path)]  # where the emitted tokens were sampled
+            nodes = [
+                0,
+                *(node + 1 for node in step.verdict.path),
+            ]  # where the emitted tokens were sampled
             nodes = to_device(nodes, torch.long, step.logits.device)
             rows, q = fit(step.logits[nodes], context.vocab_size), step.probs[nodes]
             ids = torch.tensor(step.tokens)
-            stops = (place + 1 for place, row in enumerate(rows) if self._policy.stops(row, ids[place]))
+            stops = (
+                place + 1 for place, row in enumerate(rows) if self._policy.stops(row, ids[place])
+            )
             stop = next(stops, None)  # how many tokens the draft takes; None: all
             tokens += step.tokens[:stop]
             probs += pad(q, (0, context.vocab_size - q.shape[-1]))[:stop]
@@ -68,7 +81,9 @@ class StagedDrafter(ChainDrafter):
                 break
         sizes = accumulate(ROUND + len(each["tokens"]) for each in rounds)
         shown = [each for each, size in zip(rounds, sizes, strict=True) if size <= MOST_SHOWN]
-        return chain(tokens, probs, logits, {"rounds": shown, "calls": calls, **self._policy.evidence(k)})
+        return chain(
+            tokens, probs, logits, {"rounds": shown, "calls": calls, **self._policy.evidence(k)}
+        )
 
     def _steps(self, context: Context, k: int) -> Iterator[Step]:
         """The draft model's own run for the next k tokens."""
@@ -78,14 +93,20 @@ class StagedDrafter(ChainDrafter):
         try:
             yield from speculate(context.tokens, lambda: plan, draws, max_new_tokens=k)
         except NotANumber as error:  # the inner target is this draft model
-            who = {TARGET: f"the draft model {self._name}", DRAFT_MODEL: f"the draft model {self._by}"}
+            who = {
+                TARGET: f"the draft model {self._name}",
+                DRAFT_MODEL: f"the draft model {self._by}",
+            }
             raise NotANumber(who.get(error.who, error.who)) from error
 
     def _round(self, step: Step) -> dict[str, object]:
         num_kept, num_judged = len(step.verdict.path), len(step.verdict.checks)
         status = ["accepted"] * num_kept + ["rejected"] * (num_judged - num_kept)
         status += ["ignored"] * (len(step.draft) - num_judged)
-        drafted = [{"id": token, "status": fate} for token, fate in zip(step.draft.tokens, status, strict=True)]
+        drafted = [
+            {"id": token, "status": fate}
+            for token, fate in zip(step.draft.tokens, status, strict=True)
+        ]
         last, kind = {"id": step.verdict.token}, step.verdict.kind
         return {"by": self._by, "for": self._name, "tokens": drafted, "last": last, "kind": kind}
 
@@ -99,7 +120,9 @@ class InnerDraws(Draws):
     def uniform(self, role: str, position: int, node: int) -> float:
         return self._outer.uniform(*self._address(role, position, node))
 
-    def below(self, threshold: Tensor, role: str, position: int, node: int) -> tuple[Tensor, Tensor]:
+    def below(
+        self, threshold: Tensor, role: str, position: int, node: int
+    ) -> tuple[Tensor, Tensor]:
         if threshold.ndim == 0:
             return self._outer.below(threshold, *self._address(role, position, node))
         pairs = [self.below(one, role, position + i, node + i) for i, one in enumerate(threshold)]
@@ -108,13 +131,19 @@ class InnerDraws(Draws):
     def sample(self, probs: Tensor, role: str, position: int, node: int) -> Tensor:
         if probs.ndim == 1:
             return self._outer.sample(probs, *self._address(role, position, node))
-        return torch.stack([self.sample(row, role, position + i, node + i) for i, row in enumerate(probs)])
+        return torch.stack(
+            [self.sample(row, role, position + i, node + i) for i, row in enumerate(probs)]
+        )
 
     def _address(self, role: str, position: int, node: int) -> tuple[str, int, int]:
         """(role, offset, node) as one number beyond the nodes of other drafts; three stages stay below 64 bits."""
         offset = position - self._start
         assert 0 <= offset < 1024, "a draft is far shorter"
-        return DRAFT, self._start, ((node + 2) * 1024 + offset) * 3 + (DRAFT, ACCEPT, FINAL).index(role)
+        return (
+            DRAFT,
+            self._start,
+            ((node + 2) * 1024 + offset) * 3 + (DRAFT, ACCEPT, FINAL).index(role),
+        )
 
 
 class InnerTarget:
@@ -135,13 +164,19 @@ def build(parts: Parts, params: Mapping[str, Value]) -> Drafter:
     """The draft model's drafter, and that one's, down to the last stage that is named."""
     names = split_names(str(params["stages"]))
     if LOOKUP in names[:-1]:
-        raise SpecvizError(f"stages must have {LOOKUP} at the end, as nothing drafts for it (got {', '.join(names)})")
+        raise SpecvizError(
+            f"stages must have {LOOKUP} at the end, as nothing drafts for it (got {', '.join(names)})"
+        )
     models = [parts.draft.name, *names]
     if again := next((name for name in names if models.count(name) > 1), None):
-        raise SpecvizError(f"stages must name each model once, and not the draft model (got {again} again)")
+        raise SpecvizError(
+            f"stages must name each model once, and not the draft model (got {again} again)"
+        )
     inner_k = int(params["inner_k"])
 
-    def over(lm: CachedLM, name: str, below: Sequence[str], policy: Policy | None = None) -> Drafter:
+    def over(
+        lm: CachedLM, name: str, below: Sequence[str], policy: Policy | None = None
+    ) -> Drafter:
         if not below:
             return ModelDrafter(lm)
         if below[0] == LOOKUP:

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from specviz.decoding.cached_lm import CachedLM
     from specviz.drafters.tree.children import Child
 
-FIRST, SECOND = 0.7, 0.08  # how often the bundled target keeps a first and a second sampled child; each later one half
+FIRST, SECOND = (
+    0.7,
+    0.08,
+)  # how often the bundled target keeps a first and a second sampled child; each later one half
 CHILDREN = {
     "suited": ("top", "without_replacement"),
     **{name: (name, name) for name in ("top", "independent", "without_replacement")},
@@ -63,7 +66,9 @@ class TreeDrafter(Drafter):
                 places[node] = read.add(nodes[node].child.token, places[nodes[node].parent])
             logits = self._lm.forward(context.tokens, read.build())[-len(frontier) :]
             first = len(nodes)
-            for parent, children in zip(frontier, grow(kind, logits, context, count, num_draws), strict=True):
+            for parent, children in zip(
+                frontier, grow(kind, logits, context, count, num_draws), strict=True
+            ):
                 nodes += [_hang(nodes, parent, child) for child in children]
             level = list(range(first, len(nodes)))
             num_draws += len(frontier) * count
@@ -86,7 +91,9 @@ class TreeDrafter(Drafter):
             child, parent = nodes[place].child, places[nodes[place].parent]
             places[place] = builder.add(child.token, parent, child.q, child.row)
         scores = [round(nodes[place].score, 4) for place in used]
-        return builder.build(evidence={"children": kind, "scores": scores, "grown": len(nodes), "kept": len(used)})
+        return builder.build(
+            evidence={"children": kind, "scores": scores, "grown": len(nodes), "kept": len(used)}
+        )
 
 
 def _pick_best(nodes: Sequence[Node], among: Sequence[int], most: int) -> list[int]:
@@ -132,7 +139,14 @@ METHOD = Method(
             },
         ),
         IntParam("width", "width", 3, "How many children a node has at most.", 1, 10),
-        IntParam("nodes", "most tokens", 12, "How many draft tokens the target reads at most in one call.", 1, 64),
+        IntParam(
+            "nodes",
+            "most tokens",
+            12,
+            "How many draft tokens the target reads at most in one call.",
+            1,
+            64,
+        ),
     ),
     rules=TREE_RULES,
     build=lambda parts, params: TreeDrafter(parts.draft.lm, **params),

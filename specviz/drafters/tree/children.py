@@ -37,7 +37,9 @@ def sample_independently(logits: Tensor, context: Context, count: int, number: i
     return Children(ids, q.gather(1, ids), [q] * count)
 
 
-def sample_without_replacement(logits: Tensor, context: Context, count: int, number: int) -> Children:
+def sample_without_replacement(
+    logits: Tensor, context: Context, count: int, number: int
+) -> Children:
     """Each sampled from q without its earlier siblings, as in Sequoia, while any probability is left."""
     left = context.sampling.probs(logits)
     ids, chances, rows = [], [], []

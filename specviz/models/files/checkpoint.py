@@ -22,7 +22,9 @@ from specviz.decoding.turns import aside
 from specviz.errors import SpecvizError
 
 _SHOWN_NAMES = 3
-MOST_BYTES = 16 * 2**30  # draft heads are much smaller than their target; a larger file is something else
+MOST_BYTES = (
+    16 * 2**30
+)  # draft heads are much smaller than their target; a larger file is something else
 Made = TypeVar("Made")
 
 
@@ -39,12 +41,19 @@ def read_tensors(files: Iterable[Path]) -> dict[str, Tensor]:
     """All tensors of these files, on the CPU. safetensors, or torch's zip format (.pt, .bin) without program code."""
     files = list(files)
     if (size := sum(map(_unpacked_bytes, files))) > MOST_BYTES:
-        raise SpecvizError(f"its weights must not exceed {MOST_BYTES / 1e9:.3g} GB (got {size / 1e9:.3g} GB)")
+        raise SpecvizError(
+            f"its weights must not exceed {MOST_BYTES / 1e9:.3g} GB (got {size / 1e9:.3g} GB)"
+        )
     state: dict[str, Tensor] = {}
     for file in files:
         try:
             state |= load_file(file) if file.suffix == ".safetensors" else _read_zip(file)
-        except (SafetensorError, OSError, ValueError, KeyError) as error:  # the last two: a header that makes no sense
+        except (
+            SafetensorError,
+            OSError,
+            ValueError,
+            KeyError,
+        ) as error:  # the last two: a header that makes no sense
             raise SpecvizError(f"{file.name} is damaged or incomplete; fetch it again") from error
     return state
 
@@ -71,7 +80,9 @@ def _unpacked_bytes(file: Path) -> int:
         with zipfile.ZipFile(file) as archive:
             return sum(item.file_size for item in archive.infolist())
     except (zipfile.BadZipFile, OSError) as error:
-        raise SpecvizError(f"{file.name} is damaged, or not a file that today's torch.save writes") from error
+        raise SpecvizError(
+            f"{file.name} is damaged, or not a file that today's torch.save writes"
+        ) from error
 
 
 def _read_zip(file: Path, *, mapped: bool = False) -> dict[str, Tensor]:
@@ -88,7 +99,9 @@ def _read_zip(file: Path, *, mapped: bool = False) -> dict[str, Tensor]:
     if not isinstance(held, Mapping) or not all(
         isinstance(name, str) and isinstance(value, Tensor) for name, value in held.items()
     ):
-        raise SpecvizError(f"{file.name} must hold only named tensors (got a {type(held).__name__} of other things)")
+        raise SpecvizError(
+            f"{file.name} must hold only named tensors (got a {type(held).__name__} of other things)"
+        )
     return dict(held)
 
 
@@ -99,7 +112,9 @@ def list_keys(keys: Sequence[str]) -> str:
     return f"{count} ({shown}{', ...' if len(keys) > _SHOWN_NAMES else ''})"
 
 
-def fill(module: nn.Module, state: Mapping[str, Tensor], like: Tensor, keys: Mapping[str, str]) -> LoadReport:
+def fill(
+    module: nn.Module, state: Mapping[str, Tensor], like: Tensor, keys: Mapping[str, str]
+) -> LoadReport:
     """Puts tensors into `module`, in the number format and on the device of `like`; whole numbers stay whole.
 
     module: built on the meta device. keys: the checkpoint's name of a tensor -> the module's; others count as unused.
@@ -111,7 +126,9 @@ def fill(module: nn.Module, state: Mapping[str, Tensor], like: Tensor, keys: Map
         if key not in state or name not in wanted:
             continue
         if state[key].shape != wanted[name].shape:
-            raise SpecvizError(f"{key} must be of the shape {_size(wanted[name])} (got {_size(state[key])})")
+            raise SpecvizError(
+                f"{key} must be of the shape {_size(wanted[name])} (got {_size(state[key])})"
+            )
         dtype = like.dtype if wanted[name].is_floating_point() else wanted[name].dtype
         ready[name] = state[key].to(like.device, dtype)
     module.load_state_dict(ready, strict=False, assign=True)
@@ -131,7 +148,9 @@ class Attached:
     number format that it had."""
 
     def __init__(self) -> None:
-        self._made: WeakKeyDictionary[nn.Module, tuple[object, dict[object, object]]] = WeakKeyDictionary()
+        self._made: WeakKeyDictionary[nn.Module, tuple[object, dict[object, object]]] = (
+            WeakKeyDictionary()
+        )
         self._renew_lock()
         if hasattr(os, "register_at_fork"):  # whoever held the lock stayed in the other process
             os.register_at_fork(after_in_child=self._renew_lock)

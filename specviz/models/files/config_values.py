@@ -37,7 +37,9 @@ def check_values(values: Mapping[str, object], name: str) -> None:
     """SpecvizError for numbers and kinds that cannot be, and for program code that transformers would fetch."""
     for key, value in values.items():
         if key.endswith("_implementation") and "/" in str(value):
-            raise SpecvizError(f"{name} needs program code of others ({value!r:.80}), which specviz never fetches")
+            raise SpecvizError(
+                f"{name} needs program code of others ({value!r:.80}), which specviz never fetches"
+            )
         _check_value(key, value, name)
     _check_types(values, name)
 
@@ -54,7 +56,9 @@ def _check_value(key: str, value: object, name: str) -> None:
 
 def _check_number(key: str, value: float, name: str) -> None:
     if _OF_LAYERS.search(key) and value > MOST_LAYERS:
-        raise SpecvizError(f"{name} must have at most {MOST_LAYERS:,} layers ({key!r:.60} is {value:,})")
+        raise SpecvizError(
+            f"{name} must have at most {MOST_LAYERS:,} layers ({key!r:.60} is {value:,})"
+        )
     if _OF_PARTS.search(key) and value > MOST_PARTS:
         raise SpecvizError(
             f"{name} has an impossible number in its config.json: {key!r:.60} must be at most {MOST_PARTS:,} (got "
@@ -63,7 +67,9 @@ def _check_number(key: str, value: float, name: str) -> None:
     if key == "num_labels" and value > MOST_LABELS:
         raise SpecvizError(f"{name} must have at most {MOST_LABELS:,} labels ({key} is {value:,})")
     if not abs(value) <= MOST_NUMBER and key != "model_max_length":
-        raise SpecvizError(f"{name} has an impossible number in its config.json: {key!r:.60} is {value:.3g}")
+        raise SpecvizError(
+            f"{name} has an impossible number in its config.json: {key!r:.60} is {value:.3g}"
+        )
 
 
 def _check_types(values: Mapping[str, object], name: str) -> None:
@@ -91,4 +97,6 @@ def _is_list_of_names(value: object) -> bool:
 
 
 def _damaged(name: str, key: str, wanted: str, got: object) -> SpecvizError:
-    return SpecvizError(f"{name} has a damaged config.json: {key} must be {wanted} (got {got!r:.60})")
+    return SpecvizError(
+        f"{name} has a damaged config.json: {key} must be {wanted} (got {got!r:.60})"
+    )

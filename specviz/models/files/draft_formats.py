@@ -19,7 +19,9 @@ MOST_CONFIG_BYTES = 2**20
 _GEMMA_ASSISTANTS = ("gemma4_assistant", "gemma4_unified_assistant")
 _OF_A_BLOCK = {"block_size", "mask_token_id", "target_layer_ids"}
 _EAGLE = re.compile(r"(?:model\.)?(?:midlayer|layers\.0)\..*")
-_MEDUSA = re.compile(r"(?:medusa_head\.)?0\.0\.linear\.weight|(?:medusa_heads\.)?blocks\.0\.layers\.0\.weight")
+_MEDUSA = re.compile(
+    r"(?:medusa_head\.)?0\.0\.linear\.weight|(?:medusa_heads\.)?blocks\.0\.layers\.0\.weight"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,9 @@ def _foreign(config: Mapping[str, object]) -> str:
         return f"a head in the Open Spec Config (method: {str(method)!r:.40})"
     if inner is None and not config.keys() >= _OF_A_BLOCK:
         return ""
-    if any("markov_rank" in place for place in (config, inner or {})) or "dspark" in _architectures(config):
+    if any("markov_rank" in place for place in (config, inner or {})) or "dspark" in _architectures(
+        config
+    ):
         return "a DSpark head, as DeepSpec writes it"
     if str(config.get("model_type", "")).endswith("_assistant"):
         return "a DFlash assistant, as transformers runs it (speculation_type='dflash')"
@@ -78,7 +82,9 @@ def read_config(folder: Path) -> Mapping[str, object]:
     file = folder / "config.json"
     try:
         if file.stat().st_size > MOST_CONFIG_BYTES:
-            raise SpecvizError(f"config.json must not exceed {MOST_CONFIG_BYTES} bytes (got {file.stat().st_size})")
+            raise SpecvizError(
+                f"config.json must not exceed {MOST_CONFIG_BYTES} bytes (got {file.stat().st_size})"
+            )
         config = json.loads(file.read_text("utf-8"))
     except FileNotFoundError as error:
         raise SpecvizError("it has no config.json") from error

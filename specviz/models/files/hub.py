@@ -33,17 +33,28 @@ _HUB_FILE = re.compile(rf"({_HUB_ID.pattern})/((?:[\w.-]+/)*[\w.-]+\.gguf)", re.
 _DATA_FILES = ["*.json", "*.jinja", "*.model", "*.safetensors", "*.tiktoken", "*.txt"]
 _NOT_NEEDED = ["*/*", "consolidated*"]
 _WEIGHTS = ["*.safetensors"]
-_HEAD_WEIGHTS = ["*.safetensors", "medusa_lm_head.pt", "pytorch_model*.bin"]  # the first that is there is read
-_CONVERT = "load it where you trust it and save it again with save_pretrained, which makes safetensors"
+_HEAD_WEIGHTS = [
+    "*.safetensors",
+    "medusa_lm_head.pt",
+    "pytorch_model*.bin",
+]  # the first that is there is read
+_CONVERT = (
+    "load it where you trust it and save it again with save_pretrained, which makes safetensors"
+)
 _ORIGINAL = "choose the model that it was made from, which usually has safetensors weights"
 _OTHER_FORMATS: Mapping[str, tuple[str, str]] = {
-    ".gguf": ("GGUF, the format of llama.cpp", "add the file to the model's name, as in owner/model/file.gguf"),
+    ".gguf": (
+        "GGUF, the format of llama.cpp",
+        "add the file to the model's name, as in owner/model/file.gguf",
+    ),
     ".ggml": ("GGML, an old format of llama.cpp", _ORIGINAL),
     ".onnx": ("ONNX", _ORIGINAL),
     ".npz": ("MLX", _ORIGINAL),
     ".h5": ("TensorFlow's", _ORIGINAL),
     ".msgpack": ("Flax's", _ORIGINAL),
-    **dict.fromkeys((".bin", ".pt", ".pth"), ("PyTorch's pickles, which can run code when opened", _CONVERT)),
+    **dict.fromkeys(
+        (".bin", ".pt", ".pth"), ("PyTorch's pickles, which can run code when opened", _CONVERT)
+    ),
 }
 """Suffix of a weight file that is not read -> its format, and what to do instead."""
 _ADAPTERS = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
@@ -71,15 +82,23 @@ def find(name: str, *, allow_any: bool) -> Source:
         if isinstance(place, str):
             return Source(name, place)
         if not place.is_dir() and not (catalog.MODELS.get(name) or catalog.HEADS[name]).is_bundled:
-            raise SpecvizError(f"{name} is not on this machine: `python -m specviz get {name}` fetches it")
+            raise SpecvizError(
+                f"{name} is not on this machine: `python -m specviz get {name}` fetches it"
+            )
         if not place.is_dir():
-            raise SpecvizError(f"the bundled model {name} is not in the assets folder; install specviz with its models")
+            raise SpecvizError(
+                f"the bundled model {name} is not in the assets folder; install specviz with its models"
+            )
         times = catalog.depth(name)
         return Source(name, str(place) if times == 1 else f"{place} x{times}", place)
     if not allow_any:
-        raise SpecvizError(f"this server offers only its own models: {', '.join(catalog.MODELS)} (got {name!r})")
+        raise SpecvizError(
+            f"this server offers only its own models: {', '.join(catalog.MODELS)} (got {name!r})"
+        )
     if not name.isprintable() or not name.strip():
-        raise SpecvizError(f"a model must be named by a catalogue name, a folder or a hub id (got {name!r})")
+        raise SpecvizError(
+            f"a model must be named by a catalogue name, a folder or a hub id (got {name!r})"
+        )
     if (place := _find_place(name)) is not None:
         folder, file = (place, None) if place.is_dir() else (place.parent, place.name)
         return Source(_place_name(place), str(place.resolve()), folder, file)
@@ -98,7 +117,10 @@ def _find_place(name: str) -> Path | None:
     try:
         place = Path(os.path.abspath(Path(name).expanduser()))  # a link keeps its own name
         return place if place.is_dir() or (place.suffix == ".gguf" and place.is_file()) else None
-    except (OSError, RuntimeError):  # a name too long for the file system; the home of an unknown user
+    except (
+        OSError,
+        RuntimeError,
+    ):  # a name too long for the file system; the home of an unknown user
         return None
 
 
@@ -133,7 +155,9 @@ def fetch(
     return folder, revision
 
 
-def fetch_heads(source: Source, *, may_download: bool, on_progress: Progress) -> tuple[Path, str | None]:
+def fetch_heads(
+    source: Source, *, may_download: bool, on_progress: Progress
+) -> tuple[Path, str | None]:
     """`fetch` for draft heads, whose weights may also be in torch's own format."""
     return _fetch(source, ["config.json", *_HEAD_WEIGHTS], _NOT_NEEDED, may_download, on_progress)
 
@@ -213,7 +237,9 @@ def weight_files(folder: Path, name: str) -> list[Path]:
     files = [folder / shard for shard in _shards(index, name)] if index.is_file() else [single]
     missing = [file.name for file in files if not file.is_file()]
     if missing:
-        raise SpecvizError(f"{name} is incomplete: {len(missing)} of {len(files)} weight files are missing")
+        raise SpecvizError(
+            f"{name} is incomplete: {len(missing)} of {len(files)} weight files are missing"
+        )
     return files
 
 
@@ -248,10 +274,14 @@ def _shards(index: Path, name: str) -> list[str]:
         shards = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SpecvizError(f"{name} has a damaged {INDEX}; fetch it again") from error
-    if not shards or not all(isinstance(shard, str) and _FILE_NAME.fullmatch(shard) for shard in shards):
+    if not shards or not all(
+        isinstance(shard, str) and _FILE_NAME.fullmatch(shard) for shard in shards
+    ):
         raise SpecvizError(f"{name} has a damaged {INDEX}: it must name files (got {shards!r:.80})")
     if any(Path(shard).name != shard for shard in shards):
-        raise SpecvizError(f"{name} names weight files outside its own folder, so it was not loaded")
+        raise SpecvizError(
+            f"{name} names weight files outside its own folder, so it was not loaded"
+        )
     return shards
 
 
@@ -262,9 +292,16 @@ def progress_bar(message: str, on_progress: Progress) -> type:
     class Bar(tqdm):
         def __init__(self, *args: Any, **options: Any) -> None:
             # the hub counts each byte twice, when it comes and when it is written, under names of its own
-            self._is_told = not str(options.pop("name", "")).endswith(".transfer") and options.get("unit") == "B"
+            self._is_told = (
+                not str(options.pop("name", "")).endswith(".transfer")
+                and options.get("unit") == "B"
+            )
             is_shown = self._is_told and on_progress is ignore_progress
-            shown = {"file": sys.stderr, "desc": message, "position": 0} if is_shown else {"file": io.StringIO()}
+            shown = (
+                {"file": sys.stderr, "desc": message, "position": 0}
+                if is_shown
+                else {"file": io.StringIO()}
+            )
             super().__init__(*args, **{**options, "disable": False, **shown})
 
         def update(self, n: float | None = 1) -> bool | None:
@@ -287,7 +324,12 @@ def bar(message: str) -> tqdm:
 def _fetch_error(name: str, error: Exception, may_download: bool) -> SpecvizError:
     from huggingface_hub import errors
 
-    offline = (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, ConnectionError, TimeoutError)
+    offline = (
+        errors.LocalEntryNotFoundError,
+        errors.OfflineModeIsEnabled,
+        ConnectionError,
+        TimeoutError,
+    )
     if isinstance(error, errors.GatedRepoError):
         words = "its owner grants access on request: ask on its page at huggingface.co, then run `hf auth login`"
     elif isinstance(error, errors.RepositoryNotFoundError):
@@ -296,11 +338,15 @@ def _fetch_error(name: str, error: Exception, may_download: bool) -> SpecvizErro
         words = "the disk is full; delete something, for example with `hf cache rm`"
     elif not may_download:
         words = "it is not on this server, which downloads nothing; choose a bundled model"
-    elif isinstance(error, offline) or type(error).__name__.startswith(("Connect", "Timeout", "ReadTimeout")):
+    elif isinstance(error, offline) or type(error).__name__.startswith(
+        ("Connect", "Timeout", "ReadTimeout")
+    ):
         words = (
             "it is not on this machine and the hub cannot be reached; connect once and run "
             f"`hf download {name}`, or choose a bundled model"
         )
     else:
-        words = f"the download failed: {(str(error).strip() or type(error).__name__).splitlines()[0]}"
+        words = (
+            f"the download failed: {(str(error).strip() or type(error).__name__).splitlines()[0]}"
+        )
     return SpecvizError(f"{name} could not be fetched: {words}")

@@ -13,7 +13,11 @@ from specviz.models.files.draft_formats import MOST_CONFIG_BYTES
 from specviz.models.files.hub import INDEX
 
 MOST_BYTES, MOST_INDEX_BYTES, MOST_BYTES_IN_ALL = 256 << 20, 32 << 20, 512 << 20
-_MOST = {"config.json": MOST_CONFIG_BYTES, "generation_config.json": MOST_CONFIG_BYTES, INDEX: MOST_INDEX_BYTES}
+_MOST = {
+    "config.json": MOST_CONFIG_BYTES,
+    "generation_config.json": MOST_CONFIG_BYTES,
+    INDEX: MOST_INDEX_BYTES,
+}
 """File -> the bytes that it may have; MOST_BYTES for any other."""
 _PATTERNS = (
     *_MOST,
@@ -43,7 +47,11 @@ _TEMPLATES = "additional_chat_templates"
 
 def small_files(folder: Path) -> list[Path]:
     """The files, in the order of their names."""
-    own = (file for file in folder.iterdir() if any(fnmatch(file.name, pattern) for pattern in _PATTERNS))
+    own = (
+        file
+        for file in folder.iterdir()
+        if any(fnmatch(file.name, pattern) for pattern in _PATTERNS)
+    )
     return sorted(file for file in (*own, *folder.glob(f"{_TEMPLATES}/*.jinja")) if file.is_file())
 
 

@@ -78,9 +78,13 @@ class _Helpers:
     """The processes that try folders. Each starts when it is needed, and ends when it has long been idle."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[str, float]] = {}  # state -> the fault, and until when it counts
+        self._known: dict[
+            str, tuple[str, float]
+        ] = {}  # state -> the fault, and until when it counts
         self.forget()
-        if hasattr(os, "register_at_fork"):  # the processes and whoever holds the lock belong to the other one
+        if hasattr(
+            os, "register_at_fork"
+        ):  # the processes and whoever holds the lock belong to the other one
             os.register_at_fork(after_in_child=self.forget)
 
     def forget(self) -> None:
@@ -192,7 +196,9 @@ class _Helper:
             return self.process
         if not sys.executable:
             raise SpecvizError(f"{_NO_PROCESS}: this Python does not know where its own program is")
-        place = Path(specviz.__file__).parents[1]  # with -m, modules of the current folder come first
+        place = Path(specviz.__file__).parents[
+            1
+        ]  # with -m, modules of the current folder come first
         own = {**dict.fromkeys(_ONE_THREAD, "1"), "HF_HUB_OFFLINE": "1"}
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
         command = [sys.executable, "-m", "specviz.models.files.trial_process"]
@@ -209,7 +215,9 @@ class _Helper:
         except OSError as error:
             raise SpecvizError(f"{_NO_PROCESS}: {error.strerror}") from error
         self._number = 0
-        threading.Thread(target=self.process.wait, daemon=True).start()  # one that ended when idle leaves no zombie
+        threading.Thread(
+            target=self.process.wait, daemon=True
+        ).start()  # one that ended when idle leaves no zombie
         return self.process
 
 

@@ -26,18 +26,30 @@ MOST_TOKENS = 100
 """Per character of a probe; a tokenizer of bytes gives up to 4."""
 LENGTH = 2_000
 _MIXED = (
-    "«Où est-il?» 12,345 times;\n\tif x != y: return 'Ærø' \U0001f98a 你好 مرحبا हिन्दी a\u0301\u200d\ufeff The fox. "
+    "«Où est-il?» 12,345 times;\n\tif x != y: return 'Ærø' "
+    "\U0001f98a 你好 مرحبا हिन्दी a\u0301\u200d\ufeff The fox. "
 )
 PROBES = (
-    *((letters * LENGTH)[:LENGTH] for letters in ("a", " ", "7", "\n", "!", "ab", "a ", "é", "你", _MIXED)),
+    *(
+        (letters * LENGTH)[:LENGTH]
+        for letters in ("a", " ", "7", "\n", "!", "ab", "a ", "é", "你", _MIXED)
+    ),
     "a" * (LENGTH - 1) + "!",
     "x" * (LENGTH - 1) + "y",
 )
 """Long runs of one kind and of a pair, with and without another end: what makes regular expressions try again."""
-_QUESTION, _ANSWER = {"role": "user", "content": "What is two and two?"}, {"role": "assistant", "content": "Four."}
+_QUESTION, _ANSWER = (
+    {"role": "user", "content": "What is two and two?"},
+    {"role": "assistant", "content": "Four."},
+)
 CONVERSATIONS = {
     "a question": (_QUESTION,),
-    "a conversation of 4 messages": ({"role": "system", "content": "Answer briefly."}, _QUESTION, _ANSWER, _QUESTION),
+    "a conversation of 4 messages": (
+        {"role": "system", "content": "Answer briefly."},
+        _QUESTION,
+        _ANSWER,
+        _QUESTION,
+    ),
 }
 _OWN_FILES = {"local_files_only": True, "trust_remote_code": False}
 _IDLE_S = 120
@@ -96,8 +108,16 @@ def _try_in_child(folder: Path, say: Callable[[str, str], None]) -> str:
         errors.seek(0)
         said = errors.read(1 << 20)
     if os.WIFSIGNALED(status):
-        return "memory" if any(each in said for each in _NO_MEMORY) else signal.Signals(os.WTERMSIG(status)).name
-    return answer.removeprefix(_ENDED).decode("utf-8", "replace") if answer else "ends the process that tries it"
+        return (
+            "memory"
+            if any(each in said for each in _NO_MEMORY)
+            else signal.Signals(os.WTERMSIG(status)).name
+        )
+    return (
+        answer.removeprefix(_ENDED).decode("utf-8", "replace")
+        if answer
+        else "ends the process that tries it"
+    )
 
 
 def _limit() -> None:
@@ -124,7 +144,9 @@ def _set_limit(kind: int, most: int) -> None:
 
     hard = resource.getrlimit(kind)[1]
     with suppress(ValueError, OSError):  # macOS bounds no addresses
-        resource.setrlimit(kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+        resource.setrlimit(
+            kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard)
+        )
 
 
 def _try(folder: Path, say: Callable[[str, str], None]) -> str:
@@ -170,7 +192,9 @@ def _steps(folder: Path) -> Iterator[str]:
         yield f"splitting {len(probe):,} characters ({probe[:_SHOWN]!r}...) with its tokenizer"
         ids = _attempt(lambda probe=probe: text.encode(probe)) or []
         if len(ids) > MOST_TOKENS * len(probe):
-            raise _RefusedError(f"they become {len(ids):,} tokens, more than {MOST_TOKENS} for each")
+            raise _RefusedError(
+                f"they become {len(ids):,} tokens, more than {MOST_TOKENS} for each"
+            )
         with no_panic():
             _attempt(lambda ids=ids: tokenizer.decode(ids))
     if has_chat_form(tokenizer):

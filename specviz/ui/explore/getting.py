@@ -31,9 +31,17 @@ class Getting:
         try:
             while not task.wait(SLICE_S):
                 message, share = task.news
-                yield [message if share is None else f"{message}: {share:.0%}", gr.skip(), gr.skip()]
+                yield [
+                    message if share is None else f"{message}: {share:.0%}",
+                    gr.skip(),
+                    gr.skip(),
+                ]
             if task.is_abandoned:
-                yield [f"Stopped: finished files stay. {get.describe(self._name)}", gr.skip(), gr.skip()]
+                yield [
+                    f"Stopped: finished files stay. {get.describe(self._name)}",
+                    gr.skip(),
+                    gr.skip(),
+                ]
                 return
             task.result()
         except SpecvizError:
@@ -55,8 +63,12 @@ def add(offer: Offer, targets: gr.Dropdown) -> None:
     for name in get.on_offer() if offer.may_get else ():
         if not is_here(name):
             getting, label = Getting(name, offer), f"{name} is not on this machine"
-            words = gr.Textbox(get.describe(name), label=label, lines=2, interactive=False, elem_id="get-words")
+            words = gr.Textbox(
+                get.describe(name), label=label, lines=2, interactive=False, elem_id="get-words"
+            )
             with gr.Row(elem_classes="sv-own"):
                 start, stop = button("get", f"Get {name}"), button("get-stop", "Stop the download")
-            start.click(getting.fetch, None, [words, start, targets], concurrency_limit=None, **QUIET)
+            start.click(
+                getting.fetch, None, [words, start, targets], concurrency_limit=None, **QUIET
+            )
             stop.click(getting.stop, None, None, **NOW)

@@ -25,11 +25,24 @@ from specviz.session.workbench import Workbench
 from specviz.settings import settings
 from specviz.trace.file import Trace
 from specviz.trace.recorded import WELCOME
-from specviz.ui.choices import Offer, choose_draft, choose_models, choose_rule, number_or_none, rule_to_explain
+from specviz.ui.choices import (
+    Offer,
+    choose_draft,
+    choose_models,
+    choose_rule,
+    number_or_none,
+    rule_to_explain,
+)
 from specviz.ui.components import OPTIONS_INFO, prompt_label
 from specviz.ui.events import as_fields, callback, data_of, errors_on_page, text_or_none, warn
 from specviz.ui.explore.form import Form, update_drafts, update_models, update_rules
-from specviz.ui.explore.standing import about_fields, not_followed, request_shown, standing_props, usable_rule
+from specviz.ui.explore.standing import (
+    about_fields,
+    not_followed,
+    request_shown,
+    standing_props,
+    usable_rule,
+)
 from specviz.ui.measuring import Measurement
 from specviz.ui.registry import Registry
 from specviz.ui.reports.trace_models import lacks, methods_for, request_of
@@ -51,7 +64,12 @@ class Handlers:
     """The callbacks of one page, over one registry and one workbench."""
 
     def __init__(
-        self, registry: Registry, bench: Workbench, form: Form, offer: Offer, welcome: Trace | None = None
+        self,
+        registry: Registry,
+        bench: Workbench,
+        form: Form,
+        offer: Offer,
+        welcome: Trace | None = None,
     ) -> None:
         """welcome: the recorded run that a first visit sees."""
         self._registry = registry
@@ -82,7 +100,9 @@ class Handlers:
         run = session.open_run(wanted, bench=self._bench, pace=pace, may_cut=True, asker=asker)
         return self._registry.add_run(request.session_hash, run)
 
-    def _begin(self, request: gr.Request, values: Sequence[Any], max_steps: int | None = None) -> Iterator[str]:
+    def _begin(
+        self, request: gr.Request, values: Sequence[Any], max_steps: int | None = None
+    ) -> Iterator[str]:
         """The increments of a new run; one that fails before its first token leaves the stage as it was."""
         previous, view = self._current(request), self._start(request, values)
         try:
@@ -112,7 +132,11 @@ class Handlers:
     def step(self, request: gr.Request, *values: Any) -> Iterator[str]:
         """One real step: of the unfinished run, or the first one of a new run."""
         view = self._pause_live(request)
-        yield from increments(view, warn, max_steps=1) if view else self._begin(request, values, max_steps=1)
+        yield from (
+            increments(view, warn, max_steps=1)
+            if view
+            else self._begin(request, values, max_steps=1)
+        )
 
     @callback
     def resume(self, request: gr.Request) -> Iterator[str]:
@@ -144,7 +168,9 @@ class Handlers:
         at a first visit a recorded one."""
         asked = data_of(event)
         if name := text_or_none(asked.get("recorded")):
-            yield self._registry.show(self._registry.find_recorded(name), request.session_hash).whole()
+            yield self._registry.show(
+                self._registry.find_recorded(name), request.session_hash
+            ).whole()
         elif view := self._registry.adopt(request.session_hash, asked.get("run")):
             yield view.whole()
             yield from what_goes_on(view, warn)
@@ -155,7 +181,11 @@ class Handlers:
 
     def _has_let_go(self, run: Any) -> bool:
         """Whether this is the id of a run that the registry does not have."""
-        return isinstance(run, str) and RUN_ID.fullmatch(run) is not None and self._registry.get(run) is None
+        return (
+            isinstance(run, str)
+            and RUN_ID.fullmatch(run) is not None
+            and self._registry.get(run) is None
+        )
 
     def restore(self, event: gr.EventData) -> list[Any]:
         """The fields as this browser remembers them; as they are if that cannot be used any more."""
@@ -195,12 +225,19 @@ class Handlers:
         target one that suits it. wanted: the rule that was chosen last, under whatever method."""
         now = view.run.controls.settings
         if name == "target":
-            return {"target": value, "draft": now.draft and self._suiting(value, now.draft, METHODS[now.method])}
+            return {
+                "target": value,
+                "draft": now.draft and self._suiting(value, now.draft, METHODS[now.method]),
+            }
         if name != "method":
             return {name: value}
         method = find_method(value)
         draft = choose_draft(method, now.target, now.draft)
-        return {"method": value, "rule": choose_rule(method, text_or_none(wanted) or now.rule), "draft": draft}
+        return {
+            "method": value,
+            "rule": choose_rule(method, text_or_none(wanted) or now.rule),
+            "draft": draft,
+        }
 
     def _offer_typed(self, view: View, changes: Mapping[str, Any]) -> None:
         """A model that was typed may be chosen where any may; loading it shows whether it can be used."""
@@ -216,7 +253,13 @@ class Handlers:
         values = view.run.controls.settings
         method = METHODS[values.method].under(values.params)
         drafts = update_drafts(self._offer, values.target, method, values.draft)
-        return drafts, method.name, update_rules(method, choose_rule(method, values.rule)), values.target, values.rule
+        return (
+            drafts,
+            method.name,
+            update_rules(method, choose_rule(method, values.rule)),
+            values.target,
+            values.rule,
+        )
 
     @callback
     def with_k(self, request: gr.Request, event: gr.EventData) -> list[Any]:
@@ -224,9 +267,13 @@ class Handlers:
         view = self._current(request)
         if view is None or view.trace.header is None:
             raise SpecvizError(GONE)
-        asked = Request.from_dict({**view.trace.header.request, "k": data_of(event).get("k"), "time_limit_s": None})
+        asked = Request.from_dict(
+            {**view.trace.header.request, "k": data_of(event).get("k"), "time_limit_s": None}
+        )
         if not asked.prompt:
-            raise SpecvizError("this run's prompt was given as token ids: it can be run again from Python only")
+            raise SpecvizError(
+                "this run's prompt was given as token ids: it can be run again from Python only"
+            )
         return self.form.fill(asked, self._offer)
 
     def as_made(self, request: gr.Request) -> list[Any]:
@@ -258,7 +305,9 @@ class Handlers:
             self._registry.require_place(request.session_hash, settings().max_runs)
             most = min(NUM_TOKENS, len(view.trace.tokens))
             work = measure_in_rounds(request_of(view.trace), self._bench, most)
-            view.measurement = Measurement(view.feed, work, self._bench, visitor_of(request.session_hash))
+            view.measurement = Measurement(
+                view.feed, work, self._bench, visitor_of(request.session_hash)
+            )
         yield from measured(view)
 
     def stop_measuring(self, request: gr.Request) -> None:
@@ -291,27 +340,38 @@ class Handlers:
         """The prompt as the target reads it and the options of the chat template, both shown while it is used. A model
         that is not in memory may have options; a target without a template tells so at Run, as fields that are filled
         one after the other pair any target with any prompt."""
-        if not chat or target not in self._bench.library.loaded_names():  # looking at a model must not fetch it
+        if (
+            not chat or target not in self._bench.library.loaded_names()
+        ):  # looking at a model must not fetch it
             return gr.update(visible=False), gr.update(visible=bool(chat), info=OPTIONS_INFO)
         tokenizer = self._bench.library.load(target).tokenizer
         if not has_chat_form(tokenizer):
             return gr.update(visible=False), gr.update(value="", visible=False)
         switches = chat_switches(tokenizer)
         options = read_options(str(typed or "").splitlines()) if switches else {}
-        rendered = gr.update(value=render_chat(tokenizer, as_messages(prompt), options), visible=True)
+        rendered = gr.update(
+            value=render_chat(tokenizer, as_messages(prompt), options), visible=True
+        )
         if not switches:
             return rendered, gr.update(value="", visible=False)
-        return rendered, gr.update(visible=True, info=f"{OPTIONS_INFO} This template has: {', '.join(switches)}.")
+        return rendered, gr.update(
+            visible=True, info=f"{OPTIONS_INFO} This template has: {', '.join(switches)}."
+        )
 
     @callback
-    def fit_target(self, target: Any, draft: Any, method: Any, request: gr.Request = None) -> list[Any]:
+    def fit_target(
+        self, target: Any, draft: Any, method: Any, request: gr.Request = None
+    ) -> list[Any]:
         """The draft models that suit this target, the chosen one stays if it does, was typed, or if this very pair is
         that of the run on the stage; and its methods."""
         known, view = find_method(method), request and self._current(request)
         last = view.trace.steps[-1].settings if view and view.trace.steps else None
         is_pair = last is not None and (target, draft) == (last.target, last.draft_model)
         chosen = draft if is_pair else self._suiting(str(target), draft, known)
-        return [update_drafts(self._offer, str(target), known, chosen), self._methods(str(target), method)]
+        return [
+            update_drafts(self._offer, str(target), known, chosen),
+            self._methods(str(target), method),
+        ]
 
     def _suiting(self, target: str, draft: Any, method: Method) -> str | None:
         names = [name for _, name in self._offer.drafts_for(target, method)]
@@ -331,7 +391,9 @@ class Handlers:
     def fit_prompts(self, target: Any) -> Any:
         """What the prompt's field asks for, and the ready prompts that the target can use."""
         answers = self._can_chat(str(target))
-        return gr.update(label=prompt_label(answers=answers)), json.dumps(self._offer.kinds_for(answers=answers))
+        return gr.update(label=prompt_label(answers=answers)), json.dumps(
+            self._offer.kinds_for(answers=answers)
+        )
 
     def _methods(self, target: str, chosen: Any) -> Any:
         return gr.update(choices=list(methods_for(target, self._bench.library, chosen)))
@@ -340,10 +402,15 @@ class Handlers:
         """What the methods' own lists of models offer for this target; what is chosen stays if it suits."""
         pairs = zip(self.form.model_params().values(), values, strict=True)
         offer, name = self._offer, str(target)
-        return [update_models(param, name, choose_models(offer, param, name, value)) for param, value in pairs]
+        return [
+            update_models(param, name, choose_models(offer, param, name, value))
+            for param, value in pairs
+        ]
 
     @callback
-    def fit_method(self, name: Any, rule: Any, draft: Any, target: Any, *governors: Any) -> list[Any]:
+    def fit_method(
+        self, name: Any, rule: Any, draft: Any, target: Any, *governors: Any
+    ) -> list[Any]:
         """Shows the fields that count under this method, and lists the methods that this target is made for."""
         method, target = self.form.method(name, *governors), str(target)
         fit = choose_draft(method, target, text_or_none(draft))
@@ -357,7 +424,9 @@ class Handlers:
         """What the help panel says of this method under this rule for this target."""
         method = self.form.method(name, *governors)
         missing = lacks(method, str(target), self._bench.library)
-        return json.dumps(method_help(method, rule_to_explain(method, rule), has_k=method.sets_k, lacks=missing))
+        return json.dumps(
+            method_help(method, rule_to_explain(method, rule), has_k=method.sets_k, lacks=missing)
+        )
 
 
 def increments_since(registry: Registry) -> Callable[[Any], dict[str, Any] | None]:
@@ -388,7 +457,9 @@ def opening_of(registry: Registry) -> Callable[[Any], dict[str, Any] | None]:
     return opening
 
 
-def standing_of(registry: Registry, offer: Offer, bench: Workbench) -> Callable[[Any], Mapping[str, Any] | None]:
+def standing_of(
+    registry: Registry, offer: Offer, bench: Workbench
+) -> Callable[[Any], Mapping[str, Any] | None]:
     """What Run says while a run stands as it was made: {"run"} -> props; None for a run that is not known. With them
     comes what the browser must know of the fields to tell whether they say something else, and, of a run that is over,
     what it was made with in place of what it did not follow any more."""
@@ -400,7 +471,10 @@ def standing_of(registry: Registry, offer: Offer, bench: Workbench) -> Callable[
         props = {**standing_props(view.trace, offer, bench.library), "about": about_fields()}
         if view.run is None or view.trace.footer is None:
             return props
-        return {**props, "made": not_followed(view.trace, view.run.controls.settings, bench.library)}
+        return {
+            **props,
+            "made": not_followed(view.trace, view.run.controls.settings, bench.library),
+        }
 
     return standing
 
@@ -420,7 +494,9 @@ def every_k_of(registry: Registry, bench: Workbench) -> Callable[..., dict[str, 
 
     def read_again(view: View, visitor: str) -> dict[str, Any]:
         with registry.job(visitor, settings().max_runs):
-            (made,) = bench.in_turns((plan(view.trace, view.reader) for _ in range(1)), Asker(visitor))
+            (made,) = bench.in_turns(
+                (plan(view.trace, view.reader) for _ in range(1)), Asker(visitor)
+            )
         return made
 
     return every_k

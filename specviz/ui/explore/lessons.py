@@ -34,7 +34,11 @@ def callbacks_of(frame: Frame) -> tuple[Callable[..., Any], ...]:
         """One lesson for the panel: {"name"} -> its props, or {"refusal"}: why there are none."""
         try:
             found = _find_lesson(as_fields(data))
-            return {**lesson_props(found.name), "refusal": "", "not_live": _why_not_live(found, frame)}
+            return {
+                **lesson_props(found.name),
+                "refusal": "",
+                "not_live": _why_not_live(found, frame),
+            }
         except SpecvizError as error:
             return {"refusal": str(error)}
 
@@ -43,7 +47,9 @@ def callbacks_of(frame: Frame) -> tuple[Callable[..., Any], ...]:
         """Puts a recorded run on the stage; `play`: it is replayed from its first step on."""
         given = data_of(event)
         view = frame.registry.find_recorded(str(given.get("run")))
-        return frame.registry.show(view, request.session_hash).whole(begin="play" if given.get("play") is True else "")
+        return frame.registry.show(view, request.session_hash).whole(
+            begin="play" if given.get("play") is True else ""
+        )
 
     @callback
     def setup(event: gr.EventData) -> list[Any]:
@@ -86,4 +92,6 @@ def _fill(lesson: Lesson, frame: Frame) -> list[Any]:
 def live_request(lesson: Lesson, first: Request) -> Request:
     """The request to try live, no longer than is allowed here. Raises SpecvizError."""
     wanted = {**first.to_dict(), **lesson.setup}
-    return Request.from_dict({**wanted, "max_new_tokens": min(wanted["max_new_tokens"], settings().max_new_tokens)})
+    return Request.from_dict(
+        {**wanted, "max_new_tokens": min(wanted["max_new_tokens"], settings().max_new_tokens)}
+    )

@@ -46,8 +46,12 @@ REFUSED = "sv-refused"
 def add(frame: Frame, handlers: Handlers) -> None:
     registry, files = frame.registry, [".jsonl", ".gz"]
     with gr.Column(elem_id="library"):
-        upload = gr.UploadButton("Open a file", file_types=files, type="binary", elem_id="open", size="sm")
-        panel = components.panel("shelf", events=["show"], value=json.dumps(LIMITS), calls=calls_of(registry))
+        upload = gr.UploadButton(
+            "Open a file", file_types=files, type="binary", elem_id="open", size="sm"
+        )
+        panel = components.panel(
+            "shelf", events=["show"], value=json.dumps(LIMITS), calls=calls_of(registry)
+        )
     opened = upload.upload(handlers.open_trace, upload, frame.stage, **QUIET)
     opened.failure(None, None, None, js=f"() => document.dispatchEvent(new Event('{REFUSED}'))")
     panel.show(show_callback(registry), None, frame.stage, **QUIET)
@@ -68,12 +72,18 @@ def calls_of(registry: Registry) -> list[Callable[[Any], Any]]:
         """The drawer's entry of a run, with the packed run for the browser to keep unless it `has` that one; `refusal`
         where that is too large, None for one that is not known here or not the browser's to keep."""
         view, has = registry.get(as_fields(asked).get("run")), as_fields(asked).get("has")
-        return _pack(view, has if isinstance(has, list) else []) if _is_worth_keeping(view) else None
+        return (
+            _pack(view, has if isinstance(has, list) else []) if _is_worth_keeping(view) else None
+        )
 
     def bring(asked: Any, request: gr.Request = None) -> Props:
         """A run that the browser has kept, for the server to know again."""
         try:
-            return {"run": registry.bring(unpack(as_fields(asked).get("packed")), asking_visitor(request)).id}
+            return {
+                "run": registry.bring(
+                    unpack(as_fields(asked).get("packed")), asking_visitor(request)
+                ).id
+            }
         except SpecvizError as error:
             return {"refusal": str(error)}
 
@@ -95,7 +105,9 @@ def show_callback(registry: Registry) -> Callable[[gr.Request, gr.EventData], st
 def unpack(letters: Any) -> View:
     """The run that a browser has kept, checked as any file is. Raises SpecvizError."""
     if not isinstance(letters, str) or not 0 < len(letters) <= MOST_LETTERS:
-        raise SpecvizError(f"this run cannot be opened: it must be a text of at most {MOST_LETTERS:,} letters")
+        raise SpecvizError(
+            f"this run cannot be opened: it must be a text of at most {MOST_LETTERS:,} letters"
+        )
     try:
         return view_sent(base64.b64decode(letters, validate=True))
     except SpecvizError as error:
@@ -106,7 +118,12 @@ def unpack(letters: Any) -> View:
 
 def _is_worth_keeping(view: View | None) -> bool:
     """Whether it is a run that is over, with a step in it, and none of those that come with specviz."""
-    if view is None or view.id.startswith(SHIPPED) or view.trace.header is None or not view.trace.steps:
+    if (
+        view is None
+        or view.id.startswith(SHIPPED)
+        or view.trace.header is None
+        or not view.trace.steps
+    ):
         return False
     return view.run is None or view.trace.footer is not None
 
@@ -122,10 +139,17 @@ def _pack(view: View, has: list[Any]) -> Props:
     file = gzip.compress(lines, 6, mtime=0)
     if len(file) > MAX_UPLOAD_BYTES:
         sizes = f"{len(file) / (1 << 20):.1f} MB; at most {MAX_UPLOAD_BYTES >> 20} MB"
-        return {"refusal": f"This run is too large to store here ({sizes}): save its file under Share."}
+        return {
+            "refusal": f"This run is too large to store here ({sizes}): save its file under Share."
+        }
     about = library.entry(view.trace, usual_settings)
     about["facts"] += "" if view.run is not None else " · opened"
-    return {"key": view.key, **about, "size": len(file), "packed": base64.b64encode(file).decode("ascii")}
+    return {
+        "key": view.key,
+        **about,
+        "size": len(file),
+        "packed": base64.b64encode(file).decode("ascii"),
+    }
 
 
 def usual_settings(name: str) -> Mapping[str, Any]:

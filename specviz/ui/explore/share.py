@@ -31,7 +31,12 @@ from specviz.views.explore.sentences import Sentence, label, quantity, reveal
 from specviz.views.explore.titles import last_token
 
 FILES = (
-    ("page", "Page (.html)", "this view with the run inside; opens without a server", "page/{}.html?charts=1"),
+    (
+        "page",
+        "Page (.html)",
+        "this view with the run inside; opens without a server",
+        "page/{}.html?charts=1",
+    ),
     ("page-small", "Page without charts (.html)", "the same, smaller", "page/{}.html?charts=0"),
     ("trace", "Trace (.jsonl.gz)", "everything recorded; the library opens it again", "trace/{}"),
     ("tokens", "Tokens (.csv)", "a table, one line per token", "tokens/{}.csv"),
@@ -82,7 +87,10 @@ def calls_of(frame: Frame) -> list[Callable[[Any], Props | None]]:
         try:
             request, _ = open_link(frame, as_fields(data).get("link"))
         except SpecvizError as error:
-            return {"state": "refused", "words": ["This link cannot be used here: ", reveal(str(error)), "."]}
+            return {
+                "state": "refused",
+                "words": ["This link cannot be used here: ", reveal(str(error)), "."],
+            }
         return {"state": "ready", "words": invitation(request)}
 
     def compared(data: Any) -> Props | None:
@@ -103,7 +111,9 @@ def open_link(frame: Frame, letters: Any) -> tuple[Request, list[Any]]:
     request = decode(letters).request
     fields = frame.form.fill(request, frame.offer)
     if name := next(filter(_is_folder, _unknown_models(frame.offer, request)), None):
-        raise SpecvizError(f"the model {name!r:.100} would be a local folder; a link may name public models only")
+        raise SpecvizError(
+            f"the model {name!r:.100} would be a local folder; a link may name public models only"
+        )
     return request, fields
 
 
@@ -131,7 +141,10 @@ def share_props(view: View, selection: Place | None, offer: Offer) -> Props:
     except SpecvizError as error:
         words = [f"No link leads to this run: {reveal(str(error))}.", WHOLE]
     at = f"&step={place[0]}&ref={place[1]}" if place else ""  # a page shows the selected place
-    files = [[*about, f"specviz/{path.format(view.id)}{at if '?' in path else ''}"] for *about, path in FILES]
+    files = [
+        [*about, f"specviz/{path.format(view.id)}{at if '?' in path else ''}"]
+        for *about, path in FILES
+    ]
     space = settings().space
     return {"link": text, "page": space and f"{SPACES}{space}", "words": words, "files": files}
 
@@ -143,20 +156,41 @@ def link_to(trace: Trace, selection: Place | None, offer: Offer) -> Link:
     request = complete(Request.from_dict({**trace.header.request, "time_limit_s": None}))
     refuse_unoffered(offer, request)
     if name := next((name for name in _unknown_models(offer, request) if "/" not in name), None):
-        raise SpecvizError(f"the model {name!r:.100} has no public name by which others could find it")
+        raise SpecvizError(
+            f"the model {name!r:.100} has no public name by which others could find it"
+        )
     steps, goes_on = steps_as_asked(list(trace.steps), request)
     ids, place = ids_of(steps), place_in(steps, selection)
-    return Link(request, place, len(ids), digest(ids) if ids else "", place and mark_of(steps, place), goes_on)
+    return Link(
+        request,
+        place,
+        len(ids),
+        digest(ids) if ids else "",
+        place and mark_of(steps, place),
+        goes_on,
+    )
 
 
 def describe_link(link: Link, selection: Place | None = None) -> list[str]:
     """Sentences: what a link carries and what it lacks. selection: the place that is selected in the run."""
     if not link.goes_on:
         place = ", and shows the token that is selected now" if link.selection else ""
-        after = f"After that run, specviz says whether the text is the same{place}." if link.num_tokens else ""
+        after = (
+            f"After that run, specviz says whether the text is the same{place}."
+            if link.num_tokens
+            else ""
+        )
         return [PROMISE, *filter(None, [after])]
-    leads = f" It reproduces the first {quantity(link.num_tokens, 'token')} of this run." if link.num_tokens else ""
-    lost = " The selected token comes after them and is not in the link." if selection and not link.selection else ""
+    leads = (
+        f" It reproduces the first {quantity(link.num_tokens, 'token')} of this run."
+        if link.num_tokens
+        else ""
+    )
+    lost = (
+        " The selected token comes after them and is not in the link."
+        if selection and not link.selection
+        else ""
+    )
     changed = "The settings changed during this run; the link carries those it began with."
     return [PROMISE, changed + leads + lost, WHOLE]
 
@@ -173,12 +207,20 @@ def invitation(request: Request) -> Sentence:
         method.drafts and not rule.lossless and f"{rule.title} (lossy)",
         _name_hidden(request.prompt),
     )
-    return ["", "A shared run: press Run to see it", "".join(f" · {words}" for words in parts if words)]
+    return [
+        "",
+        "A shared run: press Run to see it",
+        "".join(f" · {words}" for words in parts if words),
+    ]
 
 
 def _name_hidden(prompt: str) -> str:
     """The characters of a prompt that nobody sees in the field, such as those that turn the direction of reading."""
-    names = [reveal(char) for char in dict.fromkeys(prompt) if char not in "\n\r\t" and reveal(char) != char]
+    names = [
+        reveal(char)
+        for char in dict.fromkeys(prompt)
+        if char not in "\n\r\t" and reveal(char) != char
+    ]
     more = ["…"] if len(names) > MOST_HIDDEN else []
     shown = " ".join([*names[:MOST_HIDDEN], *more])
     return f"its prompt contains invisible characters: {shown}" if names else ""
@@ -190,7 +232,11 @@ def _name_hidden(prompt: str) -> str:
 def complete(request: Request) -> Request:
     """With the rule that is meant and all parameters. Raises SpecvizError for an unknown method."""
     method = find_method(request.method)
-    values = {**request.to_dict(), "rule": request.rule or method.default_rule, "time_limit_s": None}
+    values = {
+        **request.to_dict(),
+        "rule": request.rule or method.default_rule,
+        "time_limit_s": None,
+    }
     return Request.from_dict({**values, "params": method.validate(request.params)})
 
 
@@ -205,7 +251,10 @@ def steps_as_asked(steps: Sequence[Step], request: Request) -> tuple[Sequence[St
     values = _values_that_count(complete(request))
     names = [name for name in (*Request.NAMES, *Request.ALL_SAMPLING, "k") if name in values]
     wanted = {"draft_model" if name == "draft" else name: values[name] for name in names}
-    has_them = (all(getattr(step.settings, name) == value for name, value in wanted.items()) for step in steps)
+    has_them = (
+        all(getattr(step.settings, name) == value for name, value in wanted.items())
+        for step in steps
+    )
     count = next((index for index, has in enumerate(has_them) if not has), len(steps))
     return steps[:count], count < len(steps)
 
@@ -230,7 +279,9 @@ def _id_at(steps: Sequence[Step], step: int, ref: str) -> int | None:
     if ref == LAST:
         token = last_token(steps[step])
         return token and token.id
-    return next((token.id for node, token in enumerate(steps[step].draft) if ref == str(node)), None)
+    return next(
+        (token.id for node, token in enumerate(steps[step].draft) if ref == str(node)), None
+    )
 
 
 # ---- how a run of this machine compares with the shared one ---------------------------------------------------------
@@ -247,15 +298,23 @@ def comparison(link: Link, request: Request, trace: Trace) -> Props:
     if not link.num_tokens:
         return _say_unknown("The shared run was made here. Its link does not describe its text.")
     if len(ids) >= link.num_tokens:
-        return _say_equal(link, steps) if digest(ids[: link.num_tokens]) == link.digest else _say_different(link)
+        return (
+            _say_equal(link, steps)
+            if digest(ids[: link.num_tokens]) == link.digest
+            else _say_different(link)
+        )
     if was_changed:
-        return _say_unknown("The settings changed during this run: its text cannot be compared with the shared one.")
+        return _say_unknown(
+            "The settings changed during this run: its text cannot be compared with the shared one."
+        )
     if end is None:
         return {"state": "waiting", "words": ["The shared run is being made on this machine."]}
     if end.reason in ("eos", "stop", "length", "context"):
         return _say_different(link)
     tokens = quantity(link.num_tokens, "token")
-    return _say_unknown(f"This run ended before the {tokens} of the shared one: the two cannot be compared.")
+    return _say_unknown(
+        f"This run ended before the {tokens} of the shared one: the two cannot be compared."
+    )
 
 
 def _say_unknown(words: str) -> Props:
@@ -264,7 +323,9 @@ def _say_unknown(words: str) -> Props:
 
 def _say_different(link: Link) -> Props:
     dropped = " The selection was dropped." if link.selection else ""
-    words = f"This machine wrote another text than the shared run: models or rounding differ.{dropped}"
+    words = (
+        f"This machine wrote another text than the shared run: models or rounding differ.{dropped}"
+    )
     return {"state": "differs", "words": [words]}
 
 
@@ -276,7 +337,10 @@ def _say_equal(link: Link, steps: Sequence[Step]) -> Props:
         words = ["", f"The first {are} the same", more]
     if link.selection is None:
         return {"state": "same", "words": words}
-    is_here = place_in(steps, link.selection) and link.mark in (None, mark_of(steps, link.selection))
+    is_here = place_in(steps, link.selection) and link.mark in (
+        None,
+        mark_of(steps, link.selection),
+    )
     words[2] += f" The token selected there is {'selected here' if is_here else 'not in this run'}."
     at = {"at": dict(zip(("step", "ref"), link.selection, strict=True))} if is_here else {}
     return {"state": "same", "words": words, **at}
@@ -289,7 +353,10 @@ def differences(shared: Request, here: Request) -> Iterator[str]:
         wanted, got = ({name: values[name] for name in _OF_ANY_METHOD} for values in (wanted, got))
     for name, before in wanted.items():
         if got[name] != before:
-            yield _OTHERS.get(name) or f"{_TITLES.get(name, name)} {_spell(got[name])} instead of {_spell(before)}"
+            yield (
+                _OTHERS.get(name)
+                or f"{_TITLES.get(name, name)} {_spell(got[name])} instead of {_spell(before)}"
+            )
 
 
 def _titled_values(request: Request) -> dict[str, Any]:

@@ -25,7 +25,12 @@ from specviz.ui.reports.trace_models import lacks
 from specviz.views.explore.sentences import CHANGE_NAMES, label, reveal
 
 RUN, OTHERWISE = "Run", "Run with these settings"
-TITLES = CHANGE_NAMES | {"draft": "draft", "max_new_tokens": "max new tokens", "chat": "chat template", "seed": "seed"}
+TITLES = CHANGE_NAMES | {
+    "draft": "draft",
+    "max_new_tokens": "max new tokens",
+    "chat": "chat template",
+    "seed": "seed",
+}
 WHOLE = {"prompt": "this prompt", "stop": "these stop texts", "chat_options": "these chat options"}
 """Fields whose values are too long to name."""
 LIVE = ("k", *Request.NAMES, *Request.ALL_SAMPLING)
@@ -41,14 +46,25 @@ def request_shown(trace: Trace) -> Request:
         raise SpecvizError("it has not begun yet")
     asked = {**trace.header.request, "time_limit_s": None}
     if asked.get("prompt_ids") is not None:
-        asked |= {"prompt": trace.header.prompt.text, "prompt_ids": None, "chat": False, "chat_options": {}}
+        asked |= {
+            "prompt": trace.header.prompt.text,
+            "prompt_ids": None,
+            "chat": False,
+            "chat_options": {},
+        }
     length = asked.get("max_new_tokens")
     if isinstance(length, int):
         asked["max_new_tokens"] = min(length, settings().max_new_tokens)
     if trace.steps:
         made = trace.steps[-1].settings
-        asked |= {name: getattr(made, name) for name in (*Request.NAMES, *Request.ALL_SAMPLING) if name != "draft"}
-        asked |= {"params": dict(made.params)} | ({"draft": made.draft_model} if made.draft_model else {})
+        asked |= {
+            name: getattr(made, name)
+            for name in (*Request.NAMES, *Request.ALL_SAMPLING)
+            if name != "draft"
+        }
+        asked |= {"params": dict(made.params)} | (
+            {"draft": made.draft_model} if made.draft_model else {}
+        )
         asked |= {"k": made.k} if made.k else {}
     request = Request.from_dict(asked)
     find_method(request.method).validate(request.params)
@@ -78,7 +94,9 @@ def standing_props(trace: Trace, offer: Offer, library: Library) -> Mapping[str,
         return _say(OTHERWISE, why)
     if request.rule is not None and usable_rule(request).rule != request.rule and method.drafts:
         title = RULES[method.default_rule].title
-        return _say(f"{RUN} with {title}", f"This run's rule is not on offer here: {title} judges instead.")
+        return _say(
+            f"{RUN} with {title}", f"This run's rule is not on offer here: {title} judges instead."
+        )
     return _say()
 
 
@@ -120,7 +138,9 @@ def not_followed(trace: Trace, asked: RunSettings, library: Library) -> Mapping[
     request = request_shown(trace)
     made, told = request.to_dict() | spelled(request), request.to_dict()
     wanted = asked.to_dict() | {"rule": asked.rule or told["rule"]}
-    wanted |= {name: wanted[name] and library.shown_name(wanted[name]) for name in ("target", "draft")}
+    wanted |= {
+        name: wanted[name] and library.shown_name(wanted[name]) for name in ("target", "draft")
+    }
     return {name: made[name] for name in LIVE if told[name] != wanted[name]}
 
 
@@ -129,7 +149,8 @@ def about_fields() -> Mapping[str, Any]:
     live: those that a run in progress follows."""
     return {
         "counting": {method.name: _counting(method) for method in METHODS.values()},
-        "titles": TITLES | {f"{m.name}.{param.name}": param.title for m in METHODS.values() for param in m.params},
+        "titles": TITLES
+        | {f"{m.name}.{param.name}": param.title for m in METHODS.values() for param in m.params},
         "whole": WHOLE,
         "values": {each.name: each.title for each in (*METHODS.values(), *RULES.values())},
         "live": LIVE,

@@ -28,8 +28,12 @@ from specviz.views.compare import rules as side_view
 SLICE_S = 0.3  # how long the engine is held for gathering
 GREEDY_TOKENS = 64
 OPTIONS = [(rule.title, name) for name, rule in ANY_CHAIN.items()]
-OPTIONS += [(f"{rule.title} (a mistake)", f"{BROKEN_PREFIX}{name}") for name, rule in BROKEN.items()]
-NOT_AT_HAND = "The models of this run are not loaded. Press Redraw to load them and show the places."
+OPTIONS += [
+    (f"{rule.title} (a mistake)", f"{BROKEN_PREFIX}{name}") for name, rule in BROKEN.items()
+]
+NOT_AT_HAND = (
+    "The models of this run are not loaded. Press Redraw to load them and show the places."
+)
 NOTHING_YET = "The run on Explore has written nothing yet, or is gone. Open this page again later."
 READING = "The run's models are reading it once more; the result appears here in a moment."
 NO_PLACE = "no token of this run was drafted by a draft model with its probability; make a run with a draft model"
@@ -42,16 +46,40 @@ class CheckSections:
 
     def sections(self) -> list[Section]:
         needs, side = lambda look: self._models.names(look.trace), {"judge": self._judge}
-        first, at_place = self._models.offer.first.target, lambda look: (self._text_key(look), look.place)
+        first, at_place = (
+            self._models.offer.first.target,
+            lambda look: (self._text_key(look), look.place),
+        )
         setup = attrgetter("settings")
         return [
             Section("identity", at_place, self._begin_identity, opening=self._identity),
-            Section("one_step", self._text_key, self._begin_one_step, {"redraw": self._redraw}, needs, self._one_step),
-            Section("end_to_end", setup, self._begin_texts, {"write": self._write_texts}, needs),
-            Section("side_by_side", attrgetter("text"), lambda look: side_view.side_by_side(None), side, needs),
-            Section("self_checks", setup, lambda look: check.self_checks(()), {"self": self._self}, needs),
             Section(
-                "someone_else", setup, lambda look: check.someone_else(look.settings.target if look.settings else first)
+                "one_step",
+                self._text_key,
+                self._begin_one_step,
+                {"redraw": self._redraw},
+                needs,
+                self._one_step,
+            ),
+            Section("end_to_end", setup, self._begin_texts, {"write": self._write_texts}, needs),
+            Section(
+                "side_by_side",
+                attrgetter("text"),
+                lambda look: side_view.side_by_side(None),
+                side,
+                needs,
+            ),
+            Section(
+                "self_checks",
+                setup,
+                lambda look: check.self_checks(()),
+                {"self": self._self},
+                needs,
+            ),
+            Section(
+                "someone_else",
+                setup,
+                lambda look: check.someone_else(look.settings.target if look.settings else first),
             ),
         ]
 
@@ -79,7 +107,10 @@ class CheckSections:
         return check.one_step(OPTIONS, _rule_of_run(look), None, None, str, refusal=refusal)
 
     def _begin_texts(self, look: Look) -> Props:
-        rule, given = _rule_of_run(look), {"made_by": _describe_run(look), "refusal": _why_unchecked(look)}
+        rule, given = (
+            _rule_of_run(look),
+            {"made_by": _describe_run(look), "refusal": _why_unchecked(look)},
+        )
         return check_texts.end_to_end(_options(look), rule, None, str, **given)
 
     def _setup(self, look: Look) -> tuple[Setup, Sampling, int]:
@@ -110,7 +141,11 @@ class CheckSections:
         found = yield from self._places(look, check.identity(None, str, refusal=READING))
         pinned = _pinned_place(look, found)
         if place := pinned or next(iter(found), None):
-            yield check.identity(identity(place), self._setup(look)[0].target.text.label, is_pinned=pinned is not None)
+            yield check.identity(
+                identity(place),
+                self._setup(look)[0].target.text.label,
+                is_pinned=pinned is not None,
+            )
         else:
             yield check.identity(None, str, refusal=NO_PLACE)
 
@@ -129,7 +164,9 @@ class CheckSections:
         seed = whole_number(values, "seed", 0, check.MOST_SEED)
         yield from self._at_worst(look, name, n, seed, draws=True)
 
-    def _at_worst(self, look: Look, name: str, n: int, seed: int = 0, *, draws: bool = False) -> Work:
+    def _at_worst(
+        self, look: Look, name: str, n: int, seed: int = 0, *, draws: bool = False
+    ) -> Work:
         """The section at the place where this rule errs most: every outcome of its program, then the redraws."""
         if refusal := _why_unchecked(look):
             raise SpecvizError(refusal)
@@ -159,7 +196,9 @@ class CheckSections:
         (pair, sampling, k), rule = self._setup(look), find_rule(name)
         prompts = bundled_prompts(pair.target)
 
-        def section(result: EndToEnd | None, first: FirstToken | None, same: Greedy | None) -> Props:
+        def section(
+            result: EndToEnd | None, first: FirstToken | None, same: Greedy | None
+        ) -> Props:
             given = {"first": first, "greedy": same, "tokens": tokens, "seed": seed}
             return check_texts.end_to_end(options, name, result, pair.target.text.label, **given)
 
@@ -175,7 +214,9 @@ class CheckSections:
             yield section(result, None, None)
             if result.outcome is not None and result.outcome.state == "differs":
                 return  # later texts cannot change this
-        for first in first_token(pair, rule, prompts[0], sampling, k, max(1, round(FIRST_TOKENS * tokens)), seed):
+        for first in first_token(
+            pair, rule, prompts[0], sampling, k, max(1, round(FIRST_TOKENS * tokens)), seed
+        ):
             yield section(result, first, None)
 
     def _judge(self, look: Look, values: Mapping[str, str]) -> Work:
@@ -194,7 +235,11 @@ class CheckSections:
 def _pinned_place(look: Look, found: Sequence[Place]) -> Place | None:
     """The place of the pinned token; for the target's own token that of the draft token it replaced."""
     step, ref = look.place.step, look.place.ref
-    here = [place for place in found if place.step == step and (place.is_judged or str(place.node) == ref)]
+    here = [
+        place
+        for place in found
+        if place.step == step and (place.is_judged or str(place.node) == ref)
+    ]
     exact = [place for place in here if str(place.node) == ref]
     return (exact or here or [None])[-1]
 
@@ -213,14 +258,20 @@ def _why_unchecked(look: Look) -> str:
     rule = None if look.settings is None else RULES.get(look.settings.rule)
     if rule is None or rule.name in ANY_CHAIN:
         return ""
-    return f"this run was judged by {rule.title}, which is lossy by design: there is nothing to check"
+    return (
+        f"this run was judged by {rule.title}, which is lossy by design: there is nothing to check"
+    )
 
 
 def _options(look: Look) -> list[tuple[str, str]]:
     """The rules that can judge what the run's method drafts, and the wrong ones."""
     method = METHODS.get(look.settings.method) if look.settings else None
     method = method and method.under(look.settings.params)
-    return [(words, name) for words, name in OPTIONS if method is None or name not in RULES or name in method.rules]
+    return [
+        (words, name)
+        for words, name in OPTIONS
+        if method is None or name not in RULES or name in method.rules
+    ]
 
 
 def _describe_run(look: Look) -> str:
@@ -229,8 +280,9 @@ def _describe_run(look: Look) -> str:
     if settings is None or settings.method not in METHODS:
         return ""
     method = METHODS[settings.method]
-    draft = f" by {settings.draft_model}" if settings.draft_model and "draft" in method.roles else ""
-    k = f", K {settings.k}" if method.sets_k else ""
-    return (
-        f"{settings.target}, {method.title}{draft}{k}, temperature {settings.temperature:g}, judged by the rule above"
+    draft = (
+        f" by {settings.draft_model}" if settings.draft_model and "draft" in method.roles else ""
     )
+    k = f", K {settings.k}" if method.sets_k else ""
+    pair = f"{settings.target}, {method.title}{draft}{k}"
+    return f"{pair}, temperature {settings.temperature:g}, judged by the rule above"

@@ -57,19 +57,56 @@ class CompareSections:
         self._kinds = prompts_file()["kinds"]
 
     def sections(self) -> list[Section]:
-        text, constant, needs = attrgetter("text"), lambda look: (), lambda look: self._models.names(look.trace)
+        text, constant, needs = (
+            attrgetter("text"),
+            lambda look: (),
+            lambda look: self._models.names(look.trace),
+        )
         return [
             Section("every-k", self._speed_key, lambda look: self._given_text(look)[0]),
-            Section("costs", self._costs_key, self._costs_section, {"measure": self._measure_costs}, needs=needs),
-            Section("other-drafts", text, self._other_drafts, {"ask": self._ask_drafts}, needs=needs),
-            Section("draft-temperature", text, self._draft_temperature, {"ask": self._ask_pair}, needs=needs),
+            Section(
+                "costs",
+                self._costs_key,
+                self._costs_section,
+                {"measure": self._measure_costs},
+                needs=needs,
+            ),
+            Section(
+                "other-drafts", text, self._other_drafts, {"ask": self._ask_drafts}, needs=needs
+            ),
+            Section(
+                "draft-temperature",
+                text,
+                self._draft_temperature,
+                {"ask": self._ask_pair},
+                needs=needs,
+            ),
             # names its own settings, so it stays while other runs are looked at
-            Section(live.NAME, constant, self._many_prompts, {"analyse": self._analyse}, needs=self._asked, keeps=True),
+            Section(
+                live.NAME,
+                constant,
+                self._many_prompts,
+                {"analyse": self._analyse},
+                needs=self._asked,
+                keeps=True,
+            ),
             Section("theory", self._speed_key, lambda look: self._given_text(look)[1]),
-            Section("why-slow", self._speed_key, self._why_slow, {"speed": self._measure_speed}, needs=needs),
+            Section(
+                "why-slow",
+                self._speed_key,
+                self._why_slow,
+                {"speed": self._measure_speed},
+                needs=needs,
+            ),
             Section("waits", text, _no_waits, {"measure": self._measure_waits}, needs=needs),
             *(self._finding_section(name, measure) for name, measure in FINDINGS.items()),
-            Section(claim_view.NUMBERS, constant, lambda at: next(_work_out(at)), {"work": _work_out}, engine=False),
+            Section(
+                claim_view.NUMBERS,
+                constant,
+                lambda at: next(_work_out(at)),
+                {"work": _work_out},
+                engine=False,
+            ),
             Section("tool-names", text, lambda look: plan.tool_names(look.run)),
         ]
 
@@ -102,7 +139,9 @@ class CompareSections:
         length = whole_number(values, "context_length", 1, MOST_CONTEXT)
         yield self._costs_section(look, context_length=length)
         target, draft = self._models.load(look.trace)
-        for measured in measure_costs(target, [] if draft is None else [draft], context_length=length):
+        for measured in measure_costs(
+            target, [] if draft is None else [draft], context_length=length
+        ):
             self._costs |= {(costs.target, costs.draft): costs for costs in measured.costs}
             if not measured.costs:
                 yield self._costs_section(look, context_length=length, running=measured)
@@ -118,7 +157,11 @@ class CompareSections:
         names = [name for _, name in list_drafts(target.name, own and own.name)]
         here = [name for name in names if self._models.is_at_hand(name)]
         absent = tuple(DraftOnText(name, refusal=ABSENT) for name in names if name not in here)
-        costs = {draft: costs for (name, draft), costs in self._costs.items() if name == target.name and draft}
+        costs = {
+            draft: costs
+            for (name, draft), costs in self._costs.items()
+            if name == target.name and draft
+        }
         models = [self._models.bench.library.load(name) for name in here]
         for result in other_drafts(look.trace, target, models, costs=costs):
             yield self._other_drafts(look, replace(result, rows=(*result.rows, *absent)))
@@ -142,7 +185,12 @@ class CompareSections:
         if look.run is None:
             return plan.why_slow(None)
         costs, speed = self._known_costs(look), self._known_speed(look)
-        known = {"has_run": True, "has_costs": costs is not None, "has_speed": speed is not None, "running": running}
+        known = {
+            "has_run": True,
+            "has_costs": costs is not None,
+            "has_speed": speed is not None,
+            "running": running,
+        }
         if costs is None or speed is None:
             return plan.why_slow(None, **known)
         if speed.doubt in ("impossible", "shared"):
@@ -153,7 +201,9 @@ class CompareSections:
             causes = why_slow(look.run, costs, most_timed=NUM_TOKENS, **rates)
             return plan.why_slow(causes, instead=doubt_words(speed), **known)
         except SpecvizError as refusal:
-            return plan.why_slow(None, refusal=f"The recorded numbers do not tell: {refusal}.", **known)
+            return plan.why_slow(
+                None, refusal=f"The recorded numbers do not tell: {refusal}.", **known
+            )
 
     def _measure_speed(self, look: Look, values: Mapping[str, str]) -> Work:
         self._models.load(look.trace)
@@ -170,7 +220,9 @@ class CompareSections:
             yield claim_view.finding("waits", found)
 
     def _many_prompts(self, look: Look, **state: object) -> Props:
-        return live.many_prompts(tuple((kind["title"], kind["name"]) for kind in self._kinds), **state)
+        return live.many_prompts(
+            tuple((kind["title"], kind["name"]) for kind in self._kinds), **state
+        )
 
     def _asked(self, look: Look) -> list[str]:
         """The target and those of its drafts that are at hand: a click here downloads nothing. Raises SpecvizError."""
@@ -179,12 +231,18 @@ class CompareSections:
         target, *others = (name for name in own if name is not None)
         here = [name for _, name in list_drafts(target, *others) if self._models.is_at_hand(name)]
         if not here:
-            raise SpecvizError(f"no draft model for {target} is loaded: run it with one on Explore first")
+            raise SpecvizError(
+                f"no draft model for {target} is loaded: run it with one on Explore first"
+            )
         return [target, *here]
 
     def _analyse(self, look: Look, values: Mapping[str, str]) -> Work:
         target, *drafts = self._asked(look)
-        known = {name: costs for (of, name), costs in self._costs.items() if of == target and name in drafts}
+        known = {
+            name: costs
+            for (of, name), costs in self._costs.items()
+            if of == target and name in drafts
+        }
         prompts, words = self._prompts(values)
         settings = self._models.offer.first if look.settings is None else look.settings
         work = align_steps(
@@ -202,25 +260,37 @@ class CompareSections:
                 done = f"{progress.words}: {progress.done} of {progress.total} prompts"
                 yield self._many_prompts(look, progress=(progress.done, progress.total, done))
         result, summary = progress.result, progress.result.summary
-        views, names = read_texts(result.tokens, result.prompts), [draft.name for draft in summary.drafts]
+        views, names = (
+            read_texts(result.tokens, result.prompts),
+            [draft.name for draft in summary.drafts],
+        )
         texts = texts_block(views, names, summary.num_prompts)
         yield self._many_prompts(look, summary=summary, asked=words, texts=texts)
 
-    def _prompts(self, values: Mapping[str, str]) -> tuple[Sequence[str | Mapping[str, object]], str]:
+    def _prompts(
+        self, values: Mapping[str, str]
+    ) -> tuple[Sequence[str | Mapping[str, object]], str]:
         """The chosen prompts, and the choice in words. Raises SpecvizError."""
         titles = {live.EVERY: "all kinds", **{kind["name"]: kind["title"] for kind in self._kinds}}
         chosen = one_of(values, "prompts", [live.OWN, *titles])
         if chosen == live.OWN:
             own = own_prompts(values, live.MOST_PROMPTS, live.MOST_CHARACTERS, MORE)
             if not own:
-                raise SpecvizError("write at least one prompt into the box, one per line (got none)")
+                raise SpecvizError(
+                    "write at least one prompt into the box, one per line (got none)"
+                )
             return own, quantity(len(own), "own prompt")
         kinds = [kind for kind in self._kinds if chosen in (live.EVERY, kind["name"])]
         pairs = [(kind["name"], prompt) for kind in kinds for prompt in kind["prompts"]]
-        ready = [{"id": prompt["name"], "prompt": prompt["text"], "tags": [name]} for name, prompt in pairs]
+        ready = [
+            {"id": prompt["name"], "prompt": prompt["text"], "tags": [name]}
+            for name, prompt in pairs
+        ]
         return ready, f"{quantity(len(ready), 'ready prompt')}: {titles[chosen]}"
 
-    def _finding_section(self, name: str, measure: Callable[[Workbench], Iterator[Finding]]) -> Section:
+    def _finding_section(
+        self, name: str, measure: Callable[[Workbench], Iterator[Finding]]
+    ) -> Section:
         def begin(look: Look) -> Props:
             return claim_view.finding(name, self._findings.get(name))
 
@@ -238,7 +308,10 @@ def _work_out(look: Look, values: Mapping[str, str] = MappingProxyType({})) -> W
     drafted = whole_number(given, "drafted", 1, claim_view.MOST)
     yield claim_view.claim_numbers(
         drafted,
-        *(whole_number(given, name, low, claim_view.MOST) for name, low in (("draft_ms", 0), ("check_ms", 1))),
+        *(
+            whole_number(given, name, low, claim_view.MOST)
+            for name, low in (("draft_ms", 0), ("check_ms", 1))
+        ),
         whole_number(given, "accepted", 0, drafted),
     )
 

@@ -33,7 +33,10 @@ ON_STAGE = "on the stage"
 MOST_GAMES = 64
 MOST_SEED = 1_000_000
 KINDS = ("Story", "Arithmetic")  # ready prompts that a line of words can go on with
-TEMPERATURES = (("0: only the target's most likely token", "0"), ("1: the target's own probabilities", "1"))
+TEMPERATURES = (
+    ("0: only the target's most likely token", "0"),
+    ("1: the target's own probabilities", "1"),
+)
 PREDICT_LEAD = (
     "You see the draft token and both models' probabilities, as the target did before it judged. Accepted or rejected? "
     "Then the random draw falls."
@@ -45,7 +48,8 @@ DRAFT_LEAD = (
     "from there until the text has {most}, or finish early."
 )
 NO_MODEL = (
-    "This game needs a model, and {name} is not loaded here. Load it with a run on Explore, then open this page again."
+    "This game needs a model, and {name} is not loaded here. "
+    "Load it with a run on Explore, then open this page again."
 )
 
 
@@ -59,7 +63,9 @@ class Setup:
 
     def request(self, offer: Offer, draft: str | None) -> Request:
         text, seed = texts(offer)[self.prompt], int(self.seed)
-        return replace(offer.first, prompt=text, temperature=float(self.temperature), seed=seed, draft=draft)
+        return replace(
+            offer.first, prompt=text, temperature=float(self.temperature), seed=seed, draft=draft
+        )
 
 
 def texts(offer: Offer) -> dict[str, str]:
@@ -72,14 +78,24 @@ class Games:
     def __init__(self, bench: Workbench, offer: Offer, registry: Registry) -> None:
         self._bench, self._offer, self._registry = bench, offer, registry
         self._models = RunModels(bench, offer)
-        self._games: OrderedDict[str, tuple[Setup, Game]] = OrderedDict()  # the least recently played first
+        self._games: OrderedDict[str, tuple[Setup, Game]] = (
+            OrderedDict()
+        )  # the least recently played first
         self._guard = threading.Lock()
 
     def sections(self) -> list[Section]:
         acts = {"turn": self._turn, "finish": self._finish, "new": self._new}
         return [
-            Section(PREDICT, lambda look: (), self._begin_predict, {"take": self._take}, engine=False),
-            Section(DRAFT, lambda look: self._is_playable(), self._begin_draft, acts, needs=self._list_models),
+            Section(
+                PREDICT, lambda look: (), self._begin_predict, {"take": self._take}, engine=False
+            ),
+            Section(
+                DRAFT,
+                lambda look: self._is_playable(),
+                self._begin_draft,
+                acts,
+                needs=self._list_models,
+            ),
         ]
 
     def _begin_predict(self, look: Look) -> Props:
@@ -120,7 +136,9 @@ class Games:
         try:
             game.turn(typed, self._bench.library, joined=values.get("joined") == "yes")
         except Refused as error:  # shown under the line
-            sendable = typed[: MOST_CHARACTERS + 1].encode("utf-8", "replace").decode()  # without half surrogate pairs
+            sendable = (
+                typed[: MOST_CHARACTERS + 1].encode("utf-8", "replace").decode()
+            )  # without half surrogate pairs
             yield self._props(setup, game if game_id else None, game_id, str(error), sendable)
             return
         yield self._props(setup, game, game_id or self._keep(setup, game))
@@ -152,7 +170,12 @@ class Games:
         return game_id
 
     def _props(
-        self, setup: Setup, game: Game | None = None, game_id: str = "", refusal: str = "", typed: str = ""
+        self,
+        setup: Setup,
+        game: Game | None = None,
+        game_id: str = "",
+        refusal: str = "",
+        typed: str = "",
     ) -> Props:
         trace, message = Trace(), ""
         if game is not None:  # the trace can be saved by the game's id, like any other
@@ -192,7 +215,11 @@ def _predict_section(name: str, trace: Trace) -> Props:
     options = [(title, each) for each, title in titles.items()]
     controls = [blocks.choice("run", "Run", options, name), blocks.button("take", "Play this run")]
     return blocks.section(
-        PREDICT, "Predict the verdict", PREDICT_LEAD, controls, [predict_block({titles[name]: trace})]
+        PREDICT,
+        "Predict the verdict",
+        PREDICT_LEAD,
+        controls,
+        [predict_block({titles[name]: trace})],
     )
 
 
@@ -202,8 +229,15 @@ def _titles_of_runs() -> dict[str, str]:
         entries = [entry for entry in recorded_runs().values() if not entry.broken]
     except SpecvizError:
         return {}
-    asked = [(entry, entry.request.get("method", "draft_model"), entry.request.get("params", {})) for entry in entries]
-    return {entry.name: entry.title for entry, method, params in asked if facts_of(method).under(params).in_chains}
+    asked = [
+        (entry, entry.request.get("method", "draft_model"), entry.request.get("params", {}))
+        for entry in entries
+    ]
+    return {
+        entry.name: entry.title
+        for entry, method, params in asked
+        if facts_of(method).under(params).in_chains
+    }
 
 
 def _find_trace(name: str, look: Look) -> Trace:

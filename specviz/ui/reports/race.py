@@ -71,7 +71,15 @@ class RaceSection:
 
     def section(self) -> Section:
         acts = {"race": self._race, "replay": self._replay}
-        return Section(view.NAME, self._base, self._begin, acts, needs=self._needs, keeps=True, again=self._begin_again)
+        return Section(
+            view.NAME,
+            self._base,
+            self._begin,
+            acts,
+            needs=self._needs,
+            keeps=True,
+            again=self._begin_again,
+        )
 
     def _base(self, look: Look) -> _Base:
         """The setup in force on Explore, or the page's first one where there is none that can be run again."""
@@ -79,35 +87,56 @@ class RaceSection:
         try:
             self._models.names(look.trace)
             request = request_of(look.trace)
-            k = request.num_speculative_tokens or first.num_speculative_tokens  # a run without a draft has none
-            return _Base(replace(request, num_speculative_tokens=k).validate(), question_of(look.trace.header))
+            k = (
+                request.num_speculative_tokens or first.num_speculative_tokens
+            )  # a run without a draft has none
+            return _Base(
+                replace(request, num_speculative_tokens=k).validate(),
+                question_of(look.trace.header),
+            )
         except SpecvizError as refusal:
             words = f"The run on Explore cannot be raced here: {reveal(str(refusal))}. The page's first setup is used."
-            return _Base(first, first.prompt, is_run=False, problem="" if look.run is None else words)
+            return _Base(
+                first, first.prompt, is_run=False, problem="" if look.run is None else words
+            )
 
     def _needs(self, look: Look) -> list[str]:
         """Without heads: they are loaded with their target."""
-        return [name for kind, name in models_named(self._base(look).request) if kind in ("target", "draft")]
+        return [
+            name
+            for kind, name in models_named(self._base(look).request)
+            if kind in ("target", "draft")
+        ]
 
     def _begin(self, look: Look) -> Props:
         base = self._base(look)
         _, _, *others = self._setups(base)
         right = PAGE if METHODS[base.request.method].drafts or not others else others[0]
         ks = dict.fromkeys(("k_left", "k_right"), base.request.num_speculative_tokens)
-        return self._props(base, {**FIRST, **ks, "right": right, "tokens": min(FIRST["tokens"], _most_tokens())})
+        return self._props(
+            base, {**FIRST, **ks, "right": right, "tokens": min(FIRST["tokens"], _most_tokens())}
+        )
 
     def _begin_again(self, look: Look, shown: Props) -> Props:
         """With another run on Explore: choices and results stay, under a line that says so."""
         if not view.has_result(shown):
             return self._begin(look)
         base, chosen = self._base(look), view.chosen_values(shown)
-        warm = chosen["temperature"] if chosen["temperature"] in _list_temperatures(base.request) else "0.0"
-        return view.with_earlier_result(self._props(base, {**chosen, "temperature": float(warm)}), shown)
+        warm = (
+            chosen["temperature"]
+            if chosen["temperature"] in _list_temperatures(base.request)
+            else "0.0"
+        )
+        return view.with_earlier_result(
+            self._props(base, {**chosen, "temperature": float(warm)}), shown
+        )
 
     def _props(self, base: _Base, chosen: Mapping[str, object], **result: object) -> Props:
         options = [(words, value) for value, (words, _) in self._setups(base).items()]
         known = [value for _, value in options]
-        sides = {name: chosen[name] if chosen[name] in known else known[0] for name in ("left", "right")}
+        sides = {
+            name: chosen[name] if chosen[name] in known else known[0] for name in ("left", "right")
+        }
         limits = {"temperatures": _list_temperatures(base.request), "most_tokens": _most_tokens()}
         given = {**chosen, **sides, **limits, "prompt": f"“{_shorten(base.asked)}”"}
         return view.race(options, given, problem=base.problem, **result)
@@ -116,7 +145,10 @@ class RaceSection:
         """value -> words and request: the run's own setup, no draft, each draft model and method that can run here."""
         alone, plain = METHODS[ALONE], METHODS["draft_model"]
         title = f"{AS_ON_EXPLORE if base.is_run else AS_AT_FIRST}{_describe(base.request, with_k=False)}"
-        setups = {PAGE: (title, base.request), alone.name: (alone.title, self._change_method(base.request, alone))}
+        setups = {
+            PAGE: (title, base.request),
+            alone.name: (alone.title, self._change_method(base.request, alone)),
+        }
         for _, name in self._offer.drafts_for(base.request.target, plain):
             if self._models.is_at_hand(name):
                 request = replace(self._change_method(base.request, plain), draft=name)
@@ -148,16 +180,30 @@ class RaceSection:
         requests = [self._contestant(base, chosen, name) for name in ("left", "right")]
         if _identify(requests[0]) == _identify(requests[1]):
             same = _describe(requests[0])
-            raise SpecvizError(f"A and B are the same setup, {same}: choose another one, or another K, for one of them")
-        titles = tuple(f"{letter} · {_describe(each)}" for letter, each in zip(view.LETTERS, requests, strict=True))
+            raise SpecvizError(
+                f"A and B are the same setup, {same}: choose another one, or another K, for one of them"
+            )
+        titles = tuple(
+            f"{letter} · {_describe(each)}"
+            for letter, each in zip(view.LETTERS, requests, strict=True)
+        )
         kept, key = _KeptRace(base, chosen, titles), uuid.uuid4().hex
         self._races[key] = kept
         for result in run_race(*map(Side, titles, requests), starts, self._bench):
             kept.result = result
-            while len(self._races) > 1 and sum(each.num_steps for each in self._races.values()) > MOST_STEPS:
+            while (
+                len(self._races) > 1
+                and sum(each.num_steps for each in self._races.values()) > MOST_STEPS
+            ):
                 self._races.popitem(last=False)
-            files = self._files(kept, view.heat_to_replay(result)) if result.done == result.total else ()
-            yield self._props(base, chosen, result=result, titles=titles, seat=view.Seat(key, files=files))
+            files = (
+                self._files(kept, view.heat_to_replay(result))
+                if result.done == result.total
+                else ()
+            )
+            yield self._props(
+                base, chosen, result=result, titles=titles, seat=view.Seat(key, files=files)
+            )
 
     def _choices(self, base: _Base, values: Mapping[str, str]) -> dict[str, object]:
         """The checked values of the section's controls. Raises SpecvizError."""
@@ -170,7 +216,9 @@ class RaceSection:
             **sides,
             **{name: whole_number(values, name, 1, MAX_K) for name in ("k_left", "k_right")},
             "temperature": float(one_of(values, "temperature", _list_temperatures(base.request))),
-            "tokens": whole_number(values, "tokens", min(view.FEWEST_TOKENS, _most_tokens()), _most_tokens()),
+            "tokens": whole_number(
+                values, "tokens", min(view.FEWEST_TOKENS, _most_tokens()), _most_tokens()
+            ),
             "prompts": whole_number(values, "prompts", 1, view.MOST_PROMPTS),
             "own": values.get("own", "")[: view.MOST_CHARACTERS],
         }
@@ -178,7 +226,11 @@ class RaceSection:
     def _contestant(self, base: _Base, chosen: Mapping[str, object], side: str) -> Request:
         """One side's setup at its own K, and at the temperature and length of both."""
         _, request = self._setups(base)[chosen[side]]
-        k = chosen[f"k_{side}"] if METHODS[request.method].sets_k else request.num_speculative_tokens
+        k = (
+            chosen[f"k_{side}"]
+            if METHODS[request.method].sets_k
+            else request.num_speculative_tokens
+        )
         limits = {"temperature": chosen["temperature"], "max_new_tokens": chosen["tokens"]}
         return replace(request, num_speculative_tokens=k, **limits)
 
@@ -205,10 +257,17 @@ class RaceSection:
         """Own prompts, where there are any; else the page's own, then ready ones, of each kind in turn."""
         if own := own_prompts(values, view.MOST_PROMPTS, view.MOST_CHARACTERS):
             return [Start(_shorten(line), line) for line in own]
-        kinds = [texts for kind, texts in self._offer.prompts.items() if kind not in self._offer.dialogues]
+        kinds = [
+            texts
+            for kind, texts in self._offer.prompts.items()
+            if kind not in self._offer.dialogues
+        ]
         rounds = zip_longest(*(texts.items() for texts in kinds))
         ready = [
-            Start(title, text) for each in rounds for title, text in filter(None, each) if text != base.request.prompt
+            Start(title, text)
+            for each in rounds
+            for title, text in filter(None, each)
+            if text != base.request.prompt
         ]
         starts = [Start(_shorten(base.asked), base.request.prompt, base.request.prompt_ids), *ready]
         return starts[: whole_number(values, "prompts", 1, view.MOST_PROMPTS)]
@@ -217,7 +276,9 @@ class RaceSection:
 def _mark_shared(run: Trace) -> Trace:
     """The run with a footer that says that others slowed it down."""
     events = (
-        replace(event, extra={**event.extra, "shared_engine": True}) if isinstance(event, Footer) else event
+        replace(event, extra={**event.extra, "shared_engine": True})
+        if isinstance(event, Footer)
+        else event
         for event in run.events()
     )
     return Trace(events)
@@ -236,7 +297,9 @@ def _describe(request: Request, *, with_k: bool = True) -> str:
     method = METHODS[request.method]
     models = [label(Path(request.draft).name)] if request.draft and "draft" in method.roles else []
     k = [f"K {request.num_speculative_tokens}"] if with_k and method.sets_k else []
-    return ", ".join([method.title, *models, *k, *_lossy_rule(method, request.rule or method.default_rule)])
+    return ", ".join(
+        [method.title, *models, *k, *_lossy_rule(method, request.rule or method.default_rule)]
+    )
 
 
 def _lossy_rule(method: Method, rule: str) -> list[str]:

@@ -57,7 +57,9 @@ class Session:
         self.due: list[str] = []  # sections whose opening work is still to be done
         self.stop = threading.Event()
         self.busy: str | None = None  # the section of the job
-        self.renewing = threading.Lock()  # two looks at once: the second finds what the first has begun
+        self.renewing = (
+            threading.Lock()
+        )  # two looks at once: the second finds what the first has begun
         self.left_at: float | None = None
         self._job: Job | None = None
         self._guard = threading.Lock()
@@ -67,7 +69,10 @@ class Session:
         one that had begun by itself (a section of `opening`) begins again."""
         session = Session(name)
         session.place, session.num_events, session.due = self.place, self.num_events, list(self.due)
-        session.keys, session.shown = dict(self.keys), {name: end_bars(props) for name, props in self.shown.items()}
+        session.keys, session.shown = (
+            dict(self.keys),
+            {name: end_bars(props) for name, props in self.shown.items()},
+        )
         if self.busy in opening:
             session.keys.pop(self.busy, None)
         return session
@@ -109,7 +114,9 @@ class Sessions:
         self._make_room()
         tab = tab if isinstance(tab, str) and TAB.fullmatch(tab) else None
         before = self._by_tab.pop(tab, None)
-        session = self._by_name[name] = Session(name) if before is None else before.copy(name, self._opening)
+        session = self._by_name[name] = (
+            Session(name) if before is None else before.copy(name, self._opening)
+        )
         if tab is not None:
             self._by_tab[tab] = session
         return session
@@ -136,7 +143,9 @@ class Report:
     def __init__(self, sections: Sequence[Section], registry: Registry, bench: Workbench) -> None:
         self._sections = {section.name: section for section in sections}
         self._registry, self._bench = registry, bench
-        self._sessions = Sessions(name for name, section in self._sections.items() if section.opening is not None)
+        self._sessions = Sessions(
+            name for name, section in self._sections.items() if section.opening is not None
+        )
 
     def look(self, name: str, data: Mapping[str, Any]) -> Iterator[str]:
         """The whole page for the place that is looked at now; a section whose key has not changed stays as it was."""
@@ -145,7 +154,9 @@ class Report:
         self._renew(session)
         whole = [session.shown[name] for name in self._sections]
         job = session.start_job() if session.due else None
-        message = _message(whole, order=list(self._sections), busy=session.busy if job is None else session.due[0])
+        message = _message(
+            whole, order=list(self._sections), busy=session.busy if job is None else session.due[0]
+        )
         session.num_characters = len(message)
         if job is None:  # the job that goes on does what is due as well
             yield message
@@ -170,7 +181,9 @@ class Report:
             raise SpecvizError("one task at a time: wait for the running one, or stop it")
         try:
             place = Place.from_data(data.get("place"))
-            if place.run != session.place.run or section.name not in session.keys:  # forgotten, or stopped before
+            if (
+                place.run != session.place.run or section.name not in session.keys
+            ):  # forgotten, or stopped before
                 self._look_at(session, place)
                 self._renew(session)
             given = data.get("values") if isinstance(data.get("values"), dict) else {}
@@ -193,12 +206,18 @@ class Report:
     def _look_at(self, session: Session, place: Place) -> None:
         """From now on the session looks at this place, in its run as it is now."""
         view = self._registry.get(place.run)
-        session.place, session.num_events = place, 0 if view is None else len(tuple(view.trace.events()))
+        session.place, session.num_events = (
+            place,
+            0 if view is None else len(tuple(view.trace.events())),
+        )
 
     def _look(self, session: Session) -> Look:
         view = self._registry.get(session.place.run)
         is_known = view is not None and view.trace.header is not None and session.num_events
-        return Look(session.place, Trace(islice(view.trace.events(), session.num_events)) if is_known else None)
+        return Look(
+            session.place,
+            Trace(islice(view.trace.events(), session.num_events)) if is_known else None,
+        )
 
     def _renew(self, session: Session, keep: str | None = None) -> list[str]:
         """Begin every section whose key has changed, and return their names; the contents of `keep` stay."""
@@ -240,16 +259,22 @@ class Report:
         while session.due and not session.stop.is_set():
             section, is_done = self._sections[session.due.pop(0)], False
             try:
-                yield from self._take_turns(session, section, section.opening(self._look(session)), job)
+                yield from self._take_turns(
+                    session, section, section.opening(self._look(session)), job
+                )
                 is_done = not session.stop.is_set()
-            except Exception as error:  # nobody has asked for this work: its section shows the error
+            except (
+                Exception
+            ) as error:  # nobody has asked for this work: its section shows the error
                 session.shown[section.name] |= {"blocks": [blocks.words(describe_error(error))]}
                 is_done = True
             finally:
                 if not is_done:
                     session.keys.pop(section.name, None)
 
-    def _do(self, session: Session, section: Section, work: Callable[[], Work], job: Job) -> Iterator[str]:
+    def _do(
+        self, session: Session, section: Section, work: Callable[[], Work], job: Job
+    ) -> Iterator[str]:
         """Load what the work needs, do it, and renew the sections that depend on what it found."""
         try:
             models = yield from self._load_models(session, section)
@@ -268,14 +293,18 @@ class Report:
         session.end_job(job)
         return _message([session.shown[name] for name in job.changed], say=job.say)
 
-    def _load_models(self, session: Session, section: Section) -> Generator[str, None, list[object]]:
+    def _load_models(
+        self, session: Session, section: Section
+    ) -> Generator[str, None, list[object]]:
         """The models that the section's work needs; they stay loaded as long as the list lives. The engine is free."""
         held = []
         for name in section.needs(self._look(session)):
             loading = BackgroundTask(partial(self._bench.library.load, name))
             while not loading.wait(SLICE_S) and not session.stop.is_set():
                 message, fraction = loading.news
-                bar = blocks.progress(round(100 * (fraction or 0)), 100, message or f"loading {name}")
+                bar = blocks.progress(
+                    round(100 * (fraction or 0)), 100, message or f"loading {name}"
+                )
                 shown = session.shown[section.name]
                 yield _message([{**shown, "blocks": [bar, *shown["blocks"]]}], busy=section.name)
             if session.stop.is_set():
@@ -284,7 +313,9 @@ class Report:
             held.append(loading.result())
         return held
 
-    def _take_turns(self, session: Session, section: Section, work: Work, job: Job) -> Iterator[str]:
+    def _take_turns(
+        self, session: Session, section: Section, work: Work, job: Job
+    ) -> Iterator[str]:
         """Do the work in turns, until it is stopped or the section's key has changed."""
         name = section.name
         session.busy, key, before = name, session.keys[name], session.shown[name]
@@ -308,7 +339,11 @@ class Report:
 def _begin(section: Section, look: Look, before: Props | None = None) -> Props:
     """The section before anything is pressed; an error stands in its own place."""
     try:
-        return section.begin(look) if before is None or section.again is None else section.again(look, before)
+        return (
+            section.begin(look)
+            if before is None or section.again is None
+            else section.again(look, before)
+        )
     except Exception as error:  # a trace may come from anywhere
         words = blocks.words(describe_error(error))
         return blocks.section(section.name, section.name.replace("_", " "), "", (), [words])
@@ -333,7 +368,9 @@ def _put_above(props: Props, before: Props) -> Props:
     """How far the work is, above what was found before it."""
     if not all(map(_is_progress, props["blocks"])):
         return props
-    found = [block for block in before["blocks"] if not (_is_progress(block) or blocks.is_notice(block))]
+    found = [
+        block for block in before["blocks"] if not (_is_progress(block) or blocks.is_notice(block))
+    ]
     return {**before, "blocks": [*props["blocks"], *found]}
 
 
@@ -350,14 +387,28 @@ def _verdicts(props: Props) -> str:
     if any(map(_is_progress, props["blocks"])):
         return f"{props['title']}: stopped"
     found = [block["words"] for block in props["blocks"] if block["kind"] == "verdict"]
-    return ". ".join([f"{props['title']}: done", *(each if isinstance(each, str) else "".join(each) for each in found)])
+    return ". ".join(
+        [
+            f"{props['title']}: done",
+            *(each if isinstance(each, str) else "".join(each) for each in found),
+        ]
+    )
 
 
 def _message(
-    sections: Sequence[Props], *, order: Sequence[str] | None = None, busy: str | None = None, say: str = ""
+    sections: Sequence[Props],
+    *,
+    order: Sequence[str] | None = None,
+    busy: str | None = None,
+    say: str = "",
 ) -> str:
     """Numbered, because a page hears only of values that differ from the one before."""
-    message: Props = {"number": next(_numbers), "sections": list(sections), "busy": busy, "say": say}
+    message: Props = {
+        "number": next(_numbers),
+        "sections": list(sections),
+        "busy": busy,
+        "say": say,
+    }
     if order is not None:
         message["order"] = list(order)
     return blocks.dump(message).replace("<", "\\u003c")  # Gradio looks for script tags in texts

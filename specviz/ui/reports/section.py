@@ -23,7 +23,9 @@ class Place:
     def from_data(cls, data: Any) -> Place:
         """The place that the browser names; nothing of the data has been checked, and what cannot be is None."""
         given = data if isinstance(data, dict) else {}
-        run, ref = (text if isinstance(text, str) else None for text in map(given.get, ("run", "ref")))
+        run, ref = (
+            text if isinstance(text, str) else None for text in map(given.get, ("run", "ref"))
+        )
         step = given.get("step")
         return cls(run, step if type(step) is int and step >= 0 else None, ref)
 
@@ -82,17 +84,26 @@ def whole_number(values: Mapping[str, str], name: str, low: int, high: int) -> i
     """One of a section's values. Raises SpecvizError."""
     text, what = values.get(name, ""), name.replace("_", " ")
     if not text.isascii() or not text.isdigit() or len(text) > 9 or not low <= int(text) <= high:
-        raise SpecvizError(f"{what} must be a whole number from {low:,} to {high:,} (got {text!r:.40})")
+        raise SpecvizError(
+            f"{what} must be a whole number from {low:,} to {high:,} (got {text!r:.40})"
+        )
     return int(text)
 
 
-def own_prompts(values: Mapping[str, str], most: int, most_characters: int, hint: str = "") -> list[str]:
+def own_prompts(
+    values: Mapping[str, str], most: int, most_characters: int, hint: str = ""
+) -> list[str]:
     """The prompts in a section's box, one per line. Raises SpecvizError, in words that end with the hint."""
     text = values.get("own", "")
     own = [line.strip() for line in text.splitlines() if line.strip()]
-    num_characters = len(text.encode("utf-16-le", "surrogatepass")) // 2  # as the browser counts them
+    num_characters = (
+        len(text.encode("utf-16-le", "surrogatepass")) // 2
+    )  # as the browser counts them
     if len(own) > most or num_characters > most_characters:
-        allowed, got = f"{most} and {most_characters:,} characters", f"{len(own)} and {num_characters:,}"
+        allowed, got = (
+            f"{most} and {most_characters:,} characters",
+            f"{len(own)} and {num_characters:,}",
+        )
         raise SpecvizError(f"own prompts must be at most {allowed} (got {got}){hint}")
     return own
 

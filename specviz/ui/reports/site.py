@@ -41,11 +41,16 @@ def press_all(
 ) -> dict[str, list[Props]]:
     """The same for a run of models that the workbench has."""
     pages = {
-        "compare": [RaceSection(bench, offer, registry).section(), *CompareSections(bench, offer).sections()],
+        "compare": [
+            RaceSection(bench, offer, registry).section(),
+            *CompareSections(bench, offer).sections(),
+        ],
         "check": CheckSections(bench, offer).sections(),
     }
     machine = environment(torch.device(bench.library.load(offer.first.target).info.device))
-    when = WHEN.format(version=__version__, date=f"{datetime.now(timezone.utc):%Y-%m-%d}", **machine)
+    when = WHEN.format(
+        version=__version__, date=f"{datetime.now(timezone.utc):%Y-%m-%d}", **machine
+    )
     found: dict[str, list[Props]] = {}
     for name, sections in pages.items():
         found[name] = [blocks.section("found", "How this was found", when)]
@@ -73,9 +78,21 @@ def _pressed(section: Section, look: Look, bench: Workbench) -> Props:
 def _without_server(part: Props) -> Props:
     """A section or a fold without what only a server answers: files, and buttons in tables."""
     kept = [_without_server(each) for each in part.get("blocks", ()) if each["kind"] != "links"]
-    rows = [[_words(cell) for cell in row] for row in part.get("rows", ())] if part.get("kind") == "table" else None
-    return {**part, **({"blocks": kept} if "blocks" in part else {}), **({} if rows is None else {"rows": rows})}
+    rows = (
+        [[_words(cell) for cell in row] for row in part.get("rows", ())]
+        if part.get("kind") == "table"
+        else None
+    )
+    return {
+        **part,
+        **({"blocks": kept} if "blocks" in part else {}),
+        **({} if rows is None else {"rows": rows}),
+    }
 
 
 def _words(cell: blocks.Cell) -> blocks.Cell:
-    return {name: value for name, value in cell.items() if name != "does"} if isinstance(cell, Mapping) else cell
+    return (
+        {name: value for name, value in cell.items() if name != "does"}
+        if isinstance(cell, Mapping)
+        else cell
+    )

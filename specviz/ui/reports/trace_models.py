@@ -38,8 +38,13 @@ class RunModels:
     def load(self, trace: Trace | None) -> tuple[LoadedModel, LoadedModel | None]:
         """The target and the draft model. Raises SpecvizError for others than those that made the run, too."""
         self._check(trace)
-        target, draft = (info and self._load(info) for info in (trace.models[-1].target, trace.models[-1].draft_model))
-        ids = [token.id for token in trace.header.prompt.tokens] + [token.id for token in trace.tokens]
+        target, draft = (
+            info and self._load(info)
+            for info in (trace.models[-1].target, trace.models[-1].draft_model)
+        )
+        ids = [token.id for token in trace.header.prompt.tokens] + [
+            token.id for token in trace.tokens
+        ]
         if max(ids) >= target.info.vocab_size or len(ids) > target.info.context_limit:
             raise SpecvizError(f"{target.name} cannot have read and written the text of this run")
         return target, draft
@@ -71,16 +76,23 @@ class RunModels:
         if "draft" in method.roles and draft is None:
             raise SpecvizError(f"this trace names no draft model, and {method.name} needs one")
         if settings.rule not in method.rules:
-            raise SpecvizError(f"{RULES[settings.rule].title} cannot judge the drafts of {method.title}")
+            raise SpecvizError(
+                f"{RULES[settings.rule].title} cannot judge the drafts of {method.title}"
+            )
         for _, name in _models_of(trace):
             if name not in self.bench.library.loaded_names() and not self.offer.allows(name):
-                raise SpecvizError(f"the run was made with {name}, which is not on offer here, so it cannot be asked")
+                raise SpecvizError(
+                    f"the run was made with {name}, which is not on offer here, so it cannot be asked"
+                )
 
     def _load(self, info: ModelInfo) -> LoadedModel:
         """Raises SpecvizError where the model of this name is another one here."""
         check_gpu(info.name)
         loaded = self.bench.library.load(info.name)
-        known = ((info.tokenizer_sha, loaded.info.tokenizer_sha), (info.num_parameters, loaded.info.num_parameters))
+        known = (
+            (info.tokenizer_sha, loaded.info.tokenizer_sha),
+            (info.num_parameters, loaded.info.num_parameters),
+        )
         if any(recorded not in (None, own) for recorded, own in known):
             raise SpecvizError(f"{info.name} here is another model than the one that made this run")
         return loaded
@@ -88,15 +100,24 @@ class RunModels:
 
 def lacks(method: Method, target: str, library: Library) -> str:
     """Why the method cannot run on this target, in words; empty where it can, or where only loading would tell."""
-    heads = [param for param in method.params if isinstance(param, ModelParam) and "heads" in method.roles]
-    if missing := next((param for param in heads if param.default is None and not names_for(target, param.kind)), None):
+    heads = [
+        param
+        for param in method.params
+        if isinstance(param, ModelParam) and "heads" in method.roles
+    ]
+    if missing := next(
+        (param for param in heads if param.default is None and not names_for(target, param.kind)),
+        None,
+    ):
         return f"For {Path(target).name} no {missing.title} are known: name some below, or choose another method."
     if method.target_has is None:
         return ""
     number, words = method.target_has
     if without_format(target) not in MODELS:  # no model of the catalogue brings any
         is_loaded = target in library.loaded_names()
-        if not is_loaded or getattr(library.load(target).model.config.get_text_config(decoder=True), number, None):
+        if not is_loaded or getattr(
+            library.load(target).model.config.get_text_config(decoder=True), number, None
+        ):
             return ""
     return f"{Path(target).name} has no {words}: choose another method."
 
@@ -106,21 +127,31 @@ def methods_for(target: str, library: Library, chosen: object) -> tuple[Option, 
     return tuple(
         (title, name)
         for title, name in list_methods()
-        if name == chosen or METHODS[name].target_has is None or not lacks(METHODS[name], target, library)
+        if name == chosen
+        or METHODS[name].target_has is None
+        or not lacks(METHODS[name], target, library)
     )
 
 
 def _models_of(trace: Trace) -> list[tuple[str, str]]:
     """(kind, name) of the models of a run's last step. SpecvizError for parameters that the method refuses."""
     last = trace.models[-1]
-    pair = [(kind, info.name) for kind, info in (("target", last.target), ("draft", last.draft_model)) if info]
+    pair = [
+        (kind, info.name)
+        for kind, info in (("target", last.target), ("draft", last.draft_model))
+        if info
+    ]
     settings = trace.steps[-1].settings if trace.steps else None
     return pair + (models_in_params(settings) if settings and settings.method in METHODS else [])
 
 
 def request_of(trace: Trace) -> Request:
     """The request that makes a run with the settings of the trace's last step from its prompt's ids."""
-    made, prompt, seed = trace.steps[-1].settings, trace.header.prompt, trace.header.request.get("seed")
+    made, prompt, seed = (
+        trace.steps[-1].settings,
+        trace.header.prompt,
+        trace.header.request.get("seed"),
+    )
     return Request(
         prompt=prompt.text,
         prompt_ids=tuple(token.id for token in prompt.tokens),
@@ -129,5 +160,9 @@ def request_of(trace: Trace) -> Request:
         num_speculative_tokens=made.k,
         seed=seed if type(seed) is int else 0,
         max_new_tokens=min(64, settings().max_new_tokens),
-        **{name: getattr(made, name) for name in (*Request.NAMES, *Request.ALL_SAMPLING) if name != "draft"},
+        **{
+            name: getattr(made, name)
+            for name in (*Request.NAMES, *Request.ALL_SAMPLING)
+            if name != "draft"
+        },
     )

@@ -33,13 +33,20 @@ class TwoRunsSection:
 
     def section(self) -> Section:
         return Section(
-            pair.NAME, _id_on_stage, self._begin, {"show": self._show}, engine=False, again=self._begin_again
+            pair.NAME,
+            _id_on_stage,
+            self._begin,
+            {"show": self._show},
+            engine=False,
+            again=self._begin_again,
         )
 
     def _begin(self, look: Look) -> Props:
         options, run = self._options(look), _id_on_stage(look)
         left = SHIPPED + ONE_BY_ONE if SHIPPED + ONE_BY_ONE in options else next(iter(options))
-        return pair.two_runs(_as_choices(options), (left, SHIPPED + FIRST_VISIT if run is None else run))
+        return pair.two_runs(
+            _as_choices(options), (left, SHIPPED + FIRST_VISIT if run is None else run)
+        )
 
     def _begin_again(self, look: Look, shown: Props) -> Props:
         """With another run on the stage: choices and results stay, and the lists are made again."""
@@ -47,7 +54,10 @@ class TwoRunsSection:
         has_runs = any(block["kind"] == "duel" for block in shown["blocks"])
         if not has_runs or not all(map(self._is_known, chosen)):
             return self._begin(look)
-        return {**pair.two_runs(_as_choices(self._options(look, *chosen)), chosen), "blocks": shown["blocks"]}
+        return {
+            **pair.two_runs(_as_choices(self._options(look, *chosen)), chosen),
+            "blocks": shown["blocks"],
+        }
 
     def _is_known(self, value: str) -> bool:
         try:
@@ -59,7 +69,9 @@ class TwoRunsSection:
         """value -> words: the run on the stage, the recorded ones, and `others` of the registry."""
         run = _id_on_stage(look)
         stage = {} if run is None else {run: f"on Explore: {_describe(look.trace)}"}
-        known = stage | {SHIPPED + each.name: f"recorded: {each.title}" for each in recorded_runs().values()}
+        known = stage | {
+            SHIPPED + each.name: f"recorded: {each.title}" for each in recorded_runs().values()
+        }
         return known | {each: _describe(self._trace(each)) for each in others if each not in known}
 
     def _trace(self, value: str) -> Trace:
@@ -79,7 +91,10 @@ class TwoRunsSection:
         if are_of_one_prompt(*traces) and not any(value.startswith(SHIPPED) for value in chosen):
             names = _drop_common(*(library.entry(trace)["title"] for trace in traces))
         if names[0] == names[1]:
-            names = [", ".join(filter(None, each)) for each in zip(names, _differences(*traces), strict=True)]
+            names = [
+                ", ".join(filter(None, each))
+                for each in zip(names, _differences(*traces), strict=True)
+            ]
         left, right = (f"{letter} · {name}" for letter, name in zip(LETTERS, names, strict=True))
         yield pair.two_runs(_as_choices(options), chosen, traces, (left, right))
 
@@ -112,7 +127,10 @@ def _differences(one: Trace, other: Trace) -> list[str]:
     requests = [trace.header.request for trace in (one, other)]
     names = [name for name in MAY_DIFFER if requests[0].get(name) != requests[1].get(name)]
     if names:
-        return [", ".join(f"{MAY_DIFFER[name]} {_spell(name, each.get(name))}" for name in names) for each in requests]
+        return [
+            ", ".join(f"{MAY_DIFFER[name]} {_spell(name, each.get(name))}" for name in names)
+            for each in requests
+        ]
     made = [label(trace.header.created) for trace in (one, other)]
     return [f"made {when}" for when in made] if made[0] != made[1] else ["", ""]
 

@@ -34,12 +34,16 @@ def law_block(trace: Trace, step: int, ref: str, rules: Sequence[str]) -> Props:
     facts = [facts_of(rule.removeprefix(BROKEN)) for rule in rules]
     unknown = [rule for rule, each in zip(rules, facts, strict=True) if not each.residual_column]
     if unknown or not rules:
-        raise ValueError(f"rules must be some of {', '.join(LAW_RULES)} (got {', '.join(unknown) or 'none'})")
+        raise ValueError(
+            f"rules must be some of {', '.join(LAW_RULES)} (got {', '.join(unknown) or 'none'})"
+        )
     if not 0 <= step < len(trace.steps):
         raise ValueError(f"step must be from 0 to {len(trace.steps) - 1} (got {step})")
     overlap, known = _read_position(trace.steps[step], ref)
     shares, everything = (_with_others(part, overlap) for part in (known[:MOST_ROWS], known))
-    scale = 100 / max(max(share.p, _chance(share, rule, overlap)) for share in shares for rule in facts)
+    scale = 100 / max(
+        max(share.p, _chance(share, rule, overlap)) for share in shares for rule in facts
+    )
     rows = []
     for share in shares:
         for rule in facts:
@@ -49,27 +53,40 @@ def law_block(trace: Trace, step: int, ref: str, rules: Sequence[str]) -> Props:
             rows.append(blocks.bar(name, parts, values, scale * share.p))
     for rule in facts:
         moved = _distance(everything, rule, overlap)
-        parts, amount = ([("cut", scale * moved)], f"at least {percent(moved)}") if moved else ([], percent(0))
+        parts, amount = (
+            ([("cut", scale * moved)], f"at least {percent(moved)}") if moved else ([], percent(0))
+        )
         rows.append(blocks.bar(_row_name(WRONG, rule, facts), parts, ("", amount)))
     return blocks.bars(rows, heads=("target", "written"), key=KEY)
 
 
 def _read_position(step: Step, ref: str) -> tuple[float, list[Row]]:
     """sum min(p, q), and the recorded tokens: the drafted one, those with a row of their own by p, then the rest."""
-    position = next((each for each in step.positions if each.child is not None and str(each.child) == ref), None)
+    position = next(
+        (each for each in step.positions if each.child is not None and str(each.child) == ref), None
+    )
     if position is None or position.overlap is None:
-        raise ValueError(f"ref must be a drafted token that was judged by both models' probabilities (got {ref!r:.40})")
+        raise ValueError(
+            f"ref must be a drafted token that was judged by both models' probabilities (got {ref!r:.40})"
+        )
     drafted = step.draft[position.child].id
     known = sorted(position.top, key=lambda row: (row[0] != drafted, -max(row[2], row[3] or 0.0)))
     known[1:MOST_ROWS] = sorted(known[1:MOST_ROWS], key=lambda row: -row[2])
-    rows = ((label(text), "", p, q or 0.0, min(p, q or 0.0), residual or 0.0) for _, text, p, q, residual, *_ in known)
+    rows = (
+        (label(text), "", p, q or 0.0, min(p, q or 0.0), residual or 0.0)
+        for _, text, p, q, residual, *_ in known
+    )
     return position.overlap, [Row(*row) for row in rows]
 
 
 def _with_others(shares: Sequence[Row], overlap: float) -> list[Row]:
     """These, and one share of all other tokens."""
-    parts = (math.fsum(getattr(share, name) for share in shares) for name in ("p", "both", "residual"))
-    p, both, residual = (max(0.0, whole - part) for whole, part in zip((1.0, overlap, 1.0), parts, strict=True))
+    parts = (
+        math.fsum(getattr(share, name) for share in shares) for name in ("p", "both", "residual")
+    )
+    p, both, residual = (
+        max(0.0, whole - part) for whole, part in zip((1.0, overlap, 1.0), parts, strict=True)
+    )
     return [*shares, Row(OTHERS, "others", p, both=both, residual=residual)]
 
 

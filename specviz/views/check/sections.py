@@ -29,7 +29,11 @@ OTHERS = "all others"
 REDRAWS = (1_000, 5_000, 1_000_000)  # fewest, at first, most
 MOST_SEED = 999_999_999
 SAME = 1e-6  # laws from rows in float32 that lie no farther apart are equal
-SAMPLE = {"prompt_ids": [11, 42, 7], "ids": [5, 19, 23], "sampling": {"temperature": 1.0, "top_k": 0, "top_p": 1.0}}
+SAMPLE = {
+    "prompt_ids": [11, 42, 7],
+    "ids": [5, 19, 23],
+    "sampling": {"temperature": 1.0, "top_k": 0, "top_p": 1.0},
+}
 
 
 IDENTITY = (
@@ -39,13 +43,20 @@ IDENTITY = (
     "replacements are drawn from exactly that. Together they make up the target's own distribution.",
 )
 PINNED = "the pinned token. "
-FIRST = "the first one of the run, as no token with the draft's probabilities is pinned on Explore. "
+FIRST = (
+    "the first one of the run, as no token with the draft's probabilities is pinned on Explore. "
+)
 
 
-def identity(result: Identity | None, names: Names, *, is_pinned: bool = True, refusal: str = "") -> Props:
+def identity(
+    result: Identity | None, names: Names, *, is_pinned: bool = True, refusal: str = ""
+) -> Props:
     """Per token min(p, q) and max(0, p - q) stacked to p. is_pinned: on Explore; refusal: why there is no result."""
     if result is None:
-        missing = refusal or "Nothing to show yet. Make a run with a draft model on Explore and pin a drafted token."
+        missing = (
+            refusal
+            or "Nothing to show yet. Make a run with a draft model on Explore and pin a drafted token."
+        )
         return blocks.section(*IDENTITY, blocks=[blocks.words(missing)])
     key = [("both", "both models agree: min(p, q)"), ("owed", "shortfall: p - q where p is larger")]
     heads = ("p, target", "q, draft", "agreed", "shortfall", "agreed + shortfall")
@@ -56,16 +67,24 @@ def identity(result: Identity | None, names: Names, *, is_pinned: bool = True, r
         values = map(percent, (share.p, share.q, share.overlap, share.shortfall, share.written))
         rows.append(blocks.bar(_token_words(share.token, names), parts, values, scale * share.p))
     is_exact, sums = result.largest_error <= SAME, result.sums
-    found = "exact (enumerated): agreed + shortfall = p" if is_exact else "differs: agreed + shortfall is not p"
+    found = (
+        "exact (enumerated): agreed + shortfall = p"
+        if is_exact
+        else "differs: agreed + shortfall is not p"
+    )
     tokens = f"each of {result.num_tokens:,} tokens, largest difference {result.largest_error:.1e}"
     verdict = blocks.verdict("exact" if is_exact else "differs", f"{found} for {tokens}")
-    place = f"Step {result.step + 1}, drafted token {result.node + 1}: {PINNED if is_pinned else FIRST}"
+    place = (
+        f"Step {result.step + 1}, drafted token {result.node + 1}: {PINNED if is_pinned else FIRST}"
+    )
     balance = [
         f"{place}Agreed ", percent(sums.overlap), " and shortfall ", percent(sums.shortfall), " make ",
         percent(min(1.0, sums.written)),
         f". The draft has {percent(sums.excess)} too much on other tokens: it is rejected, and equals the shortfall.",
     ]  # fmt: skip
-    return blocks.section(*IDENTITY, blocks=[blocks.bars(rows, heads=heads, key=key), blocks.words(balance), verdict])
+    return blocks.section(
+        *IDENTITY, blocks=[blocks.bars(rows, heads=heads, key=key), blocks.words(balance), verdict]
+    )
 
 
 ONE_STEP = (
@@ -99,12 +118,19 @@ def one_step(
         blocks.button("redraw", "Redraw", primary=True),
     ]
     if here is None or at is None:
-        missing = refusal or "Nothing to show yet. Make a run with a draft model on Explore, then press Redraw."
+        missing = (
+            refusal
+            or "Nothing to show yet. Make a run with a draft model on Explore, then press Redraw."
+        )
         return blocks.section(*ONE_STEP, controls, [blocks.words(missing)])
     shown = []
     if enumerated is not None:
         shown += state_blocks(enumerated, "Enumerating the rule's program over small texts")
-    shows = "its mistake shows clearly" if _errs(here) else "the models' agreement is closest to one half"
+    shows = (
+        "its mistake shows clearly"
+        if _errs(here)
+        else "the models' agreement is closest to one half"
+    )
     words = [
         f"Step {at[0] + 1}, drafted token {at[1] + 1}: chosen for this rule, whatever is pinned, as {shows} there. ",
         here.rule.title,
@@ -114,9 +140,14 @@ def one_step(
     if redraws is not None:
         counted = f"{redraws.done:,} of {redraws.total:,} redraws; the verdict comes after the last"
         is_done = redraws.outcome is not None
-        shown += [*state_blocks(redraws, counted), cell_bars(redraws.cells, redraws.tokens, names, is_done=is_done)]
+        shown += [
+            *state_blocks(redraws, counted),
+            cell_bars(redraws.cells, redraws.tokens, names, is_done=is_done),
+        ]
     if others:
-        shown.append(blocks.details("Every rule on this token, by formula", [_rules_table(others, rule)]))
+        shown.append(
+            blocks.details("Every rule on this token, by formula", [_rules_table(others, rule)])
+        )
     return blocks.section(*ONE_STEP, controls, shown)
 
 
@@ -125,20 +156,33 @@ def seed_control(seed: int) -> Props:
     return blocks.count("seed", "Seed", seed, 0, MOST_SEED)
 
 
-def state_blocks(result: Enumeration | Redraws | EndToEnd | FirstToken | Greedy, words: str) -> list[Props]:
+def state_blocks(
+    result: Enumeration | Redraws | EndToEnd | FirstToken | Greedy, words: str
+) -> list[Props]:
     """The verdict, once there is one, and in these words the progress until all is done."""
-    verdicts = [] if result.outcome is None else [blocks.verdict(result.outcome.state, result.outcome.words)]
-    return verdicts + ([blocks.progress(result.done, result.total, words)] if result.done < result.total else [])
+    verdicts = (
+        []
+        if result.outcome is None
+        else [blocks.verdict(result.outcome.state, result.outcome.words)]
+    )
+    return verdicts + (
+        [blocks.progress(result.done, result.total, words)] if result.done < result.total else []
+    )
 
 
 def _formula_verdict(here: RuleHere) -> Props:
     if _errs(here):
         words = f"differs: by formula, {percent(here.distance)} of its probability here lies on the wrong tokens"
-        return blocks.verdict("differs", f"{words}; {effort_words(here.draws_needed, 'redraws')} show it")
+        return blocks.verdict(
+            "differs", f"{words}; {effort_words(here.draws_needed, 'redraws')} show it"
+        )
     if here.rule.lossless:
         words = "exact by formula, one token judged alone: what it writes here follows the target's probabilities"
         return blocks.verdict("exact", words)
-    return blocks.verdict("unsure", "cannot tell: the rule's error has no effect on this token; another token shows it")
+    return blocks.verdict(
+        "unsure",
+        "cannot tell: the rule's error has no effect on this token; another token shows it",
+    )
 
 
 def cell_bars(cells: Cells, tokens: Sequence[int], names: Names, *, is_done: bool) -> Props:
@@ -147,12 +191,20 @@ def cell_bars(cells: Cells, tokens: Sequence[int], names: Names, *, is_done: boo
     seen = [count / n for count in cells.counts]
     scale = 100 / max([*seen, *(cells.law if is_done else ()), 1e-9])
     rows = []
-    for token, count, share, law in zip([*tokens, None], cells.counts, seen, cells.law, strict=True):
+    for token, count, share, law in zip(
+        [*tokens, None], cells.counts, seen, cells.law, strict=True
+    ):
         values = [f"{count:,}", percent(share), percent(law)] if is_done else [f"{count:,}"]
         tick = scale * law if is_done else None
-        rows.append(blocks.bar(_token_words(token, names), [("plain", scale * share)], values, tick))
+        rows.append(
+            blocks.bar(_token_words(token, names), [("plain", scale * share)], values, tick)
+        )
     heads = ("count", "written", "target's probability") if is_done else ("count",)
-    key = [("plain", "how often it was written"), ("tick", "the target's probability")] if is_done else []
+    key = (
+        [("plain", "how often it was written"), ("tick", "the target's probability")]
+        if is_done
+        else []
+    )
     return blocks.bars(rows, heads=heads, key=key)
 
 
@@ -162,7 +214,9 @@ def _rules_table(found: Sequence[RuleHere], chosen: str) -> Props:
         "kind": lambda here: "lossless" if here.rule.lossless else "not exact",
         "accepted": lambda here: percent(here.kept),
         "distance to the target": lambda here: percent(here.distance) if _errs(here) else "0",
-        "redraws to detect it": lambda here: effort_words(here.draws_needed, "") if _errs(here) else "–",
+        "redraws to detect it": lambda here: (
+            effort_words(here.draws_needed, "") if _errs(here) else "–"
+        ),
     }
     marked = next((place for place, here in enumerate(found) if here.rule.name == chosen), -1)
     caption = "Same acceptance, right text or wrong: acceptance alone cannot tell."
@@ -174,7 +228,11 @@ def _errs(here: RuleHere) -> bool:
 
 
 def effort_words(number: int | None, unit: str) -> str:
-    return f"about {round_up(number):,} {unit}".strip() if number else f"more {unit} than fit here".replace("  ", " ")
+    return (
+        f"about {round_up(number):,} {unit}".strip()
+        if number
+        else f"more {unit} than fit here".replace("  ", " ")
+    )
 
 
 SELF_CHECKS = (
@@ -192,8 +250,12 @@ def self_checks(results: Sequence[SelfCheck]) -> Props:
         shown = [blocks.verdict(check.verdict, f"{check.name}: {check.words}") for check in results]
         last = results[-1]
         if last.done < last.total:
-            shown.append(blocks.progress(last.done, last.total, f"{last.done} of {last.total} checks"))
-    return blocks.section(*SELF_CHECKS, [blocks.button("self", "Check this pair", primary=True)], shown)
+            shown.append(
+                blocks.progress(last.done, last.total, f"{last.done} of {last.total} checks")
+            )
+    return blocks.section(
+        *SELF_CHECKS, [blocks.button("self", "Check this pair", primary=True)], shown
+    )
 
 
 SOMEONE_ELSE = (
@@ -207,11 +269,15 @@ SOMEONE_ELSE = (
 def someone_else(target: str) -> Props:
     """How to check another decoder with the command line."""
     line = json.dumps(SAMPLE)
-    codes = ", ".join(f"{code} {words}" for code, words in {**EXIT_WORDS, 2: "unusable input"}.items())
+    codes = ", ".join(
+        f"{code} {words}" for code, words in {**EXIT_WORDS, 2: "unusable input"}.items()
+    )
     name = shlex.quote("".join(character for character in target if character.isprintable()))
     shown = [
         blocks.words(["One line per text: ", line]),
-        blocks.words(["Then: ", f"python -m specviz prove --target {name} --samples samples.jsonl"]),
+        blocks.words(
+            ["Then: ", f"python -m specviz prove --target {name} --samples samples.jsonl"]
+        ),
         blocks.words(
             "Give token ids, not text: the same text can be split into tokens in several ways, and the check is "
             "about the tokens that were drawn. Each line is an independent draw at its own settings."

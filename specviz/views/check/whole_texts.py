@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 TOKENS = (100, 2_000, 1_000_000)  # fewest, at first, most
 CALLED_OUT = 6  # log10 of the E from which on a rule is called wrong
 POWER_CAPTION = (
-    "From each rule's exact probabilities at these positions, where it judges one token; detected nine times in ten."
+    "From each rule's exact probabilities at these positions, where it judges one token; "
+    "detected nine times in ten."
 )
 LIMIT = "from this line on the rule is called wrong, whatever comes after"
 END_TO_END = (
@@ -69,7 +70,9 @@ def end_to_end(
         shown += [lead, *state_blocks(first, words), bars]
     if not shown:
         writer = made_by or "the pair and the settings of Explore"
-        shown = [blocks.words(f"No text yet. Press Write and judge: texts are written with {writer}.")]
+        shown = [
+            blocks.words(f"No text yet. Press Write and judge: texts are written with {writer}.")
+        ]
     return blocks.section(*END_TO_END, controls, shown)
 
 
@@ -81,7 +84,9 @@ def _evidence_blocks(result: EndToEnd) -> list[Props]:
         columns = {
             "wrong or lossy rule": lambda one: one.rule.title,
             "tokens needed": lambda one: effort_words(one.tokens_needed, "tokens"),
-            f"shown by {result.done:,}": lambda one: "yes" if (one.tokens_needed or math.inf) <= result.done else "no",
+            f"shown by {result.done:,}": lambda one: (
+                "yes" if (one.tokens_needed or math.inf) <= result.done else "no"
+            ),
         }
         rows = sorted(result.power, key=lambda one: one.tokens_needed or math.inf)
         table = blocks.table_of(rows, columns, caption=POWER_CAPTION)
@@ -100,8 +105,17 @@ def _features_table(evidence: Evidence) -> Props:
          f"{100 * least:.1f} points" if math.isfinite(least) else "none yet"]
         for name, seen, expected, shift, z, least in facts
     ]  # fmt: skip
-    columns = ("how often the token was", "written", "expected", "shift", "z", "smallest detectable shift")
-    return blocks.table(columns, rows, caption="z is a guide only; the verdict rests on the evidence below.")
+    columns = (
+        "how often the token was",
+        "written",
+        "expected",
+        "shift",
+        "z",
+        "smallest detectable shift",
+    )
+    return blocks.table(
+        columns, rows, caption="z is a guide only; the verdict rests on the evidence below."
+    )
 
 
 def evidence_chart(track: Sequence[tuple[int, float]]) -> Chart:
@@ -119,7 +133,10 @@ def evidence_chart(track: Sequence[tuple[int, float]]) -> Chart:
 
 def _greedy_blocks(greedy: Greedy) -> list[Props]:
     words = "At temperature 0, the text must be the target's own greedy text, token for token:"
-    shown = [blocks.words(words), *state_blocks(greedy, f"{greedy.done} of {greedy.total} prompts compared")]
+    shown = [
+        blocks.words(words),
+        *state_blocks(greedy, f"{greedy.done} of {greedy.total} prompts compared"),
+    ]
     if greedy.differences:
         rows = [
             [f"{parting.prompt + 1}", f"{parting.place + 1}", f"{parting.ours} ({parting.our_logit:.6f})",

@@ -37,14 +37,21 @@ ABOUT = {
     ),
 }
 EMPTY = "Nothing measured yet. It takes some minutes; the numbers are only good if nothing else runs meanwhile."
-NO_WAITS = "Nothing measured yet. “Measure” runs a short and a long prompt, with and without the draft."
+NO_WAITS = (
+    "Nothing measured yet. “Measure” runs a short and a long prompt, with and without the draft."
+)
 CAPTIONS = {
-    "waits": ("Medians; “as fast”: above 1 the draft saves time.", "Weights and cache, once the context is read."),
+    "waits": (
+        "Medians; “as fast”: above 1 the draft saves time.",
+        "Weights and cache, once the context is read.",
+    ),
     "claims": (
         "Medians over prompts with their intervals, at temperature 0. A check mark: the whole interval reaches what is "
         "claimed; a cross: none of it does; a dash: open.",
     ),
-    "poor-cases": ("A check mark: the draft helps beyond doubt; a cross: it costs time beyond doubt; a dash: open.",),
+    "poor-cases": (
+        "A check mark: the draft helps beyond doubt; a cross: it costs time beyond doubt; a dash: open.",
+    ),
     "lossy": (
         "Texts at temperature 1 against the target's own of the same seeds: medians with their intervals.",
         "Sums of three-digit numbers that no model was trained on, written greedily. A drafted step is taken if the "
@@ -63,9 +70,15 @@ def finding(name: str, found: Finding | None, *, may_measure: bool = True) -> Pr
     is_done = found is not None and found.done == found.total
     shown = [] if found else [blocks.words(NO_WAITS if name == "waits" else EMPTY)]
     if found and not is_done:
-        shown.append(blocks.progress(found.done, found.total, f"{found.doing}: {found.done:,} of {found.total:,}"))
+        shown.append(
+            blocks.progress(
+                found.done, found.total, f"{found.doing}: {found.done:,} of {found.total:,}"
+            )
+        )
     controls = [blocks.button("measure", "Measure", primary=not is_done)] if may_measure else []
-    return blocks.section(name, *ABOUT[name], controls, [*shown, *_tables(name, found.tables if found else ())])
+    return blocks.section(
+        name, *ABOUT[name], controls, [*shown, *_tables(name, found.tables if found else ())]
+    )
 
 
 def _tables(name: str, tables: Iterable[Table]) -> Iterator[Props]:

@@ -31,7 +31,13 @@ MOSTLY, HARDLY = 0.6, 0.4  # shares of a forward that reading the weights explai
 ROOM = 1.6  # the height of the chart over the longest forward
 
 
-def costs(measured: Costs | None, *, context_length: int, most_context: int, running: Measured | None = None) -> Props:
+def costs(
+    measured: Costs | None,
+    *,
+    context_length: int,
+    most_context: int,
+    running: Measured | None = None,
+) -> Props:
     """measured: the latest result; running: the progress of a new one."""
     controls = [
         blocks.count("context_length", "tokens of context", context_length, 1, most_context),
@@ -54,7 +60,9 @@ def _result_blocks(costs: Costs) -> list[Props]:
     )
     shown = [blocks.words(setting, small=True)]
     if costs.doubt:
-        doubt = blocks.verdict("unsure", f"{costs.doubt} Until then no speedup and no best K are given.")
+        doubt = blocks.verdict(
+            "unsure", f"{costs.doubt} Until then no speedup and no best K are given."
+        )
         shown += [doubt, blocks.chart(chart(costs))]
     else:
         shown += [blocks.words(_growth_words(costs)), blocks.chart(chart(costs))]
@@ -62,7 +70,11 @@ def _result_blocks(costs: Costs) -> list[Props]:
         if costs.batch:
             shown += [blocks.words(_batch_words(costs)), _batch_table(costs)]
     one = costs.verify_ms[0]
-    rows = [[str(n), _format_ms(ms), f"{ms / one:.2f}"] for n, ms in enumerate(costs.verify_ms, 1) if n in SHOWN]
+    rows = [
+        [str(n), _format_ms(ms), f"{ms / one:.2f}"]
+        for n, ms in enumerate(costs.verify_ms, 1)
+        if n in SHOWN
+    ]
     table = blocks.table(["tokens in one pass", "time", "relative to one token"], rows)
     return [*shown, blocks.details("Numbers", [table, blocks.words(CACHE_NOTE)])]
 
@@ -72,7 +84,10 @@ def _growth_words(costs: Costs) -> Words:
     words = ["The target model takes ", _format_ms(one), " for one token"]
     for n in sorted({min(5, most), most} - {1}):
         words[-1] += f"; for {n} tokens at once "
-        words += [_format_ms(costs.verify_ms[n - 1]), f", {costs.verify_ms[n - 1] / one:.2f} times as long"]
+        words += [
+            _format_ms(costs.verify_ms[n - 1]),
+            f", {costs.verify_ms[n - 1] / one:.2f} times as long",
+        ]
     words[-1] += "."
     return words
 
@@ -97,12 +112,21 @@ def _floor_words(costs: Costs) -> Words:
     ]  # fmt: skip
     share = costs.floor_share
     if share > 1:
-        return [*words, ", more than the measured pass: some of the weights stay in a faster cache."]
+        return [
+            *words,
+            ", more than the measured pass: some of the weights stay in a faster cache.",
+        ]
     words += [", ", percent(share)]
     if share >= MOSTLY:
-        return [*words, " of the measured pass. Reading is most of the work, so more tokens per pass cost little."]
+        return [
+            *words,
+            " of the measured pass. Reading is most of the work, so more tokens per pass cost little.",
+        ]
     if share >= HARDLY:
-        return [*words, " of the measured pass. The rest is arithmetic and starting each operation."]
+        return [
+            *words,
+            " of the measured pass. The rest is arithmetic and starting each operation.",
+        ]
     return [
         *words,
         " of the measured pass. Reading does not limit this model here: most of the time goes into arithmetic and "
@@ -137,7 +161,13 @@ def _batch_table(costs: Costs) -> Props:
     rows = []
     for batch in sorted({cost.batch for cost in costs.batch}):
         times = [_format_ms(cost.ms) for cost in costs.batch if cost.batch == batch]
-        rows.append([str(batch), *times, *(f"{n / costs.verify_growth(batch, n):.2f}x" for n in tokens if n > 1)])
+        rows.append(
+            [
+                str(batch),
+                *times,
+                *(f"{n / costs.verify_growth(batch, n):.2f}x" for n in tokens if n > 1),
+            ]
+        )
     caption = (
         "One target pass over a batch, contexts cached (a plain forward, not the engine). The upper limit assumes "
         "that every drafted token is accepted and drafting is free."
@@ -149,15 +179,23 @@ def chart(costs: Costs) -> Chart:
     """Verify time against tokens, with as many single passes and the time that reading the weights takes."""
     ns = list(range(1, len(costs.verify_ms) + 1))
     hover = "%{x} tokens in one pass: %{y:.2f} ms"
-    measured = curve("one pass, measured", "verify", ns, costs.verify_ms, hover) | {"mode": "lines+markers"}
+    measured = curve("one pass, measured", "verify", ns, costs.verify_ms, hover) | {
+        "mode": "lines+markers"
+    }
     passes, hover = [costs.verify_ms[0] * n for n in ns], "%{x} passes over one token: %{y:.2f} ms"
     singly = curve("as many passes over one token", "plain", ns, passes, hover, "dot")
     floor, hover = [costs.floor_ms] * len(ns), "reading the weights: %{y:.2f} ms"
-    lines = [measured, singly, curve("reading the weights once", "ignored", ns, floor, hover, "dash")]
+    lines = [
+        measured,
+        singly,
+        curve("reading the weights once", "ignored", ns, floor, hover, "dash"),
+    ]
     top = ROOM * max(*costs.verify_ms, costs.floor_ms)
     time = {"title": {"text": "milliseconds"}, "range": [0, round(top, 4)]}
     axes = axes_of("new tokens in one pass of the target model", time) | {"showlegend": True}
-    return chart_of("Time to check several tokens at once", lines, axes, list_columns("tokens", lines))
+    return chart_of(
+        "Time to check several tokens at once", lines, axes, list_columns("tokens", lines)
+    )
 
 
 def _format_ms(ms: float) -> str:

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from specviz.trace.file import Trace
 
 NO_RUN = "Nothing to plan yet. Start a run on Explore, or open a recorded one: its text is enough."
-NO_COSTS = "Speed is not known yet. Press “Measure costs” on this page to see the speedup for every K."
+NO_COSTS = (
+    "Speed is not known yet. Press “Measure costs” on this page to see the speedup for every K."
+)
 
 
 def run_point(recorded: Trace, speedup: float | None = None) -> charts.Point | None:
@@ -38,7 +40,13 @@ def run_point(recorded: Trace, speedup: float | None = None) -> charts.Point | N
     if len(ks) != 1 or values["tokens_per_target_call"] is None or not is_own_plan(recorded):
         return None
     known = values["speedup"] if speedup is None else speedup
-    return charts.Point(ks.pop(), values["target_calls"], values["tokens_per_target_call"], known, speedup is not None)
+    return charts.Point(
+        ks.pop(),
+        values["target_calls"],
+        values["tokens_per_target_call"],
+        known,
+        speedup is not None,
+    )
 
 
 EVERY_K = (
@@ -64,17 +72,28 @@ def every_k(
     shown = [blocks.words(what_if.note)]
     if cuts:
         shown.append(_segments_block(recorded, what_if, cuts, point))
-    shown += [blocks.words(_calls_words(what_if, point)), blocks.chart(charts.calls_chart(what_if, point))]
+    shown += [
+        blocks.words(_calls_words(what_if, point)),
+        blocks.chart(charts.calls_chart(what_if, point)),
+    ]
     shown.append(blocks.chart(charts.tokens_chart(what_if, None, point)))
     if what_if.best is None:
         shown.append(blocks.words(NO_COSTS))
     else:
-        shown += [blocks.words(_best_words(what_if)), blocks.chart(charts.speed_chart(what_if, None, None, point))]
+        shown += [
+            blocks.words(_best_words(what_if)),
+            blocks.chart(charts.speed_chart(what_if, None, None, point)),
+        ]
     return blocks.section(*EVERY_K, blocks=shown)
 
 
-def _segments_block(recorded: Trace, what_if: WhatIf, cuts: Mapping[int, Cut], point: charts.Point | None) -> Props:
-    texts = [prose(token.text) if token.bytes is None else label("", token.bytes) for token in recorded.tokens]
+def _segments_block(
+    recorded: Trace, what_if: WhatIf, cuts: Mapping[int, Cut], point: charts.Point | None
+) -> Props:
+    texts = [
+        prose(token.text) if token.bytes is None else label("", token.bytes)
+        for token in recorded.tokens
+    ]
     by_k = {}
     for k, cut in cuts.items():
         number, outcome = len(cut.lengths), what_if.at(k)
@@ -99,13 +118,25 @@ def _calls_words(what_if: WhatIf, point: charts.Point | None) -> Words:
 
 def _best_words(what_if: WhatIf) -> Words:
     low, high = what_if.best
-    fastest = max((each for each in what_if.outcomes if low <= each.k <= high), key=lambda each: each.speedup)
+    fastest = max(
+        (each for each in what_if.outcomes if low <= each.k <= high), key=lambda each: each.speedup
+    )
     which, near = f"K = {low} to {high}", ", within 2 % of the fastest: "
     if low == high:
         which, near = f"K = {low}", "; no other is within 2 %: "
-    slower = " This is slower than no draft: the draft does not pay off on this machine." if fastest.speedup < 1 else ""
+    slower = (
+        " This is slower than no draft: the draft does not pay off on this machine."
+        if fastest.speedup < 1
+        else ""
+    )
     speed = f"{fastest.speedup:.2f}x"
-    return ["With the measured costs, the best is ", which, near, speed, f" the speed without a draft.{slower}"]
+    return [
+        "With the measured costs, the best is ",
+        which,
+        near,
+        speed,
+        f" the speed without a draft.{slower}",
+    ]
 
 
 OTHER_DRAFTS = (
@@ -118,7 +149,11 @@ OTHER_DRAFTS = (
 
 def other_drafts(recorded: Trace | None, result: OtherDrafts | None, k: int) -> Props:
     """k: the K at which the table compares the drafts."""
-    controls = [] if recorded is None else [blocks.button("ask", "Ask the other drafts", primary=result is None)]
+    controls = (
+        []
+        if recorded is None
+        else [blocks.button("ask", "Ask the other drafts", primary=result is None)]
+    )
     if recorded is None or result is None:
         missing = "Not asked yet. Press “Ask the other drafts”: each model is loaded if needed and reads the text once."
         words = NO_RUN if recorded is None else missing
@@ -135,7 +170,12 @@ def other_drafts(recorded: Trace | None, result: OtherDrafts | None, k: int) -> 
 
 
 def _drafts_table(rows: Sequence[DraftOnText], k: int) -> Props:
-    columns = ["draft model", "agreement, sum min(p, q)", f"tokens per target call at K = {k}", "best K at its costs"]
+    columns = [
+        "draft model",
+        "agreement, sum min(p, q)",
+        f"tokens per target call at K = {k}",
+        "best K at its costs",
+    ]
     cells, per_call = [], []
     for row in rows:
         outcome = None if row.what_if is None else row.what_if.at(k)
@@ -166,7 +206,9 @@ READ = (
 HOVER = "draft temperature %{x}: overlap %{y:.1%}"
 
 
-def draft_temperature(overlaps: OverlapCurve | None, *, may_ask: bool = False, refusal: str = "") -> Props:
+def draft_temperature(
+    overlaps: OverlapCurve | None, *, may_ask: bool = False, refusal: str = ""
+) -> Props:
     """may_ask: the run has a draft model that reads the target's tokens. refusal: why nothing is known, in words."""
     is_exact = overlaps is not None and overlaps.is_exact
     controls = [blocks.button("ask", "Ask the models", primary=not is_exact)] if may_ask else []
@@ -174,11 +216,19 @@ def draft_temperature(overlaps: OverlapCurve | None, *, may_ask: bool = False, r
         hint = f" {READ[1]}" if may_ask else ""
         return blocks.section(*DRAFT_TEMPERATURE, controls, [blocks.words(refusal + hint)])
     places = f"{overlaps.num_positions:,} positions"
-    words = f"Exact: both models read the text, {places}." if is_exact else " ".join(READ[: 1 + may_ask])
+    words = (
+        f"Exact: both models read the text, {places}."
+        if is_exact
+        else " ".join(READ[: 1 + may_ask])
+    )
     shown = [blocks.words(words), blocks.chart(_overlap_chart(overlaps, places))]
     if best := overlaps.best:
         own = "" if overlaps.own is None else f" This run's draft was sampled at {overlaps.own:g}."
-        shown.append(blocks.words(["The overlap is largest at ", f"{best[0]:g}", f": {percent(best[1])}.{own}"]))
+        shown.append(
+            blocks.words(
+                ["The overlap is largest at ", f"{best[0]:g}", f": {percent(best[1])}.{own}"]
+            )
+        )
     return blocks.section(*DRAFT_TEMPERATURE, controls, shown)
 
 
@@ -188,7 +238,10 @@ def _overlap_chart(overlaps: OverlapCurve, places: str) -> Chart:
     if not overlaps.is_exact:
         data += [charts.curve("at least", "q", x, overlaps.low, HOVER, "dot")]
         data += [charts.curve("at most", "q", x, overlaps.high, HOVER, "dot") | {"fill": "tonexty"}]
-    title, axes = f"Overlap at each draft temperature, {places}", ("temperature of the draft", "sum min(p, q)")
+    title, axes = (
+        f"Overlap at each draft temperature, {places}",
+        ("temperature of the draft", "sum min(p, q)"),
+    )
     return charts.figure(title, data, *axes, in_percent=True)
 
 
@@ -212,20 +265,37 @@ def why_slow(
     instead: str = "",
 ) -> Props:
     """running: the progress of measuring. refusal: why there is no breakdown; instead: why the speedup says nothing."""
-    controls = [blocks.button("speed", "Measure the speed", primary=not has_speed)] if has_run else []
+    controls = (
+        [blocks.button("speed", "Measure the speed", primary=not has_speed)] if has_run else []
+    )
     shown = []
     if running is not None:
         words = f"{progress_words(running)}: short runs, alternating with and without a draft"
         shown.append(blocks.progress(running.done, running.total, words))
     if breakdown is None:
-        needed = ([] if has_costs else ["“Measure costs” above"]) + ([] if has_speed else ["“Measure the speed” here"])
+        needed = ([] if has_costs else ["“Measure costs” above"]) + (
+            [] if has_speed else ["“Measure the speed” here"]
+        )
         missing = f"Not known yet: press {' and '.join(needed)}." if has_run else NO_RUN
         return blocks.section(*WHY_SLOW, controls, [*shown, blocks.words(refusal or missing)])
     formula = METRICS["speedup"].formula
     rows = [
-        ["ideal", f"{breakdown.ideal}", "K + 1", "Every drafted token accepted, in the time of one target call."],
-        *([each.name, f"x {each.value:.2f}", each.formula, each.words] for each in breakdown.factors),
-        ["measured speedup", f"{breakdown.speedup:.2f}x", formula, "The product of all lines above."],
+        [
+            "ideal",
+            f"{breakdown.ideal}",
+            "K + 1",
+            "Every drafted token accepted, in the time of one target call.",
+        ],
+        *(
+            [each.name, f"x {each.value:.2f}", each.formula, each.words]
+            for each in breakdown.factors
+        ),
+        [
+            "measured speedup",
+            f"{breakdown.speedup:.2f}x",
+            formula,
+            "The product of all lines above.",
+        ],
     ]
     shown += [
         blocks.words([f"Measured: {instead}."] if instead else _verdict_words(breakdown)),
@@ -239,8 +309,20 @@ def why_slow(
 def _verdict_words(breakdown: Breakdown) -> Words:
     worst = min(breakdown.factors, key=lambda factor: factor.value)
     speed = f"{breakdown.speedup:.2f}x"
-    how = "faster than" if breakdown.speedup > 1 else "slower than" if breakdown.speedup < 1 else "as fast as"
-    return ["Measured: ", speed, f", {how} no draft. The largest loss is ", worst.name, f" (x {worst.value:.2f})."]
+    how = (
+        "faster than"
+        if breakdown.speedup > 1
+        else "slower than"
+        if breakdown.speedup < 1
+        else "as fast as"
+    )
+    return [
+        "Measured: ",
+        speed,
+        f", {how} no draft. The largest loss is ",
+        worst.name,
+        f" (x {worst.value:.2f}).",
+    ]
 
 
 TOOL_NAMES = (
@@ -255,13 +337,23 @@ def tool_names(recorded: Trace | None) -> Props:
     if recorded is None:
         return blocks.section(*TOOL_NAMES, blocks=[blocks.words(NO_RUN)])
     rows = [
-        [row.tool, row.name, f"n/a: {row.reason}" if row.reason else row.shown, row.label, row.formula]
+        [
+            row.tool,
+            row.name,
+            f"n/a: {row.reason}" if row.reason else row.shown,
+            row.label,
+            row.formula,
+        ]
         for row in tool_numbers(recorded)
     ]
     shown = [blocks.table(["tool", "its name", "value", "our name", "formula"], rows)]
     shown.append(blocks.words(WAYS_OF_DRAFTING, small=True))
     shown += [
-        blocks.download(f"Save as JSON, {tool} field names", f"specviz-{tool.lower()}.json", export(recorded, tool))
+        blocks.download(
+            f"Save as JSON, {tool} field names",
+            f"specviz-{tool.lower()}.json",
+            export(recorded, tool),
+        )
         for tool in (VLLM, SGLANG)
     ]
     return blocks.section(*TOOL_NAMES, blocks=shown)

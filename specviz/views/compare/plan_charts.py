@@ -13,7 +13,12 @@ from itertools import accumulate, pairwise
 from operator import mul
 from typing import TYPE_CHECKING, Any
 
-from specviz.analysis.theory import cost_ratio, expected_tokens, measured_speedup, walltime_improvement
+from specviz.analysis.theory import (
+    cost_ratio,
+    expected_tokens,
+    measured_speedup,
+    walltime_improvement,
+)
 from specviz.views.explore.charts import Chart, axes_of, chart_of, count_axis, line_of, list_columns
 from specviz.views.explore.sentences import label
 from specviz.views.palette import colour
@@ -51,17 +56,28 @@ def calls_chart(what_if: WhatIf, point: Point | None) -> Chart:
     data = [
         curve("expected", "p", ks, [outcome.expected_target_calls for outcome in outcomes], hover),
         _edge("lower edge of the band (5 %)", ks, [outcome.calls_low for outcome in outcomes]),
-        _edge("upper edge of the band (95 %)", ks, [outcome.calls_high for outcome in outcomes]) | {"fill": "tonexty"},
+        _edge("upper edge of the band (95 %)", ks, [outcome.calls_high for outcome in outcomes])
+        | {"fill": "tonexty"},
         *_mark(ks, point, "target_calls", "this run: %{y} target calls at K %{x}"),
     ]
-    return figure(f"Target calls for these {what_if.num_tokens:,} tokens", data, "K", "target calls")
+    return figure(
+        f"Target calls for these {what_if.num_tokens:,} tokens", data, "K", "target calls"
+    )
 
 
 def tokens_chart(what_if: WhatIf, alpha: float | None, point: Point | None) -> Chart:
     """Tokens per target call against K: this text, and the paper's formula at the same alpha."""
     ks = [outcome.k for outcome in what_if.outcomes]
     hover = "K %{x}: %{y:.2f} tokens per target call"
-    data = [curve("this text, exactly", "p", ks, [outcome.tokens_per_call for outcome in what_if.outcomes], hover)]
+    data = [
+        curve(
+            "this text, exactly",
+            "p",
+            ks,
+            [outcome.tokens_per_call for outcome in what_if.outcomes],
+            hover,
+        )
+    ]
     if alpha is not None:
         formula = [expected_tokens(alpha, k) for k in ks]
         data.append(curve(f"formula at alpha {alpha:.2f}", "q", ks, formula, hover, "dash"))
@@ -69,11 +85,21 @@ def tokens_chart(what_if: WhatIf, alpha: float | None, point: Point | None) -> C
     return figure("Tokens per target call", data, "K", "tokens per target call")
 
 
-def speed_chart(what_if: WhatIf, alpha: float | None, costs: Costs | None, point: Point | None) -> Chart:
+def speed_chart(
+    what_if: WhatIf, alpha: float | None, costs: Costs | None, point: Point | None
+) -> Chart:
     """Speedup against K: predicted for this text, by the formula with flat and with measured times."""
     ks = [outcome.k for outcome in what_if.outcomes]
     hover = "K %{x}: %{y:.2f} times as fast"
-    data = [curve("this text, measured times", "p", ks, [outcome.speedup for outcome in what_if.outcomes], hover)]
+    data = [
+        curve(
+            "this text, measured times",
+            "p",
+            ks,
+            [outcome.speedup for outcome in what_if.outcomes],
+            hover,
+        )
+    ]
     if alpha is not None and costs is not None:
         c = cost_ratio(costs)
         flat = [walltime_improvement(alpha, k, c) for k in ks]
@@ -90,9 +116,15 @@ def depths_chart(rows: Sequence[DraftOnText]) -> Chart:
     """Acceptance by depth of every draft that could read the text, begun at every place alike."""
     known = [row for row in rows if row.what_if is not None]
     deepest = min([MOST_DEPTHS, *(len(row.what_if.by_depth) for row in known)])
-    depths, hover = range(1, deepest + 1), "%{fullData.name}: from %{y:.0%} of positions, %{x} tokens are accepted"
+    depths, hover = (
+        range(1, deepest + 1),
+        "%{fullData.name}: from %{y:.0%} of positions, %{x} tokens are accepted",
+    )
     kept = [row.what_if.by_depth[:deepest] for row in known]
-    data = [draft_curve(place, known[place].name, depths, shares, hover) for place, shares in enumerate(kept)]
+    data = [
+        draft_curve(place, known[place].name, depths, shares, hover)
+        for place, shares in enumerate(kept)
+    ]
     title, survivors = "Acceptance by depth, from every position", "drafts surviving to it"
     return figure(title, data, "depth in the draft", survivors, in_percent=True)
 
@@ -101,12 +133,16 @@ def factors_chart(breakdown: Breakdown) -> Chart:
     """From the ideal to the measured speedup: each bar goes from one product to the next, on a log axis."""
     factors = breakdown.factors
     names = ["ideal", *(factor.name for factor in factors), "measured"]
-    products = [*accumulate((factor.value for factor in factors), mul, initial=float(breakdown.ideal))]
+    products = [
+        *accumulate((factor.value for factor in factors), mul, initial=float(breakdown.ideal))
+    ]
     spans = [(1.0, products[0]), *pairwise(products), (1.0, breakdown.speedup)]
     kinds = ["total", *("costs" if factor.value < 1 else "helps" for factor in factors), "total"]
     data = []
     for kind, name, status, pattern in _SPAN_KINDS:
-        ends = [sorted(span) if each == kind else None for span, each in zip(spans, kinds, strict=True)]
+        ends = [
+            sorted(span) if each == kind else None for span, each in zip(spans, kinds, strict=True)
+        ]
         bars = {
             "type": "bar",
             "name": name,
@@ -121,7 +157,9 @@ def factors_chart(breakdown: Breakdown) -> Chart:
         data.append(bars)
     shown = (f"x {factor.value:.2f}" for factor in factors)
     data[0]["text"] = [f"{breakdown.ideal}x", *shown, f"{breakdown.speedup:.2f}x"]
-    made = figure("From the ideal to the measured speedup", data, "", "times as fast as no draft (log)")
+    made = figure(
+        "From the ideal to the measured speedup", data, "", "times as fast as no draft (log)"
+    )
     made["layout"]["yaxis"]["type"] = "log"
     made["layout"] |= {"barmode": "overlay", "bargap": 0.25}
     made["layout"]["meta"]["table"] = [["factor", 0, "x"], ["value", 0, "text"]]
@@ -135,19 +173,31 @@ _SPAN_KINDS = (
 )
 
 
-def draft_curve(place: int, name: str, x: Sequence[Any], y: Sequence[float | None], hover: str) -> Chart:
+def draft_curve(
+    place: int, name: str, x: Sequence[Any], y: Sequence[float | None], hover: str
+) -> Chart:
     """The curve of the draft at this place among the drafts, which keeps its colour, dash and symbol in all charts."""
     status, dash, symbol = DRAFT_STYLES[place % len(DRAFT_STYLES)]
     marker = {"color": colour(status), "symbol": symbol, "size": 8}
-    return curve(label(name), status, x, y, hover, dash) | {"mode": "lines+markers", "marker": marker}
+    return curve(label(name), status, x, y, hover, dash) | {
+        "mode": "lines+markers",
+        "marker": marker,
+    }
 
 
 def curve(
-    name: str, status: str, x: Sequence[Any], y: Sequence[float | None], hover: str, dash: str = "solid"
+    name: str,
+    status: str,
+    x: Sequence[Any],
+    y: Sequence[float | None],
+    hover: str,
+    dash: str = "solid",
 ) -> Chart:
     """A line through these points; not-a-number is left out."""
     made = line_of(name, status, hover)
-    known = [None if value is None or not math.isfinite(value) else round(float(value), 4) for value in y]
+    known = [
+        None if value is None or not math.isfinite(value) else round(float(value), 4) for value in y
+    ]
     return made | {"x": list(x), "y": known, "line": {**made["line"], "dash": dash}}
 
 
@@ -156,13 +206,18 @@ def _edge(name: str, x: Sequence[int], y: Sequence[float]) -> Chart:
     return edge | {"line": {**edge["line"], "width": 1}}
 
 
-def _mark(ks: Sequence[int], point: Point | None, attribute: str, hover: str, name: str = THIS_RUN) -> list[Chart]:
+def _mark(
+    ks: Sequence[int], point: Point | None, attribute: str, hover: str, name: str = THIS_RUN
+) -> list[Chart]:
     """The run's own value as a star at its K, if that is one of these."""
     value = getattr(point, attribute, None)
     if value is None or point.k not in ks:
         return []
     marked = curve(name, "plain", ks, [value if k == point.k else None for k in ks], hover)
-    return [marked | {"mode": "markers", "marker": {"color": colour("plain"), "size": 13, "symbol": "star"}}]
+    return [
+        marked
+        | {"mode": "markers", "marker": {"color": colour("plain"), "size": 13, "symbol": "star"}}
+    ]
 
 
 def figure(title: str, data: list[Chart], x: str, y: str, *, in_percent: bool = False) -> Chart:

@@ -29,7 +29,9 @@ THEORY = (
 )
 
 
-def given_text(recorded: Trace | None, costs: Costs | None = None, speedup: float | None = None) -> tuple[Props, Props]:
+def given_text(
+    recorded: Trace | None, costs: Costs | None = None, speedup: float | None = None
+) -> tuple[Props, Props]:
     """The sections on every K and on the theory, as far as the run's text tells. speedup: see `run_point`."""
     if recorded is None:
         return every_k(None, None), theory(None, None, None)
@@ -37,17 +39,26 @@ def given_text(recorded: Trace | None, costs: Costs | None = None, speedup: floa
         judged = judge_run(recorded)
         what_if = judged.every_k(costs=costs)
     except SpecvizError as why:
-        return every_k(recorded, None, refusal=f"The recorded numbers do not tell: {why}."), theory(None, None, None)
+        return every_k(recorded, None, refusal=f"The recorded numbers do not tell: {why}."), theory(
+            None, None, None
+        )
     point, alpha = run_point(recorded, speedup), metrics(recorded)["alpha"]
-    return every_k(recorded, what_if, judged.cuts(), point=point), theory(what_if, alpha, costs, point)
+    return every_k(recorded, what_if, judged.cuts(), point=point), theory(
+        what_if, alpha, costs, point
+    )
 
 
-def theory(what_if: WhatIf | None, alpha: float | None, costs: Costs | None, point: Point | None = None) -> Props:
+def theory(
+    what_if: WhatIf | None, alpha: float | None, costs: Costs | None, point: Point | None = None
+) -> Props:
     """alpha: the metric of that name, over all places of the text."""
     if what_if is None or alpha is None:
         missing = "No alpha yet. It needs a finished run with a draft model, scored by both models."
         return blocks.section(*THEORY, blocks=[blocks.words(missing), _published_numbers()])
-    shown = [blocks.words(_gap_words(what_if, alpha, point)), blocks.chart(tokens_chart(what_if, alpha, point))]
+    shown = [
+        blocks.words(_gap_words(what_if, alpha, point)),
+        blocks.chart(tokens_chart(what_if, alpha, point)),
+    ]
     if alpha < 1:
         most = [
             "Even if every step knew in advance how many drafted tokens will be accepted, the formula gives at most ",
@@ -63,7 +74,9 @@ def theory(what_if: WhatIf | None, alpha: float | None, costs: Costs | None, poi
 
 
 def _gap_words(what_if: WhatIf, alpha: float, point: Point | None) -> Words:
-    outcome = (what_if.at(point.k) if point is not None else None) or what_if.outcomes[len(what_if.outcomes) // 4]
+    outcome = (what_if.at(point.k) if point is not None else None) or what_if.outcomes[
+        len(what_if.outcomes) // 4
+    ]
     formula, text = paper.expected_tokens(alpha, outcome.k), outcome.tokens_per_call
     words = [
         "At alpha = ", f"{alpha:.2f}", f" and K = {outcome.k}, the formula gives ", f"{formula:.2f}",
@@ -83,10 +96,17 @@ def _gap_words(what_if: WhatIf, alpha: float, point: Point | None) -> Words:
 def _speed_words(what_if: WhatIf, alpha: float, costs: Costs) -> Words:
     c = paper.cost_ratio(costs)
     if not paper.can_improve(alpha, c):
-        return ["The paper's condition alpha > c fails: ", f"c = {c:.2f}", ". No K makes this pair faster here."]
+        return [
+            "The paper's condition alpha > c fails: ",
+            f"c = {c:.2f}",
+            ". No K makes this pair faster here.",
+        ]
     ks = [outcome.k for outcome in what_if.outcomes]
     formula = paper.best_k(alpha, c, ks)
-    best = max((each for each in what_if.outcomes if not math.isnan(each.speedup)), key=lambda each: each.speedup)
+    best = max(
+        (each for each in what_if.outcomes if not math.isnan(each.speedup)),
+        key=lambda each: each.speedup,
+    )
     return [
         "c = ", f"{c:.2f}", ", below alpha, so the formula promises a gain: K = 1 gives ",
         f"{paper.least_improvement(alpha, c):.2f}x", ", the best ",
@@ -125,6 +145,9 @@ def _published_numbers() -> Props:
 
 def _published_row(row: paper.PublishedRun) -> list[blocks.Cell]:
     tone = "accepted" if row.measured > row.by_formula else "rejected"
-    measured = {"text": f"{row.measured:.1f}x {'above' if tone == 'accepted' else 'below'}", "tone": tone}
+    measured = {
+        "text": f"{row.measured:.1f}x {'above' if tone == 'accepted' else 'below'}",
+        "tone": tone,
+    }
     return [row.task, row.draft, f"{row.temperature:g}", str(row.k), f"{row.alpha:.2f}", f"{row.c:.2f}",
             f"{row.expected:.1f}x", f"{row.by_formula:.2f}x", measured]  # fmt: skip

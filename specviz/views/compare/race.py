@@ -15,7 +15,14 @@ from specviz.trace.file import Step, Timing, Trace
 from specviz.trace.metrics import METRICS, count, metrics
 from specviz.views import blocks
 from specviz.views.blocks import Cell, Options, Props, Words
-from specviz.views.compare.race_words import ENOUGH_TOKENS, Titles, bare_title, sides, speed_verdict, text_verdict
+from specviz.views.compare.race_words import (
+    ENOUGH_TOKENS,
+    Titles,
+    bare_title,
+    sides,
+    speed_verdict,
+    text_verdict,
+)
 from specviz.views.compare.side_by_side_player import duel_block
 from specviz.views.explore.sentences import label, percent, quantity, reveal
 
@@ -29,9 +36,17 @@ LEAD = (
     "alternation, after a warm-up. Reading the prompt counts on both sides. Then both are replayed side by side."
 )
 NOTHING = "Nothing raced yet. Choose two setups and press Race. It takes some seconds."
-BEFORE = "This race was run before the run that is on Explore now. Its own settings are stated below."
+BEFORE = (
+    "This race was run before the run that is on Explore now. Its own settings are stated below."
+)
 LETTERS = ("A", "B")
-SHOWN = ("tokens_per_s", "emitted", "target_calls", "tokens_per_target_call", "acceptance_rate_judged")
+SHOWN = (
+    "tokens_per_s",
+    "emitted",
+    "target_calls",
+    "tokens_per_target_call",
+    "acceptance_rate_judged",
+)
 WORDS = ("tokens/s", "tokens", "target calls", "tokens per target call", "accepted of judged")
 COLUMNS = ("setup", "time", *WORDS)
 PROMPT_COLUMNS = (
@@ -91,13 +106,19 @@ def race(
         shown += _progress_blocks(result, titles, seat)
     else:
         shown += _result_blocks(result, titles, seat)
-    lead = [f"{LEAD} The first prompt: ", chosen["prompt"], ". To race another, run it on Explore first."]
+    lead = [
+        f"{LEAD} The first prompt: ",
+        chosen["prompt"],
+        ". To race another, run it on Explore first.",
+    ]
     return blocks.section(NAME, TITLE, lead, _controls(options, chosen), shown)
 
 
 def with_earlier_result(fresh: Props, shown: Props) -> Props:
     """The section of another run on Explore, with the result of the race that was shown before."""
-    news = [block for block in fresh["blocks"] if blocks.is_notice(block) and block["words"] != NOTHING]
+    news = [
+        block for block in fresh["blocks"] if blocks.is_notice(block) and block["words"] != NOTHING
+    ]
     found = [block for block in shown["blocks"] if not blocks.is_notice(block)]
     return {**fresh, "blocks": [*news, blocks.notice(BEFORE), *found]}
 
@@ -128,14 +149,18 @@ def _controls(options: Options, chosen: Mapping[str, Any]) -> list[Props]:
         blocks.choice("temperature", "Temperature", warmths, repr(chosen["temperature"])),
         blocks.count("tokens", "Tokens", chosen["tokens"], min(FEWEST_TOKENS, most), most),
         blocks.count("prompts", "Prompts", chosen["prompts"], 1, MOST_PROMPTS),
-        blocks.lines("own", "Own prompts, one per line", chosen.get("own", ""), HINT, MOST_CHARACTERS),
+        blocks.lines(
+            "own", "Own prompts, one per line", chosen.get("own", ""), HINT, MOST_CHARACTERS
+        ),
         blocks.button("race", "Race", primary=True),
     ]
 
 
 def _progress_blocks(result: Race, titles: Titles, seat: Seat) -> list[Props]:
     """The progress, and the results of the finished prompts, at which a race may be stopped."""
-    bar = blocks.progress(result.done, result.total, f"{result.done} of {result.total} runs · {reveal(result.note)}")
+    bar = blocks.progress(
+        result.done, result.total, f"{result.done} of {result.total} runs · {reveal(result.note)}"
+    )
     if not result.heats:
         return [bar]
     return [bar, blocks.verdict(*speed_verdict(result, titles)), _prompts_table(result, seat)]
@@ -146,7 +171,9 @@ def _result_blocks(result: Race, titles: Titles, seat: Seat) -> list[Props]:
     heat, shown = result.heats[place], []
     both = heat.left, heat.right
     if result.done < result.total:
-        shown.append(blocks.words(f"Stopped after {result.done} of {result.total} runs.", small=True))
+        shown.append(
+            blocks.words(f"Stopped after {result.done} of {result.total} runs.", small=True)
+        )
     about_text, *how_close = text_verdict(result, titles)
     shown += [blocks.verdict(*speed_verdict(result, titles)), about_text]
     shown.append(blocks.words(["Both runs on the prompt ", f"“{reveal(heat.title)}”", ":"]))
@@ -158,7 +185,10 @@ def _result_blocks(result: Race, titles: Titles, seat: Seat) -> list[Props]:
         shown.append(_prompts_table(result, seat, place))
     if seat.files:
         names = zip(LETTERS, seat.files, strict=True)
-        links = [(f"Save this run of {letter} as a trace", f"specviz/trace/{name}") for letter, name in names]
+        links = [
+            (f"Save this run of {letter} as a trace", f"specviz/trace/{name}")
+            for letter, name in names
+        ]
         shown.append(blocks.links(links))
     return [
         *shown,
@@ -172,7 +202,9 @@ def _without_times(trace: Trace) -> Trace:
     """The run without the times that other work has distorted."""
     events = trace.events()
     none = Timing(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-    return Trace(replace(each, at_ms=0.0, timing=none) if isinstance(each, Step) else each for each in events)
+    return Trace(
+        replace(each, at_ms=0.0, timing=none) if isinstance(each, Step) else each for each in events
+    )
 
 
 def _request_words(result: Race) -> Words:
@@ -195,13 +227,25 @@ def _how_measured(result: Race, titles: Titles) -> list[Words]:
     if None not in shares:
         one, other = map(bare_title, titles)
         first = "Recording every step for this page counts as well: "
-        told.append([first, one, f" spent {percent(shares[0])} of its time on it, ", other, f" {percent(shares[1])}."])
+        told.append(
+            [
+                first,
+                one,
+                f" spent {percent(shares[0])} of its time on it, ",
+                other,
+                f" {percent(shares[1])}.",
+            ]
+        )
     return told
 
 
 def _recorder_share(traces: Sequence[Trace]) -> float | None:
     working = sum(count(trace).working_ms for trace in traces)
-    return sum(step.timing.record_ms for trace in traces for step in trace.steps) / working if working > 0 else None
+    return (
+        sum(step.timing.record_ms for trace in traces for step in trace.steps) / working
+        if working > 0
+        else None
+    )
 
 
 def _side_row(title: str, trace: Trace, is_shared: bool) -> list[Cell]:
@@ -222,7 +266,9 @@ def _prompts_table(result: Race, seat: Seat, place: int = -1) -> Props:
     for number, heat in enumerate(result.heats):
         texts = "same" if heat.parting is None else f"differ from token {heat.parting + 1:,}"
         again = (
-            blocks.button_cell("Replay", NAME, "replay", {"race": seat.key, "heat": str(number)}) if seat.key else ""
+            blocks.button_cell("Replay", NAME, "replay", {"race": seat.key, "heat": str(number)})
+            if seat.key
+            else ""
         )
         numbers = _numbers((heat.left, heat.right), heat.comparison, result.is_shared)
         rows.append([label(heat.title), *numbers, texts, again])
@@ -231,18 +277,31 @@ def _prompts_table(result: Race, seat: Seat, place: int = -1) -> Props:
         all_steps = ((step for run in runs for step in run.steps) for runs in sides(result))
         both = [reduce(Counters.add, steps, Counters()) for steps in all_steps]
         _, _, *numbers = _numbers(both, found, result.is_shared)
-        rows.append(["all prompts; median ratio", "", "", *numbers, f"{num_same} of {len(result.heats)} the same", ""])
+        rows.append(
+            [
+                "all prompts; median ratio",
+                "",
+                "",
+                *numbers,
+                f"{num_same} of {len(result.heats)} the same",
+                "",
+            ]
+        )
     return blocks.table(PROMPT_COLUMNS, rows, caption="Prompt by prompt", marked=place)
 
 
-def _numbers(both: Sequence[Trace | Counters], found: Comparison | None, is_shared: bool) -> list[str]:
+def _numbers(
+    both: Sequence[Trace | Counters], found: Comparison | None, is_shared: bool
+) -> list[str]:
     """The cells of both sides from tokens/s to the kept share, with the ratio of their speeds."""
     values = [metrics(each) for each in both]
     speeds, calls, kept = (
         [METRICS[name].spell(each[name]) for each in values]
         for name in ("tokens_per_s", "target_calls", "acceptance_rate_judged")
     )
-    times = "no ratio" if found is None or is_shared or not found.is_possible else f"{found.ratio:.2f}×"
+    times = (
+        "no ratio" if found is None or is_shared or not found.is_possible else f"{found.ratio:.2f}×"
+    )
     return [*([UNDER_LOAD] * 2 if is_shared else speeds), times, *calls, *kept]
 
 
@@ -282,9 +341,14 @@ def _heat_record(heat: Heat) -> dict[str, Any]:
         "title": heat.title,
         "prompt": {name: heat.left.header.request.get(name) for name in PROMPT_FIELDS},
         "a_and_b": [
-            {"times_ms": [count(quick).working_ms, slower_ms], **{name: metrics(quick)[name] for name in FILE_METRICS}}
+            {
+                "times_ms": [count(quick).working_ms, slower_ms],
+                **{name: metrics(quick)[name] for name in FILE_METRICS},
+            }
             for quick, slower_ms in runs
         ],
-        "ratio_b_over_a": heat.comparison.ratio if heat.comparison and heat.comparison.is_possible else None,
+        "ratio_b_over_a": heat.comparison.ratio
+        if heat.comparison and heat.comparison.is_possible
+        else None,
         "texts_part_after_tokens": heat.parting,
     }

@@ -44,7 +44,9 @@ def lossy_names(result: Race, titles: Titles) -> list[str]:
     """The sides of which a step was judged by a lossy rule."""
     both = zip(titles, sides(result), strict=True)
     return [
-        bare_title(title) for title, runs in both if any(not s.settings.lossless for run in runs for s in run.steps)
+        bare_title(title)
+        for title, runs in both
+        if any(not s.settings.lossless for run in runs for s in run.steps)
     ]
 
 
@@ -62,7 +64,9 @@ def speed_verdict(result: Race, titles: Titles) -> tuple[str, Words]:
     return state, words
 
 
-def _comparison_words(result: Race, found: Comparison, one: str, other: str) -> tuple[str, list[str]]:
+def _comparison_words(
+    result: Race, found: Comparison, one: str, other: str
+) -> tuple[str, list[str]]:
     if not found.is_possible:
         return "unsure", [IMPOSSIBLE]
     ran, over = f"{found.ratio:.2f}× the speed of ", f" ({_range_words(result, found)})."
@@ -72,7 +76,13 @@ def _comparison_words(result: Race, found: Comparison, one: str, other: str) -> 
     ahead, behind = result.wins_and_losses
     if ahead and not lack:
         counts = f" on {ahead} of {len(found.ratios)}, slower on {behind}"
-        return "unsure", ["It depends on the prompt: ", other, " was faster than ", one, f"{counts}{over}"]
+        return "unsure", [
+            "It depends on the prompt: ",
+            other,
+            " was faster than ",
+            one,
+            f"{counts}{over}",
+        ]
     if lack:
         lead, over = "Too few to tell: ", f"{over} {lack}"
     elif found.verdict == "even":
@@ -90,7 +100,9 @@ def _lack_words(result: Race) -> str:
     lengths = [min(len(heat.left.tokens), len(heat.right.tokens)) for heat in result.heats]
     lacks = [
         f"over {FEWEST} prompts or more" if len(result.comparison.ratios) < FEWEST else "",
-        f"with texts of {ENOUGH_TOKENS} tokens or more" if statistics.median(lengths) < ENOUGH_TOKENS else "",
+        f"with texts of {ENOUGH_TOKENS} tokens or more"
+        if statistics.median(lengths) < ENOUGH_TOKENS
+        else "",
     ]
     needed = " and ".join(filter(None, lacks))
     return f"Race {needed} to be sure." if needed else ""
@@ -100,7 +112,10 @@ def _range_words(result: Race, found: Comparison) -> str:
     """How many prompts there are, and how far apart their ratios lie, each as far as it can be."""
     if len(found.ratios) == 1:
         return "one prompt only"
-    (low, high), own = found.between, [heat.comparison for heat in result.heats if heat.comparison is not None]
+    (low, high), own = (
+        found.between,
+        [heat.comparison for heat in result.heats if heat.comparison is not None],
+    )
     ratios = [each.ratio for each in own if each.is_possible] or [low, high]
     left_out = sum(ratio < low for ratio in found.ratios)
     ends = f"; {low:.2f}× to {high:.2f}× without the {left_out} at either end" if left_out else ""
@@ -111,7 +126,11 @@ def text_verdict(result: Race, titles: Titles) -> list[Props]:
     """Whether the texts are the same; where they first differ, the models' logits and odds of both tokens."""
     lossy = lossy_names(result, titles)
     if result.heats[0].left.header.request.get("temperature") != 0:
-        used = ["Two draws from different distributions: ", " and ".join(lossy), " used a lossy rule."]
+        used = [
+            "Two draws from different distributions: ",
+            " and ".join(lossy),
+            " used a lossy rule.",
+        ]
         words = used if lossy else SAME_LAW
         return [blocks.words(words)]
     if result.difference is not None:
@@ -120,17 +139,30 @@ def text_verdict(result: Race, titles: Titles) -> list[Props]:
         words = f"Not identical: the texts differ on {num_parted} of {len(result.heats)} prompts."
         why = "The race was stopped before the models were asked for the logits of both tokens."
         return [blocks.verdict("unsure", f"{words} {why}")]
-    number, lengths = len(result.heats), [(len(heat.left.tokens), len(heat.right.tokens)) for heat in result.heats]
+    number, lengths = (
+        len(result.heats),
+        [(len(heat.left.tokens), len(heat.right.tokens)) for heat in result.heats],
+    )
     pairs = "the two texts are" if number == 1 else f"on all {number} prompts the two texts are"
     known = {length for pair in lengths for length in pair}
     each = f" ({max(known):,} tokens each)" if len(known) == 1 else ""
-    early = "; where one side ended early, as far as both go" if any(one != other for one, other in lengths) else ""
+    early = (
+        "; where one side ended early, as far as both go"
+        if any(one != other for one, other in lengths)
+        else ""
+    )
     return [blocks.verdict("exact", f"Identical: {pairs} the same, token for token{each}{early}.")]
 
 
-def _difference_blocks(result: Race, found: Difference, lossy: Sequence[str], titles: Titles) -> list[Props]:
+def _difference_blocks(
+    result: Race, found: Difference, lossy: Sequence[str], titles: Titles
+) -> list[Props]:
     num_same = sum(heat.parting is None for heat in result.heats)
-    same = f" {num_same} of {len(result.heats)} prompts gave the same text." if len(result.heats) > 1 else ""
+    same = (
+        f" {num_same} of {len(result.heats)} prompts gave the same text."
+        if len(result.heats) > 1
+        else ""
+    )
     names = [bare_title(title) for title in titles]
     one, other = (token_label(token) for token in (found.left, found.right))
     where = [
@@ -140,10 +172,17 @@ def _difference_blocks(result: Race, found: Difference, lossy: Sequence[str], ti
     columns = ("read again, up to this token", f"logit of {one}", f"logit of {other}", f"probability of {one}",
                f"probability of {other}")  # fmt: skip
     rows = [
-        [f"{each.role} {label(each.name)}", *(f"{logit:.5f}" for logit in each.logits), *map(percent, each.odds)]
+        [
+            f"{each.role} {label(each.name)}",
+            *(f"{logit:.5f}" for logit in each.logits),
+            *map(percent, each.odds),
+        ]
         for each in found.readings
     ]
-    return [blocks.verdict("unsure" if found.is_tie or lossy else "differs", where), blocks.table(columns, rows)]
+    return [
+        blocks.verdict("unsure" if found.is_tie or lossy else "differs", where),
+        blocks.table(columns, rows),
+    ]
 
 
 def _reason(found: Difference, lossy: Sequence[str]) -> str:

@@ -18,11 +18,15 @@ LEAD = (
     "nothing about that."
 )
 COLUMNS = {
-    "rule": lambda row: row.rule.title + (" (wrong)" if row.is_broken else "" if row.rule.lossless else " (lossy)"),
+    "rule": lambda row: (
+        row.rule.title + (" (wrong)" if row.is_broken else "" if row.rule.lossless else " (lossy)")
+    ),
     "text": lambda row: {"text": _verdict_words(row), "tone": TONES[row.verdict]},
     "accepted of judged, same u": lambda row: f"{row.num_kept} of {row.num_judged}",
     "accepted, on average": lambda row: NONE if row.acceptance is None else percent(row.acceptance),
-    "tokens per target call": lambda row: NONE if row.tokens_per_call is None else f"{row.tokens_per_call:.2f}",
+    "tokens per target call": lambda row: (
+        NONE if row.tokens_per_call is None else f"{row.tokens_per_call:.2f}"
+    ),
     "wrong share, on average": lambda row: _distance_words(row.mean_distance),
     "wrong share, at worst": lambda row: _distance_words(row.largest_distance),
     "wrong share, whole texts": lambda row: _distance_words(row.whole_distance),
@@ -33,7 +37,9 @@ MARKS = {"exact": "✓ exact (enumerated)", "differs": "✗ differs", "unsure": 
 NOT_JUDGED = "– nothing judged"
 TONES = {"exact": "accepted", "differs": "rejected", "unsure": "ignored"}
 NONE = "–"
-ENUMERATING = "Enumerating every rule's program over small texts; then the run's steps are judged again"
+ENUMERATING = (
+    "Enumerating every rule's program over small texts; then the run's steps are judged again"
+)
 NOTES = (
     "“accepted of judged, same u”: with this run's own random numbers. “accepted, on average” and “wrong share”: by "
     "formula, over the positions that the run judged, for all u. “wrong share” is the total variation between the "
@@ -55,7 +61,9 @@ def side_by_side(result: SideBySide | None) -> Props:
         return blocks.section(NAME, TITLE, LEAD, controls, [blocks.words(words)])
     shown = []
     if result.done < result.total:
-        words = f"{result.done} of {result.total} steps judged again" if result.done else ENUMERATING
+        words = (
+            f"{result.done} of {result.total} steps judged again" if result.done else ENUMERATING
+        )
         shown.append(blocks.progress(result.done, result.total, words))
     if result.num_skipped:
         others = "were made by other models, or drafted by heads, layers or another vocabulary; they are left out."
@@ -75,7 +83,9 @@ def side_by_side(result: SideBySide | None) -> Props:
 def _verdict_words(row: RuleResult) -> str:
     if row.largest_distance is None:
         return NOT_JUDGED
-    return BY_FORMULA if row.verdict == "exact" and row.whole_distance is None else MARKS[row.verdict]
+    return (
+        BY_FORMULA if row.verdict == "exact" and row.whole_distance is None else MARKS[row.verdict]
+    )
 
 
 def _distance_words(distance: float | None) -> str:

@@ -33,11 +33,21 @@ class _Runner:
 
 
 def duel_block(
-    left: Trace, right: Trace, by: str = "token", titles: tuple[str, str] = ("A · first run", "B · second run")
+    left: Trace,
+    right: Trace,
+    by: str = "token",
+    titles: tuple[str, str] = ("A · first run", "B · second run"),
 ) -> Props:
     """by: "time" or "token", the player's first mode; a run without recorded times has only "token"."""
-    runners = [_Runner(title, _first_steps(each)) for title, each in zip(titles, (left, right), strict=True)]
-    part = first_difference(*(runner.trace for runner in runners)) if are_of_one_prompt(left, right) else None
+    runners = [
+        _Runner(title, _first_steps(each))
+        for title, each in zip(titles, (left, right), strict=True)
+    ]
+    part = (
+        first_difference(*(runner.trace for runner in runners))
+        if are_of_one_prompt(left, right)
+        else None
+    )
     modes = [mode for mode in (_time_mode(runners), _token_mode(runners, part)) if mode is not None]
     most = max(1, *(runner.tokens[-1] for runner in runners))
     data = {
@@ -47,13 +57,20 @@ def duel_block(
         "parted": difference_words(left, right, titles),
     }
     begins = by if by in [mode["name"] for mode in modes] else "token"
-    return {"kind": "duel", "by": begins, "titles": [label(title) for title in titles], "data": pack(data)}
+    return {
+        "kind": "duel",
+        "by": begins,
+        "titles": [label(title) for title in titles],
+        "data": pack(data),
+    }
 
 
 def difference_words(left: Trace, right: Trace, titles: tuple[str, str]) -> Sentence:
     """Where the two texts first differ, or that they do not."""
     if not are_of_one_prompt(left, right):
-        return ["The two runs have different prompts, so their texts cannot be compared token by token."]
+        return [
+            "The two runs have different prompts, so their texts cannot be compared token by token."
+        ]
     part, names = first_difference(left, right), [label(title) for title in titles]
     if part is not None:
         one, other = (token_label(each) for each in (left.tokens[part], right.tokens[part]))
@@ -76,7 +93,9 @@ def comparison_words(trace: Trace, other: Trace) -> str:
     if part is None:
         return f"same text as the run {drafted} a draft, as far as both go"
     here, there = (token_label(each.tokens[part]) for each in (trace, other))
-    return f"differs from the run {drafted} a draft at token {part + 1:,}: {here} here, {there} there"
+    return (
+        f"differs from the run {drafted} a draft at token {part + 1:,}: {here} here, {there} there"
+    )
 
 
 def num_shown(trace: Trace) -> int:
@@ -100,9 +119,15 @@ def _side(runner: _Runner, most: int) -> Props:
     first, *others = Feed.from_trace(runner.trace, "duel").recorded_parts("duel")
     return {
         "title": runner.title,
-        "said": [f"{quantity(tokens, 'token')} · {quantity(calls, 'target call')}" for tokens, calls in counts],
+        "said": [
+            f"{quantity(tokens, 'token')} · {quantity(calls, 'target call')}"
+            for tokens, calls in counts
+        ],
         "widths": [round(100 * tokens / most, 1) for tokens in runner.tokens],
-        "message": {**first, "steps": [step for part in (first, *others) for step in part["steps"]]},
+        "message": {
+            **first,
+            "steps": [step for part in (first, *others) for step in part["steps"]],
+        },
     }
 
 
@@ -116,16 +141,32 @@ def _time_mode(runners: Sequence[_Runner]) -> Props | None:
     if end < NO_TIME or any(runner.clock[-1] < NO_TIME for runner in runners):
         return None
     places = [end * number / NUM_FRAMES for number in range(NUM_FRAMES)] + [end]
-    frames = [[_format_seconds(ms), [bisect_right(runner.clock, ms) - 1 for runner in runners], None] for ms in places]
+    frames = [
+        [_format_seconds(ms), [bisect_right(runner.clock, ms) - 1 for runner in runners], None]
+        for ms in places
+    ]
     factor = next((each for each in SLOWER if each * end >= LONG_ENOUGH_MS), SLOWER[-1])
     paces = [
-        ["as recorded" if each == 1 else f"{each}× slower", round(each * end / NUM_FRAMES, 3), each == factor]
+        [
+            "as recorded" if each == 1 else f"{each}× slower",
+            round(each * end / NUM_FRAMES, 3),
+            each == factor,
+        ]
         for each in SLOWER
     ]
     times = [runner.clock[-1] for runner in runners]
     first, second = ("both at once",) * 2 if times[0] == times[1] else ("first", "second")
-    ends = [f"done after {_format_seconds(ms)}, {first if ms == min(times) else second}" for ms in times]
-    return {"name": "time", "label": "By time", "frames": frames, "paces": paces, "ends": ends, "rest": -1}
+    ends = [
+        f"done after {_format_seconds(ms)}, {first if ms == min(times) else second}" for ms in times
+    ]
+    return {
+        "name": "time",
+        "label": "By time",
+        "frames": frames,
+        "paces": paces,
+        "ends": ends,
+        "rest": -1,
+    }
 
 
 def _token_mode(runners: Sequence[_Runner], part: int | None) -> Props:
@@ -133,14 +174,24 @@ def _token_mode(runners: Sequence[_Runner], part: int | None) -> Props:
     most = max(runner.tokens[-1] for runner in runners)
     frames = []
     for number in range(most + 1):
-        steps = [bisect_left(runner.tokens, number, hi=len(runner.trace.steps)) for runner in runners]
+        steps = [
+            bisect_left(runner.tokens, number, hi=len(runner.trace.steps)) for runner in runners
+        ]
         frames.append([quantity(number, "token"), steps, number])
     paces = [[words, ms, words == "reading"] for words, ms in TOKEN_PACES]
     ends = [
-        f"{quantity(runner.tokens[-1], 'token')} in {quantity(runner.calls[-1], 'target call')}" for runner in runners
+        f"{quantity(runner.tokens[-1], 'token')} in {quantity(runner.calls[-1], 'target call')}"
+        for runner in runners
     ]
     rest = -1 if part is None else part + 1
-    return {"name": "token", "label": "By token", "frames": frames, "paces": paces, "ends": ends, "rest": rest}
+    return {
+        "name": "token",
+        "label": "By token",
+        "frames": frames,
+        "paces": paces,
+        "ends": ends,
+        "rest": rest,
+    }
 
 
 def _format_seconds(ms: float) -> str:

@@ -13,11 +13,16 @@ LEAD = (
     "token by token, until their texts differ."
 )
 NOTHING = "Choose two runs and press Show."
-PACE = "By time, each run replays at its recorded pace, perhaps from another machine: this is no race."
+PACE = (
+    "By time, each run replays at its recorded pace, perhaps from another machine: this is no race."
+)
 
 
 def two_runs(
-    options: Options, chosen: tuple[str, str], traces: tuple[Trace, Trace] | None = None, titles: Titles = LETTERS
+    options: Options,
+    chosen: tuple[str, str],
+    traces: tuple[Trace, Trace] | None = None,
+    titles: Titles = LETTERS,
 ) -> Props:
     """options: (words, value) per known run. traces: the two runs to show, if any."""
     controls = [
@@ -32,7 +37,9 @@ def two_runs(
 def _comparison_blocks(traces: tuple[Trace, Trace], titles: Titles) -> list[Props]:
     pairs = [(bare_title(title), trace) for title, trace in zip(titles, traces, strict=True)]
     return [
-        blocks.table(("run", *WORDS[1:]), [[title, *metric_cells(trace)[1:]] for title, trace in pairs]),
+        blocks.table(
+            ("run", *WORDS[1:]), [[title, *metric_cells(trace)[1:]] for title, trace in pairs]
+        ),
         *(
             blocks.words(f"{title} is long: only its first {num_shown(trace):,} steps are shown.")
             for title, trace in pairs

@@ -46,7 +46,11 @@ class Figures:
     def extend(self, step: Step) -> dict[str, Chart]:
         """Per chart {"mode": "append" | "replace", "x": [a list per plotly trace], "y": ..., dotted attribute: ...}."""
         self.counters.add(step)
-        self.judged_at |= {token.depth: f"{step.index}:{i}" for i, token in enumerate(step.draft) if token.is_judged}
+        self.judged_at |= {
+            token.depth: f"{step.index}:{i}"
+            for i, token in enumerate(step.draft)
+            if token.is_judged
+        }
         return {name: points(step, self) for name, (_, points) in KINDS.items()}
 
 
@@ -62,9 +66,16 @@ def _empty_bars() -> Chart:
     bars = [_bars(status, f"step %{{x}}: %{{y}} {word_of(status)}") for status in BAR_STATUSES]
     hover = "up to step %{x}: %{y:.0%} accepted of judged"
     rate = line_of("accepted of judged so far", "plain", hover) | {"yaxis": "y2"}
-    right = {**_rate_axis("accepted of judged so far"), "overlaying": "y", "side": "right", "showgrid": False}
+    right = {
+        **_rate_axis("accepted of judged so far"),
+        "overlaying": "y",
+        "side": "right",
+        "showgrid": False,
+    }
     axes = axes_of("step", count_axis("draft tokens")) | {"yaxis2": right}
-    return chart_of("Accepted and rejected", [*bars, rate], axes | STACKED, list_columns("step", [*bars, rate]))
+    return chart_of(
+        "Accepted and rejected", [*bars, rate], axes | STACKED, list_columns("step", [*bars, rate])
+    )
 
 
 def _depth_points(step: Step, so_far: Figures) -> Chart:
@@ -72,16 +83,27 @@ def _depth_points(step: Step, so_far: Figures) -> Chart:
     rates = so_far.counters.by_depth(DEEPEST)
     places = [so_far.judged_at.get(rate.depth, "") for rate in rates]
     joint = [(rate.joint, rate.joint_low, rate.joint_high, rate.drafted) for rate in rates]
-    both = joint, [(rate.conditional, rate.conditional_low, rate.conditional_high, rate.judged) for rate in rates]
+    both = (
+        joint,
+        [
+            (rate.conditional, rate.conditional_low, rate.conditional_high, rate.judged)
+            for rate in rates
+        ],
+    )
     return {
         "mode": "replace",
         "x": [[rate.depth for rate in rates]] * 2,
         "y": [[value for value, *_ in rows] for rows in both],
         "error_y.array": [[_distance(high, value) for value, _, high, _ in rows] for rows in both],
-        "error_y.arrayminus": [[_distance(value, low) for value, low, _, _ in rows] for rows in both],
-        "marker.symbol": [["circle-open" if n < FEW else "circle" for *_, n in rows] for rows in both],
+        "error_y.arrayminus": [
+            [_distance(value, low) for value, low, _, _ in rows] for rows in both
+        ],
+        "marker.symbol": [
+            ["circle-open" if n < FEW else "circle" for *_, n in rows] for rows in both
+        ],
         "customdata": [
-            [[at, n, *_rate_words(*row)] for at, (*row, n) in zip(places, rows, strict=True)] for rows in both
+            [[at, n, *_rate_words(*row)] for at, (*row, n) in zip(places, rows, strict=True)]
+            for rows in both
         ],
     }
 
@@ -95,14 +117,33 @@ def _distance(high: float | None, low: float | None) -> float:
 
 
 def _empty_depths() -> Chart:
-    place = {"xref": "paper", "yref": "paper", "x": 0, "y": 0, "yshift": -60, "xanchor": "left", "yanchor": "top"}
-    note = {"text": SELECTION_NOTE, **place, "align": "left", "showarrow": False, "font": {"size": 11}}
-    axes = axes_of("depth in the draft", _rate_axis("rate"), dtick=1) | {"annotations": [note], "showlegend": True}
+    place = {
+        "xref": "paper",
+        "yref": "paper",
+        "x": 0,
+        "y": 0,
+        "yshift": -60,
+        "xanchor": "left",
+        "yanchor": "top",
+    }
+    note = {
+        "text": SELECTION_NOTE,
+        **place,
+        "align": "left",
+        "showarrow": False,
+        "font": {"size": 11},
+    }
+    axes = axes_of("depth in the draft", _rate_axis("rate"), dtick=1) | {
+        "annotations": [note],
+        "showlegend": True,
+    }
     columns = [["depth", 0, "x"]]
     for trace, (name, _, _) in enumerate(DEPTH_LINES):
         columns += [[name, trace, "customdata", 2], ["n", trace, "customdata", 1]]
         columns += [["95 % interval (Wilson)", trace, "customdata", 3]]
-    chart = chart_of("Accepted by depth", [_depth_line(*line) for line in DEPTH_LINES], axes, columns)
+    chart = chart_of(
+        "Accepted by depth", [_depth_line(*line) for line in DEPTH_LINES], axes, columns
+    )
     chart["layout"]["margin"]["b"] = 84
     return chart
 
@@ -112,7 +153,14 @@ def _depth_line(name: str, status: str, dash: str) -> Chart:
     hover = "depth %{x}: %{customdata[2]}, n = %{customdata[1]}, 95 % interval %{customdata[3]}"
     return line_of(name, status, hover) | {
         "mode": "lines+markers",
-        "error_y": {"type": "data", "symmetric": False, "array": [], "arrayminus": [], "color": shade, "thickness": 1},
+        "error_y": {
+            "type": "data",
+            "symmetric": False,
+            "array": [],
+            "arrayminus": [],
+            "color": shade,
+            "thickness": 1,
+        },
         "line": {"color": shade, "dash": dash},
         "marker": {"color": shade, "size": 9, "symbol": []},
         "cliponaxis": False,
@@ -124,7 +172,10 @@ def _overlap_points(step: Step, so_far: Figures) -> Chart:
     first = so_far.counters.num_emitted - len(step.emitted) + 1
     values = [_overlap(step, token) for token in step.emitted]
     own = [
-        [value if token.kind == kind else None for token, value in zip(step.emitted, values, strict=True)]
+        [
+            value if token.kind == kind else None
+            for token, value in zip(step.emitted, values, strict=True)
+        ]
         for kind in OVERLAP_KINDS
     ]
     words = [[f"{step.index}:{ref_of(token)}", token_label(token)] for token in step.emitted]
@@ -151,8 +202,12 @@ def _empty_overlap() -> Chart:
     none["marker"] = {"color": colour("ignored"), "size": 5, "symbol": "x"}
     axes = axes_of("token of the text", _rate_axis("sum of min(p, q)"))
     columns = [["token", 0, "x"], ["text", 0, "customdata", 1]]
-    columns += [[f"agreement, {word_of(kind)}", trace, "y"] for trace, kind in enumerate(OVERLAP_KINDS)]
-    return chart_of("Agreement of both models along the text", [*bars, none], axes | STACKED, columns)
+    columns += [
+        [f"agreement, {word_of(kind)}", trace, "y"] for trace, kind in enumerate(OVERLAP_KINDS)
+    ]
+    return chart_of(
+        "Agreement of both models along the text", [*bars, none], axes | STACKED, columns
+    )
 
 
 def _call_points(step: Step, so_far: Figures) -> Chart:
@@ -206,7 +261,10 @@ def _append(step: Step, x: int, y: Sequence[list]) -> Chart:
 def list_columns(x: str, traces: Sequence[Chart], *values: str | int) -> list[list[Any]]:
     """The columns of a chart's table: the axis `x`, then of every trace its y, or other `values`: an attribute and an
     index in it."""
-    return [[x, 0, "x"], *([trace["name"], place, *(values or ("y",))] for place, trace in enumerate(traces))]
+    return [
+        [x, 0, "x"],
+        *([trace["name"], place, *(values or ("y",))] for place, trace in enumerate(traces)),
+    ]
 
 
 def _bars(status: str, hover: str) -> Chart:
@@ -215,7 +273,10 @@ def _bars(status: str, hover: str) -> Chart:
 
 
 def line_of(name: str, status: str, hover: str) -> Chart:
-    return _trace("scatter", name, status, hover) | {"mode": "lines", "line": {"color": colour(status), "width": 2}}
+    return _trace("scatter", name, status, hover) | {
+        "mode": "lines",
+        "line": {"color": colour(status), "width": 2},
+    }
 
 
 def _trace(kind: str, name: str, status: str, hover: str) -> Chart:
@@ -233,7 +294,13 @@ def count_axis(title: str) -> Chart:
 
 
 def _rate_axis(title: str) -> Chart:
-    return {"title": {"text": title}, "range": [0, 1.02], "tickformat": ".0%", "tickmode": "linear", "dtick": 0.25}
+    return {
+        "title": {"text": title},
+        "range": [0, 1.02],
+        "tickformat": ".0%",
+        "tickmode": "linear",
+        "dtick": 0.25,
+    }
 
 
 def chart_of(title: str, data: list[Chart], axes: Chart, columns: list[list[Any]]) -> Chart:

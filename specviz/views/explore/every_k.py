@@ -22,7 +22,12 @@ from specviz.views.explore.sentences import drafted_nodes, percent, quantity, to
 from specviz.views.explore.steps import ACCEPTED
 
 MOST_K = 16
-KINDS = ("resampled", "bonus", "plain", "accepted")  # of a step's last token; accepted: the text ends within the step
+KINDS = (
+    "resampled",
+    "bonus",
+    "plain",
+    "accepted",
+)  # of a step's last token; accepted: the text ends within the step
 SURE = " The lanes below are those of a real run with this K."
 LIKELY = " Each cell shows the exact chance that the token is drafted and accepted."
 
@@ -49,7 +54,11 @@ def every_k(recorded: Trace, target: str | None = None) -> Props:
         "at": min(last.k, MOST_K),
         "sure": is_sure,
         "by_k": [_about(recorded, k, *each, is_own, is_sure) for k, each in enumerate(shown, 1)],
-        "tokens": [[token_label(each), step.index, ref_of(each)] for step in recorded.steps for each in step.emitted],
+        "tokens": [
+            [token_label(each), step.index, ref_of(each)]
+            for step in recorded.steps
+            for each in step.emitted
+        ],
         "drafted": _drafted(recorded, judged) if is_sure else {},
         "kinds": KINDS,
         "labels": [[words, width] for words, width in labels.items()],
@@ -61,7 +70,9 @@ def _judge(recorded: Trace, target: str | None) -> GivenText:
     for settings in (step.settings for step in recorded.steps):
         method = facts_of(settings.method).under(settings.params)
         if method.drafts_as not in ("chain", "nothing"):
-            raise SpecvizError(f"this run drafted {method.drafts_as}s ({method.title}), and K is the length of a chain")
+            raise SpecvizError(
+                f"this run drafted {method.drafts_as}s ({method.title}), and K is the length of a chain"
+            )
     return judge_run(recorded, target=target, deepest=MOST_K)
 
 
@@ -90,7 +101,14 @@ def _likely(chances: Chances, labels: dict[str, float]) -> list[Shown]:
     for k in range(1, MOST_K + 1):
         judged, accepted = whatif.fates_along_text(chances, k)
         calls = float(whatif.start_chances(chances, [k]).sum())
-        shown.append((calls, float(judged.sum()), float(accepted.sum()), {"chances": _places(accepted, labels)}))
+        shown.append(
+            (
+                calls,
+                float(judged.sum()),
+                float(accepted.sum()),
+                {"chances": _places(accepted, labels)},
+            )
+        )
     return shown
 
 
@@ -103,15 +121,30 @@ def _places(accepted: Array, labels: dict[str, float]) -> list[int]:
 
 
 def _about(
-    recorded: Trace, k: int, calls: float, judged: float, accepted: float, lanes: Props, is_own: bool, is_sure: bool
+    recorded: Trace,
+    k: int,
+    calls: float,
+    judged: float,
+    accepted: float,
+    lanes: Props,
+    is_own: bool,
+    is_sure: bool,
 ) -> Props:
     how = "With " if is_own else "With speculative sampling and "
-    number = quantity(round(calls), "target call") if is_sure else f"{calls:,.1f} target calls on average"
+    number = (
+        quantity(round(calls), "target call")
+        if is_sure
+        else f"{calls:,.1f} target calls on average"
+    )
     made = sum(step.calls["target"] for step in recorded.steps)
     own = f" with K {recorded.steps[-1].settings.k}" if is_own else ""
     words = f", this text takes {number}. This run made {made:,}{own}.{SURE if is_sure else LIKELY}"
     kept = METRICS["acceptance_rate_judged"].spell(accepted / judged) if judged else ""
-    totals = {"tokens_per_call": f"{len(recorded.tokens) / calls:.1f}", "kept": kept, "kept_words": ACCEPTED}
+    totals = {
+        "tokens_per_call": f"{len(recorded.tokens) / calls:.1f}",
+        "kept": kept,
+        "kept_words": ACCEPTED,
+    }
     return {"k": k, "sentence": [how, f"K {k}", words], "totals": totals, **lanes}
 
 
@@ -121,7 +154,9 @@ def _drafted(recorded: Trace, judged: GivenText) -> dict[str, list[str]]:
     starts = accumulate((len(step.emitted) for step in recorded.steps), initial=0)
     for start, step in zip(starts, recorded.steps, strict=False):
         place, texts = _rejected(step)
-        is_its = facts_of(step.settings.method).is_plain and step.settings.draft_model == judged.draft
+        is_its = (
+            facts_of(step.settings.method).is_plain and step.settings.draft_model == judged.draft
+        )
         if texts and is_its:
             known[str(start + place)] = texts
     return known
@@ -130,5 +165,7 @@ def _drafted(recorded: Trace, judged: GivenText) -> dict[str, list[str]]:
 def _rejected(step: Step) -> tuple[int, list[str]]:
     """How far behind the step's start its rejected token stands, and the texts from it on."""
     drafted = [step.draft[node] for node in drafted_nodes(step)]
-    place = next((place for place, token in enumerate(drafted) if token.status == "rejected"), len(drafted))
+    place = next(
+        (place for place, token in enumerate(drafted) if token.status == "rejected"), len(drafted)
+    )
     return place, [token_label(token) for token in drafted[place:]]

@@ -26,7 +26,16 @@ from specviz.views.explore import sentences
 from specviz.views.explore.charts import Figures
 from specviz.views.explore.evidence.view import made_props
 from specviz.views.explore.inspector import LOG_TICKS, NUMBERS
-from specviz.views.explore.sentences import ENDINGS, changes, headline, label, prose, reveal, state_words, title_of
+from specviz.views.explore.sentences import (
+    ENDINGS,
+    changes,
+    headline,
+    label,
+    prose,
+    reveal,
+    state_words,
+    title_of,
+)
 from specviz.views.explore.speed import speed_words
 from specviz.views.explore.steps import step_props
 from specviz.views.palette import palette, word_of
@@ -63,15 +72,21 @@ class Feed:
         self._unended = ""
         self.comparison = ""
         self._settings: Settings | None = None  # of the newest step
-        self._labels: list[str] = []  # of every token so far, for evidence that points back into the text
-        self._written: list[tuple[int, int, str]] = []  # of every token: its step, its place in the pieces, its text
+        self._labels: list[
+            str
+        ] = []  # of every token so far, for evidence that points back into the text
+        self._written: list[
+            tuple[int, int, str]
+        ] = []  # of every token: its step, its place in the pieces, its text
         self.measuring: Measuring | None = None
         self.measured: Speed | None = None
         self._steps: list[str] = []  # each step's props as JSON, made once
         self.num_characters = 0  # of all of them
 
     @classmethod
-    def from_trace(cls, trace: Trace, run_id: str, *, unended: str = CUT_OFF, max_cpu_s: float = math.inf) -> Feed:
+    def from_trace(
+        cls, trace: Trace, run_id: str, *, unended: str = CUT_OFF, max_cpu_s: float = math.inf
+    ) -> Feed:
         """The feed of a recording. unended: what is said in place of its end if it has none. Raises TraceError where
         it takes longer than `max_cpu_s` of computing."""
         feed, check_time = cls(run_id, recorded=True), stopwatch(max_cpu_s)
@@ -110,11 +125,16 @@ class Feed:
             context = _context(step, self._models, lossy, rounding)
             props["context"] = [*context, *_chains_only(self._header, step.settings.target)]
         props["points"] = _round(self._figures.extend(step))
-        props["written"] = "".join(token.text for token in step.emitted)  # for the clipboard alone: exactly the text
+        props["written"] = "".join(
+            token.text for token in step.emitted
+        )  # for the clipboard alone: exactly the text
         self._settings = step.settings
         self._labels += [sentences.token_label(token) for token in step.emitted]
         places = (place for place, (_, kind, _) in enumerate(props["pieces"]) if kind != "rejected")
-        self._written += [(step.index, place, token.text) for place, token in zip(places, step.emitted, strict=True)]
+        self._written += [
+            (step.index, place, token.text)
+            for place, token in zip(places, step.emitted, strict=True)
+        ]
         self._steps.append(dump(props))
         self.num_characters += len(self._steps[-1])
 
@@ -123,11 +143,19 @@ class Feed:
         "opening" explains one of its steps."""
         props = self._props(since)
         if status is not None:
-            words = state_words(status["name"], status.get("message") or "", status.get("ahead") or 0)
-            props["state"] = {**status, "words": words, "progress": _progress(status.get("fraction"))}
+            words = state_words(
+                status["name"], status.get("message") or "", status.get("ahead") or 0
+            )
+            props["state"] = {
+                **status,
+                "words": words,
+                "progress": _progress(status.get("fraction")),
+            }
         if begin:
             props[begin] = True
-        steps = ",".join(self._steps[since : min(props["total"], since + MOST_SENT)])  # more may have come meanwhile
+        steps = ",".join(
+            self._steps[since : min(props["total"], since + MOST_SENT)]
+        )  # more may have come meanwhile
         return f'{dump(props)[:-1]},"steps":[{steps}]}}'
 
     def since(self, first: int) -> Props:
@@ -145,7 +173,9 @@ class Feed:
         props: Props = {"run": self._run_id, "from": first, "total": len(self._steps)}
         if first == 0:
             props["head"] = self._head()
-        props["speed"] = speed_words(self._counters, self.measured, recorded=self._recorded, measuring=self.measuring)
+        props["speed"] = speed_words(
+            self._counters, self.measured, recorded=self._recorded, measuring=self.measuring
+        )
         props["numbers"] = _numbers(self._counters)
         if self.is_over:
             props |= {"end": self._end(), "done": len(self._steps)}
@@ -157,9 +187,14 @@ class Feed:
         return {
             **(_prompt(self._header.prompt) if self._header else {"prompt": ""}),
             "recorded": self._recorded,
-            "legend": [[status, word_of(status), palette()["statuses"][status]["means"]] for status in LEGEND],
+            "legend": [
+                [status, word_of(status), palette()["statuses"][status]["means"]]
+                for status in LEGEND
+            ],
             "figures": self._figures.initial(),
-            "metrics": [[each.label, each.formula, other_names(name)] for name, each in METRICS.items()],
+            "metrics": [
+                [each.label, each.formula, other_names(name)] for name, each in METRICS.items()
+            ],
             "look_numbers": NUMBERS,
             "log_ticks": LOG_TICKS,
         }
@@ -168,7 +203,11 @@ class Feed:
         footer = self._counters.footer
         words = ENDINGS.get(footer.reason, footer.reason)
         detail = f": {reveal(footer.message)}" if footer.message else ""
-        detail += f", and the answer ends before it: “{label(footer.stop['text'])}”" if footer.stop else ""
+        detail += (
+            f", and the answer ends before it: “{label(footer.stop['text'])}”"
+            if footer.stop
+            else ""
+        )
         said = filter(None, [self._end_words(f"{words}{detail}"), self.comparison])
         ends = {"answer": self._end_of_answer(footer.stop["at"])} if footer.stop else {}
         return {"reason": footer.reason, "words": " · ".join(said), **ends}
@@ -197,8 +236,14 @@ def _prompt(prompt: Prompt) -> Props:
     tokens = f" ({num_tokens:,} tokens)" if num_tokens else ""
     kept = text[max(0, len(text) - MOST_PROMPT) : cut]
     lost = cut - len(kept)
-    words = [f"{cut:,} characters{tokens} before this", f"{lost:,} characters are not on this page … " if lost else ""]
-    return {"prompt": prose(text[cut:]), "hidden": {"words": words[0], "text": words[1] + prose(kept)}}
+    words = [
+        f"{cut:,} characters{tokens} before this",
+        f"{lost:,} characters are not on this page … " if lost else "",
+    ]
+    return {
+        "prompt": prose(text[cut:]),
+        "hidden": {"words": words[0], "text": words[1] + prose(kept)},
+    }
 
 
 def _shown_start(prompt: Prompt) -> tuple[int, int]:
@@ -262,8 +307,12 @@ def _model(name: str, info: ModelInfo | None) -> str:
     if info is None or not info.num_parameters or info.name != name:
         return label(name)
     size = next(size for size in SIZES if info.num_parameters >= size[0])
-    held = (info.dtype or "").partition(", ")[2]  # "weights int4 (bitsandbytes)", or what a GGUF file was
-    return ", ".join(filter(None, (f"{label(name)} {info.num_parameters / size[0]:.3g} {size[1]}", label(held))))
+    held = (info.dtype or "").partition(", ")[
+        2
+    ]  # "weights int4 (bitsandbytes)", or what a GGUF file was
+    return ", ".join(
+        filter(None, (f"{label(name)} {info.num_parameters / size[0]:.3g} {size[1]}", label(held)))
+    )
 
 
 def _numbers(counters: Counters) -> list[str]:

@@ -22,11 +22,17 @@ K_WORDS = "K: how many tokens are drafted at most before the target checks them.
 LATER = "The settings below apply on the next run."
 
 
-def method_help(method: Method, rule: Rule | None, *, has_k: bool, lacks: str = "") -> dict[str, Any]:
+def method_help(
+    method: Method, rule: Rule | None, *, has_k: bool, lacks: str = ""
+) -> dict[str, Any]:
     """Props of the help panel. rule: None where there is nothing to judge; has_k: whether K is what a person sets for
     the method; lacks: why it cannot run on the chosen target."""
     stand_ins = (param.title for param in method.params if param.name == method.depth)
-    depth = [K_WORDS] if has_k else [f"K is not used here: “{each}” limits how much is drafted." for each in stand_ins]
+    depth = (
+        [K_WORDS]
+        if has_k
+        else [f"K is not used here: “{each}” limits how much is drafted." for each in stand_ins]
+    )
     return {
         "title": method.title,
         "summary": method.summary,

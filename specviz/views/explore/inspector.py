@@ -19,12 +19,28 @@ MOST_SIBLINGS = 5
 LAST = "last"  # names a step's own last token; a drafted one is named by its node
 OTHERS = "all others"
 LOG_DECADES = 4  # the log axis reaches from 0.01 % to 100 %
-LOG_TICKS = [[25 * i, f"{100 * 10.0 ** (i - LOG_DECADES):g}\u00a0%"] for i in range(LOG_DECADES + 1)]
-AXES = ((0.05, 0.01), (0.1, 0.02), (0.2, 0.05), (0.3, 0.1), (0.4, 0.1), (0.5, 0.1), (0.6, 0.2), (0.8, 0.2), (1.0, 0.2))
+LOG_TICKS = [
+    [25 * i, f"{100 * 10.0 ** (i - LOG_DECADES):g}\u00a0%"] for i in range(LOG_DECADES + 1)
+]
+AXES = (
+    (0.05, 0.01),
+    (0.1, 0.02),
+    (0.2, 0.05),
+    (0.3, 0.1),
+    (0.4, 0.1),
+    (0.5, 0.1),
+    (0.6, 0.2),
+    (0.8, 0.2),
+    (1.0, 0.2),
+)
 SMALL_BAR = 0.2  # of the axis; a shorter drafted bar is shown enlarged as well
 RAW_MATTERS = 5e-4
 RAW_TELLS = 0.01  # a token that the sampling filters out is shown where the unfiltered law gave it this much
-OVERLAY = {"both": "both", "cut": "cut", "owed": "owed"}  # the bars of a row -> the share each is as wide as
+OVERLAY = {
+    "both": "both",
+    "cut": "cut",
+    "owed": "owed",
+}  # the bars of a row -> the share each is as wide as
 LAW = {"law": "p"}
 NUMBERS = (
     ("probability of acceptance", "min(1, p / q) under speculative sampling"),
@@ -32,8 +48,14 @@ NUMBERS = (
     ("entropy of the target", "- sum p ln p"),
     ("entropy of the draft", "- sum q ln q"),
     ("divergence KL(p || q)", "sum p ln(p / q)"),
-    ("the target's own probability", "p before any sibling was rejected; the token is judged against what they left"),
-    ("distance from the target", "total variation between p and this rule's distribution; lossy rules only"),
+    (
+        "the target's own probability",
+        "p before any sibling was rejected; the token is judged against what they left",
+    ),
+    (
+        "distance from the target",
+        "total variation between p and this rule's distribution; lossy rules only",
+    ),
     (
         "stopping test",
         "probability that u falls below it and accepts the draft at least up to here; block verification only",
@@ -103,7 +125,11 @@ def focus(step: Step) -> str:
     """The token of a step that says most: the one that was rejected at its end, else the last token."""
     if (cut := titles.telling_cut(step)) is not None:
         return str(step.draft.index(cut))
-    return LAST if titles.last_token(step) else str(max((token.node for token in step.emitted), default=0))
+    return (
+        LAST
+        if titles.last_token(step)
+        else str(max((token.node for token in step.emitted), default=0))
+    )
 
 
 def _show_judged(step: Step, node: int, position: Position) -> Look:
@@ -123,8 +149,13 @@ def _show_judged(step: Step, node: int, position: Position) -> Look:
     if not rule.is_plain:
         look["view"] = "threshold"
         if rule.uses_draw:
-            look["dart"] = _dart(token, 1.0) | ({"words": "the stopping test"} if rule.judges_block else {})
-        notes += [titles.replacement_note(step, token), titles.lossy_note(step, position.one_step_tv)]
+            look["dart"] = _dart(token, 1.0) | (
+                {"words": "the stopping test"} if rule.judges_block else {}
+            )
+        notes += [
+            titles.replacement_note(step, token),
+            titles.lossy_note(step, position.one_step_tv),
+        ]
         return look | {"title": titles.rule_title(step, token, emitted), "note": titles.join(notes)}
     residual = next((row.residual for row in rows if row.role == "emitted"), None)
     notes += [titles.sibling_note(step, node), titles.replacement_note(step, token, residual)]
@@ -140,16 +171,29 @@ def _show_judged(step: Step, node: int, position: Position) -> Look:
     }
 
 
-def _read_rows(token: DraftToken, emitted: EmittedToken | None, position: Position) -> tuple[list[Row], float]:
+def _read_rows(
+    token: DraftToken, emitted: EmittedToken | None, position: Position
+) -> tuple[list[Row], float]:
     """Rows of the drafted token, the emitted one, others by p, and one row for the rest; and 1 - sum min(p, q)."""
     roles = {token.id: "drafted"}
     if emitted is not None:
         roles[emitted.id] = "both" if emitted.id == token.id else "emitted"
     rows = []
     for id_, text, p, q, residual, p_raw, q_raw in position.top:
-        drafted = float(id_ == token.id) if q is None else q  # without q, a point mass on the drafted token
+        drafted = (
+            float(id_ == token.id) if q is None else q
+        )  # without q, a point mass on the drafted token
         half = token.bytes if id_ == token.id else None
-        row = Row(label(text, half), roles.get(id_, ""), p, drafted, min(p, drafted), residual, p_raw, q_raw)
+        row = Row(
+            label(text, half),
+            roles.get(id_, ""),
+            p,
+            drafted,
+            min(p, drafted),
+            residual,
+            p_raw,
+            q_raw,
+        )
         rows.append((id_, row))
     owed = _shortfall(token, position, [row for _, row in rows])
     shown = _choose_rows(rows, list(roles))
@@ -195,15 +239,23 @@ def _axis(rows: Sequence[Row]) -> tuple[float, list[list[Any]]]:
         shares += [raw for row in rows for raw in (row.p_raw, row.q_raw) if raw is not None]
     most = max(shares, default=1.0)
     end, step = next((axis for axis in AXES if most <= axis[0]), AXES[-1])
-    return end, [[round(100 * i * step / end, 2), percent(i * step)] for i in range(round(end / step) + 1)]
+    return end, [
+        [round(100 * i * step / end, 2), percent(i * step)] for i in range(round(end / step) + 1)
+    ]
 
 
 def _columns(rows: Sequence[Row], axis: float, bars: dict[str, str]) -> dict[str, list[Any]]:
     """The rows as columns: widths in percent of the axis, labels, places on the log axis."""
-    columns: dict[str, list[Any]] = {"text": [row.text for row in rows], "role": [row.role for row in rows]}
+    columns: dict[str, list[Any]] = {
+        "text": [row.text for row in rows],
+        "role": [row.role for row in rows],
+    }
     for law in ("p", "q") if bars is OVERLAY else ("p",):
         shares = [getattr(row, law) for row in rows]
-        columns |= {law: [percent(share) for share in shares], f"{law}_dot": [_log_place(share) for share in shares]}
+        columns |= {
+            law: [percent(share) for share in shares],
+            f"{law}_dot": [_log_place(share) for share in shares],
+        }
     if any(row.has_raw for row in rows):
         bars = bars | {"p_raw": "p_raw", "q_raw": "q_raw"}
     for bar, share in bars.items():
@@ -226,7 +278,9 @@ def _dart(token: DraftToken, bar: float) -> dict[str, Any]:
 
 def _show_last(step: Step, last: EmittedToken, position: Position) -> Look:
     """The look of the step's last token: bars of the distribution that it was drawn from."""
-    raw_fits = last.kind != "resampled"  # a replacement is drawn from another law than the model's own
+    raw_fits = (
+        last.kind != "resampled"
+    )  # a replacement is drawn from another law than the model's own
     rows = []
     for id_, text, p, _, _, p_raw, _ in position.top:
         role, half = ("emitted", last.bytes) if id_ == last.id else ("", None)
@@ -251,7 +305,9 @@ def _show_last(step: Step, last: EmittedToken, position: Position) -> Look:
 def _siblings(step: Step, node: int) -> list[list[str]]:
     """The drafted tokens at this place, in the order in which they are judged: [ref, token, status, the target's own
     probability, the one judged against, the draft's]; none for an only child."""
-    here = [each for each in drafted_nodes(step) if step.draft[each].parent == step.draft[node].parent]
+    here = [
+        each for each in drafted_nodes(step) if step.draft[each].parent == step.draft[node].parent
+    ]
     shown = []
     for place, each in enumerate(here if len(here) > 1 else []):
         if each == node or place < MOST_SIBLINGS - 1:
@@ -262,17 +318,38 @@ def _siblings(step: Step, node: int) -> list[list[str]]:
     return shown
 
 
-def _numbers(step: Step, token: DraftToken, position: Position, owed: float, *, later: bool) -> list[str]:
+def _numbers(
+    step: Step, token: DraftToken, position: Position, owed: float, *, later: bool
+) -> list[str]:
     """Values in the order of NUMBERS; `later`: siblings of this token were rejected before it."""
-    p, q, chance = token.p_judged or 0.0, 1.0 if token.q is None else token.q, token.accept_prob or 0.0
-    kl = "infinite" if position.kl is None and position.q_entropy is not None else _nats(position.kl)
+    p, q, chance = (
+        token.p_judged or 0.0,
+        1.0 if token.q is None else token.q,
+        token.accept_prob or 0.0,
+    )
+    kl = (
+        "infinite" if position.kl is None and position.q_entropy is not None else _nats(position.kl)
+    )
     rule = facts_of(step.settings.rule)
     stopping = f"{chance:.4f}" if rule.judges_block else ""
     plain = f"min(1, {p:.4f} / {q:.4f}) = {chance:.4f}"
-    chances = plain if rule.is_plain else f"{titles.chance_kept(step, token):.4f}, by this rule's own formula"
+    chances = (
+        plain
+        if rule.is_plain
+        else f"{titles.chance_kept(step, token):.4f}, by this rule's own formula"
+    )
     own = f"{token.p or 0.0:.4f}" if later else ""
     moved = "" if position.one_step_tv is None else f"{position.one_step_tv:.4f}"
-    return [chances, f"{1 - owed:.4f}", _nats(position.p_entropy), _nats(position.q_entropy), kl, own, moved, stopping]
+    return [
+        chances,
+        f"{1 - owed:.4f}",
+        _nats(position.p_entropy),
+        _nats(position.q_entropy),
+        kl,
+        own,
+        moved,
+        stopping,
+    ]
 
 
 def _nats(value: float | None) -> str:

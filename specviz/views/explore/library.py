@@ -33,7 +33,12 @@ def entry(trace: Trace, usual: Usual | None = None) -> Props:
     browser to write in local time. Without `usual` the parameters of methods are left out."""
     created = "" if trace.header is None else trace.header.created
     is_date = _is_date(created)
-    facts = (_numbers(trace), _seed(trace.header), trace.footer is None and CUT_OFF, not is_date and label(created))
+    facts = (
+        _numbers(trace),
+        _seed(trace.header),
+        trace.footer is None and CUT_OFF,
+        not is_date and label(created),
+    )
     return {
         "title": _title(trace, usual),
         "words": _beginning(trace.header),
@@ -47,7 +52,12 @@ def recap(trace: Trace) -> tuple[str, str, str]:
     counters = count(trace)
     accepted, judged = counters.statuses["accepted"], counters.num_judged
     share = judged and f"{accepted:,} accepted of {judged:,} judged ({percent(accepted / judged)})"
-    parts = (quantity(counters.num_steps, "step"), _numbers(trace), share, trace.footer is None and CUT_OFF)
+    parts = (
+        quantity(counters.num_steps, "step"),
+        _numbers(trace),
+        share,
+        trace.footer is None and CUT_OFF,
+    )
     return _title(trace, None), _beginning(trace.header), " · ".join(filter(None, parts))
 
 
@@ -79,15 +89,26 @@ def _title(trace: Trace, usual: Usual | None) -> str:
 
 def _rules(trace: Trace, usual: Usual | None) -> str:
     """Empty where every step was judged by its method's own rule."""
-    own = [(usual(step.settings.method) if usual else {}).get("rule", facts_of(None).name) for step in trace.steps]
-    is_usual = all(step.settings.rule in (None, name) for step, name in zip(trace.steps, own, strict=True))
-    return "" if is_usual else _list_values(trace, lambda now: now.rule and title_of(now.rule, FACTS))
+    own = [
+        (usual(step.settings.method) if usual else {}).get("rule", facts_of(None).name)
+        for step in trace.steps
+    ]
+    is_usual = all(
+        step.settings.rule in (None, name) for step, name in zip(trace.steps, own, strict=True)
+    )
+    return (
+        "" if is_usual else _list_values(trace, lambda now: now.rule and title_of(now.rule, FACTS))
+    )
 
 
 def _params(now: Settings, usual: Usual) -> str:
     """The method's own parameters, as far as they are not what is usual."""
     own = usual(now.method)
-    others = {name: value for name, value in now.params.items() if value is not None and value != own.get(name)}
+    others = {
+        name: value
+        for name, value in now.params.items()
+        if value is not None and value != own.get(name)
+    }
     return _list_named(others)
 
 
@@ -98,16 +119,22 @@ def _chat_options(header: Header | None) -> str:
 
 
 def _list_named(values: Mapping[str, Any]) -> str:
-    words = [f"{label(name.replace('_', ' '))} {label(str(value))}" for name, value in values.items()]
+    words = [
+        f"{label(name.replace('_', ' '))} {label(str(value))}" for name, value in values.items()
+    ]
     more = ["…"] if len(words) > MOST_PARAMS else []
     return ", ".join([*words[:MOST_PARAMS], *more])
 
 
-def _list_values(trace: Trace, value: Callable[[Settings], Any], name: str = "", *, usual: str = "") -> str:
+def _list_values(
+    trace: Trace, value: Callable[[Settings], Any], name: str = "", *, usual: str = ""
+) -> str:
     """The values of one setting in the order of the steps: "K 4 → 8"; "" where all are `usual` or there is none."""
     values = [str(now) for now, _ in groupby(value(step.settings) for step in trace.steps) if now]
     more = ["…"] if len(values) > MOST_CHANGES else []
-    return name + " → ".join([*values[:MOST_CHANGES], *more]) if values and values != [usual] else ""
+    return (
+        name + " → ".join([*values[:MOST_CHANGES], *more]) if values and values != [usual] else ""
+    )
 
 
 def _beginning(header: Header | None) -> str:
@@ -118,7 +145,11 @@ def _beginning(header: Header | None) -> str:
     text = typed if isinstance(typed, str) and typed.strip() else header.prompt.text
     words = text[: 16 * MOST_CHARACTERS].split()
     shown = reveal(" ".join(words[:MOST_WORDS]))[:MOST_CHARACTERS].rstrip()
-    is_whole = len(words) <= MOST_WORDS and shown == reveal(" ".join(words)) and len(text) <= 16 * MOST_CHARACTERS
+    is_whole = (
+        len(words) <= MOST_WORDS
+        and shown == reveal(" ".join(words))
+        and len(text) <= 16 * MOST_CHARACTERS
+    )
     return f"“{shown}{'' if is_whole else ' …'}”"
 
 

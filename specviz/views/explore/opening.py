@@ -69,7 +69,10 @@ WHY = {
     "other": "And",
 }
 POINT_LOSSY = "{tokens} for one pass. But this rule is lossy: the text is not distributed as the target's own."
-DRAFTERS = {"draft": "A small draft model", "heads": "A draft head, a small part added to the target,"}
+DRAFTERS = {
+    "draft": "A small draft model",
+    "heads": "A draft head, a small part added to the target,",
+}
 COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 WRITTEN = 3  # tokens of the text so far that the first beat writes one by one
 MOST_BEFORE = 110  # characters of the question and of the answer so far
@@ -118,9 +121,16 @@ def telling_step(trace: Trace) -> int:
 
 def _num_told(step: Step) -> int:
     statuses = {token.status for token in step.draft}
-    was_open = any(token.status == "accepted" and SEEN < (token.accept_prob or 0) < OPEN for token in step.draft[:1])
-    is_seen = any(token.status == "rejected" and (token.accept_prob or 0) > SEEN for token in step.draft)
-    return len(statuses & {"accepted", "rejected", "ignored"}) + was_open + is_seen + (step.index > 0)
+    was_open = any(
+        token.status == "accepted" and SEEN < (token.accept_prob or 0) < OPEN
+        for token in step.draft[:1]
+    )
+    is_seen = any(
+        token.status == "rejected" and (token.accept_prob or 0) > SEEN for token in step.draft
+    )
+    return (
+        len(statuses & {"accepted", "rejected", "ignored"}) + was_open + is_seen + (step.index > 0)
+    )
 
 
 class _Opening:
@@ -128,7 +138,11 @@ class _Opening:
 
     def __init__(self, trace: Trace, step: Step) -> None:
         self._trace, self._step = trace, step
-        self._rule, self._last, self._cut = facts_of(step.settings.rule), last_token(step), telling_cut(step)
+        self._rule, self._last, self._cut = (
+            facts_of(step.settings.rule),
+            last_token(step),
+            telling_cut(step),
+        )
         self._shown = [step.draft[node] for node in most_telling(step)[0]]
         self._passes = f"{two_digits(median(each.timing.verify_ms for each in trace.steps))} ms"
         self._judged = [token for token in self._shown if token.is_judged]
@@ -137,7 +151,9 @@ class _Opening:
         step = self._step
         yield Beat("slow", SLOW.format(cost=self._passes))
         if self._shown:
-            drafted = [[token_label(token), "drafted", share_words(token.q)] for token in self._shown]
+            drafted = [
+                [token_label(token), "drafted", share_words(token.q)] for token in self._shown
+            ]
             yield Beat("draft", self._draft_sentence(), drafted)
             num_read = len(drafted_nodes(step))
             check = CHECK_ONE if num_read == 1 else CHECK.format(count=_count(num_read))
@@ -147,16 +163,27 @@ class _Opening:
             yield self._verdict()
         if self._last is not None:
             yield self._last_beat()
-        yield Beat("point", self._point(), self._chips(len(self._shown), with_last=True), numbers=self._numbers())
+        yield Beat(
+            "point",
+            self._point(),
+            self._chips(len(self._shown), with_last=True),
+            numbers=self._numbers(),
+        )
 
     def _draft_sentence(self) -> str:
         step, method = self._step, method_facts(self._step.settings.method)
-        who = next((words for role, words in DRAFTERS.items() if role in method.roles), method.title)
+        who = next(
+            (words for role, words in DRAFTERS.items() if role in method.roles), method.title
+        )
         number = len(drafted_nodes(step))
         if step.is_tree:
             return DRAFT_TREE.format(who=who, count=_tokens(number))
         cost = step.timing.draft_ms / number
-        known = {"who": who, "count": "token" if number == 1 else _tokens(number), "cost": f"{two_digits(cost)} ms"}
+        known = {
+            "who": who,
+            "count": "token" if number == 1 else _tokens(number),
+            "cost": f"{two_digits(cost)} ms",
+        }
         known["passes"] = self._passes
         return (DRAFT if cost >= LEAST_COST else DRAFT_FREE).format(**known)
 
@@ -187,7 +214,9 @@ class _Opening:
         if last.kind != "resampled":
             why = why_nothing(self._step)
             words = BONUS if last.kind == "bonus" else PLAIN
-            return Beat("last", words.format(token=_quoted(last), why=f", as {why}" if why else ""), chips)
+            return Beat(
+                "last", words.format(token=_quoted(last), why=f", as {why}" if why else ""), chips
+            )
         return Beat("last", self._words(RESAMPLED, self._cut, last), chips, shares=self._shares())
 
     def _shares(self) -> list[list[Any]]:
@@ -201,12 +230,19 @@ class _Opening:
         most = max((p for p, *_ in shown), default=0.0) or 1.0
         return [[text, round(100 * p / most, 1), percent(p), drawn] for p, drawn, text in shown]
 
-    def _words(self, table: Mapping[str, str], token: DraftToken | None, named: EmittedToken | None = None) -> str:
+    def _words(
+        self, table: Mapping[str, str], token: DraftToken | None, named: EmittedToken | None = None
+    ) -> str:
         """A sentence on how `token` was judged that names `named`, or the token itself."""
         words, name = table.get(self._way(token), table["other"]), named or token
         chance = percent((token and token.accept_prob) or 0.0)
-        gave = {"draft": share_words(token and token.q), "target": share_words(token and token.p_judged)}
-        return words.format(rule=self._rule.title, token=name and _quoted(name), chance=chance, **gave)
+        gave = {
+            "draft": share_words(token and token.q),
+            "target": share_words(token and token.p_judged),
+        }
+        return words.format(
+            rule=self._rule.title, token=name and _quoted(name), chance=chance, **gave
+        )
 
     def _way(self, token: DraftToken | None) -> str:
         if self._step.settings.temperature == 0 and self._step.settings.lossless:
@@ -217,14 +253,22 @@ class _Opening:
             return "other"
         return "overlap" if token is None or token.q is not None else "alone"
 
-    def _chips(self, num_settled: int, *, judging: bool = False, with_last: bool = False) -> list[list[str]]:
+    def _chips(
+        self, num_settled: int, *, judging: bool = False, with_last: bool = False
+    ) -> list[list[str]]:
         """The first tokens as judged, the others as drafted. with_last: the step's own in place of dropped ones."""
         chips = []
         for place, token in enumerate(self._shown):
             is_settled = place < num_settled
             if with_last and token.status == "ignored":
                 continue
-            status = token.status if is_settled else "judged" if judging and place == num_settled else "drafted"
+            status = (
+                token.status
+                if is_settled
+                else "judged"
+                if judging and place == num_settled
+                else "drafted"
+            )
             chips.append([token_label(token), status, "" if is_settled else share_words(token.q)])
         if with_last and self._last is not None:
             chips.append([token_label(self._last), self._last.kind, ""])
@@ -233,7 +277,9 @@ class _Opening:
     def _point(self) -> str:
         tokens = _tokens(len(self._step.emitted))
         why = WHY.get(self._way(self._judged[0]), WHY["other"]) if self._judged else WHY["other"]
-        return (POINT if self._step.settings.lossless else POINT_LOSSY).format(tokens=tokens.capitalize(), why=why)
+        return (POINT if self._step.settings.lossless else POINT_LOSSY).format(
+            tokens=tokens.capitalize(), why=why
+        )
 
     def _numbers(self) -> list[list[str]]:
         """The three numbers of the whole run; one that it does not have is left out."""
@@ -258,7 +304,11 @@ def question_of(header: Header) -> str:
 
 
 def _end_of(text: str) -> str:
-    return prose(text) if len(text) <= MOST_BEFORE else f"… {prose(text[-MOST_BEFORE:].partition(' ')[2])}"
+    return (
+        prose(text)
+        if len(text) <= MOST_BEFORE
+        else f"… {prose(text[-MOST_BEFORE:].partition(' ')[2])}"
+    )
 
 
 def _quoted(token: DraftToken | EmittedToken) -> str:

@@ -44,13 +44,19 @@ def stage_page(
     feed = feed or Feed.from_trace(trace, RUN, unended=unended)
     packed, parts = packed_run(feed, RUN, charts=charts)
     title = _title(trace)
-    data = base64.b64encode(gzip.compress(exports.json_lines(trace).encode(), 6, mtime=0)).decode("ascii")
+    data = base64.b64encode(gzip.compress(exports.json_lines(trace).encode(), 6, mtime=0)).decode(
+        "ascii"
+    )
     about = {
         "starts": [part["from"] for part in parts],
         "selection": selection and _find_selection(selection, parts),
         "file": exports.file_name(trace, ".jsonl"),
     }
-    body = BODY.format(title=html.escape(title), words=html.escape(_words(trace, unended)), template=stage_template())
+    body = BODY.format(
+        title=html.escape(title),
+        words=html.escape(_words(trace, unended)),
+        template=stage_template(),
+    )
     lying = {"sv-about": quiet_json(about), "sv-run": packed, "sv-trace": data}
     if trace.footer is not None:
         lying["sv-every-k"] = pack(every_k(trace))
@@ -65,7 +71,9 @@ def packed_run(feed: Feed, view_id: str, *, charts: bool) -> tuple[str, list[Pro
 
 def _without_charts(part: Props) -> Props:
     """The part of a run as a stage takes it that has no charts."""
-    steps = [{name: value for name, value in step.items() if name != "points"} for step in part["steps"]]
+    steps = [
+        {name: value for name, value in step.items() if name != "points"} for step in part["steps"]
+    ]
     head = {"head": {**part["head"], "figures": {}}} if "head" in part else {}
     return {**part, **head, "steps": steps}
 
@@ -77,7 +85,9 @@ def _find_selection(selection: tuple[int, str], parts: list[Props]) -> Props:
         raise ValueError(f"selection must name one of {num_steps:,} steps (got {index})")
     step = parts[index // MOST_SENT]["steps"][index % MOST_SENT]
     if ref not in step["looks"]:
-        raise ValueError(f"selection must name one of {', '.join(step['looks'])} in step {index} (got {ref!r:.40})")
+        raise ValueError(
+            f"selection must name one of {', '.join(step['looks'])} in step {index} (got {ref!r:.40})"
+        )
     return {"step": index, "ref": ref}
 
 
@@ -89,7 +99,9 @@ def _title(trace: Trace) -> str:
 
 
 def _words(trace: Trace, unended: str) -> str:
-    by, created = (reveal(word[:MOST_WORD]) for word in (trace.header.specviz, trace.header.created))
+    by, created = (
+        reveal(word[:MOST_WORD]) for word in (trace.header.specviz, trace.header.created)
+    )
     lead = f"{unended.capitalize()}. " if trace.footer is None else ""
     return (
         f"{lead}A run of speculative decoding, recorded by specviz {by} ({created}), "

@@ -100,7 +100,9 @@ def _round_share(share: float, more_digits: int) -> str:
 def divides(part: str, whole: str, words: str) -> bool:
     """Whether these two printed numbers give, when divided, what is printed as a percentage in `words`."""
     number = words.removesuffix(PERCENT)
-    return f"{100 * float(part) / float(whole) + HALF_UP:.{len(number.partition('.')[2])}f}" == number
+    return (
+        f"{100 * float(part) / float(whole) + HALF_UP:.{len(number.partition('.')[2])}f}" == number
+    )
 
 
 def _hundredths(share: float, more_digits: int) -> str:
@@ -185,14 +187,19 @@ def changes(before: Settings | None, step: Step) -> list[str]:
         return []
     now = step.settings
     known = [name for name in step.changed if name in CHANGE_NAMES]
-    both = ((name, *(_value_words(name, getattr(each, name)) for each in (before, now))) for name in known)
+    both = (
+        (name, *(_value_words(name, getattr(each, name)) for each in (before, now)))
+        for name in known
+    )
     return [f"{CHANGE_NAMES[name]} {old} → {new}" for name, old, new in both]
 
 
 def own_sampling(settings: Settings) -> str:
     """ "draft temperature 0.5": what the draft alone is sampled with; "" where it is as the target's."""
     own = {name: getattr(settings, name) for name in RunSettings.DRAFT_SAMPLING}
-    return ", ".join(f"{CHANGE_NAMES[name]} {value:g}" for name, value in own.items() if value is not None)
+    return ", ".join(
+        f"{CHANGE_NAMES[name]} {value:g}" for name, value in own.items() if value is not None
+    )
 
 
 def _value_words(name: str, value: object) -> str:
@@ -215,7 +222,11 @@ def speech(step: Step) -> str:
     words = [f"Step {step.index + 1}: "]
     if drafted:
         num = sum(token.status == "accepted" for token in judged)
-        words.append(f"a path of {num} accepted, {drafted} drafted" if step.is_tree else f"{num} of {drafted} accepted")
+        words.append(
+            f"a path of {num} accepted, {drafted} drafted"
+            if step.is_tree
+            else f"{num} of {drafted} accepted"
+        )
         cut = [quote(token) for token in judged if token.status == "rejected"]
         words.append(f", {', '.join(cut[:4])} rejected" if cut else "")
     else:

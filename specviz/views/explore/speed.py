@@ -32,7 +32,11 @@ BUSY = "this machine was busy: two runs of the same kind lay {:.0%} apart (media
 
 
 def speed_words(
-    counters: Counters, measured: Speed | None = None, *, recorded: bool, measuring: Measuring | None = None
+    counters: Counters,
+    measured: Speed | None = None,
+    *,
+    recorded: bool,
+    measuring: Measuring | None = None,
 ) -> Props:
     """{"value", "words", "note", "can_measure", "progress"}: value is "" where no ratio is told, and words says why.
 
@@ -40,8 +44,12 @@ def speed_words(
     """
     if measuring is not None:
         words = "measuring: runs with and without a draft, in turn"
-        return _props(words) | {"progress": {"words": progress_words(measuring), "width": _share(measuring)}}
-    may_measure = {"can_measure": not recorded and counters.num_steps > 0 and not counters.law_changed}
+        return _props(words) | {
+            "progress": {"words": progress_words(measuring), "width": _share(measuring)}
+        }
+    may_measure = {
+        "can_measure": not recorded and counters.num_steps > 0 and not counters.law_changed
+    }
     if measured is not None and not counters.law_changed:
         return _measured(counters, measured, THERE if recorded else HERE) | may_measure
     if reason := why_no_speedup(counters):
@@ -68,7 +76,9 @@ def doubt_words(speed: Speed) -> str:
 
 def _between(speed: Speed, most: float) -> str:
     """The ratio and between what it lies, none above `most`."""
-    ratio, *ends = (spell_ratio(min(each, most), most) for each in (speed.found.ratio, *speed.found.between))
+    ratio, *ends = (
+        spell_ratio(min(each, most), most) for each in (speed.found.ratio, *speed.found.between)
+    )
     return f"{ratio}×, between {ends[0]}× and {ends[1]}×"
 
 
@@ -83,7 +93,9 @@ def _measured(counters: Counters, speed: Speed, where: str) -> Props:
     speeds = speed.baseline_tokens_per_s, speed.tokens_per_s
     if found.ratio > most:
         written = f"the measured runs wrote {speed.tokens_per_call:.2f} tokens per target call, this run {own:.2f}"
-        return _props(f"{two_digits(speed.tokens_per_s)} tokens/s; no ratio: {written}", note="; ".join(notes))
+        return _props(
+            f"{two_digits(speed.tokens_per_s)} tokens/s; no ratio: {written}", note="; ".join(notes)
+        )
     notes.append(_between(speed, most))
     return _comparison(counters, found.ratio, most, speeds, where, "; ".join(notes), found.between)
 
@@ -94,13 +106,19 @@ def _recorded(counters: Counters) -> Props:
     speed, speedup = values["tokens_per_s"], values["speedup"]
     if speedup is None or _was_paced(counters):
         reason = NO_DRAFT if counters.num_steps and not counters.may_draft else NONE_BESIDE
-        return _props(reason if speed is None or _was_paced(counters) else f"{two_digits(speed)} tokens/s; {reason}")
+        return _props(
+            reason
+            if speed is None or _was_paced(counters)
+            else f"{two_digits(speed)} tokens/s; {reason}"
+        )
     most = values["tokens_per_target_call"]
     if not is_far(speedup):
         return _props(f"about as fast{_mark(counters)} ({spell_ratio(speedup, most)}×)")
     speeds, rounds = (footer.baseline["tokens_per_s"], speed), footer.baseline["rounds"]
     note = f"the median run of {rounds}, over the median without a draft, in turn"
-    return _comparison(counters, speedup, most, speeds, THERE, note, footer.baseline.get("between", ()))
+    return _comparison(
+        counters, speedup, most, speeds, THERE, note, footer.baseline.get("between", ())
+    )
 
 
 def _unmeasured(counters: Counters) -> Props:
@@ -130,7 +148,9 @@ def _comparison(
     how = "the same speed" if shown == SAME else "faster" if ratio > 1 else "slower"
     ends = [f"{spell_ratio(min(each, most), most)}×" for each in between]
     span = f" ({ends[0]} to {ends[1]})" if ends else ""
-    return _props(f"{how}{_mark(counters)}, {where}: {_arrow(speeds)}{span}", value=f"{shown}×", note=note)
+    return _props(
+        f"{how}{_mark(counters)}, {where}: {_arrow(speeds)}{span}", value=f"{shown}×", note=note
+    )
 
 
 def _arrow(speeds: tuple[float, float]) -> str:
@@ -139,7 +159,13 @@ def _arrow(speeds: tuple[float, float]) -> str:
 
 def _mark(counters: Counters) -> str:
     """A speed of a text that is not distributed as the target's own says so."""
-    return " (lossy in part)" if counters.is_lossy_in_part else " (lossy)" if counters.num_lossy else ""
+    return (
+        " (lossy in part)"
+        if counters.is_lossy_in_part
+        else " (lossy)"
+        if counters.num_lossy
+        else ""
+    )
 
 
 def two_digits(number: float) -> str:
@@ -147,4 +173,10 @@ def two_digits(number: float) -> str:
 
 
 def _props(words: str, *, value: str = "", note: str = "") -> Props:
-    return {"value": value, "words": words, "note": reveal(note), "can_measure": False, "progress": None}
+    return {
+        "value": value,
+        "words": words,
+        "note": reveal(note),
+        "can_measure": False,
+        "progress": None,
+    }

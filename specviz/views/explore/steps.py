@@ -6,7 +6,16 @@ from specviz.trace.file import ROOT, DraftToken, EmittedToken, Step
 from specviz.trace.metrics import METRICS, Undefined
 from specviz.views.blocks import Props
 from specviz.views.explore.inspector import LAST, focus, looks, ref_of
-from specviz.views.explore.sentences import SPACE, dart, drafted_nodes, num_refused, percent, prose, speech, token_label
+from specviz.views.explore.sentences import (
+    SPACE,
+    dart,
+    drafted_nodes,
+    num_refused,
+    percent,
+    prose,
+    speech,
+    token_label,
+)
 from specviz.views.explore.titles import end_note, last_token, telling_cut
 from specviz.views.palette import word_of
 
@@ -36,7 +45,10 @@ def step_props(step: Step, counters: Counters) -> Props:
         "dartless": not rule.uses_draw,
         "whole": rule.judges_block,
         "bar": {
-            **{name: sum(token.status == name for token in step.draft) for name in ("accepted", "rejected", "ignored")},
+            **{
+                name: sum(token.status == name for token in step.draft)
+                for name in ("accepted", "rejected", "ignored")
+            },
             "refused": num_refused(step),
         },
         "totals": _totals(step, counters),
@@ -50,7 +62,11 @@ def most_telling(step: Step) -> tuple[list[int], int]:
     drafted = drafted_nodes(step)
     if step.is_tree:
         end = telling_cut(step)
-        shown = [node for node in drafted if step.draft[node].status == "accepted" or step.draft[node] is end]
+        shown = [
+            node
+            for node in drafted
+            if step.draft[node].status == "accepted" or step.draft[node] is end
+        ]
     else:
         judged = [node for node in drafted if step.draft[node].is_judged]
         others = [node for node in drafted if not step.draft[node].is_judged]
@@ -69,7 +85,9 @@ def _refused(step: Step) -> Props | None:
     """The mark in a lane for a whole reasoning step that the target refused: none of its tokens is in the draft."""
     size = num_refused(step)
     words = [f"{size:,}", f" token{'' if size == 1 else 's'}"]
-    return {"text": words, "say": f"a reasoning step of {''.join(words)}, rejected"} if size else None
+    return (
+        {"text": words, "say": f"a reasoning step of {''.join(words)}, rejected"} if size else None
+    )
 
 
 def _cell(step: Step, node: int) -> Props:
@@ -103,9 +121,13 @@ def _pieces(step: Step) -> list[list[str]]:
     pieces = []
     parent, end = ROOT, telling_cut(step)
     for token in step.emitted:
-        cut = [node for node, other in enumerate(step.draft) if other is end and other.parent == parent]
+        cut = [
+            node for node, other in enumerate(step.draft) if other is end and other.parent == parent
+        ]
         pieces += [[_cut_text(step.draft[node]), "rejected", str(node)] for node in cut]
-        text = prose(token.text) if token.text or not token.bytes else token_label(token)  # half a character
+        text = (
+            prose(token.text) if token.text or not token.bytes else token_label(token)
+        )  # half a character
         pieces.append([text, token.kind, ref_of(token)])
         parent = token.node
     return pieces
@@ -133,7 +155,10 @@ def _totals(step: Step, counters: Counters) -> Props:
         "kept": "" if kept is None else count,
         "kept_words": words,
         "kept_share": None if kept is None else round(100 * kept, 1),
-        "counts": {**counters.kinds, **{name: counters.statuses[name] for name in ("rejected", "ignored")}},
+        "counts": {
+            **counters.kinds,
+            **{name: counters.statuses[name] for name in ("rejected", "ignored")},
+        },
     }
 
 

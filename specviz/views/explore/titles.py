@@ -21,7 +21,9 @@ from specviz.views.explore.sentences import (
 )
 
 BOUNDS = {"<": "less", ">": "more"}  # how a percentage begins that is not spelled out
-WAITING = "waiting"  # for the end of the reasoning step that the target writes in place of a refused one
+WAITING = (
+    "waiting"  # for the end of the reasoning step that the target writes in place of a refused one
+)
 MOVES_NOTHING = 1e-6  # of the probability: rounding
 GREEDY = "At temperature 0 the target accepts only its most likely token. The draft wrote "
 NO_DRAW = "Typical acceptance looks at the target alone, without a random draw. It finds "
@@ -42,7 +44,9 @@ def last_cut(step: Step) -> DraftToken | None:
 def telling_cut(step: Step) -> DraftToken | None:
     """The last rejected token; None where a sibling of it was accepted, because there the draft was right."""
     cut = last_cut(step)
-    kept = cut is not None and any(t.status == "accepted" and t.parent == cut.parent for t in step.draft)
+    kept = cut is not None and any(
+        t.status == "accepted" and t.parent == cut.parent for t in step.draft
+    )
     return None if kept else cut
 
 
@@ -85,16 +89,27 @@ def rule_title(step: Step, token: DraftToken, emitted: EmittedToken | None = Non
     """Under any other rule: how often the token is accepted, where u fell if the rule draws one, the replacement."""
     rule = facts_of(step.settings.rule)
     kept = token.status == "accepted"
-    verdict, *replacement = _verdict(token, emitted) if emitted or step.truncated else [f"{token.status}."]
+    verdict, *replacement = (
+        _verdict(token, emitted) if emitted or step.truncated else [f"{token.status}."]
+    )
     if rule.judges_graded:
         how = "was accepted with it." if kept else "was rejected."
-        return ["The target graded the whole reasoning step, not single tokens; ", quote(token), f" {how}"]
+        return [
+            "The target graded the whole reasoning step, not single tokens; ",
+            quote(token),
+            f" {how}",
+        ]
     if rule.writes_favourite:
         enough = f" {'' if kept else 'not '}likely enough: {verdict}"
         return [NO_DRAW, quote(token), enough, *replacement]
     chance, u = dart(token.accept_prob or 0.0, token.u or 0.0)
-    before, after = rule.keeps or (f"The rule “{rule.name.replace('_', ' ')}” accepts ", " {chance} of the time.")
-    if kept and (token.u or 0.0) >= (token.accept_prob or 0.0):  # block verification looks at later tokens too
+    before, after = rule.keeps or (
+        f"The rule “{rule.name.replace('_', ' ')}” accepts ",
+        " {chance} of the time.",
+    )
+    if kept and (token.u or 0.0) >= (
+        token.accept_prob or 0.0
+    ):  # block verification looks at later tokens too
         verdict = "not here, but a later test passed, so this token is accepted too."
     after = after.format(chance=chance, own=percent(chance_kept(step, token)))
     return [before, quote(token), f"{after} The random draw fell at {u}: {verdict}", *replacement]
@@ -122,7 +137,12 @@ def ignored_words(step: Step, token: DraftToken) -> tuple[Sentence, Sentence]:
     if node < 0:
         return [*lead, f"{wrote}, but the text took another branch: not judged.{target}"], []
     cut = quote(step.draft[node])
-    title = [*lead, f"{wrote}, but it came after ", cut, f", which was rejected: not judged.{target}"]
+    title = [
+        *lead,
+        f"{wrote}, but it came after ",
+        cut,
+        f", which was rejected: not judged.{target}",
+    ]
     return title, ["It is dropped: it continues a text that no longer exists."]
 
 
@@ -132,21 +152,37 @@ def drawn_title(step: Step, last: EmittedToken, share: float) -> Sentence:
     if last.kind == "resampled":
         cut = last_cut(step)
         source = rule.replaces.format(share=percent(share))
-        return ["After ", quote(cut) if cut else "the draft", " was rejected, ", quote(last), source]
+        return [
+            "After ",
+            quote(cut) if cut else "the draft",
+            " was rejected, ",
+            quote(last),
+            source,
+        ]
     odds = f", drawn from the target's own probabilities, where it has {percent(share)}."
     if rule.writes_favourite:
         odds = ", its most likely token."
     if last.kind == "bonus":
         kept = sum(token.status == "accepted" for token in step.draft)
         if grade_of(step) == KEPT:
-            return [f"The target accepted the whole reasoning step of {kept} tokens and adds ", quote(last), odds]
-        how_many = f"All {kept} draft tokens were accepted" if kept > 1 else "The draft token was accepted"
+            return [
+                f"The target accepted the whole reasoning step of {kept} tokens and adds ",
+                quote(last),
+                odds,
+            ]
+        how_many = (
+            f"All {kept} draft tokens were accepted" if kept > 1 else "The draft token was accepted"
+        )
         return [f"{how_many}, so the same pass gives one more for free: ", quote(last), odds]
     if refused := num_refused(step):
         lead = f"The target rejected a reasoning step of {refused} tokens. It writes its own, beginning with "
         return [lead, quote(last), odds]
     if rule.judges_graded and step.evidence.get("verdict") == WAITING:
-        return ["The target rejected a reasoning step and is still writing its own: ", quote(last), odds]
+        return [
+            "The target rejected a reasoning step and is still writing its own: ",
+            quote(last),
+            odds,
+        ]
     why = why_nothing(step)
     lead = f"Nothing was drafted here{f', as {why}' if why else ''}: the target wrote "
     return [lead, quote(last), f" itself{odds}"]
@@ -166,7 +202,11 @@ def replacement_note(step: Step, token: DraftToken, residual: float | None = Non
         return []
     if step.settings.temperature == 0:
         return ["", quote(last), " is the target's most likely token here."]
-    return ["", quote(last), f" was resampled from the hatched parts; it makes up {percent(residual)} of them."]
+    return [
+        "",
+        quote(last),
+        f" was resampled from the hatched parts; it makes up {percent(residual)} of them.",
+    ]
 
 
 def sibling_note(step: Step, node: int) -> Sentence:
@@ -205,14 +245,26 @@ def join(sentences: Iterable[Sentence]) -> Sentence:
 def siblings_cut(step: Step, node: int) -> list[DraftToken]:
     """The siblings of a token that were judged and rejected before it."""
     parent = step.draft[node].parent
-    return [other for other in step.draft[:node] if other.parent == parent and other.status == "rejected"]
+    return [
+        other
+        for other in step.draft[:node]
+        if other.parent == parent and other.status == "rejected"
+    ]
 
 
 def _sibling_words(step: Step, node: int) -> str:
     """The words before the target's share where siblings of this node were rejected before it; "" where none was."""
     cut = len(siblings_cut(step, node))
-    guesses = "1 other guess for this place was" if cut == 1 else f"{cut} other guesses for this place were"
-    return f"; {guesses} rejected first. From the remaining probability the target gives it " if cut else ""
+    guesses = (
+        "1 other guess for this place was"
+        if cut == 1
+        else f"{cut} other guesses for this place were"
+    )
+    return (
+        f"; {guesses} rejected first. From the remaining probability the target gives it "
+        if cut
+        else ""
+    )
 
 
 def _verdict(token: DraftToken, emitted: EmittedToken | None) -> Sentence:

@@ -87,7 +87,13 @@ def _verdict_words(step: Step) -> Sentence:
         return [f"{lead}{kept} accepted, and there the text ends{gave}"]
     if cut is None:
         return [f"{lead}all accepted, and the same call added ", quote(last), f" for free{gave}"]
-    return [f"{lead}{kept} accepted, then ", quote(cut), " was rejected and resampled as ", quote(last), gave]
+    return [
+        f"{lead}{kept} accepted, then ",
+        quote(cut),
+        " was rejected and resampled as ",
+        quote(last),
+        gave,
+    ]
 
 
 def _tiles(trace: Trace, rivals: Sequence[Rival], rival: str | None) -> list[list[str]]:

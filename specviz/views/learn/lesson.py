@@ -32,7 +32,9 @@ def lesson_props(name: str, *, has_server: bool = True) -> Props:
         "title": lesson.title,
         "question": lesson.question,
         "place": f"Lesson {place + 1} of {len(known)} · {lesson.minutes} min",
-        "live": "" if lesson.setup is None else lesson.live or f"{', '.join(_setup_words(lesson.setup))}.",
+        "live": ""
+        if lesson.setup is None
+        else lesson.live or f"{', '.join(_setup_words(lesson.setup))}.",
         "next": None if after is None else {"name": after.name, "title": after.title},
         "game": game_after(lesson, known, has_server),
         "tasks": tasks_of(lesson),
@@ -42,7 +44,9 @@ def lesson_props(name: str, *, has_server: bool = True) -> Props:
 
 def _setup_words(setup: Mapping[str, Any]) -> list[str]:
     return [
-        _SETUP_WORDS[field](value) if field in _SETUP_WORDS else f"{field.replace('_', ' ')} {label(str(value))}"
+        _SETUP_WORDS[field](value)
+        if field in _SETUP_WORDS
+        else f"{field.replace('_', ' ')} {label(str(value))}"
         for field, value in setup.items()
     ]
 
@@ -52,10 +56,14 @@ _SETUP_WORDS = {
     "temperature": "temperature {:g}".format,
     "max_new_tokens": "{:,} tokens".format,
     "method": lambda value: f"method {title_of(value, METHODS)}",
-    "rule": lambda value: "the method's own rule" if value is None else f"rule {title_of(value, FACTS)}",
+    "rule": lambda value: (
+        "the method's own rule" if value is None else f"rule {title_of(value, FACTS)}"
+    ),
     "draft": lambda value: "no draft model" if value is None else f"draft model {label(value)}",
     "prompt": lambda _: "a prompt of its own",
-    "params": lambda value: ", ".join(f"{label(name)} {label(str(each))}" for name, each in value.items()),
+    "params": lambda value: ", ".join(
+        f"{label(name)} {label(str(each))}" for name, each in value.items()
+    ),
     "chat": lambda value: "chat template" if value else "no chat template",
     "chat_options": lambda value: label(", ".join(spell_options(value))),
 }
@@ -74,7 +82,8 @@ def _screens(lesson: Lesson) -> Iterator[Props]:
             **_stage(screen.show, run),
             "lit": _lit(screen),
             "law": law and law_block(recorded_trace(law.run), law.step, law.ref, law.rules),
-            "task": task and {"words": list(task.words), "praise": task.praise, **_condition(task.done)},
+            "task": task
+            and {"words": list(task.words), "praise": task.praise, **_condition(task.done)},
         }
 
 
@@ -84,7 +93,12 @@ def _lit(screen: Screen) -> list[str]:
         return []
     kind = screen.task.done.kind if screen.task else ""
     at_inspector = screen.show.pin is not None or kind in AT_INSPECTOR
-    return ["text", "lanes", *(["inspector"] if at_inspector else ["numbers"]), *(["player"] if kind == "play" else [])]
+    return [
+        "text",
+        "lanes",
+        *(["inspector"] if at_inspector else ["numbers"]),
+        *(["player"] if kind == "play" else []),
+    ]
 
 
 def _stage(show: Show | None, run: str | None) -> Props:

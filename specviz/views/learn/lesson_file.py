@@ -40,11 +40,15 @@ def lesson_page() -> str:
     known = _known_lessons()
     runs = dict.fromkeys(name for lesson in known.values() for name in lesson.runs())
     data = {
-        "sv-data": pack({"lessons": lesson_panels(), "pages": {"learn": learn_page()}, "runs": [], "duels": []}),
+        "sv-data": pack(
+            {"lessons": lesson_panels(), "pages": {"learn": learn_page()}, "runs": [], "duels": []}
+        ),
         **{f"sv-run-{name}": run_text(name, charts=False) for name in runs},
         **{f"sv-duel-{'-'.join(pair)}": pack(duel(pair)) for pair in lesson_pairs()},
     }
-    return document(TITLE, site_body(TITLE, home="plan"), entry="site.js", data=data, has_charts=False)
+    return document(
+        TITLE, site_body(TITLE, home="plan"), entry="site.js", data=data, has_charts=False
+    )
 
 
 def site_body(title: str, home: str, pages: str = "") -> str:
@@ -72,7 +76,11 @@ def lesson_pairs() -> list[tuple[str, str]]:
 
 def learn_page() -> Props:
     """The plan and the game over the runs of GAMES that exist, as a page of sections is sent."""
-    games = {recorded_runs()[name].title: recorded_trace(name) for name in GAMES if name in recorded_runs()}
+    games = {
+        recorded_runs()[name].title: recorded_trace(name)
+        for name in GAMES
+        if name in recorded_runs()
+    }
     game = blocks.section(PREDICT.section, PREDICT.title, LEAD, (), [predict_block(games)])
     return blocks.whole_page([plan(has_server=False), game])
 
@@ -84,4 +92,6 @@ def run_text(run: str, *, charts: bool) -> str:
 
 
 def duel(names: tuple[str, str]) -> Props:
-    return duel_block(*map(recorded_trace, names), "token", tuple(recorded_runs()[name].title for name in names))
+    return duel_block(
+        *map(recorded_trace, names), "token", tuple(recorded_runs()[name].title for name in names)
+    )

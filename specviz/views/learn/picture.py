@@ -23,16 +23,37 @@ def picture(lesson: Lesson) -> Props:
     screens = lesson.screens
     if law := next((screen.law for screen in screens if screen.law), None):
         block = law_block(recorded_trace(law.run), law.step, law.ref, law.rules)
-        return {"words": "how often each token is written, by two rules", "bars": block["rows"][: 2 * len(law.rules)]}
-    thrown = [screen.show for screen in screens if screen.task and isinstance(screen.task.done, Throw) and screen.show]
+        return {
+            "words": "how often each token is written, by two rules",
+            "bars": block["rows"][: 2 * len(law.rules)],
+        }
+    thrown = [
+        screen.show
+        for screen in screens
+        if screen.task and isinstance(screen.task.done, Throw) and screen.show
+    ]
     if bar := next(filter(None, map(_draw, thrown)), None):
         return {"words": "a random draw falls on a bar", "bars": [bar]}
-    seen = next((screen.task.done for screen in screens if screen.task and isinstance(screen.task.done, See)), None)
+    seen = next(
+        (
+            screen.task.done
+            for screen in screens
+            if screen.task and isinstance(screen.task.done, See)
+        ),
+        None,
+    )
     if seen is not None and len(seen.runs) > 1:
-        named = [(each.words or reveal(recorded_runs()[each.run].title), each.run) for each in seen.runs[:MOST_ROWS]]
+        named = [
+            (each.words or reveal(recorded_runs()[each.run].title), each.run)
+            for each in seen.runs[:MOST_ROWS]
+        ]
         runs = [(words, recorded_trace(run).steps) for words, run in named]
         # of each the first step that drafts most, so that runs can be told apart by their drafts
-        lanes = [[words, _cells(max(steps, key=lambda step: len(step.draft)))] for words, steps in runs if steps]
+        lanes = [
+            [words, _cells(max(steps, key=lambda step: len(step.draft)))]
+            for words, steps in runs
+            if steps
+        ]
         return {"words": "a step of each run", "lanes": lanes}
     shows = [screen.show for screen in screens if screen.show and screen.show.run]
     pinned = next((show for show in shows if show.pin), shows[0] if shows else None)
@@ -40,7 +61,10 @@ def picture(lesson: Lesson) -> Props:
         return {"words": ""}
     first = pinned.pin.step if pinned.pin else 0
     steps = recorded_trace(pinned.run).steps[first : first + MOST_ROWS]
-    return {"words": "steps of its run", "lanes": [[f"step {step.index + 1}", _cells(step)] for step in steps]}
+    return {
+        "words": "steps of its run",
+        "lanes": [[f"step {step.index + 1}", _cells(step)] for step in steps],
+    }
 
 
 def _cells(step: Step) -> list[list[str]]:
@@ -61,7 +85,12 @@ def _draw(show: Show) -> Props | None:
         return None
     step = recorded_trace(show.run).steps[show.pin.step]
     token = next((each for node, each in enumerate(step.draft) if str(node) == show.pin.ref), None)
-    if token is None or token.accept_prob is None or token.u is None or not facts_of(step.settings.rule).uses_draw:
+    if (
+        token is None
+        or token.accept_prob is None
+        or token.u is None
+        or not facts_of(step.settings.rule).uses_draw
+    ):
         return None
     chance = 100 * token.accept_prob
     parts = [("both", chance), ("cut", 100 - chance)]

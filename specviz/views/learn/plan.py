@@ -63,7 +63,12 @@ class Pause:
 
 Slot = Lesson | Pause
 
-PREDICT = Pause(6, "Game: predict the verdict", "See both probabilities and guess; then the draw falls.", "predict")
+PREDICT = Pause(
+    6,
+    "Game: predict the verdict",
+    "See both probabilities and guess; then the draw falls.",
+    "predict",
+)
 BREAK = Pause(5, "Break", "Coffee, fresh air, questions.")
 BE_THE_DRAFT = Pause(
     8,
@@ -80,7 +85,14 @@ ONCE_MORE = Pause(
 """Replaces the last game where no model can run."""
 AFTER: Mapping[int, Pause] = {3: PREDICT, 6: BREAK}
 """Number of lessons -> what follows them; a game ends the plan."""
-SHORT = ("why-slow", "draft-and-verify", "acceptance-rule", PREDICT.title, "residual", "when-it-does-not-help")
+SHORT = (
+    "why-slow",
+    "draft-and-verify",
+    "acceptance-rule",
+    PREDICT.title,
+    "residual",
+    "when-it-does-not-help",
+)
 """The short way, in the plan's order; offered only where all of it is in the plan."""
 
 
@@ -88,7 +100,9 @@ def plan(*, has_server: bool = True) -> Props:
     """The section "plan". has_server: False in the one-file export, which offers no file and runs no model."""
     found = found_lessons()
     known = list(found.lessons.values())
-    faults = [blocks.words([f"{LEFT_OUT}: ", "", f"{reveal(fault)}. {NO_FILE}"]) for fault in found.faults]
+    faults = [
+        blocks.words([f"{LEFT_OUT}: ", "", f"{reveal(fault)}. {NO_FILE}"]) for fault in found.faults
+    ]
     if not known:
         return blocks.section(NAME, TITLE, "", (), [*faults, blocks.words(NONE_YET)])
     slots = list(_slots(known, has_server))
@@ -102,7 +116,9 @@ def plan(*, has_server: bool = True) -> Props:
     number = "One short lesson" if len(known) == 1 else f"{len(known)} short lessons"
     games = "two games" if has_server else "a game that is played twice"
     title = TITLE if short else f"{TITLE}: {total} minutes"
-    return blocks.section(NAME, title, LEAD.format(lessons=number, games=games), (), [*faults, listed, room])
+    return blocks.section(
+        NAME, title, LEAD.format(lessons=number, games=games), (), [*faults, listed, room]
+    )
 
 
 def _slots(known: Sequence[Lesson], has_server: bool) -> Iterator[Slot]:
@@ -146,7 +162,10 @@ def _entries(slots: Sequence[Slot]) -> list[Props]:
 def _clocks(slots: Sequence[Slot]) -> dict[str, str]:
     """Name -> when it begins, as hours and minutes."""
     begins = accumulate((slot.minutes for slot in slots), initial=0)
-    return {slot.name: f"{begin // 60}:{begin % 60:02}" for slot, begin in zip(slots, begins, strict=False)}
+    return {
+        slot.name: f"{begin // 60}:{begin % 60:02}"
+        for slot, begin in zip(slots, begins, strict=False)
+    }
 
 
 def tasks_of(lesson: Lesson) -> Props:

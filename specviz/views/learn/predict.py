@@ -33,7 +33,11 @@ ASK = "Accepted or rejected?"
 
 def predict_block(traces: Mapping[str, Trace]) -> Props:
     """The game over these runs by their titles; words where none of them has a verdict to guess."""
-    runs = [[title, pack(game)] for title, trace in traces.items() if (game := predict_props(trace)) is not None]
+    runs = [
+        [title, pack(game)]
+        for title, trace in traces.items()
+        if (game := predict_props(trace)) is not None
+    ]
     if not runs:
         return words(NO_DRAWS)
     return {"kind": "predict", "runs": runs, "look_numbers": NUMBERS, "log_ticks": LOG_TICKS}
@@ -85,7 +89,11 @@ def _nodes(step: Step) -> Iterator[int]:
         return
     known = {position.child for position in step.positions}
     for node, token in enumerate(step.draft):
-        if node in known and token.is_judged and None not in (token.u, token.accept_prob, token.p_judged):
+        if (
+            node in known
+            and token.is_judged
+            and None not in (token.u, token.accept_prob, token.p_judged)
+        ):
             yield node
 
 
@@ -112,7 +120,10 @@ def _walk(trace: Trace) -> Iterator[tuple[Step, int, list[list[str]], list[list[
 def _look_before(step: Step, node: int) -> Props:
     """The look without random draw, verdict and replacement."""
     look, token = looks(replace(step, emitted=()))[str(node)], step.draft[node]
-    return {name: look[name] for name in BEFORE_GUESS} | {"status": UNDECIDED, "title": _question(token)}
+    return {name: look[name] for name in BEFORE_GUESS} | {
+        "status": UNDECIDED,
+        "title": _question(token),
+    }
 
 
 def _question(token: DraftToken) -> Sentence:

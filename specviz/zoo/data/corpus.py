@@ -63,7 +63,9 @@ def documents(corpus: Path, relative: str) -> Iterator[str]:
     """The stripped, non-empty documents of one text file."""
     path = corpus / f"{relative}.xz"
     if not path.is_file():
-        raise SpecvizError(f"the corpus folder {corpus.name!r} has no {relative}.xz; pass the right one with --corpus")
+        raise SpecvizError(
+            f"the corpus folder {corpus.name!r} has no {relative}.xz; pass the right one with --corpus"
+        )
     text = lzma.decompress(path.read_bytes()).decode("utf-8")
     return (piece for part in text.split(END_OF_TEXT) if (piece := part.strip("\n")))
 
@@ -88,7 +90,11 @@ def held_out(corpus: Path, source: Source, sources: Iterable[Source]) -> Iterato
 @cache
 def given_away(corpus: Path, sources: tuple[Source, ...]) -> frozenset[str]:
     """The runs of words that the held-out and the training files of `sources` have in common."""
-    held = frozenset(run for text in file_texts(corpus, [source.valid for source in sources]) for run in runs(text))
+    held = frozenset(
+        run
+        for text in file_texts(corpus, [source.valid for source in sources])
+        for run in runs(text)
+    )
     training = file_texts(corpus, [source.train for source in sources])
     return frozenset().union(*(held.intersection(runs(text)) for text in training))
 
@@ -106,7 +112,10 @@ def overlap(text: str, known: frozenset[str]) -> float:
 def runs(text: str) -> Iterator[str]:
     """Every RUN_WORDS words that follow each other; a shorter text is one run."""
     words = text.split()
-    return (" ".join(words[start : start + RUN_WORDS]) for start in range(max(1, len(words) - RUN_WORDS + 1)))
+    return (
+        " ".join(words[start : start + RUN_WORDS])
+        for start in range(max(1, len(words) - RUN_WORDS + 1))
+    )
 
 
 def write_tokens(texts: Iterator[str], tokenizer: Tokenizer, stem: Path) -> int:
@@ -140,9 +149,16 @@ def prepare(corpus: Path, folder: Path, tokenizer: Tokenizer, sources: Collectio
             stem = tokens_stem(folder, source.name, split)
             if stem.with_suffix(".npy").exists():
                 continue
-            texts = source.texts(corpus, split) if split == "train" else held_out(corpus, source, sources)
+            texts = (
+                source.texts(corpus, split)
+                if split == "train"
+                else held_out(corpus, source, sources)
+            )
             if texts is not None:
-                print(f"{source.name} {split}: {write_tokens(texts, tokenizer, stem):,} tokens", flush=True)
+                print(
+                    f"{source.name} {split}: {write_tokens(texts, tokenizer, stem):,} tokens",
+                    flush=True,
+                )
 
 
 def tokens_stem(folder: Path, source: str, split: str) -> Path:
@@ -163,7 +179,10 @@ class TokenFile:
             raise SpecvizError(
                 f"no tokens of {source!r} ({split}) in the work folder; run `python -m specviz.zoo tokenizers` first"
             )
-        return cls(np.load(stem.with_suffix(".npy"), mmap_mode="r"), np.load(stem.with_suffix(".starts.npy")))
+        return cls(
+            np.load(stem.with_suffix(".npy"), mmap_mode="r"),
+            np.load(stem.with_suffix(".starts.npy")),
+        )
 
     def window(self, start: int, length: int) -> np.ndarray:
         """`length` tokens from `start`, wrapping round at the end of the file."""
@@ -173,7 +192,9 @@ class TokenFile:
 class Batches:
     """Training windows drawn by the mixture; half begin with a document's first word, half anywhere."""
 
-    def __init__(self, files: Mapping[str, TokenFile], mixture: Mapping[str, float], seed: int) -> None:
+    def __init__(
+        self, files: Mapping[str, TokenFile], mixture: Mapping[str, float], seed: int
+    ) -> None:
         self.files = [files[name] for name in mixture]
         self.shares = np.array(list(mixture.values())) / sum(mixture.values())
         self.seed = seed
@@ -185,7 +206,9 @@ class Batches:
 
     def openings(self, generator: np.random.Generator, count: int, length: int) -> np.ndarray:
         """[count, length] token ids: how documents begin, drawn by the mixture."""
-        return np.stack([self._opening(self._file(generator), generator, length) for _ in range(count)])
+        return np.stack(
+            [self._opening(self._file(generator), generator, length) for _ in range(count)]
+        )
 
     def _window(self, generator: np.random.Generator, length: int) -> np.ndarray:
         file = self._file(generator)

@@ -24,12 +24,16 @@ def write_samples(recipe: Recipe, target: LlamaForCausalLM, batches: Batches, fo
         return
     chunks = list(finished_chunks(recipe, target, batches, folder / SAMPLES))
     tokens = np.concatenate(chunks)[: recipe.distillation.num_samples]
-    marked = np.concatenate([np.full((len(tokens), 1), target.config.bos_token_id, dtype=np.uint16), tokens], axis=1)
+    marked = np.concatenate(
+        [np.full((len(tokens), 1), target.config.bos_token_id, dtype=np.uint16), tokens], axis=1
+    )
     save_array(stem.with_suffix(".starts.npy"), np.arange(len(marked)) * marked.shape[1])
     save_array(stem.with_suffix(".npy"), marked.reshape(-1))
 
 
-def finished_chunks(recipe: Recipe, target: LlamaForCausalLM, batches: Batches, folder: Path) -> Iterator[np.ndarray]:
+def finished_chunks(
+    recipe: Recipe, target: LlamaForCausalLM, batches: Batches, folder: Path
+) -> Iterator[np.ndarray]:
     """One [CHUNK, sample_length] array after another, read back where it exists already."""
     assert recipe.distillation is not None
     folder.mkdir(parents=True, exist_ok=True)
@@ -48,7 +52,9 @@ def finished_chunks(recipe: Recipe, target: LlamaForCausalLM, batches: Batches, 
 
 
 @torch.inference_mode()
-def continue_openings(target: LlamaForCausalLM, openings: np.ndarray, length: int, seed: int) -> np.ndarray:
+def continue_openings(
+    target: LlamaForCausalLM, openings: np.ndarray, length: int, seed: int
+) -> np.ndarray:
     """Openings [B, n] continued to [B, length] uint16 at temperature 1; an end of text is followed by the next text."""
     device = target.device
     generator = torch.Generator(device).manual_seed(seed)

@@ -30,11 +30,16 @@ def train_tokenizer(texts: Iterator[str], vocab_size: int) -> Tokenizer:
     return tokenizer
 
 
-def training_texts(corpus: Path, recipe: TokenizerRecipe, sources: Mapping[str, Source]) -> Iterator[str]:
+def training_texts(
+    corpus: Path, recipe: TokenizerRecipe, sources: Mapping[str, Source]
+) -> Iterator[str]:
     """Documents of each source up to its share of the recipe's sample size."""
     total = sum(recipe.mixture.values())
     return chain.from_iterable(
-        head(sources[name].texts(corpus, "train") or iter(()), int(recipe.sample_bytes * share / total))
+        head(
+            sources[name].texts(corpus, "train") or iter(()),
+            int(recipe.sample_bytes * share / total),
+        )
         for name, share in recipe.mixture.items()
     )
 
@@ -50,5 +55,7 @@ def head(texts: Iterator[str], num_characters: int) -> Iterator[str]:
 
 def load_tokenizer(path: Path) -> Tokenizer:
     if not path.is_file():
-        raise SpecvizError(f"there is no {path.name} in the work folder; run `python -m specviz.zoo tokenizers` first")
+        raise SpecvizError(
+            f"there is no {path.name} in the work folder; run `python -m specviz.zoo tokenizers` first"
+        )
     return Tokenizer.from_file(str(path))

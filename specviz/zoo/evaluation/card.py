@@ -120,7 +120,10 @@ def family_readme(members: Sequence[Member]) -> str:
         README_INTRO,
         EDITION_NOTES[members[0].recipe.edition],
         "## Members",
-        table(["member", "parameters", "tokens seen", "what it is", "sums solved"], [summary(m) for m in members]),
+        table(
+            ["member", "parameters", "tokens seen", "what it is", "sums solved"],
+            [summary(m) for m in members],
+        ),
         "## Bits per byte by domain",
         table(["", *domains], [[f"`{row.label}`", *numbers(row.bits_per_byte)] for row in rows]),
         "## Overlap with the target, in brackets how often the most likely token is the same",
@@ -133,7 +136,13 @@ def family_readme(members: Sequence[Member]) -> str:
 def summary(member: Member) -> list[str]:
     solved = "" if member.sums_solved is None else f"{member.sums_solved:.1%} of {NUM_SUMS}"
     title = member.recipe.title
-    return [f"`{member.recipe.name}`", f"{member.num_parameters:,}", f"{member.tokens_seen:,}", title, solved]
+    return [
+        f"`{member.recipe.name}`",
+        f"{member.num_parameters:,}",
+        f"{member.tokens_seen:,}",
+        title,
+        solved,
+    ]
 
 
 def numbers(values: Mapping[str, float]) -> list[str]:
@@ -158,7 +167,10 @@ def model_card(member: Member, target: str, sources: Mapping[str, Source]) -> st
         "## Shape and training",
         table(["", ""], facts(member, target)),
         "## Data",
-        table(["source", "share of tokens", "what it is", "licence"], data_rows(member, target, sources)),
+        table(
+            ["source", "share of tokens", "what it is", "licence"],
+            data_rows(member, target, sources),
+        ),
         DATA_NOTE,
         *measurements(member),
         *deep(member),
@@ -173,7 +185,10 @@ def facts(member: Member, target: str) -> list[list[str]]:
     return [
         *shape_facts(recipe),
         *method_facts(recipe, target),
-        ["tokens seen", f"{member.tokens_seen:,} of {recipe.num_steps * schedule.tokens_per_step:,} planned"],
+        [
+            "tokens seen",
+            f"{member.tokens_seen:,} of {recipe.num_steps * schedule.tokens_per_step:,} planned",
+        ],
         ["tokens per step", f"{schedule.tokens_per_step:,}"],
         ["window length", window_words(recipe)],
         [
@@ -195,7 +210,11 @@ def shape_facts(recipe: Recipe) -> list[list[str]]:
     if shape is None:
         return []
     size = f"{shape.num_layers} x {shape.hidden_size}, {shape.num_heads} heads, MLP {shape.intermediate_size}"
-    return [["layers x width", size], ["context", f"{shape.context:,} tokens"], ["embeddings", "tied"]]
+    return [
+        ["layers x width", size],
+        ["context", f"{shape.context:,} tokens"],
+        ["embeddings", "tied"],
+    ]
 
 
 def method_facts(recipe: Recipe, target: str) -> list[list[str]]:
@@ -232,9 +251,8 @@ def window_words(recipe: Recipe) -> str:
     schedule = recipe.schedule
     if not schedule.long_fraction:
         return f"{schedule.short_length}"
-    return (
-        f"{schedule.short_length}, then {schedule.long_length} for the last {schedule.long_fraction:.0%} of the steps"
-    )
+    last = f"{schedule.long_length} for the last {schedule.long_fraction:.0%} of the steps"
+    return f"{schedule.short_length}, then {last}"
 
 
 def data_rows(member: Member, target: str, sources: Mapping[str, Source]) -> list[list[str]]:
@@ -248,7 +266,11 @@ def mixture_rows(recipe: Recipe, target: str, sources: Mapping[str, Source]) -> 
     total = sum(recipe.mixture.values())
     own = [f"texts written by `{target}`", "this project's own (Apache-2.0)"]
     return [
-        [name, f"{share / total:.0%}", *(own if name == SAMPLES else [sources[name].origin, sources[name].licence])]
+        [
+            name,
+            f"{share / total:.0%}",
+            *(own if name == SAMPLES else [sources[name].origin, sources[name].licence]),
+        ]
         for name, share in recipe.mixture.items()
     ]
 
@@ -258,7 +280,9 @@ def measurements(member: Member) -> list[str]:
     parts = ["## Measured"]
     for row in member.rows:
         columns = [values for values in (row.bits_per_byte, row.overlap, row.agreement) if values]
-        lines = [[name, *(f"{values[name]:.3f}" for values in columns)] for name in row.bits_per_byte]
+        lines = [
+            [name, *(f"{values[name]:.3f}" for values in columns)] for name in row.bits_per_byte
+        ]
         parts += [f"`{row.label}`", table(heads[: 1 + len(columns)], lines)]
     if member.sums_solved is not None:
         parts.append(f"Sums solved: {member.sums_solved:.1%} of {NUM_SUMS}.")
@@ -277,7 +301,11 @@ def deep(member: Member) -> list[str]:
         ],
         [timing.wide, *speed_cells(timing.wide_ms)],
     ]
-    return ["## Deep and narrow", DEEP_NOTE, table([timing.machine, "ms per token", "tokens/s"], rows)]
+    return [
+        "## Deep and narrow",
+        DEEP_NOTE,
+        table([timing.machine, "ms per token", "tokens/s"], rows),
+    ]
 
 
 def speed_cells(milliseconds: float) -> list[str]:
@@ -291,7 +319,11 @@ def sample_texts(member: Member) -> list[str]:
         f"The first {len(member.samples)} seeds (0, 1, ...), none left out: {SAMPLE_TOKENS} tokens after "
         f'"{SAMPLE_PROMPT}" at temperature {SAMPLE_TEMPERATURE}.'
     )
-    return ["## Samples", how, *(code_block(seed, text) for seed, text in enumerate(member.samples))]
+    return [
+        "## Samples",
+        how,
+        *(code_block(seed, text) for seed, text in enumerate(member.samples)),
+    ]
 
 
 def code_block(seed: int, text: str) -> str:

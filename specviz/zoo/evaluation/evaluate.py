@@ -64,7 +64,9 @@ class Sums:
     num_positions: int = 0
 
 
-def measure(target: PreTrainedModel, predictors: Mapping[str, Predictor], texts: "Texts") -> list[Row]:
+def measure(
+    target: PreTrainedModel, predictors: Mapping[str, Predictor], texts: "Texts"
+) -> list[Row]:
     """One row per predictor (and "target" first), over every domain of `texts`."""
     everyone = {"target": own_logits, **predictors}
     sums: dict[tuple[str, str], Sums] = defaultdict(Sums)
@@ -73,7 +75,9 @@ def measure(target: PreTrainedModel, predictors: Mapping[str, Predictor], texts:
         p = seen.logits.log_softmax(-1)
         for label, predictor in everyone.items():
             add(sums[label, domain], p, predictor(seen), batch[:, 1:], texts.num_bytes)
-    return [row(label, {domain: sums[label, domain] for domain in texts.files}) for label in everyone]
+    return [
+        row(label, {domain: sums[label, domain] for domain in texts.files}) for label in everyone
+    ]
 
 
 @torch.inference_mode()
@@ -83,7 +87,9 @@ def look(target: PreTrainedModel, tokens: torch.Tensor) -> Seen:
 
 
 @torch.inference_mode()
-def add(sums: Sums, p: torch.Tensor, said: Predicted, following: torch.Tensor, num_bytes: torch.Tensor) -> None:
+def add(
+    sums: Sums, p: torch.Tensor, said: Predicted, following: torch.Tensor, num_bytes: torch.Tensor
+) -> None:
     p, following = p[:, said.shift :], following[:, said.shift :]
     q = said.logits.float().log_softmax(-1)
     sums.nats -= q.gather(-1, following[..., None]).sum().item()
@@ -98,7 +104,12 @@ def row(label: str, domains: Mapping[str, Sums]) -> Row:
     if label == "target":
         return Row(label, bits)
     overlap = {name: sums.overlap / sums.num_positions for name, sums in domains.items()}
-    return Row(label, bits, overlap, {name: sums.agreement / sums.num_positions for name, sums in domains.items()})
+    return Row(
+        label,
+        bits,
+        overlap,
+        {name: sums.agreement / sums.num_positions for name, sums in domains.items()},
+    )
 
 
 def own_logits(seen: Seen) -> Predicted:
@@ -133,10 +144,16 @@ def predictors_of(folder: Path, target: PreTrainedModel) -> dict[str, Predictor]
         head = load_head(folder, target)
         if isinstance(head, MedusaHeads):
             count = recipe.heads.num_heads
-            return {f"{recipe.name}, head {i + 1}": partial(medusa_head, target, head, i) for i in range(count)}
+            return {
+                f"{recipe.name}, head {i + 1}": partial(medusa_head, target, head, i)
+                for i in range(count)
+            }
         return {f"{recipe.name}, depth 1": partial(eagle_head, target, head)}
     if recipe.early_exit:
-        return {f"{recipe.name}, exit {layer}": partial(exit_at, target, layer) for layer in recipe.early_exit.layers}
+        return {
+            f"{recipe.name}, exit {layer}": partial(exit_at, target, layer)
+            for layer in recipe.early_exit.layers
+        }
     return {recipe.name: partial(draft_of, load_model(folder))}
 
 
@@ -152,7 +169,9 @@ class Texts:
         """(domain, windows [<= BATCH, length])"""
         for domain, files in self.files.items():
             for file in files:
-                for windows in torch.from_numpy(valid_windows(file, self.length, NUM_WINDOWS)).split(BATCH):
+                for windows in torch.from_numpy(
+                    valid_windows(file, self.length, NUM_WINDOWS)
+                ).split(BATCH):
                     yield domain, windows
 
 

@@ -48,7 +48,9 @@ def measured_rows(place: Workplace, models: Path, target: PreTrainedModel) -> di
         shared |= predictors
     for row in measure(target, shared, held_out(place, models / TARGET, vocabulary)):
         owner = owners.get(row.label, TARGET)
-        rows.setdefault(owner, []).append(row if row.label in owners else replace(row, label=TARGET))
+        rows.setdefault(owner, []).append(
+            row if row.label in owners else replace(row, label=TARGET)
+        )
     return rows
 
 
@@ -60,15 +62,23 @@ def measured_member(folder: Path, target: PreTrainedModel, rows: list[Row]) -> c
     origin = Origin.read(folder)
     if origin.recipe.heads:
         head = load_head(folder, target)
-        return card.Member(origin.recipe, sum(p.numel() for p in head.parameters()), origin.tokens_seen, rows)
+        return card.Member(
+            origin.recipe, sum(p.numel() for p in head.parameters()), origin.tokens_seen, rows
+        )
     model, tokenizer = load_model(folder), load_tokenizer(folder / "tokenizer.json")
     member = card.Member(
-        origin.recipe, model.num_parameters(), origin.tokens_seen, rows, trials.sums_solved(model, tokenizer)
+        origin.recipe,
+        model.num_parameters(),
+        origin.tokens_seen,
+        rows,
+        trials.sums_solved(model, tokenizer),
     )
     if distillation := origin.recipe.distillation:
         return replace(member, start=Origin.read(folder.with_name(distillation.start)).recipe)
     if folder.name == TARGET:
-        return replace(member, samples=trials.samples(model, tokenizer), timing=timing(origin, model))
+        return replace(
+            member, samples=trials.samples(model, tokenizer), timing=timing(origin, model)
+        )
     return member
 
 

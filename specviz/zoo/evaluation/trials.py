@@ -39,7 +39,9 @@ def held_out_sums() -> Iterator[tuple[int, int]]:
 
 
 def is_solved(model: PreTrainedModel, tokenizer: Tokenizer, a: int, b: int) -> bool:
-    text = continuation(model, tokenizer, f"Sum: {a} + {b}\n\n", MOST_ANSWER_TOKENS, temperature=0.0, seed=0)
+    text = continuation(
+        model, tokenizer, f"Sum: {a} + {b}\n\n", MOST_ANSWER_TOKENS, temperature=0.0, seed=0
+    )
     return f"{a} + {b} = {a + b}" in text.splitlines()
 
 
@@ -52,7 +54,12 @@ def samples(model: PreTrainedModel, tokenizer: Tokenizer) -> list[str]:
 
 
 def continuation(
-    model: PreTrainedModel, tokenizer: Tokenizer, prompt: str, num_tokens: int, temperature: float, seed: int
+    model: PreTrainedModel,
+    tokenizer: Tokenizer,
+    prompt: str,
+    num_tokens: int,
+    temperature: float,
+    seed: int,
 ) -> str:
     """The prompt and up to `num_tokens` more tokens, drawn at `temperature` (0: greedily) with the generator `seed`."""
     torch.manual_seed(seed)
@@ -66,13 +73,19 @@ def wide_shape(model: PreTrainedModel) -> Shape:
     """A shape of two layers with nearly as many parameters as `model`."""
     vocab_size, context = model.config.vocab_size, model.config.max_position_embeddings
     wanted = model.num_parameters()
-    width = next(width for width in range(64, 8192, 64) if WIDE_LAYERS * 12 * width**2 + vocab_size * width >= wanted)
+    width = next(
+        width
+        for width in range(64, 8192, 64)
+        if WIDE_LAYERS * 12 * width**2 + vocab_size * width >= wanted
+    )
     return Shape(width, WIDE_LAYERS, width // 64, round(width * 8 / 3), context)
 
 
 def wide_model(recipe: Recipe, model: PreTrainedModel) -> PreTrainedModel:
     """An untrained model of equal size in two layers, to time beside `model`."""
-    return build_model(wide_shape(model), recipe.seed, model.config.vocab_size, model.config.bos_token_id).eval()
+    return build_model(
+        wide_shape(model), recipe.seed, model.config.vocab_size, model.config.bos_token_id
+    ).eval()
 
 
 @torch.inference_mode()

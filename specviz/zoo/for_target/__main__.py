@@ -51,14 +51,18 @@ def run_text(args: argparse.Namespace, target: LoadedModel) -> None:
 def run_eagle(args: argparse.Namespace, target: LoadedModel) -> None:
     texts = [text for text in read_texts(args.data) if text.shard.has_states]
     given = ids_of(args.start_from) if args.start_from else None
-    ids = chosen_ids(args.folder / "ids.json", texts, target.info.vocab_size, args.draft_tokens, given)
+    ids = chosen_ids(
+        args.folder / "ids.json", texts, target.info.vocab_size, args.draft_tokens, given
+    )
     learn(args, Eagle3(target, ids, args.depth, args.seed), texts)
 
 
 def run_draft(args: argparse.Namespace, target: LoadedModel) -> None:
     widest = target.model.get_input_embeddings().weight.shape[1]
     if args.hidden % _HEAD_SIZE or not 0 < args.hidden <= widest:
-        raise SpecvizError(f"--hidden must be a multiple of {_HEAD_SIZE} up to {widest} (got {args.hidden})")
+        raise SpecvizError(
+            f"--hidden must be a multiple of {_HEAD_SIZE} up to {widest} (got {args.hidden})"
+        )
     sizes = args.hidden, args.layers, args.hidden // _HEAD_SIZE, 4 * args.hidden
     shape = Shape(*sizes, context=target.info.context_limit)
     learn(args, SmallDraft(target, shape, args.seed), list(read_texts(args.data)))
@@ -84,15 +88,27 @@ def run_ship(args: argparse.Namespace, target: LoadedModel) -> None:
 
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m specviz.zoo.for_target", description=__doc__)
-    parser.add_argument("--threads", type=int, default=1, help="CPU threads; write it before COMMAND (default 1)")
+    parser.add_argument(
+        "--threads", type=int, default=1, help="CPU threads; write it before COMMAND (default 1)"
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     common, data, training = (argparse.ArgumentParser(add_help=False) for _ in range(3))
     common.add_argument("target", help="name, folder or hub id of the chat model")
-    common.add_argument("folder", type=Path, help="of the data or the training; `evaluate` and `ship` read it")
-    common.add_argument("--seed", type=int, default=0, help="of all random draws (default %(default)s)")
-    data.add_argument("data", type=Path, nargs="+", help="folders that `dialogues` and `text` have filled")
-    training.add_argument("--steps", type=int, help="train until so many steps, those before a stop counted in")
-    training.add_argument("--hours", type=float, help="train for so many hours, those before a stop counted in")
+    common.add_argument(
+        "folder", type=Path, help="of the data or the training; `evaluate` and `ship` read it"
+    )
+    common.add_argument(
+        "--seed", type=int, default=0, help="of all random draws (default %(default)s)"
+    )
+    data.add_argument(
+        "data", type=Path, nargs="+", help="folders that `dialogues` and `text` have filled"
+    )
+    training.add_argument(
+        "--steps", type=int, help="train until so many steps, those before a stop counted in"
+    )
+    training.add_argument(
+        "--hours", type=float, help="train for so many hours, those before a stop counted in"
+    )
     words = "begin with the weights of this finished draft of the same sizes: its `model` folder, after `evaluate`"
     training.add_argument("--start-from", type=Path, metavar="MODEL", help=words)
     for each in fields(Pace):
@@ -101,28 +117,53 @@ def make_parser() -> argparse.ArgumentParser:
             words = f"{PACE_WORDS[each.name]} (default %(default)s)"
             training.add_argument(option, type=type(each.default), default=each.default, help=words)
 
-    def add(name: str, run: Command, text: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    def add(
+        name: str, run: Command, text: str, *parents: argparse.ArgumentParser
+    ) -> argparse.ArgumentParser:
         made = commands.add_parser(name, help=text, parents=[common, *parents])
         made.set_defaults(run=run)
         return made
 
     dialogues = add("dialogues", run_dialogues, "let the target write both sides of dialogues")
-    dialogues.add_argument("--without-states", action="store_true", help="enough for `draft`, and much smaller")
+    dialogues.add_argument(
+        "--without-states", action="store_true", help="enough for `draft`, and much smaller"
+    )
     text = add("text", run_text, "let the target read plain text")
     text.add_argument("corpus", type=Path, help="a folder with .txt.xz files")
-    text.add_argument("--files", default="*train.txt.xz", help="which of them (default %(default)s)")
+    text.add_argument(
+        "--files", default="*train.txt.xz", help="which of them (default %(default)s)"
+    )
     for each in (dialogues, text):
-        each.add_argument("--tokens", type=int, default=2_000_000, help="how many in all (default %(default)s)")
+        each.add_argument(
+            "--tokens", type=int, default=2_000_000, help="how many in all (default %(default)s)"
+        )
     eagle = add("eagle", run_eagle, "train an EAGLE-3 head", data, training)
     words = "how many different tokens it can draft (default %(default)s)"
     eagle.add_argument("--draft-tokens", type=int, default=8192, help=words)
-    eagle.add_argument("--depth", type=int, default=4, help="how far ahead it learns to draft (default %(default)s)")
-    draft = add("draft", run_draft, "train a small Llama model with the target's vocabulary", data, training)
-    draft.add_argument("--hidden", type=int, default=96, help="width of its hidden states (default %(default)s)")
-    draft.add_argument("--layers", type=int, default=4, help="how many layers it has (default %(default)s)")
-    measure = add("evaluate", run_evaluate, "measure what is in FOLDER/model and write its card", data)
-    measure.add_argument("--questions", type=int, default=20, help="held-out ones to answer (default %(default)s)")
-    add("ship", run_ship, "put FOLDER/model into assets/models, as the bundled draft of this target")
+    eagle.add_argument(
+        "--depth",
+        type=int,
+        default=4,
+        help="how far ahead it learns to draft (default %(default)s)",
+    )
+    draft = add(
+        "draft", run_draft, "train a small Llama model with the target's vocabulary", data, training
+    )
+    draft.add_argument(
+        "--hidden", type=int, default=96, help="width of its hidden states (default %(default)s)"
+    )
+    draft.add_argument(
+        "--layers", type=int, default=4, help="how many layers it has (default %(default)s)"
+    )
+    measure = add(
+        "evaluate", run_evaluate, "measure what is in FOLDER/model and write its card", data
+    )
+    measure.add_argument(
+        "--questions", type=int, default=20, help="held-out ones to answer (default %(default)s)"
+    )
+    add(
+        "ship", run_ship, "put FOLDER/model into assets/models, as the bundled draft of this target"
+    )
     return parser
 
 

@@ -14,7 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache, PreTrainedTokenizerBase
+from transformers import (
+    AttentionInterface,
+    AttentionMaskInterface,
+    DynamicCache,
+    PreTrainedTokenizerBase,
+)
 from transformers.cache_utils import DynamicLayer
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
@@ -32,7 +37,9 @@ _PACKED = "packed"  # an attention implementation, see `_packed`
 _MARK = "\u2063"  # an invisible separator: stands for the user's words while the template is taken apart
 _SHORTEST_TURN = 4  # tokens; a shorter turn is no question
 _USER = Sampling(top_k=64)
-_ANSWERS = tuple(Sampling(temperature) for temperature in (0.0, 0.7, 1.0, 1.0))  # dialogues take turns
+_ANSWERS = tuple(
+    Sampling(temperature) for temperature in (0.0, 0.7, 1.0, 1.0)
+)  # dialogues take turns
 _MOST_ENDED = 1 / 8  # of the rows of a batch; those that go on are then copied without them
 
 
@@ -60,9 +67,13 @@ class Template:
     def of(cls, tokenizer: PreTrainedTokenizerBase) -> "Template":
         """SpecvizError for a tokenizer without a chat template."""
         if not tokenizer.chat_template:
-            raise SpecvizError("the target's tokenizer has no chat template: it cannot write both sides of a dialogue")
+            raise SpecvizError(
+                "the target's tokenizer has no chat template: it cannot write both sides of a dialogue"
+            )
         turns = [{"role": "user", "content": _MARK}]
-        before, after = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True).split(_MARK)
+        before, after = tokenizer.apply_chat_template(
+            turns, tokenize=False, add_generation_prompt=True
+        ).split(_MARK)
         ids = (tokenizer(text, add_special_tokens=False).input_ids for text in (before, after))
         return cls(*map(tuple, ids))
 
@@ -92,18 +103,27 @@ class _Dialogue:
             return self._given.pop(0)
         if self.prompt:
             self.answer.append(drawn)
-            self.is_over = drawn in self.ends_of_answer or len(self.answer) == self.size.longest_answer
+            self.is_over = (
+                drawn in self.ends_of_answer or len(self.answer) == self.size.longest_answer
+            )
         elif (drawn,) == self.template.after[:1] and len(self._turn) >= _SHORTEST_TURN:
             self.prompt = self.template.before + tuple(self._turn) + self.template.after
             self._given = list(self.template.after[1:])
         else:
             self._turn.append(drawn)
-            self.is_over = (drawn,) == self.template.after[:1] or len(self._turn) == self.size.longest_turn
+            self.is_over = (drawn,) == self.template.after[:1] or len(
+                self._turn
+            ) == self.size.longest_turn
         return drawn
 
 
 def write_dialogues(
-    target: LoadedModel, folder: Path, num_tokens: int, layers: Sequence[int], seed: int = 0, size: Size = USUAL
+    target: LoadedModel,
+    folder: Path,
+    num_tokens: int,
+    layers: Sequence[int],
+    seed: int = 0,
+    size: Size = USUAL,
 ) -> None:
     """Shards until the answers hold so many tokens. layers: whose states are kept, none where no head is to learn."""
     template, number, total = Template.of(target.tokenizer), 0, 0
@@ -112,7 +132,9 @@ def write_dialogues(
     while total < num_tokens:
         shard = folder / f"{number:05}"
         if not shard.exists():
-            torch.manual_seed(int(np.random.SeedSequence((seed, number)).generate_state(1)[0]))  # torch takes 32 bits
+            torch.manual_seed(
+                int(np.random.SeedSequence((seed, number)).generate_state(1)[0])
+            )  # torch takes 32 bits
             texts = list(_dialogues(target, template, layers, size))
             write_shard(shard, texts, len(template.before) - 1, target.info.vocab_size)
         number, total = number + 1, total + sum(len(text.answer) for text in read_texts([shard]))
@@ -124,7 +146,10 @@ def _dialogues(
 ) -> Iterator[tuple[Ids, Ids, Law]]:
     """(prompt, answer, law) of those that were begun and whose user's turn came to an end."""
     ends = frozenset(template.after[:1]) | target.text.eos_ids
-    begun = [_Dialogue(template, _ANSWERS[index % len(_ANSWERS)], ends, size) for index in range(size.shard)]
+    begun = [
+        _Dialogue(template, _ANSWERS[index % len(_ANSWERS)], ends, size)
+        for index in range(size.shard)
+    ]
     for start in range(0, size.shard, size.batch):
         some = begun[start : start + size.batch]
         before = _write(target, some, layers)
@@ -136,7 +161,11 @@ def _dialogues(
 @torch.inference_mode()
 def _write(target: LoadedModel, dialogues: Sequence[_Dialogue], layers: Sequence[int]) -> list[Law]:
     """Writes them all to their ends; returns what the target says at the places that they begin with, but the last."""
-    cache, device, rows = DynamicCache(config=target.model.config), target.model.device, list(dialogues)
+    cache, device, rows = (
+        DynamicCache(config=target.model.config),
+        target.model.device,
+        list(dialogues),
+    )
     asked = {**asked_of(target.model, cache), "output_hidden_states": bool(layers)}
     template, size, before = rows[0].template, rows[0].size, []
     if start := template.before[:-1]:
@@ -144,7 +173,10 @@ def _write(target: LoadedModel, dialogues: Sequence[_Dialogue], layers: Sequence
         before.append(law_at(done, layers, 0))
         cache.batch_repeat_interleave(len(rows))
         longest = len(template.before + template.after) + size.longest_turn + size.longest_answer
-        cache.layers = [_Roomy(layer, longest) if type(layer) is DynamicLayer else layer for layer in cache.layers]
+        cache.layers = [
+            _Roomy(layer, longest) if type(layer) is DynamicLayer else layer
+            for layer in cache.layers
+        ]
     ids = [template.before[-1]] * len(rows)
     while rows:
         done = target.model(torch.tensor(ids, device=device)[:, None], **asked)
@@ -171,7 +203,9 @@ class _Roomy(DynamicLayer):
         self._room = [each.new_empty(*each.shape[:2], longest, each.shape[-1]) for each in kept]
         self.update(*kept)
 
-    def update(self, keys: Tensor, values: Tensor, *_args: object, **_kwargs: object) -> tuple[Tensor, Tensor]:
+    def update(
+        self, keys: Tensor, values: Tensor, *_args: object, **_kwargs: object
+    ) -> tuple[Tensor, Tensor]:
         end = self.get_seq_length() + keys.shape[-2]
         for room, new in zip(self._room, (keys, values), strict=True):
             room[:, :, end - new.shape[-2] : end] = new
@@ -187,7 +221,12 @@ class _Roomy(DynamicLayer):
 
 
 def _packed(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **how: Any
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **how: Any,
 ) -> tuple[Tensor, None]:
     """sdpa, but one token of many texts by `attend`, which is five times as fast on a CPU."""
     if query.shape[2] > 1 or attention_mask is not None:
@@ -201,7 +240,10 @@ AttentionMaskInterface.register(_PACKED, sdpa_mask)
 
 def _draw(logits: Tensor, samplings: Sequence[Sampling]) -> list[int]:
     """A token per row of [B, V]."""
-    drawn, u = torch.empty(len(logits), dtype=torch.long), torch.rand(len(logits), 1, device=logits.device)
+    drawn, u = (
+        torch.empty(len(logits), dtype=torch.long),
+        torch.rand(len(logits), 1, device=logits.device),
+    )
     for sampling in set(samplings):
         rows = [index for index, own in enumerate(samplings) if own == sampling]
         sums = sampling.probs(logits[rows]).cumsum(-1)

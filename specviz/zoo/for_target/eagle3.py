@@ -90,7 +90,9 @@ class Eagle3:
             p = batch.log_probs[:, there][judged].exp() * (ids != _NO_TOKEN)
             yield DepthLaws(ids, p, log_q, weights[judged])
 
-    def _next(self, embedded: Tensor, features: Tensor, depth: int, earlier: list[tuple[Tensor, Tensor]]) -> Tensor:
+    def _next(
+        self, embedded: Tensor, features: Tensor, depth: int, earlier: list[tuple[Tensor, Tensor]]
+    ) -> Tensor:
         layer = self.module.midlayer
         inputs = torch.cat([layer.input_layernorm(embedded), layer.hidden_norm(features)], dim=-1)
         rotary = self.module.rotary(inputs.float(), torch.arange(inputs.shape[1])[None] + depth)
@@ -99,7 +101,13 @@ class Eagle3:
 
     def settings(self) -> dict[str, Any]:
         """The head's config.json, by the public checkpoints' names."""
-        names = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim")
+        names = (
+            "hidden_size",
+            "intermediate_size",
+            "num_attention_heads",
+            "num_key_value_heads",
+            "head_dim",
+        )
         rope = self.shape.rope_parameters
         return {
             "architectures": ["LlamaForCausalLMEagle3"],
@@ -110,7 +118,11 @@ class Eagle3:
             "vocab_size": self._target.info.vocab_size,
             "draft_vocab_size": len(self._ids),
             "rms_norm_eps": self.shape.rms_norm_eps,
-            **({"rope_theta": rope["rope_theta"]} if rope["rope_type"] == "default" else {"rope_parameters": rope}),
+            **(
+                {"rope_theta": rope["rope_theta"]}
+                if rope["rope_type"] == "default"
+                else {"rope_parameters": rope}
+            ),
             "hidden_act": "silu",
             "torch_dtype": "float16",
         }
@@ -121,7 +133,9 @@ class Eagle3:
 
     def export(self, folder: Path) -> None:
         """A folder that loads as any EAGLE-3 checkpoint does."""
-        state = {name: value.half().contiguous() for name, value in self.module.state_dict().items()}
+        state = {
+            name: value.half().contiguous() for name, value in self.module.state_dict().items()
+        }
         with replacing(folder) as partial:
             partial.mkdir(parents=True)
             save_torch_state_dict(state | self._vocabulary(), partial, max_shard_size="9MB")
@@ -129,7 +143,10 @@ class Eagle3:
 
 
 def attend(
-    attention: Attention, inputs: Tensor, rotary: tuple[Tensor, Tensor], earlier: list[tuple[Tensor, Tensor]]
+    attention: Attention,
+    inputs: Tensor,
+    rotary: tuple[Tensor, Tensor],
+    earlier: list[tuple[Tensor, Tensor]],
 ) -> Tensor:
     """inputs [B, L, I] of one depth -> [B, L, H]. A place sees every place up to itself at the first depth, and itself
     at the depths since; `earlier` holds their keys and values and gets those of this depth."""
@@ -141,7 +158,9 @@ def attend(
     queries, keys = apply_rotary_pos_emb(queries.float(), keys.float(), *rotary)
     earlier.append((keys, values))
     groups, length = queries.shape[1] // keys.shape[1], inputs.shape[1]
-    queries = queries.unflatten(1, (-1, groups)) / math.sqrt(size)  # [B, shared heads, groups, L, D]
+    queries = queries.unflatten(1, (-1, groups)) / math.sqrt(
+        size
+    )  # [B, shared heads, groups, L, D]
     first = torch.einsum("bhgld,bhmd->bhglm", queries, earlier[0][0]).float()
     first = first.masked_fill(torch.ones(length, length, dtype=torch.bool).triu(1), -torch.inf)
     own = [(queries * key[:, :, None]).sum(-1, keepdim=True).float() for key, _ in earlier[1:]]
@@ -152,7 +171,9 @@ def attend(
     return attention.o_proj(mixed.flatten(1, 2).transpose(1, 2).flatten(2))
 
 
-def chosen_ids(file: Path, texts: Sequence[Text], vocab_size: int, count: int, given: Tensor | None = None) -> Tensor:
+def chosen_ids(
+    file: Path, texts: Sequence[Text], vocab_size: int, count: int, given: Tensor | None = None
+) -> Tensor:
     """The ids [count] of the most frequent tokens of the answers that may be trained on, rising, or those given: chosen
     once, then read from `file`."""
     if not file.exists():
@@ -181,7 +202,13 @@ def _score(laws: DepthLaws) -> Score:
 def _shape(target: LoadedModel, num_ids: int) -> LlamaConfig:
     """One Llama layer as wide as the target's."""
     config = target.model.config.get_text_config(decoder=True)
-    names = ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size")
+    names = (
+        "hidden_size",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "head_dim",
+        "intermediate_size",
+    )
     names += ("rms_norm_eps", "rope_parameters", "max_position_embeddings")
     sizes = {name: value for name in names if (value := getattr(config, name, None)) is not None}
     return LlamaConfig(**sizes, vocab_size=num_ids, num_hidden_layers=1)

@@ -96,9 +96,13 @@ def evaluate(target: LoadedModel, folder: Path, data: Sequence[Path], num_questi
     """The card of what was trained in `folder`, which is written beside it. SpecvizError where there is nothing."""
     model, curve = folder / "model", folder / CURVE
     if not curve.is_file():
-        raise SpecvizError(f"{folder.name!r} holds nothing that was trained; run `eagle` or `draft` first")
+        raise SpecvizError(
+            f"{folder.name!r} holds nothing that was trained; run `eagle` or `draft` first"
+        )
     recipe = json.loads((folder / RECIPE).read_text(encoding="utf-8"))
-    held_out = scored(text for text in read_texts(data) if text.shard.has_states or not is_head(model))
+    held_out = scored(
+        text for text in read_texts(data) if text.shard.has_states or not is_head(model)
+    )
     parts = _parts(target, model)
     about, ways = (HEAD, HEAD_WAYS) if is_head(model) else (DRAFT, DRAFT_WAYS)
     what = about.format(target=target.name)
@@ -122,7 +126,11 @@ def is_head(model: Path) -> bool:
 
 
 def _card(
-    what: str, curve: Sequence[Mapping[str, Any]], whole: Sequence[float], tried: Sequence[Tried], num_questions: int
+    what: str,
+    curve: Sequence[Mapping[str, Any]],
+    whole: Sequence[float],
+    tried: Sequence[Tried],
+    num_questions: int,
 ) -> str:
     columns = ("step", "texts", "answer tokens read", "overlap", "same most likely token")
     learnt = table(columns, [_cells(line) for line in curve])
@@ -135,7 +143,15 @@ def _card(
         )
         for each in tried
     ]
-    runs = table(("drafts", "temperature", "tokens per target call", "equal to the target's own greedy text"), rows)
+    runs = table(
+        (
+            "drafts",
+            "temperature",
+            "tokens per target call",
+            "equal to the target's own greedy text",
+        ),
+        rows,
+    )
     about = RUNS.format(number=num_questions, tokens=ANSWER_TOKENS)
     notes = NOTES.format(whole=_depths(whole), depths=DEPTHS * (len(whole) > 1))
     return "\n\n".join((what, "## Learning curve", learnt, notes, "## In runs", about, runs)) + "\n"
@@ -162,7 +178,9 @@ def _learner(target: LoadedModel, model: Path, settings: Mapping[str, Any]) -> L
     if is_head(model):
         learner: Learner = Eagle3(target, ids_of(model), MEASURED_DEPTH, 0)
     else:
-        learner = SmallDraft(target, Shape(**{field.name: settings[field.name] for field in fields(Shape)}), 0)
+        learner = SmallDraft(
+            target, Shape(**{field.name: settings[field.name] for field in fields(Shape)}), 0
+        )
     take_weights(learner.module, model)
     return learner
 
@@ -179,18 +197,28 @@ def _part(loaded: LoadedModel) -> Part:
     return Part(loaded.name, loaded.cached_lm(), loaded.cached_lm, loaded.text)
 
 
-def _try_all(target: LoadedModel, parts: Parts, ways: Iterable[Way], questions: Sequence[Text]) -> Iterator[Tried]:
+def _try_all(
+    target: LoadedModel, parts: Parts, ways: Iterable[Way], questions: Sequence[Text]
+) -> Iterator[Tried]:
     alone = [_answer(target, parts, "none", {}, 0.0, text)[0] for text in questions]
     for way in ways:
         for temperature in way.temperatures:
-            made = [_answer(target, parts, way.method, way.params, temperature, text) for text in questions]
+            made = [
+                _answer(target, parts, way.method, way.params, temperature, text)
+                for text in questions
+            ]
             rate = sum(len(text) for text, _ in made) / sum(calls for _, calls in made)
             same = sum(text == own for (text, _), own in zip(made, alone, strict=True))
             yield Tried(way, temperature, rate, None if temperature else same)
 
 
 def _answer(
-    target: LoadedModel, parts: Parts, method: str, params: Params, temperature: float, question: Text
+    target: LoadedModel,
+    parts: Parts,
+    method: str,
+    params: Params,
+    temperature: float,
+    question: Text,
 ) -> tuple[list[int], int]:
     """The answer's tokens and the calls of the target."""
     found = METHODS[method]
@@ -198,4 +226,6 @@ def _answer(
     plan = Plan(target.cached_lm(), drafter, SpeculativeSampling(), Sampling(temperature), K)
     settings = {"max_new_tokens": ANSWER_TOKENS, "eos_ids": target.text.eos_ids}
     steps = list(speculate(question.prompt, lambda: plan, Seeded(0), **settings))
-    return [token for step in steps for token in step.tokens], sum(step.target_work.calls for step in steps)
+    return [token for step in steps for token in step.tokens], sum(
+        step.target_work.calls for step in steps
+    )

@@ -69,7 +69,9 @@ class Score:
     places: int = 0
 
     def __add__(self, other: "Score") -> "Score":
-        return Score(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))
+        return Score(
+            *(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__)
+        )
 
 
 class Learner(Protocol):
@@ -101,13 +103,20 @@ class Learning:
     """A learner on its way; `folder` keeps its state and its learning curve. finished: a draft to go on from."""
 
     def __init__(
-        self, learner: Learner, texts: Sequence[Text], pace: Pace, folder: Path, finished: Path | None = None
+        self,
+        learner: Learner,
+        texts: Sequence[Text],
+        pace: Pace,
+        folder: Path,
+        finished: Path | None = None,
     ) -> None:
         self._learner, self._pace, self._folder = learner, pace, folder
         self.held_out = scored(texts)
         self.texts = [text for text in texts if not text.is_held_out]
         if len(self.texts) < pace.texts_per_step or not self.held_out:
-            raise SpecvizError(f"{len(self.texts)} texts to train on and {len(self.held_out)} held out are too few")
+            raise SpecvizError(
+                f"{len(self.texts)} texts to train on and {len(self.held_out)} held out are too few"
+            )
         self._module = learner.module
         self._earlier = {EARLIER: self._take(finished)} if finished else {}
         self._optimizer = make_optimizer(self._module, pace.learning_rate, pace.weight_decay)
@@ -162,13 +171,23 @@ class Learning:
 
     def _keep(self, export: Callable[[], None]) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        recipe = {"draft": self._learner.settings(), "pace": asdict(self._pace), "texts": len(self.texts)}
+        recipe = {
+            "draft": self._learner.settings(),
+            "pace": asdict(self._pace),
+            "texts": len(self.texts),
+        }
         recipe |= self._earlier | {"steps": self.step, "answer_tokens": self.answer_tokens}
         write_json(self._folder / RECIPE, recipe)
         learned = {name: value.clone() for name, value in self._module.state_dict().items()}
-        state = {"model": learned, "optimizer": self._optimizer.state_dict(), "average": self.average}
+        state = {
+            "model": learned,
+            "optimizer": self._optimizer.state_dict(),
+            "average": self.average,
+        }
         state |= {"step": self.step, "answer_tokens": self.answer_tokens, "seconds": self._seconds}
-        torch.save(state | {"settings": self._learner.settings()}, self._folder / f"{STATE}.partial")
+        torch.save(
+            state | {"settings": self._learner.settings()}, self._folder / f"{STATE}.partial"
+        )
         (self._folder / f"{STATE}.partial").replace(self._folder / STATE)
         self._module.load_state_dict(self.average)
         self._measure()
@@ -179,13 +198,17 @@ class Learning:
         """Takes the weights of a finished draft and returns its recipe. SpecvizError for a draft of another shape, and
         for one without a recipe."""
         if not (finished / RECIPE).is_file():
-            raise SpecvizError(f"{finished.name!r} holds no {RECIPE}: run `evaluate` on that training first")
+            raise SpecvizError(
+                f"{finished.name!r} holds no {RECIPE}: run `evaluate` on that training first"
+            )
         take_weights(self._module, finished)
         return json.loads((finished / RECIPE).read_text(encoding="utf-8"))
 
     def _restore(self, state: dict[str, Any]) -> None:
         if state["settings"] != self._learner.settings():
-            raise SpecvizError(f"{STATE} in {self._folder.name!r} is of a draft of another shape; take another folder")
+            raise SpecvizError(
+                f"{STATE} in {self._folder.name!r} is of a draft of another shape; take another folder"
+            )
         self._module.load_state_dict(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
         self.average, self.step = state["average"], state["step"]
@@ -199,7 +222,11 @@ class Learning:
         lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
         if lines and json.loads(lines[-1])["step"] == self.step:
             return
-        line = {"step": self.step, "answer_tokens": self.answer_tokens, "seconds": round(self._seconds)}
+        line = {
+            "step": self.step,
+            "answer_tokens": self.answer_tokens,
+            "seconds": round(self._seconds),
+        }
         line |= {"texts": len(self.texts), **measured(score_texts(self._learner, self.held_out))}
         with file.open("a", encoding="utf-8") as curve:
             curve.write(json.dumps(line) + "\n")
@@ -213,7 +240,10 @@ def scored(texts: Iterable[Text]) -> list[Text]:
 
 def take_weights(module: nn.Module, finished: Path) -> None:
     """SpecvizError for a finished draft of another shape."""
-    state, own = read_tensors(weight_files(finished, finished.name)), dict(module.named_parameters())
+    state, own = (
+        read_tensors(weight_files(finished, finished.name)),
+        dict(module.named_parameters()),
+    )
     if any(name not in state or state[name].shape != value.shape for name, value in own.items()):
         raise SpecvizError(f"{finished.name!r} is a draft of another shape; begin without it")
     module.load_state_dict({name: state[name] for name in own}, strict=False)
@@ -221,7 +251,10 @@ def take_weights(module: nn.Module, finished: Path) -> None:
 
 @torch.no_grad()
 def score_texts(
-    learner: Learner, texts: Sequence[Text], size: int = 16, change: Callable[[Batch], Batch] = lambda batch: batch
+    learner: Learner,
+    texts: Sequence[Text],
+    size: int = 16,
+    change: Callable[[Batch], Batch] = lambda batch: batch,
 ) -> list[Score]:
     """Per depth, over all these texts, each batch changed so before."""
     ordered = sorted(texts, key=lambda text: len(text.tokens))
@@ -236,4 +269,7 @@ def score_texts(
 def measured(scores: Sequence[Score]) -> dict[str, list[float]]:
     """Means over the places, per depth."""
     names = ("overlap", "agreement")
-    return {name: [round(getattr(score, name) / max(1, score.places), 4) for score in scores] for name in names}
+    return {
+        name: [round(getattr(score, name) / max(1, score.places), 4) for score in scores]
+        for name in names
+    }

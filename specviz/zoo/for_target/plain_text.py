@@ -17,7 +17,11 @@ def write_plain_text(
     target: LoadedModel, corpus: Path, files: str, folder: Path, num_tokens: int, seed: int = 0
 ) -> None:
     """Shards until they hold so many tokens. files: which of the corpus's `.txt.xz` files, as a pattern."""
-    names = sorted(path.relative_to(corpus).with_suffix("") for path in corpus.rglob(files) if path.suffix == ".xz")
+    names = sorted(
+        path.relative_to(corpus).with_suffix("")
+        for path in corpus.rglob(files)
+        if path.suffix == ".xz"
+    )
     texts = [text for name in names for text in documents(corpus, str(name))]
     if not texts:
         raise SpecvizError(f"the folder {corpus.name!r} has no text in files named {files!r}")
@@ -38,4 +42,8 @@ def write_plain_text(
 def _piece(target: LoadedModel, text: str, generator: random.Random) -> tuple[int, ...]:
     """From the text's beginning, or from one of its words on."""
     start = generator.choice((0, text.find(" ", generator.randrange(len(text))) + 1))
-    return tuple(target.tokenizer(text[start : start + _CHARACTERS], add_special_tokens=False).input_ids[:_LONGEST])
+    return tuple(
+        target.tokenizer(text[start : start + _CHARACTERS], add_special_tokens=False).input_ids[
+            :_LONGEST
+        ]
+    )

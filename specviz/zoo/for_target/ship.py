@@ -36,10 +36,15 @@ def ship(target: str, folder: Path) -> Path:
 
 
 def _shipped_head(target: str) -> str | None:
-    return next((head.name for head in HEADS.values() if head.target == target and head.is_bundled), None)
+    return next(
+        (head.name for head in HEADS.values() if head.target == target and head.is_bundled), None
+    )
 
 
 def _for_target(values: dict[str, Any], name: str) -> dict[str, Any]:
     """Settings in which the target has this name, whatever its folder was called when the draft was trained."""
-    named = {key: _for_target(value, name) if isinstance(value, dict) else value for key, value in values.items()}
+    named = {
+        key: _for_target(value, name) if isinstance(value, dict) else value
+        for key, value in values.items()
+    }
     return named | {key: name for key in ("base_model_name_or_path", "target") if key in values}

@@ -29,7 +29,9 @@ class SmallDraft:
     def __init__(self, target: LoadedModel, shape: Shape, seed: int) -> None:
         self._target, self._shape = target, shape
         end = target.model.config.eos_token_id
-        self.module = build_model(shape, seed, target.info.vocab_size, end[0] if isinstance(end, list) else end)
+        self.module = build_model(
+            shape, seed, target.info.vocab_size, end[0] if isinstance(end, list) else end
+        )
         table = target.model.get_input_embeddings().weight.detach().float().cpu()
         with torch.no_grad():
             self.module.get_input_embeddings().weight.copy_(projected(table, shape.hidden_size))
@@ -43,7 +45,9 @@ class SmallDraft:
             total = total + checkpoint(self._chunk_loss, *rows, overlap_weight, use_reentrant=False)
         return total / weights.sum()
 
-    def _chunk_loss(self, hidden: Tensor, ids: Tensor, p: Tensor, weights: Tensor, overlap_weight: float) -> Tensor:
+    def _chunk_loss(
+        self, hidden: Tensor, ids: Tensor, p: Tensor, weights: Tensor, overlap_weight: float
+    ) -> Tensor:
         log_q = self._log_q(self.module.lm_head(hidden), ids)
         return (law_losses(p, log_q, overlap_weight) * weights).sum()
 

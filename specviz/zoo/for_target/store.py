@@ -27,7 +27,12 @@ HELD_OUT_SHARE = 32
 """One dialogue of so many is held out."""
 PROMPT_WEIGHT = 0.25
 """What a place within a prompt counts in training; one whose next token is of the answer counts 1."""
-_INDEX, _STATES, _LOG_PROBS, _PREFIX = "index.jsonl", "states.bf16", "top_logp.f16", "prefix.safetensors"
+_INDEX, _STATES, _LOG_PROBS, _PREFIX = (
+    "index.jsonl",
+    "states.bf16",
+    "top_logp.f16",
+    "prefix.safetensors",
+)
 _IDS = {"top_ids.u16": np.uint16, "top_ids.u32": np.uint32}
 
 
@@ -47,13 +52,17 @@ class Law:
     def joined(cls, laws: Sequence["Law"]) -> "Law":
         """Of places one behind the other."""
         states = [law.states for law in laws if law.states is not None]
-        ids, log_probs = (torch.cat([getattr(law, name) for law in laws]) for name in ("ids", "log_probs"))
+        ids, log_probs = (
+            torch.cat([getattr(law, name) for law in laws]) for name in ("ids", "log_probs")
+        )
         return cls(ids, log_probs, torch.cat(states) if states else None)
 
     def at(self, place: int) -> "Law":
         """Of one of these places."""
         own = slice(place, place + 1)
-        return Law(self.ids[own], self.log_probs[own], None if self.states is None else self.states[own])
+        return Law(
+            self.ids[own], self.log_probs[own], None if self.states is None else self.states[own]
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +88,11 @@ class Text:
     def is_held_out(self) -> bool:
         """Whether no training may read it: a matter of its prompt alone, so that equal questions stay together."""
         ids = np.array(self.prompt or self.answer, dtype=np.uint32)
-        return int.from_bytes(hashlib.blake2b(ids.tobytes(), digest_size=8).digest(), "big") % HELD_OUT_SHARE == 0
+        return (
+            int.from_bytes(hashlib.blake2b(ids.tobytes(), digest_size=8).digest(), "big")
+            % HELD_OUT_SHARE
+            == 0
+        )
 
 
 class Shard:
@@ -87,7 +100,9 @@ class Shard:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._ids, kind = next((folder / name, kind) for name, kind in _IDS.items() if (folder / name).exists())
+        self._ids, kind = next(
+            (folder / name, kind) for name, kind in _IDS.items() if (folder / name).exists()
+        )
         self._kind = kind
 
     @property
@@ -99,7 +114,9 @@ class Shard:
         rows = self._ids.stat().st_size // (TOP * self._kind().itemsize)
         lines = (self._folder / _INDEX).read_text(encoding="utf-8").split("\n")[:-1]  # whole lines
         found = (json.loads(line) for line in lines)
-        made = (Text(self, tuple(row["p"]), tuple(row["g"]), row["start"], row["n"]) for row in found)
+        made = (
+            Text(self, tuple(row["p"]), tuple(row["g"]), row["start"], row["n"]) for row in found
+        )
         return [text for text in made if text.start + text.num_rows <= rows]
 
     def ids(self, text: Text) -> np.ndarray:
@@ -113,7 +130,9 @@ class Shard:
     def states(self, text: Text) -> Tensor:
         """[n-1, C] float32, the prefix's among them."""
         width = self._prefix.shape[1]
-        rows = torch.from_numpy(self._rows(self._folder / _STATES, np.int16, width, text)).view(torch.bfloat16)
+        rows = torch.from_numpy(self._rows(self._folder / _STATES, np.int16, width, text)).view(
+            torch.bfloat16
+        )
         return torch.cat([self._prefix[: text.first], rows]).float()
 
     @cached_property
@@ -123,24 +142,35 @@ class Shard:
     def _rows(self, file: Path, kind: type, width: int, text: Text) -> np.ndarray:
         size = width * kind().itemsize
         shape = (text.num_rows, width)
-        return np.fromfile(file, kind, count=text.num_rows * width, offset=text.start * size).reshape(shape)
+        return np.fromfile(
+            file, kind, count=text.num_rows * width, offset=text.start * size
+        ).reshape(shape)
 
 
 def read_texts(folders: Iterable[Path]) -> Iterator[Text]:
     """The texts of all shards in or below these folders. SpecvizError for a folder without any."""
     for folder in folders:
-        found = sorted(path.parent for path in folder.rglob(_INDEX) if not path.parent.name.startswith("."))
+        found = sorted(
+            path.parent for path in folder.rglob(_INDEX) if not path.parent.name.startswith(".")
+        )
         if not found:
-            raise SpecvizError(f"{folder.name!r} holds no texts; write some with `dialogues` or `text` first")
+            raise SpecvizError(
+                f"{folder.name!r} holds no texts; write some with `dialogues` or `text` first"
+            )
         for shard in found:
             yield from Shard(shard).texts
 
 
 def write_shard(
-    folder: Path, texts: Sequence[tuple[Sequence[int], Sequence[int], Law]], first: int, vocab_size: int
+    folder: Path,
+    texts: Sequence[tuple[Sequence[int], Sequence[int], Law]],
+    first: int,
+    vocab_size: int,
 ) -> None:
     """A whole shard or none, from (prompt, answer, law) per text. first: how many places they all begin with."""
-    name, kind = next((name, kind) for name, kind in _IDS.items() if vocab_size <= np.iinfo(kind).max + 1)
+    name, kind = next(
+        (name, kind) for name, kind in _IDS.items() if vocab_size <= np.iinfo(kind).max + 1
+    )
     with replacing(folder) as partial:
         partial.mkdir(parents=True)
         with (
@@ -150,7 +180,12 @@ def write_shard(
         ):
             start = 0
             for prompt, answer, law in texts:
-                row = {"start": start, "n": len(law.ids) - first, "p": list(prompt), "g": list(answer)}
+                row = {
+                    "start": start,
+                    "n": len(law.ids) - first,
+                    "p": list(prompt),
+                    "g": list(answer),
+                }
                 index.write(json.dumps(row, separators=(",", ":")) + "\n")
                 law.ids[first:].numpy().astype(kind).tofile(ids)
                 law.log_probs[first:].half().numpy().tofile(log_probs)
@@ -183,7 +218,10 @@ class Batch:
 def make_batch(texts: Sequence[Text], *, with_states: bool) -> Batch:
     count, length = len(texts), max(len(text.tokens) for text in texts) - 1
     tokens, weights = torch.zeros(count, length + 1, dtype=torch.long), torch.zeros(count, length)
-    ids, log_probs = torch.zeros(count, length, TOP, dtype=torch.long), torch.full((count, length, TOP), -torch.inf)
+    ids, log_probs = (
+        torch.zeros(count, length, TOP, dtype=torch.long),
+        torch.full((count, length, TOP), -torch.inf),
+    )
     for row, text in enumerate(texts):
         own = slice(text.first, len(text.tokens) - 1)
         tokens[row, : own.stop + 1] = torch.tensor(text.tokens)
@@ -192,4 +230,10 @@ def make_batch(texts: Sequence[Text], *, with_states: bool) -> Batch:
         weights[row, own] = PROMPT_WEIGHT
         weights[row, max(0, len(text.prompt) - 1) : own.stop] = 1
     states = [text.shard.states(text) for text in texts] if with_states else None
-    return Batch(tokens, ids, log_probs, weights, states and torch.nn.utils.rnn.pad_sequence(states, batch_first=True))
+    return Batch(
+        tokens,
+        ids,
+        log_probs,
+        weights,
+        states and torch.nn.utils.rnn.pad_sequence(states, batch_first=True),
+    )

@@ -27,7 +27,9 @@ def laws_of(target: LoadedModel, texts: Sequence[Sequence[int]]) -> list[Law]:
 @torch.inference_mode()
 def _read(texts: Sequence[Sequence[int]], target: LoadedModel) -> list[Law]:
     """Padding is on the right, so that no place sees it."""
-    padded = torch.nn.utils.rnn.pad_sequence([torch.tensor(text[:-1]) for text in texts], batch_first=True)
+    padded = torch.nn.utils.rnn.pad_sequence(
+        [torch.tensor(text[:-1]) for text in texts], batch_first=True
+    )
     done = target.model(padded.to(target.model.device), use_cache=False)
     return [law_at(done, (), row, slice(0, len(text) - 1)) for row, text in enumerate(texts)]
 
@@ -43,9 +45,18 @@ def law_at(done: ModelOutput, layers: Sequence[int], *places: int | slice) -> La
 def with_whole_laws(target: LoadedModel, batch: Batch) -> Batch:
     """The same texts with what the target says of all its tokens, ids and log_probs [B, L, V]: the likeliest first,
     the others in no order."""
-    logits = target.model(batch.tokens[:, :-1].to(target.model.device), use_cache=False).logits.float().cpu()
-    ids, likeliest_ids = torch.arange(logits.shape[-1]).expand(logits.shape).clone(), logits.argmax(-1, keepdim=True)
-    ids.scatter_(-1, likeliest_ids, 0)[..., :1] = likeliest_ids  # the first token changes places with it
+    logits = (
+        target.model(batch.tokens[:, :-1].to(target.model.device), use_cache=False)
+        .logits.float()
+        .cpu()
+    )
+    ids, likeliest_ids = (
+        torch.arange(logits.shape[-1]).expand(logits.shape).clone(),
+        logits.argmax(-1, keepdim=True),
+    )
+    ids.scatter_(-1, likeliest_ids, 0)[..., :1] = (
+        likeliest_ids  # the first token changes places with it
+    )
     return replace(batch, ids=ids, log_probs=logits.log_softmax(-1).gather(-1, ids))
 
 

@@ -38,20 +38,30 @@ class Origin:
     def read(cls, folder: Path) -> "Origin":
         path = folder / "recipe.json"
         if not path.is_file():
-            raise SpecvizError(f"{folder.name!r} is no exported model (it has no recipe.json); run `export` first")
+            raise SpecvizError(
+                f"{folder.name!r} is no exported model (it has no recipe.json); run `export` first"
+            )
         values = json.loads(path.read_text(encoding="utf-8"))
         return cls(Recipe.from_dict(values["recipe"]), values["tokens_seen"])
 
     def write(self, folder: Path) -> None:
-        write_json(folder / "recipe.json", {"tokens_seen": self.tokens_seen, "recipe": self.recipe.to_dict()})
+        write_json(
+            folder / "recipe.json",
+            {"tokens_seen": self.tokens_seen, "recipe": self.recipe.to_dict()},
+        )
 
 
-def export_model(model: LlamaForCausalLM, tokenizer: Tokenizer, origin: Origin, folder: Path) -> None:
+def export_model(
+    model: LlamaForCausalLM, tokenizer: Tokenizer, origin: Origin, folder: Path
+) -> None:
     """Write config, weights, tokenizer and recipe to `folder`, replacing what was there."""
     with replacing(folder) as partial:
         save_model(model, partial)
         tokenizer.save(str(partial / "tokenizer.json"))
-        write_json(partial / "tokenizer_config.json", tokenizer_settings(model.config.max_position_embeddings))
+        write_json(
+            partial / "tokenizer_config.json",
+            tokenizer_settings(model.config.max_position_embeddings),
+        )
         origin.write(partial)
 
 
@@ -60,19 +70,30 @@ def save_model(model: LlamaForCausalLM, folder: Path) -> None:
     copy.deepcopy(model).to("cpu", torch.float16).save_pretrained(folder, max_shard_size="9MB")
 
 
-def export_head(head: MedusaHeads | EagleHead, target_name: str, origin: Origin, folder: Path) -> None:
+def export_head(
+    head: MedusaHeads | EagleHead, target_name: str, origin: Origin, folder: Path
+) -> None:
     """Write weights, config and recipe to `folder`, replacing what was there."""
     assert origin.recipe.heads is not None
     with replacing(folder) as partial:
         partial.mkdir()
-        weights = {name: value.to("cpu", torch.float16).contiguous() for name, value in head.state_dict().items()}
-        save_file(weights, partial / HEAD_FILES[origin.recipe.heads.kind], metadata={"format": "pt"})
-        write_json(partial / "config.json", {"base_model_name_or_path": target_name, **head_settings(head)})
+        weights = {
+            name: value.to("cpu", torch.float16).contiguous()
+            for name, value in head.state_dict().items()
+        }
+        save_file(
+            weights, partial / HEAD_FILES[origin.recipe.heads.kind], metadata={"format": "pt"}
+        )
+        write_json(
+            partial / "config.json", {"base_model_name_or_path": target_name, **head_settings(head)}
+        )
         origin.write(partial)
 
 
 def load_model(folder: Path) -> PreTrainedModel:
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True).eval()
+    return AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, local_files_only=True
+    ).eval()
 
 
 def load_head(folder: Path, target: LlamaForCausalLM) -> MedusaHeads | EagleHead:

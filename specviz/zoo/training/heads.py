@@ -20,7 +20,9 @@ from specviz.zoo.training.model import causal_mask
 from specviz.zoo.training.objectives import Inputs, Objective, forward_kl
 
 MEDUSA_DECAY = 0.8  # weight of head j is 0.8^j (arXiv:2401.10774, section 2.2.1)
-EAGLE_TOKEN_WEIGHT = 0.1  # of the token loss beside the feature loss (arXiv:2401.15077, section 4.2)
+EAGLE_TOKEN_WEIGHT = (
+    0.1  # of the token loss beside the feature loss (arXiv:2401.15077, section 4.2)
+)
 
 
 class EagleHead(nn.Module):
@@ -35,11 +37,16 @@ class EagleHead(nn.Module):
         self.layers = nn.ModuleList([layer])
 
     def forward(
-        self, features: torch.Tensor, embedded: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor]
+        self,
+        features: torch.Tensor,
+        embedded: torch.Tensor,
+        rotary: tuple[torch.Tensor, torch.Tensor],
     ) -> torch.Tensor:
         """Features at t and embeddings of token t+1, both [B, L, H] -> features at t+1 [B, L, H]."""
         hidden = self.fc(torch.cat([embedded, features], dim=-1))
-        return self.layers[0](hidden, attention_mask=causal_mask(hidden), position_embeddings=rotary)
+        return self.layers[0](
+            hidden, attention_mask=causal_mask(hidden), position_embeddings=rotary
+        )
 
 
 def eagle_config(config: LlamaConfig) -> LlamaConfig:
@@ -59,7 +66,9 @@ def build_head(recipe: Recipe, target: LlamaForCausalLM) -> MedusaHeads | EagleH
 
 def medusa_heads(target: LlamaForCausalLM, num_heads: int, own_output: bool) -> MedusaHeads:
     """Heads that start as the target's own: blocks that change nothing, and its output matrix."""
-    made = MedusaHeads(target.config.hidden_size, target.config.vocab_size, num_heads, own_output=own_output)
+    made = MedusaHeads(
+        target.config.hidden_size, target.config.vocab_size, num_heads, own_output=own_output
+    )
     for head in made:
         nn.init.zeros_(head[0].linear.weight)
         nn.init.zeros_(head[0].linear.bias)
@@ -72,8 +81,18 @@ def head_settings(head: MedusaHeads | EagleHead) -> dict[str, Any]:
     """What config.json says of heads: the public names (those of a Llama layer for EAGLE), and `medusa_own_output`,
     which is ours."""
     if isinstance(head, MedusaHeads):
-        return {"medusa_num_heads": len(head), "medusa_num_layers": 1, "medusa_own_output": head.own_output}
-    names = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "vocab_size")
+        return {
+            "medusa_num_heads": len(head),
+            "medusa_num_layers": 1,
+            "medusa_own_output": head.own_output,
+        }
+    names = (
+        "hidden_size",
+        "intermediate_size",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "vocab_size",
+    )
     return {
         "architectures": ["LlamaForCausalLMEagle"],
         "model_type": "llama",
@@ -84,7 +103,11 @@ def head_settings(head: MedusaHeads | EagleHead) -> dict[str, Any]:
 
 
 def head_objective(head: MedusaHeads | EagleHead, target: LlamaForCausalLM) -> Objective:
-    return MedusaObjective(head, target) if isinstance(head, MedusaHeads) else EagleObjective(head, target)
+    return (
+        MedusaObjective(head, target)
+        if isinstance(head, MedusaHeads)
+        else EagleObjective(head, target)
+    )
 
 
 @torch.no_grad()
@@ -93,9 +116,13 @@ def features_of(target: LlamaForCausalLM, tokens: torch.Tensor) -> torch.Tensor:
     return target.model(input_ids=tokens, use_cache=False).last_hidden_state
 
 
-def rotary_of(target: LlamaForCausalLM, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def rotary_of(
+    target: LlamaForCausalLM, features: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Rotary embeddings of the head's positions, those of the tokens it reads: 1, 2, ..."""
-    return target.model.rotary_emb(features, torch.arange(1, features.shape[1] + 1, device=features.device)[None])
+    return target.model.rotary_emb(
+        features, torch.arange(1, features.shape[1] + 1, device=features.device)[None]
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +159,19 @@ class EagleObjective:
     def inputs(self, windows: torch.Tensor, step: int) -> Inputs:
         tokens = windows[:, :-1]
         features = features_of(self.target, tokens)
-        noise = torch.zeros_like(features) if not self.head.training else uniform_noise(features, step)
+        noise = (
+            torch.zeros_like(features) if not self.head.training else uniform_noise(features, step)
+        )
         with torch.no_grad():
-            return features[:, :-1] + noise[:, :-1], self.target.model.embed_tokens(tokens[:, 1:]), features[:, 1:]
+            return (
+                features[:, :-1] + noise[:, :-1],
+                self.target.model.embed_tokens(tokens[:, 1:]),
+                features[:, 1:],
+            )
 
-    def loss(self, features: torch.Tensor, embedded: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    def loss(
+        self, features: torch.Tensor, embedded: torch.Tensor, wanted: torch.Tensor
+    ) -> torch.Tensor:
         rotary = rotary_of(self.target, features)
         predicted = self.head(features, embedded, rotary)
         p = self.target.lm_head(wanted).float().log_softmax(-1)

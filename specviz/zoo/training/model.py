@@ -31,7 +31,9 @@ def build_model(
     return LlamaForCausalLM(config)
 
 
-def layer_outputs(model: LlamaForCausalLM, tokens: torch.Tensor, keep: torch.Tensor) -> list[torch.Tensor]:
+def layer_outputs(
+    model: LlamaForCausalLM, tokens: torch.Tensor, keep: torch.Tensor
+) -> list[torch.Tensor]:
     """The hidden states after every layer, before the final norm: tokens [B, L] -> one [B, L, H] per layer.
 
     keep [num_layers, B] of 0 and 1: where 0, the layer is left out for that row (stochastic depth)."""
@@ -42,7 +44,9 @@ def layer_outputs(model: LlamaForCausalLM, tokens: torch.Tensor, keep: torch.Ten
     mask = causal_mask(hidden) if model.config._attn_implementation == "eager" else None
     outputs = []
     for layer, kept in zip(body.layers, keep, strict=True):
-        after = layer(hidden, attention_mask=mask, position_ids=positions, position_embeddings=rotary)
+        after = layer(
+            hidden, attention_mask=mask, position_ids=positions, position_embeddings=rotary
+        )
         hidden = hidden + kept[:, None, None] * (after - hidden)
         outputs.append(hidden)
     return outputs
@@ -52,7 +56,9 @@ def causal_mask(hidden: torch.Tensor) -> torch.Tensor:
     """[1, 1, L, L] additive: 0 up to the diagonal, the least float above it."""
     length = hidden.shape[1]
     least = torch.finfo(hidden.dtype).min
-    return torch.full((length, length), least, dtype=hidden.dtype, device=hidden.device).triu(1)[None, None]
+    return torch.full((length, length), least, dtype=hidden.dtype, device=hidden.device).triu(1)[
+        None, None
+    ]
 
 
 def output_logits(model: LlamaForCausalLM, hidden: torch.Tensor) -> torch.Tensor:

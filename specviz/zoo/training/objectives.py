@@ -11,7 +11,12 @@ import torch
 from transformers import LlamaForCausalLM
 
 from specviz.zoo.config import EarlyExit, Recipe
-from specviz.zoo.training.model import dropout_rates, layer_outputs, next_token_losses, output_logits
+from specviz.zoo.training.model import (
+    dropout_rates,
+    layer_outputs,
+    next_token_losses,
+    output_logits,
+)
 
 Inputs = tuple[torch.Tensor, ...]
 
@@ -49,7 +54,9 @@ class NextTokenWithExits:
     seed: int
 
     def inputs(self, windows: torch.Tensor, step: int) -> Inputs:
-        rates = np.array(dropout_rates(self.model.config.num_hidden_layers, self.early_exit.dropout))
+        rates = np.array(
+            dropout_rates(self.model.config.num_hidden_layers, self.early_exit.dropout)
+        )
         drawn = np.random.default_rng((self.seed, step, 1)).random((len(rates), len(windows)))
         kept = drawn >= rates[:, None] if self.model.training else np.ones_like(drawn)
         keep = torch.from_numpy(kept.astype(np.float32)).to(windows.device)
@@ -61,7 +68,8 @@ class NextTokenWithExits:
         exits = torch.stack([hidden[layer - 1] for layer in self.early_exit.layers])
         chosen = exits.index_select(0, turn)[0]
         last, early = (
-            next_token_losses(output_logits(self.model, row), windows).mean() for row in (hidden[-1], chosen)
+            next_token_losses(output_logits(self.model, row), windows).mean()
+            for row in (hidden[-1], chosen)
         )
         weight = self.early_exit.weight
         return (1 - weight) * last + weight * early
@@ -107,7 +115,9 @@ def reverse_kl(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
 DISTANCES = {"total_variation": total_variation, "forward_kl": forward_kl, "reverse_kl": reverse_kl}
 
 
-def objective_of(recipe: Recipe, model: LlamaForCausalLM, teacher: LlamaForCausalLM | None) -> Objective:
+def objective_of(
+    recipe: Recipe, model: LlamaForCausalLM, teacher: LlamaForCausalLM | None
+) -> Objective:
     """The objective that a recipe of a language model names."""
     if recipe.distillation:
         assert teacher is not None

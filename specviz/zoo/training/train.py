@@ -50,7 +50,9 @@ class Trainer:
     step: int = 0
 
     @classmethod
-    def start(cls, recipe: Recipe, model: torch.nn.Module, objective: Objective, device: torch.device) -> "Trainer":
+    def start(
+        cls, recipe: Recipe, model: torch.nn.Module, objective: Objective, device: torch.device
+    ) -> "Trainer":
         """A fresh optimiser around a model that is on `device`, before the first step."""
         return cls(
             recipe,
@@ -91,7 +93,9 @@ class Trainer:
         """Go on from a saved state; raises SpecvizError when another recipe made it."""
         state = torch.load(path, map_location=self.device, weights_only=True)
         if state["recipe"] != self.recipe.to_dict():
-            raise SpecvizError(f"{path.name} was trained by another recipe; remove it or restore the recipe")
+            raise SpecvizError(
+                f"{path.name} was trained by another recipe; remove it or restore the recipe"
+            )
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.step = state["step"]
@@ -101,7 +105,9 @@ def mixed_precision(device: torch.device) -> AbstractContextManager:
     return torch.autocast(device.type, dtype=torch.bfloat16)
 
 
-def make_optimizer(model: torch.nn.Module, learning_rate: float, weight_decay: float) -> torch.optim.Optimizer:
+def make_optimizer(
+    model: torch.nn.Module, learning_rate: float, weight_decay: float
+) -> torch.optim.Optimizer:
     """AdamW; matrices decay, vectors (norm weights) do not."""
     parameters = list(model.parameters())
     groups = [
@@ -113,7 +119,9 @@ def make_optimizer(model: torch.nn.Module, learning_rate: float, weight_decay: f
 
 def train(trainer: Trainer, data: Data, pace: Pace, on_save: Callable[[Trainer], None]) -> None:
     """Run from `trainer.step` to the recipe's end or `pace.stop_at`; `on_save` is called every `save_every` steps."""
-    last = min(trainer.recipe.num_steps, trainer.recipe.num_steps if pace.stop_at is None else pace.stop_at)
+    last = min(
+        trainer.recipe.num_steps, trainer.recipe.num_steps if pace.stop_at is None else pace.stop_at
+    )
     loss_of = trainer.objective.loss
     if pace.compiled:
         loss_of = torch.compile(loss_of, dynamic=False)
@@ -126,7 +134,10 @@ def train(trainer: Trainer, data: Data, pace: Pace, on_save: Callable[[Trainer],
             progress.report()
         if trainer.step % pace.valid_every == 0 or trainer.step == last:
             losses = valid_losses(trainer, data.valid)
-            print("  valid " + "  ".join(f"{name} {loss:.3f}" for name, loss in losses.items()), flush=True)
+            print(
+                "  valid " + "  ".join(f"{name} {loss:.3f}" for name, loss in losses.items()),
+                flush=True,
+            )
         if trainer.step % pace.save_every == 0 or trainer.step == last:
             on_save(trainer)
 
@@ -140,7 +151,9 @@ def valid_losses(trainer: Trainer, valid: Mapping[str, TokenFile]) -> dict[str, 
     for name, file in valid.items():
         windows = torch.from_numpy(valid_windows(file, length + 1, VALID_WINDOWS))
         with mixed_precision(trainer.device):
-            losses[name] = trainer.objective.loss(*trainer.objective.inputs(windows.to(trainer.device), 0)).item()
+            losses[name] = trainer.objective.loss(
+                *trainer.objective.inputs(windows.to(trainer.device), 0)
+            ).item()
     return losses
 
 

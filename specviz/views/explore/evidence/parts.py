@@ -63,13 +63,17 @@ class Said:
 
     def counts(self) -> list[tuple[str, int]]:
         """Its whole numbers by name, at most MOST_LINES."""
-        known = [(reveal(str(name)[:MOST_WORDS]), _whole(value)) for name, value in self._value.items()]
+        known = [
+            (reveal(str(name)[:MOST_WORDS]), _whole(value)) for name, value in self._value.items()
+        ]
         return [(name, value) for name, value in known if value is not None][:MOST_LINES]
 
     def chip(self, mark: str = "") -> Chip:
         """A token: an object with a text, and bytes where they are half a character."""
         text, half = self._value.get("text"), self._value.get("bytes")
-        shown = label(text if isinstance(text, str) else "", half if isinstance(half, str) else None)
+        shown = label(
+            text if isinstance(text, str) else "", half if isinstance(half, str) else None
+        )
         return [shown or "<?>", mark, ""]
 
 
@@ -98,14 +102,23 @@ def line(name: str, chips: Sequence[Chip]) -> list[Any]:
     return [name, list(chips[:MOST_CHIPS]), f"+{more:,} more" if more > 0 else ""]
 
 
-def lines(title: str, rows: Sequence[list[Any]], note: str = "", *, lead: str = "", aligned: bool = False) -> Part:
+def lines(
+    title: str, rows: Sequence[list[Any]], note: str = "", *, lead: str = "", aligned: bool = False
+) -> Part:
     """lead stands above the lines, note below them.
 
     aligned: chips are as wide as their texts, so that rows that spell one text stand above each other."""
     more = len(rows) - MOST_LINES
     note = " ".join(filter(None, (note, f"{more:,} more lines are not shown." if more > 0 else "")))
     shown = list(rows[:MOST_LINES])
-    return {"kind": "lines", "title": title, "lead": lead, "note": note, "lines": shown, "aligned": aligned}
+    return {
+        "kind": "lines",
+        "title": title,
+        "lead": lead,
+        "note": note,
+        "lines": shown,
+        "aligned": aligned,
+    }
 
 
 def facts(title: str, items: Sequence[Sequence[str]]) -> list[Part]:

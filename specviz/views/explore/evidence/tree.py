@@ -9,7 +9,13 @@ from typing import Any
 
 from specviz.trace.file import ROOT, Step
 from specviz.views.explore.evidence.parts import Chip, Part, Said, line, lines
-from specviz.views.explore.sentences import Sentence, drafted_nodes, percent, share_words, token_label
+from specviz.views.explore.sentences import (
+    Sentence,
+    drafted_nodes,
+    percent,
+    share_words,
+    token_label,
+)
 
 MOST_NODES = 160
 OF_HEAD = "Percent: the probability that its own head gave the token, whatever comes before it."
@@ -22,7 +28,10 @@ def tree_words(step: Step) -> Sentence:
     if not step.is_tree:
         return []
     nodes = {node: step.draft[node] for node in drafted_nodes(step)}
-    kept, deepest = sum(token.status == "accepted" for token in nodes.values()), max(t.depth for t in nodes.values())
+    kept, deepest = (
+        sum(token.status == "accepted" for token in nodes.values()),
+        max(t.depth for t in nodes.values()),
+    )
     num_ends = len(nodes.keys() - {token.parent for token in nodes.values()})
     size = f"{len(nodes):,} drafted tokens, {num_ends:,} branches, {deepest} deep: "
     return [size + (f"a path of {kept} was accepted." if kept else "no branch was accepted.")]
@@ -34,21 +43,37 @@ def tree(step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
     shown, num_hidden = _choose_nodes(step)
     children = _children(step, shown)
     rows = _rows(children)
-    scores = said.numbers("scores", len(step.draft)) or said.numbers("scores", len(drafted_nodes(step)))
+    scores = said.numbers("scores", len(step.draft)) or said.numbers(
+        "scores", len(drafted_nodes(step))
+    )
     nodes = [
-        _node(step, node, rows, children[step.draft[node].parent], share_words(scores and scores[node]))
+        _node(
+            step,
+            node,
+            rows,
+            children[step.draft[node].parent],
+            share_words(scores and scores[node]),
+        )
         for node in rows
         if node != ROOT
     ]
     depth = max(step.draft[node].depth for node in shown)
     by_head = "ranks" in said
-    meaning = (OF_HEAD if by_head else OF_PATH) if any(score for *_, score, _, _, _ in nodes) else ""
+    meaning = (
+        (OF_HEAD if by_head else OF_PATH) if any(score for *_, score, _, _, _ in nodes) else ""
+    )
     whole = {
         "kind": "tree",
         "title": "The tree",
-        "note": " ".join(filter(None, (meaning, f"{num_hidden:,} more nodes are not shown." if num_hidden else ""))),
+        "note": " ".join(
+            filter(
+                None, (meaning, f"{num_hidden:,} more nodes are not shown." if num_hidden else "")
+            )
+        ),
         "rows": 1 + max(rows.values()),
-        "heads": [f"{'head' if 'heads' in said else 'depth'} {number}" for number in range(1, depth + 1)],
+        "heads": [
+            f"{'head' if 'heads' in said else 'depth'} {number}" for number in range(1, depth + 1)
+        ],
         "whose": "its head gave it" if by_head else "the draft gave its path",
         "nodes": nodes,
     }
@@ -89,12 +114,21 @@ def _rows(children: Mapping[int, list[int]]) -> dict[int, int]:
     return rows
 
 
-def _node(step: Step, node: int, rows: Mapping[int, int], siblings: list[int], score: str) -> list[Any]:
+def _node(
+    step: Step, node: int, rows: Mapping[int, int], siblings: list[int], score: str
+) -> list[Any]:
     """[ref, text, status, depth, row, the parent's row, its score, place among its siblings, their number, the target's
     probability]."""
     token = step.draft[node]
     text, odds = token_label(token), "" if token.p is None else percent(token.p)
-    place = [token.depth, rows[node], rows[token.parent], score, siblings.index(node) + 1, len(siblings)]
+    place = [
+        token.depth,
+        rows[node],
+        rows[token.parent],
+        score,
+        siblings.index(node) + 1,
+        len(siblings),
+    ]
     return [str(node), text, token.status, *place, odds]
 
 
@@ -113,12 +147,16 @@ def candidates(step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
     return []
 
 
-def _by_depth(step: Step, title: str, name: str, ranks: Mapping[int, int], scores: Sequence[float]) -> Part:
+def _by_depth(
+    step: Step, title: str, name: str, ranks: Mapping[int, int], scores: Sequence[float]
+) -> Part:
     """A line per depth, its tokens by rank; a token that stands on several branches comes once, with its best fate."""
     rows: dict[int, dict[tuple[int, int], Chip]] = {}
     for node in sorted(ranks, key=lambda node: FATES.index(step.draft[node].status)):
         token = step.draft[node]
         chip = [token_label(token), token.status, share_words(scores[node])]
         rows.setdefault(token.depth, {}).setdefault((ranks[node], token.id), chip)
-    in_order = ((depth, [chips[key] for key in sorted(chips)]) for depth, chips in sorted(rows.items()))
+    in_order = (
+        (depth, [chips[key] for key in sorted(chips)]) for depth, chips in sorted(rows.items())
+    )
     return lines(title, [line(f"{name} {depth}", chips) for depth, chips in in_order])

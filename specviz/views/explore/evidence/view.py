@@ -15,7 +15,15 @@ from specviz.trace.file import Step
 from specviz.views.explore.evidence import parts
 from specviz.views.explore.evidence.parts import Chip, Part, Said
 from specviz.views.explore.evidence.tree import candidates, tree, tree_words
-from specviz.views.explore.sentences import drafted_nodes, label, percent, prose, quantity, share_words, why_nothing
+from specviz.views.explore.sentences import (
+    drafted_nodes,
+    label,
+    percent,
+    prose,
+    quantity,
+    share_words,
+    why_nothing,
+)
 
 AROUND = 6  # tokens of the text shown on either side of a match
 MOST_LAYERS = 96
@@ -25,7 +33,9 @@ CHILDREN = {
     "independent": "drawn from the draft's distribution, each on its own",
     "without_replacement": "drawn from the draft's distribution, no token twice at one place",
 }
-OF_ROUNDS = "The marks show what the checking model did with each token. The target judges afterwards."
+OF_ROUNDS = (
+    "The marks show what the checking model did with each token. The target judges afterwards."
+)
 ROUND_STATUSES = ("accepted", "rejected", "ignored")
 LAST_KINDS = ("resampled", "bonus", "plain")
 WINDOW = (  # a key of lookahead's evidence -> title, the name of its line number n, note
@@ -106,8 +116,14 @@ def _lookup(step: Step, said: Said, text: Sequence[str]) -> list[Part]:
 
     now = len(text) - matched
     before, after = chips(max(0, start - AROUND), start), chips(follows, follows + AROUND)
-    earlier = parts.line("earlier", [*before, *chips(start, end, "same"), *chips(end, follows, "from"), *after])
-    end_now = [*chips(max(0, now - AROUND), now), *chips(now, len(text), "same"), *parts.draft_chips(step)]
+    earlier = parts.line(
+        "earlier", [*before, *chips(start, end, "same"), *chips(end, follows, "from"), *after]
+    )
+    end_now = [
+        *chips(max(0, now - AROUND), now),
+        *chips(now, len(text), "same"),
+        *parts.draft_chips(step),
+    ]
     note = FOUND.format(quantity(matched, "token"), quantity(now - start, "token"))
     return [parts.lines("Where it was found", [earlier, parts.line("now", end_now)], note)]
 
@@ -116,14 +132,19 @@ def _layers(_step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
     used, total = said.wholes("layers"), said.whole("of")
     if not used or total is None or not max(used) < total <= MOST_LAYERS:
         return []
-    chips: list[Chip] = [[str(number + 1), "on" if number in used else "off", ""] for number in range(total)]
+    chips: list[Chip] = [
+        [str(number + 1), "on" if number in used else "off", ""] for number in range(total)
+    ]
     note = f"{len(used)} of the target's {total} layers wrote the draft, with the target's own output head."
     return [parts.lines("Layers used", [parts.line("", chips)], note)]
 
 
 def _modules(_step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
     modules = said.whole("modules")
-    return parts.facts("Modules for later tokens", [] if modules is None else [["the target's modules", str(modules)]])
+    return parts.facts(
+        "Modules for later tokens",
+        [] if modules is None else [["the target's modules", str(modules)]],
+    )
 
 
 def _rounds(step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
@@ -131,14 +152,25 @@ def _rounds(step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
     rounds = [Said(item) for item in said.items("rounds")]
     if not rounds:
         return []
-    who = [f"{_name(each.words('by')) or 'Nobody'} for {_name(each.words('for')) or '?'}" for each in rounds]
+    who = [
+        f"{_name(each.words('by')) or 'Nobody'} for {_name(each.words('for')) or '?'}"
+        for each in rounds
+    ]
     is_one = len(set(who)) == 1
     names = [f"round {number}" for number in range(1, len(rounds) + 1)] if is_one else who
     lead = f"{who[0]}. {OF_ROUNDS}" if is_one else OF_ROUNDS
     rows = [parts.line(name, _round_chips(each)) for name, each in zip(names, rounds, strict=True)]
-    calls = [[f"forwards of {_name(name)}", f"{number:,}"] for name, number in said.inside("calls").counts() if number]
-    handed = parts.line("proposed to the target", [[text, "", ""] for text, *_ in parts.draft_chips(step)])
-    made = parts.lines("Rounds inside the draft", [*rows[: parts.MOST_LINES - 1], handed], lead=lead)
+    calls = [
+        [f"forwards of {_name(name)}", f"{number:,}"]
+        for name, number in said.inside("calls").counts()
+        if number
+    ]
+    handed = parts.line(
+        "proposed to the target", [[text, "", ""] for text, *_ in parts.draft_chips(step)]
+    )
+    made = parts.lines(
+        "Rounds inside the draft", [*rows[: parts.MOST_LINES - 1], handed], lead=lead
+    )
     return [made, *parts.facts("What drafting cost", calls)]
 
 
@@ -148,7 +180,9 @@ def _name(name: str) -> str:
 
 
 def _round_chips(said: Said) -> list[Chip]:
-    marked = [(token, token.words("status"), ROUND_STATUSES) for token in map(Said, said.items("tokens"))]
+    marked = [
+        (token, token.words("status"), ROUND_STATUSES) for token in map(Said, said.items("tokens"))
+    ]
     if last := said.inside("last"):
         marked.append((last, said.words("kind"), LAST_KINDS))
     return [token.chip(mark if mark in allowed else "") for token, mark, allowed in marked]
@@ -157,14 +191,20 @@ def _round_chips(said: Said) -> list[Chip]:
 def _window(_step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
     """Lookahead's window, the n-grams that it verified, those that it found last, and the size of its pool."""
     made = [
-        parts.lines(title, [parts.line(name.format(n), parts.token_chips(row)) for n, row in enumerate(rows, 1)], note)
+        parts.lines(
+            title,
+            [parts.line(name.format(n), parts.token_chips(row)) for n, row in enumerate(rows, 1)],
+            note,
+        )
         for key, title, name, note in WINDOW
         if (rows := said.items(key))
     ]
     pool = said.inside("pool")
     keys, ngrams = pool.whole("keys"), pool.whole("ngrams")
     if keys is not None and ngrams is not None:
-        made += parts.facts("The pool", [["n-grams", f"{ngrams:,}"], ["different first tokens", f"{keys:,}"]])
+        made += parts.facts(
+            "The pool", [["n-grams", f"{ngrams:,}"], ["different first tokens", f"{keys:,}"]]
+        )
     return made
 
 
@@ -184,7 +224,12 @@ def _tokenisations(step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
     known = [["way", WAYS[way]]]
     boundary = said.inside("boundary")
     if backed := boundary.whole("backed"):
-        known.append(["at the boundary", TAKEN_BACK.format(quantity(backed, "token"), label(boundary.words("text")))])
+        known.append(
+            [
+                "at the boundary",
+                TAKEN_BACK.format(quantity(backed, "token"), label(boundary.words("text"))),
+            ]
+        )
     if shared := share_words(said.number("shared")):
         known.append(["the draft's probability on shared tokens", shared])
     return [
@@ -195,7 +240,11 @@ def _tokenisations(step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
 
 def _grade(_step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
     """A whole reasoning step, the target's grade of it, and the threshold."""
-    verdict, threshold, judged_by = said.words("verdict"), said.number("threshold"), said.words("judged_by")
+    verdict, threshold, judged_by = (
+        said.words("verdict"),
+        said.number("threshold"),
+        said.words("judged_by"),
+    )
     if verdict not in VERDICT_WORDS or threshold is None:
         return []
     known = [["verdict", VERDICT_WORDS[verdict]]]
