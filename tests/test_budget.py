@@ -40,7 +40,7 @@ def room_of(path: Path) -> str:
 
 
 def num_tokens(source: str) -> int:
-    """The tokens of Python in a file, without comments, docstrings and layout, such as a comma before a bracket closes."""
+    """The tokens of Python in a file, without comments, docstrings and layout, as a comma before a bracket closes."""
     texts = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Expr) and is_text(node.value)]
     documented = {line for text in texts for line in range(text.lineno, text.end_lineno + 1)}
     tokens = [
