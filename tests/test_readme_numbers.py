@@ -29,8 +29,7 @@ from specviz.analysis.costs import Costs
 from specviz.analysis.every_k import what_if
 from specviz.bench.speed import ROUNDS
 from specviz.checks.statistics import ALPHA, SUSPICION
-from specviz.decoding import products
-from specviz.decoding.compact import replays
+from specviz.decoding.forward.transformers_forward import products, replays
 from specviz.drafters.eagle.layouts import _FEWEST_LAYERS
 from specviz.lessons.load import lessons
 from specviz.models.catalog import MODELS

@@ -42,7 +42,7 @@ from specviz.alignment.tables.totals import NAMES, DraftTotals, Totals
 from specviz.alignment.types import BY_K, KEPT, KS, SAMPLED, Array, Refused, ShardTables
 from specviz.analysis import theory, whatif
 from specviz.request import Request
-from specviz.views.explore.sentences import quantity
+from specviz.views.words import quantity
 
 if TYPE_CHECKING:
     from specviz.analysis.costs import Costs

@@ -21,7 +21,7 @@ from specviz.analysis.rounds import FEWEST, ONE_RUN, Comparison, Timings, interv
 from specviz.decoding.draft import chain
 from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import Plan, speculate
-from specviz.decoding.forward import asked_of, empty_cache, read_behind
+from specviz.decoding.forward.transformers_forward import asked_of, empty_cache, read_behind
 from specviz.decoding.sampling import Sampling
 from specviz.decoding.turns import clock, give_way
 from specviz.drafters import METHODS

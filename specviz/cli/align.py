@@ -29,8 +29,8 @@ from specviz.cli.output import ProgressLines, output
 from specviz.errors import SpecvizError
 from specviz.models.catalog import default_pair
 from specviz.request import DEFAULT_K
-from specviz.views.explore.sentences import quantity
 from specviz.views.terminal import escape
+from specviz.views.words import quantity
 
 if TYPE_CHECKING:
     from specviz.alignment.job import Progress

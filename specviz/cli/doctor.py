@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from specviz.errors import SpecvizError
 from specviz.models.catalog import default_pair
-from specviz.views.explore.sentences import quantity
 from specviz.views.terminal import escape
+from specviz.views.words import quantity
 
 if TYPE_CHECKING:
     from specviz.alignment.causes.head_doctor import HeadDiagnosis, Trial

@@ -9,7 +9,7 @@ from huggingface_hub import scan_cache_dir
 from huggingface_hub.errors import CacheNotFound
 
 from specviz.alignment.causes.doctor import Diagnosis, NamedId, Special, Way
-from specviz.decoding.forward import num_layers
+from specviz.decoding.forward.transformers_forward import num_layers
 from specviz.drafters.heads import KINDS, LoadedHeads, kind_of, load_heads
 from specviz.errors import SpecvizError
 from specviz.models import memory
@@ -20,8 +20,8 @@ from specviz.models.generation import asked_by, describe
 from specviz.models.library import Library, LoadedModel
 from specviz.models.proofs import read_proof
 from specviz.models.tokens import TokenText, differing_ids
-from specviz.views.explore.sentences import percent
 from specviz.views.terminal import escape
+from specviz.views.words import percent
 
 AWAY = "not on this machine"
 ASKING = "Generation settings in a model's files"

@@ -16,13 +16,18 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specviz.decoding.compact.forward import Compact, refusal
-from specviz.decoding.compact.replays import Replays, can_replay
 from specviz.decoding.device import to_device, without_plans
 from specviz.decoding.draft import EMPTY, ROOT, Draft, common_prefix
-from specviz.decoding.forward import Forward, TransformersForward, num_layers, tokens_at_once
-from specviz.decoding.products import Products
-from specviz.decoding.proof import Proof, find_replay_fault, prove_reading
+from specviz.decoding.forward.compact_forward import Compact, refusal
+from specviz.decoding.forward.products import Products
+from specviz.decoding.forward.proof import Proof, find_replay_fault, prove_reading
+from specviz.decoding.forward.replays import Replays, can_replay
+from specviz.decoding.forward.transformers_forward import (
+    Forward,
+    TransformersForward,
+    num_layers,
+    tokens_at_once,
+)
 from specviz.decoding.turns import give_way
 from specviz.errors import SpecvizError
 

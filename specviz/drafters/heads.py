@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from specviz.decoding.device import is_out_of_memory
-from specviz.decoding.products import with_products
+from specviz.decoding.forward.products import with_products
 from specviz.errors import SpecvizError
 from specviz.models.catalog import without_format
 from specviz.models.files.checkpoint import Attached, LoadReport, list_keys, read_tensors

@@ -19,8 +19,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
 from specviz.decoding.cached_lm import CachedLM, prove_model
-from specviz.decoding.forward import tokens_at_once
-from specviz.decoding.proof import Proof
+from specviz.decoding.forward.proof import Proof
+from specviz.decoding.forward.transformers_forward import tokens_at_once
 from specviz.decoding.sampling import Sampling
 from specviz.decoding.turns import aside
 from specviz.errors import SpecvizError

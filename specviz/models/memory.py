@@ -11,7 +11,7 @@ import torch
 import transformers
 
 from specviz.decoding.cached_lm import CachedLM
-from specviz.decoding.products import Products, measure, read_products
+from specviz.decoding.forward.products import Products, measure, read_products
 from specviz.errors import SpecvizError
 from specviz.models import catalog
 from specviz.settings import cache_dir, settings

@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from specviz import decoding
-from specviz.decoding.proof import Proof
+from specviz.decoding.forward.proof import Proof
 from specviz.models import memory
 from specviz.settings import cache_dir
 from specviz.trace.lines import write_lines

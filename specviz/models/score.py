@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specviz.decoding.forward import empty_cache, read_behind, tokens_at_once
+from specviz.decoding.forward.transformers_forward import empty_cache, read_behind, tokens_at_once
 from specviz.decoding.sampling import Sampling, fit
 from specviz.decoding.turns import give_way
 from specviz.models.library import LoadedModel

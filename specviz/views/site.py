@@ -16,7 +16,6 @@ from specviz.views.documentation import document_page, documents
 from specviz.views.explore.every_k import every_k
 from specviz.views.explore.library import shipped_entry
 from specviz.views.explore.opening import opening, telling_step
-from specviz.views.explore.sentences import reveal
 from specviz.views.learn.lesson_file import (
     duel,
     learn_page,
@@ -25,6 +24,7 @@ from specviz.views.learn.lesson_file import (
     run_text,
     site_body,
 )
+from specviz.views.words import reveal
 
 TITLE = "specviz: speculative decoding, recorded"
 PAGES = {

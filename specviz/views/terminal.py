@@ -25,9 +25,9 @@ from specviz.trace.file import (
     Trace,
 )
 from specviz.trace.metrics import METRICS, count, lossy_words, metrics, rounding_words
-from specviz.views.explore.sentences import num_refused, title_of, why_nothing
 from specviz.views.explore.steps import most_telling, others_words
 from specviz.views.palette import colour, palette
+from specviz.views.words import num_refused, title_of, why_nothing
 
 MARKS: Mapping[str, tuple[str, str, str]] = {  # mark -> before, after, ANSI attribute
     "underline": ("_", "_", "4"),

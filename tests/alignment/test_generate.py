@@ -6,9 +6,9 @@ from tiny_models import FAMILIES, tiny, tiny_tokenizer
 
 from specviz.alignment import generate
 from specviz.alignment.generate import sample
-from specviz.decoding import forward
 from specviz.decoding.draws import Seeded, seed_of
 from specviz.decoding.engine import Plan, speculate
+from specviz.decoding.forward.transformers_forward import transformers_forward as forward
 from specviz.decoding.sampling import Sampling
 from specviz.drafters.none import NoDraft
 from specviz.errors import SpecvizError

@@ -12,7 +12,7 @@ from specviz.checks.rows import step_rows
 from specviz.errors import SpecvizError
 from specviz.models.score import overlap_of
 from specviz.views.compare.plan import draft_temperature
-from specviz.views.explore.sentences import percent
+from specviz.views.words import percent
 
 PLACES = {each: place for place, each in enumerate(OverlapCurve.temperatures)}
 

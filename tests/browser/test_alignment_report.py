@@ -14,7 +14,7 @@ from specviz.alignment.report.live import many_prompts
 from specviz.alignment.report.sections import report_page
 from specviz.views import blocks
 from specviz.views.document import page as page_of
-from specviz.views.explore.sentences import percent
+from specviz.views.words import percent
 
 pytestmark = pytest.mark.slow
 

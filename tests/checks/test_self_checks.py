@@ -12,8 +12,8 @@ from specviz.decoding.cached_lm import PRODUCTS, CachedLM
 from specviz.decoding.draft import EMPTY, chain
 from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import speculate
-from specviz.decoding.forward import TransformersForward
-from specviz.decoding.proof import Proof
+from specviz.decoding.forward.proof import Proof
+from specviz.decoding.forward.transformers_forward import TransformersForward
 from specviz.decoding.sampling import Sampling
 from specviz.drafters.draft_model import ModelDrafter
 from specviz.models.library import LoadedModel

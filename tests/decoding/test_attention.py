@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 import torch
 
-from specviz.decoding.attention import attend, for_shared_keys
+from specviz.decoding.forward.attention import attend, for_shared_keys
 
 NUM_KEYS, END, WIDTH = 2, 7, 8
 

@@ -9,12 +9,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from specviz.decoding.cached_lm import PRODUCTS, CachedLM
-from specviz.decoding.compact import replays
-from specviz.decoding.compact.forward import BLOCK, Compact
 from specviz.decoding.draft import Draft, chain
 from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import Plan, speculate
-from specviz.decoding.forward import TransformersForward
+from specviz.decoding.forward.compact_forward import BLOCK, Compact
+from specviz.decoding.forward.transformers_forward import TransformersForward, replays
 from specviz.decoding.sampling import Sampling
 from specviz.drafters.draft_model import ModelDrafter
 from specviz.rules import RULES

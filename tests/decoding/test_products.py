@@ -6,10 +6,9 @@ import pytest
 import torch
 from tiny_models import tiny
 
-from specviz.decoding import products
 from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.draft import chain
-from specviz.decoding.products import (
+from specviz.decoding.forward.products import (
     BY_ROWS,
     FORMATS,
     MORE,
@@ -21,6 +20,7 @@ from specviz.decoding.products import (
     read_products,
     with_products,
 )
+from specviz.decoding.forward.transformers_forward import products
 
 PACKED = Products(packed=(frozenset(range(1, MORE + 1)),) * len(FORMATS) * len(SHAPES))
 CLOSE = {torch.float32: (1e-4, 1e-5), torch.bfloat16: (2e-2, 2e-2)}

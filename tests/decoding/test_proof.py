@@ -72,7 +72,7 @@ def test_the_fault_of_a_window_shows_only_beyond_it():
 
 
 def test_a_window_out_of_reach_is_named(monkeypatch):
-    monkeypatch.setattr("specviz.decoding.proof._MOST_OPERATIONS", {"cpu": 3e6})
+    monkeypatch.setattr("specviz.decoding.forward.proof._MOST_OPERATIONS", {"cpu": 3e6})
     model = tiny("mistral", sliding_window=200)
     proof = prove_model(model, LIMIT)
     assert proof.unreached == (200,)

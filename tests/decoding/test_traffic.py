@@ -6,11 +6,11 @@ from pretend_device import DEVICE, There, moved, pretended
 from tiny_models import CONTEXT_LIMIT, tiny
 
 from specviz.decoding.cached_lm import PRODUCTS, CachedLM
-from specviz.decoding.compact.forward import Compact
 from specviz.decoding.draft import EMPTY, ROOT, Draft, chain
 from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import Plan, speculate
-from specviz.decoding.forward import TransformersForward
+from specviz.decoding.forward.compact_forward import Compact
+from specviz.decoding.forward.transformers_forward import TransformersForward
 from specviz.decoding.sampling import Sampling
 from specviz.drafters.draft_model import ModelDrafter
 from specviz.drafters.tree import TreeDrafter

@@ -25,7 +25,7 @@ from specviz.errors import SpecvizError
 from specviz.rules import RULES
 from specviz.session.workbench import Workbench
 from specviz.settings import assets_dir
-from specviz.views.explore.sentences import headline
+from specviz.views.words import headline
 
 PROMPTS = ("Once upon a time, there was a little girl named Lily.", "12 + 25 =", "def add(a, b):\n    return")
 

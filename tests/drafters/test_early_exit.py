@@ -12,7 +12,7 @@ from transformers import DynamicCache
 from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import speculate
-from specviz.decoding.forward import asked_of
+from specviz.decoding.forward.transformers_forward import asked_of
 from specviz.decoding.sampling import Sampling
 from specviz.drafters.early_exit import METHOD
 from specviz.drafters.method import Part, Parts

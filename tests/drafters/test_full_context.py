@@ -12,9 +12,9 @@ from specviz.request import Request
 from specviz.session.record import activate, record
 from specviz.views.explore.evidence.view import made_props
 from specviz.views.explore.opening import opening
-from specviz.views.explore.sentences import speech, why_nothing
 from specviz.views.explore.titles import drawn_title, last_token
 from specviz.views.terminal import event_text
+from specviz.views.words import speech, why_nothing
 
 FULL = "the draft model's context of 40 tokens is full"
 ALL_GOOD = {"reasoning": {"threshold": -20.0}}

@@ -20,7 +20,7 @@ from made_costs import made_costs
 from specviz.rules import RULES
 from specviz.ui.choices import list_methods
 from specviz.views.explore.help import method_help
-from specviz.views.explore.sentences import headline
+from specviz.views.words import headline
 
 run, method = load_trace(sys.argv[1]), METHODS["last_token"]
 costs = made_costs(None, target="fable-target")

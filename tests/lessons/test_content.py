@@ -17,8 +17,8 @@ from specviz.trace.metrics import count, metrics
 from specviz.trace.recorded import recorded_runs, recorded_trace
 from specviz.views.check.laws import law_block
 from specviz.views.explore.inspector import looks
-from specviz.views.explore.sentences import label, percent, quote
 from specviz.views.explore.speed import speed_words
+from specviz.views.words import label, percent, quote
 
 ORDER = [
     "why-slow", "draft-and-verify", "acceptance-rule", "residual", "choosing-k", "drafts", "temperature",

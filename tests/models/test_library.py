@@ -30,8 +30,8 @@ from transformers import (
 )
 
 import specviz
-from specviz.decoding.forward import asked_of
-from specviz.decoding.products import Products
+from specviz.decoding.forward.products import Products
+from specviz.decoding.forward.transformers_forward import asked_of
 from specviz.errors import SpecvizError
 from specviz.models import memory
 from specviz.models.catalog import default_pair, resolve

@@ -5,7 +5,7 @@ from tiny_models import tiny, tiny_folder, tiny_tokenizer
 
 import specviz
 from specviz.decoding import cached_lm
-from specviz.decoding.proof import Proof
+from specviz.decoding.forward.proof import Proof
 from specviz.errors import SpecvizError
 from specviz.models import library
 from specviz.models.library import Library

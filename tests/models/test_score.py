@@ -4,7 +4,7 @@ import pytest
 import torch
 from tiny_models import CONTEXT_LIMIT, FAMILIES, tiny, tiny_tokenizer
 
-from specviz.decoding import forward
+from specviz.decoding.forward.transformers_forward import transformers_forward as forward
 from specviz.models import score as scorer
 from specviz.models.library import Library
 from specviz.models.score import Text, read

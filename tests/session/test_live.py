@@ -23,7 +23,7 @@ from runs import (
 )
 from tiny_models import tiny, tiny_folder, tiny_tokenizer
 
-from specviz.decoding.products import Products
+from specviz.decoding.forward.products import Products
 from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
 from specviz.models import memory

@@ -16,8 +16,8 @@ from specviz.views.explore.evidence.parts import MOST_CHIPS, MOST_LINES
 from specviz.views.explore.evidence.tree import MOST_NODES
 from specviz.views.explore.evidence.view import made_props
 from specviz.views.explore.feed import Feed
-from specviz.views.explore.sentences import label, percent
 from specviz.views.explore.titles import lossy_note
+from specviz.views.words import label, percent
 
 every_evidence = pytest.mark.parametrize("make", evidence_traces.ALL.values(), ids=list(evidence_traces.ALL))
 

@@ -25,10 +25,10 @@ from specviz.views.document import palette_head
 from specviz.views.explore.feed import MOST_PROMPT, MOST_SENT, PROMPT_SHOWN, Feed
 from specviz.views.explore.inspector import MOST_SIBLINGS, looks
 from specviz.views.explore.library import entry
-from specviz.views.explore.sentences import dart, label, percent, percents, prose, quote
 from specviz.views.explore.steps import step_props
 from specviz.views.explore.titles import judged_title, replacement_note
 from specviz.views.terminal import numbers_text
+from specviz.views.words import dart, label, percent, percents, prose, quote
 
 WEB = Path(__file__).parents[2] / "assets" / "web"
 RUNNING = {"name": "running", "message": "", "ahead": 0}

@@ -14,7 +14,7 @@ from specviz.trace.file import Trace
 from specviz.trace.metrics import metrics
 from specviz.views import palette
 from specviz.views.explore.charts import DEEPEST, KINDS, PHASES, Figures
-from specviz.views.explore.sentences import percent
+from specviz.views.words import percent
 
 ROOT_FOLDER = Path(__file__).parents[2]
 PALETTE = json.loads((ROOT_FOLDER / "assets" / "web" / "palette.json").read_text("utf-8"))

@@ -13,7 +13,7 @@ from specviz.trace.file import Step, Trace
 from specviz.trace.recorded import recorded_trace
 from specviz.views.check import laws
 from specviz.views.check.laws import law_block
-from specviz.views.explore.sentences import label
+from specviz.views.words import label
 
 RIGHT, BROKEN_ONE = "speculative_sampling", "broken:resample_p"
 BOTH = [RIGHT, BROKEN_ONE]

@@ -7,7 +7,7 @@ import traces
 
 from specviz.trace.recorded import recorded_runs, recorded_trace
 from specviz.views.explore.opening import opening, telling_step
-from specviz.views.explore.sentences import label
+from specviz.views.words import label
 
 STEPS = [(name, step.index) for name in recorded_runs() for step in recorded_trace(name).steps]
 ORDER = ("slow", "draft", "check", "judge", "verdict", "last", "point")

@@ -10,8 +10,8 @@ from one_file import unpacked
 
 from specviz.trace.file import Trace
 from specviz.trace.recorded import recorded_trace
-from specviz.views.explore.sentences import percent, prose
 from specviz.views.learn.predict import MOST_PLACES, NO_DRAWS, predict_block, predict_props
+from specviz.views.words import percent, prose
 
 RUNS = ("first-visit", "tiny-draft", "k-8", "sum")
 TELLING = ("dart", "zoom", "note", "numbers", "siblings")

@@ -19,7 +19,7 @@ from specviz.views.compare import two_runs as pair
 from specviz.views.compare.race import Seat
 from specviz.views.compare.race_words import IMPOSSIBLE, SAME_LAW
 from specviz.views.compare.side_by_side_player import MOST_STEPS, NUM_FRAMES, duel_block, num_shown
-from specviz.views.explore.sentences import percent
+from specviz.views.words import percent
 
 TITLES = ("A · one", "B · other")
 OPTIONS = [("one", "one"), ("other", "other")]

@@ -19,7 +19,7 @@ from specviz.models.gguf import fetch_model
 from specviz.models.library import LoadedModel
 from specviz.models.tokens import TokenText, differing_ids
 from specviz.settings import settings
-from specviz.views.explore.sentences import label, percent
+from specviz.views.words import label, percent
 
 MOST_IDS = 4_000_000  # no vocabulary is larger; a damaged one may claim to be
 MOST_SHOWN = 10

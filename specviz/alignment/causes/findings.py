@@ -28,7 +28,7 @@ from specviz.alignment.tables.slices import (
     interval,
 )
 from specviz.alignment.types import BINS, Array
-from specviz.views.explore.sentences import label, percent
+from specviz.views.words import label, percent
 
 MOST_OUTSIDE = 0.001  # of the target's probability, outside the draft's vocabulary
 LEAST_FALL = 0.1  # of alpha, from one bucket to the next

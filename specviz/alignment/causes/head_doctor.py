@@ -18,7 +18,7 @@ from specviz.alignment.causes.trials import Changed
 from specviz.alignment.generate import sample
 from specviz.alignment.types import Array
 from specviz.decoding.drafter import Drafter
-from specviz.decoding.forward import last_layer, num_layers
+from specviz.decoding.forward.transformers_forward import last_layer, num_layers
 from specviz.decoding.sampling import Sampling
 from specviz.drafters.eagle.drafter import EagleDrafter
 from specviz.drafters.eagle.heads import EagleHead

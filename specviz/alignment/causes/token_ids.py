@@ -14,7 +14,7 @@ from specviz.alignment.causes.sample import Sample
 from specviz.alignment.causes.trials import Trial, twin
 from specviz.models.library import LoadedModel
 from specviz.models.score import Text
-from specviz.views.explore.sentences import label, percent
+from specviz.views.words import label, percent
 
 FEWEST_WANTED = 0.5  # tokens' worth of the target's probability, to speak of an id at all
 DEAF = 0.05  # of what the draft gives to other wanted ids, at most

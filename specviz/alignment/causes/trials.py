@@ -16,7 +16,7 @@ from specviz.alignment.ahead import Proposer
 from specviz.alignment.causes.sample import Change, Sample
 from specviz.alignment.types import Array
 from specviz.decoding.drafter import Ahead, Drafter
-from specviz.decoding.forward import layers_of, num_layers
+from specviz.decoding.forward.transformers_forward import layers_of, num_layers
 from specviz.models.library import Library, LoadedModel
 from specviz.models.quantisation import split_format
 from specviz.models.score import Text

@@ -7,7 +7,7 @@ from typing import Any
 from specviz.alignment.summary import Interval
 from specviz.views import blocks
 from specviz.views.blocks import Cell
-from specviz.views.explore.sentences import percent
+from specviz.views.words import percent
 
 NONE = "–"
 UNKNOWN = "not known"

@@ -13,8 +13,8 @@ from specviz.alignment.report.cells import NONE, is_known, share_words, spread_w
 from specviz.alignment.summary import ENOUGH_PROMPTS, DraftSummary, Slice, natural_key
 from specviz.views.compare.plan_charts import curve, draft_curve
 from specviz.views.explore.charts import Chart, chart_of, line_of, list_columns
-from specviz.views.explore.sentences import label
 from specviz.views.palette import colour
+from specviz.views.words import label
 
 FEWEST_CHECKPOINTS = 3  # below, a curve says no more than the table
 NUMBERED = {"showgrid": False, "automargin": True}

@@ -11,7 +11,7 @@ from specviz.alignment.summary import Summary
 from specviz.models.catalog import is_known
 from specviz.views import blocks
 from specviz.views.blocks import Props, Words
-from specviz.views.explore.sentences import label
+from specviz.views.words import label
 
 NAME, TITLE = "many-prompts", "Many prompts"
 LEAD = (

@@ -12,8 +12,8 @@ from specviz.alignment.summary import IGNORED, DraftSummary, Reason, Summary
 from specviz.analysis.rounds import is_far
 from specviz.views import blocks
 from specviz.views.blocks import Props, Words
-from specviz.views.explore.sentences import label, percent, quantity, reveal
 from specviz.views.explore.titles import join
+from specviz.views.words import label, percent, quantity, reveal
 
 OFF = {"top_k": 0, "top_p": 1}
 KEPT_WORDS = (

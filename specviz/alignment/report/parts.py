@@ -22,7 +22,7 @@ from specviz.alignment.tables.reasons import REASONS
 from specviz.trace.tool_names import WAYS_OF_DRAFTING
 from specviz.views import blocks
 from specviz.views.blocks import Cell, Props, Words
-from specviz.views.explore.sentences import label, percent, reveal
+from specviz.views.words import label, percent, reveal
 
 if TYPE_CHECKING:
     from specviz.alignment.summary import (

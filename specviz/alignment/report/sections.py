@@ -17,7 +17,7 @@ from specviz.request import spell_options
 from specviz.views import blocks
 from specviz.views.blocks import Props
 from specviz.views.document import page
-from specviz.views.explore.sentences import label, reveal
+from specviz.views.words import label, reveal
 
 TITLE = "Why does the target reject this draft?"
 SAVED = ("tokens", "prompts", "slices")

@@ -17,7 +17,7 @@ import pandas
 from specviz.alignment.report.cells import share_words
 from specviz.views import blocks
 from specviz.views.blocks import Props
-from specviz.views.explore.sentences import GLYPHS, SPACE, label, percent, prose, quantity, reveal
+from specviz.views.words import GLYPHS, SPACE, label, percent, prose, quantity, reveal
 
 Rows = Mapping[str, Sequence[Any]]
 Words = defaultdict[str, int]

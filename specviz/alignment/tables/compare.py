@@ -23,7 +23,7 @@ from specviz.alignment.tables.slices import Part, Parts, excludes_zero, interval
 from specviz.alignment.types import KS, Array, Identity
 from specviz.errors import CannotTell, SpecvizError
 from specviz.request import Request
-from specviz.views.explore.sentences import percent
+from specviz.views.words import percent
 
 MOST_WINS = 10
 _TERMS = {  # that two jobs must share to be compared: name in a summary, and in words

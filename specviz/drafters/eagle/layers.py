@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm, apply_rotary_pos_emb
 
-from specviz.decoding.attention import attend, for_shared_keys
+from specviz.decoding.forward.attention import attend, for_shared_keys
 
 
 class Rows:

@@ -11,7 +11,7 @@ import torch
 from transformers import LlamaConfig, Qwen3Config
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from specviz.decoding.forward import last_layer, num_layers
+from specviz.decoding.forward.transformers_forward import last_layer, num_layers
 from specviz.drafters.heads import check_sizes, check_vocabulary, read_size
 from specviz.errors import SpecvizError
 from specviz.models.library import LoadedModel

@@ -27,8 +27,8 @@ from specviz.ui.explore.standing import OF_ANY_METHOD, TITLES, counts_under
 from specviz.ui.view import View
 from specviz.views.blocks import Props
 from specviz.views.explore.inspector import LAST
-from specviz.views.explore.sentences import Sentence, label, quantity, reveal
 from specviz.views.explore.titles import last_token
+from specviz.views.words import Sentence, label, quantity, reveal
 
 FILES = (
     (

@@ -22,7 +22,7 @@ from specviz.settings import settings
 from specviz.trace.file import Trace
 from specviz.ui.choices import Offer, spelled
 from specviz.ui.reports.trace_models import lacks
-from specviz.views.explore.sentences import CHANGE_NAMES, label, reveal
+from specviz.views.words import CHANGE_NAMES, label, reveal
 
 RUN, OTHERWISE = "Run", "Run with these settings"
 TITLES = CHANGE_NAMES | {

@@ -32,8 +32,8 @@ from specviz.ui.reports.trace_models import RunModels, request_of
 from specviz.views.compare import claims as claim_view
 from specviz.views.compare import costs as cost_view
 from specviz.views.compare import plan, plan_theory
-from specviz.views.explore.sentences import quantity
 from specviz.views.explore.speed import doubt_words
+from specviz.views.words import quantity
 
 MOST_CONTEXT = 1_000_000
 MOST_SPEEDS = 64

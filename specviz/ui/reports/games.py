@@ -24,9 +24,9 @@ from specviz.ui.reports.trace_models import NO_RUN, RunModels
 from specviz.ui.view import View
 from specviz.views import blocks
 from specviz.views.explore.feed import SO_FAR, Feed
-from specviz.views.explore.sentences import quantity
 from specviz.views.learn.draft_game import turns_blocks
 from specviz.views.learn.predict import predict_block
+from specviz.views.words import quantity
 
 PREDICT, DRAFT = "predict", "be-the-draft"
 ON_STAGE = "on the stage"

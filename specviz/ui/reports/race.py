@@ -23,7 +23,7 @@ from specviz.ui.reports.section import Look, Props, Section, Work, one_of, own_p
 from specviz.ui.reports.trace_models import RunModels, lacks, request_of
 from specviz.views.compare import race as view
 from specviz.views.explore.opening import question_of
-from specviz.views.explore.sentences import label, reveal
+from specviz.views.words import label, reveal
 
 PAGE = "explore"  # the setup of the run that is looked at
 AS_ON_EXPLORE = "as the run on Explore: "

@@ -20,8 +20,8 @@ from specviz.ui.reports.section import Look, Place, Section
 from specviz.views import blocks
 from specviz.views.blocks import Props
 from specviz.views.compare.race import chosen_values
-from specviz.views.explore.sentences import reveal
 from specviz.views.site import OF_A_RUN
+from specviz.views.words import reveal
 
 WHEN = (
     "Found by specviz {version} on {date} with torch {torch} on {device_name}, {threads} threads, for one "

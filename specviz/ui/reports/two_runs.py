@@ -14,8 +14,8 @@ from specviz.ui.reports.section import Look, Props, Section, Work
 from specviz.views.compare import two_runs as pair
 from specviz.views.compare.race import LETTERS, chosen_values
 from specviz.views.explore import library
-from specviz.views.explore.sentences import CHANGE_NAMES, OF_TARGET, label, title_of
 from specviz.views.learn.lesson import SHIPPED
+from specviz.views.words import CHANGE_NAMES, OF_TARGET, label, title_of
 
 SEPARATOR = " · "  # of the parts of a title in the library
 ONE_BY_ONE = "one-by-one"

@@ -13,7 +13,7 @@ from specviz.trace.file import Step, Trace
 from specviz.views import blocks
 from specviz.views.blocks import Props
 from specviz.views.explore.inspector import OTHERS, Row
-from specviz.views.explore.sentences import label, percent
+from specviz.views.words import label, percent
 
 MOST_ROWS = 5
 WRONG = "misplaced"

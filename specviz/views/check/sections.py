@@ -14,7 +14,7 @@ from specviz.checks.report import EXIT_WORDS
 from specviz.checks.statistics import round_up
 from specviz.views import blocks
 from specviz.views.blocks import Options, Props
-from specviz.views.explore.sentences import label, percent
+from specviz.views.words import label, percent
 
 if TYPE_CHECKING:
     from specviz.checks.end_to_end import EndToEnd, FirstToken

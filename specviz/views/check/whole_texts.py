@@ -11,7 +11,7 @@ from specviz.views.blocks import Options, Props
 from specviz.views.check.sections import Names, cell_bars, effort_words, seed_control, state_blocks
 from specviz.views.compare.plan_charts import curve
 from specviz.views.explore.charts import Chart, axes_of, chart_of, line_of
-from specviz.views.explore.sentences import percent
+from specviz.views.words import percent
 
 if TYPE_CHECKING:
     from specviz.checks.end_to_end import EndToEnd, FirstToken

@@ -8,7 +8,7 @@ from specviz.views import blocks
 from specviz.views.blocks import Props, Words
 from specviz.views.compare.plan_charts import curve
 from specviz.views.explore.charts import Chart, axes_of, chart_of, list_columns
-from specviz.views.explore.sentences import label, percent, quantity, reveal
+from specviz.views.words import label, percent, quantity, reveal
 
 if TYPE_CHECKING:
     from specviz.analysis.costs import Costs, Measured

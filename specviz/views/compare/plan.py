@@ -14,8 +14,8 @@ from specviz.views import blocks
 from specviz.views.blocks import Props, Words
 from specviz.views.compare import plan_charts as charts
 from specviz.views.explore.charts import Chart
-from specviz.views.explore.sentences import label, percent, prose
 from specviz.views.explore.speed import progress_words
+from specviz.views.words import label, percent, prose
 
 if TYPE_CHECKING:
     from specviz.analysis.breakdown import Breakdown

@@ -20,8 +20,8 @@ from specviz.analysis.theory import (
     walltime_improvement,
 )
 from specviz.views.explore.charts import Chart, axes_of, chart_of, count_axis, line_of, list_columns
-from specviz.views.explore.sentences import label
 from specviz.views.palette import colour
+from specviz.views.words import label
 
 if TYPE_CHECKING:
     from specviz.analysis.breakdown import Breakdown

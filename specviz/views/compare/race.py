@@ -24,7 +24,7 @@ from specviz.views.compare.race_words import (
     text_verdict,
 )
 from specviz.views.compare.side_by_side_player import duel_block
-from specviz.views.explore.sentences import label, percent, quantity, reveal
+from specviz.views.words import label, percent, quantity, reveal
 
 if TYPE_CHECKING:
     from specviz.analysis.rounds import Comparison

@@ -10,7 +10,7 @@ from specviz.analysis.rounds import FEWEST
 from specviz.trace.file import Trace
 from specviz.views import blocks
 from specviz.views.blocks import Props, Words
-from specviz.views.explore.sentences import label, percent, reveal, token_label
+from specviz.views.words import label, percent, reveal, token_label
 
 if TYPE_CHECKING:
     from specviz.analysis.rounds import Comparison

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from specviz.views import blocks
 from specviz.views.blocks import Props, Words
-from specviz.views.explore.sentences import percent
+from specviz.views.words import percent
 
 if TYPE_CHECKING:
     from specviz.checks.side_by_side import RuleResult, SideBySide

@@ -12,7 +12,7 @@ from specviz.trace.first_difference import are_of_one_prompt, first_difference, 
 from specviz.trace.metrics import count, rounding_words
 from specviz.views.blocks import Props, pack
 from specviz.views.explore.feed import Feed
-from specviz.views.explore.sentences import Sentence, label, quantity, token_label
+from specviz.views.words import Sentence, label, quantity, token_label
 
 MOST_STEPS, MOST_TOKENS = 400, 4_000  # of a run that is shown beside another
 NUM_FRAMES = 300  # of a replay by time

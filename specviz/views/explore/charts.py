@@ -11,8 +11,8 @@ from typing import Any
 from specviz.trace.counters import Counters
 from specviz.trace.file import EmittedToken, Step
 from specviz.views.explore.inspector import ref_of
-from specviz.views.explore.sentences import percent, token_label
 from specviz.views.palette import colour, word_of
+from specviz.views.words import percent, token_label
 
 FEW = 20  # rates from fewer observations are drawn hollow
 DEEPEST = 64  # a chart of more depths says no more, and each step would send it again

@@ -18,8 +18,8 @@ from specviz.trace.file import Step, Trace
 from specviz.trace.metrics import METRICS
 from specviz.views.blocks import Props
 from specviz.views.explore.inspector import ref_of
-from specviz.views.explore.sentences import drafted_nodes, percent, quantity, token_label
 from specviz.views.explore.steps import ACCEPTED
+from specviz.views.words import drafted_nodes, percent, quantity, token_label
 
 MOST_K = 16
 KINDS = (

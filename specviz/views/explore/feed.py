@@ -21,12 +21,15 @@ from specviz.trace.file import Event, Header, ModelInfo, Models, Prompt, Setting
 from specviz.trace.metrics import METRICS, lossy_words, metrics, rounding_words
 from specviz.trace.tool_names import other_names
 from specviz.trace.values import stopwatch
+from specviz.views import words as sentences
 from specviz.views.blocks import Props, dump
-from specviz.views.explore import sentences
 from specviz.views.explore.charts import Figures
 from specviz.views.explore.evidence.view import made_props
 from specviz.views.explore.inspector import LOG_TICKS, NUMBERS
-from specviz.views.explore.sentences import (
+from specviz.views.explore.speed import speed_words
+from specviz.views.explore.steps import step_props
+from specviz.views.palette import palette, word_of
+from specviz.views.words import (
     ENDINGS,
     changes,
     headline,
@@ -36,9 +39,6 @@ from specviz.views.explore.sentences import (
     state_words,
     title_of,
 )
-from specviz.views.explore.speed import speed_words
-from specviz.views.explore.steps import step_props
-from specviz.views.palette import palette, word_of
 
 if TYPE_CHECKING:
     from specviz.bench.speed import Measuring, Speed

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from specviz.views.explore.sentences import reveal
+from specviz.views.words import reveal
 
 if TYPE_CHECKING:
     from specviz.decoding.rule import Rule

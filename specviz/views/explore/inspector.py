@@ -12,7 +12,7 @@ from typing import Any
 from specviz.rules.facts import facts_of
 from specviz.trace.file import DraftToken, EmittedToken, Position, Step
 from specviz.views.explore import titles
-from specviz.views.explore.sentences import dart, drafted_nodes, label, percent, quote, token_label
+from specviz.views.words import dart, drafted_nodes, label, percent, quote, token_label
 
 MOST_ROWS = 8
 MOST_SIBLINGS = 5

@@ -17,7 +17,7 @@ from specviz.trace.metrics import METRICS, count, lossy_words, metrics, rounding
 from specviz.trace.recorded import RecordedRun, recorded_trace
 from specviz.views.blocks import Props
 from specviz.views.explore.feed import CUT_OFF
-from specviz.views.explore.sentences import label, own_sampling, percent, quantity, reveal, title_of
+from specviz.views.words import label, own_sampling, percent, quantity, reveal, title_of
 
 MOST_WORDS = 12  # of a prompt
 MOST_CHARACTERS = 64  # of these

@@ -15,7 +15,10 @@ from specviz.rules.facts import facts_of
 from specviz.trace.file import DraftToken, EmittedToken, Header, Step, Trace
 from specviz.trace.metrics import METRICS, count, metrics
 from specviz.views.blocks import Props
-from specviz.views.explore.sentences import (
+from specviz.views.explore.speed import speed_words, two_digits
+from specviz.views.explore.steps import most_telling
+from specviz.views.explore.titles import last_token, telling_cut
+from specviz.views.words import (
     dart,
     drafted_nodes,
     label,
@@ -26,9 +29,6 @@ from specviz.views.explore.sentences import (
     token_label,
     why_nothing,
 )
-from specviz.views.explore.speed import speed_words, two_digits
-from specviz.views.explore.steps import most_telling
-from specviz.views.explore.titles import last_token, telling_cut
 
 SLOW = "A large model, the target, writes one token at a time. Each token costs one full pass: {cost} in this run."
 DRAFT = "{who} drafts the next {count}. Below each stands its probability. A guess takes {cost}, not {passes}."

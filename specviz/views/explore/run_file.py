@@ -15,7 +15,7 @@ from specviz.views.blocks import Props, pack
 from specviz.views.document import document, quiet_json, stage_template
 from specviz.views.explore.every_k import every_k
 from specviz.views.explore.feed import CUT_OFF, MOST_SENT, Feed
-from specviz.views.explore.sentences import reveal
+from specviz.views.words import reveal
 
 RUN = "file"
 MOST_TITLE = 90  # characters of the prompt in the title

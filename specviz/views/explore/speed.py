@@ -9,7 +9,7 @@ from specviz.analysis.rounds import ONE_RUN, WORDS, is_far, spell_ratio
 from specviz.trace.counters import Counters
 from specviz.trace.metrics import metrics, why_no_speedup
 from specviz.views.blocks import Props
-from specviz.views.explore.sentences import reveal
+from specviz.views.words import reveal
 
 if TYPE_CHECKING:
     from specviz.bench.speed import Measuring, Speed

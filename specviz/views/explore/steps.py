@@ -6,7 +6,9 @@ from specviz.trace.file import ROOT, DraftToken, EmittedToken, Step
 from specviz.trace.metrics import METRICS, Undefined
 from specviz.views.blocks import Props
 from specviz.views.explore.inspector import LAST, focus, looks, ref_of
-from specviz.views.explore.sentences import (
+from specviz.views.explore.titles import end_note, last_token, telling_cut
+from specviz.views.palette import word_of
+from specviz.views.words import (
     SPACE,
     dart,
     drafted_nodes,
@@ -16,8 +18,6 @@ from specviz.views.explore.sentences import (
     speech,
     token_label,
 )
-from specviz.views.explore.titles import end_note, last_token, telling_cut
-from specviz.views.palette import word_of
 
 MOST_CELLS = 32
 ACCEPTED = "accepted of judged"

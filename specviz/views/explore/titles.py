@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from specviz.rules.facts import facts_of
 from specviz.trace.counters import KEPT, grade_of
 from specviz.trace.file import DraftToken, EmittedToken, Step
-from specviz.views.explore.sentences import (
+from specviz.views.words import (
     TINY,
     Sentence,
     dart,

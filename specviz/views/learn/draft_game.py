@@ -9,8 +9,8 @@ from specviz.trace.file import Step, Trace
 from specviz.trace.metrics import METRICS, metrics
 from specviz.views.blocks import Props, pack
 from specviz.views.explore.inspector import focus
-from specviz.views.explore.sentences import ENDINGS, Sentence, label, prose, quantity, quote, reveal
 from specviz.views.explore.titles import last_token, telling_cut
+from specviz.views.words import ENDINGS, Sentence, label, prose, quantity, quote, reveal
 
 if TYPE_CHECKING:
     from specviz.lessons.draft_game import Ending, Rival

@@ -13,8 +13,8 @@ from specviz.rules.facts import FACTS
 from specviz.trace.recorded import recorded_runs, recorded_trace
 from specviz.views.blocks import Props
 from specviz.views.check.laws import law_block
-from specviz.views.explore.sentences import label, reveal, title_of
 from specviz.views.learn.plan import game_after, tasks_of
+from specviz.views.words import label, reveal, title_of
 
 AT_INSPECTOR = ("throw", "made")  # kinds of tasks that are done there
 SHIPPED = "shipped:"

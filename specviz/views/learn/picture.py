@@ -10,9 +10,9 @@ from specviz.trace.recorded import recorded_runs, recorded_trace
 from specviz.views import blocks
 from specviz.views.blocks import Props
 from specviz.views.check.laws import law_block
-from specviz.views.explore.sentences import SPACE, percent, reveal, token_label
 from specviz.views.explore.steps import most_telling
 from specviz.views.explore.titles import last_token
+from specviz.views.words import SPACE, percent, reveal, token_label
 
 MOST_ROWS = 3
 

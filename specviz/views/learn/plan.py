@@ -11,8 +11,8 @@ from specviz.lessons.load import found_lessons
 from specviz.lessons.types import Lesson
 from specviz.views import blocks
 from specviz.views.blocks import Props
-from specviz.views.explore.sentences import quantity, reveal
 from specviz.views.learn.picture import picture
+from specviz.views.words import quantity, reveal
 
 NAME, TITLE = "plan", "The plan"
 FILE_ADDRESS = "specviz/lessons.html"  # beside the page

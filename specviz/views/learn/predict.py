@@ -12,8 +12,8 @@ from specviz.trace.counters import Counters
 from specviz.trace.file import DraftToken, Step, Trace
 from specviz.views.blocks import Props, pack, words
 from specviz.views.explore.inspector import LOG_TICKS, NUMBERS, looks
-from specviz.views.explore.sentences import PERCENT, Sentence, percent, percents, prose, quote
 from specviz.views.explore.steps import step_props
+from specviz.views.words import PERCENT, Sentence, percent, percents, prose, quote
 
 MOST_PLACES = 20
 PROMPT_SHOWN = 400  # characters of a prompt, its end

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from transformers import DynamicCache, LlamaForCausalLM
 
-from specviz.decoding.forward import asked_of
+from specviz.decoding.forward.transformers_forward import asked_of
 from specviz.zoo.config import Recipe
 from specviz.zoo.data.corpus import Batches, TokenFile, save_array, tokens_stem
 

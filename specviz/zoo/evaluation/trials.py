@@ -10,7 +10,7 @@ import torch
 from tokenizers import Tokenizer
 from transformers import DynamicCache, PreTrainedModel
 
-from specviz.decoding.forward import asked_of
+from specviz.decoding.forward.transformers_forward import asked_of
 from specviz.decoding.sampling import Sampling
 from specviz.models.generation import settings_for, without_settings
 from specviz.zoo import arithmetic

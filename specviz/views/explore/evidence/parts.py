@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specviz.trace.file import Step
-from specviz.views.explore.sentences import drafted_nodes, label, reveal, token_label
+from specviz.views.words import drafted_nodes, label, reveal, token_label
 
 MOST_CHIPS = 64
 MOST_LINES = 24

@@ -9,7 +9,7 @@ from typing import Any
 
 from specviz.trace.file import ROOT, Step
 from specviz.views.explore.evidence.parts import Chip, Part, Said, line, lines
-from specviz.views.explore.sentences import (
+from specviz.views.words import (
     Sentence,
     drafted_nodes,
     percent,

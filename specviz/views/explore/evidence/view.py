@@ -15,7 +15,7 @@ from specviz.trace.file import Step
 from specviz.views.explore.evidence import parts
 from specviz.views.explore.evidence.parts import Chip, Part, Said
 from specviz.views.explore.evidence.tree import candidates, tree, tree_words
-from specviz.views.explore.sentences import (
+from specviz.views.words import (
     drafted_nodes,
     label,
     percent,

@@ -20,7 +20,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from specviz.decoding.device import is_out_of_memory
 from specviz.decoding.draft import EMPTY, ROOT, Draft, chain
-from specviz.decoding.forward import asked_of, knows
+from specviz.decoding.forward.transformers_forward import asked_of, knows
 
 ROUNDING = {torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 6e-2}
 """How far logits may be off, in shares of the largest: some times what two orders of the same sums differ by."""

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from specviz.decoding.attention import attend, for_shared_keys
-from specviz.decoding.compact.replays import MOST_TOKENS, Replays
-from specviz.decoding.forward import check_layers
-from specviz.decoding.products import Products
+from specviz.decoding.forward.attention import attend, for_shared_keys
+from specviz.decoding.forward.products import Products
+from specviz.decoding.forward.replays import MOST_TOKENS, Replays
+from specviz.decoding.forward.transformers_forward import check_layers
 
 CLASSES = tuple(
     f"{family}ForCausalLM" for family in ("Llama", "Mistral", "Qwen2", "Qwen3", "Gemma", "Gemma3")

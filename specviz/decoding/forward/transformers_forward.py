@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import Cache, DynamicCache, PreTrainedModel
 
-from specviz.decoding.products import Products, with_products
+from specviz.decoding.forward.products import Products, with_products
 from specviz.decoding.turns import give_way
 from specviz.errors import SpecvizError
 
