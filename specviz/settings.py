@@ -71,7 +71,7 @@ def _variable(default: object, name: str, read: Callable[[str], object]) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ProgramSettings:
     """What the person who starts specviz decides once. None means: no limit, or found out where it is needed."""
 
     device: str = _variable("auto", "SPECVIZ_DEVICE", _device)
@@ -108,7 +108,7 @@ class Settings:
         return self.allow_any_model is not False
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str]) -> Settings:
+    def from_environment(cls, environment: Mapping[str, str]) -> ProgramSettings:
         """The defaults, or on a Hugging Face Space catalogue models only, with what the environment says instead."""
         on_space = {"allow_any_model": False, "allow_get": False}
         chosen: dict[str, object] = on_space if environment.get("SPACE_ID") else {}
@@ -124,8 +124,8 @@ class Settings:
         return cls(**chosen)
 
 
-def settings() -> Settings:
-    return Settings.from_environment(os.environ)
+def settings() -> ProgramSettings:
+    return ProgramSettings.from_environment(os.environ)
 
 
 def assets_dir() -> Path:

@@ -29,7 +29,7 @@ from specviz.analysis.costs import Costs
 from specviz.analysis.every_k import what_if
 from specviz.bench.speed import ROUNDS
 from specviz.checks.statistics import ALPHA, SUSPICION
-from specviz.decoding.forward.transformers_forward import products, replays
+from specviz.decoding.forward import products, replays
 from specviz.drafters.eagle.layouts import _FEWEST_LAYERS
 from specviz.lessons.load import lessons
 from specviz.models.catalog import MODELS
@@ -41,7 +41,7 @@ from specviz.prompts import prompts_file
 from specviz.rules.broken import BROKEN
 from specviz.rules.lossy import Lenience
 from specviz.session import gpu_worker
-from specviz.settings import Settings
+from specviz.settings import ProgramSettings
 from specviz.trace.metrics import metrics
 from specviz.trace.recorded import recorded_trace
 from specviz.ui import api, registry, visitors
@@ -113,8 +113,8 @@ def claims():
         f"{NAMES[len(BROKEN)].capitalize()} broken rules",
         "early exits after layers {} and {}".format(*exits()),
         f"a target of {recipe['shape']['num_layers']} layers, {recipe['schedule']['tokens'] / 1e6:.0f} M tokens",
-        f"(default {Settings().max_runs})",
-        f"(default {Settings().max_new_tokens} tokens, and no limit of seconds)",
+        f"(default {ProgramSettings().max_runs})",
+        f"(default {ProgramSettings().max_new_tokens} tokens, and no limit of seconds)",
         f"for a target of {NAMES[_FEWEST_LAYERS]} layers or more",
         f"as one GGUF file of {smollm2.megabytes[0]} MB",
         f"(the wheel … {smollm2.package[1]})",

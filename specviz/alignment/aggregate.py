@@ -19,17 +19,17 @@ from specviz.alignment.causes.findings import Cliff
 from specviz.alignment.job_folder import Job, Preparation
 from specviz.alignment.summary import (
     ENOUGH_PROMPTS,
-    Comparison,
+    DraftComparison,
+    DraftingMode,
     DraftSummary,
     Interval,
     Slice,
     Summary,
-    Way,
 )
 from specviz.alignment.tables.compare import compare_drafts, sampling_of
 from specviz.alignment.tables.shard_tables import CLASSES
 from specviz.alignment.tables.slices import (
-    Part,
+    DraftSlice,
     Parts,
     alpha_intervals,
     bucket_start,
@@ -39,7 +39,7 @@ from specviz.alignment.tables.slices import (
     records,
 )
 from specviz.alignment.tables.totals import NAMES, DraftTotals, Totals
-from specviz.alignment.types import BY_K, KEPT, KS, SAMPLED, Array, Refused, ShardTables
+from specviz.alignment.types import BY_K, KEPT, KS, SAMPLED, Array, RefusedRow, ShardTables
 from specviz.analysis import theory, whatif
 from specviz.request import Request
 from specviz.views.words import quantity
@@ -66,7 +66,7 @@ class Facts:
     job: Job
     preparation: Preparation
     costs: Mapping[str, Costs] = field(default_factory=dict)
-    refused: Sequence[Refused] = ()
+    refused: Sequence[RefusedRow] = ()
     num_refused: int = 0
     warnings: Sequence[str] = ()
     num_ids: Mapping[str, int] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class Facts:
             None if costs is None else total.speedups(theory.step_ms(costs, 0), by_argmax=by_argmax)
         )
 
-    def way(self, draft: str, total: Totals, k: int, *, by_argmax: bool) -> Way:
+    def way(self, draft: str, total: Totals, k: int, *, by_argmax: bool) -> DraftingMode:
         speedups = self.speedups(draft, total, by_argmax=by_argmax)
         per_call = (
             tuple(total.tokens_per_call(by_argmax=by_argmax).tolist())
@@ -100,7 +100,7 @@ class Facts:
         kept = total.by_position(k, by_argmax=by_argmax)
         alpha = total.share("argmax" if by_argmax else "overlap")
         best_k = speedups and whatif.best_range(dict(zip(KS, speedups, strict=True)))
-        return Way(alpha, per_call, speedups and tuple(speedups), best_k, kept)
+        return DraftingMode(alpha, per_call, speedups and tuple(speedups), best_k, kept)
 
 
 class Aggregator:
@@ -115,13 +115,13 @@ class Aggregator:
         self._lengths: list[Array] = []  # of the prompts' texts, in the order of `ids`
         self._sources: Counter[tuple[str, bool]] = Counter()
         self._drafts = {name: DraftTotals(name) for name in drafts}
-        self._totals: dict[Part, Totals] = {}
-        self._numbers: dict[Part, int] = {}  # from 1, of a part in the records
+        self._totals: dict[DraftSlice, Totals] = {}
+        self._numbers: dict[DraftSlice, int] = {}  # from 1, of a part in the records
         self._rows: list[Array] = []  # records of readable tokens
         self._shared: list[Array] = []  # records of the tokens that every draft can read
         self._tags: set[str] = set()
         self._too_many_tags = False
-        self._refused: list[Refused] = []
+        self._refused: list[RefusedRow] = []
         self._num_refused = 0
         self._warnings: dict[str, None] = {}
 
@@ -150,7 +150,7 @@ class Aggregator:
         by_k = np.array([list(sums[name]) for name in BY_K], dtype=np.float64)
         kept = np.array([list(sums[name]) for name in KEPT], dtype=np.float64)
         part_numbers = np.zeros(len(numbers), dtype=np.int32)
-        for place, part in enumerate(map(Part, sums["draft"], sums["kind"], sums["value"])):
+        for place, part in enumerate(map(DraftSlice, sums["draft"], sums["kind"], sums["value"])):
             if self._has_room_for(part):
                 self._totals.setdefault(part, Totals()).add(
                     numbers[place], by_k[:, place], kept[:, place]
@@ -161,7 +161,7 @@ class Aggregator:
         self._rows.append(own)
         self._shared.append(own if np.array_equal(own, shared) else shared)
 
-    def _has_room_for(self, part: Part) -> bool:
+    def _has_room_for(self, part: DraftSlice) -> bool:
         """Whether the part is counted: all but tags after the first MOST_TAGS."""
         if part.kind != "tag" or part.value in self._tags:
             return True
@@ -226,7 +226,7 @@ class Aggregator:
         ]
         return {part: parts[part] for part in sorted(shown, key=self._order)}
 
-    def _order(self, part: Part) -> tuple[int, int, int, str]:
+    def _order(self, part: DraftSlice) -> tuple[int, int, int, str]:
         order = {
             "class": CLASSES.index,
             "depth": bucket_start,
@@ -240,11 +240,15 @@ class Aggregator:
         self,
         name: str,
         facts: Facts,
-        intervals: Mapping[Part, Interval | None],
+        intervals: Mapping[DraftSlice, Interval | None],
         every: Parts,
         cliffs: Sequence[Cliff],
     ) -> DraftSummary:
-        whole, own, costs = Part(name, "all", "all"), self._drafts[name], facts.steady_costs(name)
+        whole, own, costs = (
+            DraftSlice(name, "all", "all"),
+            self._drafts[name],
+            facts.steady_costs(name),
+        )
         total = self._totals.get(whole, Totals())
         calls = float(total.by_k[0][self.k - KS[0]])
         outside, drawn = total.share("outside"), facts.way(name, total, self.k, by_argmax=False)
@@ -279,13 +283,13 @@ class Aggregator:
         self,
         facts: Facts,
         parts: Parts,
-        intervals: Mapping[Part, Interval | None],
+        intervals: Mapping[DraftSlice, Interval | None],
         cliffs: Sequence[Cliff],
     ) -> Iterator[Slice]:
         falls = {cliff.part for cliff in cliffs if cliff.significant}
         for part, own in parts.items():
             total = self._totals[part]
-            whole = parts[Part(part.draft, "all", "all")]
+            whole = parts[DraftSlice(part.draft, "all", "all")]
             excess = None if part.kind == "ahead" else excess_of_loss(own, whole)
             share, loss_share, around = excess or (None, None, None)
             speedups = facts.speedups(part.draft, total)
@@ -317,13 +321,13 @@ class Aggregator:
         alphas = overlaps.div(np.concatenate([[], *self._lengths]), axis="index")
         return alphas.set_axis([*self.ids.values()]).to_dict("index")
 
-    def _comparisons(self, parts: Parts) -> tuple[Comparison, ...]:
+    def _comparisons(self, parts: Parts) -> tuple[DraftComparison, ...]:
         """Over the tokens that all drafts can read, or the nearer reach of one would look like a better draft."""
         if all(own is shared for own, shared in zip(self._rows, self._shared, strict=True)):
             return compare_drafts(parts, self.drafts, self.ids)
         every = by_part(self._shared, self._numbers)
         shared = {part: every[part] for part in parts if part in every}
-        whole = shared.get(Part(self.drafts[0], "all", "all"))
+        whole = shared.get(DraftSlice(self.drafts[0], "all", "all"))
         words = "No token can be read by all drafts, so nothing is compared."
         if whole is not None:
             num_shared = int(whole.num_tokens.sum(dtype=np.float64))

@@ -29,8 +29,8 @@ from specviz.models.score import (
     LOGITS_BYTES,
     LOGITS_BYTES_CUDA,
     DraftRows,
-    Rows,
-    Text,
+    ScoredRows,
+    TextIds,
     of_tokens,
     overlap_of,
 )
@@ -103,7 +103,7 @@ def _split(wanted: str) -> tuple[str, str, tuple[str, ...]]:
 def measure_ahead(
     target: LoadedModel,
     drafters: Sequence[Drafter],
-    text: Text,
+    text: TextIds,
     sampling: Sampling,
     depths: int = DEPTHS,
 ) -> list[Numbers]:
@@ -165,7 +165,7 @@ def _numbers(
         }
         whole = {}
         if depth == 0:
-            read = Rows(it, it, it, p_logits[piece], ())
+            read = ScoredRows(it, it, it, p_logits[piece], ())
             whole = draft_numbers(
                 DraftRows(q_logits, reads), read, p, p_logits[piece].argmax(-1), sampling
             )

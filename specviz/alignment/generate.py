@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from specviz.decoding.draft import ROOT
-from specviz.decoding.draws import FINAL, Draws, Seeded, SideBySide
+from specviz.decoding.draws import FINAL, BatchDraws, Draws, Seeded
 from specviz.decoding.sampling import TARGET, Sampling, refuse_nan
 from specviz.models.library import LoadedModel, bytes_per_token
 
@@ -46,7 +46,7 @@ def sample(
     made: dict[int, Continuation] = {}
     for num_tokens, places in _batches(target, prompts, room):
         own = [prompts[i] for i in places]
-        draws = SideBySide([Seeded(seeds[i]) for i in places], list(map(len, own)))
+        draws = BatchDraws([Seeded(seeds[i]) for i in places], list(map(len, own)))
         draw_one = partial(_draw_one, sampling, draws, max(map(len, own)))
         drawn = target.generate(own, num_tokens, logits_processor=[draw_one])
         at_end = LENGTH if num_tokens == max_new_tokens else CONTEXT

@@ -35,7 +35,7 @@ from specviz.alignment.prompts import PromptSet, from_values, open_prompts
 from specviz.alignment.shard import analyse
 from specviz.alignment.summary import IGNORED, Summary
 from specviz.alignment.tables.compare import check_old_job, check_old_models
-from specviz.alignment.types import KS, Identity, PromptRow, Shard
+from specviz.alignment.types import KS, ModelIdentity, PromptRow, Shard
 from specviz.analysis import theory
 from specviz.analysis.costs import CONTEXT, Costs, longest_context, measure_costs
 from specviz.errors import SpecvizError
@@ -222,7 +222,7 @@ def _costs_word(costs: Mapping[str, Costs] | None) -> str:
     return hashlib.sha256(plain.encode()).hexdigest()[:16]
 
 
-def _check_costs(costs: Mapping[str, Costs], models: Sequence[Identity]) -> None:
+def _check_costs(costs: Mapping[str, Costs], models: Sequence[ModelIdentity]) -> None:
     target, *drafts = (model.name for model in models)
     for name, own in costs.items():
         if name not in drafts:
@@ -235,7 +235,7 @@ def _check_costs(costs: Mapping[str, Costs], models: Sequence[Identity]) -> None
             )
 
 
-def measure_models(models: Sequence[Identity]) -> tuple[Costs, ...]:
+def measure_models(models: Sequence[ModelIdentity]) -> tuple[Costs, ...]:
     """The costs of a target and each of its draft models, timed in the same rounds, behind the longest context up to
     `costs.CONTEXT` that all have room for."""
     target, drafts = load(models, workbench().library)
@@ -262,7 +262,7 @@ class _JobRun:
 
     folder: JobFolder
     rows: PromptSet
-    models: tuple[Identity, ...]
+    models: tuple[ModelIdentity, ...]
     batch: int
     each: Map
     num_tokens: int = 0

@@ -22,7 +22,7 @@ from pyarrow import parquet
 
 from specviz.alignment.summary import Examined
 from specviz.alignment.tables.columns import COLUMNS, to_arrow
-from specviz.alignment.types import Refused, ShardTables
+from specviz.alignment.types import RefusedRow, ShardTables
 from specviz.errors import SpecvizError
 from specviz.request import Request
 from specviz.trace.lines import write_lines
@@ -246,7 +246,7 @@ class JobFolder:
             return ShardTables(
                 **tables,
                 confidence={name: np.array(sums) for name, sums in extras["confidence"].items()},
-                refused=tuple(Refused(line, reason) for line, reason in extras["refused"]),
+                refused=tuple(RefusedRow(line, reason) for line, reason in extras["refused"]),
                 warnings=tuple(extras["warnings"]),
             )
         except (OSError, ValueError, KeyError, TypeError, pyarrow.ArrowException) as error:

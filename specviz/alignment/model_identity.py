@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from specviz.alignment.ahead import Draft, Proposer, load_draft
-from specviz.alignment.types import Identity
+from specviz.alignment.types import ModelIdentity
 from specviz.errors import SpecvizError
 from specviz.models.library import Library, LoadedModel, check_pair
 from specviz.session.workbench import workbench
@@ -24,7 +24,7 @@ NOT_ITS_OWN = (
 VALUES_PER_TABLE = 64  # of each weight table; training changes nearly all of them
 
 
-def identify(wanted: Sequence[Any], library: Library | None = None) -> tuple[Identity, ...]:
+def identify(wanted: Sequence[Any], library: Library | None = None) -> tuple[ModelIdentity, ...]:
     """The target and its drafts, loaded once each. Raises SpecvizError for one that cannot draft for the first, or that
     is named twice."""
     models = tuple(map(_identity, _load_each(wanted, library or workbench().library), wanted))
@@ -36,7 +36,9 @@ def identify(wanted: Sequence[Any], library: Library | None = None) -> tuple[Ide
     return models
 
 
-def load(models: Sequence[Identity], library: Library) -> tuple[LoadedModel, tuple[Draft, ...]]:
+def load(
+    models: Sequence[ModelIdentity], library: Library
+) -> tuple[LoadedModel, tuple[Draft, ...]]:
     """These very models, the target first. Raises SpecvizError where one holds something else by now."""
     target, *drafts = loaded = _load_each([model.wanted for model in models], library)
     for model, own in zip(models, loaded, strict=True):
@@ -57,7 +59,7 @@ def _load_each(wanted: Sequence[Any], library: Library) -> list[Draft]:
     return [target, *drafts]
 
 
-def _identity(loaded: Draft, wanted: Any) -> Identity:
+def _identity(loaded: Draft, wanted: Any) -> ModelIdentity:
     if isinstance(loaded, Proposer):
         setup, writer = loaded.setup, loaded.setup.target
         facts = f"{setup.method.name} {sorted(setup.params.items())!r}"
@@ -86,4 +88,4 @@ def _identity(loaded: Draft, wanted: Any) -> Identity:
     num_ids = min(writer.info.vocab_size, writer.text.num_ids)
     if isinstance(loaded, Proposer) and loaded.setup.heads is not None:
         num_ids = min(num_ids, module.num_choices)
-    return Identity(loaded.name, digest.hexdigest()[:16], num_ids, wanted)
+    return ModelIdentity(loaded.name, digest.hexdigest()[:16], num_ids, wanted)

@@ -19,7 +19,7 @@ from specviz.alignment.types import (
     AnalysedText,
     Columns,
     PromptRow,
-    Refused,
+    RefusedRow,
     RowText,
     Shard,
     ShardTables,
@@ -32,7 +32,7 @@ from specviz.decoding.turns import give_way
 from specviz.errors import SpecvizError
 from specviz.models.chat import as_lines, has_chat_form, render_answer, render_chat
 from specviz.models.library import Library, LoadedModel
-from specviz.models.score import Text
+from specviz.models.score import TextIds
 from specviz.request import Request
 from specviz.session.active_setup import text_of
 from specviz.session.workbench import workbench
@@ -63,10 +63,10 @@ def load(shard: Shard, library: Library) -> tuple[LoadedModel, tuple[Draft, ...]
 
 def texts_of(
     shard: Shard, target: LoadedModel
-) -> tuple[list[RowText], tuple[Refused, ...], tuple[str, ...]]:
+) -> tuple[list[RowText], tuple[RefusedRow, ...], tuple[str, ...]]:
     """The rows with their texts, in order; the rows that cannot be used; warnings."""
     rows: list[RowText] = []
-    refused: list[Refused] = []
+    refused: list[RefusedRow] = []
     for row in shard.rows:
         options = {
             **shard.request.chat_options,
@@ -75,7 +75,7 @@ def texts_of(
         try:
             rows.append(_encode(replace(row, chat_options=options), shard.request, target))
         except SpecvizError as error:
-            refused.append(Refused(row.line, str(error)))
+            refused.append(RefusedRow(row.line, str(error)))
     as_text = any(row.messages and not has_chat_form(target.tokenizer) for row in shard.rows)
     lines = f"{target.name} has no chat template: messages were written as plain lines, “User: …”"
     is_unused = any(each.row.chat_options and not each.is_chat for each in rows)
@@ -193,7 +193,7 @@ def _read(
 ) -> list[list[Numbers]]:
     """Of each text the target's numbers, then each draft's. One pass of every model; texts of similar length are read
     together, for little padding. Drafts that are no models read one text at a time."""
-    texts = [Text(each.prompt_ids, each.ids) for each in written]
+    texts = [TextIds(each.prompt_ids, each.ids) for each in written]
     models, others = (
         [own for own in drafts if isinstance(own, kind)] for kind in (LoadedModel, Proposer)
     )
@@ -223,7 +223,7 @@ def _read(
 def _read_models(
     target: LoadedModel,
     drafts: Sequence[LoadedModel],
-    texts: Sequence[Text],
+    texts: Sequence[TextIds],
     sampling: Sampling,
     batch: int,
 ) -> list[list[Numbers]]:
@@ -236,7 +236,7 @@ def _read_models(
     return [found[place] for place in range(len(texts))]
 
 
-def _group_by_length(texts: Sequence[Text], batch: int, most_tokens: int) -> Iterator[list[int]]:
+def _group_by_length(texts: Sequence[TextIds], batch: int, most_tokens: int) -> Iterator[list[int]]:
     """Places of texts of similar length: at most `batch` at once, and `most_tokens` with padding, or one text alone."""
     group: list[int] = []
     for place in sorted(range(len(texts)), key=lambda place: len(texts[place])):
@@ -253,7 +253,7 @@ def analyse_texts(
     target: LoadedModel,
     drafts: Sequence[Draft],
     texts: Sequence[RowText],
-    refused: tuple[Refused, ...] = (),
+    refused: tuple[RefusedRow, ...] = (),
     warnings: tuple[str, ...] = (),
 ) -> ShardTables:
     """The tables of texts that exist."""

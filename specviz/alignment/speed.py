@@ -10,7 +10,7 @@ from functools import partial
 from specviz.alignment import shard as shards
 from specviz.alignment.types import PromptRow, Shard
 from specviz.analysis.rounds import Timings, turns
-from specviz.bench.contenders import Contender, Job, Prompt, specviz_contender
+from specviz.bench.contenders import BenchPrompt, BenchTask, Contender, specviz_contender
 from specviz.bench.report import describe_environment, prompts_for, table
 from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
@@ -60,10 +60,10 @@ def lines(*, target: str, draft: str, num_tokens: int, repeats: int) -> Iterator
 
 
 def _time_recorded(
-    contender: Contender, prompts: Sequence[Prompt], num_tokens: int, seed: int
+    contender: Contender, prompts: Sequence[BenchPrompt], num_tokens: int, seed: int
 ) -> dict[str, float]:
     """Seconds per token."""
-    samples = [contender(Job(prompt, Sampling(), seed, num_tokens)) for prompt in prompts]
+    samples = [contender(BenchTask(prompt, Sampling(), seed, num_tokens)) for prompt in prompts]
     return {
         RECORDED: sum(sample.seconds for sample in samples)
         / sum(sample.num_tokens for sample in samples)

@@ -130,7 +130,7 @@ class Examined:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class DraftingMode:
     """A way of drafting. alpha: the mean probability that the first drafted token is accepted. tokens_per_call,
     speedups, best_k, by_position: as `DraftSummary` has them for drawn tokens."""
 
@@ -168,13 +168,13 @@ class DraftSummary:
     reasons: tuple[Reason, ...]
     losses: tuple[Loss, ...]
     findings: tuple[Finding, ...]
-    by_argmax: Way | None = None
+    by_argmax: DraftingMode | None = None
     by_position: tuple[float, ...] = ()
     patterns: tuple[Pattern, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class AlphaDifference:
     """Alpha of a less alpha of b, mean of the prompts' paired differences. significant None: fewer than 30 prompts."""
 
     kind: str
@@ -195,7 +195,7 @@ class Win:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class DraftComparison:
     """Draft a against draft b over the places that all drafts can read; `slices` begins with the whole, kind "all".
     words: how many places that are, where some draft cannot read them all; else empty. wins: the texts where each is
     ahead most."""
@@ -203,7 +203,7 @@ class Comparison:
     a: str
     b: str
     words: str
-    slices: tuple[Difference, ...]
+    slices: tuple[AlphaDifference, ...]
     wins_a: tuple[Win, ...]
     wins_b: tuple[Win, ...]
 
@@ -239,7 +239,7 @@ class Summary:
     costs: Mapping[str, Mapping[str, Any]]  # per draft, as `costs.Costs.to_dict` gives them
     drafts: tuple[DraftSummary, ...]
     slices: tuple[Slice, ...]
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[DraftComparison, ...]
     by_prompt: Mapping[str, Mapping[str, float]]
     models: Mapping[str, str] = field(default_factory=dict)
     costs_from: str = ""

@@ -13,7 +13,7 @@ from specviz.alignment.types import BINS
 from specviz.decoding.sampling import DRAFT_MODEL, TARGET, Sampling, refuse_nan
 from specviz.decoding.turns import give_way
 from specviz.models.library import LoadedModel
-from specviz.models.score import DraftRows, Rows, Text, of_tokens, read
+from specviz.models.score import DraftRows, ScoredRows, TextIds, of_tokens, read
 
 BLOCK_BYTES, BLOCK_BYTES_CUDA = 2 << 20, 128 << 20  # of the rows of a model that are taken at once
 Numbers = dict[str, np.ndarray]
@@ -21,7 +21,7 @@ Numbers = dict[str, np.ndarray]
 
 
 def measure_texts(
-    target: LoadedModel, drafts: Sequence[LoadedModel], texts: Sequence[Text], sampling: Sampling
+    target: LoadedModel, drafts: Sequence[LoadedModel], texts: Sequence[TextIds], sampling: Sampling
 ) -> list[list[Numbers]]:
     """Of each text, in order, the target's numbers, then each draft's. SpecvizError where a model's logits hold nan."""
     owners: list[np.ndarray] = []  # of the rows: which text
@@ -59,16 +59,16 @@ def blocks(count: int, logits: Tensor) -> Iterator[slice]:
     return (slice(start, start + size) for start in range(0, count, size))
 
 
-def _split(rows: Rows) -> Iterator[Rows]:
+def _split(rows: ScoredRows) -> Iterator[ScoredRows]:
     for piece in blocks(len(rows.token), rows.target):
         drafts = tuple(DraftRows(own.logits[piece], own.readable[piece]) for own in rows.drafts)
-        yield Rows(
+        yield ScoredRows(
             rows.text[piece], rows.place[piece], rows.token[piece], rows.target[piece], drafts
         )
 
 
 @torch.inference_mode()
-def _numbers(rows: Rows, sampling: Sampling) -> list[dict[str, Tensor]]:
+def _numbers(rows: ScoredRows, sampling: Sampling) -> list[dict[str, Tensor]]:
     """The target's columns [R], then each draft's."""
     p = sampling.probs(rows.target)
     best, favourite = rows.target.max(-1)
@@ -84,7 +84,7 @@ def _numbers(rows: Rows, sampling: Sampling) -> list[dict[str, Tensor]]:
 
 
 def draft_numbers(
-    own: DraftRows, rows: Rows, p: Tensor, favourite: Tensor, sampling: Sampling
+    own: DraftRows, rows: ScoredRows, p: Tensor, favourite: Tensor, sampling: Sampling
 ) -> dict[str, Tensor]:
     """Where the draft cannot read, its chances are 0 and its confidences are not counted."""
     known, logits = own.readable, own.logits

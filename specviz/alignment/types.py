@@ -99,7 +99,7 @@ class PromptRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class ModelIdentity:
     """A model of a job. name: as it is shown; content: a hash of what it holds; num_ids: ids with a text that it can
     write; wanted: what it is loaded by, a name, a folder's path or a pair in memory, never shown or stored."""
 
@@ -124,11 +124,11 @@ class Shard:
     rows: tuple[PromptRow, ...]
     step_ms: Mapping[str, tuple[float, ...]]
     batch: int = 32
-    models: tuple[Identity, ...] = ()
+    models: tuple[ModelIdentity, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedRow:
     """A row that could not be used, and why, in words that go on after "line 7"."""
 
     line: int
@@ -190,5 +190,5 @@ class ShardTables:
     prompts: pandas.DataFrame
     sums: pandas.DataFrame
     confidence: Mapping[str, Array]
-    refused: tuple[Refused, ...]
+    refused: tuple[RefusedRow, ...]
     warnings: tuple[str, ...]

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specviz.analysis.rounds import FEWEST, ONE_RUN, Comparison, Timings, interval, turns
+from specviz.analysis.rounds import FEWEST, ONE_RUN, SpeedComparison, Timings, interval, turns
 from specviz.decoding.draft import chain
 from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import Plan, speculate
@@ -225,7 +225,7 @@ def measure_costs(
 
 def batch_growth(
     target: LoadedModel, tokens: int = BATCH_TOKENS[1], rounds: int = FEWEST
-) -> dict[int, Comparison]:
+) -> dict[int, SpeedComparison]:
     """By the smallest and largest of BATCHES: how many times as long `tokens` new tokens of each text take as one."""
     timer, sizes = _Timer(target, (), CONTEXT), [*product((BATCHES[0], BATCHES[-1]), (1, tokens))]
     timings: Timings[tuple[int, int]] = Timings()

@@ -13,7 +13,7 @@ from specviz.decoding.sampling import Sampling
 from specviz.decoding.turns import give_way
 from specviz.errors import SpecvizError
 from specviz.models.library import LoadedModel, check_pair
-from specviz.models.score import CHUNK, Text, overlap_of, read
+from specviz.models.score import CHUNK, TextIds, overlap_of, read
 from specviz.trace.file import Position, Trace
 
 SURE = 0.02  # a narrower range counts as known
@@ -77,7 +77,7 @@ def ask_models(recorded: Trace, target: LoadedModel, draft: LoadedModel) -> Over
         np.zeros(len(OverlapCurve.temperatures)),
         0,
     )
-    text = Text(
+    text = TextIds(
         *(
             [token.id for token in tokens]
             for tokens in (recorded.header.prompt.tokens, recorded.tokens)

@@ -42,7 +42,7 @@ WORDS: Mapping[Verdict, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class RoundTurn:
     """contender: its place. round: from 1; in round 0 all warm up. done, total: turns, those of round 0 among them."""
 
     contender: int
@@ -51,7 +51,7 @@ class Turn:
     total: int
 
 
-def turns(num_contenders: int, num_rounds: int, lots: Random | None = None) -> Iterator[Turn]:
+def turns(num_contenders: int, num_rounds: int, lots: Random | None = None) -> Iterator[RoundTurn]:
     """Who runs next. lots: draws the orders; by default they differ from call to call."""
     lots, done, total = lots or Random(), 0, num_contenders * (1 + 2 * num_rounds)
     for number in range(num_rounds + 1):
@@ -60,12 +60,12 @@ def turns(num_contenders: int, num_rounds: int, lots: Random | None = None) -> I
             lots.shuffle(order)
             order += order[::-1]
         for contender in order:
-            yield Turn(contender, number, done, total)
+            yield RoundTurn(contender, number, done, total)
             done += 1
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class SpeedComparison:
     """How many times as fast one contender is as another. ratios: one per round, or one per prompt. spread: how much
     more time the slower turn of the same contender took, as a share; the median over both and all rounds.
 
@@ -166,8 +166,8 @@ class Timings(Generic[Contender]):
 
     def compare(
         self, ours: Contender, others: Contender, least: float = 0.0, most: float = math.inf
-    ) -> Comparison:
-        return Comparison(tuple(self.ratios(ours, others).values()), self.spread, least, most)
+    ) -> SpeedComparison:
+        return SpeedComparison(tuple(self.ratios(ours, others).values()), self.spread, least, most)
 
     def wins_and_losses(self, ours: Contender, others: Contender) -> tuple[int, int]:
         """In how many rounds we were ahead and behind in both turns of either, by ONE_RUN and by more than two turns of

@@ -266,7 +266,7 @@ def cut_into_steps(chances: Chances, kept: Array, k: int) -> Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class OutcomeAtK:
     """What one K would have cost. calls_low and calls_high: 5 % and 95 % of the law of the number of target calls."""
 
     k: int
@@ -285,11 +285,11 @@ class WhatIf:
     num_tokens: int
     exact: bool
     note: str
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[OutcomeAtK, ...]
     by_depth: tuple[float, ...]
     best: tuple[int, int] | None
 
-    def at(self, k: int) -> Outcome | None:
+    def at(self, k: int) -> OutcomeAtK | None:
         return next((outcome for outcome in self.outcomes if outcome.k == k), None)
 
     def frame(self) -> pandas.DataFrame:
@@ -340,9 +340,9 @@ def every_k(
     return WhatIf(len(chances), exact, note, outcomes, by_depth, best)
 
 
-def _outcome(chances: Chances, k: int, begins: Array, costs: Costs | None) -> Outcome:
+def _outcome(chances: Chances, k: int, begins: Array, costs: Costs | None) -> OutcomeAtK:
     calls, law = float(begins.sum()), calls_law(chances, k)
-    return Outcome(
+    return OutcomeAtK(
         k=int(k),
         expected_target_calls=calls,
         calls_low=quantile(law, LOW),

@@ -10,11 +10,17 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from specviz.analysis.costs import batch_growth
-from specviz.analysis.rounds import FEWEST, Comparison, interval
+from specviz.analysis.rounds import FEWEST, SpeedComparison, interval
 from specviz.analysis.theory import least_alpha
-from specviz.bench.contenders import BASELINE, Sample, run_bench, timings_of, tokens_per_call
+from specviz.bench.contenders import (
+    BASELINE,
+    TimedGeneration,
+    run_bench,
+    timings_of,
+    tokens_per_call,
+)
 from specviz.bench.methods import describe_why, median_steps
-from specviz.bench.report import Finding, Table, prompts_for
+from specviz.bench.report import BenchProgress, Table, prompts_for
 from specviz.bench.speed import alone_and_asked
 from specviz.bench.waits import Held, memory
 from specviz.models.catalog import MODELS, REAL, default_pair
@@ -29,7 +35,7 @@ GOOD_RATE, SMALL_SHARE, HOT = 100.0, 0.1, 1.5
 MARKS = {True: "\N{CHECK MARK}", False: "\N{BALLOT X}", None: "\N{EN DASH}"}
 
 
-class Reading(NamedTuple):
+class ClaimReading(NamedTuple):
     """What was measured, and whether the claim holds there; None: it is open."""
 
     text: str
@@ -53,18 +59,18 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class ClaimCase:
     """A case, measured. asked, alone: the quicker run of each prompt. answer, first: how many times as soon the whole
     answer and its first token come with the draft. why: in measured times. growth: see `costs.batch_growth`."""
 
     case: Case
-    asked: tuple[Sample, ...]
-    alone: tuple[Sample, ...]
-    answer: Comparison
-    first: Comparison
+    asked: tuple[TimedGeneration, ...]
+    alone: tuple[TimedGeneration, ...]
+    answer: SpeedComparison
+    first: SpeedComparison
     why: str
     held: tuple[Held, ...]
-    growth: Mapping[int, Comparison]
+    growth: Mapping[int, SpeedComparison]
 
     @property
     def alphas(self) -> list[float]:
@@ -83,28 +89,30 @@ class Trial:
         ]
 
 
-def measure_claims(bench: Workbench) -> Iterator[Finding]:
+def measure_claims(bench: Workbench) -> Iterator[BenchProgress]:
     """The claims for every pair that is here, one run per result; the caller holds the engine. SpecvizError."""
     return _try_all(pairs(), claims_table, bench)
 
 
-def measure_poor_cases(bench: Workbench) -> Iterator[Finding]:
+def measure_poor_cases(bench: Workbench) -> Iterator[BenchProgress]:
     """Where a draft does not help, and why; as `measure_claims`."""
     return _try_all(poor_cases(), poor_table, bench)
 
 
 def _try_all(
-    cases: Sequence[Case], table: Callable[[Sequence[Trial]], Table], bench: Workbench
-) -> Iterator[Finding]:
-    trials: list[Trial] = []
-    so_far = Finding(0, RUNS * len(cases))
+    cases: Sequence[Case], table: Callable[[Sequence[ClaimCase]], Table], bench: Workbench
+) -> Iterator[BenchProgress]:
+    trials: list[ClaimCase] = []
+    so_far = BenchProgress(0, RUNS * len(cases))
     for case in cases:
         trials.append((yield from _try(case, bench, replace(so_far, doing=case.name))))
         so_far = replace(so_far, done=so_far.done + RUNS, tables=(table(trials),))
     yield so_far
 
 
-def _try(case: Case, bench: Workbench, so_far: Finding) -> Generator[Finding, None, Trial]:
+def _try(
+    case: Case, bench: Workbench, so_far: BenchProgress
+) -> Generator[BenchProgress, None, ClaimCase]:
     yield so_far
     sampling = {"temperature": case.temperature, "max_new_tokens": case.num_tokens}
     active = activate(
@@ -112,7 +120,7 @@ def _try(case: Case, bench: Workbench, so_far: Finding) -> Generator[Finding, No
     )
     prompts = [each for each in prompts_for(active.target) if each.kind != case.without]
     prompts = prompts[:: len(prompts) // NUM_PROMPTS][:NUM_PROMPTS]  # of every kind
-    samples: list[Sample] = []
+    samples: list[TimedGeneration] = []
     options = {"temperatures": (case.temperature,), "num_tokens": case.num_tokens, "repeats": 1}
     for sample in run_bench(alone_and_asked(active), prompts, **options):
         samples.append(sample)
@@ -130,7 +138,7 @@ def _try(case: Case, bench: Workbench, so_far: Finding) -> Generator[Finding, No
     why += "; the first token comes after {:.0f} ms, alone after {:.0f}".format(*ms)
     held = memory(active, prompts[0].ids) if case.in_full else ()
     growth = batch_growth(active.target) if case.in_full else {}
-    return Trial(case, tuple(asked), tuple(alone), answer, first, why, held, growth)
+    return ClaimCase(case, tuple(asked), tuple(alone), answer, first, why, held, growth)
 
 
 def pairs() -> list[Case]:
@@ -174,7 +182,7 @@ _FORMULA = "alpha above {:.2f} and c below {:.2f}; the more of one, the less of 
 _NEEDED = "of the formula, at this c"
 
 
-def claims_of(trial: Trial) -> Iterator[tuple[str, str, str | Reading]]:
+def claims_of(trial: ClaimCase) -> Iterator[tuple[str, str, str | ClaimReading]]:
     """What introductions say, and which; what it takes; what this trial says of it."""
     rates, alone = ([each.tokens_per_s for each in side] for side in (trial.asked, trial.alone))
     yield "alpha", "the share of judged tokens that is accepted", span(trial.alphas)
@@ -191,14 +199,14 @@ def claims_of(trial: Trial) -> Iterator[tuple[str, str, str | Reading]]:
         _compare_with(4, trial.answer),
     )
     yield "alpha for 4 times", _NEEDED, _needed(4, trial)
-    reached = Reading(span(rates, ".0f"), _reaches(interval(rates), GOOD_RATE))
+    reached = ClaimReading(span(rates, ".0f"), _reaches(interval(rates), GOOD_RATE))
     yield "over 100 tokens/s (guides)", "that much of the target alone, times the formula", reached
     yield "the target alone, tokens/s", "", span(alone, ".0f")
     yield "alpha for 100", _NEEDED, _needed(GOOD_RATE / statistics.median(alone), trial)
     none = "nothing gives it: first the draft reads the prompt as well. Only a whole answer can come sooner"
     yield "the first answer sooner (guides)", none, _compare_with(1, trial.first)
     shares = [each.draft / each.target for each in trial.held]
-    more = Reading(", ".join(f"{share:.0%}" for share in shares), max(shares) < SMALL_SHARE)
+    more = ClaimReading(", ".join(f"{share:.0%}" for share in shares), max(shares) < SMALL_SHARE)
     yield (
         "less than 10 % more memory (guides)",
         "a small draft; short context, longest context",
@@ -206,7 +214,7 @@ def claims_of(trial: Trial) -> Iterator[tuple[str, str, str | Reading]]:
     )
     one, many = trial.growth.values()
     yield "a check of 5 tokens, 1 text", "in passes over 1 token", one.span
-    batches = Reading(many.span, _reaches(one.between, many.between[1]))
+    batches = ClaimReading(many.span, _reaches(one.between, many.between[1]))
     yield (
         "better use of batches (guides)",
         "the same check of 8 texts at once must cost no more",
@@ -219,11 +227,11 @@ def _reaches(between: tuple[float, float], goal: float) -> bool | None:
     return True if low >= goal else False if high < goal else None
 
 
-def _compare_with(goal: float, found: Comparison) -> Reading:
-    return Reading(found.span, _reaches(found.between, goal) if found.is_possible else None)
+def _compare_with(goal: float, found: SpeedComparison) -> ClaimReading:
+    return ClaimReading(found.span, _reaches(found.between, goal) if found.is_possible else None)
 
 
-def _needed(speedup: float, trial: Trial) -> str:
+def _needed(speedup: float, trial: ClaimCase) -> str:
     """The alpha that the formula asks for at the trial's own c."""
     alpha = (
         least_alpha(speedup, statistics.median(trial.cost_ratios)) if trial.cost_ratios else None
@@ -240,14 +248,14 @@ def span(values: Sequence[float], spelling: str = ".2f") -> str:
     )
 
 
-def claims_table(trials: Sequence[Trial]) -> Table:
+def claims_table(trials: Sequence[ClaimCase]) -> Table:
     """A row for each claim and what belongs to it, a column for each pair."""
     said = zip(*map(claims_of, trials), strict=True)
     rows = [[*same[0][:2], *(cell for _, _, cell in same)] for same in said]
     return ["they say", "it takes", *(trial.case.name for trial in trials)], rows
 
 
-def poor_table(trials: Sequence[Trial]) -> Table:
+def poor_table(trials: Sequence[ClaimCase]) -> Table:
     """A row for each case."""
     rows = [
         [

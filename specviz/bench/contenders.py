@@ -16,7 +16,7 @@ from itertools import product
 import torch
 from transformers import StoppingCriteriaList
 
-from specviz.analysis.rounds import ONE_RUN, Comparison, Timings, log_median, turns
+from specviz.analysis.rounds import ONE_RUN, SpeedComparison, Timings, log_median, turns
 from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import speculate
 from specviz.decoding.sampling import Sampling
@@ -50,7 +50,7 @@ class StepMeans:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class TimedGeneration:
     """One generation of one contender. Seconds; the decode rate leaves out the first step, which reads the prompt.
     round: its number in the bench, from 1. cpu_seconds: of all threads, over the whole of it."""
 
@@ -82,23 +82,23 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class BenchPrompt:
     kind: str
     name: str
     ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class BenchTask:
     """What every contender is asked for."""
 
-    prompt: Prompt
+    prompt: BenchPrompt
     sampling: Sampling
     seed: int
     num_tokens: int
 
 
-Contender = Callable[[Job], Sample]
+Contender = Callable[[BenchTask], TimedGeneration]
 
 
 def specviz_contender(
@@ -112,7 +112,7 @@ def specviz_contender(
     method's; rule: by default the method's too."""
     target, judge, name = setup.target, setup.rule(rule), f"specviz, {label or setup.method.name}"
 
-    def generate(job: Job) -> Sample:
+    def generate(job: BenchTask) -> TimedGeneration:
         plan = setup.plan(judge, job.sampling, k)
         recorder, settings, text = Recorder(target.text), setup.settings(plan), list(job.prompt.ids)
         records, seen, calls = [], [], 0
@@ -157,16 +157,16 @@ def _recorded(later: Sequence[trace.Step]) -> dict[str, float | StepMeans | None
 
 def make_sample(
     contender: str,
-    job: Job,
+    job: BenchTask,
     text: Sequence[int],
     seen: Sequence[tuple[float, int]],
     started: float,
     **more: object,
-) -> Sample:
+) -> TimedGeneration:
     """text: the prompt and what follows. seen: when each call of the target had ended, and the text's length then."""
     (first_at, first_length), (last_at, length) = seen[0], seen[-1]
     num_prompt = len(job.prompt.ids)
-    return Sample(
+    return TimedGeneration(
         contender=contender,
         kind=job.prompt.kind,
         prompt=job.prompt.name,
@@ -187,7 +187,7 @@ def transformers_contender(target: LoadedModel, draft: LoadedModel | None, k: in
     bare = without_settings(target.model)
     assistant = {} if draft is None else {"assistant_model": _assistant(draft, k)}
 
-    def generate(job: Job) -> Sample:
+    def generate(job: BenchTask) -> TimedGeneration:
         seen: list[
             tuple[float, int]
         ] = []  # when each forward's tokens had arrived, and how many there were
@@ -222,18 +222,18 @@ def _assistant(draft: LoadedModel, k: int) -> torch.nn.Module:
 
 def run_bench(
     contenders: Sequence[Contender],
-    prompts: Sequence[Prompt],
+    prompts: Sequence[BenchPrompt],
     *,
     temperatures: Sequence[float] = (0.0, 1.0),
     num_tokens: int = 64,
     repeats: int = 3,
-) -> Iterator[Sample]:
+) -> Iterator[TimedGeneration]:
     """Samples as they are measured: a round for every repeat, prompt and temperature; each has two of a contender."""
     jobs = [
-        Job(prompts[0], Sampling(temperatures[-1]), 0, min(num_tokens, 16))
+        BenchTask(prompts[0], Sampling(temperatures[-1]), 0, min(num_tokens, 16))
     ]  # to warm up, not reported
     each = product(range(repeats), prompts, map(Sampling, temperatures))
-    jobs += [Job(prompt, sampling, repeat, num_tokens) for repeat, prompt, sampling in each]
+    jobs += [BenchTask(prompt, sampling, repeat, num_tokens) for repeat, prompt, sampling in each]
     for turn in turns(len(contenders), len(jobs) - 1):
         begun = time.process_time()
         sample = contenders[turn.contender](jobs[turn.round])
@@ -243,12 +243,12 @@ def run_bench(
 
 def measure_lines(
     contenders: Sequence[Contender],
-    prompts: Sequence[Prompt],
+    prompts: Sequence[BenchPrompt],
     about: Sequence[str],
     num_tokens: int,
     repeats: int,
     temperatures: Sequence[float] = (0.0, 1.0),
-) -> Generator[str, None, list[Sample]]:
+) -> Generator[str, None, list[TimedGeneration]]:
     """Lines on what is measured, the first of `about` with the amounts; then, when all samples are there, how long that
     took and how steady the machine was. Returns the samples."""
     yield f"{about[0]}, {len(prompts)} prompts x {repeats} repeats x {num_tokens} tokens"
@@ -264,7 +264,7 @@ def measure_lines(
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ContenderRow:
     """One line of the table: tokens/s as median and quartiles over prompts, ratios by prompt; None to itself.
     cpu_ms: of all threads, per token of a whole generation, the median."""
 
@@ -276,8 +276,8 @@ class Row:
     decode_high: float
     cpu_ms: float
     tokens_per_call: float
-    to_baseline: Comparison | None
-    to_peer: Comparison | None
+    to_baseline: SpeedComparison | None
+    to_peer: SpeedComparison | None
     record_share: float | None
 
     @property
@@ -286,7 +286,7 @@ class Row:
         return f"{self.decode:.0f} ({self.decode_low:.0f}-{self.decode_high:.0f})"
 
 
-def summarise(samples: Sequence[Sample]) -> list[Row]:
+def summarise(samples: Sequence[TimedGeneration]) -> list[ContenderRow]:
     """Rows by temperature and contender, from at least two prompts."""
     return [
         _row(samples, *key)
@@ -294,13 +294,13 @@ def summarise(samples: Sequence[Sample]) -> list[Row]:
     ]
 
 
-def _row(samples: Sequence[Sample], temperature: float, contender: str) -> Row:
+def _row(samples: Sequence[TimedGeneration], temperature: float, contender: str) -> ContenderRow:
     samples = [sample for sample in samples if sample.temperature == temperature]
     every = [sample for sample in samples if sample.contender == contender]
     times = _by_prompt(every, timings_of(every).quicker(contender))
     low, decode, high = statistics.quantiles([1 / statistics.median(each) for each in times], n=4)
     shares = [sample.record_share for sample in every if sample.record_share is not None]
-    return Row(
+    return ContenderRow(
         contender=contender,
         temperature=temperature,
         whole=statistics.median(sample.tokens_per_s for sample in every),
@@ -315,7 +315,9 @@ def _row(samples: Sequence[Sample], temperature: float, contender: str) -> Row:
     )
 
 
-def compare_by_prompt(samples: Sequence[Sample], ours: str, others: str) -> Comparison | None:
+def compare_by_prompt(
+    samples: Sequence[TimedGeneration], ours: str, others: str
+) -> SpeedComparison | None:
     """Our decoding speed over another contender's, by prompt, at one temperature; None where not both of them ran.
     In one engine it is no more, against no draft, than our tokens per target call."""
     both = [sample for sample in samples if sample.contender in (ours, others)]
@@ -324,19 +326,19 @@ def compare_by_prompt(samples: Sequence[Sample], ours: str, others: str) -> Comp
     timings, own = timings_of(both), [sample for sample in both if sample.contender == ours]
     is_bounded = others == f"specviz, {BASELINE}" and ours.startswith("specviz, ")
     most = tokens_per_call(own) if is_bounded else math.inf
-    return Comparison(
+    return SpeedComparison(
         tuple(map(log_median, _by_prompt(both, timings.ratios(ours, others)))),
         timings.spread,
         most=most,
     )
 
 
-def tokens_per_call(samples: Sequence[Sample]) -> float:
+def tokens_per_call(samples: Sequence[TimedGeneration]) -> float:
     """Tokens per target call of all these runs together."""
     return sum(each.num_tokens for each in samples) / sum(each.target_calls for each in samples)
 
 
-def describe_steadiness(samples: Sequence[Sample]) -> str:
+def describe_steadiness(samples: Sequence[TimedGeneration]) -> str:
     """How far two turns of one contender on one prompt lay apart, in words."""
     spread = timings_of(samples).spread
     busy = "; this machine was too busy: repeat when it is idle" if spread >= ONE_RUN else ""
@@ -344,8 +346,8 @@ def describe_steadiness(samples: Sequence[Sample]) -> str:
 
 
 def timings_of(
-    samples: Sequence[Sample],
-    time_of: Callable[[Sample], float] = lambda sample: 1 / sample.decode_tokens_per_s,
+    samples: Sequence[TimedGeneration],
+    time_of: Callable[[TimedGeneration], float] = lambda sample: 1 / sample.decode_tokens_per_s,
 ) -> Timings[str]:
     """The times by contender. time_of: seconds of a sample, by default per token of decoding."""
     timings: Timings[str] = Timings()
@@ -354,7 +356,9 @@ def timings_of(
     return timings
 
 
-def _by_prompt(samples: Sequence[Sample], values: Mapping[int, float]) -> list[list[float]]:
+def _by_prompt(
+    samples: Sequence[TimedGeneration], values: Mapping[int, float]
+) -> list[list[float]]:
     """What each round gave, the rounds of one prompt together."""
     prompts = {sample.round: sample.prompt for sample in samples}
     groups: defaultdict[str, list[float]] = defaultdict(list)

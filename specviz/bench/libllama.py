@@ -15,7 +15,14 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from specviz.bench.contenders import Contender, Job, Prompt, Sample, compare_by_prompt, make_sample
+from specviz.bench.contenders import (
+    BenchPrompt,
+    BenchTask,
+    Contender,
+    TimedGeneration,
+    compare_by_prompt,
+    make_sample,
+)
 from specviz.bench.race import tie_tolerance
 from specviz.decoding.draft import common_prefix
 from specviz.errors import SpecvizError
@@ -66,7 +73,7 @@ def write_gguf(
     writer.close()
 
 
-class Reader:
+class LlamaReader:
     """A model in libllama, of FAMILIES; text: whose rows it holds; room: the most tokens that it is given."""
 
     def __init__(self, loaded: LoadedModel, room: int) -> None:
@@ -111,9 +118,9 @@ def llama_contender(target: LoadedModel, draft: LoadedModel, k: int, room: int) 
         raise SpecvizError(
             f"--against {NAME} needs llama-cpp-python, which is an extra: pip install llama-cpp-python"
         )
-    large, small = Reader(target, room), Reader(draft, room)
+    large, small = LlamaReader(target, room), LlamaReader(draft, room)
 
-    def generate(job: Job) -> Sample:
+    def generate(job: BenchTask) -> TimedGeneration:
         assert job.sampling.temperature == 0, "this loop draws nothing"
         text, end = list(job.prompt.ids), len(job.prompt.ids) + job.num_tokens
         seen: list[tuple[float, int]] = []  # when each step ended, and how many tokens there were
@@ -132,7 +139,10 @@ def llama_contender(target: LoadedModel, draft: LoadedModel, k: int, room: int) 
 
 
 def compare(
-    ours: str, target: LoadedModel, prompts: Sequence[Prompt], samples: Sequence[Sample]
+    ours: str,
+    target: LoadedModel,
+    prompts: Sequence[BenchPrompt],
+    samples: Sequence[TimedGeneration],
 ) -> Iterator[str]:
     """Lines: how fast we are beside it, where texts part from ours, and how far apart the two logits lie there."""
     yield f"\n{ours} / {NAME}: {compare_by_prompt(samples, ours, NAME)}"

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from specviz.bench.claims import measure_claims, measure_poor_cases, span
 from specviz.bench.contenders import BASELINE
-from specviz.bench.report import Finding, table
+from specviz.bench.report import BenchProgress, table
 from specviz.checks.end_to_end import end_to_end
 from specviz.checks.prove import bundled_prompts
 from specviz.decoding.sampling import Sampling
@@ -53,7 +53,7 @@ RULE_HEADS = [
 ANSWER_HEADS = ["least log-probability of a step", "right (95 %)", "drafted steps taken (95 %)"]
 
 
-def measure_quality(bench: Workbench) -> Iterator[Finding]:
+def measure_quality(bench: Workbench) -> Iterator[BenchProgress]:
     """Of the bundled pair texts by every rule that judges plain drafts, then all exams at every threshold; one text or
     answer per result, changes against the target's own text of the same seed. The caller holds the engine while it asks
     for the next. Raises SpecvizError."""
@@ -70,7 +70,9 @@ def measure_quality(bench: Workbench) -> Iterator[Finding]:
         )  # which has nothing to judge where nothing is drafted
         for texts in end_to_end(pair, judge, bundled_prompts(large), Sampling(), K, NUM_TOKENS):
             doing = rule.title if rule else "the target alone"
-            yield Finding(NUM_TOKENS * place + texts.done, total, doing, ((RULE_HEADS, [*rules]),))
+            yield BenchProgress(
+                NUM_TOKENS * place + texts.done, total, doing, ((RULE_HEADS, [*rules]),)
+            )
         plain = plain or texts.log_probs
         if rule is not None:
             changes = [each - alone for each, alone in zip(texts.log_probs, plain, strict=False)]
@@ -85,12 +87,12 @@ def measure_quality(bench: Workbench) -> Iterator[Finding]:
         for threshold in THRESHOLDS:
             answers = []
             for problem in exam.problems:
-                yield Finding(done, total, exam.name, (*tables, (ANSWER_HEADS, [*rows])))
+                yield BenchProgress(done, total, exam.name, (*tables, (ANSWER_HEADS, [*rows])))
                 answers.append(solve(exam, problem, threshold, bench))
                 done += exam.most_tokens
             rows.append(answers_row(threshold, answers))
         tables.append((ANSWER_HEADS, rows))
-    yield Finding(total, total, "", tuple(tables))
+    yield BenchProgress(total, total, "", tuple(tables))
 
 
 class Exam(NamedTuple):

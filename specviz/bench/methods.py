@@ -10,14 +10,14 @@ from dataclasses import asdict, astuple, dataclass, fields
 from itertools import product
 
 from specviz import __version__
-from specviz.analysis.rounds import WORDS, Comparison
+from specviz.analysis.rounds import WORDS, SpeedComparison
 from specviz.bench.contenders import (
     BASELINE,
-    Job,
-    Prompt,
-    Row,
-    Sample,
+    BenchPrompt,
+    BenchTask,
+    ContenderRow,
     StepMeans,
+    TimedGeneration,
     compare_by_prompt,
     measure_lines,
     specviz_contender,
@@ -46,7 +46,7 @@ class KindRow:
 
     kind: str
     tokens_per_call: float
-    to_baseline: Comparison | None
+    to_baseline: SpeedComparison | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class MethodRow:
     method: str
     rule: str
     lossless: bool
-    whole: Row
+    whole: ContenderRow
     kinds: tuple[KindRow, ...]
     steps: StepMeans
     why: str
@@ -119,7 +119,12 @@ def chosen_methods(methods: Sequence[str]) -> list[str]:
 
 
 def load_setups(
-    names: Sequence[str], library: Library, target: LoadedModel, draft: str, k: int, prompt: Prompt
+    names: Sequence[str],
+    library: Library,
+    target: LoadedModel,
+    draft: str,
+    k: int,
+    prompt: BenchPrompt,
 ) -> tuple[dict[str, Setup], dict[str, str]]:
     """Each method with its parameters and the models that suit it, and by name why others cannot draft: a few tokens
     after the prompt are written to see what a model lacks."""
@@ -132,14 +137,14 @@ def load_setups(
                 foreign = catalog.drafts_for(target.name, foreign=True) if method.foreign else ()
                 small = library.load(foreign[0] if foreign else draft, as_draft=True)
             setup = gather(method, method.read(pairs), target, small, library)
-            specviz_contender(setup, k)(Job(prompt, Sampling(), 0, _TRIAL_TOKENS))
+            specviz_contender(setup, k)(BenchTask(prompt, Sampling(), 0, _TRIAL_TOKENS))
             setups[name] = setup
         except SpecvizError as error:
             left_out[name] = str(error)
     return setups, left_out
 
 
-def rows_of(setups: Mapping[str, Setup], samples: Sequence[Sample]) -> list[MethodRow]:
+def rows_of(setups: Mapping[str, Setup], samples: Sequence[TimedGeneration]) -> list[MethodRow]:
     """By temperature, the methods in the order of `setups`; no draft must be among the contenders."""
     whole = {(row.temperature, row.contender): row for row in summarise(samples)}
     pairs = product(sorted({sample.temperature for sample in samples}), setups)
@@ -149,7 +154,9 @@ def rows_of(setups: Mapping[str, Setup], samples: Sequence[Sample]) -> list[Meth
     ]
 
 
-def _row(name: str, setup: Setup, whole: Row, samples: Sequence[Sample]) -> MethodRow:
+def _row(
+    name: str, setup: Setup, whole: ContenderRow, samples: Sequence[TimedGeneration]
+) -> MethodRow:
     here = [sample for sample in samples if sample.temperature == whole.temperature]
     steps, plain = (
         median_steps(here, contender) for contender in (whole.contender, f"specviz, {BASELINE}")
@@ -163,7 +170,7 @@ def _row(name: str, setup: Setup, whole: Row, samples: Sequence[Sample]) -> Meth
     return MethodRow(name, rule.name, rule.lossless, whole, kinds, steps, why)
 
 
-def median_steps(samples: Sequence[Sample], contender: str) -> StepMeans:
+def median_steps(samples: Sequence[TimedGeneration], contender: str) -> StepMeans:
     """The median of every number over this contender's generations that had more than one step."""
     means = [
         astuple(each.steps)
@@ -175,7 +182,7 @@ def median_steps(samples: Sequence[Sample], contender: str) -> StepMeans:
     )
 
 
-def _kind_row(kind: str, samples: Sequence[Sample], contender: str) -> KindRow:
+def _kind_row(kind: str, samples: Sequence[TimedGeneration], contender: str) -> KindRow:
     here = [sample for sample in samples if sample.kind == kind]
     own = [sample for sample in here if sample.contender == contender]
     return KindRow(
@@ -183,7 +190,7 @@ def _kind_row(kind: str, samples: Sequence[Sample], contender: str) -> KindRow:
     )
 
 
-def describe_why(found: Comparison, steps: StepMeans, plain: StepMeans) -> str:
+def describe_why(found: SpeedComparison, steps: StepMeans, plain: StepMeans) -> str:
     """In words: what a step costs in plain steps, part by part, and how many tokens it writes for that; on a machine
     too busy to measure it, only that."""
     if found.verdict in ("noisy", "impossible"):
@@ -252,7 +259,7 @@ def _cells(row: MethodRow) -> list[str]:
     ]
 
 
-def _as_json(row: Row | KindRow) -> dict[str, object]:
+def _as_json(row: ContenderRow | KindRow) -> dict[str, object]:
     """The row with its ratio as a number, the ratio's interval and its verdict; null where that ratio cannot be."""
     found = row.to_baseline
     if found is None:

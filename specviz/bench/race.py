@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from specviz.analysis.rounds import Comparison, Timings, turns
+from specviz.analysis.rounds import SpeedComparison, Timings, turns
 from specviz.decoding.device import is_out_of_memory
 from specviz.errors import SpecvizError
 from specviz.models.library import LoadedModel
-from specviz.models.score import Text, read
+from specviz.models.score import TextIds, read
 from specviz.request import Request
 from specviz.session.active_setup import ActiveSetup
 from specviz.session.record import activate, record
@@ -30,7 +30,7 @@ LEFT, RIGHT = 0, 1
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class RaceSide:
     """title: how a person tells it from the other one."""
 
     title: str
@@ -56,10 +56,10 @@ class Heat:
     slower_ms: tuple[float, float]
 
     @property
-    def comparison(self) -> Comparison | None:
+    def comparison(self) -> SpeedComparison | None:
         """The right side's tokens/s over the left one's; None where one of them is undefined."""
         slow, fast = (metrics(each)["tokens_per_s"] for each in (self.left, self.right))
-        return Comparison((fast / slow,), 0.0, *_limits([self])) if slow and fast else None
+        return SpeedComparison((fast / slow,), 0.0, *_limits([self])) if slow and fast else None
 
     @property
     def parting(self) -> int | None:
@@ -67,7 +67,7 @@ class Heat:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class PartingLogits:
     """One model's logits of both tokens where the texts part, their odds at temperature 1, and its best logit."""
 
     role: str  # "target" | "draft"
@@ -78,7 +78,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class RaceDifference:
     """Where the texts of a heat part. heat: which of the race's. place: tokens before it. is_tie: both tokens are the
     target's favourite there, as far as its number format can tell."""
 
@@ -87,7 +87,7 @@ class Difference:
     place: int
     left: EmittedToken
     right: EmittedToken
-    readings: tuple[Reading, ...]
+    readings: tuple[PartingLogits, ...]
     is_tie: bool
 
 
@@ -101,10 +101,10 @@ class Race:
     note: str = ""
     heats: tuple[Heat, ...] = ()
     is_shared: bool = False
-    difference: Difference | None = None
+    difference: RaceDifference | None = None
 
     @property
-    def comparison(self) -> Comparison | None:
+    def comparison(self) -> SpeedComparison | None:
         """The right side's speed over the left one's, by prompt; None where no time was measured."""
         timings = self._timings()
         return timings.compare(RIGHT, LEFT, *_limits(self.heats)) if timings else None
@@ -149,7 +149,7 @@ def _tokens_per_call(runs: Sequence[Trace]) -> float:
 
 
 def run_race(
-    left: Side, right: Side, starts: Sequence[Start], bench: Workbench
+    left: RaceSide, right: RaceSide, starts: Sequence[Start], bench: Workbench
 ) -> Generator[Race, None, None]:
     """One run per result: each side once to warm up, then a round on every prompt: one side, twice the other, and the
     first again; who begins is drawn at random. Raises SpecvizError that names the side."""
@@ -179,7 +179,7 @@ def _working_ms(trace: Trace) -> float:
     return count(trace).working_ms
 
 
-def _run(side: Side, start: Start, bench: Workbench) -> tuple[ActiveSetup, Trace]:
+def _run(side: RaceSide, start: Start, bench: Workbench) -> tuple[ActiveSetup, Trace]:
     """A run with models that have read no text yet. Raises SpecvizError that names the side."""
     try:
         active = activate(
@@ -202,7 +202,7 @@ def _run(side: Side, start: Start, bench: Workbench) -> tuple[ActiveSetup, Trace
 
 def _first_difference(
     heats: Sequence[Heat], active_setups: Sequence[ActiveSetup]
-) -> Difference | None:
+) -> RaceDifference | None:
     """The first heat whose texts part, with what the models say there."""
     number = next((number for number, heat in enumerate(heats) if heat.parting is not None), None)
     if number is None:
@@ -210,12 +210,12 @@ def _first_difference(
     heat, place = heats[number], heats[number].parting
     one, other = heat.left.tokens[place], heat.right.tokens[place]
     before = [token.id for token in heat.left.tokens[:place]]
-    text = Text([token.id for token in heat.left.header.prompt.tokens], [*before, one.id])
+    text = TextIds([token.id for token in heat.left.header.prompt.tokens], [*before, one.id])
     readings = tuple(_readings(text, (one.id, other.id), active_setups))
     is_tie = readings[0].best - min(readings[0].logits) <= tie_tolerance(
         active_setups[0].target.info.dtype
     )
-    return Difference(number, heat.title, place, one, other, readings, is_tie)
+    return RaceDifference(number, heat.title, place, one, other, readings, is_tie)
 
 
 def tie_tolerance(dtype: str | None) -> float:
@@ -225,8 +225,8 @@ def tie_tolerance(dtype: str | None) -> float:
 
 
 def _readings(
-    text: Text, tokens: tuple[int, int], active_setups: Sequence[ActiveSetup]
-) -> Iterator[Reading]:
+    text: TextIds, tokens: tuple[int, int], active_setups: Sequence[ActiveSetup]
+) -> Iterator[PartingLogits]:
     """Of the target, and of each draft model that shares its vocabulary and can read the text."""
     target = active_setups[0].target
     drafts = {
@@ -239,7 +239,9 @@ def _readings(
             yield _reading("draft", draft, own.logits[-1], tokens)
 
 
-def _reading(role: str, model: LoadedModel, logits: Tensor, tokens: tuple[int, int]) -> Reading:
+def _reading(
+    role: str, model: LoadedModel, logits: Tensor, tokens: tuple[int, int]
+) -> PartingLogits:
     row = logits.cpu().double()  # [V]
     pairs = (tuple(float(each[token]) for token in tokens) for each in (row, row.softmax(-1)))
-    return Reading(role, model.name, *pairs, float(row.max()))
+    return PartingLogits(role, model.name, *pairs, float(row.max()))

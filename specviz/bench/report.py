@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from specviz.analysis.costs import CONTEXT, Costs, measure_costs
 from specviz.bench.contenders import (
     BASELINE,
+    BenchPrompt,
     Contender,
-    Prompt,
-    Row,
+    ContenderRow,
     measure_lines,
     specviz_contender,
     summarise,
@@ -33,7 +33,7 @@ LENGTHS = (1, 2, 3, 4, 5, 7, 9, 13, 17, 25, 33)  # new tokens in one target forw
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class BenchProgress:
     """done, total: how far measuring has come; doing: what is measured. tables: so far."""
 
     done: int
@@ -107,7 +107,7 @@ def describe_environment(target: LoadedModel) -> str:
     return ", ".join(f"{name} {value}" for name, value in environment(target.model.device).items())
 
 
-def prompts_for(target: LoadedModel) -> list[Prompt]:
+def prompts_for(target: LoadedModel) -> list[BenchPrompt]:
     """The bundled prompts as this model reads them: in its chat form, where it is a chat model on offer."""
 
     def read(text: str) -> tuple[int, ...]:
@@ -119,7 +119,7 @@ def prompts_for(target: LoadedModel) -> list[Prompt]:
         )
 
     prompts = [
-        Prompt(kind["name"], f"{kind['name']}: {prompt['name']}", read(prompt["text"]))
+        BenchPrompt(kind["name"], f"{kind['name']}: {prompt['name']}", read(prompt["text"]))
         for kind in prompts_file()["kinds"]
         for prompt in kind["prompts"]
     ]
@@ -127,7 +127,7 @@ def prompts_for(target: LoadedModel) -> list[Prompt]:
     return prompts
 
 
-def check_lengths(prompts: list[Prompt], k: int, num_tokens: int, limit: int) -> None:
+def check_lengths(prompts: list[BenchPrompt], k: int, num_tokens: int, limit: int) -> None:
     room = limit - max(len(prompt.ids) for prompt in prompts)
     if not k + 1 < num_tokens <= room:
         raise SpecvizError(
@@ -143,7 +143,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[st
     yield from (f"| {' | '.join(map(str, cells))} |" for cells in rows)
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: ContenderRow) -> list[str]:
     itself = "1.00x" if row.contender == f"specviz, {BASELINE}" else "-"
     share = "-" if row.record_share is None else f"{100 * row.record_share:.1f} %"
     cells = [

@@ -4,12 +4,12 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Literal
 
-from specviz.analysis.rounds import FEWEST, Comparison, Timings, Verdict, turns
+from specviz.analysis.rounds import FEWEST, SpeedComparison, Timings, Verdict, turns
 from specviz.bench.contenders import (
+    BenchPrompt,
+    BenchTask,
     Contender,
-    Job,
-    Prompt,
-    Sample,
+    TimedGeneration,
     specviz_contender,
     tokens_per_call,
 )
@@ -34,7 +34,7 @@ class Speed:
     tokens_per_s: float
     tokens_per_call: float
     num_tokens: int
-    found: Comparison
+    found: SpeedComparison
     drafts: bool = True
     is_shared: bool = False
 
@@ -85,9 +85,11 @@ def measure_in_rounds(
         raise SpecvizError(
             f"the prompt has {len(tokens)} tokens, which leaves no room to measure; shorten it"
         )
-    job = Job(Prompt("", "", tuple(tokens)), active.plan.sampling, request.seed, num_tokens)
+    job = BenchTask(
+        BenchPrompt("", "", tuple(tokens)), active.plan.sampling, request.seed, num_tokens
+    )
     contenders = alone_and_asked(active)
-    samples: tuple[list[Sample], list[Sample]] = [], []
+    samples: tuple[list[TimedGeneration], list[TimedGeneration]] = [], []
     timings: Timings[int] = Timings()
     is_shared = False
     for turn in turns(len(contenders), ROUNDS):

@@ -13,8 +13,8 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 import torch
 
 from specviz.analysis.rounds import FEWEST, Timings, turns
-from specviz.bench.contenders import Job, Prompt, tokens_per_call
-from specviz.bench.report import Finding, Table, table
+from specviz.bench.contenders import BenchPrompt, BenchTask, tokens_per_call
+from specviz.bench.report import BenchProgress, Table, table
 from specviz.bench.speed import ALONE, ASKED, alone_and_asked
 from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import speculate
@@ -75,22 +75,24 @@ def _cells(timings: Timings[int], most: float = math.inf) -> list[str]:
     return [*medians, str(timings.compare(ASKED, ALONE, most=most))]
 
 
-def measure_waits(request: Request, bench: Workbench) -> Generator[Finding, None, None]:
+def measure_waits(request: Request, bench: Workbench) -> Generator[BenchProgress, None, None]:
     """One run per result; the caller holds the engine while it asks for the next. Raises SpecvizError."""
     active = activate(request.validate(), bench.library)
     _, tokens = active.prompt()
     contenders, lengths, waits = alone_and_asked(active), _fitting(active, PROMPTS, NUM_TOKENS), []
     for place, length in enumerate(lengths):
-        job = Job(_prompt(tokens, length), active.plan.sampling, request.seed, NUM_TOKENS)
+        job = BenchTask(_prompt(tokens, length), active.plan.sampling, request.seed, NUM_TOKENS)
         first, answer, samples = Timings(), Timings(), ([], [])
         for turn in turns(len(contenders), FEWEST):
-            yield Finding(place * turn.total + turn.done, total := len(lengths) * turn.total, DOING)
+            yield BenchProgress(
+                place * turn.total + turn.done, total := len(lengths) * turn.total, DOING
+            )
             sample = contenders[turn.contender](job)
             first.add(turn.contender, turn.round, 1e3 * sample.first_seconds)
             answer.add(turn.contender, turn.round, 1e3 * sample.seconds)
             samples[turn.contender].append(sample)
         waits.append(Wait(length, first, answer, tokens_per_call(samples[ASKED])))
-    yield Finding(total, total, "", tables(waits, memory(active, tokens)))
+    yield BenchProgress(total, total, "", tables(waits, memory(active, tokens)))
 
 
 def memory(active: ActiveSetup, tokens: Sequence[int]) -> tuple[Held, ...]:
@@ -109,8 +111,8 @@ def _fitting(active: ActiveSetup, lengths: Sequence[int], room: int) -> list[int
     return list(dict.fromkeys(min(length, most) for length in lengths))
 
 
-def _prompt(tokens: Sequence[int], length: int) -> Prompt:
-    return Prompt("", "", tuple(islice(cycle(tokens), length)))
+def _prompt(tokens: Sequence[int], length: int) -> BenchPrompt:
+    return BenchPrompt("", "", tuple(islice(cycle(tokens), length)))
 
 
 def _held(active: ActiveSetup, tokens: Sequence[int], context: int) -> Held:

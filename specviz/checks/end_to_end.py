@@ -27,8 +27,8 @@ from specviz.checks.statistics import (
     STAKES,
     SUSPICION,
     Cells,
+    CheckOutcome,
     Evidence,
-    Outcome,
     bet_prices,
     count_cells,
     outcome_of_cells,
@@ -76,11 +76,11 @@ class EndToEnd:
     distances: tuple[float, ...] = ()
 
     @property
-    def outcome(self) -> Outcome | None:
+    def outcome(self) -> CheckOutcome | None:
         """None while nothing can be said; "differs" may come at any time."""
         if self.impossible:
             words = f"{self.impossible} of them have probability 0 under the target"
-            return Outcome("differs", f"differs, n = {self.done:,} tokens: {words}")
+            return CheckOutcome("differs", f"differs, n = {self.done:,} tokens: {words}")
         return judge_evidence(self.evidence, self.done >= self.total, self._power_words())
 
     def _power_words(self) -> str:
@@ -97,11 +97,11 @@ class EndToEnd:
         return f"{words}, not {', '.join(missed)}" if missed else words
 
 
-def judge_evidence(evidence: Evidence, is_complete: bool, more: str) -> Outcome | None:
+def judge_evidence(evidence: Evidence, is_complete: bool, more: str) -> CheckOutcome | None:
     """None while nothing can be said; "differs" may come at any time. more: what the other outcomes add."""
     n = f"n = {evidence.num_tokens:,} tokens"
     if evidence.differs():
-        return Outcome("differs", f"differs, {n}: {_describe_strongest(evidence)}")
+        return CheckOutcome("differs", f"differs, {n}: {_describe_strongest(evidence)}")
     if not is_complete:
         return None
     seen = max(evidence.smallest_shifts())
@@ -111,13 +111,13 @@ def judge_evidence(evidence: Evidence, is_complete: bool, more: str) -> Outcome 
             f"suspicious, {n}: {_describe_strongest(evidence)}; the evidence is {odds:,.0f} to 1 against the target's "
             f"distribution: draw about {evidence.tokens_to_go:,} more tokens and judge all of them together{more}"
         )
-        return Outcome("suspicious", words)
+        return CheckOutcome("suspicious", words)
     if seen > COARSE:
-        return Outcome(
+        return CheckOutcome(
             "unsure", f"cannot tell, {n}: too few to see a shift of {100 * COARSE:.0f} points{more}"
         )
     words = f"consistent, {n}, would have seen a shift of {100 * seen:.1f} points per token{more}"
-    return Outcome("consistent", words)
+    return CheckOutcome("consistent", words)
 
 
 def _describe_strongest(evidence: Evidence) -> str:
@@ -248,7 +248,7 @@ class FirstToken:
     cells: Cells
 
     @property
-    def outcome(self) -> Outcome | None:
+    def outcome(self) -> CheckOutcome | None:
         return None if self.done < self.total else outcome_of_cells(self.cells, " first tokens")
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from specviz.checks.scoring import can_read, law_of, plain_logits
-from specviz.checks.statistics import Outcome
+from specviz.checks.statistics import CheckOutcome
 from specviz.decoding.draft import EMPTY, ROOT, Draft, chain
 from specviz.decoding.drafter import Drafter
 from specviz.decoding.draws import Draws, enumerate_outcomes
@@ -64,10 +64,10 @@ class Enumeration:
     needs_grades: bool = False
 
     @property
-    def outcome(self) -> Outcome | None:
+    def outcome(self) -> CheckOutcome | None:
         """None while nothing can be said."""
         if self.needs_grades:
-            return Outcome(
+            return CheckOutcome(
                 "unsure", "cannot tell: this rule judges only what its own method has graded"
             )
         if self.distance is None or (self.done < self.total and self.distance <= EXACT):
@@ -86,13 +86,15 @@ class Enumeration:
         elif self.trees:
             what += f"; the method's own token trees, made small ({_TREE_WORDS})"
         if self.distance > EXACT:
-            return Outcome(
+            return CheckOutcome(
                 "differs",
                 f"differs: {what}; {100 * self.distance:.3g} % of probability is on wrong texts",
             )
         if not self.lossless:
-            return Outcome("unsure", f"cannot tell: the rule's error has no effect here, {what}")
-        return Outcome(
+            return CheckOutcome(
+                "unsure", f"cannot tell: the rule's error has no effect here, {what}"
+            )
+        return CheckOutcome(
             "exact", f"exact (enumerated): {what}; distance to the target {self.distance:.0e}"
         )
 

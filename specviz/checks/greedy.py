@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from specviz.checks.scoring import ROUNDING, Outside, find_outside, plain_logits
-from specviz.checks.statistics import Outcome
+from specviz.checks.statistics import CheckOutcome
 from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import speculate
 from specviz.decoding.rule import Rule
@@ -46,27 +46,27 @@ class Greedy:
     num_close: int = 0
 
     @property
-    def outcome(self) -> Outcome | None:
+    def outcome(self) -> CheckOutcome | None:
         """None before all prompts have been compared, unless one differs."""
         if self.wrong:
             words = _describe_first(self.differences, self.wrong)
-            return Outcome("differs", f"{words} The target would not have written it.")
+            return CheckOutcome("differs", f"{words} The target would not have written it.")
         if self.num_cut:
-            return Outcome(
+            return CheckOutcome(
                 "differs", f"{self.num_cut} of the texts end where the target's own do not."
             )
         if self.done < self.total:
             return None
         compared = f"{self.num_tokens:,} tokens after {self.total} prompts"
         if not self.differences:
-            return Outcome(
+            return CheckOutcome(
                 "exact", f"exact, token by token: {compared}, equal to the target's own greedy text"
             )
         words = f"consistent, n = {self.num_tokens:,}: each of {compared} is the target's most likely token"
         up_to, why = "", "There, the reference itself does not write the most likely token."
         if self.ties or self.num_close == len(self.differences):
             up_to, why = " up to rounding", "The texts differ there by rounding."
-        return Outcome(
+        return CheckOutcome(
             "consistent", f"{words}{up_to}. {_describe_first(self.differences, self.ties)} {why}"
         )
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from specviz.checks.rows import normalise, step_rows, total_variation
 from specviz.checks.statistics import (
     Cells,
-    Outcome,
+    CheckOutcome,
     count_cells,
     draws_needed,
     likeliest_outcomes,
@@ -36,7 +36,7 @@ TELLING = (0.3, 0.7)  # agreements at which a wrong rule shows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Place:
+class DraftedPlace:
     """A drafted token of a run. p: the target's law there, q: the draft's, both [V] in float64 on the CPU."""
 
     step: int
@@ -54,7 +54,7 @@ class Place:
 
 def places(
     recorded: trace.Trace, target: LoadedModel, draft: LoadedModel | None
-) -> Iterator[Place]:
+) -> Iterator[DraftedPlace]:
     """The places at which this draft model gave odds, in order, as many as may be kept. Raises SpecvizError."""
     found, most = 0, min(MOST_PLACES, max(1, MOST_KEPT // (2 * target.info.vocab_size)))
     for rows in step_rows(recorded, target, draft):
@@ -68,7 +68,7 @@ def places(
                 normalise(rows.probs[node]),
                 normalise(rows.draft.probs[node]),
             )
-            yield Place(rows.record.index, node, token.id, token.is_judged, p, q)
+            yield DraftedPlace(rows.record.index, node, token.id, token.is_judged, p, q)
             found += 1
 
 
@@ -90,7 +90,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class SumIdentity:
     """min(p, q) + max(0, p - q) = p, token by token. rows: the likeliest tokens and all others; sums: the whole."""
 
     step: int
@@ -101,7 +101,7 @@ class Identity:
     largest_error: float  # of the identity, over all of it
 
 
-def identity(place: Place, most: int = 8) -> Identity:
+def identity(place: DraftedPlace, most: int = 8) -> SumIdentity:
     p, q = place.p, place.q
     columns = torch.stack(
         [p, q, torch.minimum(p, q), (p - q).clamp_min(0), (q - p).clamp_min(0)]
@@ -114,7 +114,7 @@ def identity(place: Place, most: int = 8) -> Identity:
     rest = Share(None, *(sums - columns[:, shown].sum(1)).clamp_min(0).tolist())
     rows = (*(Share(token, *columns[:, token].tolist()) for token in shown), rest)
     error = float((columns[2] + columns[3] - p).abs().max())
-    return Identity(place.step, place.node, rows, Share(None, *sums.tolist()), len(p), error)
+    return SumIdentity(place.step, place.node, rows, Share(None, *sums.tolist()), len(p), error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class RuleHere:
     draws_needed: int | None  # until cells show the difference; None: too many, or no difference
 
 
-def rule_here(place: Place, rule: Rule) -> RuleHere:
+def rule_here(place: DraftedPlace, rule: Rule) -> RuleHere:
     law = rule.one_step_law(place.p, place.q).double()
     distance, needed = float(total_variation(law, place.p)), None
     if distance > SAME:
@@ -137,7 +137,7 @@ def rule_here(place: Place, rule: Rule) -> RuleHere:
     return RuleHere(rule, float(rule.one_step_kept(place.p, place.q).sum()), distance, needed)
 
 
-def worst_place(candidates: Sequence[Place], rule: Rule) -> Place:
+def worst_place(candidates: Sequence[DraftedPlace], rule: Rule) -> DraftedPlace:
     """The judged place where `rule` strays farthest from p, one with an agreement in TELLING if there is any; for a
     rule that strays nowhere the one whose agreement is nearest to a half. Raises ValueError for no place."""
     judged = [place for place in candidates if place.is_judged]
@@ -165,7 +165,7 @@ class Redraws:
     formula: tuple[float, ...]  # the rule's own shares, by its formula
 
     @property
-    def outcome(self) -> Outcome | None:
+    def outcome(self) -> CheckOutcome | None:
         if self.done < self.total:
             return None
         found, n = outcome_of_cells(self.cells), f"n = {self.total:,}"
@@ -177,18 +177,18 @@ class Redraws:
                 if self.here.draws_needed
                 else "more draws than fit here"
             )
-            return Outcome(
+            return CheckOutcome(
                 "unsure",
                 f"cannot tell, {n}: by formula the rule is wrong here; {enough} would show it",
             )
         if not self.here.rule.lossless:
-            return Outcome(
+            return CheckOutcome(
                 "unsure", f"cannot tell, {n}: the rule's error has no effect on this token"
             )
         return found
 
 
-def redraws(place: Place, rule: Rule, n: int, seed: int = 0) -> Iterator[Redraws]:
+def redraws(place: DraftedPlace, rule: Rule, n: int, seed: int = 0) -> Iterator[Redraws]:
     """Draws the place's token n times from the law that the rule's draft really uses, and lets the rule judge each. The
     first result stands before any draw."""
     if n < 1:
@@ -201,7 +201,7 @@ def redraws(place: Place, rule: Rule, n: int, seed: int = 0) -> Iterator[Redraws
 
 
 @torch.inference_mode()
-def _redraw(place: Place, rule: Rule, draws: Draws, numbers: range) -> list[int]:
+def _redraw(place: DraftedPlace, rule: Rule, draws: Draws, numbers: range) -> list[int]:
     """The first emitted token of each of these redraws; a redraw's number is its address among the draws."""
     source = rule.draft_law(place.q) if isinstance(rule, BrokenRule) else place.q
     drafted = draws.sample(source.expand(len(numbers), -1), DRAFT, numbers.start, 0).tolist()

@@ -20,7 +20,7 @@ from specviz.checks.report import CheckResult, Report
 from specviz.checks.samples import FORMATS, judge_samples, read_samples
 from specviz.checks.self_checks import self_checks
 from specviz.checks.side_by_side import RuleResult, side_by_side
-from specviz.checks.statistics import Evidence, Outcome
+from specviz.checks.statistics import CheckOutcome, Evidence
 from specviz.decoding.rule import Rule
 from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS, find_method
@@ -254,14 +254,14 @@ def _end_to_end(job: _Job) -> Iterator[CheckResult]:
     yield CheckResult("end to end, every token against the target", *result.outcome, numbers)
 
 
-def _judge_formula(result: EndToEnd, rule: Rule) -> Outcome:
+def _judge_formula(result: EndToEnd, rule: Rule) -> CheckOutcome:
     places = (
         f"{result.done:,} positions, largest total variation to the target {result.distance:.1e}"
     )
     state = "differs" if result.distance > SAME else "exact" if rule.lossless else "unsure"
     if state == "unsure":
-        return Outcome(state, f"cannot tell: the rule's error has no effect here, {places}")
-    return Outcome(state, f"{state} by formula, one token judged alone: {places}")
+        return CheckOutcome(state, f"cannot tell: the rule's error has no effect here, {places}")
+    return CheckOutcome(state, f"{state} by formula, one token judged alone: {places}")
 
 
 def _first_token(job: _Job) -> CheckResult:

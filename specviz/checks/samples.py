@@ -27,7 +27,7 @@ from specviz.checks.scoring import (
     plain_logits,
     score_parts,
 )
-from specviz.checks.statistics import Evidence, Outcome
+from specviz.checks.statistics import CheckOutcome, Evidence
 from specviz.decoding.sampling import Sampling
 from specviz.errors import SpecvizError
 from specviz.models.generation import Asked, asked_words, unlike
@@ -187,7 +187,7 @@ def in_format(target: LoadedModel, name: str) -> LoadedModel:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ForbiddenToken:
     """A token of a sample that the target's law does not allow."""
 
     sample: Sample
@@ -207,7 +207,7 @@ class Findings:
     """Such tokens, counted by the format that their line names, and the first of them. may_be_coarse: no line names a
     format, and the rounding of bf16 would explain them all."""
 
-    first: Finding | None = None
+    first: ForbiddenToken | None = None
     by_format: Counter[str | None] = field(default_factory=Counter)
     may_be_coarse: bool = True
 
@@ -223,7 +223,7 @@ class Findings:
         )
         counted = self.by_format + Counter({sample.made_in: len(found)})
         return Findings(
-            self.first or Finding(sample, found[0]), counted, self.may_be_coarse and coarse
+            self.first or ForbiddenToken(sample, found[0]), counted, self.may_be_coarse and coarse
         )
 
 
@@ -245,7 +245,7 @@ class JudgedSamples:
     asked_drawn: str = ""
 
     @property
-    def greedy_outcome(self) -> Outcome | None:
+    def greedy_outcome(self) -> CheckOutcome | None:
         """None where no sample was drawn at temperature 0, or not all have been judged."""
         if self.wrong_greedy:
             words = f"differs: {len(self.wrong_greedy)} tokens at temperature 0 are not the most likely ones; "
@@ -254,29 +254,29 @@ class JudgedSamples:
                 + self.asked_greedy
                 + _format_hint(self.wrong_greedy)
             )
-            return Outcome("differs", words + self.wrong_greedy.first.words + more)
+            return CheckOutcome("differs", words + self.wrong_greedy.first.words + more)
         if not self.num_greedy or self.done < self.total:
             return None
         what = f"{self.num_greedy:,} tokens at temperature 0"
         if not self.tied_greedy:
-            return Outcome(
+            return CheckOutcome(
                 "exact", f"exact, token by token: {what}, each the target's most likely token"
             )
         words = f"consistent: {what}, each the target's most likely token but for {self._ties(self.tied_greedy)}"
-        return Outcome("consistent", words)
+        return CheckOutcome("consistent", words)
 
     @property
-    def drawn_outcome(self) -> Outcome | None:
+    def drawn_outcome(self) -> CheckOutcome | None:
         """The same for what was drawn at other temperatures."""
         if self.impossible:
             words = f"differs: {len(self.impossible)} tokens have probability 0 under the target and these settings; "
             more = self.asked_drawn + _format_hint(self.impossible)
-            return Outcome("differs", words + self.impossible.first.words + more)
+            return CheckOutcome("differs", words + self.impossible.first.words + more)
         is_complete = self.evidence.num_tokens > 0 and self.done >= self.total
         outcome = judge_evidence(self.evidence, is_complete, self._more_ties(self.tied))
         if outcome is None or outcome.state not in ("differs", "suspicious"):
             return outcome
-        return Outcome(outcome.state, outcome.words + self.asked_drawn)
+        return CheckOutcome(outcome.state, outcome.words + self.asked_drawn)
 
     def _ties(self, found: Findings) -> str:
         """ "27 near-ties within bf16 rounding, first line 3, ..."; there must be one."""

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from specviz.checks.rows import total_variation
 from specviz.checks.scoring import ROUNDING, plain_logits
-from specviz.checks.statistics import Outcome
+from specviz.checks.statistics import CheckOutcome
 from specviz.decoding.draft import ROOT, Draft, chain
 from specviz.decoding.drafter import Context, Drafter
 from specviz.decoding.draws import DRAFT, Draws, Seeded
-from specviz.decoding.engine import Plan, Step, speculate
+from specviz.decoding.engine import Plan, StepResult, speculate
 from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
 from specviz.models.library import LoadedModel
@@ -37,7 +37,7 @@ SIBLINGS = 4
 NO_ROOM = "the context leaves no room for this check after the prompt"
 SAME_Q = 1e-6  # q computed again from the same logits, by the same filter
 SAME_CHANCE = 1e-3  # by how much a chance to keep may miss 1 when both models are one
-Fate = Callable[[Step], bool]
+Fate = Callable[[StepResult], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def self_checks(
 ) -> Iterator[SelfCheck]:
     """One finished check after the other. K is at least 2 where a cut in the middle is made; the target drafts for
     itself at temperature 1 without a filter, where rounding cannot tip a tie."""
-    checks: dict[str, Callable[[], Outcome]] = {
+    checks: dict[str, Callable[[], CheckOutcome]] = {
         f"Cache against a full read, {words}": partial(
             _check_cache, pair.target, prompt_ids, max(k, 2), *rest
         )
@@ -116,7 +116,7 @@ class _ScriptedDrafter(Drafter):
 
 def _check_cache(
     target: LoadedModel, prompt_ids: Sequence[int], k: int, wrong: int | None, fate: Fate
-) -> Outcome:
+) -> CheckOutcome:
     """The rows that a step read behind its cache, against one forward of the raw model over the whole text. Two steps
     do, unless rounding tips a tie between the target's favourites."""
     text, is_due = list(prompt_ids), False
@@ -134,13 +134,13 @@ def _check_cache(
             )
         is_due = fate(step)
         text += step.tokens
-    return Outcome("unsure", NO_ROOM)
+    return CheckOutcome("unsure", NO_ROOM)
 
 
-def _check_tree(target: LoadedModel, prompt_ids: Sequence[int]) -> Outcome:
+def _check_tree(target: LoadedModel, prompt_ids: Sequence[int]) -> CheckOutcome:
     """The rows of a token tree behind the prompt, against one forward of the raw model over each of its branches."""
     if len(prompt_ids) + 2 > target.info.context_limit:
-        return Outcome("unsure", NO_ROOM)
+        return CheckOutcome("unsure", NO_ROOM)
     likeliest = plain_logits(target, prompt_ids, 1)[0]
     siblings = likeliest.topk(min(SIBLINGS, len(likeliest))).indices.tolist()
     parents = (*[ROOT] * len(siblings), len(siblings) - 1)
@@ -150,15 +150,15 @@ def _check_tree(target: LoadedModel, prompt_ids: Sequence[int]) -> Outcome:
     return _compare(target.cached_lm().forward(list(prompt_ids), tree), full)
 
 
-def _compare(ours: Tensor, full: Tensor) -> Outcome:
+def _compare(ours: Tensor, full: Tensor) -> CheckOutcome:
     """Logits [N, V] of the reader that runs use, against those of the raw model."""
     apart, allowed = _distance(ours, full), _tolerance(full.dtype)
     words = f"the largest difference is {apart:.1e} of the largest logit; rounding in "
     words += f"{str(full.dtype).removeprefix('torch.')} may make {allowed:.0e}"
-    return Outcome("consistent" if apart <= allowed else "differs", words)
+    return CheckOutcome("consistent" if apart <= allowed else "differs", words)
 
 
-def _steps(plan: Plan, prompt_ids: Sequence[int], num_steps: int) -> Iterator[Step]:
+def _steps(plan: Plan, prompt_ids: Sequence[int], num_steps: int) -> Iterator[StepResult]:
     """At most `num_steps` steps of the real engine; one step's worth of text is left to draft in."""
     tokens = (num_steps + 1) * (plan.k + 1)
     with closing(speculate(prompt_ids, lambda: plan, Seeded(SEED), max_new_tokens=tokens)) as steps:
@@ -176,14 +176,14 @@ def _distance(ours: Tensor, full: Tensor) -> float:
     return math.inf if math.isnan(distance) else distance
 
 
-def _check_own_draft(pair: Setup, prompt_ids: Sequence[int], k: int) -> Outcome:
+def _check_own_draft(pair: Setup, prompt_ids: Sequence[int], k: int) -> CheckOutcome:
     """A model that drafts for itself has q = p everywhere: nothing may be cut."""
     own = gather(METHODS["draft_model"], {}, pair.target, pair.target)
     plan = own.plan(RULES["speculative_sampling"], Sampling(), k)
     steps = [*_steps(plan, prompt_ids, SELF_STEPS)]
     checks = [check for step in steps for check in step.verdict.checks]
     if not checks:
-        return Outcome("unsure", "the context leaves no room to draft")
+        return CheckOutcome("unsure", "the context leaves no room to draft")
     least, kept = (
         min(check.accept_prob for check in checks),
         sum(check.accepted for check in checks),
@@ -194,11 +194,13 @@ def _check_own_draft(pair: Setup, prompt_ids: Sequence[int], k: int) -> Outcome:
         ROUNDING[dtype], torch.finfo(dtype).eps * largest
     )  # of a logit, in both of p and q
     if least < min(1 - SAME_CHANCE, math.exp(-2 * rounding)):
-        return Outcome("differs", f"{words}; with p = q it must be 1")
-    return Outcome("consistent", words)
+        return CheckOutcome("differs", f"{words}; with p = q it must be 1")
+    return CheckOutcome("consistent", words)
 
 
-def _check_claimed_q(pair: Setup, prompt_ids: Sequence[int], sampling: Sampling, k: int) -> Outcome:
+def _check_claimed_q(
+    pair: Setup, prompt_ids: Sequence[int], sampling: Sampling, k: int
+) -> CheckOutcome:
     """Every drafted token with its q, from the raw draft model's logits to the very id that u picks."""
     plan = pair.plan(RULES["speculative_sampling"], sampling, k)
     text, num_tokens, farthest = list(prompt_ids), 0, 0.0
@@ -213,20 +215,20 @@ def _check_claimed_q(pair: Setup, prompt_ids: Sequence[int], sampling: Sampling,
             if problem := _wrong_q(draft, sampling.of_draft) or _wrong_draw(
                 draft, Seeded(SEED), len(text)
             ):
-                return Outcome("differs", f"step {step.index + 1}: {problem}")
+                return CheckOutcome("differs", f"step {step.index + 1}: {problem}")
             num_tokens += len(draft)
         text += step.tokens
     if not num_tokens:
-        return Outcome("unsure", "no chain was drafted with both q and its logits")
+        return CheckOutcome("unsure", "no chain was drafted with both q and its logits")
     allowed = _tolerance(pair.draft.model.dtype)
     words = (
         f"{num_tokens} drafted tokens are what u picks from their q; the draft model's logits are within "
         f"{farthest:.1e} of a full read (rounding may make {allowed:.0e})"
     )
-    return Outcome("consistent" if farthest <= allowed else "differs", words)
+    return CheckOutcome("consistent" if farthest <= allowed else "differs", words)
 
 
-def _logits_apart(draft: LoadedModel, text: Sequence[int], step: Step) -> float:
+def _logits_apart(draft: LoadedModel, text: Sequence[int], step: StepResult) -> float:
     """The logits behind a step's q, against one forward of the raw draft model; over the ids that both models have."""
     rows = plain_logits(draft, [*text, *step.draft.tokens[:-1]], len(step.draft))
     width = min(rows.shape[-1], step.logits.shape[-1])

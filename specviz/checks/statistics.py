@@ -30,7 +30,7 @@ STAKES = np.array(
 quantile = NormalDist().inv_cdf  # of the standard normal distribution
 
 
-class Outcome(NamedTuple):
+class CheckOutcome(NamedTuple):
     """What a check came to. state: exact, consistent, suspicious, differs or unsure."""
 
     state: str
@@ -217,11 +217,11 @@ def cells_differ(cells: Cells, alpha: float = ALPHA) -> bool:
     return min(p_values(cells)) <= alpha / len(cells.law)
 
 
-def outcome_of_cells(cells: Cells, what: str = "") -> Outcome:
+def outcome_of_cells(cells: Cells, what: str = "") -> CheckOutcome:
     """What counts whose n was fixed beforehand say of the target's law; what: the kind of draws that were counted."""
     n, seen = f"n = {cells.n:,}{what}", smallest_cell_shift(cells.law, cells.n)
     if cells_differ(cells):
-        return Outcome(
+        return CheckOutcome(
             "differs", f"differs, {n}: these counts do not fit the target's probabilities"
         )
     if cells_differ(cells, SUSPICION):
@@ -232,13 +232,13 @@ def outcome_of_cells(cells: Cells, what: str = "") -> Outcome:
             else "more draws than fit here would decide"
         )
         rare = f"the target's probabilities give counts this far off in fewer than 1 of {1 / SUSPICION:,.0f} tries"
-        return Outcome("suspicious", f"suspicious, {n}: {rare}; {enough}")
+        return CheckOutcome("suspicious", f"suspicious, {n}: {rare}; {enough}")
     if seen > COARSE:
-        return Outcome(
+        return CheckOutcome(
             "unsure", f"cannot tell, {n}: too few to see a shift of {100 * COARSE:.0f} points"
         )
     words = f"consistent, {n}, would have seen a shift of {100 * seen:.1f} points in any one share"
-    return Outcome("consistent", words)
+    return CheckOutcome("consistent", words)
 
 
 def smallest_cell_shift(law: Sequence[float], n: int, alpha: float = ALPHA) -> float:

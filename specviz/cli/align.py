@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from specviz.alignment import executors
 from specviz.alignment.summary import (
     NOT_CALLED,
-    Difference,
+    AlphaDifference,
     DraftSummary,
     Interval,
     Summary,
@@ -372,7 +372,7 @@ def _comparisons(summary: Summary) -> list[str]:
     ]
 
 
-def _difference(found: Difference) -> str:
+def _difference(found: AlphaDifference) -> str:
     number = f"{found.difference:+.3f}".replace("-", "−") + _format_interval(found.interval)
     return f"agreement {number}, n = {quantity(found.num_prompts, 'prompt')}, {SIGNIFICANCE[found.significant]}"
 

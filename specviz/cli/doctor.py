@@ -14,7 +14,7 @@ from specviz.views.terminal import escape
 from specviz.views.words import quantity
 
 if TYPE_CHECKING:
-    from specviz.alignment.causes.head_doctor import HeadDiagnosis, Trial
+    from specviz.alignment.causes.head_doctor import ConventionResult, HeadDiagnosis
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -98,5 +98,5 @@ def doctor_text(diagnosis: HeadDiagnosis) -> str:
     return "\n".join(lines)
 
 
-def _gain(trial: Trial) -> str:
+def _gain(trial: ConventionResult) -> str:
     return f"{trial.gain:+.3f} (p = {trial.p_value:.2g})".replace("-", "−", trial.gain < 0)

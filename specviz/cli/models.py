@@ -8,7 +8,7 @@ from pathlib import Path
 from huggingface_hub import scan_cache_dir
 from huggingface_hub.errors import CacheNotFound
 
-from specviz.alignment.causes.doctor import Diagnosis, NamedId, Special, Way
+from specviz.alignment.causes.doctor import Diagnosis, MethodAdvice, NamedId, Special
 from specviz.decoding.forward.transformers_forward import num_layers
 from specviz.drafters.heads import KINDS, LoadedHeads, kind_of, load_heads
 from specviz.errors import SpecvizError
@@ -254,6 +254,6 @@ def _list_ids(ids: tuple[NamedId, ...]) -> str:
     return f"{shown}{more}" or "none"
 
 
-def _way_row(way: Way, is_direct: bool) -> tuple[str, str]:
+def _way_row(way: MethodAdvice, is_direct: bool) -> tuple[str, str]:
     state = "no" if not way.works else "not needed" if is_direct and way.name != "direct" else "yes"
     return way.name, f"{state}: {way.words}"

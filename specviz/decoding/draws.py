@@ -108,7 +108,7 @@ def seed_of(seed: int, number: int) -> int:
     return (seed + (number << 32)) % (1 << 64)
 
 
-class SideBySide(Draws):
+class BatchDraws(Draws):
     """Draws for a batch of texts: row i comes from `sources[i]`, `starts[i]` tokens behind the position asked for."""
 
     def __init__(self, sources: Sequence[Draws], starts: Sequence[int]) -> None:

@@ -35,14 +35,14 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class PhaseTimes:
     draft_ms: float
     verify_ms: float
     accept_ms: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Step:
+class StepResult:
     """One draft-verify round. tokens: what it emitted, after cutting `truncated` tokens behind the end of the text."""
 
     index: int
@@ -54,7 +54,7 @@ class Step:
     verdict: Verdict
     tokens: tuple[int, ...]
     truncated: int
-    timing: Timing
+    timing: PhaseTimes
     target_work: Work
     draft_work: Work
     finish: str | None  # "length" | "eos" | "stop" | "context" on the last step
@@ -69,7 +69,7 @@ def speculate(
     eos_ids: frozenset[int] = frozenset(),
     first_index: int = 0,
     is_stop: IsStop = lambda token: False,
-) -> Iterator[Step]:
+) -> Iterator[StepResult]:
     """Continues `tokens` until max_new_tokens, an end token, a stop or the target's context limit.
 
     is_stop: asked of every token of the text in order, whether it completes what the text is to end with.
@@ -105,7 +105,7 @@ def _step(
     end: int,
     eos_ids: frozenset[int],
     is_stop: IsStop,
-) -> Step:
+) -> StepResult:
     position, limit = len(text), min(end, plan.target.context_limit)
     before = _work(plan), plan.drafter.work
     clock = PhaseClock(plan.target.device)
@@ -129,7 +129,7 @@ def _step(
     plan.drafter.observe(draft, probs, verdict)
     emitted = verdict.emitted(draft)
     kept, finish = _cut(emitted, position, end, plan.target.context_limit, eos_ids, is_stop)
-    return Step(
+    return StepResult(
         index=index,
         context_length=position,
         plan=plan,
@@ -139,7 +139,7 @@ def _step(
         verdict=verdict,
         tokens=kept,
         truncated=len(emitted) - len(kept),
-        timing=Timing(*clock.phases_ms()),
+        timing=PhaseTimes(*clock.phases_ms()),
         target_work=_work(plan) - before[0],
         draft_work=plan.drafter.work - before[1],
         finish=finish,

@@ -14,7 +14,7 @@ from itertools import takewhile
 from specviz.decoding.draft import Draft, chain
 from specviz.decoding.drafter import Context, Drafter
 from specviz.decoding.draws import Seeded
-from specviz.decoding.engine import Plan, Step, speculate
+from specviz.decoding.engine import Plan, StepResult, speculate
 from specviz.decoding.turns import clock
 from specviz.errors import SpecvizError
 from specviz.models.library import Library
@@ -52,7 +52,7 @@ def most_tokens() -> int:
     return min(MOST_TOKENS, settings().max_new_tokens)
 
 
-class Refused(SpecvizError):
+class RefusedDraft(SpecvizError):
     """Words that cannot be judged: they can be mended and handed over again."""
 
 
@@ -150,7 +150,7 @@ class Game:
         return Rival(texts, len(step.verdict.path), len(step.tokens))
 
     def _append(
-        self, active: ActiveSetup, begun: trace.Header | None, step: Step, rival: Rival | None
+        self, active: ActiveSetup, begun: trace.Header | None, step: StepResult, rival: Rival | None
     ) -> trace.Step:
         if begun is not None:
             self._recorder = Recorder(active.target.text)
@@ -172,7 +172,7 @@ class Game:
             self.trace.append(trace.Footer(reason, None, None))
         return made
 
-    def _reason_to_end(self, step: Step) -> str | None:
+    def _reason_to_end(self, step: StepResult) -> str | None:
         """Each step reaches the length that it was given: only what is more than that ends the text."""
         if step.finish in ("eos", "context"):
             return step.finish
@@ -190,15 +190,15 @@ def typed_ids(
     has_space = joined or raw[-1:].isspace() or words[0] in NO_SPACE_BEFORE
     ids = encode_after(text, raw, (words if has_space else f" {words}").encode())
     if not ids:
-        raise Refused("the target model has no tokens for these words")
+        raise RefusedDraft("the target model has no tokens for these words")
     if special := [token for token in ids if token in text.special_ids | text.eos_ids]:
         name = text.label(special[0])
-        raise Refused(
+        raise RefusedDraft(
             f"your words must be ordinary text (got {name!r:.60}, a sign of the model's own)"
         )
     if len(ids) > MOST_TYPED:
         first = " | ".join(text.label(token).strip() for token in ids[:MOST_TYPED])
-        raise Refused(
+        raise RefusedDraft(
             f"your words must be at most {MOST_TYPED} tokens (got {len(ids)}: {first} | …)"
         )
     return ids
@@ -206,13 +206,13 @@ def typed_ids(
 
 def _check_words(words: str) -> None:
     if len(words) > MOST_CHARACTERS:
-        raise Refused(
+        raise RefusedDraft(
             f"your words must be at most {MOST_CHARACTERS} characters (got {len(words):,})"
         )
     if not words.strip():
-        raise Refused("type at least one word")
+        raise RefusedDraft("type at least one word")
     if any(unicodedata.category(each) in UNWRITABLE and each not in JOINERS for each in words):
-        raise Refused("your words must be on one line, without control characters")
+        raise RefusedDraft("your words must be on one line, without control characters")
 
 
 def _ending(active: ActiveSetup, ids: Sequence[int]) -> Ending | None:
@@ -231,7 +231,9 @@ def _ending(active: ActiveSetup, ids: Sequence[int]) -> Ending | None:
     )
 
 
-def _one_step(plan: Plan, ids: list[int], active: ActiveSetup, seed: int, num_drafted: int) -> Step:
+def _one_step(
+    plan: Plan, ids: list[int], active: ActiveSetup, seed: int, num_drafted: int
+) -> StepResult:
     """The next step of a text of these ids, with room for all that may be drafted and one token more."""
     eos = frozenset(active.target.text.eos_ids)
     with closing(

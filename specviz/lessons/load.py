@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from msgspec.structs import replace
 
 from specviz.errors import SpecvizError
-from specviz.lessons.types import Law, Lesson, Pin
+from specviz.lessons.types import Lesson, Pin, RuleDistributions
 from specviz.request import REQUEST_KEYS, Request
 from specviz.settings import assets_dir
 from specviz.trace.recorded import recorded_runs, recorded_trace
@@ -172,7 +172,7 @@ def _is_in(pin: Pin, run: str | None) -> bool:
     ]
 
 
-def _has_odds(law: Law) -> bool:
+def _has_odds(law: RuleDistributions) -> bool:
     steps = recorded_trace(law.run).steps
     positions = steps[law.step].positions if law.step < len(steps) else ()
     return any(place.child is not None and str(place.child) == law.ref and place.overlap is not None

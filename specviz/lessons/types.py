@@ -59,18 +59,18 @@ def _list_pieces(field: str, paragraphs: Sequence[Paragraph]) -> tuple[tuple[str
     return tuple((each,) if isinstance(each, str) else each for each in paragraphs)
 
 
-class Part(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class LessonObject(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """An object of a lesson's file."""
 
 
-class Pin(Part):
+class Pin(LessonObject):
     """A token of the run on the stage."""
 
     step: Annotated[int, Meta(ge=0, le=100_000, title="a whole number from 0 to 100,000")]
     ref: Annotated[str, Meta(min_length=1, max_length=20)]
 
 
-class Show(Part):
+class Show(LessonObject):
     """What a screen puts on the stage: a recorded run, a token of it, or two recorded runs side by side."""
 
     run: Run | None = None
@@ -78,21 +78,21 @@ class Show(Part):
     pin: Pin | None = None
 
 
-class Law(Pin):
+class RuleDistributions(Pin):
     """The laws that some rules make of one recorded position."""
 
     run: Run
     rules: Annotated[tuple[LawRule, ...], Meta(min_length=1, max_length=4)]
 
 
-class Seen(Part):
+class OpenedRun(LessonObject):
     """A recorded run that a task opens. words: what its button says; empty: the run's title."""
 
     run: Run
     words: Line
 
 
-class Option(Part):
+class Option(LessonObject):
     """An answer to choose, or to guess."""
 
     words: Text
@@ -107,12 +107,12 @@ class Reasoned(Option):
     why: Text
 
 
-class Done(Part, tag_field="kind"):
+class Done(LessonObject, tag_field="kind"):
     """What completes a task. Each kind declares what it needs; the rest is as here."""
 
     times: ClassVar[int] = 1
     status: ClassVar[tuple[Mark, ...]] = ()
-    runs: ClassVar[tuple[Seen, ...]] = ()
+    runs: ClassVar[tuple[OpenedRun, ...]] = ()
     options: ClassVar[tuple[Option, ...]] = ()
     reveal: ClassVar[str] = ""
 
@@ -151,11 +151,11 @@ class PinMark(Done, tag="pin"):
 class See(Done, tag="see"):
     """All of these runs were opened, each of which counts once."""
 
-    runs: Annotated[tuple[Run | Seen, ...], Meta(min_length=1, max_length=4)]
+    runs: Annotated[tuple[Run | OpenedRun, ...], Meta(min_length=1, max_length=4)]
 
     def __post_init__(self) -> None:
         seen = [
-            Seen(run=each, words="") if isinstance(each, str) else each
+            OpenedRun(run=each, words="") if isinstance(each, str) else each
             for each in reversed(self.runs)
         ]
         force_setattr(self, "runs", tuple({each.run: each for each in seen}.values())[::-1])
@@ -190,7 +190,7 @@ class Guess(Done, tag="guess"):
         force_setattr(self, "options", options)
 
 
-class Task(Part):
+class Task(LessonObject):
     words: Paragraph
     done: Play | Made | Throw | Predict | PinMark | See | Choose | Guess
     praise: Text
@@ -199,11 +199,11 @@ class Task(Part):
         force_setattr(self, "words", _list_pieces("words", [self.words])[0])
 
 
-class Screen(Part):
+class Screen(LessonObject):
     title: Line
     words: Paragraphs
     show: Show | None = None
-    law: Law | None = None
+    law: RuleDistributions | None = None
     task: Task | None = None
 
     def __post_init__(self) -> None:
@@ -227,7 +227,7 @@ class Screen(Part):
         return [name for name in named if name]
 
 
-class Lesson(Part):
+class Lesson(LessonObject):
     """setup: what the request to try live changes in the bundled pair's first one; None: nothing to try.
 
     live: what to look for in it, in a sentence; empty: what it sets is listed. pace: that of the run; None: as it is.

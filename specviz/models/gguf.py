@@ -31,7 +31,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from specviz.errors import SpecvizError
 from specviz.models import memory
-from specviz.models.files.hub import Progress, Source, fetch, hash_of
+from specviz.models.files.hub import ModelSource, Progress, fetch, hash_of
 from specviz.models.folder import GB, check_kind
 from specviz.models.tokens import no_panic
 from specviz.settings import cached_model, settings
@@ -43,7 +43,7 @@ _ONE_AT_A_TIME = Lock()
 
 
 def fetch_model(
-    source: Source, *, may_download: bool, on_progress: Progress, weights: bool = True
+    source: ModelSource, *, may_download: bool, on_progress: Progress, weights: bool = True
 ) -> tuple[Path, str | None]:
     """As `hub.fetch`; for a GGUF file the folder that is made of it."""
     folder, revision = fetch(
@@ -129,7 +129,7 @@ def _progress(message: str, report: Progress) -> Iterator[None]:
         gguf_reading.tqdm = printed
 
 
-class Header(GGUFReader):
+class GGUFHeader(GGUFReader):
     """ValueError where anything lies beyond the file's end, and for more in lists than any vocabulary holds."""
 
     _num_values = 0
@@ -164,10 +164,10 @@ class Header(GGUFReader):
         return None if field is None else field.contents()
 
 
-def read_header(file: Path, name: str) -> Header:
+def read_header(file: Path, name: str) -> GGUFHeader:
     """SpecvizError for a file that cannot be what it says it is, and for one part of a split model."""
     try:
-        header = Header(file)
+        header = GGUFHeader(file)
         if header.byte_order != "I":
             raise ValueError("its numbers are in another machine's byte order")
         placed = sorted(header.tensors, key=lambda tensor: tensor.data_offset)
@@ -186,7 +186,7 @@ def read_header(file: Path, name: str) -> Header:
     return header
 
 
-def _without_weights(file: Path, header: Header, name: str) -> PreTrainedModel:
+def _without_weights(file: Path, header: GGUFHeader, name: str) -> PreTrainedModel:
     """The file's model, in no memory. SpecvizError for one that would not be the file's own, or has no room here."""
     kind, names = header.setting("general.architecture"), [tensor.name for tensor in header.tensors]
     factor = f"{kind}.rope.scaling.factor"

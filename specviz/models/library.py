@@ -25,7 +25,7 @@ from specviz.decoding.sampling import Sampling
 from specviz.decoding.turns import aside
 from specviz.errors import SpecvizError
 from specviz.models import catalog, generation, memory, quantisation
-from specviz.models.files.hub import Progress, Source, find, ignore_progress
+from specviz.models.files.hub import ModelSource, Progress, find, ignore_progress
 from specviz.models.folder import (
     FEWER_BITS,
     GB,
@@ -96,7 +96,7 @@ class LoadedModel:
 class _Wanted:
     """A load: the source of the files, the device, the format of the weights (None: as they are)."""
 
-    source: Source
+    source: ModelSource
     home: torch.device
     bits: str | None = None
 
@@ -262,7 +262,7 @@ class Library:
 
     def _add_pair(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> LoadedModel:
         name = Path(model.name_or_path).name or type(model).__name__
-        task = _Wanted(Source(name, f"{_PAIR}{id(model)} {id(tokenizer)}"), model.device)
+        task = _Wanted(ModelSource(name, f"{_PAIR}{id(model)} {id(tokenizer)}"), model.device)
         known = self._find(task.key)
         if known is not None and known.model is model:
             return known

@@ -20,7 +20,7 @@ LOGITS_BYTES, LOGITS_BYTES_CUDA = 256 << 20, 1 << 30  # of one model's logits he
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class TextIds:
     """Token ids: what stands before, at least one, and what is asked about."""
 
     prompt: Sequence[int]
@@ -39,7 +39,7 @@ class DraftRows:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rows:
+class ScoredRows:
     """R tokens of a batch: number of the text [R], place in its ids [R], the token itself [R], and each model's logits
     for what stands there. On the target's device, in the models' own number format."""
 
@@ -51,8 +51,8 @@ class Rows:
 
 
 def read(
-    target: LoadedModel, drafts: Sequence[LoadedModel], texts: Sequence[Text]
-) -> Iterator[Rows]:
+    target: LoadedModel, drafts: Sequence[LoadedModel], texts: Sequence[TextIds]
+) -> Iterator[ScoredRows]:
     """One pass of every model over the texts. Every place comes once; places of one text come in order. Raises
     ValueError for a text without prompt or without ids, or one that the target cannot read."""
     _check(target, texts)
@@ -79,7 +79,7 @@ def read(
 
 def _rows(
     readers, ids: Tensor, begin: int, end: int, text: Tensor, offset: Tensor, starts: Tensor
-) -> Rows:
+) -> ScoredRows:
     """The rows of the positions from begin to end; (text, offset): which of them are asked about."""
     position, device = offset + begin, readers[0].device
     logits = [
@@ -91,7 +91,7 @@ def _rows(
         for reader, own in zip(readers[1:], logits[1:], strict=True)
     )
     place, token = position - starts[text], ids[text, position]
-    return Rows(text.to(device), place.to(device), token.to(device), logits[0], drafts)
+    return ScoredRows(text.to(device), place.to(device), token.to(device), logits[0], drafts)
 
 
 class _Reader:
@@ -121,7 +121,7 @@ class _Reader:
         return torch.nn.functional.pad(logits, (0, 0, 0, beyond)) if beyond else logits
 
 
-def _check(target: LoadedModel, texts: Sequence[Text]) -> None:
+def _check(target: LoadedModel, texts: Sequence[TextIds]) -> None:
     info = target.info
     for text in texts:
         if not len(text.prompt) or not len(text.ids):
@@ -156,7 +156,7 @@ def score(
     split = len(tokens) - num_emitted
     p, q, overlap = [], [], []
     for rows in read(
-        target, [] if draft is None else [draft], [Text(tokens[:split], tokens[split:])]
+        target, [] if draft is None else [draft], [TextIds(tokens[:split], tokens[split:])]
     ):
         for part in range(0, len(rows.token), CHUNK):
             give_way()

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from specviz.decoding.draws import DRAFT, Draws
 from specviz.decoding.rule import Rule
-from specviz.rules.chain import Rows, greedy_law, widen
+from specviz.rules.chain import ChainRows, greedy_law, widen
 from specviz.rules.facts import RESAMPLE_P, RuleFacts
 from specviz.rules.speculative_sampling import SpeculativeSampling
 
@@ -107,7 +107,7 @@ class DroppedDraft(BrokenRule):
     def threshold(self, p: Tensor, q: Tensor, row: Tensor) -> Tensor:
         return torch.where(q < self._least_q, 0.0, super().threshold(p, q, row))
 
-    def last_law(self, rows: Rows, num_kept: Tensor) -> Tensor:
+    def last_law(self, rows: ChainRows, num_kept: Tensor) -> Tensor:
         at = num_kept.clamp_max(len(rows) - 1)[None]
         dropped = rows.q.index_select(0, at)[0] < self._least_q  # [1]
         return torch.where(

@@ -18,7 +18,7 @@ from specviz.rules.facts import RuleFacts
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rows:
+class ChainRows:
     """A chain's laws on the device; p and q are those of the drafted tokens."""
 
     p_rows: Tensor  # [1+N, V]
@@ -36,11 +36,11 @@ class Rows:
         return p, self.q_rows.index_select(0, num_kept.clamp_max(len(self) - 1)[None])[0]
 
 
-def rows_of(draft: Draft, probs: Tensor) -> Rows:
+def rows_of(draft: Draft, probs: Tensor) -> ChainRows:
     """The rows of a chain with at least one token."""
     ids = to_device(draft.tokens, torch.long, probs.device)[:, None]
     q_rows = torch.stack([proposal(draft, node, probs) for node in range(len(draft))])
-    return Rows(probs, q_rows, ids, probs[:-1].gather(1, ids), q_rows.gather(1, ids))
+    return ChainRows(probs, q_rows, ids, probs[:-1].gather(1, ids), q_rows.gather(1, ids))
 
 
 def is_plain_chain(draft: Draft) -> bool:
@@ -72,7 +72,7 @@ class ChainRule(Rule):
     def supports(self, draft: Draft) -> bool:
         return self.facts.judges_trees or is_plain_chain(draft)
 
-    def thresholds(self, rows: Rows) -> Tensor:
+    def thresholds(self, rows: ChainRows) -> Tensor:
         """The threshold of each drafted token [N]."""
         return self.threshold(rows.p, rows.q, rows.p_rows[:-1])[:, 0]
 
@@ -80,7 +80,7 @@ class ChainRule(Rule):
         """How many tokens are accepted []; passed [N]: whether each u stayed below its threshold."""
         return passed.long().cumprod(0).sum()
 
-    def last_law(self, rows: Rows, num_kept: Tensor) -> Tensor:
+    def last_law(self, rows: ChainRows, num_kept: Tensor) -> Tensor:
         """The law [V] of the token after the accepted ones."""
         p, q = rows.after(num_kept)
         return torch.where(num_kept == len(rows), self.bonus(p), self.residual(p, q))

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from specviz.decoding.rule import point_mass
-from specviz.rules.chain import Rows, widen
+from specviz.rules.chain import ChainRows, widen
 from specviz.rules.facts import FACTS
 from specviz.rules.speculative_sampling import SpeculativeSampling
 
@@ -21,7 +21,7 @@ class BlockVerification(SpeculativeSampling):
     facts = FACTS["block_verification"]
     judges_alone = False
 
-    def thresholds(self, rows: Rows) -> Tensor:
+    def thresholds(self, rows: ChainRows) -> Tensor:
         weights = self._weights(rows)
         inner = weights[1:-1, None]
         shortfall = (inner * rows.p_rows[1:-1] - rows.q_rows[1:]).clamp_min(0).sum(-1)  # [N-1]
@@ -32,7 +32,7 @@ class BlockVerification(SpeculativeSampling):
         places = torch.arange(1, len(passed) + 1, device=passed.device)
         return (passed * places).max()
 
-    def last_law(self, rows: Rows, num_kept: Tensor) -> Tensor:
+    def last_law(self, rows: ChainRows, num_kept: Tensor) -> Tensor:
         p, q = rows.after(num_kept)
         law = self.residual(self._weights(rows).index_select(0, num_kept[None]) * p, q)
         return torch.where(num_kept == len(rows), p, (law / law.sum()).to(p.dtype))
@@ -42,7 +42,7 @@ class BlockVerification(SpeculativeSampling):
         later_fail = (1 - chances).flip(0).cumprod(0).flip(0)  # [N] that u_i and all after it fail
         return torch.cat([later_fail, one]) * torch.cat([one, chances])
 
-    def _weights(self, rows: Rows) -> Tensor:
+    def _weights(self, rows: ChainRows) -> Tensor:
         """w_0 to w_N, in the widest float."""
         ratios = super().thresholds(rows)
         weights = [torch.ones_like(ratios[0])]
@@ -65,7 +65,7 @@ class SampleAndMatch(SpeculativeSampling):
     def threshold(self, p: Tensor, q: Tensor, row: Tensor) -> Tensor:
         return widen(p)
 
-    def last_law(self, rows: Rows, num_kept: Tensor) -> Tensor:
+    def last_law(self, rows: ChainRows, num_kept: Tensor) -> Tensor:
         certain = torch.zeros_like(rows.q_rows).scatter_(1, rows.ids, 1.0)
         return super().last_law(replace(rows, q_rows=certain), num_kept)
 

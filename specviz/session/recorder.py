@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from specviz.decoding.device import exact_dtype, to_device, to_host
-from specviz.decoding.engine import Step
+from specviz.decoding.engine import StepResult
 from specviz.decoding.turns import clock
 from specviz.models.tokens import TokenText
 from specviz.trace import file as trace
@@ -39,8 +39,8 @@ class Recorder:
             self._decoder.push(token)
 
     def follow(
-        self, steps: Iterable[Step], settings: trace.Settings
-    ) -> Iterator[tuple[Step, trace.Step]]:
+        self, steps: Iterable[StepResult], settings: trace.Settings
+    ) -> Iterator[tuple[StepResult, trace.Step]]:
         """Each step with its record, made one right after the other under the same settings."""
         started = begun = clock()
         for step in steps:
@@ -50,7 +50,7 @@ class Recorder:
     @torch.inference_mode()
     def record(
         self,
-        step: Step,
+        step: StepResult,
         settings: trace.Settings,
         *,
         started: float,
@@ -88,7 +88,7 @@ class Recorder:
             evidence=write_evidence(step.draft.evidence, self._piece),
         )
 
-    def _positions(self, step: Step, numbers: _Numbers) -> tuple[trace.Position, ...]:
+    def _positions(self, step: StepResult, numbers: _Numbers) -> tuple[trace.Position, ...]:
         positions = []
         is_lossy = not step.plan.rule.lossless
         for walk_node, child, has_q, (*sums, shift), shown in numbers.rows():
@@ -100,7 +100,7 @@ class Recorder:
             )
         return tuple(positions)
 
-    def _draft_tokens(self, step: Step, numbers: _Numbers) -> tuple[trace.DraftToken, ...]:
+    def _draft_tokens(self, step: StepResult, numbers: _Numbers) -> tuple[trace.DraftToken, ...]:
         draft = step.draft
         judged = {check.node: numbers.judged[i] for i, check in enumerate(step.verdict.checks)}
         accepted, first_scratch = set(step.verdict.path), len(draft) - draft.num_scratch
@@ -127,7 +127,9 @@ class Recorder:
             )
         return tuple(nodes)
 
-    def _emitted_tokens(self, step: Step, numbers: _Numbers) -> tuple[trace.EmittedToken, ...]:
+    def _emitted_tokens(
+        self, step: StepResult, numbers: _Numbers
+    ) -> tuple[trace.EmittedToken, ...]:
         emitted = []
         for index, token in enumerate(step.tokens):
             piece = self._decoder.push(token)
@@ -149,7 +151,7 @@ class Recorder:
 class _Numbers:
     """Everything a record needs from the device, gathered there, brought over and rounded at once."""
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: StepResult) -> None:
         checks, laws = step.verdict.checks, step.verdict.laws
         self._step = step
         self._draws = _nine_digits(to_host(_pack(step)).double().numpy()).tolist()
@@ -234,7 +236,7 @@ def _statistics(sums: list[float], has_q: bool, alone: bool) -> tuple[float | No
     return overlap, kl, p_entropy, trace.round9(-q_log_q)
 
 
-def _first_tokens(step: Step) -> list[list[int]]:
+def _first_tokens(step: StepResult) -> list[list[int]]:
     """Per draw: the drafted token and the one emitted at that place (the same one when it was kept)."""
     depths = step.draft.depths
     emitted = step.verdict.emitted(step.draft)
@@ -245,7 +247,7 @@ def _first_tokens(step: Step) -> list[list[int]]:
     return [*firsts, [step.verdict.token, step.verdict.token]]
 
 
-def _pack(step: Step) -> Tensor:
+def _pack(step: StepResult) -> Tensor:
     """Per draw (M) the columns of the shown tokens (R), then the sums: [M, NUM_COLUMNS R + NUM_SUMS]."""
     laws, num_draws = step.verdict.laws, len(step.verdict.checks) + 1
     final = laws.final[None]
@@ -266,7 +268,7 @@ def _pack(step: Step) -> Tensor:
     return torch.cat(columns, dim=1)
 
 
-def _shift(step: Step) -> Tensor:
+def _shift(step: StepResult) -> Tensor:
     """Per draw [M, 1] the total variation between the rule's law of one token and the target's; 0 where it is lossless
     and for the last draw."""
     rule, judged = step.plan.rule, step.verdict.laws.judged
@@ -294,7 +296,7 @@ def _sums(both: Tensor, exact_q: Tensor) -> Tensor:
     return torch.stack((own[:num_draws], own[num_draws:], cross, beyond_q), dim=1)
 
 
-def _unfiltered_odds(step: Step, ids: Tensor, shown_q: Tensor) -> tuple[Tensor, Tensor]:
+def _unfiltered_odds(step: StepResult, ids: Tensor, shown_q: Tensor) -> tuple[Tensor, Tensor]:
     """The models' unfiltered p and q of `ids` at temperature 1, each [M, R]; q 0 where there is no draft row."""
     checks, draft = step.verdict.checks, step.draft
     parents = [draft.parents[check.node] for check in checks] + [step.verdict.last_node]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from specviz.decoding.draws import Seeded
-from specviz.decoding.engine import Step, speculate
+from specviz.decoding.engine import StepResult, speculate
 from specviz.decoding.turns import (
     LOOK_S,
     NOBODY,
@@ -86,7 +86,7 @@ class Run:
             False  # whether another run used the engine meanwhile: such a run gives no speed
         )
         self._active = ActiveSetup(self.request, bench.library)
-        self._steps: Iterator[Step] | None = None
+        self._steps: Iterator[StepResult] | None = None
         self._recorder: Recorder | None = None
         self._guard = threading.Lock()  # over `_is_read` and the end of a run that nobody reads
         self._is_read = False
@@ -363,7 +363,7 @@ class Run:
             ):
                 return step.finish
 
-    def _step(self, started: float, waiting: float) -> tuple[Step, trace.Step]:
+    def _step(self, started: float, waiting: float) -> tuple[StepResult, trace.Step]:
         at, begun, waited = time.perf_counter(), clock(), waited_s()
         self.shared_engine |= len(self.bench.engine) > 1
         step = next(self._steps)

@@ -35,7 +35,7 @@ from specviz.ui.reports.check import CheckSections
 from specviz.ui.reports.compare import CompareSections
 from specviz.ui.reports.games import Games
 from specviz.ui.reports.race import RaceSection
-from specviz.ui.reports.report import Report
+from specviz.ui.reports.report import ReportPage
 from specviz.ui.reports.section import Section
 from specviz.ui.reports.trace_models import methods_for
 from specviz.ui.reports.two_runs import TwoRunsSection
@@ -125,7 +125,7 @@ def _describe_once(demo: gr.Blocks) -> None:
             setattr(part, name, partial(copy, getattr(part, name)()))
 
 
-def reports(registry: Registry, bench: Workbench, offer: Offer) -> dict[str, Report]:
+def reports(registry: Registry, bench: Workbench, offer: Offer) -> dict[str, ReportPage]:
     """The pages of sections by name."""
     race, two_runs = (
         RaceSection(bench, offer, registry).section(),
@@ -137,10 +137,10 @@ def reports(registry: Registry, bench: Workbench, offer: Offer) -> dict[str, Rep
         "check": CheckSections(bench, offer).sections(),
         "learn": [plan_of_lessons, *Games(bench, offer, registry).sections()],
     }
-    return {name: Report(sections, registry, bench) for name, sections in pages.items()}
+    return {name: ReportPage(sections, registry, bench) for name, sections in pages.items()}
 
 
-def _add_report(name: str, report: Report) -> None:
+def _add_report(name: str, report: ReportPage) -> None:
     @callback
     def look(request: gr.Request, event: gr.EventData) -> Iterator[str]:
         yield from report.look(request.session_hash, data_of(event))

@@ -18,7 +18,7 @@ from specviz.zoo.evaluation.report import write_report
 from specviz.zoo.evaluation.trials import continuation
 from specviz.zoo.family import Workplace
 from specviz.zoo.training.export import load_model
-from specviz.zoo.training.train import Pace, Trainer, train
+from specviz.zoo.training.train import Trainer, TrainingPace, train
 
 MODELS = assets_dir() / "models"
 Command = Callable[[argparse.Namespace], None]
@@ -45,7 +45,12 @@ def fit(args: argparse.Namespace, name: str, stop_at: int | None = None) -> None
     def save(trainer: Trainer) -> None:
         trainer.save(place.checkpoint(name))
 
-    train(trainer, place.data(trainer.recipe), Pace(compiled=args.compile, stop_at=stop_at), save)
+    train(
+        trainer,
+        place.data(trainer.recipe),
+        TrainingPace(compiled=args.compile, stop_at=stop_at),
+        save,
+    )
 
 
 def run_export(args: argparse.Namespace) -> None:

@@ -37,7 +37,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class EarlyExit:
+class EarlyExitRecipe:
     """LayerSkip training (Elhoushi et al., arXiv:2404.16710, section 4.1).
 
     `weight` of the loss belongs to one exit per step (the `layers` take turns), the rest to the last layer. Whole
@@ -112,7 +112,7 @@ class Recipe:
     seed: int
     shape: Shape | None = None
     heads: Heads | None = None
-    early_exit: EarlyExit | None = None
+    early_exit: EarlyExitRecipe | None = None
     distillation: Distillation | None = None
 
     def __post_init__(self) -> None:

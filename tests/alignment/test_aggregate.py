@@ -20,7 +20,7 @@ from specviz.alignment.aggregate import Aggregator
 from specviz.alignment.summary import Finding
 from specviz.alignment.tables import shard_tables as tables
 from specviz.alignment.tables import totals
-from specviz.alignment.types import Refused, ShardTables
+from specviz.alignment.types import RefusedRow, ShardTables
 from specviz.analysis.whatif import start_chances
 
 DRAFTS = ("one", "two")
@@ -296,9 +296,11 @@ def test_reasons_share_out_all_that_is_lost(texts):
 
 def test_refused_lines_are_counted_and_listed_once_from_the_file_and_from_the_models():
     found = gathered(texts_of(2))
-    late = tables.build_tables([], aligned.shard([], DRAFTS), [Refused(9, "is too long")], ["mind this", "and this"])
+    late = tables.build_tables([], aligned.shard([], DRAFTS), [RefusedRow(9, "is too long")], ["mind this", "and this"])
     found.add(late)
-    facts = aligned.facts(aligned.request(), refused=[Refused(4, "is empty")], num_refused=30, warnings=["mind this"])
+    facts = aligned.facts(
+        aligned.request(), refused=[RefusedRow(4, "is empty")], num_refused=30, warnings=["mind this"]
+    )
     told = found.summary(facts)
     assert (told.num_refused, told.refused) == (31, ((4, "is empty"), (9, "is too long")))
     assert told.warnings == ("mind this", "and this")

@@ -13,7 +13,7 @@ import specviz.session.workbench as session
 from specviz.alignment import job as jobs
 from specviz.alignment.job import Progress
 from specviz.alignment.outputs import read_summary
-from specviz.alignment.summary import Difference
+from specviz.alignment.summary import AlphaDifference
 from specviz.alignment.tables import compare as comparing
 from specviz.alignment.tables.compare import BETTER, SAME, UNSURE, WORSE, Change
 from specviz.analysis.costs import Measured
@@ -175,7 +175,7 @@ def test_with_few_prompts_in_common_it_cannot_tell(cli, tmp_path):
     [((), 0), ((SAME,), 0), ((BETTER, SAME), 0), ((UNSURE, BETTER), 3), ((WORSE, UNSURE), 1), ((WORSE,), 1)],
 )
 def test_the_exit_code_follows_the_worst_verdict(verdicts, code):
-    found = Difference("all", "all", 40, 0.1, (0.0, 0.2), True)
+    found = AlphaDifference("all", "all", 40, 0.1, (0.0, 0.2), True)
     changes = [Change("near", "near", found, verdict) for verdict in verdicts]
     assert command.exit_code((), changes) == code
     assert command.exit_code(("below",), changes) == 1

@@ -13,7 +13,7 @@ from specviz.alignment.summary import Summary
 from specviz.alignment.tables import compare as comparing
 from specviz.alignment.tables import shard_tables as tables
 from specviz.alignment.tables.compare import BETTER, SAME, UNSURE, WORSE
-from specviz.alignment.types import Identity
+from specviz.alignment.types import ModelIdentity
 from specviz.cli.align import change_line
 from specviz.errors import SpecvizError
 
@@ -280,7 +280,7 @@ def test_an_old_file_is_checked_before_the_job(summary):
 
 
 def test_the_models_are_checked_before_the_first_shard(summary):
-    target, *drafts = (Identity(name, "", 12, name) for name in ("big", "new", "two", "newer"))
+    target, *drafts = (ModelIdentity(name, "", 12, name) for name in ("big", "new", "two", "newer"))
     comparing.check_old_models(old(summary), target, drafts[:2])
     with pytest.raises(SpecvizError, match="none of the drafts new, newer; it has one, two"):
         comparing.check_old_models(old(summary), target, drafts[::2])

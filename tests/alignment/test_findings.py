@@ -10,7 +10,7 @@ from specviz.alignment.aggregate import Aggregator
 from specviz.alignment.causes import findings
 from specviz.alignment.causes.findings import of_draft
 from specviz.alignment.tables import shard_tables as tables
-from specviz.alignment.tables.slices import Part, PerPrompt
+from specviz.alignment.tables.slices import DraftSlice, PerPrompt
 from specviz.alignment.types import BINS
 
 # ---- cliffs ---------------------------------------------------------------------------------------------------------
@@ -60,8 +60,8 @@ def test_easier_first_tokens_are_no_cliff_by_context_wherever_the_prompts_end(sh
 
 def test_the_fall_is_that_of_the_prompts_with_tokens_on_both_sides():
     job = aligned.parts(np.random.default_rng(1), 40, agreement=beyond(128, 1.5), size=200)
-    cliff = next(each for each in findings.cliffs(job) if each.part == Part("one", "context", "128-191"))
-    before, after = (job[Part("one", "settled", value)] for value in ("96-127", "128-191"))
+    cliff = next(each for each in findings.cliffs(job) if each.part == DraftSlice("one", "context", "128-191"))
+    before, after = (job[DraftSlice("one", "settled", value)] for value in ("96-127", "128-191"))
     shared = set(before.prompts) & set(after.prompts)
     means = [
         sum(part.overlap[part.prompts == n].sum() for n in shared)
@@ -141,7 +141,7 @@ def tagged(num_in, num_out, alpha_in, alpha_out):
     alphas = np.where(np.arange(size) < num_in, alpha_in, alpha_out) + np.random.default_rng(1).normal(0, 0.05, size)
     whole = PerPrompt(np.arange(size), np.full(size, 50), 50 * alphas)
     own = PerPrompt(*(each[:num_in] for each in (whole.prompts, whole.num_tokens, whole.overlap)))
-    return {Part("one", "all", "all"): whole, Part("one", "tag", "code"): own}
+    return {DraftSlice("one", "all", "all"): whole, DraftSlice("one", "tag", "code"): own}
 
 
 def test_a_tag_on_which_a_draft_fails_is_named_with_the_points_that_it_costs(summary):

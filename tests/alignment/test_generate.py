@@ -8,7 +8,7 @@ from specviz.alignment import generate
 from specviz.alignment.generate import sample
 from specviz.decoding.draws import Seeded, seed_of
 from specviz.decoding.engine import Plan, speculate
-from specviz.decoding.forward.transformers_forward import transformers_forward as forward
+from specviz.decoding.forward import transformers_forward as forward
 from specviz.decoding.sampling import Sampling
 from specviz.drafters.none import NoDraft
 from specviz.errors import SpecvizError

@@ -18,7 +18,7 @@ from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
 from specviz.models.library import Library
-from specviz.models.score import Text
+from specviz.models.score import TextIds
 from specviz.prompts import prompts_file
 from specviz.rules import RULES
 from specviz.session.setup import gather
@@ -85,7 +85,9 @@ def test_along_a_text_stands_what_the_drafter_itself_gives_when_it_draws_that_te
 
 
 def check_along(proposer, target, ids, num_prompt, depths, sampling):
-    (numbers,) = measure_ahead(target, [proposer.drafter()], Text(ids[:num_prompt], ids[num_prompt:]), sampling, depths)
+    (numbers,) = measure_ahead(
+        target, [proposer.drafter()], TextIds(ids[:num_prompt], ids[num_prompt:]), sampling, depths
+    )
     expected, ahead = told_q(proposer, ids, num_prompt, depths, sampling), numbers["ahead"]
     size, own = len(ids) - num_prompt, ahead.keep.shape[1]
     inside = np.add.outer(np.arange(size), np.arange(own)) < size

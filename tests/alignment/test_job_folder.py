@@ -22,7 +22,7 @@ from specviz.alignment.job_folder import OUTPUTS, OWN_NAMES, Job, JobFolder, Pre
 from specviz.alignment.summary import Finding
 from specviz.alignment.tables.columns import COLUMNS, PROMPTS, SLICES, TOKENS
 from specviz.alignment.tables.shard_tables import build_tables
-from specviz.alignment.types import Refused, ShardTables
+from specviz.alignment.types import RefusedRow, ShardTables
 from specviz.errors import SpecvizError
 
 DRAFTS = ("one", "two")
@@ -37,7 +37,7 @@ def job(**changes):
 def tables(first=0, count=3, **changes):
     texts = [aligned.text(number, drafts=DRAFTS, size=12, tags=("a",)) for number in range(first, first + count)]
     shard = aligned.shard([text.written.row for text in texts], DRAFTS)
-    return replace(build_tables(texts, shard, (Refused(9, "is too long"),), ("a warning",)), **changes)
+    return replace(build_tables(texts, shard, (RefusedRow(9, "is too long"),), ("a warning",)), **changes)
 
 
 def same(one, other):
@@ -73,7 +73,7 @@ def test_a_part_comes_back_as_it_was(folder):
 
 
 def test_a_part_without_a_usable_row_comes_back(folder):
-    empty = build_tables([], aligned.shard([], DRAFTS), (Refused(1, "nothing"),))
+    empty = build_tables([], aligned.shard([], DRAFTS), (RefusedRow(1, "nothing"),))
     folder.write(0, empty)
     assert same(empty, folder.read(0))
 

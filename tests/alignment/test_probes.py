@@ -9,14 +9,14 @@ from planted import PLANTED, findings_with, half_noised, noised
 
 from specviz.alignment.ahead import load_draft
 from specviz.alignment.causes import probes as faults
-from specviz.alignment.causes.sample import Sample
+from specviz.alignment.causes.sample import TargetTexts
 from specviz.alignment.causes.trials import Changed, Trial, agreements
 from specviz.alignment.causes.weights import GROUP, coarse_words
 from specviz.alignment.job import align
 from specviz.alignment.types import Message, PromptRow, Shard
 from specviz.decoding.sampling import Sampling
 from specviz.models.library import Library
-from specviz.models.score import Text
+from specviz.models.score import TextIds
 from specviz.prompts import prompts_file
 from specviz.request import Request
 from specviz.session.workbench import workbench
@@ -109,7 +109,7 @@ def test_heads_that_are_tried_together_agree_as_each_does_alone(library):
     target = library.load("fable-target")
     drafter = load_draft("fable-medusa", library, target).drafter()
     ids = target.text.encode("Tom has a red ball. Mia has a red hat, and Tom has a cat.")
-    sample = Sample(target, [Text(ids[:4], ids[4:]), Text(ids[:9], ids[9:14])], Sampling())
+    sample = TargetTexts(target, [TextIds(ids[:4], ids[4:]), TextIds(ids[:9], ids[9:14])], Sampling())
     trials = [Trial("", "", drafter), Trial("", "", Changed(drafter, divided_by=3.0))]
     together, alone = agreements(trials, sample), [agreements([each], sample)[0] for each in trials]
     np.testing.assert_allclose(together, alone, rtol=1e-6)

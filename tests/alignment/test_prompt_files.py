@@ -429,7 +429,7 @@ def test_a_line_that_is_too_long_is_passed_over_whole(written, monkeypatch):
     assert [(item.line, item.reason) for item in prompts.refused] == [
         (line, "is too long: at most 100 bytes are read") for line in (3, 4, 5)
     ]
-    assert from_values(["a", "x" * 100]).refused == (prompt_files.Refused(2, prompts.refused[0].reason),)
+    assert from_values(["a", "x" * 100]).refused == (prompt_files.RefusedRow(2, prompts.refused[0].reason),)
 
 
 def test_a_file_and_a_list_of_the_same_rows_are_the_same_work(written):

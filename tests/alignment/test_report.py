@@ -33,8 +33,8 @@ from specviz.alignment.report import (
     texts as alignment_texts,
 )
 from specviz.alignment.summary import (
+    DraftingMode,
     Finding,
-    Way,
 )
 from specviz.alignment.tables.columns import COLUMNS
 
@@ -115,7 +115,7 @@ def test_a_group_of_tokens_is_named_openly_and_only_where_it_stands_out():
 
 
 def test_both_ways_of_drafting_stand_side_by_side_with_the_engines_names_for_them():
-    way = Way(0.28, (1.3,) * 16, None, None, (0.3, 0.1))
+    way = DraftingMode(0.28, (1.3,) * 16, None, None, (0.3, 0.1))
     drafts = tuple(replace(each, by_argmax=way, by_position=(0.7, 0.5)) for each in made_summary().drafts)
     shown = section_of(made_summary(drafts=drafts), "ways")
     (table,) = tables(shown["blocks"])

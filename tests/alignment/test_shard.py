@@ -16,7 +16,7 @@ from specviz.decoding.draws import seed_of
 from specviz.decoding.sampling import Sampling
 from specviz.errors import SpecvizError
 from specviz.models.library import Library
-from specviz.models.score import Text
+from specviz.models.score import TextIds
 from specviz.request import Request
 
 CALLER = (
@@ -26,7 +26,11 @@ CALLER = (
     "{% if add_generation_prompt %}<assistant>{% if brief %}(brief){% endif %}{% endif %}"
 )
 SAMPLINGS = [Sampling(), Sampling(0.6, 12, 0.95), Sampling(0.0)]
-TEXTS = (Text([5, 9, 12], [7, 3, 22, 41, 8, 30]), Text([5, 9, 12, 40, 6], [7, 3]), Text([1], [60, 61, 20, 20, 20]))
+TEXTS = (
+    TextIds([5, 9, 12], [7, 3, 22, 41, 8, 30]),
+    TextIds([5, 9, 12, 40, 6], [7, 3]),
+    TextIds([1], [60, 61, 20, 20, 20]),
+)
 
 
 def loaded(seed, vocab_size=320, **config):
@@ -294,7 +298,7 @@ def test_other_errors_are_not_taken_for_lack_of_memory():
 
 
 def test_one_long_text_leaves_the_others_together():
-    texts = [Text([1] * size, [1]) for size in (10, 400, 9, 11, 5)]
+    texts = [TextIds([1] * size, [1]) for size in (10, 400, 9, 11, 5)]
     assert list(shards._group_by_length(texts, 8, 100)) == [[4, 2, 0, 3], [1]]
     assert list(shards._group_by_length(texts, 2, 100)) == [[4, 2], [0, 3], [1]]
     assert list(shards._group_by_length(texts, 8, 25)) == [[4, 2], [0, 3], [1]]

@@ -9,7 +9,7 @@ from scipy import stats
 
 from specviz.alignment.tables import slices
 from specviz.alignment.tables.compare import compare_drafts
-from specviz.alignment.tables.slices import CONTEXT_STARTS, DEPTH_STARTS, Part, PerPrompt
+from specviz.alignment.tables.slices import CONTEXT_STARTS, DEPTH_STARTS, DraftSlice, PerPrompt
 
 
 @pytest.mark.parametrize("starts", [DEPTH_STARTS, CONTEXT_STARTS])
@@ -78,7 +78,7 @@ def coverage(num_prompts, interval_of, drafts=("one",)):
 @pytest.mark.parametrize("num_prompts", FEW)
 def test_intervals_of_alpha_hold_it_in_95_of_100_jobs_however_few_their_prompts(num_prompts):
     """The texts' own drift, prompts that differ and lengths that differ are in it; alpha is 1/2 by symmetry."""
-    found = coverage(num_prompts, lambda job: (slices.alpha_intervals(job)[Part("one", "all", "all")], 0.5))
+    found = coverage(num_prompts, lambda job: (slices.alpha_intervals(job)[DraftSlice("one", "all", "all")], 0.5))
     assert 0.93 <= found <= 0.98
 
 

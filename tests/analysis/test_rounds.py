@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from specviz.analysis.rounds import FEWEST, LEVEL, Comparison, Timings, interval, is_far, log_median, turns
+from specviz.analysis.rounds import FEWEST, LEVEL, SpeedComparison, Timings, interval, is_far, log_median, turns
 
 NUM_TRIES = 500
 SIDES = "A", "B"
@@ -148,7 +148,7 @@ def test_the_quicker_turn_counts_the_other_tells_the_spread_and_what_warmed_up_i
     assert made.median("A") == 15.0
     assert made.ratios("B", "A") == {1: 2.0, 2: 0.5}
     assert made.spread == pytest.approx(0.15)  # the median of 0.2, 0.5, 0 and 0.1
-    assert made.compare("B", "A") == Comparison((2.0, 0.5), made.spread)
+    assert made.compare("B", "A") == SpeedComparison((2.0, 0.5), made.spread)
     assert made.compare("B", "A").ratio == pytest.approx(1.0)
 
 
@@ -166,10 +166,10 @@ def test_the_quicker_turn_counts_the_other_tells_the_spread_and_what_warmed_up_i
     ],
 )
 def test_a_verdict_is_given_with_its_interval(ratios, spread, verdict, cell):
-    found = Comparison(ratios, spread)
+    found = SpeedComparison(ratios, spread)
     assert (found.verdict, str(found)) == (verdict, cell)
     swapped = {"faster": "slower", "slower": "faster"}
-    assert Comparison(tuple(1 / ratio for ratio in ratios), spread).verdict == swapped.get(verdict, verdict)
+    assert SpeedComparison(tuple(1 / ratio for ratio in ratios), spread).verdict == swapped.get(verdict, verdict)
 
 
 @pytest.mark.parametrize(("number", "left_out"), [(1, 0), (2, 0), (6, 0), (8, 0), (9, 1), (11, 1), (12, 2), (17, 3)])

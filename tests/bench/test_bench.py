@@ -13,14 +13,14 @@ from runs import begin, make_steps
 from tiny_models import tiny, tiny_tokenizer
 
 from specviz.alignment import speed as pace
-from specviz.analysis.rounds import WORDS, Comparison
+from specviz.analysis.rounds import WORDS, SpeedComparison
 from specviz.bench import methods as bench_methods
 from specviz.bench import speed
 from specviz.bench.contenders import (
-    Job,
-    Prompt,
-    Sample,
+    BenchPrompt,
+    BenchTask,
     StepMeans,
+    TimedGeneration,
     describe_steadiness,
     run_bench,
     specviz_contender,
@@ -37,9 +37,11 @@ from specviz.session.setup import gather
 from specviz.session.workbench import Workbench
 
 NONE, DRAFT, PEER = "specviz, none", "specviz, draft_model", "generate, assistant_model"
-BASE = Sample(NONE, "story", "one", 1.0, num_tokens=11, seconds=1.5, num_first=1, first_seconds=0.5, target_calls=11)
+BASE = TimedGeneration(
+    NONE, "story", "one", 1.0, num_tokens=11, seconds=1.5, num_first=1, first_seconds=0.5, target_calls=11
+)
 SIZES = {"one": 5, "two": 9, "three": 6}
-PROMPTS = tuple(Prompt("story", name, tuple(range(3, 3 + size))) for name, size in SIZES.items())
+PROMPTS = tuple(BenchPrompt("story", name, tuple(range(3, 3 + size))) for name, size in SIZES.items())
 
 
 ROUNDS = {"one": 1, "two": 2, "three": 3, "four": 4}
@@ -72,7 +74,7 @@ def contenders(models):
 
 
 def job(prompt=PROMPTS[0], temperature=1.0, seed=0, num_tokens=12):
-    return Job(prompt, Sampling(temperature), seed, num_tokens)
+    return BenchTask(prompt, Sampling(temperature), seed, num_tokens)
 
 
 def test_rates_count_tokens_and_leave_the_first_step_out_of_decoding():
@@ -345,18 +347,18 @@ def test_rows_hold_ratios_by_kind_and_over_all_prompts(models):
     ],
 )
 def test_the_words_say_whether_it_gains_and_what_it_loses_by(ratio, changes, verdict, cause):
-    why = bench_methods.describe_why(Comparison((ratio,) * 8), replace(STEPS, **changes), PLAIN)
+    why = bench_methods.describe_why(SpeedComparison((ratio,) * 8), replace(STEPS, **changes), PLAIN)
     assert why.startswith(f"{verdict}: a step writes")
     assert why.partition("; ")[2] == cause
 
 
 def test_on_a_busy_machine_no_reason_is_given():
-    found = Comparison((0.4, *(0.8,) * 6, 1.6), spread=0.3)
+    found = SpeedComparison((0.4, *(0.8,) * 6, 1.6), spread=0.3)
     assert bench_methods.describe_why(found, STEPS, PLAIN) == "too noisy to tell: repeat when this machine is idle"
 
 
 def test_the_table_and_the_file_hold_every_method(monkeypatch, tmp_path):
-    kinds = [Prompt(kind, kind, (5, 6, 7, 8)) for kind in ("story", "code")]
+    kinds = [BenchPrompt(kind, kind, (5, 6, 7, 8)) for kind in ("story", "code")]
     monkeypatch.setattr(bench_methods, "prompts_for", lambda target: kinds)
     place = tmp_path / "methods.json"
     settings = {"target": "fable-target", "draft": "fable-draft-tiny", "k": 2, "num_tokens": 8, "repeats": 1}
@@ -405,7 +407,7 @@ def measured_speed(monkeypatch, models, rates, *, others=0, method="prompt_looku
 
     monkeypatch.setattr(speed, "ROUNDS", len(rates) - 1)
     monkeypatch.setattr(speed, "specviz_contender", contender)
-    monkeypatch.setattr(Sample, "tokens_per_s", property(lambda self: 10 / (self.seconds - 0.5)))
+    monkeypatch.setattr(TimedGeneration, "tokens_per_s", property(lambda self: 10 / (self.seconds - 0.5)))
     library = Library(10**9)
     name = library.load((models[0].model, models[0].tokenizer)).name
     bench = Workbench(library)

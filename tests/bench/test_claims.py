@@ -8,7 +8,7 @@ from runs import REQUEST
 
 from specviz.analysis.costs import batch_growth
 from specviz.bench import claims, lossy
-from specviz.bench.claims import Reading, measure_claims, measure_poor_cases
+from specviz.bench.claims import ClaimReading, measure_claims, measure_poor_cases
 from specviz.bench.lossy import answers_row, drawn_exams, drawn_sums, drawn_word_problems, measure_quality, solve
 from specviz.session.workbench import workbench
 from specviz.zoo import arithmetic
@@ -26,7 +26,9 @@ def test_every_pair_has_a_measured_cell_for_every_claim(few, bench):
     ((heads, rows),) = last.tables
     assert heads == ["they say", "it takes", "tiny"]
     assert len({row[0] for row in rows}) == len(rows) == 13
-    assert [row[0] for row in rows if isinstance(row[2], Reading)] == [row[0] for row in rows if row[0].endswith(")")]
+    assert [row[0] for row in rows if isinstance(row[2], ClaimReading)] == [
+        row[0] for row in rows if row[0].endswith(")")
+    ]
     assert all(str(row[2]).strip() for row in rows)
 
 

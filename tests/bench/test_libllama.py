@@ -12,8 +12,8 @@ import pytest
 import torch
 from tiny_models import tiny, tiny_tokenizer
 
-from specviz.bench.contenders import Job, Prompt, Sample, run_bench, specviz_contender
-from specviz.bench.libllama import FAMILIES, NAME, Reader, compare, llama_contender, write_gguf
+from specviz.bench.contenders import BenchPrompt, BenchTask, TimedGeneration, run_bench, specviz_contender
+from specviz.bench.libllama import FAMILIES, NAME, LlamaReader, compare, llama_contender, write_gguf
 from specviz.bench.report import lines
 from specviz.cli.main import main
 from specviz.decoding.sampling import Sampling
@@ -24,7 +24,7 @@ from specviz.models.library import Library
 from specviz.session.setup import gather
 
 OURS = "specviz, draft_model"
-PROMPTS = [Prompt("story", name, ids) for name, ids in (("one", (5, 9, 2)), ("two", (40, 8, 8, 30, 7)))]
+PROMPTS = [BenchPrompt("story", name, ids) for name, ids in (("one", (5, 9, 2)), ("two", (40, 8, 8, 30, 7)))]
 needs_llama_cpp = pytest.mark.skipif(find_spec("llama_cpp") is None, reason="llama-cpp-python is not installed")
 
 
@@ -82,7 +82,7 @@ def test_without_its_recorder_the_engine_writes_the_same_text_and_no_share_is_to
     target, draft = loaded_pair()
     setup = gather(METHODS["draft_model"], {}, target, draft)
     for temperature in (0.0, 1.0):
-        job = Job(PROMPTS[0], Sampling(temperature), 3, 20)
+        job = BenchTask(PROMPTS[0], Sampling(temperature), 3, 20)
         recorded, alone = (specviz_contender(setup, 3, is_recorded=each)(job) for each in (True, False))
         assert (alone.tokens, alone.target_calls, alone.num_first) == (
             recorded.tokens,
@@ -93,7 +93,9 @@ def test_without_its_recorder_the_engine_writes_the_same_text_and_no_share_is_to
 
 
 def test_cpu_time_counts_work_and_no_waiting():
-    base = Sample("", "story", "one", 0.0, num_tokens=1, seconds=1.0, num_first=1, first_seconds=1.0, target_calls=1)
+    base = TimedGeneration(
+        "", "story", "one", 0.0, num_tokens=1, seconds=1.0, num_first=1, first_seconds=1.0, target_calls=1
+    )
 
     def works(job):
         begun = time.process_time()
@@ -114,7 +116,9 @@ def test_where_a_text_parts_and_how_near_a_tie_it_was_is_said():
     logits = target.cached_lm().forward([*PROMPTS[0].ids, 7])[0]
     far, *_, near, best = logits.argsort().tolist()
     texts = {OURS: (7, best), NAME: (7, near), "other": (7, far)}
-    base = Sample("", "story", "", 0.0, num_tokens=2, seconds=1.0, num_first=1, first_seconds=0.5, target_calls=2)
+    base = TimedGeneration(
+        "", "story", "", 0.0, num_tokens=2, seconds=1.0, num_first=1, first_seconds=0.5, target_calls=2
+    )
     samples = [
         replace(base, contender=contender, prompt=prompt.name, round=number, tokens=tokens if number == 1 else (7, 7))
         for number, prompt in enumerate(PROMPTS, 1)
@@ -159,7 +163,7 @@ def test_it_takes_one_k(capsys):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_libllama_reads_the_written_file_as_the_same_model(family):
     target, _ = loaded_pair(family, num_unused=5)
-    reader, ids, other = Reader(target, 64), [5, 9, 2, 40, 8], [5, 9, 2, 11, 8]
+    reader, ids, other = LlamaReader(target, 64), [5, 9, 2, 40, 8], [5, 9, 2, 11, 8]
     wanted, wanted_other = target.model(torch.tensor([ids, other])).logits.argmax(-1).tolist()
     assert reader.likeliest(ids, len(ids)) == wanted
     assert reader.likeliest(ids[:4], 2) == wanted[2:4]  # behind rows that are kept
@@ -172,7 +176,7 @@ def test_its_text_and_its_steps_are_those_of_our_engine():
     pair = loaded_pair()
     loop, ours = llama_contender(*pair, 3, 64), specviz_contender(gather(METHODS["draft_model"], {}, *pair), 3)
     for prompt in (*PROMPTS, PROMPTS[0]):
-        job = Job(prompt, Sampling(0.0), 0, 30)
+        job = BenchTask(prompt, Sampling(0.0), 0, 30)
         one, other = loop(job), ours(job)
         assert (one.tokens, one.target_calls, one.num_first) == (other.tokens, other.target_calls, other.num_first)
 
@@ -182,7 +186,7 @@ def test_a_model_that_it_cannot_be_given_is_refused():
     with pytest.raises(
         SpecvizError, match=r"only llama, qwen2, qwen3 with default positions .*\('gemma2', 'default'\)"
     ):
-        Reader(loaded_pair("gemma2")[0], 64)
+        LlamaReader(loaded_pair("gemma2")[0], 64)
 
 
 @needs_llama_cpp

@@ -12,18 +12,18 @@ from runs import PROMPT, REQUEST, Fails, greedy, ids
 
 from specviz.analysis.rounds import turns
 from specviz.bench import race
-from specviz.bench.race import Heat, Race, Side, Start, run_race
+from specviz.bench.race import Heat, Race, RaceSide, Start, run_race
 from specviz.errors import SpecvizError
 from specviz.models.busy import OtherWork, other_work
-from specviz.models.score import Text
+from specviz.models.score import TextIds
 from specviz.session.workbench import BackgroundTask
 from specviz.trace.file import Trace
 from specviz.trace.first_difference import are_of_one_prompt, first_difference
 
 GREEDY = replace(REQUEST, temperature=0.0, max_new_tokens=12)
-ALONE = Side("A", replace(GREEDY, method="none"))
-NEAR = Side("B", GREEDY)
-ODD = Side("B", replace(GREEDY, draft="far", rule="ensemble"))
+ALONE = RaceSide("A", replace(GREEDY, method="none"))
+NEAR = RaceSide("B", GREEDY)
+ODD = RaceSide("B", replace(GREEDY, draft="far", rule="ensemble"))
 STARTS = [Start("first", PROMPT), Start("second", "A small dog saw the fox and"), Start("third", "Hello said the dog")]
 
 
@@ -200,17 +200,17 @@ def test_a_prompt_of_ids_is_fed_as_ids(bench):
 
 
 def test_a_draft_of_another_vocabulary_is_not_asked_about_the_difference(bench):
-    foreign = Side("B", replace(GREEDY, draft="stranger", method="cross_vocabulary"))
+    foreign = RaceSide("B", replace(GREEDY, draft="stranger", method="cross_vocabulary"))
     active_setups = [race._run(side, STARTS[0], bench)[0] for side in (ALONE, NEAR, foreign)]
-    names = [each.name for each in race._readings(Text(list(range(4, 12)), [5, 6]), (5, 6), active_setups)]
+    names = [each.name for each in race._readings(TextIds(list(range(4, 12)), [5, 6]), (5, 6), active_setups)]
     assert names == ["big", "near"]
 
 
 def test_a_draft_that_cannot_read_so_far_is_not_asked(bench):
-    short = Side("B", replace(GREEDY, draft="brief"))
+    short = RaceSide("B", replace(GREEDY, draft="brief"))
     active = race._run(short, Start("short", "Hello said"), bench)[0]
     for number, names in ((8, ["big", "brief"]), (60, ["big"])):
-        text = Text([4 + place % 20 for place in range(number)], [5, 6])
+        text = TextIds([4 + place % 20 for place in range(number)], [5, 6])
         assert [each.name for each in race._readings(text, (5, 6), [active])] == names
 
 
@@ -272,7 +272,7 @@ def test_above_temperature_0_no_difference_is_looked_for(bench):
 
 def test_an_error_names_its_side(bench):
     with pytest.raises(SpecvizError, match=r"^B: "):
-        raced(bench, ALONE, Side("B", replace(GREEDY, draft="stranger")))
+        raced(bench, ALONE, RaceSide("B", replace(GREEDY, draft="stranger")))
     near = bench.library.load("near")
     proved = near.model.register_forward_pre_hook(lambda *_: None)
     near.cached_lm()  # a model with hooks is proved anew, by forwards that do not count

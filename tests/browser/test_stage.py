@@ -7,7 +7,7 @@ import pytest
 import traces
 from stage_page import PHONE, RUNNING, part, push, settle, shown, stages, whole
 
-from specviz.analysis.rounds import Comparison
+from specviz.analysis.rounds import SpeedComparison
 from specviz.bench.speed import Measuring, Speed
 from specviz.trace.file import Trace
 from specviz.views.explore.feed import Feed
@@ -442,7 +442,7 @@ def test_measure_asks_once_tells_its_round_can_be_stopped_and_shows_what_came_ba
     assert not page.is_visible('[data-do="measure"]')
     page.click('[data-do="unmeasure"]')
     assert page.evaluate("triggers.at(-1)") == ["unmeasure", {}]
-    feed.measuring, feed.measured = None, Speed(31.0, 43.4, 4.0, 64, Comparison((1.4,) * 6, most=4.0))
+    feed.measuring, feed.measured = None, Speed(31.0, 43.4, 4.0, 64, SpeedComparison((1.4,) * 6, most=4.0))
     push(page, feed.message(1, None))
     assert page.inner_text('[data-number="speed"]') == "1.4×"
     assert not page.is_visible(".sv-measuring")

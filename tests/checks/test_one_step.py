@@ -10,7 +10,7 @@ import torch
 from runs import begin, finish, make_steps
 
 from specviz.checks import one_step
-from specviz.checks.one_step import TELLING, Place, identity, places, redraws, rule_here, worst_place
+from specviz.checks.one_step import TELLING, DraftedPlace, identity, places, redraws, rule_here, worst_place
 from specviz.checks.statistics import Cells, cells_differ
 from specviz.models.library import Library
 from specviz.rules import RULES
@@ -34,7 +34,7 @@ def shipped():
 def random_place(seed=0, size=30, sharpness=2.0):
     generator = torch.Generator().manual_seed(seed)
     p, q = torch.randn(2, size, generator=generator, dtype=torch.float64).mul(sharpness).softmax(-1)
-    return Place(0, 0, int(q.argmax()), True, p, q)
+    return DraftedPlace(0, 0, int(q.argmax()), True, p, q)
 
 
 def last(results):
@@ -87,7 +87,7 @@ def test_too_few_redraws_of_a_right_rule_cannot_tell():
 
 def test_a_wrong_rule_that_does_no_harm_at_a_place_does_not_pass_there():
     peaked = random_place(2)
-    agreed = Place(0, 0, 1, True, peaked.p, peaked.p)  # where p = q nothing is ever cut
+    agreed = DraftedPlace(0, 0, 1, True, peaked.p, peaked.p)  # where p = q nothing is ever cut
     result = last(redraws(agreed, BROKEN["resample_p"], 1500, seed=1))
     assert result.here.distance < EXACT
     assert result.outcome.state == "unsure"

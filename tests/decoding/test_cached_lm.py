@@ -11,8 +11,8 @@ from transformers import DynamicCache
 from specviz.decoding import cached_lm
 from specviz.decoding.cached_lm import CachedLM, common_prefix
 from specviz.decoding.draft import Draft, chain
+from specviz.decoding.forward import transformers_forward as forward
 from specviz.decoding.forward.transformers_forward import asked_of
-from specviz.decoding.forward.transformers_forward import transformers_forward as forward
 from specviz.errors import SpecvizError
 
 PROMPT = [5, 9, 12, 7, 3, 22, 41, 8, 30, 2, 17, 11]  # longer than the sliding windows

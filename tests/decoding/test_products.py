@@ -8,6 +8,7 @@ from tiny_models import tiny
 
 from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.draft import chain
+from specviz.decoding.forward import products
 from specviz.decoding.forward.products import (
     BY_ROWS,
     FORMATS,
@@ -20,7 +21,6 @@ from specviz.decoding.forward.products import (
     read_products,
     with_products,
 )
-from specviz.decoding.forward.transformers_forward import products
 
 PACKED = Products(packed=(frozenset(range(1, MORE + 1)),) * len(FORMATS) * len(SHAPES))
 CLOSE = {torch.float32: (1e-4, 1e-5), torch.bfloat16: (2e-2, 2e-2)}

@@ -13,7 +13,7 @@ from small_zoo import EAGLE
 
 from specviz.drafters.eagle import layouts
 from specviz.drafters.eagle.heads import read
-from specviz.drafters.eagle.layers import Rows
+from specviz.drafters.eagle.layers import KeyValueRows
 from specviz.errors import SpecvizError
 from specviz.zoo.training.heads import build_head, head_settings, rotary_of
 
@@ -45,7 +45,7 @@ def test_every_layout_says_what_the_formulas_say(name):
     tokens = texts(6, 12)
     states = _random(9)(6, HIDDEN * (3 if slow.is_third else 1)).double()
     features = head.fuse(states)
-    got = head(features, torch.tensor(tokens), torch.arange(1, 7), Rows(), None)
+    got = head(features, torch.tensor(tokens), torch.arange(1, 7), KeyValueRows(), None)
     expected = [slow.next_feature(slow.fuse(states)[:n], tokens[:n]) for n in range(1, 7)]
     torch.testing.assert_close(got, torch.stack(expected), rtol=1e-5, atol=1e-5)  # the norms count in float32
     said = torch.stack([slow.logits(row) for row in expected])
@@ -60,7 +60,7 @@ def test_the_bundled_layout_says_what_the_head_that_was_trained_says():
     wide = torch.cat([features, features[:1]])[None]  # rotary_of counts from the tokens read: 1, 2, ...
     angles = tuple(part[:, :9] for part in rotary_of(target.model, wide))
     expected = trained(features[None], target.model.model.embed_tokens(tokens)[None], angles)[0]
-    got = head(features, tokens, torch.arange(1, 10), Rows(), None)
+    got = head(features, tokens, torch.arange(1, 10), KeyValueRows(), None)
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -68,8 +68,8 @@ def test_the_bundled_layout_says_what_the_head_that_was_trained_says():
 def test_reading_bit_by_bit_is_reading_at_once(name):
     target = target_of(layers=8)
     head = read(*LAYOUTS[name](target), target)[0]
-    features, tokens, rows = _random(2)(90, HIDDEN).double(), torch.tensor(texts(90, 12)), Rows()
-    whole = head(features, tokens, torch.arange(90), Rows(), None)
+    features, tokens, rows = _random(2)(90, HIDDEN).double(), torch.tensor(texts(90, 12)), KeyValueRows()
+    whole = head(features, tokens, torch.arange(90), KeyValueRows(), None)
     pieces, start = [], 0
     for size in (1, 3, 60, 1, 25):  # more rows than there is room for at first
         part = slice(start, start + size)
@@ -190,7 +190,7 @@ def test_tables_that_are_padded_otherwise_say_the_same(name, num_ids):
     plain, other = read(config, state, target)[0], read({**config, **sizes}, resized(state, num_ids), target)[0]
     states = _random(9)(6, HIDDEN * len(plain.hidden_layers)).double()
     tokens, places = torch.tensor([0, 9, 3, 1, 8, 2]), torch.arange(1, 7)
-    one, two = (head.logits(head(head.fuse(states), tokens, places, Rows(), None)) for head in (plain, other))
+    one, two = (head.logits(head(head.fuse(states), tokens, places, KeyValueRows(), None)) for head in (plain, other))
     assert two.shape == (6, 12)
     torch.testing.assert_close(two[:, :num_ids], one[:, :num_ids])
     assert torch.isneginf(two[:, num_ids:]).all()

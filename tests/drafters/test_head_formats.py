@@ -27,7 +27,7 @@ from specviz.decoding.draws import Seeded
 from specviz.decoding.sampling import Sampling
 from specviz.drafters.eagle.drafter import EagleDrafter
 from specviz.drafters.eagle.heads import read
-from specviz.drafters.eagle.layers import Rows
+from specviz.drafters.eagle.layers import KeyValueRows
 from specviz.drafters.heads import KINDS, load_heads
 from specviz.drafters.medusa.heads import read as read_medusa
 from specviz.errors import SpecvizError
@@ -50,7 +50,7 @@ def states_of(head, length=6):
 
 def rollout(head, states, tokens, drafted):
     """Logits of each depth, a row at a time behind the text."""
-    rows, ids = Rows(), torch.tensor(tokens[1:])
+    rows, ids = KeyValueRows(), torch.tensor(tokens[1:])
     features = head(head.fuse(states), ids, torch.arange(1, len(tokens)), rows, None)[-1:]
     said = [head.logits(features)[0]]
     for depth, token in enumerate(drafted):
@@ -141,7 +141,7 @@ def test_a_wrapped_eagle_head_is_the_head_inside(norms, target):
     bare = {name.removeprefix("model."): tensor.double() for name, tensor in state.items()}
     slow = SlowHead(config["model"], bare, target)
     features, tokens = _random(2)(5, HIDDEN).double(), texts(5, 12)
-    got = head(features, torch.tensor(tokens), torch.arange(1, 6), Rows(), None)[-1]
+    got = head(features, torch.tensor(tokens), torch.arange(1, 6), KeyValueRows(), None)[-1]
     if norms:
         slow.table = torch.stack([slow._normed(row, "embedding_layernorm") for row in slow.table])
         features = torch.stack([slow._normed(row, "hidden_states_layernorm") for row in features])

@@ -7,7 +7,7 @@ from scipy.special import ndtr
 from specviz.alignment.aggregate import Facts
 from specviz.alignment.job_folder import Job, Preparation
 from specviz.alignment.tables.shard_tables import CLASSES, draft_chances
-from specviz.alignment.tables.slices import CONTEXT_STARTS, DEPTH_STARTS, Part, PerPrompt, bucket_name
+from specviz.alignment.tables.slices import CONTEXT_STARTS, DEPTH_STARTS, DraftSlice, PerPrompt, bucket_name
 from specviz.alignment.types import BINS, GIVEN, AnalysedText, PromptRow, RowText, Shard
 from specviz.analysis.whatif import lost_along_text, saved_along_text
 from specviz.request import Request
@@ -150,5 +150,5 @@ def parts(
                 for bucket in np.unique(buckets[buckets >= 0]):
                     value = "all" if kind == "all" else bucket_name(starts, bucket)
                     here = overlap[buckets == bucket]
-                    rows.setdefault(Part(draft, kind, value), []).append((prompt, len(here), here.sum()))
+                    rows.setdefault(DraftSlice(draft, kind, value), []).append((prompt, len(here), here.sum()))
     return {part: PerPrompt(*map(np.array, zip(*found, strict=True))) for part, found in rows.items()}

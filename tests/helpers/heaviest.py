@@ -22,7 +22,7 @@ from specviz.ui import api
 from specviz.ui.choices import make_offer
 from specviz.ui.explore.handlers import every_k_of
 from specviz.ui.page import reports
-from specviz.ui.reports.report import Report
+from specviz.ui.reports.report import ReportPage
 from specviz.ui.reports.trace_models import request_of
 from specviz.ui.startup import Page, make_page
 from specviz.views.compare.race import chosen_values
@@ -116,7 +116,7 @@ def every_button(page: Page) -> Iterator[Work]:
                 yield Work(f"{name}: {section.name}, {act}", pressed)
 
 
-def _press(report: Report, name: str, section: str, act: str, place: dict[str, Any]) -> Iterator[str]:
+def _press(report: ReportPage, name: str, section: str, act: str, place: dict[str, Any]) -> Iterator[str]:
     """A button, with the values that its section's fields have at first but for those of VALUES."""
     session = report._sessions.open(name)
     if section not in session.shown:

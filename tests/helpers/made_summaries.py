@@ -5,10 +5,10 @@ from dataclasses import replace
 
 from specviz.alignment.report.texts import TextView
 from specviz.alignment.summary import (
+    AlphaDifference,
     Bin,
     Calibration,
-    Comparison,
-    Difference,
+    DraftComparison,
     DraftSummary,
     Loss,
     Pattern,
@@ -94,10 +94,10 @@ def draft(name, alpha, fastest=1.4, **changes):
 
 
 def comparison(a, b, significant=True):
-    whole = Difference("all", "all", 40, 0.052, (0.031, 0.074), significant)
-    tag = Difference("tag", "code", 11, -0.02, (-0.05, 0.01), None)
+    whole = AlphaDifference("all", "all", 40, 0.052, (0.031, 0.074), significant)
+    tag = AlphaDifference("tag", "code", 11, -0.02, (-0.05, 0.01), None)
     wins = tuple(Win(at, f"story-{at}", 0.2 - at / 100) for at in range(10))
-    return Comparison(a, b, "", (whole, tag), wins, wins[:3])
+    return DraftComparison(a, b, "", (whole, tag), wins, wins[:3])
 
 
 def made_summary(**changes):

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map
 
-from specviz.decoding.forward.transformers_forward import replays
+from specviz.decoding.forward import replays
 
 DEVICE = torch.device("cuda", 0)
 aten = torch.ops.aten

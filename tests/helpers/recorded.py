@@ -16,7 +16,7 @@ from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.draft import ROOT, Draft
 from specviz.decoding.drafter import Drafter
 from specviz.decoding.draws import Seeded
-from specviz.decoding.engine import Plan, Step, speculate
+from specviz.decoding.engine import Plan, StepResult, speculate
 from specviz.decoding.sampling import Sampling
 from specviz.drafters.draft_model import ModelDrafter
 from specviz.drafters.none import NoDraft
@@ -87,7 +87,7 @@ class Case:
 
     name: str
     sampling: Sampling
-    steps: list[Step]
+    steps: list[StepResult]
     records: list[trace.Step]
     prompt: list[int]
 
@@ -182,12 +182,12 @@ def entropy(p: np.ndarray) -> float:
     return -np.sum(p[p > 0] * np.log(p[p > 0]))
 
 
-def record_all(steps: Iterable[Step]) -> list[trace.Step]:
+def record_all(steps: Iterable[StepResult]) -> list[trace.Step]:
     recorder = Recorder(vocabulary())
     return [recorder.record(step, SETTINGS, started=0.0, at_ms=1.0) for step in steps]
 
 
-def generate(name: str, sampling: Sampling, prompt: list[int]) -> Iterator[Step]:
+def generate(name: str, sampling: Sampling, prompt: list[int]) -> Iterator[StepResult]:
     target = CachedLM(models()[0], CONTEXT_LIMIT)
     plan = Plan(target, drafter(name), RULE, sampling, 4)
     return speculate(prompt, lambda: plan, Seeded(SEED), max_new_tokens=NUM_TOKENS)

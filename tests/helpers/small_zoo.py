@@ -6,12 +6,13 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
-from specviz.zoo.config import EDITIONS, Distillation, EarlyExit, Heads, Recipe, Schedule, Shape, TokenizerRecipe
-from specviz.zoo.data.corpus import END_OF_TEXT, Source
+from specviz.zoo.config import EDITIONS, Distillation, EarlyExitRecipe, Heads, Recipe, Schedule, Shape, TokenizerRecipe
+from specviz.zoo.data.corpus import END_OF_TEXT, CorpusSource
 
 WORDS = ("the", "cat", "sat", "on", "a mat.", "go(x):\n    if", "x:\n        return", "12", "+", "x\n\n")
 SOURCES = {
-    name: Source(name, name, f"{name}.txt", f"{name}.valid.txt", "made up", "none") for name in ("stories", "code")
+    name: CorpusSource(name, name, f"{name}.txt", f"{name}.valid.txt", "made up", "none")
+    for name in ("stories", "code")
 }
 VOCABULARY = TokenizerRecipe(320, 10_000, {"stories": 0.75, "code": 0.25})
 SCHEDULE = Schedule(
@@ -40,7 +41,7 @@ DEEP = replace(
     RECIPE,
     name="fable-target",
     shape=replace(RECIPE.shape, num_layers=3),
-    early_exit=EarlyExit(layers=(1, 2), weight=0.25, dropout=0.5),
+    early_exit=EarlyExitRecipe(layers=(1, 2), weight=0.25, dropout=0.5),
 )
 MEDUSA = replace(RECIPE, name="fable-medusa", shape=None, heads=Heads("medusa", 2, own_output=True))
 EAGLE = replace(RECIPE, name="fable-eagle", shape=None, heads=Heads("eagle", 1, own_output=False))

@@ -20,7 +20,7 @@ from specviz.lessons.draft_game import (
     MOST_TYPED,
     Ending,
     Game,
-    Refused,
+    RefusedDraft,
     Rival,
     _ending,
     typed_ids,
@@ -33,12 +33,12 @@ from specviz.trace.file import Trace
 from specviz.ui.registry import Registry
 from specviz.ui.reports import games as playing
 from specviz.ui.reports.games import DRAFT, ON_STAGE, PREDICT, Games, texts
-from specviz.ui.reports.section import Look, Place
+from specviz.ui.reports.section import Look, StagePlace
 from specviz.views.explore.feed import SO_FAR, Feed
 from specviz.views.learn.draft_game import turns_blocks
 
 WORDS = ("the small dog", "said hello", ", and", "the fox said", "hello")
-NOTHING = Look(Place(), None)
+NOTHING = Look(StagePlace(), None)
 
 
 def played(library, words=WORDS, **changes):
@@ -146,7 +146,7 @@ BAD = {
 def test_what_cannot_be_judged_is_refused_in_words_and_changes_nothing(named_models, words, why):
     game = played(named_models, WORDS[:1])
     before = traces.lines_of(game.trace)
-    with pytest.raises(Refused, match=why):
+    with pytest.raises(RefusedDraft, match=why):
         game.turn(words, named_models)
     assert traces.lines_of(game.trace) == before
     assert len(game.rivals) == 1
@@ -179,7 +179,7 @@ def test_a_sign_of_the_models_own_is_no_word():
 def test_a_space_stands_where_one_belongs(before, words, joined, spelled):
     text = Library(allow_any=False).load("fable-target").text
     if spelled is None:  # written rightly; only too long for a turn
-        with pytest.raises(Refused, match="at most 8 tokens"):
+        with pytest.raises(RefusedDraft, match="at most 8 tokens"):
             typed_ids(text, text.encode(before), words, joined=joined)
         return
     ids = typed_ids(text, text.encode(before), words, joined=joined)
@@ -421,7 +421,7 @@ def test_without_its_model_the_game_says_so(library):
 
 def test_the_run_on_the_stage_can_be_played_and_no_run_is_said(page):
     section = page[0][PREDICT]
-    *_, shown = section.acts["take"](Look(Place(), traces.chain()), {"run": ON_STAGE})
+    *_, shown = section.acts["take"](Look(StagePlace(), traces.chain()), {"run": ON_STAGE})
     assert [block["kind"] for block in shown["blocks"]] == ["predict"]
     with pytest.raises(SpecvizError, match="no run to look at"):
         press(section, "take", run=ON_STAGE)
@@ -431,5 +431,5 @@ def test_the_run_on_the_stage_can_be_played_and_no_run_is_said(page):
 
 
 def test_what_nobody_drafted_is_said_in_words(page):
-    *_, shown = page[0][PREDICT].acts["take"](Look(Place(), Trace(traces.plain().events())), {"run": ON_STAGE})
+    *_, shown = page[0][PREDICT].acts["take"](Look(StagePlace(), Trace(traces.plain().events())), {"run": ON_STAGE})
     assert "has nothing to guess" in shown["blocks"][0]["words"]

@@ -179,7 +179,7 @@ def test_a_guess_may_have_a_right_answer_and_need_not():
 
 
 def test_a_law_can_be_drawn_of_every_rule_that_a_lesson_may_name():
-    row = laws.Row("", "others", 0.0)
+    row = laws.TokenRow("", "others", 0.0)
     assert all(hasattr(row, laws.facts_of(rule.removeprefix(laws.BROKEN)).residual_column) for rule in LAW_RULES)
 
 

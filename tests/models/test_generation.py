@@ -15,7 +15,7 @@ from transformers.generation import (
     TopPLogitsWarper,
 )
 
-from specviz.bench.contenders import Job, Prompt, specviz_contender, transformers_contender
+from specviz.bench.contenders import BenchPrompt, BenchTask, specviz_contender, transformers_contender
 from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
 from specviz.models.generation import asked_by, describe, settings_for, unlike, without_settings
@@ -52,7 +52,7 @@ ASKED = {
 }
 CASE = {"do_sample": True, "temperature": 0.7, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.3}
 LAWS = [Sampling(0.0), Sampling(), Sampling(0.7), Sampling(1.3, 12, 0.9)]
-PROMPT = Prompt("story", "one", (5, 9, 30))
+PROMPT = BenchPrompt("story", "one", (5, 9, 30))
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def wanted(sampling):
 
 @pytest.mark.parametrize("sampling", LAWS, ids=str)
 def test_a_contender_of_transformers_samples_by_the_law_of_the_job_alone(pair, built, sampling):
-    transformers_contender(pair[0], None, 3)(Job(PROMPT, sampling, 0, 6))
+    transformers_contender(pair[0], None, 3)(BenchTask(PROMPT, sampling, 0, 6))
     (processors,) = built
     assert [type(each) for each in processors] == wanted(sampling)
     logits = torch.randn(4, 320, generator=torch.Generator().manual_seed(1))
@@ -101,13 +101,13 @@ def test_a_contender_of_transformers_samples_by_the_law_of_the_job_alone(pair, b
 
 @pytest.mark.parametrize("sampling", LAWS, ids=str)
 def test_its_assistant_obeys_no_file_either(pair, built, sampling):
-    transformers_contender(*pair, 3)(Job(PROMPT, sampling, 0, 8))
+    transformers_contender(*pair, 3)(BenchTask(PROMPT, sampling, 0, 8))
     assert len(built) > 1
     assert {type(each) for processors in built for each in processors} == set(wanted(sampling))
 
 
 def test_greedy_text_of_generate_is_that_of_specviz_whatever_the_files_ask_for(pair):
-    job = Job(PROMPT, Sampling(0.0), 0, 40)
+    job = BenchTask(PROMPT, Sampling(0.0), 0, 40)
     contenders = [specviz_contender(gather(METHODS["none"], {}, pair[0], None), 3)]
     contenders += [transformers_contender(pair[0], draft, 3) for draft in (None, pair[1])]
     assert len({contender(job).tokens for contender in contenders}) == 1
@@ -122,7 +122,7 @@ def test_a_folder_with_such_a_file_is_raced_on_one_text(tmp_path):
     (tmp_path / "asking" / "generation_config.json").write_text(json.dumps(CASE | {"eos_token_id": [0]}))
     target = library.load(str(tmp_path / "asking"))
     ids = tuple(target.text.encode("Once upon a time"))
-    job = Job(Prompt("story", "one", ids), Sampling(0.0), 0, 48)
+    job = BenchTask(BenchPrompt("story", "one", ids), Sampling(0.0), 0, 48)
     ours = specviz_contender(gather(METHODS["none"], {}, target, None), 4)(job).tokens
     assert transformers_contender(target, None, 4)(job).tokens == ours
     obeying = target.model.generate(torch.tensor([ids]), max_new_tokens=48, do_sample=False, pad_token_id=0)

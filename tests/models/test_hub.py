@@ -235,5 +235,5 @@ def test_weights_stay_where_only_the_tokenizer_is_needed(monkeypatch, tmp_path):
         "huggingface_hub.snapshot_download", lambda *_, **options: asked.append(options) or str(tmp_path)
     )
     for weights in (True, False):
-        fetch.fetch(fetch.Source("a/b", "a/b"), may_download=True, on_progress=lambda *_: None, weights=weights)
+        fetch.fetch(fetch.ModelSource("a/b", "a/b"), may_download=True, on_progress=lambda *_: None, weights=weights)
     assert ["*.safetensors" in options["ignore_patterns"] for options in asked] == [False, True]

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
+from specviz.decoding.forward import products
 from specviz.decoding.forward.products import Products
-from specviz.decoding.forward.transformers_forward import products
 from specviz.models import memory as machine
 from specviz.models.memory import environment
 

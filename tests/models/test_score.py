@@ -4,15 +4,15 @@ import pytest
 import torch
 from tiny_models import CONTEXT_LIMIT, FAMILIES, tiny, tiny_tokenizer
 
-from specviz.decoding.forward.transformers_forward import transformers_forward as forward
+from specviz.decoding.forward import transformers_forward as forward
 from specviz.models import score as scorer
 from specviz.models.library import Library
-from specviz.models.score import Text, read
+from specviz.models.score import TextIds, read
 
 TEXTS = (
-    Text([5, 9, 12], [7, 3, 22, 41, 8, 30, 2, 17, 11, 4, 19]),
-    Text([5, 9, 12, 40, 6, 33, 2, 2, 18], [7, 3]),
-    Text([1], [60, 61, 20, 20, 20, 3, 9]),
+    TextIds([5, 9, 12], [7, 3, 22, 41, 8, 30, 2, 17, 11, 4, 19]),
+    TextIds([5, 9, 12, 40, 6, 33, 2, 2, 18], [7, 3]),
+    TextIds([1], [60, 61, 20, 20, 20, 3, 9]),
 )
 
 
@@ -77,11 +77,11 @@ def test_a_draft_says_nothing_beyond_its_context():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (Text([], [1]), "needs a prompt and ids after it"),
-        (Text([1], []), "needs a prompt and ids after it"),
-        (Text([1] * CONTEXT_LIMIT, [1]), "reads at most 256 tokens"),
-        (Text([1], [320]), "from 0 to 319"),
-        (Text([-1], [3]), "from 0 to 319"),
+        (TextIds([], [1]), "needs a prompt and ids after it"),
+        (TextIds([1], []), "needs a prompt and ids after it"),
+        (TextIds([1] * CONTEXT_LIMIT, [1]), "reads at most 256 tokens"),
+        (TextIds([1], [320]), "from 0 to 319"),
+        (TextIds([-1], [3]), "from 0 to 319"),
     ],
 )
 def test_what_the_target_cannot_read_is_refused(text, words):

@@ -16,7 +16,7 @@ from specviz import request as request_module
 from specviz.errors import SpecvizError
 from specviz.models import catalog
 from specviz.request import MAX_SEED, REQUEST_KEYS, Request, read_options, spell_options
-from specviz.settings import Settings, assets_dir
+from specviz.settings import ProgramSettings, assets_dir
 
 GOOD = Request(prompt="Once upon a time", target="fable-target", draft="fable-draft")
 FIELDS = list(REQUEST_KEYS)
@@ -158,7 +158,7 @@ def test_numbers_get_their_own_types():
 
 
 def test_settings_read_every_variable():
-    read = Settings.from_environment(
+    read = ProgramSettings.from_environment(
         {
             "SPECVIZ_DEVICE": "cuda:1",
             "SPECVIZ_DTYPE": "float32",
@@ -169,7 +169,7 @@ def test_settings_read_every_variable():
             "GRADIO_ROOT_PATH": "https://hub.example/user/ann/",
         }
     )
-    assert read == Settings(
+    assert read == ProgramSettings(
         "cuda:1",
         "float32",
         2**29,
@@ -181,9 +181,9 @@ def test_settings_read_every_variable():
 
 
 def test_a_space_offers_only_its_own_models_unless_told_otherwise():
-    assert Settings.from_environment({}).commands_take_any_model
-    assert not Settings.from_environment({"SPACE_ID": "a/b"}).commands_take_any_model
-    assert Settings.from_environment({"SPACE_ID": "a/b", "SPECVIZ_ALLOW_ANY_MODEL": "1"}).allow_any_model
+    assert ProgramSettings.from_environment({}).commands_take_any_model
+    assert not ProgramSettings.from_environment({"SPACE_ID": "a/b"}).commands_take_any_model
+    assert ProgramSettings.from_environment({"SPACE_ID": "a/b", "SPECVIZ_ALLOW_ANY_MODEL": "1"}).allow_any_model
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_a_space_offers_only_its_own_models_unless_told_otherwise():
 )
 def test_a_bad_variable_is_named(name, value):
     with pytest.raises(SpecvizError, match=f"environment variable {name} must be .*got '{value}'"):
-        Settings.from_environment({name: value})
+        ProgramSettings.from_environment({name: value})
 
 
 def test_assets_are_found_and_a_wrong_folder_is_named(monkeypatch, tmp_path):

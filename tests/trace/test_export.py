@@ -16,7 +16,7 @@ import served as pages
 import traces
 from one_file import held, unpacked
 
-from specviz.analysis.rounds import Comparison
+from specviz.analysis.rounds import SpeedComparison
 from specviz.bench.speed import Speed
 from specviz.cli.main import main
 from specviz.trace import export as exports
@@ -221,7 +221,7 @@ def test_a_page_keeps_what_was_measured_of_its_run_and_with_its_spread(client, s
     feed, trace = Feed("live"), traces.chain()
     for event in trace.events():
         feed.add(event)
-    feed.measured = Speed(10.0, 20.0, 3.3, 23, Comparison((1.9, 2.0, 2.0, 2.0, 2.1, 2.1), most=3.3))
+    feed.measured = Speed(10.0, 20.0, 3.3, 23, SpeedComparison((1.9, 2.0, 2.0, 2.0, 2.1, 2.1), most=3.3))
     view = served.page.registry.show(View("live", feed, trace), None)
     page = client.get(f"/specviz/page/{view.id}.html?charts=0").text
     told = unpacked(held(page, "sv-run").splitlines()[0])["speed"]

@@ -20,7 +20,7 @@ from hub_stub import hub_error
 from made_up import EVERY_KIND, MADE_UP
 from waiting import until
 
-from specviz.analysis.rounds import Comparison
+from specviz.analysis.rounds import SpeedComparison
 from specviz.bench.speed import Measuring, Speed
 from specviz.decoding.turns import FairQueue, Turn
 from specviz.drafters import METHODS
@@ -888,7 +888,7 @@ def test_after_a_refusal_the_lists_show_what_is_in_force(page, registry):
 
 
 def found_to_be(ratio: float = 2.5) -> Speed:
-    return Speed(100.0, 100.0 * ratio, 4.0, 8, Comparison((ratio,) * 6, most=4.0))
+    return Speed(100.0, 100.0 * ratio, 4.0, 8, SpeedComparison((ratio,) * 6, most=4.0))
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from specviz.trace.file import Models, Step, Trace, event_dict
 from specviz.ui.registry import Registry
 from specviz.ui.reports import race as racing_module
 from specviz.ui.reports.race import FIRST, RaceSection
-from specviz.ui.reports.report import Report
+from specviz.ui.reports.report import ReportPage
 from specviz.ui.reports.two_runs import TwoRunsSection
 from specviz.ui.view import view_of
 from specviz.views.compare import race as view
@@ -40,7 +40,7 @@ class Page:
         self.bench, self.registry, self.offer = Workbench(library), Registry(), served.tiny_offer(max_new_tokens=12)
         self.racing = RaceSection(self.bench, self.offer, self.registry)
         sections = [self.racing.section(), TwoRunsSection(self.registry).section()]
-        self.report, self.run = Report(sections, self.registry, self.bench), None
+        self.report, self.run = ReportPage(sections, self.registry, self.bench), None
 
     def made(self, **changes):
         run = session.open_run(replace(self.offer.first, **changes), bench=self.bench)

@@ -16,8 +16,8 @@ from specviz.session.workbench import Workbench
 from specviz.trace.file import Step, Trace
 from specviz.ui.registry import Registry
 from specviz.ui.reports import report as reports_file
-from specviz.ui.reports.report import KEPT_S, MOST_SESSIONS, Report
-from specviz.ui.reports.section import Look, Place, Section, one_of, whole_number
+from specviz.ui.reports.report import KEPT_S, MOST_SESSIONS, ReportPage
+from specviz.ui.reports.section import Look, Section, StagePlace, one_of, whole_number
 from specviz.views import blocks
 
 PLACE = {"run": None, "step": 3, "ref": "1"}
@@ -73,7 +73,7 @@ def report(bench, ended):
         always("counts", counting("counts", 3, ended)),
         always("fails", fails),
     ]
-    return Report(sections, Registry(), bench)
+    return ReportPage(sections, Registry(), bench)
 
 
 def messages(stream):
@@ -141,7 +141,7 @@ def test_work_that_a_lost_connection_ended_says_where_it_was_left_and_may_be_don
         for turn in (1, 2):
             yield blocks.section("counts", "Counts", "", [], [blocks.progress(turn, 2, f"{turn} of 2 runs")])
 
-    report = Report([always("counts", counts)], Registry(), bench)
+    report = ReportPage([always("counts", counts)], Registry(), bench)
     look(report, tab=TAB)
     working = act(report, "counts")
     next(working)
@@ -158,7 +158,9 @@ def test_what_had_begun_by_itself_begins_anew_in_a_tab_that_comes_back(bench):
         yield words("opens", "half")
         yield words("opens", "opened")
 
-    report = Report([Section("opens", lambda look: 1, lambda look: words("opens"), opening=opening)], Registry(), bench)
+    report = ReportPage(
+        [Section("opens", lambda look: 1, lambda look: words("opens"), opening=opening)], Registry(), bench
+    )
     first = report.look("one", {"place": PLACE, "tab": TAB})
     next(first)
     next(first)
@@ -199,7 +201,7 @@ def held_by(thing):
 def test_a_page_keeps_no_run_that_the_server_has_let_go(bench):
     registry = Registry(most_views=1)
     texts = Section("text", lambda look: look.text, lambda look: words("text", str(look.run and len(look.run.steps))))
-    report = Report([texts], registry, bench)
+    report = ReportPage([texts], registry, bench)
     view = registry.keep(traces.chain())
     assert "7" in next(report.look("one", {"place": {"run": view.id}}))
     assert not [each for each in held_by(report._sessions) if isinstance(each, (Step, Trace))]
@@ -254,7 +256,7 @@ def keeping(bench):
         yield words("finds", f"result {next(results)}")
 
     section = Section("finds", lambda look: None, lambda look: words("finds", "not yet"), {"go": work}, keeps=True)
-    return Report([section], Registry(), bench)
+    return ReportPage([section], Registry(), bench)
 
 
 def test_what_was_found_stays_below_new_work_until_there_is_more(bench):
@@ -290,7 +292,7 @@ def test_work_that_fails_leaves_no_bar_behind(bench):
         yield blocks.section("finds", "Finds", "", [], [blocks.progress(1, 2, "1 of 2")])
         raise SpecvizError("it cannot be done")
 
-    report = Report([always("finds", work)], Registry(), bench)
+    report = ReportPage([always("finds", work)], Registry(), bench)
     look(report)
     with pytest.raises(SpecvizError):
         messages(act(report, "finds"))
@@ -299,7 +301,7 @@ def test_work_that_fails_leaves_no_bar_behind(bench):
 
 def test_work_that_asks_no_model_does_not_wait_for_the_engine(bench):
     free = Section("free", lambda look: None, lambda look: words("free"), {"go": counting("free", 2)}, engine=False)
-    report = Report([free], Registry(), bench)
+    report = ReportPage([free], Registry(), bench)
     look(report)
     mine = bench.engine.join()
     seen = [len(bench.engine) for _ in act(report, "free")]
@@ -316,7 +318,7 @@ def test_two_looks_at_once_begin_a_section_once(bench):
         go.wait(5)
         return words("slow", "begun")
 
-    report = Report([Section("slow", lambda look: None, begin)], Registry(), bench)
+    report = ReportPage([Section("slow", lambda look: None, begin)], Registry(), bench)
     seen = []
     looks = [threading.Thread(target=lambda: seen.append(look(report))) for _ in range(2)]
     looks[0].start()
@@ -336,7 +338,7 @@ def test_a_section_may_be_made_from_the_one_that_is_shown(bench):
         return words("on", *lines(shown), f"step {look.place.step}")
 
     on = Section("on", lambda look: look.place.step, lambda look: words("on", "first"), again=again)
-    report = Report([on], Registry(), bench)
+    report = ReportPage([on], Registry(), bench)
     assert [lines(look(report, step=step)[0]["sections"][0]) for step in (3, 4, 4)] == [
         ["first"], ["first", "step 4"], ["first", "step 4"],
     ]  # fmt: skip
@@ -367,7 +369,7 @@ def test_an_unforeseen_fault_leaves_the_page_idle_too(bench):
         yield words("breaks", "begun")
         raise RuntimeError("unforeseen")
 
-    report = Report(
+    report = ReportPage(
         [Section("breaks", lambda look: None, lambda look: words("breaks"), {"go": breaks})], Registry(), bench
     )
     look(report)
@@ -412,7 +414,7 @@ def test_sections_that_depend_on_what_was_found_begin_anew(bench):
         always("learns", learn),
         Section("uses", lambda look: len(known), lambda look: words("uses", *known)),
     ]
-    report = Report(sections, Registry(), bench)
+    report = ReportPage(sections, Registry(), bench)
     look(report)
     said = messages(act(report, "learns"))
     assert [(section["id"], lines(section)) for section in said[-1]["sections"]] == [
@@ -426,7 +428,7 @@ def test_work_that_begins_by_itself_begins_once_per_key(bench):
         yield words("opens", f"opened at {look.place.step}")
 
     begins = Section("opens", lambda look: look.place.step, lambda look: words("opens", "not yet"), opening=opening)
-    report = Report([begins], Registry(), bench)
+    report = ReportPage([begins], Registry(), bench)
     said = look(report)
     assert [message["busy"] for message in said] == ["opens", "opens", None]
     assert lines(said[-1]["sections"][0]) == ["opened at 3"]
@@ -442,7 +444,7 @@ def test_opening_work_that_found_the_desk_taken_begins_at_the_next_look(bench):
         Section("opens", lambda look: look.place.step, lambda look: words("opens", "not yet"), opening=opening),
         always("counts", counting("counts", 3)),
     ]
-    report = Report(sections, Registry(), bench)
+    report = ReportPage(sections, Registry(), bench)
     look(report)
     working = act(report, "counts")
     next(working)
@@ -455,7 +457,7 @@ def test_opening_work_that_found_the_desk_taken_begins_at_the_next_look(bench):
     "data", [None, [], "x", {"run": 3, "step": -1, "ref": 5}, {"run": [], "step": True, "ref": {}}]
 )
 def test_a_place_that_is_none_is_none(data):
-    assert Place.from_data(data) == Place()
+    assert StagePlace.from_data(data) == StagePlace()
 
 
 def test_forgotten_browsers_do_not_pile_up(report):
@@ -479,7 +481,7 @@ def test_choices_from_the_browser_are_checked():
 
 
 def test_a_look_without_a_run_has_no_settings():
-    assert Look(Place(), None).settings is None
+    assert Look(StagePlace(), None).settings is None
 
 
 def test_a_page_from_before_the_server_was_started_works_all_the_same(report):
@@ -510,7 +512,7 @@ def test_a_page_that_goes_away_while_something_opens_leaves_the_desk_free(bench,
         {"go": counting("opens", 1)},
         opening=opening,
     )
-    report = Report([section], Registry(), bench)
+    report = ReportPage([section], Registry(), bench)
     opens = report.look("one", {"place": PLACE})
     for _ in range(turns):
         next(opens)
@@ -522,7 +524,7 @@ def test_what_begins_wrongly_says_so_in_its_own_place(bench):
     def breaks(look):
         raise KeyError("strange")
 
-    report = Report(
+    report = ReportPage(
         [Section("breaks", lambda look: None, breaks), always("counts", counting("counts", 1))], Registry(), bench
     )
     (whole,) = look(report)
@@ -536,7 +538,7 @@ def test_work_on_what_is_no_longer_looked_at_shows_nothing_and_what_is_looked_at
             yield words("opens", f"{turn} at {look.place.step}")
 
     begins = Section("opens", lambda look: look.place.step, lambda look: words("opens", "not yet"), opening=opening)
-    report = Report([begins], Registry(), bench)
+    report = ReportPage([begins], Registry(), bench)
     first = report.look("one", {"place": PLACE})
     next(first)
     next(first)
@@ -570,7 +572,7 @@ def test_models_are_loaded_before_the_work_and_not_with_the_engine(bench):
         return ["tiny-other"]
 
     asks = Section("asks", lambda look: None, lambda look: words("asks"), {"go": work}, needs)
-    report = Report([asks], Registry(), bench)
+    report = ReportPage([asks], Registry(), bench)
     look(report)
     assert "tiny-other" in lines(messages(act(report, "asks"))[-1]["sections"][0])[0]
     assert seen == [0]
@@ -580,7 +582,7 @@ def test_a_model_that_cannot_be_loaded_is_said(bench):
     asks = Section(
         "asks", lambda look: None, lambda look: words("asks"), {"go": counting("asks", 1)}, lambda look: ["none"]
     )
-    report = Report([asks], Registry(), bench)
+    report = ReportPage([asks], Registry(), bench)
     look(report)
     with pytest.raises(SpecvizError, match="none"):
         messages(act(report, "asks"))
@@ -604,7 +606,7 @@ def test_opening_work_that_was_broken_off_begins_again(bench, gone):
 
     acts = {"go": counting("opens", 1)}
     section = Section("opens", lambda look: 1, lambda look: words("opens"), acts, opening=opening)
-    report = Report([section], Registry(), bench)
+    report = ReportPage([section], Registry(), bench)
     first = report.look("one", {"place": PLACE})
     next(first)
     next(first)
@@ -626,7 +628,7 @@ def test_opening_work_counts_as_a_job_and_what_is_left_over_begins_with_another_
         opening=lambda look: counting("opens", 1, ended)(look, {}),
     )
     registry = Registry()
-    report = Report([section, always("counts", counting("counts", 3, ended))], registry, bench)
+    report = ReportPage([section, always("counts", counting("counts", 3, ended))], registry, bench)
     visitor = "near-one"
     with ExitStack() as stack:
         for _ in range(4):

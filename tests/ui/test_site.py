@@ -6,7 +6,7 @@ from few_claims import few_claims
 
 from specviz.session import workbench
 from specviz.ui.registry import Registry
-from specviz.ui.reports.section import Look, Place
+from specviz.ui.reports.section import Look, StagePlace
 from specviz.ui.reports.site import press_all
 from specviz.views.site import site_files
 
@@ -44,7 +44,7 @@ def test_every_section_is_filled_by_real_work_and_asks_for_no_server(tmp_path, m
         bench, registry, said = served.page.bench, Registry(), []
         monkeypatch.setattr(workbench, "_shared", [workbench.Workbench(bench.library)])
         view = registry.keep(served.trace())
-        found = press_all(Look(Place(view.id), view.trace), bench, registry, pages.tiny_offer(), said.append)
+        found = press_all(Look(StagePlace(view.id), view.trace), bench, registry, pages.tiny_offer(), said.append)
     assert {page: [section["id"] for section in sections] for page, sections in found.items()} == KINDS
     shown = {section["id"]: list(blocks_of(section)) for sections in found.values() for section in sections}
     assert any(block["kind"] == "duel" for block in shown["race"])

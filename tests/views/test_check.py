@@ -10,7 +10,7 @@ from traces import HOSTILE
 from specviz.checks.end_to_end import EndToEnd, FirstToken, Power
 from specviz.checks.enumerated import Enumeration
 from specviz.checks.greedy import Greedy, TextDifference
-from specviz.checks.one_step import Identity, Redraws, RuleHere, Share
+from specviz.checks.one_step import Redraws, RuleHere, Share, SumIdentity
 from specviz.checks.self_checks import SelfCheck
 from specviz.checks.statistics import Cells, Evidence
 from specviz.rules import RULES
@@ -74,7 +74,7 @@ def sound(section):
 
 def made_identity():
     rows = (Share(0, 0.5, 0.2, 0.2, 0.3, 0.0), Share(3, 0.1, 0.6, 0.1, 0.0, 0.5), Share(None, 0.4, 0.2, 0.2, 0.2, 0.0))
-    return Identity(2, 1, rows, Share(None, 1.0, 1.0, 0.5, 0.5, 0.5), 4096, 1e-17)
+    return SumIdentity(2, 1, rows, Share(None, 1.0, 1.0, 0.5, 0.5, 0.5), 4096, 1e-17)
 
 
 def test_the_identity_stacks_to_p():

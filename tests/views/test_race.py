@@ -9,7 +9,7 @@ import pytest
 import traces
 from one_file import unpacked
 
-from specviz.bench.race import Difference, Heat, Race, Reading
+from specviz.bench.race import Heat, PartingLogits, Race, RaceDifference
 from specviz.trace.file import Footer, Scores, Trace
 from specviz.trace.metrics import metrics
 from specviz.trace.recorded import recorded_trace
@@ -393,8 +393,8 @@ def test_of_a_race_that_was_stopped_the_texts_are_not_called_identical_where_the
 
 def difference(gap, is_tie, above=0.0, heat=0):
     trace = recorded_trace("greedy")
-    reading = Reading("target", "fable-target", (9.0 + gap, 9.0), (0.5, 0.4), 9.0 + gap + above)
-    return Difference(heat, "a prompt", 6, trace.tokens[6], trace.tokens[7], (reading,), is_tie)
+    reading = PartingLogits("target", "fable-target", (9.0 + gap, 9.0), (0.5, 0.4), 9.0 + gap + above)
+    return RaceDifference(heat, "a prompt", 6, trace.tokens[6], trace.tokens[7], (reading,), is_tie)
 
 
 @pytest.mark.parametrize(

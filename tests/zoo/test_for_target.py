@@ -31,7 +31,7 @@ from specviz.zoo.for_target.__main__ import main
 from specviz.zoo.for_target.dialogues import Size, Template, write_dialogues
 from specviz.zoo.for_target.eagle3 import Eagle3, chosen_ids, ids_of
 from specviz.zoo.for_target.evaluate import evaluate
-from specviz.zoo.for_target.learning import Goal, Learning, Pace, score_texts
+from specviz.zoo.for_target.learning import Goal, Learning, LearningPace, score_texts
 from specviz.zoo.for_target.plain_text import write_plain_text
 from specviz.zoo.for_target.ship import ship
 from specviz.zoo.for_target.small_draft import SmallDraft
@@ -42,7 +42,7 @@ from specviz.zoo.training.export import write_json
 pytestmark = pytest.mark.slow
 
 SIZE = Size(shard=24, batch=7, longest_turn=40, longest_answer=20)
-PACE = Pace(texts_per_step=4, learning_rate=1e-2, warmup_steps=4, average=0.9)
+PACE = LearningPace(texts_per_step=4, learning_rate=1e-2, warmup_steps=4, average=0.9)
 SHAPE = Shape(hidden_size=16, num_layers=1, num_heads=2, intermediate_size=24, context=256)
 TEMPLATE = "{% for turn in messages %}aab{{ turn.content }}Z{% endfor %}{% if add_generation_prompt %}cc{% endif %}"
 

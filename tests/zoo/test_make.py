@@ -17,7 +17,7 @@ from specviz.zoo.evaluation.evaluate import NUM_WINDOWS, draft_of, measure, text
 from specviz.zoo.training.export import Origin, export_model, load_model
 from specviz.zoo.training.model import build_model
 from specviz.zoo.training.objectives import NextToken
-from specviz.zoo.training.train import Data, Pace, Trainer, train
+from specviz.zoo.training.train import Data, Trainer, TrainingPace, train
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def trained(work, tokenizer, *stops):
         checkpoint = work / f"{stops}.pt"
         if checkpoint.exists():
             trainer.load(checkpoint)
-        pace = Pace(stop_at=stop_at)
+        pace = TrainingPace(stop_at=stop_at)
         train(trainer, data_of(work), pace, lambda trainer, path=checkpoint: trainer.save(path))
     return trainer
 

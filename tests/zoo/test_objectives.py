@@ -8,11 +8,11 @@ import torch
 from small_zoo import DEEP, DISTILLED, EAGLE, MEDUSA, RECIPE
 from torch.nn.functional import cross_entropy
 
-from specviz.zoo.evaluation.evaluate import Predicted, Sums, add, eagle_head, exit_at, look, medusa_head
+from specviz.zoo.evaluation.evaluate import Predicted, RunningSums, add, eagle_head, exit_at, look, medusa_head
 from specviz.zoo.training.export import Origin, export_head, load_head
 from specviz.zoo.training.heads import (
-    EagleHead,
     EagleObjective,
+    EagleTrainingHead,
     MedusaHeads,
     MedusaObjective,
     build_head,
@@ -159,11 +159,11 @@ def test_exported_heads_load_and_say_the_same(recipe, target, windows, tmp_path)
     seen = look(target, windows)
     say = {
         MedusaHeads: lambda head: medusa_head(target, head, 1, seen),
-        EagleHead: lambda head: eagle_head(target, head, seen),
+        EagleTrainingHead: lambda head: eagle_head(target, head, seen),
     }[type(loaded)]
     with torch.inference_mode():
         assert torch.allclose(say(head).logits, say(loaded).logits, atol=5e-3)
-        assert say(loaded).shift == {MedusaHeads: 2, EagleHead: 1}[type(loaded)]
+        assert say(loaded).shift == {MedusaHeads: 2, EagleTrainingHead: 1}[type(loaded)]
 
 
 def test_a_fresh_medusa_head_repeats_the_targets_row_for_a_later_token(target, windows):
@@ -204,7 +204,7 @@ def test_eagle_is_taught_the_feature_that_follows(target, windows):
 @pytest.mark.parametrize("shift", [1, 2])
 def test_a_shifted_prediction_is_measured_against_the_token_it_is_about(shift, target, windows):
     logits = target(windows[:, :-1]).logits
-    whole, part = Sums(), Sums()
+    whole, part = RunningSums(), RunningSums()
     num_bytes = torch.ones(VOCAB, dtype=torch.long)
     add(part, logits.log_softmax(-1), Predicted(logits[:, shift:], shift), windows[:, 1:], num_bytes)
     add(whole, logits[:, shift:].log_softmax(-1), Predicted(logits[:, shift:]), windows[:, 1 + shift :], num_bytes)

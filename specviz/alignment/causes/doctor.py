@@ -43,7 +43,7 @@ class NamedId:
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class PairSide:
     """One of the two models. table: the rows of its embedding, where any beyond num_ids are padding. limit_words: what
     narrows its context, if anything."""
 
@@ -84,7 +84,7 @@ class Special:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class MethodAdvice:
     """A way to draft. works: for this pair. command: what asks for it."""
 
     name: str
@@ -101,8 +101,8 @@ class Diagnosis:
     lacks. num_common_texts: ordinary tokens of the same bytes under whatever id; num_*_texts: ordinary tokens at all.
     """
 
-    target: Side
-    draft: Side
+    target: PairSide
+    draft: PairSide
     num_same: int
     num_differing: int
     differing: tuple[tuple[NamedId, NamedId], ...]
@@ -114,7 +114,7 @@ class Diagnosis:
     num_draft_texts: int
     special: tuple[Special, ...]
     chat: str
-    ways: tuple[Way, ...]
+    ways: tuple[MethodAdvice, ...]
     notes: tuple[str, ...]
 
     @property
@@ -156,12 +156,14 @@ def examine(
     )
 
 
-def _read(model: str | LoadedModel, allow_any: bool) -> Side:
+def _read(model: str | LoadedModel, allow_any: bool) -> PairSide:
     if isinstance(model, str):
         found = _read_folder(model, allow_any)
     else:
         words = limit_words(model.model.config)
-        found = Side(model.name, model.text, model.info.vocab_size, model.info.context_limit, words)
+        found = PairSide(
+            model.name, model.text, model.info.vocab_size, model.info.context_limit, words
+        )
     if found.num_ids > MOST_IDS:
         raise SpecvizError(
             f"{found.name} has ids up to {found.num_ids:,}; at most {MOST_IDS:,} can be compared"
@@ -169,7 +171,7 @@ def _read(model: str | LoadedModel, allow_any: bool) -> Side:
     return found
 
 
-def _read_folder(name: str, allow_any: bool) -> Side:
+def _read_folder(name: str, allow_any: bool) -> PairSide:
     source = find(without_format(name), allow_any=allow_any)
     folder, _ = fetch_model(
         source, may_download=allow_any, on_progress=ignore_progress, weights=False
@@ -180,7 +182,7 @@ def _read_folder(name: str, allow_any: bool) -> Side:
         TokenText(tokenizer, files.eos_ids(config)),
         config.get_text_config(decoder=True).vocab_size,
     )
-    return Side(
+    return PairSide(
         source.name, text, vocab_size, context_limit(config, tokenizer), limit_words(config)
     )
 
@@ -192,7 +194,7 @@ def _starts(text: TokenText) -> list[int]:
     return whole[: next(places, 0)]
 
 
-def _own(model: Side, name: str) -> list[int]:
+def _own(model: PairSide, name: str) -> list[int]:
     token = getattr(model.text.tokenizer, name, None)
     return [token] if isinstance(token, int) else []
 
@@ -208,7 +210,7 @@ SPECIAL = (  # kind, how its ids are found, whether a difference of the texts ma
 )  # fmt: skip
 
 
-def _special(*models: Side) -> Iterator[Special]:
+def _special(*models: PairSide) -> Iterator[Special]:
     """models: the target and the draft."""
     for kind, ids_of, matters, why in SPECIAL:
         target, draft = ids = [model.list_ids(ids_of(model)) for model in models]
@@ -227,7 +229,7 @@ def _special(*models: Side) -> Iterator[Special]:
             )
 
 
-def _ways(num_differing: int, num_common: int, num_draft_texts: int) -> tuple[Way, ...]:
+def _ways(num_differing: int, num_common: int, num_draft_texts: int) -> tuple[MethodAdvice, ...]:
     direct = (
         f"{num_differing:,} ids mean other texts"
         if num_differing
@@ -237,9 +239,9 @@ def _ways(num_differing: int, num_common: int, num_draft_texts: int) -> tuple[Wa
     shared = f"{num_common:,} texts ({share} of the draft's) are tokens of both: only those could be drafted"
     again = "the target's tokenizer splits the draft's text again: always possible"
     return (
-        Way("direct", not num_differing, "--method draft_model", direct),
-        Way("re-encoding", True, "--method cross_vocabulary", again),
-        Way(
+        MethodAdvice("direct", not num_differing, "--method draft_model", direct),
+        MethodAdvice("re-encoding", True, "--method cross_vocabulary", again),
+        MethodAdvice(
             "shared vocabulary",
             num_common > 0,
             "--method cross_vocabulary --param way=shared",
@@ -248,7 +250,7 @@ def _ways(num_differing: int, num_common: int, num_draft_texts: int) -> tuple[Wa
     )
 
 
-def _notes(target: Side, draft: Side) -> Iterator[str]:
+def _notes(target: PairSide, draft: PairSide) -> Iterator[str]:
     for model in (target, draft):
         if model.limit_words:
             yield f"{model.name}: {model.limit_words}"

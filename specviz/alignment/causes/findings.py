@@ -20,7 +20,7 @@ from specviz.alignment.summary import (
     Interval,
 )
 from specviz.alignment.tables.slices import (
-    Part,
+    DraftSlice,
     Parts,
     PerPrompt,
     bucket_start,
@@ -50,7 +50,7 @@ EARLY_END, LONGER_CONTEXT, OUT_OF_REACH, DOMAIN = (
 class Cliff:
     """Alpha falls by `fall` from the bucket `before` to the one of `part`, over the prompts with tokens in both."""
 
-    part: Part
+    part: DraftSlice
     before: str
     high: float
     low: float
@@ -75,7 +75,7 @@ def cliffs(parts: Parts) -> tuple[Cliff, ...]:
 _SERIES = {"depth": "depth", "settled": "context"}  # kind of the sums -> kind of the cliffs
 
 
-def _steps(parts: Parts) -> Iterator[tuple[Part, str, PerPrompt, PerPrompt]]:
+def _steps(parts: Parts) -> Iterator[tuple[DraftSlice, str, PerPrompt, PerPrompt]]:
     """From one bucket to the next: the part of the second, the name of the first, both over the prompts in both."""
     buckets = [part for part in parts if part.kind in _SERIES]
     buckets.sort(key=lambda part: (part.draft, part.kind, bucket_start(part.value)))
@@ -87,7 +87,7 @@ def _steps(parts: Parts) -> Iterator[tuple[Part, str, PerPrompt, PerPrompt]]:
 
 
 def _cliff(
-    part: Part, before: str, high: PerPrompt, low: PerPrompt, num_asked: int
+    part: DraftSlice, before: str, high: PerPrompt, low: PerPrompt, num_asked: int
 ) -> Cliff | None:
     size, found = len(high), interval(high.alphas_without - low.alphas_without)
     alphas = (float(each.overlap.sum() / each.num_tokens.sum()) for each in (high, low))
@@ -172,11 +172,11 @@ def _domains(draft: str, parts: Parts) -> list[Finding]:
     return sorted(found, key=lambda each: -each.numbers["cost"])
 
 
-def _tagged(parts: Parts) -> Iterator[tuple[Part, PerPrompt, PerPrompt]]:
+def _tagged(parts: Parts) -> Iterator[tuple[DraftSlice, PerPrompt, PerPrompt]]:
     """The parts that are tags with enough texts in and out of them: with all texts, and with those out of it, where
     a text within counts nothing."""
     for part, own in parts.items():
-        whole = parts[Part(part.draft, "all", "all")]
+        whole = parts[DraftSlice(part.draft, "all", "all")]
         if part.kind == "tag" and LEAST_PROMPTS <= len(own) <= len(whole) - LEAST_PROMPTS:
             out = ~np.isin(whole.prompts, own.prompts)
             yield part, whole, PerPrompt(whole.prompts, whole.num_tokens * out, whole.overlap * out)

@@ -27,7 +27,7 @@ from specviz.drafters.medusa import MedusaDrafter
 from specviz.errors import SpecvizError
 from specviz.models.chat import has_chat_form, render_chat
 from specviz.models.library import LoadedModel
-from specviz.models.score import Text
+from specviz.models.score import TextIds
 
 NUM_TEXTS, NUM_TOKENS, NUM_DEPTHS = 48, 48, 3
 FEWEST_PROMPTS = 8  # fewer cannot show a clear gain
@@ -73,7 +73,7 @@ SAYS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class ConventionResult:
     """One convention. agreement: sum min(p, q), p the target's and q the head's probabilities, by depth. gain: of its
     mean over depths and texts against the head as it is served; p_value: of no gain, by Wilcoxon's signed ranks, as
     gains differ widely between kinds of text: over texts, times the number of conventions tried (Bonferroni), or over
@@ -100,11 +100,11 @@ class HeadDiagnosis:
     target: str
     num_texts: int
     served: tuple[float, ...]
-    trials: tuple[Trial, ...]
+    trials: tuple[ConventionResult, ...]
     left_out: tuple[str, ...]
 
     @property
-    def best(self) -> Trial | None:
+    def best(self) -> ConventionResult | None:
         return next((trial for trial in self.trials if trial.is_better), None)
 
 
@@ -124,7 +124,7 @@ class HeadDoctor:
             target,
             tuple(islice(cycle(prompts), NUM_TEXTS)),
         )
-        self._texts: dict[str, list[Text]] = {}
+        self._texts: dict[str, list[TextIds]] = {}
 
     @torch.inference_mode()
     def examine(self, served: Convention | None = None) -> HeadDiagnosis:
@@ -190,7 +190,7 @@ class HeadDoctor:
             found |= zip(group, map(np.array, zip(*rows, strict=True)), strict=True)
         return found
 
-    def _write(self, text: str) -> list[Text]:
+    def _write(self, text: str) -> list[TextIds]:
         """The target's own texts behind the prompts in this form."""
         if text not in self._texts:
             most = self._target.info.context_limit - NUM_TOKENS - 1
@@ -210,12 +210,12 @@ def _trial(
     found: Array,
     prompt_of: Array,
     num_tried: int,
-) -> Trial:
+) -> ConventionResult:
     """base, found: agreement [texts, depths] as served and under this convention; prompt_of: of each text, a number."""
     gains = (found - base).mean(1)
     by_prompt = np.bincount(prompt_of, gains) / np.bincount(prompt_of)
     p_value = min(1.0, max(num_tried * _of_no_gain(gains), _of_no_gain(by_prompt)))
-    return Trial(
+    return ConventionResult(
         convention, field, words, tuple(found.mean(0).tolist()), float(gains.mean()), p_value
     )
 
@@ -294,7 +294,7 @@ def _encode(target: LoadedModel, prompt: str, text: str) -> list[int]:
     return target.text.encode(prompt) if text == PLAIN else _other_start(target, prompt)
 
 
-def _begin_early(prompt: Sequence[int], written: Sequence[int]) -> Text:
+def _begin_early(prompt: Sequence[int], written: Sequence[int]) -> TextIds:
     """A text that holds the last tokens of its prompt, so that every depth is drafted for the first written one."""
     begin = max(1, len(prompt) - NUM_DEPTHS + 1)
-    return Text(prompt[:begin], [*prompt[begin:], *written])
+    return TextIds(prompt[:begin], [*prompt[begin:], *written])

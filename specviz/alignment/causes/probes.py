@@ -11,7 +11,7 @@ from dataclasses import replace
 from specviz.alignment.ahead import Draft, Proposer
 from specviz.alignment.causes import token_ids, weights
 from specviz.alignment.causes.doctor import chat_difference, render
-from specviz.alignment.causes.sample import Sample
+from specviz.alignment.causes.sample import TargetTexts
 from specviz.alignment.causes.trials import Trial, agreements, all_trials, head_trials
 from specviz.alignment.shard import load, texts_of
 from specviz.alignment.summary import Examined, Finding
@@ -20,7 +20,7 @@ from specviz.alignment.types import Array, RowText, Shard
 from specviz.checks.scoring import can_read
 from specviz.decoding.sampling import Sampling
 from specviz.models.library import Library, LoadedModel
-from specviz.models.score import Text
+from specviz.models.score import TextIds
 from specviz.session.workbench import workbench
 
 NUM_TEXTS, NUM_TOKENS = 24, 64
@@ -70,9 +70,9 @@ def look(shard: Shard, library: Library | None = None) -> Examined:
         ]
         differences = _differences(target, draft, own) if isinstance(draft, LoadedModel) else {}
         if len(own) >= FEWEST_TEXTS:
-            texts = [Text(each.prompt_ids, each.ids) for each in own]
+            texts = [TextIds(each.prompt_ids, each.ids) for each in own]
             halves = [
-                Sample(target, texts[place::2], Sampling.of(shard.request)) for place in (0, 1)
+                TargetTexts(target, texts[place::2], Sampling.of(shard.request)) for place in (0, 1)
             ]
             causes = _Causes(name, draft, own, halves, library)
             found += causes.find(differences)
@@ -94,7 +94,7 @@ class _Causes:
         name: str,
         draft: Draft,
         written: Sequence[RowText],
-        halves: Sequence[Sample],
+        halves: Sequence[TargetTexts],
         library: Library,
     ) -> None:
         self._name, self._draft, self._halves, self._library = name, draft, halves, library
@@ -194,7 +194,7 @@ def _is_clear(gain: Array, least: float, num_asked: int = 1) -> bool:
 
 def _forms(
     draft: LoadedModel, target: LoadedModel, written: RowText
-) -> dict[tuple[str, str], Text]:
+) -> dict[tuple[str, str], TextIds]:
     """The same text behind its prompt in other forms, by kind and cure; only those that the draft can read."""
     row = written.row
     prompts = {
@@ -214,7 +214,7 @@ def _forms(
             for name, text in forms.items()
         }
     texts = {
-        name: Text(ids, written.ids)
+        name: TextIds(ids, written.ids)
         for name, ids in prompts.items()
         if ids and ids != list(written.prompt_ids)
     }

@@ -12,16 +12,16 @@ from specviz.alignment.types import Array
 from specviz.decoding.drafter import Drafter
 from specviz.decoding.sampling import Sampling, fit
 from specviz.models.library import LoadedModel
-from specviz.models.score import Text, overlap_of, read
+from specviz.models.score import TextIds, overlap_of, read
 
 Change = Callable[[Tensor], Tensor]
 """Logits [R, V] of a draft -> logits [R, V]."""
 
 
-class Sample:
+class TargetTexts:
     """texts: those of the target, as it reads them. p: its probabilities, row behind row [R, V]."""
 
-    def __init__(self, target: LoadedModel, texts: Sequence[Text], sampling: Sampling) -> None:
+    def __init__(self, target: LoadedModel, texts: Sequence[TextIds], sampling: Sampling) -> None:
         self.target, self.sampling = target, sampling
         self.texts = tuple(texts)
         self.starts = np.cumsum([0, *(len(text.ids) for text in self.texts)])
@@ -32,7 +32,7 @@ class Sample:
             self.p[int(self.starts[number]) + place] = sampling.probs(logits).float()
 
     def each(
-        self, draft: LoadedModel, texts: Sequence[Text]
+        self, draft: LoadedModel, texts: Sequence[TextIds]
     ) -> Iterator[tuple[int, Tensor, Tensor]]:
         """Pieces of a text's rows: its number, the target's p [R, V], the draft's logits [R, V].
 
@@ -43,7 +43,7 @@ class Sample:
             yield number, p, fit(logits.to(p.device).float(), p.shape[1])
 
     def agreement(
-        self, draft: LoadedModel, texts: Sequence[Text], change: Change | None = None
+        self, draft: LoadedModel, texts: Sequence[TextIds], change: Change | None = None
     ) -> Array:
         """The mean of sum min(p, q) over each text, the logits changed [texts]."""
         sums = np.zeros(len(texts))
@@ -60,7 +60,7 @@ class Sample:
         )
 
 
-def _rows(model: LoadedModel, texts: Sequence[Text]) -> Iterator[tuple[int, Tensor, Tensor]]:
+def _rows(model: LoadedModel, texts: Sequence[TextIds]) -> Iterator[tuple[int, Tensor, Tensor]]:
     """Pieces of a text's rows: its number, the places [R], the logits [R, V]. One text at a time: prompts differ much
     in length, and together each would be read as far as the longest."""
     for number, text in enumerate(texts):
@@ -70,7 +70,7 @@ def _rows(model: LoadedModel, texts: Sequence[Text]) -> Iterator[tuple[int, Tens
 
 
 def agreement_ahead(
-    target: LoadedModel, drafters: Sequence[Drafter], text: Text, sampling: Sampling, depths: int
+    target: LoadedModel, drafters: Sequence[Drafter], text: TextIds, sampling: Sampling, depths: int
 ) -> Array:
     """The means of sum min(p, q) by depth, over the same tokens at every depth [drafters, depths]."""
     places = np.add.outer(np.arange(len(text.ids)), np.arange(depths))

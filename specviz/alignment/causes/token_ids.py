@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from specviz.alignment.causes.sample import Sample
+from specviz.alignment.causes.sample import TargetTexts
 from specviz.alignment.causes.trials import Trial, twin
 from specviz.models.library import LoadedModel
-from specviz.models.score import Text
+from specviz.models.score import TextIds
 from specviz.views.words import label, percent
 
 FEWEST_WANTED = 0.5  # tokens' worth of the target's probability, to speak of an id at all
@@ -33,7 +33,7 @@ class DeafIds:
     found: Mapping[int, int]
 
 
-def deaf_ids(sample: Sample, draft: LoadedModel, texts: Sequence[Text]) -> DeafIds:
+def deaf_ids(sample: TargetTexts, draft: LoadedModel, texts: Sequence[TextIds]) -> DeafIds:
     width = sample.p.shape[1]
     wanted, kept = (
         torch.zeros(width, dtype=torch.float64, device=sample.p.device) for _ in range(2)
@@ -51,7 +51,7 @@ def deaf_ids(sample: Sample, draft: LoadedModel, texts: Sequence[Text]) -> DeafI
 
 
 def _whose(
-    sample: Sample, draft: LoadedModel, texts: Sequence[Text], deaf: Tensor, wanted: Tensor
+    sample: TargetTexts, draft: LoadedModel, texts: Sequence[TextIds], deaf: Tensor, wanted: Tensor
 ) -> Mapping[int, int]:
     """For a deaf id the one that the draft gives in its place, each at most once, the clearest first."""
     if not len(deaf):
@@ -83,7 +83,9 @@ def deaf_words(draft: LoadedModel, found: DeafIds) -> str:
     )
 
 
-def swap_trials(draft: LoadedModel, texts: Sequence[Text], found: Mapping[int, int]) -> list[Trial]:
+def swap_trials(
+    draft: LoadedModel, texts: Sequence[TextIds], found: Mapping[int, int]
+) -> list[Trial]:
     """Every such id with the row of its other one: in the embedding and the output matrix, and in that one alone."""
     if not found:
         return []

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from specviz.alignment.ahead import Proposer
-from specviz.alignment.causes.sample import Change, Sample
+from specviz.alignment.causes.sample import Change, TargetTexts
 from specviz.alignment.types import Array
 from specviz.decoding.drafter import Ahead, Drafter
 from specviz.decoding.forward.transformers_forward import layers_of, num_layers
 from specviz.models.library import Library, LoadedModel
 from specviz.models.quantisation import split_format
-from specviz.models.score import Text
+from specviz.models.score import TextIds
 
 TEMPERATURES = (0.25, 0.35, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1, 1.25, 1.5, 1.7, 2.0, 2.5, 3.5)
 TEMPERATURES_OF_HEADS = (0.5, 0.7, 1.4, 1.7, 2.0, 2.5)  # fewer: each reads the texts once more
@@ -38,11 +38,11 @@ class Trial:
     kind: str
     cure: str
     draft: LoadedModel | Drafter
-    texts: Sequence[Text] = ()
+    texts: Sequence[TextIds] = ()
     change: Change | None = None
 
 
-def agreements(trials: Sequence[Trial], sample: Sample) -> list[Array]:
+def agreements(trials: Sequence[Trial], sample: TargetTexts) -> list[Array]:
     """Of each trial of one draft the mean of sum min(p, q) over each text [texts]."""
     if all(isinstance(each.draft, LoadedModel) for each in trials):
         return [sample.agreement(each.draft, each.texts, each.change) for each in trials]
@@ -58,7 +58,7 @@ def twin(draft: LoadedModel, change: Callable[[nn.Module], None]) -> LoadedModel
 
 
 def all_trials(
-    draft: LoadedModel, target: LoadedModel, texts: Sequence[Text], library: Library
+    draft: LoadedModel, target: LoadedModel, texts: Sequence[TextIds], library: Library
 ) -> Iterator[Trial]:
     """Those that one pass of the draft each decides. texts: as the target reads them."""
     for each in TEMPERATURES:
@@ -188,12 +188,12 @@ def _with(model: nn.Module, name: str) -> list[nn.Module]:
     return [part for part in model.modules() if getattr(part, name, None) is not None]
 
 
-def _windows(draft: LoadedModel, texts: Sequence[Text]) -> Iterator[Trial]:
+def _windows(draft: LoadedModel, texts: Sequence[TextIds]) -> Iterator[Trial]:
     longest = max(len(text.prompt) for text in texts)
     for size in WINDOWS:
         if size < longest:
             cut = [
-                Text([*text.prompt[:1], *text.prompt[-size:]][-len(text.prompt) :], text.ids)
+                TextIds([*text.prompt[:1], *text.prompt[-size:]][-len(text.prompt) :], text.ids)
                 for text in texts
             ]
             yield Trial(
@@ -201,7 +201,7 @@ def _windows(draft: LoadedModel, texts: Sequence[Text]) -> Iterator[Trial]:
             )
 
 
-def _starts(draft: LoadedModel, target: LoadedModel, texts: Sequence[Text]) -> Iterator[Trial]:
+def _starts(draft: LoadedModel, target: LoadedModel, texts: Sequence[TextIds]) -> Iterator[Trial]:
     """With the start token of either before every text, or without the one that is there."""
     for bos in {model.tokenizer.bos_token_id: None for model in (draft, target)}:
         if bos is None or bos >= draft.info.vocab_size:
@@ -212,14 +212,14 @@ def _starts(draft: LoadedModel, target: LoadedModel, texts: Sequence[Text]) -> I
                 "start",
                 f"{name} left out",
                 draft,
-                [Text(text.prompt[1:], text.ids) for text in texts],
+                [TextIds(text.prompt[1:], text.ids) for text in texts],
             )
         elif all(len(text) < draft.info.context_limit for text in texts):
-            more = [Text([bos, *text.prompt], text.ids) for text in texts]
+            more = [TextIds([bos, *text.prompt], text.ids) for text in texts]
             yield Trial("start", f"{name} before every text", draft, more)
 
 
-def _precision(draft: LoadedModel, texts: Sequence[Text], library: Library) -> Iterator[Trial]:
+def _precision(draft: LoadedModel, texts: Sequence[TextIds], library: Library) -> Iterator[Trial]:
     plain, bits = split_format(draft.name)
     if bits is not None:
         yield Trial(

@@ -19,7 +19,7 @@ from specviz.alignment.prompts.fields import parse_fields
 from specviz.alignment.prompts.formats import own_fields
 from specviz.alignment.prompts.rows import own_row
 from specviz.alignment.prompts.tables import MOST_BYTES, table_of
-from specviz.alignment.types import PromptRow, Refused
+from specviz.alignment.types import PromptRow, RefusedRow
 from specviz.errors import SpecvizError
 
 MOST_LINE_BYTES = 8 << 20
@@ -28,7 +28,7 @@ MOST_IGNORED = 50  # names of fields that nothing reads
 MOST_NAME = 80  # characters of such a name
 MOST_NAMED = 5  # bad lines in the error for a file without a usable row
 
-Line = tuple[int, bytes] | Refused
+Line = tuple[int, bytes] | RefusedRow
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,7 +41,7 @@ class PromptSet:
     name: str
     num_rows: int
     num_refused: int
-    refused: tuple[Refused, ...]
+    refused: tuple[RefusedRow, ...]
     format: str
     ignored: tuple[str, ...]
     fingerprint: str
@@ -98,7 +98,7 @@ def _check_set(name: str, lines: Callable[[], Iterator[Line]]) -> PromptSet:
     )
 
 
-def _list_refused(refused: Sequence[Refused], num_refused: int) -> str:
+def _list_refused(refused: Sequence[RefusedRow], num_refused: int) -> str:
     if not refused:
         return ': one JSON object with "prompt" or "messages" per line is expected'
     words = "; ".join(f"line {item.line} {item.reason}" for item in refused[:MOST_NAMED])
@@ -153,22 +153,22 @@ def _lines_with_text(stream: BinaryIO) -> Iterator[Line]:
 
 def _as_prompt(line: Line) -> Line:
     """Of a text file every line is a prompt."""
-    if isinstance(line, Refused):
+    if isinstance(line, RefusedRow):
         return line
     try:
         return line[0], json.dumps({"prompt": line[1].decode("utf-8").strip()}).encode()
     except UnicodeDecodeError:
-        return Refused(line[0], "is not text in UTF-8")
+        return RefusedRow(line[0], "is not text in UTF-8")
 
 
-def _too_long(number: int) -> Refused:
-    return Refused(number, f"is too long: at most {MOST_LINE_BYTES:,} bytes are read")
+def _too_long(number: int) -> RefusedRow:
+    return RefusedRow(number, f"is too long: at most {MOST_LINE_BYTES:,} bytes are read")
 
 
 def _value_lines(values: Iterable[object]) -> Iterator[Line]:
     """Values as the lines they would be in a file, so that there is one check for both."""
     for number, value in enumerate(values, start=1):
-        if isinstance(value, Refused):
+        if isinstance(value, RefusedRow):
             yield replace(value, line=number)
             continue
         try:
@@ -182,7 +182,7 @@ def _value_lines(values: Iterable[object]) -> Iterator[Line]:
                 }
             line = json.dumps(value, default=_to_json).encode("utf-8")
         except (TypeError, ValueError, RecursionError) as error:
-            yield Refused(number, f"cannot be written as JSON ({error})")
+            yield RefusedRow(number, f"cannot be written as JSON ({error})")
         else:
             yield _too_long(number) if len(line) > MOST_LINE_BYTES else (number, line)
 
@@ -200,7 +200,7 @@ class _Reading:
 
     def __init__(self) -> None:
         self.num_rows = self.num_refused = 0
-        self.refused: list[Refused] = []
+        self.refused: list[RefusedRow] = []
         self.formats: dict[str, None] = {}
         self.ignored: dict[str, None] = {}
         self._digest = hashlib.sha256()
@@ -210,24 +210,24 @@ class _Reading:
     def fingerprint(self) -> str:
         return self._digest.hexdigest()[:16]
 
-    def items(self, lines: Iterator[Line]) -> Iterator[PromptRow | Refused]:
+    def items(self, lines: Iterator[Line]) -> Iterator[PromptRow | RefusedRow]:
         for line in lines:
-            item = line if isinstance(line, Refused) else self._item(*line)
+            item = line if isinstance(line, RefusedRow) else self._item(*line)
             self._digest.update(
-                (repr(item) if isinstance(item, Refused) else item.decisive()).encode("utf-8")
+                (repr(item) if isinstance(item, RefusedRow) else item.decisive()).encode("utf-8")
             )
-            if isinstance(item, Refused):
+            if isinstance(item, RefusedRow):
                 self.num_refused += 1
                 self.refused += [item] if len(self.refused) < MOST_REFUSED else []
             yield item
 
-    def _item(self, line: int, raw: bytes) -> PromptRow | Refused:
+    def _item(self, line: int, raw: bytes) -> PromptRow | RefusedRow:
         try:
             fields = parse_fields(raw)
             name, own = own_fields(fields)
             row = own_row(own, fields, line, self.num_rows)
         except SpecvizError as error:
-            return Refused(line, str(error))
+            return RefusedRow(line, str(error))
         self.formats[name] = None
         for unread in fields.unread():
             if len(self.ignored) < MOST_IGNORED:

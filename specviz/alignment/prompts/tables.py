@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from pyarrow import parquet
 
-from specviz.alignment.types import Refused
+from specviz.alignment.types import RefusedRow
 from specviz.errors import SpecvizError
 
 MOST_BYTES = 1 << 30
@@ -54,7 +54,7 @@ def _csv_rows(path: Path, delimiter: str) -> Iterator[object]:
 
 def _csv_row(row: dict[str | None, Any]) -> object:
     if None in row:  # DictReader's place for cells beyond the last column
-        return Refused(
+        return RefusedRow(
             0,
             f"has {len(row) - 1 + len(row[None]):,} cells; the first line names {len(row) - 1:,} columns",
         )
@@ -86,7 +86,7 @@ def _list_rows(path: Path) -> Iterator[object]:
         try:
             yield msgspec.json.decode(row)
         except (ValueError, RecursionError) as error:
-            yield Refused(0, f"cannot be read as JSON ({error})")
+            yield RefusedRow(0, f"cannot be read as JSON ({error})")
 
 
 def _without_nulls(value: object) -> object:

@@ -17,7 +17,7 @@ from specviz.alignment.report.charts import (
     speed_chart,
     tokens_chart,
 )
-from specviz.alignment.summary import ENOUGH_PROMPTS, NOT_CALLED, Way
+from specviz.alignment.summary import ENOUGH_PROMPTS, NOT_CALLED, DraftingMode
 from specviz.alignment.tables.reasons import REASONS
 from specviz.trace.tool_names import WAYS_OF_DRAFTING
 from specviz.views import blocks
@@ -26,8 +26,8 @@ from specviz.views.words import label, percent, reveal
 
 if TYPE_CHECKING:
     from specviz.alignment.summary import (
-        Comparison,
-        Difference,
+        AlphaDifference,
+        DraftComparison,
         DraftSummary,
         Loss,
         Pattern,
@@ -74,11 +74,11 @@ def against(summary: Summary, texts: Collection[int] = ()) -> list[Props]:
     ]
 
 
-def _pair_title(pair: Comparison) -> str:
+def _pair_title(pair: DraftComparison) -> str:
     return f"{label(pair.a)} against {label(pair.b)}"
 
 
-def _pair(pair: Comparison, places: Mapping[str, int], texts: Collection[int]) -> list[Props]:
+def _pair(pair: DraftComparison, places: Mapping[str, int], texts: Collection[int]) -> list[Props]:
     rows = [(pair, each) for each in pair.slices[:MOST_ROWS]]
     both = (pair.a, pair.wins_a), (pair.b, pair.wins_b)
     wins = [_wins(name, won, places.get(name, 0), texts) for name, won in both]
@@ -96,11 +96,11 @@ def _difference_columns(title: str) -> blocks.Columns:
     }
 
 
-def _slice_title(each: Difference | Loss) -> str:
+def _slice_title(each: AlphaDifference | Loss) -> str:
     return f"{label(each.kind)}: {label(each.value)}"
 
 
-def _difference_verdict(pair: Comparison, found: Difference) -> Cell:
+def _difference_verdict(pair: DraftComparison, found: AlphaDifference) -> Cell:
     if found.significant is None:
         return blocks.cell(NOT_CALLED, sort=NOT_CALLED, tone="ignored")
     if not found.significant:
@@ -135,7 +135,7 @@ def ways(summary: Summary) -> list[Props]:
     """Each draft twice: drawn tokens, then its most likely ones."""
     k, rows = summary.k, []
     for draft in (draft for draft in summary.drafts if draft.by_argmax is not None):
-        drawn = Way(
+        drawn = DraftingMode(
             draft.alpha, draft.tokens_per_call, draft.speedups, draft.best_k, draft.by_position
         )
         rows += [(draft.name, "drawn", drawn), (draft.name, "most likely", draft.by_argmax)]

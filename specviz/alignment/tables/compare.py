@@ -13,14 +13,14 @@ import numpy as np
 
 from specviz.alignment.summary import (
     ENOUGH_PROMPTS,
-    Comparison,
-    Difference,
+    AlphaDifference,
+    DraftComparison,
     DraftSummary,
     Summary,
     Win,
 )
-from specviz.alignment.tables.slices import Part, Parts, excludes_zero, interval_of_mean
-from specviz.alignment.types import KS, Array, Identity
+from specviz.alignment.tables.slices import DraftSlice, Parts, excludes_zero, interval_of_mean
+from specviz.alignment.types import KS, Array, ModelIdentity
 from specviz.errors import CannotTell, SpecvizError
 from specviz.request import Request
 from specviz.views.words import percent
@@ -38,13 +38,15 @@ BETTER, WORSE, SAME, UNSURE = "better", "worse", "no significant change", "canno
 
 def compare_drafts(
     parts: Parts, drafts: Sequence[str], ids: Mapping[int, str], words: str = ""
-) -> tuple[Comparison, ...]:
+) -> tuple[DraftComparison, ...]:
     """Every two drafts, over all tokens and in every slice. parts: sums over the same tokens for all drafts. ids: of
     the prompts, by number. words: which tokens these are, where not all."""
     return tuple(_compare_two(parts, a, b, ids, words) for a, b in combinations(drafts, 2))
 
 
-def _compare_two(parts: Parts, a: str, b: str, ids: Mapping[int, str], words: str) -> Comparison:
+def _compare_two(
+    parts: Parts, a: str, b: str, ids: Mapping[int, str], words: str
+) -> DraftComparison:
     shared = [part for part in parts if part.draft == a and part._replace(draft=b) in parts]
     pairs = {part: parts[part].among(parts[part._replace(draft=b)]) for part in shared}
     gaps = {
@@ -58,19 +60,19 @@ def _compare_two(parts: Parts, a: str, b: str, ids: Mapping[int, str], words: st
         difference(*part[1:], gap, 1 if part.kind == "all" else num_asked)
         for part, gap in gaps.items()
     ]
-    whole = Part(a, "all", "all")
+    whole = DraftSlice(a, "all", "all")
     ahead, behind = _wins(pairs[whole][0].prompts, gaps[whole], ids) if whole in gaps else ((), ())
-    return Comparison(
+    return DraftComparison(
         a, b, words, tuple(sorted(found, key=lambda each: each.kind != "all")), ahead, behind
     )
 
 
-def difference(kind: str, value: str, gaps: Array, num_asked: int) -> Difference:
+def difference(kind: str, value: str, gaps: Array, num_asked: int) -> AlphaDifference:
     """The mean of the prompts' gaps in alpha [n]; its interval is one of `num_asked` that are read together."""
     size, mean = len(gaps), float(gaps.mean())
     around = interval_of_mean(gaps)
     significant = excludes_zero(around, mean, size, num_asked) if size >= ENOUGH_PROMPTS else None
-    return Difference(kind, value, size, mean, around, significant)
+    return AlphaDifference(kind, value, size, mean, around, significant)
 
 
 def _wins(
@@ -163,7 +165,7 @@ class Change:
 
     draft: str
     old_draft: str
-    difference: Difference
+    difference: AlphaDifference
     verdict: str
     is_same_model: bool | None = None
 
@@ -191,7 +193,7 @@ def check_old_job(old: Summary, request: Request, prompts: str) -> None:
     _check_same_job(own | {"prompts": prompts}, old)
 
 
-def check_old_models(old: Summary, target: Identity, drafts: Sequence[Identity]) -> None:
+def check_old_models(old: Summary, target: ModelIdentity, drafts: Sequence[ModelIdentity]) -> None:
     """The same for the models of the job."""
     _check_target(target.name, target.content, old)
     _old_names({draft.name: draft.content for draft in drafts}, old)

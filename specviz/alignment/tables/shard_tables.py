@@ -21,7 +21,7 @@ from specviz.alignment.types import (
     Ahead,
     AnalysedText,
     Array,
-    Refused,
+    RefusedRow,
     Shard,
     ShardTables,
 )
@@ -83,7 +83,7 @@ def _class_of(text: str, is_rare: bool, starts_sentence: bool) -> str:
 def build_tables(
     texts: Sequence[AnalysedText],
     shard: Shard,
-    refused: Iterable[Refused] = (),
+    refused: Iterable[RefusedRow] = (),
     warnings: Iterable[str] = (),
 ) -> ShardTables:
     """The tables of a shard, columns as in `columns`; a cell of a list column is an array [16], by K."""

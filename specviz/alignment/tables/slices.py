@@ -166,7 +166,7 @@ class PerPrompt:
         return ours, theirs
 
 
-class Part(NamedTuple):
+class DraftSlice(NamedTuple):
     """Which draft, and which slice."""
 
     draft: str
@@ -174,7 +174,7 @@ class Part(NamedTuple):
     value: str
 
 
-Parts = Mapping[Part, PerPrompt]
+Parts = Mapping[DraftSlice, PerPrompt]
 
 
 _RECORD = np.dtype([("prompt", "i4"), ("part", "i4"), ("num_tokens", "f4"), ("overlap", "f4")])
@@ -190,7 +190,7 @@ def records(prompts: Array, part_numbers: Array, num_tokens: Array, overlap: Arr
     return found[(found["part"] > 0) & (found["num_tokens"] > 0)]
 
 
-def by_part(added: Sequence[Array], numbers: Mapping[Part, int]) -> Parts:
+def by_part(added: Sequence[Array], numbers: Mapping[DraftSlice, int]) -> Parts:
     """The records of each part, prompts in order. numbers: of the parts, from 1."""
     rows = np.concatenate([np.zeros(0, dtype=_RECORD), *added])
     rows = rows[np.lexsort((rows["prompt"], rows["part"]))]
@@ -206,7 +206,7 @@ def by_part(added: Sequence[Array], numbers: Mapping[Part, int]) -> Parts:
     }
 
 
-def alpha_intervals(parts: Parts) -> dict[Part, Interval | None]:
+def alpha_intervals(parts: Parts) -> dict[DraftSlice, Interval | None]:
     """Cut to 0 and 1."""
     found = {key: interval(part.alphas_without) for key, part in parts.items()}
     return {

@@ -132,7 +132,7 @@ class _Rows:
         )
 
 
-class _Linear:
+class _CompactLinear:
     """A linear layer whose weight and bias are looked up at every call, in the module's own table."""
 
     def __init__(self, linear: nn.Module, product: Products) -> None:
@@ -175,11 +175,11 @@ class _Layer:
             norms if len(norms) == 4 else (norms[0], None, norms[1], None)
         )
         self.q, self.k, self.v, self.o = (
-            _Linear(getattr(part, f"{name}_proj"), product) for name in "qkvo"
+            _CompactLinear(getattr(part, f"{name}_proj"), product) for name in "qkvo"
         )
         self.norms = (_Norm(part.q_norm), _Norm(part.k_norm)) if hasattr(part, "q_norm") else ()
         self.gate, self.up, self.down = (
-            _Linear(getattr(mlp, f"{name}_proj"), product) for name in _MIX
+            _CompactLinear(getattr(mlp, f"{name}_proj"), product) for name in _MIX
         )
         self.act = mlp.act_fn.forward
 
@@ -196,7 +196,7 @@ class Compact:
     ) -> None:
         self._model, self._products, blocks = model, products, model.model.layers
         self._rows, self._replays = rows or _Rows(model), Replays(model) if replays else None
-        self._norm, self._head = _Norm(model.model.norm), _Linear(model.lm_head, products)
+        self._norm, self._head = _Norm(model.model.norm), _CompactLinear(model.lm_head, products)
         parts = zip(range(len(blocks)), _kinds(model), blocks, strict=True)
         self._layers = [_Layer(*each, products) for each in parts]
 

@@ -195,7 +195,7 @@ def _seconds(form: Products, matrix: Tensor, rows: Tensor) -> float:
     return clock() - started
 
 
-class _Linear(nn.Linear):
+class _ProductLinear(nn.Linear):
     """A linear layer whose few rows are multiplied as `products` says."""
 
     products: Products
@@ -228,5 +228,5 @@ def _double(module: nn.Module, products: Products, known: dict[int, nn.Module]) 
             name: child and _double(child, products, known) for name, child in children
         }
         if type(module) is nn.Linear:
-            double.__class__, double.products = _Linear, products
+            double.__class__, double.products = _ProductLinear, products
     return known[id(module)]

@@ -11,7 +11,8 @@ from specviz.decoding.draft import EMPTY, ROOT, Draft, DraftBuilder, chain
 from specviz.decoding.drafter import Ahead, Context, Drafter, Work
 from specviz.decoding.draws import DRAFT
 from specviz.decoding.sampling import HEADS, fetch_tokens, refuse_nan
-from specviz.drafters.eagle.heads import EagleHead, Rows
+from specviz.drafters.eagle.heads import EagleHead
+from specviz.drafters.eagle.layers import KeyValueRows
 from specviz.drafters.method import Parts
 from specviz.drafters.params import TOP, Value
 
@@ -54,7 +55,7 @@ class EagleDrafter(Drafter):
         self._reset(())
 
     def _reset(self, tokens: Sequence[int]) -> None:
-        self._text, self._rows, self._num_read = tokens, Rows(), 0
+        self._text, self._rows, self._num_read = tokens, KeyValueRows(), 0
 
     @torch.inference_mode()
     def draft(self, context: Context, k: int) -> Draft:
@@ -107,7 +108,7 @@ class EagleDrafter(Drafter):
 
     def along(self, tokens: Tensor, states: Tensor) -> Ahead:
         """The head's own rollout behind the true text, from many starts at once: one pass per depth."""
-        rows, size = Rows(), len(tokens) - 1
+        rows, size = KeyValueRows(), len(tokens) - 1
         places = torch.arange(1, len(tokens), device=tokens.device)
         features = self._head(
             self._head.fuse(states[:-1]), tokens[1:], places, rows, None

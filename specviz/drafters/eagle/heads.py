@@ -14,7 +14,13 @@ from torch.nn.functional import pad
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEmbedding
 
-from specviz.drafters.eagle.layers import AttentionParts, FusingLayer, Layer, PlainLayer, Rows
+from specviz.drafters.eagle.layers import (
+    AttentionParts,
+    FusingLayer,
+    KeyValueRows,
+    Layer,
+    PlainLayer,
+)
 from specviz.drafters.eagle.layouts import (
     EAGLE,
     EAGLE3,
@@ -84,7 +90,12 @@ class EagleHead(nn.Module):
         return None
 
     def forward(
-        self, features: Tensor, ids: Tensor, positions: Tensor, rows: Rows, see: Tensor | None
+        self,
+        features: Tensor,
+        ids: Tensor,
+        positions: Tensor,
+        rows: KeyValueRows,
+        see: Tensor | None,
     ) -> Tensor:
         """Features [M, H] and the tokens [M] that follow them, at `positions` [M] -> the next features [M, H]."""
         embedded = (self.embed_tokens or self._shared[0])(ids).to(features.dtype)

@@ -10,7 +10,7 @@ from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm, app
 from specviz.decoding.forward.attention import attend, for_shared_keys
 
 
-class Rows:
+class KeyValueRows:
     """Keys and values of the rows read so far, per layer [heads, room, D] each; the room doubles when it runs out."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Attention(nn.Module):
         )
 
     def forward(
-        self, inputs: Tensor, rotary: tuple[Tensor, Tensor], rows: Rows, see: Tensor | None
+        self, inputs: Tensor, rotary: tuple[Tensor, Tensor], rows: KeyValueRows, see: Tensor | None
     ) -> Tensor:
         """inputs [M, I] -> [M, H]. see: which of all rows each one sees, bool [M, rows + M]; None: all before it."""
         queries, keys, values = (

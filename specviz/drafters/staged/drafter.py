@@ -16,7 +16,7 @@ from specviz.decoding.device import to_device
 from specviz.decoding.draft import EMPTY, Draft, chain
 from specviz.decoding.drafter import Context, Drafter, Work, limit_depth, no_draft
 from specviz.decoding.draws import ACCEPT, DRAFT, FINAL, Draws
-from specviz.decoding.engine import Plan, Step, speculate
+from specviz.decoding.engine import Plan, StepResult, speculate
 from specviz.decoding.sampling import DRAFT_MODEL, TARGET, NotANumber, fit
 from specviz.drafters.draft_model import ModelDrafter
 from specviz.drafters.method import Parts
@@ -85,7 +85,7 @@ class StagedDrafter(ChainDrafter):
             tokens, probs, logits, {"rounds": shown, "calls": calls, **self._policy.evidence(k)}
         )
 
-    def _steps(self, context: Context, k: int) -> Iterator[Step]:
+    def _steps(self, context: Context, k: int) -> Iterator[StepResult]:
         """The draft model's own run for the next k tokens."""
         lm = InnerTarget(self._lm, context.vocab_size)
         plan = Plan(lm, self._inner, SpeculativeSampling(), context.sampling, self._inner_k)
@@ -99,7 +99,7 @@ class StagedDrafter(ChainDrafter):
             }
             raise NotANumber(who.get(error.who, error.who)) from error
 
-    def _round(self, step: Step) -> dict[str, object]:
+    def _round(self, step: StepResult) -> dict[str, object]:
         num_kept, num_judged = len(step.verdict.path), len(step.verdict.checks)
         status = ["accepted"] * num_kept + ["rejected"] * (num_judged - num_kept)
         status += ["ignored"] * (len(step.draft) - num_judged)

@@ -65,7 +65,7 @@ _TOKENIZERS = ("tokenizer.json", "tokenizer.model", *_VOCABULARIES)
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ModelSource:
     """Where a model comes from. name: shown and stored; key: its identity; folder None: `key` is a hub id, with the
     name of a file of it behind it if there is one. file: a GGUF file, in the folder or on the hub."""
 
@@ -75,12 +75,12 @@ class Source:
     file: str | None = None
 
 
-def find(name: str, *, allow_any: bool) -> Source:
+def find(name: str, *, allow_any: bool) -> ModelSource:
     """The source of this name. allow_any False: catalogue names only. Reads no model file."""
     if name in catalog.MODELS or name in catalog.HEADS:
         place = catalog.resolve(name)
         if isinstance(place, str):
-            return Source(name, place)
+            return ModelSource(name, place)
         if not place.is_dir() and not (catalog.MODELS.get(name) or catalog.HEADS[name]).is_bundled:
             raise SpecvizError(
                 f"{name} is not on this machine: `python -m specviz get {name}` fetches it"
@@ -90,7 +90,7 @@ def find(name: str, *, allow_any: bool) -> Source:
                 f"the bundled model {name} is not in the assets folder; install specviz with its models"
             )
         times = catalog.depth(name)
-        return Source(name, str(place) if times == 1 else f"{place} x{times}", place)
+        return ModelSource(name, str(place) if times == 1 else f"{place} x{times}", place)
     if not allow_any:
         raise SpecvizError(
             f"this server offers only its own models: {', '.join(catalog.MODELS)} (got {name!r})"
@@ -101,15 +101,15 @@ def find(name: str, *, allow_any: bool) -> Source:
         )
     if (place := _find_place(name)) is not None:
         folder, file = (place, None) if place.is_dir() else (place.parent, place.name)
-        return Source(_place_name(place), str(place.resolve()), folder, file)
+        return ModelSource(_place_name(place), str(place.resolve()), folder, file)
     if (match := _HUB_FILE.fullmatch(name)) and ".." not in name:
-        return Source(name, name, file=match[3])
+        return ModelSource(name, name, file=match[3])
     if not _HUB_ID.fullmatch(name) or ".." in name or name.endswith(".gguf"):
         raise SpecvizError(
             f"there is no folder or file {Path(name).name!r}, and this is not a hub id of the form owner/model: check "
             "the spelling"
         )
-    return Source(name, name)
+    return ModelSource(name, name)
 
 
 def _find_place(name: str) -> Path | None:
@@ -137,7 +137,7 @@ def ignore_progress(message: str, fraction: float | None) -> None:
 
 
 def fetch(
-    source: Source, *, may_download: bool, on_progress: Progress, weights: bool = True
+    source: ModelSource, *, may_download: bool, on_progress: Progress, weights: bool = True
 ) -> tuple[Path, str | None]:
     """The local folder of a source, if asked with weights, and a hub model's revision. SpecvizError with what to do."""
     if source.file is not None:
@@ -156,14 +156,18 @@ def fetch(
 
 
 def fetch_heads(
-    source: Source, *, may_download: bool, on_progress: Progress
+    source: ModelSource, *, may_download: bool, on_progress: Progress
 ) -> tuple[Path, str | None]:
     """`fetch` for draft heads, whose weights may also be in torch's own format."""
     return _fetch(source, ["config.json", *_HEAD_WEIGHTS], _NOT_NEEDED, may_download, on_progress)
 
 
 def _fetch(
-    source: Source, wanted: list[str], ignored: list[str], may_download: bool, on_progress: Progress
+    source: ModelSource,
+    wanted: list[str],
+    ignored: list[str],
+    may_download: bool,
+    on_progress: Progress,
 ) -> tuple[Path, str | None]:
     if source.folder is not None:
         return source.folder, None

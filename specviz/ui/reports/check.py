@@ -7,7 +7,7 @@ from operator import attrgetter
 from specviz.checks.end_to_end import EndToEnd, FirstToken, end_to_end, first_token
 from specviz.checks.enumerated import enumerate_texts
 from specviz.checks.greedy import Greedy, greedy
-from specviz.checks.one_step import Place, identity, places, redraws, rule_here, worst_place
+from specviz.checks.one_step import DraftedPlace, identity, places, redraws, rule_here, worst_place
 from specviz.checks.prove import BROKEN_PREFIX, FIRST_TOKENS, bundled_prompts, find_rule
 from specviz.checks.self_checks import SelfCheck, self_checks
 from specviz.checks.side_by_side import side_by_side
@@ -42,7 +42,7 @@ NO_PLACE = "no token of this run was drafted by a draft model with its probabili
 class CheckSections:
     def __init__(self, bench: Workbench, offer: Offer) -> None:
         self._models = RunModels(bench, offer)
-        self._newest: tuple[object, list[Place]] | None = None
+        self._newest: tuple[object, list[DraftedPlace]] | None = None
 
     def sections(self) -> list[Section]:
         needs, side = lambda look: self._models.names(look.trace), {"judge": self._judge}
@@ -120,7 +120,7 @@ class CheckSections:
         pair = gather(METHODS[made.method], made.params, target, draft, self._models.bench.library)
         return pair, Sampling.of(made), max(1, made.k)
 
-    def _places(self, look: Look, waiting: Props) -> Generator[Props, None, list[Place]]:
+    def _places(self, look: Look, waiting: Props) -> Generator[Props, None, list[DraftedPlace]]:
         """The places of the run; those of the newest text are kept. `waiting` is yielded every SLICE_S."""
         models = self._models.load(look.trace)
         if self._newest is not None and self._newest[0] == look.text:
@@ -232,7 +232,7 @@ class CheckSections:
             yield check.self_checks(tuple(found))
 
 
-def _pinned_place(look: Look, found: Sequence[Place]) -> Place | None:
+def _pinned_place(look: Look, found: Sequence[DraftedPlace]) -> DraftedPlace | None:
     """The place of the pinned token; for the target's own token that of the draft token it replaced."""
     step, ref = look.place.step, look.place.ref
     here = [

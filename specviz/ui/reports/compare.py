@@ -18,7 +18,7 @@ from specviz.analysis.every_k import DraftOnText, OtherDrafts, other_drafts
 from specviz.analysis.given_text import KS
 from specviz.bench.claims import measure_claims, measure_poor_cases
 from specviz.bench.lossy import measure_quality
-from specviz.bench.report import Finding
+from specviz.bench.report import BenchProgress
 from specviz.bench.speed import NUM_TOKENS, Measuring, Speed, measure_in_rounds
 from specviz.bench.waits import measure_waits
 from specviz.drafters import facts_of
@@ -52,7 +52,7 @@ class CompareSections:
         self._models = RunModels(bench, offer)
         self._costs: dict[tuple[str, str | None], Costs] = {}
         self._speeds: OrderedDict[Request, Speed] = OrderedDict()
-        self._findings: dict[str, Finding] = {}
+        self._findings: dict[str, BenchProgress] = {}
         self._newest: tuple[Key, tuple[Props, Props]] | None = None
         self._kinds = prompts_file()["kinds"]
 
@@ -289,7 +289,7 @@ class CompareSections:
         return ready, f"{quantity(len(ready), 'ready prompt')}: {titles[chosen]}"
 
     def _finding_section(
-        self, name: str, measure: Callable[[Workbench], Iterator[Finding]]
+        self, name: str, measure: Callable[[Workbench], Iterator[BenchProgress]]
     ) -> Section:
         def begin(look: Look) -> Props:
             return claim_view.finding(name, self._findings.get(name))

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 
 from specviz.drafters import facts_of
 from specviz.errors import SpecvizError
-from specviz.lessons.draft_game import MOST_CHARACTERS, MOST_TYPED, Game, Refused, most_tokens
+from specviz.lessons.draft_game import MOST_CHARACTERS, MOST_TYPED, Game, RefusedDraft, most_tokens
 from specviz.request import Request
 from specviz.session.workbench import Workbench
 from specviz.trace.file import Trace
@@ -54,7 +54,7 @@ NO_MODEL = (
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
+class GameSetup:
     """How a game begins: a ready prompt by its title, the temperature and the seed, as the fields send them."""
 
     prompt: str
@@ -78,7 +78,7 @@ class Games:
     def __init__(self, bench: Workbench, offer: Offer, registry: Registry) -> None:
         self._bench, self._offer, self._registry = bench, offer, registry
         self._models = RunModels(bench, offer)
-        self._games: OrderedDict[str, tuple[Setup, Game]] = (
+        self._games: OrderedDict[str, tuple[GameSetup, Game]] = (
             OrderedDict()
         )  # the least recently played first
         self._guard = threading.Lock()
@@ -121,7 +121,7 @@ class Games:
         if not self._is_playable():
             name = self._bench.library.shown_name(self._offer.first.target)
             return _draft_section([], [blocks.words(NO_MODEL.format(name=name))])
-        return self._props(Setup(next(iter(texts(self._offer))), "1", "1"))
+        return self._props(GameSetup(next(iter(texts(self._offer))), "1", "1"))
 
     def _new(self, look: Look, values: Mapping[str, str]) -> Work:
         yield self._props(self._setup(values))
@@ -135,7 +135,7 @@ class Games:
             game = Game(setup.request(self._offer, self._rival()))
         try:
             game.turn(typed, self._bench.library, joined=values.get("joined") == "yes")
-        except Refused as error:  # shown under the line
+        except RefusedDraft as error:  # shown under the line
             sendable = (
                 typed[: MOST_CHARACTERS + 1].encode("utf-8", "replace").decode()
             )  # without half surrogate pairs
@@ -149,19 +149,19 @@ class Games:
         game.finish()
         yield self._props(setup, game, game_id)
 
-    def _setup(self, values: Mapping[str, str]) -> Setup:
+    def _setup(self, values: Mapping[str, str]) -> GameSetup:
         prompt = one_of(values, "prompt", list(texts(self._offer)))
         temperature = one_of(values, "temperature", [value for _, value in TEMPERATURES])
-        return Setup(prompt, temperature, str(whole_number(values, "seed", 0, MOST_SEED)))
+        return GameSetup(prompt, temperature, str(whole_number(values, "seed", 0, MOST_SEED)))
 
-    def _find_game(self, game_id: str) -> tuple[Setup, Game]:
+    def _find_game(self, game_id: str) -> tuple[GameSetup, Game]:
         with self._guard:
             if game_id not in self._games:
                 raise SpecvizError("this game is gone: begin a new one")
             self._games.move_to_end(game_id)
             return self._games[game_id]
 
-    def _keep(self, setup: Setup, game: Game) -> str:
+    def _keep(self, setup: GameSetup, game: Game) -> str:
         game_id = uuid.uuid4().hex
         with self._guard:
             self._games[game_id] = setup, game
@@ -171,7 +171,7 @@ class Games:
 
     def _props(
         self,
-        setup: Setup,
+        setup: GameSetup,
         game: Game | None = None,
         game_id: str = "",
         refusal: str = "",

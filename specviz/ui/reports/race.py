@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
 
-from specviz.bench.race import Race, Side, Start, run_race
+from specviz.bench.race import Race, RaceSide, Start, run_race
 from specviz.drafters import METHODS
 from specviz.drafters.method import Method
 from specviz.errors import SpecvizError
@@ -189,7 +189,7 @@ class RaceSection:
         )
         kept, key = _KeptRace(base, chosen, titles), uuid.uuid4().hex
         self._races[key] = kept
-        for result in run_race(*map(Side, titles, requests), starts, self._bench):
+        for result in run_race(*map(RaceSide, titles, requests), starts, self._bench):
             kept.result = result
             while (
                 len(self._races) > 1

@@ -23,7 +23,7 @@ from specviz.session.workbench import BackgroundTask, Workbench
 from specviz.settings import settings
 from specviz.trace.file import Trace
 from specviz.ui.registry import Registry
-from specviz.ui.reports.section import Look, Place, Props, Section, Work
+from specviz.ui.reports.section import Look, Props, Section, StagePlace, Work
 from specviz.ui.visitors import visitor_of
 from specviz.views import blocks
 
@@ -37,7 +37,7 @@ KEPT_S = 600.0  # how long a tab that has left may come back
 _numbers = itertools.count()
 
 
-class Job:
+class ReportWork:
     """One piece of work: the sections that it has changed, and what is said aloud at its end."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Session:
 
     def __init__(self, name: str = "") -> None:
         self.name = name
-        self.place, self.num_events = Place(), 0
+        self.place, self.num_events = StagePlace(), 0
         self.num_characters = 0  # of all that is shown
         self.keys: dict[str, object] = {}
         self.shown: dict[str, Props] = {}
@@ -61,7 +61,7 @@ class Session:
             threading.Lock()
         )  # two looks at once: the second finds what the first has begun
         self.left_at: float | None = None
-        self._job: Job | None = None
+        self._job: ReportWork | None = None
         self._guard = threading.Lock()
 
     def copy(self, name: str, opening: Collection[str]) -> Session:
@@ -77,16 +77,16 @@ class Session:
             session.keys.pop(self.busy, None)
         return session
 
-    def start_job(self) -> Job | None:
+    def start_job(self) -> ReportWork | None:
         """A new job; None while another one goes on."""
         with self._guard:
             if self._job is not None:
                 return None
-            self._job = Job()
+            self._job = ReportWork()
             self.stop.clear()
             return self._job
 
-    def end_job(self, job: Job) -> None:
+    def end_job(self, job: ReportWork) -> None:
         with self._guard:
             if self._job is job:
                 self._job = self.busy = None
@@ -137,7 +137,7 @@ class Sessions:
                 size -= kept.pop(next(iter(kept))).num_characters
 
 
-class Report:
+class ReportPage:
     """One page of sections, for all browser sessions."""
 
     def __init__(self, sections: Sequence[Section], registry: Registry, bench: Workbench) -> None:
@@ -150,7 +150,7 @@ class Report:
     def look(self, name: str, data: Mapping[str, Any]) -> Iterator[str]:
         """The whole page for the place that is looked at now; a section whose key has not changed stays as it was."""
         session = self._sessions.open(name, data.get("tab"))
-        self._look_at(session, Place.from_data(data.get("place")))
+        self._look_at(session, StagePlace.from_data(data.get("place")))
         self._renew(session)
         whole = [session.shown[name] for name in self._sections]
         job = session.start_job() if session.due else None
@@ -180,7 +180,7 @@ class Report:
             yield _message([], busy=session.busy)
             raise SpecvizError("one task at a time: wait for the running one, or stop it")
         try:
-            place = Place.from_data(data.get("place"))
+            place = StagePlace.from_data(data.get("place"))
             if (
                 place.run != session.place.run or section.name not in session.keys
             ):  # forgotten, or stopped before
@@ -203,7 +203,7 @@ class Report:
         self.halt(name)
         self._sessions.leave(name)
 
-    def _look_at(self, session: Session, place: Place) -> None:
+    def _look_at(self, session: Session, place: StagePlace) -> None:
         """From now on the session looks at this place, in its run as it is now."""
         view = self._registry.get(place.run)
         session.place, session.num_events = (
@@ -236,7 +236,7 @@ class Report:
                 renewed.append(name)
         return renewed
 
-    def _as_job(self, session: Session, job: Job, work: Iterator[str]) -> Iterator[str]:
+    def _as_job(self, session: Session, job: ReportWork, work: Iterator[str]) -> Iterator[str]:
         """The work, as one of the visitor's jobs. Raises SpecvizError where he has too many going on."""
         with ExitStack() as stack:
             try:
@@ -246,7 +246,7 @@ class Report:
                 raise
             yield from work
 
-    def _do_due(self, session: Session, job: Job) -> Iterator[str]:
+    def _do_due(self, session: Session, job: ReportWork) -> Iterator[str]:
         """The opening work that is due, then the message that the page is idle."""
         if session.due:
             yield from self._as_job(session, job, self._open(session, job))
@@ -254,7 +254,7 @@ class Report:
             session.keys.pop(session.due.pop())  # stopped: another look begins it again
         yield self._end(session, job)
 
-    def _open(self, session: Session, job: Job) -> Iterator[str]:
+    def _open(self, session: Session, job: ReportWork) -> Iterator[str]:
         """The opening work of the sections where it is due, until it is stopped."""
         while session.due and not session.stop.is_set():
             section, is_done = self._sections[session.due.pop(0)], False
@@ -273,7 +273,7 @@ class Report:
                     session.keys.pop(section.name, None)
 
     def _do(
-        self, session: Session, section: Section, work: Callable[[], Work], job: Job
+        self, session: Session, section: Section, work: Callable[[], Work], job: ReportWork
     ) -> Iterator[str]:
         """Load what the work needs, do it, and renew the sections that depend on what it found."""
         try:
@@ -288,7 +288,7 @@ class Report:
         job.say = _verdicts(session.shown[section.name])
         job.changed |= dict.fromkeys((section.name, *self._renew(session, keep=section.name)))
 
-    def _end(self, session: Session, job: Job) -> str:
+    def _end(self, session: Session, job: ReportWork) -> str:
         """The page is idle. All that has changed is sent once more: a page may have missed a message."""
         session.end_job(job)
         return _message([session.shown[name] for name in job.changed], say=job.say)
@@ -314,7 +314,7 @@ class Report:
         return held
 
     def _take_turns(
-        self, session: Session, section: Section, work: Work, job: Job
+        self, session: Session, section: Section, work: Work, job: ReportWork
     ) -> Iterator[str]:
         """Do the work in turns, until it is stopped or the section's key has changed."""
         name = section.name

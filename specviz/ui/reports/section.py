@@ -12,7 +12,7 @@ from specviz.views.blocks import Props
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StagePlace:
     """What is looked at on the stage: a run, and the step and token that are pinned there, if any."""
 
     run: str | None = None
@@ -20,7 +20,7 @@ class Place:
     ref: str | None = None
 
     @classmethod
-    def from_data(cls, data: Any) -> Place:
+    def from_data(cls, data: Any) -> StagePlace:
         """The place that the browser names; nothing of the data has been checked, and what cannot be is None."""
         given = data if isinstance(data, dict) else {}
         run, ref = (
@@ -34,7 +34,7 @@ class Place:
 class Look:
     """A place with its trace as it was at this moment; `trace` is None where nothing has been run."""
 
-    place: Place
+    place: StagePlace
     trace: Trace | None
 
     @property

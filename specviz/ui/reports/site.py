@@ -16,7 +16,7 @@ from specviz.ui.registry import Registry
 from specviz.ui.reports.check import CheckSections
 from specviz.ui.reports.compare import CompareSections
 from specviz.ui.reports.race import RaceSection
-from specviz.ui.reports.section import Look, Place, Section
+from specviz.ui.reports.section import Look, Section, StagePlace
 from specviz.views import blocks
 from specviz.views.blocks import Props
 from specviz.views.compare.race import chosen_values
@@ -33,7 +33,7 @@ def recorded_sections(say: Callable[[str], None]) -> dict[str, list[Props]]:
     """The sections of each page, after minutes of real work of the bundled models. say: is told what is done next."""
     bench, registry, offer = workbench(), Registry(), make_offer()
     view = registry.show(registry.find_recorded(FIRST_VISIT), None)
-    return press_all(Look(Place(view.id), view.trace), bench, registry, offer, say)
+    return press_all(Look(StagePlace(view.id), view.trace), bench, registry, offer, say)
 
 
 def press_all(

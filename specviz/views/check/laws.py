@@ -12,7 +12,7 @@ from specviz.rules.facts import RuleFacts, facts_of
 from specviz.trace.file import Step, Trace
 from specviz.views import blocks
 from specviz.views.blocks import Props
-from specviz.views.explore.inspector import OTHERS, Row
+from specviz.views.explore.inspector import OTHERS, TokenRow
 from specviz.views.words import label, percent
 
 MOST_ROWS = 5
@@ -60,7 +60,7 @@ def law_block(trace: Trace, step: int, ref: str, rules: Sequence[str]) -> Props:
     return blocks.bars(rows, heads=("target", "written"), key=KEY)
 
 
-def _read_position(step: Step, ref: str) -> tuple[float, list[Row]]:
+def _read_position(step: Step, ref: str) -> tuple[float, list[TokenRow]]:
     """sum min(p, q), and the recorded tokens: the drafted one, those with a row of their own by p, then the rest."""
     position = next(
         (each for each in step.positions if each.child is not None and str(each.child) == ref), None
@@ -76,10 +76,10 @@ def _read_position(step: Step, ref: str) -> tuple[float, list[Row]]:
         (label(text), "", p, q or 0.0, min(p, q or 0.0), residual or 0.0)
         for _, text, p, q, residual, *_ in known
     )
-    return position.overlap, [Row(*row) for row in rows]
+    return position.overlap, [TokenRow(*row) for row in rows]
 
 
-def _with_others(shares: Sequence[Row], overlap: float) -> list[Row]:
+def _with_others(shares: Sequence[TokenRow], overlap: float) -> list[TokenRow]:
     """These, and one share of all other tokens."""
     parts = (
         math.fsum(getattr(share, name) for share in shares) for name in ("p", "both", "residual")
@@ -87,14 +87,14 @@ def _with_others(shares: Sequence[Row], overlap: float) -> list[Row]:
     p, both, residual = (
         max(0.0, whole - part) for whole, part in zip((1.0, overlap, 1.0), parts, strict=True)
     )
-    return [*shares, Row(OTHERS, "others", p, both=both, residual=residual)]
+    return [*shares, TokenRow(OTHERS, "others", p, both=both, residual=residual)]
 
 
-def _chance(share: Row, rule: RuleFacts, overlap: float) -> float:
+def _chance(share: TokenRow, rule: RuleFacts, overlap: float) -> float:
     return share.both + (1 - overlap) * getattr(share, rule.residual_column)
 
 
-def _distance(shares: Sequence[Row], rule: RuleFacts, overlap: float) -> float:
+def _distance(shares: Sequence[TokenRow], rule: RuleFacts, overlap: float) -> float:
     """Total variation between the rule's law and p; a lower bound, because all other tokens count as one."""
     distance = math.fsum(abs(_chance(share, rule, overlap) - share.p) for share in shares) / 2
     return distance if distance > SAME else 0.0

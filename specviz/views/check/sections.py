@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from specviz.checks.end_to_end import EndToEnd, FirstToken
     from specviz.checks.enumerated import Enumeration
     from specviz.checks.greedy import Greedy
-    from specviz.checks.one_step import Identity, Redraws, RuleHere
+    from specviz.checks.one_step import Redraws, RuleHere, SumIdentity
     from specviz.checks.self_checks import SelfCheck
     from specviz.checks.statistics import Cells
 
@@ -49,7 +49,7 @@ FIRST = (
 
 
 def identity(
-    result: Identity | None, names: Names, *, is_pinned: bool = True, refusal: str = ""
+    result: SumIdentity | None, names: Names, *, is_pinned: bool = True, refusal: str = ""
 ) -> Props:
     """Per token min(p, q) and max(0, p - q) stacked to p. is_pinned: on Explore; refusal: why there is no result."""
     if result is None:

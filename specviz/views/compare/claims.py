@@ -10,8 +10,8 @@ from specviz.views import blocks
 from specviz.views.blocks import Cell, Props
 
 if TYPE_CHECKING:
-    from specviz.bench.claims import Reading
-    from specviz.bench.report import Finding, Table
+    from specviz.bench.claims import ClaimReading
+    from specviz.bench.report import BenchProgress, Table
 
 ABOUT = {
     "waits": (
@@ -65,7 +65,7 @@ FIELDS = {"drafted": ("tokens drafted", 5), "draft_ms": ("ms to draft them", 2),
           "accepted": ("of them accepted", 4)}  # fmt: skip
 
 
-def finding(name: str, found: Finding | None, *, may_measure: bool = True) -> Props:
+def finding(name: str, found: BenchProgress | None, *, may_measure: bool = True) -> Props:
     """A section of ABOUT. found: as far as it is measured; None: nothing yet."""
     is_done = found is not None and found.done == found.total
     shown = [] if found else [blocks.words(NO_WAITS if name == "waits" else EMPTY)]
@@ -86,7 +86,7 @@ def _tables(name: str, tables: Iterable[Table]) -> Iterator[Props]:
         yield blocks.table(heads, [[*map(_cell, row)] for row in rows], caption=caption)
 
 
-def _cell(made: str | Reading) -> Cell:
+def _cell(made: str | ClaimReading) -> Cell:
     return made if isinstance(made, str) else blocks.cell(str(made), tone=TONES[made.holds])
 
 

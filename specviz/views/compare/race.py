@@ -27,7 +27,7 @@ from specviz.views.compare.side_by_side_player import duel_block
 from specviz.views.words import label, percent, quantity, reveal
 
 if TYPE_CHECKING:
-    from specviz.analysis.rounds import Comparison
+    from specviz.analysis.rounds import SpeedComparison
     from specviz.bench.race import Heat, Race
 
 NAME, TITLE = "race", "Race"
@@ -291,7 +291,7 @@ def _prompts_table(result: Race, seat: Seat, place: int = -1) -> Props:
 
 
 def _numbers(
-    both: Sequence[Trace | Counters], found: Comparison | None, is_shared: bool
+    both: Sequence[Trace | Counters], found: SpeedComparison | None, is_shared: bool
 ) -> list[str]:
     """The cells of both sides from tokens/s to the kept share, with the ratio of their speeds."""
     values = [metrics(each) for each in both]

@@ -13,8 +13,8 @@ from specviz.views.blocks import Props, Words
 from specviz.views.words import label, percent, reveal, token_label
 
 if TYPE_CHECKING:
-    from specviz.analysis.rounds import Comparison
-    from specviz.bench.race import Difference, Race
+    from specviz.analysis.rounds import SpeedComparison
+    from specviz.bench.race import Race, RaceDifference
 
 Titles = tuple[str, str]
 MOST_TITLE = 160  # characters
@@ -65,7 +65,7 @@ def speed_verdict(result: Race, titles: Titles) -> tuple[str, Words]:
 
 
 def _comparison_words(
-    result: Race, found: Comparison, one: str, other: str
+    result: Race, found: SpeedComparison, one: str, other: str
 ) -> tuple[str, list[str]]:
     if not found.is_possible:
         return "unsure", [IMPOSSIBLE]
@@ -108,7 +108,7 @@ def _lack_words(result: Race) -> str:
     return f"Race {needed} to be sure." if needed else ""
 
 
-def _range_words(result: Race, found: Comparison) -> str:
+def _range_words(result: Race, found: SpeedComparison) -> str:
     """How many prompts there are, and how far apart their ratios lie, each as far as it can be."""
     if len(found.ratios) == 1:
         return "one prompt only"
@@ -155,7 +155,7 @@ def text_verdict(result: Race, titles: Titles) -> list[Props]:
 
 
 def _difference_blocks(
-    result: Race, found: Difference, lossy: Sequence[str], titles: Titles
+    result: Race, found: RaceDifference, lossy: Sequence[str], titles: Titles
 ) -> list[Props]:
     num_same = sum(heat.parting is None for heat in result.heats)
     same = (
@@ -185,7 +185,7 @@ def _difference_blocks(
     ]
 
 
-def _reason(found: Difference, lossy: Sequence[str]) -> str:
+def _reason(found: RaceDifference, lossy: Sequence[str]) -> str:
     target = found.readings[0]
     gap = abs(target.logits[0] - target.logits[1])
     if found.is_tie:

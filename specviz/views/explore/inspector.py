@@ -65,7 +65,7 @@ Look = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TokenRow:
     """One token's probabilities. residual: in the distribution of replacements; q: 0 where the draft gave none."""
 
     text: str
@@ -173,7 +173,7 @@ def _show_judged(step: Step, node: int, position: Position) -> Look:
 
 def _read_rows(
     token: DraftToken, emitted: EmittedToken | None, position: Position
-) -> tuple[list[Row], float]:
+) -> tuple[list[TokenRow], float]:
     """Rows of the drafted token, the emitted one, others by p, and one row for the rest; and 1 - sum min(p, q)."""
     roles = {token.id: "drafted"}
     if emitted is not None:
@@ -184,7 +184,7 @@ def _read_rows(
             float(id_ == token.id) if q is None else q
         )  # without q, a point mass on the drafted token
         half = token.bytes if id_ == token.id else None
-        row = Row(
+        row = TokenRow(
             label(text, half),
             roles.get(id_, ""),
             p,
@@ -200,7 +200,7 @@ def _read_rows(
     return [*shown, *_rest_row(shown, owed)], owed
 
 
-def _choose_rows(rows: Sequence[tuple[int, Row]], first: Sequence[int]) -> list[Row]:
+def _choose_rows(rows: Sequence[tuple[int, TokenRow]], first: Sequence[int]) -> list[TokenRow]:
     """`first`, then of the others those that matter most to either model, by p."""
     known = dict(rows)
     ahead = [known[id_] for id_ in first if id_ in known]
@@ -209,7 +209,7 @@ def _choose_rows(rows: Sequence[tuple[int, Row]], first: Sequence[int]) -> list[
     return ahead + sorted(others[: MOST_ROWS - len(ahead)], key=lambda row: (-row.p, -row.q))
 
 
-def _shortfall(token: DraftToken, position: Position, rows: Sequence[Row]) -> float:
+def _shortfall(token: DraftToken, position: Position, rows: Sequence[TokenRow]) -> float:
     """1 - sum min(p, q); where the trace does not say it, from residual = (p - q) / owed at its largest row."""
     if position.overlap is not None:
         return 1 - position.overlap
@@ -219,20 +219,20 @@ def _shortfall(token: DraftToken, position: Position, rows: Sequence[Row]) -> fl
     return min(1.0, most.owed / most.residual) if most.residual else 0.0
 
 
-def _rest_row(shown: Sequence[Row], owed: float) -> list[Row]:
+def _rest_row(shown: Sequence[TokenRow], owed: float) -> list[TokenRow]:
     """One row for all tokens that are not shown, so that every column of a look sums to one."""
     p, q, both, *raw = (_rest_of(shown, name) for name in ("p", "q", "both", "p_raw", "q_raw"))
     if p + q < 1e-6:
         return []
-    return [Row(OTHERS, "others", p, q, min(max(0.0, both - owed), p, q), None, *raw)]
+    return [TokenRow(OTHERS, "others", p, q, min(max(0.0, both - owed), p, q), None, *raw)]
 
 
-def _rest_of(shown: Sequence[Row], name: str) -> float | None:
+def _rest_of(shown: Sequence[TokenRow], name: str) -> float | None:
     values = [getattr(row, name) for row in shown]
     return None if None in values else max(0.0, 1 - math.fsum(values))
 
 
-def _axis(rows: Sequence[Row]) -> tuple[float, list[list[Any]]]:
+def _axis(rows: Sequence[TokenRow]) -> tuple[float, list[list[Any]]]:
     """The right end of the scale, and its ticks as [percent of the axis, label]."""
     shares = [share for row in rows for share in (row.p, row.q)]
     if any(row.has_raw for row in rows):
@@ -244,7 +244,7 @@ def _axis(rows: Sequence[Row]) -> tuple[float, list[list[Any]]]:
     ]
 
 
-def _columns(rows: Sequence[Row], axis: float, bars: dict[str, str]) -> dict[str, list[Any]]:
+def _columns(rows: Sequence[TokenRow], axis: float, bars: dict[str, str]) -> dict[str, list[Any]]:
     """The rows as columns: widths in percent of the axis, labels, places on the log axis."""
     columns: dict[str, list[Any]] = {
         "text": [row.text for row in rows],
@@ -284,12 +284,12 @@ def _show_last(step: Step, last: EmittedToken, position: Position) -> Look:
     rows = []
     for id_, text, p, _, _, p_raw, _ in position.top:
         role, half = ("emitted", last.bytes) if id_ == last.id else ("", None)
-        rows.append((id_, Row(label(text, half), role, p, p_raw=p_raw if raw_fits else None)))
+        rows.append((id_, TokenRow(label(text, half), role, p, p_raw=p_raw if raw_fits else None)))
     shown = _choose_rows(rows, [last.id])
     share = shown[0].p if shown else 0.0
     left = max(0.0, 1 - math.fsum(row.p for row in shown))
     if left > 1e-6:
-        shown.append(Row(OTHERS, "others", left, p_raw=_rest_of(shown, "p_raw")))
+        shown.append(TokenRow(OTHERS, "others", left, p_raw=_rest_of(shown, "p_raw")))
     axis, ticks = _axis(shown)
     return {
         "status": last.kind,

@@ -28,7 +28,7 @@ MOST_OVERLAP = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class CorpusSource:
     """A named body of text: paths below the corpus folder (without `.xz`), where it comes from and its licence.
 
     `train` and `valid` are None where there is no such text, or where the text is generated. `domain`: the column
@@ -54,9 +54,9 @@ class Source:
         return documents(corpus, relative) if relative else None
 
 
-def load_sources() -> dict[str, Source]:
+def load_sources() -> dict[str, CorpusSource]:
     rows = json.loads((CONFIGS / "sources.json").read_text(encoding="utf-8"))
-    return {row["name"]: Source(**row) for row in rows}
+    return {row["name"]: CorpusSource(**row) for row in rows}
 
 
 def documents(corpus: Path, relative: str) -> Iterator[str]:
@@ -70,7 +70,9 @@ def documents(corpus: Path, relative: str) -> Iterator[str]:
     return (piece for part in text.split(END_OF_TEXT) if (piece := part.strip("\n")))
 
 
-def held_out(corpus: Path, source: Source, sources: Iterable[Source]) -> Iterator[str] | None:
+def held_out(
+    corpus: Path, source: CorpusSource, sources: Iterable[CorpusSource]
+) -> Iterator[str] | None:
     """A source's held-out documents without those that training has seen: the training text of `sources` has more
     than MOST_OVERLAP of their runs of words. None where there are none; raises SpecvizError when none is left.
 
@@ -88,7 +90,7 @@ def held_out(corpus: Path, source: Source, sources: Iterable[Source]) -> Iterato
 
 
 @cache
-def given_away(corpus: Path, sources: tuple[Source, ...]) -> frozenset[str]:
+def given_away(corpus: Path, sources: tuple[CorpusSource, ...]) -> frozenset[str]:
     """The runs of words that the held-out and the training files of `sources` have in common."""
     held = frozenset(
         run
@@ -142,7 +144,9 @@ def encode_texts(texts: Iterator[str], tokenizer: Tokenizer) -> Iterator[list[in
         yield from (encoding.ids for encoding in tokenizer.encode_batch(batch))
 
 
-def prepare(corpus: Path, folder: Path, tokenizer: Tokenizer, sources: Collection[Source]) -> None:
+def prepare(
+    corpus: Path, folder: Path, tokenizer: Tokenizer, sources: Collection[CorpusSource]
+) -> None:
     """Tokenise every source once into `folder`; what is already there is kept."""
     for source in sources:
         for split in SPLITS:

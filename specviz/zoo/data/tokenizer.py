@@ -8,7 +8,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 
 from specviz.errors import SpecvizError
 from specviz.zoo.config import TokenizerRecipe
-from specviz.zoo.data.corpus import END_OF_TEXT, Source
+from specviz.zoo.data.corpus import END_OF_TEXT, CorpusSource
 
 WORDS = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}| ?[^\s\p{L}\p{N}]+|[\r\n]+[ \t]*|\s+(?!\S)|\s+"
 
@@ -31,7 +31,7 @@ def train_tokenizer(texts: Iterator[str], vocab_size: int) -> Tokenizer:
 
 
 def training_texts(
-    corpus: Path, recipe: TokenizerRecipe, sources: Mapping[str, Source]
+    corpus: Path, recipe: TokenizerRecipe, sources: Mapping[str, CorpusSource]
 ) -> Iterator[str]:
     """Documents of each source up to its share of the recipe's sample size."""
     total = sum(recipe.mixture.values())

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from specviz.zoo.config import Recipe
-from specviz.zoo.data.corpus import Source
+from specviz.zoo.data.corpus import CorpusSource
 from specviz.zoo.data.samples import SAMPLES
-from specviz.zoo.evaluation.evaluate import Row
+from specviz.zoo.evaluation.evaluate import EvaluationRow
 from specviz.zoo.evaluation.trials import NUM_SUMS, SAMPLE_PROMPT, SAMPLE_TEMPERATURE, SAMPLE_TOKENS
 
 NOTES = """\
@@ -83,7 +83,7 @@ LICENCE = "The weights are released under the project's licence, Apache-2.0."
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class ForwardTiming:
     """Milliseconds per token of one cached forward, and of an untrained model of equal size in two wide layers."""
 
     machine: str
@@ -99,11 +99,11 @@ class Member:
     recipe: Recipe
     num_parameters: int
     tokens_seen: int
-    rows: Sequence[Row]
+    rows: Sequence[EvaluationRow]
     sums_solved: float | None = None
     samples: Sequence[str] = ()
     start: Recipe | None = None
-    timing: Timing | None = None
+    timing: ForwardTiming | None = None
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -149,12 +149,12 @@ def numbers(values: Mapping[str, float]) -> list[str]:
     return [f"{value:.3f}" for value in values.values()]
 
 
-def overlaps(row: Row) -> list[str]:
+def overlaps(row: EvaluationRow) -> list[str]:
     pairs = zip(row.overlap.values(), row.agreement.values(), strict=True)
     return [f"{overlap:.3f} ({agreement:.3f})" for overlap, agreement in pairs]
 
 
-def model_card(member: Member, target: str, sources: Mapping[str, Source]) -> str:
+def model_card(member: Member, target: str, sources: Mapping[str, CorpusSource]) -> str:
     """What the member is, what it read, how it was trained, what it measures, what it is not for."""
     recipe = member.recipe
     intro = HEAD_INTRO if recipe.heads else MODEL_INTRO
@@ -255,14 +255,16 @@ def window_words(recipe: Recipe) -> str:
     return f"{schedule.short_length}, then {last}"
 
 
-def data_rows(member: Member, target: str, sources: Mapping[str, Source]) -> list[list[str]]:
+def data_rows(member: Member, target: str, sources: Mapping[str, CorpusSource]) -> list[list[str]]:
     """The recipe's own sources, then those of the model that it started from."""
     rows = mixture_rows(member.recipe, target, sources)
     before = mixture_rows(member.start, target, sources) if member.start else []
     return [*rows, *([f"{name} (at first)", *rest] for name, *rest in before)]
 
 
-def mixture_rows(recipe: Recipe, target: str, sources: Mapping[str, Source]) -> list[list[str]]:
+def mixture_rows(
+    recipe: Recipe, target: str, sources: Mapping[str, CorpusSource]
+) -> list[list[str]]:
     total = sum(recipe.mixture.values())
     own = [f"texts written by `{target}`", "this project's own (Apache-2.0)"]
     return [

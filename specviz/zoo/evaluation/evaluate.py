@@ -31,7 +31,7 @@ class Predicted:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenBatch:
     """A batch as the target saw it: tokens [B, L], its hidden states (one [B, L, H] per layer, the first is the
     embedding, the last is normed) and logits [B, L, V]."""
 
@@ -40,11 +40,11 @@ class Seen:
     logits: torch.Tensor
 
 
-Predictor = Callable[[Seen], Predicted]
+Predictor = Callable[[SeenBatch], Predicted]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class EvaluationRow:
     """One predictor's numbers by domain; overlap and agreement are against the target and empty for the target."""
 
     label: str
@@ -54,7 +54,7 @@ class Row:
 
 
 @dataclass(slots=True)
-class Sums:
+class RunningSums:
     """Running sums over positions, for one predictor and domain."""
 
     nats: float = 0.0
@@ -66,10 +66,10 @@ class Sums:
 
 def measure(
     target: PreTrainedModel, predictors: Mapping[str, Predictor], texts: "Texts"
-) -> list[Row]:
+) -> list[EvaluationRow]:
     """One row per predictor (and "target" first), over every domain of `texts`."""
     everyone = {"target": own_logits, **predictors}
-    sums: dict[tuple[str, str], Sums] = defaultdict(Sums)
+    sums: dict[tuple[str, str], RunningSums] = defaultdict(RunningSums)
     for domain, batch in texts.batches():
         seen = look(target, batch[:, :-1])
         p = seen.logits.log_softmax(-1)
@@ -81,14 +81,18 @@ def measure(
 
 
 @torch.inference_mode()
-def look(target: PreTrainedModel, tokens: torch.Tensor) -> Seen:
+def look(target: PreTrainedModel, tokens: torch.Tensor) -> SeenBatch:
     output = target(input_ids=tokens, output_hidden_states=True, use_cache=False)
-    return Seen(tokens, output.hidden_states, output.logits.float())
+    return SeenBatch(tokens, output.hidden_states, output.logits.float())
 
 
 @torch.inference_mode()
 def add(
-    sums: Sums, p: torch.Tensor, said: Predicted, following: torch.Tensor, num_bytes: torch.Tensor
+    sums: RunningSums,
+    p: torch.Tensor,
+    said: Predicted,
+    following: torch.Tensor,
+    num_bytes: torch.Tensor,
 ) -> None:
     p, following = p[:, said.shift :], following[:, said.shift :]
     q = said.logits.float().log_softmax(-1)
@@ -99,12 +103,12 @@ def add(
     sums.num_positions += following.numel()
 
 
-def row(label: str, domains: Mapping[str, Sums]) -> Row:
+def row(label: str, domains: Mapping[str, RunningSums]) -> EvaluationRow:
     bits = {name: sums.nats / log(2) / sums.num_bytes for name, sums in domains.items()}
     if label == "target":
-        return Row(label, bits)
+        return EvaluationRow(label, bits)
     overlap = {name: sums.overlap / sums.num_positions for name, sums in domains.items()}
-    return Row(
+    return EvaluationRow(
         label,
         bits,
         overlap,
@@ -112,26 +116,28 @@ def row(label: str, domains: Mapping[str, Sums]) -> Row:
     )
 
 
-def own_logits(seen: Seen) -> Predicted:
+def own_logits(seen: SeenBatch) -> Predicted:
     return Predicted(seen.logits)
 
 
-def exit_at(target: PreTrainedModel, layer: int, seen: Seen) -> Predicted:
+def exit_at(target: PreTrainedModel, layer: int, seen: SeenBatch) -> Predicted:
     """What the target's own head says after `layer` layers."""
     return Predicted(target.lm_head(target.model.norm(seen.hidden[layer])))
 
 
-def draft_of(model: PreTrainedModel, seen: Seen) -> Predicted:
+def draft_of(model: PreTrainedModel, seen: SeenBatch) -> Predicted:
     return Predicted(model(input_ids=seen.tokens, use_cache=False).logits)
 
 
-def medusa_head(target: PreTrainedModel, heads: MedusaHeads, index: int, seen: Seen) -> Predicted:
+def medusa_head(
+    target: PreTrainedModel, heads: MedusaHeads, index: int, seen: SeenBatch
+) -> Predicted:
     """Head `index` at t speaks about token t+2+index."""
     shift = index + 1
     return Predicted(heads.one(index, seen.hidden[-1][:, :-shift], target.lm_head), shift)
 
 
-def eagle_head(target: PreTrainedModel, head: torch.nn.Module, seen: Seen) -> Predicted:
+def eagle_head(target: PreTrainedModel, head: torch.nn.Module, seen: SeenBatch) -> Predicted:
     """The head's first draft: from the true feature at t and token t+1, about token t+2."""
     features, embedded = seen.hidden[-1][:, :-1], target.model.embed_tokens(seen.tokens[:, 1:])
     return Predicted(target.lm_head(head(features, embedded, rotary_of(target, features))), shift=1)

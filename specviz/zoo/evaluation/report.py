@@ -11,7 +11,7 @@ from specviz.zoo.config import recipe_names
 from specviz.zoo.data.corpus import load_sources
 from specviz.zoo.data.tokenizer import load_tokenizer
 from specviz.zoo.evaluation import card, trials
-from specviz.zoo.evaluation.evaluate import Row, Texts, measure, predictors_of, texts_for
+from specviz.zoo.evaluation.evaluate import EvaluationRow, Texts, measure, predictors_of, texts_for
 from specviz.zoo.family import TARGET, Workplace
 from specviz.zoo.training.export import Origin, load_head, load_model
 
@@ -33,7 +33,9 @@ def measured_members(place: Workplace, models: Path) -> list[card.Member]:
     return [measured_member(models / name, target, rows[name]) for name in recipe_names()]
 
 
-def measured_rows(place: Workplace, models: Path, target: PreTrainedModel) -> dict[str, list[Row]]:
+def measured_rows(
+    place: Workplace, models: Path, target: PreTrainedModel
+) -> dict[str, list[EvaluationRow]]:
     """The rows of every member: one pass over the held-out text for the target's vocabulary, one for each other."""
     vocabulary = Origin.read(models / TARGET).recipe.tokenizer
     rows, owners, shared = {}, {}, {}
@@ -58,7 +60,9 @@ def held_out(place: Workplace, folder: Path, tokenizer: str) -> Texts:
     return texts_for(folder, place.held_out_domains(tokenizer))
 
 
-def measured_member(folder: Path, target: PreTrainedModel, rows: list[Row]) -> card.Member:
+def measured_member(
+    folder: Path, target: PreTrainedModel, rows: list[EvaluationRow]
+) -> card.Member:
     origin = Origin.read(folder)
     if origin.recipe.heads:
         head = load_head(folder, target)
@@ -82,12 +86,12 @@ def measured_member(folder: Path, target: PreTrainedModel, rows: list[Row]) -> c
     return member
 
 
-def timing(origin: Origin, model: PreTrainedModel) -> card.Timing:
+def timing(origin: Origin, model: PreTrainedModel) -> card.ForwardTiming:
     wide = trials.wide_model(origin.recipe, model)
     own, other = trials.seconds_per_token([model, wide])
     config = wide.config
     size = f"{config.num_hidden_layers} x {config.hidden_size}, {wide.num_parameters():,} parameters (untrained)"
-    return card.Timing(machine_words(), own * 1e3, other * 1e3, size)
+    return card.ForwardTiming(machine_words(), own * 1e3, other * 1e3, size)
 
 
 def machine_words() -> str:

@@ -19,11 +19,11 @@ from specviz.zoo.config import Shape
 from specviz.zoo.for_target.dialogues import write_dialogues
 from specviz.zoo.for_target.eagle3 import Eagle3, chosen_ids, ids_of
 from specviz.zoo.for_target.evaluate import evaluate
-from specviz.zoo.for_target.learning import Goal, Learner, Learning, Pace
+from specviz.zoo.for_target.learning import Goal, Learner, Learning, LearningPace
 from specviz.zoo.for_target.plain_text import write_plain_text
 from specviz.zoo.for_target.ship import ship
 from specviz.zoo.for_target.small_draft import SmallDraft
-from specviz.zoo.for_target.store import Text, read_texts
+from specviz.zoo.for_target.store import StoredText, read_texts
 
 Command = Callable[[argparse.Namespace, LoadedModel], None]
 PACE_WORDS = {
@@ -68,10 +68,10 @@ def run_draft(args: argparse.Namespace, target: LoadedModel) -> None:
     learn(args, SmallDraft(target, shape, args.seed), list(read_texts(args.data)))
 
 
-def learn(args: argparse.Namespace, learner: Learner, texts: list[Text]) -> None:
+def learn(args: argparse.Namespace, learner: Learner, texts: list[StoredText]) -> None:
     if args.steps is args.hours is None:
         raise SpecvizError("say when the training ends: with --steps, --hours or both")
-    pace = Pace(**{field.name: getattr(args, field.name) for field in fields(Pace)})
+    pace = LearningPace(**{field.name: getattr(args, field.name) for field in fields(LearningPace)})
     goal = Goal(args.steps, args.hours and 3600 * args.hours)
     Learning(learner, texts, pace, args.folder, args.start_from).run(
         goal, partial(learner.export, args.folder / "model")
@@ -111,7 +111,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     words = "begin with the weights of this finished draft of the same sizes: its `model` folder, after `evaluate`"
     training.add_argument("--start-from", type=Path, metavar="MODEL", help=words)
-    for each in fields(Pace):
+    for each in fields(LearningPace):
         if each.name != "seed":
             option = f"--{each.name.replace('_', '-')}"
             words = f"{PACE_WORDS[each.name]} (default %(default)s)"

@@ -29,7 +29,7 @@ from specviz.decoding.forward.transformers_forward import asked_of
 from specviz.decoding.sampling import Sampling
 from specviz.errors import SpecvizError
 from specviz.models.library import LoadedModel
-from specviz.zoo.for_target.store import Law, read_texts, write_shard
+from specviz.zoo.for_target.store import StoredDistribution, read_texts, write_shard
 from specviz.zoo.for_target.teacher import law_at
 
 Ids = tuple[int, ...]
@@ -89,7 +89,7 @@ class _Dialogue:
     prompt: Ids = ()
     answer: list[int] = field(default_factory=list)
     is_over: bool = False
-    laws: list[Law] = field(default_factory=list)
+    laws: list[StoredDistribution] = field(default_factory=list)
     _turn: list[int] = field(default_factory=list)
     _given: list[int] = field(default_factory=list)  # of the template, to be read before the answer
 
@@ -143,7 +143,7 @@ def write_dialogues(
 
 def _dialogues(
     target: LoadedModel, template: Template, layers: Sequence[int], size: Size
-) -> Iterator[tuple[Ids, Ids, Law]]:
+) -> Iterator[tuple[Ids, Ids, StoredDistribution]]:
     """(prompt, answer, law) of those that were begun and whose user's turn came to an end."""
     ends = frozenset(template.after[:1]) | target.text.eos_ids
     begun = [
@@ -155,11 +155,17 @@ def _dialogues(
         before = _write(target, some, layers)
         for dialogue in some:
             if dialogue.answer:
-                yield dialogue.prompt, tuple(dialogue.answer), Law.joined([*before, *dialogue.laws])
+                yield (
+                    dialogue.prompt,
+                    tuple(dialogue.answer),
+                    StoredDistribution.joined([*before, *dialogue.laws]),
+                )
 
 
 @torch.inference_mode()
-def _write(target: LoadedModel, dialogues: Sequence[_Dialogue], layers: Sequence[int]) -> list[Law]:
+def _write(
+    target: LoadedModel, dialogues: Sequence[_Dialogue], layers: Sequence[int]
+) -> list[StoredDistribution]:
     """Writes them all to their ends; returns what the target says at the places that they begin with, but the last."""
     cache, device, rows = (
         DynamicCache(config=target.model.config),

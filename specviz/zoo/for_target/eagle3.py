@@ -21,8 +21,8 @@ from specviz.drafters.eagle.layers import Attention
 from specviz.models.files.checkpoint import read_tensors
 from specviz.models.files.hub import weight_files
 from specviz.models.library import LoadedModel
-from specviz.zoo.for_target.learning import Score, law_losses
-from specviz.zoo.for_target.store import Batch, Text
+from specviz.zoo.for_target.learning import DepthScore, law_losses
+from specviz.zoo.for_target.store import Batch, StoredText
 from specviz.zoo.training.export import replacing, write_json
 
 MEASURED_DEPTH = 4
@@ -70,7 +70,7 @@ class Eagle3:
             total = total + _DEPTH_DECAY**depth * (losses * laws.weights).sum() / laws.weights.sum()
         return total
 
-    def score(self, batch: Batch) -> list[Score]:
+    def score(self, batch: Batch) -> list[DepthScore]:
         return [_score(laws) for laws in self._laws(batch, MEASURED_DEPTH, 0.5)]
 
     def _laws(self, batch: Batch, num_depths: int, least: float) -> Iterator[DepthLaws]:
@@ -172,7 +172,11 @@ def attend(
 
 
 def chosen_ids(
-    file: Path, texts: Sequence[Text], vocab_size: int, count: int, given: Tensor | None = None
+    file: Path,
+    texts: Sequence[StoredText],
+    vocab_size: int,
+    count: int,
+    given: Tensor | None = None,
 ) -> Tensor:
     """The ids [count] of the most frequent tokens of the answers that may be trained on, rising, or those given: chosen
     once, then read from `file`."""
@@ -193,10 +197,10 @@ def ids_of(finished: Path) -> Tensor:
     return read_tensors(weight_files(finished, finished.name))["t2d"].nonzero()[:, 0]
 
 
-def _score(laws: DepthLaws) -> Score:
+def _score(laws: DepthLaws) -> DepthScore:
     overlap = torch.minimum(laws.p, laws.log_q_of_ids.exp()).sum()
     same = laws.log_q.argmax(-1) == laws.ids[:, 0]
-    return Score(float(overlap), float(same.sum()), len(laws.p))
+    return DepthScore(float(overlap), float(same.sum()), len(laws.p))
 
 
 def _shape(target: LoadedModel, num_ids: int) -> LlamaConfig:

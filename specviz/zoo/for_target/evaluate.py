@@ -32,7 +32,7 @@ from specviz.zoo.for_target.learning import (
     take_weights,
 )
 from specviz.zoo.for_target.small_draft import SmallDraft
-from specviz.zoo.for_target.store import Text, read_texts
+from specviz.zoo.for_target.store import StoredText, read_texts
 from specviz.zoo.for_target.teacher import with_whole_laws
 
 CARD = "MODEL_CARD.md"
@@ -64,7 +64,7 @@ RUNS = "Answers of up to {tokens} tokens to {number} held-out questions, by spec
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class DraftSetup:
     """A way to draft with what was trained, in words, and the temperatures at which it is tried."""
 
     words: str
@@ -77,7 +77,7 @@ class Way:
 class Tried:
     """tokens_per_call: over all answers. same_text: of the greedy answers those that equal the target's own."""
 
-    way: Way
+    way: DraftSetup
     temperature: float
     tokens_per_call: float
     same_text: int | None
@@ -85,11 +85,11 @@ class Tried:
 
 _CHAIN: Params = {"width": 1, "nodes": K}
 HEAD_WAYS = (
-    Way(f"chain of {K}, the likeliest", "eagle", _CHAIN),
-    Way(f"chain of {K}, drawn", "eagle", {"children": "drawn"}, (1.0,)),
-    Way("tree of 16", "eagle", {}),
+    DraftSetup(f"chain of {K}, the likeliest", "eagle", _CHAIN),
+    DraftSetup(f"chain of {K}, drawn", "eagle", {"children": "drawn"}, (1.0,)),
+    DraftSetup("tree of 16", "eagle", {}),
 )
-DRAFT_WAYS = (Way(f"draft model, K = {K}", "draft_model", {}),)
+DRAFT_WAYS = (DraftSetup(f"draft model, K = {K}", "draft_model", {}),)
 
 
 def evaluate(target: LoadedModel, folder: Path, data: Sequence[Path], num_questions: int) -> str:
@@ -198,7 +198,7 @@ def _part(loaded: LoadedModel) -> Part:
 
 
 def _try_all(
-    target: LoadedModel, parts: Parts, ways: Iterable[Way], questions: Sequence[Text]
+    target: LoadedModel, parts: Parts, ways: Iterable[DraftSetup], questions: Sequence[StoredText]
 ) -> Iterator[Tried]:
     alone = [_answer(target, parts, "none", {}, 0.0, text)[0] for text in questions]
     for way in ways:
@@ -218,7 +218,7 @@ def _answer(
     method: str,
     params: Params,
     temperature: float,
-    question: Text,
+    question: StoredText,
 ) -> tuple[list[int], int]:
     """The answer's tokens and the calls of the target."""
     found = METHODS[method]

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from specviz.errors import SpecvizError
 from specviz.models.files.checkpoint import read_tensors
 from specviz.models.files.hub import weight_files
-from specviz.zoo.for_target.store import Batch, Text, make_batch
+from specviz.zoo.for_target.store import Batch, StoredText, make_batch
 from specviz.zoo.training.export import write_json
 from specviz.zoo.training.train import make_optimizer, mixed_precision
 
@@ -29,7 +29,7 @@ _SIMILAR = 24  # tokens: texts of a batch differ in length by about so many
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class LearningPace:
     """How a draft learns. overlap_weight: of 1 - sum(min(p, q)), the chance of a rejection, beside the cross-entropy.
 
     The rate rises over `warmup_steps`, stays, and falls linearly to a tenth over the last `decay_share` of the run.
@@ -60,7 +60,7 @@ class Goal:
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class DepthScore:
     """Sums over places at one depth. overlap: of sum(min(p, q)) at temperature 1 over the target's tokens in the batch,
     of stored ones the TOP likeliest, so a little less than the whole; agreement: of equal likeliest tokens."""
 
@@ -68,8 +68,8 @@ class Score:
     agreement: float = 0.0
     places: int = 0
 
-    def __add__(self, other: "Score") -> "Score":
-        return Score(
+    def __add__(self, other: "DepthScore") -> "DepthScore":
+        return DepthScore(
             *(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__)
         )
 
@@ -84,7 +84,7 @@ class Learner(Protocol):
         """The mean loss, a scalar."""
         ...
 
-    def score(self, batch: Batch) -> list[Score]:
+    def score(self, batch: Batch) -> list[DepthScore]:
         """Per depth, over the places of the answers."""
         ...
 
@@ -105,8 +105,8 @@ class Learning:
     def __init__(
         self,
         learner: Learner,
-        texts: Sequence[Text],
-        pace: Pace,
+        texts: Sequence[StoredText],
+        pace: LearningPace,
         folder: Path,
         finished: Path | None = None,
     ) -> None:
@@ -233,7 +233,7 @@ class Learning:
         print(json.dumps(line), flush=True)
 
 
-def scored(texts: Iterable[Text]) -> list[Text]:
+def scored(texts: Iterable[StoredText]) -> list[StoredText]:
     """The held-out dialogues by which a draft is measured."""
     return list(islice((text for text in texts if text.is_held_out and text.prompt), _MOST_SCORED))
 
@@ -252,13 +252,13 @@ def take_weights(module: nn.Module, finished: Path) -> None:
 @torch.no_grad()
 def score_texts(
     learner: Learner,
-    texts: Sequence[Text],
+    texts: Sequence[StoredText],
     size: int = 16,
     change: Callable[[Batch], Batch] = lambda batch: batch,
-) -> list[Score]:
+) -> list[DepthScore]:
     """Per depth, over all these texts, each batch changed so before."""
     ordered = sorted(texts, key=lambda text: len(text.tokens))
-    total: list[Score] = []
+    total: list[DepthScore] = []
     for start in range(0, len(ordered), size):
         batch = make_batch(ordered[start : start + size], with_states=learner.reads_states)
         scores = learner.score(change(batch))
@@ -266,7 +266,7 @@ def score_texts(
     return total
 
 
-def measured(scores: Sequence[Score]) -> dict[str, list[float]]:
+def measured(scores: Sequence[DepthScore]) -> dict[str, list[float]]:
     """Means over the places, per depth."""
     names = ("overlap", "agreement")
     return {

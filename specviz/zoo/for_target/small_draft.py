@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from specviz.models.library import LoadedModel
 from specviz.zoo.config import Shape
-from specviz.zoo.for_target.learning import Score, law_losses
+from specviz.zoo.for_target.learning import DepthScore, law_losses
 from specviz.zoo.for_target.store import Batch
 from specviz.zoo.training.export import replacing, save_model
 from specviz.zoo.training.model import build_model
@@ -51,11 +51,11 @@ class SmallDraft:
         log_q = self._log_q(self.module.lm_head(hidden), ids)
         return (law_losses(p, log_q, overlap_weight) * weights).sum()
 
-    def score(self, batch: Batch) -> list[Score]:
+    def score(self, batch: Batch) -> list[DepthScore]:
         judged = batch.weights == 1
         logits, ids = self.module.lm_head(self._hidden(batch)[judged]), batch.ids[judged]
         overlap = torch.minimum(batch.log_probs[judged].exp(), self._log_q(logits, ids).exp()).sum()
-        return [Score(float(overlap), float((logits.argmax(-1) == ids[:, 0]).sum()), len(ids))]
+        return [DepthScore(float(overlap), float((logits.argmax(-1) == ids[:, 0]).sum()), len(ids))]
 
     def _hidden(self, batch: Batch) -> Tensor:
         """States [B, L, H] behind the final norm."""

@@ -37,7 +37,7 @@ _IDS = {"top_ids.u16": np.uint16, "top_ids.u32": np.uint32}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Law:
+class StoredDistribution:
     """What the target says behind each of the first n - 1 tokens of a text of n.
 
     ids [n-1, TOP] and log_probs [n-1, TOP]: the likeliest next tokens, the likeliest first. states [n-1, C]: those that
@@ -49,7 +49,7 @@ class Law:
     states: Tensor | None = None
 
     @classmethod
-    def joined(cls, laws: Sequence["Law"]) -> "Law":
+    def joined(cls, laws: Sequence["StoredDistribution"]) -> "StoredDistribution":
         """Of places one behind the other."""
         states = [law.states for law in laws if law.states is not None]
         ids, log_probs = (
@@ -57,19 +57,19 @@ class Law:
         )
         return cls(ids, log_probs, torch.cat(states) if states else None)
 
-    def at(self, place: int) -> "Law":
+    def at(self, place: int) -> "StoredDistribution":
         """Of one of these places."""
         own = slice(place, place + 1)
-        return Law(
+        return StoredDistribution(
             self.ids[own], self.log_probs[own], None if self.states is None else self.states[own]
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class StoredText:
     """A text of a shard: ids of its prompt and of what follows it, and its first row and number of rows there."""
 
-    shard: "Shard"
+    shard: "StoredShard"
     prompt: tuple[int, ...]
     answer: tuple[int, ...]
     start: int
@@ -95,7 +95,7 @@ class Text:
         )
 
 
-class Shard:
+class StoredShard:
     """The texts of one folder whose rows are all there: of a shard that is still being written, those so far."""
 
     def __init__(self, folder: Path) -> None:
@@ -110,24 +110,25 @@ class Shard:
         return (self._folder / _STATES).exists()
 
     @cached_property
-    def texts(self) -> list[Text]:
+    def texts(self) -> list[StoredText]:
         rows = self._ids.stat().st_size // (TOP * self._kind().itemsize)
         lines = (self._folder / _INDEX).read_text(encoding="utf-8").split("\n")[:-1]  # whole lines
         found = (json.loads(line) for line in lines)
         made = (
-            Text(self, tuple(row["p"]), tuple(row["g"]), row["start"], row["n"]) for row in found
+            StoredText(self, tuple(row["p"]), tuple(row["g"]), row["start"], row["n"])
+            for row in found
         )
         return [text for text in made if text.start + text.num_rows <= rows]
 
-    def ids(self, text: Text) -> np.ndarray:
+    def ids(self, text: StoredText) -> np.ndarray:
         """[num_rows, TOP]"""
         return self._rows(self._ids, self._kind, TOP, text).astype(np.int64)
 
-    def log_probs(self, text: Text) -> np.ndarray:
+    def log_probs(self, text: StoredText) -> np.ndarray:
         """[num_rows, TOP]"""
         return self._rows(self._folder / _LOG_PROBS, np.float16, TOP, text).astype(np.float32)
 
-    def states(self, text: Text) -> Tensor:
+    def states(self, text: StoredText) -> Tensor:
         """[n-1, C] float32, the prefix's among them."""
         width = self._prefix.shape[1]
         rows = torch.from_numpy(self._rows(self._folder / _STATES, np.int16, width, text)).view(
@@ -139,7 +140,7 @@ class Shard:
     def _prefix(self) -> Tensor:
         return load_file(self._folder / _PREFIX)["states"]
 
-    def _rows(self, file: Path, kind: type, width: int, text: Text) -> np.ndarray:
+    def _rows(self, file: Path, kind: type, width: int, text: StoredText) -> np.ndarray:
         size = width * kind().itemsize
         shape = (text.num_rows, width)
         return np.fromfile(
@@ -147,7 +148,7 @@ class Shard:
         ).reshape(shape)
 
 
-def read_texts(folders: Iterable[Path]) -> Iterator[Text]:
+def read_texts(folders: Iterable[Path]) -> Iterator[StoredText]:
     """The texts of all shards in or below these folders. SpecvizError for a folder without any."""
     for folder in folders:
         found = sorted(
@@ -158,12 +159,12 @@ def read_texts(folders: Iterable[Path]) -> Iterator[Text]:
                 f"{folder.name!r} holds no texts; write some with `dialogues` or `text` first"
             )
         for shard in found:
-            yield from Shard(shard).texts
+            yield from StoredShard(shard).texts
 
 
 def write_shard(
     folder: Path,
-    texts: Sequence[tuple[Sequence[int], Sequence[int], Law]],
+    texts: Sequence[tuple[Sequence[int], Sequence[int], StoredDistribution]],
     first: int,
     vocab_size: int,
 ) -> None:
@@ -215,7 +216,7 @@ class Batch:
     states: Tensor | None
 
 
-def make_batch(texts: Sequence[Text], *, with_states: bool) -> Batch:
+def make_batch(texts: Sequence[StoredText], *, with_states: bool) -> Batch:
     count, length = len(texts), max(len(text.tokens) for text in texts) - 1
     tokens, weights = torch.zeros(count, length + 1, dtype=torch.long), torch.zeros(count, length)
     ids, log_probs = (

@@ -9,15 +9,15 @@ from torch.nn.functional import pad
 from transformers.utils import ModelOutput
 
 from specviz.models.library import LoadedModel
-from specviz.zoo.for_target.store import TOP, Batch, Law
+from specviz.zoo.for_target.store import TOP, Batch, StoredDistribution
 
 _BATCH = 8
 
 
-def laws_of(target: LoadedModel, texts: Sequence[Sequence[int]]) -> list[Law]:
+def laws_of(target: LoadedModel, texts: Sequence[Sequence[int]]) -> list[StoredDistribution]:
     """Of each text of at least two tokens."""
     order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
-    made: dict[int, Law] = {}
+    made: dict[int, StoredDistribution] = {}
     for start in range(0, len(order), _BATCH):
         some = order[start : start + _BATCH]
         made |= zip(some, _read([texts[index] for index in some], target), strict=True)
@@ -25,7 +25,7 @@ def laws_of(target: LoadedModel, texts: Sequence[Sequence[int]]) -> list[Law]:
 
 
 @torch.inference_mode()
-def _read(texts: Sequence[Sequence[int]], target: LoadedModel) -> list[Law]:
+def _read(texts: Sequence[Sequence[int]], target: LoadedModel) -> list[StoredDistribution]:
     """Padding is on the right, so that no place sees it."""
     padded = torch.nn.utils.rnn.pad_sequence(
         [torch.tensor(text[:-1]) for text in texts], batch_first=True
@@ -34,11 +34,13 @@ def _read(texts: Sequence[Sequence[int]], target: LoadedModel) -> list[Law]:
     return [law_at(done, (), row, slice(0, len(text) - 1)) for row, text in enumerate(texts)]
 
 
-def law_at(done: ModelOutput, layers: Sequence[int], *places: int | slice) -> Law:
+def law_at(done: ModelOutput, layers: Sequence[int], *places: int | slice) -> StoredDistribution:
     """From the target's outputs at n of the places [B, L]. layers: the states to keep, by transformers' numbers."""
     ids, log_probs = likeliest(done.logits[places])
     kept = [done.hidden_states[layer][places] for layer in layers]
-    return Law(ids.cpu(), log_probs.cpu(), torch.cat(kept, dim=-1).cpu() if kept else None)
+    return StoredDistribution(
+        ids.cpu(), log_probs.cpu(), torch.cat(kept, dim=-1).cpu() if kept else None
+    )
 
 
 @torch.inference_mode()

@@ -22,7 +22,7 @@ from transformers import AutoModelForCausalLM, LlamaForCausalLM, PreTrainedModel
 from specviz.errors import SpecvizError
 from specviz.zoo.config import Recipe
 from specviz.zoo.data.corpus import END_OF_TEXT
-from specviz.zoo.training.heads import EagleHead, MedusaHeads, build_head, head_settings
+from specviz.zoo.training.heads import EagleTrainingHead, MedusaHeads, build_head, head_settings
 
 HEAD_FILES = {"medusa": "medusa_lm_head.safetensors", "eagle": "model.safetensors"}
 
@@ -71,7 +71,7 @@ def save_model(model: LlamaForCausalLM, folder: Path) -> None:
 
 
 def export_head(
-    head: MedusaHeads | EagleHead, target_name: str, origin: Origin, folder: Path
+    head: MedusaHeads | EagleTrainingHead, target_name: str, origin: Origin, folder: Path
 ) -> None:
     """Write weights, config and recipe to `folder`, replacing what was there."""
     assert origin.recipe.heads is not None
@@ -96,7 +96,7 @@ def load_model(folder: Path) -> PreTrainedModel:
     ).eval()
 
 
-def load_head(folder: Path, target: LlamaForCausalLM) -> MedusaHeads | EagleHead:
+def load_head(folder: Path, target: LlamaForCausalLM) -> MedusaHeads | EagleTrainingHead:
     """The exported heads in float32, on their target's device."""
     recipe = Origin.read(folder).recipe
     assert recipe.heads is not None

@@ -25,7 +25,7 @@ EAGLE_TOKEN_WEIGHT = (
 )
 
 
-class EagleHead(nn.Module):
+class EagleTrainingHead(nn.Module):
     """Keys `fc.weight`, `fc.bias` and `layers.0.*` of a Llama decoder layer without its input norm."""
 
     def __init__(self, target: LlamaForCausalLM) -> None:
@@ -55,13 +55,13 @@ def eagle_config(config: LlamaConfig) -> LlamaConfig:
     return config
 
 
-def build_head(recipe: Recipe, target: LlamaForCausalLM) -> MedusaHeads | EagleHead:
+def build_head(recipe: Recipe, target: LlamaForCausalLM) -> MedusaHeads | EagleTrainingHead:
     """Freshly initialised heads; they depend on the recipe's seed and the target's output matrix."""
     assert recipe.heads is not None
     torch.manual_seed(recipe.seed)
     if recipe.heads.kind == "medusa":
         return medusa_heads(target, recipe.heads.num_heads, recipe.heads.own_output)
-    return EagleHead(target)
+    return EagleTrainingHead(target)
 
 
 def medusa_heads(target: LlamaForCausalLM, num_heads: int, own_output: bool) -> MedusaHeads:
@@ -77,7 +77,7 @@ def medusa_heads(target: LlamaForCausalLM, num_heads: int, own_output: bool) -> 
     return made
 
 
-def head_settings(head: MedusaHeads | EagleHead) -> dict[str, Any]:
+def head_settings(head: MedusaHeads | EagleTrainingHead) -> dict[str, Any]:
     """What config.json says of heads: the public names (those of a Llama layer for EAGLE), and `medusa_own_output`,
     which is ours."""
     if isinstance(head, MedusaHeads):
@@ -102,7 +102,7 @@ def head_settings(head: MedusaHeads | EagleHead) -> dict[str, Any]:
     }
 
 
-def head_objective(head: MedusaHeads | EagleHead, target: LlamaForCausalLM) -> Objective:
+def head_objective(head: MedusaHeads | EagleTrainingHead, target: LlamaForCausalLM) -> Objective:
     return (
         MedusaObjective(head, target)
         if isinstance(head, MedusaHeads)
@@ -153,7 +153,7 @@ class MedusaObjective:
 class EagleObjective:
     """Smooth L1 between predicted and real features plus 0.1 x cross-entropy from the target's to the head's tokens."""
 
-    head: EagleHead
+    head: EagleTrainingHead
     target: LlamaForCausalLM
 
     def inputs(self, windows: torch.Tensor, step: int) -> Inputs:

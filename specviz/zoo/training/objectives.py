@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from transformers import LlamaForCausalLM
 
-from specviz.zoo.config import EarlyExit, Recipe
+from specviz.zoo.config import EarlyExitRecipe, Recipe
 from specviz.zoo.training.model import (
     dropout_rates,
     layer_outputs,
@@ -50,7 +50,7 @@ class NextTokenWithExits:
     """Cross-entropy of the last layer and of one early exit, with layer dropout (LayerSkip, arXiv:2404.16710)."""
 
     model: LlamaForCausalLM
-    early_exit: EarlyExit
+    early_exit: EarlyExitRecipe
     seed: int
 
     def inputs(self, windows: torch.Tensor, step: int) -> Inputs:

@@ -20,7 +20,7 @@ VALID_WINDOWS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class TrainingPace:
     """How often, in steps, a run reports, validates and saves; where it stops early; whether it compiles the loss."""
 
     log_every: int = 50
@@ -117,7 +117,9 @@ def make_optimizer(
     return torch.optim.AdamW(groups, lr=learning_rate, betas=(0.9, 0.95), fused=True)
 
 
-def train(trainer: Trainer, data: Data, pace: Pace, on_save: Callable[[Trainer], None]) -> None:
+def train(
+    trainer: Trainer, data: Data, pace: TrainingPace, on_save: Callable[[Trainer], None]
+) -> None:
     """Run from `trainer.step` to the recipe's end or `pace.stop_at`; `on_save` is called every `save_every` steps."""
     last = min(
         trainer.recipe.num_steps, trainer.recipe.num_steps if pace.stop_at is None else pace.stop_at
@@ -125,7 +127,7 @@ def train(trainer: Trainer, data: Data, pace: Pace, on_save: Callable[[Trainer],
     loss_of = trainer.objective.loss
     if pace.compiled:
         loss_of = torch.compile(loss_of, dynamic=False)
-    progress = Progress(trainer)
+    progress = TrainingProgress(trainer)
     while trainer.step < last:
         count, length = trainer.recipe.window(trainer.step)
         windows = torch.from_numpy(data.batches.batch(trainer.step, count, length + 1))
@@ -157,7 +159,7 @@ def valid_losses(trainer: Trainer, valid: Mapping[str, TokenFile]) -> dict[str, 
     return losses
 
 
-class Progress:
+class TrainingProgress:
     """Mean loss, speed and time left since the last report."""
 
     def __init__(self, trainer: Trainer) -> None:
