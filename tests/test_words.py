@@ -164,12 +164,17 @@ def test_a_rule_has_the_new_words(rule):
 @pytest.mark.parametrize("name", lessons())
 def test_a_lesson_has_the_new_words(name):
     screens = lesson_props(name)["screens"]
-    assert old_words({**lesson_props(name), "screens": [{**screen, "law": None} for screen in screens]}) == []
+    assert old_words({**lesson_props(name), "screens": [{**screen, "distribution": None} for screen in screens]}) == []
 
 
-def laws():
+def distributions():
     """What the lessons show of the rules."""
-    return [screen["law"] for name in lessons() for screen in lesson_props(name)["screens"] if screen["law"]]
+    return [
+        screen["distribution"]
+        for name in lessons()
+        for screen in lesson_props(name)["screens"]
+        if screen["distribution"]
+    ]
 
 
 def comparisons():
@@ -179,14 +184,14 @@ def comparisons():
 
 REPORTS = {
     "specviz/alignment": lambda: alignment_sections(made_summary()),
-    "specviz/views/check": laws,
+    "specviz/views/check": distributions,
     "specviz/views/compare": comparisons,
 }
 
 
 @pytest.mark.parametrize("room", REPORTS)
 def test_a_report_has_the_new_words(room):
-    columns = {"favourite"}  # of a table, as older files have it
+    columns = {"most_likely"}  # of a table, as older files have it
     assert set(old_words(REPORTS[room]())) <= columns
 
 
@@ -245,5 +250,7 @@ def test_a_link_of_before_still_opens():
 
 def test_a_run_of_before_keeps_the_keys_that_others_read():
     (step, *_) = Feed.from_trace(traces.chain(), "run").since(0)["steps"]
-    assert {"kept", "kept_words", "kept_share"} <= step["totals"].keys()
-    assert {"both", "cut", "owed"} <= next(look["rows"].keys() for look in step["looks"].values() if "dart" in look)
+    assert {"accepted", "accepted_words", "accepted_share"} <= step["totals"].keys()
+    assert {"both", "excess", "shortfall"} <= next(
+        look["rows"].keys() for look in step["looks"].values() if "draw" in look
+    )

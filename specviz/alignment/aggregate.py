@@ -258,7 +258,7 @@ class Aggregator:
             num_prompts=total.num_prompts,
             alpha_interval=intervals.get(whole),
             greedy_agreement=total.share("agreement"),
-            mean_keep=total.share("keep"),
+            mean_acceptance=total.share("keep"),
             calls=calls,
             **asdict(drawn),
             readable=total["num_readable"] / max(total["num_tokens"], 1.0),
@@ -351,15 +351,17 @@ class Aggregator:
         """What the numbers rest on."""
         top_k = f", top-k {request.top_k}" if request.top_k else ""
         top_p = f", top-p {request.top_p:g}" if request.top_p < 1 else ""
-        law = f"{request.target} at temperature {request.temperature:g}{top_k}{top_p}"
+        distribution = f"{request.target} at temperature {request.temperature:g}{top_k}{top_p}"
         sentences = []
         for (source, is_exact), size in sorted(self._sources.items()):
             texts, origin = (
                 quantity(size, "text"),
                 "" if source == SAMPLED else ", as their rows say",
             )
-            estimate = f"{texts} given: an estimate, exact only if sampled from {law}."
-            sentences.append(f"{texts} sampled from {law}{origin}." if is_exact else estimate)
+            estimate = f"{texts} given: an estimate, exact only if sampled from {distribution}."
+            sentences.append(
+                f"{texts} sampled from {distribution}{origin}." if is_exact else estimate
+            )
         return " ".join(sentences) or "No text could be used."
 
 

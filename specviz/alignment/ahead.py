@@ -16,7 +16,7 @@ from torch import Tensor
 from specviz.alignment.token_stats import Numbers, blocks, draft_numbers
 from specviz.alignment.types import AHEAD, DEPTHS, Ahead
 from specviz.analysis.along import FEWEST_BEFORE, each_depth, read_states
-from specviz.analysis.whatif import keep_chances
+from specviz.analysis.whatif import acceptance_chances
 from specviz.decoding.draft import chain
 from specviz.decoding.drafter import Drafter
 from specviz.decoding.sampling import Sampling
@@ -157,10 +157,10 @@ def _numbers(
         p, q, mine = sampling.probs(p_logits[piece]), sampling.probs(q_logits), q_logits.argmax(-1)
         p_token, q_token = of_tokens(p, it).cpu().numpy(), of_tokens(q, it).cpu().numpy()
         ahead = {
-            "keep": keep_chances(p_token, q_token),
+            "keep": acceptance_chances(p_token, q_token),
             "hit": (mine == it).cpu().numpy(),
             "overlap": overlap_of(p, q).cpu().numpy(),
-            "favourite_p": of_tokens(p, mine).cpu().numpy(),
+            "most_likely_p": of_tokens(p, mine).cpu().numpy(),
             "readable": reads.cpu().numpy(),
         }
         whole = {}

@@ -283,7 +283,7 @@ def _describe(
         "text": _labels(target, ids),
         "class": classes[1:],
         "class_before": classes[:-1],
-        "favourite_text": _labels(target, of_target["favourite"]),
+        "most_likely_text": _labels(target, of_target["most_likely"]),
         **of_target,
     }
     drafts = [_draft_columns(own, tokens["p"], target) for own in of_drafts]
@@ -293,10 +293,10 @@ def _describe(
 
 
 def _draft_columns(numbers: Numbers, p: np.ndarray, target: LoadedModel) -> Columns:
-    keep = np.where(numbers["readable"], whatif.keep_chances(p, numbers["q"]), 0.0)
+    keep = np.where(numbers["readable"], whatif.acceptance_chances(p, numbers["q"]), 0.0)
     return numbers | {
         "keep": keep,
-        "draft_favourite_text": _labels(target, numbers["draft_favourite"]),
+        "draft_most_likely_text": _labels(target, numbers["draft_most_likely"]),
     }
 
 

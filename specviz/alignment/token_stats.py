@@ -71,20 +71,20 @@ def _split(rows: ScoredRows) -> Iterator[ScoredRows]:
 def _numbers(rows: ScoredRows, sampling: Sampling) -> list[dict[str, Tensor]]:
     """The target's columns [R], then each draft's."""
     p = sampling.probs(rows.target)
-    best, favourite = rows.target.max(-1)
-    favourite_p = of_tokens(p, favourite)
+    best, most_likely = rows.target.max(-1)
+    most_likely_p = of_tokens(p, most_likely)
     of_target = {
         "p": of_tokens(p, rows.token),
-        "p_entropy": _entropy(p, rows.target, best, favourite_p, sampling),
-        "favourite": favourite,
-        "favourite_p": favourite_p,
+        "p_entropy": _entropy(p, rows.target, best, most_likely_p, sampling),
+        "most_likely": most_likely,
+        "most_likely_p": most_likely_p,
     }
     refuse_nan(of_target["p_entropy"].tolist(), TARGET)
-    return [of_target, *(draft_numbers(own, rows, p, favourite, sampling) for own in rows.drafts)]
+    return [of_target, *(draft_numbers(own, rows, p, most_likely, sampling) for own in rows.drafts)]
 
 
 def draft_numbers(
-    own: DraftRows, rows: ScoredRows, p: Tensor, favourite: Tensor, sampling: Sampling
+    own: DraftRows, rows: ScoredRows, p: Tensor, most_likely: Tensor, sampling: Sampling
 ) -> dict[str, Tensor]:
     """Where the draft cannot read, its chances are 0 and its confidences are not counted."""
     known, logits = own.readable, own.logits
@@ -95,18 +95,18 @@ def draft_numbers(
         both.sum(-1).clamp_max(1.0),
         of_tokens(q, rows.token),
     )
-    favourite_q = of_tokens(q, mine)
-    entropy = _entropy(q, logits, best, favourite_q, sampling)
+    most_likely_q = of_tokens(q, mine)
+    entropy = _entropy(q, logits, best, most_likely_q, sampling)
     refuse_nan(entropy[known].tolist(), DRAFT_MODEL)
     zero = torch.zeros((), dtype=q.dtype, device=q.device)
     columns = {
         "q": q_token, "overlap": overlap, "q_entropy": entropy,
-        "draft_favourite_q": favourite_q, "target_favourite_q": of_tokens(q, favourite),
+        "draft_most_likely_q": most_likely_q, "target_most_likely_q": of_tokens(q, most_likely),
     }  # fmt: skip
     return {name: torch.where(known, values, zero) for name, values in columns.items()} | {
-        "draft_favourite": mine,
-        "draft_favourite_p": of_tokens(p, mine),
-        "rank_in_draft": _rank(logits, favourite),
+        "draft_most_likely": mine,
+        "draft_most_likely_p": of_tokens(p, mine),
+        "rank_in_draft": _rank(logits, most_likely),
         "rank_in_target": _rank(rows.target, mine),
         "outside": _outside_mass(p, logits),
         "readable": known,

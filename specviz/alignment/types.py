@@ -138,7 +138,7 @@ class RefusedRow:
 Columns = Mapping[str, Any]
 """A table by columns: name -> a numpy array or a list, all of one length."""
 
-AHEAD = ("keep", "hit", "overlap", "favourite_p", "readable")
+AHEAD = ("keep", "hit", "overlap", "most_likely_p", "readable")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -150,7 +150,7 @@ class Ahead:
     keep: Array
     hit: Array
     overlap: Array
-    favourite_p: Array
+    most_likely_p: Array
     readable: Array
     waits: bool
 

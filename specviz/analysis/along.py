@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specviz.analysis.whatif import Chances, draft_room, keep_chances
+from specviz.analysis.whatif import Chances, acceptance_chances, draft_room
 from specviz.decoding.drafter import Ahead
 from specviz.decoding.sampling import Sampling
 from specviz.decoding.turns import give_way
@@ -80,7 +80,7 @@ def chances_of(
                 if rows.dim() == 1
                 else of_tokens(sampling.of_draft.probs(rows), token)
             )
-            own = keep_chances(
+            own = acceptance_chances(
                 p[places.cpu().numpy() - len(before)], (q * known[inside]).cpu().numpy()
             )
             keep[begin : begin + len(own), depth] = own

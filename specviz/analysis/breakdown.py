@@ -124,7 +124,7 @@ def _refusals(recorded: Trace, counters: Counters, costs: Costs) -> Iterator[str
     for name, words in names.items():
         if len({getattr(step.settings, name) for step in recorded.steps}) > 1:
             yield f"{words} changed during the run, so the run has no single ideal and no single speed"
-    if counters.law_changed:
+    if counters.distribution_changed:
         yield "the target model or the sampling changed during the run, so it has no single speed"
     if costs.target != own.target or own.draft_model not in (None, costs.draft):
         yield "the costs were measured for other models; measure them for this pair"

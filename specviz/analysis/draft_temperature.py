@@ -53,13 +53,13 @@ def read_overlaps(recorded: Trace) -> OverlapCurve:
         drawn = [
             each for each in step.positions if each.child is not None and each.overlap is not None
         ]
-        law = Sampling.of(step.settings).of_draft
-        if drawn and (law.top_k or law.top_p < 1):
+        distribution = Sampling.of(step.settings).of_draft
+        if drawn and (distribution.top_k or distribution.top_p < 1):
             raise SpecvizError(
                 "the draft was filtered by top-k or top-p: what it left out is not recorded"
             )
         found += drawn
-        own |= {law.temperature} if drawn else set()
+        own |= {distribution.temperature} if drawn else set()
     if not found:
         raise SpecvizError("no drafted token of this run was judged against a q of its own")
     size = recorded.models[-1].target.vocab_size or MANY

@@ -15,7 +15,7 @@ from specviz.analysis.given_text import (
     load_model,
     reader_of,
     require_length,
-    require_one_law,
+    require_one_distribution,
     score_readable,
     target_of,
 )
@@ -55,9 +55,9 @@ def what_if(
         target = reader_of(source) if target is None else target
         judged = judge_run(source, target=target, draft=draft, deepest=max(ks))
     else:
-        law = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-        Request(prompt="-", target="-", max_new_tokens=1, **law).validate()
-        judged = _judge_text(*source, target, draft, law, max(ks))
+        distribution = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+        Request(prompt="-", target="-", max_new_tokens=1, **distribution).validate()
+        judged = _judge_text(*source, target, draft, distribution, max(ks))
     return judged.every_k(ks, costs).frame()
 
 
@@ -66,7 +66,7 @@ def _judge_text(
     completion: str | Sequence[int],
     target,
     draft,
-    law: Mapping[str, float],
+    distribution: Mapping[str, float],
     deepest: int,
 ) -> GivenText:
     """A text from anywhere, as if it had been sampled from the target by this `law`; one pass of both models."""
@@ -88,8 +88,10 @@ def _judge_text(
             f"a prompt and at least two tokens after it are needed (got {len(before)} and {len(text)})"
         )
     require_length(len(text))
-    scored = score_readable(target, draft, before, text, Sampling(**law))
-    chances = whatif.chances_along_text(whatif.keep_chances(scored.p, scored.q), deepest=deepest)
+    scored = score_readable(target, draft, before, text, Sampling(**distribution))
+    chances = whatif.chances_along_text(
+        whatif.acceptance_chances(scored.p, scored.q), deepest=deepest
+    )
     note = f"An estimate: exact only if this text was sampled from {target.name} at these settings."
     if num_impossible := scored.p.count(0.0):
         note += f" It was not: {num_impossible:,} of the tokens have probability 0 there."
@@ -126,7 +128,7 @@ def other_drafts(
 ) -> Iterator[OtherDrafts]:
     """One teacher-forced pass per draft model, a result after each. costs: by the draft's name. Raises SpecvizError."""
     check_ks(ks)
-    require_one_law(recorded)
+    require_one_distribution(recorded)
     target, rows = target_of(recorded, target), []
     yield OtherDrafts(0, len(drafts), ())
     for wanted in drafts:

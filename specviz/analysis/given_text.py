@@ -62,13 +62,13 @@ class GivenText:
         draws = Seeded(seed)
         u = [draws.uniform(ACCEPT, place, 0) for place in range(len(self.chances))]
         kept = whatif.draw_flags(self.chances, u, self.verdicts)
-        return {k: whatif.cut_into_steps(self.chances, kept, k) for k in ks}
+        return {k: whatif.split_into_steps(self.chances, kept, k) for k in ks}
 
 
 def judge_run(recorded: Trace, *, target=None, draft=None, deepest: int = DEEPEST) -> GivenText:
     """The text of a run under its own draft, by its scores alone; or under another draft model. Heads, modules and
     layers read the text again, if the target is named. Raises SpecvizError."""
-    require_one_law(recorded)
+    require_one_distribution(recorded)
     own, scores = recorded.steps[-1].settings, _scores(recorded)
     if target is not None:
         target = target_of(recorded, target)
@@ -97,7 +97,7 @@ def reader_of(recorded: Trace) -> str | None:
     return own.target if method and method.reads_ahead and not method.replays_from_text else None
 
 
-def require_one_law(recorded: Trace) -> None:
+def require_one_distribution(recorded: Trace) -> None:
     """Raises SpecvizError for texts that are not one draw of one target's law."""
     if len(recorded.tokens) < 2:
         raise SpecvizError("the text has fewer than two tokens; generate a longer one")
@@ -193,7 +193,7 @@ def _judge(
     recorded: Trace, draft: str, p, q, deepest: int, verdicts: tuple[bool | None, ...] | None
 ) -> GivenText:
     chances = whatif.chances_along_text(
-        whatif.keep_chances(p, q), deepest=deepest, most_tokens=_most_tokens(recorded)
+        whatif.acceptance_chances(p, q), deepest=deepest, most_tokens=_most_tokens(recorded)
     )
     return GivenText(
         recorded.steps[-1].settings.target,

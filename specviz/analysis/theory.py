@@ -61,17 +61,17 @@ def least_alpha(speedup: float, c: float, ks: Sequence[int] = range(1, 33)) -> f
 
 
 def stated_rates(
-    num_drafted: int, draft_ms: float, check_ms: float, num_kept: int
+    num_drafted: int, draft_ms: float, check_ms: float, num_accepted: int
 ) -> tuple[float, float, float]:
     """Tokens/s of a step that drafts so many tokens in all of draft_ms and keeps some: counted are the kept tokens
     alone, these and the target's own, and one token per check without a draft."""
-    if not (0 <= num_kept <= num_drafted and draft_ms >= 0 and check_ms > 0):
-        given = f"{num_kept} of {num_drafted} in {draft_ms} + {check_ms} ms"
+    if not (0 <= num_accepted <= num_drafted and draft_ms >= 0 and check_ms > 0):
+        given = f"{num_accepted} of {num_drafted} in {draft_ms} + {check_ms} ms"
         raise ValueError(
-            f"num_kept must be from 0 to num_drafted, and a check must take time (got {given})"
+            f"num_accepted must be from 0 to num_drafted, and a check must take time (got {given})"
         )
     step_s = (draft_ms + check_ms) / 1000
-    return num_kept / step_s, (num_kept + 1) / step_s, 1000 / check_ms
+    return num_accepted / step_s, (num_accepted + 1) / step_s, 1000 / check_ms
 
 
 def oracle_tokens(alpha: float) -> float:

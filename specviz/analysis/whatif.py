@@ -55,7 +55,7 @@ class Chances:
         return np.minimum(self.drafted, k)
 
 
-def keep_chances(p: Sequence[float], q: Sequence[float]) -> Array:
+def acceptance_chances(p: Sequence[float], q: Sequence[float]) -> Array:
     """a = min(1, q/p) per emitted token [N]; where p is 0, which only rounding can cause, 1 if q > 0 and else 0."""
     p, q = np.asarray(p, dtype=np.float64), np.asarray(q, dtype=np.float64)
     if p.shape != q.shape or p.ndim != 1:
@@ -89,12 +89,12 @@ def draft_room(num_tokens: int, most_tokens: int | None = None) -> Array:
     return allowed - 1 - np.arange(num_tokens)
 
 
-def step_laws(chances: Chances, k: int, starts: slice = slice(None)) -> Array:
+def step_distributions(chances: Chances, k: int, starts: slice = slice(None)) -> Array:
     """The law of the length of a step, per start: [N, k+1], column j for j + 1 emitted tokens; none beyond the text."""
-    kept = _keep_within_step(chances, k, starts)
-    laws = _prefix_chances(kept)
-    laws[:, :-1] *= 1 - kept
-    return laws
+    kept = _accept_within_step(chances, k, starts)
+    distributions = _prefix_chances(kept)
+    distributions[:, :-1] *= 1 - kept
+    return distributions
 
 
 def _prefix_chances(kept: Array) -> Array:
@@ -104,7 +104,7 @@ def _prefix_chances(kept: Array) -> Array:
     return reached
 
 
-def _keep_within_step(chances: Chances, k: int, starts: slice = slice(None)) -> Array:
+def _accept_within_step(chances: Chances, k: int, starts: slice = slice(None)) -> Array:
     """keep [N, k] with 0 where the step ends in any case: behind what it drafted, and at the last token."""
     return chances.keep[starts, :k] * (np.arange(k) < _num_judged(chances, k)[starts, None])
 
@@ -120,11 +120,13 @@ def start_chances(chances: Chances, ks: Sequence[int]) -> Array:
     begins = np.zeros((len(ks), size + deepest + 1))
     begins[:, 0] = 1.0
     for first in range(0, size, BLOCK):
-        laws = np.zeros((min(BLOCK, size - first), len(ks), deepest + 1))
+        distributions = np.zeros((min(BLOCK, size - first), len(ks), deepest + 1))
         for row, k in enumerate(ks):
-            laws[:, row, : k + 1] = step_laws(chances, k, slice(first, first + BLOCK))
-        for start, law in enumerate(laws, first):
-            begins[:, start + 1 : start + deepest + 2] += begins[:, start, None] * law
+            distributions[:, row, : k + 1] = step_distributions(
+                chances, k, slice(first, first + BLOCK)
+            )
+        for start, distribution in enumerate(distributions, first):
+            begins[:, start + 1 : start + deepest + 2] += begins[:, start, None] * distribution
     return begins[:, :size]
 
 
@@ -137,12 +139,12 @@ def acceptance_by_depth(chances: Chances) -> Array:
     return np.where(counts > 0, kept.sum(0) / np.maximum(counts, 1), np.nan)
 
 
-def calls_law(chances: Chances, k: int) -> Array:
+def calls_distribution(chances: Chances, k: int) -> Array:
     """The exact law of the number of target calls: [N+1], entry c for c calls."""
-    size, laws, fewest = len(chances), step_laws(chances, k), 0
+    size, distributions, fewest = len(chances), step_distributions(chances, k), 0
     ends = np.zeros((size, k + 1))  # [t, d]: a step begun at t - k + d ends with token t
     for j in range(min(k + 1, size)):
-        ends[j:, k - j] = laws[: size - j, j]
+        ends[j:, k - j] = distributions[: size - j, j]
     ring = np.zeros(
         (k + 1, 1)
     )  # [., c]: fewest + c calls made when a step begins at each of the newest k + 1 starts
@@ -151,9 +153,9 @@ def calls_law(chances: Chances, k: int) -> Array:
         ring = _advance(ring, ends[first : first + BLOCK])
         likely = np.flatnonzero(ring.max(0) > NEGLIGIBLE)
         ring, fewest = ring[:, likely[0] : likely[-1] + 1], fewest + int(likely[0])
-    law = np.zeros(size + 1)
-    law[fewest : fewest + ring.shape[1]] = ring[k]
-    return law
+    distribution = np.zeros(size + 1)
+    distribution[fewest : fewest + ring.shape[1]] = ring[k]
+    return distribution
 
 
 def _advance(ring: Array, ends: Array) -> Array:
@@ -166,14 +168,14 @@ def _advance(ring: Array, ends: Array) -> Array:
     return table[-num_rows:]
 
 
-def quantile(law: Array, share: float) -> int:
+def quantile(distribution: Array, share: float) -> int:
     """The smallest number whose cumulative probability reaches `share`."""
-    return int(np.searchsorted(np.cumsum(law), share - 1e-12))
+    return int(np.searchsorted(np.cumsum(distribution), share - 1e-12))
 
 
 def sensitivity(chances: Chances, k: int) -> Array:
     """dE[calls] / da[s, j], exact: [N, k]. Negative where keeping the token saves calls."""
-    size, kept = len(chances), _keep_within_step(chances, k)
+    size, kept = len(chances), _accept_within_step(chances, k)
     depths = _num_judged(chances, k)
     reached = _prefix_chances(kept)[:, :-1]
     differs = np.zeros(
@@ -197,7 +199,7 @@ def saved_along_text(chances: Chances, k: int) -> Array:
 def lost_along_text(chances: Chances, k: int) -> Array:
     """Tokens that a rejection at each place is expected to lose, those that its step could still have added: [N]. For
     a draft whose q depends on the text alone. Their sum and the text are all that the steps could have emitted."""
-    kept = _keep_within_step(chances, k)
+    kept = _accept_within_step(chances, k)
     still = np.maximum(_num_judged(chances, k)[:, None] - np.arange(k), 0)
     return _by_place(
         start_chances(chances, [k])[0][:, None] * _prefix_chances(kept)[:, :-1] * (1 - kept) * still
@@ -249,7 +251,7 @@ def draw_flags(
     return np.where(np.isnan(found), kept, found == 1)
 
 
-def cut_into_steps(chances: Chances, kept: Array, k: int) -> Cut:
+def split_into_steps(chances: Chances, kept: Array, k: int) -> Cut:
     """The steps that these flags [N, deepest] give at this K."""
     size, depths, start = len(chances), chances.depths(k), 0
     lengths, kinds = [], []
@@ -341,12 +343,12 @@ def every_k(
 
 
 def _outcome(chances: Chances, k: int, begins: Array, costs: Costs | None) -> OutcomeAtK:
-    calls, law = float(begins.sum()), calls_law(chances, k)
+    calls, distribution = float(begins.sum()), calls_distribution(chances, k)
     return OutcomeAtK(
         k=int(k),
         expected_target_calls=calls,
-        calls_low=quantile(law, LOW),
-        calls_high=quantile(law, HIGH),
+        calls_low=quantile(distribution, LOW),
+        calls_high=quantile(distribution, HIGH),
         tokens_per_call=len(chances) / calls,
         speedup=float("nan") if costs is None else _speedup(begins, chances.depths(k), costs),
     )

@@ -144,11 +144,12 @@ def solve(
     """Whether the answer, written greedily, ends with the result; and the run. threshold: None without a draft."""
     (target, draft), (prompt, result) = exam.pair, problem
     way = {"method": "reasoning", "params": {**exam.params, "threshold": threshold}}
-    law = {"temperature": 0.0, "max_new_tokens": exam.most_tokens, "chat": chats(target)}
-    law |= {"method": BASELINE} if threshold is None else way
+    distribution = {"temperature": 0.0, "max_new_tokens": exam.most_tokens, "chat": chats(target)}
+    distribution |= {"method": BASELINE} if threshold is None else way
     made = record(
         activate(
-            Request(prompt=prompt, target=target, draft=draft, **law).validate(), bench.library
+            Request(prompt=prompt, target=target, draft=draft, **distribution).validate(),
+            bench.library,
         )
     )
     return re.findall(r"\d+", made.text)[-1:] == [str(result)], made
@@ -157,7 +158,7 @@ def solve(
 def answers_row(threshold: float | None, answers: list[tuple[bool, Trace]]) -> list[str]:
     counters = [count(made) for _, made in answers]
     kept, graded = (
-        sum(getattr(each, name) for each in counters) for name in ("num_graded_kept", "num_graded")
+        sum(getattr(each, name) for each in counters) for name in ("num_graded_accepted", "num_graded")
     )
     name = "the target alone" if threshold is None else f"{threshold:g}"
     return [

@@ -73,7 +73,7 @@ class PartingLogits:
     role: str  # "target" | "draft"
     name: str
     logits: tuple[float, float]
-    odds: tuple[float, float]
+    probabilities: tuple[float, float]
     best: float
 
 

@@ -17,8 +17,8 @@ from specviz.checks.scoring import (
     ROUNDING,
     Scored,
     beyond_edge,
+    distribution_of,
     features,
-    law_of,
     plain_logits,
     score_text,
 )
@@ -171,7 +171,7 @@ def end_to_end(
 def _add(so_far: EndToEnd, rule: Rule, scored: Scored, growth: Growth) -> EndToEnd:
     distance, means = so_far.distance, so_far.distances
     if scored.q is not None:
-        distances = total_variation(rule.one_step_law(scored.p, scored.q), scored.p)
+        distances = total_variation(rule.one_step_distribution(scored.p, scored.q), scored.p)
         distance, means = (
             max(distance or 0.0, float(distances.max())),
             (*means, float(distances.mean())),
@@ -213,10 +213,10 @@ class Growth:
         paid = bet_prices(scored.chances())
         gains, squares = {}, {}
         for rule in _inexact_rules():
-            law = rule.one_step_law(scored.p, scored.q).double()
+            distribution = rule.one_step_distribution(scored.p, scored.q).double()
             unaided = rule.bonus(scored.p) if isinstance(rule, ChainRule) else scored.p
-            law = torch.where(torch.tensor(unjudged)[:, None], unaided, law)
-            chances = scored.chances(law)[..., None]
+            distribution = torch.where(torch.tensor(unjudged)[:, None], unaided, distribution)
+            chances = scored.chances(distribution)[..., None]
             gain = STAKES * chances - paid
             square = gain**2 + STAKES**2 * chances * (1 - chances)
             gains[rule.name] = self.gains.get(rule.name, 0.0) + gain.sum(0)
@@ -264,11 +264,11 @@ def first_token(
     """Runs the engine's first step n times, each with its own seed, and counts against the law of one plain forward. A
     token that only rounding lets through the filters counts as the least likely one that they allow."""
     logits = plain_logits(pair.target, prompt, 1)[0].cpu().double()
-    law = law_of(logits, sampling)
+    distribution = distribution_of(logits, sampling)
     plan, text = pair.plan(rule, sampling, k), list(prompt)
     rounding, edge = (
         ROUNDING[pair.target.model.dtype],
-        int(torch.where(law > 0, law, math.inf).argmin()),
+        int(torch.where(distribution > 0, distribution, math.inf).argmin()),
     )
 
     def draw(numbers: range) -> Iterator[int]:
@@ -276,9 +276,9 @@ def first_token(
             token = next(speculate(text, lambda: plan, draws, max_new_tokens=k + 1)).tokens[0]
             yield (
                 edge
-                if law[token] == 0 and beyond_edge(logits, sampling, token) <= rounding
+                if distribution[token] == 0 and beyond_edge(logits, sampling, token) <= rounding
                 else token
             )
 
-    for done, tokens, cells in count_cells(law.numpy(), n, RUNS, draw):
+    for done, tokens, cells in count_cells(distribution.numpy(), n, RUNS, draw):
         yield FirstToken(done, n, tokens, cells)

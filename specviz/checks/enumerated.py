@@ -13,7 +13,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from specviz.checks.scoring import can_read, law_of, plain_logits
+from specviz.checks.scoring import can_read, distribution_of, plain_logits
 from specviz.checks.statistics import CheckOutcome
 from specviz.decoding.draft import EMPTY, ROOT, Draft, chain
 from specviz.decoding.drafter import Drafter
@@ -42,7 +42,7 @@ OPENING = (0, 1, 2, 0, 1)  # the text before: what prompt lookup finds its draft
 PAUSE_S = 0.2
 _TREE_WORDS = f"at most {SMALL_TREE['width']} children and {SMALL_TREE['nodes']} tokens"
 Text = tuple[int, ...]
-Law = dict[Text, float]
+Distribution = dict[Text, float]
 Result = TypeVar("Result")
 
 
@@ -103,7 +103,7 @@ def enumerate_texts(
     pair: Setup, rule: Rule, prompts: Sequence[Sequence[int]], sampling: Sampling, k: int
 ) -> Iterator[Enumeration]:
     """The rule over small languages after the first of these prompts; a result every so often."""
-    trees, alone = _are_trees(pair, rule), not pair.method.needs_only_odds
+    trees, alone = _are_trees(pair, rule), not pair.method.needs_only_probabilities
     k, prompts = min(MOST_TREE_K if trees else MOST_K, max(FEWEST_K, k)), prompts[:PLACES]
     so_far = Enumeration(0, 2 * len(prompts), rule.lossless, k, trees=trees, rule_alone=alone)
     if not rule.supports(chain([0])):
@@ -160,11 +160,13 @@ def language_after(
     for text in itertools.chain.from_iterable(
         itertools.product(range(NUM_CELLS), repeat=n) for n in range(k + 1)
     ):
-        laws = zip(models, (sampling, sampling.of_draft), strict=False)
-        rows = [_row(model, spelled[text], law, width) for model, law in laws]
+        distributions = zip(models, (sampling, sampling.of_draft), strict=False)
+        rows = [
+            _row(model, spelled[text], distribution, width) for model, distribution in distributions
+        ]
         tokens = torch.stack(rows).amax(0).topk(min(NUM_CELLS, width)).indices.tolist()
-        for odds, row in zip(pooled, rows, strict=True):
-            odds[text] = _pool(row, tokens)
+        for probabilities, row in zip(pooled, rows, strict=True):
+            probabilities[text] = _pool(row, tokens)
         for cell, token in enumerate(
             tokens
         ):  # a pooled token is followed as the likeliest of its real tokens
@@ -177,7 +179,7 @@ def _row(loaded: LoadedModel, text: Text, sampling: Sampling, width: int) -> Ten
     """The law [width] after a text, by a plain forward; uniform where the model cannot read it."""
     if not can_read(loaded, text):
         return torch.full((width,), 1 / width).double()
-    return law_of(fit(plain_logits(loaded, text, 1)[0], width), sampling)
+    return distribution_of(fit(plain_logits(loaded, text, 1)[0], width), sampling)
 
 
 def _pool(row: Tensor, tokens: Sequence[int]) -> Tensor:
@@ -224,15 +226,20 @@ def distance_of_texts(
     pair: Setup, rule: Rule, language: Language
 ) -> Generator[None, None, tuple[float, int]]:
     """Total variation between the engine's law of whole texts and the target's, and how many outcomes it rests on."""
-    law, num = yield from law_of_texts(plan_of(pair, rule, language), language.k + 1)
-    target: Law = {(): 1.0}  # products of the target's rows: no draft, no rule, no engine
+    distribution, num = yield from distribution_of_texts(
+        plan_of(pair, rule, language), language.k + 1
+    )
+    target: Distribution = {(): 1.0}  # products of the target's rows: no draft, no rule, no engine
     for _ in range(language.k + 1):
         target = {
             (*text, token): weight * chance
             for text, weight in target.items()
             for token, chance in enumerate(language.p[text].tolist())
         }
-    return sum(abs(law.get(text, 0.0) - target.get(text, 0.0)) for text in {*law, *target}) / 2, num
+    return sum(
+        abs(distribution.get(text, 0.0) - target.get(text, 0.0))
+        for text in {*distribution, *target}
+    ) / 2, num
 
 
 def plan_of(pair: Setup, rule: Rule, language: Language) -> Plan:
@@ -243,7 +250,7 @@ def plan_of(pair: Setup, rule: Rule, language: Language) -> Plan:
 def _drafter(pair: Setup, rule: Rule, language: Language) -> Drafter:
     trees, method = _are_trees(pair, rule), pair.method
     small = None if language.q is None else TableLM(language.q)
-    if method.needs_only_odds and (trees or method.drafts_as != "token tree"):
+    if method.needs_only_probabilities and (trees or method.drafts_as != "token tree"):
         parts = Parts(
             draft=None if small is None else Part("draft", small, lambda: TableLM(language.q))
         )
@@ -255,12 +262,14 @@ def _drafter(pair: Setup, rule: Rule, language: Language) -> Drafter:
     return PromptLookup(3, 1) if small is None else ModelDrafter(small)
 
 
-def law_of_texts(plan: Plan, length: int) -> Generator[None, None, tuple[Law, int]]:
+def distribution_of_texts(
+    plan: Plan, length: int
+) -> Generator[None, None, tuple[Distribution, int]]:
     """The exact law of the next `length` tokens, step by step through the engine; pauses now and then."""
-    laws: list[Law] = [{(): 1.0}, *({} for _ in range(length))]
+    distributions: list[Distribution] = [{(): 1.0}, *({} for _ in range(length))]
     num, told = 0, time.monotonic()
     for known in range(length):
-        for text, weight in laws[known].items():
+        for text, weight in distributions[known].items():
 
             def experiment(
                 draws: Draws, text: Text = text, remaining: int = length - known
@@ -274,9 +283,11 @@ def law_of_texts(plan: Plan, length: int) -> Generator[None, None, tuple[Law, in
 
             for chance, tokens in enumerate_outcomes(experiment):
                 longer = (*text, *tokens)
-                laws[len(longer)][longer] = laws[len(longer)].get(longer, 0.0) + weight * chance
+                distributions[len(longer)][longer] = (
+                    distributions[len(longer)].get(longer, 0.0) + weight * chance
+                )
                 num += 1
                 if time.monotonic() - told > PAUSE_S:
                     yield
                     told = time.monotonic()
-    return laws[length], num
+    return distributions[length], num

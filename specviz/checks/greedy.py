@@ -82,7 +82,7 @@ def _describe_first(differences: Sequence[TextDifference], tokens: Sequence[Outs
     token = tokens[0]
     return (
         f"Token {token.place + 1} is id {token.token} (logit {token.logit:.6f}), the most likely token is id "
-        f"{token.favourite} (logit {token.favourite_logit:.6f})."
+        f"{token.most_likely} (logit {token.most_likely_logit:.6f})."
     )
 
 

@@ -28,7 +28,7 @@ from specviz.rules.broken import BrokenRule
 from specviz.trace import file as trace
 
 MOST_PLACES = 512
-MOST_KEPT = 20_000_000  # numbers in the places' rows, two of the vocabulary each
+MOST_ACCEPTED = 20_000_000  # numbers in the places' rows, two of the vocabulary each
 BATCH = 256
 MOST_NUMBERS = 4_000_000  # held at once
 SAME = 1e-6  # laws from rows in float32 that lie no farther apart are equal
@@ -56,7 +56,7 @@ def places(
     recorded: trace.Trace, target: LoadedModel, draft: LoadedModel | None
 ) -> Iterator[DraftedPlace]:
     """The places at which this draft model gave odds, in order, as many as may be kept. Raises SpecvizError."""
-    found, most = 0, min(MOST_PLACES, max(1, MOST_KEPT // (2 * target.info.vocab_size)))
+    found, most = 0, min(MOST_PLACES, max(1, MOST_ACCEPTED // (2 * target.info.vocab_size)))
     for rows in step_rows(recorded, target, draft):
         for node in range(len(rows.draft)):
             if rows.draft.probs[node] is None:
@@ -129,12 +129,14 @@ class RuleHere:
 
 
 def rule_here(place: DraftedPlace, rule: Rule) -> RuleHere:
-    law = rule.one_step_law(place.p, place.q).double()
-    distance, needed = float(total_variation(law, place.p)), None
+    distribution = rule.one_step_distribution(place.p, place.q).double()
+    distance, needed = float(total_variation(distribution, place.p)), None
     if distance > SAME:
         outcomes = likeliest_outcomes(place.p.numpy())
-        needed = draws_needed(*(pool_shares(row.numpy(), outcomes) for row in (place.p, law)))
-    return RuleHere(rule, float(rule.one_step_kept(place.p, place.q).sum()), distance, needed)
+        needed = draws_needed(
+            *(pool_shares(row.numpy(), outcomes) for row in (place.p, distribution))
+        )
+    return RuleHere(rule, float(rule.one_step_accepted(place.p, place.q).sum()), distance, needed)
 
 
 def worst_place(candidates: Sequence[DraftedPlace], rule: Rule) -> DraftedPlace:
@@ -145,7 +147,8 @@ def worst_place(candidates: Sequence[DraftedPlace], rule: Rule) -> DraftedPlace:
         raise ValueError("candidates must hold a judged place (got none)")
     telling = [place for place in judged if TELLING[0] <= place.agreement <= TELLING[1]] or judged
     distances = [
-        float(total_variation(rule.one_step_law(place.p, place.q), place.p)) for place in telling
+        float(total_variation(rule.one_step_distribution(place.p, place.q), place.p))
+        for place in telling
     ]
     if max(distances) <= SAME:
         return min(telling, key=lambda place: abs(place.agreement - 0.5))
@@ -193,17 +196,20 @@ def redraws(place: DraftedPlace, rule: Rule, n: int, seed: int = 0) -> Iterator[
     first result stands before any draw."""
     if n < 1:
         raise ValueError(f"n must be >= 1 (got {n})")
-    here, law = rule_here(place, rule), rule.one_step_law(place.p, place.q).double().numpy()
+    here, distribution = (
+        rule_here(place, rule),
+        rule.one_step_distribution(place.p, place.q).double().numpy(),
+    )
     batch = max(1, min(BATCH, MOST_NUMBERS // len(place.p)))
     draw = partial(_redraw, place, rule, Seeded(seed))
     for done, tokens, cells in count_cells(place.p.numpy(), n, batch, draw):
-        yield Redraws(done, n, here, tokens, cells, pool_shares(law, tokens))
+        yield Redraws(done, n, here, tokens, cells, pool_shares(distribution, tokens))
 
 
 @torch.inference_mode()
 def _redraw(place: DraftedPlace, rule: Rule, draws: Draws, numbers: range) -> list[int]:
     """The first emitted token of each of these redraws; a redraw's number is its address among the draws."""
-    source = rule.draft_law(place.q) if isinstance(rule, BrokenRule) else place.q
+    source = rule.draft_distribution(place.q) if isinstance(rule, BrokenRule) else place.q
     drafted = draws.sample(source.expand(len(numbers), -1), DRAFT, numbers.start, 0).tolist()
     drafts = {token: chain((token,), (place.q,)) for token in set(drafted)}
     probs = torch.stack([place.p, place.p])  # the row after an accepted token is not used

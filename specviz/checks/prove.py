@@ -271,7 +271,10 @@ def _first_token(job: _Job) -> CheckResult:
     )
     result = _last_result(results, "drawing the first token many times", job.watch)
     numbers = {"n": result.total, "tokens": list(result.tokens)}
-    numbers |= {"law": list(result.cells.law), "counts": list(result.cells.counts)}
+    numbers |= {
+        "distribution": list(result.cells.distribution),
+        "counts": list(result.cells.counts),
+    }
     return CheckResult("first token after one prompt", *result.outcome, numbers)
 
 

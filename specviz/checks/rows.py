@@ -80,9 +80,9 @@ def _rows_of(
     return StepRows(step, tokens, sampling, chain(ids, rows), probs)
 
 
-def total_variation(law: Tensor, other: Tensor) -> Tensor:
+def total_variation(distribution: Tensor, other: Tensor) -> Tensor:
     """How much probability [...] of a law [..., V] lies on other tokens than that of the other one."""
-    return (law - other).abs().sum(-1) / 2
+    return (distribution - other).abs().sum(-1) / 2
 
 
 def normalise(rows: Tensor) -> Tensor:

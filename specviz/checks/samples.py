@@ -71,7 +71,7 @@ Ids = Annotated[
 ]
 
 
-class _Law(Struct, frozen=True, forbid_unknown_fields=True):
+class _Distribution(Struct, frozen=True, forbid_unknown_fields=True):
     """The sampling of a line; without its temperature the law is not known."""
 
     temperature: Annotated[float, Meta(ge=0, le=100, title="a number from 0 to 100")]
@@ -82,7 +82,7 @@ class _Law(Struct, frozen=True, forbid_unknown_fields=True):
 class _Line(Struct, frozen=True):
     prompt_ids: Ids
     ids: Ids
-    sampling: _Law
+    sampling: _Distribution
     made_in: Literal[tuple(FORMATS)] | None = None
 
 
@@ -198,7 +198,7 @@ class ForbiddenToken:
         token = self.token
         return (
             f"line {self.sample.line}, token {token.place + 1}: id {token.token} (logit {token.logit:.6f}), the "
-            f"target's most likely token is id {token.favourite} (logit {token.favourite_logit:.6f})"
+            f"target's most likely token is id {token.most_likely} (logit {token.most_likely_logit:.6f})"
         )
 
 

@@ -38,9 +38,9 @@ class Outside:
 
     place: int  # of the written tokens, from 0
     token: int
-    favourite: int
+    most_likely: int
     logit: float
-    favourite_logit: float
+    most_likely_logit: float
     beyond: float
     is_tie: bool  # no farther than the rounding of its number format reaches
 
@@ -61,11 +61,12 @@ class Scored:
         index = torch.tensor(self.tokens)[:, None, None].expand(-1, self.has.shape[1], 1)
         return self.has.gather(2, index)[..., 0].numpy()
 
-    def chances(self, law: Tensor | None = None) -> np.ndarray:
+    def chances(self, distribution: Tensor | None = None) -> np.ndarray:
         """[T, F] the chance of each feature under the target, or under another law [T, V]."""
-        law = self.p if law is None else law
+        distribution = self.p if distribution is None else distribution
         rows = [
-            flags.to(law.dtype) @ row for flags, row in zip(self.has, law, strict=True)
+            flags.to(distribution.dtype) @ row
+            for flags, row in zip(self.has, distribution, strict=True)
         ]  # one place at a time
         return torch.stack(rows).clamp(0, 1).numpy()
 
@@ -85,13 +86,13 @@ def score_text(
     """`tokens` as written after `prompt`, neither of them empty."""
     text = [*prompt, *tokens]
     logits = plain_logits(pair.target, text[:-1], len(tokens))
-    p = law_of(logits, sampling)
+    p = distribution_of(logits, sampling)
     q = None
     if (draft := pair.comparable_draft) is not None and (
         num := _num_readable(draft, text) + 1 - len(prompt)
     ) > 0:
         num = min(num, len(tokens))  # the places whose text before them the draft can read
-        q = law_of(
+        q = distribution_of(
             fit(plain_logits(draft, text[: len(prompt) + num - 1], num), p.shape[-1]),
             sampling.of_draft,
         )
@@ -139,7 +140,7 @@ def plain_logits(model: LoadedModel, text: Sequence[int], num: int) -> Tensor:
         return read_behind(model.model, ids, empty_cache(model.model) if is_long else None, num)[0]
 
 
-def law_of(logits: Tensor, sampling: Sampling) -> Tensor:
+def distribution_of(logits: Tensor, sampling: Sampling) -> Tensor:
     """The law behind logits [..., V], in float64 on the CPU."""
     return normalise(sampling.probs(logits))
 
@@ -169,15 +170,15 @@ def find_outside(
     off = reach(rows).tolist() if places and reach is not None else [0.0] * len(rows)
     found = []
     for place in places:
-        row, token, favourite = rows[place], tokens[place], int(rows[place].argmax())
+        row, token, most_likely = rows[place], tokens[place], int(rows[place].argmax())
         lifted = row.clone()
         lifted[token] += (
             2 * off[place]
         )  # this logit higher by `off` and all others lower: the same odds
         is_tie = beyond_edge(lifted, sampling, token) <= rounding
-        logits = float(row[token]), float(row[favourite])
+        logits = float(row[token]), float(row[most_likely])
         found.append(
-            Outside(place, token, favourite, *logits, beyond_edge(row, sampling, token), is_tie)
+            Outside(place, token, most_likely, *logits, beyond_edge(row, sampling, token), is_tie)
         )
     return tuple(found)
 

@@ -36,14 +36,14 @@ PAUSE_S = 0.25  # between two results
 
 @dataclass(frozen=True, slots=True)
 class RuleResult:
-    """A rule over the steps so far. num_kept: drafted tokens accepted with the run's u. acceptance: exact mean over the
+    """A rule over the steps so far. num_accepted: drafted tokens accepted with the run's u. acceptance: exact mean over the
     places that the run judged; None for a rule that judges a draft as a whole. tokens_per_call: expected over the
     rule's own draws, given these drafts. mean_distance, largest_distance: total variation between the law of one
     emitted token and p, there. whole_distance: of whole texts, enumerated; None where nothing was drafted."""
 
     rule: Rule
     num_judged: int
-    num_kept: int
+    num_accepted: int
     acceptance: float | None
     tokens_per_call: float | None
     mean_distance: float | None
@@ -182,7 +182,7 @@ class _Tally:
         self.whole_distance: float | None = None
         self._drafter = ModelDrafter(draft.cached_lm()) if _drafts_wrongly(rule) else None
         self._target = target.cached_lm() if _drafts_wrongly(rule) else None
-        self._num_steps = self._num_judged = self._num_kept = 0
+        self._num_steps = self._num_judged = self._num_accepted = 0
         self._tokens = 0.0
         self._acceptances: list[float] = []
         self._distances: list[float] = []
@@ -192,18 +192,18 @@ class _Tally:
         """Adds a step, and the exact law of one emitted token at every place of it that the run judged."""
         draft, probs = self._draft(rows, draws)
         verdict = self.rule(draft, probs, draws, len(rows.tokens))
-        lengths = self.rule.length_law(draft, probs)
+        lengths = self.rule.length_distribution(draft, probs)
         self._num_steps += 1
         self._num_judged += len(verdict.checks)
-        self._num_kept += len(verdict.path)
+        self._num_accepted += len(verdict.path)
         self._tokens += 1 + float(
             lengths @ torch.arange(len(lengths), dtype=lengths.dtype, device=lengths.device)
         )
         if nodes := [node for node, token in enumerate(rows.record.draft) if token.is_judged]:
             p = normalise(rows.probs[nodes])
             q = normalise(torch.stack([proposal(rows.draft, node, rows.probs) for node in nodes]))
-            self._acceptances += self.rule.one_step_kept(p, q).sum(-1).tolist()
-            self._distances += total_variation(self.rule.one_step_law(p, q), p).tolist()
+            self._acceptances += self.rule.one_step_accepted(p, q).sum(-1).tolist()
+            self._distances += total_variation(self.rule.one_step_distribution(p, q), p).tolist()
 
     def _draft(self, rows: StepRows, draws: Draws) -> tuple[Draft, Tensor]:
         """The recorded draft with its rows; for a rule whose mistake lies in drafting, one that is drafted with it."""
@@ -220,7 +220,7 @@ class _Tally:
         return RuleResult(
             rule,
             num_judged=self._num_judged,
-            num_kept=self._num_kept,
+            num_accepted=self._num_accepted,
             acceptance=_mean(self._acceptances)
             if not isinstance(rule, ChainRule) or rule.judges_alone
             else None,

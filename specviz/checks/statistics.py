@@ -41,7 +41,7 @@ class CheckOutcome(NamedTuple):
 class Cells:
     """Counts of the pooled outcomes of independent draws, and the shares that the law gives them."""
 
-    law: tuple[float, ...]
+    distribution: tuple[float, ...]
     counts: tuple[int, ...]
 
     @property
@@ -175,27 +175,27 @@ def _log_mean(gains: np.ndarray) -> np.ndarray:
     return top + np.log(np.exp(gains - top[..., None]).mean(-1))
 
 
-def likeliest_outcomes(law: np.ndarray, most: int = NUM_CELLS) -> tuple[int, ...]:
+def likeliest_outcomes(distribution: np.ndarray, most: int = NUM_CELLS) -> tuple[int, ...]:
     """The outcomes that get a cell of their own: the likeliest first, none without a chance."""
-    order = np.argsort(-law, kind="stable")[:most]
-    return tuple(int(outcome) for outcome in order if law[outcome] > 0)
+    order = np.argsort(-distribution, kind="stable")[:most]
+    return tuple(int(outcome) for outcome in order if distribution[outcome] > 0)
 
 
-def pool_shares(law: np.ndarray, outcomes: Sequence[int]) -> tuple[float, ...]:
+def pool_shares(distribution: np.ndarray, outcomes: Sequence[int]) -> tuple[float, ...]:
     """The shares of these outcomes and, last, of all others."""
     return (
-        *(float(law[outcome]) for outcome in outcomes),
-        float(np.delete(law, list(outcomes)).sum()),
+        *(float(distribution[outcome]) for outcome in outcomes),
+        float(np.delete(distribution, list(outcomes)).sum()),
     )
 
 
 def count_cells(
-    law: np.ndarray, n: int, batch: int, draw: Callable[[range], Iterable[int]]
+    distribution: np.ndarray, n: int, batch: int, draw: Callable[[range], Iterable[int]]
 ) -> Iterator[tuple[int, tuple[int, ...], Cells]]:
     """Counts the outcomes of n draws; draw(numbers) makes those with these numbers. Yields the number of draws so far,
     the outcomes that have a cell of their own, and the cells: before every batch, and at the end."""
-    outcomes = likeliest_outcomes(law)
-    shares, counts = pool_shares(law, outcomes), [0] * (len(outcomes) + 1)
+    outcomes = likeliest_outcomes(distribution)
+    shares, counts = pool_shares(distribution, outcomes), [0] * (len(outcomes) + 1)
     cell_of = {outcome: cell for cell, outcome in enumerate(outcomes)}
     for done in range(0, n, batch):
         yield done, outcomes, Cells(shares, tuple(counts))
@@ -207,25 +207,27 @@ def count_cells(
 def p_values(cells: Cells) -> tuple[float, ...]:
     """Per cell the two-sided exact binomial probability of a count as far out as this one."""
     tails = np.minimum(
-        *_tails(np.array(cells.counts), np.array(cells.counts), cells.n, np.array(cells.law))
+        *_tails(
+            np.array(cells.counts), np.array(cells.counts), cells.n, np.array(cells.distribution)
+        )
     )
     return tuple(np.minimum(1.0, 2 * tails).tolist())
 
 
 def cells_differ(cells: Cells, alpha: float = ALPHA) -> bool:
     """Whether one cell alone, after Bonferroni, contradicts the law. n must have been fixed before the first draw."""
-    return min(p_values(cells)) <= alpha / len(cells.law)
+    return min(p_values(cells)) <= alpha / len(cells.distribution)
 
 
 def outcome_of_cells(cells: Cells, what: str = "") -> CheckOutcome:
     """What counts whose n was fixed beforehand say of the target's law; what: the kind of draws that were counted."""
-    n, seen = f"n = {cells.n:,}{what}", smallest_cell_shift(cells.law, cells.n)
+    n, seen = f"n = {cells.n:,}{what}", smallest_cell_shift(cells.distribution, cells.n)
     if cells_differ(cells):
         return CheckOutcome(
             "differs", f"differs, {n}: these counts do not fit the target's probabilities"
         )
     if cells_differ(cells, SUSPICION):
-        needed = draws_needed(cells.law, [count / cells.n for count in cells.counts])
+        needed = draws_needed(cells.distribution, [count / cells.n for count in cells.counts])
         enough = (
             f"about {round_up(needed):,} draws decide"
             if needed
@@ -241,33 +243,46 @@ def outcome_of_cells(cells: Cells, what: str = "") -> CheckOutcome:
     return CheckOutcome("consistent", words)
 
 
-def smallest_cell_shift(law: Sequence[float], n: int, alpha: float = ALPHA) -> float:
+def smallest_cell_shift(distribution: Sequence[float], n: int, alpha: float = ALPHA) -> float:
     """The smallest shift in the share of any one cell, up or down, that n draws would have shown with CHANCE; infinite
     if one of the cells could have moved either way unseen."""
     from scipy.special import betaincinv
 
     if not n:
         return math.inf
-    share, (low, high) = np.array(law), _limits(np.array(law), n, alpha / len(law))
+    share, (low, high) = (
+        np.array(distribution),
+        _limits(np.array(distribution), n, alpha / len(distribution)),
+    )
     rise = np.where(high <= n, betaincinv(high, n - high + 1, CHANCE) - share, math.inf)
     fall = np.where(low >= 0, betaincinv(n - low, low + 1, CHANCE) - (1 - share), math.inf)
     return float(_either_way(rise, fall, share).max())
 
 
-def draws_needed(law: Sequence[float], wrong: Sequence[float], alpha: float = ALPHA) -> int | None:
+def draws_needed(
+    distribution: Sequence[float], wrong: Sequence[float], alpha: float = ALPHA
+) -> int | None:
     """How many draws from `wrong` contradict `law` in one cell with CHANCE, within 5 %; None: over MOST_DRAWS."""
-    level, law, wrong = alpha / len(law), np.clip(law, 0, 1), np.clip(wrong, 0, 1)
-    reach = quantile(1 - level / 2) * np.sqrt(law * (1 - law)) + quantile(CHANCE) * np.sqrt(
-        wrong * (1 - wrong)
+    level, distribution, wrong = (
+        alpha / len(distribution),
+        np.clip(distribution, 0, 1),
+        np.clip(wrong, 0, 1),
     )
-    differs = law != wrong
-    guesses = np.maximum(1.0, (reach[differs] / (wrong - law)[differs]) ** 2)  # by the normal law
+    reach = quantile(1 - level / 2) * np.sqrt(distribution * (1 - distribution)) + quantile(
+        CHANCE
+    ) * np.sqrt(wrong * (1 - wrong))
+    differs = distribution != wrong
+    guesses = np.maximum(
+        1.0, (reach[differs] / (wrong - distribution)[differs]) ** 2
+    )  # by the normal law
     best = guesses.argsort(kind="stable")[:3]
     if not len(best) or guesses[best[0]] > MOST_DRAWS:
         return None
-    law, wrong = law[differs][best], wrong[differs][best]
+    distribution, wrong = distribution[differs][best], wrong[differs][best]
     n = max(1, int(guesses[best[0]] / 2))
-    while n <= MOST_DRAWS and sum(_tails(*_limits(law, n, level), n, wrong)).max() < CHANCE:
+    while (
+        n <= MOST_DRAWS and sum(_tails(*_limits(distribution, n, level), n, wrong)).max() < CHANCE
+    ):
         n += max(1, n // 20)
     return n if n <= MOST_DRAWS else None
 
@@ -286,15 +301,15 @@ def _binomial() -> Any:
     return binom
 
 
-def _limits(law: np.ndarray, n: int, level: float) -> tuple[np.ndarray, np.ndarray]:
+def _limits(distribution: np.ndarray, n: int, level: float) -> tuple[np.ndarray, np.ndarray]:
     """Counts up to the first and from the second on contradict a share; -1 and n + 1 where there is none."""
-    binom, law = _binomial(), law.clip(0, 1)
-    return binom.ppf(level / 2, n, law) - 1, binom.isf(level / 2, n, law) + 1
+    binom, distribution = _binomial(), distribution.clip(0, 1)
+    return binom.ppf(level / 2, n, distribution) - 1, binom.isf(level / 2, n, distribution) + 1
 
 
 def _tails(
-    low: np.ndarray, high: np.ndarray, n: int, law: np.ndarray
+    low: np.ndarray, high: np.ndarray, n: int, distribution: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """The probabilities of at most `low` and of at least `high` of n."""
-    binom, law = _binomial(), law.clip(0, 1)
-    return binom.cdf(low, n, law), binom.sf(high - 1, n, law)
+    binom, distribution = _binomial(), distribution.clip(0, 1)
+    return binom.cdf(low, n, distribution), binom.sf(high - 1, n, distribution)

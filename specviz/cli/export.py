@@ -16,7 +16,7 @@ OUTPUTS = {
     "steps": "CSV, one line per step",
     "jsonl": "the trace itself; any OUT ending in .gz is compressed, and - is standard output",
 }
-CUT_OFF = "specviz: the recording in FILE stops before the end of the run; everything up to there was exported"
+INCOMPLETE = "specviz: the recording in FILE stops before the end of the run; everything up to there was exported"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
     for name, out in outputs.items():
         out.write(makers[name](trace))
     if trace.footer is None:
-        print(CUT_OFF, file=sys.stderr)
+        print(INCOMPLETE, file=sys.stderr)
     return 0
 
 

@@ -184,7 +184,7 @@ def enumerate_outcomes(experiment: Callable[[Draws], T]) -> Iterator[tuple[float
             stack.extend([*prefix, choice] for choice in untried)
 
 
-def law(experiment: Callable[[Draws], T]) -> dict[T, float]:
+def distribution(experiment: Callable[[Draws], T]) -> dict[T, float]:
     """The exact distribution of `experiment(draws)`: result -> probability."""
     outcomes: dict[T, list[float]] = {}
     for weight, result in enumerate_outcomes(experiment):

@@ -28,7 +28,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Laws:
+class Distributions:
     """The distributions behind a verdict, for showing.
 
     One row per check, the row the last token was drawn from, and every node's p and q at its parent (q 1 for a point
@@ -50,7 +50,7 @@ class Verdict:
     token: int
     kind: str  # "bonus" | "resampled" | "plain"
     checks: tuple[Check, ...]
-    laws: Laws = field(compare=False, repr=False)
+    distributions: Distributions = field(compare=False, repr=False)
 
     @property
     def last_node(self) -> int:
@@ -76,18 +76,18 @@ class Rule:
         """Judges `draft` against probs [1+N, V] (row 0 follows the context of `position` tokens, row 1+i node i)."""
         raise NotImplementedError
 
-    def one_step_kept(self, p: Tensor, q: Tensor) -> Tensor:
+    def one_step_accepted(self, p: Tensor, q: Tensor) -> Tensor:
         """Where one token x ~ q is judged against p: the probability [..., V] that it was x and was kept.
 
         p and q [..., V]; the sum over the last axis is the acceptance.
         """
         raise NotImplementedError
 
-    def one_step_law(self, p: Tensor, q: Tensor) -> Tensor:
+    def one_step_distribution(self, p: Tensor, q: Tensor) -> Tensor:
         """The exact law [..., V] of the first token emitted where one token x ~ q [..., V] is judged against p."""
         raise NotImplementedError
 
-    def length_law(self, draft: Draft, probs: Tensor) -> Tensor:
+    def length_distribution(self, draft: Draft, probs: Tensor) -> Tensor:
         """The exact law [N+1] of how many tokens of this chain are kept, over the rule's own draws.
 
         probs [1+N, V] as in a call. Raises ValueError for a tree.

@@ -54,5 +54,5 @@ METHOD = Method(
     is_common=True,
     proposer="A small draft model writes ",
     is_plain=True,
-    needs_only_odds=True,
+    needs_only_probabilities=True,
 )

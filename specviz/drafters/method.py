@@ -72,7 +72,8 @@ class Method:
     chain_when: a Choice of its own, by name, and those of its options under which it drafts a chain; see `under`.
     is_plain: a draft model writes K tokens, each drawn from its own row of the text.
     replays_from_text: it needs no model: what it drafts at any place follows from the text before.
-    needs_only_odds: it can draft over tables of odds; other methods need the layers or the words of a real model.
+    needs_only_probabilities: it can draft over tables of probabilities; other methods need the layers or words of a
+    real model.
     reads_ahead: what would be drafted at any place of a known text can be told (see Drafter.along).
     why_no_what_if: why other K cannot be told from a run's text, as a clause; empty: they can, or nothing is known.
     """
@@ -95,7 +96,7 @@ class Method:
     chain_when: tuple[str, tuple[str, ...]] | None = None
     is_plain: bool = False
     replays_from_text: bool = False
-    needs_only_odds: bool = False
+    needs_only_probabilities: bool = False
     reads_ahead: bool = False
     why_no_what_if: str = ""
 

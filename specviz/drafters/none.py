@@ -17,6 +17,6 @@ METHOD = Method(
     caution="The baseline: every other method is measured against it.",
     build=lambda parts, params: NoDraft(),
     drafts_as="nothing",
-    needs_only_odds=True,
+    needs_only_probabilities=True,
     why_no_what_if="the run had no draft",
 )

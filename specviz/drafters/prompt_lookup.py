@@ -142,6 +142,6 @@ METHOD = Method(
     is_common=True,
     proposer="Matching earlier text proposes up to ",
     replays_from_text=True,
-    needs_only_odds=True,
+    needs_only_probabilities=True,
     reads_ahead=True,
 )

@@ -71,7 +71,7 @@ class Rival:
     """What the draft model did at the same place: its tokens, how many were kept, and how many its step gave."""
 
     drafted: tuple[str, ...]
-    num_kept: int
+    num_accepted: int
     num_emitted: int
 
 
@@ -222,8 +222,10 @@ def _ending(active: ActiveSetup, ids: Sequence[int]) -> Ending | None:
     letters = "".join(takewhile(str.isalnum, reversed(written)))[::-1]
     if not letters or len(ids) >= active.target.info.context_limit:
         return None
-    odds = active.plan.target.forward(list(ids))[0].float().softmax(-1)
-    shares, likeliest = (each.tolist() for each in odds.topk(min(LOOKED_AT, len(odds))))
+    probabilities = active.plan.target.forward(list(ids))[0].float().softmax(-1)
+    shares, likeliest = (
+        each.tolist() for each in probabilities.topk(min(LOOKED_AT, len(probabilities)))
+    )
     starts = (text.bytes_of(token).decode("utf-8", "replace")[:1] for token in likeliest)
     return Ending(
         letters,

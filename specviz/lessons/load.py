@@ -154,9 +154,9 @@ def _refuse_absent_tokens(lesson: Lesson, file: str) -> None:
                 screen.show.pin,
                 f"{file}: screens[{number}]: the run {run} must have what is pinned",
             )
-        if screen.law and not _has_odds(screen.law):
-            what = f"{screen.law.run} must have a draft token there with both models' probabilities"
-            _refuse_pin(screen.law, f"{file}: screens[{number}]: law: the run {what}")
+        if screen.distribution and not _has_probabilities(screen.distribution):
+            what = f"{screen.distribution.run} must have a draft token there with both models' probabilities"
+            _refuse_pin(screen.distribution, f"{file}: screens[{number}]: law: the run {what}")
 
 
 def _refuse_pin(pin: Pin, must: str) -> NoReturn:
@@ -172,8 +172,8 @@ def _is_in(pin: Pin, run: str | None) -> bool:
     ]
 
 
-def _has_odds(law: RuleDistributions) -> bool:
-    steps = recorded_trace(law.run).steps
-    positions = steps[law.step].positions if law.step < len(steps) else ()
-    return any(place.child is not None and str(place.child) == law.ref and place.overlap is not None
+def _has_probabilities(distribution: RuleDistributions) -> bool:
+    steps = recorded_trace(distribution.run).steps
+    positions = steps[distribution.step].positions if distribution.step < len(steps) else ()
+    return any(place.child is not None and str(place.child) == distribution.ref and place.overlap is not None
                for place in positions)  # fmt: skip

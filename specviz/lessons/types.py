@@ -12,7 +12,7 @@ from msgspec.structs import force_setattr
 from specviz.trace.values import format_got
 
 TEXT = 800  # characters of a paragraph
-LAW_RULES = ("speculative_sampling", "broken:resample_p")
+DISTRIBUTION_RULES = ("speculative_sampling", "broken:resample_p")
 """The rules of which a law can be drawn (views.laws)."""
 PACES = ("slow", "reading", "full")
 MARKS = (
@@ -30,7 +30,7 @@ def _one_of(names: tuple[str, ...]) -> Any:
     return Annotated[Literal[names], Meta(title=f"one of {', '.join(names)}")]
 
 
-LawRule, Pace, Mark = map(_one_of, (LAW_RULES, PACES, MARKS))
+DistributionRule, Pace, Mark = map(_one_of, (DISTRIBUTION_RULES, PACES, MARKS))
 Name = Annotated[
     str,
     Meta(
@@ -82,7 +82,7 @@ class RuleDistributions(Pin):
     """The laws that some rules make of one recorded position."""
 
     run: Run
-    rules: Annotated[tuple[LawRule, ...], Meta(min_length=1, max_length=4)]
+    rules: Annotated[tuple[DistributionRule, ...], Meta(min_length=1, max_length=4)]
 
 
 class OpenedRun(LessonObject):
@@ -203,7 +203,7 @@ class Screen(LessonObject):
     title: Line
     words: Paragraphs
     show: Show | None = None
-    law: RuleDistributions | None = None
+    distribution: RuleDistributions | None = None
     task: Task | None = None
 
     def __post_init__(self) -> None:
@@ -217,11 +217,11 @@ class Screen(LessonObject):
     @property
     def runs(self) -> list[str]:
         """The recorded runs that it uses."""
-        show, law, task = self.show or Show(), self.law, self.task
+        show, distribution, task = self.show or Show(), self.distribution, self.task
         named = [
             show.run,
             *(show.compare or ()),
-            law and law.run,
+            distribution and distribution.run,
             *(seen.run for seen in (task.done.runs if task else ())),
         ]
         return [name for name in named if name]

@@ -140,9 +140,11 @@ def settings_for(
     these end tokens, padding by id 0, and nothing else."""
     from transformers import GenerationConfig
 
-    law: dict[str, object] = {name: getattr(sampling, name) for name in RunSettings.SAMPLING}
+    distribution: dict[str, object] = {
+        name: getattr(sampling, name) for name in RunSettings.SAMPLING
+    }
     return GenerationConfig(
-        **({"do_sample": True, **law} if sampling.temperature else {"do_sample": False}),
+        **({"do_sample": True, **distribution} if sampling.temperature else {"do_sample": False}),
         max_new_tokens=num_tokens,
         num_beams=1,
         eos_token_id=sorted(eos_ids) or None,

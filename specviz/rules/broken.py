@@ -9,7 +9,7 @@ from torch import Tensor
 
 from specviz.decoding.draws import DRAFT, Draws
 from specviz.decoding.rule import Rule
-from specviz.rules.chain import ChainRows, greedy_law, widen
+from specviz.rules.chain import ChainRows, greedy_distribution, widen
 from specviz.rules.facts import RESAMPLE_P, RuleFacts
 from specviz.rules.speculative_sampling import SpeculativeSampling
 
@@ -19,7 +19,7 @@ class BrokenRule(SpeculativeSampling):
 
     drafts_wrongly = False
 
-    def draft_law(self, q: Tensor) -> Tensor:
+    def draft_distribution(self, q: Tensor) -> Tensor:
         """The law [..., V] that its drafts are really sampled from, where the draft model says q."""
         return q
 
@@ -27,9 +27,9 @@ class BrokenRule(SpeculativeSampling):
         """Draws with which an ordinary drafter samples from `draft_law(q)` and still reports q."""
         return Tampered(draws, self) if self.drafts_wrongly else draws
 
-    def one_step_kept(self, p: Tensor, q: Tensor) -> Tensor:
+    def one_step_accepted(self, p: Tensor, q: Tensor) -> Tensor:
         p, q = widen(p), widen(q)
-        return self.draft_law(q) * self.threshold(p, q, p).clamp_max(1)
+        return self.draft_distribution(q) * self.threshold(p, q, p).clamp_max(1)
 
 
 class Tampered(Draws):
@@ -41,7 +41,7 @@ class Tampered(Draws):
 
     def sample(self, probs: Tensor, role: str, position: int, node: int) -> Tensor:
         return self._draws.sample(
-            self._rule.draft_law(probs) if role == DRAFT else probs, role, position, node
+            self._rule.draft_distribution(probs) if role == DRAFT else probs, role, position, node
         )
 
 
@@ -58,8 +58,8 @@ class ArgmaxDraft(BrokenRule):
     )
     drafts_wrongly = True
 
-    def draft_law(self, q: Tensor) -> Tensor:
-        return greedy_law(q)
+    def draft_distribution(self, q: Tensor) -> Tensor:
+        return greedy_distribution(q)
 
 
 class UntruncatedQ(BrokenRule):
@@ -72,7 +72,7 @@ class UntruncatedQ(BrokenRule):
             RuleFacts(name="untruncated_q", title="Untruncated q", summary=words),
         )
 
-    def draft_law(self, q: Tensor) -> Tensor:
+    def draft_distribution(self, q: Tensor) -> Tensor:
         places = q.topk(min(self._top_k, q.shape[-1]), dim=-1).indices
         kept = torch.zeros_like(q).scatter_(-1, places, q.gather(-1, places))
         return kept / kept.sum(-1, keepdim=True)
@@ -107,17 +107,17 @@ class DroppedDraft(BrokenRule):
     def threshold(self, p: Tensor, q: Tensor, row: Tensor) -> Tensor:
         return torch.where(q < self._least_q, 0.0, super().threshold(p, q, row))
 
-    def last_law(self, rows: ChainRows, num_kept: Tensor) -> Tensor:
-        at = num_kept.clamp_max(len(rows) - 1)[None]
+    def last_distribution(self, rows: ChainRows, num_accepted: Tensor) -> Tensor:
+        at = num_accepted.clamp_max(len(rows) - 1)[None]
         dropped = rows.q.index_select(0, at)[0] < self._least_q  # [1]
         return torch.where(
-            dropped & (num_kept < len(rows)),
-            rows.after(num_kept)[0],
-            super().last_law(rows, num_kept),
+            dropped & (num_accepted < len(rows)),
+            rows.after(num_accepted)[0],
+            super().last_distribution(rows, num_accepted),
         )
 
-    def one_step_law(self, p: Tensor, q: Tensor) -> Tensor:
-        kept, p, q = self.one_step_kept(p, q), widen(p), widen(q)
+    def one_step_distribution(self, p: Tensor, q: Tensor) -> Tensor:
+        kept, p, q = self.one_step_accepted(p, q), widen(p), widen(q)
         dropped = torch.where(q < self._least_q, q, 0.0).sum(-1, keepdim=True)
         cut = 1 - dropped - kept.sum(-1, keepdim=True)
         return kept + dropped * p + cut * self.residual(p, q)
@@ -149,10 +149,10 @@ class ArgmaxTarget(BrokenRule):
         return widen(p >= row.amax(-1, keepdim=True))
 
     def residual(self, p: Tensor, q: Tensor) -> Tensor:
-        return greedy_law(p)
+        return greedy_distribution(p)
 
     def bonus(self, p: Tensor) -> Tensor:
-        return greedy_law(p)
+        return greedy_distribution(p)
 
 
 _KINDS = (

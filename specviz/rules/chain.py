@@ -12,7 +12,7 @@ from torch import Tensor
 from specviz.decoding.device import exact_dtype, to_device, to_host
 from specviz.decoding.draft import ROOT, Draft
 from specviz.decoding.draws import ACCEPT, FINAL, Draws
-from specviz.decoding.rule import Check, Laws, Rule, Verdict, draw_last, proposal
+from specviz.decoding.rule import Check, Distributions, Rule, Verdict, draw_last, proposal
 from specviz.decoding.sampling import TARGET, Sampling, refuse_nan
 from specviz.rules.facts import RuleFacts
 
@@ -30,10 +30,10 @@ class ChainRows:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def after(self, num_kept: Tensor) -> tuple[Tensor, Tensor]:
-        """p and q [V] at the place after `num_kept` [] accepted tokens; after all of them q is the draft's last row."""
-        p = self.p_rows.index_select(0, num_kept[None])[0]
-        return p, self.q_rows.index_select(0, num_kept.clamp_max(len(self) - 1)[None])[0]
+    def after(self, num_accepted: Tensor) -> tuple[Tensor, Tensor]:
+        """p and q [V] at the place after `num_accepted` [] accepted tokens; after all of them q is the draft's last row."""
+        p = self.p_rows.index_select(0, num_accepted[None])[0]
+        return p, self.q_rows.index_select(0, num_accepted.clamp_max(len(self) - 1)[None])[0]
 
 
 def rows_of(draft: Draft, probs: Tensor) -> ChainRows:
@@ -76,14 +76,14 @@ class ChainRule(Rule):
         """The threshold of each drafted token [N]."""
         return self.threshold(rows.p, rows.q, rows.p_rows[:-1])[:, 0]
 
-    def num_kept(self, passed: Tensor) -> Tensor:
+    def num_accepted(self, passed: Tensor) -> Tensor:
         """How many tokens are accepted []; passed [N]: whether each u stayed below its threshold."""
         return passed.long().cumprod(0).sum()
 
-    def last_law(self, rows: ChainRows, num_kept: Tensor) -> Tensor:
+    def last_distribution(self, rows: ChainRows, num_accepted: Tensor) -> Tensor:
         """The law [V] of the token after the accepted ones."""
-        p, q = rows.after(num_kept)
-        return torch.where(num_kept == len(rows), self.bonus(p), self.residual(p, q))
+        p, q = rows.after(num_accepted)
+        return torch.where(num_accepted == len(rows), self.bonus(p), self.residual(p, q))
 
     def __call__(self, draft: Draft, probs: Tensor, draws: Draws, position: int) -> Verdict:
         judge = self.judge_chain if is_plain_chain(draft) else self.judge_tree
@@ -95,60 +95,65 @@ class ChainRule(Rule):
 
     def judge_chain(self, draft: Draft, probs: Tensor, draws: Draws, position: int) -> Verdict:
         if not len(draft):
-            law = self.bonus(probs[0])
+            distribution = self.bonus(probs[0])
             return Verdict(
                 (),
-                draw_last(law, draws, position),
+                draw_last(distribution, draws, position),
                 "plain",
                 (),
-                Laws(probs[:0], probs[:0], law, (), ()),
+                Distributions(probs[:0], probs[:0], distribution, (), ()),
             )
         rows, size, wide = rows_of(draft, probs), len(draft), exact_dtype(probs.device)
         thresholds = self.thresholds(rows)
         u, passed = draws.below(thresholds, ACCEPT, position, 0)
-        num_kept = self.num_kept(passed)
-        final = self.last_law(rows, num_kept)
+        num_accepted = self.num_accepted(passed)
+        final = self.last_distribution(rows, num_accepted)
         token = draws.sample(final, FINAL, position, ROOT)
         columns = torch.stack(
             [rows.p[:, 0].to(wide), rows.q[:, 0].to(wide), thresholds, u.to(wide)]
         ).reshape(-1)
-        singles = torch.stack([num_kept.to(wide), token.to(wide), final.sum(dtype=wide)])
-        *numbers, num_kept, token, total = to_host(torch.cat([columns, singles])).tolist()
-        num_kept, token = int(num_kept), int(token)
+        singles = torch.stack([num_accepted.to(wide), token.to(wide), final.sum(dtype=wide)])
+        *numbers, num_accepted, token, total = to_host(torch.cat([columns, singles])).tolist()
+        num_accepted, token = int(num_accepted), int(token)
         p, q, thresholds, u = (numbers[size * i : size * (i + 1)] for i in range(4))
         refuse_nan([*p, total], TARGET)
-        judged = range(min(num_kept + 1, size))
+        judged = range(min(num_accepted + 1, size))
         checks = tuple(
-            Check(i, p[i], p[i], q[i], min(1.0, thresholds[i]), u[i], i < num_kept) for i in judged
+            Check(i, p[i], p[i], q[i], min(1.0, thresholds[i]), u[i], i < num_accepted)
+            for i in judged
         )
-        laws = Laws(probs[: len(judged)], rows.q_rows[: len(judged)], final, tuple(p), tuple(q))
+        distributions = Distributions(
+            probs[: len(judged)], rows.q_rows[: len(judged)], final, tuple(p), tuple(q)
+        )
         return Verdict(
-            tuple(range(num_kept)),
+            tuple(range(num_accepted)),
             token,
-            "bonus" if num_kept == size else "resampled",
+            "bonus" if num_accepted == size else "resampled",
             checks,
-            laws,
+            distributions,
         )
 
-    def one_step_kept(self, p: Tensor, q: Tensor) -> Tensor:
+    def one_step_accepted(self, p: Tensor, q: Tensor) -> Tensor:
         p, q = widen(p), widen(q)
         return q * self.threshold(p, q, p).clamp_max(1)
 
-    def one_step_law(self, p: Tensor, q: Tensor) -> Tensor:
-        kept, p, q = self.one_step_kept(p, q), widen(p), widen(q)
+    def one_step_distribution(self, p: Tensor, q: Tensor) -> Tensor:
+        kept, p, q = self.one_step_accepted(p, q), widen(p), widen(q)
         return kept + (1 - kept.sum(-1, keepdim=True)) * self.residual(p, q)
 
-    def length_law(self, draft: Draft, probs: Tensor) -> Tensor:
+    def length_distribution(self, draft: Draft, probs: Tensor) -> Tensor:
         if not is_plain_chain(draft):
             raise ValueError(
                 f"draft must be a chain without scratch nodes (got parents {draft.parents})"
             )
         if not len(draft):
             return torch.ones(1, dtype=exact_dtype(probs.device), device=probs.device)
-        return self.law_of_num_kept(self.thresholds(rows_of(draft, probs)).clamp_max(1))
+        return self.distribution_of_num_accepted(
+            self.thresholds(rows_of(draft, probs)).clamp_max(1)
+        )
 
-    def law_of_num_kept(self, chances: Tensor) -> Tensor:
-        """The law [N+1] of `num_kept`, from the chance [N] that each u stays below its threshold."""
+    def distribution_of_num_accepted(self, chances: Tensor) -> Tensor:
+        """The law [N+1] of `num_accepted`, from the chance [N] that each u stays below its threshold."""
         one = torch.ones_like(chances[:1])
         return torch.cat([one, chances.cumprod(0)]) * torch.cat([1 - chances, one])
 
@@ -158,6 +163,6 @@ def widen(row: Tensor) -> Tensor:
     return row.to(exact_dtype(row.device))
 
 
-def greedy_law(p: Tensor) -> Tensor:
+def greedy_distribution(p: Tensor) -> Tensor:
     """All on the likeliest token [..., V]."""
     return Sampling(0.0).probs(p)

@@ -26,7 +26,7 @@ class RuleFacts:
     judges_trees: bool = False
     judges_graded: bool = False
     judges_block: bool = False
-    writes_favourite: bool = False
+    writes_most_likely: bool = False
     keeps: tuple[str, str] | None = None
     replaces: str = (
         " was resampled from the shortfall: what the draft left out. It makes up {share} of that."
@@ -41,7 +41,7 @@ class RuleFacts:
     @property
     def uses_draw(self) -> bool:
         """Whether a random draw decides on a drafted token."""
-        return not (self.writes_favourite or self.judges_graded)
+        return not (self.writes_most_likely or self.judges_graded)
 
 
 _ALL = (
@@ -84,7 +84,7 @@ _ALL = (
         "likely one.",
         judge="typical:Typical",
         judges_trees=True,
-        writes_favourite=True,
+        writes_most_likely=True,
         replaces=" was written, the target's most likely token here.",
     ),
     RuleFacts(

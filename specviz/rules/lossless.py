@@ -28,16 +28,18 @@ class BlockVerification(SpeculativeSampling):
         whole = shortfall + 1 - weights[1:-1]
         return torch.cat([torch.where(whole > 0, shortfall / whole, 1.0), weights[-1:]])
 
-    def num_kept(self, passed: Tensor) -> Tensor:
+    def num_accepted(self, passed: Tensor) -> Tensor:
         places = torch.arange(1, len(passed) + 1, device=passed.device)
         return (passed * places).max()
 
-    def last_law(self, rows: ChainRows, num_kept: Tensor) -> Tensor:
-        p, q = rows.after(num_kept)
-        law = self.residual(self._weights(rows).index_select(0, num_kept[None]) * p, q)
-        return torch.where(num_kept == len(rows), p, (law / law.sum()).to(p.dtype))
+    def last_distribution(self, rows: ChainRows, num_accepted: Tensor) -> Tensor:
+        p, q = rows.after(num_accepted)
+        distribution = self.residual(self._weights(rows).index_select(0, num_accepted[None]) * p, q)
+        return torch.where(
+            num_accepted == len(rows), p, (distribution / distribution.sum()).to(p.dtype)
+        )
 
-    def law_of_num_kept(self, chances: Tensor) -> Tensor:
+    def distribution_of_num_accepted(self, chances: Tensor) -> Tensor:
         one = torch.ones_like(chances[:1])
         later_fail = (1 - chances).flip(0).cumprod(0).flip(0)  # [N] that u_i and all after it fail
         return torch.cat([later_fail, one]) * torch.cat([one, chances])
@@ -65,11 +67,11 @@ class SampleAndMatch(SpeculativeSampling):
     def threshold(self, p: Tensor, q: Tensor, row: Tensor) -> Tensor:
         return widen(p)
 
-    def last_law(self, rows: ChainRows, num_kept: Tensor) -> Tensor:
+    def last_distribution(self, rows: ChainRows, num_accepted: Tensor) -> Tensor:
         certain = torch.zeros_like(rows.q_rows).scatter_(1, rows.ids, 1.0)
-        return super().last_law(replace(rows, q_rows=certain), num_kept)
+        return super().last_distribution(replace(rows, q_rows=certain), num_accepted)
 
-    def one_step_law(self, p: Tensor, q: Tensor) -> Tensor:
+    def one_step_distribution(self, p: Tensor, q: Tensor) -> Tensor:
         """Kept with q(x) p(x); y in the place of any other x with q(x) (1 - p(x)) times p(y) / (1 - p(x))."""
-        kept, p, q = self.one_step_kept(p, q), widen(p), widen(q)
+        kept, p, q = self.one_step_accepted(p, q), widen(p), widen(q)
         return kept + p * (q.sum(-1, keepdim=True) - q)

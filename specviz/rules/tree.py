@@ -11,7 +11,7 @@ from torch import Tensor
 from specviz.decoding.device import exact_dtype, to_device, to_host
 from specviz.decoding.draft import ROOT, Draft
 from specviz.decoding.draws import ACCEPT, FINAL, Draws
-from specviz.decoding.rule import Check, Laws, Verdict, proposal
+from specviz.decoding.rule import Check, Distributions, Verdict, proposal
 from specviz.decoding.sampling import TARGET, refuse_nan
 from specviz.rules.chain import ChainRule
 
@@ -63,9 +63,11 @@ def make_verdict(
     columns = torch.cat([node_p(draft, probs).to(wide), node_q(draft, probs).to(wide), last])
     *numbers, token, total = to_host(columns).tolist()
     refuse_nan([total], TARGET)
-    laws = Laws(*stacked, final, tuple(numbers[: len(draft)]), tuple(numbers[len(draft) :]))
+    distributions = Distributions(
+        *stacked, final, tuple(numbers[: len(draft)]), tuple(numbers[len(draft) :])
+    )
     kind = "resampled" if checks and not checks[-1].accepted else "bonus" if path else "plain"
-    return Verdict(tuple(path), int(token), kind, tuple(checks), laws)
+    return Verdict(tuple(path), int(token), kind, tuple(checks), distributions)
 
 
 def _judge_siblings(

@@ -10,7 +10,7 @@ from specviz.decoding.draft import ROOT, Draft
 from specviz.decoding.draws import ACCEPT, Draws
 from specviz.decoding.rule import Check, Verdict
 from specviz.decoding.sampling import TARGET, refuse_nan
-from specviz.rules.chain import ChainRule, greedy_law, widen
+from specviz.rules.chain import ChainRule, greedy_distribution, widen
 from specviz.rules.facts import FACTS
 from specviz.rules.tree import make_verdict, node_p, node_q
 
@@ -33,10 +33,10 @@ class Typical(ChainRule):
         return widen(widen(p) > (self._eps**0.5 * (-entropy).exp()).clamp_max(self._eps))
 
     def residual(self, p: Tensor, q: Tensor) -> Tensor:
-        return greedy_law(p)
+        return greedy_distribution(p)
 
     def bonus(self, p: Tensor) -> Tensor:
-        return greedy_law(p)
+        return greedy_distribution(p)
 
     def judge_tree(self, draft: Draft, probs: Tensor, draws: Draws, position: int) -> Verdict:
         all_checks = self._checks(draft, probs, draws, position)

@@ -42,8 +42,8 @@ def scores(active: ActiveSetup, recorded: trace.Trace) -> trace.Scores:
     tokens = [token.id for token in recorded.header.prompt.tokens] + emitted
     scored = score(active.target, draft, tokens, len(emitted), sampling)
     columns = (tuple(map(trace.round9, column)) for column in (scored.p, scored.q, scored.overlap))
-    law = {name: value for name, value in asdict(sampling).items() if value is not None}
-    return trace.Scores(None if draft is None else draft.name, law, *columns)
+    distribution = {name: value for name, value in asdict(sampling).items() if value is not None}
+    return trace.Scores(None if draft is None else draft.name, distribution, *columns)
 
 
 def stop_watch(active: ActiveSetup, made: Iterable[int] = ()) -> IsStop:

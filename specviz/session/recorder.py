@@ -152,12 +152,12 @@ class _Numbers:
     """Everything a record needs from the device, gathered there, brought over and rounded at once."""
 
     def __init__(self, step: StepResult) -> None:
-        checks, laws = step.verdict.checks, step.verdict.laws
+        checks, distributions = step.verdict.checks, step.verdict.distributions
         self._step = step
         self._draws = _nine_digits(to_host(_pack(step)).double().numpy()).tolist()
         self._num_shown = (len(self._draws[0]) - NUM_SUMS) // NUM_COLUMNS
         self.draft_p, self.draft_q = (
-            [*map(trace.round9, row)] for row in (laws.node_p, laws.node_q)
+            [*map(trace.round9, row)] for row in (distributions.node_p, distributions.node_q)
         )
         self.judged = [
             tuple(map(trace.round9, (check.p_judged, check.accept_prob, check.u)))
@@ -195,7 +195,7 @@ class _Numbers:
 
 
 def _top_rows(
-    shown: tuple, owed: float, has_q: bool, is_final: bool, label: Callable[[int], str]
+    shown: tuple, shortfall: float, has_q: bool, is_final: bool, label: Callable[[int], str]
 ) -> tuple[tuple[tuple, ...], dict[str, float | None]]:
     """The rows (id, text, p, q, residual, p_raw, q_raw), each id once, and what they leave out, per column.
 
@@ -218,7 +218,7 @@ def _top_rows(
     rest = {
         name: min(1.0, max(0.0, round(1.0 - sum(column), 9))) for name, column in columns.items()
     }
-    if not owed:
+    if not shortfall:
         rest["residual"] = 0.0
     columns |= dict.fromkeys(unknown, (None,) * len(places))
     rest |= dict.fromkeys(unknown)
@@ -227,11 +227,11 @@ def _top_rows(
 
 def _statistics(sums: list[float], has_q: bool, alone: bool) -> tuple[float | None, ...]:
     """Overlap (of an only child), KL(p||q), entropy of p and of q, in nats."""
-    p_log_p, q_log_q, p_log_q, beyond_q, owed = sums
+    p_log_p, q_log_q, p_log_q, beyond_q, shortfall = sums
     p_entropy = trace.round9(-p_log_p)
     if not has_q:
         return None, None, p_entropy, None
-    overlap = trace.round9(max(0.0, 1.0 - owed)) if alone else None
+    overlap = trace.round9(max(0.0, 1.0 - shortfall)) if alone else None
     kl = None if beyond_q else trace.round9(max(0.0, p_log_p - p_log_q))
     return overlap, kl, p_entropy, trace.round9(-q_log_q)
 
@@ -249,21 +249,23 @@ def _first_tokens(step: StepResult) -> list[list[int]]:
 
 def _pack(step: StepResult) -> Tensor:
     """Per draw (M) the columns of the shown tokens (R), then the sums: [M, NUM_COLUMNS R + NUM_SUMS]."""
-    laws, num_draws = step.verdict.laws, len(step.verdict.checks) + 1
-    final = laws.final[None]
-    exact = torch.cat([laws.judged, final, laws.drawn_from, torch.zeros_like(final)])  # [2M, V]
+    distributions, num_draws = step.verdict.distributions, len(step.verdict.checks) + 1
+    final = distributions.final[None]
+    exact = torch.cat(
+        [distributions.judged, final, distributions.drawn_from, torch.zeros_like(final)]
+    )  # [2M, V]
     both = exact.clamp_min(TINY)
     p, q = both[:num_draws], both[num_draws:]
     likeliest = both.topk(min(NUM_TOP, p.shape[1])).indices
     shown = to_device(_first_tokens(step), torch.long, p.device)
     ids = torch.cat([shown, likeliest[:num_draws], likeliest[num_draws:]], dim=1)
-    owed = (p - q).clamp_min_(0)
-    total = owed.sum(-1, keepdim=True)
-    residual = owed.gather(1, ids) / total.clamp_min(TINY)
+    shortfall = (p - q).clamp_min_(0)
+    total = shortfall.sum(-1, keepdim=True)
+    residual = shortfall.gather(1, ids) / total.clamp_min(TINY)
     wide = ids.to(exact_dtype(p.device))  # the others widen when they are joined
     sums = _sums(both, exact[num_draws:])
     shown_p, shown_q = p.gather(1, ids), q.gather(1, ids)
-    unfiltered = _unfiltered_odds(step, ids, shown_q)
+    unfiltered = _unfiltered_probabilities(step, ids, shown_q)
     columns = [wide, shown_p, shown_q, residual, *unfiltered, sums, total, _shift(step)]
     return torch.cat(columns, dim=1)
 
@@ -271,12 +273,12 @@ def _pack(step: StepResult) -> Tensor:
 def _shift(step: StepResult) -> Tensor:
     """Per draw [M, 1] the total variation between the rule's law of one token and the target's; 0 where it is lossless
     and for the last draw."""
-    rule, judged = step.plan.rule, step.verdict.laws.judged
+    rule, judged = step.plan.rule, step.verdict.distributions.judged
     moved = torch.zeros(
         (len(judged) + 1, 1), dtype=exact_dtype(judged.device), device=judged.device
     )
     if not rule.lossless and len(judged):
-        apart = rule.one_step_law(judged, step.verdict.laws.drawn_from) - judged
+        apart = rule.one_step_distribution(judged, step.verdict.distributions.drawn_from) - judged
         moved[:-1] = (apart.abs().sum(-1, keepdim=True) / 2).clamp_max(1)
     return moved
 
@@ -296,7 +298,9 @@ def _sums(both: Tensor, exact_q: Tensor) -> Tensor:
     return torch.stack((own[:num_draws], own[num_draws:], cross, beyond_q), dim=1)
 
 
-def _unfiltered_odds(step: StepResult, ids: Tensor, shown_q: Tensor) -> tuple[Tensor, Tensor]:
+def _unfiltered_probabilities(
+    step: StepResult, ids: Tensor, shown_q: Tensor
+) -> tuple[Tensor, Tensor]:
     """The models' unfiltered p and q of `ids` at temperature 1, each [M, R]; q 0 where there is no draft row."""
     checks, draft = step.verdict.checks, step.draft
     parents = [draft.parents[check.node] for check in checks] + [step.verdict.last_node]

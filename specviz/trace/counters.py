@@ -55,7 +55,7 @@ class Counters:
         self.statuses: Counter[str] = Counter(dict.fromkeys(STATUSES, 0))
         self.kinds: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
         self.num_truncated = 0
-        self.num_graded = self.num_graded_kept = 0  # whole reasoning steps
+        self.num_graded = self.num_graded_accepted = 0  # whole reasoning steps
         self.may_draft = False  # whether a step's method proposes tokens, found or not
         self.num_lossy = 0
         self.lossy_spans: list[list[int]] = []  # [first, last] of the steps under a lossy rule
@@ -73,8 +73,8 @@ class Counters:
         ] = {}  # name -> tokens emitted, target calls, ms of work
         self.scores: Scores | None = None
         self.footer: Footer | None = None
-        self.law_changed = False  # the target or the sampling settings
-        self._law: tuple | None = None
+        self.distribution_changed = False  # the target or the sampling settings
+        self._distribution: tuple | None = None
         self._half = ""  # the target's number format, if it is one of HALVES
 
     def add(self, event: Event) -> "Counters":
@@ -108,14 +108,17 @@ class Counters:
             (len(step.emitted), step.calls["target"], timing.total_ms - timing.wait_ms)
         ):
             sums[place] += more
-        law = (settings.target, settings.temperature, settings.top_k, settings.top_p)
-        self.law_changed = self.law_changed or self._law not in (None, law)
-        self._law = law
+        distribution = (settings.target, settings.temperature, settings.top_k, settings.top_p)
+        self.distribution_changed = self.distribution_changed or self._distribution not in (
+            None,
+            distribution,
+        )
+        self._distribution = distribution
 
     def _add_promise(self, step: Step) -> None:
         verdict = grade_of(step)
         self.num_graded += verdict in (KEPT, REFUSED)
-        self.num_graded_kept += verdict == KEPT
+        self.num_graded_accepted += verdict == KEPT
         if step.settings.lossless:
             self.rounds_in = self.rounds_in or (self._half if step.settings.drafts else "")
             return

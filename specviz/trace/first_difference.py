@@ -23,16 +23,16 @@ def are_of_one_prompt(left: Trace, right: Trace) -> bool:
 def should_be_one_text(left: Trace, right: Trace) -> bool:
     """Whether both must give one text apart from rounding: one target at temperature 0, in one number format, after one
     prompt, and one of the two runs without drafts."""
-    laws = {
+    distributions = {
         (step.settings.target, step.settings.temperature)
         for each in (left, right)
         for step in each.steps
     }
     formats = {models.target.dtype for each in (left, right) for models in each.models}
     plain = [not any(step.settings.drafts for step in each.steps) for each in (left, right)]
-    is_greedy = all(temperature == 0 for _, temperature in laws)
+    is_greedy = all(temperature == 0 for _, temperature in distributions)
     return (
-        len(laws) == len(formats) == sum(plain) == 1
+        len(distributions) == len(formats) == sum(plain) == 1
         and is_greedy
         and are_of_one_prompt(left, right)
     )

@@ -116,7 +116,7 @@ def _drafted_steps(c: Counters) -> int:
     return c.num_drafting_steps
 
 
-def _kept_at_least(c: Counters) -> list[int]:
+def _accepted_at_least(c: Counters) -> list[int]:
     """How many steps kept at least 1, 2, ... tokens, up to the deepest draft."""
     _drafted_steps(c)
     return [*c.accepted_to, *[0] * (len(c.drafted_to) - len(c.accepted_to))]
@@ -141,7 +141,7 @@ def _speed(c: Counters) -> float:
 
 def why_no_speedup(c: Counters) -> str:
     """Why the times of a run tell of no speedup, whatever it is compared with; empty where they may."""
-    if c.law_changed:
+    if c.distribution_changed:
         return "the target or the sampling changed during the run"
     is_shared = c.footer is not None and c.footer.extra.get("shared_engine")
     return "it ran under load, as another run used the machine" if is_shared else ""
@@ -234,7 +234,7 @@ METRICS: dict[str, Metric] = {
     "reasoning_steps_kept": Metric(
         "reasoning steps accepted",
         "accepted whole / graded by the target",
-        lambda c: _ratio(c.num_graded_kept, c.num_graded, "no reasoning step was graded"),
+        lambda c: _ratio(c.num_graded_accepted, c.num_graded, "no reasoning step was graded"),
         "percent",
     ),
     "by_target": Metric(
@@ -294,21 +294,22 @@ METRICS: dict[str, Metric] = {
     "acceptance_by_depth_all_steps": Metric(
         "acceptance by depth, all steps",
         "steps that accepted j / all steps with a draft, however short",
-        lambda c: [kept / c.num_drafting_steps for kept in _kept_at_least(c)],
+        lambda c: [kept / c.num_drafting_steps for kept in _accepted_at_least(c)],
         "rates",
     ),
     "acceptance_histogram": Metric(
         "accepted tokens per step",
         "steps with a draft that accepted exactly 0, 1, 2, ... tokens",
         lambda c: [
-            fewer - more for fewer, more in pairwise([c.num_drafting_steps, *_kept_at_least(c), 0])
+            fewer - more
+            for fewer, more in pairwise([c.num_drafting_steps, *_accepted_at_least(c), 0])
         ],
         "counts",
     ),
     "nvidia_joint": Metric(
         "joint rate by depth, all steps",
         "steps that accepted j / all steps",
-        lambda c: [kept / c.num_steps for kept in _kept_at_least(c)],
+        lambda c: [kept / c.num_steps for kept in _accepted_at_least(c)],
         "rates",
     ),
     "nvidia_conditional": Metric(
@@ -316,7 +317,7 @@ METRICS: dict[str, Metric] = {
         "steps that accepted j / steps that accepted j - 1",
         lambda c: [
             more / fewer if fewer else None
-            for fewer, more in pairwise([c.num_steps, *_kept_at_least(c)])
+            for fewer, more in pairwise([c.num_steps, *_accepted_at_least(c)])
         ],
         "rates",
     ),

@@ -21,7 +21,7 @@ from specviz.session.run import Run, Status
 from specviz.trace.file import Event, Footer, Step, Trace, TraceError, read_trace
 from specviz.ui.measuring import Measurement
 from specviz.views.compare.side_by_side_player import comparison_words
-from specviz.views.explore.feed import CUT_OFF, Feed
+from specviz.views.explore.feed import INCOMPLETE, Feed
 
 BYTES_PER_CHARACTER = 3
 """Of a feed, with all that it keeps beside its text; the records that it was made of take no more than that again."""
@@ -52,7 +52,7 @@ class View:
     feed: Feed
     trace: Trace
     run: Run | None = None
-    unended: str = CUT_OFF
+    unended: str = INCOMPLETE
     status: Status | None = None
     num_sent: int = 0
     idle: threading.Event = field(default_factory=threading.Event)

@@ -20,8 +20,8 @@ Options = Sequence[tuple[str, str]]
 VERDICTS = ("exact", "consistent", "suspicious", "differs", "unsure")
 TONES = (
     "both",
-    "owed",
-    "cut",
+    "shortfall",
+    "excess",
     "p",
     "q",
     "accepted",

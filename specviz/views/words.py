@@ -111,7 +111,7 @@ def _hundredths(share: float, more_digits: int) -> str:
     return f"{100 * share + HALF_UP:.{fine + more_digits}f}"
 
 
-def dart(chance: float, u: float) -> tuple[str, str]:
+def random_draw(chance: float, u: float) -> tuple[str, str]:
     """The chance and the random draw `u`, with enough digits to see which is larger."""
     words = percent(chance), f"{u:.2f}"
     for digits in range(1, 7):

@@ -73,8 +73,8 @@ def test_a_draft_has_the_means_of_all_readable_tokens(texts):
     assert (found.num_tokens, found.num_prompts) == (12 * 40, 12)
     assert found.readable == pytest.approx(len(every) / (12 * 40))
     assert found.alpha == pytest.approx(np.mean([own["overlap"][n] for _, own, n in every]), rel=1e-6)
-    assert found.mean_keep == pytest.approx(np.mean([own["keep"][n] for _, own, n in every]), rel=1e-6)
-    agree = [text.tokens["favourite"][n] == own["draft_favourite"][n] for text, own, n in every]
+    assert found.mean_acceptance == pytest.approx(np.mean([own["keep"][n] for _, own, n in every]), rel=1e-6)
+    agree = [text.tokens["most_likely"][n] == own["draft_most_likely"][n] for text, own, n in every]
     assert found.greedy_agreement == pytest.approx(np.mean(agree))
     assert found.ceiling == pytest.approx(1 - np.mean([own["outside"][n] for _, own, n in every]), rel=1e-6)
     assert found.alpha_interval[0] < found.alpha < found.alpha_interval[1]
@@ -173,7 +173,7 @@ def test_a_pattern_saves_what_its_places_save_in_all_texts_with_the_interval_of_
     saved = defaultdict(lambda: np.zeros(12))
     places_of = defaultdict(list)
     for text, own, n in places(texts, "one"):
-        key = (text.tokens["class_before"][n], text.tokens["text"][n], own["draft_favourite_text"][n])
+        key = (text.tokens["class_before"][n], text.tokens["text"][n], own["draft_most_likely_text"][n])
         if own["saved"][n] > 1e-6:
             saved[key][text.written.row.number] += own["saved"][n]
             places_of[key].append((text.written.row.number, n))
@@ -354,7 +354,7 @@ def test_the_prompt_set_and_the_chat_form_are_told():
 
 def test_a_draft_that_reads_nothing_has_no_agreement_but_still_its_calls():
     found = summary_of([aligned.text(n, drafts=DRAFTS, limit=3) for n in range(3)]).draft("one")
-    assert found.alpha is found.greedy_agreement is found.mean_keep is found.ceiling is None
+    assert found.alpha is found.greedy_agreement is found.mean_acceptance is found.ceiling is None
     assert (found.readable, found.calls, found.tokens_per_call[3]) == (0.0, 120.0, 1.0)
     assert [each.kind for each in found.findings] == ["reach"]
 

@@ -155,7 +155,7 @@ def test_every_draft_must_reach_every_threshold(summary):
     assert comparing.check_thresholds(summary, {"alpha": min(alphas)}) == ()
     (failed,) = comparing.check_thresholds(summary, {"alpha": np.mean(alphas), "tokens_per_call": 1.0})
     assert failed == f"one: alpha is {alphas[0]:.4g}, below {np.mean(alphas):g}"
-    assert len(comparing.check_thresholds(summary, {"greedy_agreement": 1.0, "mean_keep": 1.0})) == 4
+    assert len(comparing.check_thresholds(summary, {"greedy_agreement": 1.0, "mean_acceptance": 1.0})) == 4
 
 
 def test_tokens_that_a_draft_cannot_read_count_0_for_a_threshold_and_it_is_said(unequal):
@@ -199,7 +199,7 @@ def test_the_speedup_is_that_of_the_best_k_and_needs_costs(summary):
 
 
 def test_an_unknown_threshold_lists_those_there_are(summary):
-    with pytest.raises(SpecvizError, match="'beta'; thresholds are alpha, greedy_agreement, mean_keep"):
+    with pytest.raises(SpecvizError, match="'beta'; thresholds are alpha, greedy_agreement, mean_acceptance"):
         comparing.check_thresholds(summary, {"beta": 1.0})
 
 

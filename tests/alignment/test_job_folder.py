@@ -342,7 +342,7 @@ def test_no_spreadsheet_runs_a_cell_of_csv_and_every_text_stands_there_exactly_t
     evil, harmless = [FORMULA, "-1", "+1", "@x", "\ty", "\ry"], ["-", "b", "", 'a "b",\n']
     size = len(made.tokens["text"])
     texts = [*evil, *harmless] + ["b"] * (size - len(evil) - len(harmless))
-    labels = dict.fromkeys(("text", "favourite_text", "draft_favourite_text"), texts)
+    labels = dict.fromkeys(("text", "most_likely_text", "draft_most_likely_text"), texts)
     ids = {"id": [FORMULA] * 2, "tags": ["@x"] * 2, "prompt_text": [FORMULA, "\0"]}
     odd = replace(made, tokens=made.tokens.assign(**labels), prompts=made.prompts.assign(**ids))
     list(outputs.write_tables(tmp_path, [odd]))
@@ -391,9 +391,9 @@ def test_a_summary_comes_back_whole(tmp_path, summary):
 
 
 def test_what_is_not_known_is_null_in_the_summary(tmp_path, summary):
-    outputs.write_summary(tmp_path, replace(summary, drafts=(replace(summary.drafts[0], mean_keep=math.nan),)))
-    assert json.loads((tmp_path / "summary.json").read_text())["drafts"][0]["mean_keep"] is None
-    assert outputs.read_summary(tmp_path / "summary.json").drafts[0].mean_keep is None
+    outputs.write_summary(tmp_path, replace(summary, drafts=(replace(summary.drafts[0], mean_acceptance=math.nan),)))
+    assert json.loads((tmp_path / "summary.json").read_text())["drafts"][0]["mean_acceptance"] is None
+    assert outputs.read_summary(tmp_path / "summary.json").drafts[0].mean_acceptance is None
 
 
 def test_slices_are_a_table_of_their_own(tmp_path, summary):

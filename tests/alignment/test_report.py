@@ -261,7 +261,7 @@ def test_findings_warnings_and_refused_lines_stand_in_the_overview():
 
 @pytest.mark.parametrize("nothing", [math.nan, None])
 def test_what_is_not_a_number_is_a_dash_and_sorts_last(nothing):
-    unknown = dict.fromkeys(("alpha", "alpha_interval", "mean_keep", "greedy_agreement", "ceiling"), nothing)
+    unknown = dict.fromkeys(("alpha", "alpha_interval", "mean_acceptance", "greedy_agreement", "ceiling"), nothing)
     unknown["alpha_interval"] = None
     lame = replace(draft("lame", 0.5), **unknown, tokens_per_call=(math.nan,) * 16)
     shown = alignment.sections(made_summary(drafts=(lame, draft("other", 0.6)), slices=()))

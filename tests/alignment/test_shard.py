@@ -53,7 +53,7 @@ def library():
 
 
 @torch.inference_mode()
-def law(model, tokens, sampling, width=320):
+def distribution(model, tokens, sampling, width=320):
     """The probabilities of the next token, by hand: (list, favourite)."""
     logits = model.model(torch.tensor([tokens])).logits[0, -1].double().tolist()
     logits += [-math.inf] * (width - len(logits))
@@ -83,18 +83,23 @@ def test_every_number_is_that_of_plain_forwards_and_slow_sums(sampling):
         confidence = np.zeros((BINS, 3))
         for place, token in enumerate(text.ids):
             before = [*text.prompt, *text.ids[:place]]
-            (p, p_order), (q, q_order) = law(target, before, sampling), law(draft, before, sampling)
-            expected = {"p": p[token], "p_entropy": entropy(p), "favourite": p_order[0], "favourite_p": p[p_order[0]]}
+            (p, p_order), (q, q_order) = distribution(target, before, sampling), distribution(draft, before, sampling)
+            expected = {
+                "p": p[token],
+                "p_entropy": entropy(p),
+                "most_likely": p_order[0],
+                "most_likely_p": p[p_order[0]],
+            }
             for name, value in expected.items():
                 assert ours[name][place] == pytest.approx(value, abs=2e-5), name
             expected = {
                 "q": q[token],
                 "overlap": sum(map(min, p, q)),
                 "q_entropy": entropy(q),
-                "draft_favourite": q_order[0],
-                "draft_favourite_q": q[q_order[0]],
-                "draft_favourite_p": p[q_order[0]],
-                "target_favourite_q": q[p_order[0]],
+                "draft_most_likely": q_order[0],
+                "draft_most_likely_q": q[q_order[0]],
+                "draft_most_likely_p": p[q_order[0]],
+                "target_most_likely_q": q[p_order[0]],
                 "rank_in_draft": 1 + q_order.index(p_order[0]),
                 "rank_in_target": 1 + p_order.index(q_order[0]),
                 "outside": 0.0,
@@ -111,7 +116,7 @@ def test_what_lies_outside_the_drafts_vocabulary_is_the_targets_mass_there():
     target, draft = loaded(1), loaded(2, vocab_size=200)
     ((_, found),) = measure_texts(target, [draft], TEXTS[:1], Sampling())
     for place in range(len(TEXTS[0].ids)):
-        p, _ = law(target, [*TEXTS[0].prompt, *TEXTS[0].ids[:place]], Sampling())
+        p, _ = distribution(target, [*TEXTS[0].prompt, *TEXTS[0].ids[:place]], Sampling())
         assert found["outside"][place] == pytest.approx(sum(p[200:]), abs=1e-5)
 
 

@@ -163,8 +163,8 @@ def test_a_prompt_row_has_the_means_over_readable_tokens():
     draft, read = text.drafts["two"], slice(0, 30)  # contexts 30 to 59
     assert (row["num_tokens"], row["num_readable"], row["num_prompt_tokens"]) == (50, 30, 30)
     assert row["alpha"] == pytest.approx(sum(draft["overlap"][read]) / 30)
-    assert row["mean_keep"] == pytest.approx(sum(draft["keep"][read]) / 30)
-    agree = [text.tokens["favourite"][place] == draft["draft_favourite"][place] for place in range(30)]
+    assert row["mean_acceptance"] == pytest.approx(sum(draft["keep"][read]) / 30)
+    agree = [text.tokens["most_likely"][place] == draft["draft_most_likely"][place] for place in range(30)]
     assert row["greedy_agreement"] == pytest.approx(sum(agree) / 30)
     assert (row["id"], row["tags"], row["line"], row["finish"]) == ("row 1", "math|easy", 2, "eos")
     assert (row["source"], row["exact"], row["prompt_text"]) == ("sampled", True, "Once")
@@ -220,11 +220,11 @@ def test_every_place_has_the_first_reason_that_fits():
         "overlap": [0.0, 1.00, 0.50, 0.50, 0.50, 0.50, 0.50, 0.50],
         "outside": [0.9, 0.00, 0.26, 0.25, 0.00, 0.00, 0.00, 0.00],
         "readable": [False] + [True] * 7,
-        "favourite": [1] * 8,
-        "favourite_p": [0.6, 0.60, 0.60, 0.60, 0.40, 0.39, 0.30, 0.41],
-        "draft_favourite": [2, 2, 2, 2, 2, 2, 1, 2],
-        "draft_favourite_q": [0.0, 0.90, 0.90, 0.90, 0.55, 0.50, 0.50, 0.50],
-        "draft_favourite_p": [0.3, 0.10, 0.10, 0.10, 0.30, 0.30, 0.30, 0.30],
+        "most_likely": [1] * 8,
+        "most_likely_p": [0.6, 0.60, 0.60, 0.60, 0.40, 0.39, 0.30, 0.41],
+        "draft_most_likely": [2, 2, 2, 2, 2, 2, 1, 2],
+        "draft_most_likely_q": [0.0, 0.90, 0.90, 0.90, 0.55, 0.50, 0.50, 0.50],
+        "draft_most_likely_p": [0.3, 0.10, 0.10, 0.10, 0.30, 0.30, 0.30, 0.30],
     }
     columns = {name: np.array(values) for name, values in columns.items()}
     assert reasons.find_reasons(columns).tolist() == [BEYOND, NO_REASON, OUTSIDE, 2, 3, 4, 5, 6]
@@ -233,14 +233,14 @@ def test_every_place_has_the_first_reason_that_fits():
 
 
 @pytest.mark.parametrize(
-    ("favourite_p", "its_p", "is_tie"),
+    ("most_likely_p", "its_p", "is_tie"),
     [(0.4, 0.31, True), (0.4, 0.29, False), (0.08, 0.04, True), (0.08, 0.03, False), (0.02, 0.001, False)],
 )
-def test_a_near_tie_is_close_in_points_and_by_half(favourite_p, its_p, is_tie):
+def test_a_near_tie_is_close_in_points_and_by_half(most_likely_p, its_p, is_tie):
     """Among many small probabilities all are within 0.1 of each other."""
     columns = {
-        "overlap": 0.5, "outside": 0.0, "readable": True, "favourite": 1, "favourite_p": favourite_p,
-        "draft_favourite": 2, "draft_favourite_q": its_p, "draft_favourite_p": its_p,
+        "overlap": 0.5, "outside": 0.0, "readable": True, "most_likely": 1, "most_likely_p": most_likely_p,
+        "draft_most_likely": 2, "draft_most_likely_q": its_p, "draft_most_likely_p": its_p,
     }  # fmt: skip
     (found,) = reasons.find_reasons({name: np.array([value]) for name, value in columns.items()})
     assert [*REASONS][found] == ("near-tie" if is_tie else "other top token, neither sure")

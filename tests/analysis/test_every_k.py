@@ -177,7 +177,7 @@ def test_another_draft_on_a_greedy_text_is_that_drafts_own_run(bench, model):
 
 
 @pytest.mark.parametrize("as_texts", [False, True])
-def test_a_text_from_elsewhere_is_an_estimate_by_both_models_laws(model, as_texts):
+def test_a_text_from_elsewhere_is_an_estimate_by_both_models_distributions(model, as_texts):
     completion = " and the dog said hello to the little fox again"
     before, text = model("big").text.encode(PROMPT), model("big").text.encode(completion, special=False)
     rows = {name: probabilities(model(name).model, before + text, 0.8)[-len(text) - 1 : -1] for name in ("big", "near")}
@@ -342,7 +342,7 @@ def test_whose_steps_these_would_be_is_said(bench, options, says):
     assert ("This run used" in frame.attrs["note"]) == bool(says)
 
 
-def test_steps_of_another_rule_are_not_draws_of_this_law(bench):
+def test_steps_of_another_rule_are_not_draws_of_this_distribution(bench):
     """What the note warns of: sample and match keeps with chance p(x), so far more calls than the band holds."""
     outside = 0
     for seed in range(8):

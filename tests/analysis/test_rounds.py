@@ -173,7 +173,7 @@ def test_a_verdict_is_given_with_its_interval(ratios, spread, verdict, cell):
 
 
 @pytest.mark.parametrize(("number", "left_out"), [(1, 0), (2, 0), (6, 0), (8, 0), (9, 1), (11, 1), (12, 2), (17, 3)])
-def test_the_interval_of_a_median_leaves_out_what_the_binomial_law_allows(number, left_out):
+def test_the_interval_of_a_median_leaves_out_what_the_binomial_distribution_allows(number, left_out):
     values = [float(value) for value in range(number, 0, -1)]
     assert interval(values) == (1.0 + left_out, number - left_out)
     if number >= FEWEST:

@@ -128,5 +128,5 @@ def test_a_claims_own_numbers_come_to_what_it_says():
 
 @pytest.mark.parametrize("given", [(5, 2.0, 33.0, 6), (5, 2.0, 0.0, 4), (5, -1.0, 33.0, 4), (5, 2.0, 33.0, -1)])
 def test_numbers_that_no_step_has_are_refused(given):
-    with pytest.raises(ValueError, match="num_kept must be from 0 to num_drafted"):
+    with pytest.raises(ValueError, match="num_accepted must be from 0 to num_drafted"):
         theory.stated_rates(*given)

@@ -11,7 +11,7 @@ import pytest
 from toys import TableLM, plan_of
 
 from specviz.analysis import whatif
-from specviz.decoding.draws import Seeded, law
+from specviz.decoding.draws import Seeded, distribution
 from specviz.decoding.engine import speculate
 from specviz.decoding.sampling import Sampling
 from specviz.drafters.draft_model import ModelDrafter
@@ -43,23 +43,23 @@ def walk(size, k, drafted, kept):
 
 def brute_force(chances, k):
     """{lengths of the steps: probability} over every pattern of flags that can matter."""
-    size, laws = len(chances), {}
+    size, distributions = len(chances), {}
     places = [(s, j) for s in range(size) for j in range(min(k, size - s - 1, chances.drafted[s]))]
     for pattern in itertools.product((False, True), repeat=len(places)):
         flags = dict(zip(places, pattern, strict=True))
         chance = math.prod(chances.keep[place] if kept else 1 - chances.keep[place] for place, kept in flags.items())
         lengths = tuple(walk(size, k, chances.drafted, lambda s, j, flags=flags: flags[s, j]))
-        laws[lengths] = laws.get(lengths, 0.0) + chance
-    return laws
+        distributions[lengths] = distributions.get(lengths, 0.0) + chance
+    return distributions
 
 
 def brute_force_along_text(chances, k):
-    size, laws, a = len(chances), {}, chances.keep[:, 0]
+    size, distributions, a = len(chances), {}, chances.keep[:, 0]
     for pattern in itertools.product((False, True), repeat=size):
         chance = math.prod(a[t] if kept else 1 - a[t] for t, kept in enumerate(pattern))
         lengths = tuple(walk(size, k, chances.drafted, lambda s, j, pattern=pattern: pattern[s + j]))
-        laws[lengths] = laws.get(lengths, 0.0) + chance
-    return laws
+        distributions[lengths] = distributions.get(lengths, 0.0) + chance
+    return distributions
 
 
 def expected_calls(chances, ks):
@@ -71,47 +71,49 @@ CASES = [(random_chances(9, 5, 1), brute_force_along_text), (random_chances(5, 3
 
 @pytest.mark.parametrize(("chances", "every_pattern"), CASES, ids=["along the text", "by start"])
 @pytest.mark.parametrize("k", [1, 2, 3])
-def test_calls_and_their_law_are_those_of_every_pattern(chances, every_pattern, k):
-    laws = every_pattern(chances, k)
+def test_calls_and_their_distribution_are_those_of_every_pattern(chances, every_pattern, k):
+    distributions = every_pattern(chances, k)
     counts = np.zeros(len(chances) + 1)
-    for lengths, chance in laws.items():
+    for lengths, chance in distributions.items():
         counts[len(lengths)] += chance
     assert expected_calls(chances, [k])[0] == pytest.approx(counts @ np.arange(len(counts)), abs=EXACT)
-    assert np.abs(whatif.calls_law(chances, k) - counts).max() < EXACT
+    assert np.abs(whatif.calls_distribution(chances, k) - counts).max() < EXACT
 
 
 @pytest.mark.parametrize(("chances", "every_pattern"), CASES, ids=["along the text", "by start"])
-def test_the_law_of_a_step_is_that_of_every_pattern(chances, every_pattern):
+def test_the_distribution_of_a_step_is_that_of_every_pattern(chances, every_pattern):
     """Lengths of steps, weighted by how often a step begins where."""
     shares = np.zeros(4)
     for lengths, chance in every_pattern(chances, 3).items():
         for length in lengths:
             shares[length - 1] += chance
-    got = whatif.start_chances(chances, [3])[0] @ whatif.step_laws(chances, 3)
+    got = whatif.start_chances(chances, [3])[0] @ whatif.step_distributions(chances, 3)
     assert np.abs(got - shares).max() < EXACT
 
 
-def slow_law(chances, k):
+def slow_distribution(chances, k):
     """The law of the number of calls, forward over all starts, with numbers of calls as keys."""
     size = len(chances)
-    laws = [{} for _ in range(size + 1)]
-    laws[0] = {0: 1.0}
-    for start, calls_here in enumerate(laws[:-1]):
+    distributions = [{} for _ in range(size + 1)]
+    distributions[0] = {0: 1.0}
+    for start, calls_here in enumerate(distributions[:-1]):
         depth, reached = min(k, chances.drafted[start], size - start - 1), 1.0
         for j in range(depth + 1):
             cut = reached * (1 - chances.keep[start, j] if j < depth else 1)
             reached *= chances.keep[start, j] if j < depth else 1
             for calls, chance in calls_here.items():
-                laws[start + j + 1][calls + 1] = laws[start + j + 1].get(calls + 1, 0.0) + chance * cut
-    return laws[size]
+                distributions[start + j + 1][calls + 1] = (
+                    distributions[start + j + 1].get(calls + 1, 0.0) + chance * cut
+                )
+    return distributions[size]
 
 
 @pytest.mark.parametrize("by_start", [False, True])
 @pytest.mark.parametrize("k", [1, 5, 32])
-def test_texts_longer_than_a_block_have_the_same_law(k, by_start):
+def test_texts_longer_than_a_block_have_the_same_distribution(k, by_start):
     chances = random_chances(2 * whatif.BLOCK + 9, 32, 8, by_start)
-    law, slow = whatif.calls_law(chances, k), slow_law(chances, k)
-    assert max(abs(law[calls] - slow.get(calls, 0.0)) for calls in range(len(law))) < EXACT
+    distribution, slow = whatif.calls_distribution(chances, k), slow_distribution(chances, k)
+    assert max(abs(distribution[calls] - slow.get(calls, 0.0)) for calls in range(len(distribution))) < EXACT
     mean = math.fsum(calls * chance for calls, chance in slow.items())
     assert expected_calls(chances, [1, k] if k > 1 else [k])[-1] == pytest.approx(mean, rel=EXACT)
 
@@ -153,7 +155,7 @@ def test_lost_tokens_are_those_of_every_way_in_which_the_text_can_be_cut():
         likely = np.prod(np.where(kept, a, 1 - a))
         flags = whatif.chances_along_text(np.array(kept, dtype=float), deepest=4).keep > 0
         start = 0
-        for length in whatif.cut_into_steps(chances, flags, 3).lengths:
+        for length in whatif.split_into_steps(chances, flags, 3).lengths:
             most = min(3, 7 - 1 - start) + 1
             lost[start + length - 1] += likely * (most - length)
             start += length
@@ -170,10 +172,10 @@ def rows(model, text, sampling):
 def scored(target, draft, text, sampling):
     """(probability of the text, its chances) from the tables alone."""
     p, q = (rows(model, text, sampling)[np.arange(len(text)), text] for model in (target, draft))
-    return float(np.prod(p)), whatif.chances_along_text(whatif.keep_chances(p, q), deepest=4)
+    return float(np.prod(p)), whatif.chances_along_text(whatif.acceptance_chances(p, q), deepest=4)
 
 
-def engine_law(target, draft, num_tokens, k, sampling):
+def engine_distribution(target, draft, num_tokens, k, sampling):
     """{(text, number of calls): probability} of the real decoding loop, step by step with every draw walked."""
     known = {}
 
@@ -187,7 +189,7 @@ def engine_law(target, draft, num_tokens, k, sampling):
                 return next(speculate(context, lambda: plan, draws, max_new_tokens=remaining)).tokens
 
             known[context] = total = {}
-            for tokens, weight in law(experiment).items():
+            for tokens, weight in distribution(experiment).items():
                 for (rest, calls), chance in after((*context, *tokens), remaining - len(tokens)).items():
                     total[tokens + rest, calls + 1] = total.get((tokens + rest, calls + 1), 0.0) + weight * chance
         return known[context]
@@ -197,12 +199,12 @@ def engine_law(target, draft, num_tokens, k, sampling):
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.7, top_k=2)], ids=str)
 @pytest.mark.parametrize("k", [1, 2, 3, 4])
-def test_the_engines_calls_have_this_law_given_every_text(k, sampling):
+def test_the_engines_calls_have_this_distribution_given_every_text(k, sampling):
     target, draft = TableLM(1), TableLM(2)
-    by_engine, mean = engine_law(target, draft, 5, k, sampling), 0.0
+    by_engine, mean = engine_distribution(target, draft, 5, k, sampling), 0.0
     for text in itertools.product(range(3), repeat=5):
         weight, chances = scored(target, draft, text, sampling)
-        counts = whatif.calls_law(chances, k)
+        counts = whatif.calls_distribution(chances, k)
         mean += weight * expected_calls(chances, [k])[0]
         for calls in range(6):
             assert weight * counts[calls] == pytest.approx(by_engine.get((text, calls), 0.0), abs=EXACT)
@@ -220,11 +222,11 @@ def test_greedy_runs_make_exactly_these_calls(k):
     draft.table += 0.7 * TableLM(4, 12).table
     text = [token for step in engine_run(target, draft, 3, 0, 40, sampling) for token in step.tokens]
     p, q = (rows(model, text, sampling)[np.arange(40), text] for model in (target, draft))
-    chances = whatif.chances_along_text(whatif.keep_chances(p, q))
+    chances = whatif.chances_along_text(whatif.acceptance_chances(p, q))
     steps = engine_run(target, draft, k, 1, 40, sampling)
     assert expected_calls(chances, [k])[0] == len(steps)
-    assert whatif.calls_law(chances, k)[len(steps)] == 1
-    assert whatif.cut_into_steps(chances, whatif.draw_flags(chances, np.full(40, 0.5)), k).lengths == tuple(
+    assert whatif.calls_distribution(chances, k)[len(steps)] == 1
+    assert whatif.split_into_steps(chances, whatif.draw_flags(chances, np.full(40, 0.5)), k).lengths == tuple(
         len(step.tokens) for step in steps
     )
 
@@ -240,8 +242,8 @@ def test_sampled_runs_make_these_calls_on_average():
             steps = engine_run(target, draft, k, 1000 * k + seed, size, sampling)
             text = [token for step in steps for token in step.tokens]
             p, q = (rows(model, text, sampling)[np.arange(size), text] for model in (target, draft))
-            chances = whatif.chances_along_text(whatif.keep_chances(p, q), deepest=8)
-            counts, numbers = whatif.calls_law(chances, k), np.arange(size + 1)
+            chances = whatif.chances_along_text(whatif.acceptance_chances(p, q), deepest=8)
+            counts, numbers = whatif.calls_distribution(chances, k), np.arange(size + 1)
             surplus += len(steps) - counts @ numbers
             spread += counts @ numbers**2 - (counts @ numbers) ** 2
             if k == 3:
@@ -264,8 +266,8 @@ def test_a_runs_own_verdicts_give_back_its_own_steps(k):
         last = {"resampled": [False], "bonus": [None], "plain": [None]}[step.verdict.kind]
         verdicts += [True] * len(step.verdict.path) + last
     p, q = (rows(model, text, sampling)[np.arange(40), text] for model in (target, draft))
-    chances = whatif.chances_along_text(whatif.keep_chances(p, q))
-    cut = whatif.cut_into_steps(chances, whatif.draw_flags(chances, np.full(40, 0.999), verdicts), k)
+    chances = whatif.chances_along_text(whatif.acceptance_chances(p, q))
+    cut = whatif.split_into_steps(chances, whatif.draw_flags(chances, np.full(40, 0.999), verdicts), k)
     assert cut.lengths == tuple(len(step.tokens) for step in steps)
     assert cut.kinds == tuple(step.verdict.kind for step in steps)
 
@@ -274,7 +276,7 @@ def test_a_runs_own_verdicts_give_back_its_own_steps(k):
 
 
 def test_chances_to_be_kept():
-    got = whatif.keep_chances([0.5, 0.2, 0.0, 0.0, 0.4], [0.25, 0.9, 0.1, 0.0, 0.0])
+    got = whatif.acceptance_chances([0.5, 0.2, 0.0, 0.0, 0.4], [0.25, 0.9, 0.1, 0.0, 0.0])
     assert got.tolist() == [0.5, 1.0, 1.0, 0.0, 0.0]
 
 
@@ -282,9 +284,9 @@ def test_a_run_that_ended_early_had_room_to_draft_more():
     certain = whatif.chances_along_text([1.0] * 5, deepest=8, most_tokens=20)
     full = whatif.chances_along_text([1.0] * 5, deepest=8)
     every = np.ones((5, 8), dtype=bool)
-    assert whatif.cut_into_steps(certain, every, 8) == whatif.Cut((5,), ("accepted",))
-    assert whatif.cut_into_steps(full, every, 8) == whatif.Cut((5,), ("bonus",))
-    assert whatif.cut_into_steps(full, every, 3) == whatif.Cut((4, 1), ("bonus", "plain"))
+    assert whatif.split_into_steps(certain, every, 8) == whatif.Cut((5,), ("accepted",))
+    assert whatif.split_into_steps(full, every, 8) == whatif.Cut((5,), ("bonus",))
+    assert whatif.split_into_steps(full, every, 3) == whatif.Cut((4, 1), ("bonus", "plain"))
     assert expected_calls(certain, [3, 8]).tolist() == expected_calls(full, [3, 8]).tolist() == [2, 1]
 
 
@@ -295,7 +297,7 @@ def test_acceptance_by_depth_is_a_mean_over_all_starts():
     assert np.allclose(got, expected, atol=EXACT, equal_nan=True)
 
 
-def test_the_band_is_two_quantiles_of_the_law():
+def test_the_band_is_two_quantiles_of_the_distribution():
     assert [whatif.quantile(np.array([0, 0.04, 0.9, 0.06]), share) for share in (0.04, 0.05, 0.95)] == [1, 2, 3]
 
 
@@ -336,13 +338,13 @@ def test_a_chance_of_one_everywhere_gives_the_ideal():
 
 
 @pytest.mark.parametrize(("size", "most_s"), [(256, 1.0), (2048, 15.0)])  # five times the aim, for a busy machine
-def test_long_texts_take_little_time_and_the_law_adds_up(size, most_s):
+def test_long_texts_take_little_time_and_the_distribution_adds_up(size, most_s):
     chances = whatif.chances_along_text(np.random.default_rng(0).random(size) ** 0.3)
     began = time.perf_counter()
     result = whatif.every_k(chances, range(1, 33))
     assert time.perf_counter() - began < most_s
-    assert abs(whatif.calls_law(chances, 8).sum() - 1) < EXACT
-    assert abs(whatif.calls_law(chances, 8) @ np.arange(size + 1) - result.at(8).expected_target_calls) < 1e-9
+    assert abs(whatif.calls_distribution(chances, 8).sum() - 1) < EXACT
+    assert abs(whatif.calls_distribution(chances, 8) @ np.arange(size + 1) - result.at(8).expected_target_calls) < 1e-9
 
 
 def test_very_long_texts_take_little_memory():
@@ -357,8 +359,8 @@ def test_very_long_texts_take_little_memory():
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda: whatif.keep_chances([0.5], [0.5, 0.1]), "equal length"),
-        (lambda: whatif.keep_chances([-0.5], [0.5]), "must be probabilities"),
+        (lambda: whatif.acceptance_chances([0.5], [0.5, 0.1]), "equal length"),
+        (lambda: whatif.acceptance_chances([-0.5], [0.5]), "must be probabilities"),
         (lambda: whatif.chances_along_text([]), "at least one number"),
         (lambda: whatif.chances_along_text([1.5]), "from 0 to 1"),
         (lambda: whatif.chances_along_text([0.5, 0.5], most_tokens=1), "must be >= 2"),

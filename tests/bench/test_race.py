@@ -241,10 +241,12 @@ def test_the_first_difference_has_the_logits_of_both_models(bench):
     for reading, name in zip(found.readings, ("big", "far"), strict=True):
         with torch.inference_mode():
             row = bench.library.load(name).model(torch.tensor([text])).logits[0, -1].double().numpy()
-        odds = np.exp(row - row.max()) / np.exp(row - row.max()).sum()
+        probabilities = np.exp(row - row.max()) / np.exp(row - row.max()).sum()
         assert reading.logits == pytest.approx([row[found.left.id], row[found.right.id]], abs=1e-4)
         assert reading.best == pytest.approx(row.max(), abs=1e-4)
-        assert reading.odds == pytest.approx([odds[found.left.id], odds[found.right.id]], abs=1e-4)
+        assert reading.probabilities == pytest.approx(
+            [probabilities[found.left.id], probabilities[found.right.id]], abs=1e-4
+        )
     assert found.readings[0].logits[0] > found.readings[0].logits[1]
     assert not found.is_tie
 
@@ -254,7 +256,7 @@ def test_two_logits_that_are_closer_than_the_number_format_tells_are_a_tie(bench
     assert raced(bench, ALONE, ODD).difference.is_tie
 
 
-def test_two_tokens_of_which_neither_is_the_favourite_are_no_tie(bench, monkeypatch):
+def test_two_tokens_of_which_neither_is_the_most_likely_are_no_tie(bench, monkeypatch):
     own = race._reading
     far = lambda *given: replace(own(*given), logits=(2.0, 2.0), best=3.0)  # noqa: E731
     monkeypatch.setattr(race, "_reading", far)

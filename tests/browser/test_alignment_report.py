@@ -307,7 +307,7 @@ def test_thousands_of_texts_can_be_searched(opened):
 def test_texts_from_outside_stay_texts(opened):
     found = pattern(3, id=HOSTILE, token=HOSTILE, before=HOSTILE)
     drafts = (replace(made_summary().drafts[0], patterns=(found,)),)
-    columns = dict.fromkeys(("text", "favourite_text"), [HOSTILE] * 3)
+    columns = dict.fromkeys(("text", "most_likely_text"), [HOSTILE] * 3)
     text = made_text(1, 3, NAMES[:1], columns, id=HOSTILE, prompt=HOSTILE)
     page = opened(report_page(made_summary(target=HOSTILE, drafts=drafts, comparisons=()), [text]))
     chosen(page, "agreement")

@@ -40,7 +40,7 @@ def title(page):
 
 def guessed(page, word, by_key=False):
     if by_key:
-        page.keyboard.press({"kept": "a", "cut": "r"}[word])
+        page.keyboard.press({"accepted": "a", "rejected": "r"}[word])
     else:
         page.click(f".sv-predict-{word}")
     page.wait_for_selector(f"{BOARD}[data-state=told]")
@@ -53,35 +53,37 @@ def test_a_whole_round_is_played_and_counted(open_page):
     right = 0
     for number, place in enumerate(places, 1):
         assert title(page) == "".join(place["ask"]["title"])
-        assert page.locator(f"{BOARD} :is(.sv-dart, .sv-throw, .sv-role-emitted)").count() == 0
+        assert page.locator(f"{BOARD} :is(.sv-random-draw, .sv-throw, .sv-role-emitted)").count() == 0
         assert page.inner_text(f"{BOARD} .sv-pill") == "undecided"
         assert page.inner_text(".sv-predict-outcome") == ""
-        said = "cut" if number % 3 == 0 else "kept"
+        said = "rejected" if number % 3 == 0 else "accepted"
         guessed(page, said, by_key=number > 1)  # the first click takes the keys to the game
-        right += (said == "kept") == place["kept"]
+        right += (said == "accepted") == place["accepted"]
         assert title(page) == "".join(place["look"]["title"])
-        assert page.inner_text(".sv-predict-outcome").endswith(f"it was {'accepted' if place['kept'] else 'rejected'}.")
+        assert page.inner_text(".sv-predict-outcome").endswith(
+            f"it was {'accepted' if place['accepted'] else 'rejected'}."
+        )
         assert f"right {right} of {number} ·" in page.inner_text(".sv-predict-score")
         assert place["bet"] in page.inner_text(".sv-predict-score")
-        assert page.locator(f"{BOARD} .sv-dart").count() >= 1
+        assert page.locator(f"{BOARD} .sv-random-draw").count() >= 1
         page.keyboard.press("Enter")
     page.wait_for_selector(f"{BOARD}[data-state=over]")
     assert f"right {right} of {len(places)} times" in page.inner_text(".sv-predict-outcome")
-    assert [each["kept"] for each in page.evaluate("window.told")] == [place["kept"] for place in places]
+    assert [each["accepted"] for each in page.evaluate("window.told")] == [place["accepted"] for place in places]
     assert sum(each["right"] for each in page.evaluate("window.told")) == right
     assert serious(page) == []
     page.click("text=Play again")
     assert title(page) == "".join(places[0]["ask"]["title"])
 
 
-def test_the_dart_falls_first_and_another_run_can_be_taken(open_page):
+def test_the_draw_falls_first_and_another_run_can_be_taken(open_page):
     page = at_learn(open_page())
     asked = title(page)
-    page.click(".sv-predict-kept")
-    page.wait_for_selector(f"{BOARD}[data-state=falling] .sv-dart")
+    page.click(".sv-predict-accepted")
+    page.wait_for_selector(f"{BOARD}[data-state=falling] .sv-random-draw")
     assert title(page) == asked
     assert page.inner_text(".sv-predict-outcome") == ""
-    assert page.is_disabled(".sv-predict-cut")
+    assert page.is_disabled(".sv-predict-rejected")
     page.wait_for_selector(f"{BOARD}[data-state=told]")
     page.select_option("[data-section=predict] select[name=run]", label="The run on the stage")
     page.click("[data-act=take]")
@@ -94,7 +96,7 @@ def test_the_dart_falls_first_and_another_run_can_be_taken(open_page):
     page.wait_for_function(
         "(words) => document.querySelector('.sv-predict-board .sv-title').textContent === words", arg=asked
     )
-    guessed(page, "kept")
+    guessed(page, "accepted")
     page.click("#pages [data-page=check]")
     page.click("#pages [data-page=learn]")
     page.wait_for_function(IDLE)
@@ -104,7 +106,7 @@ def test_the_dart_falls_first_and_another_run_can_be_taken(open_page):
 def test_on_a_phone_in_the_dark_both_games_fit_and_are_pressed(open_page):
     page = at_learn(open_page(viewport=PHONE, color_scheme="dark", reduced_motion="reduce"))
     page.evaluate("document.body.classList.add('dark')")
-    page.click(".sv-predict-kept")
+    page.click(".sv-predict-accepted")
     assert page.get_attribute(BOARD, "data-state") == "told"
     page.fill(LINE, "the small")
     page.click(".sv-turns-form [type=submit]")
@@ -216,7 +218,7 @@ def test_a_file_holds_several_runs_and_asks_no_server(chromium):
             page.wait_for_function(
                 "(words) => document.querySelector('.sv-predict-board .sv-title')?.textContent === words", arg=asked
             )
-            guessed(page, "cut")
+            guessed(page, "rejected")
             assert page.inner_text(".sv-predict-outcome"), name
 
 
@@ -227,7 +229,7 @@ def test_hostile_tokens_prompts_and_titles_stay_text(chromium):
         page.evaluate(PLAY, json.loads(json.dumps(predict_block({bad: trace, "other": trace}))))
         for place in predict_props(trace)["places"][:5]:
             page.wait_for_selector(f"{BOARD}[data-state=asked]")
-            guessed(page, "kept")
+            guessed(page, "accepted")
             assert title(page) == "".join(place["look"]["title"]).replace("\n", " ")
             page.click(".sv-predict-buttons .sv-primary:visible")
         settle(page)

@@ -212,7 +212,7 @@ def test_what_the_lesson_asks_to_press_and_read_is_in_sight_beside_it(page, pres
     page.wait_for_function(INSIDE, arg=["#stage .sv-cell.sv-on", "#stage .sv-lanes-body"])
     assert page.evaluate("document.querySelector('#stage .sv-track').getBoundingClientRect().width") > 150
     names = page.eval_on_selector_all(
-        "#stage :is(.sv-role-drafted, .sv-role-emitted) .sv-odds-token",
+        "#stage :is(.sv-role-drafted, .sv-role-emitted) .sv-probabilities-token",
         "(all) => all.map((one) => [one.scrollWidth, one.clientWidth])",
     )
     assert names
@@ -233,9 +233,9 @@ def test_a_setup_is_filled_in_and_never_run(page):
 
 
 @pytest.mark.slow
-def test_what_is_done_elsewhere_laws_several_runs_the_making_of_a_draft(page):
+def test_what_is_done_elsewhere_distributions_several_runs_the_making_of_a_draft(page):
     start(page, "other")
-    page.wait_for_selector("#lesson .sv-lesson-law .sv-part")
+    page.wait_for_selector("#lesson .sv-lesson-distribution .sv-part")
     page.click(NEXT)
     press(page, "K 1")
     on_stage(page, "k-1")
@@ -411,7 +411,7 @@ def test_from_a_lesson_that_is_not_there_the_way_leads_to_the_plan(page):
 def test_plan_and_lesson_are_accessible_on_a_wide_page(open_page):
     page = open_page(color_scheme="light", reduced_motion="reduce")
     start(page, "other")
-    page.wait_for_selector("#lesson .sv-lesson-law .sv-part")
+    page.wait_for_selector("#lesson .sv-lesson-distribution .sv-part")
     page.click(NEXT)
     press(page, "A sum")
     on_stage(page, "sum")

@@ -50,11 +50,11 @@ def everything(**changes):
             blocks.table(["rule", "acceptance", "verdict"], RULES, marked=1),
             blocks.bars(
                 [
-                    blocks.bar("fox", [("both", 40.0), ("owed", 20.0)], ["12 %", "13 %"], 61.0),
+                    blocks.bar("fox", [("both", 40.0), ("shortfall", 20.0)], ["12 %", "13 %"], 61.0),
                     blocks.bar(HOSTILE, [("both", 10)], ["1 %", "1 %"]),
                 ],
-                heads=["seen", "law"],
-                key=[("both", "both agree"), ("owed", "owed"), ("tick", "the law")],
+                heads=["seen", "distribution"],
+                key=[("both", "both agree"), ("shortfall", "shortfall"), ("tick", "the law")],
             ),
             blocks.chart(FIGURE),
             cuts(),

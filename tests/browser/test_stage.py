@@ -46,7 +46,7 @@ def test_marks_equal_the_trace(stage, make):
     assert shown(page, ".sv-row", rows) == last
 
 
-def test_widths_are_the_chances_and_the_darts(stage):
+def test_widths_are_the_chances_and_the_draws(stage):
     page, message = stage(), whole(traces.chain())
     push(page, message)
     settle(page)
@@ -63,7 +63,7 @@ def test_the_three_numbers_and_the_sentence_are_those_of_the_step_shown(stage):
         settle(page)
         totals = message["steps"][cursor - 1]["totals"]
         assert page.inner_text('[data-number="calls"]') == totals["tokens_per_call"]
-        assert page.inner_text('[data-number="kept"]') == totals["kept"]
+        assert page.inner_text('[data-number="accepted"]') == totals["accepted"]
     assert page.inner_text(".sv-sentence .sv-word") == "8"
     assert "K 2 → 8" in page.inner_text(".sv-lanes")
 
@@ -258,13 +258,13 @@ def test_the_inspectors_bars_are_the_computed_widths(stage):
     page, message = stage(), whole(traces.chain())
     push(page, message)
     settle(page)
-    step = next(step for step in message["steps"] if step["has_cut"])
-    rows, mark = (step["looks"][step["focus"]][name] for name in ("rows", "dart"))
-    for name in ("both", "cut", "owed"):
+    step = next(step for step in message["steps"] if step["has_rejected"])
+    rows, mark = (step["looks"][step["focus"]][name] for name in ("rows", "draw"))
+    for name in ("both", "excess", "shortfall"):
         wide = shown(page, f".sv-inspector .sv-track .sv-{name}", "(node) => parseFloat(node.style.width)")
         assert wide == [width for width in rows[name] if width > 0]
-    assert shown(page, ".sv-inspector .sv-dart", "(node) => parseFloat(node.style.left)") == [mark["x"]]
-    numbers = shown(page, ".sv-inspector .sv-odds-number")
+    assert shown(page, ".sv-inspector .sv-random-draw", "(node) => parseFloat(node.style.left)") == [mark["x"]]
+    numbers = shown(page, ".sv-inspector .sv-probabilities-number")
     assert numbers == [words for pair in zip(rows["p"], rows["q"], strict=True) for words in pair]
 
 
@@ -300,7 +300,7 @@ def test_a_small_drafted_bar_is_shown_enlarged_with_the_same_verdict(stage):
             if "zoom" in look:
                 width = "(node) => parseFloat(node.style.width)"
                 assert shown(page, ".sv-enlarged .sv-both", width) == [look["zoom"]["fill"]]
-                assert (look["zoom"]["x"] < look["zoom"]["fill"]) == look["dart"]["kept"]
+                assert (look["zoom"]["x"] < look["zoom"]["fill"]) == look["draw"]["accepted"]
 
 
 def test_the_log_scale_shows_places_and_no_bars(stage):
@@ -490,7 +490,14 @@ def test_texts_stand_out_from_their_ground(stage, theme):
     push(page, whole(traces.chain()))
     settle(page)
     (card,) = set(shown(page, ".sv-card", "(node) => getComputedStyle(node).backgroundColor"))
-    for selector in (".sv-piece .sv-body", ".sv-cell-text", ".sv-chance", ".sv-odds-number", ".sv-note", ".sv-key li"):
+    for selector in (
+        ".sv-piece .sv-body",
+        ".sv-cell-text",
+        ".sv-chance",
+        ".sv-probabilities-number",
+        ".sv-note",
+        ".sv-key li",
+    ):
         for colour in set(shown(page, selector, "(node) => getComputedStyle(node).color")):
             assert contrast(colour, card) >= 4.5, (selector, colour, card)
 
@@ -541,7 +548,7 @@ def test_no_chip_is_cut_off(stage, method):
     assert shown(page, ".sv-context .sv-chip", clipped) == [False] * 5
 
 
-def test_the_key_speaks_of_darts_only_where_one_is_thrown(stage):
+def test_the_key_speaks_of_draws_only_where_one_is_thrown(stage):
     page = stage()
     only = traces.Builder().chain(4, 2, changed={"rule": "typical", "lossless": False}).finish()
     push(page, whole(only))

@@ -122,7 +122,7 @@ def test_a_step_without_a_story_offers_none_and_keeps_the_choice_for_the_next(st
     page.evaluate("hub.pin(1, '0')")
     settle(page)
     assert not page.is_visible(".sv-views")
-    assert page.is_visible(".sv-odds")
+    assert page.is_visible(".sv-probabilities")
     page.evaluate("hub.pin(0, '0')")
     settle(page)
     assert page.is_visible(".sv-tree")
@@ -145,7 +145,7 @@ def test_the_lane_of_a_tree_counts_what_is_off_the_path(stage):
     page, _ = opened(stage, evidence_traces.wide_tree)
     assert shown(page, ".sv-row .sv-more") == ["+56 off this path"]
     assert page.is_visible(".sv-more-words")
-    assert page.inner_text('[data-number="kept-words"]') == "accepted of judged, siblings included"
+    assert page.inner_text('[data-number="accepted-words"]') == "accepted of judged, siblings included"
 
 
 def test_a_phone_has_room_for_the_number_alone(stage):
@@ -165,8 +165,8 @@ def test_a_refused_reasoning_step_has_its_mark_in_the_lane(stage, options):
     assert mark == ["a reasoning step of 13 tokens, rejected", "line-through"]
     assert shown(page, ".sv-refused", "(node) => node.scrollWidth > node.clientWidth") == [False]
     assert len(shown(page, ".sv-bar-refused")) == 1
-    assert page.inner_text('[data-number="kept"]') == "1 of 2"
-    assert page.inner_text('[data-number="kept-words"]') == "reasoning steps accepted"
+    assert page.inner_text('[data-number="accepted"]') == "1 of 2"
+    assert page.inner_text('[data-number="accepted-words"]') == "reasoning steps accepted"
 
 
 def test_what_was_made_comes_under_headings_of_the_second_order(stage):

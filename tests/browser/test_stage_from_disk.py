@@ -60,7 +60,7 @@ def test_a_token_is_pinned_and_its_draft_explained_by_hand(opened, eagle):
     chosen = page.locator(".sv-text .sv-on")
     assert chosen.count() == 1
     assert place(page) == f"step {int(chosen.get_attribute('data-step')) + 1}"
-    assert page.locator(".sv-odds-row").count() > 3
+    assert page.locator(".sv-probabilities-row").count() > 3
     page.click("[data-part=of-draft]")
     assert page.locator(".sv-made").inner_text()
     page.click("[data-part=of-token]")
@@ -200,7 +200,7 @@ def test_two_runs_in_one_notebook_keep_to_themselves(opened):
     first.click("[data-mode=final]")
     first.click("[data-part=many]")
     assert first.locator(".sv-on").count() > 0
-    assert second.locator("[data-mode=cut][aria-pressed=true]").count() == 1
+    assert second.locator("[data-mode=rejected][aria-pressed=true]").count() == 1
     assert second.locator("h1").inner_text().startswith(f"specviz: {EVIL[:40]}")
     assert page.evaluate("document.querySelectorAll('script, img').length") == 0
     with page.expect_download() as download:

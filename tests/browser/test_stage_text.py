@@ -267,7 +267,7 @@ def test_a_first_visit_is_slow_for_three_steps_then_at_reading_pace_with_the_fir
         cursors.append(page.evaluate("hub.cursor"))
         page.clock.run_for(wait)
     assert [*cursors, page.evaluate("hub.cursor")] == [1, 2, 3, 4, 5, 6]
-    first = next(step for step in message["steps"] if step["has_cut"])
+    first = next(step for step in message["steps"] if step["has_rejected"])
     assert page.evaluate("hub.pinned") == {"step": first["index"], "ref": first["focus"]}
     assert page.inner_text(".sv-badge") == "recorded run"
 
@@ -316,13 +316,13 @@ def test_escape_is_the_pages_own_once_nothing_is_pinned(stage):
 # ---- siblings -----------------------------------------------------------------------------------------------------
 
 
-def test_siblings_are_listed_with_both_odds_and_lead_to_each_other(stage):
+def test_siblings_are_listed_with_both_probabilities_and_lead_to_each_other(stage):
     page, message = stage(), whole(traces.tree())
     push(page, message)
     page.evaluate("hub.pin(0, '1')")
     rows = message["steps"][0]["looks"]["1"]["siblings"]
     cells = "(row) => [...row.cells].slice(1, 4).map((cell) => cell.textContent)"
-    assert shown(page, ".sv-siblings tbody tr", cells) == [odds for _, _, _, *odds in rows]
+    assert shown(page, ".sv-siblings tbody tr", cells) == [probabilities for _, _, _, *probabilities in rows]
     assert page.inner_text('[data-part="heading"]') == "judged"
     page.click(".sv-siblings tr:first-child button")
     assert page.evaluate("hub.pinned") == {"step": 0, "ref": "0"}

@@ -125,9 +125,9 @@ def test_in_forced_colours_bars_are_told_apart_by_shape(forced):
     """Solid, hatched and hollow, with the dart over them; a step's cut tokens are hollow beside its solid kept ones."""
     forced.locator(".sv-cell.sv-is-rejected").first.click()
     assert painted(forced, ".sv-key .sv-both", "CanvasText") > 0.7
-    assert 0.2 < painted(forced, ".sv-key .sv-owed", "LinkText") < 0.8
-    assert painted(forced, ".sv-key .sv-cut", "Canvas") > 0.4
-    assert painted(forced, ".sv-odds .sv-dart", "CanvasText") > 0.4
+    assert 0.2 < painted(forced, ".sv-key .sv-shortfall", "LinkText") < 0.8
+    assert painted(forced, ".sv-key .sv-excess", "Canvas") > 0.4
+    assert painted(forced, ".sv-probabilities .sv-random-draw", "CanvasText") > 0.4
     assert painted(forced, ".sv-foot-bar", "CanvasText") > 0
     assert computed(forced, ".sv-bar-accepted", "fill") == computed(forced, ".sv-sentence", "color")
     assert computed(forced, ".sv-bar-rejected", "fill") == computed(forced, "body", "backgroundColor")

@@ -14,8 +14,10 @@ from specviz.views.documentation import document_page
 from specviz.views.learn.lesson_file import lesson_page
 
 stage = pytest.fixture(stages)
-TOKENS = ".sv-text-body, .sv-cell-text, .sv-odds-token"
-NUMBERS = ".sv-odds-number, .sv-axis-words, .sv-chance, .sv-step-number, .sv-tile dd, .sv-count, .sv-formula, td"
+TOKENS = ".sv-text-body, .sv-cell-text, .sv-probabilities-token"
+NUMBERS = (
+    ".sv-probabilities-number, .sv-axis-words, .sv-chance, .sv-step-number, .sv-tile dd, .sv-count, .sv-formula, td"
+)
 CLICKED = 4
 
 
@@ -63,7 +65,7 @@ def test_a_translated_stage_says_the_same_as_another_after_the_same_clicks(stage
     told = texts(other, ".sv-screen")
     assert without_marks(told) == texts(plain, ".sv-screen")
     assert told[0].count(MARK) > 50, "words may be translated"
-    assert all(MARK in text for text in texts(other, ".sv-odds-q, .sv-tile dt, .sv-legend-name"))
+    assert all(MARK in text for text in texts(other, ".sv-probabilities-q, .sv-tile dt, .sv-legend-name"))
 
 
 def test_the_app_keeps_tokens_and_names_when_it_is_translated(page):

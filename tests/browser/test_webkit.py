@@ -103,7 +103,7 @@ def test_a_run_as_one_file_shows_its_text_tokens_and_charts(from_disk, seen, pre
     from_disk(stage_page(trace))
     assert seen("document.querySelector('.sv-place').textContent") == f"step {len(trace.steps)} of {len(trace.steps)}"
     pressed(".sv-text .sv-piece.sv-is-rejected")
-    assert seen("document.querySelector('.sv-inspector .sv-odds')?.textContent")
+    assert seen("document.querySelector('.sv-inspector .sv-probabilities')?.textContent")
     pressed(".sv-charts summary")
     seen("document.querySelector('.sv-plot .plot-container')")
 

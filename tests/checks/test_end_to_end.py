@@ -56,7 +56,7 @@ def test_a_lossless_rule_is_consistent(pair, name):
 
 
 @pytest.mark.parametrize("name", SHOWN)
-def test_a_wrong_rule_is_called_out_about_when_its_law_says_so(pair, name):
+def test_a_wrong_rule_is_called_out_about_when_its_distribution_says_so(pair, name):
     result = until_known(end_to_end(pair, EVERY[name], PROMPTS, Sampling(), K, 2000, seed=1))
     assert result.outcome.state == "differs"
     needed = next(one.tokens_needed for one in result.power if one.rule.name == name)
@@ -167,7 +167,7 @@ def test_a_token_behind_the_filter_differs_at_once(pair):
     row = plain_logits(pair.target, PROMPTS[0], 1)
     least = int(row.argmin())
     (found,) = score_text(pair, PROMPTS[0], [least], Sampling(top_k=20)).outside
-    assert (found.place, found.token, found.favourite, found.is_tie) == (0, least, int(row.argmax()), False)
+    assert (found.place, found.token, found.most_likely, found.is_tie) == (0, least, int(row.argmax()), False)
     result = until_known(end_to_end(pair, BROKEN["softmax_residual"], PROMPTS, Sampling(top_k=5), K, 400))
     assert "have probability 0 under the target" in result.outcome.words
 
@@ -211,12 +211,12 @@ def test_a_token_within_rounding_of_the_edge_is_a_tie():
 def test_first_tokens_of_a_right_rule_are_consistent(pair):
     result = last(first_token(pair, RULES["block_verification"], PROMPTS[0], Sampling(0.5), K, 1200, seed=1))
     assert result.outcome.state == "consistent"
-    law = first_law(pair)
-    assert result.cells.law[:-1] == pytest.approx([law[token] for token in result.tokens], abs=1e-6)
+    distribution = first_distribution(pair)
+    assert result.cells.distribution[:-1] == pytest.approx([distribution[token] for token in result.tokens], abs=1e-6)
     assert sum(result.cells.counts) == 1200
 
 
-def first_law(pair):
+def first_distribution(pair):
     with torch.inference_mode():
         return softmax(pair.target.model(torch.tensor([PROMPTS[0]])).logits[0, -1].double().numpy() / 0.5)
 

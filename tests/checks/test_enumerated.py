@@ -74,7 +74,7 @@ def test_a_wrong_rule_differs(pair, name):
 @pytest.mark.parametrize("rule", [WritesP(), Forgets()], ids=["writes p", "forgets"])
 def test_a_chain_that_is_judged_wrongly_differs_though_its_formula_for_one_token_is_right(pair, rule):
     p, q = torch.randn(2, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64).softmax(-1)
-    assert (rule.one_step_law(p, q) - p).abs().max() < 1e-12
+    assert (rule.one_step_distribution(p, q) - p).abs().max() < 1e-12
     for k in (1, 2, 4):
         assert last(enumerate_texts(pair, rule, PROMPTS[:1], Sampling(), k)).outcome.state == "differs"
 
@@ -119,7 +119,7 @@ def finished(work):
             return end.value
 
 
-def test_the_enumerated_law_is_what_the_engine_writes_with_seeds(pair):
+def test_the_enumerated_distribution_is_what_the_engine_writes_with_seeds(pair):
     """Texts of a wrong rule over the same small language, by seeds: their shares are the enumerated ones."""
     language, rule = finished(module.language_after(pair, PROMPTS[0], Sampling(0.5), 2)), BROKEN["resample_p"]
     plan = module.plan_of(pair, rule, language)
@@ -128,7 +128,7 @@ def test_the_enumerated_law_is_what_the_engine_writes_with_seeds(pair):
         steps = speculate(OPENING, lambda: plan, Seeded(seed), max_new_tokens=3)
         text = tuple(token for step in steps for token in step.tokens)
         counts[text] = counts.get(text, 0) + 1
-    wrong = finished(module.law_of_texts(plan, 3))[0]
+    wrong = finished(module.distribution_of_texts(plan, 3))[0]
     for text, share in wrong.items():
         spread = (n * share * (1 - share)) ** 0.5
         assert abs(counts.get(text, 0) - n * share) < 5.6 * spread + 3  # 27 texts: once in a million seeds

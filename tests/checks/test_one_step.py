@@ -102,12 +102,12 @@ def changed_live(bench, **change):
     return finish(run)
 
 
-def recorded_odds(steps):
+def recorded_probabilities(steps):
     return [(step.index, token.id, token.q) for step in steps for token in step.draft if token.q is not None]
 
 
 def same_places(found, steps):
-    expected = recorded_odds(steps)
+    expected = recorded_probabilities(steps)
     assert [(place.step, place.token) for place in found] == [(step, token) for step, token, _ in expected]
     for place, (_, token, q) in zip(found, expected, strict=True):
         assert float(place.q[token]) == pytest.approx(q, rel=1e-3)
@@ -120,7 +120,7 @@ def test_a_draft_that_changed_live_leaves_the_places_of_the_one_that_is_asked(be
         assert steps
 
 
-def test_steps_without_odds_hide_none_behind_them(bench, named_models):
+def test_steps_without_probabilities_hide_none_behind_them(bench, named_models):
     run = begin(bench, num_speculative_tokens=2, max_new_tokens=40, method="prompt_lookup", temperature=0.3)
     make_steps(run, 6)
     run.controls.set("method", "draft_model")
@@ -150,13 +150,13 @@ def test_what_a_rule_writes_is_its_own_formula(name):
     assert not cells_differ(Cells(result.formula, result.cells.counts))
 
 
-def test_the_distance_is_that_of_the_written_law():
+def test_the_distance_is_that_of_the_written_distribution():
     place = random_place(5)
     p, q = place.p.numpy(), place.q.numpy()
     kept = [min(mine, other) for mine, other in zip(p, q, strict=True)]
-    law = [share + (1 - sum(kept)) * mine for share, mine in zip(kept, p, strict=True)]  # resample from p
+    distribution = [share + (1 - sum(kept)) * mine for share, mine in zip(kept, p, strict=True)]  # resample from p
     here = rule_here(place, BROKEN["resample_p"])
-    assert here.distance == pytest.approx(sum(abs(a - b) for a, b in zip(law, p, strict=True)) / 2, abs=EXACT)
+    assert here.distance == pytest.approx(sum(abs(a - b) for a, b in zip(distribution, p, strict=True)) / 2, abs=EXACT)
     assert here.kept == pytest.approx(sum(kept), abs=EXACT)
     assert rule_here(place, RULES["speculative_sampling"]).distance < EXACT
 
@@ -171,7 +171,7 @@ def test_the_worst_place_is_the_farthest_of_the_telling_ones(name):
 
 
 def rule_here_distance(place, rule):
-    return float((rule.one_step_law(place.p, place.q) - place.p).abs().sum() / 2)
+    return float((rule.one_step_distribution(place.p, place.q) - place.p).abs().sum() / 2)
 
 
 def test_a_right_rule_starts_where_the_models_agree_half():

@@ -107,7 +107,7 @@ def test_a_rule_that_judges_whole_drafts_wrongly_differs(models, rule, monkeypat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{"top_k": 1}, {"temperature": 0.02}, {"top_p": 0.001}], ids=str)
-def test_a_peaked_law_does_not_make_a_right_rule_undecided(models, options):
+def test_a_peaked_distribution_does_not_make_a_right_rule_undecided(models, options):
     report = prove(PROMPT, **models, tokens=300, **options)
     assert report.exit_code == 0, str(report)
 

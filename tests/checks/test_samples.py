@@ -32,7 +32,7 @@ def bundled():
     return workbench().library
 
 
-def law(target, text, temperature):
+def distribution(target, text, temperature):
     with torch.inference_mode():
         row = target.model(torch.tensor([text])).logits[0, -1].double().numpy() / temperature
     weights = np.exp(row - row.max())
@@ -45,7 +45,7 @@ def drawn(target, temperature, num_texts=40, length=25, seed=0):
     for number in range(num_texts):
         prompt, ids = [5 + number, 9, 30], []
         for _ in range(length):
-            p = law(target, [*prompt, *ids], temperature)
+            p = distribution(target, [*prompt, *ids], temperature)
             ids.append(int(generator.choice(len(p), p=p)))
         yield prompt, ids
 
@@ -58,7 +58,7 @@ def honest(target):
 def greedy_text(target, prompt=(5, 9, 30), length=12):
     ids = []
     for _ in range(length):
-        ids.append(int(law(target, [*prompt, *ids], 1.0).argmax()))
+        ids.append(int(distribution(target, [*prompt, *ids], 1.0).argmax()))
     return list(prompt), ids
 
 
@@ -107,21 +107,23 @@ def chances_along(target, temperature):
         ).tokens
         rows.append(plain_logits(target, [*prompt, *(token.id for token in ids[:-1])], len(ids)).double())
     logits = torch.cat(rows)
-    favourite = logits.argmax(-1, keepdim=True)
-    return [(logits / t).softmax(-1).gather(1, favourite).numpy() for t in (1.0, temperature)]
+    most_likely = logits.argmax(-1, keepdim=True)
+    return [(logits / t).softmax(-1).gather(1, most_likely).numpy() for t in (1.0, temperature)]
 
 
 @pytest.mark.slow
 def test_temperature_095_declared_as_1_is_suspicious_and_correct_samples_rarely_are(bundled):
     """500 streams of 8,000 favourites or others each, along real texts; correct ones are suspicious in 1 of 1,000."""
-    law, cooler = (np.tile(chances, (20, 1)) for chances in chances_along(bundled.load("fable-target"), 0.95))
+    distribution, cooler = (np.tile(chances, (20, 1)) for chances in chances_along(bundled.load("fable-target"), 0.95))
     generator = np.random.default_rng(1)
 
     def num_noticed(truth, num_streams):
         holds = (generator.random((8_000, 1)) < truth[:8_000] for _ in range(num_streams))
-        return sum(Evidence.empty(("favourite",)).add(each, law[:8_000]).differs(SUSPICION) for each in holds)
+        return sum(
+            Evidence.empty(("most_likely",)).add(each, distribution[:8_000]).differs(SUSPICION) for each in holds
+        )
 
-    assert num_noticed(law, 500) <= 500 * SUSPICION + 4.75 * math.sqrt(500 * SUSPICION)
+    assert num_noticed(distribution, 500) <= 500 * SUSPICION + 4.75 * math.sqrt(500 * SUSPICION)
     assert num_noticed(cooler, 50) > 40
 
 
@@ -143,7 +145,7 @@ def test_few_samples_cannot_tell(tmp_path, target, honest):
 
 def test_a_token_that_the_filter_forbids_differs_at_once_and_is_named(tmp_path, target, honest):
     prompt, ids = honest[0]
-    place = next(i for i in range(25) if law(target, [*prompt, *ids[:i]], 1.0).argmax() != ids[i])
+    place = next(i for i in range(25) if distribution(target, [*prompt, *ids[:i]], 1.0).argmax() != ids[i])
     result = judged(write(tmp_path / "filter.jsonl", honest[:1], {"temperature": 0.5, "top_k": 1}), target)
     assert result.drawn_outcome.state == "differs"
     assert f"line 1, token {place + 1}: id {ids[place]}" in result.drawn_outcome.words
@@ -159,15 +161,15 @@ def test_greedy_samples_are_exact(tmp_path, target):
 
 def test_a_greedy_sample_with_another_token_differs_and_both_logits_are_named(tmp_path, target):
     prompt, ids = greedy_text(target)
-    favourite, ids[4] = ids[4], 77
+    most_likely, ids[4] = ids[4], 77
     result = judged(write(tmp_path / "greedy.jsonl", [(prompt, ids)], GREEDY), target)
     assert result.greedy_outcome.state == "differs"
     first = result.wrong_greedy.first.token
     with torch.inference_mode():
         row = target.model(torch.tensor([[*prompt, *ids[:4]]])).logits[0, -1]
-    assert (first.place, first.token, first.favourite) == (4, 77, favourite)
+    assert (first.place, first.token, first.most_likely) == (4, 77, most_likely)
     assert first.logit == pytest.approx(float(row[77]), abs=1e-4)
-    assert f"{first.favourite_logit:.6f}" in result.greedy_outcome.words
+    assert f"{first.most_likely_logit:.6f}" in result.greedy_outcome.words
 
 
 # ---- number formats -------------------------------------------------------------------------------------------------

@@ -69,11 +69,11 @@ def test_a_correct_stream_watched_at_every_token_rarely_crosses_the_line():
 
 @pytest.mark.parametrize("share", [0.02, 0.3, 0.9])
 def test_the_shift_that_would_have_been_seen_is_seen(share):
-    law, n = (share, 0.5), 2000
-    least = next(streams(law, law, 1, n, seed=2)).smallest_shifts()[0]
+    distribution, n = (share, 0.5), 2000
+    least = next(streams(distribution, distribution, 1, n, seed=2)).smallest_shifts()[0]
     direction = 1 if share < 0.5 else -1
     seen = [
-        np.mean([e.differs() for e in streams((share + size * direction, 0.5), law, 300, n, seed=3)])
+        np.mean([e.differs() for e in streams((share + size * direction, 0.5), distribution, 300, n, seed=3)])
         for size in (least, least / 2)
     ]
     assert seen[0] > CHANCE - 0.06
@@ -101,11 +101,11 @@ def test_the_highest_point_counts_and_not_the_last():
 
 
 def test_counts_between_chance_and_contradiction_are_suspicious():
-    law = (0.5, 0.5)
+    distribution = (0.5, 0.5)
     for counts, state in (((540, 460), "consistent"), ((560, 440), "suspicious"), ((590, 410), "differs")):
-        assert outcome_of_cells(Cells(law, counts)).state == state
-    words = outcome_of_cells(Cells(law, (560, 440))).words
-    assert f"about {round_up(draws_needed(law, (0.56, 0.44))):,} draws decide" in words
+        assert outcome_of_cells(Cells(distribution, counts)).state == state
+    words = outcome_of_cells(Cells(distribution, (560, 440))).words
+    assert f"about {round_up(draws_needed(distribution, (0.56, 0.44))):,} draws decide" in words
 
 
 def test_too_few_tokens_would_have_seen_nothing():
@@ -155,58 +155,60 @@ def test_p_values_are_those_of_exact_fractions(p):
         assert p_values(cells)[0] == pytest.approx(exact_p_value(count, n, p), rel=1e-9, abs=1e-300)
 
 
-def some_law(seed, size=21):
+def some_distribution(seed, size=21):
     return np.random.default_rng(seed).dirichlet(np.full(size, 0.4))
 
 
-def share_flagged(law, truth, n, repeats, alpha, seed):
+def share_flagged(distribution, truth, n, repeats, alpha, seed):
     counts = np.random.default_rng(seed).multinomial(n, truth, size=repeats)
-    return np.mean([cells_differ(Cells(tuple(law), tuple(row)), alpha) for row in counts.tolist()])
+    return np.mean([cells_differ(Cells(tuple(distribution), tuple(row)), alpha) for row in counts.tolist()])
 
 
 def test_correct_cells_rarely_differ():
-    alpha, repeats, law = 0.05, 3000, some_law(5)
-    flagged = share_flagged(law, law, 400, repeats, alpha, seed=6)
+    alpha, repeats, distribution = 0.05, 3000, some_distribution(5)
+    flagged = share_flagged(distribution, distribution, 400, repeats, alpha, seed=6)
     assert 0 < flagged < alpha + RARE * math.sqrt(alpha * (1 - alpha) / repeats)
 
 
-def test_as_many_draws_as_are_needed_show_a_wrong_law():
-    law = some_law(7)
-    wrong = 0.8 * law + 0.2 * some_law(8)
-    n = draws_needed(law, wrong)
-    assert share_flagged(law, wrong, n, 400, 1e-6, seed=9) > CHANCE - 0.06
-    assert share_flagged(law, wrong, n // 4, 400, 1e-6, seed=9) < 0.5
+def test_as_many_draws_as_are_needed_show_a_wrong_distribution():
+    distribution = some_distribution(7)
+    wrong = 0.8 * distribution + 0.2 * some_distribution(8)
+    n = draws_needed(distribution, wrong)
+    assert share_flagged(distribution, wrong, n, 400, 1e-6, seed=9) > CHANCE - 0.06
+    assert share_flagged(distribution, wrong, n // 4, 400, 1e-6, seed=9) < 0.5
 
 
-def test_equal_laws_cannot_be_told_apart():
-    law = some_law(7)
-    assert draws_needed(law, law) is None
+def test_equal_distributions_cannot_be_told_apart():
+    distribution = some_distribution(7)
+    assert draws_needed(distribution, distribution) is None
     assert draws_needed((0.5, 0.5), (0.5 + 1e-7, 0.5 - 1e-7)) is None
 
 
 PEAKED = np.array([0.9, *[0.005] * 20])
 
 
-def moved(law, cell, shift):
+def moved(distribution, cell, shift):
     """The law with one share moved, the others in proportion."""
-    truth = law * (1 - shift / (1 - law[cell]))
-    truth[cell] = law[cell] + shift
+    truth = distribution * (1 - shift / (1 - distribution[cell]))
+    truth[cell] = distribution[cell] + shift
     return truth
 
 
-@pytest.mark.parametrize(("law", "n"), [(some_law(10, size=6), 3000), (PEAKED, 1000), (PEAKED, 5000)])
-def test_the_shift_that_would_have_been_seen_is_seen_in_every_cell_up_and_down(law, n):
-    least, tried = smallest_cell_shift(law, n), 0
-    for cell, share in enumerate(law[:2]):
+@pytest.mark.parametrize(("distribution", "n"), [(some_distribution(10, size=6), 3000), (PEAKED, 1000), (PEAKED, 5000)])
+def test_the_shift_that_would_have_been_seen_is_seen_in_every_cell_up_and_down(distribution, n):
+    least, tried = smallest_cell_shift(distribution, n), 0
+    for cell, share in enumerate(distribution[:2]):
         for shift in (least, -least):
             if 0 <= share + shift <= 1:
                 tried += 1
-                assert share_flagged(law, moved(law, cell, shift), n, 300, 1e-6, seed=11) > CHANCE - 0.06
+                assert (
+                    share_flagged(distribution, moved(distribution, cell, shift), n, 300, 1e-6, seed=11) > CHANCE - 0.06
+                )
     assert tried >= 2
 
 
 @pytest.mark.parametrize("n", [200, 1000])
-def test_a_certain_law_may_only_fall_and_that_is_seen(n):
+def test_a_certain_distribution_may_only_fall_and_that_is_seen(n):
     least = smallest_cell_shift((1.0, 0.0), n)
     assert least == pytest.approx(1 - (1 - CHANCE) ** (1 / n))  # one other outcome is enough
     assert smallest_cell_shift((1.0,), n) == pytest.approx(least)
@@ -228,14 +230,14 @@ def test_no_draw_would_have_shown_nothing():
     assert smallest_cell_shift((0.5, 0.5), 3) == math.inf
 
 
-def test_a_count_where_the_law_has_nothing_differs_at_once():
+def test_a_count_where_the_distribution_has_nothing_differs_at_once():
     assert cells_differ(Cells((1.0, 0.0), (50, 1)))
     assert not cells_differ(Cells((1.0, 0.0), (51, 0)))
 
 
 def test_pooling_keeps_everything():
-    law = some_law(12, size=300)
-    outcomes = likeliest_outcomes(law)
-    assert list(outcomes) == sorted(range(300), key=lambda i: -law[i])[:20]
-    assert sum(pool_shares(law, outcomes)) == pytest.approx(1, abs=1e-12)
+    distribution = some_distribution(12, size=300)
+    outcomes = likeliest_outcomes(distribution)
+    assert list(outcomes) == sorted(range(300), key=lambda i: -distribution[i])[:20]
+    assert sum(pool_shares(distribution, outcomes)) == pytest.approx(1, abs=1e-12)
     assert likeliest_outcomes(np.array([0.0, 1.0, 0.0])) == (1,)

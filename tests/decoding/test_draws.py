@@ -3,9 +3,9 @@
 import pytest
 import torch
 from scipy import stats
-from toys import TableLM, plan_of, target_law
+from toys import TableLM, plan_of, target_distribution
 
-from specviz.decoding.draws import ACCEPT, DRAFT, FINAL, Draws, Recorded, Seeded, enumerate_outcomes, law
+from specviz.decoding.draws import ACCEPT, DRAFT, FINAL, Draws, Recorded, Seeded, distribution, enumerate_outcomes
 from specviz.decoding.engine import speculate
 from specviz.decoding.sampling import Sampling
 from specviz.drafters.draft_model import ModelDrafter
@@ -71,12 +71,12 @@ def test_enumeration_visits_every_outcome_once_with_its_weight():
     outcomes = list(enumerate_outcomes(experiment))
     assert len(outcomes) == 5
     expected = {(0, None): 0.5, (1, True): 0.1875, (1, False): 0.0625, (3, True): 0.1875, (3, False): 0.0625}
-    assert law(experiment) == expected
+    assert distribution(experiment) == expected
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sampling", [Sampling(0.8), Sampling(1.2, top_k=2), Sampling(1.0, top_p=0.7)], ids=str)
-def test_seeded_runs_follow_the_targets_law(sampling):
+def test_seeded_runs_follow_the_targets_distribution(sampling):
     """Chi-square of three-token texts, n = 4,000 runs of the real loop, false alarm 1e-4 a case."""
     target, drafter, prompt, n = TableLM(1), ModelDrafter(TableLM(2)), (0, 1, 2), 4000
     counts: dict[tuple, int] = {}
@@ -84,7 +84,7 @@ def test_seeded_runs_follow_the_targets_law(sampling):
         steps = speculate(prompt, lambda: plan_of(target, drafter, 2, sampling), Seeded(seed), max_new_tokens=3)
         words = tuple(token for step in steps for token in step.tokens)
         counts[words] = counts.get(words, 0) + 1
-    expected = {words: n * p for words, p in target_law(target, prompt, 3, sampling).items() if p > 0}
+    expected = {words: n * p for words, p in target_distribution(target, prompt, 3, sampling).items() if p > 0}
     assert counts.keys() <= expected.keys()
     frequent = [words for words, number in expected.items() if number >= 5]
     rare = [words for words in expected if words not in set(frequent)]

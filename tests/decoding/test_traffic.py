@@ -138,7 +138,7 @@ def test_a_tree_is_judged_in_one_copy_per_level_and_one_for_all_the_rest(name, e
         with pretended() as traffic:
             verdict = RULES[name](TREE, There(probs), Seeded(seed), 3)
         assert verdict == told
-        assert verdict.laws.node_p == told.laws.node_p
+        assert verdict.distributions.node_p == told.distributions.node_p
         levels = len({TREE.parents[check.node] for check in verdict.checks})
         assert (traffic.copies, traffic.hidden) == (levels + extra, [])
         reached.add(levels)

@@ -13,7 +13,7 @@ from toys import total_variation
 
 from specviz.decoding.draft import ROOT, chain
 from specviz.decoding.drafter import Context, Drafter
-from specviz.decoding.draws import Seeded, law
+from specviz.decoding.draws import Seeded, distribution
 from specviz.decoding.engine import Plan, speculate
 from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
@@ -132,7 +132,7 @@ def test_a_stop_text_cuts_the_same_text_and_changes_nothing_before_it(name, rule
 
 
 @METHOD
-def test_a_drafted_token_is_drawn_from_the_drafts_own_law(name):
+def test_a_drafted_token_is_drawn_from_the_drafts_own_distribution(name):
     """Its q is the softmax at the draft's own temperature, of the logits that the draft shows."""
     setup, own = setup_of(name), Sampling(0.5, draft_temperature=2.0, draft_top_k=3)
     for step in run(plan_with(setup, setup.target.cached_lm(), own, 3), 24):
@@ -147,12 +147,12 @@ def generated_by(name):
     return generated(setup_of(name), 64)
 
 
-def first_tokens_law(setup, rule, prompt, num_tokens, k=2, sampling=PLAIN):
+def first_tokens_distribution(setup, rule, prompt, num_tokens, k=2, sampling=PLAIN):
     """The exact law of the next tokens, step by step; the target has read the text before each step, as in a run."""
     reader = setup.target.cached_lm()
     plan = plan_with(setup, reader, sampling, k, rule)
 
-    def laws_after(text, remaining):
+    def distributions_after(text, remaining):
         if remaining == 0:
             return {(): 1.0}
         total = {}
@@ -162,24 +162,24 @@ def first_tokens_law(setup, rule, prompt, num_tokens, k=2, sampling=PLAIN):
             reader.forward(text)
             return next(speculate(text, lambda: plan, draws, max_new_tokens=remaining)).tokens
 
-        for tokens, weight in law(step).items():
-            for rest, chance in laws_after([*text, *tokens], remaining - len(tokens)).items():
+        for tokens, weight in distribution(step).items():
+            for rest, chance in distributions_after([*text, *tokens], remaining - len(tokens)).items():
                 total[tokens + rest] = total.get(tokens + rest, 0.0) + weight * chance
         return total
 
-    return laws_after(list(prompt), num_tokens)
+    return distributions_after(list(prompt), num_tokens)
 
 
-def targets_law(setup, prompt, num_tokens):
+def targets_distribution(setup, prompt, num_tokens):
     """Products of rows of plain forwards."""
-    laws = {(): 1.0}
+    distributions = {(): 1.0}
     for _ in range(num_tokens):
-        laws = {
+        distributions = {
             (*text, token): chance * p
-            for text, chance in laws.items()
+            for text, chance in distributions.items()
             for token, p in enumerate(full_logits(setup.target.model, [*prompt, *text])[-1].softmax(-1).tolist())
         }
-    return laws
+    return distributions
 
 
 LENGTHS = {"tree": 2}  # drawn siblings have too many outcomes for three tokens here; test_tree.py enumerates them
@@ -188,37 +188,37 @@ SMALL_PROMPT = [0, 1, 2, 0, 1, 0, 1]
 
 @each(LOSSLESS)
 @pytest.mark.parametrize("of_draft", [None, 0.0, 2.5])
-def test_the_law_of_whole_texts_is_the_targets_exactly(name, rule, of_draft):
+def test_the_distribution_of_whole_texts_is_the_targets_exactly(name, rule, of_draft):
     setup = setup_of(name, vocab_size=3, dtype=torch.float64)
     length = LENGTHS.get(name, 3) if of_draft is None else 2
-    mine = first_tokens_law(setup, rule, SMALL_PROMPT, length, sampling=Sampling(draft_temperature=of_draft))
+    mine = first_tokens_distribution(setup, rule, SMALL_PROMPT, length, sampling=Sampling(draft_temperature=of_draft))
     assert abs(sum(mine.values()) - 1) < EXACT
-    assert total_variation(mine, law_of_target(name, length)) < ROUNDING.get(name, EXACT)
+    assert total_variation(mine, distribution_of_target(name, length)) < ROUNDING.get(name, EXACT)
 
 
 @cache
-def law_of_target(name, num_tokens):
-    return targets_law(setup_of(name, vocab_size=3, dtype=torch.float64), SMALL_PROMPT, num_tokens)
+def distribution_of_target(name, num_tokens):
+    return targets_distribution(setup_of(name, vocab_size=3, dtype=torch.float64), SMALL_PROMPT, num_tokens)
 
 
 @each(LOSSY)
-def test_a_lossy_rule_gives_another_law(name, rule):
+def test_a_lossy_rule_gives_another_distribution(name, rule):
     setup = setup_of(name, vocab_size=3, dtype=torch.float64)
-    mine = first_tokens_law(setup, rule, SMALL_PROMPT, 2)
+    mine = first_tokens_distribution(setup, rule, SMALL_PROMPT, 2)
     assert abs(sum(mine.values()) - 1) < EXACT
-    distance = total_variation(mine, law_of_target(name, 2))
+    distance = total_variation(mine, distribution_of_target(name, 2))
     assert distance < EXACT if (name, rule) in ALIKE else distance > WRONG
 
 
 @EXACT_ONLY
-def test_whole_runs_with_all_that_a_drafter_remembers_have_the_targets_law(name):
+def test_whole_runs_with_all_that_a_drafter_remembers_have_the_targets_distribution(name):
     setup, prompt = setup_of(name, vocab_size=2, dtype=torch.float64), [0, 1, 0]
 
     def whole_run(draws):
         plan = plan_with(setup, setup.target.cached_lm(), Sampling(), 2)
         return tuple(text_of(speculate(prompt, lambda: plan, draws, max_new_tokens=4)))
 
-    assert total_variation(law(whole_run), targets_law(setup, prompt, 4)) < ROUNDING.get(name, EXACT)
+    assert total_variation(distribution(whole_run), targets_distribution(setup, prompt, 4)) < ROUNDING.get(name, EXACT)
 
 
 RANKS, BOUND = 3, 4.5  # a z beyond it happens by chance to a right sampler less than once in 100,000 cells
@@ -230,10 +230,10 @@ def far_from_the_target(setup, plan, seeds=2, num_tokens=100):
     for seed in range(seeds):
         text = text_of(run(plan, num_tokens, seed=seed))
         rows = full_logits(setup.target.model, [*PROMPT, *text])[len(PROMPT) - 1 : -1].double().softmax(-1)
-        odds, ids = rows.topk(RANKS)
+        probabilities, ids = rows.topk(RANKS)
         seen += (ids == torch.tensor(text)[:, None]).sum(0)
-        expected += odds.sum(0)
-        variance += (odds * (1 - odds)).sum(0)
+        expected += probabilities.sum(0)
+        variance += (probabilities * (1 - probabilities)).sum(0)
     return float(((seen - expected) / variance.sqrt()).abs().max())
 
 
@@ -557,12 +557,14 @@ class WrongQ(Drafter):
         return chain(sure.tokens, rows, sure.logits)
 
 
-def test_a_wrong_q_is_caught_by_the_exact_law_and_end_to_end():
+def test_a_wrong_q_is_caught_by_the_exact_distribution_and_end_to_end():
     setup = setup_of("draft_model", vocab_size=3, dtype=torch.float64)
     reader = setup.target.cached_lm()
     plan = replace(plan_with(setup, reader, Sampling(), 2), drafter=WrongQ(setup.drafter(reader)))
-    one_step = law(lambda draws: next(speculate(SMALL_PROMPT, lambda: plan, draws, max_new_tokens=2)).tokens[:1])
-    assert total_variation(one_step, targets_law(setup, SMALL_PROMPT, 1)) > WRONG
+    one_step = distribution(
+        lambda draws: next(speculate(SMALL_PROMPT, lambda: plan, draws, max_new_tokens=2)).tokens[:1]
+    )
+    assert total_variation(one_step, targets_distribution(setup, SMALL_PROMPT, 1)) > WRONG
     setup = setup_of("draft_model", vocab_size=6)
     reader = setup.target.cached_lm()
     plan = replace(plan_with(setup, reader, Sampling(), 3), drafter=WrongQ(setup.drafter(reader)))

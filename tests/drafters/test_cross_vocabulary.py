@@ -4,12 +4,12 @@ import pytest
 import torch
 from tiny_models import TRAINING_TEXT, tiny, tiny_tokenizer
 from tokenizers import Tokenizer, decoders, models, normalizers
-from toys import TableLM, plan_of, target_law, text_law, total_variation
+from toys import TableLM, plan_of, target_distribution, text_distribution, total_variation
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.drafter import Context
-from specviz.decoding.draws import Seeded, law
+from specviz.decoding.draws import Seeded, distribution
 from specviz.decoding.engine import speculate
 from specviz.decoding.sampling import Sampling
 from specviz.drafters.cross_vocabulary import METHOD
@@ -74,16 +74,16 @@ def over_tables(way, sampling_seed=2, **params):
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("rule", LOSSLESS, ids=lambda rule: rule.name)
-def test_the_text_has_the_targets_law(way, sampling, rule):
-    mine = text_law(plan_of(TableLM(1, 3), over_tables(way), 2, sampling, rule), PROMPT, 3)
-    assert total_variation(mine, target_law(TableLM(1, 3), PROMPT, 3, sampling)) < EXACT
+def test_the_text_has_the_targets_distribution(way, sampling, rule):
+    mine = text_distribution(plan_of(TableLM(1, 3), over_tables(way), 2, sampling, rule), PROMPT, 3)
+    assert total_variation(mine, target_distribution(TableLM(1, 3), PROMPT, 3, sampling)) < EXACT
 
 
 @pytest.mark.parametrize("policy", ["heuristic", "moving_average", "confidence"])
 @pytest.mark.parametrize("way", WAYS)
-def test_no_draft_length_changes_the_law(way, policy):
-    mine = text_law(plan_of(TableLM(1, 3), over_tables(way, k_policy=policy), 2), PROMPT, 3)
-    assert total_variation(mine, target_law(TableLM(1, 3), PROMPT, 3, Sampling())) < EXACT
+def test_no_draft_length_changes_the_distribution(way, policy):
+    mine = text_distribution(plan_of(TableLM(1, 3), over_tables(way, k_policy=policy), 2), PROMPT, 3)
+    assert total_variation(mine, target_distribution(TableLM(1, 3), PROMPT, 3, Sampling())) < EXACT
 
 
 def test_q_is_the_drafts_row_on_the_shared_tokens():
@@ -114,10 +114,10 @@ def test_tokens_drawn_from_the_shared_vocabulary_follow_q():
     def experiment(draws):
         return over_tables("shared").draft(Context(list(PROMPT), Sampling(), draws, 3), 1).tokens[0]
 
-    assert total_variation(law(experiment), dict(enumerate(first.tolist()))) < EXACT
+    assert total_variation(distribution(experiment), dict(enumerate(first.tolist()))) < EXACT
 
 
-def test_re_encoded_tokens_are_point_masses_of_the_drafts_favourite_text():
+def test_re_encoded_tokens_are_point_masses_of_the_drafts_most_likely_text():
     draft = over_tables("reencode").draft(Context(list(PROMPT), Sampling(), None, 3), 3)  # no draws at all
     own, written = DRAFT.encode("abab"), []
     for _ in range(8):

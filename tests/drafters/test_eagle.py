@@ -14,7 +14,7 @@ from transformers import GenerationConfig
 from specviz import run
 from specviz.decoding.draft import EMPTY, ROOT, chain
 from specviz.decoding.drafter import Context
-from specviz.decoding.draws import Draws, Seeded, law
+from specviz.decoding.draws import Draws, Seeded, distribution
 from specviz.decoding.engine import Plan, speculate
 from specviz.decoding.sampling import Sampling
 from specviz.drafters.eagle import METHOD
@@ -198,7 +198,7 @@ def test_a_draft_that_failed_half_way_leaves_nothing_behind(monkeypatch):
 # --- exact laws: every outcome of a whole run on a tiny real model
 
 
-def run_law(target, make_drafter, rule, sampling, num_tokens=4):
+def run_distribution(target, make_drafter, rule, sampling, num_tokens=4):
     """The exact law of a text of `num_tokens`: later steps draft, the first one only reads the prompt."""
 
     def experiment(draws):
@@ -206,16 +206,16 @@ def run_law(target, make_drafter, rule, sampling, num_tokens=4):
         steps = list(speculate([1, 0], lambda: plan, draws, max_new_tokens=num_tokens))
         return tuple(token for step in steps for token in step.tokens)
 
-    return law(experiment)
+    return distribution(experiment)
 
 
 @pytest.mark.parametrize("rule", METHOD.rules)
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.8, top_k=2)], ids=["plain", "filtered"])
-def test_the_text_keeps_the_targets_law(rule, sampling):
+def test_the_text_keeps_the_targets_distribution(rule, sampling):
     target = target_of(vocab_size=3, layers=1)
     head = read(*eagle(target), target)[0]
-    plain = run_law(target, NoDraft, RULES["speculative_sampling"], sampling)
-    drafted = run_law(target, lambda: EagleDrafter(head, 2, 4), RULES[rule], sampling)
+    plain = run_distribution(target, NoDraft, RULES["speculative_sampling"], sampling)
+    drafted = run_distribution(target, lambda: EagleDrafter(head, 2, 4), RULES[rule], sampling)
     distance = total_variation(plain, drafted)
     assert distance < 1e-12 if RULES[rule].lossless else distance > 1e-3
 
@@ -235,17 +235,17 @@ def lossless_chain_rules():
     ],
     ids=str,
 )
-def test_a_drawn_chain_keeps_the_targets_law_under_every_exact_rule(name, sampling, rule):
+def test_a_drawn_chain_keeps_the_targets_distribution_under_every_exact_rule(name, sampling, rule):
     layers, make = (8, lambda target: eagle3(target, [0, 2])) if name == "EAGLE-3" else (1, eagle)
     target = target_of(vocab_size=3, layers=layers)
     head = read(*make(target), target)[0]
-    plain = run_law(target, NoDraft, RULES["speculative_sampling"], sampling)
-    drawn = run_law(target, lambda: EagleDrafter(head, 2, 4, draws=True), RULES[rule], sampling)
+    plain = run_distribution(target, NoDraft, RULES["speculative_sampling"], sampling)
+    drawn = run_distribution(target, lambda: EagleDrafter(head, 2, 4, draws=True), RULES[rule], sampling)
     assert total_variation(plain, drawn) < 1e-12
 
 
 @pytest.mark.slow
-def test_a_drawn_chain_that_kept_no_record_of_its_odds_would_change_the_law():
+def test_a_drawn_chain_that_kept_no_record_of_its_probabilities_would_change_the_distribution():
     """What the exactness above rests on: the same chain with another q is judged wrongly."""
     target = target_of(vocab_size=3, layers=1)
     head = read(*eagle(target), target)[0]
@@ -255,13 +255,13 @@ def test_a_drawn_chain_that_kept_no_record_of_its_odds_would_change_the_law():
             draft = super().draft(context, k)
             return replace(draft, probs=tuple(torch.full_like(q, 1 / 3) for q in draft.probs))
 
-    plain = run_law(target, NoDraft, RULES["speculative_sampling"], Sampling())
-    drawn = run_law(target, lambda: Wrong(head, 2, 4, draws=True), RULES["speculative_sampling"], Sampling())
+    plain = run_distribution(target, NoDraft, RULES["speculative_sampling"], Sampling())
+    drawn = run_distribution(target, lambda: Wrong(head, 2, 4, draws=True), RULES["speculative_sampling"], Sampling())
     assert total_variation(plain, drawn) > 1e-3
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.7, top_k=3), Sampling(1.5, top_p=0.6)], ids=str)
-def test_q_of_a_drawn_chain_is_the_heads_law_over_the_targets_ids_as_sampling_filters_it(sampling):
+def test_q_of_a_drawn_chain_is_the_heads_distribution_over_the_targets_ids_as_sampling_filters_it(sampling):
     target, ids = target_of(layers=8), [0, 1, 2, 5, 7, 11]
     config, state = eagle3(target, ids)
     slow, tokens = SlowHead(config, state, target), texts(5, 12)

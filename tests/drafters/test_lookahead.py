@@ -3,12 +3,12 @@
 import pytest
 import torch
 from tiny_models import CONTEXT_LIMIT, tiny
-from toys import TableLM, plan_of, target_law, total_variation
+from toys import TableLM, plan_of, target_distribution, total_variation
 
 from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.draft import ROOT
 from specviz.decoding.drafter import Context
-from specviz.decoding.draws import Seeded, law
+from specviz.decoding.draws import Seeded, distribution
 from specviz.decoding.engine import speculate
 from specviz.decoding.sampling import Sampling
 from specviz.drafters.lookahead import METHOD, Lookahead
@@ -30,13 +30,13 @@ def whole_run(rule, sampling, num_tokens=5, window=2):
         guesses.append(sum(len(step.draft) - step.draft.num_scratch for step in steps))
         return tuple(token for step in steps for token in step.tokens)
 
-    mine = law(experiment)
-    return total_variation(mine, target_law(target, (0, 1, 1), num_tokens, sampling)), sum(guesses)
+    mine = distribution(experiment)
+    return total_variation(mine, target_distribution(target, (0, 1, 1), num_tokens, sampling)), sum(guesses)
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.7, top_p=0.8), Sampling(0.0)], ids=str)
 @each_rule
-def test_a_whole_run_has_the_targets_law_under_a_lossless_rule(rule, sampling):
+def test_a_whole_run_has_the_targets_distribution_under_a_lossless_rule(rule, sampling):
     distance, guesses = whole_run(rule, sampling)
     assert guesses > 0
     if rule.lossless:

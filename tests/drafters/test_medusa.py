@@ -7,9 +7,9 @@ from itertools import cycle
 
 import pytest
 import torch
-from reading import AlwaysRead, own_law
+from reading import AlwaysRead, own_distribution
 from tiny_models import tiny
-from toys import text_law, total_variation
+from toys import text_distribution, total_variation
 
 from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.draft import ROOT
@@ -135,11 +135,11 @@ class WrongQ(MedusaDrafter):
     ],
     ids=["ratio", "match", "drawn", "drawn blocks", "typical", "wrong q"],
 )
-def test_the_texts_law(kind, rule, least, most):
+def test_the_texts_distribution(kind, rule, least, most):
     """Up to what norms in float32, inside a model in float64, make of two orders of reading."""
     model, heads = pair(vocab_size=3, dtype=torch.float64)
     plan = Plan(AlwaysRead(model, 256), kind(heads, model.lm_head, 4), RULES[rule], Sampling(), 2)
-    assert least <= total_variation(text_law(plan, [1, 2], 3), own_law(model, [1, 2], 3)) < most
+    assert least <= total_variation(text_distribution(plan, [1, 2], 3), own_distribution(model, [1, 2], 3)) < most
 
 
 def slow_best(scores, num_nodes):

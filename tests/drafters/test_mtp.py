@@ -10,10 +10,10 @@ from itertools import cycle
 import pytest
 import torch
 from mtp_targets import MtpModel, tiny_modules, tiny_target
-from reading import AlwaysRead, own_law
+from reading import AlwaysRead, own_distribution
 from safetensors.torch import load_file, save_file
 from tiny_models import tiny_tokenizer
-from toys import text_law, total_variation
+from toys import text_distribution, total_variation
 
 from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.drafter import Context
@@ -89,7 +89,7 @@ def assert_rows_are_direct(target, modules, steps, prompt=PROMPT):
     return num_drafts
 
 
-def test_q_is_the_modules_own_law_through_rejections_k_changes_and_a_switch_away():
+def test_q_is_the_modules_own_distribution_through_rejections_k_changes_and_a_switch_away():
     target, modules = pair()
     lm, mine, other = CachedLM(target, 128), drafter_of(target, modules), NoDraft()
     plans = cycle(
@@ -171,11 +171,11 @@ class WrongQ(MtpDrafter):
 
 
 @pytest.mark.parametrize(("kind", "least", "most"), [(MtpDrafter, 0, 1e-7), (WrongQ, 1e-3, 1)], ids=["right", "wrong"])
-def test_the_texts_law_is_the_targets(kind, least, most):
+def test_the_texts_distribution_is_the_targets(kind, least, most):
     """Up to what norms in float32, inside a model in float64, make of two orders of reading."""
     target, modules = pair(vocab_size=3, dtype=torch.float64)
     plan = Plan(AlwaysRead(target, 128), kind(Modules(modules, 3, 128)), RULE, Sampling(), 2)
-    assert least <= total_variation(text_law(plan, [1, 2], 3), own_law(target, [1, 2], 3)) < most
+    assert least <= total_variation(text_distribution(plan, [1, 2], 3), own_distribution(target, [1, 2], 3)) < most
 
 
 def test_another_list_of_tokens_is_another_text():

@@ -4,12 +4,12 @@ import itertools
 
 import pytest
 import torch
-from toys import TableLM, plan_of, target_law, total_variation
+from toys import TableLM, plan_of, target_distribution, total_variation
 
 from specviz.decoding.draft import chain
-from specviz.decoding.draws import Seeded, law
+from specviz.decoding.draws import Seeded, distribution
 from specviz.decoding.engine import speculate
-from specviz.decoding.rule import Laws, Verdict
+from specviz.decoding.rule import Distributions, Verdict
 from specviz.decoding.sampling import Sampling
 from specviz.drafters.draft_model import METHOD, ModelDrafter
 from specviz.drafters.method import Part, Parts
@@ -20,7 +20,7 @@ from specviz.rules import RULES
 
 POLICIES = tuple(K_PARAMS[0].options)
 LOSSLESS = [rule for rule in RULES.values() if rule.lossless]
-NO_LAWS = Laws(torch.zeros(0, 2), torch.zeros(0, 2), torch.zeros(2), (), ())
+NO_DISTRIBUTIONS = Distributions(torch.zeros(0, 2), torch.zeros(0, 2), torch.zeros(2), (), ())
 
 
 def policy(name, least=0.4):
@@ -33,7 +33,7 @@ def ks(name, kept, k=6, text=()):
     for count in kept:
         used.append(one.most(k, text))
         count = used[-1] if count == "all" else min(count, used[-1])
-        one.observe(chain(range(used[-1])), Verdict(tuple(range(count)), 0, "bonus", (), NO_LAWS))
+        one.observe(chain(range(used[-1])), Verdict(tuple(range(count)), 0, "bonus", (), NO_DISTRIBUTIONS))
     return used
 
 
@@ -64,14 +64,14 @@ def test_a_policy_never_exceeds_k_and_never_silences_a_drafter(name):
         used = one.most(k, text)
         assert used == k if k < 2 else 1 <= used <= k
         if used > 0:
-            one.observe(chain(range(used)), Verdict(tuple(range(min(kept, used))), 0, "bonus", (), NO_LAWS))
+            one.observe(chain(range(used)), Verdict(tuple(range(min(kept, used))), 0, "bonus", (), NO_DISTRIBUTIONS))
 
 
 def test_an_empty_draft_teaches_nothing():
     one = policy("heuristic")
     text = [1]
     assert one.most(6, text) == 6
-    one.observe(chain([]), Verdict((), 0, "plain", (), NO_LAWS))
+    one.observe(chain([]), Verdict((), 0, "plain", (), NO_DISTRIBUTIONS))
     assert one.most(6, text) == 6
 
 
@@ -79,7 +79,7 @@ def test_an_empty_draft_teaches_nothing():
 def test_another_text_starts_anew(name):
     one, first, second = policy(name), [1], [1]
     one.most(6, first)
-    one.observe(chain(range(6)), Verdict((), 0, "resampled", (), NO_LAWS))
+    one.observe(chain(range(6)), Verdict((), 0, "resampled", (), NO_DISTRIBUTIONS))
     assert one.most(6, first) < 6
     assert one.most(6, second) == 6
 
@@ -111,7 +111,7 @@ def test_confidence_goes_by_the_unfiltered_chance_at_temperature_0_too():
 
 @pytest.mark.parametrize("rule", LOSSLESS, ids=lambda rule: rule.name)
 @pytest.mark.parametrize("name", POLICIES)
-def test_whole_runs_have_the_targets_law_under_every_policy(name, rule):
+def test_whole_runs_have_the_targets_distribution_under_every_policy(name, rule):
     target, prompt = TableLM(1, vocab_size=2), (0, 1)
 
     def experiment(draws):
@@ -119,9 +119,9 @@ def test_whole_runs_have_the_targets_law_under_every_policy(name, rule):
         steps = speculate(prompt, lambda: plan_of(target, drafter, 2, rule=rule), draws, max_new_tokens=4)
         return tuple(token for step in steps for token in step.tokens)
 
-    mine = law(experiment)
+    mine = distribution(experiment)
     assert abs(sum(mine.values()) - 1) < 1e-12
-    assert total_variation(mine, target_law(target, prompt, 4, Sampling())) < 1e-12
+    assert total_variation(mine, target_distribution(target, prompt, 4, Sampling())) < 1e-12
 
 
 def test_a_policy_that_drops_the_unsure_token_is_caught():
@@ -139,7 +139,7 @@ def test_a_policy_that_drops_the_unsure_token_is_caught():
         steps = speculate(prompt, lambda: plan_of(target, drafter, 2), draws, max_new_tokens=3)
         return tuple(token for step in steps for token in step.tokens)
 
-    assert total_variation(law(experiment), target_law(target, prompt, 3, Sampling())) > 1e-3
+    assert total_variation(distribution(experiment), target_distribution(target, prompt, 3, Sampling())) > 1e-3
 
 
 @pytest.mark.parametrize("name", ["heuristic", "moving_average"])

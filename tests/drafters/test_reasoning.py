@@ -3,12 +3,12 @@
 import pytest
 import torch
 from tiny_models import tiny, tiny_tokenizer
-from toys import TableLM, plan_of, target_law, text_law, total_variation
+from toys import TableLM, plan_of, target_distribution, text_distribution, total_variation
 
 from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.draft import EMPTY, chain
 from specviz.decoding.drafter import Context
-from specviz.decoding.draws import Seeded, law
+from specviz.decoding.draws import Seeded, distribution
 from specviz.decoding.engine import speculate
 from specviz.decoding.rule import Rule
 from specviz.decoding.sampling import Sampling
@@ -62,7 +62,7 @@ def test_a_reasoning_step_ends_behind_its_delimiter_or_at_the_longest(prompt):
     assert {0, 1, 6} <= lengths  # 0: it was nothing but the end of the text
 
 
-def test_it_is_written_from_the_drafts_own_law():
+def test_it_is_written_from_the_drafts_own_distribution():
     def experiment(draws):
         return over_tables().draft(Context(list(PROMPT), Sampling(), draws, 5), 3).tokens
 
@@ -75,7 +75,7 @@ def test_it_is_written_from_the_drafts_own_law():
         expected |= {text: chance for text, chance in grown.items() if ends(text) or size == 3}
         open_texts = {text: chance for text, chance in grown.items() if not ends(text)}
     expected[()] = expected.pop((4,))  # the end of the text is no reasoning step
-    assert total_variation(law(experiment), expected) < EXACT
+    assert total_variation(distribution(experiment), expected) < EXACT
 
 
 def test_the_mean_log_probability_is_the_targets_own():
@@ -160,22 +160,22 @@ def test_the_rule_keeps_what_was_graded_and_nothing_else():
         assert all(check.accepted for check in verdict.checks)
 
 
-def test_the_rules_law_is_the_drafts_and_it_says_so():
+def test_the_rules_distribution_is_the_drafts_and_it_says_so():
     p, q = torch.randn(2, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).softmax(-1)
-    assert (RULE.one_step_law(p, q) - q).abs().max() < EXACT
-    assert (RULE.one_step_kept(p, q) - q).abs().max() < EXACT
+    assert (RULE.one_step_distribution(p, q) - q).abs().max() < EXACT
+    assert (RULE.one_step_accepted(p, q) - q).abs().max() < EXACT
     assert not RULE.lossless
     assert METHOD.rules == ("graded",)
     assert "graded" not in (*CHAIN_RULES, *TREE_RULES)
     draft = chain([0, 1], [q[:3], q[:3]], evidence={"verdict": "kept"})
-    assert RULE.length_law(draft, p[:3].repeat(3, 1)).tolist() == [0, 0, 1]
+    assert RULE.length_distribution(draft, p[:3].repeat(3, 1)).tolist() == [0, 0, 1]
 
 
 def test_the_text_is_the_drafts_where_everything_is_kept_and_the_targets_where_nothing_is():
     for threshold, is_targets in ((-20.0, False), (0.0, True)):
         plan = plan_of(TableLM(1, 3), over_tables(threshold, vocab_size=3), 2, Sampling(), RULE)
-        mine = text_law(plan, (0, 1), 2)
-        distance = total_variation(mine, target_law(TableLM(1, 3), (0, 1), 2, Sampling()))
+        mine = text_distribution(plan, (0, 1), 2)
+        distance = total_variation(mine, target_distribution(TableLM(1, 3), (0, 1), 2, Sampling()))
         assert distance < EXACT if is_targets else distance > 1e-2
 
 

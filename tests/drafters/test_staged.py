@@ -6,11 +6,11 @@ import pytest
 import torch
 from listening import lines_during
 from tiny_models import tiny
-from toys import TableLM, plan_of, target_law, text_law, total_variation
+from toys import TableLM, plan_of, target_distribution, text_distribution, total_variation
 
 from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.drafter import Context
-from specviz.decoding.draws import ACCEPT, DRAFT, FINAL, Seeded, law
+from specviz.decoding.draws import ACCEPT, DRAFT, FINAL, Seeded, distribution
 from specviz.decoding.engine import speculate
 from specviz.decoding.sampling import Sampling
 from specviz.drafters.draft_model import ModelDrafter
@@ -42,25 +42,25 @@ def both():
     return StagedDrafter(TableLM(2), "small", middle, "tiny", 2)
 
 
-def chain_law(lm, prompt, k, sampling, width=3):
+def chain_distribution(lm, prompt, k, sampling, width=3):
     """Products of the table's rows, cut or widened to the target's ids."""
-    laws = {(): 1.0}
+    distributions = {(): 1.0}
     for _ in range(k):
         new = {}
-        for text, chance in laws.items():
+        for text, chance in distributions.items():
             row = sampling.probs(lm.row([*prompt, *text])[:width])
             new |= {(*text, token): chance * float(q) for token, q in enumerate(row) if q > 0}
-        laws = new
-    return laws
+        distributions = new
+    return distributions
 
 
 @pytest.mark.parametrize("make", [lookup, model, both])
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
-def test_the_draft_follows_the_draft_models_own_law(make, sampling):
+def test_the_draft_follows_the_draft_models_own_distribution(make, sampling):
     def experiment(draws):
         return make().draft(Context(list(PROMPT), sampling, draws, 3), 3).tokens
 
-    assert total_variation(law(experiment), chain_law(TableLM(2), PROMPT, 3, sampling)) < EXACT
+    assert total_variation(distribution(experiment), chain_distribution(TableLM(2), PROMPT, 3, sampling)) < EXACT
 
 
 @pytest.mark.parametrize("make", [lookup, model, both])
@@ -78,19 +78,19 @@ def test_q_is_the_draft_models_row(make):
 @pytest.mark.parametrize("make", [lookup, model])
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 @pytest.mark.parametrize("rule", LOSSLESS, ids=lambda rule: rule.name)
-def test_the_text_has_the_targets_law(make, sampling, rule):
-    mine = text_law(plan_of(TableLM(1), make(), 2, sampling, rule), PROMPT, 2)
-    assert total_variation(mine, target_law(TableLM(1), PROMPT, 2, sampling)) < EXACT
+def test_the_text_has_the_targets_distribution(make, sampling, rule):
+    mine = text_distribution(plan_of(TableLM(1), make(), 2, sampling, rule), PROMPT, 2)
+    assert total_variation(mine, target_distribution(TableLM(1), PROMPT, 2, sampling)) < EXACT
 
 
-def test_the_text_has_the_targets_law_with_three_stages_and_a_confidence_stop():
+def test_the_text_has_the_targets_distribution_with_three_stages_and_a_confidence_stop():
     for drafter in (both(), lookup(policy=Confidence(0.4))):
-        mine = text_law(plan_of(TableLM(1), drafter, 2), PROMPT, 2)
-        assert total_variation(mine, target_law(TableLM(1), PROMPT, 2, Sampling())) < EXACT
+        mine = text_distribution(plan_of(TableLM(1), drafter, 2), PROMPT, 2)
+        assert total_variation(mine, target_distribution(TableLM(1), PROMPT, 2, Sampling())) < EXACT
 
 
 @pytest.mark.parametrize("vocab_sizes", [(2, 5), (5, 2), (4, 4)])
-def test_other_numbers_of_ids_keep_the_law(vocab_sizes):
+def test_other_numbers_of_ids_keep_the_distribution(vocab_sizes):
     drafter = model(vocab_sizes=vocab_sizes)
     width = min(vocab_sizes[0], 3)
 
@@ -99,8 +99,8 @@ def test_other_numbers_of_ids_keep_the_law(vocab_sizes):
         assert all(len(q) == 3 for q in draft.probs)
         return draft.tokens
 
-    expected = chain_law(TableLM(2, vocab_sizes[0]), (0, 1), 2, Sampling(), width)
-    assert total_variation(law(experiment), expected) < EXACT
+    expected = chain_distribution(TableLM(2, vocab_sizes[0]), (0, 1), 2, Sampling(), width)
+    assert total_variation(distribution(experiment), expected) < EXACT
 
 
 class Remembering(Seeded):

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 import torch
 from tiny_models import CONTEXT_LIMIT, tiny
-from toys import TableLM, plan_of, target_law, text_law, total_variation
+from toys import TableLM, plan_of, target_distribution, text_distribution, total_variation
 
 from specviz.decoding import sampling as sampling_module
 from specviz.decoding.cached_lm import CachedLM
@@ -40,38 +40,38 @@ each_kind, each_shape = pytest.mark.parametrize("children", KINDS), pytest.mark.
 def distance(drafter, k=2, num_tokens=2, sampling=None, rule=LOSSLESS[0], target=None):
     target, sampling = target or TableLM(1), sampling or Sampling()
     prompt = [token % target.vocab_size for token in PROMPT]
-    mine = text_law(plan_of(target, drafter, k, sampling, rule), prompt, num_tokens)
+    mine = text_distribution(plan_of(target, drafter, k, sampling, rule), prompt, num_tokens)
     assert abs(sum(mine.values()) - 1) < EXACT
-    return total_variation(mine, target_law(target, prompt, num_tokens, sampling))
+    return total_variation(mine, target_distribution(target, prompt, num_tokens, sampling))
 
 
 @pytest.mark.parametrize("rule", LOSSLESS, ids=lambda rule: rule.name)
 @each_kind
 @each_shape
-def test_every_tree_has_the_targets_law(rule, children, shape):
+def test_every_tree_has_the_targets_distribution(rule, children, shape):
     target, drafter = TableLM(1, vocab_size=2), TreeDrafter(TableLM(2, vocab_size=2), children, shape, 2, 4)
     assert distance(drafter, rule=rule, num_tokens=3, target=target) < EXACT
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS[1:], ids=str)
 @each_kind
-def test_filtered_odds_keep_the_law(children, sampling):
+def test_filtered_probabilities_keep_the_distribution(children, sampling):
     assert distance(TreeDrafter(TableLM(2), children, "dynamic", 3, 5), sampling=sampling) < EXACT
 
 
 @pytest.mark.parametrize("nodes", [1, 3, 6])
-def test_every_budget_keeps_the_law(nodes):
+def test_every_budget_keeps_the_distribution(nodes):
     assert distance(TreeDrafter(TableLM(2), "without_replacement", "dynamic", 2, nodes), k=3, num_tokens=3) < EXACT
 
 
-def test_a_draft_with_fewer_ids_keeps_the_law():
+def test_a_draft_with_fewer_ids_keeps_the_distribution():
     target, drafter = TableLM(1), TreeDrafter(TableLM(2, vocab_size=2), "suited", "dynamic", 3, 6)
-    mine = text_law(plan_of(target, drafter, 2), (0, 1), 2)
-    assert total_variation(mine, target_law(target, (0, 1), 2, Sampling())) < EXACT
+    mine = text_distribution(plan_of(target, drafter, 2), (0, 1), 2)
+    assert total_variation(mine, target_distribution(target, (0, 1), 2, Sampling())) < EXACT
 
 
 @pytest.mark.parametrize("children", ["independent", "without_replacement"])
-def test_drawn_tokens_chosen_by_their_odds_are_caught(children, monkeypatch):
+def test_drawn_tokens_chosen_by_their_probabilities_are_caught(children, monkeypatch):
     """The mistake that growing by order avoids: keep the likelier ones of what was drawn, and still claim q."""
     best = module._pick_best
 
@@ -150,8 +150,8 @@ def test_depth_and_budget_are_kept(children, shape, width, nodes, k):
     assert 0 < len(draft) <= nodes
     assert max(draft.depths) <= k
     assert max(Counter(draft.parents).values()) <= width
-    by_odds = children == "top" and shape == "dynamic"
-    assert max(draft.depths) == k or by_odds or nodes < 2 * k
+    by_probabilities = children == "top" and shape == "dynamic"
+    assert max(draft.depths) == k or by_probabilities or nodes < 2 * k
     assert draft.evidence["kept"] == len(draft.evidence["scores"]) == len(draft)
 
 

@@ -53,11 +53,11 @@ def draft_columns(p, q, ids, *, readable, k, num_ids=VOCABULARY):
         "overlap": np.minimum(p, q).sum(1),
         "keep": keep,
         "q_entropy": -(q * np.log(np.where(q > 0, q, 1))).sum(1),
-        "draft_favourite": mine,
-        "draft_favourite_text": labels_of(mine),
-        "draft_favourite_q": q.max(1),
-        "draft_favourite_p": p[places, mine],
-        "target_favourite_q": q[places, theirs],
+        "draft_most_likely": mine,
+        "draft_most_likely_text": labels_of(mine),
+        "draft_most_likely_q": q.max(1),
+        "draft_most_likely_p": p[places, mine],
+        "target_most_likely_q": q[places, theirs],
         "rank_in_draft": 1 + (q > q[places, theirs][:, None]).sum(1),
         "rank_in_target": 1 + (p > p[places, mine][:, None]).sum(1),
         "outside": p[:, num_ids:].sum(1),
@@ -92,7 +92,7 @@ def text(
     p = simplex(generator, size)
     ids = np.array([generator.choice(VOCABULARY, p=row) for row in p])
     contexts = num_prompt + np.arange(size)
-    favourite = p.argmax(1)
+    most_likely = p.argmax(1)
     columns = {}
     for name in drafts:
         share = np.broadcast_to(weight(contexts) if callable(weight) else weight, size)[:, None]
@@ -110,9 +110,9 @@ def text(
             "class": np.array(CLASSES, dtype=object)[generator.integers(0, len(CLASSES), size)],
             "p": p[np.arange(size), ids],
             "p_entropy": -(p * np.log(p)).sum(1),
-            "favourite": favourite,
-            "favourite_text": labels_of(favourite),
-            "favourite_p": p.max(1),
+            "most_likely": most_likely,
+            "most_likely_text": labels_of(most_likely),
+            "most_likely_p": p.max(1),
         },
         drafts=columns,
     )

@@ -8,8 +8,8 @@ from specviz.rules.lossless import BlockVerification
 class WritesP(BlockVerification):
     """WRONG: after the kept tokens it draws from p, whatever the draft owed."""
 
-    def last_law(self, rows, num_kept):
-        return rows.after(num_kept)[0]
+    def last_distribution(self, rows, num_accepted):
+        return rows.after(num_accepted)[0]
 
 
 class Forgets(BlockVerification):

@@ -65,7 +65,7 @@ def other_lesson() -> dict[str, Any]:
     """What is done elsewhere: laws, several runs, the making of a draft, two runs side by side, the game."""
     rules = ["speculative_sampling", "broken:resample_p"]
     screens = [
-        screen("Law", law={"run": "first-visit", **PIN, "rules": rules}),
+        screen("Law", distribution={"run": "first-visit", **PIN, "rules": rules}),
         screen("See", task=task({"kind": "see", "runs": ["k-1", "sum"]})),
         screen("Made", show={"run": "eagle"}, task=task({"kind": "made"})),
         screen("Side by side", show={"compare": ["first-visit", "broken-residual"]}),

@@ -84,7 +84,7 @@ def draft(name, alpha, fastest=1.4, **changes):
     reasons = tuple(Reason(reason, 0.2, 120 + at, f"in words: {reason}") for at, reason in enumerate(REASONS))
     made = DraftSummary(
         name=name, num_tokens=2560, num_prompts=40, alpha=alpha, alpha_interval=interval(alpha, 0.03),
-        greedy_agreement=alpha - 0.04, mean_keep=alpha + 0.01, calls=900.0,
+        greedy_agreement=alpha - 0.04, mean_acceptance=alpha + 0.01, calls=900.0,
         tokens_per_call=tuple((1 - alpha ** (k + 1)) / (1 - alpha) for k in range(1, 17)),
         speedups=tuple(fastest - 0.02 * abs(k - 4) for k in range(1, 17)), best_k=(3, 5), readable=1.0, ceiling=1.0,
         calibration=Calibration(bins, 0.11, "A confidence stop would help: 12 % is accepted too seldom."),
@@ -123,12 +123,12 @@ def made_text(number=0, size=64, names=NAMES, columns=None, **changes):
     words = [WORDS[place % len(WORDS)] for place in range(size)]
     drafts = {
         name: {
-            **{column: shares() for column in ("q", "keep", "overlap", "draft_favourite_q", "saved")},
-            "draft_favourite_text": words[::-1], "reason": ["near-tie"] * size, "readable": [True] * size,
+            **{column: shares() for column in ("q", "keep", "overlap", "draft_most_likely_q", "saved")},
+            "draft_most_likely_text": words[::-1], "reason": ["near-tie"] * size, "readable": [True] * size,
         }
         for name in names
     }  # fmt: skip
-    of_target = {"text": words, "p": shares(), "favourite_text": words, "favourite_p": shares()}
+    of_target = {"text": words, "p": shares(), "most_likely_text": words, "most_likely_p": shares()}
     prompt = "Tell me about Rusty the fox.\n"
     drafts = {name: rows | of_target | (columns or {}) for name, rows in drafts.items()}
     made = TextView(number, f"story-{number}", ["story"], prompt, drafts)

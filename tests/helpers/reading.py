@@ -17,10 +17,12 @@ class AlwaysRead(CachedLM):
 
 
 @torch.no_grad()
-def own_law(model, prompt, num_tokens):
+def own_distribution(model, prompt, num_tokens):
     """The exact joint law of the next tokens at temperature 1, by the model's own forward over the whole text."""
-    laws = {(): 1.0}
+    distributions = {(): 1.0}
     for _ in range(num_tokens):
-        rows = {text: model(torch.tensor([[*prompt, *text]])).logits[0, -1].softmax(-1) for text in laws}
-        laws = {(*text, x): c * float(p) for text, c in laws.items() for x, p in enumerate(rows[text])}
-    return laws
+        rows = {text: model(torch.tensor([[*prompt, *text]])).logits[0, -1].softmax(-1) for text in distributions}
+        distributions = {
+            (*text, x): c * float(p) for text, c in distributions.items() for x, p in enumerate(rows[text])
+        }
+    return distributions

@@ -104,7 +104,7 @@ class Case:
         return (*self.prompt, *emitted, *reversed(path))
 
     def p(self, step, node):
-        return law(full_row("target", self.text_before(step, node)), self.sampling)
+        return distribution(full_row("target", self.text_before(step, node)), self.sampling)
 
     def q(self, step, child):
         """The law of a drafted token, by the drafter's own model; one-hot for a point mass."""
@@ -112,7 +112,7 @@ class Case:
         if step.draft.probs[child] is None:
             return np.eye(vocabulary().num_ids)[step.draft.tokens[child]]
         kind = "table" if self.name in ("independent", "without") else "draft"
-        row = law(full_row(kind, self.text_before(step, parent)), self.sampling.of_draft)
+        row = distribution(full_row(kind, self.text_before(step, parent)), self.sampling.of_draft)
         if self.name == "without":
             row = row.copy()
             row[[step.draft.tokens[sibling] for sibling in step.draft.children(parent) if sibling < child]] = 0
@@ -125,7 +125,7 @@ class Case:
         for sibling in step.draft.children(parent):
             if sibling == check.node:
                 return row
-            row = owed(row, self.q(step, sibling))
+            row = shortfall(row, self.q(step, sibling))
         raise AssertionError("a judged node is a child of its parent")
 
     @cached_property
@@ -136,7 +136,7 @@ class Case:
             *checked, final = record.positions
             for check, position in zip(step.verdict.checks, checked, strict=True):
                 p, q = self.judged(step, check), self.q(step, check.node)
-                found.append((step, position, p, q, owed(p, q)))
+                found.append((step, position, p, q, shortfall(p, q)))
             rejected = step.verdict.kind == "resampled"
             found.append((step, final, found[-1][4] if rejected else self.p(step, final.node), None, None))
         return found
@@ -152,7 +152,7 @@ def full_row(kind: str, tokens: tuple[int, ...]) -> np.ndarray:
         return model(torch.tensor([tokens]), use_cache=False).logits[0, -1].numpy()
 
 
-def law(logits: np.ndarray, sampling: Sampling) -> np.ndarray:
+def distribution(logits: np.ndarray, sampling: Sampling) -> np.ndarray:
     """Temperature, then top-k, then top-p, in numpy."""
     if sampling.temperature == 0:
         return np.eye(len(logits))[logits.argmax()]
@@ -172,7 +172,7 @@ def softmax(row: np.ndarray) -> np.ndarray:
     return weights / weights.sum()
 
 
-def owed(p: np.ndarray, q: np.ndarray) -> np.ndarray:
+def shortfall(p: np.ndarray, q: np.ndarray) -> np.ndarray:
     """The residual law; p itself where nothing is left."""
     rest = np.maximum(0, p - q)
     return rest / rest.sum() if rest.sum() > 1e-12 else p

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from specviz.decoding.draft import EMPTY, ROOT, Draft, DraftBuilder
 from specviz.decoding.drafter import Context, Drafter
-from specviz.decoding.draws import DRAFT, Draws, law
+from specviz.decoding.draws import DRAFT, Draws, distribution
 from specviz.decoding.engine import Plan, speculate
 from specviz.decoding.sampling import Sampling
 from specviz.drafters.none import NoDraft
@@ -111,7 +111,7 @@ def plan_of(target, drafter: Drafter | None = None, k: int = 3, sampling: Sampli
     return Plan(target, drafter or NoDraft(), rule, sampling or Sampling(), k)
 
 
-def text_law(plan: Plan, prompt: Sequence[int], num_tokens: int) -> dict[tuple[int, ...], float]:
+def text_distribution(plan: Plan, prompt: Sequence[int], num_tokens: int) -> dict[tuple[int, ...], float]:
     """The exact joint law of the next `num_tokens` tokens, step by step through the real engine.
 
     A broken rule's drafts are drawn as wrongly as it says.
@@ -123,34 +123,34 @@ def text_law(plan: Plan, prompt: Sequence[int], num_tokens: int) -> dict[tuple[i
             used = tamper_if_broken(plan.rule, draws)
             return next(speculate(context, lambda: plan, used, max_new_tokens=remaining)).tokens
 
-        return law(experiment)
+        return distribution(experiment)
 
-    def laws_after(context: tuple[int, ...], remaining: int) -> dict[tuple[int, ...], float]:
+    def distributions_after(context: tuple[int, ...], remaining: int) -> dict[tuple[int, ...], float]:
         if remaining == 0:
             return {(): 1.0}
         if context not in known:
             total: dict[tuple[int, ...], float] = {}
             for tokens, weight in first_step(context, remaining).items():
-                for rest, chance in laws_after((*context, *tokens), remaining - len(tokens)).items():
+                for rest, chance in distributions_after((*context, *tokens), remaining - len(tokens)).items():
                     total[tokens + rest] = total.get(tokens + rest, 0.0) + weight * chance
             known[context] = total
         return known[context]
 
-    return laws_after(tuple(prompt), num_tokens)
+    return distributions_after(tuple(prompt), num_tokens)
 
 
-def target_law(
+def target_distribution(
     target: TableLM, prompt: Sequence[int], num_tokens: int, sampling: Sampling
 ) -> dict[tuple[int, ...], float]:
     """The same law without any speculation: products of the table's rows."""
-    laws = {(): 1.0}
+    distributions = {(): 1.0}
     for _ in range(num_tokens):
-        laws = {
+        distributions = {
             (*text, token): chance * float(p)
-            for text, chance in laws.items()
+            for text, chance in distributions.items()
             for token, p in enumerate(sampling.probs(target.row([*prompt, *text])))
         }
-    return laws
+    return distributions
 
 
 def total_variation(one: dict, other: dict) -> float:

@@ -13,7 +13,7 @@ import random
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from trace_walk import Law, Walk, entropy, one_hot, overlap, residual
+from trace_walk import Distribution, Walk, entropy, one_hot, overlap, residual
 
 from specviz.trace import file as trace
 from specviz.trace.file import ROOT, round9
@@ -155,7 +155,9 @@ class Builder:
                 emitted.append(trace.EmittedToken(token, text, half, node=None, kind=walk.kind, p=round9(p), q=shown_q))
         return tuple(emitted)
 
-    def _position(self, walk: Walk, node: int, child: int | None, p: Law, q: Law | None) -> trace.Position:
+    def _position(
+        self, walk: Walk, node: int, child: int | None, p: Distribution, q: Distribution | None
+    ) -> trace.Position:
         raw = walk.p[node], (None if q is None else walk.q[node])
         columns = (p, q, None if child is None else residual(p, q or one_hot(walk.tokens[child], len(p))), *raw)
         shown = [walk.final if child is None else walk.tokens[child]]

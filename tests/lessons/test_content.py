@@ -11,11 +11,11 @@ from statistics import mean, median
 import pytest
 import restated
 from documents import MEASURED
+from specviz.views.check.distributions import distribution_block
 
 from specviz.lessons.load import lessons
 from specviz.trace.metrics import count, metrics
 from specviz.trace.recorded import recorded_runs, recorded_trace
-from specviz.views.check.laws import law_block
 from specviz.views.explore.inspector import looks
 from specviz.views.explore.speed import speed_words
 from specviz.views.words import label, percent, quote
@@ -599,9 +599,11 @@ def test_every_screen_has_a_run_and_every_pin_something_to_show(name):
             told = {piece for words in screen.words for piece in words[1::2]}
             shown = token(run, pin.step, pin.ref)
             assert {quote(shown), label(shown.text)} & told or f"q = {share(shown.q)}" in " ".join(told)
-        if screen.law:
-            law = screen.law
-            assert law_block(trace(law.run), law.step, law.ref, law.rules)["rows"]
+        if screen.distribution:
+            distribution = screen.distribution
+            assert distribution_block(trace(distribution.run), distribution.step, distribution.ref, distribution.rules)[
+                "rows"
+            ]
 
 
 @each
@@ -639,7 +641,7 @@ def test_every_task_can_be_done_on_the_run_of_its_screen(name):
             assert any(step.evidence for step in trace(run).steps)
         if done and done.kind == "throw":
             pin = screen.show.pin
-            assert "dart" in looks(trace(run).steps[pin.step])[pin.ref]
+            assert "draw" in looks(trace(run).steps[pin.step])[pin.ref]
 
 
 def test_the_inspector_of_lesson_three_says_what_was_drafted_why_it_was_rejected_and_where_the_replacement_came_from():
@@ -651,7 +653,7 @@ def test_the_inspector_of_lesson_three_says_what_was_drafted_why_it_was_rejected
         "The random draw fell at 0.82: rejected, resampled as went."
     )
     assert note.startswith("went was resampled from the hatched parts")
-    assert look["dart"]["x"] > look["dart"]["fill"]
+    assert look["draw"]["x"] > look["draw"]["fill"]
 
 
 @each

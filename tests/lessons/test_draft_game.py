@@ -121,7 +121,7 @@ def test_the_rival_is_the_first_step_of_a_run_from_the_same_place(named_models):
         make_steps(run, 1)
         theirs = run.trace.steps[0]
         assert rival.num_emitted == len(theirs.emitted)
-        assert rival.num_kept == sum(token.status == "accepted" for token in theirs.draft)
+        assert rival.num_accepted == sum(token.status == "accepted" for token in theirs.draft)
         assert list(rival.drafted) == [token.text for token in theirs.draft]
 
 
@@ -231,10 +231,10 @@ def test_where_a_text_ends_in_a_letter_the_target_tells_whether_its_word_goes_on
             assert not text[-1].isalnum()
             continue
         with torch.inference_mode():
-            odds = target.model(torch.tensor([ids])).logits[0, -1].softmax(-1)[: len(letters)]
+            probabilities = target.model(torch.tensor([ids])).logits[0, -1].softmax(-1)[: len(letters)]
         assert text.endswith(game.ending.letters)
         assert not text[: -len(game.ending.letters)][-1:].isalnum()
-        assert game.ending.goes_on == (odds[letters].sum() > 0.5)
+        assert game.ending.goes_on == (probabilities[letters].sum() > 0.5)
         told.add(game.ending.goes_on)
     assert True in told
 
@@ -242,10 +242,10 @@ def test_where_a_text_ends_in_a_letter_the_target_tells_whether_its_word_goes_on
 def asked(share, limit):
     """The ending of " fox" by a target that would go on with a letter in so many of a hundred cases."""
     text = Library(allow_any=False).load("fable-target").text
-    odds = torch.full((text.num_ids,), 1e-9)
-    odds[text.encode("s")[0]], odds[text.encode(" and")[0]] = share, 1 - share
+    probabilities = torch.full((text.num_ids,), 1e-9)
+    probabilities[text.encode("s")[0]], probabilities[text.encode(" and")[0]] = share, 1 - share
     target = SimpleNamespace(text=text, info=SimpleNamespace(context_limit=limit))
-    forward = SimpleNamespace(forward=lambda ids: odds.log()[None])
+    forward = SimpleNamespace(forward=lambda ids: probabilities.log()[None])
     return _ending(SimpleNamespace(target=target, plan=SimpleNamespace(target=forward)), text.encode("a fox"))
 
 

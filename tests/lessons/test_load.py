@@ -10,13 +10,13 @@ from lesson_texts import HOSTILE, PIN, hostile_lesson, lesson, other_lesson, scr
 
 from specviz.errors import SpecvizError
 from specviz.lessons.load import MOST_LESSONS, found_lessons, lessons, read_lesson
-from specviz.lessons.types import LAW_RULES, PACES
+from specviz.lessons.types import DISTRIBUTION_RULES, PACES
 from specviz.request import Request
 from specviz.session import controls
 from specviz.trace.recorded import recorded_runs, recorded_trace
 from specviz.ui.explore.lessons import GONE, callbacks_of, live_request
 from specviz.ui.registry import Registry
-from specviz.views.check import laws
+from specviz.views.check import distributions
 from specviz.views.learn import lesson as view
 from specviz.views.learn import plan as planned
 
@@ -106,7 +106,7 @@ def test_a_pace_is_one_that_a_run_can_have():
         (with_screen(words=[["a"] * 30]), "screens[1]: words[1] must be a list of 1 to 24 values"),
         (with_screen(words=[["x" * 500, "y" * 500]]), "words[1] must be a paragraph of 1 to 800 characters"),
         (with_screen(words=[["a", 1]]), "screens[1]: words[1][2] must be a text of 1 to 800 characters (got 1)"),
-        (with_screen(picture="x.png"), "screens[1] has no field 'picture'; it may have title, words, show, law, task"),
+        (with_screen(picture="x.png"), "screens[1] has no field 'picture'; it may have title, words, show, distribution, task"),
         (with_screen(show={}), "screens[1]: show must be a run"),
         (with_screen(show={"run": "nothing"}), "screens[1]: show: run must be one of first-visit"),
         (with_screen(show={"run": ["sum"]}), "show: run must be one of"),
@@ -118,14 +118,17 @@ def test_a_pace_is_one_that_a_run_can_have():
         ),
         (with_screen(show={"pin": {"step": -1, "ref": "1"}}), "show: pin: step must be a whole number from 0"),
         (with_screen(show={"pin": {"step": 1, "ref": 1}}), "show: pin: ref must be a text"),
-        (with_screen(law={"run": "sum", "step": 0, "ref": "0", "rules": []}), "law: rules must be a list of 1 to 4"),
         (
-            with_screen(law={"run": "sum", "step": 0, "ref": "0", "rules": ["<b>"]}),
+            with_screen(distribution={"run": "sum", "step": 0, "ref": "0", "rules": []}),
+            "distribution: rules must be a list of 1 to 4",
+        ),
+        (
+            with_screen(distribution={"run": "sum", "step": 0, "ref": "0", "rules": ["<b>"]}),
             "rules[1] must be one of speculative_sampling",
         ),
         (
-            with_screen(law={"run": "sum", "step": 0, "ref": "0", "rules": ["nonsense"]}),
-            "law: rules[1] must be one of speculative_sampling, broken:resample_p (got 'nonsense')",
+            with_screen(distribution={"run": "sum", "step": 0, "ref": "0", "rules": ["nonsense"]}),
+            "distribution: rules[1] must be one of speculative_sampling, broken:resample_p (got 'nonsense')",
         ),
         (with_screen(task={"words": "Do.", "done": {"kind": "play"}}), "task must have the field 'praise'"),
         (with_done(kind="dance"), "task: done: kind must be one of play, made, throw"),
@@ -178,18 +181,24 @@ def test_a_guess_may_have_a_right_answer_and_need_not():
     ]
 
 
-def test_a_law_can_be_drawn_of_every_rule_that_a_lesson_may_name():
-    row = laws.TokenRow("", "others", 0.0)
-    assert all(hasattr(row, laws.facts_of(rule.removeprefix(laws.BROKEN)).residual_column) for rule in LAW_RULES)
+def test_a_distribution_can_be_drawn_of_every_rule_that_a_lesson_may_name():
+    row = distributions.TokenRow("", "others", 0.0)
+    assert all(
+        hasattr(row, distributions.facts_of(rule.removeprefix(distributions.BROKEN)).residual_column)
+        for rule in DISTRIBUTION_RULES
+    )
 
 
 @pytest.mark.parametrize(
     ("run", "step", "ref"), [("first-visit", 999, "0"), ("first-visit", 0, "last"), ("first-visit", 0, "3")]
 )
-def test_a_law_of_a_token_without_both_odds_is_refused(run, step, ref, tmp_path):
-    law = {"run": run, "step": step, "ref": ref, "rules": ["speculative_sampling"]}
+def test_a_distribution_of_a_token_without_both_probabilities_is_refused(run, step, ref, tmp_path):
+    distribution = {"run": run, "step": step, "ref": ref, "rules": ["speculative_sampling"]}
     said = rf"01-first\.json: screens\[1\]: law: the run {run} must have a draft token .*step {step}, ref '{ref}'"
-    with taught(tmp_path, lesson("first", screens=[screen(law=law)])), pytest.raises(SpecvizError, match=said):
+    with (
+        taught(tmp_path, lesson("first", screens=[screen(distribution=distribution)])),
+        pytest.raises(SpecvizError, match=said),
+    ):
         lessons()
 
 
@@ -345,7 +354,7 @@ def test_a_lesson_for_the_panel_has_everything_in_words(tmp_path):
     assert [each["place"] for each in first["screens"]] == [f"{number} of 5" for number in range(1, 6)]
     assert first["screens"][2]["show"]["id"] == "shipped:first-visit"
     assert first["screens"][2]["task"]["counts"] == ["0 of 2", "1 of 2", "2 of 2"]
-    assert second["screens"][0]["law"]["kind"] == "bars" or "blocks" in second["screens"][0]["law"]
+    assert second["screens"][0]["distribution"]["kind"] == "bars" or "blocks" in second["screens"][0]["distribution"]
     assert [run["run"] for run in second["screens"][1]["task"]["runs"]] == ["k-1", "sum"]
     assert [run["run"] for run in second["screens"][3]["compare"]["runs"]] == ["first-visit", "broken-residual"]
 

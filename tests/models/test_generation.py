@@ -87,7 +87,7 @@ def wanted(sampling):
 
 
 @pytest.mark.parametrize("sampling", LAWS, ids=str)
-def test_a_contender_of_transformers_samples_by_the_law_of_the_job_alone(pair, built, sampling):
+def test_a_contender_of_transformers_samples_by_the_distribution_of_the_job_alone(pair, built, sampling):
     transformers_contender(pair[0], None, 3)(BenchTask(PROMPT, sampling, 0, 6))
     (processors,) = built
     assert [type(each) for each in processors] == wanted(sampling)

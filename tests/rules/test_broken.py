@@ -9,7 +9,7 @@ import torch
 from toys import TableLM
 
 from specviz.decoding.drafter import Context
-from specviz.decoding.draws import ACCEPT, DRAFT, FINAL, Seeded, law
+from specviz.decoding.draws import ACCEPT, DRAFT, FINAL, Seeded, distribution
 from specviz.decoding.sampling import Sampling
 from specviz.drafters.draft_model import ModelDrafter
 from specviz.rules import RULES
@@ -45,15 +45,15 @@ def random_rows(*shape, sharpness):
 
 
 def acceptance(rule, p, q):
-    return rule.one_step_kept(p, q).sum(-1)
+    return rule.one_step_accepted(p, q).sum(-1)
 
 
 @each
-def test_one_step_is_visibly_another_law(rule):
+def test_one_step_is_visibly_another_distribution(rule):
     p, q = random_rows(2, 8, 500, sharpness=3.0)  # as peaked as a language model's rows
-    distances = (rule.one_step_law(p, q) - p).abs().sum(-1) / 2
+    distances = (rule.one_step_distribution(p, q) - p).abs().sum(-1) / 2
     assert distances.max() > 1e-2
-    assert ((RIGHT.one_step_law(p, q) - p).abs().sum(-1) < 1e-12).all()
+    assert ((RIGHT.one_step_distribution(p, q) - p).abs().sum(-1) < 1e-12).all()
 
 
 @pytest.mark.parametrize("name", ["resample_p", "softmax_residual"])
@@ -70,16 +70,16 @@ def test_the_closed_form_of_a_wrong_draft(name):
     likeliest = (-q).argsort()[: 1 if name == "argmax_draft" else 5]
     drawn = 0 * q
     drawn[likeliest] = 1.0 if name == "argmax_draft" else q[likeliest] / q[likeliest].sum()
-    owed = (p - q).clip(0) / (p - q).clip(0).sum()
+    shortfall = (p - q).clip(0) / (p - q).clip(0).sum()
     kept = drawn * np.minimum(1, p / q)
-    expected = kept + (1 - kept.sum()) * owed
-    rows = rule.one_step_law(torch.tensor(p), torch.tensor(q)).numpy()
+    expected = kept + (1 - kept.sum()) * shortfall
+    rows = rule.one_step_distribution(torch.tensor(p), torch.tensor(q)).numpy()
     assert rows == pytest.approx(expected, abs=1e-12)
 
 
-def test_the_greedy_target_keeps_its_favourite_alone():
+def test_the_greedy_target_keeps_its_most_likely_alone():
     p, q = random_rows(2, 9, sharpness=1.0)
-    kept = BROKEN["argmax_target"].one_step_kept(p, q)
+    kept = BROKEN["argmax_target"].one_step_accepted(p, q)
     assert kept.nonzero().flatten().tolist() == [int(p.argmax())]
 
 
@@ -94,8 +94,8 @@ def test_a_tampered_drafter_draws_as_the_rule_says_and_claims_q(rule):
         assert torch.equal(draft.probs[0], q)
         return draft.tokens[0]
 
-    seen = law(drafted)
-    assert [seen.get(token, 0.0) for token in range(7)] == pytest.approx(rule.draft_law(q).tolist(), abs=1e-12)
+    seen = distribution(drafted)
+    assert [seen.get(token, 0.0) for token in range(7)] == pytest.approx(rule.draft_distribution(q).tolist(), abs=1e-12)
 
 
 @each
@@ -111,9 +111,9 @@ def test_tampering_leaves_the_other_draws_alone(rule):
 @each
 def test_drawn_takes_many_rows(rule):
     rows = random_rows(3, 4, 9, sharpness=2.0)
-    drawn = rule.draft_law(rows)
+    drawn = rule.draft_distribution(rows)
     assert torch.allclose(drawn.sum(-1), torch.ones(3, 4, dtype=torch.float64))
-    assert torch.equal(drawn[1, 2], rule.draft_law(rows[1, 2]))
+    assert torch.equal(drawn[1, 2], rule.draft_distribution(rows[1, 2]))
 
 
 @each

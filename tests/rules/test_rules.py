@@ -11,7 +11,7 @@ from tiny_models import CONTEXT_LIMIT, tiny
 
 from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.draft import EMPTY, Draft, chain
-from specviz.decoding.draws import ACCEPT, Draws, Recorded, Seeded, law
+from specviz.decoding.draws import ACCEPT, Draws, Recorded, Seeded, distribution
 from specviz.decoding.engine import Plan, speculate
 from specviz.decoding.sampling import Sampling
 from specviz.drafters.draft_model import ModelDrafter
@@ -49,7 +49,7 @@ def random_pair(seed, vocab_size=4):
 
 
 def really_drawn(rule, q):
-    return rule.draft_law(q) if rule.name in BROKEN else q
+    return rule.draft_distribution(q) if rule.name in BROKEN else q
 
 
 def first_tokens(rule, p, q):
@@ -64,7 +64,7 @@ def first_tokens(rule, p, q):
             verdict = rule(draft, probs, draws, 5)
             return bool(verdict.path), verdict.emitted(draft)[0]
 
-        for outcome, weight in law(judged).items():
+        for outcome, weight in distribution(judged).items():
             total[outcome] = total.get(outcome, 0.0) + chance * weight
     return total
 
@@ -74,7 +74,7 @@ def first_tokens(rule, p, q):
 def test_one_step_is_what_the_rule_does(rule, seed):
     p, q = random_pair(seed)
     seen = first_tokens(rule, p, q)
-    kept, whole = rule.one_step_kept(p, q), rule.one_step_law(p, q)
+    kept, whole = rule.one_step_accepted(p, q), rule.one_step_distribution(p, q)
     for x in range(len(p)):
         assert abs(kept[x] - seen.get((True, x), 0.0)) < EXACT
         assert abs(whole[x] - seen.get((True, x), 0.0) - seen.get((False, x), 0.0)) < EXACT
@@ -83,7 +83,7 @@ def test_one_step_is_what_the_rule_does(rule, seed):
 @each_and_broken
 def test_many_places_at_once_are_the_same_as_one_by_one(rule):
     p, q = random_rows(1, 2, 3, 5, 7)
-    for kind in (rule.one_step_kept, rule.one_step_law):
+    for kind in (rule.one_step_accepted, rule.one_step_distribution):
         assert kind(p, q).shape == p.shape
         assert kind(p.float(), q.float()).dtype == torch.float64
         for place in itertools.product(range(3), range(5)):
@@ -99,21 +99,21 @@ def random_chain(seed, size, vocab_size=4):
 
 @each_and_broken
 @pytest.mark.parametrize("size", range(5))
-def test_length_law_is_what_the_rule_does(rule, size):
+def test_length_distribution_is_what_the_rule_does(rule, size):
     for seed in range(3):
         draft, probs = random_chain(seed, size)
-        seen = law(lambda draws, draft=draft, probs=probs: len(rule(draft, probs, draws, 5).path))
-        lengths = rule.length_law(draft, probs)
+        seen = distribution(lambda draws, draft=draft, probs=probs: len(rule(draft, probs, draws, 5).path))
+        lengths = rule.length_distribution(draft, probs)
         assert lengths.shape == (size + 1,)
         assert max(abs(float(chance) - seen.get(n, 0.0)) for n, chance in enumerate(lengths)) < EXACT
 
 
 @pytest.mark.parametrize("rule", LOSSLESS, ids=lambda rule: rule.name)
-def test_one_step_law_of_a_lossless_rule_is_the_targets(rule):
+def test_one_step_distribution_of_a_lossless_rule_is_the_targets(rule):
     for seed in range(20):
         p, q = random_pair(seed, vocab_size=50)
         for draft in (q, p):
-            assert (rule.one_step_law(p, draft) - p).abs().max() < EXACT
+            assert (rule.one_step_distribution(p, draft) - p).abs().max() < EXACT
 
 
 # ---- what each rule promises --------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ def expected_kept(rule, probs, rows):
     """Mean number of kept tokens over all chains drawn from `rows` [K, V], the same in every context."""
     total = 0.0
     for tokens in itertools.product(range(rows.shape[1]), repeat=len(rows)):
-        lengths = rule.length_law(chain(tokens, rows), probs)
+        lengths = rule.length_distribution(chain(tokens, rows), probs)
         chance = float(torch.stack([row[token] for row, token in zip(rows, tokens, strict=True)]).prod())
         total += chance * sum(n * float(weight) for n, weight in enumerate(lengths))
     return total
@@ -150,8 +150,8 @@ def block_chances(probs, rows, tokens):
         weight = min(Fraction(1), weight * probs[i][token] / rows[i][token])
         if i + 1 == len(tokens):
             return [*chances, weight]
-        owed = sum(max(Fraction(0), weight * p - q) for p, q in zip(probs[i + 1], rows[i + 1], strict=True))
-        chances.append(owed / (owed + 1 - weight) if owed + 1 - weight else Fraction(1))
+        shortfall = sum(max(Fraction(0), weight * p - q) for p, q in zip(probs[i + 1], rows[i + 1], strict=True))
+        chances.append(shortfall / (shortfall + 1 - weight) if shortfall + 1 - weight else Fraction(1))
     return chances
 
 
@@ -220,8 +220,8 @@ def test_with_a_greedy_draft_sample_and_match_can_beat_the_ratio():
     """ground truth: .90 against .61 at p = (.9, .1), q = (.51, .49)."""
     p, q = torch.tensor([[0.9, 0.1], [0.51, 0.49]], dtype=torch.float64)
     likeliest = chain([0])
-    assert float(RULES["sample_and_match"].length_law(likeliest, torch.stack([p, p]))[1]) == pytest.approx(0.9)
-    assert float(TOKEN.one_step_kept(p, q).sum()) == pytest.approx(0.61)
+    assert float(RULES["sample_and_match"].length_distribution(likeliest, torch.stack([p, p]))[1]) == pytest.approx(0.9)
+    assert float(TOKEN.one_step_accepted(p, q).sum()) == pytest.approx(0.61)
 
 
 @pytest.mark.parametrize(
@@ -242,8 +242,8 @@ def test_typical_keeps_what_is_likely_enough(row, x, kept):
 
 def test_lenience_keeps_twice_as_often_and_ensemble_follows_the_average():
     p, q = random_rows(3, 2, 6)
-    assert torch.allclose(RULES["lenience"].one_step_kept(p, q), torch.minimum(q, 2 * p))
-    assert torch.allclose(RULES["ensemble"].one_step_law(p, q), (p + q) / 2)
+    assert torch.allclose(RULES["lenience"].one_step_accepted(p, q), torch.minimum(q, 2 * p))
+    assert torch.allclose(RULES["ensemble"].one_step_distribution(p, q), (p + q) / 2)
 
 
 # ---- in a run -----------------------------------------------------------------------------------------------------
@@ -276,7 +276,7 @@ def test_greedy_text_of_a_lossless_rule_is_transformers_own(rule, family):
 def test_a_draft_equal_to_the_target_is_kept_by_what_looks_at_both(rule):
     draft, probs = random_chain(2, 3)
     rows = probs[:3]
-    lengths = rule.length_law(chain(draft.tokens, rows), probs)
+    lengths = rule.length_distribution(chain(draft.tokens, rows), probs)
     assert (float(lengths[-1]) > 1 - EXACT) == (rule.name not in ("sample_and_match", "typical"))
 
 
@@ -294,9 +294,9 @@ def test_a_run_of_any_rule_can_be_recorded(rule, sampling):
         for node, token in enumerate(record.draft):
             assert token.p == pytest.approx(float(step.probs[node][token.id]), rel=1e-8, abs=1e-12)
             assert token.q == pytest.approx(float(step.draft.probs[node][token.id]), rel=1e-8)
-        law_sum = step.verdict.laws.final.sum()
-        assert law_sum.dtype == step.probs.dtype
-        assert float(law_sum) == pytest.approx(1.0)
+        distribution_sum = step.verdict.distributions.final.sum()
+        assert distribution_sum.dtype == step.probs.dtype
+        assert float(distribution_sum) == pytest.approx(1.0)
         assert len(record.emitted) == len(step.tokens)
 
 
@@ -324,12 +324,14 @@ def test_judging_a_chain_takes_one_transfer(rule, monkeypatch):
 
 
 @each_and_broken
-def test_laws_have_the_number_format_of_the_targets_rows(rule):
+def test_distributions_have_the_number_format_of_the_targets_rows(rule):
     draft, probs = random_chain(1, 3)
     for seed in range(10):
-        laws = rule(draft, probs.float(), Seeded(seed), 0).laws
-        assert {laws.judged.dtype, laws.drawn_from.dtype, laws.final.dtype} == {torch.float32}
-        assert float(laws.final.sum()) == pytest.approx(1.0)
+        distributions = rule(draft, probs.float(), Seeded(seed), 0).distributions
+        assert {distributions.judged.dtype, distributions.drawn_from.dtype, distributions.final.dtype} == {
+            torch.float32
+        }
+        assert float(distributions.final.sum()) == pytest.approx(1.0)
 
 
 @each_and_broken
@@ -355,7 +357,7 @@ def test_trees_and_scratch_nodes_are_for_the_rules_of_trees_alone(rule):
     assert rule.supports(chain([1, 2])) == (rule.name in CHAIN_RULES)
     assert [rule.supports(draft) for draft in (tree, scratch)] == [rule.name in TREE_RULES] * 2
     with pytest.raises(ValueError, match="chain"):
-        rule.length_law(tree, random_rows(0, 3, 4))
+        rule.length_distribution(tree, random_rows(0, 3, 4))
 
 
 @each
@@ -365,7 +367,7 @@ def test_a_rule_says_in_words_what_it_is(rule):
     assert rule.summary.endswith(".")
 
 
-def test_residual_is_a_law_and_falls_back_to_p():
+def test_residual_is_a_distribution_and_falls_back_to_p():
     p, q = random_rows(0, 2, 6)
     assert float(residual(p, q).sum()) == pytest.approx(1.0)
     assert torch.equal(residual(p, p), p)

@@ -5,11 +5,20 @@ import math
 import pytest
 import torch
 from recorded import vocabulary
-from toys import TableLM, TreeDrafter, independent, plan_of, target_law, text_law, top, total_variation
+from toys import (
+    TableLM,
+    TreeDrafter,
+    independent,
+    plan_of,
+    target_distribution,
+    text_distribution,
+    top,
+    total_variation,
+)
 from toys import without_replacement as without
 
 from specviz.decoding.draft import ROOT, Draft
-from specviz.decoding.draws import Seeded, law
+from specviz.decoding.draws import Seeded, distribution
 from specviz.decoding.engine import speculate
 from specviz.decoding.sampling import Sampling
 from specviz.drafters.method import TREE_RULES
@@ -33,15 +42,15 @@ lossless = pytest.mark.parametrize("rule", [SPECULATIVE, MATCH], ids=lambda rule
 def distance(rule, grow, widths, num_tokens=2, sampling=None):
     target, sampling = TableLM(1), sampling or Sampling()
     drafter = TreeDrafter(TableLM(2), widths, grow)
-    mine = text_law(plan_of(target, drafter, len(widths), sampling, rule), PROMPT, num_tokens)
+    mine = text_distribution(plan_of(target, drafter, len(widths), sampling, rule), PROMPT, num_tokens)
     assert abs(sum(mine.values()) - 1) < EXACT
-    return total_variation(mine, target_law(target, PROMPT, num_tokens, sampling))
+    return total_variation(mine, target_distribution(target, PROMPT, num_tokens, sampling))
 
 
 @lossless
 @pytest.mark.parametrize("grow", KINDS)
 @pytest.mark.parametrize("widths", [(3,), (2, 2), (1, 2, 1)], ids=str)
-def test_every_kind_of_children_keeps_the_targets_law(rule, grow, widths):
+def test_every_kind_of_children_keeps_the_targets_distribution(rule, grow, widths):
     if (grow, widths) == (independent, (2, 2)):
         widths = (2, 1)
     assert distance(rule, grow, widths, num_tokens=3 if widths == (1, 2, 1) else 2) < EXACT
@@ -50,12 +59,12 @@ def test_every_kind_of_children_keeps_the_targets_law(rule, grow, widths):
 @lossless
 @pytest.mark.parametrize("grow", KINDS)
 @pytest.mark.parametrize("sampling", SAMPLINGS[1:], ids=str)
-def test_filtered_and_exhausted_supports_keep_the_law(rule, grow, sampling):
+def test_filtered_and_exhausted_supports_keep_the_distribution(rule, grow, sampling):
     assert distance(rule, grow, (3,), sampling=sampling) < EXACT
 
 
 @pytest.mark.parametrize("grow", KINDS)
-def test_typical_acceptance_over_trees_has_another_law(grow):
+def test_typical_acceptance_over_trees_has_another_distribution(grow):
     assert distance(TYPICAL, grow, (2, 1)) > WRONG
 
 
@@ -116,7 +125,7 @@ def matched(draft, probs):
 @pytest.mark.parametrize("seed", range(12))
 def test_sample_and_match_follows_what_the_target_writes(seed):
     draft, probs = random_tree(seed, 6, num_scratch=seed % 3)
-    seen = law(lambda draws: MATCH(draft, probs, draws, 5).emitted(draft))
+    seen = distribution(lambda draws: MATCH(draft, probs, draws, 5).emitted(draft))
     assert total_variation(seen, matched(draft, probs)) < EXACT
 
 
@@ -173,7 +182,7 @@ def test_what_passes_on_a_shorter_path_counts_as_not_judged():
 
 @each
 @pytest.mark.parametrize("seed", range(8))
-def test_checks_and_laws_tell_the_walk(rule, seed):
+def test_checks_and_distributions_tell_the_walk(rule, seed):
     draft, probs = random_tree(seed, 8, num_scratch=seed % 3)
     verdict = rule(draft, probs, Seeded(seed), 5)
     judged = [check.node for check in verdict.checks]
@@ -182,23 +191,25 @@ def test_checks_and_laws_tell_the_walk(rule, seed):
     assert all(node < len(draft) - draft.num_scratch for node in judged)
     ended = bool(draft.children(verdict.last_node))
     assert verdict.kind == ("resampled" if ended else "bonus" if verdict.path else "plain")
-    laws = verdict.laws
-    assert laws.judged.shape == laws.drawn_from.shape == (len(judged), 4)
-    for check, row, q in zip(verdict.checks, laws.judged, laws.drawn_from, strict=True):
+    distributions = verdict.distributions
+    assert distributions.judged.shape == distributions.drawn_from.shape == (len(judged), 4)
+    for check, row, q in zip(verdict.checks, distributions.judged, distributions.drawn_from, strict=True):
         token = draft.tokens[check.node]
-        assert check.p == float(probs[draft.parents[check.node] + 1][token]) == laws.node_p[check.node]
+        assert check.p == float(probs[draft.parents[check.node] + 1][token]) == distributions.node_p[check.node]
         assert (check.p_judged, check.q) == (float(row[token]), float(q[token]))
         assert (check.u < check.accept_prob) == check.accepted
-    assert float(laws.final.sum()) == pytest.approx(1.0)
-    assert float(laws.final[verdict.token]) > 0
+    assert float(distributions.final.sum()) == pytest.approx(1.0)
+    assert float(distributions.final[verdict.token]) > 0
 
 
 @each
-def test_laws_have_the_number_format_of_the_targets_rows(rule):
+def test_distributions_have_the_number_format_of_the_targets_rows(rule):
     for seed in range(6):
         draft, probs = random_tree(seed, 6)
-        laws = rule(draft, probs.float(), Seeded(seed), 0).laws
-        assert {laws.judged.dtype, laws.drawn_from.dtype, laws.final.dtype} == {torch.float32}
+        distributions = rule(draft, probs.float(), Seeded(seed), 0).distributions
+        assert {distributions.judged.dtype, distributions.drawn_from.dtype, distributions.final.dtype} == {
+            torch.float32
+        }
 
 
 @each

@@ -45,7 +45,7 @@ def test_scores_are_there_when_asked_for(bench):
     assert len(recorded(bench, scored=True).scores[0].p) == REQUEST.max_new_tokens
 
 
-def test_a_draft_of_another_vocabulary_has_no_odds_of_the_text(bench):
+def test_a_draft_of_another_vocabulary_has_no_probabilities_of_the_text(bench):
     """Its ids are no ids of the text: one of them read in its table would be another token."""
     changes = {"method": "cross_vocabulary", "draft": "stranger", "max_new_tokens": 8}
     [scored] = recorded(bench, scored=True, **changes).scores

@@ -20,8 +20,8 @@ from recorded import (
     generate,
     made,
     models,
-    owed,
     record_all,
+    shortfall,
     softmax,
     vocabulary,
 )
@@ -126,7 +126,7 @@ def test_there_is_one_position_per_draw_of_the_walk(case):
         assert [(row.node, row.child) for row in record.positions] == [*nodes, (step.verdict.last_node, None)]
 
 
-def test_rows_hold_the_laws_of_their_draw(case):
+def test_rows_hold_the_distributions_of_their_draw(case):
     for step, position, p, q, residual in case.draws:
         point_mass = position.child is not None and step.draft.probs[position.child] is None
         for token, _, *values in position.top:
@@ -172,7 +172,7 @@ def test_rows_hold_both_models_likeliest_tokens_once_and_the_drawn_ones_first(ca
         assert ids[: len(first)] == first
 
 
-def test_statistics_are_those_of_the_whole_laws(case):
+def test_statistics_are_those_of_the_whole_distributions(case):
     for step, position, p, q, _ in case.draws:
         assert same(position.p_entropy, entropy(p))
         if q is None or step.draft.probs[position.child] is None:
@@ -267,16 +267,16 @@ def scripted(p, q, token, rule=RULE, evidence=NO_EVIDENCE):
     return record_all([next(speculate([0, 0], lambda: plan, Seeded(0), max_new_tokens=9))])[0]
 
 
-def test_unfiltered_odds_are_the_models_own_also_where_the_rule_writes_its_favourite():
-    odds = [0.5, 0.3, 0.2]
-    record = scripted(odds, odds, token=0, rule=RULES["typical"])
+def test_unfiltered_probabilities_are_the_models_own_also_where_the_rule_writes_its_most_likely():
+    probabilities = [0.5, 0.3, 0.2]
+    record = scripted(probabilities, probabilities, token=0, rule=RULES["typical"])
     assert [token.kind for token in record.emitted] == ["accepted", "bonus"]
     rows = {row[0]: row for row in record.positions[-1].top}
     assert [rows[token][2] for token in range(3)] == [1.0, 0.0, 0.0]
-    assert [rows[token][5] for token in range(3)] == pytest.approx(odds)
+    assert [rows[token][5] for token in range(3)] == pytest.approx(probabilities)
 
 
-def test_what_is_owed_to_unlisted_tokens_alone_is_in_the_rest():
+def test_what_is_shortfall_to_unlisted_tokens_alone_is_in_the_rest():
     p = [0.05] * NUM_TOP + [0.6 / 56] * 56
     q = [0.06] * NUM_TOP + [0.52 / 56] * 56
     record = scripted(p, q, token=0)
@@ -286,7 +286,7 @@ def test_what_is_owed_to_unlisted_tokens_alone_is_in_the_rest():
     assert position.rest["residual"] == 1.0
 
 
-def test_equal_laws_owe_nothing():
+def test_equal_distributions_owe_nothing():
     p = [0.5, 0.25, 0.125, 0.125]
     position = scripted(p, p, token=1).positions[0]
     assert {row[4] for row in position.top} == {0.0}
@@ -317,7 +317,7 @@ def one_token(p, q, rule):
     """The law of one token under these rules, by their formulas."""
     if rule == "lenience":
         kept = q * np.minimum(1, 2 * p / q)
-        return kept + (1 - kept.sum()) * owed(p, q)
+        return kept + (1 - kept.sum()) * shortfall(p, q)
     if rule == "ensemble":
         return (p + q) / 2
     entropy_of_p = entropy(p)

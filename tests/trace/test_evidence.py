@@ -97,10 +97,10 @@ def test_the_tree_holds_every_drafted_node_once_with_its_fate(make):
     drafted = {str(node): token for node, token in enumerate(step.draft) if token.status != "scratch"}
     nodes = nodes_of(step)
     assert sorted(node[0] for node in nodes) == sorted(drafted)
-    for ref, text, status, depth, *_, odds in nodes:
+    for ref, text, status, depth, *_, probabilities in nodes:
         token = drafted[ref]
         assert (text, status, depth) == (label(token.text, token.bytes), token.status, token.depth)
-        assert odds == percent(token.p)
+        assert probabilities == percent(token.p)
 
 
 @pytest.mark.parametrize("make", TREES)

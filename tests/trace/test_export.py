@@ -25,7 +25,7 @@ from specviz.trace.frames import STEP_COLUMNS, TOKEN_COLUMNS
 from specviz.trace.lines import ordinary_place
 from specviz.trace.recorded import recorded_trace
 from specviz.ui.view import View
-from specviz.views.explore.feed import CUT_OFF, SO_FAR, Feed
+from specviz.views.explore.feed import INCOMPLETE, SO_FAR, Feed
 from specviz.views.explore.run_file import stage_page
 
 ROOT = Path(__file__).parents[2]
@@ -113,8 +113,8 @@ MISSING = [
 
 def test_pandas_reads_back_exactly_the_text_that_was_written(tmp_path):
     made = traces.Builder([text.encode() for text in MISSING], seed=3)
-    for num_kept in (4, 0, 2, 4, 1, 3, 4, 4):
-        made.chain(4, num_kept)
+    for num_accepted in (4, 0, 2, 4, 1, 3, 4, 4):
+        made.chain(4, num_accepted)
     trace = made.finish()
     (tmp_path / "tokens.csv").write_bytes(exports.tokens_csv(trace).encode())
     table = pandas.read_csv(tmp_path / "tokens.csv", **READ)
@@ -293,7 +293,7 @@ def test_the_page_of_a_run_that_goes_on_says_so_and_that_of_a_cut_file_too(clien
     whole = registry.keep(traces.chain())
     pages = [client.get(f"/specviz/page/{view.id}.html?charts=0").text for view in (going_on, cut, whole)]
     assert pages[0] == stage_page(Trace(kept), charts=False, unended=SO_FAR)
-    words = (SO_FAR.capitalize(), CUT_OFF.capitalize())
+    words = (SO_FAR.capitalize(), INCOMPLETE.capitalize())
     assert [[said in page for said in words] for page in pages] == [[True, False], [False, True], [False, False]]
 
 
@@ -434,7 +434,7 @@ def test_a_file_that_was_cut_off_is_exported_and_named_so(export, tmp_path):
     status, said, wrong = export(tmp_path / "cut.jsonl.gz", *outputs)
     assert (status, len(said.splitlines())) == (0, 2)
     assert wrong.startswith("specviz: the recording in FILE stops before the end of the run")
-    assert CUT_OFF.capitalize() in (tmp_path / "page.html").read_text("utf-8")
+    assert INCOMPLETE.capitalize() in (tmp_path / "page.html").read_text("utf-8")
     assert 0 < len(load_trace(tmp_path / "again.jsonl").steps) < 40
     assert export(tmp_path / "whole.jsonl.gz", *outputs)[2] == ""
 

@@ -216,7 +216,7 @@ def test_any_tree_agrees_with_a_slow_recount(made: Trace) -> None:
 
 
 @every_trace
-def test_counts_obey_the_laws_of_speculative_decoding(make: Callable[[], Trace]) -> None:
+def test_counts_obey_the_distributions_of_speculative_decoding(make: Callable[[], Trace]) -> None:
     numbers = metrics(make())
     assert numbers["drafted"] == numbers["accepted"] + numbers["rejected"] + numbers["ignored"]
     assert numbers["emitted"] == numbers["accepted"] + numbers["steps"] - numbers["truncated"]

@@ -19,7 +19,7 @@ from specviz.ui.explore import library as shelf
 from specviz.ui.registry import Registry
 from specviz.ui.view import View
 from specviz.views.explore import library
-from specviz.views.explore.feed import CUT_OFF, Feed
+from specviz.views.explore.feed import INCOMPLETE, Feed
 
 SESSION = SimpleNamespace(session_hash="one")
 
@@ -69,8 +69,8 @@ def test_a_file_that_was_cut_short_says_so(registry, ask):
     whole = exports.json_lines(traces.chain()).encode()
     cut = registry.keep(read_trace(whole[: whole.rindex(b"\n", 0, -1) - 20]))
     assert cut.trace.steps
-    assert ask("kept", {"run": cut.id})["facts"].endswith(f" tokens per target call · {CUT_OFF} · opened")
-    assert CUT_OFF not in ask("kept", {"run": registry.keep(read_trace(whole)).id})["facts"]
+    assert ask("kept", {"run": cut.id})["facts"].endswith(f" tokens per target call · {INCOMPLETE} · opened")
+    assert INCOMPLETE not in ask("kept", {"run": registry.keep(read_trace(whole)).id})["facts"]
 
 
 def test_what_was_changed_on_the_way_is_told_in_order():

@@ -100,11 +100,11 @@ def test_no_identity_says_what_is_missing():
 
 # ---- one step -------------------------------------------------------------------------------------------------------
 
-LAW = (0.5, 0.3, 0.2)
+DISTRIBUTION = (0.5, 0.3, 0.2)
 
 
 def made_redraws(counts, total=1000, here=RIGHT):
-    return Redraws(sum(counts), total, here, (3, 8), Cells(LAW, counts), LAW)
+    return Redraws(sum(counts), total, here, (3, 8), Cells(DISTRIBUTION, counts), DISTRIBUTION)
 
 
 def test_no_place_says_what_is_missing():
@@ -146,7 +146,7 @@ def test_before_the_last_draw_there_are_only_counts():
     assert [block["words"] for block in of_kind(section, "verdict")][1:] == []  # the formula's own stands first
 
 
-def test_after_the_last_draw_shares_stand_beside_the_law():
+def test_after_the_last_draw_shares_stand_beside_the_distribution():
     section = sound(
         check.one_step(OPTIONS, "speculative_sampling", RIGHT, made_redraws((510, 300, 190)), names, at=(0, 1))
     )
@@ -240,7 +240,7 @@ def test_the_evidence_is_a_chart_with_its_table_and_named_colours():
 
 def test_first_tokens_show_counts_until_the_last():
     for counts, done in (((10, 10, 5), False), ((500, 300, 200), True)):
-        first = FirstToken(sum(counts), 1000, (3, 8), Cells(LAW, counts))
+        first = FirstToken(sum(counts), 1000, (3, 8), Cells(DISTRIBUTION, counts))
         section = sound(check_texts.end_to_end(OPTIONS, "speculative_sampling", None, names, first=first))
         (bars,) = of_kind(section, "bars")
         assert (len(bars["heads"]) == 3) is done

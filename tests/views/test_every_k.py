@@ -130,7 +130,7 @@ def test_above_0_each_token_has_its_chance_over_every_pattern(bench, k):
     assert [width for _, width in chances_of(told, k)] == pytest.approx([100 * each for each in accepted], abs=0.55)
     about = told["by_k"][k - 1]
     assert about["totals"]["tokens_per_call"] == f"{size / calls:.1f}"
-    assert float(about["totals"]["kept"].split()[0]) == pytest.approx(100 * sum(accepted) / judged, abs=0.6)
+    assert float(about["totals"]["accepted"].split()[0]) == pytest.approx(100 * sum(accepted) / judged, abs=0.6)
     assert f"takes {calls:.1f} target calls on average" in about["sentence"][2]
 
 
@@ -161,7 +161,7 @@ def test_a_token_leads_to_its_place_in_the_run():
         (lambda: traces.resampling_changed(), "the target or the sampling changed during the run"),
     ],
 )
-def test_where_the_law_does_not_allow_it_one_sentence_says_why(recorded, says):
+def test_where_the_distribution_does_not_allow_it_one_sentence_says_why(recorded, says):
     told = every_k(recorded())
     assert list(told) == ["refusal"]
     assert told["refusal"].startswith(f"No other K here: {says}")

@@ -28,7 +28,7 @@ from specviz.views.explore.library import entry
 from specviz.views.explore.steps import step_props
 from specviz.views.explore.titles import judged_title, replacement_note
 from specviz.views.terminal import numbers_text
-from specviz.views.words import dart, label, percent, percents, prose, quote
+from specviz.views.words import label, percent, percents, prose, quote, random_draw
 
 WEB = Path(__file__).parents[2] / "assets" / "web"
 RUNNING = {"name": "running", "message": "", "ahead": 0}
@@ -66,7 +66,7 @@ def texts_in(value: object) -> Iterator[str]:
 
 
 @every_trace
-def test_a_lane_shows_each_drafted_token_with_its_fate_chance_and_dart(make):
+def test_a_lane_shows_each_drafted_token_with_its_fate_chance_and_draw(make):
     for step, props in steps_of(make()):
         drafted = [token for token in step.draft if token.status != "scratch"]
         if step.is_tree:
@@ -138,24 +138,24 @@ def axis_end(look: dict) -> float:
 def test_solid_and_hatched_is_the_target_solid_and_dotted_the_draft(make):
     for _, _, position, look in judged_looks(make()):
         rows, end = look["rows"], axis_end(look)
-        total = {name: sum(rows[name]) * end for name in ("both", "cut", "owed")}
-        assert total["both"] + total["owed"] == pytest.approx(100, abs=0.1)
-        assert total["both"] + total["cut"] == pytest.approx(100, abs=0.1)
+        total = {name: sum(rows[name]) * end for name in ("both", "excess", "shortfall")}
+        assert total["both"] + total["shortfall"] == pytest.approx(100, abs=0.1)
+        assert total["both"] + total["excess"] == pytest.approx(100, abs=0.1)
         if position.overlap is not None:
             assert total["both"] == pytest.approx(100 * position.overlap, abs=0.1)
             assert look["foot"][0] == pytest.approx(100 * position.overlap, abs=0.01)
 
 
 @every_trace
-def test_the_drafted_row_comes_first_and_its_dart_is_in_the_solid_part_exactly_when_kept(make):
+def test_the_drafted_row_comes_first_and_its_draw_is_in_the_solid_part_exactly_when_kept(make):
     for _, token, _, look in judged_looks(make()):
-        rows, mark = look["rows"], look["dart"]
+        rows, mark = look["rows"], look["draw"]
         assert rows["role"][0] in ("drafted", "both")
-        assert mark["kept"] == (token.status == "accepted")
-        assert (mark["x"] < mark["fill"] + 0.011) if mark["kept"] else (mark["x"] > mark["fill"] - 0.011)
+        assert mark["accepted"] == (token.status == "accepted")
+        assert (mark["x"] < mark["fill"] + 0.011) if mark["accepted"] else (mark["x"] > mark["fill"] - 0.011)
         q = 1 if token.q is None else token.q
         assert mark["x"] * axis_end(look) == pytest.approx(100 * token.u * q, abs=0.01)
-        assert mark["bar"] == pytest.approx(rows["both"][0] + rows["cut"][0], abs=0.02)
+        assert mark["bar"] == pytest.approx(rows["both"][0] + rows["excess"][0], abs=0.02)
 
 
 @every_trace
@@ -232,7 +232,7 @@ def test_the_note_says_where_the_replacement_came_from():
     )
 
 
-def test_siblings_stand_beside_each_other_with_the_targets_own_odds_and_those_judged_against():
+def test_siblings_stand_beside_each_other_with_the_targets_own_probabilities_and_those_judged_against():
     step = traces.tree().steps[0]
     look = looks(step)["1"]
     assert [ref for ref, *_ in look["siblings"]] == ["0", "1", "2"]
@@ -270,11 +270,11 @@ def test_another_rule_gets_its_own_threshold_bar():
     look = next(iter(looks(other).values()))
     assert look["view"] == "threshold"
     assert look["title"][0] == "The rule “typical acceptance” accepts "
-    assert look["dart"]["fill"] == pytest.approx(100 * other.draft[0].accept_prob, abs=0.01)
+    assert look["draw"]["fill"] == pytest.approx(100 * other.draft[0].accept_prob, abs=0.01)
     assert step.settings.rule == "speculative_sampling"
 
 
-def test_raw_odds_are_sent_only_where_they_differ():
+def test_raw_probabilities_are_sent_only_where_they_differ():
     step = traces.chain().steps[0]
     assert "p_raw" not in looks(step)["0"]["rows"]
     warm = replace(step.positions[0], top=tuple((*row[:5], row[5] / 2, row[6]) for row in step.positions[0].top))
@@ -301,10 +301,10 @@ def test_words_keep_different_numbers_apart():
     assert percents(0.000021, 0.53994) == ("0.002", "54")
     assert percents(0.00016, 0.1877) == ("0.016", "19")
     assert percents(0.3, 0.3) == ("30", "30")
-    assert dart(0.63, 0.71) == ("63\u00a0%", "0.71")
-    assert dart(0.6299, 0.6301) == ("62.99\u00a0%", "0.6301")
-    assert dart(1.0, 0.99999) == ("100.000\u00a0%", "0.99999")
-    assert dart(0.0, 0.0001) == ("0.00\u00a0%", "0.0001")
+    assert random_draw(0.63, 0.71) == ("63\u00a0%", "0.71")
+    assert random_draw(0.6299, 0.6301) == ("62.99\u00a0%", "0.6301")
+    assert random_draw(1.0, 0.99999) == ("100.000\u00a0%", "0.99999")
+    assert random_draw(0.0, 0.0001) == ("0.00\u00a0%", "0.0001")
 
 
 def test_spaces_line_breaks_and_directions_are_visible():
@@ -332,7 +332,7 @@ def test_running_totals_are_the_metrics_of_the_steps_so_far(make):
         values = metrics(count(Trace([made.header, *made.models, *made.steps[: index + 1]])))
         totals = props["totals"]
         kept = values["acceptance_rate_judged"]
-        assert totals["kept"] == ("" if kept is None else METRICS["acceptance_rate_judged"].spell(kept))
+        assert totals["accepted"] == ("" if kept is None else METRICS["acceptance_rate_judged"].spell(kept))
         assert totals["tokens_per_call"] == f"{values['tokens_per_target_call']:.1f}"
         assert totals["counts"]["resampled"] == values["resampled"]
         assert totals["counts"]["ignored"] == values["ignored"]
@@ -473,11 +473,11 @@ def test_every_rule_says_what_came_instead_and_where_from(rule):
     assert "{" not in look["note"][2]
 
 
-@pytest.mark.parametrize(("rule", "has_dart"), [("typical", False), ("lenience", True), ("ensemble", True)])
-def test_a_rule_without_a_random_draw_shows_none(rule, has_dart):
+@pytest.mark.parametrize(("rule", "has_draw"), [("typical", False), ("lenience", True), ("ensemble", True)])
+def test_a_rule_without_a_random_draw_shows_none(rule, has_draw):
     look, cell = said_by(rule)
-    assert ("dart" in look) == ("tick" in cell) == (", draw " in cell["say"]) == has_dart
-    assert "random draw fell" in "".join(look["title"]) or not has_dart
+    assert ("draw" in look) == ("tick" in cell) == (", draw " in cell["say"]) == has_draw
+    assert "random draw fell" in "".join(look["title"]) or not has_draw
 
 
 def test_siblings_rejected_before_are_said_in_order():
@@ -492,12 +492,12 @@ def test_a_refused_reasoning_step_is_seen_and_counted():
     message = whole(evidence_traces.refused())
     first, waiting, kept = message["steps"]
     assert first["refused"] == {"text": ["13", " tokens"], "say": "a reasoning step of 13 tokens, rejected"}
-    assert (first["has_cut"], waiting["has_cut"]) == (True, False)  # the page goes there by itself
+    assert (first["has_rejected"], waiting["has_rejected"]) == (True, False)  # the page goes there by itself
     assert (first["bar"]["refused"], waiting["bar"]["refused"], kept["refused"]) == (13, 0, None)
     assert "The target rejected a reasoning step of 13 tokens." in first["looks"]["last"]["title"][0]
     assert "still writing its own" in waiting["looks"]["last"]["title"][0]
     assert "accepted the whole reasoning step of 4 tokens" in kept["looks"]["last"]["title"][0]
-    totals = [(step["totals"]["kept"], step["totals"]["kept_words"]) for step in message["steps"]]
+    totals = [(step["totals"]["accepted"], step["totals"]["accepted_words"]) for step in message["steps"]]
     assert totals == [(count, "reasoning steps accepted") for count in ("0 of 1", "0 of 1", "1 of 2")]
     assert "reasoning step of 13 tokens rejected" in first["say"]
 
@@ -647,7 +647,7 @@ def test_no_ratio_above_the_tokens_per_target_call_is_ever_shown_of_200_busy_mea
     assert sum(share > 1.5 for share in raw) > 20, "the machine was not busy enough to try this"
 
 
-def test_a_run_under_load_or_under_two_laws_gives_no_speedup():
+def test_a_run_under_load_or_under_two_distributions_gives_no_speedup():
     shared = [
         *traces.Builder().chain().trace.events(),
         Footer("length", None, traces.BASELINE, extra={"shared_engine": True}),
@@ -690,7 +690,7 @@ def test_a_pull_gives_what_is_missing_in_bounded_parts():
 def test_a_step_is_as_heavy_at_the_end_as_at_the_beginning():
     sizes = [len(json.dumps(step)) for step in whole(traces.long(150))["steps"]]
     assert max(sizes[-20:]) < 1.2 * max(sizes[:20])
-    assert sum(sizes) / len(sizes) < 8_000
+    assert sum(sizes) / len(sizes) < 8_100
 
 
 def test_state_and_end_are_said_in_words():
@@ -781,7 +781,7 @@ def test_the_first_example_says_how_its_bar_is_drawn():
     assert (length, solid) == (drafted, f"{target} of the {drafted} are")
     assert f"{target}/{drafted} = {percent(int(target) / int(drafted)).replace(chr(160), ' ')} of the time" in words
     widths = re.findall(
-        r"\.sv-welcome-bar \.sv-(?:both|cut) .*width: ([\d.]+)%", (WEB / "stage/stage.css").read_text("utf-8")
+        r"\.sv-welcome-bar \.sv-(?:both|excess) .*width: ([\d.]+)%", (WEB / "stage/stage.css").read_text("utf-8")
     )
     share = 100 * int(target) / int(drafted)
     assert [float(width) for width in widths] == [share, 100 - share]

@@ -67,7 +67,7 @@ def test_the_first_bar_is_the_overlap_as_a_share_of_the_drafts_probability(every
             assert math.isclose(beats["judge"]["bar"]["fill"], share, abs_tol=1e-3)
 
 
-def test_a_replacement_comes_with_the_law_that_it_was_drawn_from(every):
+def test_a_replacement_comes_with_the_distribution_that_it_was_drawn_from(every):
     shown = [beats["last"]["shares"] for _, beats in every if beats.get("last", {}).get("shares")]
     assert len(shown) > 20
     for shares in shown:

@@ -14,7 +14,7 @@ from specviz.views.learn.predict import MOST_PLACES, NO_DRAWS, predict_block, pr
 from specviz.views.words import percent, prose
 
 RUNS = ("first-visit", "tiny-draft", "k-8", "sum")
-TELLING = ("dart", "zoom", "note", "numbers", "siblings")
+TELLING = ("draw", "zoom", "note", "numbers", "siblings")
 
 
 def judged(trace):
@@ -32,9 +32,9 @@ def test_every_place_is_a_judged_token_with_its_verdict_and_look(name):
     trace = recorded_trace(name)
     for place, (step, node) in zip(places_of(trace), judged(trace), strict=True):
         token = step.draft[node]
-        assert (place["step"], place["ref"], place["kept"]) == (step.index, str(node), token.status == "accepted")
+        assert (place["step"], place["ref"], place["accepted"]) == (step.index, str(node), token.status == "accepted")
         assert place["look"]["status"] == token.status
-        assert place["look"]["dart"]["kept"] == place["kept"]
+        assert place["look"]["draw"]["accepted"] == place["accepted"]
         assert place["look"]["rows"]["p"][0] == percent(token.p_judged)
         assert place["ask"]["rows"]["q"][0] == percent(1.0 if token.q is None else token.q)
 
@@ -52,7 +52,7 @@ def test_the_text_before_a_place_is_what_was_written_until_then(name):
         num_before = sum(len(each.emitted) for each in trace.steps[: place["step"]]) + kept_here
         assert written == prose("".join(token.text for token in trace.tokens[:num_before]))
         pieces += place["after"]
-        gives = ["accepted"] if place["kept"] else ["rejected", *([] if step.truncated else ["resampled"])]
+        gives = ["accepted"] if place["accepted"] else ["rejected", *([] if step.truncated else ["resampled"])]
         assert [status for _, status in place["after"]] == gives
 
 
@@ -85,15 +85,15 @@ def test_the_question_is_the_same_whichever_way_the_draw_fell():
         made = replace(made, index=index)
         events.append(made)
     one, two = (places_of(Trace([*events[:2], each]))[-1] for each in events[2:])
-    assert (one["kept"], two["kept"]) == (True, False)
+    assert (one["accepted"], two["accepted"]) == (True, False)
     assert one["ask"] == two["ask"]
 
 
-def test_the_question_spells_both_odds_as_the_bars_do():
+def test_the_question_spells_both_probabilities_as_the_bars_do():
     told = 0
     for name in RUNS:
         for place in places_of(recorded_trace(name)):
-            p, q = (place["ask"]["rows"][odds][0] for odds in ("p", "q"))
+            p, q = (place["ask"]["rows"][probabilities][0] for probabilities in ("p", "q"))
             words = "".join(place["ask"]["title"])
             told += p != q
             if p != q and "without a probability" not in words:
@@ -128,7 +128,7 @@ def test_siblings_are_no_places():
     assert not any(trace.steps[place["step"]].is_tree for place in places_of(trace))
 
 
-def test_another_rule_has_no_dart_of_this_picture():
+def test_another_rule_has_no_draw_of_this_picture():
     trace = traces.chain()
     lossy = [replace(step, settings=replace(step.settings, rule="lenience", lossless=False)) for step in trace.steps]
     assert predict_props(Trace([trace.header, trace.models[0], *lossy])) is None
@@ -141,7 +141,7 @@ def test_tokens_behind_the_end_of_the_text_are_left_out():
         assert int(place["ref"]) <= len(step.emitted)
 
 
-def test_a_judged_token_of_which_no_odds_are_recorded_is_no_place():
+def test_a_judged_token_of_which_no_probabilities_are_recorded_is_no_place():
     trace = recorded_trace("first-visit")
     step, node = judged(trace)[0]
     bare = replace(step, positions=tuple(place for place in step.positions if place.child != node))

@@ -17,7 +17,7 @@ from specviz.views.compare import race as view
 from specviz.views.compare import side_by_side_player as duel_view
 from specviz.views.compare import two_runs as pair
 from specviz.views.compare.race import Seat
-from specviz.views.compare.race_words import IMPOSSIBLE, SAME_LAW
+from specviz.views.compare.race_words import IMPOSSIBLE, SAME_DISTRIBUTION
 from specviz.views.compare.side_by_side_player import MOST_STEPS, NUM_FRAMES, duel_block, num_shown
 from specviz.views.words import percent
 
@@ -375,8 +375,8 @@ def test_where_one_side_ended_early_the_texts_are_the_same_as_far_as_both_go():
     )
 
 
-def test_two_draws_from_one_law_may_differ_and_a_lossy_side_is_named():
-    assert verdicts(result(2, names=("first-visit", "hot")))[1][0] == SAME_LAW
+def test_two_draws_from_one_distribution_may_differ_and_a_lossy_side_is_named():
+    assert verdicts(result(2, names=("first-visit", "hot")))[1][0] == SAME_DISTRIBUTION
     words = verdicts(result(2, names=("first-visit", "broken-residual")))[1][0]
     assert words.startswith("Two draws from different distributions: B · other used a lossy rule.")
 
@@ -416,7 +416,7 @@ def test_the_first_difference_is_shown_with_its_logits_and_its_reason(gap, is_ti
     ]
 
 
-def test_where_neither_token_is_the_favourite_that_is_said():
+def test_where_neither_token_is_the_most_likely_that_is_said():
     words = verdicts(result(2, difference=difference(1e-5, False, above=3.0)))[1][0]
     assert "The target's most likely token there is neither of the two" in words
 

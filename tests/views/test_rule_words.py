@@ -15,7 +15,7 @@ from specviz.trace.counters import Counters
 from specviz.views.explore.help import method_help, sources
 from specviz.views.explore.inspector import NUMBERS, looks
 from specviz.views.explore.steps import step_props
-from specviz.views.explore.titles import chance_kept, drawn_title, last_token, rule_title
+from specviz.views.explore.titles import chance_accepted, drawn_title, last_token, rule_title
 
 NEW = [name for name, rule in RULES.items() if not rule.facts.is_plain]
 SURE, FAILS, RESCUED = (0.6, 0.25, "accepted"), (0.6, 0.75, "rejected"), (0.6, 0.75, "accepted")
@@ -70,12 +70,12 @@ def test_under_block_verification_the_stopping_test_and_the_chance_to_be_kept_ar
     numbers = dict(zip([name for name, _ in NUMBERS], look["numbers"], strict=True))
     assert numbers["probability of acceptance"].startswith("0.8000")
     assert numbers["stopping test"] == "0.6000"
-    assert (look["dart"]["fill"], "stopping test" in look["dart"]["words"]) == (60.0, True)
+    assert (look["draw"]["fill"], "stopping test" in look["draw"]["words"]) == (60.0, True)
     lane = step_props(judged("block_verification", *SURE)[0], Counters())
     assert lane["whole"]
     assert "stopping test 60" in lane["cells"][0]["say"]
     other = looks(judged("sample_and_match", *SURE)[0])["0"]
-    assert (other["numbers"][-1], "words" in other["dart"]) == ("", False)
+    assert (other["numbers"][-1], "words" in other["draw"]) == ("", False)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -89,11 +89,11 @@ def test_the_chance_to_be_kept_under_block_verification_is_that_over_all_that_ma
         kept = 0.0
         for rest in itertools.product(range(3), repeat=3 - len(prefix)):
             chance = math.prod(float(q[len(prefix) + i, token]) for i, token in enumerate(rest))
-            law = RULES["block_verification"].length_law(chain((*prefix, *rest), tuple(q)), p)
-            kept += chance * float(law[len(prefix) :].sum())
-        laws = [(float(p[i, token]), float(q[i, token])) for i, token in enumerate(prefix)]
-        drafted = tuple(replace(step.draft[i], p=p_i, q=q_i) for i, (p_i, q_i) in enumerate(laws))
-        assert chance_kept(replace(step, settings=settings, draft=drafted), drafted[-1]) == pytest.approx(
+            distribution = RULES["block_verification"].length_distribution(chain((*prefix, *rest), tuple(q)), p)
+            kept += chance * float(distribution[len(prefix) :].sum())
+        distributions = [(float(p[i, token]), float(q[i, token])) for i, token in enumerate(prefix)]
+        drafted = tuple(replace(step.draft[i], p=p_i, q=q_i) for i, (p_i, q_i) in enumerate(distributions))
+        assert chance_accepted(replace(step, settings=settings, draft=drafted), drafted[-1]) == pytest.approx(
             kept, abs=1e-9
         )
 

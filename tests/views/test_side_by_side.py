@@ -7,14 +7,14 @@ from functools import partial
 import pytest
 import torch
 import traces
-from recorded import law as numpy_law
+from recorded import distribution as numpy_distribution
 from runs import REQUEST, begin, finish, made, make_steps
 
 from specviz.checks import rows
 from specviz.checks import side_by_side as module
 from specviz.checks.side_by_side import EXACT, side_by_side
 from specviz.decoding.draft import chain
-from specviz.decoding.draws import ACCEPT, Seeded, law
+from specviz.decoding.draws import ACCEPT, Seeded, distribution
 from specviz.decoding.sampling import Sampling
 from specviz.errors import SpecvizError
 from specviz.rules import ANY_CHAIN
@@ -52,7 +52,7 @@ def row(loaded, tokens):
     """The law [V] after these tokens, by a full forward of the raw model and numpy."""
     with torch.inference_mode():
         logits = loaded.model(torch.tensor([tokens])).logits[0, -1].double().numpy()
-    return torch.tensor(numpy_law(logits, SAMPLING))
+    return torch.tensor(numpy_distribution(logits, SAMPLING))
 
 
 def texts(run):
@@ -93,7 +93,7 @@ def test_the_runs_own_rule_keeps_what_the_run_kept(run, result):
     drafted = [token for step in run.steps for token in step.draft]
     mine = by_name(result)["speculative_sampling"]
     assert mine.num_judged == sum(token.is_judged for token in drafted)
-    assert mine.num_kept == sum(token.status == "accepted" for token in drafted)
+    assert mine.num_accepted == sum(token.status == "accepted" for token in drafted)
 
 
 def test_the_u_is_the_recorded_one_whatever_the_seed(run, models, result):
@@ -101,7 +101,7 @@ def test_the_u_is_the_recorded_one_whatever_the_seed(run, models, result):
     stranger = trace.Trace([replace(header, request={**header.request, "seed": 999}), *events])
     *_, other = side_by_side(stranger, *models)
     mine, again = by_name(result)["speculative_sampling"], by_name(other)["speculative_sampling"]
-    assert (again.num_kept, again.num_judged) == (mine.num_kept, mine.num_judged)
+    assert (again.num_accepted, again.num_judged) == (mine.num_accepted, mine.num_judged)
 
 
 @pytest.mark.parametrize("seed", [None, -1, 1 << 64, "1"])
@@ -116,7 +116,7 @@ def test_another_rules_run_gets_its_own_verdicts_back(bench, models):
     run = made(bench, rule="block_verification", num_speculative_tokens=5)
     *_, result = side_by_side(run, *models)
     drafted = [token for step in run.steps for token in step.draft]
-    assert by_name(result)["block_verification"].num_kept == sum(token.status == "accepted" for token in drafted)
+    assert by_name(result)["block_verification"].num_accepted == sum(token.status == "accepted" for token in drafted)
 
 
 def test_acceptance_is_the_mean_overlap_where_p_over_q_is_the_test(run, models, result):
@@ -136,8 +136,10 @@ def test_a_rule_that_judges_a_draft_as_a_whole_has_no_acceptance_of_one_token(re
 def test_the_distance_is_that_of_the_enumerated_rule(run, models, result, name):
     """All draws of one token and of its verdict by the rule's real code, at the place where it is farthest off."""
     rule, mine = {**ANY_CHAIN, **BROKEN}[name], by_name(result)[name]
-    p, q = max(places(run, models).values(), key=lambda pair: float((rule.one_step_law(*pair) - pair[0]).abs().sum()))
-    drawn = rule.draft_law(q) if name in DRAFTS_WRONGLY else q
+    p, q = max(
+        places(run, models).values(), key=lambda pair: float((rule.one_step_distribution(*pair) - pair[0]).abs().sum())
+    )
+    drawn = rule.draft_distribution(q) if name in DRAFTS_WRONGLY else q
     written = torch.zeros_like(p)
     for x in drawn.nonzero()[:, 0].tolist():
         draft, probs = chain([x], q[None]), torch.stack([p, p])
@@ -145,7 +147,7 @@ def test_the_distance_is_that_of_the_enumerated_rule(run, models, result, name):
         def first_token(draws, draft=draft, probs=probs):
             return rule(draft, probs, draws, 3).emitted(draft)[0]
 
-        for token, weight in law(first_token).items():
+        for token, weight in distribution(first_token).items():
             written[token] += drawn[x] * weight
     assert mine.largest_distance == CLOSE(float((written - p).abs().sum() / 2))
 
@@ -159,7 +161,7 @@ def test_tokens_per_call_is_that_of_the_enumerated_rule(run, models, result, nam
         befores = [[*text, *ids[:node]] for node in range(len(ids) + 1)]
         probs = torch.stack([row(models[0], before) for before in befores])
         draft = chain(ids, [row(models[1], before) for before in befores[:-1]])
-        lengths = law(lambda draws, draft=draft, probs=probs: 1 + len(rule(draft, probs, draws, 0).path))
+        lengths = distribution(lambda draws, draft=draft, probs=probs: 1 + len(rule(draft, probs, draws, 0).path))
         expected.append(sum(length * weight for length, weight in lengths.items()))
     assert by_name(result)[name].tokens_per_call == CLOSE(sum(expected) / len(expected))
 
@@ -180,7 +182,7 @@ def test_a_mistake_in_drafting_gets_drafts_of_its_own(run, models, result):
             kept += 1
             text = [*text, x]
     mine = by_name(result)["argmax_draft"]
-    assert (mine.num_kept, mine.num_judged) == (kept, judged)
+    assert (mine.num_accepted, mine.num_judged) == (kept, judged)
 
 
 def test_acceptance_alone_cannot_tell_right_from_wrong(result):
@@ -215,7 +217,7 @@ def test_certain_drafts_are_judged_without_a_draft_model(bench, models):
     *_, result = side_by_side(run, models[0], None)
     drafted = [token for step in run.steps for token in step.draft]
     assert sum(token.is_judged for token in drafted) > 0
-    assert by_name(result)["speculative_sampling"].num_kept == sum(token.status == "accepted" for token in drafted)
+    assert by_name(result)["speculative_sampling"].num_accepted == sum(token.status == "accepted" for token in drafted)
     assert DRAFTS_WRONGLY.isdisjoint(by_name(result))
 
 
@@ -247,7 +249,7 @@ def test_steps_of_another_draft_are_skipped_and_counted(bench, named_models):
     *_, result = side_by_side(run, named_models.load("big"), named_models.load("far"))
     assert (result.total, result.num_skipped) == (len(names) - 3, 3)
     drafted = [token for step in run.steps[3:] for token in step.draft]
-    assert by_name(result)["speculative_sampling"].num_kept == sum(token.status == "accepted" for token in drafted)
+    assert by_name(result)["speculative_sampling"].num_accepted == sum(token.status == "accepted" for token in drafted)
     assert "3 more steps were made by other models" in json.dumps(section(result))
 
 
@@ -298,7 +300,7 @@ def test_the_table_says_what_was_found(shipped):
     for cells, each in zip(table["rows"], shipped.rows, strict=True):
         assert each.rule.title in cells[0]
         assert (cells[1]["text"][0], cells[1]["tone"] in TONES) == ("✓" if each.rule.lossless else "✗", True)
-        assert cells[2] == f"{each.num_kept} of {each.num_judged}"
+        assert cells[2] == f"{each.num_accepted} of {each.num_judged}"
         assert cells[4] == f"{each.tokens_per_call:.2f}"
         assert (cells[5] == "0\u00a0%") == each.rule.lossless
         assert (cells[7] == "0\u00a0%") == (each.rule.lossless or each.rule.name in HARMLESS_IN_THREE)

@@ -69,12 +69,12 @@ test('a button in a cell does what a button of its section would do', async () =
 });
 
 test('bars carry their widths, the tick its place, and the heads their names', () => {
-  const row = { label: 'fox', parts: [['both', 40], ['owed', 20]], values: ['12 %'], tick: 61 };
-  const root = draw([{ kind: 'bars', rows: [row, { ...row, tick: null }], heads: ['seen'], key: [['tick', 'the law']], first: 'token' }]);
+  const row = { label: 'fox', parts: [['both', 40], ['shortfall', 20]], values: ['12 %'], tick: 61 };
+  const root = draw([{ kind: 'bars', rows: [row, { ...row, tick: null }], heads: ['seen'], key: [['tick', 'the distribution']], first: 'token' }]);
   assert.deepEqual(all(root, '.sv-part').map((part) => part.style.width), ['40%', '20%', '40%', '20%']);
   assert.deepEqual(all(root, '.sv-track-tick').map((tick) => tick.style.left), ['61%']);
   assert.deepEqual(texts(root, 'thead'), ['tokenbarseen']);
-  assert.deepEqual(texts(root, '.sv-bars-key'), ['the law']);
+  assert.deepEqual(texts(root, '.sv-bars-key'), ['the distribution']);
 });
 
 test('the slider cuts the text anew without the server', async () => {

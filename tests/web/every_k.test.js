@@ -82,7 +82,7 @@ test('another run, or a move of the player, ends it; without a server nothing ca
   assert.equal(all(box, 'input').length, 0);
 });
 
-test('where the law does not allow it one sentence stands there instead', async () => {
+test('where the distribution does not allow it one sentence stands there instead', async () => {
   const { box, over } = staged({ refusal: 'No other K here: the run had no draft.' });
   await over();
   assert.deepEqual([texts(box, '.sv-every-k-why'), all(box, 'input').length], [['No other K here: the run had no draft.'], 0]);

@@ -4,7 +4,7 @@ import { embeddedSource, Hub, streamSource } from '../../assets/web/core/hub.js'
 
 // Steps of three tokens each; the one at `cut` has a rejected token.
 const steps = (count, cut = 3) => Array.from({ length: count }, (_, index) => ({
-  index, has_cut: index === cut, focus: '1', cells: [{ ref: '0' }, { ref: '1' }], last: { ref: 'last' }, looks: { 0: {}, 1: { index }, last: {} },
+  index, has_rejected: index === cut, focus: '1', cells: [{ ref: '0' }, { ref: '1' }], last: { ref: 'last' }, looks: { 0: {}, 1: { index }, last: {} },
   ...(index ? {} : { sentence: ['K is ', '4'], context: [['draft', 'tiny']] }),
 }));
 const RUNNING = { name: 'running' };

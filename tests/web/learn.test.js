@@ -106,13 +106,13 @@ test('a picture says what it shows and draws what it was given: lanes, or bars w
   const lanes = drawn(html`<${Picture} picture=${{ words: 'two steps', lanes: [['step 1', [['␣they', 'accepted'], ['␣<b>', 'rejected']]]] }} />`);
   assert.equal(all(lanes, '.sv-picture')[0].attributes['aria-label'], 'Picture: two steps');
   assert.deepEqual([texts(lanes, '.sv-is-accepted'), texts(lanes, '.sv-is-rejected')], [['␣they'], ['␣<b>']]);
-  const bars = drawn(html`<${Picture} picture=${{ words: 'a draw', bars: [{ label: '␣saw', parts: [['both', 25], ['cut', 75]], tick: 82 }] }} />`);
+  const bars = drawn(html`<${Picture} picture=${{ words: 'a draw', bars: [{ label: '␣saw', parts: [['both', 25], ['excess', 75]], tick: 82 }] }} />`);
   assert.deepEqual([all(bars, '.sv-part').map((each) => each.style.width), all(bars, '.sv-track-tick')[0].style.left], [['25%', '75%'], '82%']);
   assert.equal(drawn(html`<${Picture} picture=${{ words: '' }} />`).childNodes.length, 0);
 });
 
 test('the game says how the guess went and how a bet would have gone, before and after', () => {
-  const props = { at: 1, places: [{ kept: true, bet: '1 of 1' }, { kept: false, bet: '1 of 2' }], right: 1, streak: 1, learned: ['You learned.'], guess() {}, go() {}, restart() {} };
+  const props = { at: 1, places: [{ accepted: true, bet: '1 of 1' }, { accepted: false, bet: '1 of 2' }], right: 1, streak: 1, learned: ['You learned.'], guess() {}, go() {}, restart() {} };
   const ask = (more) => drawn(html`<${Ask} ...${props} ...${more} />`), shown = (root) => all(root, 'button').filter((each) => !each.hidden).map((each) => each.textContent);
   const asked = ask({ state: 'asked' }), told = ask({ state: 'told', isRight: false }), over = ask({ state: 'over' });
   assert.deepEqual([shown(asked), shown(told), shown(over)], [['Accepted', 'Rejected'], ['See how you did'], ['Play again']]);

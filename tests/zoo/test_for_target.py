@@ -36,7 +36,7 @@ from specviz.zoo.for_target.plain_text import write_plain_text
 from specviz.zoo.for_target.ship import ship
 from specviz.zoo.for_target.small_draft import SmallDraft
 from specviz.zoo.for_target.store import make_batch, read_texts
-from specviz.zoo.for_target.teacher import with_whole_laws
+from specviz.zoo.for_target.teacher import with_whole_distributions
 from specviz.zoo.training.export import write_json
 
 pytestmark = pytest.mark.slow
@@ -136,7 +136,7 @@ def test_a_dialogue_is_a_turn_in_the_template_and_its_answer(target, texts):
         assert text.answer[-1] == end or len(text.answer) == SIZE.longest_answer
 
 
-def test_the_stored_laws_and_states_are_those_of_one_forward(target, texts):
+def test_the_stored_distributions_and_states_are_those_of_one_forward(target, texts):
     layers = papers_layers(target)
     for text in texts[:9]:
         with torch.inference_mode():
@@ -144,16 +144,16 @@ def test_the_stored_laws_and_states_are_those_of_one_forward(target, texts):
         batch = make_batch([text], with_states=True)
         states = torch.cat([done.hidden_states[layer][0, :-1] for layer in layers], dim=-1)
         torch.testing.assert_close(batch.states[0], states, rtol=1e-2, atol=1e-2)  # stored in bfloat16
-        law = done.logits[0, text.first : -1].log_softmax(-1)
-        count = law.shape[-1]
+        distribution = done.logits[0, text.first : -1].log_softmax(-1)
+        count = distribution.shape[-1]
         ids, log_probs = batch.ids[0, text.first :, :count], batch.log_probs[0, text.first :, :count]
-        torch.testing.assert_close(law.gather(-1, ids), log_probs, rtol=1e-3, atol=1e-2)
+        torch.testing.assert_close(distribution.gather(-1, ids), log_probs, rtol=1e-3, atol=1e-2)
         assert (ids.sort().values == torch.arange(count)).all()
 
 
-def test_the_whole_laws_are_the_stored_ones_where_all_tokens_are_stored(target, texts):
+def test_the_whole_distributions_are_the_stored_ones_where_all_tokens_are_stored(target, texts):
     batch = make_batch(texts[:5], with_states=False)
-    whole = with_whole_laws(target, batch)
+    whole = with_whole_distributions(target, batch)
     kept = batch.weights > 0
     assert whole.ids.shape[-1] == target.info.vocab_size < batch.ids.shape[-1]
     assert torch.equal(whole.ids.sort(-1).values, torch.arange(30).expand(whole.ids.shape))
@@ -162,7 +162,7 @@ def test_the_whole_laws_are_the_stored_ones_where_all_tokens_are_stored(target, 
     torch.testing.assert_close(whole.log_probs[kept], stored.gather(-1, whole.ids)[kept], rtol=2e-3, atol=2e-3)
 
 
-def test_plain_text_has_laws_for_every_place(target, tmp_path):
+def test_plain_text_has_distributions_for_every_place(target, tmp_path):
     (tmp_path / "corpus").mkdir()
     write_plain_text(target, write_corpus(tmp_path / "corpus"), "*.txt.xz", tmp_path / "plain", 500)
     found = list(read_texts([tmp_path / "plain"]))
@@ -350,13 +350,13 @@ def test_the_training_time_test_is_what_the_head_does_as_it_drafts(target, texts
     learner = head_of(target, tmp_path, texts)
     text = max(texts, key=lambda text: len(text.answer))
     batch = make_batch([text], with_states=True)
-    laws = list(learner._laws(batch, 4, -1.0))
+    distributions = list(learner._distributions(batch, 4, -1.0))
     for start in (1, len(text.prompt), len(text.tokens) - 6):  # the last state that the target gives
         context = Context(text.tokens[: start + 2], Sampling(), Text(text.tokens), 30, batch.states[0, : start + 1])
         drafted = EagleDrafter(learner.module, 1, 4, draws=True).draft(context, 4)
         for depth, row in enumerate(drafted.logits):
             expected = row.log_softmax(-1)[learner._ids]
-            torch.testing.assert_close(laws[depth].log_q[start], expected, rtol=1e-3, atol=1e-3)
+            torch.testing.assert_close(distributions[depth].log_q[start], expected, rtol=1e-3, atol=1e-3)
 
 
 def greedy_text(target, drafter, prompt):

@@ -135,7 +135,7 @@ export class Hub {
   #pinFirstCut(from, to) {
     if (this.#autoPinned || this.pinned) return;
     for (let index = from; index < to; index += 1) {
-      if (this.steps[index].has_cut) {
+      if (this.steps[index].has_rejected) {
         this.#autoPinned = true;
         this.pinned = { step: index, ref: this.steps[index].focus };
         return;

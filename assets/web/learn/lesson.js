@@ -41,7 +41,7 @@ function Screen({ of, lesson, at, screen }) {
   return html`${at === 0 && html`<p class="sv-lesson-question">${lesson.question}</p>`}<h3>${screen.title}</h3>
     ${needsInspector(screen) && html`<${Button} className="sv-lesson-look" words="Open the inspector" onClick=${() => of.inspect()} />`}
     ${screen.words.map((words) => html`<p>${worded(words)}</p>`)}
-    ${screen.law && html`<div class="sv-lesson-law"><${Blocks} blocks=${[screen.law]} host=${host} /></div>`}
+    ${screen.distribution && html`<div class="sv-lesson-distribution"><${Blocks} blocks=${[screen.distribution]} host=${host} /></div>`}
     <${Shown} screen=${screen} again=${() => of.stageIt(true)} />
     ${screen.task && html`<${Task} task=${screen.task} name=${taskName(lesson.name, at)} stage=${of.stage} watched=${() => of.watched()} say=${say} brief=${brief} />`}
     ${at === lesson.screens.length - 1 && lesson.live && html`<${TryLive} lesson=${lesson} stage=${of.stage} say=${say} />`}`;
@@ -147,7 +147,7 @@ class Lesson {
       remember(`lesson ${lesson.name}`, true);
       document.dispatchEvent(new Event('sv-lesson-done'));
     }
-    // where a screen speaks of odds, or asks to turn from them to how a draft was made, the inspector shows them
+    // where a screen speaks of probabilities, or asks to turn from them to how a draft was made, the inspector shows them
     if (needsInspector(screen)) document.querySelector('#stage [data-part=of-token]')?.click();
     this.stageIt(Boolean(screen.task && screen.task.kind === 'play'));
     document.documentElement.dataset.svLit = screen.lit.join(' ');

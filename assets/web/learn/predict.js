@@ -1,4 +1,4 @@
-// predict.js: a game over recorded verdicts: both models' odds are shown, the person says accepted or rejected, then the random draw
+// predict.js: a game over recorded verdicts: both models' probabilities are shown, the person says accepted or rejected, then the random draw
 // falls and the inspector explains. What is to be guessed is in no node before the guess; numbers arrive computed.
 import { element, isStill, VERBATIM, verbatim, worded } from '../core/element.js';
 import { unpack } from '../core/files.js';
@@ -9,8 +9,8 @@ import { Inspector } from '../stage/inspector.js';
 import { stageMarkup } from '../stage/stage.js';
 import { render } from '../vendor/preact_htm.js';
 
-const FALL = 700;                                   // milliseconds that the dart falls
-const KEYS = { a: 'kept', r: 'cut' };
+const FALL = 700;                                   // milliseconds that the random draw falls
+const KEYS = { a: 'accepted', r: 'rejected' };
 const LEAD = /^(\s*)([\s\S]*)$/;
 
 
@@ -50,15 +50,15 @@ const place = (className, ...inner) => {
 
 // What is asked, or came of it, and what can be pressed. state: asked, falling, told or over.
 export function Ask({ state, at, places, right, streak, isRight, learned, guess, go, restart }) {
-  const wasKept = places[at].kept, done = state === 'told' ? at + 1 : at, last = places[done - 1], isAsked = state === 'asked' || state === 'falling';
+  const wasAccepted = places[at].accepted, done = state === 'told' ? at + 1 : at, last = places[done - 1], isAsked = state === 'asked' || state === 'falling';
   const words = {
-    told: ['', isRight ? '✓ Right' : '× Wrong', `: it was ${wasKept ? 'accepted' : 'rejected'}.`],
+    told: ['', isRight ? '✓ Right' : '× Wrong', `: it was ${wasAccepted ? 'accepted' : 'rejected'}.`],
     over: ['You were right ', `${right} of ${places.length}`, ' times. ', '', learned[0], ...learned.slice(1)],
   };
   const score = `token ${at + 1} of ${places.length} · you were right ${right} of ${done}${last ? ` · in a row ${streak} · always betting on the likelier side: ${last.bet}` : ''}`;
   const button = (name, text, press, isShown) => html`<button type="button" class="sv-button ${name}" hidden=${!isShown} disabled=${state === 'falling'} onClick=${press}>${text}</button>`;
   return html`<p class="sv-predict-outcome" role="status" data-right=${state === 'told' ? (isRight ? 'yes' : 'no') : undefined}>${worded(words[state] || '')}</p>
-    <div class="sv-predict-buttons">${button('sv-predict-kept', 'Accepted', () => guess('kept'), isAsked)}${button('sv-predict-cut', 'Rejected', () => guess('cut'), isAsked)}
+    <div class="sv-predict-buttons">${button('sv-predict-accepted', 'Accepted', () => guess('accepted'), isAsked)}${button('sv-predict-rejected', 'Rejected', () => guess('rejected'), isAsked)}
       ${button('sv-primary', at + 1 < places.length ? 'Next token' : 'See how you did', () => go(at + 1), state === 'told')}${button('sv-primary', 'Play again', restart, state === 'over')}</div>
     <p class="sv-predict-score">${state === 'over' ? '' : score}</p>`;
 }
@@ -112,9 +112,9 @@ class Game {
 
   guess(said) {
     if (this.now.state !== 'asked') return;
-    const { at, right, streak } = this.now, { step, ref, ask, look, kept: wasKept } = this.props.places[at], isRight = wasKept === (said === 'kept');
+    const { at, right, streak } = this.now, { step, ref, ask, look, accepted: wasAccepted } = this.props.places[at], isRight = wasAccepted === (said === 'accepted');
     const result = { isRight, right: isRight ? right + 1 : right, streak: isRight ? streak + 1 : 0 };
-    document.dispatchEvent(new CustomEvent('sv-predicted', { detail: { right: isRight, kept: wasKept } }));
+    document.dispatchEvent(new CustomEvent('sv-predicted', { detail: { right: isRight, accepted: wasAccepted } }));
     const reveal = () => {
       const hadFocus = this.hasFocus() || document.activeElement === document.body;
       this.show(look, { step, ref });
@@ -123,7 +123,7 @@ class Game {
     };
     if (isStill()) return reveal();
     this.set({ state: 'falling' });
-    this.show({ ...ask, dart: look.dart, zoom: look.zoom }, { step, ref });
+    this.show({ ...ask, draw: look.draw, zoom: look.zoom }, { step, ref });
     this.timer = setTimeout(reveal, FALL);
   }
 

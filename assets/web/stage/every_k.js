@@ -19,7 +19,7 @@ function stepRow({ tokens, drafted, kinds }, [accepted, number, kind], start) {
     cells.push(emitted([known[cells.length - accepted] || UNKNOWN, step, ref], status, status === 'rejected' ? { fill: 0 } : {}));
   }
   const last = kinds[kind] === 'accepted' ? null : emitted(tokens[place], kinds[kind]);
-  return { cells, last, cut_off: !last, changes: [], dartless: true };
+  return { cells, last, cut_off: !last, changes: [], drawless: true };
 }
 
 function sureRows(told, steps) {

@@ -27,8 +27,8 @@ const edge = ([, , status, depth, row, above]) => html`<span aria-hidden="true"
   class="sv-edge${status === 'accepted' ? ' sv-taken' : ''}${row === above ? ' sv-straight' : ''}"
   style=${{ gridColumn: String(depth + 1), gridRow: `${above + 2} / ${row + 3}` }} />`;
 
-function Node({ node: [ref, text, status, depth, row, , score, place, size, odds], whose, isOn, isReached }) {
-  const say = [text, labelOf(status), `depth ${depth}`, score && `${whose} ${score}`, odds && `the target gives it ${odds}`].filter(Boolean).join(', ');
+function Node({ node: [ref, text, status, depth, row, , score, place, size, probabilities], whose, isOn, isReached }) {
+  const say = [text, labelOf(status), `depth ${depth}`, score && `${whose} ${score}`, probabilities && `the target gives it ${probabilities}`].filter(Boolean).join(', ');
   return html`<div class="sv-node sv-is-${status}${isOn ? ' sv-on' : ''}" role="treeitem" aria-level=${depth} aria-posinset=${place} aria-setsize=${size}
     aria-label=${say} title=${say} aria-selected=${String(isOn)} tabindex=${isReached ? 0 : -1} data-ref=${ref}
     style=${{ gridColumn: String(depth + 1), gridRow: String(row + 2) }}>

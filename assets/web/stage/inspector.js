@@ -17,8 +17,8 @@ const point = (className, at, inner) => html`<span class=${className} style=${{ 
 const isLog = (look, options) => options.log || look.view === 'threshold';
 
 // turn: from where on its words stand left of it
-const dart = ({ x, u }, hasWords = true, turn = WIDE_TURN) => point(`sv-dart${x > turn ? ' sv-dart-left' : ''}`, x, hasWords && html`
-  <span class="sv-dart-words">random draw <span ...${VERBATIM}>${u}</span><span class="sv-dart-more"> of the bar</span></span>`);
+const randomDraw = ({ x, u }, hasWords = true, turn = WIDE_TURN) => point(`sv-random-draw${x > turn ? ' sv-random-draw-left' : ''}`, x, hasWords && html`
+  <span class="sv-random-draw-words">random draw <span ...${VERBATIM}>${u}</span><span class="sv-random-draw-more"> of the bar</span></span>`);
 
 // spread, so that a hundred can be seen
 const thrown = ({ at, top, isIn }) => html`<span class="sv-throw ${isIn ? 'sv-throw-in' : 'sv-throw-out'}" style=${{ left: `${at}%`, top: `${top}%` }} />`;
@@ -32,11 +32,11 @@ export function bars(look, place, options) {
     return made;
   }
   if (look.view === 'draw') {
-    made.push(bar(look.status === 'resampled' ? 'sv-owed' : 'sv-law', 0, rows.law[place]));
+    made.push(bar(look.status === 'resampled' ? 'sv-shortfall' : 'sv-distribution', 0, rows.distribution[place]));
   } else {
     if (rows.both[place] > 0) made.push(bar('sv-both', 0, rows.both[place]));
-    if (rows.owed[place] > 0) made.push(bar('sv-owed', rows.both[place], rows.owed[place]));
-    if (rows.cut[place] > 0) made.push(bar('sv-cut', rows.both[place], rows.cut[place]));
+    if (rows.shortfall[place] > 0) made.push(bar('sv-shortfall', rows.both[place], rows.shortfall[place]));
+    if (rows.excess[place] > 0) made.push(bar('sv-excess', rows.both[place], rows.excess[place]));
   }
   if (options.raw && rows.p_raw) {
     if (rows.p_raw[place] !== null) made.push(bar('sv-raw sv-raw-p', 0, rows.p_raw[place]));
@@ -45,42 +45,42 @@ export function bars(look, place, options) {
   return made;
 }
 
-export function Row({ look, place, options, darts }) {
+export function Row({ look, place, options, randomDraws }) {
   const { rows, status } = look, role = rows.role[place];
   const words = role === 'emitted' && status !== 'bonus' && status !== 'plain' ? 'resampled' : ROLES[role];
-  const hasDart = place === 0 && look.dart && look.view === 'overlay' && !options.log;
-  return html`<div class="sv-odds-row${role ? ` sv-role-${role}` : ''} sv-is-${status}" role="row"><span class="sv-odds-name" role="rowheader">
-      ${role === 'others' ? html`<span class="sv-token-word">${rows.text[place]}</span>` : html`<${Token} className="sv-odds-token" text=${rows.text[place]} />`}
-      ${words && html`<span class="sv-odds-role">${words}</span>`}</span>
-    <span class="sv-track">${bars(look, place, options)}${hasDart && dart(look.dart, !look.zoom, ROW_TURN)}${place === 0 && !look.zoom && darts.map(thrown)}</span>
-    ${['p', 'q'].map((law) => rows[law] && html`<span class="sv-odds-number sv-odds-${law}" role="cell" ...${VERBATIM}>${rows[law][place]}</span>`)}</div>`;
+  const hasDraw = place === 0 && look.draw && look.view === 'overlay' && !options.log;
+  return html`<div class="sv-probabilities-row${role ? ` sv-role-${role}` : ''} sv-is-${status}" role="row"><span class="sv-probabilities-name" role="rowheader">
+      ${role === 'others' ? html`<span class="sv-token-word">${rows.text[place]}</span>` : html`<${Token} className="sv-probabilities-token" text=${rows.text[place]} />`}
+      ${words && html`<span class="sv-probabilities-role">${words}</span>`}</span>
+    <span class="sv-track">${bars(look, place, options)}${hasDraw && randomDraw(look.draw, !look.zoom, ROW_TURN)}${place === 0 && !look.zoom && randomDraws.map(thrown)}</span>
+    ${['p', 'q'].map((side) => rows[side] && html`<span class="sv-probabilities-number sv-probabilities-${side}" role="cell" ...${VERBATIM}>${rows[side][place]}</span>`)}</div>`;
 }
 
 // The drafted tokens at one place, in the order in which they are judged.
-export const Siblings = ({ siblings, chosen, pin }) => siblings.map(([ref, text, status, ...odds]) => html`<tr class=${ref === chosen ? 'sv-this' : undefined}>
+export const Siblings = ({ siblings, chosen, pin }) => siblings.map(([ref, text, status, ...probabilities]) => html`<tr class=${ref === chosen ? 'sv-this' : undefined}>
   <th scope="row"><button type="button" class="sv-sibling" onClick=${() => pin(ref)}><${Token} text=${text} /></button></th>
-  ${odds.map((words) => html`<td ...${VERBATIM}>${words}</td>`)}<td class="sv-fate sv-is-${status}">${labelOf(status)}</td></tr>`);
+  ${probabilities.map((words) => html`<td ...${VERBATIM}>${words}</td>`)}<td class="sv-fate sv-is-${status}">${labelOf(status)}</td></tr>`);
 
 const Axis = ({ ticks }) => ticks.map(([at, words]) => point('sv-axis-tick', at, html`<span class="sv-axis-words" ...${VERBATIM}>${words}</span>`));
 
-const Enlarged = ({ shape, darts }) => html`${bar('sv-both', 0, shape.fill)}${bar('sv-cut', shape.fill, shape.bar - shape.fill)}${dart(shape)}
-  ${shape.words && html`<span class="sv-enlarged-words">${shape.words}</span>`}${darts.map(thrown)}`;
+const Enlarged = ({ shape, randomDraws }) => html`${bar('sv-both', 0, shape.fill)}${bar('sv-excess', shape.fill, shape.bar - shape.fill)}${randomDraw(shape)}
+  ${shape.words && html`<span class="sv-enlarged-words">${shape.words}</span>`}${randomDraws.map(thrown)}`;
 
 const Numbers = ({ numbers, names }) => numbers.map((value, place) => value && html`
   <dt>${names[place][0]}</dt><dd ...${VERBATIM}>${value}</dd><dd class="sv-formula" ...${VERBATIM}>${names[place][1]}</dd>`);
 
 export class Inspector {
   options = { log: false, raw: false };
-  darts = [];                                         // thrown at the token that is shown: {at, top, isIn}
+  randomDraws = [];                                         // thrown at the token that is shown: {at, top, isIn}
   shown = null;
-  ofDraft = false;                                    // how the draft was made is shown, not the token's odds
+  ofDraft = false;                                    // how the draft was made is shown, not the token's probabilities
   looks = 0;                                          // counted, so that each look is drawn from the beginning
 
   constructor(root, hub) {
     Object.assign(this, { root, hub, host: root.querySelector('.sv-inspector'), parts: {} });
     for (const node of this.host.querySelectorAll('[data-part]')) this.parts[node.dataset.part] = node;
     const close = () => root.removeAttribute('data-sheet');
-    const does = [() => this.throwDarts(1), () => this.throwDarts(MANY), () => this.turn(false), () => this.turn(true),
+    const does = [() => this.throwDraws(1), () => this.throwDraws(MANY), () => this.turn(false), () => this.turn(true),
       () => this.option('log'), () => this.option('raw'), () => hub.moveToken(-1), () => hub.moveToken(1), close];
     BUTTONS.forEach((name, place) => this.parts[name].addEventListener('click', does[place]));
     root.querySelector('.sv-shade').addEventListener('click', close);
@@ -128,7 +128,7 @@ export class Inspector {
   // another look, or another way to look
   render() {
     const { parts, options, shown: look } = this, place = this.hub.selected();
-    this.darts = [];
+    this.randomDraws = [];
     this.looks += 1;
     parts.status.textContent = labelOf(look.status);
     parts.status.className = `sv-pill sv-is-${look.status}`;
@@ -144,31 +144,31 @@ export class Inspector {
     render(html`<${Siblings} siblings=${look.siblings || []} chosen=${place.ref} pin=${(ref) => this.hub.pin(place.step, ref)} />`, parts.siblings.tBodies[0]);
     this.foot(look);
     this.tools(look);
-    this.odds();
+    this.probabilities();
   }
 
   // The rows, and the drafted bar over the whole width: for rules with no other picture, and where it is too small to be read.
-  odds() {
-    const { parts, options, darts, shown: look } = this, { rows } = look, shape = look.view === 'threshold' ? look.dart : options.log ? null : look.zoom;
-    parts.odds.hidden = !rows;
+  probabilities() {
+    const { parts, options, randomDraws, shown: look } = this, { rows } = look, shape = look.view === 'threshold' ? look.draw : options.log ? null : look.zoom;
+    parts.probabilities.hidden = !rows;
     if (rows) {
-      parts.odds.dataset.laws = rows.q ? '2' : '1';
-      parts.odds.style.setProperty('--sv-rows', String(rows.text.length));
+      parts.probabilities.dataset.distributions = rows.q ? '2' : '1';
+      parts.probabilities.style.setProperty('--sv-rows', String(rows.text.length));
       parts.heading.textContent = look.heading || 'target';
       render(html`<${Axis} ticks=${isLog(look, options) ? this.hub.head.log_ticks : look.axis} />`, parts.axis);
-      render(rows.text.map((_, place) => html`<${Row} key=${`${this.looks} ${place}`} look=${look} place=${place} options=${options} darts=${darts} />`), parts.rows);
+      render(rows.text.map((_, place) => html`<${Row} key=${`${this.looks} ${place}`} look=${look} place=${place} options=${options} randomDraws=${randomDraws} />`), parts.rows);
     }
     parts.enlarged.hidden = !shape;
-    render(shape ? html`<${Enlarged} key=${this.looks} shape=${shape} darts=${darts} />` : null, parts.enlarged);
+    render(shape ? html`<${Enlarged} key=${this.looks} shape=${shape} randomDraws=${randomDraws} />` : null, parts.enlarged);
   }
 
   foot(look) {
-    const { parts } = this, [width, agree, owed] = look.foot || [];
+    const { parts } = this, [width, agree, shortfall] = look.foot || [];
     parts.foot.hidden = !look.foot;
     if (!look.foot) return;
     parts.agree.style.width = `${width}%`;
     parts['agree-words'].replaceChildren('both agree ', verbatim('span', '', agree));
-    parts['owed-words'].replaceChildren('shortfall ', verbatim('span', '', owed));
+    parts['shortfall-words'].replaceChildren('shortfall ', verbatim('span', '', shortfall));
   }
 
   tools(look) {
@@ -183,14 +183,14 @@ export class Inspector {
     render(html`<${Numbers} numbers=${look.numbers || []} names=${this.hub.head.look_numbers} />`, parts.numbers);
   }
 
-  // A random point on the drafted bar: inside the solid part it would be kept, else cut. Single throws add up.
-  throwDarts(count) {
-    const { bar: width, fill } = this.shown.zoom || this.shown.dart;
-    if (count > 1 || this.darts.length >= MANY) this.darts = [];
+  // A random point on the drafted bar: inside the solid part the token would be accepted, else rejected. Single throws add up.
+  throwDraws(count) {
+    const { bar: width, fill } = this.shown.zoom || this.shown.draw;
+    if (count > 1 || this.randomDraws.length >= MANY) this.randomDraws = [];
     const fresh = Array.from({ length: count }, () => ({ at: Math.random() * width, top: 20 + 60 * Math.random() }));
-    this.darts = [...this.darts, ...fresh.map((each) => ({ ...each, isIn: each.at < fill }))];
-    this.odds();
-    const kept = this.darts.filter(({ isIn }) => isIn).length;
-    this.parts.thrown.textContent = this.darts.length === 1 ? (kept ? 'would be accepted' : 'would be rejected') : `accepted ${kept} of ${this.darts.length}`;
+    this.randomDraws = [...this.randomDraws, ...fresh.map((each) => ({ ...each, isIn: each.at < fill }))];
+    this.probabilities();
+    const accepted = this.randomDraws.filter(({ isIn }) => isIn).length;
+    this.parts.thrown.textContent = this.randomDraws.length === 1 ? (accepted ? 'would be accepted' : 'would be rejected') : `accepted ${accepted} of ${this.randomDraws.length}`;
   }
 }

@@ -1,4 +1,4 @@
-// lanes.js: one row per step, one cell per drafted token: the fill is the chance to be kept or the stopping test, the line is the dart.
+// lanes.js: one row per step, one cell per drafted token: the fill is the chance to be accepted or the stopping test, the line is the random draw.
 // The same rows show what another K would have done. Only rows near the visible part exist, so a thousand steps cost as much as ten.
 import { button, element, framed, spelled, verbatim } from '../core/element.js';
 import { pointing } from './pointing.js';
@@ -115,7 +115,7 @@ export class Lanes {
       fill.style.width = `${props.fill}%`;
       made.append(fill);
     }
-    if (props.tick !== undefined) {                 // some rules throw no dart
+    if (props.tick !== undefined) {                 // some rules have no random draw
       const tick = element('span', 'sv-tick');
       tick.style.left = `${props.tick}%`;
       made.append(tick);
@@ -200,7 +200,7 @@ export class Lanes {
     this.widen(first, last);
     const now = this.steps[this.count - 1];
     this.root.toggleAttribute('data-whole', Boolean(now && now.whole));
-    this.root.toggleAttribute('data-dartless', Boolean(now && now.dartless) && !this.sheet.querySelector('.sv-tick'));
+    this.root.toggleAttribute('data-drawless', Boolean(now && now.drawless) && !this.sheet.querySelector('.sv-tick'));
     this.mark();
   }
 

@@ -53,9 +53,9 @@ export class Numbers {
   totals() {
     const step = this.hub.imagined || this.hub.steps[this.hub.cursor - 1];
     this.part('calls').textContent = step && step.totals.tokens_per_call ? step.totals.tokens_per_call : '–';
-    this.part('kept').textContent = step && step.totals.kept ? step.totals.kept : '–';
+    this.part('accepted').textContent = step && step.totals.accepted ? step.totals.accepted : '–';
     if (!step) return;
-    this.part('kept-words').textContent = step.totals.kept_words;
+    this.part('accepted-words').textContent = step.totals.accepted_words;
     if (step.sentence !== this.shownSentence) {
       this.shownSentence = step.sentence;
       sentence(this.lead, step.sentence);

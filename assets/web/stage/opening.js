@@ -18,12 +18,12 @@ const text = ({ before, written }, { name, chips = [], sweep }) => html`<p key=$
   <span class="sv-prompt" ...${VERBATIM}>${before}</span>${written.map((each) => chip([each, name === 'slow' ? 'plain' : 'prompt', '']))}${chips.map(chip)}</p>`;
 
 // The bar is what the draft gave the token, its solid part what accepts it; the draw is there once it has fallen.
-const odds = ({ token, fill, x, u, target, draft }, hasFallen) => html`<div class="sv-beat-odds">
+const probabilities = ({ token, fill, x, u, target, draft }, hasFallen) => html`<div class="sv-beat-probabilities">
   <p class="sv-beat-shares" ...${VERBATIM}>${[token, draft && `draft ${draft}`, `target ${target}`].filter(Boolean).join(' · ')}</p>
   ${fill !== undefined && html`<div class="sv-beat-bar"><span class="sv-beat-solid" style=${{ width: `${fill}%` }} />
     ${hasFallen && html`<span class="sv-beat-draw" style=${{ left: `${x}%` }}><span class="sv-beat-draw-words" ...${VERBATIM}>${u}</span></span>`}</div>`}</div>`;
 
-const shares = (rows) => html`<ul class="sv-beat-law">${rows.map(([token, width, words, isDrawn]) => html`<li class=${isDrawn ? 'sv-beat-drawn' : ''}>
+const shares = (rows) => html`<ul class="sv-beat-distribution">${rows.map(([token, width, words, isDrawn]) => html`<li class=${isDrawn ? 'sv-beat-drawn' : ''}>
   <span class="sv-beat-token" ...${VERBATIM}>${token}</span><span class="sv-beat-track"><span class="sv-beat-hatched" style=${{ width: `${width}%` }} /></span>
   <span ...${VERBATIM}>${words}</span></li>`)}</ul>`;
 
@@ -37,7 +37,7 @@ function verdict({ u, accepted }, guess) {
 
 // What a beat shows besides its tokens. hasFallen: whether the draw on its bar is there; guess: what a person said before.
 const middle = ({ bar, shares: rows, numbers: tiles }, hasFallen, guess) => [
-  rows && shares(rows), tiles && numbers(tiles), bar && odds(bar, hasFallen),
+  rows && shares(rows), tiles && numbers(tiles), bar && probabilities(bar, hasFallen),
   bar && hasFallen && html`<p class="sv-beat-said">${verdict(bar, guess)}</p>`,
 ];
 

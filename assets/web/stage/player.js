@@ -140,7 +140,7 @@ export class Player {
   line() {
     const points = [];
     for (const index of [...this.groups.keys()].sort((one, other) => one - other)) {
-      const share = this.hub.steps[index].totals.kept_share;
+      const share = this.hub.steps[index].totals.accepted_share;
       if (share !== null) points.push(`${(index + 0.5) * this.width},${HEIGHT - (share / 100) * HEIGHT}`);
     }
     this.rate.setAttribute('points', points.join(' '));
@@ -153,7 +153,7 @@ export class Player {
     this.strip.setAttribute('aria-valuemax', String(total));
     this.strip.setAttribute('aria-valuetext', shown ? this.hub.steps[shown - 1].say : 'no step yet');
     const step = this.hub.steps[shown - 1];
-    this.root.querySelector('.sv-rate-words').replaceChildren(...(step && step.totals.kept ? [verbatim('span', '', step.totals.kept), ' accepted so far'] : []));
+    this.root.querySelector('.sv-rate-words').replaceChildren(...(step && step.totals.accepted ? [verbatim('span', '', step.totals.accepted), ' accepted so far'] : []));
     this.buttons();
   }
 

@@ -1,11 +1,11 @@
-// text.js: the text as it grew. Marks say what befell each token; what was cut stands before what came instead.
+// text.js: the text as it grew. Marks say what befell each token; a rejected token stands before what came instead.
 import { button, element, framed } from '../core/element.js';
 import { copyText } from '../core/files.js';
 import { recall, remember } from '../core/memory.js';
 import { pointing } from './pointing.js';
 
 const STEPS_PER_BLOCK = 120;                        // one layout never covers more than this many steps
-const MODES = ['cut', 'final'];
+const MODES = ['rejected', 'final'];
 const LINE = 24;                                    // pixels: as good as at the end
 const LASTING = 1800;                               // milliseconds that "copied" stands there
 const LEAD = /^(\s*)([\s\S]*?)$/;

@@ -11,7 +11,7 @@ from specviz.views.words import percent
 
 NONE = "–"
 UNKNOWN = "not known"
-INTERVAL_AND_FAVOURITE = {
+INTERVAL_AND_MOST_LIKELY = {
     "95 % interval": lambda each: spread(each.alpha_interval),
     "same top token": lambda each: share(each.greedy_agreement),
 }

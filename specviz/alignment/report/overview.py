@@ -182,8 +182,8 @@ def _drafts_table(summary: Summary) -> Props:
     columns = {
         "draft model": lambda draft: label(draft.name),
         "agreement, sum min(p, q)": lambda draft: cells.share(draft.alpha),
-        **cells.INTERVAL_AND_FAVOURITE,
-        "agreement, by the tokens in the text": lambda draft: cells.share(draft.mean_keep),
+        **cells.INTERVAL_AND_MOST_LIKELY,
+        "agreement, by the tokens in the text": lambda draft: cells.share(draft.mean_acceptance),
         f"tokens per target call at K = {k}": lambda draft: cells.number(
             draft.tokens_per_call[k - 1] if k <= len(draft.tokens_per_call) else None,
             "{:.2f}".format,

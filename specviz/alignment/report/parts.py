@@ -45,7 +45,7 @@ LOSSES_NOTE = (
     "at the rejected token, so the shares add up to 100 %."
 )
 REASON_ORDER = {name: place for place, name in enumerate(REASONS)}  # in which they are tried
-REASON_TONES = ("ignored", "plain", "p", "q", "owed", "accepted", "rejected", "bonus")
+REASON_TONES = ("ignored", "plain", "p", "q", "shortfall", "accepted", "rejected", "bonus")
 
 
 def against(summary: Summary, texts: Collection[int] = ()) -> list[Props]:
@@ -220,7 +220,7 @@ def _slices_table(found: Sequence[Slice], title: str, k: int) -> Props:
         ),
         "draft model": lambda each: label(each.draft),
         "agreement, sum min(p, q)": _slice_agreement,
-        **cells.INTERVAL_AND_FAVOURITE,
+        **cells.INTERVAL_AND_MOST_LIKELY,
         "share of the tokens": lambda each: cells.share(each.share),
         "share of the loss": lambda each: cells.share(each.loss_share),
         f"tokens per target call at K = {k}": lambda each: cells.number(

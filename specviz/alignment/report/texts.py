@@ -35,8 +35,8 @@ KEY = (
     (BEYOND, "the draft drafts nothing here"),
 )
 COLUMNS = (  # of the tokens table, that are shown
-    *("text", "p", "favourite_text", "favourite_p", "q", "keep", "overlap"),
-    *("draft_favourite_text", "draft_favourite_q", "saved", "reason", "readable"),
+    *("text", "p", "most_likely_text", "most_likely_p", "q", "keep", "overlap"),
+    *("draft_most_likely_text", "draft_most_likely_q", "saved", "reason", "readable"),
 )
 OPENING, MOST_TAGS = 60, 8  # characters of a prompt, and tags, in the list of texts
 FACTS = ("position, from 1", "token", "p: the target's probability", "the target's top token")
@@ -115,7 +115,7 @@ def _code(text: TextView, words: Words) -> dict[str, Any]:
         (f"{place:,}" for place in range(1, len(tokens["text"]) + 1)),
         map(_reveal, tokens["text"]),
         map(percent, tokens["p"]),
-        _favourites(tokens["favourite_text"], tokens["favourite_p"], "p"),
+        _most_likely_tokens(tokens["most_likely_text"], tokens["most_likely_p"], "p"),
     ]
     return {
         "prompt": words[prose(text.prompt[-PROMPT_END:])],
@@ -128,7 +128,7 @@ def _code(text: TextView, words: Words) -> dict[str, Any]:
 def _code_draft(name: str, rows: Rows, words: Words) -> Mapping[str, Any]:
     facts = [
         *(map(percent, rows[column]) for column in ("q", "keep", "overlap")),
-        _favourites(rows["draft_favourite_text"], rows["draft_favourite_q"], "q"),
+        _most_likely_tokens(rows["draft_most_likely_text"], rows["draft_most_likely_q"], "q"),
         (f"{saved:.2f} target calls" for saved in rows["saved"]),
         (_reveal(reason) or "they agree" for reason in rows["reason"]),
     ]
@@ -145,7 +145,7 @@ def _code_draft(name: str, rows: Rows, words: Words) -> Mapping[str, Any]:
 _reveal = lru_cache(maxsize=8192)(reveal)  # the labels of a vocabulary come many times
 
 
-def _favourites(texts: Sequence[str], probs: Sequence[float], letter: str) -> Iterator[str]:
+def _most_likely_tokens(texts: Sequence[str], probs: Sequence[float], letter: str) -> Iterator[str]:
     return (
         f"{_reveal(text)}, {letter} {percent(prob)}"
         for text, prob in zip(texts, probs, strict=True)

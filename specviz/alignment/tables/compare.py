@@ -90,7 +90,7 @@ def _wins(
 OVER_READABLE = (
     "alpha",
     "greedy_agreement",
-    "mean_keep",
+    "mean_acceptance",
 )  # means over tokens that can be read; the others count 0
 MEASURES = (*OVER_READABLE, "tokens_per_call", "speedup")
 """What a threshold may be set for: tokens per call at the job's K, the speedup at the best K."""

@@ -42,16 +42,16 @@ def find_reasons(tokens: Columns) -> Array:
 
 def _reasons_inside(tokens: Columns) -> Array:
     """The reason apart from what is outside the draft's vocabulary."""
-    favourite_p, its_q, its_p = (
-        tokens[name] for name in ("favourite_p", "draft_favourite_q", "draft_favourite_p")
+    most_likely_p, its_q, its_p = (
+        tokens[name] for name in ("most_likely_p", "draft_most_likely_q", "draft_most_likely_p")
     )
-    differs = tokens["favourite"] != tokens["draft_favourite"]
+    differs = tokens["most_likely"] != tokens["draft_most_likely"]
     tests = {
         BEYOND: ~tokens["readable"],
         NO_REASON: 1 - tokens["overlap"] <= EQUAL,
-        OTHER_TOKEN: differs & (favourite_p >= CERTAIN),
+        OTHER_TOKEN: differs & (most_likely_p >= CERTAIN),
         TOO_SURE: its_q - its_p >= OVERCONFIDENT,
-        TIE: differs & (favourite_p - its_p <= NEAR) & (its_p >= NEAR_RATIO * favourite_p),
+        TIE: differs & (most_likely_p - its_p <= NEAR) & (its_p >= NEAR_RATIO * most_likely_p),
         SAME: ~differs,
     }
     return np.select(list(tests.values()), list(tests), UNSURE)

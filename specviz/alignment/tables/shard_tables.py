@@ -144,8 +144,8 @@ def ahead_of(text: AnalysedText, name: str) -> Ahead:
     if "ahead" in draft:
         return draft["ahead"]
     columns = {
-        "keep": draft["keep"], "hit": text.tokens["token"] == draft["draft_favourite"], "overlap": draft["overlap"],
-        "favourite_p": draft["draft_favourite_p"], "readable": draft["readable"],
+        "keep": draft["keep"], "hit": text.tokens["token"] == draft["draft_most_likely"], "overlap": draft["overlap"],
+        "most_likely_p": draft["draft_most_likely_p"], "readable": draft["readable"],
     }  # fmt: skip
     return Ahead(
         **{each: _by_start(values, each == "readable") for each, values in columns.items()},
@@ -170,7 +170,7 @@ def _expect_steps(chances: Chances, k: int, step_ms: Array) -> dict[str, Array]:
     """The steps of a draft along a text as the columns of the sums, by K and first token [16, N]; "kept" at this k
     [17, N]. step_ms: of a step that drafts 0, 1, ... 16 tokens, nan where costs are not known."""
     begins = whatif.start_chances(chances, KS)
-    longest = whatif.step_laws(
+    longest = whatif.step_distributions(
         chances, KS[-1]
     )  # [N, 17]; a smaller K only cuts the same step short
     reached = np.cumsum(longest[:, ::-1], axis=1)[
@@ -178,7 +178,7 @@ def _expect_steps(chances: Chances, k: int, step_ms: Array) -> dict[str, Array]:
     ]  # the chance of at least 1, 2, ... 17 tokens
     lengths = np.cumsum(reached, axis=1)[:, 1:].T
     time_ms = np.array([step_ms[chances.depths(k)] for k in KS])
-    own = np.cumsum(whatif.step_laws(chances, k)[:, ::-1], axis=1)[
+    own = np.cumsum(whatif.step_distributions(chances, k)[:, ::-1], axis=1)[
         :, ::-1
     ].T  # at least 1, 2, ... k + 1 tokens
     own[0] = chances.depths(k) > 0
@@ -217,7 +217,7 @@ def _prompt_row(
     means = {
         "alpha": draft["overlap"],
         "greedy_agreement": _agreement(text, name),
-        "mean_keep": draft["keep"],
+        "mean_acceptance": draft["keep"],
     }
     speedups = steps["emitted"].sum(1) * plain_ms / steps["time_ms"].sum(1)
     best = int(np.nanargmax(speedups)) if np.isfinite(speedups).any() else None
@@ -246,7 +246,7 @@ def _prompt_row(
 
 
 def _agreement(text: AnalysedText, name: str) -> Array:
-    return text.tokens["favourite"] == text.drafts[name]["draft_favourite"]
+    return text.tokens["most_likely"] == text.drafts[name]["draft_most_likely"]
 
 
 def _sum_rows(
@@ -264,7 +264,7 @@ def _sum_rows(
         "keep": over_readable @ draft["keep"],
         "agreement": over_readable @ _agreement(text, name),
         "outside": over_readable @ draft["outside"],
-        "argmax": over_readable @ draft["draft_favourite_p"],
+        "argmax": over_readable @ draft["draft_most_likely_p"],
         "num_shared": over_shared.sum(1),
         "shared_overlap": over_shared @ draft["overlap"],
         **{
@@ -288,7 +288,7 @@ def _depth_rows(text: AnalysedText, name: str, shared: Array) -> types.Columns:
     reads = _reads(ahead)
     depths = np.flatnonzero(reads.any(0))
     reads, shared = reads[:, depths], shared[:, depths]
-    sums = {"overlap": ahead.overlap, "keep": ahead.keep, "argmax": ahead.favourite_p}
+    sums = {"overlap": ahead.overlap, "keep": ahead.keep, "argmax": ahead.most_likely_p}
     return {
         "kind": "ahead",
         "value": np.array([str(depth + 1) for depth in depths], dtype=object),

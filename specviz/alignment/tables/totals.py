@@ -15,7 +15,7 @@ from specviz.alignment.tables.reasons import EQUAL, NO_REASON, REASONS, find_rea
 from specviz.alignment.tables.slices import interval_of_sum
 from specviz.alignment.types import BINS, BY_K, KEPT, KS, Array
 
-PATTERN = ["class_before", "text", "draft_favourite_text"]  # what rejections are grouped by
+PATTERN = ["class_before", "text", "draft_most_likely_text"]  # what rejections are grouped by
 MOST_PATTERNS = 100_000  # counted at once; beyond, those that save least are forgotten
 PATTERNS_SHOWN = 30
 LEAST_SAVED = 1e-4  # of the draft's calls, that a pattern costs which is shown
@@ -118,7 +118,7 @@ class DraftTotals:
         found = found[(low > 0) & (found["saved"] >= LEAST_SAVED * calls)].head(PATTERNS_SHOWN)
         return tuple(
             Pattern(
-                row.class_before, row.text, row.draft_favourite_text, row.num_places, row.num_prompts, row.saved,
+                row.class_before, row.text, row.draft_most_likely_text, row.num_places, row.num_prompts, row.saved,
                 (row.low, row.high), row.prompt, ids[row.prompt], row.place,
             )
             for row in found.itertuples()

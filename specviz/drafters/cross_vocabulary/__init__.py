@@ -43,7 +43,7 @@ class ReencodingDrafter(ChainDrafter):
         size = limit_depth(self._lm, own, math.ceil(k * len(own) / len(context.tokens)) + 1)
         if size < 1:
             return no_draft(self._lm, own)
-        written = self._write(own, size, _favourite)
+        written = self._write(own, size, _most_likely)
         written = list(takewhile(lambda token: token not in self._draft.special_ids, written))
         added = b"".join(map(self._draft.bytes_of, written))
         before = b"".join(map(self._target.bytes_of, context.tokens[-LOOKBACK:]))
@@ -59,7 +59,7 @@ class ReencodingDrafter(ChainDrafter):
         return chain(tokens, evidence=evidence)
 
 
-def _favourite(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _most_likely(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     peak, token = logits.max(-1)
     return logits, token, peak
 

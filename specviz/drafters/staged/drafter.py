@@ -100,8 +100,8 @@ class StagedDrafter(ChainDrafter):
             raise NotANumber(who.get(error.who, error.who)) from error
 
     def _round(self, step: StepResult) -> dict[str, object]:
-        num_kept, num_judged = len(step.verdict.path), len(step.verdict.checks)
-        status = ["accepted"] * num_kept + ["rejected"] * (num_judged - num_kept)
+        num_accepted, num_judged = len(step.verdict.path), len(step.verdict.checks)
+        status = ["accepted"] * num_accepted + ["rejected"] * (num_judged - num_accepted)
         status += ["ignored"] * (len(step.draft) - num_judged)
         drafted = [
             {"id": token, "status": fate}

@@ -154,5 +154,5 @@ METHOD = Method(
     "level. Pays where reading many tokens costs the target little more than one, as on a GPU.",
     proposer="A small draft model writes a tree of guesses, up to ",
     drafts_as="token tree",
-    needs_only_odds=True,
+    needs_only_probabilities=True,
 )

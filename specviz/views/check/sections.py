@@ -58,12 +58,15 @@ def identity(
             or "Nothing to show yet. Make a run with a draft model on Explore and pin a drafted token."
         )
         return blocks.section(*IDENTITY, blocks=[blocks.words(missing)])
-    key = [("both", "both models agree: min(p, q)"), ("owed", "shortfall: p - q where p is larger")]
+    key = [
+        ("both", "both models agree: min(p, q)"),
+        ("shortfall", "shortfall: p - q where p is larger"),
+    ]
     heads = ("p, target", "q, draft", "agreed", "shortfall", "agreed + shortfall")
     scale = 100 / max(share.p for share in result.rows)
     rows = []
     for share in result.rows:
-        parts = [("both", scale * share.overlap), ("owed", scale * share.shortfall)]
+        parts = [("both", scale * share.overlap), ("shortfall", scale * share.shortfall)]
         values = map(percent, (share.p, share.q, share.overlap, share.shortfall, share.written))
         rows.append(blocks.bar(_token_words(share.token, names), parts, values, scale * share.p))
     is_exact, sums = result.largest_error <= SAME, result.sums
@@ -189,13 +192,15 @@ def cell_bars(cells: Cells, tokens: Sequence[int], names: Names, *, is_done: boo
     """How often each token was drawn; with is_done beside the target's share, as a tick."""
     n = max(1, cells.n)
     seen = [count / n for count in cells.counts]
-    scale = 100 / max([*seen, *(cells.law if is_done else ()), 1e-9])
+    scale = 100 / max([*seen, *(cells.distribution if is_done else ()), 1e-9])
     rows = []
-    for token, count, share, law in zip(
-        [*tokens, None], cells.counts, seen, cells.law, strict=True
+    for token, count, share, distribution in zip(
+        [*tokens, None], cells.counts, seen, cells.distribution, strict=True
     ):
-        values = [f"{count:,}", percent(share), percent(law)] if is_done else [f"{count:,}"]
-        tick = scale * law if is_done else None
+        values = (
+            [f"{count:,}", percent(share), percent(distribution)] if is_done else [f"{count:,}"]
+        )
+        tick = scale * distribution if is_done else None
         rows.append(
             blocks.bar(_token_words(token, names), [("plain", scale * share)], values, tick)
         )

@@ -209,9 +209,9 @@ def _without_times(trace: Trace) -> Trace:
 
 def _request_words(result: Race) -> Words:
     request, number = result.heats[0].left.header.request, quantity(len(result.heats), "prompt")
-    law = f"temperature {request.get('temperature'):g}, seed {request.get('seed')}"
+    distribution = f"temperature {request.get('temperature'):g}, seed {request.get('seed')}"
     return [
-        f"Raced at {law}, at most {request.get('max_new_tokens')} tokens, on {number}, the first: ",
+        f"Raced at {distribution}, at most {request.get('max_new_tokens')} tokens, on {number}, the first: ",
         reveal(result.heats[0].title),
     ]
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Titles = tuple[str, str]
 MOST_TITLE = 160  # characters
 ENOUGH_TOKENS = 32  # for a side to be called faster
-SAME_LAW = "Both texts are drawn from the same distribution, so they differ by design."
+SAME_DISTRIBUTION = "Both texts are drawn from the same distribution, so they differ by design."
 LOADED = (
     "Under load: this server did other work meanwhile (somebody's run, a file, a model), so no speedup is given. "
     "Race again later."
@@ -131,7 +131,7 @@ def text_verdict(result: Race, titles: Titles) -> list[Props]:
             " and ".join(lossy),
             " used a lossy rule.",
         ]
-        words = used if lossy else SAME_LAW
+        words = used if lossy else SAME_DISTRIBUTION
         return [blocks.words(words)]
     if result.difference is not None:
         return _difference_blocks(result, result.difference, lossy, titles)
@@ -175,7 +175,7 @@ def _difference_blocks(
         [
             f"{each.role} {label(each.name)}",
             *(f"{logit:.5f}" for logit in each.logits),
-            *map(percent, each.odds),
+            *map(percent, each.probabilities),
         ]
         for each in found.readings
     ]

@@ -22,7 +22,7 @@ COLUMNS = {
         row.rule.title + (" (wrong)" if row.is_broken else "" if row.rule.lossless else " (lossy)")
     ),
     "text": lambda row: {"text": _verdict_words(row), "tone": TONES[row.verdict]},
-    "accepted of judged, same u": lambda row: f"{row.num_kept} of {row.num_judged}",
+    "accepted of judged, same u": lambda row: f"{row.num_accepted} of {row.num_judged}",
     "accepted, on average": lambda row: NONE if row.acceptance is None else percent(row.acceptance),
     "tokens per target call": lambda row: (
         NONE if row.tokens_per_call is None else f"{row.tokens_per_call:.2f}"

@@ -83,7 +83,7 @@ Shown = tuple[float, float, float, Props]
 def _sure(chances: Chances) -> list[Shown]:
     shown = []
     for k in range(1, MOST_K + 1):
-        cut, depths = whatif.cut_into_steps(chances, chances.keep == 1, k), chances.depths(k)
+        cut, depths = whatif.split_into_steps(chances, chances.keep == 1, k), chances.depths(k)
         starts = accumulate(cut.lengths, initial=0)
         steps = [
             [length - (kind != "accepted"), int(depths[start]), KINDS.index(kind)]
@@ -142,8 +142,8 @@ def _about(
     kept = METRICS["acceptance_rate_judged"].spell(accepted / judged) if judged else ""
     totals = {
         "tokens_per_call": f"{len(recorded.tokens) / calls:.1f}",
-        "kept": kept,
-        "kept_words": ACCEPTED,
+        "accepted": kept,
+        "accepted_words": ACCEPTED,
     }
     return {"k": k, "sentence": [how, f"K {k}", words], "totals": totals, **lanes}
 

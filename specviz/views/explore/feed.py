@@ -50,7 +50,7 @@ MOST_REASON = 300  # characters of why a target reads chains only
 PROMPT_FITS = 480  # a prompt up to here is shown whole
 LEGEND = ("accepted", "rejected", "ignored", "resampled", "bonus", "plain")
 SIZES = ((1e9, "B"), (1e6, "M"), (1e3, "k"), (1, ""))
-CUT_OFF = "incomplete: the recording stops before the run ends"
+INCOMPLETE = "incomplete: the recording stops before the run ends"
 SO_FAR = "saved while the run was still going"
 _ROUNDED = {float, list, dict}
 
@@ -85,7 +85,7 @@ class Feed:
 
     @classmethod
     def from_trace(
-        cls, trace: Trace, run_id: str, *, unended: str = CUT_OFF, max_cpu_s: float = math.inf
+        cls, trace: Trace, run_id: str, *, unended: str = INCOMPLETE, max_cpu_s: float = math.inf
     ) -> Feed:
         """The feed of a recording. unended: what is said in place of its end if it has none. Raises TraceError where
         it takes longer than `max_cpu_s` of computing."""

@@ -1,6 +1,6 @@
 """What the inspector shows of one step: per token a sentence, bars of both models' probabilities, and where u fell.
 
-Everything is computed here, widths included, in percent of one axis: a row has the bars `both` = min(p, q), `cut` =
+Everything is computed here, widths included, in percent of one axis: a row has the bars `both` = min(p, q), `excess` =
 max(0, q - p) and `owed` = max(0, p - q). Takes a step of a trace; knows nothing of runs or pages.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 from specviz.rules.facts import facts_of
 from specviz.trace.file import DraftToken, EmittedToken, Position, Step
 from specviz.views.explore import titles
-from specviz.views.words import dart, drafted_nodes, label, percent, quote, token_label
+from specviz.views.words import drafted_nodes, label, percent, quote, random_draw, token_label
 
 MOST_ROWS = 8
 MOST_SIBLINGS = 5
@@ -38,10 +38,10 @@ RAW_MATTERS = 5e-4
 RAW_TELLS = 0.01  # a token that the sampling filters out is shown where the unfiltered law gave it this much
 OVERLAY = {
     "both": "both",
-    "cut": "cut",
-    "owed": "owed",
+    "excess": "excess",
+    "shortfall": "shortfall",
 }  # the bars of a row -> the share each is as wide as
-LAW = {"law": "p"}
+DISTRIBUTION = {"distribution": "p"}
 NUMBERS = (
     ("probability of acceptance", "min(1, p / q) under speculative sampling"),
     ("agreement (overlap)", "sum of min(p, q) over the vocabulary"),
@@ -78,11 +78,11 @@ class TokenRow:
     q_raw: float | None = None
 
     @property
-    def cut(self) -> float:
+    def excess(self) -> float:
         return max(0.0, self.q - self.both)
 
     @property
-    def owed(self) -> float:
+    def shortfall(self) -> float:
         return max(0.0, self.p - self.both)
 
     @property
@@ -123,8 +123,8 @@ def looks(step: Step) -> dict[str, Look]:
 
 def focus(step: Step) -> str:
     """The token of a step that says most: the one that was rejected at its end, else the last token."""
-    if (cut := titles.telling_cut(step)) is not None:
-        return str(step.draft.index(cut))
+    if (rejected := titles.telling_rejection(step)) is not None:
+        return str(step.draft.index(rejected))
     return (
         LAST
         if titles.last_token(step)
@@ -135,13 +135,13 @@ def focus(step: Step) -> str:
 def _show_judged(step: Step, node: int, position: Position) -> Look:
     token = step.draft[node]
     emitted = step.emitted[token.depth - 1] if len(step.emitted) >= token.depth else None
-    rows, owed = _read_rows(token, emitted, position)
-    (axis, ticks), later = _axis(rows), bool(titles.siblings_cut(step, node))
+    rows, shortfall = _read_rows(token, emitted, position)
+    (axis, ticks), later = _axis(rows), bool(titles.rejected_siblings(step, node))
     look: Look = {
         "status": token.status,
         "axis": ticks,
         "rows": _columns(rows, axis, OVERLAY),
-        "numbers": _numbers(step, token, position, owed, later=later),
+        "numbers": _numbers(step, token, position, shortfall, later=later),
     }
     if siblings := _siblings(step, node):
         look |= {"siblings": siblings, "heading": "judged" if later else "target"}
@@ -149,7 +149,7 @@ def _show_judged(step: Step, node: int, position: Position) -> Look:
     if not rule.is_plain:
         look["view"] = "threshold"
         if rule.uses_draw:
-            look["dart"] = _dart(token, 1.0) | (
+            look["draw"] = _random_draw(token, 1.0) | (
                 {"words": "the stopping test"} if rule.judges_block else {}
             )
         notes += [
@@ -161,13 +161,13 @@ def _show_judged(step: Step, node: int, position: Position) -> Look:
     notes += [titles.sibling_note(step, node), titles.replacement_note(step, token, residual)]
     bar = (1.0 if token.q is None else token.q) / axis
     if bar < SMALL_BAR:
-        look["zoom"] = _dart(token, 1.0) | {"words": f"the bar of {quote(token)}, enlarged"}
+        look["zoom"] = _random_draw(token, 1.0) | {"words": f"the bar of {quote(token)}, enlarged"}
     return look | {
         "view": "overlay",
         "title": titles.judged_title(step, node, emitted),
         "note": titles.join(notes),
-        "dart": _dart(token, bar),
-        "foot": [round(100 * (1 - owed), 2), percent(1 - owed), percent(owed)],
+        "draw": _random_draw(token, bar),
+        "foot": [round(100 * (1 - shortfall), 2), percent(1 - shortfall), percent(shortfall)],
     }
 
 
@@ -195,9 +195,9 @@ def _read_rows(
             q_raw,
         )
         rows.append((id_, row))
-    owed = _shortfall(token, position, [row for _, row in rows])
+    shortfall = _shortfall(token, position, [row for _, row in rows])
     shown = _choose_rows(rows, list(roles))
-    return [*shown, *_rest_row(shown, owed)], owed
+    return [*shown, *_rest_row(shown, shortfall)], shortfall
 
 
 def _choose_rows(rows: Sequence[tuple[int, TokenRow]], first: Sequence[int]) -> list[TokenRow]:
@@ -216,15 +216,15 @@ def _shortfall(token: DraftToken, position: Position, rows: Sequence[TokenRow]) 
     if token.q is None:
         return 1 - (token.p_judged or 0.0)
     most = max(rows, key=lambda row: row.residual or 0.0)
-    return min(1.0, most.owed / most.residual) if most.residual else 0.0
+    return min(1.0, most.shortfall / most.residual) if most.residual else 0.0
 
 
-def _rest_row(shown: Sequence[TokenRow], owed: float) -> list[TokenRow]:
+def _rest_row(shown: Sequence[TokenRow], shortfall: float) -> list[TokenRow]:
     """One row for all tokens that are not shown, so that every column of a look sums to one."""
     p, q, both, *raw = (_rest_of(shown, name) for name in ("p", "q", "both", "p_raw", "q_raw"))
     if p + q < 1e-6:
         return []
-    return [TokenRow(OTHERS, "others", p, q, min(max(0.0, both - owed), p, q), None, *raw)]
+    return [TokenRow(OTHERS, "others", p, q, min(max(0.0, both - shortfall), p, q), None, *raw)]
 
 
 def _rest_of(shown: Sequence[TokenRow], name: str) -> float | None:
@@ -250,11 +250,11 @@ def _columns(rows: Sequence[TokenRow], axis: float, bars: dict[str, str]) -> dic
         "text": [row.text for row in rows],
         "role": [row.role for row in rows],
     }
-    for law in ("p", "q") if bars is OVERLAY else ("p",):
-        shares = [getattr(row, law) for row in rows]
+    for distribution in ("p", "q") if bars is OVERLAY else ("p",):
+        shares = [getattr(row, distribution) for row in rows]
         columns |= {
-            law: [percent(share) for share in shares],
-            f"{law}_dot": [_log_place(share) for share in shares],
+            distribution: [percent(share) for share in shares],
+            f"{distribution}_dot": [_log_place(share) for share in shares],
         }
     if any(row.has_raw for row in rows):
         bars = bars | {"p_raw": "p_raw", "q_raw": "q_raw"}
@@ -268,11 +268,11 @@ def _log_place(share: float) -> float | None:
     return None if share <= 0 else round(max(0.0, 100 * (1 + math.log10(share) / LOG_DECADES)), 1)
 
 
-def _dart(token: DraftToken, bar: float) -> dict[str, Any]:
+def _random_draw(token: DraftToken, bar: float) -> dict[str, Any]:
     """Where u falls on a bar of this width, a share of the axis, and the part `fill` of it that accepts the token."""
     u, chance = token.u or 0.0, token.accept_prob or 0.0
     places = {"x": u * bar, "bar": bar, "fill": chance * bar}
-    words = {"u": dart(chance, u)[1], "kept": token.status == "accepted"}
+    words = {"u": random_draw(chance, u)[1], "accepted": token.status == "accepted"}
     return {name: round(100 * place, 2) for name, place in places.items()} | words
 
 
@@ -297,7 +297,7 @@ def _show_last(step: Step, last: EmittedToken, position: Position) -> Look:
         "view": "draw",
         "heading": "share" if last.kind == "resampled" else "target",
         "axis": ticks,
-        "rows": _columns(shown, axis, LAW),
+        "rows": _columns(shown, axis, DISTRIBUTION),
         "numbers": ["", "", _nats(position.p_entropy), "", "", "", "", ""],
     }
 
@@ -312,14 +312,14 @@ def _siblings(step: Step, node: int) -> list[list[str]]:
     for place, each in enumerate(here if len(here) > 1 else []):
         if each == node or place < MOST_SIBLINGS - 1:
             token = step.draft[each]
-            odds = (token.p, token.p_judged, 1.0 if token.q is None else token.q)
-            words = ["–" if share is None else percent(share) for share in odds]
+            probabilities = (token.p, token.p_judged, 1.0 if token.q is None else token.q)
+            words = ["–" if share is None else percent(share) for share in probabilities]
             shown.append([str(each), token_label(token), token.status, *words])
     return shown
 
 
 def _numbers(
-    step: Step, token: DraftToken, position: Position, owed: float, *, later: bool
+    step: Step, token: DraftToken, position: Position, shortfall: float, *, later: bool
 ) -> list[str]:
     """Values in the order of NUMBERS; `later`: siblings of this token were rejected before it."""
     p, q, chance = (
@@ -336,13 +336,13 @@ def _numbers(
     chances = (
         plain
         if rule.is_plain
-        else f"{titles.chance_kept(step, token):.4f}, by this rule's own formula"
+        else f"{titles.chance_accepted(step, token):.4f}, by this rule's own formula"
     )
     own = f"{token.p or 0.0:.4f}" if later else ""
     moved = "" if position.one_step_tv is None else f"{position.one_step_tv:.4f}"
     return [
         chances,
-        f"{1 - owed:.4f}",
+        f"{1 - shortfall:.4f}",
         _nats(position.p_entropy),
         _nats(position.q_entropy),
         kl,

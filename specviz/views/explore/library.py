@@ -16,7 +16,7 @@ from specviz.trace.file import Header, Settings, Trace
 from specviz.trace.metrics import METRICS, count, lossy_words, metrics, rounding_words
 from specviz.trace.recorded import RecordedRun, recorded_trace
 from specviz.views.blocks import Props
-from specviz.views.explore.feed import CUT_OFF
+from specviz.views.explore.feed import INCOMPLETE
 from specviz.views.words import label, own_sampling, percent, quantity, reveal, title_of
 
 MOST_WORDS = 12  # of a prompt
@@ -36,7 +36,7 @@ def entry(trace: Trace, usual: Usual | None = None) -> Props:
     facts = (
         _numbers(trace),
         _seed(trace.header),
-        trace.footer is None and CUT_OFF,
+        trace.footer is None and INCOMPLETE,
         not is_date and label(created),
     )
     return {
@@ -56,7 +56,7 @@ def recap(trace: Trace) -> tuple[str, str, str]:
         quantity(counters.num_steps, "step"),
         _numbers(trace),
         share,
-        trace.footer is None and CUT_OFF,
+        trace.footer is None and INCOMPLETE,
     )
     return _title(trace, None), _beginning(trace.header), " · ".join(filter(None, parts))
 

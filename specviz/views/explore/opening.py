@@ -17,14 +17,14 @@ from specviz.trace.metrics import METRICS, count, metrics
 from specviz.views.blocks import Props
 from specviz.views.explore.speed import speed_words, two_digits
 from specviz.views.explore.steps import most_telling
-from specviz.views.explore.titles import last_token, telling_cut
+from specviz.views.explore.titles import last_token, telling_rejection
 from specviz.views.words import (
-    dart,
     drafted_nodes,
     label,
     percent,
     prose,
     quote,
+    random_draw,
     share_words,
     token_label,
     why_nothing,
@@ -141,7 +141,7 @@ class _Opening:
         self._rule, self._last, self._cut = (
             facts_of(step.settings.rule),
             last_token(step),
-            telling_cut(step),
+            telling_rejection(step),
         )
         self._shown = [step.draft[node] for node in most_telling(step)[0]]
         self._passes = f"{two_digits(median(each.timing.verify_ms for each in trace.steps))} ms"
@@ -197,7 +197,11 @@ class _Opening:
         bar |= {} if token.q is None else {"draft": percent(token.q)}
         if self._rule.uses_draw and self._step.settings.temperature > 0:
             chance, u = token.accept_prob or 0.0, token.u or 0.0
-            bar |= {"fill": round(100 * chance, 3), "x": round(100 * u, 3), "u": dart(chance, u)[1]}
+            bar |= {
+                "fill": round(100 * chance, 3),
+                "x": round(100 * u, 3),
+                "u": random_draw(chance, u)[1],
+            }
         return Beat(name, sentence, self._chips(self._shown.index(token), judging=True), bar)
 
     def _verdict(self) -> Beat:
@@ -224,9 +228,9 @@ class _Opening:
         if self._step.settings.temperature == 0:
             return []
         rows = next((each.top for each in self._step.positions if each.child is None), ())
-        laws = [(p, id_ == self._last.id, label(text)) for id_, text, p, *_ in rows]
-        laws.sort(key=lambda law: (not law[1], -law[0]))
-        shown = sorted(laws[:MOST_SHARES], key=lambda law: -law[0])
+        distributions = [(p, id_ == self._last.id, label(text)) for id_, text, p, *_ in rows]
+        distributions.sort(key=lambda distribution: (not distribution[1], -distribution[0]))
+        shown = sorted(distributions[:MOST_SHARES], key=lambda distribution: -distribution[0])
         most = max((p for p, *_ in shown), default=0.0) or 1.0
         return [[text, round(100 * p / most, 1), percent(p), drawn] for p, drawn, text in shown]
 

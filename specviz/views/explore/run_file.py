@@ -14,7 +14,7 @@ from specviz.trace.file import Trace
 from specviz.views.blocks import Props, pack
 from specviz.views.document import document, quiet_json, stage_template
 from specviz.views.explore.every_k import every_k
-from specviz.views.explore.feed import CUT_OFF, MOST_SENT, Feed
+from specviz.views.explore.feed import INCOMPLETE, MOST_SENT, Feed
 from specviz.views.words import reveal
 
 RUN = "file"
@@ -34,7 +34,7 @@ def stage_page(
     charts: bool = True,
     selection: tuple[int, str] | None = None,
     feed: Feed | None = None,
-    unended: str = CUT_OFF,
+    unended: str = INCOMPLETE,
 ) -> str:
     """A whole HTML page of this run. selection: (step, ref of a token in it), pinned when the page opens; feed: of this
     very trace, where there is one that is whole; unended: what is said of a trace that has no end. Raises ValueError

@@ -48,9 +48,9 @@ def speed_words(
             "progress": {"words": progress_words(measuring), "width": _share(measuring)}
         }
     may_measure = {
-        "can_measure": not recorded and counters.num_steps > 0 and not counters.law_changed
+        "can_measure": not recorded and counters.num_steps > 0 and not counters.distribution_changed
     }
-    if measured is not None and not counters.law_changed:
+    if measured is not None and not counters.distribution_changed:
         return _measured(counters, measured, THERE if recorded else HERE) | may_measure
     if reason := why_no_speedup(counters):
         return _props(f"no speedup: {reason}") | may_measure

@@ -6,15 +6,15 @@ from specviz.trace.file import ROOT, DraftToken, EmittedToken, Step
 from specviz.trace.metrics import METRICS, Undefined
 from specviz.views.blocks import Props
 from specviz.views.explore.inspector import LAST, focus, looks, ref_of
-from specviz.views.explore.titles import end_note, last_token, telling_cut
+from specviz.views.explore.titles import end_note, last_token, telling_rejection
 from specviz.views.palette import word_of
 from specviz.views.words import (
     SPACE,
-    dart,
     drafted_nodes,
     num_refused,
     percent,
     prose,
+    random_draw,
     speech,
     token_label,
 )
@@ -41,8 +41,8 @@ def step_props(step: Step, counters: Counters) -> Props:
         "pieces": _pieces(step),
         "looks": looks(step),
         "focus": focus(step),
-        "has_cut": telling_cut(step) is not None or num_refused(step) > 0,
-        "dartless": not rule.uses_draw,
+        "has_rejected": telling_rejection(step) is not None or num_refused(step) > 0,
+        "drawless": not rule.uses_draw,
         "whole": rule.judges_block,
         "bar": {
             **{
@@ -61,7 +61,7 @@ def most_telling(step: Step) -> tuple[list[int], int]:
     its end; of a chain: every judged node, and the first of the others."""
     drafted = drafted_nodes(step)
     if step.is_tree:
-        end = telling_cut(step)
+        end = telling_rejection(step)
         shown = [
             node
             for node in drafted
@@ -102,9 +102,11 @@ def _cell(step: Step, node: int) -> Props:
     rule, chance, u = facts_of(step.settings.rule), token.accept_prob or 0.0, token.u or 0.0
     cell["fill"] = round(100 * chance, 1)
     if rule.uses_draw:
-        odds, fell = dart(chance, u)
+        probabilities, fell = random_draw(chance, u)
         cell |= {"tick": round(100 * u, 1), "label": percent(chance)}
-        say += f": {'stopping test' if rule.judges_block else 'chance'} {odds}, draw {fell}"
+        say += (
+            f": {'stopping test' if rule.judges_block else 'chance'} {probabilities}, draw {fell}"
+        )
     return cell | {"say": say}
 
 
@@ -119,7 +121,7 @@ def _pieces(step: Step) -> list[list[str]]:
     Of siblings that all failed the last one stands for them; where another one was kept, none.
     """
     pieces = []
-    parent, end = ROOT, telling_cut(step)
+    parent, end = ROOT, telling_rejection(step)
     for token in step.emitted:
         cut = [
             node for node, other in enumerate(step.draft) if other is end and other.parent == parent
@@ -146,15 +148,18 @@ def _totals(step: Step, counters: Counters) -> Props:
     kept = _find_value("reasoning_steps_kept" if whole else "acceptance_rate_judged", counters)
     per_call = _find_value("tokens_per_target_call", counters)
     if whole:
-        count, words = f"{counters.num_graded_kept:,} of {counters.num_graded:,}", ACCEPTED_WHOLE
+        count, words = (
+            f"{counters.num_graded_accepted:,} of {counters.num_graded:,}",
+            ACCEPTED_WHOLE,
+        )
     else:
         count = METRICS["acceptance_rate_judged"].spell(kept)
         words = ACCEPTED_OF_TREES if counters.num_trees else ACCEPTED
     return {
         "tokens_per_call": "" if per_call is None else f"{per_call:.1f}",
-        "kept": "" if kept is None else count,
-        "kept_words": words,
-        "kept_share": None if kept is None else round(100 * kept, 1),
+        "accepted": "" if kept is None else count,
+        "accepted_words": words,
+        "accepted_share": None if kept is None else round(100 * kept, 1),
         "counts": {
             **counters.kinds,
             **{name: counters.statuses[name] for name in ("rejected", "ignored")},

@@ -11,12 +11,12 @@ from specviz.trace.file import DraftToken, EmittedToken, Step
 from specviz.views.words import (
     TINY,
     Sentence,
-    dart,
     divides,
     num_refused,
     percent,
     percents,
     quote,
+    random_draw,
     why_nothing,
 )
 
@@ -36,14 +36,14 @@ def last_token(step: Step) -> EmittedToken | None:
     return next((token for token in step.emitted if token.node is None), None)
 
 
-def last_cut(step: Step) -> DraftToken | None:
+def last_rejected(step: Step) -> DraftToken | None:
     """The drafted token whose failure ended the walk, or the last sibling that failed on the way."""
     return next((token for token in reversed(step.draft) if token.status == "rejected"), None)
 
 
-def telling_cut(step: Step) -> DraftToken | None:
+def telling_rejection(step: Step) -> DraftToken | None:
     """The last rejected token; None where a sibling of it was accepted, because there the draft was right."""
-    cut = last_cut(step)
+    cut = last_rejected(step)
     kept = cut is not None and any(
         t.status == "accepted" and t.parent == cut.parent for t in step.draft
     )
@@ -58,7 +58,7 @@ def judged_title(step: Step, node: int, emitted: EmittedToken | None) -> Sentenc
         likely = "that token" if token.status == "accepted" else "another token"
         return [GREEDY, quote(token), f", {likely}: {verdict}", *replacement]
     p = token.p_judged or 0.0
-    chance, u = dart(token.accept_prob or 0.0, token.u or 0.0)
+    chance, u = random_draw(token.accept_prob or 0.0, token.u or 0.0)
     fell = f" The random draw fell at {u}: "
     if token.q is None:
         before = _sibling_words(step, node) or ", which counts as 100\u00a0%; the target gave it "
@@ -99,10 +99,10 @@ def rule_title(step: Step, token: DraftToken, emitted: EmittedToken | None = Non
             quote(token),
             f" {how}",
         ]
-    if rule.writes_favourite:
+    if rule.writes_most_likely:
         enough = f" {'' if kept else 'not '}likely enough: {verdict}"
         return [NO_DRAW, quote(token), enough, *replacement]
-    chance, u = dart(token.accept_prob or 0.0, token.u or 0.0)
+    chance, u = random_draw(token.accept_prob or 0.0, token.u or 0.0)
     before, after = rule.keeps or (
         f"The rule “{rule.name.replace('_', ' ')}” accepts ",
         " {chance} of the time.",
@@ -111,11 +111,11 @@ def rule_title(step: Step, token: DraftToken, emitted: EmittedToken | None = Non
         token.accept_prob or 0.0
     ):  # block verification looks at later tokens too
         verdict = "not here, but a later test passed, so this token is accepted too."
-    after = after.format(chance=chance, own=percent(chance_kept(step, token)))
+    after = after.format(chance=chance, own=percent(chance_accepted(step, token)))
     return [before, quote(token), f"{after} The random draw fell at {u}: {verdict}", *replacement]
 
 
-def chance_kept(step: Step, token: DraftToken) -> float:
+def chance_accepted(step: Step, token: DraftToken) -> float:
     """The probability that a token of a chain is accepted. Under block verification it is averaged over what may be
     drafted behind the token: the weight w = min(1, w p / q), updated along the chain. Else that of its own test."""
     if not facts_of(step.settings.rule).judges_block:
@@ -150,7 +150,7 @@ def drawn_title(step: Step, last: EmittedToken, share: float) -> Sentence:
     """The step's own token and the law it was drawn from, where it has `share`."""
     rule = facts_of(step.settings.rule)
     if last.kind == "resampled":
-        cut = last_cut(step)
+        cut = last_rejected(step)
         source = rule.replaces.format(share=percent(share))
         return [
             "After ",
@@ -159,39 +159,43 @@ def drawn_title(step: Step, last: EmittedToken, share: float) -> Sentence:
             quote(last),
             source,
         ]
-    odds = f", drawn from the target's own probabilities, where it has {percent(share)}."
-    if rule.writes_favourite:
-        odds = ", its most likely token."
+    probabilities = f", drawn from the target's own probabilities, where it has {percent(share)}."
+    if rule.writes_most_likely:
+        probabilities = ", its most likely token."
     if last.kind == "bonus":
         kept = sum(token.status == "accepted" for token in step.draft)
         if grade_of(step) == KEPT:
             return [
                 f"The target accepted the whole reasoning step of {kept} tokens and adds ",
                 quote(last),
-                odds,
+                probabilities,
             ]
         how_many = (
             f"All {kept} draft tokens were accepted" if kept > 1 else "The draft token was accepted"
         )
-        return [f"{how_many}, so the same pass gives one more for free: ", quote(last), odds]
+        return [
+            f"{how_many}, so the same pass gives one more for free: ",
+            quote(last),
+            probabilities,
+        ]
     if refused := num_refused(step):
         lead = f"The target rejected a reasoning step of {refused} tokens. It writes its own, beginning with "
-        return [lead, quote(last), odds]
+        return [lead, quote(last), probabilities]
     if rule.judges_graded and step.evidence.get("verdict") == WAITING:
         return [
             "The target rejected a reasoning step and is still writing its own: ",
             quote(last),
-            odds,
+            probabilities,
         ]
     why = why_nothing(step)
     lead = f"Nothing was drafted here{f', as {why}' if why else ''}: the target wrote "
-    return [lead, quote(last), f" itself{odds}"]
+    return [lead, quote(last), f" itself{probabilities}"]
 
 
 def replacement_note(step: Step, token: DraftToken, residual: float | None = None) -> Sentence:
     """Where the replacement of `token` came from, if there is one. residual: its share of the shortfall, if known."""
     last, rule = last_token(step), facts_of(step.settings.rule)
-    if last is None or last.kind != "resampled" or token is not last_cut(step):
+    if last is None or last.kind != "resampled" or token is not last_rejected(step):
         return []
     if not rule.is_plain:
         if not step.positions:
@@ -211,7 +215,7 @@ def replacement_note(step: Step, token: DraftToken, residual: float | None = Non
 
 def sibling_note(step: Step, node: int) -> Sentence:
     """The target's own probability beside the one judged against; empty where no sibling was rejected before."""
-    token, cut = step.draft[node], siblings_cut(step, node)
+    token, cut = step.draft[node], rejected_siblings(step, node)
     if not cut or token.p is None or step.settings.temperature == 0:
         return []
     own = f" {percent(token.p)}. After "
@@ -242,7 +246,7 @@ def join(sentences: Iterable[Sentence]) -> Sentence:
     return whole
 
 
-def siblings_cut(step: Step, node: int) -> list[DraftToken]:
+def rejected_siblings(step: Step, node: int) -> list[DraftToken]:
     """The siblings of a token that were judged and rejected before it."""
     parent = step.draft[node].parent
     return [
@@ -254,7 +258,7 @@ def siblings_cut(step: Step, node: int) -> list[DraftToken]:
 
 def _sibling_words(step: Step, node: int) -> str:
     """The words before the target's share where siblings of this node were rejected before it; "" where none was."""
-    cut = len(siblings_cut(step, node))
+    cut = len(rejected_siblings(step, node))
     guesses = (
         "1 other guess for this place was"
         if cut == 1

@@ -9,7 +9,7 @@ from specviz.trace.file import Step, Trace
 from specviz.trace.metrics import METRICS, metrics
 from specviz.views.blocks import Props, pack
 from specviz.views.explore.inspector import focus
-from specviz.views.explore.titles import last_token, telling_cut
+from specviz.views.explore.titles import last_token, telling_rejection
 from specviz.views.words import ENDINGS, Sentence, label, prose, quantity, quote, reveal
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def _turn_words(trace: Trace, rivals: Sequence[Rival]) -> list[Sentence]:
         rival = rivals[-1]
         drafted = f"“{reveal(''.join(rival.drafted)).strip()}”"
         gave = f"{quantity(rival.num_emitted, 'token')} for one target call."
-        accepted = f": {rival.num_kept} of {len(rival.drafted)} accepted, {gave}"
+        accepted = f": {rival.num_accepted} of {len(rival.drafted)} accepted, {gave}"
         said.append(["In the same place the draft model wrote ", drafted, accepted])
     return said
 
@@ -80,7 +80,7 @@ def _join_control(ending: Ending) -> Props:
 
 def _verdict_words(step: Step) -> Sentence:
     kept = sum(token.status == "accepted" for token in step.draft)
-    cut, last = telling_cut(step), last_token(step)
+    cut, last = telling_rejection(step), last_token(step)
     lead = f"You typed {quantity(len(step.draft), 'token')}: "
     gave = f". That makes {quantity(len(step.emitted), 'token')} for one target call."
     if last is None:

@@ -12,7 +12,7 @@ from specviz.request import spell_options
 from specviz.rules.facts import FACTS
 from specviz.trace.recorded import recorded_runs, recorded_trace
 from specviz.views.blocks import Props
-from specviz.views.check.laws import law_block
+from specviz.views.check.distributions import distribution_block
 from specviz.views.learn.plan import game_after, tasks_of
 from specviz.views.words import label, reveal, title_of
 
@@ -73,7 +73,7 @@ def _screens(lesson: Lesson) -> Iterator[Props]:
     run = None  # the one on the stage
     for number, screen in enumerate(lesson.screens, 1):
         run = screen.show.run if screen.show and screen.show.run else run
-        law, task = screen.law, screen.task
+        distribution, task = screen.distribution, screen.task
         yield {
             "title": screen.title,
             "place": f"{number} of {len(lesson.screens)}",
@@ -81,7 +81,13 @@ def _screens(lesson: Lesson) -> Iterator[Props]:
             "words": [list(each) for each in screen.words],
             **_stage(screen.show, run),
             "lit": _lit(screen),
-            "law": law and law_block(recorded_trace(law.run), law.step, law.ref, law.rules),
+            "distribution": distribution
+            and distribution_block(
+                recorded_trace(distribution.run),
+                distribution.step,
+                distribution.ref,
+                distribution.rules,
+            ),
             "task": task
             and {"words": list(task.words), "praise": task.praise, **_condition(task.done)},
         }

@@ -9,7 +9,7 @@ from specviz.trace.file import DraftToken, EmittedToken, Step
 from specviz.trace.recorded import recorded_runs, recorded_trace
 from specviz.views import blocks
 from specviz.views.blocks import Props
-from specviz.views.check.laws import law_block
+from specviz.views.check.distributions import distribution_block
 from specviz.views.explore.steps import most_telling
 from specviz.views.explore.titles import last_token
 from specviz.views.words import SPACE, percent, reveal, token_label
@@ -21,11 +21,18 @@ def picture(lesson: Lesson) -> Props:
     """`words`: what is drawn; and either `bars`, rows of a block of bars, or `lanes`, each with its words and cells
     [text, status]. Without both where the lesson shows no run."""
     screens = lesson.screens
-    if law := next((screen.law for screen in screens if screen.law), None):
-        block = law_block(recorded_trace(law.run), law.step, law.ref, law.rules)
+    if distribution := next(
+        (screen.distribution for screen in screens if screen.distribution), None
+    ):
+        block = distribution_block(
+            recorded_trace(distribution.run),
+            distribution.step,
+            distribution.ref,
+            distribution.rules,
+        )
         return {
             "words": "how often each token is written, by two rules",
-            "bars": block["rows"][: 2 * len(law.rules)],
+            "bars": block["rows"][: 2 * len(distribution.rules)],
         }
     thrown = [
         screen.show
@@ -93,5 +100,5 @@ def _draw(show: Show) -> Props | None:
     ):
         return None
     chance = 100 * token.accept_prob
-    parts = [("both", chance), ("cut", 100 - chance)]
+    parts = [("both", chance), ("excess", 100 - chance)]
     return blocks.bar(_word(token), parts, (percent(token.accept_prob),), 100 * token.u)

@@ -51,8 +51,8 @@ def predict_props(trace: Trace) -> Props | None:
     places, num_right, expected = [], 0, 0.0
     for step, node, before, after, look in islice(_walk(trace), MOST_PLACES):
         token = step.draft[node]
-        is_kept, chance = token.status == "accepted", token.accept_prob or 0.0
-        num_right += (chance >= 0.5) == is_kept
+        is_accepted, chance = token.status == "accepted", token.accept_prob or 0.0
+        num_right += (chance >= 0.5) == is_accepted
         expected += max(chance, 1 - chance)
         num = len(places) + 1
         places.append(
@@ -63,7 +63,7 @@ def predict_props(trace: Trace) -> Props | None:
                 "after": after,
                 "ask": _look_before(step, node),
                 "look": look,
-                "kept": is_kept,
+                "accepted": is_accepted,
                 "bet": f"{num_right} of {num} (on average {percent(expected / num)})",
             }
         )

@@ -30,7 +30,7 @@ from specviz.decoding.sampling import Sampling
 from specviz.errors import SpecvizError
 from specviz.models.library import LoadedModel
 from specviz.zoo.for_target.store import StoredDistribution, read_texts, write_shard
-from specviz.zoo.for_target.teacher import law_at
+from specviz.zoo.for_target.teacher import distribution_at
 
 Ids = tuple[int, ...]
 _PACKED = "packed"  # an attention implementation, see `_packed`
@@ -89,7 +89,7 @@ class _Dialogue:
     prompt: Ids = ()
     answer: list[int] = field(default_factory=list)
     is_over: bool = False
-    laws: list[StoredDistribution] = field(default_factory=list)
+    distributions: list[StoredDistribution] = field(default_factory=list)
     _turn: list[int] = field(default_factory=list)
     _given: list[int] = field(default_factory=list)  # of the template, to be read before the answer
 
@@ -158,7 +158,7 @@ def _dialogues(
                 yield (
                     dialogue.prompt,
                     tuple(dialogue.answer),
-                    StoredDistribution.joined([*before, *dialogue.laws]),
+                    StoredDistribution.joined([*before, *dialogue.distributions]),
                 )
 
 
@@ -176,7 +176,7 @@ def _write(
     template, size, before = rows[0].template, rows[0].size, []
     if start := template.before[:-1]:
         done = target.model(torch.tensor([start], device=device), **asked)
-        before.append(law_at(done, layers, 0))
+        before.append(distribution_at(done, layers, 0))
         cache.batch_repeat_interleave(len(rows))
         longest = len(template.before + template.after) + size.longest_turn + size.longest_answer
         cache.layers = [
@@ -186,11 +186,11 @@ def _write(
     ids = [template.before[-1]] * len(rows)
     while rows:
         done = target.model(torch.tensor(ids, device=device)[:, None], **asked)
-        law = law_at(done, layers, slice(None), -1)
+        distribution = distribution_at(done, layers, slice(None), -1)
         drawn = _draw(done.logits[:, -1], [row.sampling for row in rows])
         for index, row in enumerate(rows):
             if not row.is_over:
-                row.laws.append(law.at(index))
+                row.distributions.append(distribution.at(index))
                 ids[index] = row.take(drawn[index])
         going = [index for index, row in enumerate(rows) if not row.is_over]
         if len(going) < (1 - _MOST_ENDED) * len(rows):

@@ -21,7 +21,7 @@ from specviz.drafters.eagle.layers import Attention
 from specviz.models.files.checkpoint import read_tensors
 from specviz.models.files.hub import weight_files
 from specviz.models.library import LoadedModel
-from specviz.zoo.for_target.learning import DepthScore, law_losses
+from specviz.zoo.for_target.learning import DepthScore, distribution_losses
 from specviz.zoo.for_target.store import Batch, StoredText
 from specviz.zoo.training.export import replacing, write_json
 
@@ -65,15 +65,25 @@ class Eagle3:
     def loss(self, batch: Batch, overlap_weight: float) -> Tensor:
         """Summed over the depths; a later one counts less."""
         total = torch.zeros(())
-        for depth, laws in enumerate(self._laws(batch, self._depth, 0)):
-            losses = law_losses(laws.p, laws.log_q_of_ids, overlap_weight)
-            total = total + _DEPTH_DECAY**depth * (losses * laws.weights).sum() / laws.weights.sum()
+        for depth, distributions in enumerate(self._distributions(batch, self._depth, 0)):
+            losses = distribution_losses(
+                distributions.p, distributions.log_q_of_ids, overlap_weight
+            )
+            total = (
+                total
+                + _DEPTH_DECAY**depth
+                * (losses * distributions.weights).sum()
+                / distributions.weights.sum()
+            )
         return total
 
     def score(self, batch: Batch) -> list[DepthScore]:
-        return [_score(laws) for laws in self._laws(batch, MEASURED_DEPTH, 0.5)]
+        return [
+            _score(distributions)
+            for distributions in self._distributions(batch, MEASURED_DEPTH, 0.5)
+        ]
 
-    def _laws(self, batch: Batch, num_depths: int, least: float) -> Iterator[DepthLaws]:
+    def _distributions(self, batch: Batch, num_depths: int, least: float) -> Iterator[DepthLaws]:
         """At places that weigh more than `least`. Row i reads state i, or what the head made of it, and the token
         behind the last one that it has read."""
         assert batch.states is not None
@@ -197,10 +207,10 @@ def ids_of(finished: Path) -> Tensor:
     return read_tensors(weight_files(finished, finished.name))["t2d"].nonzero()[:, 0]
 
 
-def _score(laws: DepthLaws) -> DepthScore:
-    overlap = torch.minimum(laws.p, laws.log_q_of_ids.exp()).sum()
-    same = laws.log_q.argmax(-1) == laws.ids[:, 0]
-    return DepthScore(float(overlap), float(same.sum()), len(laws.p))
+def _score(distributions: DepthLaws) -> DepthScore:
+    overlap = torch.minimum(distributions.p, distributions.log_q_of_ids.exp()).sum()
+    same = distributions.log_q.argmax(-1) == distributions.ids[:, 0]
+    return DepthScore(float(overlap), float(same.sum()), len(distributions.p))
 
 
 def _shape(target: LoadedModel, num_ids: int) -> LlamaConfig:

@@ -33,7 +33,7 @@ from specviz.zoo.for_target.learning import (
 )
 from specviz.zoo.for_target.small_draft import SmallDraft
 from specviz.zoo.for_target.store import StoredText, read_texts
-from specviz.zoo.for_target.teacher import with_whole_laws
+from specviz.zoo.for_target.teacher import with_whole_distributions
 
 CARD = "MODEL_CARD.md"
 K, ANSWER_TOKENS = 4, 64
@@ -108,7 +108,7 @@ def evaluate(target: LoadedModel, folder: Path, data: Sequence[Path], num_questi
     what = about.format(target=target.name)
     tried = list(_try_all(target, parts, ways, held_out[:num_questions]))
     learner = _learner(target, model, recipe["draft"])
-    whole = measured(score_texts(learner, held_out, 2, partial(with_whole_laws, target)))
+    whole = measured(score_texts(learner, held_out, 2, partial(with_whole_distributions, target)))
     for file in (curve, folder / RECIPE):
         shutil.copy(file, model)
     if earlier := list(_earlier(recipe)):

@@ -93,7 +93,7 @@ class Learner(Protocol):
         ...
 
 
-def law_losses(p: Tensor, log_q: Tensor, overlap_weight: float) -> Tensor:
+def distribution_losses(p: Tensor, log_q: Tensor, overlap_weight: float) -> Tensor:
     """p and log q of the same tokens [n, TOP] -> the loss at each place [n]."""
     missed = 1 - torch.minimum(p, log_q.exp()).sum(-1)
     return overlap_weight * missed - (p * log_q).sum(-1)

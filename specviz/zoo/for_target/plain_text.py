@@ -7,7 +7,7 @@ from specviz.errors import SpecvizError
 from specviz.models.library import LoadedModel
 from specviz.zoo.data.corpus import documents
 from specviz.zoo.for_target.store import read_texts, write_shard
-from specviz.zoo.for_target.teacher import laws_of
+from specviz.zoo.for_target.teacher import distributions_of
 
 _PIECES, _LONGEST, _SHORTEST = 256, 256, 8  # of a shard; in tokens
 _CHARACTERS = 8 * _LONGEST
@@ -32,8 +32,11 @@ def write_plain_text(
             generator = random.Random(f"{seed} {number}")
             pieces = [_piece(target, generator.choice(texts), generator) for _ in range(_PIECES)]
             long = [piece for piece in pieces if len(piece) >= _SHORTEST]
-            laws = laws_of(target, long)
-            rows = [((), piece, law) for piece, law in zip(long, laws, strict=True)]
+            distributions = distributions_of(target, long)
+            rows = [
+                ((), piece, distribution)
+                for piece, distribution in zip(long, distributions, strict=True)
+            ]
             write_shard(shard, rows, 0, target.info.vocab_size)
         number, total = number + 1, total + sum(len(text.answer) for text in read_texts([shard]))
         print(f"{number} shards, {total:,} of {num_tokens:,} tokens", flush=True)

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from specviz.models.library import LoadedModel
 from specviz.zoo.config import Shape
-from specviz.zoo.for_target.learning import DepthScore, law_losses
+from specviz.zoo.for_target.learning import DepthScore, distribution_losses
 from specviz.zoo.for_target.store import Batch
 from specviz.zoo.training.export import replacing, save_model
 from specviz.zoo.training.model import build_model
@@ -49,7 +49,7 @@ class SmallDraft:
         self, hidden: Tensor, ids: Tensor, p: Tensor, weights: Tensor, overlap_weight: float
     ) -> Tensor:
         log_q = self._log_q(self.module.lm_head(hidden), ids)
-        return (law_losses(p, log_q, overlap_weight) * weights).sum()
+        return (distribution_losses(p, log_q, overlap_weight) * weights).sum()
 
     def score(self, batch: Batch) -> list[DepthScore]:
         judged = batch.weights == 1

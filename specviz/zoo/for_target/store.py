@@ -49,11 +49,14 @@ class StoredDistribution:
     states: Tensor | None = None
 
     @classmethod
-    def joined(cls, laws: Sequence["StoredDistribution"]) -> "StoredDistribution":
+    def joined(cls, distributions: Sequence["StoredDistribution"]) -> "StoredDistribution":
         """Of places one behind the other."""
-        states = [law.states for law in laws if law.states is not None]
+        states = [
+            distribution.states for distribution in distributions if distribution.states is not None
+        ]
         ids, log_probs = (
-            torch.cat([getattr(law, name) for law in laws]) for name in ("ids", "log_probs")
+            torch.cat([getattr(distribution, name) for distribution in distributions])
+            for name in ("ids", "log_probs")
         )
         return cls(ids, log_probs, torch.cat(states) if states else None)
 
@@ -180,18 +183,22 @@ def write_shard(
             (partial / _LOG_PROBS).open("wb") as log_probs,
         ):
             start = 0
-            for prompt, answer, law in texts:
+            for prompt, answer, distribution in texts:
                 row = {
                     "start": start,
-                    "n": len(law.ids) - first,
+                    "n": len(distribution.ids) - first,
                     "p": list(prompt),
                     "g": list(answer),
                 }
                 index.write(json.dumps(row, separators=(",", ":")) + "\n")
-                law.ids[first:].numpy().astype(kind).tofile(ids)
-                law.log_probs[first:].half().numpy().tofile(log_probs)
+                distribution.ids[first:].numpy().astype(kind).tofile(ids)
+                distribution.log_probs[first:].half().numpy().tofile(log_probs)
                 start += row["n"]
-        _write_states(partial, [law.states for *_, law in texts if law.states is not None], first)
+        _write_states(
+            partial,
+            [distribution.states for *_, distribution in texts if distribution.states is not None],
+            first,
+        )
 
 
 def _write_states(folder: Path, states: Sequence[Tensor], first: int) -> None:

@@ -14,7 +14,9 @@ from specviz.zoo.for_target.store import TOP, Batch, StoredDistribution
 _BATCH = 8
 
 
-def laws_of(target: LoadedModel, texts: Sequence[Sequence[int]]) -> list[StoredDistribution]:
+def distributions_of(
+    target: LoadedModel, texts: Sequence[Sequence[int]]
+) -> list[StoredDistribution]:
     """Of each text of at least two tokens."""
     order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
     made: dict[int, StoredDistribution] = {}
@@ -31,10 +33,14 @@ def _read(texts: Sequence[Sequence[int]], target: LoadedModel) -> list[StoredDis
         [torch.tensor(text[:-1]) for text in texts], batch_first=True
     )
     done = target.model(padded.to(target.model.device), use_cache=False)
-    return [law_at(done, (), row, slice(0, len(text) - 1)) for row, text in enumerate(texts)]
+    return [
+        distribution_at(done, (), row, slice(0, len(text) - 1)) for row, text in enumerate(texts)
+    ]
 
 
-def law_at(done: ModelOutput, layers: Sequence[int], *places: int | slice) -> StoredDistribution:
+def distribution_at(
+    done: ModelOutput, layers: Sequence[int], *places: int | slice
+) -> StoredDistribution:
     """From the target's outputs at n of the places [B, L]. layers: the states to keep, by transformers' numbers."""
     ids, log_probs = likeliest(done.logits[places])
     kept = [done.hidden_states[layer][places] for layer in layers]
@@ -44,7 +50,7 @@ def law_at(done: ModelOutput, layers: Sequence[int], *places: int | slice) -> St
 
 
 @torch.inference_mode()
-def with_whole_laws(target: LoadedModel, batch: Batch) -> Batch:
+def with_whole_distributions(target: LoadedModel, batch: Batch) -> Batch:
     """The same texts with what the target says of all its tokens, ids and log_probs [B, L, V]: the likeliest first,
     the others in no order."""
     logits = (

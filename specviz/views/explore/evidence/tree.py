@@ -120,7 +120,7 @@ def _node(
     """[ref, text, status, depth, row, the parent's row, its score, place among its siblings, their number, the target's
     probability]."""
     token = step.draft[node]
-    text, odds = token_label(token), "" if token.p is None else percent(token.p)
+    text, probabilities = token_label(token), "" if token.p is None else percent(token.p)
     place = [
         token.depth,
         rows[node],
@@ -129,7 +129,7 @@ def _node(
         siblings.index(node) + 1,
         len(siblings),
     ]
-    return [str(node), text, token.status, *place, odds]
+    return [str(node), text, token.status, *place, probabilities]
 
 
 def candidates(step: Step, said: Said, _text: Sequence[str]) -> list[Part]:

@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
+from specviz.views.check.distributions import distribution_block
 
 from specviz.checks.one_step import places
 from specviz.models.library import Library
@@ -11,8 +12,7 @@ from specviz.rules import RULES
 from specviz.rules.broken import BROKEN
 from specviz.trace.file import Step, Trace
 from specviz.trace.recorded import recorded_trace
-from specviz.views.check import laws
-from specviz.views.check.laws import law_block
+from specviz.views.check import distributions
 from specviz.views.words import label
 
 RIGHT, BROKEN_ONE = "speculative_sampling", "broken:resample_p"
@@ -33,7 +33,7 @@ def judged():
 
 
 def block(place, rules):
-    return law_block(recorded_trace("first-visit"), place.step, str(place.node), rules)
+    return distribution_block(recorded_trace("first-visit"), place.step, str(place.node), rules)
 
 
 def ends(rows):
@@ -53,15 +53,15 @@ def texts_at(place):
 
 
 @pytest.mark.parametrize("rule", BOTH)
-def test_every_bar_is_the_rules_own_law_over_all_odds(rule):
+def test_every_bar_is_the_rules_own_distribution_over_all_probabilities(rule):
     for place in judged():
-        ids, law = texts_at(place), OF[rule].one_step_law(place.p, place.q)
+        ids, distribution = texts_at(place), OF[rule].one_step_distribution(place.p, place.q)
         bars = [row for row in block(place, [rule])["rows"] if row["tick"] is not None]
         assert max(max(pair) for pair in ends(bars)) == pytest.approx(100, abs=1e-2)  # the longest fills the axis
-        assert len(bars) == laws.MOST_ROWS + 1
+        assert len(bars) == distributions.MOST_ROWS + 1
         for row, (end, tick) in zip(bars[:-1], ends(bars), strict=False):
             token = ids[row["label"].removesuffix(", broken")]
-            written, target = float(law[token]), float(place.p[token])
+            written, target = float(distribution[token]), float(place.p[token])
             assert end * target == pytest.approx(tick * written, abs=0.02)
             assert read(row["values"]) == pytest.approx([100 * target, 100 * written], rel=0.06, abs=0.1)
 
@@ -83,8 +83,8 @@ def test_all_that_comes_out_is_one_whole_under_each_rule():
 
 def test_what_lies_wrong_is_never_said_to_be_more_than_it_is():
     for place in judged():
-        law = OF[BROKEN_ONE].one_step_law(place.p, place.q).double()
-        true = float((law - place.p).abs().sum() / 2)
+        distribution = OF[BROKEN_ONE].one_step_distribution(place.p, place.q).double()
+        true = float((distribution - place.p).abs().sum() / 2)
         rows = block(place, [BROKEN_ONE])["rows"]
         said = rows[-1]["values"][1]
         assert said.startswith("at least ")
@@ -95,7 +95,7 @@ def test_what_lies_wrong_is_never_said_to_be_more_than_it_is():
 
 
 def test_the_cut_token_stands_first_and_the_rest_last():
-    rows = law_block(recorded_trace("first-visit"), 0, "1", BOTH)["rows"]
+    rows = distribution_block(recorded_trace("first-visit"), 0, "1", BOTH)["rows"]
     labels = [row["label"].strip() for row in rows]
     assert labels[::2] == ["␣saw", "␣decided", "␣went", "␣found", "␣were", "all others", "misplaced"]
     assert labels[1::2] == ["broken"] * 7
@@ -105,7 +105,7 @@ def test_a_token_that_only_the_draft_finds_likely_has_a_row():
     """In step 11 the draft gives shiny more than most, the target not: it is shown in place of a likelier one by p."""
     position = next(each for each in recorded_trace("first-visit").steps[10].positions if each.child == 1)
     p, q = ({text: row[at] for row in position.top for text in [label(row[1])]} for at in (2, 3))
-    rows = law_block(recorded_trace("first-visit"), 10, "1", [RIGHT])["rows"]
+    rows = distribution_block(recorded_trace("first-visit"), 10, "1", [RIGHT])["rows"]
     shown = [row["label"] for row in rows if row["label"] in p]
     assert "␣shiny" in shown
     assert q["␣shiny"] > p["␣bit"] > p["␣shiny"]
@@ -113,7 +113,7 @@ def test_a_token_that_only_the_draft_finds_likely_has_a_row():
     assert shown[1:] == sorted(shown[1:], key=lambda text: -p[text])
 
 
-def test_recorded_odds_that_add_up_to_a_little_more_than_one_leave_nothing_to_the_others():
+def test_recorded_probabilities_that_add_up_to_a_little_more_than_one_leave_nothing_to_the_others():
     events = list(recorded_trace("first-visit").events())
     place = next(number for number, event in enumerate(events) if isinstance(event, Step))
     step = events[place]
@@ -122,13 +122,13 @@ def test_recorded_odds_that_add_up_to_a_little_more_than_one_leave_nothing_to_th
     rest = 1 + 1e-3 - sum(row[2] for row in others)
     full = replace(step.positions[at], top=((token, text, rest, 1e-6, rest, None, None), *others), overlap=1e-6)
     events[place] = replace(step, positions=(*step.positions[:at], full, *step.positions[at + 1 :]))
-    rows = law_block(Trace(events), 0, "1", BOTH)["rows"]
+    rows = distribution_block(Trace(events), 0, "1", BOTH)["rows"]
     widths = [width for row in rows for _, width in row["parts"]]
     assert min([*widths, *(row["tick"] or 0 for row in rows)]) >= 0
 
 
 def test_a_rule_that_stands_first_is_named_unless_it_is_right():
-    rows = law_block(recorded_trace("first-visit"), 0, "1", BOTH[::-1])["rows"]
+    rows = distribution_block(recorded_trace("first-visit"), 0, "1", BOTH[::-1])["rows"]
     assert [row["label"].strip() for row in rows[:2]] == ["␣saw, broken", "right"]
 
 
@@ -142,6 +142,6 @@ def test_a_rule_that_stands_first_is_named_unless_it_is_right():
         (0, "last", BOTH, "ref must be a drafted token"),
     ],
 )
-def test_what_has_no_law_is_refused(step, ref, rules, words):
+def test_what_has_no_distribution_is_refused(step, ref, rules, words):
     with pytest.raises(ValueError, match=words):
-        law_block(recorded_trace("first-visit"), step, ref, rules)
+        distribution_block(recorded_trace("first-visit"), step, ref, rules)

@@ -7,7 +7,7 @@ the rest, 1 - overlap, to replacements, which it draws from its own column of th
 import math
 from collections.abc import Sequence
 
-from specviz.lessons.types import LAW_RULES
+from specviz.lessons.types import DISTRIBUTION_RULES
 from specviz.rules.facts import RuleFacts, facts_of
 from specviz.trace.file import Step, Trace
 from specviz.views import blocks
@@ -23,19 +23,19 @@ INDENT = "\u00a0" * 3
 SAME = 1e-6  # recorded numbers have nine digits
 KEY = (
     ("both", "accepted from the draft"),
-    ("owed", "replacements"),
+    ("shortfall", "replacements"),
     ("tick", "the target's probability: where a bar has to end"),
-    ("cut", "probability on the wrong tokens"),
+    ("excess", "probability on the wrong tokens"),
 )
 
 
-def law_block(trace: Trace, step: int, ref: str, rules: Sequence[str]) -> Props:
+def distribution_block(trace: Trace, step: int, ref: str, rules: Sequence[str]) -> Props:
     """One bar per token and rule at the judged drafted token `ref` of a step. Raises ValueError."""
     facts = [facts_of(rule.removeprefix(BROKEN)) for rule in rules]
     unknown = [rule for rule, each in zip(rules, facts, strict=True) if not each.residual_column]
     if unknown or not rules:
         raise ValueError(
-            f"rules must be some of {', '.join(LAW_RULES)} (got {', '.join(unknown) or 'none'})"
+            f"rules must be some of {', '.join(DISTRIBUTION_RULES)} (got {', '.join(unknown) or 'none'})"
         )
     if not 0 <= step < len(trace.steps):
         raise ValueError(f"step must be from 0 to {len(trace.steps) - 1} (got {step})")
@@ -48,13 +48,15 @@ def law_block(trace: Trace, step: int, ref: str, rules: Sequence[str]) -> Props:
     for share in shares:
         for rule in facts:
             chance = _chance(share, rule, overlap)
-            parts = [("both", scale * share.both), ("owed", scale * (chance - share.both))]
+            parts = [("both", scale * share.both), ("shortfall", scale * (chance - share.both))]
             name, values = _row_name(share.text, rule, facts), (percent(share.p), percent(chance))
             rows.append(blocks.bar(name, parts, values, scale * share.p))
     for rule in facts:
         moved = _distance(everything, rule, overlap)
         parts, amount = (
-            ([("cut", scale * moved)], f"at least {percent(moved)}") if moved else ([], percent(0))
+            ([("excess", scale * moved)], f"at least {percent(moved)}")
+            if moved
+            else ([], percent(0))
         )
         rows.append(blocks.bar(_row_name(WRONG, rule, facts), parts, ("", amount)))
     return blocks.bars(rows, heads=("target", "written"), key=KEY)
