@@ -73,7 +73,7 @@ PROSE = ALL.split("---\n", 2)[2].replace(MEASURED, "")
 def told():
     """What the texts say outside of measurements, code and addresses, in one line, without the numbers of lists."""
     text = re.sub(r"^```.*?^```", "", PROSE, flags=re.MULTILINE | re.DOTALL)
-    text = re.sub(r"^\d\. ", "", text, flags=re.MULTILINE)
+    text = re.sub(r"^\d+\. ", "", text, flags=re.MULTILINE)
     text = re.sub(r"`[^`]*`|<http[^>]*>", "…", text)
     return " ".join(re.sub(r"\]\([^)]*\)", "]", text).split())
 
