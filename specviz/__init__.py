@@ -7,7 +7,7 @@ recorded trace never loads torch.
 from importlib import import_module
 from importlib.util import find_spec
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 _HOMES = {
     "METHODS": "drafters",

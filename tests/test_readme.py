@@ -96,6 +96,10 @@ def test_readme_is_short():
     assert len(README.encode()) <= MOST_BYTES
 
 
+def test_the_version_to_cite_is_this_one():
+    assert re.findall(r"^  version = {(.*)}$", README, re.MULTILINE) == [specviz.__version__]
+
+
 def headings(path):
     """GitHub's ids of a document's headings."""
     titles = re.findall(r"^#+ (.*)$", path.read_text("utf-8"), re.MULTILINE)

@@ -72,7 +72,7 @@ PROSE = ALL.split("---\n", 2)[2].replace(MEASURED, "")
 def told():
     """What the texts say outside of measurements, code and addresses, in one line, without the numbers of lists."""
     text = re.sub(r"^```.*?^```", "", PROSE, flags=re.MULTILINE | re.DOTALL)
-    text = re.sub(r"^\d\. ", "", text, flags=re.MULTILINE)
+    text = re.sub(r"^\d+\. ", "", text, flags=re.MULTILINE)
     text = re.sub(r"`[^`]*`|<http[^>]*>", "…", text)
     return " ".join(re.sub(r"\]\([^)]*\)", "]", text).split())
 
@@ -233,7 +233,6 @@ def test_agreement_by_temperature_is_that_of_texts_drawn_from_the_target():
     found = [[100 * each for each in restated.agreements(float(at))] for at in row("temperature")]
     assert row("mean") == [f"{restated.spread(each, 1)[0]} %" for each in found]
     assert row("sd of one text") == [restated.spread(each, 1)[1] for each in found]
-    assert row("smallest to largest") == [f"{min(each):.1f}-{max(each):.1f}" for each in found]
 
 
 def test_what_is_said_of_the_bundled_models_and_prompts_is_so():
@@ -250,7 +249,7 @@ def test_the_cost_of_an_early_exit_is_that_of_its_row():
     """The table's last column: drafting of K = 4 tokens, and a pass over one token without a draft."""
     rows = dict.fromkeys(("none", "early_exit"))
     for name in rows:
-        line = [line for line in MEASURED.splitlines() if line.startswith(f"| `{name}` | ")][1]
+        line = [line for line in MEASURED.splitlines() if line.startswith(f"| `{name}` | ")][-1]
         rows[name] = [float(ms) for ms in line.split("|")[-2].split("+")]
     c = rows["early_exit"][0] / 4 / rows["none"][1]
     assert f"c = {c:.2f} at T = 1" in " ".join(MEASURED.split())
