@@ -28,7 +28,7 @@ from specviz.rules.broken import BrokenRule
 from specviz.trace import file as trace
 
 MOST_PLACES = 512
-MOST_ACCEPTED = 20_000_000  # numbers in the places' rows, two of the vocabulary each
+MOST_STORED = 20_000_000  # numbers in the places' rows, two of the vocabulary each
 BATCH = 256
 MOST_NUMBERS = 4_000_000  # held at once
 SAME = 1e-6  # laws from rows in float32 that lie no farther apart are equal
@@ -56,7 +56,7 @@ def places(
     recorded: trace.Trace, target: LoadedModel, draft: LoadedModel | None
 ) -> Iterator[DraftedPlace]:
     """The places at which this draft model gave odds, in order, as many as may be kept. Raises SpecvizError."""
-    found, most = 0, min(MOST_PLACES, max(1, MOST_ACCEPTED // (2 * target.info.vocab_size)))
+    found, most = 0, min(MOST_PLACES, max(1, MOST_STORED // (2 * target.info.vocab_size)))
     for rows in step_rows(recorded, target, draft):
         for node in range(len(rows.draft)):
             if rows.draft.probs[node] is None:

@@ -135,7 +135,7 @@ def test_places_are_bounded_by_the_numbers_that_they_keep(monkeypatch):
     library = Library()
     models = library.load("fable-target"), library.load("fable-draft")
     recorded, _ = shipped()  # which all tests share, so before fewer may be kept
-    monkeypatch.setattr(one_step, "MOST_KEPT", 2 * models[0].info.vocab_size * 7)
+    monkeypatch.setattr(one_step, "MOST_STORED", 2 * models[0].info.vocab_size * 7)
     assert len(list(places(recorded, *models))) == 7
 
 
