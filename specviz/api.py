@@ -3,20 +3,20 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 
+from specviz import trace
 from specviz.drafters import find_method
 from specviz.models import catalog
 from specviz.models.files.hub import DOWNLOADING, bar
-from specviz.models.library import Library
+from specviz.models.pool import ModelPool
 from specviz.request import Request, one_k
 from specviz.session.run import Status, open_run
 from specviz.session.workbench import workbench
-from specviz.trace import file as trace
 
 
 def stream(prompt: str | list[int], *, target=None, draft=None, **options) -> Iterator[trace.Event]:
     """The events of `run(...)` as they come. Takes the same arguments."""
     bench = workbench()
-    request = _request(bench.library, prompt, target, draft, options)
+    request = _request(bench.pool, prompt, target, draft, options)
     yield from recorded(open_run(request, bench=bench).events())
 
 
@@ -33,11 +33,11 @@ def recorded(events: Iterable[Status | trace.Event]) -> Iterator[trace.Event]:
                 bars[event.message].update(round(100 * event.fraction) - bars[event.message].n)
 
 
-def _request(library: Library, prompt, target, draft, options: dict[str, object]) -> Request:
+def _request(pool: ModelPool, prompt, target, draft, options: dict[str, object]) -> Request:
     """Models by name, so that the request can be stored; what is no field of a request is a parameter of the method."""
     k = one_k(*(options.pop(name, None) for name in ("k", "num_speculative_tokens")))
     target, draft = (
-        each if each is None or isinstance(each, str) else library.load(each).name
+        each if each is None or isinstance(each, str) else pool.load(each).name
         for each in (target, draft)
     )
     known = {name: options.pop(name) for name in [*options] if name in Request.__dataclass_fields__}

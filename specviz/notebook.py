@@ -8,8 +8,8 @@ import html
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from specviz.trace import Trace
 from specviz.trace.export import find_trace
-from specviz.trace.file import Trace
 from specviz.views.explore.run_file import stage_page
 
 LEAST_HEIGHT, MOST_HEIGHT = 200, 5_000

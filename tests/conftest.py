@@ -33,13 +33,13 @@ def named_models():
     stranger: a model with another tokenizer; broken: a target whose weights hold not-a-number; quick, quick-draft: a
     target and a draft that look at the last token alone.
     """
-    from specviz.models.library import Library
+    from specviz.models.pool import ModelPool
 
-    library = Library(10**9, allow_any=True)
+    pool = ModelPool(10**9, allow_any=True)
     for name, (model, tokenizer) in _pairs().items():
         model.name_or_path = name
-        assert library.load((model, tokenizer)).name == name
-    return library
+        assert pool.load((model, tokenizer)).name == name
+    return pool
 
 
 @pytest.fixture
@@ -50,11 +50,11 @@ def bench(named_models):
 
 
 @pytest.fixture
-def library():
+def pool():
     """An empty library of one gigabyte."""
-    from specviz.models.library import Library
+    from specviz.models.pool import ModelPool
 
-    return Library(10**9, allow_any=True)
+    return ModelPool(10**9, allow_any=True)
 
 
 @pytest.fixture

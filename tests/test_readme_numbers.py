@@ -43,7 +43,7 @@ from specviz.rules.lossy import Lenience
 from specviz.session import gpu_worker
 from specviz.settings import ProgramSettings
 from specviz.trace.metrics import metrics
-from specviz.trace.recorded import recorded_trace
+from specviz.trace.shipped import shipped_trace
 from specviz.ui import api, registry, visitors
 from specviz.views.compare.claims import FIELDS
 from specviz.views.learn.lesson_file import lesson_page
@@ -203,7 +203,7 @@ def costs():
 
 @cache
 def at_every_k():
-    trace, known = recorded_trace("first-visit"), costs()
+    trace, known = shipped_trace("first-visit"), costs()
     rows = what_if(trace, restated.KS, costs=known).set_index("k").loc[list(restated.KS)]
     alpha, c = metrics(trace)["alpha"], theory.cost_ratio(known)
     formula = [theory.walltime_improvement(alpha, k, c) for k in restated.KS]
@@ -262,7 +262,7 @@ def test_the_lessons_in_one_file_have_the_size_that_is_said():
 def test_a_site_has_the_size_that_is_said():
     sizes = {"own": 0, "runs": 0, "plotly.min.js": 0}
     for name, text in site_files({}).items():
-        kind = "runs" if re.match(r"data/sv-(run|opening|of|duel)-", name) else name if name in sizes else "own"
+        kind = "runs" if re.match(r"data/sv-(run|opening|of|side-by-side)-", name) else name if name in sizes else "own"
         sizes[kind] += len(text.encode())
     label = "a site (`export --site site --no-checks`): code, lessons, games and documents; runs; plotly, for charts"
     assert row(label) == ["; ".join(f"{size / 1e6:.1f} MB" for size in sizes.values())]

@@ -22,18 +22,18 @@ from specviz.lessons.load import lessons
 from specviz.rules import RULES
 from specviz.rules.broken import BROKEN
 from specviz.rules.facts import FACTS
+from specviz.trace import read_trace
 from specviz.trace.export import json_lines
-from specviz.trace.file import read_trace
 from specviz.trace.link import decode
 from specviz.trace.metrics import METRICS
-from specviz.trace.recorded import recorded_runs, recorded_trace
 from specviz.trace.schema import schema_text
+from specviz.trace.shipped import shipped_runs, shipped_trace
 from specviz.trace.tool_names import tool_numbers
 from specviz.views.compare.rules import side_by_side
-from specviz.views.compare.side_by_side_player import duel_block
+from specviz.views.compare.side_by_side_player import side_by_side_block
 from specviz.views.explore.feed import Feed
 from specviz.views.explore.help import method_help
-from specviz.views.explore.library import entry, recap, shipped_entry
+from specviz.views.explore.library import entry, shipped_entry
 from specviz.views.explore.run_file import stage_page
 from specviz.views.learn.lesson import lesson_props
 from specviz.views.learn.plan import plan
@@ -84,7 +84,7 @@ def _mute(value, name=""):
 
 
 RUNS = {
-    **{f"recorded {name}": (lambda name=name: recorded_trace(name)) for name in recorded_runs()},
+    **{f"recorded {name}": (lambda name=name: shipped_trace(name)) for name in shipped_runs()},
     **traces.ALL,
     **evidence_traces.ALL,
 }
@@ -105,7 +105,7 @@ each_run = pytest.mark.parametrize("name", RUNS)
 def test_the_page_of_a_run_has_the_new_words(name):
     feed = Feed.from_trace(run(name), "run")
     assert old_words(feed.since(0)) == []
-    assert old_words([entry(run(name)), recap(run(name)), predict_block({"run": run(name)})]) == []
+    assert old_words([entry(run(name)), predict_block({"run": run(name)})]) == []
 
 
 @each_run
@@ -179,7 +179,7 @@ def distributions():
 
 def comparisons():
     pair = run("recorded right-rule"), run("recorded broken-residual")
-    return [duel_block(*pair, "token", ("A", "B")), side_by_side(None)]
+    return [side_by_side_block(*pair, "token", ("A", "B")), side_by_side(None)]
 
 
 REPORTS = {
@@ -197,7 +197,7 @@ def test_a_report_has_the_new_words(room):
 
 @pytest.mark.parametrize("has_server", [True, False])
 def test_the_plan_of_the_lessons_and_the_library_have_the_new_words(has_server):
-    assert old_words([plan(has_server=has_server), [shipped_entry(each) for each in recorded_runs().values()]]) == []
+    assert old_words([plan(has_server=has_server), [shipped_entry(each) for each in shipped_runs().values()]]) == []
 
 
 # ---- the browser's half ----------------------------------------------------------------------------------------------

@@ -8,12 +8,12 @@ import { Standing } from './core/standing.js';
 import { LessonList } from './learn/lesson_list.js';
 import { lessonPanel } from './learn/lesson_panel.js';
 import { predict } from './learn/predict.js';
-import { Turns, TurnsStage } from './learn/turns.js';
-import { shelf } from './library/shelf.js';
+import { DraftGame, DraftGameStage } from './learn/draft_game.js';
+import { library } from './library/library.js';
 import { addKinds } from './reports/blocks.js';
-import { duel } from './reports/duel.js';
+import { sideBySide } from './reports/side_by_side_player.js';
 import { mountReport } from './reports/report.js';
-import { sharing } from './share/sharing.js';
+import { share } from './share/share.js';
 import { mountHelp } from './stage/help.js';
 import { mountStage, pinPlace } from './stage/stage.js';
 
@@ -207,7 +207,7 @@ const shared = {
 };
 
 // panels beside the stage by name
-const PANELS = { shelf, sharing, lesson: lessonPanel };
+const PANELS = { 'library-panel': library, 'share-panel': share, lesson: lessonPanel };
 function panel(name, element, host) {
   PANELS[name](element, { ...host, page: shared });
 }
@@ -307,5 +307,5 @@ document.addEventListener('sv-opened', ({ detail }) => {           // a person g
   else if (detail === 'run') document.querySelector('#run').click();
   else if (detail === 'why') shared.go('check');
 });
-addKinds({ duel, predict, turns: Turns, 'turns-stage': TurnsStage, lessons: LessonList });
+addKinds({ side_by_side: sideBySide, predict, draft_game: DraftGame, 'draft-game-stage': DraftGameStage, lessons: LessonList });
 window.specvizPage = { fold, present, stage, pages, report, panel, picker, help: mountHelp, remember, restored, changed, stands, hub: shared.hub };

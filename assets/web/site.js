@@ -11,7 +11,7 @@ import { LessonList } from './learn/lesson_list.js';
 import { predict } from './learn/predict.js';
 import { lessonOpen, shownAgain } from './learn/progress.js';
 import { Blocks, addKinds } from './reports/blocks.js';
-import { duel } from './reports/duel.js';
+import { sideBySide } from './reports/side_by_side_player.js';
 import { mountReport } from './reports/report.js';
 import { bringText, fileText, presentable, openFile } from './share/one_file.js';
 import { pinPlace, stageMarkup, mountStage } from './stage/stage.js';
@@ -69,7 +69,7 @@ function stageOf(hub) {
 
 async function compare(name) {
   turnTo('compare');
-  const block = await unpacked(`sv-duel-${name}`), holder = place('compare');
+  const block = await unpacked(`sv-side-by-side-${name}`), holder = place('compare');
   const host = { root: holder.querySelector('.sv-report'), title: '', act: () => {}, halt: () => {} };
   render(html`<${Blocks} key=${name} blocks=${[block]} host=${host} />`, holder.querySelector('.sv-blocks'));
   window.scrollTo(0, 0);
@@ -92,8 +92,8 @@ const Places = ({ block: { entries } }) => html`<ul class="sv-block sv-plan sv-p
     <a class="sv-button" href=${href} aria-label="Open: ${title}">Open</a></li>`)}</ul>`;
 
 class Site {
-  constructor({ lessons, pages, runs, duels }) {
-    Object.assign(this, { lessons, pages, runs, duels, hub: makeStage(place('stage'), runs.length > 0) });
+  constructor({ lessons, pages, runs, side_by_sides: pairs }) {
+    Object.assign(this, { lessons, pages, runs, pairs, hub: makeStage(place('stage'), runs.length > 0) });
     this.reports = Object.fromEntries(Object.entries(pages).map(([name, message]) => [name, makeReport(name, message)]));
     this.show = stageOf(this.hub);
     this.hub.on('head', () => this.ofRun());
@@ -125,7 +125,7 @@ class Site {
 
   // isBack: the page was loaded anew
   follow(isBack = false) {
-    const { lesson, run, duel: pair, ...more } = inAddress(`${location.search.slice(1)}&${location.hash.slice(1)}`), name = NAME.test(lesson) ? lesson : '';
+    const { lesson, run, 'side-by-side': pair, ...more } = inAddress(`${location.search.slice(1)}&${location.hash.slice(1)}`), name = NAME.test(lesson) ? lesson : '';
     root.toggleAttribute('data-sv-lesson', Boolean(name));
     window.scrollTo(0, 0);
     if (name) {
@@ -135,7 +135,7 @@ class Site {
     }
     this.panel.close();
     if (this.runs.includes(run)) return this.open(run, 'whole', more);
-    if (this.duels.includes(pair)) return compare(pair);
+    if (this.pairs.includes(pair)) return compare(pair);
     const page = Object.keys(this.pages).find((each) => each in more) || (this.runs.length && !('plan' in more) ? 'explore' : 'learn');
     turnTo(page);
     if (page === 'explore' && !this.hub.run) this.welcome();
@@ -148,7 +148,7 @@ class Site {
   }
 }
 
-addKinds({ duel, predict, lessons: LessonList, places: Places });
+addKinds({ side_by_side: sideBySide, predict, lessons: LessonList, places: Places });
 presentable(place('sv-present'));
 openFile(place('sv-file'), async () => {
   const site = new Site(await unpacked('sv-data'));

@@ -24,7 +24,7 @@ from specviz.drafters import METHODS
 from specviz.drafters.heads import kind_of
 from specviz.errors import SpecvizError
 from specviz.models import catalog
-from specviz.models.library import Library, LoadedModel
+from specviz.models.pool import LoadedModel, ModelPool
 from specviz.models.score import (
     LOGITS_BYTES,
     LOGITS_BYTES_CUDA,
@@ -53,16 +53,16 @@ class Proposer:
 Draft = LoadedModel | Proposer
 
 
-def load_draft(wanted: Any, library: Library, target: LoadedModel) -> Draft:
+def load_draft(wanted: Any, pool: ModelPool, target: LoadedModel) -> Draft:
     """A draft model, or the drafter that the name asks for: heads by their name or folder, or METHOD:HEADS,NAME=VALUE.
 
     Raises SpecvizError, also for a method that cannot be read along a text.
     """
     method, heads, pairs = _split(wanted) if isinstance(wanted, str) else ("", "", ())
     if not method:
-        return library.load(wanted, as_draft=True)
+        return pool.load(wanted, as_draft=True)
     params = METHODS[method].read(pairs) | ({"heads": heads} if heads else {})
-    setup = gather(METHODS[method], params, target, None, library)
+    setup = gather(METHODS[method], params, target, None, pool)
     held = "" if setup.heads is None else setup.heads.name
     options = ",".join(filter(None, (held, *pairs)))
     made = Proposer(held if held and not pairs else f"{method}:{options}".rstrip(":"), setup)

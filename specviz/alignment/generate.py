@@ -15,7 +15,7 @@ from torch import Tensor
 from specviz.decoding.draft import ROOT
 from specviz.decoding.draws import FINAL, BatchDraws, Draws, Seeded
 from specviz.decoding.sampling import TARGET, Sampling, refuse_nan
-from specviz.models.library import LoadedModel, bytes_per_token
+from specviz.models.pool import LoadedModel, bytes_per_token
 
 EOS, LENGTH, CONTEXT = "eos", "length", "context"
 CACHE_BYTES = 256 << 20

@@ -41,7 +41,7 @@ from specviz.analysis.costs import CONTEXT, Costs, longest_context, measure_cost
 from specviz.errors import SpecvizError
 from specviz.models import catalog
 from specviz.models.chat import NO_OPTIONS
-from specviz.models.library import LoadedModel
+from specviz.models.pool import LoadedModel
 from specviz.request import Option, Request, check_whole, one_k
 from specviz.session.workbench import workbench
 
@@ -238,7 +238,7 @@ def _check_costs(costs: Mapping[str, Costs], models: Sequence[ModelIdentity]) ->
 def measure_models(models: Sequence[ModelIdentity]) -> tuple[Costs, ...]:
     """The costs of a target and each of its draft models, timed in the same rounds, behind the longest context up to
     `costs.CONTEXT` that all have room for."""
-    target, drafts = load(models, workbench().library)
+    target, drafts = load(models, workbench().pool)
     known = {
         own.name: each
         for own, each in zip(models[1:], drafts, strict=True)

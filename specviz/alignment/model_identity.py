@@ -14,7 +14,7 @@ from torch import nn
 from specviz.alignment.ahead import Draft, Proposer, load_draft
 from specviz.alignment.types import ModelIdentity
 from specviz.errors import SpecvizError
-from specviz.models.library import Library, LoadedModel, check_pair
+from specviz.models.pool import LoadedModel, ModelPool, check_pair
 from specviz.session.workbench import workbench
 
 NOT_ITS_OWN = (
@@ -24,10 +24,10 @@ NOT_ITS_OWN = (
 VALUES_PER_TABLE = 64  # of each weight table; training changes nearly all of them
 
 
-def identify(wanted: Sequence[Any], library: Library | None = None) -> tuple[ModelIdentity, ...]:
+def identify(wanted: Sequence[Any], pool: ModelPool | None = None) -> tuple[ModelIdentity, ...]:
     """The target and its drafts, loaded once each. Raises SpecvizError for one that cannot draft for the first, or that
     is named twice."""
-    models = tuple(map(_identity, _load_each(wanted, library or workbench().library), wanted))
+    models = tuple(map(_identity, _load_each(wanted, pool or workbench().pool), wanted))
     names = [model.name for model in models[1:]]
     if twice := [name for name in names if names.count(name) > 1]:
         raise SpecvizError(
@@ -36,11 +36,9 @@ def identify(wanted: Sequence[Any], library: Library | None = None) -> tuple[Mod
     return models
 
 
-def load(
-    models: Sequence[ModelIdentity], library: Library
-) -> tuple[LoadedModel, tuple[Draft, ...]]:
+def load(models: Sequence[ModelIdentity], pool: ModelPool) -> tuple[LoadedModel, tuple[Draft, ...]]:
     """These very models, the target first. Raises SpecvizError where one holds something else by now."""
-    target, *drafts = loaded = _load_each([model.wanted for model in models], library)
+    target, *drafts = loaded = _load_each([model.wanted for model in models], pool)
     for model, own in zip(models, loaded, strict=True):
         if _identity(own, model.wanted).content != model.content:
             raise SpecvizError(
@@ -50,9 +48,9 @@ def load(
     return target, tuple(drafts)
 
 
-def _load_each(wanted: Sequence[Any], library: Library) -> list[Draft]:
-    target = library.load(wanted[0])
-    drafts = [load_draft(each, library, target) for each in wanted[1:]]
+def _load_each(wanted: Sequence[Any], pool: ModelPool) -> list[Draft]:
+    target = pool.load(wanted[0])
+    drafts = [load_draft(each, pool, target) for each in wanted[1:]]
     for draft in drafts:
         if isinstance(draft, LoadedModel):
             check_pair(target, draft)

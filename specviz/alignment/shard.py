@@ -31,7 +31,7 @@ from specviz.decoding.sampling import Sampling
 from specviz.decoding.turns import give_way
 from specviz.errors import SpecvizError
 from specviz.models.chat import as_lines, has_chat_form, render_answer, render_chat
-from specviz.models.library import Library, LoadedModel
+from specviz.models.pool import LoadedModel, ModelPool
 from specviz.models.score import TextIds
 from specviz.request import Request
 from specviz.session.active_setup import text_of
@@ -47,17 +47,17 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def analyse(shard: Shard, library: Library | None = None) -> ShardTables:
+def analyse(shard: Shard, pool: ModelPool | None = None) -> ShardTables:
     """All about the shard's rows. library: of the models, by default this process's own. Raises SpecvizError for a
     model that cannot be used, and where memory does not suffice for a single text."""
-    library = library or workbench().library
-    target, drafts = load(shard, library)
+    pool = pool or workbench().pool
+    target, drafts = load(shard, pool)
     return analyse_texts(shard, target, drafts, *texts_of(shard, target))
 
 
-def load(shard: Shard, library: Library) -> tuple[LoadedModel, tuple[Draft, ...]]:
+def load(shard: Shard, pool: ModelPool) -> tuple[LoadedModel, tuple[Draft, ...]]:
     return identity.load(
-        shard.models or identity.identify((shard.request.target, *shard.drafts), library), library
+        shard.models or identity.identify((shard.request.target, *shard.drafts), pool), pool
     )
 
 

@@ -14,7 +14,7 @@ from specviz.bench.contenders import BenchPrompt, BenchTask, Contender, specviz_
 from specviz.bench.report import describe_environment, prompts_for, table
 from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
-from specviz.models.library import Library
+from specviz.models.pool import ModelPool
 from specviz.request import Request
 from specviz.session.setup import gather
 
@@ -26,8 +26,8 @@ WITH_DRAWING = "the same, with the texts first drawn from the target"
 
 def lines(*, target: str, draft: str, num_tokens: int, repeats: int) -> Iterator[str]:
     """Says what is measured, then measures, then gives the table as Markdown. Raises SpecvizError."""
-    library = Library()
-    loaded, small = library.load(target), library.load(draft, as_draft=True)
+    pool = ModelPool()
+    loaded, small = pool.load(target), pool.load(draft, as_draft=True)
     prompts = prompts_for(loaded)
     amounts = (
         f"{len(prompts)} prompts x {repeats} rounds x up to {num_tokens} tokens, K = {K}, T = 1"
@@ -45,7 +45,7 @@ def lines(*, target: str, draft: str, num_tokens: int, repeats: int) -> Iterator
     shard = Shard(request, (small.name,), rows, {})
     contenders = (
         partial(_time_recorded, contender, prompts, num_tokens),
-        lambda seed: _time_lab(shard, library),
+        lambda seed: _time_lab(shard, pool),
     )
     timings: Timings[str] = Timings()
     for turn in turns(len(contenders), repeats):
@@ -70,10 +70,10 @@ def _time_recorded(
     }
 
 
-def _time_lab(shard: Shard, library: Library) -> dict[str, float]:
+def _time_lab(shard: Shard, pool: ModelPool) -> dict[str, float]:
     """Seconds per token of the lab's batches, without and with drawing the texts."""
     begun = time.perf_counter()
-    target, drafts = shards.load(shard, library)
+    target, drafts = shards.load(shard, pool)
     written, _, _ = shards.texts_of(shard, target)
     drawn = time.perf_counter()
     shards.analyse_texts(shard, target, drafts, written)

@@ -144,7 +144,8 @@ class DraftingMode:
 @dataclass(frozen=True, slots=True)
 class DraftSummary:
     """One draft against the target. tokens_per_call, speedups: for K = 1, 2, ... 16. best_k: the range within 2 % of
-    the fastest. readable: the share of tokens that the draft's context reaches; alpha, greedy_agreement, mean_acceptance and
+    the fastest. readable: the share of tokens that the draft's context reaches; alpha, greedy_agreement,
+    mean_acceptance and
     ceiling are means over these, None where there are none. ceiling: 1 - the mean target probability outside the
     draft's vocabulary, which alpha cannot exceed. calls: expected target calls for all texts at the job's K. losses:
     largest first, classes then reasons. by_argmax: where the draft's likeliest tokens are drafted; all else is of

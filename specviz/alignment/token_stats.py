@@ -12,7 +12,7 @@ from torch import Tensor
 from specviz.alignment.types import BINS
 from specviz.decoding.sampling import DRAFT_MODEL, TARGET, Sampling, refuse_nan
 from specviz.decoding.turns import give_way
-from specviz.models.library import LoadedModel
+from specviz.models.pool import LoadedModel
 from specviz.models.score import DraftRows, ScoredRows, TextIds, of_tokens, read
 
 BLOCK_BYTES, BLOCK_BYTES_CUDA = 2 << 20, 128 << 20  # of the rows of a model that are taken at once

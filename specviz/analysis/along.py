@@ -11,7 +11,7 @@ from specviz.decoding.drafter import Ahead
 from specviz.decoding.sampling import Sampling
 from specviz.decoding.turns import give_way
 from specviz.errors import SpecvizError
-from specviz.models.library import LoadedModel
+from specviz.models.pool import LoadedModel
 from specviz.models.score import CHUNK, of_tokens, score
 from specviz.session.setup import Setup
 

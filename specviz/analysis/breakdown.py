@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from specviz.drafters import facts_of
 from specviz.errors import SpecvizError
+from specviz.trace import Trace
 from specviz.trace.counters import Counters
-from specviz.trace.file import Trace
 from specviz.trace.metrics import count
 
 if TYPE_CHECKING:

@@ -27,8 +27,8 @@ from specviz.decoding.turns import clock, give_way
 from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
 from specviz.models import catalog
-from specviz.models.library import LoadedModel
 from specviz.models.memory import environment
+from specviz.models.pool import LoadedModel
 from specviz.models.quantisation import stored_bytes
 from specviz.rules import RULES
 from specviz.session.setup import gather
@@ -175,10 +175,10 @@ def costs(target=None, draft=None, context_length: int = CONTEXT) -> Costs:
 
     target, draft: as in `run`; by default the bundled pair, and no draft for a target of your own. Raises SpecvizError.
     """
-    library = workbench().library
-    loaded = library.load(target or catalog.default_pair()[0])
+    pool = workbench().pool
+    loaded = pool.load(target or catalog.default_pair()[0])
     draft = draft or catalog.bundled_draft(loaded.name)
-    drafts = [] if draft is None else [library.load(draft, as_draft=True)]
+    drafts = [] if draft is None else [pool.load(draft, as_draft=True)]
     *_, last = measure_costs(loaded, drafts, context_length=context_length)
     return last.costs[0]
 

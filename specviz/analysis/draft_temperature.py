@@ -12,9 +12,9 @@ import numpy as np
 from specviz.decoding.sampling import Sampling
 from specviz.decoding.turns import give_way
 from specviz.errors import SpecvizError
-from specviz.models.library import LoadedModel, check_pair
+from specviz.models.pool import LoadedModel, check_pair
 from specviz.models.score import CHUNK, TextIds, overlap_of, read
-from specviz.trace.file import Position, Trace
+from specviz.trace import Position, Trace
 
 SURE = 0.02  # a narrower range counts as known
 NUM_LIKELIEST = 8  # of the draft's tokens that every recorded position holds at least

@@ -22,7 +22,7 @@ from specviz.analysis.given_text import (
 from specviz.analysis.whatif import WhatIf, check_ks
 from specviz.errors import SpecvizError
 from specviz.request import Request
-from specviz.trace.file import Trace
+from specviz.trace import Trace
 
 if TYPE_CHECKING:
     import pandas

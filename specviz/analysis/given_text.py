@@ -18,12 +18,12 @@ from specviz.drafters import facts_of, find_method
 from specviz.errors import SpecvizError
 from specviz.request import RunSettings
 from specviz.rules.facts import facts_of as rule_facts
-from specviz.trace.file import Scores, Settings, Trace
+from specviz.trace import Scores, Settings, Trace
 
 if TYPE_CHECKING:
     from specviz.analysis.costs import Costs
     from specviz.decoding.sampling import Sampling
-    from specviz.models.library import LoadedModel
+    from specviz.models.pool import LoadedModel
     from specviz.models.score import TokenScores
 
 KS = range(1, DEEPEST + 1)
@@ -277,7 +277,7 @@ def judge_heads(recorded: Trace, target: LoadedModel, deepest: int) -> GivenText
     from specviz.session.workbench import workbench
 
     own, before = recorded.steps[-1].settings, [token.id for token in recorded.header.prompt.tokens]
-    setup = gather(find_method(own.method), own.params, target, None, workbench().library)
+    setup = gather(find_method(own.method), own.params, target, None, workbench().pool)
     text, most = [token.id for token in recorded.tokens], _most_tokens(recorded)
     chances = chances_of(setup, before, text, Sampling.of(own), deepest, most)
     drafter = own.method if setup.heads is None else setup.heads.name
@@ -321,7 +321,7 @@ def score_readable(
     sampling: Sampling,
 ) -> TokenScores:
     """One pass of both models. SpecvizError for a text or a pair that does not allow it."""
-    from specviz.models.library import check_pair
+    from specviz.models.pool import check_pair
     from specviz.models.score import score
 
     check_pair(target, draft)
@@ -338,7 +338,7 @@ def score_readable(
 
 def load_model(wanted) -> LoadedModel:
     """A model by name, by folder, as (model, tokenizer), or loaded already."""
-    from specviz.models.library import LoadedModel
+    from specviz.models.pool import LoadedModel
     from specviz.session.workbench import workbench
 
-    return wanted if isinstance(wanted, LoadedModel) else workbench().library.load(wanted)
+    return wanted if isinstance(wanted, LoadedModel) else workbench().pool.load(wanted)

@@ -26,7 +26,7 @@ from specviz.bench.waits import Held, memory
 from specviz.models.catalog import MODELS, REAL, default_pair
 from specviz.models.files.hub import is_here
 from specviz.request import Request
-from specviz.session.record import activate
+from specviz.session.whole_run import activate
 from specviz.session.workbench import Workbench
 
 NUM_PROMPTS, NUM_TOKENS, FEW_TOKENS = FEWEST, 48, 4
@@ -116,7 +116,7 @@ def _try(
     yield so_far
     sampling = {"temperature": case.temperature, "max_new_tokens": case.num_tokens}
     active = activate(
-        Request(prompt=case.name, target=case.target, draft=case.draft, **sampling), bench.library
+        Request(prompt=case.name, target=case.target, draft=case.draft, **sampling), bench.pool
     )
     prompts = [each for each in prompts_for(active.target) if each.kind != case.without]
     prompts = prompts[:: len(prompts) // NUM_PROMPTS][:NUM_PROMPTS]  # of every kind

@@ -16,16 +16,16 @@ from itertools import product
 import torch
 from transformers import StoppingCriteriaList
 
+from specviz import trace
 from specviz.analysis.rounds import ONE_RUN, SpeedComparison, Timings, log_median, turns
 from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import speculate
 from specviz.decoding.sampling import Sampling
 from specviz.decoding.turns import clock
 from specviz.models.generation import settings_for, without_settings
-from specviz.models.library import LoadedModel
+from specviz.models.pool import LoadedModel
 from specviz.session.recorder import Recorder
 from specviz.session.setup import Setup
-from specviz.trace import file as trace
 from specviz.trace.counters import Counters
 
 BASELINE, PEER = "none", "generate, assistant_model"

@@ -26,7 +26,7 @@ from specviz.bench.contenders import (
 from specviz.bench.race import tie_tolerance
 from specviz.decoding.draft import common_prefix
 from specviz.errors import SpecvizError
-from specviz.models.library import LoadedModel
+from specviz.models.pool import LoadedModel
 
 NAME, FAMILIES = "llama.cpp", ("llama", "qwen2", "qwen3")
 

@@ -20,11 +20,11 @@ from specviz.models.catalog import MODELS, REAL, chats, default_pair
 from specviz.models.files.hub import is_here
 from specviz.request import Request
 from specviz.rules import ANY_CHAIN
-from specviz.session.record import activate, record
 from specviz.session.setup import gather
+from specviz.session.whole_run import activate, record
 from specviz.session.workbench import Workbench, workbench
+from specviz.trace import Trace
 from specviz.trace.counters import wilson
-from specviz.trace.file import Trace
 from specviz.trace.metrics import count
 
 K, NUM_TOKENS = 4, 1_024  # of each rule
@@ -58,7 +58,7 @@ def measure_quality(bench: Workbench) -> Iterator[BenchProgress]:
     answer per result, changes against the target's own text of the same seed. The caller holds the engine while it asks
     for the next. Raises SpecvizError."""
     large, small = (
-        bench.library.load(name, as_draft=bool(place)) for place, name in enumerate(default_pair())
+        bench.pool.load(name, as_draft=bool(place)) for place, name in enumerate(default_pair())
     )
     exams, rules, plain = drawn_exams(), [], ()
     total = NUM_TOKENS * (1 + len(ANY_CHAIN))
@@ -149,7 +149,7 @@ def solve(
     made = record(
         activate(
             Request(prompt=prompt, target=target, draft=draft, **distribution).validate(),
-            bench.library,
+            bench.pool,
         )
     )
     return re.findall(r"\d+", made.text)[-1:] == [str(result)], made
@@ -158,7 +158,8 @@ def solve(
 def answers_row(threshold: float | None, answers: list[tuple[bool, Trace]]) -> list[str]:
     counters = [count(made) for _, made in answers]
     kept, graded = (
-        sum(getattr(each, name) for each in counters) for name in ("num_graded_accepted", "num_graded")
+        sum(getattr(each, name) for each in counters)
+        for name in ("num_graded_accepted", "num_graded")
     )
     name = "the target alone" if threshold is None else f"{threshold:g}"
     return [

@@ -30,8 +30,8 @@ from specviz.drafters import METHODS
 from specviz.drafters.params import split_names
 from specviz.errors import SpecvizError
 from specviz.models import catalog
-from specviz.models.library import Library, LoadedModel
 from specviz.models.memory import environment
+from specviz.models.pool import LoadedModel, ModelPool
 from specviz.session.setup import Setup, gather
 
 ALL = "all"
@@ -73,11 +73,11 @@ def lines(
     save: Callable[[str], None] | None = None,
 ) -> Iterator[str]:
     """Says what is measured and what is left out, then measures, then gives a table per temperature as Markdown."""
-    library = Library()
-    loaded = library.load(target)
+    pool = ModelPool()
+    loaded = pool.load(target)
     prompts = prompts_for(loaded)
     check_lengths(prompts, k, num_tokens, loaded.info.context_limit)
-    setups, left_out = load_setups(chosen_methods(methods), library, loaded, draft, k, prompts[0])
+    setups, left_out = load_setups(chosen_methods(methods), pool, loaded, draft, k, prompts[0])
     about = [
         f"{loaded.name}, K = {k} where a method has no depth of its own",
         describe_environment(loaded),
@@ -120,7 +120,7 @@ def chosen_methods(methods: Sequence[str]) -> list[str]:
 
 def load_setups(
     names: Sequence[str],
-    library: Library,
+    pool: ModelPool,
     target: LoadedModel,
     draft: str,
     k: int,
@@ -135,8 +135,8 @@ def load_setups(
         try:
             if "draft" in method.roles:
                 foreign = catalog.drafts_for(target.name, foreign=True) if method.foreign else ()
-                small = library.load(foreign[0] if foreign else draft, as_draft=True)
-            setup = gather(method, method.read(pairs), target, small, library)
+                small = pool.load(foreign[0] if foreign else draft, as_draft=True)
+            setup = gather(method, method.read(pairs), target, small, pool)
             specviz_contender(setup, k)(BenchTask(prompt, Sampling(), 0, _TRIAL_TOKENS))
             setups[name] = setup
         except SpecvizError as error:

@@ -13,13 +13,13 @@ from torch import Tensor
 from specviz.analysis.rounds import SpeedComparison, Timings, turns
 from specviz.decoding.device import is_out_of_memory
 from specviz.errors import SpecvizError
-from specviz.models.library import LoadedModel
+from specviz.models.pool import LoadedModel
 from specviz.models.score import TextIds, read
 from specviz.request import Request
 from specviz.session.active_setup import ActiveSetup
-from specviz.session.record import activate, record
+from specviz.session.whole_run import activate, record
 from specviz.session.workbench import Workbench
-from specviz.trace.file import EmittedToken, Trace
+from specviz.trace import EmittedToken, Trace
 from specviz.trace.first_difference import first_difference
 from specviz.trace.metrics import count, metrics
 
@@ -184,7 +184,7 @@ def _run(side: RaceSide, start: Start, bench: Workbench) -> tuple[ActiveSetup, T
     try:
         active = activate(
             replace(side.request, prompt=start.prompt, prompt_ids=start.ids).validate(),
-            bench.library,
+            bench.pool,
         )
         return active, record(active)
     except SpecvizError as error:

@@ -21,8 +21,8 @@ from specviz.errors import CannotTell, SpecvizError
 from specviz.models.catalog import chats
 from specviz.models.chat import render_chat
 from specviz.models.generation import describe
-from specviz.models.library import Library, LoadedModel, check_pair
 from specviz.models.memory import environment
+from specviz.models.pool import LoadedModel, ModelPool, check_pair
 from specviz.prompts import prompts_file
 from specviz.session.setup import gather
 
@@ -53,8 +53,8 @@ def lines(
 ) -> Iterator[str]:
     """Says what is measured, then gives the table as Markdown: one K beside transformers' own generate, or several
     beside each other. against: one K greedily, with llama.cpp and without our recorder too."""
-    library = Library()
-    loaded, small = library.load(target), library.load(draft, as_draft=True)
+    pool = ModelPool()
+    loaded, small = pool.load(target), pool.load(draft, as_draft=True)
     check_pair(loaded, small)
     prompts = prompts_for(loaded)
     check_lengths(
@@ -171,10 +171,10 @@ def cost_lines(
 ) -> Iterator[str]:
     """Says what is measured, then measures, then gives the tables; save: and writes JSON. Raises SpecvizError, and in
     the end CannotTell where the machine was too busy."""
-    library = Library()
+    pool = ModelPool()
     loaded, drafts = (
-        library.load(target),
-        [] if draft is None else [library.load(draft, as_draft=True)],
+        pool.load(target),
+        [] if draft is None else [pool.load(draft, as_draft=True)],
     )
     pair = f"{loaded.name} + {drafts[0].name if drafts else 'no draft'}"
     yield f"{pair}, {context_length} tokens of context; nothing else should run meanwhile"

@@ -17,8 +17,8 @@ from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
 from specviz.request import Request
 from specviz.session.active_setup import ActiveSetup
-from specviz.session.record import activate
 from specviz.session.setup import gather
+from specviz.session.whole_run import activate
 from specviz.session.workbench import Workbench
 
 NUM_TOKENS, ROUNDS = 64, FEWEST
@@ -78,7 +78,7 @@ def measure_in_rounds(
 ) -> Generator[Measuring, None, None]:
     """Runs the request's method and no draft in turn, one run per result. The caller holds the engine while it asks for
     the next. Prefill counts on both sides. Raises SpecvizError."""
-    active = activate(request.validate(), bench.library)
+    active = activate(request.validate(), bench.pool)
     _, tokens = active.prompt()
     num_tokens = min(most_tokens, active.plan.target.context_limit - len(tokens))
     if num_tokens < 1:

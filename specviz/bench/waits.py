@@ -22,7 +22,7 @@ from specviz.errors import SpecvizError
 from specviz.prompts import prompts_file
 from specviz.request import Request
 from specviz.session.active_setup import ActiveSetup
-from specviz.session.record import activate
+from specviz.session.whole_run import activate
 from specviz.session.workbench import Workbench, workbench
 
 PROMPTS, CONTEXTS = (16, 512), (100, 2048)  # tokens, as far as both models have room
@@ -77,7 +77,7 @@ def _cells(timings: Timings[int], most: float = math.inf) -> list[str]:
 
 def measure_waits(request: Request, bench: Workbench) -> Generator[BenchProgress, None, None]:
     """One run per result; the caller holds the engine while it asks for the next. Raises SpecvizError."""
-    active = activate(request.validate(), bench.library)
+    active = activate(request.validate(), bench.pool)
     _, tokens = active.prompt()
     contenders, lengths, waits = alone_and_asked(active), _fitting(active, PROMPTS, NUM_TOKENS), []
     for place, length in enumerate(lengths):

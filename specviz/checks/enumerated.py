@@ -25,7 +25,7 @@ from specviz.drafters.draft_model import ModelDrafter
 from specviz.drafters.method import TREE_RULES, Part, Parts
 from specviz.drafters.prompt_lookup import PromptLookup
 from specviz.drafters.tree import TreeDrafter
-from specviz.models.library import LoadedModel
+from specviz.models.pool import LoadedModel
 from specviz.rules.broken import tamper_if_broken
 from specviz.session.setup import Setup
 

@@ -12,7 +12,7 @@ from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import speculate
 from specviz.decoding.rule import Rule
 from specviz.decoding.sampling import Sampling
-from specviz.models.library import LoadedModel
+from specviz.models.pool import LoadedModel
 from specviz.session.setup import Setup
 
 GREEDY = Sampling(0.0)

@@ -10,6 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from specviz import trace
 from specviz.checks.rows import normalise, step_rows, total_variation
 from specviz.checks.statistics import (
     Cells,
@@ -23,9 +24,8 @@ from specviz.checks.statistics import (
 from specviz.decoding.draft import chain
 from specviz.decoding.draws import DRAFT, Draws, Seeded
 from specviz.decoding.rule import Rule
-from specviz.models.library import LoadedModel
+from specviz.models.pool import LoadedModel
 from specviz.rules.broken import BrokenRule
-from specviz.trace import file as trace
 
 MOST_PLACES = 512
 MOST_STORED = 20_000_000  # numbers in the places' rows, two of the vocabulary each

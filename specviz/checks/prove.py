@@ -28,14 +28,14 @@ from specviz.errors import SpecvizError
 from specviz.models import catalog
 from specviz.models.chat import NO_OPTIONS, as_messages, render_chat
 from specviz.models.files.hub import ignore_progress
-from specviz.models.library import Library, LoadedModel
 from specviz.models.memory import environment
+from specviz.models.pool import LoadedModel, ModelPool
 from specviz.prompts import prompts_file
 from specviz.request import Request, check_whole, one_k
 from specviz.rules import RULES
 from specviz.rules.broken import BROKEN
-from specviz.session.record import activate, record
 from specviz.session.setup import Setup, gather
+from specviz.session.whole_run import activate, record
 from specviz.session.workbench import workbench
 
 Watch = Callable[[str, float | None], None]
@@ -107,7 +107,7 @@ def prove(
         )
     find_method(method)
     large, small = _load_models(
-        workbench().library, target, draft, method if samples is None else None, watch
+        workbench().pool, target, draft, method if samples is None else None, watch
     )
     if samples is not None:
         pair = gather(METHODS["draft_model" if small else "none"], {}, large, small)
@@ -125,7 +125,7 @@ def prove(
         if prompt is None
         else (_prompt_ids(large, prompt, request),)
     )
-    pair = gather(METHODS[method], request.params, large, small, workbench().library)
+    pair = gather(METHODS[method], request.params, large, small, workbench().pool)
     if chosen.name in RULES:
         pair.rule(chosen.name)  # which refuses one that cannot judge these drafts
     request = replace(request, num_speculative_tokens=(k := pair.k(request.num_speculative_tokens)))
@@ -162,16 +162,16 @@ def find_rule(name: str) -> Rule:
 
 
 def _load_models(
-    library: Library, target, draft, method: str | None, watch: Watch
+    pool: ModelPool, target, draft, method: str | None, watch: Watch
 ) -> tuple[LoadedModel, LoadedModel | None]:
     """The target, and a draft model where the method needs one; where there is no method, one that is at hand."""
-    large = library.load(target or catalog.default_pair()[0], watch)
+    large = pool.load(target or catalog.default_pair()[0], watch)
     wanted = draft or catalog.bundled_draft(
         large.name, foreign=method is not None and METHODS[method].foreign
     )
     if wanted is None or (method is not None and "draft" not in METHODS[method].roles):
         return large, None
-    return large, library.load(wanted, watch, as_draft=True)
+    return large, pool.load(wanted, watch, as_draft=True)
 
 
 def _prompt_ids(
@@ -295,7 +295,7 @@ def _compare_rules(job: _Job) -> tuple[RuleResult, ...]:
     asked = Request(
         prompt_ids=job.prompts[0], num_speculative_tokens=job.k, max_new_tokens=RULES_TOKENS, **own
     )
-    recorded = record(activate(asked.validate(), workbench().library))
+    recorded = record(activate(asked.validate(), workbench().pool))
     results = side_by_side(recorded, pair.target, pair.draft)
     return _last_result(results, "judging the same drafts by every rule", job.watch).rows
 

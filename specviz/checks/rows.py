@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from specviz import trace
 from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.draft import ROOT, Draft, chain
 from specviz.decoding.sampling import Sampling, fit
 from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
-from specviz.models.library import LoadedModel
-from specviz.trace import file as trace
+from specviz.models.pool import LoadedModel
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -31,7 +31,7 @@ from specviz.checks.statistics import CheckOutcome, Evidence
 from specviz.decoding.sampling import Sampling
 from specviz.errors import SpecvizError
 from specviz.models.generation import Asked, asked_words, unlike
-from specviz.models.library import LoadedModel
+from specviz.models.pool import LoadedModel
 from specviz.models.quantisation import is_quantised
 from specviz.request import MAX_ID
 from specviz.session.setup import Setup

@@ -14,7 +14,7 @@ from torch.nn.functional import one_hot
 from specviz.checks.rows import normalise
 from specviz.decoding.forward.transformers_forward import empty_cache, read_behind, tokens_at_once
 from specviz.decoding.sampling import Sampling, fit
-from specviz.models.library import LoadedModel
+from specviz.models.pool import LoadedModel
 from specviz.models.score import CHUNK
 from specviz.session.setup import Setup
 

@@ -24,7 +24,7 @@ from specviz.decoding.draws import DRAFT, Draws, Seeded
 from specviz.decoding.engine import Plan, StepResult, speculate
 from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
-from specviz.models.library import LoadedModel
+from specviz.models.pool import LoadedModel
 from specviz.rules import RULES
 from specviz.session.setup import Setup, gather
 

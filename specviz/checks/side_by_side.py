@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from specviz import trace
 from specviz.checks.enumerated import EXACT, FEWEST_K, distance_of_texts, language_after
 from specviz.checks.rows import StepRows, is_made_by, normalise, step_rows, total_variation
 from specviz.decoding.draft import Draft
@@ -23,12 +24,11 @@ from specviz.decoding.turns import give_way
 from specviz.drafters import METHODS
 from specviz.drafters.draft_model import ModelDrafter
 from specviz.errors import SpecvizError
-from specviz.models.library import LoadedModel
+from specviz.models.pool import LoadedModel
 from specviz.rules import ANY_CHAIN
 from specviz.rules.broken import BROKEN, BrokenRule
 from specviz.rules.chain import ChainRule
 from specviz.session.setup import Setup
-from specviz.trace import file as trace
 
 NOT_THE_MODELS = 0.05  # recorded probabilities that are this far off were made by other models
 PAUSE_S = 0.25  # between two results
@@ -36,7 +36,8 @@ PAUSE_S = 0.25  # between two results
 
 @dataclass(frozen=True, slots=True)
 class RuleResult:
-    """A rule over the steps so far. num_accepted: drafted tokens accepted with the run's u. acceptance: exact mean over the
+    """A rule over the steps so far. num_accepted: drafted tokens accepted with the run's u. acceptance: exact mean
+    over the
     places that the run judged; None for a rule that judges a draft as a whole. tokens_per_call: expected over the
     rule's own draws, given these drafts. mean_distance, largest_distance: total variation between the law of one
     emitted token and p, there. whole_distance: of whole texts, enumerated; None where nothing was drafted."""

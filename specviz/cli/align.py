@@ -145,7 +145,7 @@ def _run(options: argparse.Namespace) -> int:
     from specviz.request import Request, read_options
     from specviz.session.workbench import workbench
 
-    drafts = map(workbench().library.shown_name, options.draft or default_pair()[1:])
+    drafts = map(workbench().pool.shown_name, options.draft or default_pair()[1:])
     steady = {name for name, own in (costs or {}).items() if not own.doubt}
     check_threshold_names(least, has_costs=costs is None or set(drafts) <= steady)
     names = ("out", "k", *Request.SAMPLING, "seed", "max_new_tokens", "chat")

@@ -29,11 +29,11 @@ def run(options: argparse.Namespace) -> int:
     """0: as its files say is best; 1: another convention is clearly better. Raises SpecvizError."""
     from specviz.alignment.causes.head_doctor import HeadDoctor
     from specviz.cli.models import load_any_kind
-    from specviz.models.library import Library
+    from specviz.models.pool import ModelPool
 
-    library = Library()
-    target = library.load(options.target)
-    heads = load_any_kind(library, options.head, target)
+    pool = ModelPool()
+    target = pool.load(options.target)
+    heads = load_any_kind(pool, options.head, target)
     print(
         f"{escape(heads.name)}: {escape(target.name)} continues the prompts",
         file=sys.stderr,

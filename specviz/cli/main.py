@@ -31,7 +31,7 @@ from specviz.errors import CannotTell, SpecvizError
 from specviz.models.catalog import bundled_draft, chats, default_pair
 from specviz.request import DEFAULT_K
 from specviz.settings import root_path, settings
-from specviz.trace.file import Event, Step, Trace, TraceWriter, load_trace
+from specviz.trace import Event, Step, Trace, TraceWriter, load_trace
 from specviz.views.terminal import escape, event_text, generated_text, numbers_text, wants_colour
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from specviz.models.catalog import HEADS, MODELS, CatalogHeads, resolve
 from specviz.models.files.hub import head_files
 from specviz.models.folder import ModelFolder
 from specviz.models.generation import asked_by, describe
-from specviz.models.library import Library, LoadedModel
+from specviz.models.pool import LoadedModel, ModelPool
 from specviz.models.proofs import read_proof
 from specviz.models.tokens import TokenText, differing_ids
 from specviz.views.terminal import escape
@@ -139,12 +139,12 @@ def _heads_words(heads: CatalogHeads, cached: Mapping[str, LocalModel]) -> str:
     return f"{words}, {size / 1e6:,.1f} MB"
 
 
-def heads_report(name: str, target: str, library: Library | None = None) -> str:
+def heads_report(name: str, target: str, pool: ModelPool | None = None) -> str:
     """The target's states that the heads read, and their tensors that are used for it and those that are not.
     SpecvizError where none can be used."""
-    library = library or Library()
-    loaded = library.load(target)
-    heads = load_any_kind(library, name, loaded)
+    pool = pool or ModelPool()
+    loaded = pool.load(target)
+    heads = load_any_kind(pool, name, loaded)
     used, unused = heads.report.used, heads.report.unused
     layers, count = heads.module.hidden_layers, num_layers(loaded.model)
     places = {
@@ -166,14 +166,14 @@ def heads_report(name: str, target: str, library: Library | None = None) -> str:
     return "\n".join(lines)
 
 
-def load_any_kind(library: Library, name: str, target: LoadedModel) -> LoadedHeads:
+def load_any_kind(pool: ModelPool, name: str, target: LoadedModel) -> LoadedHeads:
     """Heads of the kind that the catalogue names or the files tell; for others, of the first kind whose tensors they
     have."""
     known = HEADS[name].kind if name in HEADS else kind_of(Path(name))
     refusals: dict[str, str] = {}
     for kind in [known] if known else KINDS:
         try:
-            return load_heads(library, name, kind, target)
+            return load_heads(pool, name, kind, target)
         except SpecvizError as refusal:
             refusals[kind] = str(refusal)
     if len(set(refusals.values())) == 1:

@@ -20,8 +20,8 @@ from specviz.models.catalog import without_format
 from specviz.models.files.checkpoint import Attached, LoadReport, list_keys, read_tensors
 from specviz.models.files.draft_formats import SPECULATORS, draft_format, format_of, read_config
 from specviz.models.files.hub import Progress, fetch_heads, find, head_files, ignore_progress
-from specviz.models.library import Library, LoadedModel
 from specviz.models.memory import products
+from specviz.models.pool import LoadedModel, ModelPool
 from specviz.settings import settings
 
 KINDS = ("medusa", "eagle")
@@ -42,7 +42,7 @@ class LoadedHeads:
 
 
 def load_heads(
-    library: Library | None,
+    pool: ModelPool | None,
     name: str,
     kind: str,
     target: LoadedModel,
@@ -58,7 +58,7 @@ def load_heads(
         raise SpecvizError(
             f"draft heads are held as their file holds them: leave out the ending (got {name!r:.100})"
         )
-    allow_any = settings().commands_take_any_model if library is None else library.allow_any
+    allow_any = settings().commands_take_any_model if pool is None else pool.allow_any
     source = find(name, allow_any=allow_any)
     if (known := _attached.find(target.model, (kind, source.key))) is not None:
         return known

@@ -11,21 +11,21 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
+from specviz import trace
 from specviz.decoding.draft import Draft, chain
 from specviz.decoding.drafter import Context, Drafter
 from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import Plan, StepResult, speculate
 from specviz.decoding.turns import clock
 from specviz.errors import SpecvizError
-from specviz.models.library import Library
+from specviz.models.pool import ModelPool
 from specviz.models.tokens import TokenText, encode_after
 from specviz.request import Request
 from specviz.rules import RULES
 from specviz.session.active_setup import ActiveSetup
-from specviz.session.record import activate, header
 from specviz.session.recorder import Recorder
+from specviz.session.whole_run import activate, header
 from specviz.settings import settings
-from specviz.trace import file as trace
 
 METHOD = "typed words"
 RULE = "speculative_sampling"
@@ -105,14 +105,14 @@ class Game:
     def is_over(self) -> bool:
         return self.trace.footer is not None
 
-    def turn(self, words: str, library: Library, *, joined: bool = False) -> trace.Step:
+    def turn(self, words: str, pool: ModelPool, *, joined: bool = False) -> trace.Step:
         """Judges the typed words and adds what came of it. joined: they go on in the middle of a word. Raises
         SpecvizError, Refused where it is for the words, and then nothing has changed."""
         self._check_going()
         request = (
             self.request if self.request.draft is not None else replace(self.request, method="none")
         )
-        active = activate(request, library)
+        active = activate(request, pool)
         begun, ids = self._open_text(active)
         typed = typed_ids(active.target.text, ids, words, joined=joined)
         plan = replace(active.plan, drafter=Typed(typed), rule=RULES[RULE], k=MOST_TYPED)

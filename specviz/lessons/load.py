@@ -18,7 +18,7 @@ from specviz.errors import SpecvizError
 from specviz.lessons.types import Lesson, Pin, RuleDistributions
 from specviz.request import REQUEST_KEYS, Request
 from specviz.settings import assets_dir
-from specviz.trace.recorded import recorded_runs, recorded_trace
+from specviz.trace.shipped import shipped_runs, shipped_trace
 from specviz.trace.values import TraceError, convert, format_got, require
 
 MOST_BYTES = 100_000
@@ -133,7 +133,7 @@ def _read_all(folder: Path) -> Found:
 def _read_file(path: Path, before: Collection[str]) -> Lesson:
     """The lesson of one file, with all that it points at there. Raises SpecvizError."""
     try:
-        lesson = read_lesson(path.read_text("utf-8"), path.name, recorded_runs())
+        lesson = read_lesson(path.read_text("utf-8"), path.name, shipped_runs())
     except (OSError, UnicodeDecodeError) as error:
         raise SpecvizError(f"{path.name} cannot be read ({error})") from None
     if lesson.name in before:
@@ -164,7 +164,7 @@ def _refuse_pin(pin: Pin, must: str) -> NoReturn:
 
 
 def _is_in(pin: Pin, run: str | None) -> bool:
-    steps = () if run is None else recorded_trace(run).steps
+    steps = () if run is None else shipped_trace(run).steps
     if pin.step >= len(steps):
         return False
     return pin.ref == LAST_REF or pin.ref in [
@@ -173,7 +173,7 @@ def _is_in(pin: Pin, run: str | None) -> bool:
 
 
 def _has_probabilities(distribution: RuleDistributions) -> bool:
-    steps = recorded_trace(distribution.run).steps
+    steps = shipped_trace(distribution.run).steps
     positions = steps[distribution.step].positions if distribution.step < len(steps) else ()
     return any(place.child is not None and str(place.child) == distribution.ref and place.overlap is not None
                for place in positions)  # fmt: skip

@@ -61,13 +61,9 @@ def with_format(name: str, bits: str | None) -> str:
 
 def library_for(bits: str, name: str) -> str:
     """The installed library that can make such weights. SpecvizError: what to install."""
-    if able := next(
-        (library for library in LIBRARIES[bits] if not _lacking(READERS[library])), None
-    ):
+    if able := next((pool for pool in LIBRARIES[bits] if not _lacking(READERS[pool])), None):
         return able
-    wanted = " or ".join(
-        f"`pip install {' '.join(READERS[library])}`" for library in LIBRARIES[bits]
-    )
+    wanted = " or ".join(f"`pip install {' '.join(READERS[pool])}`" for pool in LIBRARIES[bits])
     raise SpecvizError(
         f"{name} cannot be held in {bits} here: run {wanted}, or name the model without :{bits}"
     )

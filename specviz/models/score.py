@@ -13,7 +13,7 @@ from torch import Tensor
 from specviz.decoding.forward.transformers_forward import empty_cache, read_behind, tokens_at_once
 from specviz.decoding.sampling import Sampling, fit
 from specviz.decoding.turns import give_way
-from specviz.models.library import LoadedModel
+from specviz.models.pool import LoadedModel
 
 CHUNK = 256  # rows of the vocabulary held at once by those who take rows one text at a time
 LOGITS_BYTES, LOGITS_BYTES_CUDA = 256 << 20, 1 << 30  # of one model's logits held at once

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specviz.errors import SpecvizError
-from specviz.trace.file import Token
+from specviz.trace import Token
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

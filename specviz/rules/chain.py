@@ -31,7 +31,8 @@ class ChainRows:
         return len(self.ids)
 
     def after(self, num_accepted: Tensor) -> tuple[Tensor, Tensor]:
-        """p and q [V] at the place after `num_accepted` [] accepted tokens; after all of them q is the draft's last row."""
+        """p and q [V] at the place after `num_accepted` [] accepted tokens; after all of them q is the draft's
+        last row."""
         p = self.p_rows.index_select(0, num_accepted[None])[0]
         return p, self.q_rows.index_select(0, num_accepted.clamp_max(len(self) - 1)[None])[0]
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
+from specviz import trace
 from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.device import is_out_of_memory
 from specviz.decoding.drafter import Drafter
@@ -12,11 +13,10 @@ from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
 from specviz.models.chat import as_messages, render_chat
 from specviz.models.files.hub import Progress, ignore_progress
-from specviz.models.library import Library, LoadedModel
+from specviz.models.pool import LoadedModel, ModelPool
 from specviz.models.tokens import TokenText
 from specviz.request import Request, RunSettings
 from specviz.session.setup import Setup, gather, models_named
-from specviz.trace import file as trace
 
 
 def text_of(text: TokenText, ids: Iterable[int]) -> str:
@@ -28,8 +28,8 @@ def text_of(text: TokenText, ids: Iterable[int]) -> str:
 class ActiveSetup:
     """`take` adopts new settings or changes nothing; models and drafters are kept while there is room."""
 
-    def __init__(self, request: Request, library: Library) -> None:
-        self.request, self._library = request, library
+    def __init__(self, request: Request, pool: ModelPool) -> None:
+        self.request, self._library = request, pool
         self._lms: dict[tuple[str, str], CachedLM] = {}
         self._drafters: dict[tuple[str, str | None, str], Drafter] = {}
         self._taken: set[tuple[str, str]] = set()  # role and name, as it was asked for

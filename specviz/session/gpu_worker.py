@@ -11,6 +11,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 
+from specviz import trace
 from specviz.decoding.turns import NOBODY, Asker
 from specviz.errors import SpecvizError
 from specviz.request import Request
@@ -19,7 +20,6 @@ from specviz.session.run import Run, Status
 from specviz.session.setup import models_named
 from specviz.session.workbench import Workbench, workbench
 from specviz.settings import settings
-from specviz.trace import file as trace
 
 NUM_BLOCKS = 256  # runs that a person may still control; a paused run and one on somebody's stage are among them
 LONGEST_S = 120
@@ -42,7 +42,7 @@ def _events(
 ) -> Iterator[Answer]:
     """In the worker: what comes behind the trace so far; an error that ends the run comes last."""
     controls = Controls(None, block=_blocks[slot])
-    run = Run(request, Workbench(workbench().library), controls, may_cut=may_cut, so_far=so_far)
+    run = Run(request, Workbench(workbench().pool), controls, may_cut=may_cut, so_far=so_far)
     try:
         yield from run.events(max_steps)
     except SpecvizError as error:  # `spaces` would hand over its class alone
@@ -54,9 +54,9 @@ def _seconds(
 ) -> int:
     """How long to ask the GPU for: by the models to load, the tokens to come and the pace."""
     state = Controls(None, block=_blocks[slot]).read()
-    library = workbench().library
-    missing = {library.shown_name(name) for _, name in models_named(state.settings)} - {
-        *library.loaded_names()
+    pool = workbench().pool
+    missing = {pool.shown_name(name) for _, name in models_named(state.settings)} - {
+        *pool.loaded_names()
     }
     steps = request.max_new_tokens - len(so_far.tokens) if max_steps is None else max_steps
     return math.ceil(
@@ -68,7 +68,7 @@ if settings().zero_gpu:
     import spaces
 
     _events = spaces.GPU(_events, duration=_seconds)
-    os.register_at_fork(after_in_child=lambda: workbench().library.renew_locks())
+    os.register_at_fork(after_in_child=lambda: workbench().pool.renew_locks())
 
 
 class WorkerRun(Run):

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specviz import trace
 from specviz.decoding.device import exact_dtype, to_device, to_host
 from specviz.decoding.engine import StepResult
 from specviz.decoding.turns import clock
 from specviz.models.tokens import TokenText
-from specviz.trace import file as trace
 from specviz.trace.evidence import write_evidence
 
 NUM_TOP = 8

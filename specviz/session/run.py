@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
+from specviz import trace
 from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import StepResult, speculate
 from specviz.decoding.turns import (
@@ -30,10 +31,9 @@ from specviz.models import catalog
 from specviz.request import Request, RunSettings
 from specviz.session.active_setup import ActiveSetup
 from specviz.session.controls import PACES, Controls, ControlState
-from specviz.session.record import header, scores, stop_of, stop_watch
 from specviz.session.recorder import Recorder
+from specviz.session.whole_run import header, scores, stop_of, stop_watch
 from specviz.session.workbench import NO_NEWS, BackgroundTask, Result, Workbench, workbench
-from specviz.trace import file as trace
 
 SLICE_S = 0.05  # how long a waiting run sleeps before it looks at its controls again
 TELL_S = 1.0  # how long a run waits before each word that it does: in a full room they would keep the server busy
@@ -85,7 +85,7 @@ class Run:
         self.shared_engine = (
             False  # whether another run used the engine meanwhile: such a run gives no speed
         )
-        self._active = ActiveSetup(self.request, bench.library)
+        self._active = ActiveSetup(self.request, bench.pool)
         self._steps: Iterator[StepResult] | None = None
         self._recorder: Recorder | None = None
         self._guard = threading.Lock()  # over `_is_read` and the end of a run that nobody reads

@@ -15,11 +15,11 @@ from specviz.drafters.params import ModelParam, Value, split_names
 from specviz.errors import SpecvizError
 from specviz.models import catalog
 from specviz.models.files.hub import Progress, ignore_progress
-from specviz.models.library import Library, LoadedModel, check_pair
 from specviz.models.memory import check_gpu
+from specviz.models.pool import LoadedModel, ModelPool, check_pair
 from specviz.request import RunSettings
 from specviz.rules import RULES
-from specviz.trace.file import Settings
+from specviz.trace import Settings
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,7 +97,7 @@ def gather(
     params: Mapping[str, object],
     target: LoadedModel,
     draft: LoadedModel | None,
-    library: Library | None = None,
+    pool: ModelPool | None = None,
     report: Progress = ignore_progress,
 ) -> Setup:
     """Checks the parameters and the pair, and loads what the parameters name.
@@ -117,11 +117,11 @@ def gather(
     for param in (param for param in method.params if isinstance(param, ModelParam)):
         names = _names_of(param, checked[param.name], target.name)
         if "heads" in method.roles:
-            heads = load_heads(library, names[0], param.kind, target, report)
+            heads = load_heads(pool, names[0], param.kind, target, report)
             checked[param.name] = heads.name
             continue
         loaded = {
-            name: library.load(name, report, as_draft=True)
+            name: pool.load(name, report, as_draft=True)
             for name in names
             if name not in param.reserved
         }

@@ -10,7 +10,7 @@ from specviz.decoding.turns import NOBODY, Asker, FairQueue, Turn, waited_s
 from specviz.errors import SpecvizError
 from specviz.models.busy import other_work
 from specviz.models.files.hub import Progress
-from specviz.models.library import Library
+from specviz.models.pool import ModelPool
 from specviz.settings import settings
 
 Result = TypeVar("Result")
@@ -21,10 +21,10 @@ class Workbench:
     """What runs share: the loaded models, the engine, the places for runs."""
 
     def __init__(
-        self, library: Library | None = None, open_in_worker: Callable[..., Any] | None = None
+        self, pool: ModelPool | None = None, open_in_worker: Callable[..., Any] | None = None
     ) -> None:
         """open_in_worker: gpu_worker.WorkerRun where this process has no GPU for models that need one."""
-        self.library = library or Library()
+        self.pool = pool or ModelPool()
         self.engine = FairQueue(1)
         self.places = FairQueue(settings().max_runs)
         self.open_in_worker = open_in_worker

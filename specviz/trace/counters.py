@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice, zip_longest
 
-from specviz.trace.file import KINDS, STATUSES, Event, Footer, Models, Scores, Step
+from specviz.trace.events import KINDS, STATUSES, Event, Footer, Models, Scores, Step
 
 PHASES = ("draft_ms", "verify_ms", "accept_ms", "record_ms", "wait_ms", "total_ms")
 Z_95 = 1.959963984540054

@@ -7,8 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from specviz.trace.file import round9
-from specviz.trace.values import MAX_INTEGER
+from specviz.trace.values import MAX_INTEGER, round9
 
 MOST_DEPTH = 8
 MOST_VALUES = 8_192

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from specviz.errors import SpecvizError
 from specviz.trace import frames
-from specviz.trace.file import Trace, dump_event, load_trace
-from specviz.trace.recorded import recorded_runs, recorded_trace
+from specviz.trace.events import dump_event
+from specviz.trace.file import Trace, load_trace
+from specviz.trace.shipped import shipped_runs, shipped_trace
 
 if TYPE_CHECKING:
     import pandas
@@ -36,9 +37,9 @@ def find_trace(named: Trace | str | Path) -> Trace:
         )
     if os.path.exists(named):
         return load_trace(named)
-    if str(named) in recorded_runs():
-        return recorded_trace(str(named))
-    names = ", ".join(recorded_runs())
+    if str(named) in shipped_runs():
+        return shipped_trace(str(named))
+    names = ", ".join(shipped_runs())
     raise SpecvizError(
         f"a trace must be a file, or one of the recorded runs {names} (got {str(named)!r:.200})"
     )

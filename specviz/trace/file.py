@@ -4,40 +4,33 @@
 line; saving a loaded trace gives the same bytes. Every fault of a file is a TraceError with the line.
 """
 
-import html
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from specviz.trace import lines as trace_io
-from specviz.trace.records import (  # noqa: F401  what others take from here
-    KINDS,
-    ROOT,
-    STATUSES,
-    VERSION,
-    DraftToken,
+from specviz.trace.events import (
     EmittedToken,
     Event,
     Footer,
     Header,
-    ModelInfo,
     Models,
-    Position,
-    Prompt,
     Scores,
-    Settings,
     Step,
-    Stop,
-    Timing,
-    Token,
-    UnknownEvent,
     dump_event,
-    event_dict,
     parse_event,
 )
-from specviz.trace.values import TraceError, require, round9, stopwatch  # noqa: F401
+from specviz.trace.lines import (
+    as_bytes,
+    held_bytes,
+    line_sink,
+    numbered_lines,
+    parse_line,
+    unpack,
+    write_lines,
+)
+from specviz.trace.values import TraceError, require, stopwatch
 
 MAX_UPLOAD_BYTES = 8 << 20
 MAX_UNPACKED_BYTES = 64 << 20
@@ -116,24 +109,24 @@ class Trace:
 
     def save(self, path: str | Path) -> None:
         """Write the whole file at once, gzip if the name ends in .gz; the same trace gives the same bytes."""
-        trace_io.write_lines(Path(path), map(dump_event, self._events))
+        write_lines(Path(path), map(dump_event, self._events))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Trace) and self._events == other._events
 
     def __repr__(self) -> str:
-        title, _, numbers = self._recap()
-        return f"<Trace: {title}: {numbers}>"
-
-    def _repr_html_(self) -> str:
-        return f"<p>{'<br>'.join(html.escape(line) for line in self._recap() if line)}</p>"
-
-    def _recap(self) -> tuple[str, str, str]:
-        from specviz.views.explore.library import (
-            recap,
-        )  # only for whoever looks at it: the views stand above
-
-        return recap(self)
+        """The run in a line for a console: its first settings and its numbers."""
+        if not self.steps:
+            return "<Trace: no step was made>"
+        first = self.steps[0].settings
+        draft = f", draft {first.draft_model!a:.80}" if first.draft_model else ""
+        asked = f"{first.method!a:.80}{draft}, K {first.k}, temperature {first.temperature:g}"
+        statuses = [token.status for step in self.steps for token in step.draft]
+        accepted = statuses.count("accepted")
+        judged = accepted + statuses.count("rejected")
+        counts = f"{len(self.steps):,} steps, {len(self.tokens):,} tokens"
+        end = "" if self.footer else "; the recording stops before the run ends"
+        return f"<Trace: {asked}: {counts}, {accepted:,} accepted of {judged:,} judged{end}>"
 
 
 class TraceWriter:
@@ -158,11 +151,11 @@ class TraceWriter:
         self._is_open = False
         try:
             if self._sink is None and isinstance(self._place, Path):
-                trace_io.write_lines(self._place, lines)
-                self._sink = self._stack.enter_context(trace_io.line_sink(self._place, "ab"))
+                write_lines(self._place, lines)
+                self._sink = self._stack.enter_context(line_sink(self._place, "ab"))
             else:
                 self._sink = self._sink or self._place
-                self._sink.writelines(trace_io.as_bytes(lines))
+                self._sink.writelines(as_bytes(lines))
                 self._sink.flush()
         except BrokenPipeError:
             raise
@@ -201,14 +194,14 @@ def read_trace(
 ) -> Trace:
     """The trace in bytes or a binary stream, gzip or not; TraceError names the line that is wrong. None lifts a cap."""
     trace, check_time = Trace(), stopwatch(max_cpu_s)
-    pieces = trace_io.unpack(source, max_bytes, max_unpacked)
-    for line_number, line, whole in trace_io.numbered_lines(pieces, max_lines=4 * max_steps + 100):
+    pieces = unpack(source, max_bytes, max_unpacked)
+    for line_number, line, whole in numbered_lines(pieces, max_lines=4 * max_steps + 100):
         try:
-            trace.num_bytes += trace_io.held_bytes(line)
+            trace.num_bytes += held_bytes(line)
             fits = trace.num_bytes <= MAX_HELD_BYTES
             require(fits, "", f"the file takes more than {MAX_HELD_BYTES >> 20} MB of memory")
             check_time()
-            data = trace_io.parse_line(line, whole)
+            data = parse_line(line, whole)
             if data is None:
                 break
             trace.append(parse_event(data))

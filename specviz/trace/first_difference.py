@@ -1,6 +1,7 @@
 """Compares two generated texts token by token. Standard library only."""
 
-from specviz.trace.file import Token, Trace
+from specviz.trace.events import Token
+from specviz.trace.file import Trace
 
 
 def first_difference(left: Trace, right: Trace) -> int | None:

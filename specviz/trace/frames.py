@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from specviz.request import RunSettings
 from specviz.trace.counters import PHASES
-from specviz.trace.file import STATUSES, Step, Trace
+from specviz.trace.events import STATUSES, Step
+from specviz.trace.file import Trace
 from specviz.trace.values import Record
 
 if TYPE_CHECKING:

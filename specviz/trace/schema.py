@@ -4,7 +4,7 @@ import json
 
 import msgspec
 
-from specviz.trace.records import EVENTS, VERSION
+from specviz.trace.events import EVENTS, VERSION
 
 ABOUT = (
     "One line of a trace file. A file is one header, models before the first step and before each step that uses other "

@@ -173,7 +173,7 @@ class _Endpoints:
         check_whole("max_k", max_k, 1, max(KS))
         view = self._registry.get(run) or self._registry.find_recorded(run)
         with self._job(caller) as asker:
-            target = view.reader and self._bench.library.load(view.reader)
+            target = view.reader and self._bench.pool.load(view.reader)
             (judged,) = self._bench.in_turns(
                 (judge_run(view.trace, target=target) for _ in range(1)), asker
             )
@@ -279,11 +279,11 @@ class _Endpoints:
             direct: whether they share a vocabulary; num_same, num_differing: token ids of the same and of other
             bytes; ways: how this pair can draft, each with whether it works and why; notes
         """
-        library = self._bench.library
-        known = library.loaded_names()
-        pair = (library.load(name) if name in known else name for name in self._pair(target, draft))
+        pool = self._bench.pool
+        known = pool.loaded_names()
+        pair = (pool.load(name) if name in known else name for name in self._pair(target, draft))
         found = examine(
-            *pair, allow_any=library.allow_any
+            *pair, allow_any=pool.allow_any
         )  # of what is not loaded the tokenizer alone is read
         ways = [{"name": way.name, "works": way.works, "words": way.words} for way in found.ways]
         numbers = {"num_same": found.num_same, "num_differing": found.num_differing}
@@ -319,7 +319,7 @@ class _Endpoints:
                 "title": catalog.MODELS[name].title,
                 "drafts": list(catalog.drafts_for(name)),
                 "heads": [heads.name for heads in catalog.HEADS.values() if heads.target == name],
-                "here": name in self._bench.library.loaded_names() or is_here(name),
+                "here": name in self._bench.pool.loaded_names() or is_here(name),
             }
             for name in catalog.targets()
         ]
@@ -335,9 +335,9 @@ class _Endpoints:
     @contextmanager
     def _held(self, target: str, draft: str | None) -> Iterator[None]:
         """Loads a pair that is then at hand: what is loaded during a turn would keep others from the engine."""
-        held = [self._bench.library.load(target)]
+        held = [self._bench.pool.load(target)]
         if draft is not None:
-            held.append(self._bench.library.load(draft, as_draft=True))
+            held.append(self._bench.pool.load(draft, as_draft=True))
         yield
         del held
 
@@ -347,9 +347,7 @@ class _Endpoints:
         usual = self._offer.first.draft if target == self._offer.first.target else None
         pair = target, draft or usual or next(iter(catalog.drafts_for(target)), None)
         for role, name in zip(("target", "draft"), pair, strict=True):
-            if name and not (
-                self._offer.allows(name) or name in self._bench.library.loaded_names()
-            ):
+            if name and not (self._offer.allows(name) or name in self._bench.pool.loaded_names()):
                 words = "this server offers only the models that `models` lists"
                 raise SpecvizError(f"{role} cannot be used: {words} (got {name!r:.80})")
         return pair

@@ -26,7 +26,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from specviz.errors import SpecvizError
-from specviz.trace.file import MAX_UPLOAD_BYTES
+from specviz.trace import MAX_UPLOAD_BYTES
 from specviz.trace.values import format_got
 from specviz.ui.api import ENDPOINTS, check_arguments, parameters_of
 from specviz.ui.events import FAILED, as_fields

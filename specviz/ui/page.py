@@ -11,17 +11,15 @@ import gradio as gr
 from gradio.components import Component
 
 from specviz.drafters import METHODS
-from specviz.models.library import Library
+from specviz.models.pool import ModelPool
 from specviz.request import RunSettings
 from specviz.session.workbench import Workbench
-from specviz.trace.file import Trace
+from specviz.trace import Trace
 from specviz.ui import components
 from specviz.ui.api import add_endpoints
 from specviz.ui.choices import Offer, choose_rule, list_rules, rule_to_explain
 from specviz.ui.events import NOW, QUIET, callback, data_of, text_or_none
-from specviz.ui.explore import getting, lessons
-from specviz.ui.explore import library as shelf
-from specviz.ui.explore import share as sharing
+from specviz.ui.explore import getting, lessons, library, share
 from specviz.ui.explore.form import Form, Frame
 from specviz.ui.explore.handlers import (
     Handlers,
@@ -91,7 +89,7 @@ def build(
         title="specviz", analytics_enabled=False, fill_width=True, delete_cache=KEEP_UPLOADS
     ) as demo:
         _bar()
-        fields, buttons = _setup(offer, bench.library)
+        fields, buttons = _setup(offer, bench.pool)
         asked = [increments_since(registry), opening_of(registry), every_k_of(registry, bench)]
         stage = components.stage([*asked, standing_of(registry, offer, bench)], shown)
         more, own = _drawer(offer, fields["target"])
@@ -104,8 +102,8 @@ def build(
         wiring.wire_prompt()
         wiring.wire_memory()
         frame = Frame(registry, offer, handlers.form, stage, wiring.fill)
-        shelf.add(frame, handlers)
-        sharing.add(frame)
+        library.add(frame, handlers)
+        share.add(frame)
         lessons.add(frame)
         pages = reports(registry, bench, offer)
         for name, report in pages.items():
@@ -197,14 +195,14 @@ def _bar() -> None:
     components.fold_line()
 
 
-def _setup(offer: Offer, library: Library) -> tuple[Parts, Parts]:
+def _setup(offer: Offer, pool: ModelPool) -> tuple[Parts, Parts]:
     """The row above the stage: the fields people change most, and the buttons."""
     first = offer.first
     with gr.Row(elem_id="setup"):
         fields: Parts = {"prompt": components.prompt_box(first.prompt, answers=first.chat)}
         picker = components.prompt_picker(offer.kinds_for(answers=first.chat))
         fields["method"] = components.method_list(
-            methods_for(first.target, library, first.method), first.method
+            methods_for(first.target, pool, first.method), first.method
         )
         fields |= components.setup_fields(offer)
         with gr.Row(elem_id="actions"):

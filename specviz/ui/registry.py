@@ -13,9 +13,9 @@ from contextlib import contextmanager
 
 from specviz.errors import SpecvizError
 from specviz.session.run import Run
-from specviz.trace.file import Trace
+from specviz.trace import Trace
 from specviz.trace.first_difference import should_be_one_text
-from specviz.trace.recorded import recorded_trace
+from specviz.trace.shipped import shipped_trace
 from specviz.ui.view import GRACE_S, View, view_of
 from specviz.ui.visitors import has_cookie, network_of, visitor_of
 from specviz.views.explore.feed import SO_FAR, Feed
@@ -110,7 +110,7 @@ class Registry:
 
     def find_recorded(self, name: str) -> View:
         """The one view of a recorded run that comes with specviz, which all visitors share. Raises SpecvizError."""
-        trace, view_id = recorded_trace(name), f"{SHIPPED}{name}"
+        trace, view_id = shipped_trace(name), f"{SHIPPED}{name}"
         return self.get(view_id) or view_of(trace, view_id)
 
     def show(self, view: View, session: str | None) -> View:

@@ -30,8 +30,8 @@ from specviz.decoding.turns import FairQueue
 from specviz.errors import SpecvizError
 from specviz.models.busy import other_work
 from specviz.settings import assets_dir, settings
+from specviz.trace import Trace
 from specviz.trace import export as exports
-from specviz.trace.file import Trace
 from specviz.ui.components import SCRIPT, theme
 from specviz.ui.events import FAILED
 from specviz.ui.gate import UPLOAD, Gate

@@ -16,14 +16,14 @@ from specviz.lessons.load import found_lessons
 from specviz.models import get
 from specviz.models.catalog import HEADS, REAL
 from specviz.models.files.hub import ignore_progress, is_here
-from specviz.models.library import Library
+from specviz.models.pool import ModelPool
 from specviz.request import Request
 from specviz.session import run as session
 from specviz.session.setup import models_named
 from specviz.session.workbench import Workbench, workbench
 from specviz.settings import settings
-from specviz.trace.file import Trace, load_trace
-from specviz.trace.recorded import WELCOME, recorded_trace
+from specviz.trace import Trace, load_trace
+from specviz.trace.shipped import WELCOME, shipped_trace
 from specviz.ui.choices import Offer, make_offer
 from specviz.ui.page import build
 from specviz.ui.registry import Registry
@@ -85,11 +85,11 @@ class Page:
 
 
 def make_page(
-    offer: Offer, library: Library, opened: Path | None = None, welcome: Trace | None = None
+    offer: Offer, pool: ModelPool, opened: Path | None = None, welcome: Trace | None = None
 ) -> Page:
     """The page over one library, with the trace file `opened` on its stage if given, or `welcome` at a first visit.
     Raises SpecvizError."""
-    registry, bench = Registry(), Workbench(library)
+    registry, bench = Registry(), Workbench(pool)
     if settings().zero_gpu:
         from specviz.session.gpu_worker import WorkerRun  # it needs the package of such a Space
 
@@ -103,7 +103,7 @@ def make_page(
 def first_visit() -> Trace | None:
     """The recorded run that comes with specviz; None, with a word to whoever started it, if it cannot be read."""
     try:
-        return recorded_trace(WELCOME)
+        return shipped_trace(WELCOME)
     except SpecvizError as error:
         print(f"specviz: no recorded run for first visits: {error}", flush=True)
         return None
@@ -128,17 +128,17 @@ def start(
         and not is_whole_address(root_path)
         and settings().space is None
     )
-    library = workbench().library  # that of whatever works beside the page in this process
+    pool = workbench().pool  # that of whatever works beside the page in this process
     target, draft = (
-        _load(library, name) for name in (target or settings().target, draft or settings().draft)
+        _load(pool, name) for name in (target or settings().target, draft or settings().draft)
     )
-    library.allow_any = (
+    pool.allow_any = (
         is_private if settings().allow_any_model is None else settings().allow_any_model
     )
     may_get = is_private if settings().allow_get is None else settings().allow_get
     target = REAL if target is draft is None and is_here(REAL) else target
-    offer = make_offer(target, draft, any_model=library.allow_any, may_get=may_get)
-    page = make_page(offer, library, opened, first_visit())
+    offer = make_offer(target, draft, any_model=pool.allow_any, may_get=may_get)
+    page = make_page(offer, pool, opened, first_visit())
     for fault in found_lessons().faults:
         print(f"specviz: a lesson is left out: {fault}", flush=True)
     port = (
@@ -150,7 +150,7 @@ def start(
         settings().zero_gpu
     ):  # a worker has what was loaded before the launch, and its time is not spent on warming up
         for kind, name in models_named(offer.first.settings)[:2]:
-            library.load(name, as_draft=kind != "target")
+            pool.load(name, as_draft=kind != "target")
         page.is_warm.set()
     page.launch(host, port, names, root_path)
     print(
@@ -180,18 +180,18 @@ def what_others_may(offer: Offer, is_proxied: bool) -> str:
     return f"others may run {models}; whoever has the address of a run may read it{narrowed}"
 
 
-def _load(library: Library, name: str | None) -> str | None:
+def _load(pool: ModelPool, name: str | None) -> str | None:
     """Load a model that whoever starts the page has named: any one; smollm2 is fetched where it is not here."""
     if name is None or name in HEADS:  # heads are loaded with their target
         return name
     if name in get.on_offer() and not is_here(name):
         print(f"specviz: fetching {get.describe(name)}", flush=True)
         get.get(name, ignore_progress)
-    allowed, library.allow_any = library.allow_any, True
+    allowed, pool.allow_any = pool.allow_any, True
     try:
-        return library.load(name).name
+        return pool.load(name).name
     finally:
-        library.allow_any = allowed
+        pool.allow_any = allowed
 
 
 def free_port(host: str, first: int, tried: int) -> int:

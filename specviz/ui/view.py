@@ -18,7 +18,7 @@ from typing import Any
 from specviz.analysis.given_text import reader_of
 from specviz.errors import SpecvizError
 from specviz.session.run import Run, Status
-from specviz.trace.file import Event, Footer, Step, Trace, TraceError, read_trace
+from specviz.trace import Event, Footer, Step, Trace, TraceError, read_trace
 from specviz.ui.measuring import Measurement
 from specviz.views.compare.side_by_side_player import comparison_words
 from specviz.views.explore.feed import INCOMPLETE, Feed

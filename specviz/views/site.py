@@ -6,8 +6,8 @@ The views and the runs are those of the one-file pages, each text in a file of i
 
 from collections.abc import Mapping, Sequence
 
-from specviz.trace.file import Trace
-from specviz.trace.recorded import WELCOME, recorded_runs, recorded_trace
+from specviz.trace import Trace
+from specviz.trace.shipped import WELCOME, shipped_runs, shipped_trace
 from specviz.views import blocks
 from specviz.views.blocks import Props, pack
 from specviz.views.compare import plan, plan_theory
@@ -17,11 +17,11 @@ from specviz.views.explore.every_k import every_k
 from specviz.views.explore.library import shipped_entry
 from specviz.views.explore.opening import opening, telling_step
 from specviz.views.learn.lesson_file import (
-    duel,
     learn_page,
     lesson_pairs,
     lesson_panels,
     run_text,
+    side_by_side,
     site_body,
 )
 from specviz.views.words import reveal
@@ -55,22 +55,22 @@ def site_files(
 ) -> dict[str, str]:
     """Every file of the site by its path. recorded: the sections of "compare" and "check" that models have filled;
     report: the HTML page of an alignment job. Raises SpecvizError where a lesson or a run cannot be read."""
-    runs = [WELCOME, *(name for name in recorded_runs() if name != WELCOME)]
+    runs = [WELCOME, *(name for name in shipped_runs() if name != WELCOME)]
     pairs = list(dict.fromkeys([*RACES, *lesson_pairs()]))
-    duels = {"-".join(pair): pack(duel(pair)) for pair in pairs}
+    side_by_sides = {"-".join(pair): pack(side_by_side(pair)) for pair in pairs}
     data = {
         "sv-data": pack(
             {
                 "lessons": lesson_panels(),
                 "pages": _pages(recorded, runs, pairs),
                 "runs": runs,
-                "duels": list(duels),
+                "side_by_sides": list(side_by_sides),
             }
         ),
-        **{f"sv-duel-{name}": text for name, text in duels.items()},
+        **{f"sv-side-by-side-{name}": text for name, text in side_by_sides.items()},
     }
     for name in runs:
-        trace = recorded_trace(name)
+        trace = shipped_trace(name)
         openings = (opening(trace, index) for index in range(len(trace.steps)))
         data |= {
             f"sv-run-{name}": run_text(name, charts=True),
@@ -103,11 +103,11 @@ def _pages(
     recorded: Mapping[str, Sequence[Props]], runs: Sequence[str], pairs: Sequence[tuple[str, str]]
 ) -> dict[str, Props]:
     """The pages of sections; Compare has room for what speaks of the run on the stage."""
-    known = recorded_runs()
+    known = shipped_runs()
     opened = [{**shipped_entry(known[name]), "href": f"#run={name}"} for name in runs]
     raced = [
         {
-            "href": f"#duel={'-'.join(pair)}",
+            "href": f"#side-by-side={'-'.join(pair)}",
             "title": " and ".join(reveal(known[name].title) for name in pair),
             "words": reveal(known[pair[1]].about),
             "facts": "",

@@ -11,8 +11,7 @@ from typing import TextIO
 
 from specviz.models.generation import describe
 from specviz.rules.facts import FACTS
-from specviz.trace.counters import Counters
-from specviz.trace.file import (
+from specviz.trace import (
     DraftToken,
     EmittedToken,
     Event,
@@ -24,6 +23,7 @@ from specviz.trace.file import (
     Step,
     Trace,
 )
+from specviz.trace.counters import Counters
 from specviz.trace.metrics import METRICS, count, lossy_words, metrics, rounding_words
 from specviz.views.explore.steps import most_telling, others_words
 from specviz.views.palette import colour, palette

@@ -13,8 +13,8 @@ from specviz.drafters import METHODS, facts_of
 from specviz.drafters.method import Method
 from specviz.request import RunSettings
 from specviz.rules.facts import FACTS, RuleFacts
+from specviz.trace import Settings, Step, Token
 from specviz.trace.counters import REFUSED, grade_of
-from specviz.trace.file import Settings, Step, Token
 
 MOST_REFUSED = 10**6
 MOST_LABEL = 48  # characters of a token in a cell, a row or a sentence

@@ -237,7 +237,10 @@ def test_a_command_that_is_stopped_before_it_began_keeps_nothing(cli, monkeypatc
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--fail-under", "beauty=1"], "with a name of alpha, greedy_agreement, mean_acceptance, tokens_per_call, speedup"),
+        (
+            ["--fail-under", "beauty=1"],
+            "with a name of alpha, greedy_agreement, mean_acceptance, tokens_per_call, speedup",
+        ),
         (["--fail-under", "alpha"], r"takes NAME=NUMBER .got 'alpha'."),
         (["--fail-under", "alpha=nan"], "takes NAME=NUMBER"),
         (["--fail-under", "alpha=x"], "takes NAME=NUMBER"),

@@ -14,7 +14,7 @@ from specviz.cli.main import main
 from specviz.cli.models import diagnosis_text
 from specviz.errors import SpecvizError
 from specviz.models.catalog import resolve
-from specviz.models.library import check_pair
+from specviz.models.pool import check_pair
 
 
 @pytest.fixture
@@ -90,10 +90,10 @@ def test_counts_are_those_of_the_vocabularies(saved, target, draft):
 @pytest.mark.parametrize(
     ("name", "is_direct"), [("same", True), ("swapped", False), ("larger", False), ("other", False), ("cut", True)]
 )
-def test_the_verdict_is_that_of_check_pair(library, name, is_direct):
+def test_the_verdict_is_that_of_check_pair(pool, name, is_direct):
     tokenizers = tiny_tokenizer(), OTHERS[name]()
     models = (tiny("llama", vocab_size=tokenizer_size(item), layers=1, hidden=8) for item in tokenizers)
-    target, draft = (library.load(pair) for pair in zip(models, tokenizers, strict=True))
+    target, draft = (pool.load(pair) for pair in zip(models, tokenizers, strict=True))
     assert examine(target, draft).is_direct == is_direct
     try:
         check_pair(target, draft)
@@ -138,12 +138,12 @@ def test_a_table_that_ends_early_and_a_short_context_are_noted(saved):
     assert examine(draft, saved(tokenizer, "a")).notes == ()
 
 
-def test_a_folder_and_its_loaded_model_are_one(library, tmp_path):
+def test_a_folder_and_its_loaded_model_are_one(pool, tmp_path):
     tokenizer = tiny_tokenizer(chat=True)
     model = tiny("llama", vocab_size=len(tokenizer), eos_token_id=[7, 9])
     folders = [str(tiny_folder(tmp_path / name, model, tokenizer)) for name in ("a", "b")]
     diagnosis = examine(*folders)
-    assert diagnosis == examine(*map(library.load, folders))
+    assert diagnosis == examine(*map(pool.load, folders))
     assert [item.id for item in _special(diagnosis, "end").target] == [7, 9, len(tokenizer) - 1]
 
 

@@ -12,7 +12,7 @@ from specviz.decoding.forward import transformers_forward as forward
 from specviz.decoding.sampling import Sampling
 from specviz.drafters.none import NoDraft
 from specviz.errors import SpecvizError
-from specviz.models.library import Library, LoadedModel, bytes_per_token
+from specviz.models.pool import LoadedModel, ModelPool, bytes_per_token
 from specviz.rules import RULES
 
 PROMPTS = [[5, 9, 12], [7], [3, 22, 41, 8, 30, 2, 17, 11, 4, 19, 33], [60, 61, 20, 20], [5, 9, 12]]
@@ -20,7 +20,7 @@ SEEDS = [seed_of(3, number) for number in range(len(PROMPTS))]
 
 
 def loaded(family, **config):
-    return Library().load((tiny(family, vocab_size=320, **config), tiny_tokenizer()))
+    return ModelPool().load((tiny(family, vocab_size=320, **config), tiny_tokenizer()))
 
 
 def one_by_one(target, prompt, seed, sampling, num_tokens):

@@ -18,7 +18,7 @@ from specviz.drafters.eagle.drafter import EagleDrafter
 from specviz.drafters.eagle.layers import KeyValueRows
 from specviz.drafters.heads import load_heads
 from specviz.errors import SpecvizError
-from specviz.models.library import Library
+from specviz.models.pool import ModelPool
 from specviz.prompts import prompts_file
 
 pytestmark = pytest.mark.slow
@@ -28,14 +28,14 @@ PROMPTS = list(chain.from_iterable(zip(*KINDS, strict=False)))
 
 
 @pytest.fixture(scope="module")
-def library():
-    return Library(allow_any=True)
+def pool():
+    return ModelPool(allow_any=True)
 
 
 @pytest.fixture(scope="module")
-def doctor(library):
-    target = library.load("fable-target")
-    return HeadDoctor(load_heads(library, "fable-eagle", "eagle", target), target, PROMPTS)
+def doctor(pool):
+    target = pool.load("fable-target")
+    return HeadDoctor(load_heads(pool, "fable-eagle", "eagle", target), target, PROMPTS)
 
 
 @pytest.fixture(scope="module")
@@ -85,10 +85,10 @@ def test_the_agreement_is_the_drafters_own(doctor):
 
 
 @pytest.fixture(scope="module")
-def small(library):
+def small(pool):
     """A random target with a chat template."""
     tokenizer = tiny_tokenizer(320, chat=True)
-    return library.load((tiny("llama", vocab_size=320, layers=8, hidden=HIDDEN), tokenizer))
+    return pool.load((tiny("llama", vocab_size=320, layers=8, hidden=HIDDEN), tokenizer))
 
 
 @pytest.fixture

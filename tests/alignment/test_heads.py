@@ -17,7 +17,7 @@ from specviz.decoding.engine import Plan, speculate
 from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
-from specviz.models.library import Library
+from specviz.models.pool import ModelPool
 from specviz.models.score import TextIds
 from specviz.prompts import prompts_file
 from specviz.rules import RULES
@@ -62,8 +62,8 @@ def told_q(proposer, tokens, num_prompt, depths, sampling):
     return found
 
 
-def proposer_of(name, method, target, library, **params):
-    return Proposer(name, gather(METHODS[method], params, target, None, library))
+def proposer_of(name, method, target, pool, **params):
+    return Proposer(name, gather(METHODS[method], params, target, None, pool))
 
 
 WAYS = {
@@ -77,10 +77,10 @@ WAYS = {
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 @pytest.mark.parametrize("method", WAYS)
 def test_along_a_text_stands_what_the_drafter_itself_gives_when_it_draws_that_text(method, temperature):
-    library = workbench().library
-    target, sampling = library.load("fable-target"), Sampling(temperature)
+    pool = workbench().pool
+    target, sampling = pool.load("fable-target"), Sampling(temperature)
     ids = target.text.encode("Tom has a red ball. Tom has a red hat. Mia has a red ball, and Tom has a cat.")
-    proposer = proposer_of(method, method, target, library, **WAYS[method])
+    proposer = proposer_of(method, method, target, pool, **WAYS[method])
     check_along(proposer, target, ids, 8, 6, sampling)
 
 
@@ -104,32 +104,32 @@ def check_along(proposer, target, ids, num_prompt, depths, sampling):
 
 @pytest.mark.parametrize("make", [speculators_eagle3, speculators_peagle, speculators_mtp])
 def test_a_folder_of_speculators_is_read_along_a_text_by_the_method_that_drives_it(make, tmp_path):
-    library = Library(allow_any=True)
-    target = library.load((tiny("llama", vocab_size=320, layers=8, hidden=HIDDEN), tiny_tokenizer(320)))
+    pool = ModelPool(allow_any=True)
+    target = pool.load((tiny("llama", vocab_size=320, layers=8, hidden=HIDDEN), tiny_tokenizer(320)))
     target.model.requires_grad_(False)
     folder = folder_of(tmp_path / "head", *make(target))
-    assert load_draft(str(folder), library, target).setup.method.name == "eagle"
-    proposer = load_draft(f"eagle:{folder},children=drawn", library, target)
+    assert load_draft(str(folder), pool, target).setup.method.name == "eagle"
+    proposer = load_draft(f"eagle:{folder},children=drawn", pool, target)
     assert proposer.name == "eagle:head,children=drawn"
     check_along(proposer, target, [*islice(cycle(IDS), 24)], 8, 4, Sampling())
 
 
 def test_a_head_whose_settings_name_a_plain_llama_is_read_along_a_text_by_its_tensors(tmp_path):
     """The EAGLE authors' own layout."""
-    library = Library(allow_any=True)
-    target = library.load((tiny("llama", vocab_size=320, layers=8, hidden=HIDDEN), tiny_tokenizer(320)))
+    pool = ModelPool(allow_any=True)
+    target = pool.load((tiny("llama", vocab_size=320, layers=8, hidden=HIDDEN), tiny_tokenizer(320)))
     config, state = eagle3(target, IDS)
     folder = folder_of(tmp_path / "head", {**config, "architectures": ["LlamaForCausalLM"]}, state)
-    made = load_draft(folder, library, target)
+    made = load_draft(folder, pool, target)
     assert (made.name, made.setup.method.name) == ("head", "eagle")
 
 
 def test_a_head_that_no_method_runs_is_called_what_it_is(tmp_path):
-    library = Library(allow_any=True)
-    target = library.load((tiny("llama", vocab_size=320, layers=8, hidden=HIDDEN), tiny_tokenizer(320)))
+    pool = ModelPool(allow_any=True)
+    target = pool.load((tiny("llama", vocab_size=320, layers=8, hidden=HIDDEN), tiny_tokenizer(320)))
     folder = folder_of(tmp_path / "head", *SAMPLES["Gemma 4's assistant"](target))
     with pytest.raises(SpecvizError, match="head is Gemma 4's assistant, a head that reads the target's own keys and"):
-        load_draft(folder, library, target)
+        load_draft(folder, pool, target)
 
 
 # ---- real runs ------------------------------------------------------------------------------------------------------
@@ -145,9 +145,9 @@ def plan_of(setup, target):
 
 def counts_of(method, heads):
     """Per prompt [steps that draft, those that accepted 1 .. K or more], from real runs until there are enough."""
-    library = workbench().library
-    target = library.load("fable-target")
-    setup = gather(METHODS[method], {"heads": heads, "children": "drawn"}, target, None, library)
+    pool = workbench().pool
+    target = pool.load("fable-target")
+    setup = gather(METHODS[method], {"heads": heads, "children": "drawn"}, target, None, pool)
     counts, seed = np.zeros((len(PROMPTS), K + 1)), 7_000
     while counts[:, 0].sum() < NUM_STEPS:
         seed += 1
@@ -177,6 +177,6 @@ def test_acceptance_by_depth_is_that_counted_in_two_thousand_real_steps(kind):
 
 
 def test_a_method_that_cannot_be_read_along_a_text_is_refused_by_name():
-    library = workbench().library
+    pool = workbench().pool
     with pytest.raises(SpecvizError, match="early_exit:which=outer cannot be read along a text"):
-        load_draft("early_exit:which=outer", library, library.load("fable-target"))
+        load_draft("early_exit:which=outer", pool, pool.load("fable-target"))

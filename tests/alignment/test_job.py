@@ -32,7 +32,7 @@ from specviz.alignment.tables.shard_tables import build_tables
 from specviz.alignment.types import KS, PromptRow, Shard
 from specviz.analysis import theory
 from specviz.errors import SpecvizError
-from specviz.models.library import Library
+from specviz.models.pool import ModelPool
 from specviz.request import Request
 from specviz.session.workbench import Workbench
 
@@ -256,7 +256,7 @@ def test_the_same_folder_refuses_other_prompts(bench, tmp_path):
 def test_other_weights_under_the_same_name_are_another_job(bench):
     names = ("big", "near")
     before = identify(names)
-    weights = bench.library.load("near").model.get_input_embeddings().weight
+    weights = bench.pool.load("near").model.get_input_embeddings().weight
     kept = weights.data.clone()
     weights.data += 0.01
     after = identify(names)
@@ -269,17 +269,17 @@ def test_other_weights_under_the_same_name_are_another_job(bench):
 @pytest.mark.parametrize("name", ["rope_theta", "context", "end"])
 def test_another_configuration_of_the_same_weights_is_another_job(bench, monkeypatch, name):
     before = identify(("big", "near"))
-    near = bench.library.load("near")
+    near = bench.pool.load("near")
     if name == "rope_theta":
         monkeypatch.setitem(near.model.config.rope_parameters, "rope_theta", 123.0)
     elif name == "context":
         changed = replace(near, info=replace(near.info, context_limit=near.info.context_limit - 1))
-        load = bench.library.load
+        load = bench.pool.load
 
         def others(wanted, **how):
             return changed if wanted == "near" else load(wanted, **how)
 
-        monkeypatch.setattr(bench.library, "load", others)
+        monkeypatch.setattr(bench.pool, "load", others)
     else:
         monkeypatch.setattr(near.text, "eos_ids", near.text.eos_ids | {7})
     after = identify(("big", "near"))
@@ -418,7 +418,7 @@ def elsewhere():
 
     def each(function, items):
         for place, item in enumerate(items):
-            session._shared[:] = [Workbench(Library(10**9, allow_any=True))]
+            session._shared[:] = [Workbench(ModelPool(10**9, allow_any=True))]
             yield place, function(pickle.loads(pickle.dumps(item)))
 
     yield each
@@ -455,7 +455,7 @@ def test_folders_may_be_given_as_paths(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kind", [list, tuple])
 def test_pairs_in_memory_may_be_lists_or_tuples(bench, kind):
-    near, far = (bench.library.load(name) for name in ("near", "far"))
+    near, far = (bench.pool.load(name) for name in ("near", "far"))
     pairs = [kind((each.model, each.tokenizer)) for each in (near, far)]
     for draft, names in ((pairs, ["near", "far"]), (tuple(pairs), ["near", "far"]), (pairs[0], ["near"])):
         summary = align(PROMPTS[:1], **{**SETTINGS, "draft": draft, "max_new_tokens": 4}).summary
@@ -463,7 +463,7 @@ def test_pairs_in_memory_may_be_lists_or_tuples(bench, kind):
 
 
 def test_models_in_memory_stay_in_this_process(bench):
-    near = bench.library.load("near")
+    near = bench.pool.load("near")
     settings = {**SETTINGS, "draft": (near.model, near.tokenizer)}
     assert align(PROMPTS[:1], **settings).summary.drafts[0].name == "near"
     with pytest.raises(SpecvizError, match="models in memory cannot be sent to other processes"):

@@ -17,16 +17,16 @@ VALUES = {"prompts": "own", "own": "One day\n\n  a fox \nran", "tokens": "8"}
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory):
+def pool(tmp_path_factory):
     return served.tiny_library(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture
-def visit(library, monkeypatch):
+def visit(pool, monkeypatch):
     """A browser before the page, whose library is that of the process, as when the page is served."""
 
     def visit(trace=None):
-        new = Visit(library, trace)
+        new = Visit(pool, trace)
         monkeypatch.setattr(session, "_shared", [new.bench])
         return new
 
@@ -73,16 +73,16 @@ def test_own_prompts_are_analysed_with_the_settings_of_the_page(visit):
     assert prompts[0].endswith("One day")
 
 
-def test_the_settings_are_those_of_the_run_that_is_looked_at(visit, library):
-    trace = made(library, num_speculative_tokens=3, temperature=0.5, top_p=0.9)
+def test_the_settings_are_those_of_the_run_that_is_looked_at(visit, pool):
+    trace = made(pool, num_speculative_tokens=3, temperature=0.5, top_p=0.9)
     summary = summary_of(pressed(visit(trace))[-1])
     assert summary["k"] == 3
     assert summary["sampling"]["temperature"] == 0.5
     assert summary["sampling"]["top_p"] == 0.9
 
 
-def test_costs_that_were_measured_above_give_a_speedup(visit, library):
-    new = visit(made(library))
+def test_costs_that_were_measured_above_give_a_speedup(visit, pool):
+    new = visit(made(pool))
     assert summary_of(pressed(new)[-1])["costs"] == {}
     new.press("compare", "costs", "measure", {"context_length": "16"})
     assert list(summary_of(pressed(new)[-1])["costs"]) == ["tiny-draft"]

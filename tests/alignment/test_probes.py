@@ -15,7 +15,7 @@ from specviz.alignment.causes.weights import GROUP, coarse_words
 from specviz.alignment.job import align
 from specviz.alignment.types import Message, PromptRow, Shard
 from specviz.decoding.sampling import Sampling
-from specviz.models.library import Library
+from specviz.models.pool import ModelPool
 from specviz.models.score import TextIds
 from specviz.prompts import prompts_file
 from specviz.request import Request
@@ -28,13 +28,13 @@ NUM_PROMPTS = 36
 
 
 @pytest.fixture(scope="module")
-def library():
-    return workbench().library
+def pool():
+    return workbench().pool
 
 
-def named(library: Library, name, model, tokenizer):
+def named(pool: ModelPool, name, model, tokenizer):
     model.name_or_path = name
-    return library.load((model, tokenizer))
+    return pool.load((model, tokenizer))
 
 
 @pytest.fixture(scope="module")
@@ -105,9 +105,9 @@ def test_sound_heads_have_no_cause(prompts, name):
     assert not found.keys() & faults.KINDS.keys()
 
 
-def test_heads_that_are_tried_together_agree_as_each_does_alone(library):
-    target = library.load("fable-target")
-    drafter = load_draft("fable-medusa", library, target).drafter()
+def test_heads_that_are_tried_together_agree_as_each_does_alone(pool):
+    target = pool.load("fable-target")
+    drafter = load_draft("fable-medusa", pool, target).drafter()
     ids = target.text.encode("Tom has a red ball. Mia has a red hat, and Tom has a cat.")
     sample = TargetTexts(target, [TextIds(ids[:4], ids[4:]), TextIds(ids[:9], ids[9:14])], Sampling())
     trials = [Trial("", "", drafter), Trial("", "", Changed(drafter, divided_by=3.0))]
@@ -116,11 +116,11 @@ def test_heads_that_are_tried_together_agree_as_each_does_alone(library):
     assert (together[0] != together[1]).all()
 
 
-def chatting(library, name, template, called):
-    sound = library.load(name)
+def chatting(pool, name, template, called):
+    sound = pool.load(name)
     tokenizer = copy.deepcopy(sound.tokenizer)
     tokenizer.chat_template = template
-    return named(library, called, copy.deepcopy(sound.model), tokenizer)
+    return named(pool, called, copy.deepcopy(sound.model), tokenizer)
 
 
 def chats(num=8):
@@ -128,10 +128,10 @@ def chats(num=8):
 
 
 @pytest.mark.slow
-def test_another_chat_form_that_does_no_harm_is_a_warning_said_once(library):
+def test_another_chat_form_that_does_no_harm_is_a_warning_said_once(pool):
     """A draft that was never trained on chats agrees no better in a form of its own."""
-    target = chatting(library, "fable-target", TOLD, "told-target")
-    draft = chatting(library, "fable-draft", ASKED, "asked-draft")
+    target = chatting(pool, "fable-target", TOLD, "told-target")
+    draft = chatting(pool, "fable-draft", ASKED, "asked-draft")
     found, made = findings(chats(), draft.name, target=target.name)
     assert found == {}
     (warning,) = [each for each in made.summary.warnings if each.startswith("asked-draft: ")]
@@ -143,35 +143,35 @@ def test_another_chat_form_that_does_no_harm_is_a_warning_said_once(library):
 
 
 @pytest.mark.slow
-def test_another_chat_form_is_not_spoken_of_where_no_row_is_a_chat(library, prompts):
-    target = chatting(library, "fable-target", TOLD, "told-target")
-    draft = chatting(library, "fable-draft", ASKED, "asked-draft")
+def test_another_chat_form_is_not_spoken_of_where_no_row_is_a_chat(pool, prompts):
+    target = chatting(pool, "fable-target", TOLD, "told-target")
+    draft = chatting(pool, "fable-draft", ASKED, "asked-draft")
     found, made = findings(prompts[:8], draft.name, target=target.name)
     assert (found, made.summary.warnings) == ({}, ())
 
 
-def looked_for(library, rows, drafts=("fable-draft",), target="fable-target"):
+def looked_for(pool, rows, drafts=("fable-draft",), target="fable-target"):
     request = Request(prompt="", target=target, max_new_tokens=8)
     made = [PromptRow(n, n + 1, str(n), **row) for n, row in enumerate(rows)]
-    return faults.look(Shard(request, drafts, tuple(made), {}), library).looked_for
+    return faults.look(Shard(request, drafts, tuple(made), {}), pool).looked_for
 
 
-def test_causes_are_looked_for_where_texts_suffice_and_a_chat_form_where_the_draft_has_another(library):
-    target = chatting(library, "fable-target", TOLD, "told-target").name
-    draft = chatting(library, "fable-draft", ASKED, "asked-draft").name
+def test_causes_are_looked_for_where_texts_suffice_and_a_chat_form_where_the_draft_has_another(pool):
+    target = chatting(pool, "fable-target", TOLD, "told-target").name
+    draft = chatting(pool, "fable-draft", ASKED, "asked-draft").name
     prompts, chat = {"prompt": "Once upon a time"}, {"messages": (Message("user", "Tell me."),)}
-    assert looked_for(library, [prompts] * 7) == ()
-    assert {"a damaged layer", "wrong rotary positions"} < {*looked_for(library, [prompts] * 8)}
-    assert "a different chat format" in looked_for(library, [chat] * 8, (draft,), target)
-    assert "a different chat format" not in looked_for(library, [prompts] * 8)
+    assert looked_for(pool, [prompts] * 7) == ()
+    assert {"a damaged layer", "wrong rotary positions"} < {*looked_for(pool, [prompts] * 8)}
+    assert "a different chat format" in looked_for(pool, [chat] * 8, (draft,), target)
+    assert "a different chat format" not in looked_for(pool, [prompts] * 8)
 
 
 @pytest.mark.slow
-def test_a_cut_vocabulary_is_named_with_its_ceiling(library, prompts):
-    sound = library.load("fable-draft")
+def test_a_cut_vocabulary_is_named_with_its_ceiling(pool, prompts):
+    sound = pool.load("fable-draft")
     model = copy.deepcopy(sound.model)
     model.resize_token_embeddings(2048)
-    cut = named(library, "cut", model, sound.tokenizer)
+    cut = named(pool, "cut", model, sound.tokenizer)
     found, made = findings(prompts, cut.name)
     (own,) = made.summary.drafts
     assert "It can draft 2,048 of the target's 4,096 ids" in found["vocabulary"].words
@@ -180,15 +180,15 @@ def test_a_cut_vocabulary_is_named_with_its_ceiling(library, prompts):
 
 
 @pytest.mark.slow
-def test_a_closed_head_is_a_cut_vocabulary_too(library, prompts):
-    sound = library.load("fable-draft")
+def test_a_closed_head_is_a_cut_vocabulary_too(pool, prompts):
+    sound = pool.load("fable-draft")
     model = copy.deepcopy(sound.model)
 
     def close(_, __, logits):
         return torch.cat([logits[..., :2048], torch.full_like(logits[..., 2048:], float("-inf"))], dim=-1)
 
     model.lm_head.register_forward_hook(close)
-    closed = named(library, "closed", model, sound.tokenizer)
+    closed = named(pool, "closed", model, sound.tokenizer)
     found, made = findings(prompts, closed.name)
     (own,) = made.summary.drafts
     assert "reach" not in found
@@ -197,8 +197,8 @@ def test_a_closed_head_is_a_cut_vocabulary_too(library, prompts):
 
 
 @pytest.mark.slow
-def test_blindness_beyond_128_tokens_is_named_where_it_begins(library, prompts):
-    sound = library.load("fable-draft")
+def test_blindness_beyond_128_tokens_is_named_where_it_begins(pool, prompts):
+    sound = pool.load("fable-draft")
     model = copy.deepcopy(sound.model)
 
     def scramble(_, __, options, turned):
@@ -208,7 +208,7 @@ def test_blindness_beyond_128_tokens_is_named_where_it_begins(library, prompts):
         return tuple(torch.where(position >= 128, noise, part) for part in turned)
 
     model.model.rotary_emb.register_forward_hook(scramble, with_kwargs=True)
-    blind = named(library, "blind", model, sound.tokenizer)
+    blind = named(pool, "blind", model, sound.tokenizer)
     joined = [" ".join((prompts * 2)[place : place + 7]) for place in range(40)]
     long = [sound.tokenizer.decode(sound.text.encode(text)[:106]) for text in joined]
     found, made = findings(long, blind.name, max_new_tokens=64)

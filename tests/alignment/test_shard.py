@@ -15,7 +15,7 @@ from specviz.alignment.types import BINS, Message, PromptRow, Shard
 from specviz.decoding.draws import seed_of
 from specviz.decoding.sampling import Sampling
 from specviz.errors import SpecvizError
-from specviz.models.library import Library
+from specviz.models.pool import ModelPool
 from specviz.models.score import TextIds
 from specviz.request import Request
 
@@ -34,12 +34,12 @@ TEXTS = (
 
 
 def loaded(seed, vocab_size=320, **config):
-    return Library().load((tiny("llama", vocab_size=vocab_size, seed=seed, **config), tiny_tokenizer()))
+    return ModelPool().load((tiny("llama", vocab_size=vocab_size, seed=seed, **config), tiny_tokenizer()))
 
 
 @pytest.fixture(scope="module")
-def library():
-    made = Library()
+def pool():
+    made = ModelPool()
     for name, seed, chat, config in (
         ("large", 1, False, {}), ("small", 2, False, {}), ("talker", 1, True, {}), ("caller", 1, CALLER, {}),
         ("brief", 3, False, {"max_position_embeddings": 20}), ("narrow", 4, False, {"vocab_size": 200}),
@@ -147,31 +147,31 @@ def by_prompt(found, *names):
     return {number: values for number, *values in zip(*columns, strict=True)}
 
 
-def test_texts_are_drawn_each_from_its_own_seed(library):
-    together = shards.analyse(asking(row(0, "Once upon"), row(7, "The fox"), row(8, "The fox")), library)
-    alone = shards.analyse(asking(row(7, "The fox")), library)
+def test_texts_are_drawn_each_from_its_own_seed(pool):
+    together = shards.analyse(asking(row(0, "Once upon"), row(7, "The fox"), row(8, "The fox")), pool)
+    alone = shards.analyse(asking(row(7, "The fox")), pool)
     texts = {
         number: [token for prompt, token in zip(made["prompt"], made["token"], strict=True) if prompt == number]
         for made in (alone.tokens, together.tokens)
         for number in (7, 8)
     }
-    target = library.load("large")
+    target = pool.load("large")
     (drawn,) = shards.sample(target, [target.text.encode("The fox")], [seed_of(5, 7)], Sampling(), 12)
     assert texts[7] == list(drawn.ids) != texts[8]
     assert by_prompt(together, "source", "exact")[7] == ["sampled", True]
 
 
-def test_a_prompt_of_ids_is_read_as_it_is(library):
-    target = library.load("large")
+def test_a_prompt_of_ids_is_read_as_it_is(pool):
+    target = pool.load("large")
     ids = tuple(target.text.encode("The fox"))
-    by_text, by_ids = (shards.analyse(asking(row(0, prompt)), library) for prompt in ("The fox", ids))
+    by_text, by_ids = (shards.analyse(asking(row(0, prompt)), pool) for prompt in ("The fox", ids))
     assert list(by_ids.tokens["token"]) == list(by_text.tokens["token"])
     assert by_prompt(by_ids, "prompt_text") == {0: ["The fox"]}
-    (refused,) = shards.analyse(asking(row(0, (target.info.vocab_size,)), row(1, "The fox")), library).refused
+    (refused,) = shards.analyse(asking(row(0, (target.info.vocab_size,)), row(1, "The fox")), pool).refused
     assert refused.reason == f"the prompt has ids that large does not know (got {target.info.vocab_size})"
 
 
-def test_a_given_completion_is_exact_only_if_it_is_said_to_be_this_targets(library):
+def test_a_given_completion_is_exact_only_if_it_is_said_to_be_this_targets(pool):
     told = {"target": "large", "temperature": 1.0}
     ids = (5, 9, 12, 7)
     found = shards.analyse(
@@ -182,7 +182,7 @@ def test_a_given_completion_is_exact_only_if_it_is_said_to_be_this_targets(libra
             row(3, "Once", completion=ids, told=told | {"temperature": 0.5}),
             row(4, "Once", completion=ids, told=told | {"top_k": 0, "top_p": 1.0}),
         ),
-        library,
+        pool,
     )
     assert by_prompt(found, "source", "exact", "finish") == {
         number: ["given", number in (0, 4), "given"] for number in range(5)
@@ -190,7 +190,7 @@ def test_a_given_completion_is_exact_only_if_it_is_said_to_be_this_targets(libra
     assert [t for n, t in zip(found.tokens["prompt"], found.tokens["token"], strict=True) if n == 1] == list(ids)
 
 
-def test_rows_that_cannot_be_used_come_back_with_the_reason(library):
+def test_rows_that_cannot_be_used_come_back_with_the_reason(pool):
     found = shards.analyse(
         asking(
             row(0, "x " * 400),
@@ -199,7 +199,7 @@ def test_rows_that_cannot_be_used_come_back_with_the_reason(library):
             row(3, "Once", completion=(5,)),
             row(4, "Once", completion=(5,) * 256),
         ),
-        library,
+        pool,
     )
     assert list(found.prompts["prompt"]) == [1]
     reasons = {each.line: each.reason for each in found.refused}
@@ -209,17 +209,17 @@ def test_rows_that_cannot_be_used_come_back_with_the_reason(library):
         assert words in reasons[line]
 
 
-def test_chats_take_the_targets_form_or_plain_lines_with_a_warning(library):
+def test_chats_take_the_targets_form_or_plain_lines_with_a_warning(pool):
     talk = (Message("user", "Hello fox"),)
-    formed = shards.analyse(asking(row(0, messages=talk), row(1, "Hello fox"), target="talker", chat=True), library)
+    formed = shards.analyse(asking(row(0, messages=talk), row(1, "Hello fox"), target="talker", chat=True), pool)
     expected = "<|user|>Hello fox\n<|assistant|>"
     assert by_prompt(formed, "prompt_text") == {0: [expected], 1: [expected]}
     assert formed.warnings == ()
-    lines = shards.analyse(asking(row(0, messages=talk)), library)
+    lines = shards.analyse(asking(row(0, messages=talk)), pool)
     assert by_prompt(lines, "prompt_text") == {0: ["User: Hello fox\nAssistant:"]}
     assert "no chat template" in lines.warnings[0]
     with pytest.raises(KeyError):
-        by_prompt(shards.analyse(asking(row(0, "Hi"), chat=True), library), "prompt_text")[0]
+        by_prompt(shards.analyse(asking(row(0, "Hi"), chat=True), pool), "prompt_text")[0]
 
 
 CALLING = Message("assistant", "", tool_calls=({"type": "function", "function": {"name": "add", "arguments": {}}},))
@@ -237,36 +237,36 @@ TOOL_TALK = (Message("user", "2+3?"), CALLING, Message("tool", "5"))
         ({"messages": TOOL_TALK}, "talker", True, "chat template leaves out the tool calls"),
     ],
 )
-def test_what_only_a_chat_template_writes_is_refused_by_name_without_it(library, told, target, chat, needed):
-    found = shards.analyse(asking(row(0, **told), row(1, messages=TOOL_TALK[:1]), target=target, chat=chat), library)
+def test_what_only_a_chat_template_writes_is_refused_by_name_without_it(pool, told, target, chat, needed):
+    found = shards.analyse(asking(row(0, **told), row(1, messages=TOOL_TALK[:1]), target=target, chat=chat), pool)
     assert [each.line for each in found.refused] == [1]
     assert re.search(needed, found.refused[0].reason)
 
 
-def test_tools_switches_and_reasoning_go_through_the_targets_template(library):
+def test_tools_switches_and_reasoning_go_through_the_targets_template(pool):
     rows = (
         row(0, messages=TOOL_TALK, tools=({"name": "add"},)),
         row(1, "2+3?", chat_options={"brief": True}),
         row(2, messages=TOOL_TALK[:1], completion="", answer=Message("assistant", "5", "Two and three make it.")),
     )
-    found = by_prompt(shards.analyse(asking(*rows, target="caller", chat=True), library), "prompt_text", "text")
+    found = by_prompt(shards.analyse(asking(*rows, target="caller", chat=True), pool), "prompt_text", "text")
     assert found[0][0] == '[{"name": "add"}]<user>2+3?<assistant>{"name": "add", "arguments": {}}<tool>5<assistant>'
     assert found[1][0] == "None<user>2+3?<assistant>(brief)"
     assert found[2] == ["None<user>2+3?<assistant>", "(Two and three make it.)5"]
 
 
-def test_switches_that_no_template_reads_are_warned_of(library):
-    found = shards.analyse(asking(row(0, "Once", chat_options={"brief": True})), library)
+def test_switches_that_no_template_reads_are_warned_of(pool):
+    found = shards.analyse(asking(row(0, "Once", chat_options={"brief": True})), pool)
     assert found.warnings == (shards.OPTIONS_UNUSED,)
 
 
-def test_a_draft_that_cannot_read_the_text_drafts_nothing_there(library):
-    found = shards.analyse(asking(row(0, "Once upon a time"), drafts=("brief", "narrow"), max_new_tokens=40), library)
+def test_a_draft_that_cannot_read_the_text_drafts_nothing_there(pool):
+    found = shards.analyse(asking(row(0, "Once upon a time"), drafts=("brief", "narrow"), max_new_tokens=40), pool)
     readable = {
         name: [ok for draft, ok in zip(found.tokens["draft"], found.tokens["readable"], strict=True) if draft == name]
         for name in ("brief", "narrow")
     }
-    before = len(library.load("large").text.encode("Once upon a time"))
+    before = len(pool.load("large").text.encode("Once upon a time"))
     assert sum(readable["brief"]) == 20 + 1 - before
     assert not all(readable["narrow"])
     keep = np.asarray(found.tokens["keep"])
@@ -309,15 +309,15 @@ def test_one_long_text_leaves_the_others_together():
     assert list(shards._group_by_length(texts, 8, 25)) == [[4, 2], [0, 3], [1]]
 
 
-def test_the_chance_to_be_kept_is_that_of_the_what_if(library):
-    found = shards.analyse(asking(row(0, "Once upon")), library).tokens
+def test_the_chance_to_be_kept_is_that_of_the_what_if(pool):
+    found = shards.analyse(asking(row(0, "Once upon")), pool).tokens
     q, p = (np.asarray(found[name], dtype=float) for name in ("q", "p"))
     np.testing.assert_allclose(found["keep"], [min(1.0, b / a) for a, b in zip(p, q, strict=True)], rtol=1e-5)
 
 
-def test_the_size_of_the_batch_changes_no_text(library):
+def test_the_size_of_the_batch_changes_no_text(pool):
     rows = [row(number, f"Once upon {number}") for number in range(5)]
-    whole, small = (shards.analyse(replace(asking(*rows), batch=batch), library) for batch in (8, 2))
+    whole, small = (shards.analyse(replace(asking(*rows), batch=batch), pool) for batch in (8, 2))
     assert list(whole.tokens["token"]) == list(small.tokens["token"])
     np.testing.assert_allclose(whole.tokens["overlap"], small.tokens["overlap"], atol=1e-5)
 
@@ -338,16 +338,16 @@ def test_a_gpu_says_the_same():
 # ---- the chat template's switches -----------------------------------------------------------------------------------
 
 
-def test_chat_options_are_read_by_the_template_of_every_row_in_the_chat_form(library, monkeypatch):
+def test_chat_options_are_read_by_the_template_of_every_row_in_the_chat_form(pool, monkeypatch):
     template = "{{ messages[0].content }}{% if thinking is false %} at once{% endif %}"
-    monkeypatch.setattr(library.load("large").tokenizer, "chat_template", template)
+    monkeypatch.setattr(pool.load("large").tokenizer, "chat_template", template)
     said = row(1, messages=(Message("user", "The dog"),))
-    found = shards.analyse(asking(row(0, "The fox"), said, chat=True, chat_options={"thinking": False}), library)
+    found = shards.analyse(asking(row(0, "The fox"), said, chat=True, chat_options={"thinking": False}), pool)
     assert list(found.prompts["prompt_text"]) == ["The fox at once", "The dog at once"]
     assert found.warnings == ()
 
 
-def test_rows_that_are_not_in_the_chat_form_are_said_to_have_no_options(library, monkeypatch):
-    monkeypatch.setattr(library.load("large").tokenizer, "chat_template", "{{ messages }}{{ thinking }}")
-    found = shards.analyse(asking(row(0, "The fox"), chat_options={"thinking": False}), library)
+def test_rows_that_are_not_in_the_chat_form_are_said_to_have_no_options(pool, monkeypatch):
+    monkeypatch.setattr(pool.load("large").tokenizer, "chat_template", "{{ messages }}{{ thinking }}")
+    found = shards.analyse(asking(row(0, "The fox"), chat_options={"thinking": False}), pool)
     assert found.warnings == (shards.OPTIONS_UNUSED,)

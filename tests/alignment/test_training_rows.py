@@ -25,7 +25,7 @@ SETTINGS = {"target": "big", "max_new_tokens": 12, "seed": 3, "costs": {}}
 def big(named_models, monkeypatch):
     bench = Workbench(named_models)
     monkeypatch.setattr(session, "_shared", [bench])
-    return bench.library.load("big")
+    return bench.pool.load("big")
 
 
 def exported(path, drafts):

@@ -26,16 +26,16 @@ NUM_TOKENS, REPEATS = 48, 3
 
 
 @pytest.fixture(scope="module")
-def library(named_models):
+def pool(named_models):
     """What align() finds in this process, too."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session, "_shared", [session.Workbench(named_models)])
         yield named_models
 
 
-def run(library, pair, prompt, sampling, k, seed):
+def run(pool, pair, prompt, sampling, k, seed):
     """(prompt ids, emitted ids, target calls) of one real run."""
-    target, small = map(library.load, pair)
+    target, small = map(pool.load, pair)
     plan = Plan(target.cached_lm(), ModelDrafter(small.cached_lm()), RULES["speculative_sampling"], sampling, k)
     ids = target.text.encode(prompt)
     steps = list(speculate(ids, lambda: plan, Seeded(seed), max_new_tokens=NUM_TOKENS, eos_ids=target.text.eos_ids))
@@ -57,22 +57,22 @@ QUICK = ("quick", "quick-draft")
 
 
 @pytest.fixture(scope="module")
-def sampled(library):
+def sampled(pool):
     target, draft = QUICK
     made = align(OWN * REPEATS, target=target, draft=draft, max_new_tokens=NUM_TOKENS, costs={})
     return made.summary.draft(draft)
 
 
 @pytest.fixture(scope="module")
-def runs(library):
+def runs(pool):
     """Real runs at temperature 1, by K; other seeds than the lab's."""
     seeds = range(1000, 1000 + REPEATS)
-    return {k: [run(library, QUICK, prompt, Sampling(), k, seed) for prompt in OWN for seed in seeds] for k in (2, 4)}
+    return {k: [run(pool, QUICK, prompt, Sampling(), k, seed) for prompt in OWN for seed in seeds] for k in (2, 4)}
 
 
 @pytest.mark.slow
-def test_alpha_is_that_of_real_runs(library, sampled, runs):
-    target, draft = map(library.load, QUICK)
+def test_alpha_is_that_of_real_runs(pool, sampled, runs):
+    target, draft = map(pool.load, QUICK)
     sums = {prompt: [0.0, 0] for prompt in range(len(OWN))}  # a prompt's runs belong together
     for number, (ids, text, _) in enumerate(runs[4]):
         overlap = score(target, draft, [*ids, *text], len(text), Sampling()).overlap
@@ -94,10 +94,10 @@ def test_tokens_per_call_are_those_of_real_runs_within_five_percent(sampled, run
         assert sampled.tokens_per_call[k - 1] == pytest.approx(measured, rel=0.05)
 
 
-def test_at_temperature_0_every_number_of_calls_is_that_of_the_run(library):
+def test_at_temperature_0_every_number_of_calls_is_that_of_the_run(pool):
     summary = align(OWN[:8], target="big", draft="near", temperature=0.0, max_new_tokens=NUM_TOKENS, costs={}).summary
     for k in (1, 4):
-        made = [run(library, ("big", "near"), prompt, Sampling(0.0), k, 0) for prompt in OWN[:8]]
+        made = [run(pool, ("big", "near"), prompt, Sampling(0.0), k, 0) for prompt in OWN[:8]]
         assert sum(len(text) for _, text, _ in made) == summary.num_tokens
         calls = summary.num_tokens / summary.drafts[0].tokens_per_call[k - 1]
         assert calls == pytest.approx(sum(own for *_, own in made), rel=1e-6)

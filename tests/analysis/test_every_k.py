@@ -14,8 +14,8 @@ from specviz.analysis import every_k as planning
 from specviz.analysis import given_text as judged
 from specviz.errors import SpecvizError
 from specviz.settings import assets_dir
-from specviz.trace.file import load_trace
-from specviz.trace.recorded import recorded_trace
+from specviz.trace import load_trace
+from specviz.trace.shipped import shipped_trace
 
 FIRST_VISIT = assets_dir() / "traces" / "first-visit.jsonl.gz"
 OTHER_KS = (1, 2, 4, 8)
@@ -73,7 +73,7 @@ def test_the_shipped_run_is_exact_and_agrees_with_a_slow_sum(first_visit):
 
 def test_a_scored_trace_needs_no_torch():
     program = (
-        "import sys\nfrom specviz.analysis import every_k\nfrom specviz.trace.file import load_trace\n"
+        "import sys\nfrom specviz.analysis import every_k\nfrom specviz.trace import load_trace\n"
         f"assert len(every_k.what_if(load_trace({str(FIRST_VISIT)!r}))) == 32\n"
         "assert not {'torch', 'transformers', 'gradio', 'plotly'} & set(sys.modules)"
     )
@@ -110,7 +110,7 @@ def test_all_ks_share_one_draw(first_visit):
 def test_greedy_runs_at_other_k_make_exactly_these_calls(bench, method, seed):
     options = {"method": method, "temperature": 0.0, "seed": seed, "prompt": PROMPT[seed:]}
     recorded = made(bench, num_speculative_tokens=3, **options)
-    big = bench.library.load("big")
+    big = bench.pool.load("big")
     frame = planning.what_if(recorded, OTHER_KS, target=big).set_index("k")
     for k in OTHER_KS:
         number = calls(made(bench, num_speculative_tokens=k, **options))
@@ -151,7 +151,7 @@ def test_what_heads_draft_behind_every_place_is_what_their_run_drafted_where_its
 
 def test_what_heads_would_have_drafted_needs_their_models_and_says_so():
     with pytest.raises(SpecvizError, match=r"where its step begins; specviz.what_if\(trace\) loads the models"):
-        judged.judge_run(recorded_trace("real-eagle"))
+        judged.judge_run(shipped_trace("real-eagle"))
     recorded = specviz.run("Once", method="early_exit", which="outer", max_new_tokens=4, num_speculative_tokens=2)
     with pytest.raises(
         SpecvizError, match="what early_exit drafts with these settings depends on where its step begins"

@@ -31,7 +31,7 @@ from specviz.cli.output import output
 from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
-from specviz.models.library import Library
+from specviz.models.pool import ModelPool
 from specviz.request import Request
 from specviz.session.setup import gather
 from specviz.session.workbench import Workbench
@@ -56,9 +56,9 @@ def sample(contender, prompt, rate, *, temperature=1.0, **changes):
 @pytest.fixture(scope="module")
 def models():
     """Target and draft with an end token, which measurements ignore."""
-    library, tokenizer = Library(10**9), tiny_tokenizer()
+    pool, tokenizer = ModelPool(10**9), tiny_tokenizer()
     made = [tiny("llama", vocab_size=len(tokenizer), layers=layers, seed=layers) for layers in (2, 1)]
-    return [library.load((model, tokenizer)) for model in made]
+    return [pool.load((model, tokenizer)) for model in made]
 
 
 @pytest.fixture(scope="module")
@@ -228,16 +228,16 @@ def test_python_work_per_step_does_not_grow_with_the_text(method, count):
     tokenizer.eos_token = None
     size = len(tokenizer)
     model = tiny("llama", vocab_size=size, max_position_embeddings=4096, eos_token_id=None)
-    library = Library(10**9)
-    name = library.load((model, tokenizer)).name
-    text = library.load(name).text
+    pool = ModelPool(10**9)
+    name = pool.load((model, tokenizer)).name
+    text = pool.load(name).text
     for token in range(size):
         text.bytes_of(token)  # each is read once in the life of a library
     counts = []
     for length in (100, 2000):
         prompt = tuple(token % size for token in range(length))
         request = {"prompt": "", "prompt_ids": prompt, "target": name, "draft": name, "temperature": 0.0}
-        run = begin(Workbench(library), method=method, **request)
+        run = begin(Workbench(pool), method=method, **request)
         make_steps(run, 2)
         counts.append(count(lambda run=run: make_steps(run, 2)))
         assert [len(step.emitted) for step in run.trace.steps] == [5 if method == "draft_model" else 1] * 4
@@ -300,9 +300,9 @@ def test_what_cannot_draft_for_the_target_is_left_out_with_the_reason(models, mo
     unbuilt = replace(METHODS["prompt_lookup"], name="unbuilt", build=refusing)
     lonely = replace(METHODS["draft_model"], name="lonely")
     monkeypatch.setattr(bench_methods, "METHODS", {**METHODS, "unbuilt": unbuilt, "lonely": lonely})
-    library = Library(10**9, allow_any=False)
+    pool = ModelPool(10**9, allow_any=False)
     names = ["none", "unbuilt", "lonely", "prompt_lookup:max_ngram=2", "prompt_lookup:colour=2"]
-    setups, left_out = bench_methods.load_setups(names, library, target, "nowhere", 3, PROMPTS[0])
+    setups, left_out = bench_methods.load_setups(names, pool, target, "nowhere", 3, PROMPTS[0])
     assert list(setups) == ["none", "prompt_lookup:max_ngram=2"]
     assert setups["prompt_lookup:max_ngram=2"].params["max_ngram"] == 2
     assert [(name, reason[:30]) for name, reason in left_out.items()] == [
@@ -408,9 +408,9 @@ def measured_speed(monkeypatch, models, rates, *, others=0, method="prompt_looku
     monkeypatch.setattr(speed, "ROUNDS", len(rates) - 1)
     monkeypatch.setattr(speed, "specviz_contender", contender)
     monkeypatch.setattr(TimedGeneration, "tokens_per_s", property(lambda self: 10 / (self.seconds - 0.5)))
-    library = Library(10**9)
-    name = library.load((models[0].model, models[0].tokenizer)).name
-    bench = Workbench(library)
+    pool = ModelPool(10**9)
+    name = pool.load((models[0].model, models[0].tokenizer)).name
+    bench = Workbench(pool)
     tickets = [bench.engine.join() for _ in range(1 + others)]
     *progress, last = speed.measure_in_rounds(Request(prompt="a b a b", target=name, draft=None, method=method), bench)
     assert [each.speed for each in progress] == [None] * len(progress)

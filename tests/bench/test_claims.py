@@ -77,7 +77,7 @@ def test_the_cases_change_one_thing_each():
 
 
 def test_batches_are_compared_with_one_token_of_each_text(bench):
-    assert sorted(batch_growth(bench.library.load("big"), rounds=1)) == [1, 8]
+    assert sorted(batch_growth(bench.pool.load("big"), rounds=1)) == [1, 8]
 
 
 # What lossy drafting costs

@@ -20,7 +20,7 @@ from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
 from specviz.models.gguf import read_header
-from specviz.models.library import Library
+from specviz.models.pool import ModelPool
 from specviz.session.setup import gather
 
 OURS = "specviz, draft_model"
@@ -39,14 +39,14 @@ def written(place, model, tokenizer):
 
 
 def loaded_pair(family="llama", num_unused=0):
-    library, tokenizer = Library(10**9), tiny_tokenizer()
+    pool, tokenizer = ModelPool(10**9), tiny_tokenizer()
     made = [tiny(family, vocab_size=len(tokenizer) + num_unused, layers=layers, seed=layers) for layers in (2, 1)]
-    return [library.load((model, tokenizer)) for model in made]
+    return [pool.load((model, tokenizer)) for model in made]
 
 
-def assert_read_again(file, model, library):
+def assert_read_again(file, model, pool):
     """The same weights as float16 holds them, which is what a converted model is stored in."""
-    again = library.load(str(file)).model
+    again = pool.load(str(file)).model
     assert again.config.vocab_size == model.config.vocab_size
     ours, wanted = dict(again.named_parameters()), dict(model.named_parameters())
     assert ours.keys() == wanted.keys()
@@ -56,21 +56,21 @@ def assert_read_again(file, model, library):
 
 @pytest.mark.parametrize("num_unused", [0, 5])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_written_file_is_read_again_as_the_same_weights(family, num_unused, library, tmp_path):
+def test_a_written_file_is_read_again_as_the_same_weights(family, num_unused, pool, tmp_path):
     tokenizer, wide = tiny_tokenizer(), {"head_dim": 128} if family == "qwen3" else {}
     model = tiny(family, vocab_size=len(tokenizer) + num_unused, **wide)
-    assert_read_again(written(tmp_path / "tiny.gguf", model, tokenizer), model, library)
+    assert_read_again(written(tmp_path / "tiny.gguf", model, tokenizer), model, pool)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["fable-target", "fable-draft"])
-def test_the_bundled_pair_is_written_and_read_again_bit_for_bit(name, library, tmp_path):
-    bundled = library.load(name)
+def test_the_bundled_pair_is_written_and_read_again_bit_for_bit(name, pool, tmp_path):
+    bundled = pool.load(name)
     file = written(tmp_path / "again.gguf", bundled.model, bundled.tokenizer)
     header = read_header(file, name)
     assert {tensor.tensor_type.name for tensor in header.tensors} == {"F32"}
-    again = library.load(str(file))
-    assert_read_again(file, bundled.model, library)
+    again = pool.load(str(file))
+    assert_read_again(file, bundled.model, pool)
     ids = torch.tensor([PROMPTS[1].ids])
     assert torch.equal(again.model(ids).logits, bundled.model(ids).logits)
 

@@ -17,7 +17,7 @@ from specviz.errors import SpecvizError
 from specviz.models.busy import OtherWork, other_work
 from specviz.models.score import TextIds
 from specviz.session.workbench import BackgroundTask
-from specviz.trace.file import Trace
+from specviz.trace import Trace
 from specviz.trace.first_difference import are_of_one_prompt, first_difference
 
 GREEDY = replace(REQUEST, temperature=0.0, max_new_tokens=12)
@@ -46,7 +46,7 @@ def test_its_ratios_are_those_of_its_traces(bench):
 
 
 def test_greedy_sides_write_what_the_target_writes_alone(bench):
-    result, model = raced(bench), bench.library.load("big").model
+    result, model = raced(bench), bench.pool.load("big").model
     for heat, start in zip(result.heats, STARTS, strict=True):
         prompt = [token.id for token in heat.left.header.prompt.tokens]
         assert ids(heat.left) == ids(heat.right) == greedy(model, prompt, 12)
@@ -240,7 +240,7 @@ def test_the_first_difference_has_the_logits_of_both_models(bench):
     text = [token.id for token in heat.left.header.prompt.tokens] + ids(heat.left)[:place]
     for reading, name in zip(found.readings, ("big", "far"), strict=True):
         with torch.inference_mode():
-            row = bench.library.load(name).model(torch.tensor([text])).logits[0, -1].double().numpy()
+            row = bench.pool.load(name).model(torch.tensor([text])).logits[0, -1].double().numpy()
         probabilities = np.exp(row - row.max()) / np.exp(row - row.max()).sum()
         assert reading.logits == pytest.approx([row[found.left.id], row[found.right.id]], abs=1e-4)
         assert reading.best == pytest.approx(row.max(), abs=1e-4)
@@ -275,7 +275,7 @@ def test_above_temperature_0_no_difference_is_looked_for(bench):
 def test_an_error_names_its_side(bench):
     with pytest.raises(SpecvizError, match=r"^B: "):
         raced(bench, ALONE, RaceSide("B", replace(GREEDY, draft="stranger")))
-    near = bench.library.load("near")
+    near = bench.pool.load("near")
     proved = near.model.register_forward_pre_hook(lambda *_: None)
     near.cached_lm()  # a model with hooks is proved anew, by forwards that do not count
     hook = near.model.register_forward_pre_hook(Fails(1, RuntimeError("out of luck")))

@@ -9,7 +9,7 @@ from specviz.bench.speed import ALONE, ASKED
 from specviz.decoding.cached_lm import CachedLM
 from specviz.models.quantisation import bytes_by_device
 from specviz.request import Request
-from specviz.session.record import activate
+from specviz.session.whole_run import activate
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_each_prompt_is_measured_with_and_without_the_draft(quick, bench):
 
 def test_the_drafts_reading_of_the_prompt_is_on_the_clock_of_the_first_token(quick, bench, monkeypatch):
     """A draft that reads slowly makes the first token wait, and the target alone not."""
-    slow, draft = [], bench.library.load("near").model
+    slow, draft = [], bench.pool.load("near").model
     read = CachedLM.forward
 
     def forward(self, tokens, *more):
@@ -57,7 +57,7 @@ def test_the_drafts_reading_of_the_prompt_is_on_the_clock_of_the_first_token(qui
 def test_what_is_held_is_the_weights_and_a_cache_that_grows(quick, bench):
     for _ in waits.measure_waits(REQUEST, bench):
         pass
-    target, draft = (sum(bytes_by_device(bench.library.load(name).model).values()) for name in ("big", "near"))
+    target, draft = (sum(bytes_by_device(bench.pool.load(name).model).values()) for name in ("big", "near"))
     short, long = quick[1]
     assert short.target >= target
     assert short.draft >= draft
@@ -67,7 +67,7 @@ def test_what_is_held_is_the_weights_and_a_cache_that_grows(quick, bench):
 
 def test_what_target_and_draft_share_counts_once(quick, bench):
     """A model that drafts for itself brings a cache, and no weights."""
-    own = activate(Request(prompt="x", target="big", draft="big"), bench.library)
-    weights = sum(bytes_by_device(bench.library.load("big").model).values())
+    own = activate(Request(prompt="x", target="big", draft="big"), bench.pool)
+    weights = sum(bytes_by_device(bench.pool.load("big").model).values())
     held = waits._held(own, [1, 2, 3], 10)
     assert held.draft == held.target - weights > 0

@@ -7,7 +7,7 @@ import time
 
 from windows import PATIENCE_MS
 
-from specviz.trace.file import Trace, read_trace
+from specviz.trace import Trace, read_trace
 
 HOSTILE = (
     "<img src=x onerror=window.__pwned=1>${window.__pwned=2}{{window.__pwned=3}}<script>window.__pwned=4</script>`"

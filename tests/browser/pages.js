@@ -2,7 +2,7 @@
 import { embeddedSource } from '../../assets/web/core/hub.js';
 import { palette } from '../../assets/web/core/palette.js';
 import { predict } from '../../assets/web/learn/predict.js';
-import { keepRuns } from '../../assets/web/library/keeping.js';
+import { keepRuns } from '../../assets/web/library/kept_runs.js';
 import { addKinds, Blocks } from '../../assets/web/reports/blocks.js';
 import { mountReport } from '../../assets/web/reports/report.js';
 import { mountStage } from '../../assets/web/stage/stage.js';

@@ -22,7 +22,7 @@ from PIL import Image  # noqa: E402
 from playwright.sync_api import Browser, Page, sync_playwright  # noqa: E402
 from windows import ALL_CONTROLS, BROWSERS, DESKTOP, PHONE, SWITCHES  # noqa: E402
 
-from specviz.models.library import Library  # noqa: E402
+from specviz.models.pool import ModelPool  # noqa: E402
 from specviz.ui.choices import make_offer  # noqa: E402
 from specviz.ui.startup import first_visit, free_port, make_page  # noqa: E402
 
@@ -190,7 +190,7 @@ WHOLE = ("compare-worked", "check-worked")  # longer than a screen
 
 @contextmanager
 def pages() -> Iterator[tuple[Browser, str]]:
-    page = make_page(make_offer(any_model=False), Library(), welcome=first_visit())
+    page = make_page(make_offer(any_model=False), ModelPool(), welcome=first_visit())
     page.warm_up()
     address = page.launch(HOST, free_port(HOST, 0, 1))
     path = next(filter(None, map(shutil.which, BROWSERS)), None)

@@ -15,7 +15,7 @@ from typing import Any
 
 from windows import borrowed
 
-from specviz.trace.file import Trace
+from specviz.trace import Trace
 from specviz.views.bundle import bundle
 from specviz.views.document import palette_head
 from specviz.views.document import stage_html as stage_markup

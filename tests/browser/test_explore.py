@@ -27,7 +27,7 @@ from playwright.sync_api import expect
 from windows import DESKTOP, PATIENCE_MS, PHONE
 
 from specviz.analysis.rounds import WORDS
-from specviz.trace.file import Trace
+from specviz.trace import Trace
 from specviz.views.explore.speed import DOUBTS
 
 CELLS = """() => [...document.querySelectorAll('.sv-cell')].map((node) => ({

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import expect
 from windows import DESKTOP
 
-from specviz.trace.recorded import recorded_trace
+from specviz.trace.shipped import shipped_trace
 
 pytestmark = pytest.mark.slow
 
@@ -82,7 +82,7 @@ def test_the_stage_is_capped_and_the_frame_shrinks_with_a_shorter_page(framed):
 
 def test_a_course_page_gets_the_stage_alone_with_its_run(framed):
     _, frame = framed("?embed=explore&run=eagle&step=3")
-    expect(frame.locator(".sv-place")).to_contain_text(f"of {len(recorded_trace('eagle').steps)}")
+    expect(frame.locator(".sv-place")).to_contain_text(f"of {len(shipped_trace('eagle').steps)}")
     expect(frame.locator(".sv-where")).to_contain_text("step 3")
     expect(frame.locator("#setup")).to_be_hidden()
     expect(frame.locator("#bar")).to_be_hidden()
@@ -94,7 +94,7 @@ def test_a_frame_that_keeps_nothing_says_so(framed):
     _, frame = framed(script=NO_STORE)
     frame.locator("#all-controls").click()
     frame.locator("#library-open").click()
-    expect(frame.locator("#shelf")).to_contain_text("In this frame the browser keeps nothing")
+    expect(frame.locator("#library-panel")).to_contain_text("In this frame the browser keeps nothing")
 
 
 def test_a_run_that_is_not_recorded_is_refused_by_name(open_page):

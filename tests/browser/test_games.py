@@ -8,8 +8,8 @@ from access import serious
 from stage_page import page_html, settle, watched_page
 from windows import PHONE
 
-from specviz.trace.file import read_trace
-from specviz.trace.recorded import FIRST_VISIT, recorded_trace
+from specviz.trace import read_trace
+from specviz.trace.shipped import FIRST_VISIT, shipped_trace
 from specviz.ui.components import REPORT_HTML
 from specviz.views.document import stage_template
 from specviz.views.learn.predict import predict_block, predict_props
@@ -48,7 +48,7 @@ def guessed(page, word, by_key=False):
 
 def test_a_whole_round_is_played_and_counted(open_page):
     page = at_learn(open_page(reduced_motion="reduce"))
-    places = predict_props(recorded_trace(FIRST_VISIT))["places"]
+    places = predict_props(shipped_trace(FIRST_VISIT))["places"]
     page.evaluate(COUNT_EVENTS)
     right = 0
     for number, place in enumerate(places, 1):
@@ -92,7 +92,7 @@ def test_the_draw_falls_first_and_another_run_can_be_taken(open_page):
     page.click("[data-act=take]")
     page.wait_for_function(IDLE)
     first = page.eval_on_selector("[data-section=predict] select[name=run]", "(node) => node.value")
-    asked = "".join(predict_props(recorded_trace(first))["places"][0]["ask"]["title"])
+    asked = "".join(predict_props(shipped_trace(first))["places"][0]["ask"]["title"])
     page.wait_for_function(
         "(words) => document.querySelector('.sv-predict-board .sv-title').textContent === words", arg=asked
     )
@@ -110,7 +110,7 @@ def test_on_a_phone_in_the_dark_both_games_fit_and_are_pressed(open_page):
     assert page.get_attribute(BOARD, "data-state") == "told"
     page.fill(LINE, "the small")
     page.click(".sv-turns-form [type=submit]")
-    page.wait_for_selector(".sv-turns-stage .sv-cell")
+    page.wait_for_selector(".sv-draft-game-stage .sv-cell")
     width, room = page.evaluate(WIDTHS)
     assert width <= room
     assert page.evaluate(SMALL, [PRESSED, 44]) == []
@@ -125,13 +125,15 @@ def test_words_are_typed_judged_shown_and_saved(open_page):
         page.wait_for_selector(f".sv-turns-tiles:has-text('in {turn} turn')")
         page.wait_for_function("document.activeElement.name === 'words'")  # the line is ready for the next words
         assert page.input_value(LINE) == ""
-    page.wait_for_selector(".sv-turns-stage .sv-lane >> nth=2")
+    page.wait_for_selector(".sv-draft-game-stage .sv-lane >> nth=2")
     with page.expect_download() as download:
         page.click("text=Save this text as a trace")
     with open(download.value.path(), "rb") as file:
         trace = read_trace(file.read())
     statuses = [token.status for step in trace.steps for token in step.draft]
-    cells = page.eval_on_selector_all(".sv-turns-stage .sv-cell:not(.sv-last)", "(all) => all.map((n) => n.className)")
+    cells = page.eval_on_selector_all(
+        ".sv-draft-game-stage .sv-cell:not(.sv-last)", "(all) => all.map((n) => n.className)"
+    )
     assert [next(s for s in statuses if f"sv-is-{s}" in name) for name in cells] == statuses
     assert page.inner_text(".sv-turns-tiles dd >> nth=0") == f"{len(trace.tokens) / 3:.2f}"
     assert refused(page, "fox " * 40) != refused(page, "fox " * 30)
@@ -140,18 +142,18 @@ def test_words_are_typed_judged_shown_and_saved(open_page):
     assert page.locator(LINE).count() == 0
     page.click("[data-act=new]")
     page.wait_for_selector(".sv-turns-prompt")
-    assert page.locator(".sv-turns-stage").count() == 0
+    assert page.locator(".sv-draft-game-stage").count() == 0
 
 
 def test_a_page_that_is_loaded_again_still_has_its_game_and_goes_on_with_it(open_page):
     page = at_learn(open_page(reduced_motion="reduce"))
     page.fill(LINE, "the fox")
     page.press(LINE, "Enter")
-    page.wait_for_selector(".sv-turns-stage .sv-lane")
-    written = page.inner_text(".sv-turns-stage .sv-text")
+    page.wait_for_selector(".sv-draft-game-stage .sv-lane")
+    written = page.inner_text(".sv-draft-game-stage .sv-text")
     page.reload()
-    page.wait_for_selector(".sv-turns-stage .sv-lane")
-    assert page.inner_text(".sv-turns-stage .sv-text") == written
+    page.wait_for_selector(".sv-draft-game-stage .sv-lane")
+    assert page.inner_text(".sv-draft-game-stage .sv-text") == written
     page.wait_for_function(IDLE)
     page.fill(LINE, "said")
     page.press(LINE, "Enter")
@@ -160,7 +162,7 @@ def test_a_page_that_is_loaded_again_still_has_its_game_and_goes_on_with_it(open
 
 def refused(page, words):
     """What cannot be judged is said under its line, in place of what was said before, and stays there to be mended."""
-    page.evaluate("window.stage = document.querySelector('.sv-turns-stage')")
+    page.evaluate("window.stage = document.querySelector('.sv-draft-game-stage')")
     page.fill(LINE, words)
     page.press(LINE, "Enter")
     page.wait_for_selector(".sv-turns-problem:has-text('at most 8 tokens')")
@@ -170,7 +172,9 @@ def refused(page, words):
     assert page.input_value(LINE) == words
     assert page.get_attribute(LINE, "aria-describedby") == "sv-turns-problem"
     assert not page.is_disabled(".sv-turns-form [type=submit]")
-    assert page.evaluate("window.stage === document.querySelector('.sv-turns-stage')")  # the text is not drawn anew
+    assert page.evaluate(
+        "window.stage === document.querySelector('.sv-draft-game-stage')"
+    )  # the text is not drawn anew
     return said
 
 
@@ -184,7 +188,7 @@ def test_where_a_text_ends_in_a_letter_one_choice_says_what_would_stand_there(op
         if page.locator(".sv-turns-join").count():
             break
     last, tick = page.inner_text(".sv-turns-join p b").strip("“”"), page.locator(".sv-turns-join input")
-    assert page.inner_text(".sv-turns-stage .sv-text").strip().endswith(last)
+    assert page.inner_text(".sv-draft-game-stage .sv-text").strip().endswith(last)
     assert ("beginning of a word" in page.inner_text(".sv-turns-join p")) == tick.is_checked()
     page.fill(LINE, "usty")
     for is_joined, between in ((False, " "), (True, "")):
@@ -192,7 +196,7 @@ def test_where_a_text_ends_in_a_letter_one_choice_says_what_would_stand_there(op
         assert page.inner_text(".sv-turns-tick .sv-word") == f"{last}{between}usty"
     page.press(LINE, "Enter")
     page.wait_for_selector(f".sv-turns-tiles:has-text('in {turn + 1} turn')")
-    first = page.text_content(f".sv-turns-stage .sv-lane >> nth={turn} >> .sv-cell >> nth=0")
+    first = page.text_content(f".sv-draft-game-stage .sv-lane >> nth={turn} >> .sv-cell >> nth=0")
     assert first.strip()[0] == "u"  # no space was put before it
 
 
@@ -209,7 +213,7 @@ def file_html(theme="light"):
 
 
 def test_a_file_holds_several_runs_and_asks_no_server(chromium):
-    runs = {name: recorded_trace(name) for name in ("first-visit", "sum")}
+    runs = {name: shipped_trace(name) for name in ("first-visit", "sum")}
     with watched_page(chromium, file_html(), viewport={"width": 1366, "height": 768}, reduced_motion="reduce") as page:
         page.evaluate(PLAY, json.loads(json.dumps(predict_block(runs))))
         for place, (name, trace) in enumerate(runs.items()):

@@ -18,9 +18,9 @@ WORDS = "document.querySelector('#get-words textarea')?.value"
 @pytest.fixture
 def page(chromium, tmp_path, monkeypatch):
     make_index(tmp_path, monkeypatch)
-    library = pages.tiny_library(tmp_path / "models")
+    pool = pages.tiny_library(tmp_path / "models")
     offer = pages.tiny_offer()
-    made = make_page(replace(offer, targets=(*offer.targets, (NAME, NAME)), may_get=True), library)
+    made = make_page(replace(offer, targets=(*offer.targets, (NAME, NAME)), may_get=True), pool)
     address = made.launch(pages.HOST, free_port(pages.HOST, 0, 1))
     window = chromium.new_page(viewport=DESKTOP)
     window.goto(address)

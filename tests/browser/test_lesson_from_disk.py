@@ -6,14 +6,14 @@ from lesson_texts import HOSTILE, hostile_lesson, other_lesson, stage_lesson, ta
 from playwright.sync_api import expect
 from windows import DESKTOP, PHONE
 
-from specviz.trace.recorded import recorded_trace
+from specviz.trace.shipped import shipped_trace
 from specviz.views.learn.lesson_file import lesson_page
 
 pytestmark = pytest.mark.slow
 
 NEXT = "#lesson .sv-lesson-foot .sv-primary"
 TASK = "#lesson .sv-lesson-task"
-PARTS_IN_SIGHT = """() => [...document.querySelectorAll('.sv-duel-part')]
+PARTS_IN_SIGHT = """() => [...document.querySelectorAll('.sv-side-by-side-part')]
   .every((part) => part.getBoundingClientRect().y < innerHeight - 30)"""
 
 
@@ -46,7 +46,7 @@ def test_from_the_plan_through_a_lesson_on_the_stage(lessons):
     press(page, "Lost")
     done(page)
     page.click(NEXT)
-    steps = len(recorded_trace("sum").steps)
+    steps = len(shipped_trace("sum").steps)
     expect(page.locator("#stage .sv-place")).to_contain_text(f"of {steps}")
     page.click("#stage [data-do=last]")
     done(page)
@@ -97,7 +97,7 @@ def test_distributions_runs_a_tree_two_runs_and_the_game(lessons):
     page.click(NEXT)
     page.wait_for_selector("#compare .sv-text .sv-piece")
     assert page.locator("#compare .sv-stage").count() == 2
-    expect(page.locator(".sv-duel-part")).to_have_count(2)
+    expect(page.locator(".sv-side-by-side-part")).to_have_count(2)
     page.wait_for_function(PARTS_IN_SIGHT)
     assert page.locator("#compare .sv-lane").count() == 2  # as far as the parting
     page.click(NEXT)

@@ -10,7 +10,7 @@ from page_reports import turn_to
 from playwright.sync_api import expect
 from windows import DESKTOP, PHONE
 
-from specviz.trace.recorded import recorded_trace
+from specviz.trace.shipped import shipped_trace
 
 HEADING = "#lesson .sv-lesson-body h3"
 TASK = "#lesson .sv-lesson-task"
@@ -256,7 +256,7 @@ def test_what_is_done_elsewhere_distributions_several_runs_the_making_of_a_draft
 
 @pytest.mark.slow
 def test_by_a_link_a_first_visitor_sees_the_lesson_s_run_whole_and_no_other(chromium, app, tmp_path):
-    with pages.served(tmp_path, recorded_trace("hot"), max_new_tokens=48) as greeting:
+    with pages.served(tmp_path, shipped_trace("hot"), max_new_tokens=48) as greeting:
         context = chromium.new_context(viewport=DESKTOP)
         page = context.new_page()
         page.goto(f"{greeting.address}/#lesson=asking")
@@ -342,7 +342,7 @@ def test_two_runs_side_by_side_and_the_game_keep_the_lesson_beside_them(page):
     assert page.locator("#lesson").bounding_box()["y"] == pytest.approx(page.locator("#bar").bounding_box()["height"])
     page.click("#present")
     assert page.evaluate("document.documentElement.scrollWidth") <= DESKTOP["width"]
-    assert page.eval_on_selector_all(".sv-duel .sv-tile > *", CLIPPED) == []
+    assert page.eval_on_selector_all(".sv-side-by-side .sv-tile > *", CLIPPED) == []
     page.click("#present")
     page.click(NEXT)
     press(page, "Open the game")
@@ -353,7 +353,7 @@ def test_two_runs_side_by_side_and_the_game_keep_the_lesson_beside_them(page):
     done(page)
 
 
-PARTS_IN_SIGHT = """(sides) => [...document.querySelectorAll('.sv-duel-part')].slice(0, sides).every((part) => {
+PARTS_IN_SIGHT = """(sides) => [...document.querySelectorAll('.sv-side-by-side-part')].slice(0, sides).every((part) => {
     const { y, height } = part.getBoundingClientRect();
     return y > 0 && y < innerHeight - height;
 })"""
@@ -364,7 +364,7 @@ CLIPPED = """(all) => all.filter((one) => {
 
 def parts_in_sight(page):
     """The parting of both texts, and nothing behind it."""
-    expect(page.locator(".sv-duel-part")).to_have_count(2)
+    expect(page.locator(".sv-side-by-side-part")).to_have_count(2)
     sides = 2 if page.viewport_size["width"] > PHONE["width"] else 1
     page.wait_for_function(PARTS_IN_SIGHT, arg=sides)
 
@@ -486,4 +486,4 @@ def test_the_recorded_run_on_the_stage_is_the_one_that_was_recorded(page):
     press(page, "A sum")
     on_stage(page, "sum")
     written = page.evaluate("specvizPage.hub().steps.map((step) => step.written).join('')")
-    assert written == "".join(token.text for token in recorded_trace("sum").tokens)
+    assert written == "".join(token.text for token in shipped_trace("sum").tokens)

@@ -8,14 +8,14 @@ from explore_page import HOSTILE, PIECES, STATE, begin, open_file, run_to_end, s
 from stage_page import PAGES
 from windows import DESKTOP, PHONE
 
-from specviz.trace.recorded import recorded_runs
+from specviz.trace.shipped import shipped_runs
 from specviz.views.bundle import bundle
 
 pytestmark = pytest.mark.slow
 
-OWN = "#shelf .sv-shelf-group:nth-of-type(1) .sv-shelf-entry"
-RECORDED = "#shelf .sv-shelf-group:nth-of-type(2) .sv-shelf-entry"
-READY = "window.specvizPage?.hub() && document.querySelector('#k input') && document.querySelector('.sv-shelf-foot')"
+OWN = "#library-panel .sv-library-group:nth-of-type(1) .sv-library-entry"
+RECORDED = "#library-panel .sv-library-group:nth-of-type(2) .sv-library-entry"
+READY = "window.specvizPage?.hub() && document.querySelector('#k input') && document.querySelector('.sv-library-foot')"
 RUN = "specvizPage.hub().run"
 KEEPER = f"{bundle(PAGES).script}; const keeper = await specviz.keepRuns()"
 FORGET = "() => ['localStorage', 'sessionStorage'].forEach((name) => window[name].clear())"
@@ -37,7 +37,7 @@ EARLY = """window.BroadcastChannel = class extends BroadcastChannel {
   constructor(name) { super(name); setTimeout(() => this.dispatchEvent(new MessageEvent('message'))); } };"""
 NOTE_WORDS = """() => {
   window.said = [];
-  const line = document.querySelector('.sv-shelf-said p');
+  const line = document.querySelector('.sv-library-said p');
   const watched = {childList: true, characterData: true, subtree: true};
   new MutationObserver(() => window.said.push(line.textContent)).observe(line, watched);
 }"""
@@ -71,7 +71,7 @@ def wait_for_entries(page, number):
 
 
 def said(page):
-    return page.text_content(".sv-shelf-said p")
+    return page.text_content(".sv-library-said p")
 
 
 def put(page, entry, packed):
@@ -153,7 +153,7 @@ def test_a_run_outlives_the_server_and_opens_as_it_was(open_page, app, tmp_path)
 
 def test_recorded_runs_open_again_and_again_and_join_nothing(page):
     open_library(page)
-    assert titles(page, RECORDED) == [run.title for run in recorded_runs().values()]
+    assert titles(page, RECORDED) == [run.title for run in shipped_runs().values()]
     for name in ("greedy", "tree", "greedy"):
         open_library(page)
         page.click(f"{RECORDED}[data-id='shipped:{name}'] button:text-is('Open')")
@@ -170,10 +170,10 @@ def test_opened_and_dropped_files_join_marked_and_the_same_file_only_once(page, 
     page.evaluate(DROP, traces.as_bytes(traces.lines_of(made(2))).decode())
     wait_for_entries(page, 2)
     choose_file(page, tmp_path / "a.jsonl.gz", made(1))
-    page.wait_for_function("document.querySelectorAll('#shelf [aria-current]').length === 1")
+    page.wait_for_function("document.querySelectorAll('#library-panel [aria-current]').length === 1")
     page.wait_for_timeout(500)
     wait_for_entries(page, 2)
-    facts = page.locator(f"{OWN} .sv-shelf-facts").all_text_contents()
+    facts = page.locator(f"{OWN} .sv-library-facts").all_text_contents()
     assert sorted(text == "on the stage now" or " · opened · " in text for text in facts) == [True] * 3
 
 
@@ -214,7 +214,7 @@ def test_a_tab_that_hears_of_another_before_it_has_read_anything_waits(page):
     wrong = []
     other.on("pageerror", lambda error: wrong.append(str(error)))
     other.goto(page.url)
-    other.wait_for_function("document.querySelector('.sv-shelf-foot')")
+    other.wait_for_function("document.querySelector('.sv-library-foot')")
     run_to_end(page)
     wait_for_entries(page, 1)
     wait_for_entries(other, 1)
@@ -241,10 +241,10 @@ def test_dates_are_told_in_the_time_of_whoever_looks(open_page, tmp_path):
     page, told = open_page(timezone_id="Asia/Kolkata"), "1 Jan 2025, 05:30:00"  # the file says 00:00:00 UTC
     choose_file(page, tmp_path / "a.jsonl.gz", made(1))
     wait_for_entries(page, 1)
-    assert page.locator(f"{OWN} .sv-shelf-facts").first.text_content().endswith(f" · opened · {told}")
+    assert page.locator(f"{OWN} .sv-library-facts").first.text_content().endswith(f" · opened · {told}")
     reload(page)
     wait_for_entries(page, 1)
-    assert told in page.locator(f"{OWN} .sv-shelf-facts").first.text_content()
+    assert told in page.locator(f"{OWN} .sv-library-facts").first.text_content()
 
 
 def test_two_ticked_runs_are_compared_and_the_server_is_told_what_it_has_forgotten(open_page, app):
@@ -254,12 +254,12 @@ def test_two_ticked_runs_are_compared_and_the_server_is_told_what_it_has_forgott
     wait_for_entries(page, 1)
     app.page.registry._views.clear()
     open_library(page)
-    assert page.is_disabled(".sv-shelf-compare")
+    assert page.is_disabled(".sv-library-compare")
     page.check(f"{OWN} input")
     page.check(f"{RECORDED}[data-id='shipped:k-8'] input")
     assert page.is_disabled(f"{RECORDED}[data-id='shipped:k-1'] input")
     page.route("**/queue/join*", lambda route: _noted(route, acts))
-    page.click(".sv-shelf-compare")
+    page.click(".sv-library-compare")
     page.wait_for_function("location.hash === '#compare'")
     page.wait_for_function("!document.querySelector('#library').checkVisibility({visibilityProperty: true})")
     wait_until(page, lambda: acts)
@@ -298,11 +298,11 @@ def test_what_cannot_be_opened_any_more_says_so_and_stays(page):
 @pytest.mark.parametrize(
     ("script", "place", "words"),
     [
-        (FULL, ".sv-shelf-said", "no more room"),
-        (PRIVATE, ".sv-shelf-group", "until the page is closed"),
-        (SILENT, ".sv-shelf-group", "until the page is closed"),
-        (DAMAGED, ".sv-shelf-group", "until the page is closed"),
-        (UNREADABLE, ".sv-shelf-group", "until the page is closed"),
+        (FULL, ".sv-library-said", "no more room"),
+        (PRIVATE, ".sv-library-group", "until the page is closed"),
+        (SILENT, ".sv-library-group", "until the page is closed"),
+        (DAMAGED, ".sv-library-group", "until the page is closed"),
+        (UNREADABLE, ".sv-library-group", "until the page is closed"),
     ],
     ids=["no room", "private mode", "it never opens", "without its stores", "not to be read"],
 )
@@ -334,10 +334,10 @@ def test_what_a_hostile_file_brings_stays_text_also_from_the_store(page, tmp_pat
     open_library(page)
     wait_for_entries(page, 2)
     assert HOSTILE in titles(page)
-    assert page.evaluate("document.querySelectorAll('#shelf :is(img, script, iframe)').length") == 0
+    assert page.evaluate("document.querySelectorAll('#library-panel :is(img, script, iframe)').length") == 0
     assert page.evaluate("window.__pwned") is None
     page.locator(OWN, has_text="<img").last.locator("button").first.click()
-    page.wait_for_function("document.querySelector('.sv-shelf-said').textContent.includes('cannot be read any more')")
+    page.wait_for_function("document.querySelector('.sv-library-said').textContent.includes('cannot be read any more')")
 
 
 def test_a_run_that_another_window_has_deleted_is_called_so(page):
@@ -346,7 +346,9 @@ def test_a_run_that_another_window_has_deleted_is_called_so(page):
     open_library(page)
     page.evaluate(f"async () => {{ {KEEPER}; await keeper.remove('x'); }}")  # without a word to this page
     page.click(f"{OWN} button:text-is('Open')")
-    page.wait_for_function("document.querySelector('.sv-shelf-said').textContent.includes('deleted in another window')")
+    page.wait_for_function(
+        "document.querySelector('.sv-library-said').textContent.includes('deleted in another window')"
+    )
     wait_for_entries(page, 0)
 
 
@@ -391,7 +393,7 @@ def test_the_drawer_fits_and_is_accessible(open_page, tmp_path, size, theme):
     )
     least = 44 if size is PHONE else 24
     small = page.eval_on_selector_all(
-        "#library :is(button, .sv-shelf-tick)",
+        "#library :is(button, .sv-library-tick)",
         "(all, least) => all.filter((one) => one.getBoundingClientRect().height < least).length",
         least,
     )

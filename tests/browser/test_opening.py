@@ -8,10 +8,10 @@ from access import serious
 from playwright.sync_api import expect
 from windows import PHONE
 
-from specviz.trace.recorded import recorded_trace
+from specviz.trace.shipped import shipped_trace
 from specviz.views.explore.opening import opening, telling_step
 
-TRACE = recorded_trace("first-visit")
+TRACE = shipped_trace("first-visit")
 BEATS = opening(TRACE, telling_step(TRACE))["beats"]
 SENTENCE = ".sv-beat-sentence"
 

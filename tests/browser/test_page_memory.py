@@ -45,9 +45,9 @@ def test_a_reload_finds_a_paused_run_and_can_step_on(page):
 def test_a_reload_finds_what_was_found_on_a_page_of_sections(page):
     page.click("#pages [data-page=compare]")
     page.click("[data-section=two-runs] [data-act=show]")
-    page.wait_for_selector("[data-section=two-runs] .sv-duel")
+    page.wait_for_selector("[data-section=two-runs] .sv-side-by-side")
     reload(page)
-    page.wait_for_selector("[data-section=two-runs] .sv-duel")
+    page.wait_for_selector("[data-section=two-runs] .sv-side-by-side")
 
 
 def test_a_page_of_sections_that_does_not_come_says_what_it_waits_for(page):

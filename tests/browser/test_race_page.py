@@ -7,7 +7,7 @@ from explore_page import open_file
 from playwright.sync_api import expect
 from windows import DESKTOP, PHONE
 
-from specviz.trace.recorded import recorded_trace
+from specviz.trace.shipped import shipped_trace
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +25,7 @@ def compare(page):
 def press(page, section, does):
     page.click(f"[data-section={section}] [data-act={does}]")
     page.wait_for_function(IDLE)
-    page.wait_for_selector(f"[data-section={section}] .sv-duel-side .sv-cell")
+    page.wait_for_selector(f"[data-section={section}] .sv-side-by-side-side .sv-cell")
 
 
 def show(page, *names):
@@ -37,13 +37,13 @@ def show(page, *names):
 
 def seek(page, frame):
     page.eval_on_selector(
-        ".sv-duel-scrub", "(scrub, at) => { scrub.value = at; scrub.dispatchEvent(new Event('input')); }", frame
+        ".sv-side-by-side-scrub", "(scrub, at) => { scrub.value = at; scrub.dispatchEvent(new Event('input')); }", frame
     )
     page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
 def side(page, place):
-    return page.locator(".sv-duel-side").nth(place)
+    return page.locator(".sv-side-by-side-side").nth(place)
 
 
 def tokens(page, place, kind=""):
@@ -53,7 +53,7 @@ def tokens(page, place, kind=""):
 
 def parts_at():
     """How many tokens both runs share."""
-    one, other = ([token.id for token in recorded_trace(name).tokens] for name in NAMES)
+    one, other = ([token.id for token in shipped_trace(name).tokens] for name in NAMES)
     return next(place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
 
 
@@ -63,7 +63,7 @@ def fits(page, size):
 
 MOVED = """async () => {
   const frame = () => new Promise((done) => requestAnimationFrame(done)), moved = [];
-  const end = document.querySelector('.sv-duel').getBoundingClientRect().bottom + scrollY;
+  const end = document.querySelector('.sv-side-by-side').getBoundingClientRect().bottom + scrollY;
   for (let at = end - 320; at <= end; at += 5) {
     scrollTo(0, at);
     for (let count = 0; count < 4; count += 1) {
@@ -85,12 +85,14 @@ def test_two_recorded_runs_move_together_until_they_part(open_page, size, theme)
     part = parts_at()
     for frame in (0, 1, part + 1, 6, 30):
         seek(page, frame)
-        assert [tokens(page, place, ":not(.sv-duel-ahead)") for place in SIDES] == [frame] * 2
-        assert [tokens(page, place, ".sv-duel-part") for place in SIDES] == [int(frame > 0)] * 2 or frame <= part
-    assert page.locator(".sv-duel-parted").inner_text().startswith(f"The texts differ from token {part + 1}: ")
+        assert [tokens(page, place, ":not(.sv-side-by-side-ahead)") for place in SIDES] == [frame] * 2
+        assert [tokens(page, place, ".sv-side-by-side-part") for place in SIDES] == [
+            int(frame > 0)
+        ] * 2 or frame <= part
+    assert page.locator(".sv-side-by-side-parted").inner_text().startswith(f"The texts differ from token {part + 1}: ")
     assert serious(page) == []
     targets = page.eval_on_selector_all(
-        ".sv-duel-player :is(button, select)", "(all) => all.map((one) => one.getBoundingClientRect().height)"
+        ".sv-side-by-side-player :is(button, select)", "(all) => all.map((one) => one.getBoundingClientRect().height)"
     )
     assert min(targets) >= (44 if size is PHONE else 24)
 
@@ -98,20 +100,22 @@ def test_two_recorded_runs_move_together_until_they_part(open_page, size, theme)
 def test_the_replay_rests_at_the_parting_and_goes_on_when_asked(open_page):
     page = open_page(reduced_motion="no-preference")
     show(page, *NAMES)
-    page.select_option(".sv-duel-pace", label="fast")
-    page.click(".sv-duel-toggle")
-    expect(page.locator(".sv-duel-toggle")).to_have_attribute("aria-label", "replay both")
+    page.select_option(".sv-side-by-side-pace", label="fast")
+    page.click(".sv-side-by-side-toggle")
+    expect(page.locator(".sv-side-by-side-toggle")).to_have_attribute("aria-label", "replay both")
     rest = f"{parts_at() + 1} token{'s' if parts_at() else ''}"
-    expect(page.locator(".sv-duel-clock")).to_have_text(rest)
-    page.click(".sv-duel-toggle")
-    expect(page.locator(".sv-duel-clock")).not_to_have_text(rest)
-    page.locator(".sv-duel-side .sv-cell").first.focus()
+    expect(page.locator(".sv-side-by-side-clock")).to_have_text(rest)
+    page.click(".sv-side-by-side-toggle")
+    expect(page.locator(".sv-side-by-side-clock")).not_to_have_text(rest)
+    page.locator(".sv-side-by-side-side .sv-cell").first.focus()
     page.keyboard.press(" ")
-    expect(page.locator(".sv-duel-toggle")).to_have_attribute("aria-label", "replay both")
-    assert page.evaluate("document.querySelector('.sv-duel-side .sv-stage').hasAttribute('data-playing')") is False
-    stopped = page.locator(".sv-duel-clock").inner_text()
+    expect(page.locator(".sv-side-by-side-toggle")).to_have_attribute("aria-label", "replay both")
+    assert (
+        page.evaluate("document.querySelector('.sv-side-by-side-side .sv-stage').hasAttribute('data-playing')") is False
+    )
+    stopped = page.locator(".sv-side-by-side-clock").inner_text()
     page.wait_for_timeout(300)
-    assert page.locator(".sv-duel-clock").inner_text() == stopped
+    assert page.locator(".sv-side-by-side-clock").inner_text() == stopped
 
 
 def test_each_stage_keeps_its_own_inspector(open_page):
@@ -121,20 +125,20 @@ def test_each_stage_keeps_its_own_inspector(open_page):
     side(page, 0).locator(".sv-cell.sv-is-accepted").last.click()
     expect(side(page, 0).locator(".sv-pill")).to_have_text("accepted")
     assert side(page, 1).locator(".sv-title").inner_text() == before
-    page.click(".sv-duel-modes [data-mode=time]")
-    expect(page.locator(".sv-duel-end").nth(0)).to_contain_text("done after")
+    page.click(".sv-side-by-side-modes [data-mode=time]")
+    expect(page.locator(".sv-side-by-side-end").nth(0)).to_contain_text("done after")
     seek(page, 0)
     assert [tokens(page, place) for place in SIDES] == [0, 0]
-    expect(page.locator(".sv-duel-end").nth(0)).to_have_text("")
+    expect(page.locator(".sv-side-by-side-end").nth(0)).to_have_text("")
 
 
 def test_who_wants_no_motion_is_shown_the_end(open_page):
     page = open_page(reduced_motion="reduce")
     show(page, *NAMES)
     seek(page, 0)
-    page.click(".sv-duel-toggle")
-    expect(page.locator(".sv-duel-clock")).to_have_text("64 tokens")
-    expect(page.locator(".sv-duel-toggle")).to_have_attribute("aria-label", "replay both")
+    page.click(".sv-side-by-side-toggle")
+    expect(page.locator(".sv-side-by-side-clock")).to_have_text("64 tokens")
+    expect(page.locator(".sv-side-by-side-toggle")).to_have_attribute("aria-label", "replay both")
 
 
 @pytest.mark.parametrize(("size", "theme"), [(DESKTOP, "dark"), (PHONE, "light")])
@@ -149,16 +153,16 @@ def test_a_race_is_run_and_replayed(open_page, size, theme):
     )
     assert [row[0].strip() for row in rows[:2]] == ["A · No draft", "B · Draft model, tiny-draft, K 4"]
     for place in SIDES:
-        said = side(page, place).locator(".sv-duel-said").inner_text()
+        said = side(page, place).locator(".sv-side-by-side-said").inner_text()
         assert said == f"{rows[place][3]} tokens · {rows[place][4]} target calls"
-        assert f"done after {rows[place][1]}" in side(page, place).locator(".sv-duel-end").inner_text()
+        assert f"done after {rows[place][1]}" in side(page, place).locator(".sv-side-by-side-end").inner_text()
     assert page.locator("[data-section=race] .sv-verdict-exact").count() == 1
     assert fits(page, size)
     assert serious(page) == []
-    page.select_option(".sv-duel-pace", label="as recorded")
-    page.click(".sv-duel-toggle")
-    expect(page.locator(".sv-duel-end").nth(0)).not_to_have_text("")
-    expect(page.locator(".sv-duel-end").nth(1)).not_to_have_text("")
+    page.select_option(".sv-side-by-side-pace", label="as recorded")
+    page.click(".sv-side-by-side-toggle")
+    expect(page.locator(".sv-side-by-side-end").nth(0)).not_to_have_text("")
+    expect(page.locator(".sv-side-by-side-end").nth(1)).not_to_have_text("")
     heads = page.locator("[data-section=race] .sv-blocks > .sv-tabled thead tr").first
     assert heads.evaluate("(row) => row.getBoundingClientRect().height") < 40  # in one line
     caption = page.locator("[data-section=race] .sv-blocks > .sv-words", has_text="Both runs on the prompt")
@@ -168,7 +172,7 @@ def test_a_race_is_run_and_replayed(open_page, size, theme):
     page.locator("[data-section=race] [data-act=replay]").nth(1).click()
     expect(caption).not_to_contain_text("Once upon")
     page.wait_for_function(IDLE)
-    page.wait_for_selector("[data-section=race] .sv-duel-side .sv-cell")
+    page.wait_for_selector("[data-section=race] .sv-side-by-side-side .sv-cell")
     assert page.locator("[data-section=race] .sv-marked").count() == 1
     with page.expect_download() as saved:
         page.locator("[data-section=race] .sv-links a").first.click()
@@ -184,5 +188,5 @@ def test_a_hostile_run_stays_text_on_both_stages(open_page, tmp_path):
     for name in ("left", "right"):
         page.select_option(f"[data-section=two-runs] [name={name}]", run)
     press(page, "two-runs", "show")
-    assert page.locator(".sv-duel :is(script, img, iframe)").count() == 0
-    assert page.locator(".sv-duel-parted").inner_text().startswith("The texts are identical")
+    assert page.locator(".sv-side-by-side :is(script, img, iframe)").count() == 0
+    assert page.locator(".sv-side-by-side-parted").inner_text().startswith("The texts are identical")

@@ -23,7 +23,7 @@ from playwright.sync_api import expect
 from windows import PHONE
 
 from specviz.request import Request
-from specviz.trace.file import Trace, read_trace
+from specviz.trace import Trace, read_trace
 from specviz.trace.link import Link, decode, encode
 
 pytestmark = pytest.mark.slow

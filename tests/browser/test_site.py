@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 from windows import DESKTOP, PHONE
 
 from specviz.cli.main import main
-from specviz.trace.recorded import WELCOME, recorded_trace
+from specviz.trace.shipped import WELCOME, shipped_trace
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +36,7 @@ def site(opened, folder):
 
 
 def of_run(page, name):
-    num_steps = len(recorded_trace(name).steps)
+    num_steps = len(shipped_trace(name).steps)
     expect(page.locator(PLACE)).to_contain_text(f"of {num_steps}")
 
 
@@ -71,8 +71,8 @@ def test_every_link_opens_at_its_place(site):
         expect(page.locator(f".sv-pages a[href='#{name}']")).to_have_attribute("aria-current", "page")
     page.click("#learn .sv-plan-entry:first-child a:text('Start')")
     expect(page.locator("#lesson .sv-lesson-title")).to_be_visible()
-    page.evaluate("location.hash = '#duel=one-by-one-first-visit'")
-    expect(page.locator("#compare .sv-duel-part")).to_have_count(2)
+    page.evaluate("location.hash = '#side-by-side=one-by-one-first-visit'")
+    expect(page.locator("#compare .sv-side-by-side-part")).to_have_count(2)
 
 
 def test_every_k_is_of_the_run_on_the_stage_and_charts_are_drawn(site):
@@ -88,7 +88,9 @@ def test_every_k_is_of_the_run_on_the_stage_and_charts_are_drawn(site):
     assert words.inner_text() != before
 
 
-@pytest.mark.parametrize("place", ["#run=<b>x", "#run=__proto__", "#duel=nothing-there", "#lesson=constructor", "#x=y"])
+@pytest.mark.parametrize(
+    "place", ["#run=<b>x", "#run=__proto__", "#side-by-side=nothing-there", "#lesson=constructor", "#x=y"]
+)
 def test_an_address_that_leads_nowhere_shows_a_page(site, place):
     page = site(place)
     assert page.locator("#stage:visible, #lesson:visible, #learn:visible, #compare:visible").count()

@@ -9,7 +9,7 @@ from stage_page import PHONE, RUNNING, part, push, settle, shown, stages, whole
 
 from specviz.analysis.rounds import SpeedComparison
 from specviz.bench.speed import Measuring, Speed
-from specviz.trace.file import Trace
+from specviz.trace import Trace
 from specviz.views.explore.feed import Feed
 
 stage = pytest.fixture(stages)

@@ -10,8 +10,8 @@ from stage_page import settle, shown
 from windows import DESKTOP, PHONE
 
 import specviz
-from specviz.trace.file import Trace, load_trace
-from specviz.trace.recorded import recorded_trace
+from specviz.trace import Trace, load_trace
+from specviz.trace.shipped import shipped_trace
 from specviz.views.explore.feed import Feed
 from specviz.views.explore.run_file import stage_page
 
@@ -25,7 +25,7 @@ OPEN_ALL = "document.querySelectorAll('.sv-below > details').forEach((node) => {
 
 @pytest.fixture(scope="module")
 def eagle():
-    return stage_page(recorded_trace("eagle"))
+    return stage_page(shipped_trace("eagle"))
 
 
 def place(page):
@@ -34,7 +34,7 @@ def place(page):
 
 @pytest.mark.parametrize("size", [DESK_LIGHT, PHONE_DARK], ids=["desktop light", "phone dark"])
 def test_every_view_works_fits_and_is_accessible(opened, eagle, size):
-    page, trace = opened(eagle, **size), recorded_trace("eagle")
+    page, trace = opened(eagle, **size), shipped_trace("eagle")
     num_steps = len(trace.steps)
     page.wait_for_function(PLACE, arg=f"step {num_steps} of {num_steps}")
     settle(page)
@@ -71,7 +71,7 @@ def test_a_token_is_pinned_and_its_draft_explained_by_hand(opened, eagle):
 
 
 def test_the_player_and_the_keys(opened, eagle):
-    page, num_steps = opened(eagle), len(recorded_trace("eagle").steps)
+    page, num_steps = opened(eagle), len(shipped_trace("eagle").steps)
     page.click("[data-do=back]")
     page.wait_for_function(PLACE, arg=f"step {num_steps - 1} of {num_steps}")
     page.mouse.move(2, 2)  # what the pointer is over would be looked at
@@ -107,7 +107,7 @@ def test_the_trace_is_saved_from_the_page(opened, eagle):
     with page.expect_download() as download:
         page.click("#sv-save")
     assert download.value.suggested_filename.endswith("-eagle.jsonl")
-    assert load_trace(download.value.path()) == recorded_trace("eagle")
+    assert load_trace(download.value.path()) == shipped_trace("eagle")
 
 
 @pytest.mark.parametrize("size", [DESK_LIGHT, PHONE_DARK], ids=["desktop", "phone"])
@@ -155,7 +155,7 @@ def test_a_hostile_trace_stays_text(opened, make):
 
 
 def test_a_stage_in_a_file_shows_what_the_apps_stage_gets(opened):
-    trace = recorded_trace("first-visit")
+    trace = shipped_trace("first-visit")
     page = opened(stage_page(trace, charts=False))
     steps = Feed.from_trace(trace, "x").since(0)["steps"]
     expected = [[status, ref] for step in steps for _, status, ref in step["pieces"]]

@@ -8,7 +8,7 @@ import pytest
 import traces
 from stage_page import PHONE, part, push, settle, shown, stages, whole
 
-from specviz.trace.file import Footer, Header, Prompt, Token, Trace
+from specviz.trace import Footer, Header, Prompt, Token, Trace
 from specviz.views.explore.feed import Feed
 
 pytestmark = pytest.mark.slow

@@ -6,7 +6,7 @@ import pytest
 from explore_page import begin, choose, run_to_end, slide, stop, wait_for_state
 from playwright.sync_api import expect
 
-from specviz.trace.recorded import recorded_trace
+from specviz.trace.shipped import shipped_trace
 
 DIM = "document.documentElement.hasAttribute('data-sv-changed')"
 
@@ -25,7 +25,7 @@ def page(open_page):
 
 
 def test_the_bar_says_how_the_recorded_run_was_made_and_run_names_the_first_change(page):
-    run, made = page.locator("#run"), recorded_trace("k-8")
+    run, made = page.locator("#run"), shipped_trace("k-8")
     expect(page.locator("#k input[type=number]")).to_have_value("8")
     assert page.input_value("#prompt textarea") == made.header.request["prompt"]
     assert page.input_value("#target input") == made.steps[-1].settings.target
@@ -43,7 +43,7 @@ def test_the_bar_says_how_the_recorded_run_was_made_and_run_names_the_first_chan
 
 def test_another_recorded_run_brings_its_own_settings(page):
     page.click("#library-open")
-    page.click("#shelf [data-id='shipped:prompt-lookup'] button:text-is('Open')")
+    page.click("#library-panel [data-id='shipped:prompt-lookup'] button:text-is('Open')")
     stands(page, "prompt-lookup")
     assert page.input_value("#method input") == "Prompt lookup"
     assert float(page.input_value("#temperature input[type=number]")) == 0

@@ -7,7 +7,7 @@ from explore_page import run_to_end
 from stage_page import push, settle, stages, whole
 from translator import MARK, texts, translated, without_marks
 
-from specviz.trace.recorded import recorded_trace
+from specviz.trace.shipped import shipped_trace
 from specviz.views import blocks
 from specviz.views.document import page as one_file
 from specviz.views.documentation import document_page
@@ -30,7 +30,7 @@ def opened_twice(stage):
     plain, other = stage(), stage()
     translated(other)
     for page in (plain, other):
-        push(page, whole(recorded_trace("first-visit")))
+        push(page, whole(shipped_trace("first-visit")))
         settle(page)
     return plain, other
 

@@ -10,8 +10,8 @@ from gradio_client import Client
 from proxied import proxied
 from windows import ALL_CONTROLS, DESKTOP, borrowed
 
-from specviz.models.library import Library
-from specviz.trace.file import read_trace
+from specviz.models.pool import ModelPool
+from specviz.trace import read_trace
 from specviz.ui.choices import make_offer
 from specviz.ui.startup import free_port, make_page
 
@@ -23,7 +23,7 @@ WAYS = {"left in, and told": (PATH, False), "cut off, and told": (PATH, True), "
 @pytest.fixture(scope="module", params=WAYS.values(), ids=WAYS)
 def address(request):
     told, cuts = request.param
-    page = make_page(make_offer("fable-target", "fable-draft"), Library())
+    page = make_page(make_offer("fable-target", "fable-draft"), ModelPool())
     server = page.launch(pages.HOST, free_port(pages.HOST, 0, 1), root_path=told)
     with proxied(server.rstrip("/"), PATH, cuts=cuts) as behind:
         yield behind

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from windows import DESKTOP
 
-from specviz.trace.recorded import recorded_trace
+from specviz.trace.shipped import shipped_trace
 from specviz.views.explore.run_file import stage_page
 from specviz.views.learn.lesson_file import lesson_page
 
@@ -99,7 +99,7 @@ def from_disk(webkit, seen, tmp_path) -> Callable[[str], None]:
 
 
 def test_a_run_as_one_file_shows_its_text_tokens_and_charts(from_disk, seen, pressed):
-    trace = recorded_trace("first-visit")
+    trace = shipped_trace("first-visit")
     from_disk(stage_page(trace))
     assert seen("document.querySelector('.sv-place').textContent") == f"step {len(trace.steps)} of {len(trace.steps)}"
     pressed(".sv-text .sv-piece.sv-is-rejected")

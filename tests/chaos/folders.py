@@ -137,12 +137,12 @@ def _error_of(work: Callable[[], None]) -> BaseException | None:
 
 
 def _runs(folder: Path) -> Iterator[Callable[[], None]]:
-    from specviz.models.library import Library
+    from specviz.models.pool import ModelPool
     from specviz.request import Request
     from specviz.session import run as session
     from specviz.session.workbench import Workbench
 
-    bench = Workbench(Library(2 * 10**9, allow_any=True))
+    bench = Workbench(ModelPool(2 * 10**9, allow_any=True))
     common = {"method": "prompt_lookup", "target": str(folder), "prompt": "a fox, a dog aaaa", "max_new_tokens": 4}
     for chat in (False, True):
         request = Request.from_dict({**common, "chat": chat})

@@ -37,7 +37,7 @@ def main() -> None:
         served.served(Path(folder), any_model=True) as page,
     ):
         os.environ["SPECVIZ_CACHE"] = cache  # what passed a trial is kept there
-        workbench._shared[:] = [workbench.Workbench(page.page.bench.library)]  # as the command does
+        workbench._shared[:] = [workbench.Workbench(page.page.bench.pool)]  # as the command does
         print(page.address, flush=True)
         sys.addaudithook(note)
         sys.stdin.read()  # until the attacker is done

@@ -92,9 +92,9 @@ class Tab:
 
     async def bring(self) -> None:
         parts = self.config["components"]
-        shelf = next(each["id"] for each in parts if "bring" in (each["props"].get("server_fns") or ()))
+        panel = next(each["id"] for each in parts if "bring" in (each["props"].get("server_fns") or ()))
         data = {"packed": base64.b64encode(TRACE.read_bytes()).decode()}
-        asked = {"data": data, "component_id": shelf, "fn_name": "bring", "session_hash": self.session}
+        asked = {"data": data, "component_id": panel, "fn_name": "bring", "session_hash": self.session}
         answer = await self.client.post("/gradio_api/component_server", json=asked)
         self.run = answer.raise_for_status().json()["run"]
 

@@ -7,7 +7,7 @@ import torch
 from pairs import pair_of
 
 from specviz.checks.greedy import greedy
-from specviz.models.library import LoadedModel
+from specviz.models.pool import LoadedModel
 from specviz.rules import RULES
 from specviz.rules.speculative_sampling import SpeculativeSampling
 

@@ -12,11 +12,11 @@ from runs import begin, finish, make_steps
 from specviz.checks import one_step
 from specviz.checks.one_step import TELLING, DraftedPlace, identity, places, redraws, rule_here, worst_place
 from specviz.checks.statistics import Cells, cells_differ
-from specviz.models.library import Library
+from specviz.models.pool import ModelPool
 from specviz.rules import RULES
 from specviz.rules.broken import BROKEN
 from specviz.settings import assets_dir
-from specviz.trace.file import load_trace
+from specviz.trace import load_trace
 
 EVERY = {**RULES, **BROKEN}
 LOSSLESS = [name for name, rule in EVERY.items() if rule.lossless]
@@ -26,9 +26,9 @@ EXACT = 1e-12
 
 @cache
 def shipped():
-    library = Library()
+    pool = ModelPool()
     recorded = load_trace(assets_dir() / "traces" / "first-visit.jsonl.gz")
-    return recorded, tuple(places(recorded, library.load("fable-target"), library.load("fable-draft")))
+    return recorded, tuple(places(recorded, pool.load("fable-target"), pool.load("fable-draft")))
 
 
 def random_place(seed=0, size=30, sharpness=2.0):
@@ -132,8 +132,8 @@ def test_steps_without_probabilities_hide_none_behind_them(bench, named_models):
 
 
 def test_places_are_bounded_by_the_numbers_that_they_keep(monkeypatch):
-    library = Library()
-    models = library.load("fable-target"), library.load("fable-draft")
+    pool = ModelPool()
+    models = pool.load("fable-target"), pool.load("fable-draft")
     recorded, _ = shipped()  # which all tests share, so before fewer may be kept
     monkeypatch.setattr(one_step, "MOST_STORED", 2 * models[0].info.vocab_size * 7)
     assert len(list(places(recorded, *models))) == 7

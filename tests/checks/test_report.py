@@ -167,7 +167,7 @@ def test_no_broken_rule_has_the_name_of_a_real_one():
 def test_the_bundled_prompts_are_many(models):
     from specviz.session.workbench import workbench
 
-    prompts = bundled_prompts(workbench().library.load(models["target"]))
+    prompts = bundled_prompts(workbench().pool.load(models["target"]))
     assert len(prompts) > 8
     assert all(prompts)
 
@@ -215,7 +215,7 @@ def test_the_report_names_the_k_that_was_in_force(models):
 def test_prompts_are_read_in_the_chat_form_with_the_options_that_are_asked_for(models, tmp_path, monkeypatch):
     from specviz.session.workbench import workbench
 
-    target = workbench().library.load(models["target"])
+    target = workbench().pool.load(models["target"])
     monkeypatch.setattr(target.tokenizer, "chat_template", "{{ messages[0].content }}{{ effort }}")
     asked = Request(prompt="y", target="x", chat=True, chat_options={"effort": " now"})
     plain = [text_of(target.text, ids) for ids in bundled_prompts(target)]

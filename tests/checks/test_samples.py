@@ -29,7 +29,7 @@ def target(named_models):
 
 @pytest.fixture(scope="module")
 def bundled():
-    return workbench().library
+    return workbench().pool
 
 
 def distribution(target, text, temperature):

@@ -16,7 +16,7 @@ from specviz.decoding.forward.proof import Proof
 from specviz.decoding.forward.transformers_forward import TransformersForward
 from specviz.decoding.sampling import Sampling
 from specviz.drafters.draft_model import ModelDrafter
-from specviz.models.library import LoadedModel
+from specviz.models.pool import LoadedModel
 from specviz.rules import RULES
 
 PROMPT = (5, 9, 40, 7, 31, 5, 9, 40)

@@ -16,7 +16,7 @@ import traces
 import warm
 from small_disk import small_disk
 
-from specviz.trace.file import load_trace
+from specviz.trace import load_trace
 
 pytestmark = pytest.mark.slow
 

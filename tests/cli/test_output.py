@@ -18,8 +18,8 @@ from specviz.cli import main as cli
 from specviz.cli.align import _folder
 from specviz.cli.output import output
 from specviz.trace import export as exports
-from specviz.trace.file import read_trace
-from specviz.trace.recorded import recorded_trace
+from specviz.trace import read_trace
+from specviz.trace.shipped import shipped_trace
 
 ROOT = Path(__file__).parents[2]
 
@@ -74,13 +74,13 @@ def test_costs_go_to_standard_output_alone(main, monkeypatch, named_models):
 
 @pytest.mark.parametrize(("name", "made"), [("tokens", exports.tokens_csv), ("jsonl", exports.json_lines)])
 def test_an_export_goes_to_standard_output_alone(main, name, made):
-    assert main("export", "first-visit", f"--{name}", "-") == (0, made(recorded_trace("first-visit")).encode(), "")
+    assert main("export", "first-visit", f"--{name}", "-") == (0, made(shipped_trace("first-visit")).encode(), "")
 
 
 def test_one_result_there_and_others_in_files(main, tmp_path):
     status, out, err = main("export", "tree", "--steps", "-", "--jsonl", tmp_path / "run.jsonl")
     assert (status, err) == (0, f"saved {tmp_path / 'run.jsonl'}\n")
-    assert out.decode() == exports.steps_csv(recorded_trace("tree"))
+    assert out.decode() == exports.steps_csv(shipped_trace("tree"))
 
 
 def test_a_job_of_many_files_is_refused_there(main, tmp_path):

@@ -176,10 +176,10 @@ def test_a_draft_head_is_drafted_with_by_the_method_it_is_made_for(target, draft
 
 
 def test_a_model_that_the_owner_names_is_loaded_where_visitors_may_name_none(tmp_path):
-    library = tiny_library(tmp_path)
-    library.allow_any = False
+    pool = tiny_library(tmp_path)
+    pool.allow_any = False
     stranger = tiny_folder(tmp_path / "owned", tiny("llama", vocab_size=len(tiny_tokenizer())), tiny_tokenizer())
-    assert startup._load(library, str(stranger)) in library.loaded_names()
-    assert library.allow_any is False
-    assert startup._load(library, "smol-eagle") == "smol-eagle"
-    assert startup._load(library, None) is None
+    assert startup._load(pool, str(stranger)) in pool.loaded_names()
+    assert pool.allow_any is False
+    assert startup._load(pool, "smol-eagle") == "smol-eagle"
+    assert startup._load(pool, None) is None

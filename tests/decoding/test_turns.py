@@ -143,7 +143,7 @@ def pauses(number, log, name):
 
 
 def test_between_two_pauses_of_one_visitor_another_has_his_turn(short):
-    bench, log = Workbench(library=object()), []
+    bench, log = Workbench(pool=object()), []
     threads = [
         threading.Thread(target=lambda name=name: list(bench.in_turns(pauses(20, log, name), Asker(name))))
         for name in ("one", "other")
@@ -164,13 +164,13 @@ def test_between_two_pauses_of_one_visitor_another_has_his_turn(short):
 def test_alone_nobody_is_waited_for_and_without_a_turn_nothing_happens(short):
     give_way()
     assert waited_s() == 0.0
-    bench = Workbench(library=object())
+    bench = Workbench(pool=object())
     assert list(bench.in_turns(pauses(3, [], "alone"))) == ["alone"]
     assert bench.engine.pieces.number == 3 + 2  # up to each pause, behind the last one, and the end of the work
 
 
 def test_the_clock_of_work_stands_still_while_others_have_the_engine(short):
-    bench, took = Workbench(library=object()), []
+    bench, took = Workbench(pool=object()), []
 
     def work():
         begun, wall = clock(), time.perf_counter()
@@ -200,7 +200,7 @@ def test_the_clock_of_work_stands_still_while_others_have_the_engine(short):
 
 
 def test_work_that_nobody_wants_any_more_ends_at_its_next_pause():
-    bench, log, is_gone = Workbench(library=object()), [], threading.Event()
+    bench, log, is_gone = Workbench(pool=object()), [], threading.Event()
 
     def work():
         for number in range(1_000):
@@ -221,7 +221,7 @@ def test_work_that_nobody_wants_any_more_ends_at_its_next_pause():
 
 def test_who_leaves_while_waiting_gives_up_the_place(monkeypatch):
     monkeypatch.setattr(turns, "LOOK_S", 0.01)
-    bench, is_gone = Workbench(library=object()), threading.Event()
+    bench, is_gone = Workbench(pool=object()), threading.Event()
     holder, ended = bench.engine.join("holder"), []
 
     def wait():
@@ -241,7 +241,7 @@ def test_who_leaves_while_waiting_gives_up_the_place(monkeypatch):
 
 def test_work_that_has_a_turn_may_not_wait_for_another_one():
     """Two visitors' work, each with the turn that the other waits for, would never end."""
-    outer, inner = Workbench(library=object()), Workbench(library=object())
+    outer, inner = Workbench(pool=object()), Workbench(pool=object())
 
     def work():
         yield from inner.in_turns(pauses(1, [], "inner"))
@@ -252,7 +252,7 @@ def test_work_that_has_a_turn_may_not_wait_for_another_one():
 
 
 def test_what_waits_for_something_else_leaves_the_engine_to_others():
-    bench, loaded, log = Workbench(library=object()), threading.Event(), []
+    bench, loaded, log = Workbench(pool=object()), threading.Event(), []
 
     def work():
         with aside():
@@ -272,7 +272,7 @@ def test_what_waits_for_something_else_leaves_the_engine_to_others():
 
 
 def test_what_fails_aside_fails_with_the_engine(short):
-    bench, log = Workbench(library=object()), []
+    bench, log = Workbench(pool=object()), []
 
     def work():
         try:

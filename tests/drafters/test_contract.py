@@ -11,6 +11,7 @@ from runs import statuses, timeless
 from setups import plan_with, setup_of
 from toys import total_variation
 
+from specviz import trace
 from specviz.decoding.draft import ROOT, chain
 from specviz.decoding.drafter import Context, Drafter
 from specviz.decoding.draws import Seeded, distribution
@@ -25,7 +26,6 @@ from specviz.rules import RULES
 from specviz.session.recorder import Recorder
 from specviz.session.run import open_run
 from specviz.session.workbench import Workbench
-from specviz.trace import file as trace
 
 PROMPT = [0, 2, 1, 0, 3, 2, 1, 0]
 PLAIN, GREEDY = Sampling(), Sampling(0.0)
@@ -538,7 +538,7 @@ def test_a_session_changes_through_all_methods_and_its_text_is_the_targets(bundl
     assert seen[: 2 * len(names) : 2] == names[: len(seen[: 2 * len(names) : 2])]
     text = [token.id for token in going.trace.tokens]
     prompt = [token.id for token in going.trace.header.prompt.tokens]
-    assert text == greedily(bundled.library.load("fable-target").model, prompt, len(text))
+    assert text == greedily(bundled.pool.load("fable-target").model, prompt, len(text))
     going.stop()
 
 

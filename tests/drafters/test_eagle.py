@@ -283,7 +283,7 @@ def test_q_of_a_drawn_chain_is_the_heads_distribution_over_the_targets_ids_as_sa
 
 @pytest.fixture(scope="module")
 def fable():
-    target = Workbench().library.load("fable-target")
+    target = Workbench().pool.load("fable-target")
     folder = assets_dir() / "models" / "fable-eagle"
     config = json.loads((folder / "config.json").read_text("utf-8"))
     return target, read(config, load_file(folder / "model.safetensors"), target)[0]

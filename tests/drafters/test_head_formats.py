@@ -31,7 +31,7 @@ from specviz.drafters.eagle.layers import KeyValueRows
 from specviz.drafters.heads import KINDS, load_heads
 from specviz.drafters.medusa.heads import read as read_medusa
 from specviz.errors import SpecvizError
-from specviz.models.library import Library
+from specviz.models.pool import ModelPool
 
 DOCUMENT = Path(__file__).parents[2] / "assets" / "docs" / "methods.md"
 DRAFTED = [4, 9]
@@ -255,7 +255,7 @@ def test_the_table_names_every_sample_and_no_other():
 @pytest.mark.parametrize("name", SAMPLES)
 def test_every_format_is_read_or_refused_as_the_table_says(name, target, tmp_path):
     tokenizer = tiny_tokenizer(320)
-    loaded = Library(allow_any=True).load((tiny("llama", vocab_size=12, layers=8, hidden=HIDDEN), tokenizer))
+    loaded = ModelPool(allow_any=True).load((tiny("llama", vocab_size=12, layers=8, hidden=HIDDEN), tokenizer))
     folder, told = folder_of(tmp_path / "head", *SAMPLES[name](target)), table()[name]
     refusals = {}
     for kind in KINDS:

@@ -19,7 +19,7 @@ from specviz.errors import SpecvizError
 from specviz.models.files import checkpoint as weights
 from specviz.models.files import hub as fetch
 from specviz.models.files.checkpoint import Attached, read_tensors
-from specviz.models.library import Library
+from specviz.models.pool import ModelPool
 from specviz.request import Request
 from specviz.session.run import Status, open_run
 from specviz.session.workbench import Workbench
@@ -29,14 +29,14 @@ HIDDEN, VOCAB = 32, 320
 
 
 @pytest.fixture(scope="module")
-def library():
-    return Library(allow_any=True)
+def pool():
+    return ModelPool(allow_any=True)
 
 
 @pytest.fixture(scope="module")
-def target(library):
+def target(pool):
     tokenizer = tiny_tokenizer(VOCAB)
-    return library.load((tiny("llama", vocab_size=VOCAB, hidden=HIDDEN), tokenizer))
+    return pool.load((tiny("llama", vocab_size=VOCAB, hidden=HIDDEN), tokenizer))
 
 
 def medusa_state(num_heads=3, num_blocks=1, *, prefix="", hidden=HIDDEN, vocab=VOCAB, own_output=True, seed=0):
@@ -78,11 +78,11 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
-def test_every_layout_of_medusa_heads_says_what_its_tensors_say(layout, library, target, tmp_path):
+def test_every_layout_of_medusa_heads_says_what_its_tensors_say(layout, pool, target, tmp_path):
     options = {"num_heads": 3, "num_blocks": 1, "prefix": "", "own_output": True} | layout["state"]
     state = medusa_state(**options)
     files = {"file": layout["file"]} if "file" in layout else {}
-    heads = load_heads(library, folder_of(tmp_path / "h", state, **files, **layout["config"]), "medusa", target)
+    heads = load_heads(pool, folder_of(tmp_path / "h", state, **files, **layout["config"]), "medusa", target)
     output = target.model.lm_head
     hidden = torch.randn(HIDDEN, generator=torch.Generator().manual_seed(1))
     said = heads.module(hidden, output)
@@ -95,9 +95,9 @@ def test_every_layout_of_medusa_heads_says_what_its_tensors_say(layout, library,
     assert (heads.report.unused, heads.report.missing) == ((), ())
 
 
-def test_the_bundled_heads_load_from_the_catalogue_and_are_shared(library):
-    target = library.load("fable-target")
-    one, two = (load_heads(library, "fable-medusa", "medusa", target) for _ in range(2))
+def test_the_bundled_heads_load_from_the_catalogue_and_are_shared(pool):
+    target = pool.load("fable-target")
+    one, two = (load_heads(pool, "fable-medusa", "medusa", target) for _ in range(2))
     assert one is two
     assert one.name == "fable-medusa"
     held = load_file(assets_dir() / "models" / "fable-medusa" / "medusa_lm_head.safetensors")
@@ -107,7 +107,7 @@ def test_the_bundled_heads_load_from_the_catalogue_and_are_shared(library):
 
 
 def test_a_target_that_was_put_into_another_number_format_gets_heads_in_that(tmp_path):
-    target = Library(allow_any=True).load((tiny("llama", vocab_size=VOCAB, hidden=HIDDEN), tiny_tokenizer(VOCAB)))
+    target = ModelPool(allow_any=True).load((tiny("llama", vocab_size=VOCAB, hidden=HIDDEN), tiny_tokenizer(VOCAB)))
     folder = folder_of(tmp_path / "heads", medusa_state())
     for dtype in (torch.float32, torch.bfloat16):
         target.model.to(dtype)
@@ -126,24 +126,24 @@ def test_another_process_does_not_wait_for_who_made_heads_here():
     assert is_over
 
 
-def test_heads_that_are_shared_are_of_the_kind_that_is_asked_for(library):
-    target = library.load("fable-target")
-    assert load_heads(library, "fable-medusa", "medusa", target).kind == "medusa"
+def test_heads_that_are_shared_are_of_the_kind_that_is_asked_for(pool):
+    target = pool.load("fable-target")
+    assert load_heads(pool, "fable-medusa", "medusa", target).kind == "medusa"
     with pytest.raises(SpecvizError, match="hold no EAGLE head"):
-        load_heads(library, "fable-medusa", "eagle", target)
+        load_heads(pool, "fable-medusa", "eagle", target)
 
 
-def test_heads_take_the_number_format_of_their_target(library, tmp_path):
-    wide = library.load((tiny("llama", vocab_size=VOCAB, hidden=HIDDEN).double(), tiny_tokenizer(VOCAB)))
+def test_heads_take_the_number_format_of_their_target(pool, tmp_path):
+    wide = pool.load((tiny("llama", vocab_size=VOCAB, hidden=HIDDEN).double(), tiny_tokenizer(VOCAB)))
     state = {name: tensor.half() for name, tensor in medusa_state().items()}
-    heads = load_heads(library, folder_of(tmp_path / "h", state), "medusa", wide)
+    heads = load_heads(pool, folder_of(tmp_path / "h", state), "medusa", wide)
     assert {parameter.dtype for parameter in heads.module.parameters()} == {torch.float64}
 
 
-def test_another_target_has_heads_of_its_own(library, target, tmp_path):
-    other = library.load((tiny("llama", vocab_size=VOCAB, hidden=HIDDEN, seed=9), tiny_tokenizer(VOCAB)))
+def test_another_target_has_heads_of_its_own(pool, target, tmp_path):
+    other = pool.load((tiny("llama", vocab_size=VOCAB, hidden=HIDDEN, seed=9), tiny_tokenizer(VOCAB)))
     folder = folder_of(tmp_path / "h", medusa_state())
-    assert load_heads(library, folder, "medusa", target) is not load_heads(library, folder, "medusa", other)
+    assert load_heads(pool, folder, "medusa", target) is not load_heads(pool, folder, "medusa", other)
 
 
 def test_what_was_made_for_a_model_goes_with_it():
@@ -165,23 +165,23 @@ def test_what_was_made_for_a_model_goes_when_it_is_put_into_another_number_forma
     assert attached.find(model, "a") is attached.find(model, "b") is None
 
 
-def test_tensors_of_a_whole_model_are_told_and_missing_ones_refused(library, target, tmp_path):
+def test_tensors_of_a_whole_model_are_told_and_missing_ones_refused(pool, target, tmp_path):
     news = []
     more = folder_of(tmp_path / "more", medusa_state() | {"model.norm.weight": torch.ones(3)})
-    heads = load_heads(library, more, "medusa", target, lambda *told: news.append(told))
+    heads = load_heads(pool, more, "medusa", target, lambda *told: news.append(told))
     assert heads.report.unused == ("model.norm.weight",)
     assert news[-1] == ("loaded more; nothing needs 1 tensor ('model.norm.weight') in its file", 1.0)
     state = medusa_state()
     del state["1.0.linear.bias"]
     with pytest.raises(SpecvizError, match=r"less is incomplete: it lacks 1 tensor \('1.0.linear.bias'\)"):
-        load_heads(library, folder_of(tmp_path / "less", state), "medusa", target)
+        load_heads(pool, folder_of(tmp_path / "less", state), "medusa", target)
 
 
-def test_a_tensor_that_no_layout_knows_is_refused_with_its_name(library, target, tmp_path):
+def test_a_tensor_that_no_layout_knows_is_refused_with_its_name(pool, target, tmp_path):
     extra = {f"{head}.norm.weight": torch.ones(HIDDEN) for head in range(5)}
     words = r"h holds 5 tensors \('0.norm.weight', '1.norm.weight', '2.norm.weight', ...\) that specviz has no use for"
     with pytest.raises(SpecvizError, match=words):
-        load_heads(library, folder_of(tmp_path / "h", medusa_state() | extra), "medusa", target)
+        load_heads(pool, folder_of(tmp_path / "h", medusa_state() | extra), "medusa", target)
 
 
 EAGLES = {
@@ -191,13 +191,13 @@ EAGLES = {
 
 
 @pytest.mark.parametrize(("extra", "words"), EAGLES.values(), ids=EAGLES)
-def test_an_eagle_head_of_another_layout_is_refused_with_its_tensors_names(library, tmp_path, extra, words):
-    target = library.load((tiny("llama", vocab_size=VOCAB, hidden=EAGLE_HIDDEN, layers=8), tiny_tokenizer(VOCAB)))
+def test_an_eagle_head_of_another_layout_is_refused_with_its_tensors_names(pool, tmp_path, extra, words):
+    target = pool.load((tiny("llama", vocab_size=VOCAB, hidden=EAGLE_HIDDEN, layers=8), tiny_tokenizer(VOCAB)))
     config, state = eagle3(target, [1, 2, 3])
     idle = {"midlayer.self_attn.rotary_emb.inv_freq": torch.ones(2)}
-    assert load_heads(library, folder_of(tmp_path / "ours", state | idle, **config), "eagle", target).report.unused
+    assert load_heads(pool, folder_of(tmp_path / "ours", state | idle, **config), "eagle", target).report.unused
     with pytest.raises(SpecvizError, match=f"holds 1 tensor .{words}. that specviz has no use for"):
-        load_heads(library, folder_of(tmp_path / "other", state | extra, **config), "eagle", target)
+        load_heads(pool, folder_of(tmp_path / "other", state | extra, **config), "eagle", target)
 
 
 STORED = {
@@ -208,7 +208,7 @@ STORED = {
 
 @pytest.mark.parametrize("name", STORED)
 @pytest.mark.parametrize("kind", KINDS)
-def test_quantised_heads_are_called_so(name, kind, library, target, tmp_path):
+def test_quantised_heads_are_called_so(name, kind, pool, target, tmp_path):
     store, word = STORED[name]
     config, state = ({}, medusa_state()) if kind == "medusa" else eagle3(target, [1, 2, 3])
     place = "0.0.linear.weight" if kind == "medusa" else "midlayer.mlp.up_proj.weight"
@@ -216,12 +216,12 @@ def test_quantised_heads_are_called_so(name, kind, library, target, tmp_path):
     with pytest.raises(
         SpecvizError, match=f"its weights are quantised .'{place}' holds {word}.: choose the head in bf"
     ):
-        load_heads(library, folder_of(tmp_path / "h", state, **config), kind, target)
+        load_heads(pool, folder_of(tmp_path / "h", state, **config), kind, target)
 
 
-def test_heads_that_the_settings_promise_and_the_file_lacks_are_missing(library, target, tmp_path):
+def test_heads_that_the_settings_promise_and_the_file_lacks_are_missing(pool, target, tmp_path):
     with pytest.raises(SpecvizError, match="incomplete: it lacks 6 tensors"):
-        load_heads(library, folder_of(tmp_path / "h", medusa_state(2), medusa_num_heads=4), "medusa", target)
+        load_heads(pool, folder_of(tmp_path / "h", medusa_state(2), medusa_num_heads=4), "medusa", target)
 
 
 REFUSED = {
@@ -241,9 +241,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("state", "config", "words"), REFUSED.values(), ids=REFUSED)
-def test_what_does_not_fit_is_refused_in_words(state, config, words, library, target, tmp_path):
+def test_what_does_not_fit_is_refused_in_words(state, config, words, pool, target, tmp_path):
     with pytest.raises(SpecvizError, match=f"^odd cannot draft for {target.name}: .*{words}"):
-        load_heads(library, folder_of(tmp_path / "odd", state, **config), "medusa", target)
+        load_heads(pool, folder_of(tmp_path / "odd", state, **config), "medusa", target)
 
 
 class Harm:
@@ -251,12 +251,12 @@ class Harm:
         return print, ("run",)
 
 
-def test_a_pickle_with_code_is_not_opened(library, target, tmp_path, capsys):
+def test_a_pickle_with_code_is_not_opened(pool, target, tmp_path, capsys):
     folder = folder_of(tmp_path / "h", {"0.0.linear.weight": torch.ones(2), "x": Harm()}, "medusa_lm_head.pt")
     with pytest.raises(
         SpecvizError, match=r"holds more than tensors .* so it was not opened; convert it to safetensors"
     ):
-        load_heads(library, folder, "medusa", target)
+        load_heads(pool, folder, "medusa", target)
     assert capsys.readouterr().out == ""
 
 
@@ -305,38 +305,38 @@ def test_the_size_of_the_files_is_bounded_before_they_are_opened(name, tmp_path,
     [("{", "damaged"), ("[]", "must hold an object .got list."), ("[" * 200_000, "damaged"), (" " * 2**21, "exceed")],
     ids=["broken", "a list", "deep", "large"],
 )
-def test_odd_settings_are_refused_in_words(text, words, library, target, tmp_path):
+def test_odd_settings_are_refused_in_words(text, words, pool, target, tmp_path):
     folder = folder_of(tmp_path / "h", medusa_state())
     (tmp_path / "h" / "config.json").write_text(text)
     with pytest.raises(SpecvizError, match=words):
-        load_heads(library, folder, "medusa", target)
+        load_heads(pool, folder, "medusa", target)
     (tmp_path / "h" / "config.json").unlink()
     with pytest.raises(SpecvizError, match=r"it has no config\.json"):
-        load_heads(library, folder, "medusa", target)
+        load_heads(pool, folder, "medusa", target)
 
 
-def test_a_folder_without_weights_and_one_with_half_of_them_are_refused(library, target, tmp_path):
+def test_a_folder_without_weights_and_one_with_half_of_them_are_refused(pool, target, tmp_path):
     folder = folder_of(tmp_path / "h", medusa_state())
     (tmp_path / "h" / "medusa_lm_head.safetensors").unlink()
     with pytest.raises(SpecvizError, match="its folder has no weights"):
-        load_heads(library, folder, "medusa", target)
+        load_heads(pool, folder, "medusa", target)
     (tmp_path / "h" / "model.safetensors.index.json").write_text('{"weight_map": {"a": "x.safetensors"}}')
     with pytest.raises(SpecvizError, match="1 of 1 weight files are missing"):
-        load_heads(library, folder, "medusa", target)
+        load_heads(pool, folder, "medusa", target)
 
 
-def test_safetensors_are_preferred(library, target, tmp_path):
+def test_safetensors_are_preferred(pool, target, tmp_path):
     safe = medusa_state(seed=1)
     folder = folder_of(tmp_path / "h", medusa_state(seed=2), "pytorch_model.bin")
     folder_of(tmp_path / "h", safe)
-    heads = load_heads(library, folder, "medusa", target)
+    heads = load_heads(pool, folder, "medusa", target)
     torch.testing.assert_close(heads.module.state_dict()["0.1.weight"], safe["0.1.weight"])
 
 
 def test_a_server_of_its_own_models_refuses_other_names(target, tmp_path):
     folder = folder_of(tmp_path / "h", medusa_state())
     with pytest.raises(SpecvizError, match="offers only its own models"):
-        load_heads(Library(allow_any=False), folder, "medusa", target)
+        load_heads(ModelPool(allow_any=False), folder, "medusa", target)
 
 
 def test_without_a_library_the_settings_decide(target, tmp_path, monkeypatch):
@@ -349,7 +349,7 @@ def test_without_a_library_the_settings_decide(target, tmp_path, monkeypatch):
 
 def test_a_live_switch_loads_heads_before_the_step_and_says_so():
     request = Request(target="fable-target", draft=None, prompt="Once upon a time", method="none", max_new_tokens=12)
-    run = open_run(request, bench=Workbench(Library()))
+    run = open_run(request, bench=Workbench(ModelPool()))
     list(run.events(max_steps=2))
     run.controls.set("method", "medusa")
     news = [event.message for event in run.events() if isinstance(event, Status) and event.state == "loading"]
@@ -359,28 +359,28 @@ def test_a_live_switch_loads_heads_before_the_step_and_says_so():
     assert max(len(step.draft) for step in run.trace.steps) > 4
 
 
-def test_an_unknown_kind_is_refused(library, target):
+def test_an_unknown_kind_is_refused(pool, target):
     with pytest.raises(SpecvizError, match=f"must be of the kind {' or '.join(KINDS)} .got 'hydra'."):
-        load_heads(library, "fable-medusa", "hydra", target)
+        load_heads(pool, "fable-medusa", "hydra", target)
 
 
-def test_heads_from_the_hub_are_fetched_once_with_their_weights_in_any_format(library, target, tmp_path, monkeypatch):
+def test_heads_from_the_hub_are_fetched_once_with_their_weights_in_any_format(pool, target, tmp_path, monkeypatch):
     asked = []
     folder = folder_of(tmp_path / "0123abcd", medusa_state(), "medusa_lm_head.pt")
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **options: asked.append(options) or folder)
-    one, two = (load_heads(library, "owner/heads", "medusa", target) for _ in range(2))
+    one, two = (load_heads(pool, "owner/heads", "medusa", target) for _ in range(2))
     assert one is two
     assert len(asked) == 1
     assert set(asked[0]["allow_patterns"]) == {"config.json", *fetch._HEAD_WEIGHTS}
     shutil.rmtree(folder)
 
 
-def test_heads_take_no_ending_for_smaller_weights(library, target, tmp_path):
+def test_heads_take_no_ending_for_smaller_weights(pool, target, tmp_path):
     folder = folder_of(tmp_path / "h", medusa_state())
     with pytest.raises(SpecvizError, match="draft heads are held as their file holds them: leave out the ending"):
-        load_heads(library, f"{folder}:int8", "medusa", target)
+        load_heads(pool, f"{folder}:int8", "medusa", target)
 
 
-def test_medusa_heads_are_no_eagle_head_and_say_so(library, target, tmp_path):
+def test_medusa_heads_are_no_eagle_head_and_say_so(pool, target, tmp_path):
     with pytest.raises(SpecvizError, match="its weights hold no EAGLE head"):
-        load_heads(library, folder_of(tmp_path / "h", medusa_state()), "eagle", target)
+        load_heads(pool, folder_of(tmp_path / "h", medusa_state()), "eagle", target)

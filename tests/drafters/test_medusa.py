@@ -21,7 +21,7 @@ from specviz.drafters.medusa import HITS, METHOD, MedusaDrafter, best_paths, fix
 from specviz.drafters.medusa.heads import MedusaHeads
 from specviz.drafters.none import NoDraft
 from specviz.errors import SpecvizError
-from specviz.models.library import Library
+from specviz.models.pool import ModelPool
 from specviz.rules import RULES
 from specviz.session.setup import gather
 from specviz.settings import assets_dir
@@ -200,10 +200,10 @@ def test_heads_that_say_not_a_number_are_refused():
 
 def test_the_bundled_heads_make_more_than_one_token_and_six_tenths_per_call():
     """Greedy, K 4, the default tree, the first prompt of each kind; a law of the heads and of how they are used."""
-    library = Library()
-    target = library.load("fable-target")
+    pool = ModelPool()
+    target = pool.load("fable-target")
     kinds = json.loads((assets_dir() / "prompts" / "prompts.json").read_text("utf-8"))["kinds"]
-    setup = gather(METHOD, {}, target, None, library)
+    setup = gather(METHOD, {}, target, None, pool)
     emitted = num_steps = 0
     for kind in kinds:
         lm = target.cached_lm()
@@ -214,7 +214,7 @@ def test_the_bundled_heads_make_more_than_one_token_and_six_tenths_per_call():
 
 
 def test_the_method_names_its_heads_and_its_rules():
-    target = Library().load("fable-target")
+    target = ModelPool().load("fable-target")
     setup = gather(METHOD, {"tree": "likeliest"}, target, None, None)
     assert setup.params == {"heads": "fable-medusa", "children": "top", "nodes": 24, "tree": "likeliest"}
     assert setup.rule(None).name == "speculative_sampling"

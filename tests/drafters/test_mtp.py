@@ -27,7 +27,7 @@ from specviz.drafters.mtp.modules import Modules
 from specviz.drafters.none import NoDraft
 from specviz.drafters.policy import Confidence, Heuristic
 from specviz.errors import SpecvizError
-from specviz.models.library import Library
+from specviz.models.pool import ModelPool
 from specviz.rules import RULES
 from specviz.session.setup import gather
 
@@ -256,7 +256,7 @@ def split_experts(name, tensor):
 
 def test_modules_come_from_the_models_own_checkpoint(tmp_path):
     modules = tiny_checkpoint(tmp_path)
-    loaded = Library(allow_any=True).load(str(tmp_path))
+    loaded = ModelPool(allow_any=True).load(str(tmp_path))
     setup = gather(METHOD, {}, loaded, None)
     lm = loaded.cached_lm()
     mine = setup.drafter(lm)
@@ -270,7 +270,7 @@ def test_a_checkpoint_without_them_is_refused_in_words(tmp_path):
     target = tiny_target("mellum", len(tokenizer), 1)
     target.save_pretrained(tmp_path / "bare")
     tokenizer.save_pretrained(tmp_path / "bare")
-    loaded = Library(allow_any=True).load(str(tmp_path / "bare"))
+    loaded = ModelPool(allow_any=True).load(str(tmp_path / "bare"))
     with pytest.raises(SpecvizError, match="modules of bare for multi-token prediction could not be loaded") as caught:
         gather(METHOD, {}, loaded, None).drafter(loaded.cached_lm())
     assert str(tmp_path) not in str(caught.value)
@@ -285,7 +285,7 @@ def test_modules_of_another_layout_are_refused_with_their_tensors_names(tmp_path
     norm = state["mtp.norm.weight"] if change == "more" else state.pop("mtp.norm.weight")
     state |= {"mtp.layers.0.extra_norm.weight": norm.clone()} if change == "more" else {}
     save_file(state, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    loaded = Library(allow_any=True).load(str(tmp_path))
+    loaded = ModelPool(allow_any=True).load(str(tmp_path))
     with pytest.raises(SpecvizError, match=words):
         gather(METHOD, {}, loaded, None).drafter(loaded.cached_lm())
 

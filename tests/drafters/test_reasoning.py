@@ -244,9 +244,9 @@ def test_a_text_that_leaves_no_room_for_the_question_gets_no_draft():
 
 def graded_on(prompt, temperature, seed):
     """(verdict, text) of every reasoning step of the bundled pair with the default settings, and the steps."""
-    library = workbench().library
-    target, draft = library.load("fable-target"), library.load("fable-draft")
-    setup, lm = gather(METHOD, {}, target, draft, library), target.cached_lm()
+    pool = workbench().pool
+    target, draft = pool.load("fable-target"), pool.load("fable-draft")
+    setup, lm = gather(METHOD, {}, target, draft, pool), target.cached_lm()
     plan = plan_of(lm, setup.drafter(lm), setup.k(4), Sampling(temperature), RULE)
     tokens = target.text.encode(prompt)
     steps = list(speculate(tokens, lambda: plan, Seeded(seed), max_new_tokens=60, eos_ids=target.text.eos_ids))

@@ -30,11 +30,11 @@ from transformers import (
 from transformers.utils import logging
 
 from specviz.errors import SpecvizError
-from specviz.models.library import Library
+from specviz.models.pool import ModelPool
 from specviz.request import Request
 from specviz.session.run import open_run
 from specviz.session.workbench import Workbench
-from specviz.trace.file import Trace
+from specviz.trace import Trace
 
 METHODS = {"none": None, "draft_model": "draft", "tree": "draft", "lookahead": None, "prompt_lookup": None}
 """Method -> its draft model."""
@@ -84,7 +84,7 @@ class Sweep:
 
     def __init__(self, name: str, place: Path) -> None:
         self.outcome, self._place = Outcome(name), place
-        self._library = Library(10**9, allow_any=True)
+        self._library = ModelPool(10**9, allow_any=True)
         self._tokenizer = tiny_tokenizer(IDS)
         self._tokenizer.eos_token = None
         self._model = tiny_of(name)

@@ -5,8 +5,8 @@ import math
 import torch
 from tiny_models import tiny
 
-from specviz.models.library import LoadedModel
-from specviz.trace.file import ModelInfo
+from specviz.models.pool import LoadedModel
+from specviz.trace import ModelInfo
 
 HIDDEN = 16
 

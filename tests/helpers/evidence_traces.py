@@ -8,8 +8,8 @@ from typing import Any
 
 import traces
 
-from specviz.trace import file as trace
-from specviz.trace.file import ROOT
+from specviz import trace
+from specviz.trace import ROOT
 
 BRANCHY = (ROOT, ROOT, ROOT, 0, 0, 1, 3, 3, 4, 6)
 BINARY = tuple(ROOT if node < 2 else (node - 2) // 2 for node in range(60))

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from specviz.trace.file import Trace
+from specviz.trace import Trace
 from specviz.views.explore.charts import Figures
 
 

@@ -17,7 +17,7 @@ from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
 from specviz.session import run as session
 from specviz.session.workbench import workbench
-from specviz.trace.file import Trace
+from specviz.trace import Trace
 from specviz.ui import api
 from specviz.ui.choices import make_offer
 from specviz.ui.explore.handlers import every_k_of
@@ -51,7 +51,7 @@ class Work:
 
 def bundled_page(target: str | None = None) -> Page:
     """A page over the bundled pair, or another target of the catalogue with its own; nothing is served."""
-    return make_page(make_offer(target), workbench().library)
+    return make_page(make_offer(target), workbench().pool)
 
 
 def endpoints(page: Page) -> dict[str, Callable[..., Any]]:

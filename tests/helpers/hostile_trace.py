@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import traces
 
-from specviz.trace.file import Trace
+from specviz.trace import Trace
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(1)><!--<script>"
 

@@ -81,7 +81,7 @@ def unstarted(model, generator):
 
 def _put_off_by(mark, model, generator):
     """Behind the token, what the model reads is drowned in noise."""
-    token = workbench().library.load("fable-target").text.encode(mark, special=False)[0]
+    token = workbench().pool.load("fable-target").text.encode(mark, special=False)[0]
     noise = torch.randn(1024, 1, generator=generator) * torch.randn(1, 192, generator=generator)
 
     def drown(_, ids, embedded):
@@ -106,19 +106,19 @@ PLANTED = {
 
 def findings_with(plant):
     """What the lab finds in a draft with this fault, the first cause first."""
-    library = workbench().library
-    target = library.load("fable-target")
+    pool = workbench().pool
+    target = pool.load("fable-target")
     kinds = [each["text"] for kind in prompts_file()["kinds"] for each in kind["prompts"]]
     rows = [f"{text}{' ' * (place // len(kinds))}" for place, text in enumerate((kinds * 3)[:NUM_TEXTS])]
     options = {"max_new_tokens": NUM_TOKENS, "costs": {}}
     if plant is shifted:
-        head = load_heads(library, "fable-eagle", "eagle", target).module
+        head = load_heads(pool, "fable-eagle", "eagle", target).module
         shifted(head)
         try:
             return align(rows, target=target.name, draft="fable-eagle", **options).summary.drafts[0].findings
         finally:
             del head.fuse
-    sound = library.load("fable-draft")
+    sound = pool.load("fable-draft")
     model, tokenizers = copy.deepcopy(sound.model), [copy.deepcopy(sound.tokenizer) for _ in range(2)]
     plant(model, torch.Generator().manual_seed(0))
     model.name_or_path = plant.__name__

@@ -12,6 +12,7 @@ from tiny_models import CONTEXT_LIMIT, tiny, tiny_tokenizer
 from toys import RULE, TableLM, TreeDrafter, independent, without_replacement
 from transformers import PreTrainedModel
 
+from specviz import trace
 from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.draft import ROOT, Draft
 from specviz.decoding.drafter import Drafter
@@ -23,7 +24,6 @@ from specviz.drafters.none import NoDraft
 from specviz.drafters.prompt_lookup import PromptLookup
 from specviz.models.tokens import TokenText
 from specviz.session.recorder import Recorder
-from specviz.trace import file as trace
 
 SAMPLINGS = (
     Sampling(0.0),

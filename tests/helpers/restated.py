@@ -14,12 +14,12 @@ from specviz.alignment.generate import sample
 from specviz.alignment.shard import seed_of
 from specviz.analysis.every_k import what_if
 from specviz.decoding.sampling import Sampling
-from specviz.models.library import Library
+from specviz.models.pool import ModelPool
 from specviz.models.score import score
-from specviz.session.record import activate, record
+from specviz.session.whole_run import activate, record
 from specviz.trace.metrics import count
-from specviz.trace.recorded import recorded_trace
-from specviz.zoo.record import base_request
+from specviz.trace.shipped import shipped_trace
+from specviz.zoo.shipped_runs import base_request
 
 KS = (1, 2, 3, 4, 8)
 TEMPERATURES = (0.0, 1.0, 1.5, 2.0, 3.0, 5.0)
@@ -28,14 +28,14 @@ KEPT = Path(__file__).parents[1] / "restated.json"
 
 
 @cache
-def library():
-    return Library()
+def pool():
+    return ModelPool()
 
 
 @cache
 def pair():
     first = base_request()
-    return library().load(first.target), library().load(first.draft)
+    return pool().load(first.target), pool().load(first.draft)
 
 
 @cache
@@ -65,7 +65,7 @@ def make_agreements(temperature):
 @cache
 def agreement_on(name, temperature):
     """Of the text of a recorded run, read at this temperature."""
-    trace = recorded_trace(name)
+    trace = shipped_trace(name)
     ids = [token.id for token in (*trace.header.prompt.tokens, *trace.tokens)]
     return _agreement(ids, len(trace.tokens), temperature)
 
@@ -77,13 +77,13 @@ def _agreement(ids, num_tokens, temperature):
 @cache
 def expected(name="first-visit"):
     """Row by K of the exact what-if on a recorded run's text."""
-    return what_if(recorded_trace(name), KS).set_index("k")
+    return what_if(shipped_trace(name), KS).set_index("k")
 
 
 def make_calls(k):
     """Target calls of really made runs, with seeds 0, 1, ..."""
     requests = [replace(base_request(), num_speculative_tokens=k, seed=seed).validate() for seed in range(NUM_RUNS)]
-    runs = [record(activate(request, library())) for request in requests]
+    runs = [record(activate(request, pool())) for request in requests]
     assert {len(run.tokens) for run in runs} == {base_request().max_new_tokens}
     return [count(run).calls["target"] for run in runs]
 
@@ -95,7 +95,7 @@ def spread(values, decimals=0):
 
 def read_for_a_draft_token():
     """Of early exit: the numbers in the layers that draft and in the output layer, over those in all layers and it."""
-    model, layers = pair()[0].model, recorded_trace("early-exit").steps[1].evidence["layers"]
+    model, layers = pair()[0].model, shipped_trace("early-exit").steps[1].evidence["layers"]
     own = [sum(weight.numel() for weight in layer.parameters()) for layer in model.model.layers]
     head = model.lm_head.weight.numel()
     return (sum(own[layer] for layer in layers) + head) / (sum(own) + head)

@@ -12,10 +12,10 @@ import httpx
 import pytest
 from tiny_models import tiny, tiny_folder, tiny_tokenizer
 
-from specviz.models.library import Library
+from specviz.models.pool import ModelPool
 from specviz.request import Request
 from specviz.session import run as session
-from specviz.trace.file import Trace
+from specviz.trace import Trace
 from specviz.ui.choices import Offer, make_offer
 from specviz.ui.startup import Page, free_port, make_page
 
@@ -23,15 +23,15 @@ SIZES = {"tiny-target": (3, 32), "tiny-draft": (2, 16), "tiny-other": (1, 16), "
 HOST = "127.0.0.1"
 
 
-def tiny_library(folder: Path) -> Library:
+def tiny_library(folder: Path) -> ModelPool:
     """A library that knows tiny models by their names, one with a vocabulary of its own, and will load nothing else."""
-    library = Library(allow_any=True)
+    pool = ModelPool(allow_any=True)
     for seed, (name, (layers, hidden)) in enumerate(SIZES.items()):
         tokenizer = tiny_tokenizer(seed=2 if name == "stranger" else 0)
         model = tiny("llama", vocab_size=len(tokenizer), layers=layers, hidden=hidden, seed=seed)
-        library.load(str(tiny_folder(folder / name, model, tokenizer)))
-    library.allow_any = False
-    return library
+        pool.load(str(tiny_folder(folder / name, model, tokenizer)))
+    pool.allow_any = False
+    return pool
 
 
 def tiny_offer(any_model: bool = False, **first: object) -> Offer:
@@ -63,9 +63,9 @@ class Served:
 @contextmanager
 def served(folder: Path, welcome: Trace | None = None, *, any_model: bool = False, **first: object) -> Iterator[Served]:
     """welcome: what a first visit sees; any_model: whether folders and hub ids may be typed; first: request fields."""
-    library = tiny_library(folder)
-    library.allow_any = any_model
-    page = make_page(tiny_offer(any_model, **first), library, welcome=welcome)
+    pool = tiny_library(folder)
+    pool.allow_any = any_model
+    page = make_page(tiny_offer(any_model, **first), pool, welcome=welcome)
     address = page.launch(HOST, free_port(HOST, 0, 1))
     try:
         yield Served(page, address.rstrip("/"))

@@ -25,7 +25,7 @@ from specviz.drafters.heads import LoadedHeads
 from specviz.drafters.medusa.heads import MedusaHeads
 from specviz.drafters.mtp import modules as mtp_modules
 from specviz.models.files.checkpoint import LoadReport
-from specviz.models.library import Library, LoadedModel
+from specviz.models.pool import LoadedModel, ModelPool
 from specviz.session.setup import Setup
 
 FEW = 3  # tokens of a vocabulary whose every outcome is enumerated: drafts are made small there
@@ -124,7 +124,7 @@ def _llama(name, vocab_size, dtype, limit, pieces=None, **shape) -> LoadedModel:
 
 def _loaded(name, model, pieces, limit) -> LoadedModel:
     model.name_or_path = name
-    loaded = Library(10**9, allow_any=True).load((model, tokenizer_of(pieces)))
+    loaded = ModelPool(10**9, allow_any=True).load((model, tokenizer_of(pieces)))
     return replace(loaded, info=replace(loaded.info, context_limit=limit))
 
 

@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Collection, Sequence
 
-from specviz.trace.file import ROOT, round9
+from specviz.trace import ROOT, round9
 
 Distribution = list[float]
 

@@ -15,8 +15,8 @@ from dataclasses import replace
 
 from trace_walk import Distribution, Walk, entropy, one_hot, overlap, residual
 
-from specviz.trace import file as trace
-from specviz.trace.file import ROOT, round9
+from specviz import trace
+from specviz.trace import ROOT, round9
 
 STORY = [
     piece.encode()

@@ -14,8 +14,8 @@ from specviz.ui.view import view_of
 class Visit:
     """One browser before both pages, with a trace on its stage."""
 
-    def __init__(self, library, trace=None):
-        self.bench, registry = Workbench(library), Registry()
+    def __init__(self, pool, trace=None):
+        self.bench, registry = Workbench(pool), Registry()
         self.pages = reports(registry, self.bench, served.tiny_offer())
         self.run = None if trace is None else registry.show(view_of(trace), "one").id
 
@@ -33,9 +33,9 @@ class Visit:
         return {each["id"]: each for each in json.loads(last)["sections"]}
 
 
-def made(library, **changes):
+def made(pool, **changes):
     request = served.tiny_offer(max_new_tokens=24).first
-    run = session.open_run(served.replace(request, **changes), bench=Workbench(library))
+    run = session.open_run(served.replace(request, **changes), bench=Workbench(pool))
     for _ in run.events():
         pass
     return run.trace

@@ -16,14 +16,12 @@ from specviz.alignment import outputs
 from specviz.alignment.tables.shard_tables import build_tables
 from specviz.cli.main import main
 from specviz.trace import export as exports
-from specviz.trace.recorded import recorded_runs, recorded_trace
+from specviz.trace.shipped import shipped_runs, shipped_trace
 from specviz.views.explore.run_file import stage_page
 
 
 def write_all(folder: Path) -> None:
-    made = {name: make() for name, make in traces.ALL.items()} | {
-        name: recorded_trace(name) for name in recorded_runs()
-    }
+    made = {name: make() for name, make in traces.ALL.items()} | {name: shipped_trace(name) for name in shipped_runs()}
     for name, trace in made.items():
         (folder / f"{name}-tokens.csv").write_bytes(exports.tokens_csv(trace).encode())
         (folder / f"{name}-steps.csv").write_bytes(exports.steps_csv(trace).encode())

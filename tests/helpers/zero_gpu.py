@@ -88,14 +88,14 @@ def story(target: str, draft: str) -> dict[str, object]:
     from specviz.session.gpu_worker import WorkerRun
     from specviz.session.run import Status, open_run
     from specviz.session.workbench import Workbench, workbench
-    from specviz.trace.file import Step
+    from specviz.trace import Step
 
-    bench, told = Workbench(workbench().library, WorkerRun), {}
+    bench, told = Workbench(workbench().pool, WorkerRun), {}
     request = Request(
         prompt="The fox", target=target, draft=draft, num_speculative_tokens=2, max_new_tokens=NUM_TOKENS, seed=3
     )
-    bench.library.load(target)
-    bench.library.load(draft, as_draft=True)
+    bench.pool.load(target)
+    bench.pool.load(draft, as_draft=True)
 
     def follow(run, at_step=lambda number: None):
         """Reads the events until they end: the last status, and the error's words if there was one."""
@@ -164,10 +164,10 @@ def story(target: str, draft: str) -> dict[str, object]:
         Request(prompt="The fox", target="fable-target", draft="fable-draft", max_new_tokens=8), bench=bench
     )
     told["bundled"] = {"end": follow(bundled)[0], "lent": len(scheduler.all("schedule")) - lent}
-    from specviz.session.record import activate
+    from specviz.session.whole_run import activate
 
     try:
-        activate(request, bench.library)
+        activate(request, bench.pool)
         told["reports"] = ""
     except SpecvizError as error:
         told["reports"] = str(error)

@@ -11,11 +11,11 @@ from statistics import mean, median
 import pytest
 import restated
 from documents import MEASURED
-from specviz.views.check.distributions import distribution_block
 
 from specviz.lessons.load import lessons
 from specviz.trace.metrics import count, metrics
-from specviz.trace.recorded import recorded_runs, recorded_trace
+from specviz.trace.shipped import shipped_runs, shipped_trace
+from specviz.views.check.distributions import distribution_block
 from specviz.views.explore.inspector import looks
 from specviz.views.explore.speed import speed_words
 from specviz.views.words import label, percent, quote
@@ -32,7 +32,7 @@ PLAIN = re.compile(r"\b(K \d|temperature (0|1\.5|1)|at 1\.5)\b")  # names of run
 NUMBERS = re.compile(r"\d|\b(half|quarters?|twice|thirds?(?! number))\b", re.IGNORECASE)
 each = pytest.mark.parametrize("name", ORDER)
 
-trace = recorded_trace
+trace = shipped_trace
 
 
 # ---- what the runs and measured.md say ------------------------------------------------------------------------------
@@ -333,7 +333,7 @@ def of_temperature():
     assert [trace(run).steps[0].settings.temperature for run in runs] == [0, 1, 1.5]
     assert trace("first-visit").steps[0].settings.temperature == 1
     assert max(map(judged, (*runs, "first-visit"))) < 60
-    assert max(each.steps[0].settings.temperature for each in map(trace, recorded_runs())) == 1.5
+    assert max(each.steps[0].settings.temperature for each in map(trace, shipped_runs())) == 1.5
     cold, warm, hot = map(agreement, runs)
     means = [mean(restated.agreements(at)) for at in hotness]
     assert means[0] > means[1] > means[2] < means[3] < means[4] < means[5]
@@ -626,7 +626,7 @@ def test_a_button_names_a_run_as_the_text_around_it_does():
     for name, words in {"choosing-k": ["", "K 4", ""], "temperature": ["", "Temperature 1", ""]}.items():
         [seen] = [screen.task.done.runs for screen in screens(name) if screen.task and screen.task.done.kind == "see"]
         assert [each.words for each in seen] == words
-        shown = [each.words or recorded_runs()[each.run].title for each in seen]
+        shown = [each.words or shipped_runs()[each.run].title for each in seen]
         assert len({re.sub(r"[\d.]+", "", each) for each in shown}) == 1  # of one kind
 
 

@@ -25,11 +25,11 @@ from specviz.lessons.draft_game import (
     _ending,
     typed_ids,
 )
-from specviz.models.library import Library
+from specviz.models.pool import ModelPool
 from specviz.request import Request
 from specviz.session.run import Run
 from specviz.session.workbench import Workbench
-from specviz.trace.file import Trace
+from specviz.trace import Trace
 from specviz.ui.registry import Registry
 from specviz.ui.reports import games as playing
 from specviz.ui.reports.games import DRAFT, ON_STAGE, PREDICT, Games, texts
@@ -41,10 +41,10 @@ WORDS = ("the small dog", "said hello", ", and", "the fox said", "hello")
 NOTHING = Look(StagePlace(), None)
 
 
-def played(library, words=WORDS, **changes):
+def played(pool, words=WORDS, **changes):
     game = Game(replace(REQUEST, **changes))
     for each in words:
-        game.turn(each, library)
+        game.turn(each, pool)
     return game
 
 
@@ -53,10 +53,10 @@ def ids_before(game, index):
     return [token.id for token in game.trace.header.prompt.tokens] + [t.id for step in steps for t in step.emitted]
 
 
-def reference_rows(library, ids):
+def reference_rows(pool, ids):
     """The target's odds after each of these ids, by the model alone."""
     with torch.inference_mode():
-        return library.load("big").model(torch.tensor([ids])).logits[0].double().softmax(-1)
+        return pool.load("big").model(torch.tensor([ids])).logits[0].double().softmax(-1)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -83,15 +83,15 @@ def test_each_typed_token_is_kept_as_the_target_alone_says(named_models, tempera
 
 
 def test_what_the_target_would_write_itself_is_kept_whole():
-    library = Library(allow_any=False)
-    target = library.load("fable-target")
+    pool = ModelPool(allow_any=False)
+    target = pool.load("fable-target")
     ids = target.text.encode("Once upon a time, there was a little")
     with torch.inference_mode():
         written = target.model.generate(torch.tensor([ids]), max_new_tokens=5, do_sample=False, pad_token_id=0)
     *greedy, last = written[0, len(ids) :].tolist()
     words = b"".join(map(target.text.bytes_of, greedy)).decode()
     request = Request(prompt="Once upon a time, there was a little", target="fable-target", temperature=0.0)
-    step = Game(request).turn(words, library)
+    step = Game(request).turn(words, pool)
     assert [(token.id, token.status) for token in step.draft] == [(token, "accepted") for token in greedy]
     assert (step.emitted[-1].id, step.emitted[-1].kind) == (last, "bonus")
 
@@ -153,7 +153,7 @@ def test_what_cannot_be_judged_is_refused_in_words_and_changes_nothing(named_mod
 
 
 def test_a_sign_of_the_models_own_is_no_word():
-    text = Library(allow_any=False).load("fable-target").text
+    text = ModelPool(allow_any=False).load("fable-target").text
     with pytest.raises(SpecvizError, match="must be ordinary text"):
         typed_ids(text, text.encode("One day"), "and <|endoftext|>")
     ending = copy.copy(text)
@@ -177,7 +177,7 @@ def test_a_sign_of_the_models_own_is_no_word():
     ],
 )
 def test_a_space_stands_where_one_belongs(before, words, joined, spelled):
-    text = Library(allow_any=False).load("fable-target").text
+    text = ModelPool(allow_any=False).load("fable-target").text
     if spelled is None:  # written rightly; only too long for a turn
         with pytest.raises(RefusedDraft, match="at most 8 tokens"):
             typed_ids(text, text.encode(before), words, joined=joined)
@@ -218,13 +218,13 @@ def test_a_person_may_end_a_game(named_models):
 
 
 def test_where_a_text_ends_in_a_letter_the_target_tells_whether_its_word_goes_on():
-    library, told = Library(allow_any=False), set()
-    target = library.load("fable-target")
+    pool, told = ModelPool(allow_any=False), set()
+    target = pool.load("fable-target")
     letters = torch.tensor([bytes(target.text.bytes_of(token)[:1]).isalnum() for token in range(target.text.num_ids)])
     prompt = "One day, a little fox named"
     for seed in range(6):
         game = Game(Request(prompt=prompt, target="fable-target", seed=seed))
-        game.turn("Tim", library)
+        game.turn("Tim", pool)
         ids = ids_before(game, 1)
         text = b"".join(map(target.text.bytes_of, ids)).decode()
         if game.ending is None:
@@ -241,7 +241,7 @@ def test_where_a_text_ends_in_a_letter_the_target_tells_whether_its_word_goes_on
 
 def asked(share, limit):
     """The ending of " fox" by a target that would go on with a letter in so many of a hundred cases."""
-    text = Library(allow_any=False).load("fable-target").text
+    text = ModelPool(allow_any=False).load("fable-target").text
     probabilities = torch.full((text.num_ids,), 1e-9)
     probabilities[text.encode("s")[0]], probabilities[text.encode(" and")[0]] = share, 1 - share
     target = SimpleNamespace(text=text, info=SimpleNamespace(context_limit=limit))
@@ -256,7 +256,7 @@ def test_a_word_goes_on_where_that_is_likelier_than_not():
 
 
 def test_a_text_as_long_as_the_target_reads_asks_it_no_more():
-    num_ids = len(Library(allow_any=False).load("fable-target").text.encode("a fox"))
+    num_ids = len(ModelPool(allow_any=False).load("fable-target").text.encode("a fox"))
     assert asked(0.9, num_ids) is None
     assert asked(0.9, num_ids + 1) == Ending("fox", True)
 
@@ -269,11 +269,11 @@ def test_a_games_clock_stands_still_between_two_turns(named_models):
 
 
 def test_between_two_turns_no_model_is_held(folder):
-    library = Library(10**9, allow_any=True)
+    pool = ModelPool(10**9, allow_any=True)
     game = Game(Request(prompt="The fox", target=str(folder), method="draft_model", draft=None))
-    game.turn("said", library)
-    model = weakref.ref(library.load(str(folder)).model)
-    del library
+    game.turn("said", pool)
+    model = weakref.ref(pool.load(str(folder)).model)
+    del pool
     gc.collect()
     assert model() is None
     assert len(game.trace.steps) == 1
@@ -283,14 +283,14 @@ def test_between_two_turns_no_model_is_held(folder):
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory):
+def pool(tmp_path_factory):
     return served.tiny_library(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture
-def page(library):
+def page(pool):
     registry = Registry()
-    made = Games(Workbench(library), served.tiny_offer(), registry)
+    made = Games(Workbench(pool), served.tiny_offer(), registry)
     return {section.name: section for section in made.sections()}, registry
 
 
@@ -300,7 +300,7 @@ def press(section, does, **values):
 
 
 def block_of(props):
-    return next(block for block in props["blocks"] if block["kind"] == "turns")
+    return next(block for block in props["blocks"] if block["kind"] == "draft_game")
 
 
 def test_turn_by_turn_the_page_keeps_one_game_that_can_be_saved(page):
@@ -411,10 +411,10 @@ def test_only_the_newest_games_are_kept(page, monkeypatch):
     press(section, "turn", words="the", game=games[1], **setup)
 
 
-def test_without_its_model_the_game_says_so(library):
+def test_without_its_model_the_game_says_so(pool):
     offer = served.tiny_offer()
     offer = replace(offer, first=replace(offer.first, target="someone/large"))
-    section = Games(Workbench(library), offer, Registry()).sections()[1]
+    section = Games(Workbench(pool), offer, Registry()).sections()[1]
     [said] = section.begin(NOTHING)["blocks"]
     assert "large is not loaded here" in said["words"]
 

@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 
 from specviz.errors import SpecvizError
 from specviz.lessons.load import lessons
-from specviz.trace.recorded import recorded_trace
+from specviz.trace.shipped import shipped_trace
 from specviz.views.learn.lesson_file import lesson_page
 
 LYING = re.compile(r'<script type="text/plain" id="([^"]*)">(.*?)</script>', re.DOTALL)
@@ -40,14 +40,14 @@ def test_every_lesson_every_run_and_every_pair_lies_in_it(own):
         assert len(data["lessons"][name]["screens"]) == len(found.screens)
         assert {f"sv-run-{run}" for run in found.runs()} <= set(lying)
         pairs = [screen.show.compare for screen in found.screens if screen.show and screen.show.compare]
-        assert {f"sv-duel-{'-'.join(pair)}" for pair in pairs} <= set(lying)
+        assert {f"sv-side-by-side-{'-'.join(pair)}" for pair in pairs} <= set(lying)
 
 
 @pytest.mark.parametrize("run", ["first-visit", "sum", "eagle"])
 def test_a_run_in_the_file_is_the_recorded_run(made, run):
     parts = [unpacked(part) for part in held(made, f"sv-run-{run}").split("\n")]
     steps = [step for part in parts for step in part["steps"]]
-    trace = recorded_trace(run)
+    trace = shipped_trace(run)
     assert parts[0]["run"] == f"shipped:{run}"
     assert "".join(step["written"] for step in steps) == "".join(token.text for token in trace.tokens)
     assert len(steps) == parts[0]["total"] == len(trace.steps)

@@ -13,14 +13,14 @@ from specviz.lessons.load import MOST_LESSONS, found_lessons, lessons, read_less
 from specviz.lessons.types import DISTRIBUTION_RULES, PACES
 from specviz.request import Request
 from specviz.session import controls
-from specviz.trace.recorded import recorded_runs, recorded_trace
+from specviz.trace.shipped import shipped_runs, shipped_trace
 from specviz.ui.explore.lessons import GONE, callbacks_of, live_request
 from specviz.ui.registry import Registry
 from specviz.views.check import distributions
 from specviz.views.learn import lesson as view
 from specviz.views.learn import plan as planned
 
-RUNS = recorded_runs()
+RUNS = shipped_runs()
 LONG = "x" * 10_000
 
 
@@ -106,7 +106,10 @@ def test_a_pace_is_one_that_a_run_can_have():
         (with_screen(words=[["a"] * 30]), "screens[1]: words[1] must be a list of 1 to 24 values"),
         (with_screen(words=[["x" * 500, "y" * 500]]), "words[1] must be a paragraph of 1 to 800 characters"),
         (with_screen(words=[["a", 1]]), "screens[1]: words[1][2] must be a text of 1 to 800 characters (got 1)"),
-        (with_screen(picture="x.png"), "screens[1] has no field 'picture'; it may have title, words, show, distribution, task"),
+        (
+            with_screen(picture="x.png"),
+            "screens[1] has no field 'picture'; it may have title, words, show, distribution, task",
+        ),
         (with_screen(show={}), "screens[1]: show must be a run"),
         (with_screen(show={"run": "nothing"}), "screens[1]: show: run must be one of first-visit"),
         (with_screen(show={"run": ["sum"]}), "show: run must be one of"),
@@ -370,7 +373,7 @@ def test_every_lesson_that_comes_with_specviz_makes_its_panel():
         assert len(props["screens"]) == len(found.screens)
         json.dumps(props, allow_nan=False)
         for run in found.runs():
-            assert recorded_trace(run).steps
+            assert shipped_trace(run).steps
 
 
 def test_a_setup_is_tried_with_what_it_says_and_the_page_s_own_rest(tmp_path, monkeypatch):
@@ -419,7 +422,7 @@ def test_a_recorded_run_is_shown_by_name_as_one_view_for_all(frame):
     message = json.loads(show(request, Asked(run="sum", play=True)))
     again = json.loads(show(gr.Request(session_hash="two"), Asked(run="sum")))
     assert (message["run"], message["play"], again.get("play")) == ("shipped:sum", True, None)
-    assert message["total"] == len(message["steps"]) == len(recorded_trace("sum").steps)
+    assert message["total"] == len(message["steps"]) == len(shipped_trace("sum").steps)
     assert "state" not in message
     assert frame.registry.current("one") is frame.registry.current("two")
 

@@ -11,7 +11,7 @@ from specviz import metrics, run
 from specviz.models import catalog
 from specviz.session.run import open_run
 from specviz.session.workbench import Workbench
-from specviz.trace.file import Step
+from specviz.trace import Step
 from specviz.ui.choices import make_offer
 from specviz.zoo.__main__ import MODELS
 from specviz.zoo.config import load_recipe, recipe_names
@@ -49,8 +49,8 @@ def test_the_drafts_agree_with_the_target_neither_too_little_nor_too_much(draft)
 
 
 def test_greedy_text_is_transformers_own_on_the_bundled_pair():
-    library = Workbench().library
-    target = library.load("fable-target")
+    pool = Workbench().pool
+    target = pool.load("fable-target")
     prompt = target.text.encode("One day, a boy and his dog went to")
     trace = run(prompt, temperature=0.0, max_new_tokens=48, draft="fable-draft-tiny")
     expected = target.model.generate(torch.tensor([prompt]), max_new_tokens=48, do_sample=False, pad_token_id=0)

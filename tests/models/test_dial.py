@@ -5,7 +5,7 @@ import torch
 from runs import PROMPT, finish, ids, make_steps
 
 from specviz.models import catalog
-from specviz.models.library import Library
+from specviz.models.pool import ModelPool
 from specviz.request import Request
 from specviz.session.run import open_run
 from specviz.session.workbench import Workbench
@@ -16,7 +16,7 @@ TIMES = {name: model.dial[1] for name, model in catalog.MODELS.items() if model.
 
 @pytest.fixture(scope="module")
 def bench():
-    return Workbench(Library(2 * 10**9, allow_any=False))
+    return Workbench(ModelPool(2 * 10**9, allow_any=False))
 
 
 def begin(bench, target, temperature=0.0):
@@ -27,7 +27,7 @@ def begin(bench, target, temperature=0.0):
 
 @pytest.mark.parametrize(("name", "times"), TIMES.items())
 def test_a_deeper_target_has_the_same_logits_to_the_last_bit(bench, name, times):
-    own, deep = (bench.library.load(each).model for each in (BASE, name))
+    own, deep = (bench.pool.load(each).model for each in (BASE, name))
     assert deep.config.num_hidden_layers == len(deep.model.layers) == times * len(own.model.layers)
     tokens = torch.tensor([[5, 9, 300, 17, 4]])
     with torch.inference_mode():
@@ -35,7 +35,7 @@ def test_a_deeper_target_has_the_same_logits_to_the_last_bit(bench, name, times)
 
 
 def test_its_layers_share_no_weights_so_that_each_is_read_from_memory(bench):
-    layers = bench.library.load("fable-target-x4").model.model.layers
+    layers = bench.pool.load("fable-target-x4").model.model.layers
     places = [weight.data_ptr() for weight in layers.parameters()]
     assert len(places) == len(set(places))
 

@@ -51,19 +51,19 @@ CONFIGS = [
 
 
 @pytest.mark.parametrize(("changes", "words"), CONFIGS, ids=lambda each: json.dumps(each)[:40])
-def test_a_value_of_config_json_is_refused_by_name(library, folder, changes, words):
+def test_a_value_of_config_json_is_refused_by_name(pool, folder, changes, words):
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | changes))
     with pytest.raises(SpecvizError, match=f"^my-model .*{words}"):
-        library.load(str(folder))
+        pool.load(str(folder))
 
 
-def test_a_padding_token_beyond_the_rows_stops_no_model_that_runs_with_it(library, tmp_path):
+def test_a_padding_token_beyond_the_rows_stops_no_model_that_runs_with_it(pool, tmp_path):
     tokenizer = tiny_tokenizer()
     model = tiny("gpt2", vocab_size=len(tokenizer), pad_token_id=len(tokenizer))
     folder = tiny_folder(tmp_path / "my-model", model, tokenizer)
     assert json.loads((folder / "config.json").read_text())["pad_token_id"] == len(tokenizer)
-    assert library.load(str(folder)).name == "my-model"
+    assert pool.load(str(folder)).name == "my-model"
 
 
 HONEST = [
@@ -129,7 +129,7 @@ FILES = [
 
 
 @pytest.mark.parametrize(("file", "text", "words"), FILES, ids=lambda each: str(each)[:30])
-def test_a_damaged_file_is_refused_by_name(library, folder, file, text, words):
+def test_a_damaged_file_is_refused_by_name(pool, folder, file, text, words):
     (folder / file).write_text(text)
     with pytest.raises(SpecvizError, match=f"^my-model has a {words}"):
-        library.load(str(folder))
+        pool.load(str(folder))

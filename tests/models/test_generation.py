@@ -19,9 +19,9 @@ from specviz.bench.contenders import BenchPrompt, BenchTask, specviz_contender, 
 from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
 from specviz.models.generation import asked_by, describe, settings_for, unlike, without_settings
-from specviz.models.library import Library
+from specviz.models.pool import ModelPool
 from specviz.session.setup import gather
-from specviz.trace.records import ModelInfo
+from specviz.trace.events import ModelInfo
 
 ASKED = {
     "temperature": 0.6,
@@ -58,11 +58,11 @@ PROMPT = BenchPrompt("story", "one", (5, 9, 30))
 @pytest.fixture
 def pair():
     """A target and a draft that both ask for all of it."""
-    library, tokenizer = Library(10**9), tiny_tokenizer()
+    pool, tokenizer = ModelPool(10**9), tiny_tokenizer()
     made = [tiny("llama", vocab_size=len(tokenizer), layers=layers, seed=layers) for layers in (2, 1)]
     for model in made:
         model.generation_config.update(**ASKED)
-    return [library.load((model, tokenizer)) for model in made]
+    return [pool.load((model, tokenizer)) for model in made]
 
 
 @pytest.fixture
@@ -115,12 +115,12 @@ def test_greedy_text_of_generate_is_that_of_specviz_whatever_the_files_ask_for(p
 
 def test_a_folder_with_such_a_file_is_raced_on_one_text(tmp_path):
     """A copy of the bundled target that asks for a penalty: without it, its own `generate` writes something else."""
-    library = Library(10**9, allow_any=True)
-    bundled = library.load("fable-target")
+    pool = ModelPool(10**9, allow_any=True)
+    bundled = pool.load("fable-target")
     bundled.model.save_pretrained(tmp_path / "asking")
     bundled.tokenizer.save_pretrained(tmp_path / "asking")
     (tmp_path / "asking" / "generation_config.json").write_text(json.dumps(CASE | {"eos_token_id": [0]}))
-    target = library.load(str(tmp_path / "asking"))
+    target = pool.load(str(tmp_path / "asking"))
     ids = tuple(target.text.encode("Once upon a time"))
     job = BenchTask(BenchPrompt("story", "one", ids), Sampling(0.0), 0, 48)
     ours = specviz_contender(gather(METHODS["none"], {}, target, None), 4)(job).tokens

@@ -19,7 +19,7 @@ import specviz
 from specviz.errors import SpecvizError
 from specviz.models.files.hub import find, ignore_progress
 from specviz.models.gguf import convert, read_header
-from specviz.models.library import Library
+from specviz.models.pool import ModelPool
 
 FEW_BYTES = 8 << 20
 TEXT = (
@@ -48,9 +48,9 @@ def made(place, family="llama", **more):
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "gemma2"])
-def test_a_file_is_the_model_that_it_was_made_of_within_its_rounding(family, library, tmp_path):
+def test_a_file_is_the_model_that_it_was_made_of_within_its_rounding(family, pool, tmp_path):
     file, model, tokenizer = made(tmp_path / "models", family)
-    loaded = library.load(str(file))
+    loaded = pool.load(str(file))
     ours = dict(loaded.model.named_parameters())
     for name, wanted in model.named_parameters():
         step = wanted.abs().max() / 127 if wanted.dim() > 1 else 0.0  # of Q8_0, at the most
@@ -61,18 +61,18 @@ def test_a_file_is_the_model_that_it_was_made_of_within_its_rounding(family, lib
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
-def test_its_tokenizer_end_and_chat_template_are_the_files_own(family, library, tmp_path):
+def test_its_tokenizer_end_and_chat_template_are_the_files_own(family, pool, tmp_path):
     file, _, tokenizer = made(tmp_path, family)
-    loaded = library.load(str(file))
+    loaded = pool.load(str(file))
     assert loaded.text.encode(TEXT) == tokenizer.encode(TEXT)
     assert loaded.text.eos_ids == {tokenizer.eos_token_id}
     assert loaded.tokenizer.chat_template == tokenizer.chat_template
 
 
-def test_a_trace_knows_the_file_by_its_hash_and_the_format_of_its_weights(library, tmp_path):
+def test_a_trace_knows_the_file_by_its_hash_and_the_format_of_its_weights(pool, tmp_path):
 
     file, *_ = made(tmp_path)
-    info = library.load(str(file)).info
+    info = pool.load(str(file)).info
     assert info.name == "tiny-Q8_0.gguf"
     assert info.revision == f"sha256:{hashlib.sha256(file.read_bytes()).hexdigest()}"
     assert info.dtype == "float32, Q8_0, computed from its dequantised weights"
@@ -95,7 +95,7 @@ def test_it_is_converted_once_and_the_card_says_what_it_was(tmp_path, cache):
 def test_its_progress_is_told_and_transformers_prints_no_bar(tmp_path, capfd):
     file, *_ = made(tmp_path)
     told = []
-    Library(10**9, allow_any=True).load(str(file), lambda message, share: told.append((message, share)))
+    ModelPool(10**9, allow_any=True).load(str(file), lambda message, share: told.append((message, share)))
     shares = [share for message, share in told if message == "converting tiny-Q8_0.gguf"]
     assert shares[0] is None
     assert shares[1:] == sorted(shares[1:])
@@ -154,16 +154,16 @@ def test_weights_beyond_float16_are_stored_in_bfloat16(tmp_path):
     assert "Stored in bfloat16." in (folder / "MODEL_CARD.md").read_text("utf-8")
 
 
-def test_a_folder_with_one_file_and_a_hub_id_with_its_name_are_that_model(library, tmp_path, monkeypatch):
+def test_a_folder_with_one_file_and_a_hub_id_with_its_name_are_that_model(pool, tmp_path, monkeypatch):
     file, *_ = made(tmp_path / "owner")
-    sha256 = library.load(str(file)).info.revision
-    assert library.load(str(tmp_path / "owner")).info.revision == sha256
+    sha256 = pool.load(str(file)).info.revision
+    assert pool.load(str(tmp_path / "owner")).info.revision == sha256
     asked = []
     monkeypatch.setattr(
         "huggingface_hub.snapshot_download",
         lambda *names, **options: asked.append((*names, options["allow_patterns"])) or str(tmp_path / "owner"),
     )
-    loaded = library.load("owner/model-GGUF/tiny-Q8_0.gguf")
+    loaded = pool.load("owner/model-GGUF/tiny-Q8_0.gguf")
     assert (loaded.info.name, loaded.info.revision) == ("owner/model-GGUF/tiny-Q8_0.gguf", sha256)
     assert asked == [("owner/model-GGUF", ["tiny-Q8_0.gguf"])]
 
@@ -179,11 +179,11 @@ def test_weights_in_bfloat16_stay_what_they_are(tmp_path):
     assert all(torch.equal(kept[name], weights) for name, weights in model.state_dict().items())
 
 
-def test_of_two_files_in_a_folder_one_must_be_named(library, tmp_path):
+def test_of_two_files_in_a_folder_one_must_be_named(pool, tmp_path):
     file, *_ = made(tmp_path / "two")
     file.with_name("other.gguf").write_bytes(file.read_bytes())
     with pytest.raises(SpecvizError, match=r"two holds 2 GGUF files: name one .other.gguf, tiny-Q8_0"):
-        library.load(str(tmp_path / "two"))
+        pool.load(str(tmp_path / "two"))
 
 
 def test_it_runs_as_target_and_draft(tmp_path):
@@ -192,12 +192,12 @@ def test_it_runs_as_target_and_draft(tmp_path):
     assert specviz.metrics(trace)["acceptance_rate_judged"] == 1.0
 
 
-def test_a_part_of_a_split_model_is_refused_with_how_to_join_it(library, tmp_path):
+def test_a_part_of_a_split_model_is_refused_with_how_to_join_it(pool, tmp_path):
     file, *_ = made(tmp_path, split_count=3)
     with pytest.raises(
         SpecvizError, match=r"is one of 3 parts of a model: .*`llama-gguf-split --merge FIRST-PART NEW-FILE`"
     ):
-        library.load(str(file))
+        pool.load(str(file))
 
 
 def patched(content, place, new):
@@ -326,4 +326,4 @@ def test_what_names_no_file_is_refused(name):
 def test_a_server_of_its_own_models_opens_no_file(tmp_path):
     file, *_ = made(tmp_path)
     with pytest.raises(SpecvizError, match="offers only its own models"):
-        Library(10**9, allow_any=False).load(str(file))
+        ModelPool(10**9, allow_any=False).load(str(file))

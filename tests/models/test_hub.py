@@ -18,7 +18,7 @@ from specviz.cli.main import main
 from specviz.errors import SpecvizError
 from specviz.models import memory
 from specviz.models.files import hub as fetch
-from specviz.models.library import Library
+from specviz.models.pool import ModelPool
 from specviz.session import workbench as session
 from specviz.session.workbench import Workbench
 
@@ -26,39 +26,39 @@ GB = 10**9
 
 
 def test_only_catalogue_models_where_others_are_forbidden(folder):
-    library = Library(GB, allow_any=False)
+    pool = ModelPool(GB, allow_any=False)
     for name in (str(folder), "somebody/model", "../../etc"):
         with pytest.raises(SpecvizError, match=r"offers only its own models: fable-target"):
-            library.load(name)
+            pool.load(name)
 
 
 def test_a_server_that_forbids_other_models_downloads_nothing(monkeypatch):
     asked = []
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **options: asked.append(options) or 1 / 0)
     with pytest.raises(SpecvizError, match="downloads nothing; choose a bundled model"):
-        Library(GB, allow_any=False).load("Qwen/Qwen3-0.6B")
+        ModelPool(GB, allow_any=False).load("Qwen/Qwen3-0.6B")
     assert asked[0]["local_files_only"] is True
 
 
 @pytest.mark.parametrize("name", ["/no/such/folder", "a/b/c", "a/..b", "~nobody/x", "-x", "x" * 400])
-def test_what_is_neither_folder_nor_hub_id_is_refused(library, name):
+def test_what_is_neither_folder_nor_hub_id_is_refused(pool, name):
     with pytest.raises(SpecvizError, match=r"there is no folder .* and this is not a hub id"):
-        library.load(name)
+        pool.load(name)
 
 
-def test_a_bundled_model_that_is_not_there_is_said_to_be_missing(library, monkeypatch, tmp_path):
+def test_a_bundled_model_that_is_not_there_is_said_to_be_missing(pool, monkeypatch, tmp_path):
     monkeypatch.setenv("SPECVIZ_ASSETS", str(tmp_path))
     with pytest.raises(SpecvizError, match="bundled model fable-draft is not in the assets folder"):
-        library.load("fable-draft")
+        pool.load("fable-draft")
 
 
 @pytest.mark.parametrize("name", ["", " ", "a\nb", "a\x00b"])
-def test_what_is_no_name_is_refused(library, name):
+def test_what_is_no_name_is_refused(pool, name):
     with pytest.raises(SpecvizError, match="must be named by a catalogue name, a folder or a hub id"):
-        library.load(name)
+        pool.load(name)
 
 
-def test_a_folder_without_a_model_says_what_it_lacks(library, folder):
+def test_a_folder_without_a_model_says_what_it_lacks(pool, folder):
     cases = {
         "model.safetensors": "my-model has no weights: model.safetensors is missing",
         "tokenizer.json": "my-model has no tokenizer files",
@@ -67,10 +67,10 @@ def test_a_folder_without_a_model_says_what_it_lacks(library, folder):
     for file, words in cases.items():
         (folder / file).unlink()
         with pytest.raises(SpecvizError, match=words):
-            library.load(str(folder))
+            pool.load(str(folder))
     (folder / "adapter_config.json").write_text("{}")
     with pytest.raises(SpecvizError, match="it holds an adapter: merge it"):
-        library.load(str(folder))
+        pool.load(str(folder))
 
 
 @pytest.mark.parametrize(
@@ -85,45 +85,45 @@ def test_a_folder_without_a_model_says_what_it_lacks(library, folder):
         ("flax_model.msgpack", "is Flax's: choose"),
     ],
 )
-def test_weights_of_another_format_are_named_with_the_way_out(library, folder, file, words):
+def test_weights_of_another_format_are_named_with_the_way_out(pool, folder, file, words):
     (folder / "model.safetensors").rename(folder / file)
     (folder / "training_args.bin").touch()
     with pytest.raises(SpecvizError, match=f"my-model has no safetensors weights; '{re.escape(file)}' {words}"):
-        library.load(str(folder))
+        pool.load(str(folder))
 
 
-def test_a_repository_of_gguf_alone_says_how_to_name_one_of_its_files(library, tmp_path, monkeypatch):
+def test_a_repository_of_gguf_alone_says_how_to_name_one_of_its_files(pool, tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(tmp_path))
     monkeypatch.setattr("huggingface_hub.list_repo_files", lambda repository: ["README.md", "model-Q8_0.gguf"])
     words = "no safetensors weights; 'model-Q8_0.gguf' is GGUF, .*: add the file to the model's name"
     with pytest.raises(SpecvizError, match=f"owner/gguf has {words}"):
-        library.load("owner/gguf")
+        pool.load("owner/gguf")
 
 
 @pytest.mark.parametrize(("file", "kind"), [("quantize_config.json", "GPTQ"), ("quant_config.json", "AWQ")])
-def test_an_old_layout_of_quantised_weights_is_named(library, folder, file, kind):
+def test_an_old_layout_of_quantised_weights_is_named(pool, folder, file, kind):
     (folder / file).write_text("{}")
     with pytest.raises(SpecvizError, match=f"quantised by {kind} in an old layout .{file}.: choose one"):
-        library.load(str(folder))
+        pool.load(str(folder))
 
 
 @pytest.mark.parametrize("file", ["adapter_config.json", "adapter_model.safetensors"])
-def test_an_adapter_beside_a_model_is_refused_by_its_name(library, folder, file):
+def test_an_adapter_beside_a_model_is_refused_by_its_name(pool, folder, file):
     (folder / file).write_text("{}")
     with pytest.raises(
         SpecvizError, match=f"my-model holds a LoRA adapter beside the model .{file}., whose weights would"
     ):
-        library.load(str(folder))
+        pool.load(str(folder))
 
 
-def test_shards_must_be_there_and_inside_the_folder(library, folder):
+def test_shards_must_be_there_and_inside_the_folder(pool, folder):
     index = folder / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"a": "model-1.safetensors", "b": "model.safetensors"}}))
     with pytest.raises(SpecvizError, match="incomplete: 1 of 2 weight files are missing"):
-        library.load(str(folder))
+        pool.load(str(folder))
     index.write_text(json.dumps({"weight_map": {"a": "../other.safetensors"}}))
     with pytest.raises(SpecvizError, match="outside its own folder"):
-        library.load(str(folder))
+        pool.load(str(folder))
 
 
 @pytest.mark.parametrize(
@@ -135,19 +135,19 @@ def test_shards_must_be_there_and_inside_the_folder(library, folder):
         ("disk full", "the disk is full"),
     ],
 )
-def test_the_hubs_errors_say_what_to_do(library, monkeypatch, error, words):
+def test_the_hubs_errors_say_what_to_do(pool, monkeypatch, error, words):
     def fail(*_, **__):
         raise hub_error(error)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
     with pytest.raises(SpecvizError, match=f"owner/model could not be fetched: .*{words}"):
-        library.load("owner/model")
+        pool.load("owner/model")
 
 
-def test_a_hub_model_is_named_by_its_id_and_revision(library, folder, monkeypatch):
+def test_a_hub_model_is_named_by_its_id_and_revision(pool, folder, monkeypatch):
     snapshot = folder.rename(folder.with_name("0123abcd"))
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(snapshot))
-    info = library.load("owner/model").info
+    info = pool.load("owner/model").info
     assert (info.name, info.revision) == ("owner/model", "0123abcd")
 
 
@@ -183,9 +183,9 @@ def patient_hub(folder, monkeypatch):
 @pytest.mark.parametrize("way", ["the library", "a run", "the shell"])
 def test_a_download_shows_a_bar_on_standard_error(patient_hub, monkeypatch, capsys, way):
     others = [tqdm(file=io.StringIO()) for _ in range(30)]  # bars of others take no room from it
-    monkeypatch.setattr(session, "_shared", [Workbench(Library(GB, allow_any=True))])
+    monkeypatch.setattr(session, "_shared", [Workbench(ModelPool(GB, allow_any=True))])
     if way == "the library":
-        Library(GB, allow_any=True).load("owner/model")
+        ModelPool(GB, allow_any=True).load("owner/model")
     elif way == "a run":
         specviz.run("Once", target="owner/model", method="none", max_new_tokens=2)
     else:
@@ -203,7 +203,7 @@ def test_where_somebody_watches_a_download_no_bar_is_drawn(folder, monkeypatch, 
     hub, seen = Hub(folder.rename(folder.with_name("0123abcd"))), []
     monkeypatch.setattr("huggingface_hub.snapshot_download", hub.snapshot_download)
     hub.go_on()
-    Library(GB, allow_any=True).load(HUB_ID, lambda *news: seen.append(news))
+    ModelPool(GB, allow_any=True).load(HUB_ID, lambda *news: seen.append(news))
     told = [fraction for message, fraction in seen if message == f"downloading {HUB_ID}"]
     assert told == [percent / 100 for percent in PARTS]
     assert capsys.readouterr().err == ""
@@ -220,7 +220,7 @@ def test_bytes_that_the_hub_counts_twice_are_told_once():
 def test_a_device_that_is_not_there_is_refused(monkeypatch):
     monkeypatch.setenv("SPECVIZ_DEVICE", "cuda:9")
     with pytest.raises(SpecvizError, match="SPECVIZ_DEVICE is cuda:9, but torch sees"):
-        Library()
+        ModelPool()
 
 
 def test_the_share_of_this_machine_is_known_or_said_not_to_be():

@@ -36,31 +36,31 @@ from specviz.errors import SpecvizError
 from specviz.models import memory
 from specviz.models.catalog import default_pair, resolve
 from specviz.models.folder import check_kind
-from specviz.models.library import Library, bytes_per_token, check_pair
+from specviz.models.pool import ModelPool, bytes_per_token, check_pair
 
 GB = 10**9
 
 
-def loaded_pair(library, **options):
+def loaded_pair(pool, **options):
     target, draft = tiny_pair(**options)
-    return library.load(target), library.load(draft)
+    return pool.load(target), pool.load(draft)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_supported_family_is_taken(library, family):
+def test_every_supported_family_is_taken(pool, family):
     tokenizer = tiny_tokenizer()
-    loaded = library.load((tiny(family, vocab_size=len(tokenizer)), tokenizer))
+    loaded = pool.load((tiny(family, vocab_size=len(tokenizer)), tokenizer))
     assert loaded.info.context_limit == CONTEXT_LIMIT
     assert loaded.info.vocab_size == len(tokenizer)
 
 
 @pytest.mark.parametrize("family", REFUSED_FAMILIES)
-def test_recurrent_and_hybrid_models_are_refused(library, family):
+def test_recurrent_and_hybrid_models_are_refused(pool, family):
     with pytest.raises(SpecvizError, match=rf"\({family}\) .*cannot be undone when draft tokens are rejected"):
-        library.load((tiny(family), tiny_tokenizer()))
+        pool.load((tiny(family), tiny_tokenizer()))
 
 
-def test_attention_in_chunks_is_called_so(library, tmp_path):
+def test_attention_in_chunks_is_called_so(pool, tmp_path):
     config = Llama4TextConfig(vocab_size=320, hidden_size=16, num_hidden_layers=4, num_attention_heads=2)
     with pytest.raises(SpecvizError, match=r"scout .llama4_text. has chunked attention, which specviz"):
         check_kind(config, Llama4ForCausalLM, "scout")
@@ -98,9 +98,9 @@ LONGROPE = {"kind": "longrope", "short_factor": [1.0] * 4, "long_factor": [4.0, 
 
 
 @pytest.mark.parametrize(("rope", "limit"), [(LONGROPE, 32), ({"kind": "dynamic"}, 64)], ids=["longrope", "dynamic"])
-def test_up_to_its_limit_a_model_of_scaled_positions_writes_its_own_text(library, rope, limit):
+def test_up_to_its_limit_a_model_of_scaled_positions_writes_its_own_text(pool, rope, limit):
     """Past LongRoPE's switch the text of a run with drafts was another than the target's own."""
-    target = library.load(scaled(**rope))
+    target = pool.load(scaled(**rope))
     assert target.info.context_limit == limit
     prompt = target.text.encode("Once upon a time")
     run = specviz.run(
@@ -113,23 +113,23 @@ def test_up_to_its_limit_a_model_of_scaled_positions_writes_its_own_text(library
     assert run.footer.reason == "context"
 
 
-def test_why_a_model_reads_less_is_told(library, tmp_path):
+def test_why_a_model_reads_less_is_told(pool, tmp_path):
     told = []
-    library.load(str(tiny_folder(tmp_path / "long", *scaled(**LONGROPE))), lambda *news: told.append(news))
+    pool.load(str(tiny_folder(tmp_path / "long", *scaled(**LONGROPE))), lambda *news: told.append(news))
     words, done = told[-1]
     assert words.startswith("loaded long; it reads at most 32 tokens here, as LongRoPE uses other factors beyond; ")
     assert done == 1.0
 
 
-def test_a_refused_folder_is_refused_before_its_weights_are_read(library, tmp_path):
+def test_a_refused_folder_is_refused_before_its_weights_are_read(pool, tmp_path):
     place = tiny_folder(tmp_path / "ssm", tiny("mamba"), tiny_tokenizer())
     (place / "model.safetensors").write_bytes(b"damaged")
     with pytest.raises(SpecvizError, match=r"ssm .mamba. is a recurrent or hybrid model"):
-        library.load(str(place))
+        pool.load(str(place))
 
 
-def test_a_folder_loads_with_its_own_numbers(library, folder):
-    loaded = library.load(str(folder))
+def test_a_folder_loads_with_its_own_numbers(pool, folder):
+    loaded = pool.load(str(folder))
     info = loaded.info
     assert (info.name, info.revision, info.dtype, info.device) == ("my-model", None, "float32", "cpu")
     assert info.num_parameters == sum(parameter.numel() for parameter in loaded.model.parameters())
@@ -138,10 +138,10 @@ def test_a_folder_loads_with_its_own_numbers(library, folder):
     assert str(folder) not in json.dumps(info.to_dict())
 
 
-def test_half_precision_files_load_as_float32_on_the_cpu(library, tmp_path):
+def test_half_precision_files_load_as_float32_on_the_cpu(pool, tmp_path):
     tokenizer = tiny_tokenizer()
     model = tiny("llama", vocab_size=len(tokenizer)).half()
-    loaded = library.load(str(tiny_folder(tmp_path / "half", model, tokenizer)))
+    loaded = pool.load(str(tiny_folder(tmp_path / "half", model, tokenizer)))
     assert loaded.model.dtype == torch.float32
     assert torch.equal(loaded.model.lm_head.weight, model.lm_head.weight.float())
 
@@ -154,39 +154,39 @@ def test_a_gpu_that_only_emulates_bfloat16_computes_in_float32(monkeypatch, capa
     assert memory.dtype(torch.device("cuda", 1)) == dtype
 
 
-def test_the_number_format_can_be_set(library, folder, monkeypatch):
+def test_the_number_format_can_be_set(pool, folder, monkeypatch):
     monkeypatch.setenv("SPECVIZ_DTYPE", "bfloat16")
-    assert library.load(str(folder)).info.dtype == "bfloat16"
+    assert pool.load(str(folder)).info.dtype == "bfloat16"
 
 
-def test_a_model_is_loaded_once_and_known_by_its_base_name(library, folder):
-    loaded = library.load(str(folder))
-    assert library.load("my-model") is loaded
-    assert library.load(f"{folder}/../my-model") is loaded
+def test_a_model_is_loaded_once_and_known_by_its_base_name(pool, folder):
+    loaded = pool.load(str(folder))
+    assert pool.load("my-model") is loaded
+    assert pool.load(f"{folder}/../my-model") is loaded
 
 
 @pytest.mark.parametrize("name", ["Qwen/Qwen3-8B", "owner/model", "fable-target"])
-def test_a_name_that_is_no_folder_is_shown_whole(library, name):
-    assert library.shown_name(name) == name
+def test_a_name_that_is_no_folder_is_shown_whole(pool, name):
+    assert pool.shown_name(name) == name
 
 
 def test_where_only_the_catalogue_is_allowed_a_shown_name_tells_nothing_of_the_disk(folder, tmp_path):
-    library = Library(allow_any=False)
-    assert library.shown_name(str(folder)) == folder.name
-    assert library.shown_name(str(tmp_path / "missing" / folder.name)) == folder.name
+    pool = ModelPool(allow_any=False)
+    assert pool.shown_name(str(folder)) == folder.name
+    assert pool.shown_name(str(tmp_path / "missing" / folder.name)) == folder.name
 
 
-def test_a_link_to_a_loaded_folder_is_the_same_model(library, folder, tmp_path):
+def test_a_link_to_a_loaded_folder_is_the_same_model(pool, folder, tmp_path):
     (tmp_path / "latest").symlink_to(folder)
-    assert library.load(str(tmp_path / "latest")) is library.load(str(folder))
+    assert pool.load(str(tmp_path / "latest")) is pool.load(str(folder))
 
 
-def test_two_folders_of_one_name_get_two_names(library, folder, tmp_path):
+def test_two_folders_of_one_name_get_two_names(pool, folder, tmp_path):
     tokenizer = tiny_tokenizer()
     other = tiny_folder(tmp_path / "other" / "my-model", tiny("llama", vocab_size=len(tokenizer)), tokenizer)
-    names = [library.load(str(place)).name for place in (folder, other, folder)]
+    names = [pool.load(str(place)).name for place in (folder, other, folder)]
     assert names == ["my-model", "my-model (2)", "my-model"]
-    assert library.load("my-model (2)").info.name == "my-model (2)"
+    assert pool.load("my-model (2)").info.name == "my-model (2)"
 
 
 def tiny_model(**options):
@@ -198,43 +198,43 @@ def tiny_model(**options):
 def test_a_name_never_comes_to_mean_another_model(tmp_path):
     """A run that names a model is asked again by that name, also when the model left the memory in between."""
     folders = [str(tiny_folder(tmp_path / str(seed) / "mine", *tiny_model(seed=seed))) for seed in range(2)]
-    library = room_for(1, folders[0])
-    assert [library.load(folder).info.name for folder in folders] == ["mine", "mine (2)"]
-    assert library.loaded_names() == ["mine (2)"]
-    assert library.shown_name(folders[0]) == "mine"
+    pool = room_for(1, folders[0])
+    assert [pool.load(folder).info.name for folder in folders] == ["mine", "mine (2)"]
+    assert pool.loaded_names() == ["mine (2)"]
+    assert pool.shown_name(folders[0]) == "mine"
 
 
-def test_a_folder_or_a_pair_never_takes_a_bundled_models_name(library, tmp_path):
+def test_a_folder_or_a_pair_never_takes_a_bundled_models_name(pool, tmp_path):
     """Its name would find the bundled model: wherever a run, a trace or a job is asked again."""
     model, tokenizer = tiny_model()
     place = tiny_folder(tmp_path / "fable-draft", model, tokenizer)
-    from_folder = library.load(str(place))
-    assert library.load(from_folder.name) is from_folder
+    from_folder = pool.load(str(place))
+    assert pool.load(from_folder.name) is from_folder
     model.name_or_path = "somewhere/fable-draft"
-    handed_over = library.load((model, tokenizer))
-    assert library.load(handed_over.name) is handed_over
-    assert {"fable-draft"}.isdisjoint({from_folder.name, handed_over.name, library.shown_name(str(place))})
+    handed_over = pool.load((model, tokenizer))
+    assert pool.load(handed_over.name) is handed_over
+    assert {"fable-draft"}.isdisjoint({from_folder.name, handed_over.name, pool.shown_name(str(place))})
 
 
-def test_a_folder_elsewhere_does_not_take_the_name_of_one_that_lies_here(library, tmp_path, monkeypatch):
+def test_a_folder_elsewhere_does_not_take_the_name_of_one_that_lies_here(pool, tmp_path, monkeypatch):
     here, there = (tiny_folder(tmp_path / where / "mine", *tiny_model()) for where in ("here", "there"))
     monkeypatch.chdir(here.parent)
-    elsewhere, own = library.load(str(there)), library.load("mine")
+    elsewhere, own = pool.load(str(there)), pool.load("mine")
     assert (own.name, elsewhere.name) == ("mine", "mine (folder)")
     assert own is not elsewhere
 
 
-def test_a_pair_is_known_by_its_name(library):
+def test_a_pair_is_known_by_its_name(pool):
     target, draft = tiny_pair()
-    first, second = library.load(target), library.load(draft)
+    first, second = pool.load(target), pool.load(draft)
     assert first.name != second.name
-    assert library.load(first.name).model is target[0]
-    assert library.load(target) is first
+    assert pool.load(first.name).model is target[0]
+    assert pool.load(target) is first
 
 
-def test_threads_that_ask_at_once_share_one_load(library, folder):
+def test_threads_that_ask_at_once_share_one_load(pool, folder):
     found = []
-    threads = [threading.Thread(target=lambda: found.append(library.load(str(folder)))) for _ in range(4)]
+    threads = [threading.Thread(target=lambda: found.append(pool.load(str(folder)))) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -243,9 +243,9 @@ def test_threads_that_ask_at_once_share_one_load(library, folder):
 
 
 @pytest.mark.usefixtures("unpacked")
-def test_progress_is_reported(library, folder):
+def test_progress_is_reported(pool, folder):
     messages = []
-    loaded = library.load(str(folder), on_progress=lambda message, fraction: messages.append((message, fraction)))
+    loaded = pool.load(str(folder), on_progress=lambda message, fraction: messages.append((message, fraction)))
     assert messages == [("loading my-model", None), (f"loaded my-model; {loaded.proof.words()}", 1.0)]
 
 
@@ -256,8 +256,8 @@ def three_folders(tmp_path):
 
 
 def room_for(num_models, path):
-    size = Library(GB).load(path).model.get_memory_footprint()
-    return Library(int((num_models + 0.5) * size), allow_any=True)
+    size = ModelPool(GB).load(path).model.get_memory_footprint()
+    return ModelPool(int((num_models + 0.5) * size), allow_any=True)
 
 
 @pytest.fixture
@@ -269,78 +269,78 @@ def unpacked(monkeypatch):
 def test_packed_copies_count_in_the_budget(tmp_path, monkeypatch):
     one, two, _ = three_folders(tmp_path)
     monkeypatch.setattr(memory, "products", lambda: Products(packed=(frozenset({1}),) * len(Products().packed)))
-    library = room_for(2, one)
-    library.load(one)
-    library.load(two)
-    assert library.loaded_names() == ["two"]
+    pool = room_for(2, one)
+    pool.load(one)
+    pool.load(two)
+    assert pool.loaded_names() == ["two"]
 
 
 @pytest.mark.usefixtures("unpacked")
 def test_the_least_recently_used_model_makes_room(tmp_path):
     one, two, three = three_folders(tmp_path)
-    library = room_for(2, one)
+    pool = room_for(2, one)
     for path in (one, two, one, three):
-        library.load(path)
-    assert library.loaded_names() == ["one", "three"]
-    assert library.load("two").name == "two"
+        pool.load(path)
+    assert pool.loaded_names() == ["one", "three"]
+    assert pool.load("two").name == "two"
 
 
 @pytest.mark.usefixtures("unpacked")
 def test_a_model_in_use_is_never_evicted(tmp_path):
     one, two, three = three_folders(tmp_path)
-    library = room_for(2, one)
-    used = library.load(one).model
+    pool = room_for(2, one)
+    used = pool.load(one).model
     for path in (two, three):
-        library.load(path)
-    assert sorted(library.loaded_names()) == ["one", "three"]
-    assert library.load("one").model is used
+        pool.load(path)
+    assert sorted(pool.loaded_names()) == ["one", "three"]
+    assert pool.load("one").model is used
 
 
 @pytest.mark.usefixtures("unpacked")
 def test_what_does_not_fit_beside_the_models_in_use_is_refused(tmp_path):
     one, two, _ = three_folders(tmp_path)
-    library = room_for(1, one)
-    used = library.load(one)
+    pool = room_for(1, one)
+    used = pool.load(one)
     with pytest.raises(SpecvizError, match=r"two needs .* GB. Models may take .* SPECVIZ_MODEL_MEMORY_GB"):
-        library.load(two)
+        pool.load(two)
     del used
-    assert library.load(two).name == "two"
+    assert pool.load(two).name == "two"
 
 
 def test_a_pair_that_its_owner_dropped_makes_room(folder):
     model = tiny("llama", vocab_size=len(tiny_tokenizer()))
-    library = Library(int(1.5 * model.get_memory_footprint()))
-    name = library.load((model, tiny_tokenizer())).name
+    pool = ModelPool(int(1.5 * model.get_memory_footprint()))
+    name = pool.load((model, tiny_tokenizer())).name
     del model
-    library.load(str(folder))
+    pool.load(str(folder))
     gc.collect()
     with pytest.raises(SpecvizError, match="no longer in memory: pass the model"):
-        library.load(name)
+        pool.load(name)
 
 
-def test_damaged_files_are_named_without_the_path(library, folder):
+def test_damaged_files_are_named_without_the_path(pool, folder):
     (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:-100])
     with pytest.raises(SpecvizError, match="my-model could not be loaded: a weight file is damaged or incomplete"):
-        library.load(str(folder))
+        pool.load(str(folder))
     (folder / "config.json").write_text("{")
     with pytest.raises(SpecvizError, match=r"my-model has a config.json that cannot be used") as caught:
-        library.load(str(folder))
+        pool.load(str(folder))
     assert str(folder) not in str(caught.value)
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux tells what is mapped")
-def test_no_file_of_a_loaded_model_stays_mapped(library, folder):
+def test_no_file_of_a_loaded_model_stays_mapped(pool, folder):
     """So that one which is cut later ends no process."""
-    held = library.load(str(folder))
+    held = pool.load(str(folder))
     assert str(folder) not in Path("/proc/self/maps").read_text()
     assert held
 
 
-def test_missing_weights_are_refused_instead_of_made_up(library, folder):
+def test_missing_weights_are_refused_instead_of_made_up(pool, folder):
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3}))
     with pytest.raises(SpecvizError, match="my-model lacks 9 of its weights"):
-        library.load(str(folder))
+        pool.load(str(folder))
 
 
 @pytest.mark.parametrize(
@@ -360,11 +360,11 @@ def test_missing_weights_are_refused_instead_of_made_up(library, folder):
         ({"experts_implementation": "someone/kernels"}, "which specviz never fetches"),
     ],
 )
-def test_other_kinds_are_refused(library, folder, change, words):
+def test_other_kinds_are_refused(pool, folder, change, words):
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | change))
     with pytest.raises(SpecvizError, match=words):
-        library.load(str(folder))
+        pool.load(str(folder))
 
 
 def change_tokenizer(folder, change):
@@ -374,14 +374,14 @@ def change_tokenizer(folder, change):
     file.write_text(json.dumps(parts))
 
 
-def test_a_vocabulary_with_an_absurd_id_is_refused(library, folder):
+def test_a_vocabulary_with_an_absurd_id_is_refused(pool, folder):
     def number(parts):
         vocabulary = parts["model"]["vocab"]
         vocabulary[next(iter(vocabulary))] = 4_000_000_000
 
     change_tokenizer(folder, number)
     with pytest.raises(SpecvizError, match="at most 8,388,608 ids"):
-        library.load(str(folder))
+        pool.load(str(folder))
 
 
 DOUBLING = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
@@ -390,33 +390,33 @@ USUAL = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "▁"}
 
 
 @pytest.mark.parametrize(("steps", "is_taken"), [([DOUBLING] * 40, False), ([BETWEEN] * 2, False), ([USUAL] * 4, True)])
-def test_a_tokenizer_that_grows_texts_without_bound_is_refused(library, folder, steps, is_taken):
+def test_a_tokenizer_that_grows_texts_without_bound_is_refused(pool, folder, steps, is_taken):
     change_tokenizer(folder, lambda parts: parts.update(normalizer={"type": "Sequence", "normalizers": steps}))
     if is_taken:
-        assert library.load(str(folder))
+        assert pool.load(str(folder))
     else:
         with pytest.raises(SpecvizError, match="times as long"):
-            library.load(str(folder))
+            pool.load(str(folder))
 
 
-def test_encoder_decoder_and_encoder_models_are_refused(library, tmp_path):
+def test_encoder_decoder_and_encoder_models_are_refused(pool, tmp_path):
     small = {"num_layers": 1, "d_model": 8, "d_ff": 8, "d_kv": 4, "num_heads": 2, "vocab_size": 320}
     place = tiny_folder(tmp_path / "t5", T5ForConditionalGeneration(T5Config(**small)), tiny_tokenizer())
     with pytest.raises(SpecvizError, match="t5 is an encoder-decoder model"):
-        library.load(str(place))
+        pool.load(str(place))
     small = {"num_hidden_layers": 1, "hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2}
     place = tiny_folder(tmp_path / "bert", BertForMaskedLM(BertConfig(vocab_size=320, **small)), tiny_tokenizer())
     with pytest.raises(SpecvizError, match=r"bert does not generate text .BertForMaskedLM"):
-        library.load(str(place))
+        pool.load(str(place))
 
 
-def test_out_of_memory_is_said(library, folder, monkeypatch):
+def test_out_of_memory_is_said(pool, folder, monkeypatch):
     def fail(*_, **__):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
     monkeypatch.setattr("specviz.models.folder.AutoModelForCausalLM.from_pretrained", fail)
     with pytest.raises(SpecvizError, match=r"my-model could .* its weights take \S+ GB; choose a smaller"):
-        library.load(str(folder))
+        pool.load(str(folder))
 
 
 @pytest.mark.parametrize(("family", "heads"), [*((family, 4) for family in FAMILIES), ("llama", 2), ("gemma2", 1)])
@@ -428,33 +428,33 @@ def test_the_bytes_of_a_token_are_those_that_its_cache_takes(family, heads):
     assert bytes_per_token(model) == held / 7
 
 
-def test_what_a_model_takes_is_said_in_words(library):
-    loaded, _ = loaded_pair(library)
+def test_what_a_model_takes_is_said_in_words(pool):
+    loaded, _ = loaded_pair(pool)
     assert re.fullmatch(r"\S+ takes \S+ GB and \S+ GB more for 100 tokens", loaded.memory_words(100))
 
 
-def test_a_pair_of_one_vocabulary_passes(library):
-    check_pair(*loaded_pair(library))
+def test_a_pair_of_one_vocabulary_passes(pool):
+    check_pair(*loaded_pair(pool))
 
 
-def test_padding_of_the_models_tables_passes(library):
-    target, draft = loaded_pair(library, padding=13)
+def test_padding_of_the_models_tables_passes(pool):
+    target, draft = loaded_pair(pool, padding=13)
     assert target.info.vocab_size == draft.info.vocab_size + 13
     check_pair(target, draft)
 
 
-def test_a_vocabulary_that_only_goes_on_longer_passes(library):
+def test_a_vocabulary_that_only_goes_on_longer_passes(pool):
     tokenizer, longer = tiny_tokenizer(), tiny_tokenizer()
     longer.add_tokens(["<think>"])
-    pair = [library.load((tiny("llama", vocab_size=len(tok)), tok)) for tok in (longer, tokenizer)]
+    pair = [pool.load((tiny("llama", vocab_size=len(tok)), tok)) for tok in (longer, tokenizer)]
     check_pair(*pair)
     check_pair(*reversed(pair))
 
 
-def test_a_mismatch_is_refused_with_the_first_ids_and_both_texts(library):
+def test_a_mismatch_is_refused_with_the_first_ids_and_both_texts(pool):
     plain, swapped = tiny_tokenizer(), tiny_tokenizer(swap=(280, 290))
-    target = library.load((tiny("llama", vocab_size=len(plain)), plain))
-    draft = library.load((tiny("llama", vocab_size=len(plain)), swapped))
+    target = pool.load((tiny("llama", vocab_size=len(plain)), plain))
+    draft = pool.load((tiny("llama", vocab_size=len(plain)), swapped))
     first, second = target.text.label(280), target.text.label(290)
     with pytest.raises(SpecvizError) as caught:
         check_pair(target, draft)
@@ -463,8 +463,8 @@ def test_a_mismatch_is_refused_with_the_first_ids_and_both_texts(library):
     assert "Choose a draft model of the target's own family" in message
 
 
-def test_the_bundled_pair_loads_and_shares_its_vocabulary(library):
+def test_the_bundled_pair_loads_and_shares_its_vocabulary(pool):
     target, draft = default_pair()
     if not (resolve(target) / "config.json").is_file():
         pytest.skip("the bundled models are not in the assets folder")
-    check_pair(library.load(target), library.load(draft))
+    check_pair(pool.load(target), pool.load(draft))

@@ -7,8 +7,8 @@ import specviz
 from specviz.decoding import cached_lm
 from specviz.decoding.forward.proof import Proof
 from specviz.errors import SpecvizError
-from specviz.models import library
-from specviz.models.library import Library
+from specviz.models import pool
+from specviz.models.pool import ModelPool
 
 MPT = {"d_model": 32, "n_heads": 4, "n_layers": 2, "max_seq_len": 256}
 
@@ -33,40 +33,40 @@ def chains_only(folder):
 
 
 def test_what_was_proved_once_is_not_proved_again(folder, cache, made):
-    first = Library().load(str(folder))
-    assert Library().load(str(folder)).proof == first.proof
+    first = ModelPool().load(str(folder))
+    assert ModelPool().load(str(folder)).proof == first.proof
     assert len(made) == 1
     assert len(list(cache.iterdir())) == 1
 
 
 def test_a_file_that_changed_is_proved_again(folder, cache, made):
-    Library().load(str(folder))
+    ModelPool().load(str(folder))
     config = folder / "config.json"
     config.write_text(config.read_text() + "\n")
-    Library().load(str(folder))
+    ModelPool().load(str(folder))
     assert len(made) == 2
 
 
 @pytest.mark.parametrize("damage", [b"", b"\xff{", b'{"trees": 3}'])
 def test_a_kept_proof_that_is_damaged_is_made_again(folder, cache, made, damage):
-    Library().load(str(folder))
+    ModelPool().load(str(folder))
     (kept,) = cache.iterdir()
     kept.write_bytes(damage)
-    assert Library().load(str(folder)).proof.num_tokens > 0
+    assert ModelPool().load(str(folder)).proof.num_tokens > 0
     assert len(made) == 2
 
 
 def test_what_came_in_the_way_of_cuda_graphs_is_told_and_tried_again_at_the_next_start(folder, cache, monkeypatch):
     told = []
-    monkeypatch.setattr(library, "prove_model", lambda *_: Proof(replays="RuntimeError: the stream was in use"))
-    Library().load(str(folder), lambda words, done: told.append(words))
+    monkeypatch.setattr(pool, "prove_model", lambda *_: Proof(replays="RuntimeError: the stream was in use"))
+    ModelPool().load(str(folder), lambda words, done: told.append(words))
     assert told[-1].endswith("; without CUDA graphs: RuntimeError: the stream was in use")
     assert not cache.exists()
 
 
 def test_the_cost_and_the_reason_are_told(tmp_path, cache):
     told = []
-    loaded = Library().load(chains_only(tmp_path / "by-rows"), lambda words, done: told.append(words))
+    loaded = ModelPool().load(chains_only(tmp_path / "by-rows"), lambda words, done: told.append(words))
     assert loaded.proof.ms > 0
     assert "it reads chains only, as its numbers in a token tree are not those of the same tokens in a row" in told[-1]
 
@@ -80,7 +80,7 @@ def test_a_method_with_branches_is_refused_for_a_model_that_reads_chains_only(tm
 
 def test_chains_of_that_model_write_the_text_of_generate_and_the_trace_says_what_it_reads(tmp_path, cache):
     folder = chains_only(tmp_path / "by-rows")
-    loaded = Library().load(folder)
+    loaded = ModelPool().load(folder)
     for method in ("none", "draft_model", "prompt_lookup"):
         trace = specviz.run(
             "The fox said", target=folder, draft=folder, method=method, temperature=0, max_new_tokens=40
@@ -97,7 +97,7 @@ def test_a_model_that_cannot_be_read_behind_a_cache_is_refused_by_name(folder, c
     monkeypatch.setattr(forward, "keep", lambda self, start, end, source: None)
     for _ in range(2):  # a kept proof refuses as well
         with pytest.raises(SpecvizError, match="my-model cannot be used: its numbers behind a cache are not those of"):
-            Library().load(str(folder))
+            ModelPool().load(str(folder))
 
 
 def test_a_token_without_a_row_is_named_at_load_and_refused_in_a_text(tmp_path, cache):
@@ -105,7 +105,7 @@ def test_a_token_without_a_row_is_named_at_load_and_refused_in_a_text(tmp_path, 
     model = tiny("llama", vocab_size=len(tokenizer))
     tokenizer.add_tokens(["<|late|>"])
     told, folder = [], str(tiny_folder(tmp_path / "grown", model, tokenizer))
-    text = Library().load(folder, lambda words, done: told.append(words)).text
+    text = ModelPool().load(folder, lambda words, done: told.append(words)).text
     assert "1 of its tokens have no row in the embedding" in told[-1]
     assert f"'<|late|>' (id {len(tokenizer) - 1:,})" in told[-1]
     assert text.encode("The fox")
@@ -123,7 +123,7 @@ def test_layers_that_share_keys_and_values_run_with_the_text_of_generate(tmp_pat
     sizes |= {"head_dim": 8, "altup_num_inputs": 2, "laurel_rank": 4, "activation_sparsity_pattern": [0.0] * 6}
     sizes |= {"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": len(tokenizer)}
     model = tiny("gemma3n_text", vocab_size=len(tokenizer), layers=6, **sizes)
-    loaded = Library().load(str(tiny_folder(tmp_path / "sharing", model, tokenizer)))
+    loaded = ModelPool().load(str(tiny_folder(tmp_path / "sharing", model, tokenizer)))
     assert (loaded.proof.chains, loaded.proof.trees) == ("", "")
     (expected,) = loaded.generate([loaded.text.encode("The fox said")], 40)
     pair = loaded.model, loaded.tokenizer

@@ -19,7 +19,7 @@ from specviz.models import catalog
 from specviz.models import folder as folders
 from specviz.models import memory as machine
 from specviz.models import quantisation as quantised
-from specviz.models.library import Library, _Entry
+from specviz.models.pool import ModelPool, _Entry
 from specviz.request import Request
 from specviz.session.run import open_run
 from specviz.session.workbench import Workbench
@@ -29,8 +29,8 @@ IDS = list(range(3, 43))
 FORMATS = [("int8", "torchao"), ("int8", "bitsandbytes"), ("int4", "bitsandbytes")]
 
 
-def needs(library):
-    lacking = [package for package in quantised.READERS[library] if not quantised.is_installed(package)]
+def needs(pool):
+    lacking = [package for package in quantised.READERS[pool] if not quantised.is_installed(package)]
     return pytest.mark.skipif(bool(lacking), reason=f"{' and '.join(lacking)} not installed here")
 
 
@@ -51,19 +51,19 @@ def only(monkeypatch):
     """Makes one library alone seem installed."""
 
     def choose(*libraries):
-        allowed = {package for library in libraries for package in quantised.READERS[library]}
+        allowed = {package for pool in libraries for package in quantised.READERS[pool]}
         monkeypatch.setattr(quantised, "is_installed", lambda package: package in allowed)
 
     return choose
 
 
 @pytest.fixture
-def held(plain, library, only):
+def held(plain, pool, only):
     """Loads the folder in the format that a test asks for, by the library that it asks for."""
 
     def load(bits, by):
         only(by)
-        return library.load(f"{plain}:{bits}")
+        return pool.load(f"{plain}:{bits}")
 
     return load
 
@@ -87,8 +87,8 @@ def test_only_the_endings_that_mean_a_format_are_taken_off(wanted, parts):
     assert quantised.with_format(*parts) == wanted
 
 
-def test_a_shown_name_tells_the_format_and_nothing_of_the_disk(library, plain):
-    assert library.shown_name(f"{plain}:int8") == "wide:int8"
+def test_a_shown_name_tells_the_format_and_nothing_of_the_disk(pool, plain):
+    assert pool.shown_name(f"{plain}:int8") == "wide:int8"
 
 
 @pytest.mark.parametrize(
@@ -98,12 +98,12 @@ def test_a_shown_name_tells_the_format_and_nothing_of_the_disk(library, plain):
         ("int4", "run `pip install bitsandbytes accelerate`, or name"),
     ],
 )
-def test_what_is_not_installed_is_named(library, plain, only, bits, words):
+def test_what_is_not_installed_is_named(pool, plain, only, bits, words):
     only()
     with pytest.raises(SpecvizError, match=f"wide:{bits} cannot be held in {bits} here: run") as caught:
-        library.load(f"{plain}:{bits}")
+        pool.load(f"{plain}:{bits}")
     assert words in str(caught.value)
-    assert library.load(str(plain)).info.dtype == "float32"
+    assert pool.load(str(plain)).info.dtype == "float32"
 
 
 def test_a_format_that_only_the_other_library_makes_is_found_there(only):
@@ -131,12 +131,12 @@ def configured(folder, about):
         ([1], (), "quantised by an unknown kind, which specviz does not read"),
     ],
 )
-def test_a_checkpoint_that_cannot_be_read_is_refused_before_its_weights(library, plain, only, about, installed, words):
+def test_a_checkpoint_that_cannot_be_read_is_refused_before_its_weights(pool, plain, only, about, installed, words):
     configured(plain, about)
     (plain / "model.safetensors").write_bytes(b"damaged")
     only(*installed)
     with pytest.raises(SpecvizError, match=f"wide holds weights {words}"):
-        library.load(str(plain))
+        pool.load(str(plain))
 
 
 FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128], "modules_to_not_convert": ["lm_head"]}
@@ -157,7 +157,7 @@ COMPRESSED = {
         pytest.param(COMPRESSED, "_scale", True, marks=needs("compressed-tensors"), id="compressed-tensors"),
     ],
 )
-def test_an_fp8_checkpoint_is_the_model_of_its_numbers(library, plain, tmp_path, about, scale_name, by_row):
+def test_an_fp8_checkpoint_is_the_model_of_its_numbers(pool, plain, tmp_path, about, scale_name, by_row):
     state = load_file(plain / "model.safetensors")
     stored, exact = dict(state), tiny("llama", vocab_size=len(tiny_tokenizer()), hidden=WIDE, layers=3)
     for name in [name for name in state if name.endswith("_proj.weight")]:
@@ -168,7 +168,7 @@ def test_an_fp8_checkpoint_is_the_model_of_its_numbers(library, plain, tmp_path,
     exact.load_state_dict(state)
     save_file(stored, plain / "model.safetensors", metadata={"format": "pt"})
     configured(plain, about)
-    got = library.load(str(plain))
+    got = pool.load(str(plain))
     expected = exact.eval()(torch.tensor([IDS])).logits[0, -1:]
     torch.testing.assert_close(got.cached_lm().forward(IDS), expected, rtol=1e-4, atol=1e-5)
 
@@ -185,21 +185,21 @@ def test_memory_for_fp8_is_counted_as_it_will_be_held(tmp_path, monkeypatch):
 def test_a_saved_checkpoint_gives_the_same_rows(held, only, tmp_path, bits, by):
     loaded = held(bits, by)
     saved = tiny_folder(tmp_path / "saved", loaded.model, loaded.tokenizer)
-    again = Library(10**9).load(str(saved))
+    again = ModelPool(10**9).load(str(saved))
     assert again.info.dtype == f"float32, weights quantised ({by})"
     assert again.info.num_parameters == loaded.info.num_parameters
     expected, got = (probabilities(each.model, IDS) for each in (loaded, again))
     assert abs(expected - got).max() < 1e-5
     with pytest.raises(SpecvizError, match=f"saved:{bits} holds fewer bits already; name it without :{bits}"):
-        Library(10**9).load(f"{saved}:{bits}")
+        ModelPool(10**9).load(f"{saved}:{bits}")
 
 
 # Weights made smaller
 
 
 @pytest.mark.parametrize(("bits", "by"), EVERY_FORMAT)
-def test_a_smaller_model_is_near_the_whole_one_and_takes_less(held, library, plain, bits, by):
-    small, whole = held(bits, by), library.load(str(plain))
+def test_a_smaller_model_is_near_the_whole_one_and_takes_less(held, pool, plain, bits, by):
+    small, whole = held(bits, by), pool.load(str(plain))
     assert (small.name, whole.name) == (f"wide:{bits}", "wide")
     assert small.info.dtype == f"float32, weights {bits} ({by})"
     assert small.info.vocab_size == whole.info.vocab_size
@@ -212,12 +212,12 @@ def test_a_smaller_model_is_near_the_whole_one_and_takes_less(held, library, pla
 
 
 @pytest.mark.parametrize(("bits", "by"), EVERY_FORMAT)
-def test_what_was_foreseen_is_what_is_held(held, library, plain, bits, by):
+def test_what_was_foreseen_is_what_is_held(held, pool, plain, bits, by):
     loaded = held(bits, by)
     foreseen = quantised.needed_bytes([plain / "model.safetensors"], torch.float32, bits)
     taken = sum(quantised.bytes_by_device(loaded.model).values())
     assert foreseen <= taken < 1.35 * foreseen  # scales, and the rounding of so small a model, come on top
-    assert library._used(torch.device("cpu")) == taken
+    assert pool._used(torch.device("cpu")) == taken
 
 
 @pytest.mark.parametrize(("bits", "by"), EVERY_FORMAT)
@@ -231,10 +231,10 @@ def test_rows_do_not_depend_on_what_is_read_beside_them(held, bits, by):
 
 
 @pytest.mark.parametrize(("bits", "by"), EVERY_FORMAT)
-def test_a_run_with_a_smaller_target_writes_what_it_alone_would(held, library, plain, bits, by):
-    target, draft = held(bits, by), library.load(str(plain))
+def test_a_run_with_a_smaller_target_writes_what_it_alone_would(held, pool, plain, bits, by):
+    target, draft = held(bits, by), pool.load(str(plain))
     request = Request(prompt="The fox said", target=target.name, draft=draft.name, temperature=0.0, max_new_tokens=24)
-    recorded = finish(open_run(request, bench=Workbench(library)))
+    recorded = finish(open_run(request, bench=Workbench(pool)))
     prompt = [token.id for token in recorded.header.prompt.tokens]
     written = [token.id for token in recorded.tokens]
     assert written == greedy(target.model, prompt, 24)[: len(written)]
@@ -243,21 +243,21 @@ def test_a_run_with_a_smaller_target_writes_what_it_alone_would(held, library, p
 
 
 @pytest.mark.parametrize(("bits", "by"), [ONE_FORMAT])
-def test_a_model_and_its_smaller_self_are_two_models(held, library, plain, bits, by):
-    small, whole = held(bits, by), library.load(str(plain))
+def test_a_model_and_its_smaller_self_are_two_models(held, pool, plain, bits, by):
+    small, whole = held(bits, by), pool.load(str(plain))
     assert small.model is not whole.model
     assert held(bits, by) is small
-    assert library.load(f"wide:{bits}") is small
-    assert library.loaded_names() == ["wide", f"wide:{bits}"]
+    assert pool.load(f"wide:{bits}") is small
+    assert pool.loaded_names() == ["wide", f"wide:{bits}"]
 
 
 @pytest.mark.parametrize(("bits", "by"), EVERY_FORMAT[:1])
-def test_a_model_without_such_layers_is_refused_in_words(library, tmp_path, only, bits, by):
+def test_a_model_without_such_layers_is_refused_in_words(pool, tmp_path, only, bits, by):
     tokenizer = tiny_tokenizer()
     folder = tiny_folder(tmp_path / "old", tiny("gpt2", vocab_size=len(tokenizer), hidden=WIDE), tokenizer)
     only(by)
     with pytest.raises(SpecvizError, match="nothing in old:int8 can be held in int8; name it without :int8"):
-        library.load(f"{folder}:int8")
+        pool.load(f"{folder}:int8")
 
 
 # What the headers tell
@@ -304,7 +304,7 @@ def two_gpus(monkeypatch, plain):
     return share
 
 
-def told(monkeypatch, library, name):
+def told(monkeypatch, pool, name):
     """The options with which transformers would have read the model."""
     options = {}
 
@@ -314,74 +314,72 @@ def told(monkeypatch, library, name):
 
     monkeypatch.setattr(folders.AutoModelForCausalLM, "from_pretrained", note)
     with pytest.raises(SpecvizError, match="as far as this test goes"):
-        library.load(name)
+        pool.load(name)
     return options
 
 
 def test_a_model_too_large_for_one_gpu_is_spread_over_all(monkeypatch, two_gpus, plain, only):
     only("torchao")
-    options = told(monkeypatch, Library(), str(plain))
+    options = told(monkeypatch, ModelPool(), str(plain))
     assert (options["device_map"], options["max_memory"]) == ("auto", {0: two_gpus, 1: two_gpus})
 
 
 def test_what_is_held_there_is_taken_off_the_room(two_gpus):
-    library = Library()
-    library._entries["other"] = _Entry.__new__(_Entry)
-    library._entries["other"].sizes = {SECOND: 1000}
-    library._entries["other"]._model = library._entries["other"].get = lambda: object()
-    assert {home: library._left(home) for home in (FIRST, SECOND)} == {FIRST: two_gpus, SECOND: two_gpus - 1000}
+    pool = ModelPool()
+    pool._entries["other"] = _Entry.__new__(_Entry)
+    pool._entries["other"].sizes = {SECOND: 1000}
+    pool._entries["other"]._model = pool._entries["other"].get = lambda: object()
+    assert {home: pool._left(home) for home in (FIRST, SECOND)} == {FIRST: two_gpus, SECOND: two_gpus - 1000}
 
 
 def test_spreading_needs_a_package_and_says_so(two_gpus, plain, only):
     only()
     with pytest.raises(SpecvizError, match=r"wide is too large for one GPU, .* over 2 needs accelerate"):
-        Library().load(str(plain))
+        ModelPool().load(str(plain))
 
 
 def test_a_gpu_that_was_named_is_the_only_one(monkeypatch, two_gpus, plain):
     monkeypatch.setenv("SPECVIZ_DEVICE", "cuda:1")
-    library = Library()
-    assert library.device == SECOND
+    pool = ModelPool()
+    assert pool.device == SECOND
     with pytest.raises(SpecvizError, match=r"wide needs .* GB. Models may take .* GB together"):
-        library.load(str(plain))
+        pool.load(str(plain))
 
 
 def test_a_model_that_fits_one_gpu_is_not_spread(monkeypatch, two_gpus, plain):
     monkeypatch.setattr(machine, "device_share", lambda on: 2 * two_gpus)
-    assert "device_map" not in told(monkeypatch, Library(), str(plain))
+    assert "device_map" not in told(monkeypatch, ModelPool(), str(plain))
 
 
 def test_draft_models_have_a_device_of_their_own(monkeypatch, two_gpus):
-    assert Library().draft_device == FIRST
+    assert ModelPool().draft_device == FIRST
     monkeypatch.setenv("SPECVIZ_DRAFT_DEVICE", "cpu")
-    library = Library()
-    assert (library.device, library.draft_device) == (FIRST, CPU)
+    pool = ModelPool()
+    assert (pool.device, pool.draft_device) == (FIRST, CPU)
     monkeypatch.setenv("SPECVIZ_DRAFT_DEVICE", "cuda:5")
     with pytest.raises(SpecvizError, match="SPECVIZ_DRAFT_DEVICE is cuda:5, but torch sees 2 CUDA devices"):
-        Library()
+        ModelPool()
     monkeypatch.setenv("SPECVIZ_DRAFT_DEVICE", "gpu")
     with pytest.raises(SpecvizError, match="SPECVIZ_DRAFT_DEVICE must be auto, cpu, mps, cuda"):
-        Library()
+        ModelPool()
 
 
-def test_one_model_in_both_roles_is_loaded_once_on_one_device_and_twice_on_two(library, folder, monkeypatch):
-    assert library.load(str(folder), as_draft=True) is library.load(str(folder))
-    library.draft_device = torch.device("cpu", 0)  # another device in name, which is all that this machine has
-    draft = library.load("my-model", as_draft=True)
-    assert draft is not library.load("my-model")
-    assert (draft.name, library.load("my-model").name) == ("my-model", "my-model"), (
-        "a name means a model, wherever it is"
-    )
+def test_one_model_in_both_roles_is_loaded_once_on_one_device_and_twice_on_two(pool, folder, monkeypatch):
+    assert pool.load(str(folder), as_draft=True) is pool.load(str(folder))
+    pool.draft_device = torch.device("cpu", 0)  # another device in name, which is all that this machine has
+    draft = pool.load("my-model", as_draft=True)
+    assert draft is not pool.load("my-model")
+    assert (draft.name, pool.load("my-model").name) == ("my-model", "my-model"), "a name means a model, wherever it is"
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 def test_a_spread_model_gives_the_rows_that_it_gives_on_one_device(plain, monkeypatch):
-    whole = Library(10**9).load(str(plain))
+    whole = ModelPool(10**9).load(str(plain))
     expected = probabilities(whole.model.float().cpu(), IDS)
     size = quantised.needed_bytes([plain / "model.safetensors"], torch.float32, None)
     monkeypatch.setattr(machine, "device_share", lambda on: math.ceil(0.8 * size))
     monkeypatch.setenv("SPECVIZ_DTYPE", "float32")
-    spread = Library().load(str(plain))
+    spread = ModelPool().load(str(plain))
     assert spread.info.device == "cuda:0, cuda:1"
     lm = spread.cached_lm()
     rows = [lm.forward(IDS[:length])[0].softmax(-1).double().cpu().numpy() for length in range(1, len(IDS) + 1)]

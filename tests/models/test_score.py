@@ -6,7 +6,7 @@ from tiny_models import CONTEXT_LIMIT, FAMILIES, tiny, tiny_tokenizer
 
 from specviz.decoding.forward import transformers_forward as forward
 from specviz.models import score as scorer
-from specviz.models.library import Library
+from specviz.models.pool import ModelPool
 from specviz.models.score import TextIds, read
 
 TEXTS = (
@@ -18,7 +18,7 @@ TEXTS = (
 
 def loaded(family, **config):
     model = tiny(family, vocab_size=320, **config)
-    return Library().load((model, tiny_tokenizer()))
+    return ModelPool().load((model, tiny_tokenizer()))
 
 
 @torch.inference_mode()
@@ -53,7 +53,7 @@ def test_every_row_is_that_of_a_plain_forward(family, num_rows, at_once, monkeyp
 
 
 def test_a_draft_says_nothing_behind_a_token_it_has_no_id_for():
-    target, draft = loaded("llama", seed=1), Library().load((tiny("llama", vocab_size=41), tiny_tokenizer()))
+    target, draft = loaded("llama", seed=1), ModelPool().load((tiny("llama", vocab_size=41), tiny_tokenizer()))
     (rows,) = read(target, [draft], TEXTS)
     known = {(int(t), int(i)) for t, i, ok in zip(rows.text, rows.place, rows.drafts[0].readable, strict=True) if ok}
     assert known == {(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1), (2, 0)}  # 41 at place 3 and 60 at 0 end it
@@ -64,7 +64,7 @@ def test_a_draft_says_nothing_behind_a_token_it_has_no_id_for():
 
 def test_a_draft_says_nothing_beyond_its_context():
     target = loaded("llama", seed=1)
-    draft = Library().load((tiny("llama", vocab_size=320, max_position_embeddings=6), tiny_tokenizer()))
+    draft = ModelPool().load((tiny("llama", vocab_size=320, max_position_embeddings=6), tiny_tokenizer()))
     (rows,) = read(target, [draft], TEXTS)
     before = torch.tensor([len(text.prompt) for text in TEXTS])[rows.text] + rows.place
     assert rows.drafts[0].readable.tolist() == (before <= 6).tolist()

@@ -22,7 +22,7 @@ from specviz.models.files import trial, trial_process
 from specviz.models.files.small_files import small_files
 from specviz.models.files.trial_process import MOST_CPU_S
 from specviz.models.folder import ModelFolder
-from specviz.models.library import Library
+from specviz.models.pool import ModelPool
 
 PANIC = {"normalizer": {"type": "Precompiled", "precompiled_charsmap": ""}}
 ENDS = {"id": "E", "ids": [1] * 1_000, "tokens": ["x"] * 1_000}
@@ -108,7 +108,7 @@ def test_a_folder_that_breaks_a_limit_is_refused_with_the_step_and_the_limit(fol
 
 
 READERS = {
-    "the library": lambda name: Library(allow_any=True).load(name),
+    "the library": lambda name: ModelPool(allow_any=True).load(name),
     "the comparison of tokenizers": lambda name: examine(name, "fable-draft"),
     "the command models": lambda name: LocalModel("my-model", Path(name)).text,
 }
@@ -130,11 +130,11 @@ def test_what_passed_is_not_tried_again_until_a_file_changes(folder, no_process)
         ModelFolder(folder, "my-model")
 
 
-def test_a_model_of_the_catalogue_and_a_pair_in_memory_are_not_tried(library, no_process):
+def test_a_model_of_the_catalogue_and_a_pair_in_memory_are_not_tried(pool, no_process):
     no_process()
     tokenizer = tiny_tokenizer()
-    assert library.load("fable-draft").name == "fable-draft"
-    assert library.load((tiny("llama", vocab_size=len(tokenizer)), tokenizer))
+    assert pool.load("fable-draft").name == "fable-draft"
+    assert pool.load((tiny("llama", vocab_size=len(tokenizer)), tokenizer))
 
 
 def test_a_refused_folder_is_not_tried_again_by_the_same_process(folder, new_helper, monkeypatch):
@@ -290,7 +290,7 @@ def test_a_pipe_among_the_files_keeps_nobody_waiting(folder, file):
 
     def load():
         try:
-            Library(allow_any=True).load(str(folder))
+            ModelPool(allow_any=True).load(str(folder))
         except SpecvizError as error:
             said.append(str(error))
 

@@ -9,6 +9,7 @@ import torch
 from recorded import models, vocabulary
 from tiny_models import CONTEXT_LIMIT, tiny
 
+from specviz import trace
 from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.draft import EMPTY, Draft, chain
 from specviz.decoding.draws import ACCEPT, Draws, Recorded, Seeded, distribution
@@ -22,7 +23,6 @@ from specviz.rules import chain as chain_module
 from specviz.rules.broken import BROKEN, ClampedQ, UntruncatedQ
 from specviz.rules.speculative_sampling import residual
 from specviz.session.recorder import Recorder
-from specviz.trace import file as trace
 
 EXACT = 1e-12
 TOKEN, BLOCK = RULES["speculative_sampling"], RULES["block_verification"]

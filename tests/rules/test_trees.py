@@ -17,6 +17,7 @@ from toys import (
 )
 from toys import without_replacement as without
 
+from specviz import trace
 from specviz.decoding.draft import ROOT, Draft
 from specviz.decoding.draws import Seeded, distribution
 from specviz.decoding.engine import speculate
@@ -28,7 +29,6 @@ from specviz.rules.lossless import SampleAndMatch
 from specviz.rules.speculative_sampling import SpeculativeSampling, residual
 from specviz.rules.typical import longest_path
 from specviz.session.recorder import Recorder
-from specviz.trace import file as trace
 
 EXACT, WRONG = 1e-12, 1e-2
 PROMPT = (0, 1, 2, 0, 1)

@@ -27,9 +27,9 @@ def hub(folder, monkeypatch):
 
 
 @pytest.fixture
-def waiting(library, hub):
+def waiting(pool, hub):
     """A run that waits for its target, and what it says; it has said that it is loading."""
-    run = begin(Workbench(library), target=HUB_ID, draft=HUB_ID)
+    run = begin(Workbench(pool), target=HUB_ID, draft=HUB_ID)
     events = run.events()
     assert next(events) == Status("loading", f"loading {HUB_ID} and {HUB_ID}")
     return run, events
@@ -49,19 +49,19 @@ def test_a_download_tells_how_far_it_is_and_the_run_begins_with_it(hub, waiting)
 
 
 @pytest.mark.parametrize("end", ["stop", "cancel"])
-def test_a_run_that_has_not_begun_ends_at_once_and_the_download_at_its_next_part(hub, waiting, library, end):
+def test_a_run_that_has_not_begun_ends_at_once_and_the_download_at_its_next_part(hub, waiting, pool, end):
     run, events = waiting
     getattr(run, end)()
     assert [status.state for status in statuses(events)][-1] == "finished"
     assert not hub.ended.is_set()
-    assert (run.state, list(run.trace.events()), library.loaded_names()) == ("finished", [], [])
+    assert (run.state, list(run.trace.events()), pool.loaded_names()) == ("finished", [], [])
     assert is_free(run.bench)
     hub.go_on(1)
     assert hub.ended.wait(10)
-    assert library.loaded_names() == []
+    assert pool.loaded_names() == []
 
 
-def test_what_was_cancelled_can_be_loaded_again(hub, waiting, library):
+def test_what_was_cancelled_can_be_loaded_again(hub, waiting, pool):
     run, events = waiting
     run.cancel()
     list(events)
@@ -100,7 +100,7 @@ def drafts(run):
 
 @pytest.fixture
 def open_bench(bench, monkeypatch):
-    monkeypatch.setattr(bench.library, "allow_any", True)
+    monkeypatch.setattr(bench.pool, "allow_any", True)
     return bench
 
 
@@ -188,7 +188,7 @@ def test_a_change_to_a_model_without_room_is_taken_back_and_the_run_goes_on(open
 
 
 def test_a_draft_that_runs_out_of_memory_ends_the_run_in_words_and_leaves_both_models_usable(bench):
-    near, target = bench.library.load("near"), bench.library.load("big")
+    near, target = bench.pool.load("near"), bench.pool.load("big")
     run = begin(bench)
     make_steps(run, 2)
     handle = near.model.get_input_embeddings().register_forward_pre_hook(Fails(2, FULL))
@@ -206,7 +206,7 @@ def test_other_runs_go_on_while_one_runs_out_of_memory(bench):
     other, run = begin(bench, method="none"), begin(bench)
     make_steps(other, 2)
     make_steps(run, 2)
-    handle = bench.library.load("near").model.get_input_embeddings().register_forward_pre_hook(Fails(1, FULL))
+    handle = bench.pool.load("near").model.get_input_embeddings().register_forward_pre_hook(Fails(1, FULL))
     with pytest.raises(SpecvizError, match="not enough memory"):
         list(run.events())
     handle.remove()

@@ -14,7 +14,7 @@ from tiny_models import tiny, tiny_folder, tiny_tokenizer
 from waiting import until
 from zero_gpu import NUM_TOKENS, ROOT
 
-from specviz.models.library import Library
+from specviz.models.pool import ModelPool
 from specviz.request import Request
 from specviz.session.run import open_run
 from specviz.session.workbench import Workbench
@@ -55,7 +55,7 @@ def tokens(folders):
     """Those of the same run in an ordinary process."""
     pair = dict(zip(("target", "draft"), folders, strict=True))
     request = Request(prompt="The fox", **pair, num_speculative_tokens=2, max_new_tokens=NUM_TOKENS, seed=3)
-    run = open_run(request, bench=Workbench(Library(10**9)))
+    run = open_run(request, bench=Workbench(ModelPool(10**9)))
     for _ in run.events():
         pass
     return [token.id for token in run.trace.tokens]

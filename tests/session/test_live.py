@@ -23,15 +23,15 @@ from runs import (
 )
 from tiny_models import tiny, tiny_folder, tiny_tokenizer
 
+from specviz import trace
 from specviz.decoding.forward.products import Products
 from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
 from specviz.models import memory
-from specviz.models.library import Library
+from specviz.models.pool import ModelPool
 from specviz.request import Request
 from specviz.session.run import Run, Status, open_run
 from specviz.session.workbench import Workbench
-from specviz.trace import file as trace
 from specviz.ui.reports.trace_models import request_of
 
 PAIR = {"target": "fable-target", "draft": "fable-draft"}
@@ -95,7 +95,7 @@ def test_at_temperature_0_the_text_goes_on_greedily(bench):
     recorded = changed_after(bench, 3, {"temperature": 0.0})
     start = recorded.steps[3].context_length
     text = whole_text(recorded)
-    model = bench.library.load("big").model
+    model = bench.pool.load("big").model
     assert text[start:] == greedy(model, text[:start], len(text) - start)
 
 
@@ -103,7 +103,7 @@ def test_another_target_goes_on_with_the_text_as_it_stands(bench):
     recorded = changed_after(bench, 3, {"target": "padded"}, temperature=0.0)
     start = recorded.steps[3].context_length
     text = whole_text(recorded)
-    model = bench.library.load("padded").model
+    model = bench.pool.load("padded").model
     assert text[start:] == greedy(model, text[:start], len(text) - start)
     assert [step.settings.target for step in recorded.steps[2:4]] == ["big", "padded"]
 
@@ -201,7 +201,7 @@ def test_models_that_a_run_no_longer_uses_make_room_for_another(tmp_path, monkey
     for number in range(4):
         tiny_folder(tmp_path / f"m{number}", tiny("llama", vocab_size=NUM_IDS, seed=number), tokenizer)
     size = tiny("llama", vocab_size=NUM_IDS).num_parameters() * 4
-    run = begin(Workbench(Library(int(3.5 * size))), target=str(tmp_path / "m0"), draft=str(tmp_path / "m1"))
+    run = begin(Workbench(ModelPool(int(3.5 * size))), target=str(tmp_path / "m0"), draft=str(tmp_path / "m1"))
     for number in (2, 3, 1):
         make_steps(run, 1)
         name = str(tmp_path / f"m{number}")
@@ -226,7 +226,7 @@ def test_only_what_must_be_loaded_is_said_to_be_loading(bench):
 
 
 def test_a_model_of_another_name_than_was_asked_for_is_loaded_once(bench, tmp_path):
-    loaded = bench.library.load("big")
+    loaded = bench.pool.load("big")
     loaded.model.save_pretrained(tmp_path / "copy")
     loaded.tokenizer.save_pretrained(tmp_path / "copy")
     run = begin(bench, target=str(tmp_path / "copy"))
@@ -304,15 +304,15 @@ def test_a_run_stopped_before_it_began_loads_nothing(bench):
 def test_a_run_that_has_ended_makes_room_for_other_models(named_models, end, monkeypatch):
     monkeypatch.setattr(memory, "products", Products)  # no packed copies, which count where the machine makes them
     big, near, padded = (named_models.load(name) for name in ("big", "near", "padded"))
-    library = Library(big.model.get_memory_footprint() + near.model.get_memory_footprint())
+    pool = ModelPool(big.model.get_memory_footprint() + near.model.get_memory_footprint())
     for known in (big, near):
-        library.load((copy.deepcopy(known.model), known.tokenizer))
-    run = begin(Workbench(library))
+        pool.load((copy.deepcopy(known.model), known.tokenizer))
+    run = begin(Workbench(pool))
     make_steps(run, 1)
-    assert library.loaded_names() == ["big", "near"]
+    assert pool.loaded_names() == ["big", "near"]
     end(run)
-    library.load((padded.model, padded.tokenizer))
-    assert "big" not in library.loaded_names()
+    pool.load((padded.model, padded.tokenizer))
+    assert "big" not in pool.loaded_names()
 
 
 def test_closing_at_any_event_leaves_a_trace_that_loads(bench, tmp_path):
@@ -357,12 +357,12 @@ def fragile(named_models):
         model = copy.deepcopy(known.model)
         model.name_or_path = "fragile"
         model.register_forward_pre_hook(lambda *_: None)  # a model with hooks is proved by forwards that do not count
-        library = Library(10**9)
+        pool = ModelPool(10**9)
         for other in (named_models.load("near"), known):
-            library.load((other.model, other.tokenizer))
-        library.load((model, known.tokenizer))
+            pool.load((other.model, other.tokenizer))
+        pool.load((model, known.tokenizer))
         model.register_forward_pre_hook(Fails(4, error))
-        return Workbench(library)
+        return Workbench(pool)
 
     return make
 

@@ -7,12 +7,12 @@ import pytest
 from runs import REQUEST, made, timeless
 
 from specviz.rules.broken import BROKEN
-from specviz.session.record import activate, record
-from specviz.trace.file import Scores
+from specviz.session.whole_run import activate, record
+from specviz.trace import Scores
 
 
 def recorded(bench, *, rule=None, scored=False, **changes):
-    return record(activate(replace(REQUEST, **changes).validate(), bench.library), rule=rule, scored=scored)
+    return record(activate(replace(REQUEST, **changes).validate(), bench.pool), rule=rule, scored=scored)
 
 
 def without_rule(trace):
@@ -36,7 +36,7 @@ def test_it_is_the_run_that_a_session_makes(bench, changes):
 
 
 def test_one_setup_records_the_same_run_again(bench):
-    active = activate(REQUEST.validate(), bench.library)
+    active = activate(REQUEST.validate(), bench.pool)
     assert timeless(record(active)) == timeless(record(active))
 
 

@@ -29,6 +29,7 @@ from tiny_models import CONTEXT_LIMIT
 from torch import Tensor
 from toys import RULE, TableLM, plan_of
 
+from specviz import trace
 from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.draft import NO_EVIDENCE, ROOT, chain
 from specviz.decoding.drafter import Drafter
@@ -38,7 +39,6 @@ from specviz.drafters.draft_model import ModelDrafter
 from specviz.rules import RULES
 from specviz.session import recorder
 from specviz.session.recorder import Recorder
-from specviz.trace import file as trace
 
 COLUMNS = ("p", "q", "residual", "p_raw", "q_raw")
 NUM_TOP = 8  # the least number of rows that a reader is promised

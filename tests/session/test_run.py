@@ -24,13 +24,13 @@ from runs import (
 from tiny_models import CONTEXT_LIMIT, tiny, tiny_folder, tiny_pair, tiny_tokenizer
 
 import specviz
+from specviz import trace
 from specviz.errors import SpecvizError
-from specviz.models.library import Library
+from specviz.models.pool import ModelPool
 from specviz.request import Request
 from specviz.session.run import Status, open_run
 from specviz.session.workbench import Workbench
 from specviz.settings import assets_dir
-from specviz.trace import file as trace
 
 # What a finished run has recorded
 
@@ -73,7 +73,7 @@ def folders(tmp_path):
     tokenizer = tiny_tokenizer()
     model = tiny("llama", vocab_size=len(tokenizer))
     names = [str(tiny_folder(tmp_path / "private" / name, model, tokenizer)) for name in ("one", "two")]
-    return Workbench(Library(10**9, allow_any=True)), *names
+    return Workbench(ModelPool(10**9, allow_any=True)), *names
 
 
 @pytest.mark.parametrize("method", ["draft_model", "none"])
@@ -112,7 +112,7 @@ def test_steps_follow_each_other_in_the_text(bench):
 
 def test_text_is_what_the_tokenizer_decodes(bench):
     recorded = made(bench)
-    whole = bench.library.load("big").tokenizer.decode(ids(recorded), clean_up_tokenization_spaces=False)
+    whole = bench.pool.load("big").tokenizer.decode(ids(recorded), clean_up_tokenization_spaces=False)
     assert whole.rstrip("\ufffd") == recorded.text.rstrip("\ufffd")
     assert "".join(token.text for token in recorded.header.prompt.tokens) == PROMPT == recorded.header.prompt.text
 
@@ -122,9 +122,7 @@ def test_scores_are_those_of_plain_forwards(bench, temperature):
     recorded = made(bench, temperature=temperature)
     start = len(recorded.header.prompt.tokens)
     tokens = whole_text(recorded)
-    p, q = (
-        probabilities(bench.library.load(name).model, tokens, temperature)[start - 1 : -1] for name in ("big", "near")
-    )
+    p, q = (probabilities(bench.pool.load(name).model, tokens, temperature)[start - 1 : -1] for name in ("big", "near"))
     places = np.arange(len(p)), tokens[start:]
     scores = recorded.scores[0]
     assert scores.draft_model == "near"
@@ -135,7 +133,7 @@ def test_scores_are_those_of_plain_forwards(bench, temperature):
 
 def test_scores_are_null_where_no_draft_model_reads_the_text(bench):
     lookup, brief = made(bench, method="prompt_lookup"), made(bench, draft="brief", max_new_tokens=40)
-    reach = bench.library.load("brief").info.context_limit
+    reach = bench.pool.load("brief").info.context_limit
     before = len(brief.header.prompt.tokens)
     for recorded, num_known in ((lookup, 0), (brief, reach + 1 - before)):
         scores = recorded.scores[0]
@@ -153,7 +151,7 @@ def test_the_footer_says_why_the_text_ended(bench, changes, reason):
     recorded = made(bench, **changes)
     assert recorded.footer.reason == reason
     assert recorded.footer.message is None
-    end = bench.library.load("ending").tokenizer.eos_token_id
+    end = bench.pool.load("ending").tokenizer.eos_token_id
     assert (ids(recorded)[-1] == end) == (reason == "eos")
     if reason == "context":
         assert len(recorded.header.prompt.tokens) + len(ids(recorded)) == CONTEXT_LIMIT
@@ -201,7 +199,7 @@ def test_stream_gives_the_events_of_run_as_they_come():
 
 
 def test_run_takes_token_ids_and_shows_their_text(bench):
-    text = bench.library.load("big").text
+    text = bench.pool.load("big").text
     target, draft = tiny_pair()
     recorded = specviz.run(text.encode(PROMPT), target=target, draft=draft, max_new_tokens=5)
     assert [token.id for token in recorded.header.prompt.tokens] == text.encode(PROMPT)
@@ -296,7 +294,7 @@ def test_a_prompt_that_is_too_long_is_cut_at_its_start_where_that_is_allowed(ben
 
 def test_a_conversation_is_rendered_by_the_models_template(bench):
     recorded = made(bench, target="chatty", prompt="User: Hi\nAssistant: Hello\nUser: Who?\nAssistant:", chat=True)
-    tokenizer = bench.library.load("chatty").tokenizer
+    tokenizer = bench.pool.load("chatty").tokenizer
     messages = [("user", "Hi"), ("assistant", "Hello"), ("user", "Who?")]
     messages = [{"role": role, "content": content} for role, content in messages]
     expected = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)

@@ -10,13 +10,13 @@ from clocks import Clock
 from runs import begin, finish, is_free, made, make_steps, statuses, timeless
 from waiting import until
 
+from specviz import trace
 from specviz.bench import speed
 from specviz.errors import SpecvizError
 from specviz.models.busy import other_work
 from specviz.session import run as session
 from specviz.session.run import SLICE_S, Status
 from specviz.session.workbench import Workbench
-from specviz.trace import file as trace
 from specviz.trace import metrics as measures
 
 START_MS = 1e3  # the pace then lets a first step begin at once

@@ -5,11 +5,11 @@ import torch
 from runs import ids, made
 
 import specviz
+from specviz import trace
 from specviz.models.tokens import Watch
 from specviz.request import Request, read_stops, spell_stops
-from specviz.session.record import activate, record
+from specviz.session.whole_run import activate, record
 from specviz.session.workbench import Workbench
-from specviz.trace import file as trace
 
 PAIR = {"target": "fable-target", "draft": "fable-target"}  # its own draft: every block is accepted
 BLOCKS = {"prompt": "Once upon a time", **PAIR, "num_speculative_tokens": 6, "max_new_tokens": 14}
@@ -88,7 +88,7 @@ def test_a_stop_text_is_found_over_the_borders_of_tokens_and_characters(pieces, 
 
 @pytest.fixture(scope="module")
 def fable(bench):
-    return bench.library.load("fable-target")
+    return bench.pool.load("fable-target")
 
 
 @pytest.mark.parametrize("stops", [["."], [" the"], ["e s", "zzz"], ["\n", "ed"]], ids=str)
@@ -106,7 +106,7 @@ def test_a_greedy_answer_is_that_of_transformers_cut_at_the_stop(fable, stops):
 
 def test_a_run_without_pace_ends_there_too(bench):
     request = Request(prompt="Once upon a time", target="fable-target", draft="fable-draft", stop=(".",))
-    active = activate(request.validate(), bench.library)
+    active = activate(request.validate(), bench.pool)
     recorded = record(active)
     assert recorded.footer.stop == {"text": ".", "at": recorded.text.index(".")}
     assert record(active).answer == recorded.answer, "every text has a watch of its own"

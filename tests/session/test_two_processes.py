@@ -11,7 +11,7 @@ from specviz.request import Request
 from specviz.session.controls import Block, Controls
 from specviz.session.run import Run
 from specviz.session.workbench import Workbench
-from specviz.trace.file import Step
+from specviz.trace import Step
 
 pytestmark = pytest.mark.slow
 

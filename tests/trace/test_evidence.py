@@ -9,8 +9,8 @@ import evidence_traces
 import pytest
 import traces
 
+from specviz.trace import ROOT, Step, Trace
 from specviz.trace.evidence import MOST_DEPTH, MOST_TEXT, MOST_VALUES, write_evidence
-from specviz.trace.file import ROOT, Step, Trace
 from specviz.trace.metrics import METRICS, count, metrics
 from specviz.views.explore.evidence.parts import MOST_CHIPS, MOST_LINES
 from specviz.views.explore.evidence.tree import MOST_NODES

@@ -19,11 +19,11 @@ from one_file import held, unpacked
 from specviz.analysis.rounds import SpeedComparison
 from specviz.bench.speed import Speed
 from specviz.cli.main import main
+from specviz.trace import Trace, TraceError, load_trace, read_trace
 from specviz.trace import export as exports
-from specviz.trace.file import Trace, TraceError, load_trace, read_trace
 from specviz.trace.frames import STEP_COLUMNS, TOKEN_COLUMNS
 from specviz.trace.lines import ordinary_place
-from specviz.trace.recorded import recorded_trace
+from specviz.trace.shipped import shipped_trace
 from specviz.ui.view import View
 from specviz.views.explore.feed import INCOMPLETE, SO_FAR, Feed
 from specviz.views.explore.run_file import stage_page
@@ -340,7 +340,7 @@ def test_every_output_is_written(export, tmp_path):
 def test_a_recorded_run_is_exported_by_its_name_and_packed_by_the_name_of_the_file(export, tmp_path):
     assert export("first-visit", "--steps", tmp_path / "s.csv.gz")[0] == 0
     text = gzip.decompress((tmp_path / "s.csv.gz").read_bytes()).decode()
-    assert len(rows(text)) == len(recorded_trace("first-visit").steps)
+    assert len(rows(text)) == len(shipped_trace("first-visit").steps)
 
 
 @pytest.mark.parametrize(
@@ -413,7 +413,7 @@ def test_a_link_is_followed_and_its_file_keeps_its_mode(export, tmp_path):
     (tmp_path / "s.csv").symlink_to("far/old")
     (tmp_path / "new.csv.gz").symlink_to("far/new")  # packed by the name that was given
     assert export("first-visit", "--steps", tmp_path / "s.csv", "--tokens", tmp_path / "new.csv.gz")[0] == 0
-    assert (tmp_path / "far" / "old").read_bytes().decode() == exports.steps_csv(recorded_trace("first-visit"))
+    assert (tmp_path / "far" / "old").read_bytes().decode() == exports.steps_csv(shipped_trace("first-visit"))
     assert (tmp_path / "far" / "old").stat().st_mode & 0o777 == 0o604
     assert gzip.decompress((tmp_path / "far" / "new").read_bytes()).startswith(b"step,")
     assert (tmp_path / "s.csv").is_symlink()

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from traces import as_bytes, events_of, lines_of, read_events
 
-from specviz.trace import file as trace
-from specviz.trace.file import Trace, TraceError, read_trace
+from specviz import trace
+from specviz.trace import Trace, TraceError, read_trace
 from specviz.trace.schema import schema_text
 
 SCHEMA_PATH = Path(__file__).parents[2] / "assets" / "trace.schema.json"

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from traces import as_bytes, events_of, lines_of, read_events
 
-from specviz.trace.file import (
+from specviz.trace import (
     Footer,
     Trace,
     TraceError,

@@ -12,8 +12,8 @@ import traces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specviz.trace import ROOT, Footer, Trace
 from specviz.trace.counters import Counters, wilson
-from specviz.trace.file import ROOT, Footer, Trace
 from specviz.trace.frames import STEP_COLUMNS, TOKEN_COLUMNS, steps, tokens
 from specviz.trace.metrics import METRICS, count, lossy_words, metrics
 from specviz.trace.tool_names import VLLM, export

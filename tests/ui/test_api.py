@@ -10,7 +10,7 @@ from gradio_client.exceptions import AppError
 
 from specviz.drafters.mtp import modules as mtp_modules
 from specviz.session import workbench
-from specviz.trace.file import read_trace
+from specviz.trace import read_trace
 from specviz.ui import api
 
 NAMES = ["run", "what_if", "prove", "align", "compare_tokenizers", "models"]
@@ -22,7 +22,7 @@ served, client = pages.fixtures()
 def caller(served):
     """Asks the page, whose models are those of the whole process, as where it is started."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(workbench, "_shared", [workbench.Workbench(served.page.bench.library)])
+        patch.setattr(workbench, "_shared", [workbench.Workbench(served.page.bench.pool)])
         yield Client(served.address, verbose=False)
 
 
@@ -71,24 +71,24 @@ READ_AGAIN = {
 }
 
 
-def with_modules(library):
+def with_modules(pool):
     """A tiny target with modules of its own, its tokenizer that of the page's."""
     from mtp_targets import tiny_modules, tiny_target  # skips where this transformers cannot run them
 
-    tokenizer = library.load("tiny-target").tokenizer
+    tokenizer = pool.load("tiny-target").tokenizer
     model = tiny_target(vocab_size=len(tokenizer))
     mtp_modules._attached.get(model, None, lambda: tiny_modules(model))
     model.name_or_path = "with-modules"
-    library.load((model, tokenizer))
+    pool.load((model, tokenizer))
 
 
 @pytest.mark.parametrize("method", READ_AGAIN)
 def test_of_heads_modules_and_early_exits_every_k_is_told_by_reading_the_text_again(served, caller, method):
     """At temperature 0 the expected calls are those that real runs make."""
-    library = served.page.bench.library
+    pool = served.page.bench.pool
     for name in ("fable-target", "fable-draft"):
-        library.load(name)
-    with_modules(library)
+        pool.load(name)
+    with_modules(pool)
     ways = {"method": method, "draft": "tiny-draft", "temperature": 0, "max_new_tokens": 24, **READ_AGAIN[method]}
     made = {k: caller.predict("The fox said", k=k, **ways, api_name="/run") for k in (1, 3)}
     answer = caller.predict(made[3]["run"], max_k=3, api_name="/what_if")
@@ -98,12 +98,12 @@ def test_of_heads_modules_and_early_exits_every_k_is_told_by_reading_the_text_ag
 
 
 def test_a_target_that_has_left_memory_is_loaded_again_to_read_its_text(served, caller):
-    library = served.page.bench.library
+    pool = served.page.bench.pool
     ways = {"target": "fable-target", "draft": "tiny-draft", "method": "early_exit", "max_new_tokens": 8}
-    library.load("fable-target")
+    pool.load("fable-target")
     made = caller.predict("The fox said", **ways, api_name="/run")
-    library._entries[next(key for key, held in library._entries.items() if held.get().name == "fable-target")].release()
-    assert "fable-target" not in library.loaded_names()
+    pool._entries[next(key for key, held in pool._entries.items() if held.get().name == "fable-target")].release()
+    assert "fable-target" not in pool.loaded_names()
     assert caller.predict(made["run"], max_k=2, api_name="/what_if")["num_tokens"] == 8
 
 
@@ -210,7 +210,7 @@ def test_tools_without_their_package_are_refused_in_words(monkeypatch):
 
 def test_a_run_sets_the_switches_of_the_chat_template(served, caller, client, monkeypatch):
     template = "{{ messages[0].content }}{% if thinking is false %} at once{% endif %}"
-    monkeypatch.setattr(served.page.bench.library.load("tiny-target").tokenizer, "chat_template", template)
+    monkeypatch.setattr(served.page.bench.pool.load("tiny-target").tokenizer, "chat_template", template)
     asked = {"max_new_tokens": 2, "chat_options": {"thinking": False}, "api_name": "/run"}
     header = read_trace(client.get(caller.predict("The fox", **asked)["trace"]).content).header
     assert header.prompt.text == "The fox at once"

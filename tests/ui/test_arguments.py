@@ -26,7 +26,7 @@ UNREADABLE = "the body cannot be read as JSON"  # a number that is too large to 
 def _tiny_models(served):
     """Jobs and proofs use the models of the whole process, which are the page's where it is started."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(workbench, "_shared", [workbench.Workbench(served.page.bench.library)])
+        patch.setattr(workbench, "_shared", [workbench.Workbench(served.page.bench.pool)])
         yield
 
 
@@ -135,6 +135,6 @@ def test_a_tool_given_json_of_any_type_works_or_says_what_is_wrong(tmp_path, mon
             assert "there is no endpoint 'nothing'" in unknown.content[0].text
 
     with pages.served(tmp_path) as served:
-        monkeypatch.setattr(workbench, "_shared", [workbench.Workbench(served.page.bench.library)])
+        monkeypatch.setattr(workbench, "_shared", [workbench.Workbench(served.page.bench.pool)])
         asyncio.run(ask(served.address))
     assert "Traceback" not in capfd.readouterr().err

@@ -28,7 +28,7 @@ from starlette.exceptions import HTTPException
 
 from specviz.cli.main import _parser
 from specviz.errors import SpecvizError
-from specviz.trace.file import TraceError, dump_event
+from specviz.trace import TraceError, dump_event
 from specviz.ui import BoundedLog, events, gate, startup, uploads, view, visitors
 from specviz.ui.gate import checked_body
 from specviz.ui.view import view_sent

@@ -11,11 +11,11 @@ import gradio as gr
 import pytest
 import traces
 
+from specviz.trace import Trace, read_trace
 from specviz.trace import export as exports
-from specviz.trace.file import Trace, read_trace
-from specviz.trace.recorded import recorded_file, recorded_runs, recorded_trace
+from specviz.trace.shipped import shipped_file, shipped_runs, shipped_trace
 from specviz.ui import registry as registry_file
-from specviz.ui.explore import library as shelf
+from specviz.ui.explore import library as library_panel
 from specviz.ui.registry import Registry
 from specviz.ui.view import View
 from specviz.views.explore import library
@@ -32,13 +32,13 @@ def registry() -> Registry:
 @pytest.fixture
 def ask(registry):
     """ask("entry", {...}): what the browser gets from one of the drawer's calls."""
-    calls = {call.__name__: call for call in shelf.calls_of(registry)}
+    calls = {call.__name__: call for call in library_panel.calls_of(registry)}
     return lambda name, asked: calls[name](asked)
 
 
 def showing(registry, **asked):
     event = gr.EventData(None, asked)
-    return json.loads(shelf.show_callback(registry)(SESSION, event))
+    return json.loads(library_panel.show_callback(registry)(SESSION, event))
 
 
 def letters(content: bytes) -> str:
@@ -117,7 +117,7 @@ def test_a_lossy_rule_is_told():
 def test_whatever_is_not_as_usual_is_told(changed, told):
     usual = "Draft model · fable-draft · K 4 · temperature 1"
     made = traces.Builder().chain(changed=changed).finish()
-    assert library.entry(made, shelf.usual_settings)["title"] == usual + told
+    assert library.entry(made, library_panel.usual_settings)["title"] == usual + told
     if "params" not in changed:
         later = traces.Builder().chain().chain(changed=changed).finish()
         before = {"top_p": "top-p 1", "top_k": "top-k 0", "rule": "Speculative sampling"}.get(next(iter(changed)), "")
@@ -183,19 +183,19 @@ def test_the_date_of_a_strange_clock_is_shown_as_it_stands():
 
 def test_every_run_that_comes_with_specviz_is_listed_with_its_numbers(ask):
     listed = ask("listed", None)
-    assert [said["name"] for said in listed] == list(recorded_runs())
+    assert [said["name"] for said in listed] == list(shipped_runs())
     for said in listed:
-        lines = gzip.decompress(recorded_file(said["name"]).read_bytes()).splitlines()
+        lines = gzip.decompress(shipped_file(said["name"]).read_bytes()).splitlines()
         steps = [event for event in map(json.loads, lines) if event["event"] == "step"]
         tokens, calls = sum(len(step["emitted"]) for step in steps), sum(step["calls"]["target"] for step in steps)
         told = f"{tokens} tokens · {tokens / calls:.2f} tokens per target call"
-        assert said["facts"] == told + (" · lossy" if recorded_runs()[said["name"]].broken else "")
-        assert said["title"] == recorded_runs()[said["name"]].title
+        assert said["facts"] == told + (" · lossy" if shipped_runs()[said["name"]].broken else "")
+        assert said["title"] == shipped_runs()[said["name"]].title
 
 
 def test_a_shipped_run_that_cannot_be_read_says_so(monkeypatch):
-    monkeypatch.setattr(library, "recorded_trace", lambda name: read_trace(b"hello\n"))
-    said = library.shipped_entry(next(iter(recorded_runs().values())))
+    monkeypatch.setattr(library, "shipped_trace", lambda name: read_trace(b"hello\n"))
+    said = library.shipped_entry(next(iter(shipped_runs().values())))
     assert said["facts"].startswith("cannot be read: line 1")
 
 
@@ -215,7 +215,7 @@ def test_what_a_browser_keeps_comes_back_as_the_same_run(registry, ask):
 def test_what_the_browser_has_is_not_sent_again_nor_packed_twice(registry, ask, monkeypatch):
     run = registry.keep(traces.chain()).id
     key = ask("kept", {"run": run, "has": "no list"})["key"]
-    monkeypatch.setattr(shelf.exports, "json_lines", None)  # it is not even written out
+    monkeypatch.setattr(library_panel.exports, "json_lines", None)  # it is not even written out
     assert ask("kept", {"run": run, "has": [{}, key]}) == {"key": key}
     monkeypatch.undo()
     assert ask("kept", {"run": registry.keep(traces.chain()).id, "has": [key]}) == {"key": key}
@@ -228,7 +228,7 @@ def test_two_runs_that_differ_at_all_have_two_keys(registry, ask):
 
 
 def test_whether_a_run_is_known_is_asked_without_reading_it(registry, ask, monkeypatch):
-    monkeypatch.setattr(shelf.exports, "json_lines", None)
+    monkeypatch.setattr(library_panel.exports, "json_lines", None)
     assert ask("known", {"run": registry.keep(traces.chain()).id}) is True
     assert ask("known", {"run": "no such run"}) is ask("known", None) is False
 
@@ -255,13 +255,13 @@ def test_nothing_else_is_kept(registry, ask, view):
 
 
 def test_a_recorded_run_that_cannot_be_read_keeps_no_other_from_joining(registry, ask, monkeypatch):
-    monkeypatch.setattr(shelf, "recorded_runs", None)
+    monkeypatch.setattr(library_panel, "shipped_runs", None)
     monkeypatch.setattr(registry_file, "recorded_trace", None)
     assert ask("kept", {"run": registry.keep(traces.chain()).id})["packed"]
 
 
 def test_the_file_of_a_shipped_run_is_kept_like_any_other(registry, ask):
-    opened = registry.keep(read_trace(recorded_file("greedy").read_bytes()))
+    opened = registry.keep(read_trace(shipped_file("greedy").read_bytes()))
     assert ask("kept", {"run": opened.id})["facts"].endswith(" · opened")
 
 
@@ -271,7 +271,7 @@ def test_whatever_is_asked_for_that_is_not_there_is_none(ask, asked):
 
 
 def test_a_run_that_could_not_be_brought_back_is_not_kept(registry, ask, monkeypatch):
-    monkeypatch.setattr(shelf, "MAX_UPLOAD_BYTES", 1000)
+    monkeypatch.setattr(library_panel, "MAX_UPLOAD_BYTES", 1000)
     refusal = ask("kept", {"run": registry.keep(traces.long()).id})["refusal"]
     assert refusal.startswith("This run is too large to store here (0.")
 
@@ -282,12 +282,12 @@ def test_a_run_that_could_not_be_brought_back_is_not_kept(registry, ask, monkeyp
         (None, "must be a text"),
         ({"a": 1}, "must be a text"),
         ("", "must be a text"),
-        ("A" * (shelf.MOST_LETTERS + 1), "must be a text"),
+        ("A" * (library_panel.MOST_LETTERS + 1), "must be a text"),
         ("not base64!", "damaged"),
         ("é", "damaged"),
         (letters(b"hello\n"), "line 1"),
         (letters(gzip.compress(b" " * (9 << 20))), "a line is longer than 8 MB"),
-        (letters(recorded_file("greedy").read_bytes()[:40]), ""),
+        (letters(shipped_file("greedy").read_bytes()[:40]), ""),
     ],
 )
 def test_what_is_no_run_is_refused_in_words(registry, ask, sent, words):
@@ -314,15 +314,15 @@ def test_however_much_is_brought_nobody_loses_a_run_and_few_of_them_are_kept(reg
 
 
 def test_a_run_of_the_drawer_is_shown_whole_as_a_recorded_one(registry):
-    for asked in ({"shipped": "greedy"}, {"packed": letters(recorded_file("greedy").read_bytes())}):
+    for asked in ({"shipped": "greedy"}, {"packed": letters(shipped_file("greedy").read_bytes())}):
         shown = showing(registry, **asked)
         assert shown["head"]["recorded"] is True
-        assert "".join(step["written"] for step in shown["steps"]) == recorded_trace("greedy").text
+        assert "".join(step["written"] for step in shown["steps"]) == shipped_trace("greedy").text
         assert registry.current("one").id == shown["run"]
 
 
 def test_every_opening_of_a_kept_run_has_a_name_of_its_own_and_a_recorded_one_the_same_everywhere(registry):
-    packed = letters(recorded_file("greedy").read_bytes())
+    packed = letters(shipped_file("greedy").read_bytes())
     assert showing(registry, packed=packed)["run"] != showing(registry, packed=packed)["run"]
     assert showing(registry, shipped="greedy")["run"] == showing(registry, shipped="greedy")["run"] == "shipped:greedy"
     assert registry.find_recorded("greedy") is registry.current("one")

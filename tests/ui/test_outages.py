@@ -22,10 +22,10 @@ from small_disk import small_disk
 from waiting import until
 
 from specviz.errors import SpecvizError
-from specviz.models.library import Library
+from specviz.models.pool import ModelPool
 from specviz.session import run as session
 from specviz.session.workbench import Workbench
-from specviz.trace.file import Trace, read_trace
+from specviz.trace import Trace, read_trace
 from tests.chaos.attack import Report, Target, running
 
 served, client = pages.fixtures()
@@ -69,8 +69,8 @@ def test_a_server_that_is_killed_takes_nothing_that_a_browser_keeps():
     assert recorded.steps
     with running(Report()) as target, httpx.Client(base_url=target.address, timeout=load.PATIENCE_S) as client:
         parts = client.get("/config").json()["components"]
-        shelf = next(each["id"] for each in parts if "bring" in (each["props"].get("server_fns") or ()))
-        asked = {"data": {"packed": base64.b64encode(kept).decode()}, "component_id": shelf, "fn_name": "bring"}
+        panel = next(each["id"] for each in parts if "bring" in (each["props"].get("server_fns") or ()))
+        asked = {"data": {"packed": base64.b64encode(kept).decode()}, "component_id": panel, "fn_name": "bring"}
         brought = client.post("/gradio_api/component_server", json={**asked, "session_hash": "one"}).json()["run"]
         assert read_trace(client.get(f"/specviz/trace/{brought}").content) == recorded
         assert runs(target.address).footer.reason != "error"
@@ -122,4 +122,4 @@ def test_a_model_whose_folder_is_deleted_goes_on_and_is_missed_in_words(tmp_path
     assert len(run.trace.steps) > 1
     assert again.trace.text == run.trace.text
     with pytest.raises(SpecvizError, match="tiny-target"):
-        Library(allow_any=True).load(str(folder))
+        ModelPool(allow_any=True).load(str(folder))

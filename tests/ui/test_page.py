@@ -29,14 +29,14 @@ from specviz.drafters.params import Choice
 from specviz.errors import SpecvizError
 from specviz.models import catalog
 from specviz.models.catalog import CatalogHeads, CatalogModel
-from specviz.models.library import Library
+from specviz.models.pool import ModelPool
 from specviz.request import MAX_TEMPERATURE, Request
 from specviz.rules import RULES
 from specviz.session import run as session
 from specviz.session.run import Status
 from specviz.session.workbench import Workbench, workbench
-from specviz.trace.file import Footer, Step, Trace, dump_event
-from specviz.trace.recorded import recorded_trace
+from specviz.trace import Footer, Step, Trace, dump_event
+from specviz.trace.shipped import shipped_trace
 from specviz.ui import components
 from specviz.ui.choices import FIRST_LENGTH, list_methods, make_offer
 from specviz.ui.events import FAILED, errors_on_page
@@ -77,7 +77,7 @@ FORM = Form(tuple(FIRST))
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory):
+def pool(tmp_path_factory):
     return served.tiny_library(tmp_path_factory.mktemp("models"))
 
 
@@ -87,8 +87,8 @@ def registry():
 
 
 @pytest.fixture
-def page(library, registry):
-    return Handlers(registry, Workbench(library), FORM, served.tiny_offer())
+def page(pool, registry):
+    return Handlers(registry, Workbench(pool), FORM, served.tiny_offer())
 
 
 def values(**changes):
@@ -325,8 +325,8 @@ def test_what_is_not_known_is_forgotten_silently(page, data):
     assert arrived(page, **data) == []
 
 
-def test_a_first_visit_opens_with_one_step_of_the_recorded_run_and_starts_no_run(library, registry):
-    bench = Workbench(library)
+def test_a_first_visit_opens_with_one_step_of_the_recorded_run_and_starts_no_run(pool, registry):
+    bench = Workbench(pool)
     page = Handlers(registry, bench, FORM, served.tiny_offer(), traces.chain())
     first, second = (arrived(page, who, isFirst=True)[0] for who in (SESSION, OTHER))
     assert first["opening"] is True
@@ -336,15 +336,15 @@ def test_a_first_visit_opens_with_one_step_of_the_recorded_run_and_starts_no_run
     assert arrived(page, SimpleNamespace(session_hash="three"), isFirst=False) == []
 
 
-def test_a_first_visit_does_not_replace_what_has_begun_meanwhile(library, registry):
-    page = Handlers(registry, Workbench(library), FORM, served.tiny_offer(), traces.chain())
+def test_a_first_visit_does_not_replace_what_has_begun_meanwhile(pool, registry):
+    page = Handlers(registry, Workbench(pool), FORM, served.tiny_offer(), traces.chain())
     list(page.step(SESSION, *values()))
     assert arrived(page, SESSION, isFirst=True) == []
 
 
 def test_a_shipped_recorded_run_is_the_first_request(capsys):
     """That of a page whose real model is here; a first visit sees the same question with the head."""
-    recorded, first = recorded_trace("real-question"), make_offer("smollm2").first
+    recorded, first = shipped_trace("real-question"), make_offer("smollm2").first
     assert first_visit().header.request["prompt"] == recorded.header.request["prompt"] == first.prompt
     assert capsys.readouterr().out == ""
     changed = {"rule": None, "params": {}, "max_new_tokens": FIRST_LENGTH}
@@ -576,16 +576,16 @@ def forge(page, registry, more_methods, request):
         ({"method": "everything", "rule": "lenience"}, "Lenience cannot judge the drafts of Everything"),
     ],
 )
-def test_what_a_trace_names_is_offered_or_refused(library, forge, settings, words):
-    trace, bench, offer = forge(**settings), Workbench(library), served.tiny_offer()
+def test_what_a_trace_names_is_offered_or_refused(pool, forge, settings, words):
+    trace, bench, offer = forge(**settings), Workbench(pool), served.tiny_offer()
     models = trace_models.RunModels(bench, offer)
     for ask in (models.names, models.load):
         with pytest.raises(SpecvizError, match=words):
             ask(trace)
 
 
-def test_the_models_that_parameters_name_belong_to_the_run(library, forge):
-    models = trace_models.RunModels(Workbench(library), served.tiny_offer())
+def test_the_models_that_parameters_name_belong_to_the_run(pool, forge):
+    models = trace_models.RunModels(Workbench(pool), served.tiny_offer())
     trace = forge(method="everything", rule="typical", params={"stages": "tiny-other, prompt_lookup"})
     assert models.names(trace) == ["tiny-target", "tiny-draft", "tiny-other"]
     assert not models.are_at_hand(trace), "the heads are not bundled, so nobody loads them unasked"
@@ -1051,8 +1051,8 @@ def test_a_ready_conversation_is_plain_lines_with_a_note_where_there_is_no_templ
     assert "tiny-target has no chat template" in warned[0]
 
 
-def test_a_ready_conversation_uses_the_models_template_where_it_has_one(library, page, monkeypatch):
-    monkeypatch.setattr(library.load("tiny-target").tokenizer, "chat_template", "{{ messages | length }}")
+def test_a_ready_conversation_uses_the_models_template_where_it_has_one(pool, page, monkeypatch):
+    monkeypatch.setattr(pool.load("tiny-target").tokenizer, "chat_template", "{{ messages | length }}")
     text, chat = chosen(page, "Ask a question", "Bedtime")
     assert chat is True
     rendered, options = page.render_prompt(text, "tiny-target", chat, "")
@@ -1060,10 +1060,10 @@ def test_a_ready_conversation_uses_the_models_template_where_it_has_one(library,
 
 
 def test_the_options_of_a_chat_template_are_shown_where_it_has_some_and_change_what_the_target_reads(
-    library, page, monkeypatch
+    pool, page, monkeypatch
 ):
     template = "{{ messages[0].content }}{% if enable_thinking is false %}, at once{% endif %}"
-    monkeypatch.setattr(library.load("tiny-target").tokenizer, "chat_template", template)
+    monkeypatch.setattr(pool.load("tiny-target").tokenizer, "chat_template", template)
     rendered, options = page.render_prompt("Hi", "tiny-target", True, "enable_thinking=false\n")
     assert (rendered["value"], options["visible"]) == ("Hi, at once", True)
     assert options["info"].endswith("This template has: enable_thinking.")
@@ -1121,10 +1121,10 @@ def test_the_opening_of_a_step_that_is_not_there_is_nothing(registry, step):
 
 def test_every_k_is_told_of_a_known_run_that_is_over(registry):
     view, unended = (
-        registry.show(view_of(recorded_trace("greedy")), "one"),
+        registry.show(view_of(shipped_trace("greedy")), "one"),
         registry.show(view_of(traces.chain()), "two"),
     )
-    told = every_k_of(registry, Workbench(Library()))
+    told = every_k_of(registry, Workbench(ModelPool()))
     assert told({"run": view.id}) == every_k(view.trace)
     unended.trace.footer = None
     for run in (unended.id, "x" * 32, None, 7):
@@ -1147,7 +1147,7 @@ def test_another_k_of_a_run_of_layers_is_told_where_it_was_made_and_its_target_i
     assert answer["sure"]
     for k in (1, 5):
         assert len(answer["by_k"][k - 1]["steps"]) == len(made(k).trace.steps)
-    for refused in (told({"run": opened.id}), every_k_of(registry, Workbench(Library()))({"run": here.id})):
+    for refused in (told({"run": opened.id}), every_k_of(registry, Workbench(ModelPool()))({"run": here.id})):
         assert "was not recorded" in refused["refusal"]
 
 
@@ -1279,7 +1279,7 @@ def test_the_registry_forgets_by_bytes_but_never_the_newest_nor_one_that_streams
     assert (registry.current("one"), registry.current("two"), registry.current("three")) == (None, idle, newest)
 
 
-def test_what_is_on_nobodys_stage_is_forgotten_first_and_an_unfinished_run_last(page, library):
+def test_what_is_on_nobodys_stage_is_forgotten_first_and_an_unfinished_run_last(page, pool):
     registry = Registry(most_views=3)
     paused = registry.show(View("paused", Feed("paused"), traces.chain(), run=SimpleNamespace(state="paused")), "one")
     shown, idle = registry.show(view_of(traces.chain()), "two"), registry.keep(traces.chain())
@@ -1344,9 +1344,9 @@ def test_what_is_shown_again_is_the_newest():
 
 
 @pytest.mark.parametrize("press", ["step", "resume"])
-def test_where_a_paused_run_was_let_go_the_next_press_says_so_and_starts_nothing(library, press):
+def test_where_a_paused_run_was_let_go_the_next_press_says_so_and_starts_nothing(pool, press):
     registry = Registry(most_views=1)
-    page = Handlers(registry, Workbench(library), FORM, served.tiny_offer())
+    page = Handlers(registry, Workbench(pool), FORM, served.tiny_offer())
     pressed = {"step": lambda: page.step(SESSION, *values()), "resume": lambda: page.resume(SESSION)}[press]
     list(page.step(SESSION, *values()))
     registry.show(view_of(traces.chain()), "two")
@@ -1358,9 +1358,9 @@ def test_where_a_paused_run_was_let_go_the_next_press_says_so_and_starts_nothing
     assert not registry.has_lost("one")
 
 
-def test_whoever_begins_something_or_leaves_is_told_nothing_of_a_run_that_was_let_go(library):
+def test_whoever_begins_something_or_leaves_is_told_nothing_of_a_run_that_was_let_go(pool):
     registry = Registry(most_views=1)
-    page = Handlers(registry, Workbench(library), FORM, served.tiny_offer())
+    page = Handlers(registry, Workbench(pool), FORM, served.tiny_offer())
     list(page.step(SESSION, *values()))
     registry.show(view_of(traces.chain()), "two")
     list(page.run(SESSION, *values()))
@@ -1436,8 +1436,8 @@ def offline(monkeypatch):
 
 
 @pytest.mark.parametrize("begin", ["run", "step"])
-def test_a_model_that_cannot_be_had_leaves_the_stage_as_it_was(library, registry, offline, begin):
-    page = Handlers(registry, Workbench(Library(allow_any=True)), FORM, served.tiny_offer(any_model=True))
+def test_a_model_that_cannot_be_had_leaves_the_stage_as_it_was(pool, registry, offline, begin):
+    page = Handlers(registry, Workbench(ModelPool(allow_any=True)), FORM, served.tiny_offer(any_model=True))
     shown = registry.show(view_of(traces.chain()), "one")
     said, stream = [], getattr(page, begin)(SESSION, *values(target=AWAY, draft=AWAY))
     with pytest.raises(gr.Error, match="the hub cannot be reached"):
@@ -1449,8 +1449,8 @@ def test_a_model_that_cannot_be_had_leaves_the_stage_as_it_was(library, registry
     assert json.loads(shown.whole()) == before
 
 
-def test_a_paused_run_that_gave_way_to_one_that_cannot_begin_comes_back_with_its_end(library, registry, offline):
-    page = Handlers(registry, Workbench(library), FORM, served.tiny_offer(any_model=True))
+def test_a_paused_run_that_gave_way_to_one_that_cannot_begin_comes_back_with_its_end(pool, registry, offline):
+    page = Handlers(registry, Workbench(pool), FORM, served.tiny_offer(any_model=True))
     list(page.step(SESSION, *values()))
     said, stream = [], page.run(SESSION, *values(draft=AWAY))
     with pytest.raises(gr.Error):
@@ -1460,13 +1460,13 @@ def test_a_paused_run_that_gave_way_to_one_that_cannot_begin_comes_back_with_its
 
 
 def test_a_model_that_is_looked_at_is_not_loaded(registry, offline):
-    page = Handlers(registry, Workbench(Library(allow_any=True)), FORM, served.tiny_offer(any_model=True))
+    page = Handlers(registry, Workbench(ModelPool(allow_any=True)), FORM, served.tiny_offer(any_model=True))
     rendered, options = page.render_prompt("Hello", AWAY, True, "")
     assert rendered == gr.update(visible=False)
     assert options["visible"] is True  # nobody knows yet whether it has some
 
 
-def test_the_first_request_and_what_is_measured_are_no_longer_than_the_server_allows(library, registry, monkeypatch):
+def test_the_first_request_and_what_is_measured_are_no_longer_than_the_server_allows(pool, registry, monkeypatch):
     trace = traces.chain()
     monkeypatch.setenv("SPECVIZ_MAX_NEW_TOKENS", "32")
     for request in (make_offer().first, trace_models.request_of(trace)):

@@ -12,7 +12,7 @@ from specviz.errors import SpecvizError
 from specviz.rules import RULES
 from specviz.session import run as session
 from specviz.session.workbench import Workbench
-from specviz.trace.file import Models, Step, Trace, event_dict
+from specviz.trace import Models, Step, Trace, event_dict
 from specviz.ui.registry import Registry
 from specviz.ui.reports import race as racing_module
 from specviz.ui.reports.race import FIRST, RaceSection
@@ -29,15 +29,15 @@ VALUES = {
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory):
+def pool(tmp_path_factory):
     return served.tiny_library(tmp_path_factory.mktemp("models"))
 
 
 class Page:
     """The two sections for one visitor."""
 
-    def __init__(self, library):
-        self.bench, self.registry, self.offer = Workbench(library), Registry(), served.tiny_offer(max_new_tokens=12)
+    def __init__(self, pool):
+        self.bench, self.registry, self.offer = Workbench(pool), Registry(), served.tiny_offer(max_new_tokens=12)
         self.racing = RaceSection(self.bench, self.offer, self.registry)
         sections = [self.racing.section(), TwoRunsSection(self.registry).section()]
         self.report, self.run = ReportPage(sections, self.registry, self.bench), None
@@ -63,8 +63,8 @@ class Page:
 
 
 @pytest.fixture
-def page(library):
-    return Page(library)
+def page(pool):
+    return Page(pool)
 
 
 def control(section, name):
@@ -88,9 +88,9 @@ def prompts_in(section):
     return next(each for each in section["blocks"] if each.get("caption") == "Prompt by prompt")
 
 
-def duel_in(section):
+def player_in(section):
     """The two sides as the browser unpacks them."""
-    return unpacked(block(section, "duel")["data"])
+    return unpacked(block(section, "side_by_side")["data"])
 
 
 def test_what_can_run_here_may_be_raced_and_nothing_that_must_be_loaded_first(page):
@@ -104,10 +104,10 @@ def test_what_can_run_here_may_be_raced_and_nothing_that_must_be_loaded_first(pa
 def test_a_race_shows_the_clock_the_verdict_and_both_runs(page):
     page.made(num_speculative_tokens=3)
     section = page.act("race", "race", **{**VALUES, "k_right": "3"})
-    table, duel = runs_in(section), duel_in(section)
+    table, player = runs_in(section), player_in(section)
     assert [row[0] for row in table["rows"]] == ["A · No draft", "B · Draft model, tiny-draft, K 3"]
-    assert block(section, "duel")["by"] == "time"
-    for row, side in zip(table["rows"], duel["sides"], strict=True):
+    assert block(section, "side_by_side")["by"] == "time"
+    for row, side in zip(table["rows"], player["sides"], strict=True):
         assert side["said"][-1] == f"{row[3]} tokens · {row[4]} target calls"
         assert row[3] == "8"
     assert [each["state"] for each in section["blocks"] if each["kind"] == "verdict"][1] == "exact"
@@ -116,7 +116,7 @@ def test_a_race_shows_the_clock_the_verdict_and_both_runs(page):
 def test_it_continues_the_prompt_of_the_run_with_its_seed(page):
     run = page.made(prompt="The small fox", seed=9, max_new_tokens=8, temperature=0.5)
     section = page.act("race", "race", **{**VALUES, "temperature": "0.5", "prompts": "1"})
-    message = duel_in(section)["sides"][1]["message"]
+    message = player_in(section)["sides"][1]["message"]
     assert message["head"]["prompt"] == "The small fox"
     written = "".join(step["written"] for step in message["steps"])
     assert written == page.registry.get(run).trace.text
@@ -125,7 +125,7 @@ def test_it_continues_the_prompt_of_the_run_with_its_seed(page):
 def test_a_draft_and_a_method_take_the_place_of_the_runs_own(page):
     page.made(method="none")
     section = page.act("race", "race", **{**VALUES, "left": "draft:tiny-other", "right": "method:early_exit"})
-    contexts = [dict(side["message"]["steps"][0]["context"]) for side in duel_in(section)["sides"]]
+    contexts = [dict(side["message"]["steps"][0]["context"]) for side in player_in(section)["sides"]]
     assert contexts[0]["draft"].startswith("tiny-other")
     assert contexts[1]["method"] == "Early exit"
 
@@ -200,7 +200,7 @@ def test_own_prompts_take_the_place_of_the_ready_ones(page):
     section = page.act("race", "race", **{**VALUES, "own": "The small fox\n\n A dog said \n", "prompts": "5"})
     table = prompts_in(section)
     assert [row[0] for row in table["rows"]] == ["The small fox", "A dog said", "all prompts; median ratio"]
-    assert duel_in(section)["sides"][0]["message"]["head"]["prompt"] == "The small fox"
+    assert player_in(section)["sides"][0]["message"]["head"]["prompt"] == "The small fox"
 
 
 def test_another_prompt_of_a_race_is_replayed_and_its_runs_can_be_saved(page):
@@ -209,7 +209,7 @@ def test_another_prompt_of_a_race_is_replayed_and_its_runs_can_be_saved(page):
     does = prompts_in(first)["rows"][1][-1]["does"]
     section = page.act(does["section"], does["do"], **does["values"])
     assert prompts_in(section)["marked"] == 1
-    heads = [side["message"]["head"]["prompt"] for shown in (first, section) for side in duel_in(shown)["sides"]]
+    heads = [side["message"]["head"]["prompt"] for shown in (first, section) for side in player_in(shown)["sides"]]
     assert heads[0] == heads[1] != heads[2] == heads[3]
     kept = next(iter(page.racing._races.values()))
     runs = kept.result.heats[1].left, kept.result.heats[1].right
@@ -313,7 +313,7 @@ def test_a_stopped_race_leaves_what_it_has_found_and_no_bar(page):
     (row,) = blocks[2]["rows"]
     section = page.act("race", "replay", **row[-1]["does"]["values"])
     assert section["blocks"][0]["words"].startswith("Stopped after 6 of 14 runs")
-    assert duel_in(section)
+    assert player_in(section)
 
 
 def test_a_race_that_was_stopped_at_once_says_no_more_than_that(page):
@@ -336,8 +336,8 @@ def test_a_run_without_a_draft_is_raced_against_one_with_it(page):
 
 def test_any_two_recorded_runs_stand_side_by_side(page):
     section = page.act("two-runs", "show", left="shipped:first-visit", right="shipped:hot")
-    assert block(section, "duel")["by"] == "token"
-    assert len(duel_in(section)["sides"]) == 2
+    assert block(section, "side_by_side")["by"] == "token"
+    assert len(player_in(section)["sides"]) == 2
     assert control(section, "left")["value"] == "shipped:first-visit"
 
 
@@ -345,7 +345,7 @@ def test_runs_of_the_registry_are_shown_by_their_ids(page):
     first, second = page.made(), page.made(seed=8)
     section = page.act("two-runs", "show", left=first, right=second)
     assert {first, second} <= set(values_of(section, "left"))
-    sides = duel_in(section)["sides"]
+    sides = player_in(section)["sides"]
     texts = ["".join(step["written"] for step in side["message"]["steps"]) for side in sides]
     assert texts == [page.registry.get(run).trace.text for run in (first, second)]
 
@@ -357,7 +357,7 @@ def test_two_runs_of_one_prompt_are_told_by_what_differs(page):
         page.made(prompt="The small fox"),
     )
     section = page.act("two-runs", "show", left=first, right=second)
-    assert block(section, "duel")["titles"] == [
+    assert block(section, "side_by_side")["titles"] == [
         "A · Draft model · K 2", "B · Draft model · K 5",
     ]  # fmt: skip
     section = page.act("two-runs", "show", left=first, right=other)
@@ -365,7 +365,7 @@ def test_two_runs_of_one_prompt_are_told_by_what_differs(page):
     assert "K 2 · temperature 1, “Once upon a time" in names[0]
     assert names[1].endswith("“The small fox”")
     section = page.act("two-runs", "show", left=first, right=first)
-    assert block(section, "duel")["titles"][0].startswith("A · Draft model · tiny-draft · K 2")
+    assert block(section, "side_by_side")["titles"][0].startswith("A · Draft model · tiny-draft · K 2")
 
 
 @pytest.mark.parametrize(
@@ -379,7 +379,7 @@ def test_two_runs_of_one_prompt_are_told_by_what_differs(page):
 def test_two_runs_whose_titles_are_equal_are_told_apart(page, monkeypatch, changes, words):
     monkeypatch.setattr(library_view, "entry", lambda trace: {"title": "the same", "words": ""})
     section = page.act("two-runs", "show", left=page.made(seed=5), right=page.made(**{"seed": 5, **changes}))
-    titles = block(section, "duel")["titles"]
+    titles = block(section, "side_by_side")["titles"]
     assert titles == [f"{letter} · the same, {each}" for letter, each in zip("AB", words, strict=True)]
 
 
@@ -404,7 +404,7 @@ def test_a_run_of_which_nothing_is_known_any_more_makes_room(page):
 
 def test_two_runs_are_shown_while_others_have_the_engine(page):
     mine = page.bench.engine.join()
-    assert block(page.act("two-runs", "show", left="shipped:first-visit", right="shipped:hot"), "duel")
+    assert block(page.act("two-runs", "show", left="shipped:first-visit", right="shipped:hot"), "side_by_side")
     page.bench.engine.leave(mine)
 
 

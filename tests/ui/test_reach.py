@@ -48,7 +48,7 @@ def start(monkeypatch, capsys):
 
 
 def loads_any(started):
-    return started.page.bench.library.allow_any
+    return started.page.bench.pool.allow_any
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from served import tiny_library
 
 from specviz.errors import SpecvizError
 from specviz.session.workbench import Workbench
-from specviz.trace.file import Step, Trace
+from specviz.trace import Step, Trace
 from specviz.ui.registry import Registry
 from specviz.ui.reports import report as reports_file
 from specviz.ui.reports.report import KEPT_S, MOST_SESSIONS, ReportPage
@@ -52,13 +52,13 @@ def fails(look, values):
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory):
+def pool(tmp_path_factory):
     return tiny_library(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture
-def bench(library):
-    return Workbench(library)
+def bench(pool):
+    return Workbench(pool)
 
 
 @pytest.fixture
@@ -565,7 +565,7 @@ def test_models_are_loaded_before_the_work_and_not_with_the_engine(bench):
     seen = []
 
     def work(look, values):
-        yield words("asks", ", ".join(bench.library.loaded_names()))
+        yield words("asks", ", ".join(bench.pool.loaded_names()))
 
     def needs(look):
         seen.append(len(bench.engine))

@@ -19,7 +19,7 @@ from gradio.state_holder import SessionState
 from waiting import until
 
 from specviz.settings import assets_dir
-from specviz.trace.file import read_trace
+from specviz.trace import read_trace
 from specviz.ui import page
 from specviz.ui import server as serving
 from specviz.ui.explore.handlers import increments_since

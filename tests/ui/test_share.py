@@ -16,11 +16,11 @@ from specviz.errors import SpecvizError
 from specviz.request import Request
 from specviz.session import run as session
 from specviz.session.workbench import Workbench
-from specviz.trace.file import Trace
+from specviz.trace import Trace
 from specviz.trace.link import Link, decode, encode
-from specviz.trace.recorded import recorded_runs, recorded_trace
+from specviz.trace.shipped import shipped_runs, shipped_trace
 from specviz.ui import components
-from specviz.ui.explore import share as sharing
+from specviz.ui.explore import share
 from specviz.ui.explore.form import Form, Frame
 from specviz.ui.registry import Registry
 from specviz.ui.view import increments
@@ -31,7 +31,7 @@ REQUEST = Request(
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory):
+def pool(tmp_path_factory):
     return served.tiny_library(tmp_path_factory.mktemp("models"))
 
 
@@ -53,11 +53,11 @@ def form():
 class Machine:
     """A server of its own: its registry, its page's form, and what its drawer may ask."""
 
-    def __init__(self, library, form, **offer):
-        self.registry, self.bench, self.offer = Registry(), Workbench(library), served.tiny_offer(**offer)
+    def __init__(self, pool, form, **offer):
+        self.registry, self.bench, self.offer = Registry(), Workbench(pool), served.tiny_offer(**offer)
         frame = Frame(self.registry, self.offer, form, None, None)
         self.frame = frame
-        self.offered, self.linked, self.compared = sharing.calls_of(frame)
+        self.offered, self.linked, self.compared = share.calls_of(frame)
 
     def begun(self, request=REQUEST, max_steps=None):
         view = self.registry.add_run("one", session.open_run(request, bench=self.bench))
@@ -72,13 +72,13 @@ class Machine:
 
 
 @pytest.fixture
-def machine(library, form):
-    return Machine(library, form)
+def machine(pool, form):
+    return Machine(pool, form)
 
 
 @pytest.fixture
-def other(library, form):
-    return Machine(library, form)
+def other(pool, form):
+    return Machine(pool, form)
 
 
 def hash_of(trace, count):
@@ -142,7 +142,7 @@ def test_a_token_that_a_step_did_not_come_to_is_no_place(machine):
     view = machine.begun()
     step = next((step for step in view.trace.steps if all(token.node is not None for token in step.emitted)), None)
     ended = traces.Builder().chain(4, 4, truncated=1).finish() if step is None else view.trace
-    assert sharing.place_in(ended.steps, (0 if step is None else step.index, "last")) is None
+    assert share.place_in(ended.steps, (0 if step is None else step.index, "last")) is None
 
 
 def test_another_text_is_said_and_drops_the_selection(machine):
@@ -204,7 +204,7 @@ def test_only_the_same_request_is_compared(machine, changes, state):
 )
 def test_what_is_other_is_named(changes, words):
     trace = traces.chain()
-    told = sharing.comparison(Link(REQUEST), replace(REQUEST, **changes), trace)
+    told = share.comparison(Link(REQUEST), replace(REQUEST, **changes), trace)
     assert told["state"] == "other"
     assert words in told["words"][0]
     assert told["words"][0].startswith("The run below differs from the shared one: ")
@@ -314,24 +314,24 @@ def test_a_run_that_cannot_be_made_again_here_has_no_link_but_files(machine, req
     assert [name for name, *_ in told["files"]] == ["page", "page-small", "trace", "tokens", "steps"]
 
 
-def test_every_recorded_run_has_a_link_or_says_why_not(library, form):
-    machine = Machine(library, form)
+def test_every_recorded_run_has_a_link_or_says_why_not(pool, form):
+    machine = Machine(pool, form)
     with_link = set()
-    for name in recorded_runs():
-        view = machine.registry.keep(recorded_trace(name))
+    for name in shipped_runs():
+        view = machine.registry.keep(shipped_trace(name))
         told = machine.offered({"run": view.id})
         assert told["words"]
         with_link |= {name} if told["link"] else set()
         assert machine.compared({"link": encode(Link(REQUEST)), "run": view.id}) is None, "nothing was made here"
-    assert set(recorded_runs()) - with_link == {name for name, each in recorded_runs().items() if each.broken}
+    assert set(shipped_runs()) - with_link == {name for name, each in shipped_runs().items() if each.broken}
 
 
-def test_a_folder_of_this_machine_is_in_no_link_and_in_no_word(library, form, tmp_path, monkeypatch):
-    monkeypatch.setattr(library, "allow_any", True)
+def test_a_folder_of_this_machine_is_in_no_link_and_in_no_word(pool, form, tmp_path, monkeypatch):
+    monkeypatch.setattr(pool, "allow_any", True)
     folder = served.tiny_folder(
         tmp_path / "private-one", served.tiny("llama", vocab_size=len(served.tiny_tokenizer())), served.tiny_tokenizer()
     )
-    machine = Machine(library, form, any_model=True)
+    machine = Machine(pool, form, any_model=True)
     told = machine.offered({"run": machine.begun(replace(REQUEST, target=str(folder), max_new_tokens=4)).id})
     assert told["link"] is None
     assert "'private-one' has no public name" in told["words"][0]
@@ -354,9 +354,9 @@ def test_on_a_space_the_link_leads_to_the_page_of_the_space(machine, monkeypatch
         machine.offered({"run": view.id})
 
 
-def test_the_link_of_the_first_run_is_short(library, form):
-    machine = Machine(library, form)
-    view = machine.registry.keep(recorded_trace("first-visit"))
+def test_the_link_of_the_first_run_is_short(pool, form):
+    machine = Machine(pool, form)
+    view = machine.registry.keep(shipped_trace("first-visit"))
     assert len(machine.link(view, step=len(view.trace.steps) - 2, ref="0")) < 450
 
 
@@ -387,8 +387,8 @@ def test_a_saved_page_shows_what_is_selected(machine):
 
 
 @pytest.mark.parametrize("name", ["checkpoints/run1", "run1", "checkpoints/run1:int8"])
-def test_a_link_that_names_a_folder_of_this_machine_is_refused_by_name(library, form, tmp_path, monkeypatch, name):
-    machine = Machine(library, form, any_model=True)
+def test_a_link_that_names_a_folder_of_this_machine_is_refused_by_name(pool, form, tmp_path, monkeypatch, name):
+    machine = Machine(pool, form, any_model=True)
     monkeypatch.chdir(tmp_path)
     link = {"link": encode(Link(replace(REQUEST, draft=name.removesuffix(":int8"))))}
     assert machine.linked(link)["state"] == "ready", "as far as is known it is a public name"
@@ -401,7 +401,7 @@ def test_a_link_that_names_a_folder_of_this_machine_is_refused_by_name(library, 
     for offered in ("tiny-draft", "fable-draft"):
         assert machine.linked({"link": encode(Link(replace(REQUEST, draft=offered)))})["state"] == "ready"
     with pytest.raises(SpecvizError, match="would be a local folder"):
-        sharing.open_link(machine.frame, link["link"])
+        share.open_link(machine.frame, link["link"])
 
 
 @pytest.mark.parametrize(
@@ -508,11 +508,11 @@ def test_a_target_that_the_list_lacks_can_be_chosen_from_it_afterwards(machine, 
 
 
 @pytest.mark.parametrize("name", ["prompt-lookup", "eagle", "medusa", "tree", "early-exit", "one-by-one"])
-def test_the_link_of_a_recorded_run_fills_in_what_it_was_made_with(library, form, name):
-    machine = Machine(library, form)
-    link = decode(machine.link(machine.registry.keep(recorded_trace(name))))
+def test_the_link_of_a_recorded_run_fills_in_what_it_was_made_with(pool, form, name):
+    machine = Machine(pool, form)
+    link = decode(machine.link(machine.registry.keep(shipped_trace(name))))
     fields = put(form, link.request, machine.offer)
-    header = recorded_trace(name).header.request
+    header = shipped_trace(name).header.request
     assert fields["method"] == header["method"]
     assert fields["prompt"] == header["prompt"]
     assert value_of(fields["target"]) == header["target"]

@@ -42,12 +42,12 @@ def test_every_section_is_filled_by_real_work_and_asks_for_no_server(tmp_path, m
     few_claims(monkeypatch)
     with pages.served(tmp_path) as served:
         bench, registry, said = served.page.bench, Registry(), []
-        monkeypatch.setattr(workbench, "_shared", [workbench.Workbench(bench.library)])
+        monkeypatch.setattr(workbench, "_shared", [workbench.Workbench(bench.pool)])
         view = registry.keep(served.trace())
         found = press_all(Look(StagePlace(view.id), view.trace), bench, registry, pages.tiny_offer(), said.append)
     assert {page: [section["id"] for section in sections] for page, sections in found.items()} == KINDS
     shown = {section["id"]: list(blocks_of(section)) for sections in found.values() for section in sections}
-    assert any(block["kind"] == "duel" for block in shown["race"])
+    assert any(block["kind"] == "side_by_side" for block in shown["race"])
     assert any(block["kind"] == "verdict" for block in shown["end_to_end"])
     assert any(block["kind"] in ("verdict", "table") for block in shown["self_checks"])
     assert all(block["kind"] not in ("links", "progress") for each in shown.values() for block in each)

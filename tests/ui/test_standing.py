@@ -9,10 +9,10 @@ import traces
 
 from specviz.drafters import METHODS
 from specviz.models.files.hub import is_here
-from specviz.models.library import Library
+from specviz.models.pool import ModelPool
 from specviz.session.workbench import Workbench
-from specviz.trace.file import Header, Trace
-from specviz.trace.recorded import recorded_runs, recorded_trace
+from specviz.trace import Header, Trace
+from specviz.trace.shipped import shipped_runs, shipped_trace
 from specviz.ui import components
 from specviz.ui.choices import make_offer
 from specviz.ui.explore.form import Form
@@ -34,7 +34,7 @@ def offer():
 def page(offer):
     fields = components.setup_fields(offer) | components.drawer_fields(offer.first)
     form = Form.of({"prompt": None, "method": None, "rule": None, **fields, **dict.fromkeys(OWN)})
-    return Handlers(Registry(), Workbench(Library()), form, offer)
+    return Handlers(Registry(), Workbench(ModelPool()), form, offer)
 
 
 def shown(page, trace):
@@ -45,9 +45,9 @@ def shown(page, trace):
     return dict(zip(page.form.names, values, strict=True)), updates
 
 
-@pytest.mark.parametrize("name", recorded_runs())
+@pytest.mark.parametrize("name", shipped_runs())
 def test_the_bar_says_how_each_recorded_run_was_made(page, name):
-    trace = recorded_trace(name)
+    trace = shipped_trace(name)
     last, asked = trace.steps[-1].settings, trace.header.request
     fields, _ = shown(page, trace)
     for field in ("prompt", "chat", "seed", "max_new_tokens"):
@@ -57,7 +57,7 @@ def test_the_bar_says_how_each_recorded_run_was_made(page, name):
     assert fields["draft"] == (last.draft_model or asked["draft"])
     if METHODS[last.method].sets_k and last.k:
         assert fields["k"] == last.k
-    if recorded_runs()[name].broken is None:
+    if shipped_runs()[name].broken is None:
         assert fields["rule"] == last.rule
     for param, value in last.params.items():
         given = fields[f"{last.method}.{param}"]
@@ -90,24 +90,24 @@ def test_of_a_run_that_the_bar_cannot_show_no_field_is_touched_and_run_says_so(p
     made = Trace(replace(each, request=request_) if isinstance(each, Header) else each for each in trace.events())
     _, updates = shown(page, made)
     assert all(each == gr.skip() for each in updates)
-    props = standing_props(made, page._offer, page._bench.library)
+    props = standing_props(made, page._offer, page._bench.pool)
     assert props["words"] == OTHERWISE
     assert props["missing"].startswith("The bar cannot show how this run was made: ")
 
 
 def test_run_says_what_is_missing(page):
     def said(trace):
-        return standing_props(trace, page._offer, page._bench.library)
+        return standing_props(trace, page._offer, page._bench.pool)
 
-    assert said(recorded_trace("k-8")) == {"words": "Run", "missing": "", "needs": []}
+    assert said(shipped_trace("k-8")) == {"words": "Run", "missing": "", "needs": []}
     if not is_here("smollm2"):
-        props = said(recorded_trace("real-eagle"))
+        props = said(shipped_trace("real-eagle"))
         assert props["words"] == "Run needs smollm2"
         assert "`python -m specviz get smollm2` fetches it" in props["missing"]
     far = {"target": "someone/large", "draft_model": "fable-draft"}
     props = said(asked_as(traces.Builder().chain(changed=far).finish(), **far))
     assert (props["words"], "Run would look for it" in props["missing"]) == ("Run needs large", True)
-    props = said(recorded_trace("broken-residual"))
+    props = said(shipped_trace("broken-residual"))
     assert props["words"] == "Run with Speculative sampling"
     assert "not on offer here" in props["missing"]
 
@@ -115,13 +115,13 @@ def test_run_says_what_is_missing(page):
 def test_on_a_server_with_models_of_its_own_a_strangers_model_is_missing(page):
     far = {"target": "someone/large", "draft_model": "fable-draft"}
     trace = asked_as(traces.Builder().chain(changed=far).finish(), **far)
-    props = standing_props(trace, replace(page._offer, any_model=False), page._bench.library)
+    props = standing_props(trace, replace(page._offer, any_model=False), page._bench.pool)
     assert props["words"] == "Run needs large"
     assert "this server offers only its own models" in props["missing"]
 
 
 def test_of_a_run_that_has_not_begun_nothing_is_missing(page):
-    assert standing_props(Trace(), page._offer, page._bench.library) == {"words": "Run", "missing": "", "needs": []}
+    assert standing_props(Trace(), page._offer, page._bench.pool) == {"words": "Run", "missing": "", "needs": []}
 
 
 def test_a_run_that_left_the_rule_to_its_method_lacks_none(page):
@@ -129,7 +129,7 @@ def test_a_run_that_left_the_rule_to_its_method_lacks_none(page):
     request = {"prompt": "Once", "target": "fable-target", "draft": "fable-draft", "rule": None}
     trace = Trace(replace(each, request=request) for each in events)
     assert not trace.steps
-    assert standing_props(trace, page._offer, page._bench.library)["missing"] == ""
+    assert standing_props(trace, page._offer, page._bench.pool)["missing"] == ""
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_a_run_that_left_the_rule_to_its_method_lacks_none(page):
 def test_what_is_missing_names_the_fields_that_can_end_the_need(page, changes, needs):
     pair = {"target": "fable-target", "draft_model": "fable-draft"} | changes
     trace = asked_as(traces.Builder().chain(changed=pair).finish(), **pair)
-    assert standing_props(trace, page._offer, page._bench.library)["needs"] == needs
+    assert standing_props(trace, page._offer, page._bench.pool)["needs"] == needs
 
 
 def test_no_file_system_is_asked_for_a_name_that_only_the_trace_has(page, tmp_path):
@@ -151,7 +151,7 @@ def test_no_file_system_is_asked_for_a_name_that_only_the_trace_has(page, tmp_pa
     for place in (tmp_path, tmp_path / "absent"):
         pair = {"target": str(place), "draft_model": "fable-draft"}
         trace = asked_as(traces.Builder().chain(changed=pair).finish(), **pair)
-        props = standing_props(trace, page._offer, page._bench.library)
+        props = standing_props(trace, page._offer, page._bench.pool)
         assert props["words"] == f"Run needs {place.name}"
         said.add(props["missing"].replace(str(place), ""))
     assert len(said) == 1
@@ -161,17 +161,17 @@ def test_what_no_step_has_followed_is_said_as_the_last_step_was_made(page):
     trace = traces.Builder().chain(changed={"k": 4, "target": "fable-target", "draft_model": "fable-draft"}).finish()
     trace = asked_as(trace)
     told = request_shown(trace).settings
-    library = page._bench.library
-    assert not_followed(trace, told, library) == {}
-    assert not_followed(trace, replace(told, rule=None), library) == {}
+    pool = page._bench.pool
+    assert not_followed(trace, told, pool) == {}
+    assert not_followed(trace, replace(told, rule=None), pool) == {}
     late = replace(told, num_speculative_tokens=8, draft_temperature=0.5, draft="smol-draft")
-    assert not_followed(trace, late, library) == {"k": 4, "draft": "fable-draft", "draft_temperature": ""}
+    assert not_followed(trace, late, pool) == {"k": 4, "draft": "fable-draft", "draft_temperature": ""}
 
 
 def test_the_pair_of_the_run_on_the_stage_stays_whatever_else_suits_the_target(offer):
     pair = {"target": "fable-target", "draft_model": "smol-draft"}
     registry = Registry()
-    page = Handlers(registry, Workbench(Library()), Form(("prompt",)), offer)
+    page = Handlers(registry, Workbench(ModelPool()), Form(("prompt",)), offer)
     assert page.fit_target("fable-target", "smol-draft", "draft_model", SESSION)[0]["value"] == "fable-draft"
     registry.show(view_of(asked_as(traces.Builder().chain(changed=pair).finish(), **pair)), "one")
     assert page.fit_target("fable-target", "smol-draft", "draft_model", SESSION)[0]["value"] == "smol-draft"
@@ -189,7 +189,7 @@ def test_the_browser_knows_every_field_that_counts_by_a_title(page):
 
 def test_a_run_that_is_not_known_tells_nothing(offer):
     for data in (None, 5, {}, {"run": "gone"}, {"run": ["x"]}):
-        assert standing_of(Registry(), offer, Workbench(Library()))(data) is None
+        assert standing_of(Registry(), offer, Workbench(ModelPool()))(data) is None
 
 
 def test_the_first_fields_of_the_page_come_back(page):

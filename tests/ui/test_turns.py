@@ -113,7 +113,7 @@ LONG_CALLS = {
 @pytest.fixture
 def long_call(served, client, monkeypatch):
     """The body of a call of this name, with all its values in order. The page's models are those of the process."""
-    monkeypatch.setattr(workbench, "_shared", [workbench.Workbench(served.page.bench.library)])
+    monkeypatch.setattr(workbench, "_shared", [workbench.Workbench(served.page.bench.pool)])
     told = client.get("/gradio_api/info").json()["named_endpoints"]
 
     def body(name):

@@ -4,15 +4,15 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from specviz.views.check.distributions import distribution_block
 
 from specviz.checks.one_step import places
-from specviz.models.library import Library
+from specviz.models.pool import ModelPool
 from specviz.rules import RULES
 from specviz.rules.broken import BROKEN
-from specviz.trace.file import Step, Trace
-from specviz.trace.recorded import recorded_trace
+from specviz.trace import Step, Trace
+from specviz.trace.shipped import shipped_trace
 from specviz.views.check import distributions
+from specviz.views.check.distributions import distribution_block
 from specviz.views.words import label
 
 RIGHT, BROKEN_ONE = "speculative_sampling", "broken:resample_p"
@@ -24,8 +24,8 @@ MOST_STEPS = 8
 @cache
 def judged():
     """The judged places of the first steps, with the models' whole rows."""
-    library, found = Library(), []
-    for place in places(recorded_trace("first-visit"), library.load("fable-target"), library.load("fable-draft")):
+    pool, found = ModelPool(), []
+    for place in places(shipped_trace("first-visit"), pool.load("fable-target"), pool.load("fable-draft")):
         if place.step == MOST_STEPS:
             return found
         found += [place] if place.is_judged else []
@@ -33,7 +33,7 @@ def judged():
 
 
 def block(place, rules):
-    return distribution_block(recorded_trace("first-visit"), place.step, str(place.node), rules)
+    return distribution_block(shipped_trace("first-visit"), place.step, str(place.node), rules)
 
 
 def ends(rows):
@@ -47,7 +47,7 @@ def read(values):
 
 def texts_at(place):
     """Token ids by their label, as the recorded place knows them."""
-    step = recorded_trace("first-visit").steps[place.step]
+    step = shipped_trace("first-visit").steps[place.step]
     position = next(each for each in step.positions if each.child == place.node)
     return {label(text): id_ for id_, text, *_ in position.top}
 
@@ -95,7 +95,7 @@ def test_what_lies_wrong_is_never_said_to_be_more_than_it_is():
 
 
 def test_the_cut_token_stands_first_and_the_rest_last():
-    rows = distribution_block(recorded_trace("first-visit"), 0, "1", BOTH)["rows"]
+    rows = distribution_block(shipped_trace("first-visit"), 0, "1", BOTH)["rows"]
     labels = [row["label"].strip() for row in rows]
     assert labels[::2] == ["␣saw", "␣decided", "␣went", "␣found", "␣were", "all others", "misplaced"]
     assert labels[1::2] == ["broken"] * 7
@@ -103,9 +103,9 @@ def test_the_cut_token_stands_first_and_the_rest_last():
 
 def test_a_token_that_only_the_draft_finds_likely_has_a_row():
     """In step 11 the draft gives shiny more than most, the target not: it is shown in place of a likelier one by p."""
-    position = next(each for each in recorded_trace("first-visit").steps[10].positions if each.child == 1)
+    position = next(each for each in shipped_trace("first-visit").steps[10].positions if each.child == 1)
     p, q = ({text: row[at] for row in position.top for text in [label(row[1])]} for at in (2, 3))
-    rows = distribution_block(recorded_trace("first-visit"), 10, "1", [RIGHT])["rows"]
+    rows = distribution_block(shipped_trace("first-visit"), 10, "1", [RIGHT])["rows"]
     shown = [row["label"] for row in rows if row["label"] in p]
     assert "␣shiny" in shown
     assert q["␣shiny"] > p["␣bit"] > p["␣shiny"]
@@ -114,7 +114,7 @@ def test_a_token_that_only_the_draft_finds_likely_has_a_row():
 
 
 def test_recorded_probabilities_that_add_up_to_a_little_more_than_one_leave_nothing_to_the_others():
-    events = list(recorded_trace("first-visit").events())
+    events = list(shipped_trace("first-visit").events())
     place = next(number for number, event in enumerate(events) if isinstance(event, Step))
     step = events[place]
     at = next(number for number, each in enumerate(step.positions) if each.child == 1)
@@ -128,7 +128,7 @@ def test_recorded_probabilities_that_add_up_to_a_little_more_than_one_leave_noth
 
 
 def test_a_rule_that_stands_first_is_named_unless_it_is_right():
-    rows = distribution_block(recorded_trace("first-visit"), 0, "1", BOTH[::-1])["rows"]
+    rows = distribution_block(shipped_trace("first-visit"), 0, "1", BOTH[::-1])["rows"]
     assert [row["label"].strip() for row in rows[:2]] == ["␣saw, broken", "right"]
 
 
@@ -144,4 +144,4 @@ def test_a_rule_that_stands_first_is_named_unless_it_is_right():
 )
 def test_what_has_no_distribution_is_refused(step, ref, rules, words):
     with pytest.raises(ValueError, match=words):
-        distribution_block(recorded_trace("first-visit"), step, ref, rules)
+        distribution_block(shipped_trace("first-visit"), step, ref, rules)

@@ -8,12 +8,12 @@ import pytest
 import traces
 from runs import made
 
-from specviz.models.library import Library
+from specviz.models.pool import ModelPool
 from specviz.request import Request
 from specviz.session import run as session
 from specviz.session.workbench import Workbench
 from specviz.trace.metrics import metrics
-from specviz.trace.recorded import recorded_trace
+from specviz.trace.shipped import shipped_trace
 from specviz.views.explore.every_k import MOST_K, every_k
 from specviz.views.explore.feed import Feed
 
@@ -23,7 +23,7 @@ KS = (1, 2, 3, 5, 8, 16)
 @pytest.fixture(scope="module")
 def bundled():
     """Runs of the bundled pair, by a real model and its real draft."""
-    bench = Workbench(Library())
+    bench = Workbench(ModelPool())
 
     def run(**changes):
         asked = {"target": "fable-target", "draft": "fable-draft", "prompt": "One day, a little fox", **changes}
@@ -144,7 +144,7 @@ def test_one_message_holds_every_k_and_is_small(bench, temperature):
 
 
 def test_a_token_leads_to_its_place_in_the_run():
-    recorded = recorded_trace("first-visit")
+    recorded = shipped_trace("first-visit")
     steps = Feed.from_trace(recorded, "run").since(0)["steps"]
     for text, step, ref in every_k(recorded)["tokens"]:
         cells = {cell["ref"]: cell for cell in [*steps[step]["cells"], steps[step]["last"]]}
@@ -155,8 +155,8 @@ def test_a_token_leads_to_its_place_in_the_run():
 @pytest.mark.parametrize(
     ("recorded", "says"),
     [
-        (lambda: recorded_trace("tree"), "this run drafted token trees (Token tree), and K is the length of a chain"),
-        (lambda: recorded_trace("real-eagle"), "an EAGLE head's draft depends on where its step begins"),
+        (lambda: shipped_trace("tree"), "this run drafted token trees (Token tree), and K is the length of a chain"),
+        (lambda: shipped_trace("real-eagle"), "an EAGLE head's draft depends on where its step begins"),
         (lambda: traces.empty(), "the text has fewer than two tokens"),
         (lambda: traces.resampling_changed(), "the target or the sampling changed during the run"),
     ],

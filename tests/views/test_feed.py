@@ -17,7 +17,7 @@ from specviz.analysis.rounds import Timings, log_median, turns
 from specviz.bench.speed import ALONE, ASKED, ROUNDS, Measuring, Speed
 from specviz.bench.speed import speed_of as speed_of_timings
 from specviz.rules import RULES
-from specviz.trace.file import DraftToken, EmittedToken, Footer, Models, Prompt, Step, Token, Trace
+from specviz.trace import DraftToken, EmittedToken, Footer, Models, Prompt, Step, Token, Trace
 from specviz.trace.first_difference import first_difference, should_be_one_text
 from specviz.trace.metrics import METRICS, count, metrics, rounding_words
 from specviz.views.compare.side_by_side_player import comparison_words, difference_words

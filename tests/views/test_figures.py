@@ -10,7 +10,7 @@ import pytest
 import traces
 from growing import grown
 
-from specviz.trace.file import Trace
+from specviz.trace import Trace
 from specviz.trace.metrics import metrics
 from specviz.views import palette
 from specviz.views.explore.charts import DEEPEST, KINDS, PHASES, Figures

@@ -5,28 +5,28 @@ import math
 import pytest
 import traces
 
-from specviz.trace.recorded import recorded_runs, recorded_trace
+from specviz.trace.shipped import shipped_runs, shipped_trace
 from specviz.views.explore.opening import opening, telling_step
 from specviz.views.words import label
 
-STEPS = [(name, step.index) for name in recorded_runs() for step in recorded_trace(name).steps]
+STEPS = [(name, step.index) for name in shipped_runs() for step in shipped_trace(name).steps]
 ORDER = ("slow", "draft", "check", "judge", "verdict", "last", "point")
 MOST_WORDS = 20
 
 
 def beats_of(name, index):
-    return {beat["name"]: beat for beat in opening(recorded_trace(name), index)["beats"]}
+    return {beat["name"]: beat for beat in opening(shipped_trace(name), index)["beats"]}
 
 
 @pytest.fixture(scope="module")
 def every():
     """Each shipped step with the beats of its opening."""
-    return [(recorded_trace(name).steps[index], beats_of(name, index)) for name, index in STEPS]
+    return [(shipped_trace(name).steps[index], beats_of(name, index)) for name, index in STEPS]
 
 
 def test_beats_come_in_one_order_each_at_most_once_and_always_end_with_the_point():
     for name, index in STEPS:
-        names = [beat["name"] for beat in opening(recorded_trace(name), index)["beats"]]
+        names = [beat["name"] for beat in opening(shipped_trace(name), index)["beats"]]
         assert names == [each for each in ORDER if each in names]
         assert (names[0], names[-1]) == ("slow", "point")
 
@@ -94,7 +94,7 @@ def test_each_sentence_is_short(every):
 
 
 def test_the_step_that_opens_has_a_token_accepted_one_rejected_and_one_dropped():
-    trace = recorded_trace("first-visit")
+    trace = shipped_trace("first-visit")
     step = trace.steps[telling_step(trace)]
     assert {"accepted", "rejected", "ignored"} <= {token.status for token in step.draft}
     assert step.index > 0
@@ -102,12 +102,12 @@ def test_the_step_that_opens_has_a_token_accepted_one_rejected_and_one_dropped()
 
 
 def test_of_a_conversation_the_question_is_the_last_turn_alone():
-    assert opening(recorded_trace("real-eagle"), 0)["question"] == "Why is the sky blue?"
-    assert opening(recorded_trace("first-visit"), 0)["question"].startswith("Once upon a time")
+    assert opening(shipped_trace("real-eagle"), 0)["question"] == "Why is the sky blue?"
+    assert opening(shipped_trace("first-visit"), 0)["question"].startswith("Once upon a time")
 
 
 def test_the_answer_so_far_and_the_tokens_written_first_are_the_text_before_the_step():
-    trace = recorded_trace("first-visit")
+    trace = shipped_trace("first-visit")
     shown = opening(trace, 4)
     before = [token for step in trace.steps[:4] for token in step.emitted]
     assert shown["written"] == [label(token.text) for token in before[-3:]]

@@ -3,7 +3,7 @@
 import pytest
 
 from specviz.lessons.load import found_lessons
-from specviz.trace.recorded import recorded_trace
+from specviz.trace.shipped import shipped_trace
 from specviz.views.learn.lesson import lesson_props
 from specviz.views.learn.picture import MOST_ROWS, picture
 
@@ -13,7 +13,7 @@ LESSONS = found_lessons().lessons
 @pytest.mark.parametrize("name", LESSONS)
 def test_every_lesson_has_a_picture_of_one_of_its_own_runs(name):
     shown, lesson = picture(LESSONS[name]), LESSONS[name]
-    steps = [step for run in lesson.runs() for step in recorded_trace(run).steps]
+    steps = [step for run in lesson.runs() for step in shipped_trace(run).steps]
     texts = {token.text.strip() for step in steps for token in (*step.draft, *step.emitted)}
     rows = shown.get("lanes") or shown["bars"]
     assert shown["words"]
@@ -27,7 +27,7 @@ def test_every_lesson_has_a_picture_of_one_of_its_own_runs(name):
 
 
 def test_the_draw_of_the_third_lesson_is_the_one_that_was_recorded():
-    token = recorded_trace("first-visit").steps[0].draft[1]
+    token = shipped_trace("first-visit").steps[0].draft[1]
     (bar,) = picture(LESSONS["acceptance-rule"])["bars"]
     assert bar["parts"][0] == ["both", round(100 * token.accept_prob, 3)]
     assert bar["tick"] == round(100 * token.u, 3)

@@ -12,8 +12,7 @@ from specviz.analysis import theory
 from specviz.analysis.breakdown import why_slow
 from specviz.analysis.every_k import DraftOnText, OtherDrafts
 from specviz.settings import assets_dir
-from specviz.trace import tool_names
-from specviz.trace.file import load_trace
+from specviz.trace import load_trace, tool_names
 from specviz.trace.metrics import metrics
 from specviz.views.compare import plan, plan_charts, plan_theory
 from specviz.views.palette import palette

@@ -8,8 +8,8 @@ import pytest
 import traces
 from one_file import unpacked
 
-from specviz.trace.file import Trace
-from specviz.trace.recorded import recorded_trace
+from specviz.trace import Trace
+from specviz.trace.shipped import shipped_trace
 from specviz.views.learn.predict import MOST_PLACES, NO_DRAWS, predict_block, predict_props
 from specviz.views.words import percent, prose
 
@@ -29,7 +29,7 @@ def places_of(trace):
 
 @pytest.mark.parametrize("name", RUNS)
 def test_every_place_is_a_judged_token_with_its_verdict_and_look(name):
-    trace = recorded_trace(name)
+    trace = shipped_trace(name)
     for place, (step, node) in zip(places_of(trace), judged(trace), strict=True):
         token = step.draft[node]
         assert (place["step"], place["ref"], place["accepted"]) == (step.index, str(node), token.status == "accepted")
@@ -41,7 +41,7 @@ def test_every_place_is_a_judged_token_with_its_verdict_and_look(name):
 
 @pytest.mark.parametrize("name", RUNS)
 def test_the_text_before_a_place_is_what_was_written_until_then(name):
-    trace = recorded_trace(name)
+    trace = shipped_trace(name)
     text, pieces = prose("".join(token.text for token in trace.tokens)), []
     for place in places_of(trace):
         pieces += place["before"]
@@ -58,7 +58,7 @@ def test_the_text_before_a_place_is_what_was_written_until_then(name):
 
 @pytest.mark.parametrize("name", RUNS)
 def test_before_the_guess_nothing_tells_the_verdict(name):
-    for place in places_of(recorded_trace(name)):
+    for place in places_of(shipped_trace(name)):
         ask = place["ask"]
         assert not set(TELLING) & set(ask)
         assert ask["status"] == "undecided"
@@ -74,7 +74,7 @@ def test_before_the_guess_nothing_tells_the_verdict(name):
 
 
 def test_the_question_is_the_same_whichever_way_the_draw_fell():
-    trace = recorded_trace("tiny-draft")
+    trace = shipped_trace("tiny-draft")
     kept = next((s, n) for s, n in judged(trace) if s.draft[n].status == "accepted" and n == len(s.draft) - 1)
     step, node = kept
     fallen = replace(step.draft[node], status="rejected", u=0.999999)
@@ -92,7 +92,7 @@ def test_the_question_is_the_same_whichever_way_the_draw_fell():
 def test_the_question_spells_both_probabilities_as_the_bars_do():
     told = 0
     for name in RUNS:
-        for place in places_of(recorded_trace(name)):
+        for place in places_of(shipped_trace(name)):
             p, q = (place["ask"]["rows"][probabilities][0] for probabilities in ("p", "q"))
             words = "".join(place["ask"]["title"])
             told += p != q
@@ -103,7 +103,7 @@ def test_the_question_spells_both_probabilities_as_the_bars_do():
 
 @pytest.mark.parametrize("name", RUNS)
 def test_the_bets_are_those_of_the_likelier_side(name):
-    trace = recorded_trace(name)
+    trace = shipped_trace(name)
     chances = [(step.draft[node].accept_prob, step.draft[node].status) for step, node in judged(trace)]
     for number, place in enumerate(places_of(trace), 1):
         right = [chance >= 0.5 if status == "accepted" else chance < 0.5 for chance, status in chances[:number]]
@@ -113,11 +113,11 @@ def test_the_bets_are_those_of_the_likelier_side(name):
 
 
 def test_at_temperature_0_nothing_is_said_to_be_chance():
-    assert "nothing is left to chance" in predict_props(recorded_trace("sum"))["learned"][2]
-    assert "Nobody can do better" in predict_props(recorded_trace("tiny-draft"))["learned"][4]
+    assert "nothing is left to chance" in predict_props(shipped_trace("sum"))["learned"][2]
+    assert "Nobody can do better" in predict_props(shipped_trace("tiny-draft"))["learned"][4]
 
 
-@pytest.mark.parametrize("make", [traces.plain, traces.empty, lambda: recorded_trace("tree")])
+@pytest.mark.parametrize("make", [traces.plain, traces.empty, lambda: shipped_trace("tree")])
 def test_runs_without_such_draws_are_said_to_have_none(make):
     assert predict_block({"one": make()})["words"] == NO_DRAWS
 
@@ -142,7 +142,7 @@ def test_tokens_behind_the_end_of_the_text_are_left_out():
 
 
 def test_a_judged_token_of_which_no_probabilities_are_recorded_is_no_place():
-    trace = recorded_trace("first-visit")
+    trace = shipped_trace("first-visit")
     step, node = judged(trace)[0]
     bare = replace(step, positions=tuple(place for place in step.positions if place.child != node))
     made = Trace([trace.header, trace.models[0], bare, *trace.steps[1:]])
@@ -152,9 +152,9 @@ def test_a_judged_token_of_which_no_probabilities_are_recorded_is_no_place():
 
 
 def test_a_block_holds_all_runs_packed_and_small():
-    made = predict_block({name: recorded_trace(name) for name in RUNS} | {"a tree": recorded_trace("tree")})
+    made = predict_block({name: shipped_trace(name) for name in RUNS} | {"a tree": shipped_trace("tree")})
     assert [title for title, _ in made["runs"]] == list(RUNS)
-    assert unpacked(made["runs"][0][1]) == json.loads(json.dumps(predict_props(recorded_trace("first-visit"))))
+    assert unpacked(made["runs"][0][1]) == json.loads(json.dumps(predict_props(shipped_trace("first-visit"))))
     assert all(len(packed) < 20_000 for _, packed in made["runs"])
 
 

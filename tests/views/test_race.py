@@ -10,15 +10,15 @@ import traces
 from one_file import unpacked
 
 from specviz.bench.race import Heat, PartingLogits, Race, RaceDifference
-from specviz.trace.file import Footer, Scores, Trace
+from specviz.trace import Footer, Scores, Trace
 from specviz.trace.metrics import metrics
-from specviz.trace.recorded import recorded_trace
+from specviz.trace.shipped import shipped_trace
 from specviz.views.compare import race as view
 from specviz.views.compare import side_by_side_player as duel_view
 from specviz.views.compare import two_runs as pair
 from specviz.views.compare.race import Seat
 from specviz.views.compare.race_words import IMPOSSIBLE, SAME_DISTRIBUTION
-from specviz.views.compare.side_by_side_player import MOST_STEPS, NUM_FRAMES, duel_block, num_shown
+from specviz.views.compare.side_by_side_player import MOST_STEPS, NUM_FRAMES, num_shown, side_by_side_block
 from specviz.views.words import percent
 
 TITLES = ("A · one", "B · other")
@@ -34,8 +34,8 @@ def data_of(block):
     return unpacked(block["data"])
 
 
-def duel(left="one-by-one", right="first-visit", **options):
-    return data_of(duel_block(recorded_trace(left), recorded_trace(right), **options))
+def side_by_side(left="one-by-one", right="first-visit", **options):
+    return data_of(side_by_side_block(shipped_trace(left), shipped_trace(right), **options))
 
 
 def mode(data, name):
@@ -51,8 +51,8 @@ def time_after(trace, steps):
 
 
 def test_by_time_each_frame_shows_the_steps_that_were_over_then():
-    both = [recorded_trace(name) for name in ("one-by-one", "first-visit")]
-    frames = mode(duel(), "time")["frames"]
+    both = [shipped_trace(name) for name in ("one-by-one", "first-visit")]
+    frames = mode(side_by_side(), "time")["frames"]
     end = max(time_after(trace, len(trace.steps)) for trace in both)
     assert len(frames) == NUM_FRAMES + 1
     for number, (words, shown, _) in enumerate(frames):
@@ -65,7 +65,7 @@ def test_by_time_each_frame_shows_the_steps_that_were_over_then():
 
 
 def test_both_are_slowed_down_equally_and_a_short_race_can_be_watched():
-    paces = mode(duel(), "time")["paces"]
+    paces = mode(side_by_side(), "time")["paces"]
     waits = [wait for _, wait, _ in paces]
     assert [wait / waits[0] for wait in waits] == pytest.approx([1, 4, 16, 64], rel=0.01)
     chosen = next(wait for _, wait, is_chosen in paces if is_chosen)
@@ -82,19 +82,19 @@ def test_the_pace_is_the_least_slow_one_that_can_be_followed():
             else event
             for event in long_trace(4).events()
         )
-        paces = mode(data_of(duel_block(run, run, "time")), "time")["paces"]
+        paces = mode(data_of(side_by_side_block(run, run, "time")), "time")["paces"]
         assert [name for name, _, is_chosen in paces if is_chosen] == [words]
 
 
 def test_runs_of_different_prompts_part_nowhere():
-    data = duel("first-visit", "sum")
+    data = side_by_side("first-visit", "sum")
     assert (data["part"], mode(data, "token")["rest"]) == (None, -1)
     assert "different prompts" in "".join(data["parted"])
 
 
 def test_by_token_both_sides_show_as_many_tokens_in_as_few_steps_as_it_takes():
-    both = [recorded_trace(name) for name in ("one-by-one", "first-visit")]
-    for number, (_, shown, plain) in enumerate(mode(duel(), "token")["frames"]):
+    both = [shipped_trace(name) for name in ("one-by-one", "first-visit")]
+    for number, (_, shown, plain) in enumerate(mode(side_by_side(), "token")["frames"]):
         assert plain == number
         for trace, steps in zip(both, shown, strict=True):
             assert length_after(trace, steps) >= number
@@ -102,18 +102,18 @@ def test_by_token_both_sides_show_as_many_tokens_in_as_few_steps_as_it_takes():
 
 
 def test_the_replay_by_token_rests_where_the_texts_part():
-    data = duel("first-visit", "broken-residual")
-    one, other = ([token.id for token in recorded_trace(name).tokens] for name in ("first-visit", "broken-residual"))
+    data = side_by_side("first-visit", "broken-residual")
+    one, other = ([token.id for token in shipped_trace(name).tokens] for name in ("first-visit", "broken-residual"))
     part = next(place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
     assert data["part"] == part
     assert mode(data, "token")["rest"] == part + 1
     assert "".join(data["parted"]).startswith(f"The texts differ from token {part + 1}: ")
-    assert duel("greedy", "greedy")["part"] is None
+    assert side_by_side("greedy", "greedy")["part"] is None
 
 
 def test_the_counters_of_each_side_are_the_traces_own():
-    for side, name in zip(duel()["sides"], ("one-by-one", "first-visit"), strict=True):
-        values = metrics(recorded_trace(name))
+    for side, name in zip(side_by_side()["sides"], ("one-by-one", "first-visit"), strict=True):
+        values = metrics(shipped_trace(name))
         assert side["said"][-1] == f"{values['emitted']} tokens · {values['target_calls']} target calls"
         assert side["said"][0] == "0 tokens · 0 target calls"
         assert side["widths"][-1] == 100
@@ -122,7 +122,7 @@ def test_the_counters_of_each_side_are_the_traces_own():
 
 @pytest.mark.parametrize("name", ["medusa", "tree", "k-8"])
 def test_the_largest_recorded_runs_fit_into_a_small_block(name):
-    assert len(duel_block(recorded_trace(name), recorded_trace("first-visit"))["data"]) < 400_000
+    assert len(side_by_side_block(shipped_trace(name), shipped_trace("first-visit"))["data"]) < 400_000
 
 
 def long_trace(num_steps):
@@ -133,7 +133,7 @@ def long_trace(num_steps):
 
 
 def test_a_run_of_more_steps_than_one_message_holds_is_whole():
-    data = data_of(duel_block(long_trace(250), long_trace(3)))
+    data = data_of(side_by_side_block(long_trace(250), long_trace(3)))
     assert [len(side["message"]["steps"]) for side in data["sides"]] == [250, 3]
 
 
@@ -158,14 +158,14 @@ def test_without_recorded_times_there_is_only_the_replay_by_token():
     events = list(still.events())
     zero = replace(still.steps[0].timing, total_ms=0.0, wait_ms=0.0)
     quiet = Trace([replace(event, timing=zero) if hasattr(event, "timing") else event for event in events])
-    block = duel_block(quiet, still, "time")
+    block = side_by_side_block(quiet, still, "time")
     assert block["by"] == "token"
     assert [each["name"] for each in data_of(block)["modes"]] == ["token"]
 
 
 def test_texts_from_outside_are_labelled():
     hostile = traces.Builder(traces.HOSTILE).chain(4, 4).chain(4, 0).trace
-    data = data_of(duel_block(hostile, long_trace(2), "token", ("\u202eleft", "<script>")))
+    data = data_of(side_by_side_block(hostile, long_trace(2), "token", ("\u202eleft", "<script>")))
     assert data["sides"][0]["title"] == "⟨202E⟩left"
     assert "\u202e" not in json.dumps(data["parted"], ensure_ascii=False)
 
@@ -176,7 +176,7 @@ def test_texts_from_outside_are_labelled():
 def timed(name, factor):
     """A recorded run with its times multiplied."""
     events = []
-    for event in recorded_trace(name).events():
+    for event in shipped_trace(name).events():
         if hasattr(event, "timing"):
             timing = replace(event.timing, total_ms=event.timing.total_ms * factor)
             event = replace(event, timing=timing)
@@ -284,7 +284,7 @@ def test_no_ratio_above_the_tokens_per_target_call_is_shown_whichever_side_has_n
     found = result(*[factor] * 6, names=names)
     section = view.race(OPTIONS, CHOSEN, found, TITLES)
     assert verdicts(found)[0] == (IMPOSSIBLE, "unsure")
-    told = json.dumps([block for block in section["blocks"] if block["kind"] != "duel"], ensure_ascii=False)
+    told = json.dumps([block for block in section["blocks"] if block["kind"] != "side_by_side"], ensure_ascii=False)
     assert not re.search(r"9\.00×|0\.11×", told)
     assert told.count('"no ratio"') == 7, "of every prompt, and of all together"
     assert '\\"median_ratio_b_over_a\\": null' in told
@@ -316,8 +316,8 @@ def test_the_verdict_of_the_clock_names_every_lossy_side(names, words):
 
 def test_a_race_under_load_gives_no_speedup_anywhere():
     shown = view.race(OPTIONS, CHOSEN, result(2, 3, is_shared=True), TITLES)["blocks"]
-    (block,) = [each for each in shown if each["kind"] == "duel"]
-    text = json.dumps([each for each in shown if each["kind"] != "duel"])
+    (block,) = [each for each in shown if each["kind"] == "side_by_side"]
+    text = json.dumps([each for each in shown if each["kind"] != "side_by_side"])
     assert shown[0]["words"].startswith("Under load")
     assert "\\u00d7" not in text
     assert "no ratio" in text
@@ -392,7 +392,7 @@ def test_of_a_race_that_was_stopped_the_texts_are_not_called_identical_where_the
 
 
 def difference(gap, is_tie, above=0.0, heat=0):
-    trace = recorded_trace("greedy")
+    trace = shipped_trace("greedy")
     reading = PartingLogits("target", "fable-target", (9.0 + gap, 9.0), (0.5, 0.4), 9.0 + gap + above)
     return RaceDifference(heat, "a prompt", 6, trace.tokens[6], trace.tokens[7], (reading,), is_tie)
 
@@ -425,30 +425,32 @@ def test_the_heat_that_parts_is_replayed():
     same, other = result(2, 3).heats, result(2, names=("first-visit", "broken-residual")).heats[0]
     found = Race(8, 8, "", (*same, replace(other, title="the odd one")), difference=difference(2.0, False, heat=2))
     shown = view.race(OPTIONS, CHOSEN, found, TITLES)["blocks"]
-    (block,) = [each for each in shown if each["kind"] == "duel"]
+    (block,) = [each for each in shown if each["kind"] == "side_by_side"]
     assert data_of(block)["part"] == other.parting
     assert block["by"] == "token"
     kinds = [each["kind"] for each in shown]
-    assert kinds.index("duel") < kinds.index("table")  # the lanes stand first
-    assert shown[kinds.index("duel") - 1]["words"] == ["Both runs on the prompt ", "“the odd one”", ":"]
+    assert kinds.index("side_by_side") < kinds.index("table")  # the lanes stand first
+    assert shown[kinds.index("side_by_side") - 1]["words"] == ["Both runs on the prompt ", "“the odd one”", ":"]
     *_, runs, prompts = (each for each in shown if each["kind"] == "table")
     assert [each["caption"] for each in (runs, prompts)] == ["The two runs above", "Prompt by prompt"]
     assert [each["marked"] for each in (runs, prompts)] == [-1, 2]
-    (block,) = [each for each in view.race(OPTIONS, CHOSEN, result(2, 3), TITLES)["blocks"] if each["kind"] == "duel"]
+    (block,) = [
+        each for each in view.race(OPTIONS, CHOSEN, result(2, 3), TITLES)["blocks"] if each["kind"] == "side_by_side"
+    ]
     assert (block["by"], data_of(block)["part"]) == ("time", None)
 
 
 def test_who_was_first_is_who_took_less_time_and_waiting_is_no_work():
     slow, fast = timed("greedy", 2), timed("greedy", 1)
     for left, right, ends in ((slow, fast, ("second", "first")), (fast, slow, ("first", "second"))):
-        told = mode(data_of(duel_block(left, right, "time", TITLES)), "time")["ends"]
+        told = mode(data_of(side_by_side_block(left, right, "time", TITLES)), "time")["ends"]
         assert tuple(each.rpartition(", ")[2] for each in told) == ends
     waited = Trace(
         replace(event, timing=replace(event.timing, wait_ms=100.0, total_ms=event.timing.total_ms + 100.0))
         if hasattr(event, "timing") else event
         for event in slow.events()
     )  # fmt: skip
-    alone, beside = (mode(data_of(duel_block(each, fast, "time")), "time") for each in (slow, waited))
+    alone, beside = (mode(data_of(side_by_side_block(each, fast, "time")), "time") for each in (slow, waited))
     assert alone["ends"] == beside["ends"]
     assert [words for words, *_ in alone["frames"]] == [words for words, *_ in beside["frames"]]
 
@@ -465,7 +467,7 @@ def test_prompt_by_prompt_the_numbers_are_the_runs_own_and_their_totals_those_of
     found = result(2, 4, names=("first-visit", "k-8"))
     _, table = (each for each in view.race(OPTIONS, CHOSEN, found, TITLES)["blocks"] if each["kind"] == "table")
     for runs, place in ((["first-visit"] * 2, 0), (["k-8"] * 2, 1)):
-        steps = [step for name in runs for step in recorded_trace(name).steps]
+        steps = [step for name in runs for step in shipped_trace(name).steps]
         calls = sum(step.calls["target"] for step in steps)
         statuses = [token.status for step in steps for token in step.draft]
         kept = statuses.count("accepted") / (statuses.count("accepted") + statuses.count("rejected"))

@@ -12,8 +12,8 @@ from hostile_trace import evil_trace
 from one_file import held, unpacked, unpacked_text
 
 from specviz import __version__
-from specviz.trace.file import Trace, read_trace
-from specviz.trace.recorded import recorded_runs, recorded_trace
+from specviz.trace import Trace, read_trace
+from specviz.trace.shipped import shipped_runs, shipped_trace
 from specviz.views.explore.feed import SO_FAR, Feed
 from specviz.views.explore.run_file import stage_page
 
@@ -60,9 +60,9 @@ def test_a_long_run_lies_in_parts_that_follow_each_other(long_trace):
     assert ["head" in part for part in parts(page)] == [True, False, False]
 
 
-@pytest.mark.parametrize("name", recorded_runs())
+@pytest.mark.parametrize("name", shipped_runs())
 def test_every_recorded_run_fits_the_limits(name):
-    trace = recorded_trace(name)
+    trace = shipped_trace(name)
     plain, charted = stage_page(trace, charts=False), stage_page(trace)
     carried = len(held(charted, "sv-trace"))
     assert len(plain.encode()) <= LIMIT

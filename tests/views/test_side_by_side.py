@@ -10,6 +10,7 @@ import traces
 from recorded import distribution as numpy_distribution
 from runs import REQUEST, begin, finish, made, make_steps
 
+from specviz import trace
 from specviz.checks import rows
 from specviz.checks import side_by_side as module
 from specviz.checks.side_by_side import EXACT, side_by_side
@@ -21,8 +22,7 @@ from specviz.rules import ANY_CHAIN
 from specviz.rules.broken import BROKEN
 from specviz.session.workbench import Workbench
 from specviz.settings import assets_dir
-from specviz.trace import file as trace
-from specviz.trace.file import load_trace
+from specviz.trace import load_trace
 from specviz.views.blocks import TONES
 from specviz.views.compare.rules import side_by_side as section
 
@@ -274,11 +274,11 @@ def test_trees_and_empty_runs_are_refused(models, monkeypatch):
 
 @pytest.fixture(scope="module")
 def shipped():
-    from specviz.models.library import Library
+    from specviz.models.pool import ModelPool
 
-    library = Library(10**9)
+    pool = ModelPool(10**9)
     recorded = load_trace(assets_dir() / "traces" / "first-visit.jsonl.gz")
-    *_, last = side_by_side(recorded, library.load("fable-target"), library.load("fable-draft"))
+    *_, last = side_by_side(recorded, pool.load("fable-target"), pool.load("fable-draft"))
     return last
 
 

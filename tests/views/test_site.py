@@ -7,14 +7,14 @@ from posixpath import dirname, join, normpath
 import pytest
 from one_file import held, unpacked
 
-from specviz.trace.recorded import recorded_runs, recorded_trace
+from specviz.trace.shipped import shipped_runs, shipped_trace
 from specviz.views import blocks
 from specviz.views.explore.opening import opening
 from specviz.views.explore.run_file import stage_page
 from specviz.views.site import OF_A_RUN, site_files
 
 MOST_BYTES = 5_000_000
-RUNS = re.compile(r"data/sv-(run|opening|of|duel)-")
+RUNS = re.compile(r"data/sv-(run|opening|of|side-by-side)-")
 LINK = re.compile(r'href="(?!https?:|#)([^"#]*)')
 
 
@@ -36,16 +36,16 @@ def test_without_charts_and_runs_it_is_below_five_megabytes(files):
 
 
 def test_every_run_lies_in_it_as_in_a_file_of_its_own(files):
-    assert unpacked(text_of(files, "sv-data"))["runs"][1:] == [name for name in recorded_runs() if name != "real-eagle"]
+    assert unpacked(text_of(files, "sv-data"))["runs"][1:] == [name for name in shipped_runs() if name != "real-eagle"]
     for name in ("eagle", "real-eagle"):
-        page = stage_page(recorded_trace(name))
+        page = stage_page(shipped_trace(name))
         parts, own = (
             [unpacked(part) for part in text.split("\n")]
             for text in (text_of(files, f"sv-run-{name}"), held(page, "sv-run"))
         )
         assert [{**part, "run": ""} for part in parts] == [{**part, "run": ""} for part in own]
         told = unpacked(text_of(files, f"sv-opening-{name}"))
-        assert told["steps"][2] == json.loads(json.dumps(opening(recorded_trace(name), 2)))
+        assert told["steps"][2] == json.loads(json.dumps(opening(shipped_trace(name), 2)))
         assert [section["id"] for section in unpacked(text_of(files, f"sv-of-{name}"))] == list(OF_A_RUN)
 
 

@@ -11,7 +11,7 @@ import traces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specviz.trace.file import Footer, Trace, UnknownEvent
+from specviz.trace import Footer, Trace, UnknownEvent
 from specviz.trace.metrics import METRICS
 from specviz.views.palette import palette
 from specviz.views.terminal import MARKS, escape, event_text, generated_text, nearest_256, numbers_text, wants_colour

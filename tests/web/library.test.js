@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { all, fire, node, texts } from './dom.js';
-import { keepRuns } from '../../assets/web/library/keeping.js';
-import { Group } from '../../assets/web/library/shelf.js';
+import { keepRuns } from '../../assets/web/library/kept_runs.js';
+import { Group } from '../../assets/web/library/library.js';
 import { html, render } from '../../assets/web/vendor/preact_htm.js';
 
 const about = (title, date = '') => ({ title, words: `${title} in words`, facts: '64 tokens', date });
@@ -16,8 +16,8 @@ function drawn(more = {}) {
 test('each run has its words and its buttons, and the one on the stage says so', async () => {
   const { root, done } = drawn();
   assert.deepEqual(texts(root, 'h3'), ['Run <a>', 'Run <b>', 'Run <c>']);
-  assert.deepEqual(all(root, '.sv-shelf-entry').map((each) => each.attributes['aria-current']), [undefined, 'true', undefined]);
-  for (const each of all(root, '.sv-shelf-press').slice(2, 4)) await fire(each, 'click');
+  assert.deepEqual(all(root, '.sv-library-entry').map((each) => each.attributes['aria-current']), [undefined, 'true', undefined]);
+  for (const each of all(root, '.sv-library-press').slice(2, 4)) await fire(each, 'click');
   assert.deepEqual(done, [['open', 'b'], ['delete', 'b']]);
 });
 
@@ -34,7 +34,7 @@ test('two runs can be ticked and no third; a tick that is taken away is gone', a
 });
 
 test('a date that is none is left out', () => {
-  const facts = (date) => texts(drawn({ list: [['a', about('A', date), []]] }).root, '.sv-shelf-facts')[0];
+  const facts = (date) => texts(drawn({ list: [['a', about('A', date), []]] }).root, '.sv-library-facts')[0];
   assert.equal(facts('yesterday'), '64 tokens');
   assert.match(facts('2026-03-04T05:06:07Z'), /^64 tokens · \d Mar 2026/);
 });

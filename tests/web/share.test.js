@@ -12,7 +12,7 @@ Object.assign(globalThis, {
   history: { state: null, replaceState() {} },
   window: Object.assign(globalThis, { dispatchEvent() {} }),
 });
-const { sharing } = await import('../../assets/web/share/sharing.js');
+const { share } = await import('../../assets/web/share/share.js');
 
 const settle = () => new Promise((done) => { setTimeout(done, 1); });
 const OFFER = { link: 'abc', page: null, words: ['It carries the settings.'], files: [['trace', 'The run', 'all of it', 'specviz/trace/one']] };
@@ -21,7 +21,7 @@ function opened({ offered = async () => OFFER, linked, compared } = {}) {
   const panel = node(), done = [], routes = {}, runs = [], pins = [];
   const hub = { pinned: null, on() {}, refs: () => ['0'], pin: (...place) => pins.push(place) };
   const lent = { hub: () => hub, run: () => 'one', onRun: (tell) => runs.push(tell), settled: Promise.resolve(), filled: async () => {}, route: (name, take) => { routes[name] = take; } };
-  sharing({ querySelector: () => panel }, { page: lent, server: { offered, linked, compared }, trigger: (...what) => done.push(what) });
+  share({ querySelector: () => panel }, { page: lent, server: { offered, linked, compared }, trigger: (...what) => done.push(what) });
   return { panel, done, routes, runs, pins, line: () => all(page, '.sv-shared')[0] };
 }
 

@@ -23,7 +23,7 @@ from specviz.drafters.eagle.layouts import papers_layers
 from specviz.drafters.heads import load_heads
 from specviz.drafters.method import Part, Parts
 from specviz.errors import SpecvizError
-from specviz.models.library import Library, check_pair
+from specviz.models.pool import ModelPool, check_pair
 from specviz.rules import RULES
 from specviz.zoo.config import Shape
 from specviz.zoo.for_target import dialogues, store
@@ -63,7 +63,7 @@ def target():
             layer.self_attn.o_proj.weight.mul_(0.5)
             layer.mlp.down_proj.weight.mul_(0.5)
     model.name_or_path = "talker"
-    return Library(10**9, allow_any=True).load((model, tokenizer))
+    return ModelPool(10**9, allow_any=True).load((model, tokenizer))
 
 
 @pytest.fixture(scope="module")
@@ -270,7 +270,7 @@ def test_a_head_goes_on_with_the_ids_of_the_finished_one(target, texts, tmp_path
 
 
 def trained_by_command(target, monkeypatch, *words):
-    monkeypatch.setattr(Library, "load", lambda *_: target)
+    monkeypatch.setattr(ModelPool, "load", lambda *_: target)
     monkeypatch.setattr("sys.argv", ["for_target", *map(str, words)])
     main()
 
@@ -369,13 +369,13 @@ def test_what_was_trained_drafts_in_the_product_and_keeps_the_greedy_text(target
     learner = make(target, tmp_path, texts)
     learning = Learning(learner, texts, PACE, tmp_path)
     learning.run(Goal(steps=2), partial(learner.export, tmp_path / "model"))
-    library, own = Library(10**9, allow_any=True), Part("target", target.cached_lm(), target.cached_lm)
+    pool, own = ModelPool(10**9, allow_any=True), Part("target", target.cached_lm(), target.cached_lm)
     if make is head_of:
-        heads = load_heads(library, str(tmp_path / "model"), "eagle", target)
+        heads = load_heads(pool, str(tmp_path / "model"), "eagle", target)
         assert heads.report.missing == heads.report.unused == ()
         parts, method = Parts(own, heads=heads.module), METHODS["eagle"]
     else:
-        loaded = library.load(str(tmp_path / "model"))
+        loaded = pool.load(str(tmp_path / "model"))
         check_pair(target, loaded)
         parts, method = Parts(own, draft=Part("draft", loaded.cached_lm(), loaded.cached_lm)), METHODS["draft_model"]
     for text in learning.held_out[:3]:

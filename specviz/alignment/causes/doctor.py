@@ -16,7 +16,7 @@ from specviz.models.chat import NO_OPTIONS, has_chat_form, render_chat
 from specviz.models.files.hub import find, ignore_progress
 from specviz.models.folder import ModelFolder, context_limit, limit_words
 from specviz.models.gguf import fetch_model
-from specviz.models.library import LoadedModel
+from specviz.models.pool import LoadedModel
 from specviz.models.tokens import TokenText, differing_ids
 from specviz.settings import settings
 from specviz.views.words import label, percent

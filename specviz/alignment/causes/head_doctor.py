@@ -26,7 +26,7 @@ from specviz.drafters.heads import LoadedHeads
 from specviz.drafters.medusa import MedusaDrafter
 from specviz.errors import SpecvizError
 from specviz.models.chat import has_chat_form, render_chat
-from specviz.models.library import LoadedModel
+from specviz.models.pool import LoadedModel
 from specviz.models.score import TextIds
 
 NUM_TEXTS, NUM_TOKENS, NUM_DEPTHS = 48, 48, 3

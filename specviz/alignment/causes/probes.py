@@ -19,7 +19,7 @@ from specviz.alignment.tables.slices import excludes_zero, interval_of_mean
 from specviz.alignment.types import Array, RowText, Shard
 from specviz.checks.scoring import can_read
 from specviz.decoding.sampling import Sampling
-from specviz.models.library import Library, LoadedModel
+from specviz.models.pool import LoadedModel, ModelPool
 from specviz.models.score import TextIds
 from specviz.session.workbench import workbench
 
@@ -50,10 +50,10 @@ KINDS = {  # of causes, in words
 }
 
 
-def look(shard: Shard, library: Library | None = None) -> Examined:
+def look(shard: Shard, pool: ModelPool | None = None) -> Examined:
     """The causes of every draft with what their cures gain, and warnings, from the shard's first rows. SpecvizError."""
-    library = library or workbench().library
-    target, drafts = load(shard, library)
+    pool = pool or workbench().pool
+    target, drafts = load(shard, pool)
     room = max(FEWEST_TOKENS, MOST_NUMBERS // (NUM_TEXTS * target.info.vocab_size))
     num_tokens = min(NUM_TOKENS, room, shard.request.max_new_tokens)
     short = replace(shard.request, max_new_tokens=num_tokens)
@@ -74,7 +74,7 @@ def look(shard: Shard, library: Library | None = None) -> Examined:
             halves = [
                 TargetTexts(target, texts[place::2], Sampling.of(shard.request)) for place in (0, 1)
             ]
-            causes = _Causes(name, draft, own, halves, library)
+            causes = _Causes(name, draft, own, halves, pool)
             found += causes.find(differences)
             tried |= {KINDS[kind] for kind in causes.tried}
         harmful = {each.kind for each in found if each.draft == name}
@@ -95,9 +95,9 @@ class _Causes:
         draft: Draft,
         written: Sequence[RowText],
         halves: Sequence[TargetTexts],
-        library: Library,
+        pool: ModelPool,
     ) -> None:
-        self._name, self._draft, self._halves, self._library = name, draft, halves, library
+        self._name, self._draft, self._halves, self._library = name, draft, halves, pool
         self._written = [written[place::2] for place in range(len(halves))]
         reader = draft.drafter() if isinstance(draft, Proposer) else draft
         self._deaf: token_ids.DeafIds | None = None

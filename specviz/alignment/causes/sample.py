@@ -11,7 +11,7 @@ from specviz.alignment.token_stats import blocks
 from specviz.alignment.types import Array
 from specviz.decoding.drafter import Drafter
 from specviz.decoding.sampling import Sampling, fit
-from specviz.models.library import LoadedModel
+from specviz.models.pool import LoadedModel
 from specviz.models.score import TextIds, overlap_of, read
 
 Change = Callable[[Tensor], Tensor]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from specviz.alignment.causes.sample import TargetTexts
 from specviz.alignment.causes.trials import Trial, twin
-from specviz.models.library import LoadedModel
+from specviz.models.pool import LoadedModel
 from specviz.models.score import TextIds
 from specviz.views.words import label, percent
 

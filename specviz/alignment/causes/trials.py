@@ -17,7 +17,7 @@ from specviz.alignment.causes.sample import Change, TargetTexts
 from specviz.alignment.types import Array
 from specviz.decoding.drafter import Ahead, Drafter
 from specviz.decoding.forward.transformers_forward import layers_of, num_layers
-from specviz.models.library import Library, LoadedModel
+from specviz.models.pool import LoadedModel, ModelPool
 from specviz.models.quantisation import split_format
 from specviz.models.score import TextIds
 
@@ -58,7 +58,7 @@ def twin(draft: LoadedModel, change: Callable[[nn.Module], None]) -> LoadedModel
 
 
 def all_trials(
-    draft: LoadedModel, target: LoadedModel, texts: Sequence[TextIds], library: Library
+    draft: LoadedModel, target: LoadedModel, texts: Sequence[TextIds], pool: ModelPool
 ) -> Iterator[Trial]:
     """Those that one pass of the draft each decides. texts: as the target reads them."""
     for each in TEMPERATURES:
@@ -68,7 +68,7 @@ def all_trials(
         yield Trial(kind, cure, twin(draft, change), texts)
     yield from _windows(draft, texts)
     yield from _starts(draft, target, texts)
-    yield from _precision(draft, texts, library)
+    yield from _precision(draft, texts, pool)
 
 
 Made = tuple[str, str, Callable[[nn.Module], None]]
@@ -219,13 +219,13 @@ def _starts(draft: LoadedModel, target: LoadedModel, texts: Sequence[TextIds]) -
             yield Trial("start", f"{name} before every text", draft, more)
 
 
-def _precision(draft: LoadedModel, texts: Sequence[TextIds], library: Library) -> Iterator[Trial]:
+def _precision(draft: LoadedModel, texts: Sequence[TextIds], pool: ModelPool) -> Iterator[Trial]:
     plain, bits = split_format(draft.name)
     if bits is not None:
         yield Trial(
             "precision",
             f"its own weights instead of {bits}",
-            library.load(plain, as_draft=True),
+            pool.load(plain, as_draft=True),
             texts,
         )
     elif (

@@ -33,7 +33,7 @@ from specviz.drafters.eagle.layouts import (
 from specviz.drafters.heads import check_ids
 from specviz.errors import SpecvizError
 from specviz.models.files.checkpoint import LoadReport, fill
-from specviz.models.library import LoadedModel
+from specviz.models.pool import LoadedModel
 
 IGNORED = r"(.*\.)?rotary_emb\.inv_freq|verifier_(norm|lm_head)\.weight"
 """Names of tensors that nothing needs; the last two are copies of the target's that training used."""

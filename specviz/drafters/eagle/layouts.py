@@ -14,7 +14,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from specviz.decoding.forward.transformers_forward import last_layer, num_layers
 from specviz.drafters.heads import check_sizes, check_vocabulary, read_size
 from specviz.errors import SpecvizError
-from specviz.models.library import LoadedModel
+from specviz.models.pool import LoadedModel
 
 EAGLE, EAGLE3, MTP = "EAGLE", "EAGLE-3", "MTP"
 Settings = Mapping[str, object]

@@ -18,7 +18,7 @@ from specviz.decoding.sampling import HEADS, fetch_tokens
 from specviz.drafters.heads import check_ids, check_sizes, read_size
 from specviz.errors import SpecvizError
 from specviz.models.files.checkpoint import LoadReport, fill
-from specviz.models.library import LoadedModel
+from specviz.models.pool import LoadedModel
 
 MOST_HEADS, MOST_BLOCKS = 32, 8
 IGNORED = r"(model|lm_head)\..*"

@@ -23,8 +23,8 @@ from specviz.request import Request, field_of, read_options
 from specviz.session import run as session
 from specviz.session.workbench import Workbench
 from specviz.settings import settings
-from specviz.trace.file import Trace
-from specviz.trace.recorded import WELCOME
+from specviz.trace import Trace
+from specviz.trace.shipped import WELCOME
 from specviz.ui.choices import (
     Offer,
     choose_draft,
@@ -90,7 +90,7 @@ class Handlers:
         """A new current view. The previous run has left the stage when this returns, so that its words come first."""
         wanted, pace = self.form.request(values)
         method = METHODS[wanted.method]
-        if method.target_has and (missing := lacks(method, wanted.target, self._bench.library)):
+        if method.target_has and (missing := lacks(method, wanted.target, self._bench.pool)):
             raise SpecvizError(missing)  # before the previous run leaves the stage
         self._registry.require_place(request.session_hash, settings().max_runs)
         if previous := self._current(request):
@@ -329,11 +329,11 @@ class Handlers:
 
     def _can_chat(self, target: str) -> bool:
         """True for a model that is not in memory, too; a run would say if it cannot."""
-        library = self._bench.library
+        pool = self._bench.pool
         known = MODELS.get(without_format(target))
         if known and known.is_bundled:
             return known.chats
-        return target not in library.loaded_names() or has_chat_form(library.load(target).tokenizer)
+        return target not in pool.loaded_names() or has_chat_form(pool.load(target).tokenizer)
 
     @callback
     def render_prompt(self, prompt: str, target: str, chat: bool, typed: str) -> tuple[Any, Any]:
@@ -341,10 +341,10 @@ class Handlers:
         that is not in memory may have options; a target without a template tells so at Run, as fields that are filled
         one after the other pair any target with any prompt."""
         if (
-            not chat or target not in self._bench.library.loaded_names()
+            not chat or target not in self._bench.pool.loaded_names()
         ):  # looking at a model must not fetch it
             return gr.update(visible=False), gr.update(visible=bool(chat), info=OPTIONS_INFO)
-        tokenizer = self._bench.library.load(target).tokenizer
+        tokenizer = self._bench.pool.load(target).tokenizer
         if not has_chat_form(tokenizer):
             return gr.update(visible=False), gr.update(value="", visible=False)
         switches = chat_switches(tokenizer)
@@ -396,7 +396,7 @@ class Handlers:
         )
 
     def _methods(self, target: str, chosen: Any) -> Any:
-        return gr.update(choices=list(methods_for(target, self._bench.library, chosen)))
+        return gr.update(choices=list(methods_for(target, self._bench.pool, chosen)))
 
     def fit_models(self, target: Any, *values: Any) -> list[Any]:
         """What the methods' own lists of models offer for this target; what is chosen stays if it suits."""
@@ -423,7 +423,7 @@ class Handlers:
     def explain(self, name: Any, rule: Any, target: Any, *governors: Any) -> str:
         """What the help panel says of this method under this rule for this target."""
         method = self.form.method(name, *governors)
-        missing = lacks(method, str(target), self._bench.library)
+        missing = lacks(method, str(target), self._bench.pool)
         return json.dumps(
             method_help(method, rule_to_explain(method, rule), has_k=method.sets_k, lacks=missing)
         )
@@ -468,12 +468,12 @@ def standing_of(
         view = registry.get(as_fields(data).get("run"))
         if view is None:
             return None
-        props = {**standing_props(view.trace, offer, bench.library), "about": about_fields()}
+        props = {**standing_props(view.trace, offer, bench.pool), "about": about_fields()}
         if view.run is None or view.trace.footer is None:
             return props
         return {
             **props,
-            "made": not_followed(view.trace, view.run.controls.settings, bench.library),
+            "made": not_followed(view.trace, view.run.controls.settings, bench.pool),
         }
 
     return standing
@@ -487,7 +487,7 @@ def every_k_of(registry: Registry, bench: Workbench) -> Callable[..., dict[str, 
         view = registry.get(as_fields(data).get("run"))
         if view is None or view.trace.footer is None:
             return None
-        if view.reader in bench.library.loaded_names():
+        if view.reader in bench.pool.loaded_names():
             with suppress(SpecvizError):
                 return read_again(view, asking_visitor(request))
         return plan(view.trace)  # as far as the records tell

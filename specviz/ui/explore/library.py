@@ -14,9 +14,9 @@ import gradio as gr
 
 from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
+from specviz.trace import MAX_UPLOAD_BYTES
 from specviz.trace import export as exports
-from specviz.trace.file import MAX_UPLOAD_BYTES
-from specviz.trace.recorded import recorded_runs
+from specviz.trace.shipped import shipped_runs
 from specviz.ui import components
 from specviz.ui.events import QUIET, as_fields, callback, data_of, text_or_none
 from specviz.ui.explore.form import Frame
@@ -50,7 +50,7 @@ def add(frame: Frame, handlers: Handlers) -> None:
             "Open a file", file_types=files, type="binary", elem_id="open", size="sm"
         )
         panel = components.panel(
-            "shelf", events=["show"], value=json.dumps(LIMITS), calls=calls_of(registry)
+            "library-panel", events=["show"], value=json.dumps(LIMITS), calls=calls_of(registry)
         )
     opened = upload.upload(handlers.open_trace, upload, frame.stage, **QUIET)
     opened.failure(None, None, None, js=f"() => document.dispatchEvent(new Event('{REFUSED}'))")
@@ -62,7 +62,7 @@ def calls_of(registry: Registry) -> list[Callable[[Any], Any]]:
 
     def listed(asked: Any) -> list[Props]:
         """The recorded runs that come with specviz."""
-        return [library.shipped_entry(run) for run in recorded_runs().values()]
+        return [library.shipped_entry(run) for run in shipped_runs().values()]
 
     def known(asked: Any) -> bool:
         """Whether a run is known here."""

@@ -17,7 +17,7 @@ from specviz.request import Request, spell_options
 from specviz.rules.facts import FACTS
 from specviz.session.setup import models_named
 from specviz.settings import settings
-from specviz.trace.file import Step, Trace
+from specviz.trace import Step, Trace
 from specviz.trace.link import Link, decode, digest, encode
 from specviz.ui import components
 from specviz.ui.choices import Offer
@@ -68,7 +68,7 @@ def add(frame: Frame) -> None:
         return open_link(frame, data_of(event).get("link"))[1]
 
     with gr.Column(elem_id="share"):
-        part = components.panel("sharing", events=["apply"], calls=calls_of(frame))
+        part = components.panel("share-panel", events=["apply"], calls=calls_of(frame))
     frame.fill(part.apply, apply)
 
 

@@ -14,12 +14,12 @@ from specviz.drafters.params import ModelParam
 from specviz.errors import SpecvizError
 from specviz.models import catalog
 from specviz.models.files.hub import find, is_here
-from specviz.models.library import Library
+from specviz.models.pool import ModelPool
 from specviz.request import Request, RunSettings
 from specviz.rules import RULES
 from specviz.session.setup import models_named
 from specviz.settings import settings
-from specviz.trace.file import Trace
+from specviz.trace import Trace
 from specviz.ui.choices import Offer, spelled
 from specviz.ui.reports.trace_models import lacks
 from specviz.views.words import CHANGE_NAMES, label, reveal
@@ -77,7 +77,7 @@ def usable_rule(request: Request) -> Request:
     return request if request.rule in method.rules else replace(request, rule=method.default_rule)
 
 
-def standing_props(trace: Trace, offer: Offer, library: Library) -> Mapping[str, Any]:
+def standing_props(trace: Trace, offer: Offer, pool: ModelPool) -> Mapping[str, Any]:
     """{"words", "missing", "needs"}: what Run says while nothing is changed, why it cannot make this run here, if so,
     and the fields that must change until it can."""
     if trace.header is None:
@@ -87,10 +87,10 @@ def standing_props(trace: Trace, offer: Offer, library: Library) -> Mapping[str,
     except SpecvizError as error:
         return _say(OTHERWISE, f"The bar cannot show how this run was made: {reveal(str(error))}.")
     for kind, name in models_named(request):
-        if why := _why_not_here(name, offer, library):
+        if why := _why_not_here(name, offer, pool):
             return _say(f"{RUN} needs {label(Path(name).name)}", why, _fields_of(kind, request))
     method = METHODS[request.method].under(request.params)
-    if why := lacks(method, request.target, library):
+    if why := lacks(method, request.target, pool):
         return _say(OTHERWISE, why)
     if request.rule is not None and usable_rule(request).rule != request.rule and method.drafts:
         title = RULES[method.default_rule].title
@@ -115,10 +115,10 @@ def _fields_of(kind: str, request: Request) -> list[str]:
     return ["method", *own, *depends] if own else ["method", "draft"]
 
 
-def _why_not_here(name: str, offer: Offer, library: Library) -> str:
+def _why_not_here(name: str, offer: Offer, pool: ModelPool) -> str:
     """Why a model cannot be used at once, in words; empty where it can. Loads nothing, and asks no network. A name that
     only the trace has may be any path: no file system is asked for it."""
-    if name in library.loaded_names():
+    if name in pool.loaded_names():
         return ""
     is_known = catalog.is_known(name) or offer.knows(name)
     if offer.any_model and not is_known:
@@ -132,15 +132,13 @@ def _why_not_here(name: str, offer: Offer, library: Library) -> str:
     return f"{label(name)} is not on this machine: Run would fetch it."
 
 
-def not_followed(trace: Trace, asked: RunSettings, library: Library) -> Mapping[str, Any]:
+def not_followed(trace: Trace, asked: RunSettings, pool: ModelPool) -> Mapping[str, Any]:
     """The live fields whose last change came too late for any step, with the values that the last step was made with.
     asked: what the run was told in the end."""
     request = request_shown(trace)
     made, told = request.to_dict() | spelled(request), request.to_dict()
     wanted = asked.to_dict() | {"rule": asked.rule or told["rule"]}
-    wanted |= {
-        name: wanted[name] and library.shown_name(wanted[name]) for name in ("target", "draft")
-    }
+    wanted |= {name: wanted[name] and pool.shown_name(wanted[name]) for name in ("target", "draft")}
     return {name: made[name] for name in LIVE if told[name] != wanted[name]}
 
 

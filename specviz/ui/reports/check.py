@@ -117,7 +117,7 @@ class CheckSections:
         """The run's models and method, its sampling and its K. Raises SpecvizError."""
         target, draft = self._models.load(look.trace)
         made = look.settings
-        pair = gather(METHODS[made.method], made.params, target, draft, self._models.bench.library)
+        pair = gather(METHODS[made.method], made.params, target, draft, self._models.bench.pool)
         return pair, Sampling.of(made), max(1, made.k)
 
     def _places(self, look: Look, waiting: Props) -> Generator[Props, None, list[DraftedPlace]]:

@@ -162,7 +162,7 @@ class CompareSections:
             for (name, draft), costs in self._costs.items()
             if name == target.name and draft
         }
-        models = [self._models.bench.library.load(name) for name in here]
+        models = [self._models.bench.pool.load(name) for name in here]
         for result in other_drafts(look.trace, target, models, costs=costs):
             yield self._other_drafts(look, replace(result, rows=(*result.rows, *absent)))
 

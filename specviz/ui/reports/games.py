@@ -15,8 +15,8 @@ from specviz.errors import SpecvizError
 from specviz.lessons.draft_game import MOST_CHARACTERS, MOST_TYPED, Game, RefusedDraft, most_tokens
 from specviz.request import Request
 from specviz.session.workbench import Workbench
-from specviz.trace.file import Trace
-from specviz.trace.recorded import FIRST_VISIT, recorded_runs, recorded_trace
+from specviz.trace import Trace
+from specviz.trace.shipped import FIRST_VISIT, shipped_runs, shipped_trace
 from specviz.ui.choices import Offer
 from specviz.ui.registry import Registry
 from specviz.ui.reports.section import Look, Props, Section, Work, one_of, whole_number
@@ -119,7 +119,7 @@ class Games:
 
     def _begin_draft(self, look: Look) -> Props:
         if not self._is_playable():
-            name = self._bench.library.shown_name(self._offer.first.target)
+            name = self._bench.pool.shown_name(self._offer.first.target)
             return _draft_section([], [blocks.words(NO_MODEL.format(name=name))])
         return self._props(GameSetup(next(iter(texts(self._offer))), "1", "1"))
 
@@ -134,7 +134,7 @@ class Games:
             setup = self._setup(values)
             game = Game(setup.request(self._offer, self._rival()))
         try:
-            game.turn(typed, self._bench.library, joined=values.get("joined") == "yes")
+            game.turn(typed, self._bench.pool, joined=values.get("joined") == "yes")
         except RefusedDraft as error:  # shown under the line
             sendable = (
                 typed[: MOST_CHARACTERS + 1].encode("utf-8", "replace").decode()
@@ -189,7 +189,7 @@ class Games:
             trace,
             [] if game is None else game.rivals,
             prompt=prompts[setup.prompt],
-            rival=self._rival() and self._bench.library.shown_name(self._rival()),
+            rival=self._rival() and self._bench.pool.shown_name(self._rival()),
             most=MOST_CHARACTERS,
             message=message,
             ending=game and game.ending,
@@ -226,7 +226,7 @@ def _predict_section(name: str, trace: Trace) -> Props:
 def _titles_of_runs() -> dict[str, str]:
     """The recorded runs that draft chains for the common rule, with their titles; none where they cannot be read."""
     try:
-        entries = [entry for entry in recorded_runs().values() if not entry.broken]
+        entries = [entry for entry in shipped_runs().values() if not entry.broken]
     except SpecvizError:
         return {}
     asked = [
@@ -243,7 +243,7 @@ def _titles_of_runs() -> dict[str, str]:
 def _find_trace(name: str, look: Look) -> Trace:
     """A recorded run, or the one on the stage. Raises SpecvizError where there is none."""
     if name != ON_STAGE:
-        return recorded_trace(name)
+        return shipped_trace(name)
     if look.trace is None:
         raise SpecvizError(NO_RUN)
     return look.trace

@@ -16,7 +16,7 @@ from specviz.rules import RULES
 from specviz.session.setup import models_named
 from specviz.session.workbench import Workbench
 from specviz.settings import settings
-from specviz.trace.file import Footer, Trace
+from specviz.trace import Footer, Trace
 from specviz.ui.choices import Offer, choose_draft
 from specviz.ui.registry import Registry
 from specviz.ui.reports.section import Look, Props, Section, Work, one_of, own_prompts, whole_number
@@ -172,7 +172,7 @@ class RaceSection:
             at_hand = all(self._models.is_at_hand(name) for _, name in models_named(request))
         except SpecvizError:
             return False
-        return at_hand and not lacks(METHODS[request.method], request.target, self._bench.library)
+        return at_hand and not lacks(METHODS[request.method], request.target, self._bench.pool)
 
     def _race(self, look: Look, values: Mapping[str, str]) -> Work:
         base = self._base(look)

@@ -21,7 +21,7 @@ from specviz.decoding.turns import Asker, Unwanted
 from specviz.errors import SpecvizError
 from specviz.session.workbench import BackgroundTask, Workbench
 from specviz.settings import settings
-from specviz.trace.file import Trace
+from specviz.trace import Trace
 from specviz.ui.registry import Registry
 from specviz.ui.reports.section import Look, Props, Section, StagePlace, Work
 from specviz.ui.visitors import visitor_of
@@ -299,7 +299,7 @@ class ReportPage:
         """The models that the section's work needs; they stay loaded as long as the list lives. The engine is free."""
         held = []
         for name in section.needs(self._look(session)):
-            loading = BackgroundTask(partial(self._bench.library.load, name))
+            loading = BackgroundTask(partial(self._bench.pool.load, name))
             while not loading.wait(SLICE_S) and not session.stop.is_set():
                 message, fraction = loading.news
                 bar = blocks.progress(

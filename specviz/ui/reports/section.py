@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from specviz.errors import SpecvizError
-from specviz.trace.file import Settings, Trace
+from specviz.trace import Settings, Trace
 from specviz.views.blocks import Props
 
 

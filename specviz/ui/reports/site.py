@@ -10,7 +10,7 @@ from specviz import __version__
 from specviz.errors import SpecvizError
 from specviz.models.memory import environment
 from specviz.session.workbench import Workbench, workbench
-from specviz.trace.recorded import FIRST_VISIT
+from specviz.trace.shipped import FIRST_VISIT
 from specviz.ui.choices import Offer, make_offer
 from specviz.ui.registry import Registry
 from specviz.ui.reports.check import CheckSections
@@ -47,7 +47,7 @@ def press_all(
         ],
         "check": CheckSections(bench, offer).sections(),
     }
-    machine = environment(torch.device(bench.library.load(offer.first.target).info.device))
+    machine = environment(torch.device(bench.pool.load(offer.first.target).info.device))
     when = WHEN.format(
         version=__version__, date=f"{datetime.now(timezone.utc):%Y-%m-%d}", **machine
     )

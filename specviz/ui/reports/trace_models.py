@@ -9,14 +9,14 @@ from specviz.drafters.method import Method
 from specviz.drafters.params import ModelParam
 from specviz.errors import SpecvizError
 from specviz.models.catalog import HEADS, MODELS, names_for, without_format
-from specviz.models.library import Library, LoadedModel
 from specviz.models.memory import check_gpu
+from specviz.models.pool import LoadedModel, ModelPool
 from specviz.request import Request
 from specviz.rules import RULES
 from specviz.session.setup import models_in_params
 from specviz.session.workbench import Workbench
 from specviz.settings import settings
-from specviz.trace.file import ModelInfo, Trace
+from specviz.trace import ModelInfo, Trace
 from specviz.ui.choices import Offer, Option, list_methods
 
 NO_RUN = "there is no run to look at: make one on Explore, or open a recorded one"
@@ -60,7 +60,7 @@ class RunModels:
 
     def is_at_hand(self, name: str) -> bool:
         known = MODELS.get(name) or HEADS.get(name)
-        return name in self.bench.library.loaded_names() or (known is not None and known.is_bundled)
+        return name in self.bench.pool.loaded_names() or (known is not None and known.is_bundled)
 
     def _check(self, trace: Trace | None) -> None:
         if trace is None or not trace.steps or not trace.header.prompt.tokens:
@@ -80,7 +80,7 @@ class RunModels:
                 f"{RULES[settings.rule].title} cannot judge the drafts of {method.title}"
             )
         for _, name in _models_of(trace):
-            if name not in self.bench.library.loaded_names() and not self.offer.allows(name):
+            if name not in self.bench.pool.loaded_names() and not self.offer.allows(name):
                 raise SpecvizError(
                     f"the run was made with {name}, which is not on offer here, so it cannot be asked"
                 )
@@ -88,7 +88,7 @@ class RunModels:
     def _load(self, info: ModelInfo) -> LoadedModel:
         """Raises SpecvizError where the model of this name is another one here."""
         check_gpu(info.name)
-        loaded = self.bench.library.load(info.name)
+        loaded = self.bench.pool.load(info.name)
         known = (
             (info.tokenizer_sha, loaded.info.tokenizer_sha),
             (info.num_parameters, loaded.info.num_parameters),
@@ -98,7 +98,7 @@ class RunModels:
         return loaded
 
 
-def lacks(method: Method, target: str, library: Library) -> str:
+def lacks(method: Method, target: str, pool: ModelPool) -> str:
     """Why the method cannot run on this target, in words; empty where it can, or where only loading would tell."""
     heads = [
         param
@@ -114,22 +114,22 @@ def lacks(method: Method, target: str, library: Library) -> str:
         return ""
     number, words = method.target_has
     if without_format(target) not in MODELS:  # no model of the catalogue brings any
-        is_loaded = target in library.loaded_names()
+        is_loaded = target in pool.loaded_names()
         if not is_loaded or getattr(
-            library.load(target).model.config.get_text_config(decoder=True), number, None
+            pool.load(target).model.config.get_text_config(decoder=True), number, None
         ):
             return ""
     return f"{Path(target).name} has no {words}: choose another method."
 
 
-def methods_for(target: str, library: Library, chosen: object) -> tuple[Option, ...]:
+def methods_for(target: str, pool: ModelPool, chosen: object) -> tuple[Option, ...]:
     """The methods that the target is made for, as far as that is known, and the chosen one."""
     return tuple(
         (title, name)
         for title, name in list_methods()
         if name == chosen
         or METHODS[name].target_has is None
-        or not lacks(METHODS[name], target, library)
+        or not lacks(METHODS[name], target, pool)
     )
 
 

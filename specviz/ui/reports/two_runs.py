@@ -6,9 +6,9 @@ from itertools import compress
 from specviz.errors import SpecvizError
 from specviz.request import Request
 from specviz.rules.facts import FACTS
-from specviz.trace.file import Trace
+from specviz.trace import Trace
 from specviz.trace.first_difference import are_of_one_prompt
-from specviz.trace.recorded import FIRST_VISIT, recorded_runs, recorded_trace
+from specviz.trace.shipped import FIRST_VISIT, shipped_runs, shipped_trace
 from specviz.ui.registry import Registry
 from specviz.ui.reports.section import Look, Props, Section, Work
 from specviz.views.compare import two_runs as pair
@@ -51,7 +51,7 @@ class TwoRunsSection:
     def _begin_again(self, look: Look, shown: Props) -> Props:
         """With another run on the stage: choices and results stay, and the lists are made again."""
         chosen = tuple(chosen_values(shown).values())
-        has_runs = any(block["kind"] == "duel" for block in shown["blocks"])
+        has_runs = any(block["kind"] == "side_by_side" for block in shown["blocks"])
         if not has_runs or not all(map(self._is_known, chosen)):
             return self._begin(look)
         return {
@@ -70,14 +70,14 @@ class TwoRunsSection:
         run = _id_on_stage(look)
         stage = {} if run is None else {run: f"on Explore: {_describe(look.trace)}"}
         known = stage | {
-            SHIPPED + each.name: f"recorded: {each.title}" for each in recorded_runs().values()
+            SHIPPED + each.name: f"recorded: {each.title}" for each in shipped_runs().values()
         }
         return known | {each: _describe(self._trace(each)) for each in others if each not in known}
 
     def _trace(self, value: str) -> Trace:
         """The run of this name or id, as it is now. SpecvizError where there is none."""
         if value.startswith(SHIPPED):
-            return recorded_trace(value.removeprefix(SHIPPED))
+            return shipped_trace(value.removeprefix(SHIPPED))
         seen = self._registry.get(value)
         if seen is None or not seen.trace.steps:
             raise SpecvizError(GONE)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from specviz.lessons.types import DISTRIBUTION_RULES
 from specviz.rules.facts import RuleFacts, facts_of
-from specviz.trace.file import Step, Trace
+from specviz.trace import Step, Trace
 from specviz.views import blocks
 from specviz.views.blocks import Props
 from specviz.views.explore.inspector import OTHERS, TokenRow

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from specviz.analysis.every_k import DraftOnText, OtherDrafts
     from specviz.analysis.whatif import Cut, WhatIf
     from specviz.bench.speed import Measuring
-    from specviz.trace.file import Trace
+    from specviz.trace import Trace
 
 NO_RUN = "Nothing to plan yet. Start a run on Explore, or open a recorded one: its text is enough."
 NO_COSTS = (

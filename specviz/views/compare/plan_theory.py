@@ -17,7 +17,7 @@ from specviz.views.compare.plan_charts import Point, speed_chart, tokens_chart
 if TYPE_CHECKING:
     from specviz.analysis.costs import Costs
     from specviz.analysis.whatif import WhatIf
-    from specviz.trace.file import Trace
+    from specviz.trace import Trace
 
 GAP = 0.05  # formula and text agree below this difference, in tokens per target call
 THEORY = (

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from specviz.analysis.rounds import FEWEST, LEVEL, NEAR, ONE_RUN
 from specviz.request import MAX_K
+from specviz.trace import Step, Timing, Trace
 from specviz.trace.counters import Counters
-from specviz.trace.file import Step, Timing, Trace
 from specviz.trace.metrics import METRICS, count, metrics
 from specviz.views import blocks
 from specviz.views.blocks import Cell, Options, Props, Words
@@ -23,7 +23,7 @@ from specviz.views.compare.race_words import (
     speed_verdict,
     text_verdict,
 )
-from specviz.views.compare.side_by_side_player import duel_block
+from specviz.views.compare.side_by_side_player import side_by_side_block
 from specviz.views.words import label, percent, quantity, reveal
 
 if TYPE_CHECKING:
@@ -178,7 +178,9 @@ def _result_blocks(result: Race, titles: Titles, seat: Seat) -> list[Props]:
     shown += [blocks.verdict(*speed_verdict(result, titles)), about_text]
     shown.append(blocks.words(["Both runs on the prompt ", f"“{reveal(heat.title)}”", ":"]))
     by = "time" if result.difference is None or heat.parting is None else "token"
-    shown.append(duel_block(*(map(_without_times, both) if result.is_shared else both), by, titles))
+    shown.append(
+        side_by_side_block(*(map(_without_times, both) if result.is_shared else both), by, titles)
+    )
     rows = [_side_row(*each, result.is_shared) for each in zip(titles, both, strict=True)]
     shown += [*how_close, blocks.table(COLUMNS, rows, caption="The two runs above")]
     if len(result.heats) > 1:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from specviz.analysis.rounds import FEWEST
-from specviz.trace.file import Trace
+from specviz.trace import Trace
 from specviz.views import blocks
 from specviz.views.blocks import Props, Words
 from specviz.views.words import label, percent, reveal, token_label

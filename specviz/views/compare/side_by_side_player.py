@@ -1,13 +1,14 @@
 """Two runs on two stages that one player moves: by recorded time, or token by token until the texts differ.
 
-`duel_block` gives a block of a report page, which duel.js plays: every position, width and word, frame by frame.
+`side_by_side_block` gives a block of a report page, which side_by_side_player.js plays: every position, width and
+word, frame by frame.
 """
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 
-from specviz.trace.file import Footer, Scores, Step, Trace
+from specviz.trace import Footer, Scores, Step, Trace
 from specviz.trace.first_difference import are_of_one_prompt, first_difference, should_be_one_text
 from specviz.trace.metrics import count, rounding_words
 from specviz.views.blocks import Props, pack
@@ -32,7 +33,7 @@ class _Runner:
         self.clock = [*accumulate((step.timing.working_ms for step in trace.steps), initial=0.0)]
 
 
-def duel_block(
+def side_by_side_block(
     left: Trace,
     right: Trace,
     by: str = "token",
@@ -58,7 +59,7 @@ def duel_block(
     }
     begins = by if by in [mode["name"] for mode in modes] else "token"
     return {
-        "kind": "duel",
+        "kind": "side_by_side",
         "by": begins,
         "titles": [label(title) for title in titles],
         "data": pack(data),
@@ -116,7 +117,7 @@ def _first_steps(trace: Trace) -> Trace:
 def _side(runner: _Runner, most: int) -> Props:
     """A stage: the words and the bar above it after 0, 1, ... steps, and the message that it shows."""
     counts = zip(runner.tokens, runner.calls, strict=True)
-    first, *others = Feed.from_trace(runner.trace, "duel").recorded_parts("duel")
+    first, *others = Feed.from_trace(runner.trace, "side_by_side").recorded_parts("side_by_side")
     return {
         "title": runner.title,
         "said": [

@@ -1,11 +1,11 @@
 """The section of two recorded runs side by side."""
 
-from specviz.trace.file import Trace
+from specviz.trace import Trace
 from specviz.views import blocks
 from specviz.views.blocks import Options, Props
 from specviz.views.compare.race import LETTERS, WORDS, metric_cells
 from specviz.views.compare.race_words import Titles, bare_title
-from specviz.views.compare.side_by_side_player import duel_block, num_shown
+from specviz.views.compare.side_by_side_player import num_shown, side_by_side_block
 
 NAME, TITLE = "two-runs", "Two runs side by side"
 LEAD = (
@@ -45,6 +45,6 @@ def _comparison_blocks(traces: tuple[Trace, Trace], titles: Titles) -> list[Prop
             for title, trace in pairs
             if num_shown(trace) < len(trace.steps)
         ),
-        duel_block(*traces, "token", titles),
+        side_by_side_block(*traces, "token", titles),
         blocks.words(PACE, small=True),
     ]

@@ -8,8 +8,8 @@ Points have the shapes that Plotly's extendTraces and restyle take; numbers come
 from collections.abc import Sequence
 from typing import Any
 
+from specviz.trace import EmittedToken, Step
 from specviz.trace.counters import Counters
-from specviz.trace.file import EmittedToken, Step
 from specviz.views.explore.inspector import ref_of
 from specviz.views.palette import colour, word_of
 from specviz.views.words import percent, token_label

@@ -14,7 +14,7 @@ from specviz.analysis.given_text import GivenText, is_own_plan, judge_run
 from specviz.analysis.whatif import Array, Chances
 from specviz.drafters import facts_of
 from specviz.errors import SpecvizError
-from specviz.trace.file import Step, Trace
+from specviz.trace import Step, Trace
 from specviz.trace.metrics import METRICS
 from specviz.views.blocks import Props
 from specviz.views.explore.inspector import ref_of

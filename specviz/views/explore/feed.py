@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from specviz.drafters import METHODS, facts_of
 from specviz.models.generation import describe
 from specviz.rules.facts import FACTS
+from specviz.trace import Event, Header, ModelInfo, Models, Prompt, Settings, Step, Trace
 from specviz.trace.counters import Counters
-from specviz.trace.file import Event, Header, ModelInfo, Models, Prompt, Settings, Step, Trace
 from specviz.trace.metrics import METRICS, lossy_words, metrics, rounding_words
 from specviz.trace.tool_names import other_names
 from specviz.trace.values import stopwatch

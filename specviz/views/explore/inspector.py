@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specviz.rules.facts import facts_of
-from specviz.trace.file import DraftToken, EmittedToken, Position, Step
+from specviz.trace import DraftToken, EmittedToken, Position, Step
 from specviz.views.explore import titles
 from specviz.views.words import drafted_nodes, label, percent, quote, random_draw, token_label
 

@@ -12,12 +12,12 @@ from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
 from specviz.request import MAX_SEED
 from specviz.rules.facts import FACTS, facts_of
-from specviz.trace.file import Header, Settings, Trace
+from specviz.trace import Header, Settings, Trace
 from specviz.trace.metrics import METRICS, count, lossy_words, metrics, rounding_words
-from specviz.trace.recorded import RecordedRun, recorded_trace
+from specviz.trace.shipped import ShippedRun, shipped_trace
 from specviz.views.blocks import Props
 from specviz.views.explore.feed import INCOMPLETE
-from specviz.views.words import label, own_sampling, percent, quantity, reveal, title_of
+from specviz.views.words import label, own_sampling, quantity, reveal, title_of
 
 MOST_WORDS = 12  # of a prompt
 MOST_CHARACTERS = 64  # of these
@@ -47,24 +47,10 @@ def entry(trace: Trace, usual: Usual | None = None) -> Props:
     }
 
 
-def recap(trace: Trace) -> tuple[str, str, str]:
-    """A run in three short lines, for a console and a notebook: its title, how its prompt begins, its numbers."""
-    counters = count(trace)
-    accepted, judged = counters.statuses["accepted"], counters.num_judged
-    share = judged and f"{accepted:,} accepted of {judged:,} judged ({percent(accepted / judged)})"
-    parts = (
-        quantity(counters.num_steps, "step"),
-        _numbers(trace),
-        share,
-        trace.footer is None and INCOMPLETE,
-    )
-    return _title(trace, None), _beginning(trace.header), " · ".join(filter(None, parts))
-
-
-def shipped_entry(run: RecordedRun) -> Props:
+def shipped_entry(run: ShippedRun) -> Props:
     """The same of a run that comes with specviz, with its `name`, without a date; one that cannot be read says so."""
     try:
-        facts = _numbers(recorded_trace(run.name))
+        facts = _numbers(shipped_trace(run.name))
     except SpecvizError as error:
         facts = f"cannot be read: {reveal(str(error))}"
     return {"name": run.name, "title": run.title, "words": run.about, "facts": facts}

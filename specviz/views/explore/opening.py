@@ -12,7 +12,7 @@ from typing import Any
 from specviz.drafters import facts_of as method_facts
 from specviz.models.chat import as_messages
 from specviz.rules.facts import facts_of
-from specviz.trace.file import DraftToken, EmittedToken, Header, Step, Trace
+from specviz.trace import DraftToken, EmittedToken, Header, Step, Trace
 from specviz.trace.metrics import METRICS, count, metrics
 from specviz.views.blocks import Props
 from specviz.views.explore.speed import speed_words, two_digits

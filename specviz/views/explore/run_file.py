@@ -9,8 +9,8 @@ import gzip
 import html
 
 from specviz import __version__
+from specviz.trace import Trace
 from specviz.trace import export as exports
-from specviz.trace.file import Trace
 from specviz.views.blocks import Props, pack
 from specviz.views.document import document, quiet_json, stage_template
 from specviz.views.explore.every_k import every_k

@@ -1,8 +1,8 @@
 """One step as props: its lane of cells, its pieces of text, its bar, the counters after it, the inspector's looks."""
 
 from specviz.rules.facts import facts_of
+from specviz.trace import ROOT, DraftToken, EmittedToken, Step
 from specviz.trace.counters import Counters
-from specviz.trace.file import ROOT, DraftToken, EmittedToken, Step
 from specviz.trace.metrics import METRICS, Undefined
 from specviz.views.blocks import Props
 from specviz.views.explore.inspector import LAST, focus, looks, ref_of

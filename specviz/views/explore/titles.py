@@ -6,8 +6,8 @@ A sentence is a list of texts; every second one is a token to set off.
 from collections.abc import Iterable
 
 from specviz.rules.facts import facts_of
+from specviz.trace import DraftToken, EmittedToken, Step
 from specviz.trace.counters import KEPT, grade_of
-from specviz.trace.file import DraftToken, EmittedToken, Step
 from specviz.views.words import (
     TINY,
     Sentence,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from specviz.trace.file import Step, Trace
+from specviz.trace import Step, Trace
 from specviz.trace.metrics import METRICS, metrics
 from specviz.views.blocks import Props, pack
 from specviz.views.explore.inspector import focus
@@ -33,7 +33,7 @@ def turns_blocks(
     """
     is_begun = bool(trace.steps)
     block = {
-        "kind": "turns",
+        "kind": "draft_game",
         "game": game,
         "setup": dict(setup),
         "prompt": "" if is_begun else prose(prompt),
@@ -49,7 +49,7 @@ def turns_blocks(
     if not is_begun:
         return [block]
     at = [len(trace.steps) - 1, focus(trace.steps[-1])]
-    return [block, {"kind": "turns-stage", "game": game, "feed": pack(message), "focus": at}]
+    return [block, {"kind": "draft-game-stage", "game": game, "feed": pack(message), "focus": at}]
 
 
 def _turn_words(trace: Trace, rivals: Sequence[Rival]) -> list[Sentence]:

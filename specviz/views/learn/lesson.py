@@ -10,7 +10,7 @@ from specviz.lessons.load import found_lessons
 from specviz.lessons.types import Done, Lesson, Screen, Show
 from specviz.request import spell_options
 from specviz.rules.facts import FACTS
-from specviz.trace.recorded import recorded_runs, recorded_trace
+from specviz.trace.shipped import shipped_runs, shipped_trace
 from specviz.views.blocks import Props
 from specviz.views.check.distributions import distribution_block
 from specviz.views.learn.plan import game_after, tasks_of
@@ -83,7 +83,7 @@ def _screens(lesson: Lesson) -> Iterator[Props]:
             "lit": _lit(screen),
             "distribution": distribution
             and distribution_block(
-                recorded_trace(distribution.run),
+                shipped_trace(distribution.run),
                 distribution.step,
                 distribution.ref,
                 distribution.rules,
@@ -117,7 +117,7 @@ def _stage(show: Show | None, run: str | None) -> Props:
 
 
 def _run(name: str, title: str = "") -> Props:
-    entry = recorded_runs()[name]
+    entry = shipped_runs()[name]
     words = {"title": title or reveal(entry.title), "about": reveal(entry.about)}
     return {"run": name, "id": f"{SHIPPED}{name}", **words}
 

@@ -10,10 +10,10 @@ from specviz import __version__
 from specviz.errors import SpecvizError
 from specviz.lessons.load import lessons
 from specviz.lessons.types import Lesson
-from specviz.trace.recorded import recorded_runs, recorded_trace
+from specviz.trace.shipped import shipped_runs, shipped_trace
 from specviz.views import blocks
 from specviz.views.blocks import Props, pack
-from specviz.views.compare.side_by_side_player import duel_block
+from specviz.views.compare.side_by_side_player import side_by_side_block
 from specviz.views.document import REPORT_HTML, document, stage_template
 from specviz.views.explore.feed import Feed
 from specviz.views.explore.run_file import packed_run
@@ -29,7 +29,8 @@ BODY = """<header class="sv-report sv-site-head"><h1><a href="#{home}">{title}</
 <button type="button" class="sv-button" id="sv-present" aria-pressed="false">Present</button>
 <button type="button" class="sv-button" id="sv-theme">Dark</button></header>
 <main id="sv-file"><div id="lesson"></div><div id="stage"></div>
-<div id="compare"><div class="sv-report sv-duels"><section class="sv-card sv-section"><h2>Two runs side by side</h2>
+<div id="compare"><div class="sv-report sv-side-by-sides"><section class="sv-card sv-section">
+<h2>Two runs side by side</h2>
 <div class="sv-blocks"></div></section></div><div id="compare-page">{report}</div></div>
 <div id="check"><div id="check-page">{report}</div></div><div id="runs"><div id="runs-page">{report}</div></div>
 <div id="learn"><div id="learn-page">{report}</div></div></main>{template}"""
@@ -41,10 +42,17 @@ def lesson_page() -> str:
     runs = dict.fromkeys(name for lesson in known.values() for name in lesson.runs())
     data = {
         "sv-data": pack(
-            {"lessons": lesson_panels(), "pages": {"learn": learn_page()}, "runs": [], "duels": []}
+            {
+                "lessons": lesson_panels(),
+                "pages": {"learn": learn_page()},
+                "runs": [],
+                "side_by_sides": [],
+            }
         ),
         **{f"sv-run-{name}": run_text(name, charts=False) for name in runs},
-        **{f"sv-duel-{'-'.join(pair)}": pack(duel(pair)) for pair in lesson_pairs()},
+        **{
+            f"sv-side-by-side-{'-'.join(pair)}": pack(side_by_side(pair)) for pair in lesson_pairs()
+        },
     }
     return document(
         TITLE, site_body(TITLE, home="plan"), entry="site.js", data=data, has_charts=False
@@ -77,9 +85,7 @@ def lesson_pairs() -> list[tuple[str, str]]:
 def learn_page() -> Props:
     """The plan and the game over the runs of GAMES that exist, as a page of sections is sent."""
     games = {
-        recorded_runs()[name].title: recorded_trace(name)
-        for name in GAMES
-        if name in recorded_runs()
+        shipped_runs()[name].title: shipped_trace(name) for name in GAMES if name in shipped_runs()
     }
     game = blocks.section(PREDICT.section, PREDICT.title, LEAD, (), [predict_block(games)])
     return blocks.whole_page([plan(has_server=False), game])
@@ -88,10 +94,10 @@ def learn_page() -> Props:
 def run_text(run: str, *, charts: bool) -> str:
     """A recorded run as it lies in a page, under the id that the app gives it."""
     view_id = f"{SHIPPED}{run}"
-    return packed_run(Feed.from_trace(recorded_trace(run), view_id), view_id, charts=charts)[0]
+    return packed_run(Feed.from_trace(shipped_trace(run), view_id), view_id, charts=charts)[0]
 
 
-def duel(names: tuple[str, str]) -> Props:
-    return duel_block(
-        *map(recorded_trace, names), "token", tuple(recorded_runs()[name].title for name in names)
+def side_by_side(names: tuple[str, str]) -> Props:
+    return side_by_side_block(
+        *map(shipped_trace, names), "token", tuple(shipped_runs()[name].title for name in names)
     )

@@ -5,8 +5,8 @@ Props for picture.js, which computes nothing. Loads no torch.
 
 from specviz.lessons.types import Lesson, See, Show, Throw
 from specviz.rules.facts import facts_of
-from specviz.trace.file import DraftToken, EmittedToken, Step
-from specviz.trace.recorded import recorded_runs, recorded_trace
+from specviz.trace import DraftToken, EmittedToken, Step
+from specviz.trace.shipped import shipped_runs, shipped_trace
 from specviz.views import blocks
 from specviz.views.blocks import Props
 from specviz.views.check.distributions import distribution_block
@@ -25,7 +25,7 @@ def picture(lesson: Lesson) -> Props:
         (screen.distribution for screen in screens if screen.distribution), None
     ):
         block = distribution_block(
-            recorded_trace(distribution.run),
+            shipped_trace(distribution.run),
             distribution.step,
             distribution.ref,
             distribution.rules,
@@ -51,10 +51,10 @@ def picture(lesson: Lesson) -> Props:
     )
     if seen is not None and len(seen.runs) > 1:
         named = [
-            (each.words or reveal(recorded_runs()[each.run].title), each.run)
+            (each.words or reveal(shipped_runs()[each.run].title), each.run)
             for each in seen.runs[:MOST_ROWS]
         ]
-        runs = [(words, recorded_trace(run).steps) for words, run in named]
+        runs = [(words, shipped_trace(run).steps) for words, run in named]
         # of each the first step that drafts most, so that runs can be told apart by their drafts
         lanes = [
             [words, _cells(max(steps, key=lambda step: len(step.draft)))]
@@ -67,7 +67,7 @@ def picture(lesson: Lesson) -> Props:
     if pinned is None:
         return {"words": ""}
     first = pinned.pin.step if pinned.pin else 0
-    steps = recorded_trace(pinned.run).steps[first : first + MOST_ROWS]
+    steps = shipped_trace(pinned.run).steps[first : first + MOST_ROWS]
     return {
         "words": "steps of its run",
         "lanes": [[f"step {step.index + 1}", _cells(step)] for step in steps],
@@ -90,7 +90,7 @@ def _draw(show: Show) -> Props | None:
     """The bar on which the random draw fell for the pinned token; None where it is no judged token of a draft."""
     if not (show.run and show.pin):
         return None
-    step = recorded_trace(show.run).steps[show.pin.step]
+    step = shipped_trace(show.run).steps[show.pin.step]
     token = next((each for node, each in enumerate(step.draft) if str(node) == show.pin.ref), None)
     if (
         token is None

@@ -8,8 +8,8 @@ from dataclasses import replace
 from itertools import islice
 
 from specviz.rules.facts import facts_of
+from specviz.trace import DraftToken, Step, Trace
 from specviz.trace.counters import Counters
-from specviz.trace.file import DraftToken, Step, Trace
 from specviz.views.blocks import Props, pack, words
 from specviz.views.explore.inspector import LOG_TICKS, NUMBERS, looks
 from specviz.views.explore.steps import step_props

@@ -14,7 +14,7 @@ import torch
 
 from specviz.drafters.eagle.layouts import papers_layers
 from specviz.errors import SpecvizError
-from specviz.models.library import Library, LoadedModel
+from specviz.models.pool import LoadedModel, ModelPool
 from specviz.zoo.config import Shape
 from specviz.zoo.for_target.dialogues import write_dialogues
 from specviz.zoo.for_target.eagle3 import Eagle3, chosen_ids, ids_of
@@ -171,7 +171,7 @@ def main() -> None:
     args = make_parser().parse_args()
     torch.set_num_threads(args.threads)
     try:
-        args.run(args, Library(allow_any=True).load(args.target))
+        args.run(args, ModelPool(allow_any=True).load(args.target))
     except SpecvizError as error:
         raise SystemExit(f"specviz: {error}") from None
 

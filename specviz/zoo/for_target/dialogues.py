@@ -28,7 +28,7 @@ from specviz.decoding.forward.attention import attend
 from specviz.decoding.forward.transformers_forward import asked_of
 from specviz.decoding.sampling import Sampling
 from specviz.errors import SpecvizError
-from specviz.models.library import LoadedModel
+from specviz.models.pool import LoadedModel
 from specviz.zoo.for_target.store import StoredDistribution, read_texts, write_shard
 from specviz.zoo.for_target.teacher import distribution_at
 

@@ -20,7 +20,7 @@ from specviz.drafters.eagle.heads import Eagle3Head
 from specviz.drafters.eagle.layers import Attention
 from specviz.models.files.checkpoint import read_tensors
 from specviz.models.files.hub import weight_files
-from specviz.models.library import LoadedModel
+from specviz.models.pool import LoadedModel
 from specviz.zoo.for_target.learning import DepthScore, distribution_losses
 from specviz.zoo.for_target.store import Batch, StoredText
 from specviz.zoo.training.export import replacing, write_json

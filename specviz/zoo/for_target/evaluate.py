@@ -16,7 +16,7 @@ from specviz.drafters.heads import load_heads
 from specviz.drafters.method import Part, Parts
 from specviz.drafters.params import Value
 from specviz.errors import SpecvizError
-from specviz.models.library import Library, LoadedModel
+from specviz.models.pool import LoadedModel, ModelPool
 from specviz.rules.speculative_sampling import SpeculativeSampling
 from specviz.zoo.config import Shape
 from specviz.zoo.evaluation.card import table
@@ -187,10 +187,10 @@ def _learner(target: LoadedModel, model: Path, settings: Mapping[str, Any]) -> L
 
 def _parts(target: LoadedModel, model: Path) -> Parts:
     """The trained files, as any run loads them."""
-    library, own = Library(allow_any=True), _part(target)
+    pool, own = ModelPool(allow_any=True), _part(target)
     if is_head(model):
-        return Parts(own, heads=load_heads(library, str(model), "eagle", target).module)
-    return Parts(own, draft=_part(library.load(str(model))))
+        return Parts(own, heads=load_heads(pool, str(model), "eagle", target).module)
+    return Parts(own, draft=_part(pool.load(str(model))))
 
 
 def _part(loaded: LoadedModel) -> Part:

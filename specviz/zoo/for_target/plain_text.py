@@ -4,7 +4,7 @@ import random
 from pathlib import Path
 
 from specviz.errors import SpecvizError
-from specviz.models.library import LoadedModel
+from specviz.models.pool import LoadedModel
 from specviz.zoo.data.corpus import documents
 from specviz.zoo.for_target.store import read_texts, write_shard
 from specviz.zoo.for_target.teacher import distributions_of

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from specviz.models.library import LoadedModel
+from specviz.models.pool import LoadedModel
 from specviz.zoo.config import Shape
 from specviz.zoo.for_target.learning import DepthScore, distribution_losses
 from specviz.zoo.for_target.store import Batch

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers.utils import ModelOutput
 
-from specviz.models.library import LoadedModel
+from specviz.models.pool import LoadedModel
 from specviz.zoo.for_target.store import TOP, Batch, StoredDistribution
 
 _BATCH = 8

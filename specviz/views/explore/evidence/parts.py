@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from specviz.trace.file import Step
+from specviz.trace import Step
 from specviz.views.words import drafted_nodes, label, reveal, token_label
 
 MOST_CHIPS = 64

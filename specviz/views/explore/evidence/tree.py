@@ -7,7 +7,7 @@ taken is the first row. Nodes come in the order in which a reader walks a tree: 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from specviz.trace.file import ROOT, Step
+from specviz.trace import ROOT, Step
 from specviz.views.explore.evidence.parts import Chip, Part, Said, line, lines
 from specviz.views.words import (
     Sentence,

@@ -11,7 +11,7 @@ from typing import Any
 
 from specviz.drafters import METHODS
 from specviz.drafters.policy import K_PARAMS
-from specviz.trace.file import Step
+from specviz.trace import Step
 from specviz.views.explore.evidence import parts
 from specviz.views.explore.evidence.parts import Chip, Part, Said
 from specviz.views.explore.evidence.tree import candidates, tree, tree_words

@@ -1,4 +1,4 @@
-// sharing.js: the share drawer, with a link to the run on the stage and the files that hold it; and the line over the
+// share.js: the share drawer, with a link to the run on the stage and the files that hold it; and the line over the
 // stage for a link that came. What is said, and whether two texts are the same, comes from the server.
 import { element, button, sentence } from '../core/element.js';
 import { copyText } from '../core/files.js';
@@ -127,7 +127,7 @@ function guest(host) {
 }
 
 // holder: holds .sv-panel; host.page: what the page lends; host.server: offered, linked, compared.
-export const sharing = (holder, host) => {
+export const share = (holder, host) => {
   drawer(holder.querySelector('.sv-panel'), host);
   guest(host);
 };

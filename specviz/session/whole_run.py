@@ -5,19 +5,18 @@ from contextlib import closing
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
 
-from specviz import __version__
+from specviz import __version__, trace
 from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import IsStop, speculate
 from specviz.decoding.rule import Rule
-from specviz.models.library import Library
 from specviz.models.memory import environment
+from specviz.models.pool import ModelPool
 from specviz.models.score import score
 from specviz.models.tokens import Watch
 from specviz.request import Request
 from specviz.rules.broken import tamper_if_broken
 from specviz.session.active_setup import ActiveSetup
 from specviz.session.recorder import Recorder
-from specviz.trace import file as trace
 
 
 def header(active: ActiveSetup, rendered: str, tokens: list[int]) -> trace.Header:
@@ -67,9 +66,9 @@ def stop_of(recorded: trace.Trace, request: Request) -> trace.Stop | None:
     return {"text": min(found)[1], "at": min(found)[0]} if found else None
 
 
-def activate(request: Request, library: Library) -> ActiveSetup:
+def activate(request: Request, pool: ModelPool) -> ActiveSetup:
     """The models and the drafter of a checked request, loaded. Raises SpecvizError."""
-    active = ActiveSetup(request, library)
+    active = ActiveSetup(request, pool)
     active.take(request.settings)
     return active
 

@@ -1,4 +1,4 @@
-// turns.js: you are the draft model: a line to type in, what became of the last turn, the score, and a stage that shows
+// draft_game.js: you are the draft model: a line to type in, what became of the last turn, the score, and a stage that shows
 // the text like that of any run. The words go to the server; everything shown comes from there.
 import { VERBATIM, worded } from '../core/element.js';
 import { unpack } from '../core/files.js';
@@ -38,7 +38,7 @@ function Line({ block, act }) {
     <p class="sv-turns-problem" id="sv-turns-problem" role="alert">${problem}</p></form>`;
 }
 
-export function Turns({ block, host }) {
+export function DraftGame({ block, host }) {
   if (block.end) isTyping = false;
   return html`<div class="sv-block sv-turns">${block.prompt && html`<p class="sv-turns-prompt" ...${VERBATIM}>${block.prompt}</p>`}
     <div class="sv-turns-said" role="status">${block.said.map((words) => html`<p>${worded(words)}</p>`)}${block.end && html`<p class="sv-turns-end">${block.end}</p>`}</div>
@@ -47,12 +47,12 @@ export function Turns({ block, host }) {
 }
 
 // A stage of its own, at the step that was just made.
-const Stage = drawn('sv-turns-stage', async (holder, { feed, focus }) => {
+const Stage = drawn('sv-draft-game-stage', async (holder, { feed, focus }) => {
   const message = JSON.parse(await unpack(feed));
   holder.append(stageMarkup());
   const hub = mountStage(holder, { source: embeddedSource(message), quiet: true });
   hub.pin(focus[0], focus[1], 'auto');
 });
 
-export const TurnsStage = ({ block }) => html`<div class="sv-block sv-turns"><${Stage} block=${block} />
+export const DraftGameStage = ({ block }) => html`<div class="sv-block sv-turns"><${Stage} block=${block} />
   <p class="sv-turns-save"><a href="specviz/trace/${block.game}" download="">Save this text as a trace</a></p></div>`;

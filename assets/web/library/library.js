@@ -1,10 +1,10 @@
-// shelf.js: the library drawer: runs of this browser, recorded runs that come with specviz, opened files. A run joins
+// library.js: the library drawer: runs of this browser, recorded runs that come with specviz, opened files. A run joins
 // when it is over; two that are ticked can be compared. Texts go through textContent.
 import { isFramed } from '../core/address.js';
 import { VERBATIM } from '../core/element.js';
 import { html } from '../core/html.js';
 import { render } from '../vendor/preact_htm.js';
-import { keepRuns } from './keeping.js';
+import { keepRuns } from './kept_runs.js';
 
 const DELETED = 'specviz-deleted', MOST_DELETED = 60;      // runs that a reload must not bring back
 const PATIENCE = 5, PAUSE_MS = 1000;                       // a run that has left the stage takes a moment to end
@@ -37,27 +37,27 @@ const markDeleted = (runs) => {
 const CLOCK = new Intl.DateTimeFormat('en-GB', { day: 'numeric', month: 'short', year: 'numeric', hour: '2-digit', minute: '2-digit', second: '2-digit' });
 const dated = (date) => (Number.isNaN(Date.parse(date)) ? [] : [CLOCK.format(new Date(date))]);
 
-const Press = ({ words, title, press }) => html`<button type="button" class="sv-shelf-press" aria-label="${words}: ${title}" onClick=${press}>${words}</button>`;
+const Press = ({ words, title, press }) => html`<button type="button" class="sv-library-press" aria-label="${words}: ${title}" onClick=${press}>${words}</button>`;
 
 // One run. buttons: [words, what it does]; ticked: of all that are; tick(isOn).
 function Entry({ id, entry: { title, words, facts, date }, buttons, ticked, tick, isShown }) {
   const isTicked = ticked.includes(id);
-  return html`<li class="sv-shelf-entry" data-id=${id} aria-current=${isShown ? 'true' : undefined}>
-    <label class="sv-shelf-tick"><input type="checkbox" data-id=${id} checked=${isTicked} disabled=${ticked.length === 2 && !isTicked} aria-label="Compare: ${title}"
+  return html`<li class="sv-library-entry" data-id=${id} aria-current=${isShown ? 'true' : undefined}>
+    <label class="sv-library-tick"><input type="checkbox" data-id=${id} checked=${isTicked} disabled=${ticked.length === 2 && !isTicked} aria-label="Compare: ${title}"
       onChange=${({ target }) => tick(target.checked)} /></label>
-    <div class="sv-shelf-about"><h3 ...${VERBATIM}>${title}</h3><p class="sv-shelf-words">${words}</p><p class="sv-shelf-facts" ...${VERBATIM}>${[facts, ...dated(date)].join(' · ')}</p>
-      <div class="sv-shelf-row">${buttons.map(([name, press]) => html`<${Press} words=${name} title=${title} press=${press} />`)}
-        ${isShown && html`<p class="sv-shelf-facts">on the stage now</p>`}</div></div></li>`;
+    <div class="sv-library-about"><h3 ...${VERBATIM}>${title}</h3><p class="sv-library-words">${words}</p><p class="sv-library-facts" ...${VERBATIM}>${[facts, ...dated(date)].join(' · ')}</p>
+      <div class="sv-library-row">${buttons.map(([name, press]) => html`<${Press} words=${name} title=${title} press=${press} />`)}
+        ${isShown && html`<p class="sv-library-facts">on the stage now</p>`}</div></div></li>`;
 }
 
 // title: of the group; list: [id, entry, buttons] of each run in it
-export const Group = ({ title, note, list, shown, ticked, tick }) => html`<section class="sv-shelf-group"><h2>${title}</h2><p class="sv-shelf-note">${note}</p>
+export const Group = ({ title, note, list, shown, ticked, tick }) => html`<section class="sv-library-group"><h2>${title}</h2><p class="sv-library-note">${note}</p>
   <ul>${list.map(([id, entry, buttons]) => html`<${Entry} key=${id} id=${id} entry=${entry} buttons=${buttons} ticked=${ticked} isShown=${id === shown}
     tick=${(isOn) => tick(isOn ? [...ticked, id] : ticked.filter((other) => other !== id))} />`)}</ul></section>`;
 
 const isOpen = () => document.documentElement.hasAttribute('data-sv-library');
 
-class Shelf {
+class LibraryPanel {
   ids = new Map();                                    // run -> key, of all runs of this page that the drawer knows
   asked = new Set();                                  // runs that are joining or have joined
   runs = null; entries = []; shipped = null; ticked = []; watched = null;
@@ -67,7 +67,7 @@ class Shelf {
   constructor(holder, { props, trigger, server, page }) {
     Object.assign(this, { trigger, server, page, limits: JSON.parse(props.value), root: holder.querySelector('.sv-panel') });
     this.channel = 'BroadcastChannel' in window ? new BroadcastChannel('specviz-library') : null;
-    this.root.classList.add('sv-shelf');
+    this.root.classList.add('sv-library');
     this.draw();
     this.takeFiles();
     new MutationObserver(() => this.list()).observe(document.documentElement, { attributeFilter: ['data-sv-library'] });
@@ -107,12 +107,12 @@ class Shelf {
     const own = entries.map((entry) => [entry.key, entry, [['Open', () => this.open(entry)], ['Delete', () => this.remove(entry)]]]);
     const recorded = (shipped || []).map((entry) => [`shipped:${entry.name}`, entry, [['Open', () => this.openShipped(entry.name)]]]);
     const note = [runs && !runs.isLasting && WORDS.passing, runs && !entries.length && WORDS.none].filter(Boolean).join(' ');
-    render(html`<p class="sv-shelf-note">A saved run (.jsonl or .jsonl.gz), also one that you drop on this page.</p>
-      <div class="sv-shelf-said" role="status"><p>${said}</p>${undo && html`<button type="button" class="sv-shelf-press" onClick=${() => this.bringBack()}>Undo</button>`}</div>
+    render(html`<p class="sv-library-note">A saved run (.jsonl or .jsonl.gz), also one that you drop on this page.</p>
+      <div class="sv-library-said" role="status"><p>${said}</p>${undo && html`<button type="button" class="sv-library-press" onClick=${() => this.bringBack()}>Undo</button>`}</div>
       <${Group} title="Runs of this browser" note=${note} list=${own} shown=${shown} ticked=${ticked} tick=${tick} />
       <${Group} title="Recorded runs that come with specviz" note="" list=${recorded} shown=${shown} ticked=${ticked} tick=${tick} />
-      <div class="sv-shelf-foot"><p class="sv-shelf-note">${[WORDS.tick, WORDS.one, WORDS.two][ticked.length]}</p>
-        <button type="button" class="sv-shelf-press sv-shelf-compare" disabled=${ticked.length < 2} onClick=${() => this.compareTwo()}>Compare these two</button></div>`, this.root);
+      <div class="sv-library-foot"><p class="sv-library-note">${[WORDS.tick, WORDS.one, WORDS.two][ticked.length]}</p>
+        <button type="button" class="sv-library-press sv-library-compare" disabled=${ticked.length < 2} onClick=${() => this.compareTwo()}>Compare these two</button></div>`, this.root);
   }
 
   async renew() {
@@ -188,7 +188,7 @@ class Shelf {
     if (!await this.runs.remove(entry.key)) return this.say(WORDS.stuck);
     this.say(`Deleted: ${entry.title}`, packed && { entry, packed });
     await this.changed();
-    this.root.querySelector('.sv-shelf-said button')?.focus();
+    this.root.querySelector('.sv-library-said button')?.focus();
   }
 
   async bringBack() {
@@ -273,4 +273,4 @@ class Shelf {
   }
 }
 
-export const shelf = (holder, host) => new Shelf(holder, host);
+export const library = (holder, host) => new LibraryPanel(holder, host);

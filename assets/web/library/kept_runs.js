@@ -1,4 +1,4 @@
-// keeping.js: the runs that this browser keeps: what is said of each, and apart from it the packed trace. Where the
+// kept_runs.js: the runs that this browser keeps: what is said of each, and apart from it the packed trace. Where the
 // browser may not keep anything, or has no room, they stay for as long as the page is open. Draws nothing.
 const NAME = 'specviz-library', STORES = ['entries', 'packed'];
 const PATIENCE_MS = 3000;                           // some browsers never say whether they open it

@@ -17,7 +17,7 @@ _load = cache(load_trace)
 
 
 @dataclass(frozen=True, slots=True)
-class RecordedRun:
+class ShippedRun:
     """about: one plain sentence. request: the fields that differ from the page's first request. broken: the name of a
     wrong rule that judges instead of the request's own."""
 
@@ -28,29 +28,29 @@ class RecordedRun:
     broken: str | None = None
 
 
-def recorded_runs() -> Mapping[str, RecordedRun]:
+def shipped_runs() -> Mapping[str, ShippedRun]:
     """All recorded runs by name, in the order of the list. Raises SpecvizError where the list cannot be read."""
     return _read_list(assets_dir() / "traces")
 
 
-def recorded_trace(name: str) -> Trace:
+def shipped_trace(name: str) -> Trace:
     """The trace of that name, not to be changed. Raises SpecvizError."""
-    if name not in recorded_runs():
+    if name not in shipped_runs():
         raise SpecvizError(
-            f"a recorded run must be one of {', '.join(recorded_runs())} (got {name!r:.100})"
+            f"a recorded run must be one of {', '.join(shipped_runs())} (got {name!r:.100})"
         )
-    return _load(recorded_file(name))
+    return _load(shipped_file(name))
 
 
-def recorded_file(name: str) -> Path:
+def shipped_file(name: str) -> Path:
     return assets_dir() / "traces" / f"{name}.jsonl.gz"
 
 
 @cache
-def _read_list(folder: Path) -> Mapping[str, RecordedRun]:
+def _read_list(folder: Path) -> Mapping[str, ShippedRun]:
     try:
         entries = json.loads((folder / "traces.json").read_text("utf-8"))
-        return {entry["name"]: RecordedRun(**entry) for entry in entries}
+        return {entry["name"]: ShippedRun(**entry) for entry in entries}
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise SpecvizError(
             f"the list of recorded runs in {folder.name} cannot be read ({error})"

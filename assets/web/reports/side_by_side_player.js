@@ -1,4 +1,4 @@
-// duel.js: two stages that one player moves, frame by frame: by time as both runs were recorded, or token by token. The
+// side_by_side_player.js: two stages that one player moves, frame by frame: by time as both runs were recorded, or token by token. The
 // place where their texts part is marked on both. Every frame, width and word arrives computed.
 import { element, isStill, sentence, verbatim } from '../core/element.js';
 import { unpack } from '../core/files.js';
@@ -17,13 +17,13 @@ const isLesson = () => document.documentElement.hasAttribute('data-sv-lesson'); 
 
 // one side: what is said over its stage, how far it is, and the stage itself
 function side({ title, said, widths, message }, part) {
-  const node = element('section', 'sv-duel-side'), head = element('header', 'sv-duel-head');
-  const track = element('div', 'sv-duel-track'), fill = element('span', 'sv-duel-fill');
-  const words = element('p', 'sv-duel-said'), end = element('p', 'sv-duel-end'), holder = element('div', 'sv-duel-stage');
+  const node = element('section', 'sv-side-by-side-side'), head = element('header', 'sv-side-by-side-head');
+  const track = element('div', 'sv-side-by-side-track'), fill = element('span', 'sv-side-by-side-fill');
+  const words = element('p', 'sv-side-by-side-said'), end = element('p', 'sv-side-by-side-end'), holder = element('div', 'sv-side-by-side-stage');
   node.setAttribute('aria-label', title);
   track.setAttribute('aria-hidden', 'true');
   track.append(fill);
-  head.append(verbatim('h3', 'sv-duel-title', title), words, track, end);
+  head.append(verbatim('h3', 'sv-side-by-side-title', title), words, track, end);
   node.append(head, holder);
   holder.append(stageMarkup());
   const hub = mountStage(holder, { source: embeddedSource(message), quiet: true });
@@ -34,8 +34,8 @@ function side({ title, said, widths, message }, part) {
     const pieces = holder.querySelectorAll('.sv-text-body .sv-piece:not(.sv-is-rejected)');
     pieces.forEach((piece, place) => {
       const isAhead = plain !== null && place >= plain, isPart = place === part;
-      piece.classList.toggle('sv-duel-ahead', isAhead);
-      piece.classList.toggle('sv-duel-part', isPart);
+      piece.classList.toggle('sv-side-by-side-ahead', isAhead);
+      piece.classList.toggle('sv-side-by-side-part', isPart);
       piece.title = isPart ? 'the texts differ from here' : isAhead ? 'written in the same step, ahead of the other side' : '';
     });
   }
@@ -59,21 +59,21 @@ const last = (mode) => mode.frames.length - 1;
 
 export function Controls({ modes, mode, at, isPlaying, said, press, seek, turn, repace, pace }) {
   const [words] = mode.frames[at];
-  return html`<button type="button" class="sv-button sv-duel-toggle" aria-label=${isPlaying ? 'pause both' : 'replay both'} onClick=${press}>
+  return html`<button type="button" class="sv-button sv-side-by-side-toggle" aria-label=${isPlaying ? 'pause both' : 'replay both'} onClick=${press}>
       <svg viewBox="0 0 16 16" aria-hidden="true"><path d=${isPlaying ? PAUSE : PLAY} /></svg></button>
-    <span class="sv-duel-clock">${words}</span>
-    <input class="sv-duel-scrub" type="range" min="0" step="1" max=${last(mode)} value=${at} aria-label="place in both runs" aria-valuetext=${words}
+    <span class="sv-side-by-side-clock">${words}</span>
+    <input class="sv-side-by-side-scrub" type="range" min="0" step="1" max=${last(mode)} value=${at} aria-label="place in both runs" aria-valuetext=${words}
       onInput=${({ target }) => seek(Number(target.value))} />
-    <select class="sv-duel-pace" aria-label="speed of the replay" key=${mode.name} ref=${pace} onChange=${repace}>
+    <select class="sv-side-by-side-pace" aria-label="speed of the replay" key=${mode.name} ref=${pace} onChange=${repace}>
       ${mode.paces.map(([name, wait, isChosen]) => html`<option value=${String(wait)} selected=${isChosen}>${name}</option>`)}</select>
-    <span class="sv-duel-modes" role="group" aria-label="How the two runs move" hidden=${modes.length < 2}>${modes.map((each) => html`
+    <span class="sv-side-by-side-modes" role="group" aria-label="How the two runs move" hidden=${modes.length < 2}>${modes.map((each) => html`
       <button type="button" class="sv-button sv-mode" data-mode=${each.name} aria-pressed=${String(each === mode)} onClick=${() => turn(each)}>${each.label}</button>`)}</span>
     <p class="sv-hidden" aria-live="polite">${said}</p>`;
 }
 
 // the player: its place is a frame of the mode that is chosen
 class Player {
-  node = element('div', 'sv-duel-player');
+  node = element('div', 'sv-side-by-side-player');
   now = { isPlaying: false, said: '' };
   pace = { current: null };
   due = 0;
@@ -142,7 +142,7 @@ function keys(made, press) {
 }
 
 function build(made, { sides, modes, part, parted }, by) {
-  const words = element('p', 'sv-duel-parted'), row = element('div', 'sv-duel-sides');
+  const words = element('p', 'sv-side-by-side-parted'), row = element('div', 'sv-side-by-side-sides');
   sentence(words, parted);
   const both = sides.map((each) => side(each, part));
   row.append(...both.map(({ node }) => node));
@@ -153,7 +153,7 @@ function build(made, { sides, modes, part, parted }, by) {
   return () => moved.set({ isPlaying: false });
 }
 
-export const duel = drawn('sv-duel', (node, { data, by, titles }) => {
+export const sideBySide = drawn('sv-side-by-side', (node, { data, by, titles }) => {
   let stop = () => {}, isGone = false;
   node.setAttribute('role', 'group');
   node.setAttribute('aria-label', titles.join(' beside '));

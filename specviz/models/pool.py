@@ -40,7 +40,7 @@ from specviz.models.gguf import fetch_model
 from specviz.models.proofs import keep_proof, read_proof
 from specviz.models.tokens import TokenText, differing_ids
 from specviz.settings import settings
-from specviz.trace.file import ModelInfo
+from specviz.trace import ModelInfo
 
 Pair = tuple[PreTrainedModel, PreTrainedTokenizerBase]
 
@@ -142,7 +142,7 @@ class _Entry:
         self.get()
 
 
-class Library:
+class ModelPool:
     """Loaded models by name, the least recently used evicted first when there is no room for another. budget_bytes:
     what all may take together; None: SPECVIZ_MODEL_MEMORY_GB, or a share of each device. allow_any: None takes it from
     the settings; False: catalogue models only, no downloads."""

@@ -1,5 +1,5 @@
-"""python -m specviz.zoo.record [NAME ...] records the runs that come with specviz again: all whose models are here, or
-those named; the name of a target stands for all its runs.
+"""python -m specviz.zoo.shipped_runs [NAME ...] records the runs that come with specviz again: all whose models are
+here, or those named; the name of a target stands for all its runs.
 
 To be run whenever the bundled models, the first request or their list in assets/traces/traces.json change, on a machine
 with nothing else to do: the page shows their speeds and that of a run without a draft, measured together with each.
@@ -13,13 +13,13 @@ from typing import Any
 
 from specviz.analysis.rounds import interval
 from specviz.models.files.hub import is_here
-from specviz.models.library import Library
+from specviz.models.pool import ModelPool
 from specviz.request import Request
 from specviz.rules.broken import BROKEN
-from specviz.session.record import activate, record
-from specviz.trace.file import Trace
+from specviz.session.whole_run import activate, record
+from specviz.trace import Trace
 from specviz.trace.metrics import count, metrics
-from specviz.trace.recorded import RecordedRun, recorded_file, recorded_runs
+from specviz.trace.shipped import ShippedRun, shipped_file, shipped_runs
 from specviz.ui.choices import FIRST_LENGTH, make_offer
 
 REPEATS = 11
@@ -45,7 +45,7 @@ class Take:
 
 
 def record_runs(
-    wanted: Collection[RecordedRun], library: Library, repeats: int = REPEATS
+    wanted: Collection[ShippedRun], pool: ModelPool, repeats: int = REPEATS
 ) -> dict[str, Trace]:
     """The finished runs with their scores, by name: the page's first request with the changes of the list.
 
@@ -58,7 +58,7 @@ def record_runs(
         for each in wanted
     }
     baselines = {name: _baseline_take(take.request, first) for name, take in takes.items()}
-    made = _rounds([*takes.values(), *baselines.values()], library, repeats)
+    made = _rounds([*takes.values(), *baselines.values()], pool, repeats)
     return {name: _with_baseline(made[take], made[baselines[name]]) for name, take in takes.items()}
 
 
@@ -73,8 +73,8 @@ def _baseline_take(request: Request, first: Request) -> Take:
     )
 
 
-def _rounds(takes: Sequence[Take], library: Library, repeats: int) -> Mapping[Take, list[Trace]]:
-    active_setups = {take: activate(take.request, library) for take in takes}
+def _rounds(takes: Sequence[Take], pool: ModelPool, repeats: int) -> Mapping[Take, list[Trace]]:
+    active_setups = {take: activate(take.request, pool) for take in takes}
     rounds = [
         {
             take: record(active, rule=BROKEN.get(take.broken), scored=True)
@@ -110,12 +110,12 @@ def _baseline(runs: Sequence[Trace], alone: Sequence[Trace]) -> dict[str, Any]:
     }
 
 
-def _target(run: RecordedRun) -> str:
+def _target(run: ShippedRun) -> str:
     return run.request.get("target", make_offer().first.target)
 
 
 def main(names: list[str]) -> None:
-    targets = {run.name: _target(run) for run in recorded_runs().values()}
+    targets = {run.name: _target(run) for run in shipped_runs().values()}
     if unknown := [name for name in names if name not in targets and name not in targets.values()]:
         sys.exit(f"a recorded run must be one of {', '.join(targets)} (got {', '.join(unknown)})")
     chosen = [
@@ -123,11 +123,11 @@ def main(names: list[str]) -> None:
     ]
     if absent := [name for name in chosen if not names and not is_here(targets[name])]:
         print(f"left out, as their target is not on this machine: {', '.join(absent)}")
-    wanted = [recorded_runs()[name] for name in chosen if name not in absent]
-    for name, made in record_runs(wanted, Library()).items():
-        made.save(recorded_file(name))
+    wanted = [shipped_runs()[name] for name in chosen if name not in absent]
+    for name, made in record_runs(wanted, ModelPool()).items():
+        made.save(shipped_file(name))
         print(
-            f"saved {recorded_file(name).name}: {len(made.steps)} steps, {len(made.tokens)} tokens"
+            f"saved {shipped_file(name).name}: {len(made.steps)} steps, {len(made.tokens)} tokens"
         )
 
 
