@@ -21,7 +21,7 @@ from specviz.models.files.hub import is_here
 from specviz.request import Request
 from specviz.rules import ANY_CHAIN
 from specviz.session.setup import gather
-from specviz.session.whole_run import activate, record
+from specviz.session.whole_run import activate, whole_run
 from specviz.session.workbench import Workbench, workbench
 from specviz.trace import Trace
 from specviz.trace.counters import wilson
@@ -146,7 +146,7 @@ def solve(
     way = {"method": "reasoning", "params": {**exam.params, "threshold": threshold}}
     distribution = {"temperature": 0.0, "max_new_tokens": exam.most_tokens, "chat": chats(target)}
     distribution |= {"method": BASELINE} if threshold is None else way
-    made = record(
+    made = whole_run(
         activate(
             Request(prompt=prompt, target=target, draft=draft, **distribution).validate(),
             bench.pool,

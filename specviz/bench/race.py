@@ -17,7 +17,7 @@ from specviz.models.pool import LoadedModel
 from specviz.models.score import TextIds, read
 from specviz.request import Request
 from specviz.session.active_setup import ActiveSetup
-from specviz.session.whole_run import activate, record
+from specviz.session.whole_run import activate, whole_run
 from specviz.session.workbench import Workbench
 from specviz.trace import EmittedToken, Trace
 from specviz.trace.first_difference import first_difference
@@ -186,7 +186,7 @@ def _run(side: RaceSide, start: Start, bench: Workbench) -> tuple[ActiveSetup, T
             replace(side.request, prompt=start.prompt, prompt_ids=start.ids).validate(),
             bench.pool,
         )
-        return active, record(active)
+        return active, whole_run(active)
     except SpecvizError as error:
         raise SpecvizError(f"{side.title}: {error}") from error
     except Exception as error:  # a stranger's model may fail in any way

@@ -35,7 +35,7 @@ from specviz.request import Request, check_whole, one_k
 from specviz.rules import RULES
 from specviz.rules.broken import BROKEN
 from specviz.session.setup import Setup, gather
-from specviz.session.whole_run import activate, record
+from specviz.session.whole_run import activate, whole_run
 from specviz.session.workbench import workbench
 
 Watch = Callable[[str, float | None], None]
@@ -295,7 +295,7 @@ def _compare_rules(job: _Job) -> tuple[RuleResult, ...]:
     asked = Request(
         prompt_ids=job.prompts[0], num_speculative_tokens=job.k, max_new_tokens=RULES_TOKENS, **own
     )
-    recorded = record(activate(asked.validate(), workbench().pool))
+    recorded = whole_run(activate(asked.validate(), workbench().pool))
     results = side_by_side(recorded, pair.target, pair.draft)
     return _last_result(results, "judging the same drafts by every rule", job.watch).rows
 

@@ -35,7 +35,7 @@ from specviz.trace import Event, Step, Trace, TraceWriter, load_trace
 from specviz.views.terminal import escape, event_text, generated_text, numbers_text, wants_colour
 
 if TYPE_CHECKING:
-    from specviz.session import run as session
+    from specviz.session.run import Run, Status
 
 MEASURED_ALONE = {  # options of bench
     "align": "speed of the alignment lab's batches against recorded runs",
@@ -251,7 +251,7 @@ def _page(options: argparse.Namespace) -> NoReturn:
 def _run(options: argparse.Namespace) -> int:
     from specviz.drafters import find_method
     from specviz.request import REQUEST_KEYS, Request, read_options, read_stops
-    from specviz.session import run as session
+    from specviz.session.run import open_run
 
     prompt = _standard_input() if options.prompt == "-" else options.prompt
     method = find_method(options.method)
@@ -267,13 +267,13 @@ def _run(options: argparse.Namespace) -> int:
     request = Request.from_dict(
         {**given, "prompt": prompt, "params": params, "k": prove.read_k(options)}
     )
-    run = session.open_run(request)
+    run = open_run(request)
     _follow(run, options.out)
     _print_end(run.trace)
     return 0
 
 
-def _follow(run: session.Run, out: Output | None) -> None:
+def _follow(run: Run, out: Output | None) -> None:
     """Prints the run and writes its file as it grows; however the run ends, the file has its whole trace."""
     from specviz.api import recorded
 
@@ -311,7 +311,7 @@ def _show(options: argparse.Namespace) -> int:
     return 0
 
 
-def _print_event(event: Event | session.Status, colours: bool) -> None:
+def _print_event(event: Event | Status, colours: bool) -> None:
     if text := event_text(event, colours=colours):
         print(text, flush=isinstance(event, Step))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO, TextIO
 
 from specviz.errors import SpecvizError
-from specviz.trace import lines as trace_io
+from specviz.trace.lines import as_bytes, ordinary_place, write_lines
 from specviz.views.terminal import escape
 
 PAUSE_S = 1.0  # between two lines of progress
@@ -31,7 +31,7 @@ class Output:
             return
         if not self.name or self.name.endswith(("/", os.sep)) or self.place.is_dir():
             raise SpecvizError(f"OUT must name a file (got {self.name!r:.200})")
-        if not (trace_io.ordinary_place(self.place, "OUT").parent.is_dir() or self.makes_folder):
+        if not (ordinary_place(self.place, "OUT").parent.is_dir() or self.makes_folder):
             raise SpecvizError(f"OUT must be in an existing folder (got {self.name!r:.200})")
 
     def write(self, text: str) -> None:
@@ -42,9 +42,9 @@ class Output:
         """As they come; tells of a file. Raises SpecvizError."""
         try:
             if isinstance(self.place, Path):
-                trace_io.write_lines(self.place, lines)
+                write_lines(self.place, lines)
             else:
-                self.place.writelines(trace_io.as_bytes(lines))
+                self.place.writelines(as_bytes(lines))
                 self.place.flush()
         except BrokenPipeError:
             raise

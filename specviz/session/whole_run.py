@@ -73,7 +73,9 @@ def activate(request: Request, pool: ModelPool) -> ActiveSetup:
     return active
 
 
-def record(active: ActiveSetup, *, rule: Rule | None = None, scored: bool = False) -> trace.Trace:
+def whole_run(
+    active: ActiveSetup, *, rule: Rule | None = None, scored: bool = False
+) -> trace.Trace:
     """The finished run of the active's request, its prompt read anew. The caller has the engine.
 
     rule: in place of the request's own, for one that no list offers; scored: with a `scores` event.

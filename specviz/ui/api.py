@@ -26,7 +26,7 @@ from specviz.errors import SpecvizError
 from specviz.models import catalog
 from specviz.models.files.hub import is_here
 from specviz.request import REQUEST_KEYS, Request, check_whole, one_k
-from specviz.session import run as session
+from specviz.session.run import open_run
 from specviz.session.workbench import Workbench
 from specviz.settings import settings
 from specviz.trace.metrics import METRICS, count, metrics
@@ -139,7 +139,7 @@ class _Endpoints:
         limit_s = min(API_LIMIT_S, settings().max_seconds or API_LIMIT_S)
         request = Request.from_dict({**given, "time_limit_s": limit_s})
         with self._job(caller) as asker:
-            made = session.open_run(request, bench=self._bench, asker=asker)
+            made = open_run(request, bench=self._bench, asker=asker)
             for _ in made.events():
                 pass
         if made.trace.footer is None:

@@ -18,7 +18,7 @@ from specviz.models.catalog import HEADS, REAL
 from specviz.models.files.hub import ignore_progress, is_here
 from specviz.models.pool import ModelPool
 from specviz.request import Request
-from specviz.session import run as session
+from specviz.session.run import open_run
 from specviz.session.setup import models_named
 from specviz.session.workbench import Workbench, workbench
 from specviz.settings import settings
@@ -75,9 +75,7 @@ class Page:
     def warm_up(self) -> None:
         """Load the first pair and make a few tokens, so that the first Run answers at once."""
         try:
-            for _ in session.open_run(
-                replace(self.first, max_new_tokens=8), bench=self.bench
-            ).events():
+            for _ in open_run(replace(self.first, max_new_tokens=8), bench=self.bench).events():
                 pass
         except SpecvizError as error:
             print(f"specviz: {error}", flush=True)

@@ -16,7 +16,7 @@ from specviz.models.files.hub import is_here
 from specviz.models.pool import ModelPool
 from specviz.request import Request
 from specviz.rules.broken import BROKEN
-from specviz.session.whole_run import activate, record
+from specviz.session.whole_run import activate, whole_run
 from specviz.trace import Trace
 from specviz.trace.metrics import count, metrics
 from specviz.trace.shipped import ShippedRun, shipped_file, shipped_runs
@@ -77,7 +77,7 @@ def _rounds(takes: Sequence[Take], pool: ModelPool, repeats: int) -> Mapping[Tak
     active_setups = {take: activate(take.request, pool) for take in takes}
     rounds = [
         {
-            take: record(active, rule=BROKEN.get(take.broken), scored=True)
+            take: whole_run(active, rule=BROKEN.get(take.broken), scored=True)
             for take, active in active_setups.items()
         }
         for _ in range(repeats + 1)

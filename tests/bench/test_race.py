@@ -55,8 +55,8 @@ def test_greedy_sides_write_what_the_target_writes_alone(bench):
 
 
 def test_each_side_warms_up_once_and_the_lot_says_who_begins(bench, monkeypatch):
-    order, record = [], race.record
-    monkeypatch.setattr(race, "record", lambda active: order.append(active.request.method) or record(active))
+    order, record = [], race.whole_run
+    monkeypatch.setattr(race, "whole_run", lambda active: order.append(active.request.method) or record(active))
     monkeypatch.setattr(race, "turns", partial(turns, lots=Random(1)))
     result = raced(bench)
     one, other = "none", "draft_model"
@@ -70,8 +70,8 @@ def test_each_side_warms_up_once_and_the_lot_says_who_begins(bench, monkeypatch)
 
 
 def test_the_quicker_of_a_sides_two_runs_counts_and_the_other_tells_how_steady_it_was(bench, monkeypatch):
-    made, record = [], race.record
-    monkeypatch.setattr(race, "record", lambda active: made.append(record(active)) or made[-1])
+    made, record = [], race.whole_run
+    monkeypatch.setattr(race, "whole_run", lambda active: made.append(record(active)) or made[-1])
     monkeypatch.setattr(race, "turns", partial(turns, lots=Random(2)))
     (heat,) = raced(bench, starts=STARTS[:1]).heats
     sides = [[], []]
@@ -135,8 +135,8 @@ def test_the_median_of_ratios_does_not_depend_on_who_is_called_a():
 
 
 def test_one_run_is_made_per_turn(bench, monkeypatch):
-    made, record = [], race.record
-    monkeypatch.setattr(race, "record", lambda active: made.append(active) or record(active))
+    made, record = [], race.whole_run
+    monkeypatch.setattr(race, "whole_run", lambda active: made.append(active) or record(active))
     for number, _ in enumerate(run_race(ALONE, NEAR, STARTS[:1], bench)):
         assert len(made) == number
 
@@ -160,7 +160,7 @@ def test_a_race_that_shared_the_engine_says_so(bench):
 
 @pytest.mark.parametrize("when", [0, 3])
 def test_other_work_of_this_process_during_any_run_counts_as_sharing(bench, monkeypatch, when):
-    runs, record = [], race.record
+    runs, record = [], race.whole_run
 
     def disturbed(active):
         runs.append(active)
@@ -169,7 +169,7 @@ def test_other_work_of_this_process_during_any_run_counts_as_sharing(bench, monk
                 pass
         return record(active)
 
-    monkeypatch.setattr(race, "record", disturbed)
+    monkeypatch.setattr(race, "whole_run", disturbed)
     assert raced(bench, starts=STARTS[:1]).is_shared
 
 

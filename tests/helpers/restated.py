@@ -16,7 +16,7 @@ from specviz.analysis.every_k import what_if
 from specviz.decoding.sampling import Sampling
 from specviz.models.pool import ModelPool
 from specviz.models.score import score
-from specviz.session.whole_run import activate, record
+from specviz.session.whole_run import activate, whole_run
 from specviz.trace.metrics import count
 from specviz.trace.shipped import shipped_trace
 from specviz.zoo.shipped_runs import base_request
@@ -83,7 +83,7 @@ def expected(name="first-visit"):
 def make_calls(k):
     """Target calls of really made runs, with seeds 0, 1, ..."""
     requests = [replace(base_request(), num_speculative_tokens=k, seed=seed).validate() for seed in range(NUM_RUNS)]
-    runs = [record(activate(request, pool())) for request in requests]
+    runs = [whole_run(activate(request, pool())) for request in requests]
     assert {len(run.tokens) for run in runs} == {base_request().max_new_tokens}
     return [count(run).calls["target"] for run in runs]
 

@@ -119,7 +119,7 @@ def cut_to(num_steps):
 
 def test_of_the_rounds_the_first_warms_up_and_the_middle_one_by_time_is_kept(monkeypatch):
     taken = iter(map(cut_to, (5, 3, 40, 9)))
-    monkeypatch.setattr(recording, "record", lambda active, rule, scored: next(taken))
+    monkeypatch.setattr(recording, "whole_run", lambda active, rule, scored: next(taken))
     monkeypatch.setattr(recording, "activate", lambda request, pool: None)
     made = record_runs([shipped_runs()["one-by-one"]], ModelPool(), repeats=3)["one-by-one"]
     assert len(made.steps) == 9
@@ -131,7 +131,7 @@ def test_of_the_rounds_the_first_warms_up_and_the_middle_one_by_time_is_kept(mon
 def test_a_run_is_made_in_turn_with_its_run_without_a_draft(monkeypatch):
     made = []
     monkeypatch.setattr(recording, "activate", lambda request, pool: request)
-    monkeypatch.setattr(recording, "record", lambda request, rule, scored: made.append(request) or cut_to(4))
+    monkeypatch.setattr(recording, "whole_run", lambda request, rule, scored: made.append(request) or cut_to(4))
     record_runs([shipped_runs()["sum"]], ModelPool(), repeats=2)
     assert [each.method for each in made] == ["draft_model", "none"] * 3
     assert {(each.prompt, each.temperature, each.seed, each.max_new_tokens) for each in made} == {

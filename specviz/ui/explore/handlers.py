@@ -20,7 +20,7 @@ from specviz.errors import SpecvizError
 from specviz.models.catalog import MODELS, without_format
 from specviz.models.chat import as_messages, chat_switches, has_chat_form, render_chat
 from specviz.request import Request, field_of, read_options
-from specviz.session import run as session
+from specviz.session.run import Status, open_run
 from specviz.session.workbench import Workbench
 from specviz.settings import settings
 from specviz.trace import Trace
@@ -97,7 +97,7 @@ class Handlers:
             previous.stop()
             previous.idle.wait(SUPERSEDE_S)
         asker = Asker(visitor_of(request.session_hash))
-        run = session.open_run(wanted, bench=self._bench, pace=pace, may_cut=True, asker=asker)
+        run = open_run(wanted, bench=self._bench, pace=pace, may_cut=True, asker=asker)
         return self._registry.add_run(request.session_hash, run)
 
     def _begin(
@@ -112,7 +112,7 @@ class Handlers:
                 self._registry.show(previous, request.session_hash)
                 if previous.run:  # it was stopped for the new one: its end is still to be read
                     list(increments(previous, warn))
-                yield previous.whole(begin="back", status=session.Status("finished", str(error)))
+                yield previous.whole(begin="back", status=Status("finished", str(error)))
             raise
 
     @callback

@@ -21,7 +21,6 @@ from specviz.trace.counters import Counters
 from specviz.trace.metrics import METRICS, lossy_words, metrics, rounding_words
 from specviz.trace.tool_names import other_names
 from specviz.trace.values import stopwatch
-from specviz.views import words as sentences
 from specviz.views.blocks import Props, dump
 from specviz.views.explore.charts import Figures
 from specviz.views.explore.evidence.view import made_props
@@ -34,10 +33,12 @@ from specviz.views.words import (
     changes,
     headline,
     label,
+    own_sampling,
     prose,
     reveal,
     state_words,
     title_of,
+    token_label,
 )
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class Feed:
         self._counters.add(record)
         if isinstance(record, Header):
             self._header = record
-            self._labels = [sentences.token_label(token) for token in record.prompt.tokens]
+            self._labels = [token_label(token) for token in record.prompt.tokens]
         elif isinstance(record, Models):
             self._models = record
         elif isinstance(record, Step):
@@ -129,7 +130,7 @@ class Feed:
             token.text for token in step.emitted
         )  # for the clipboard alone: exactly the text
         self._settings = step.settings
-        self._labels += [sentences.token_label(token) for token in step.emitted]
+        self._labels += [token_label(token) for token in step.emitted]
         places = (place for place, (_, kind, _) in enumerate(props["pieces"]) if kind != "rejected")
         self._written += [
             (step.index, place, token.text)
@@ -277,7 +278,7 @@ def _context(step: Step, models: Models | None, lossy: str, rounding: str) -> li
     sampling = [f"temperature {settings.temperature:g}"]
     sampling += [f"top-k {settings.top_k}"] if settings.top_k else []
     sampling += [f"top-p {settings.top_p:g}"] if settings.top_p < 1 else []
-    sampling += filter(None, [sentences.own_sampling(settings)])
+    sampling += filter(None, [own_sampling(settings)])
     return [*words, ["sampling", ", ".join(sampling)], *_unused(models)]
 
 
