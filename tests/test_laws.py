@@ -98,7 +98,7 @@ MAY_NAME = ("drafters", "rules", "zoo")
 FIELD = {"draft_model"}  # of a step's settings, too: it may key a table that names no other method
 HOMONYMS = {
     ("models/files/draft_formats.py", "mtp"),  # speculators' own word for a format of heads
-    ("trace/records.py", "none"),  # the trace format's own word for a step without a draft; drafters lie above it
+    ("trace/events.py", "none"),  # the trace format's own word for a step without a draft; drafters lie above it
     ("views/terminal.py", "none"),  # a mark that marks nothing
 }
 
