@@ -37,12 +37,20 @@ def test_a_docstring_begins_with_a_sentence_that_stands_alone(path):
 
 @pytest.mark.parametrize(
     "sentence",
-    ["Those that a step has.", "The same of a draft.", "One that runs some layers.", "done, total: steps.", "of a run."],
+    [
+        "Those that a step has.",
+        "The same of a draft.",
+        "One that runs some layers.",
+        "done, total: steps.",
+        "of a run.",
+    ],
 )
 def test_a_sentence_that_points_elsewhere_would_be_found(sentence):
     assert not is_whole(sentence)
 
 
-@pytest.mark.parametrize("sentence", ["Writes a file.", "One token of a step.", "The rows.", "Whether a rule is exact."])
+@pytest.mark.parametrize(
+    "sentence", ["Writes a file.", "One token of a step.", "The rows.", "Whether a rule is exact."]
+)
 def test_a_whole_sentence_passes(sentence):
     assert is_whole(sentence)
