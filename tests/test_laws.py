@@ -124,7 +124,7 @@ def constants_of(path):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("specviz."):
             place = ROOT.joinpath(*node.module.split("."))
             source = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
-            above = constants_of(source)
+            above = {} if source.parent in path.parents and place.is_dir() else constants_of(source)
             found |= {each.asname or each.name: above.get(each.name, set()) for each in node.names}
         elif isinstance(node, ast.Assign):
             (target,) = node.targets
