@@ -19,7 +19,7 @@ def problems(split: str) -> Iterator[str]:
 
 
 def problems_with_pairs(split: str) -> Iterator[tuple[str, tuple[int, int]]]:
-    """The same documents, each with its two numbers."""
+    """The documents of `problems`, each with its two numbers."""
     generator = random.Random(SEEDS[split])
     drawn = iter(lambda: problem(generator), None)
     allowed = (
@@ -78,7 +78,7 @@ def worked_sum(a: int, b: int) -> str:
 
 
 def worked_difference(a: int, b: int) -> str:
-    """a - b for a >= b with equally many digits, place by place with what is borrowed."""
+    """Writes a - b place by place with what is borrowed; a >= b have equally many digits."""
     steps, borrowed = [], 0
     for place, (x, y) in enumerate(zip(digits_of(a), digits_of(b), strict=True)):
         terms = f"{x} - {y} - {borrowed}" if borrowed else f"{x} - {y}"
@@ -94,7 +94,7 @@ def worked_difference(a: int, b: int) -> str:
 
 
 def worked_product(a: int, b: int) -> str:
-    """a times the one-digit number b, place by place with its carries."""
+    """Writes a times the one-digit number b, place by place with its carries."""
     steps, carry = [], 0
     digits = digits_of(a)
     for place, x in enumerate(digits):

@@ -1,4 +1,4 @@
-"""Where things lie while a family is made, and how each member is set up for training.
+"""The work folder of a family that is being made, and the setup of each member's training.
 
 Work folder: `<tokenizer>.json`, `tokens/<tokenizer>/`, `<edition>/` (checkpoints, the target's samples)."""
 
@@ -45,7 +45,7 @@ class Workplace:
 
     @property
     def own(self) -> Path:
-        """Where this edition's checkpoints and samples are kept."""
+        """The folder of this edition's checkpoints and samples."""
         return self.work / self.edition
 
     def make_tokenizers(self, corpus: Path) -> None:
@@ -88,7 +88,7 @@ class Workplace:
         return {name: TokenFile.open(self.tokens(tokenizer), name, "valid") for name in names}
 
     def held_out_domains(self, tokenizer: str) -> dict[str, list[TokenFile]]:
-        """The same by domain."""
+        """The held-out documents by domain."""
         sources = load_sources()
         domains: dict[str, list[TokenFile]] = {}
         for name, file in self.held_out(tokenizer).items():

@@ -88,27 +88,71 @@ def run_ship(args: argparse.Namespace, target: LoadedModel) -> None:
 
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m specviz.zoo.for_target", description=__doc__)
-    parser.add_argument(
-        "--threads", type=int, default=1, help="CPU threads; write it before COMMAND (default 1)"
-    )
+    words = "CPU threads; write it before COMMAND (default 1)"
+    parser.add_argument("--threads", type=int, default=1, help=words)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    common, data, training = (argparse.ArgumentParser(add_help=False) for _ in range(3))
+
+    def add(
+        name: str, run: Command, text: str, *parents: argparse.ArgumentParser
+    ) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=text, parents=[_common_options(), *parents])
+        command.set_defaults(run=run)
+        return command
+
+    dialogues = add("dialogues", run_dialogues, "let the target write both sides of dialogues")
+    words = "enough for `draft`, and much smaller"
+    dialogues.add_argument("--without-states", action="store_true", help=words)
+    text = add("text", run_text, "let the target read plain text")
+    text.add_argument("corpus", type=Path, help="a folder with .txt.xz files")
+    words = "which of them (default %(default)s)"
+    text.add_argument("--files", default="*train.txt.xz", help=words)
+    for command in (dialogues, text):
+        words = "how many in all (default %(default)s)"
+        command.add_argument("--tokens", type=int, default=2_000_000, help=words)
+    data, training = _data_option(), _training_options()
+    eagle = add("eagle", run_eagle, "train an EAGLE-3 head", data, training)
+    words = "how many different tokens it can draft (default %(default)s)"
+    eagle.add_argument("--draft-tokens", type=int, default=8192, help=words)
+    words = "how far ahead it learns to draft (default %(default)s)"
+    eagle.add_argument("--depth", type=int, default=4, help=words)
+    words = "train a small Llama model with the target's vocabulary"
+    draft = add("draft", run_draft, words, data, training)
+    words = "width of its hidden states (default %(default)s)"
+    draft.add_argument("--hidden", type=int, default=96, help=words)
+    words = "how many layers it has (default %(default)s)"
+    draft.add_argument("--layers", type=int, default=4, help=words)
+    words = "measure what is in FOLDER/model and write its card"
+    measure = add("evaluate", run_evaluate, words, data)
+    words = "held-out ones to answer (default %(default)s)"
+    measure.add_argument("--questions", type=int, default=20, help=words)
+    words = "put FOLDER/model into assets/models, as the bundled draft of this target"
+    add("ship", run_ship, words)
+    return parser
+
+
+def _common_options() -> argparse.ArgumentParser:
+    common = argparse.ArgumentParser(add_help=False)
     common.add_argument("target", help="name, folder or hub id of the chat model")
-    common.add_argument(
-        "folder", type=Path, help="of the data or the training; `evaluate` and `ship` read it"
-    )
-    common.add_argument(
-        "--seed", type=int, default=0, help="of all random draws (default %(default)s)"
-    )
-    data.add_argument(
-        "data", type=Path, nargs="+", help="folders that `dialogues` and `text` have filled"
-    )
-    training.add_argument(
-        "--steps", type=int, help="train until so many steps, those before a stop counted in"
-    )
-    training.add_argument(
-        "--hours", type=float, help="train for so many hours, those before a stop counted in"
-    )
+    words = "of the data or the training; `evaluate` and `ship` read it"
+    common.add_argument("folder", type=Path, help=words)
+    words = "of all random draws (default %(default)s)"
+    common.add_argument("--seed", type=int, default=0, help=words)
+    return common
+
+
+def _data_option() -> argparse.ArgumentParser:
+    data = argparse.ArgumentParser(add_help=False)
+    words = "folders that `dialogues` and `text` have filled"
+    data.add_argument("data", type=Path, nargs="+", help=words)
+    return data
+
+
+def _training_options() -> argparse.ArgumentParser:
+    training = argparse.ArgumentParser(add_help=False)
+    words = "train until so many steps, those before a stop counted in"
+    training.add_argument("--steps", type=int, help=words)
+    words = "train for so many hours, those before a stop counted in"
+    training.add_argument("--hours", type=float, help=words)
     words = "begin with the weights of this finished draft of the same sizes: its `model` folder, after `evaluate`"
     training.add_argument("--start-from", type=Path, metavar="MODEL", help=words)
     for each in fields(LearningPace):
@@ -116,55 +160,7 @@ def make_parser() -> argparse.ArgumentParser:
             option = f"--{each.name.replace('_', '-')}"
             words = f"{PACE_WORDS[each.name]} (default %(default)s)"
             training.add_argument(option, type=type(each.default), default=each.default, help=words)
-
-    def add(
-        name: str, run: Command, text: str, *parents: argparse.ArgumentParser
-    ) -> argparse.ArgumentParser:
-        made = commands.add_parser(name, help=text, parents=[common, *parents])
-        made.set_defaults(run=run)
-        return made
-
-    dialogues = add("dialogues", run_dialogues, "let the target write both sides of dialogues")
-    dialogues.add_argument(
-        "--without-states", action="store_true", help="enough for `draft`, and much smaller"
-    )
-    text = add("text", run_text, "let the target read plain text")
-    text.add_argument("corpus", type=Path, help="a folder with .txt.xz files")
-    text.add_argument(
-        "--files", default="*train.txt.xz", help="which of them (default %(default)s)"
-    )
-    for each in (dialogues, text):
-        each.add_argument(
-            "--tokens", type=int, default=2_000_000, help="how many in all (default %(default)s)"
-        )
-    eagle = add("eagle", run_eagle, "train an EAGLE-3 head", data, training)
-    words = "how many different tokens it can draft (default %(default)s)"
-    eagle.add_argument("--draft-tokens", type=int, default=8192, help=words)
-    eagle.add_argument(
-        "--depth",
-        type=int,
-        default=4,
-        help="how far ahead it learns to draft (default %(default)s)",
-    )
-    draft = add(
-        "draft", run_draft, "train a small Llama model with the target's vocabulary", data, training
-    )
-    draft.add_argument(
-        "--hidden", type=int, default=96, help="width of its hidden states (default %(default)s)"
-    )
-    draft.add_argument(
-        "--layers", type=int, default=4, help="how many layers it has (default %(default)s)"
-    )
-    measure = add(
-        "evaluate", run_evaluate, "measure what is in FOLDER/model and write its card", data
-    )
-    measure.add_argument(
-        "--questions", type=int, default=20, help="held-out ones to answer (default %(default)s)"
-    )
-    add(
-        "ship", run_ship, "put FOLDER/model into assets/models, as the bundled draft of this target"
-    )
-    return parser
+    return training
 
 
 def main() -> None:

@@ -45,12 +45,12 @@ _MOST_ENDED = 1 / 8  # of the rows of a batch; those that go on are then copied 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """shard: how many dialogues are begun for one; batch: how many are written at once; the rest in tokens."""
+    """How many dialogues are written, and how long they grow."""
 
-    shard: int = 256
-    batch: int = 128
-    longest_turn: int = 48
-    longest_answer: int = 160
+    shard: int = 256  # dialogues that are begun for one shard
+    batch: int = 128  # dialogues that are written at once
+    longest_turn: int = 48  # tokens
+    longest_answer: int = 160  # tokens
 
 
 USUAL = Size()
@@ -80,16 +80,16 @@ class Template:
 
 @dataclass(slots=True, eq=False)
 class _Dialogue:
-    """One that is being written. prompt: once the user's turn is over; laws: what the target says, place by place."""
+    """A dialogue that is being written."""
 
     template: Template
     sampling_of_answer: Sampling
     ends_of_answer: frozenset[int]
     size: Size
-    prompt: Ids = ()
+    prompt: Ids = ()  # empty until the user's turn is over
     answer: list[int] = field(default_factory=list)
     is_over: bool = False
-    distributions: list[StoredDistribution] = field(default_factory=list)
+    distributions: list[StoredDistribution] = field(default_factory=list)  # place by place
     _turn: list[int] = field(default_factory=list)
     _given: list[int] = field(default_factory=list)  # of the template, to be read before the answer
 
@@ -234,7 +234,7 @@ def _packed(
     attention_mask: Tensor | None,
     **how: Any,
 ) -> tuple[Tensor, None]:
-    """sdpa, but one token of many texts by `attend`, which is five times as fast on a CPU."""
+    """Attends by `attend` for one token of many texts, which is five times as fast on a CPU, and else by sdpa."""
     if query.shape[2] > 1 or attention_mask is not None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **how)
     return attend(query, key, value, None, how["scaling"]).transpose(1, 2), None

@@ -31,14 +31,13 @@ _NO_TOKEN = -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class DepthLaws:
-    """At one depth, over the n places that are judged: the target's likeliest tokens by the head's own ids [n, TOP],
-    their p [n, TOP], 0 for those that the head cannot propose, its log q [n, D] and the places' weights [n]."""
+class DepthDistributions:
+    """The distributions of target and head at one depth, over the n places that are judged."""
 
-    ids: Tensor
-    p: Tensor
-    log_q: Tensor
-    weights: Tensor
+    ids: Tensor  # [n, TOP], the target's likeliest tokens by the head's own ids
+    p: Tensor  # [n, TOP], 0 for tokens that the head cannot propose
+    log_q: Tensor  # [n, D]
+    weights: Tensor  # [n]
 
     @property
     def log_q_of_ids(self) -> Tensor:
@@ -83,9 +82,13 @@ class Eagle3:
             for distributions in self._distributions(batch, MEASURED_DEPTH, 0.5)
         ]
 
-    def _distributions(self, batch: Batch, num_depths: int, least: float) -> Iterator[DepthLaws]:
-        """At places that weigh more than `least`. Row i reads state i, or what the head made of it, and the token
-        behind the last one that it has read."""
+    def _distributions(
+        self, batch: Batch, num_depths: int, least: float
+    ) -> Iterator[DepthDistributions]:
+        """Yields the distributions depth by depth, at places that weigh more than `least`.
+
+        Row i reads state i, or what the head made of it, and the token behind the last one that it has read.
+        """
         assert batch.states is not None
         length, earlier = batch.states.shape[1] - num_depths, []
         hidden = self.module.fuse(batch.states[:, :length])
@@ -98,7 +101,7 @@ class Eagle3:
             log_q = self.module.lm_head(self.module.norm(hidden[judged])).float().log_softmax(-1)
             ids = self._own_ids[batch.ids[:, there][judged]]
             p = batch.log_probs[:, there][judged].exp() * (ids != _NO_TOKEN)
-            yield DepthLaws(ids, p, log_q, weights[judged])
+            yield DepthDistributions(ids, p, log_q, weights[judged])
 
     def _next(
         self, embedded: Tensor, features: Tensor, depth: int, earlier: list[tuple[Tensor, Tensor]]
@@ -138,7 +141,7 @@ class Eagle3:
         }
 
     def _vocabulary(self) -> dict[str, Tensor]:
-        """Which of the target's tokens the head proposes."""
+        """The tokens of the target that the head proposes, as tensors of an EAGLE-3 checkpoint."""
         return {"d2t": self._ids - torch.arange(len(self._ids)), "t2d": self._own_ids != _NO_TOKEN}
 
     def export(self, folder: Path) -> None:
@@ -158,8 +161,11 @@ def attend(
     rotary: tuple[Tensor, Tensor],
     earlier: list[tuple[Tensor, Tensor]],
 ) -> Tensor:
-    """inputs [B, L, I] of one depth -> [B, L, H]. A place sees every place up to itself at the first depth, and itself
-    at the depths since; `earlier` holds their keys and values and gets those of this depth."""
+    """The attention of one depth over inputs [B, L, I], as [B, L, H].
+
+    A place sees every place up to itself at the first depth, and itself at the depths since. `earlier` holds the keys and
+    values of these depths; this depth adds its own.
+    """
     size = rotary[0].shape[-1]
     queries, keys, values = (
         project(inputs).unflatten(-1, (-1, size)).transpose(1, 2)
@@ -207,7 +213,7 @@ def ids_of(finished: Path) -> Tensor:
     return read_tensors(weight_files(finished, finished.name))["t2d"].nonzero()[:, 0]
 
 
-def _score(distributions: DepthLaws) -> DepthScore:
+def _score(distributions: DepthDistributions) -> DepthScore:
     overlap = torch.minimum(distributions.p, distributions.log_q_of_ids.exp()).sum()
     same = distributions.log_q.argmax(-1) == distributions.ids[:, 0]
     return DepthScore(float(overlap), float(same.sum()), len(distributions.p))

@@ -75,7 +75,8 @@ class DraftSetup:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """tokens_per_call: over all answers. same_text: of the greedy answers those that equal the target's own."""
+    """What one way of drafting came to. tokens_per_call: over all answers. same_text: how many greedy answers equal the
+    target's own."""
 
     way: DraftSetup
     temperature: float

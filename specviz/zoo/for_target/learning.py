@@ -48,15 +48,19 @@ class LearningPace:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """Where a run ends, earlier runs counted in: after so many steps, or so many seconds of training."""
+    """The end of a training: after so many steps or seconds, those before a stop counted in."""
 
     steps: int | None = None
     seconds: float | None = None
 
     def progress(self, step: int, seconds: float) -> float:
-        """From 0 to 1, the end."""
-        parts = ((step, self.steps), (seconds, self.seconds))
-        return min(1.0, max((done / whole for done, whole in parts if whole), default=1.0))
+        """The part of the training that is done, from 0 to 1."""
+        parts = []
+        if self.steps:
+            parts.append(step / self.steps)
+        if self.seconds:
+            parts.append(seconds / self.seconds)
+        return min(1.0, max(parts, default=1.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +89,7 @@ class Learner(Protocol):
         ...
 
     def score(self, batch: Batch) -> list[DepthScore]:
-        """Per depth, over the places of the answers."""
+        """The scores by depth, over the places of the answers."""
         ...
 
     def settings(self) -> dict[str, Any]:
@@ -94,7 +98,7 @@ class Learner(Protocol):
 
 
 def distribution_losses(p: Tensor, log_q: Tensor, overlap_weight: float) -> Tensor:
-    """p and log q of the same tokens [n, TOP] -> the loss at each place [n]."""
+    """The loss at each place [n], from p and log q of the same tokens [n, TOP]."""
     missed = 1 - torch.minimum(p, log_q.exp()).sum(-1)
     return overlap_weight * missed - (p * log_q).sum(-1)
 
@@ -256,7 +260,7 @@ def score_texts(
     size: int = 16,
     change: Callable[[Batch], Batch] = lambda batch: batch,
 ) -> list[DepthScore]:
-    """Per depth, over all these texts, each batch changed so before."""
+    """The scores by depth over all these texts, where `change` changes each batch before it is read."""
     ordered = sorted(texts, key=lambda text: len(text.tokens))
     total: list[DepthScore] = []
     for start in range(0, len(ordered), size):

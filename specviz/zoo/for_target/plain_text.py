@@ -43,7 +43,7 @@ def write_plain_text(
 
 
 def _piece(target: LoadedModel, text: str, generator: random.Random) -> tuple[int, ...]:
-    """From the text's beginning, or from one of its words on."""
+    """A piece of the text, from its beginning or from one of its words on."""
     start = generator.choice((0, text.find(" ", generator.randrange(len(text))) + 1))
     return tuple(
         target.tokenizer(text[start : start + _CHARACTERS], add_special_tokens=False).input_ids[

@@ -50,18 +50,16 @@ class StoredDistribution:
 
     @classmethod
     def joined(cls, distributions: Sequence["StoredDistribution"]) -> "StoredDistribution":
-        """Of places one behind the other."""
+        """The distributions of these texts' places, one text behind the other."""
         states = [
             distribution.states for distribution in distributions if distribution.states is not None
         ]
-        ids, log_probs = (
-            torch.cat([getattr(distribution, name) for distribution in distributions])
-            for name in ("ids", "log_probs")
-        )
+        ids = torch.cat([distribution.ids for distribution in distributions])
+        log_probs = torch.cat([distribution.log_probs for distribution in distributions])
         return cls(ids, log_probs, torch.cat(states) if states else None)
 
     def at(self, place: int) -> "StoredDistribution":
-        """Of one of these places."""
+        """The distribution of one of these places."""
         own = slice(place, place + 1)
         return StoredDistribution(
             self.ids[own], self.log_probs[own], None if self.states is None else self.states[own]

@@ -17,7 +17,7 @@ _BATCH = 8
 def distributions_of(
     target: LoadedModel, texts: Sequence[Sequence[int]]
 ) -> list[StoredDistribution]:
-    """Of each text of at least two tokens."""
+    """The target's distributions along each text; a text has at least two tokens."""
     order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
     made: dict[int, StoredDistribution] = {}
     for start in range(0, len(order), _BATCH):
@@ -28,7 +28,7 @@ def distributions_of(
 
 @torch.inference_mode()
 def _read(texts: Sequence[Sequence[int]], target: LoadedModel) -> list[StoredDistribution]:
-    """Padding is on the right, so that no place sees it."""
+    """Reads a batch of texts; padding is on the right, so that no place sees it."""
     padded = torch.nn.utils.rnn.pad_sequence(
         [torch.tensor(text[:-1]) for text in texts], batch_first=True
     )
@@ -41,7 +41,10 @@ def _read(texts: Sequence[Sequence[int]], target: LoadedModel) -> list[StoredDis
 def distribution_at(
     done: ModelOutput, layers: Sequence[int], *places: int | slice
 ) -> StoredDistribution:
-    """From the target's outputs at n of the places [B, L]. layers: the states to keep, by transformers' numbers."""
+    """The distributions at n of the places [B, L] of the target's outputs.
+
+    layers: the states to keep, by transformers' numbers.
+    """
     ids, log_probs = likeliest(done.logits[places])
     kept = [done.hidden_states[layer][places] for layer in layers]
     return StoredDistribution(
@@ -51,17 +54,17 @@ def distribution_at(
 
 @torch.inference_mode()
 def with_whole_distributions(target: LoadedModel, batch: Batch) -> Batch:
-    """The same texts with what the target says of all its tokens, ids and log_probs [B, L, V]: the likeliest first,
-    the others in no order."""
+    """A batch with whole distributions in place of the stored ones: ids and log_probs [B, L, V].
+
+    The most likely token comes first, the others in no order.
+    """
     logits = (
         target.model(batch.tokens[:, :-1].to(target.model.device), use_cache=False)
         .logits.float()
         .cpu()
     )
-    ids, likeliest_ids = (
-        torch.arange(logits.shape[-1]).expand(logits.shape).clone(),
-        logits.argmax(-1, keepdim=True),
-    )
+    ids = torch.arange(logits.shape[-1]).expand(logits.shape).clone()
+    likeliest_ids = logits.argmax(-1, keepdim=True)
     ids.scatter_(-1, likeliest_ids, 0)[..., :1] = (
         likeliest_ids  # the first token changes places with it
     )

@@ -23,7 +23,7 @@ Inputs = tuple[torch.Tensor, ...]
 
 class Objective(Protocol):
     def inputs(self, windows: torch.Tensor, step: int) -> Inputs:
-        """windows [B, L+1] int64, on the device -> what `loss` takes."""
+        """The inputs of `loss`, from windows [B, L+1] int64 on the device."""
         ...
 
     def loss(self, *inputs: torch.Tensor) -> torch.Tensor:
