@@ -163,8 +163,8 @@ def attend(
 ) -> Tensor:
     """The attention of one depth over inputs [B, L, I], as [B, L, H].
 
-    A place sees every place up to itself at the first depth, and itself at the depths since. `earlier` holds the keys and
-    values of these depths; this depth adds its own.
+    A place sees every place up to itself at the first depth, and itself at the depths since. `earlier` holds the keys
+    and values of these depths; this depth adds its own.
     """
     size = rotary[0].shape[-1]
     queries, keys, values = (
