@@ -98,7 +98,7 @@ MAY_NAME = ("drafters", "rules", "zoo")
 FIELD = {"draft_model"}  # of a step's settings, too: it may key a table that names no other method
 HOMONYMS = {
     ("models/files/draft_formats.py", "mtp"),  # speculators' own word for a format of heads
-    ("trace/records.py", "none"),  # the trace format's own word for a step without a draft; drafters lie above it
+    ("trace/events.py", "none"),  # the trace format's own word for a step without a draft; drafters lie above it
     ("views/terminal.py", "none"),  # a mark that marks nothing
 }
 
@@ -122,8 +122,9 @@ def constants_of(path):
     found = {}
     for node in ast.parse(path.read_text("utf-8")).body:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("specviz."):
-            source = ROOT.joinpath(*node.module.split(".")).with_suffix(".py")
-            above = constants_of(source) if source.is_file() else {}
+            place = ROOT.joinpath(*node.module.split("."))
+            source = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+            above = {} if source.parent in path.parents and place.is_dir() else constants_of(source)
             found |= {each.asname or each.name: above.get(each.name, set()) for each in node.names}
         elif isinstance(node, ast.Assign):
             (target,) = node.targets

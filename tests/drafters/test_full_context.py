@@ -9,7 +9,7 @@ from specviz.decoding.draft import EMPTY
 from specviz.decoding.drafter import no_draft
 from specviz.drafters import METHODS
 from specviz.request import Request
-from specviz.session.whole_run import activate, record
+from specviz.session.whole_run import activate, whole_run
 from specviz.views.explore.evidence.view import made_props
 from specviz.views.explore.opening import opening
 from specviz.views.explore.titles import drawn_title, last_token
@@ -26,7 +26,7 @@ def run_of(pool, num_tokens, method="draft_model", params=(), draft="brief"):
     """A run on a prompt of 20 tokens."""
     models = {"target": "big", "draft": draft, "method": method, "params": dict(params)}
     request = Request(prompt_ids=tuple(range(60, 80)), max_new_tokens=num_tokens, **models)
-    return record(activate(request.validate(), pool))
+    return whole_run(activate(request.validate(), pool))
 
 
 @pytest.mark.parametrize(("method", "params"), WITH_DRAFT, ids=str)

@@ -8,7 +8,7 @@ import specviz
 from specviz import trace
 from specviz.models.tokens import Watch
 from specviz.request import Request, read_stops, spell_stops
-from specviz.session.whole_run import activate, record
+from specviz.session.whole_run import activate, whole_run
 from specviz.session.workbench import Workbench
 
 PAIR = {"target": "fable-target", "draft": "fable-target"}  # its own draft: every block is accepted
@@ -107,9 +107,9 @@ def test_a_greedy_answer_is_that_of_transformers_cut_at_the_stop(fable, stops):
 def test_a_run_without_pace_ends_there_too(bench):
     request = Request(prompt="Once upon a time", target="fable-target", draft="fable-draft", stop=(".",))
     active = activate(request.validate(), bench.pool)
-    recorded = record(active)
+    recorded = whole_run(active)
     assert recorded.footer.stop == {"text": ".", "at": recorded.text.index(".")}
-    assert record(active).answer == recorded.answer, "every text has a watch of its own"
+    assert whole_run(active).answer == recorded.answer, "every text has a watch of its own"
 
 
 def test_what_is_typed_comes_back_as_it_was_meant():

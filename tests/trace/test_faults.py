@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from traces import as_bytes, events_of, lines_of, read_events
 
-from specviz import trace
-from specviz.trace import Trace, TraceError, read_trace
+from specviz.trace import Trace, TraceError, file, read_trace
 from specviz.trace.schema import schema_text
 
 SCHEMA_PATH = Path(__file__).parents[2] / "assets" / "trace.schema.json"
@@ -186,7 +185,7 @@ def test_a_flood_of_lines_is_refused() -> None:
 
 
 def test_a_flood_of_empty_lists_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trace, "MAX_HELD_BYTES", 1 << 20)
+    monkeypatch.setattr(file, "MAX_HELD_BYTES", 1 << 20)
     with pytest.raises(TraceError, match="takes more than 1 MB of memory"):
         read_events([*events_of(traces.empty()), {"event": "note", "x": [[]] * 10_000}])
 

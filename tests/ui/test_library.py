@@ -256,7 +256,7 @@ def test_nothing_else_is_kept(registry, ask, view):
 
 def test_a_recorded_run_that_cannot_be_read_keeps_no_other_from_joining(registry, ask, monkeypatch):
     monkeypatch.setattr(library_panel, "shipped_runs", None)
-    monkeypatch.setattr(registry_file, "recorded_trace", None)
+    monkeypatch.setattr(registry_file, "shipped_trace", None)
     assert ask("kept", {"run": registry.keep(traces.chain()).id})["packed"]
 
 

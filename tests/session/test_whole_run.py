@@ -7,12 +7,12 @@ import pytest
 from runs import REQUEST, made, timeless
 
 from specviz.rules.broken import BROKEN
-from specviz.session.whole_run import activate, record
+from specviz.session.whole_run import activate, whole_run
 from specviz.trace import Scores
 
 
 def recorded(bench, *, rule=None, scored=False, **changes):
-    return record(activate(replace(REQUEST, **changes).validate(), bench.pool), rule=rule, scored=scored)
+    return whole_run(activate(replace(REQUEST, **changes).validate(), bench.pool), rule=rule, scored=scored)
 
 
 def without_rule(trace):
@@ -37,7 +37,7 @@ def test_it_is_the_run_that_a_session_makes(bench, changes):
 
 def test_one_setup_records_the_same_run_again(bench):
     active = activate(REQUEST.validate(), bench.pool)
-    assert timeless(record(active)) == timeless(record(active))
+    assert timeless(whole_run(active)) == timeless(whole_run(active))
 
 
 def test_scores_are_there_when_asked_for(bench):
