@@ -1,7 +1,7 @@
-"""Runs on a ZeroGPU Space, where a worker process that the package `spaces` forks makes the steps and has the GPU.
+"""Runs on a ZeroGPU Space: the package `spaces` forks a worker process that has the GPU and makes the steps.
 
-What a person changes travels through memory shared before the fork; events come back as they are. A pause gives the GPU
-back, and what resumes is another worker that goes on behind the last token of the trace.
+A person's changes travel through memory that is shared before the fork; events come back as they are. A pause gives the
+GPU back. Then another worker resumes the run behind the last token of the trace.
 """
 
 import math
@@ -21,13 +21,12 @@ from specviz.session.setup import models_named
 from specviz.session.workbench import Workbench, workbench
 from specviz.settings import settings
 
-NUM_BLOCKS = 256  # runs that a person may still control; a paused run and one on somebody's stage are among them
+NUM_BLOCKS = 256
+"""Runs that a person may still control: also a paused run, and a run on somebody's stage."""
 LONGEST_S = 120
-START_S, LOAD_S, TOKEN_S = (
-    10,
-    20,
-    0.1,
-)  # of a worker; of a model that this process does not have; on a slice of a GPU
+START_S = 10  # of a worker
+LOAD_S = 20  # of a model that this process does not have
+TOKEN_S = 0.1  # on a slice of a GPU
 WAITING = "waiting for a GPU"
 WITHOUT = "Recorded runs, lessons and the bundled models work without it."
 Answer = Status | trace.Event | SpecvizError
@@ -40,7 +39,7 @@ _free = deque(range(len(_blocks)))
 def _events(
     request: Request, so_far: trace.Trace, slot: int, may_cut: bool, max_steps: int | None
 ) -> Iterator[Answer]:
-    """In the worker: what comes behind the trace so far; an error that ends the run comes last."""
+    """Yields, in the worker, the events behind the trace so far; an error that ends the run comes last."""
     controls = Controls(None, block=_blocks[slot])
     run = Run(request, Workbench(workbench().pool), controls, may_cut=may_cut, so_far=so_far)
     try:
@@ -52,16 +51,16 @@ def _events(
 def _seconds(
     request: Request, so_far: trace.Trace, slot: int, may_cut: bool, max_steps: int | None
 ) -> int:
-    """How long to ask the GPU for: by the models to load, the tokens to come and the pace."""
+    """The seconds to ask the GPU for: by the models to load, the tokens to come and the pace."""
     state = Controls(None, block=_blocks[slot]).read()
     pool = workbench().pool
-    missing = {pool.shown_name(name) for _, name in models_named(state.settings)} - {
-        *pool.loaded_names()
-    }
-    steps = request.max_new_tokens - len(so_far.tokens) if max_steps is None else max_steps
-    return math.ceil(
-        min(LONGEST_S, START_S + LOAD_S * len(missing) + steps * (TOKEN_S + PACES[state.pace]))
-    )
+    names = {pool.shown_name(name) for _, name in models_named(state.settings)}
+    num_missing = len(names.difference(pool.loaded_names()))
+    num_steps = max_steps
+    if num_steps is None:
+        num_steps = request.max_new_tokens - len(so_far.tokens)
+    steps_s = num_steps * (TOKEN_S + PACES[state.pace])
+    return math.ceil(min(LONGEST_S, START_S + LOAD_S * num_missing + steps_s))
 
 
 if settings().zero_gpu:
@@ -72,7 +71,7 @@ if settings().zero_gpu:
 
 
 class WorkerRun(Run):
-    """A run whose events a worker makes. When no GPU is left to it, it is paused and can be resumed."""
+    """A run that leaves its steps to a worker. When no GPU is left to it, it is paused and can be resumed."""
 
     def __init__(
         self,
@@ -103,11 +102,10 @@ class WorkerRun(Run):
                 if isinstance(event, Status):
                     self.state = event.state
                     yield event
-                elif isinstance(event, trace.Footer):
+                    continue
+                if isinstance(event, trace.Footer):
                     self.state = "finished"
-                    yield self.trace.append(event)
-                else:
-                    yield self.trace.append(event)
+                yield self.trace.append(event)
         except (SpecvizError, GeneratorExit):
             self.controls.set("stopped", True)  # the worker reads it before its next step
             raise
