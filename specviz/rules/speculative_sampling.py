@@ -13,12 +13,42 @@ Lossless: a token x is accepted with probability q min(1, p/q) = min(p, q). It r
 max(0, p - q): a rejection has probability 1 - sum min(p, q), and norm divides by the same sum. The two add up to p.
 """
 
+from collections.abc import Callable, Sequence
+
 import torch
 from torch import Tensor
 
 from specviz.rules.chain import widen
 from specviz.rules.facts import FACTS
 from specviz.rules.tree import TreeRule
+
+
+def reference(
+    p: Tensor, q: Tensor, tokens: Sequence[int], uniform: Callable[[int], float]
+) -> tuple[int, int]:
+    """Speculative sampling as the papers write it, for one text and one chain: the oracle that tests hold the rule to.
+
+    p: the target's distributions [1+N, V]. q: the draft's [N, V]. tokens: N, drawn from q. uniform(i): the random draw
+    that judges token i, and uniform(N) the one for the last token. Returns how many tokens are accepted, and the last.
+    """
+    num_accepted = 0
+    for i, x in enumerate(tokens):
+        u = uniform(i)
+        if u < p[i, x] / q[i, x]:
+            num_accepted += 1
+        else:
+            break
+
+    if num_accepted == len(tokens):
+        last_distribution = p[num_accepted]  # the bonus
+    else:
+        shortfall = (p[num_accepted] - q[num_accepted]).clamp_min(0)
+        last_distribution = shortfall / shortfall.sum()  # norm(max(0, p - q))
+
+    # Draw from it: the first token whose cumulative probability lies above the random draw.
+    cumulative = last_distribution.cumsum(0)
+    last = torch.searchsorted(cumulative, uniform(len(tokens)), right=True)
+    return num_accepted, int(last)
 
 
 def residual(p: Tensor, q: Tensor) -> Tensor:
