@@ -45,7 +45,7 @@ class PhaseTimes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepResult:
-    """One draft-verify round."""
+    """The record of a draft-verify round."""
 
     index: int
     context_length: int  # tokens before this step
@@ -117,16 +117,9 @@ def _step(
     draft_before = drafter.work
     clock = PhaseClock(target.device)
 
-    target.capture(drafter.hidden_layers)
-    context = Context(text, plan.sampling.of_draft, draws, target.vocab_size, target.hidden(text))
     room = min(end, target.context_limit) - position
     k = min(plan.k, room - 1)  # the last token comes from the target
-    draws.bring(position, k, target.device)
-    draft = drafter.draft(context, k).on(target.device)
-    if not plan.rule.supports(draft):
-        raise SpecvizError(
-            f"{plan.rule.title} cannot judge the drafts of this method; choose another rule"
-        )
+    draft = _propose(text, plan, draws, k)
     clock.mark()
 
     logits = target.forward(text, draft)
@@ -154,6 +147,21 @@ def _step(
         draft_work=drafter.work - draft_before,
         finish=finish,
     )
+
+
+def _propose(text: list[int], plan: Plan, draws: Draws, k: int) -> Draft:
+    """The drafter's draft behind the text, on the target's device. Raises SpecvizError if the rule cannot judge it."""
+    target = plan.target
+    drafter = plan.drafter
+    target.capture(drafter.hidden_layers)
+    context = Context(text, plan.sampling.of_draft, draws, target.vocab_size, target.hidden(text))
+    draws.bring(len(text), k, target.device)
+    draft = drafter.draft(context, k).on(target.device)
+    if not plan.rule.supports(draft):
+        raise SpecvizError(
+            f"{plan.rule.title} cannot judge the drafts of this method; choose another rule"
+        )
+    return draft
 
 
 def _target_work(plan: Plan) -> Work:

@@ -65,7 +65,7 @@ class Pieces:
     longest_cpu_s: float = 0.0  # of its own thread's processor time
 
     def add(self, seconds: float, cpu_s: float) -> Pieces:
-        """These statistics with one more piece."""
+        """The statistics with one more piece."""
         return Pieces(self.number + 1, max(self.longest_s, seconds), max(self.longest_cpu_s, cpu_s))
 
 

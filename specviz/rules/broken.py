@@ -1,7 +1,7 @@
 """BROKEN: rules that are wrong on purpose, each a mistake seen in a public demo or engine. For the checks alone.
 
 No run can choose them. Where the mistake is in drafting, `tamper` makes an ordinary drafter sample from another
-distribution than the q that its draft still reports.
+distribution, and its draft still reports q.
 """
 
 import torch

@@ -171,7 +171,7 @@ class ChainRule(Rule):
 
 
 def widen(row: Tensor) -> Tensor:
-    """The same numbers in the device's widest float."""
+    """Numbers converted to the device's widest float."""
     return row.to(exact_dtype(row.device))
 
 

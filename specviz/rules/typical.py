@@ -18,8 +18,8 @@ from specviz.rules.tree import make_verdict, node_p, node_q
 class Typical(ChainRule):
     """Accepts x if p(x) > min(eps, delta exp(-H(p))), with the entropy H in nats and delta = sqrt(eps).
 
-    The target's own token is its most likely one. In a tree the longest path whose tokens all pass is accepted, the
-    first of several. Tokens that pass on another path count as not judged.
+    The target's own token is its most likely one. In a tree the longest path on which all tokens pass is accepted,
+    the first of several. Tokens that pass on another path count as not judged.
     Cai et al. 2024 (arXiv:2401.10774), section 2.3.1.
     """
 
@@ -73,7 +73,7 @@ class Typical(ChainRule):
 
 
 def longest_path(draft: Draft, passed: Sequence[bool]) -> tuple[int, ...]:
-    """The longest path from ROOT whose nodes all passed; of several, the one whose end was drafted first."""
+    """The longest path from ROOT on which all nodes passed; of several, the one with the earliest end."""
     paths: dict[int, tuple[int, ...]] = {ROOT: ()}
     for node in range(len(draft) - draft.num_scratch):
         above = paths.get(draft.parents[node])

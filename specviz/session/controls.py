@@ -20,7 +20,7 @@ _FLAGS = ("paused", "stopped", "cancelled")
 
 @dataclass(frozen=True, slots=True)
 class ControlState:
-    """One reading of the controls."""
+    """A reading of the controls."""
 
     settings: RunSettings
     pace: str

@@ -1,7 +1,7 @@
 """Recorder: turns a step of the engine into a step of a trace, with one transfer from the device.
 
-Numbers are rounded to nine significant digits. Of each distribution a record holds both models' most likely tokens, the
-drafted and the emitted one, and the sum of the rest.
+Numbers are rounded to nine significant digits. A record shows a few tokens of each distribution: both
+models' most likely ones, the drafted and the emitted one. The rest is a sum.
 """
 
 from __future__ import annotations
@@ -350,10 +350,12 @@ def _sums(both: Tensor, exact_q: Tensor) -> Tensor:
     p = both[:num_draws]
     logs = both.log()
     log_q = logs[num_draws:]
-    own = torch.linalg.vecdot(both, logs)  # [2M]
-    cross = torch.linalg.vecdot(p, log_q)
+    negative_entropies = torch.linalg.vecdot(both, logs)  # [2M]
+    p_log_p = negative_entropies[:num_draws]
+    q_log_q = negative_entropies[num_draws:]
+    p_log_q = torch.linalg.vecdot(p, log_q)
     beyond_q = torch.linalg.vecdot(p, 1 - exact_q.sign())
-    return torch.stack((own[:num_draws], own[num_draws:], cross, beyond_q), dim=1)
+    return torch.stack((p_log_p, q_log_q, p_log_q, beyond_q), dim=1)
 
 
 def _unfiltered_probabilities(

@@ -56,7 +56,7 @@ class Status:
 
 
 class Run:
-    """One generation: its request, its live controls and its growing trace."""
+    """A generation: its request, its live controls and its growing trace."""
 
     def __init__(
         self,
@@ -437,5 +437,5 @@ def open_run(
     return Run(request, bench, controls, may_cut=may_cut, asker=asker)
 
 
-def _needs_other_models(settings: RunSettings, others: RunSettings) -> bool:
-    return any(getattr(settings, name) != getattr(others, name) for name in LOADED)
+def _needs_other_models(now: RunSettings, before: RunSettings) -> bool:
+    return any(getattr(now, name) != getattr(before, name) for name in LOADED)

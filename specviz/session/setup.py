@@ -138,8 +138,8 @@ def _load_named(
     pool: ModelPool, param: ModelParam, names: Sequence[str], report: Progress
 ) -> dict[str, LoadedModel]:
     """The models of these names, without the parameter's reserved words."""
-    wanted = [name for name in names if name not in param.reserved]
-    return {name: pool.load(name, report, as_draft=True) for name in wanted}
+    model_names = [name for name in names if name not in param.reserved]
+    return {name: pool.load(name, report, as_draft=True) for name in model_names}
 
 
 def _check_trees(setup: Setup) -> None:

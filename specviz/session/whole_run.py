@@ -35,7 +35,7 @@ def header(active: ActiveSetup, rendered: str, tokens: list[int]) -> trace.Heade
 
 
 def scores(active: ActiveSetup, recorded: trace.Trace) -> trace.Scores:
-    """Both models' probabilities of every emitted token, read once over the finished text."""
+    """The probabilities that both models gave every emitted token, read once over the finished text."""
     sampling = active.plan.sampling
     draft = active.setup.comparable_draft
     emitted = [token.id for token in recorded.tokens]
@@ -67,10 +67,10 @@ def stop_watch(active: ActiveSetup, written: Iterable[int] = ()) -> IsStop:
 def stop_of(recorded: trace.Trace, request: Request) -> trace.Stop | None:
     """The stop text that stands first in the text of a run; None where there is none."""
     text = recorded.text
-    found = [(text.find(stop), stop) for stop in request.stop if stop in text]
-    if not found:
+    places = [(text.find(stop), stop) for stop in request.stop if stop in text]
+    if not places:
         return None
-    place, stop = min(found)
+    place, stop = min(places)
     return {"text": stop, "at": place}
 
 

@@ -44,7 +44,7 @@ class Workbench:
                 yield result
 
     def watch(self) -> Callable[[], bool]:
-        """A function that says whether other work than that of the present turn was done here since this call."""
+        """A function that says whether other work than the present turn's was done here since this call."""
         is_disturbed = other_work.watch()
         waited_before = waited_s()
         return lambda: is_disturbed() or len(self.engine) > 1 or waited_s() > waited_before

@@ -1,8 +1,8 @@
 """Products of a few rows with a weight matrix on the CPU, each in the form that is fastest on this machine.
 
 `linear` is slow at 2 to 8 rows of float32. With tokens as columns, W @ x.T reads the weights once and costs little more
-than one row. A copy packed in oneDNN's blocks makes five rows of a large matrix as cheap as one, and one row of
-bfloat16 twice as fast, for as much memory again. The forms add in different orders. So the choice is made once for a
+than one row. A copy packed in oneDNN's blocks takes as much memory again. It makes five rows of a large matrix as cheap
+as one, and one row of bfloat16 twice as fast. The forms add in different orders. So the choice is made once for a
 machine (`measure`), stored, and shown.
 """
 
@@ -51,9 +51,9 @@ class Products:
     """A choice of the form for each number of rows and size of matrix; a call multiplies in that form."""
 
     columns: tuple[frozenset[int], ...] = (frozenset(range(1, MOST_ROWS + 1)),) * len(SHAPES)
-    """Per size class the numbers of rows that are multiplied by columns, in float32."""
+    """The numbers of rows, per size class, that are multiplied by columns, in float32."""
     packed: tuple[frozenset[int], ...] = _UNPACKED
-    """Per format and size class the numbers of rows for a packed copy, whatever `columns` says."""
+    """The numbers of rows, per format and size class, that take a packed copy, whatever `columns` says."""
 
     def __call__(self, weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
         """The result of linear(x, weight, bias), x [..., in] of any number format on any device."""
@@ -98,7 +98,7 @@ class Products:
         return total
 
     def fitting(self, model: nn.Module) -> Products:
-        """These products, without packed copies if those of this model would be too large."""
+        """A choice like this one, but without packed copies if those of this model would be too large."""
         return self if self.packed_bytes(model) <= MOST_BYTES else replace(self, packed=_UNPACKED)
 
     def __str__(self) -> str:
@@ -224,7 +224,7 @@ def with_products(model: nn.Module, products: Products) -> nn.Module:
     """A double of the model, with shared weights, that multiplies a few rows as `products` says.
 
     The model itself stays as it is. Each of its modules has a double with the very same tables of parameters and
-    buffers, so a weight that changes changes in both. A model to which no form applies is returned as it is.
+    buffers: a weight that changes, changes in both. A model to which no form applies is returned as it is.
     """
     return _double(model, products, {}) if products.applies(next(model.parameters())) else model
 

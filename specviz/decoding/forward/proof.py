@@ -23,7 +23,7 @@ from specviz.decoding.draft import EMPTY, ROOT, Draft, chain
 from specviz.decoding.forward.transformers_forward import asked_of, knows
 
 ROUNDING = {torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 6e-2}
-"""How far logits may be off, in shares of the largest: several times what two orders of the same sums differ by."""
+"""The largest allowed error of logits, in shares of the largest: several times what another order of sums gives."""
 _PLAIN_LEEWAY = (
     3  # times ROUNDING for transformers' forward: its faults are large, and it is the last resort
 )
@@ -195,11 +195,11 @@ def _choose_lengths(
 
 def _windows(config: PreTrainedConfig) -> set[int]:
     """The lengths of windows and chunks of attention in a configuration, by whatever name."""
-    found = set()
+    windows = set()
     for name, value in config.get_text_config(decoder=True).to_dict().items():
         if any(part in name for part in _WINDOWS) and not name.endswith("_layers"):
-            found |= _whole_numbers(value)
-    return {number for number in found if number > 0}
+            windows |= _whole_numbers(value)
+    return {window for window in windows if window > 0}
 
 
 def _whole_numbers(value: object) -> set[int]:
@@ -253,9 +253,9 @@ class _Text:
         return logits[:4], torch.stack([*self._path_logits[:3], self._sibling_logits[2]])
 
     def read_moved(self, reader: Reader) -> tuple[Tensor, Tensor]:
-        """The reader's logits [5, V] and the right ones, in a tree whose last branch goes on, and in a row behind it.
+        """The reader's logits [5, V] and the right ones, in a tree with a last branch that goes on.
 
-        The siblings' rows lie before that branch.
+        The siblings' rows lie before that branch. The last row is one that follows the branch in the text.
         """
         tokens = (*self._siblings, *self._path[:2])
         parents = (*[ROOT] * (_SIBLINGS + 1), _SIBLINGS)
@@ -311,8 +311,8 @@ def _find_faults(
     """The first fault of a reader's chains and the first of its trees, in words; empty where there is none.
 
     leeway: how many times the usual rounding is allowed. A fault must repeat on other texts. Noise may grow only a few
-    times from one reading to the next. That shows faults that the rounding of 16 bits would hide, once the rows of the
-    cache are in another order than a chain's.
+    times from one reading to the next. So a fault shows even where the rounding of 16 bits would hide it: once the
+    rows of the cache are not in a chain's order.
     """
     trees = ""
     for text in texts:
@@ -353,17 +353,17 @@ def _find_fault(
 ) -> tuple[str, float]:
     """The fault of the logits that were read, in words, and their noise. A failure is a fault.
 
-    Noise: the root mean square of the worst row's difference, in shares of that of all right logits.
+    Noise: the root mean square of the worst row's difference, in shares of the same over all right logits.
     """
     logits, failure = _attempt(lambda: read(reader))
     if logits is None:
         return f"fails on {text.length:,} tokens: {failure}", math.inf
-    own, right = logits
+    read_logits, right = logits
     lowest = right.max() - _RANGE
-    own = own.float().clamp_min(lowest)
+    read_logits = read_logits.float().clamp_min(lowest)
     right = right.float().clamp_min(lowest)
     counted = right[right > lowest]  # not the rows of a padded vocabulary
-    difference = own - right
+    difference = read_logits - right
     off = float(difference.abs().max())
     largest = float(counted.abs().max())
     worst = difference.square().mean(-1).max().sqrt()

@@ -1,7 +1,7 @@
 """Replays: a forward over few tokens as one CUDA graph, a single launch where Python would make hundreds.
 
 A graph repeats its operations on the same tensors. So a forward that is replayed takes everything that changes from
-tensors on the device, and reads all the rows that there is room for. All graphs of a process share their memory, even
+tensors on the device. It reads all rows that there is room for. All graphs of a process share their memory, even
 the buffers of cuBLAS. So they are recorded and replayed one at a time on the default stream, and results are copied.
 """
 
