@@ -1,10 +1,11 @@
-"""The few things that depend on the kind of device: two transfers without a hidden synchronise, and a phase clock.
+"""The few things that depend on the kind of device: transfers without a hidden synchronise, and a phase clock.
 
-`to_device` and `to_host` go through pinned memory on CUDA and wait on an event of their own, so that a whole
-step can run under torch.cuda.set_sync_debug_mode("error"). Nothing here knows a model.
+On CUDA, `to_device` and `to_host` go through pinned memory and wait on an event of their own. So a whole step can run
+under torch.cuda.set_sync_debug_mode("error"). Nothing here knows a model.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -13,18 +14,19 @@ from specviz.decoding.turns import clock, waited_s
 
 
 def exact_dtype(device: torch.device) -> torch.dtype:
-    """The widest float of a device: cumulative sums and comparisons with u are made in it."""
+    """The widest float of a device, for cumulative sums and comparisons with u."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
 def to_device(values: Sequence, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Makes a tensor of host values on the device; nothing waits for the copy."""
     if device.type != "cuda":
         return torch.tensor(values, dtype=dtype, device=device)
     return torch.tensor(values, dtype=dtype).pin_memory().to(device, non_blocking=True)
 
 
 def to_host(values: Tensor) -> Tensor:
-    """The one device-to-host transfer: waits for `values` alone, returns them on the CPU."""
+    """Waits for `values` alone and returns them on the CPU. No other function copies from a device."""
     if values.device.type != "cuda":
         return values.cpu()
     host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
@@ -43,15 +45,19 @@ def without_plans(device: torch.device) -> None:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether memory ran out, on any device: torch has its own error for CUDA only."""
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
-        isinstance(error, RuntimeError)
-        and ("out of memory" in str(error) or "t allocate memory" in str(error))
-    )
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    if not isinstance(error, RuntimeError):
+        return False
+    words = str(error)
+    return "out of memory" in words or "t allocate memory" in words
 
 
 class PhaseClock:
-    """Marks between the phases of one step. On CUDA the marks are events, read after the step's last transfer. Time in
-    which others had the engine does not count."""
+    """A clock with marks between the phases of one step. Time in which others had the engine does not count.
+
+    On CUDA the marks are events, read after the step's last transfer.
+    """
 
     __slots__ = ("_device", "_marks", "_waited_s")
 
@@ -72,13 +78,11 @@ class PhaseClock:
 
     def phases_ms(self) -> list[float]:
         """Milliseconds between consecutive marks."""
-        pairs = list(zip(self._marks, self._marks[1:], strict=False))
+        pairs = list(pairwise(self._marks))
         if self._device.type != "cuda":
             return [(after - before) * 1e3 for before, after in pairs]
         self._marks[-1].synchronize()
-        waited = zip(self._waited_s, self._waited_s[1:], strict=False)
-        away_ms = [(after - before) * 1e3 for before, after in waited]
-        elapsed = (before.elapsed_time(after) for before, after in pairs)
-        return [
-            max(0.0, ms - away) for ms, away in zip(elapsed, away_ms, strict=True)
-        ]  # it may have worked meanwhile
+        elapsed_ms = [before.elapsed_time(after) for before, after in pairs]
+        away_ms = [(after - before) * 1e3 for before, after in pairwise(self._waited_s)]
+        # Never below 0: the device may have worked while others had the engine.
+        return [max(0.0, ms - away) for ms, away in zip(elapsed_ms, away_ms, strict=True)]

@@ -1,7 +1,7 @@
-"""A draft is a token tree: a parent per node and, per node, the distribution it was drawn from, or None.
+"""Draft: a token tree. Each node has a parent, and the distribution it was drawn from or None.
 
-Nodes come in topological order and hang from ROOT, the last context token. Whatever a drafter does, this is all the
-engine, the rules and the recorder know of it.
+Nodes come in topological order and hang from ROOT, the last context token. Whatever a drafter does, the engine, the
+rules and the recorder know only this.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ NO_EVIDENCE: Mapping[str, object] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draft:
-    """N drafted tokens.
+    """A token tree of N drafted tokens."""
 
-    tokens: N ids. parents: N node indices, each smaller than its node's own, or ROOT. probs: per node the row q [V]
-    that its token was drawn from, as wide as the target's vocabulary, or None for a token chosen without chance (a
-    point mass). logits: rows [V] behind q, shown only. num_scratch: trailing nodes that ride the target's forward but
-    cannot be accepted. evidence: what the drafter wants to show, as JSON values.
-    """
-
-    tokens: tuple[int, ...] = ()
-    parents: tuple[int, ...] = ()
+    tokens: tuple[int, ...] = ()  # N ids
+    parents: tuple[int, ...] = ()  # N nodes, each before its child, or ROOT
     probs: tuple[Tensor | None, ...] = ()
-    logits: tuple[Tensor | None, ...] = ()
+    """The row q [V] that each token was drawn from, as wide as the target's vocabulary.
+
+    None stands for a token that was chosen without chance (a point mass).
+    """
+    logits: tuple[Tensor | None, ...] = ()  # N rows [V] behind q, only shown
     num_scratch: int = 0
+    """The number of trailing nodes that ride the target's forward but cannot be accepted."""
     evidence: Mapping[str, object] = field(default_factory=lambda: NO_EVIDENCE)
+    """JSON values that the drafter wants to show."""
     _children: dict[int, tuple[int, ...]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -52,9 +52,8 @@ class Draft:
                 )
             if node < len(self.tokens) - self.num_scratch:
                 children.setdefault(parent, []).append(node)
-        object.__setattr__(
-            self, "_children", {parent: tuple(nodes) for parent, nodes in children.items()}
-        )
+        frozen = {parent: tuple(nodes) for parent, nodes in children.items()}
+        object.__setattr__(self, "_children", frozen)
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -65,41 +64,46 @@ class Draft:
 
     @property
     def is_chain(self) -> bool:
-        return self.parents == tuple(range(ROOT, len(self.parents) - 1))
+        return self.parents == _chain_parents(len(self.parents))
 
     @property
     def depths(self) -> tuple[int, ...]:
-        """Per node its distance from ROOT, at least 1."""
+        """The distance of each node from ROOT, at least 1."""
         depths: list[int] = []
         for parent in self.parents:
             depths.append(1 if parent == ROOT else depths[parent] + 1)
         return tuple(depths)
 
     def on(self, device: torch.device) -> Draft:
-        """The same draft with its rows on this device; what lies elsewhere comes over in one transfer."""
+        """This draft with its rows on the device; if any lies elsewhere, all are copied in one transfer."""
         rows = [row for row in (*self.probs, *self.logits) if row is not None]
         if all(row.device == device for row in rows):
             return self
         import torch  # not before: the facts of a method load none
 
         moved = iter(torch.stack(rows).to(device))  # [R, V], in the widest of their formats
-        columns = (self.probs, self.logits)
-        probs, logits = (
-            tuple(None if row is None else next(moved) for row in column) for column in columns
-        )
+        probs = tuple(None if row is None else next(moved) for row in self.probs)
+        logits = tuple(None if row is None else next(moved) for row in self.logits)
         return replace(self, probs=probs, logits=logits)
 
 
 EMPTY = Draft()
 
 
-class DraftBuilder:
-    """Collects nodes; `build` makes a Draft of them."""
+def _chain_parents(size: int) -> tuple[int, ...]:
+    return tuple(range(ROOT, size - 1))
 
-    __slots__ = ("_nodes",)
+
+class DraftBuilder:
+    """A list of nodes that grows; `build` makes a Draft of them."""
+
+    __slots__ = ("_logits", "_parents", "_probs", "_tokens")
 
     def __init__(self) -> None:
-        self._nodes: list[tuple[int, int, Tensor | None, Tensor | None]] = []
+        self._tokens: list[int] = []
+        self._parents: list[int] = []
+        self._probs: list[Tensor | None] = []
+        self._logits: list[Tensor | None] = []
 
     def add(
         self,
@@ -109,27 +113,38 @@ class DraftBuilder:
         logits: Tensor | None = None,
     ) -> int:
         """Hangs `token` below `parent` and returns the new node's index."""
-        self._nodes.append((token, parent, probs, logits))
-        return len(self._nodes) - 1
+        self._tokens.append(token)
+        self._parents.append(parent)
+        self._probs.append(probs)
+        self._logits.append(logits)
+        return len(self._tokens) - 1
 
     def build(self, *, num_scratch: int = 0, evidence: Mapping[str, object] = NO_EVIDENCE) -> Draft:
-        columns = zip(*self._nodes, strict=True) if self._nodes else [()] * 4
-        return Draft(*columns, num_scratch, evidence)
+        return Draft(
+            tuple(self._tokens),
+            tuple(self._parents),
+            tuple(self._probs),
+            tuple(self._logits),
+            num_scratch,
+            evidence,
+        )
 
 
 def chain(tokens, probs=None, logits=None, evidence: Mapping[str, object] = NO_EVIDENCE) -> Draft:
     """A draft without branches. `probs` and `logits`: rows [N, V], or None for point masses."""
     tokens = tuple(tokens)
-    probs, logits = (
-        (None,) * len(tokens) if rows is None else tuple(rows) for rows in (probs, logits)
-    )
-    return Draft(tokens, tuple(range(ROOT, len(tokens) - 1)), probs, logits, 0, evidence)
+    nothing = (None,) * len(tokens)
+    probs = nothing if probs is None else tuple(probs)
+    logits = nothing if logits is None else tuple(logits)
+    return Draft(tokens, _chain_parents(len(tokens)), probs, logits, 0, evidence)
 
 
 def common_prefix(known: Sequence[int], tokens: Sequence[int], limit: int) -> int:
-    """How many of the first `limit` tokens, which both have, are the same from the start on; slices are compared."""
+    """How many of the first `limit` tokens, which both lists have, are the same from the start on."""
     if list(known[:limit]) == list(tokens[:limit]):
         return limit
-    return bisect_left(
-        range(limit), True, key=lambda place: list(known[: place + 1]) != list(tokens[: place + 1])
-    )
+
+    def differs(place: int) -> bool:  # comparing slices is faster than comparing tokens
+        return list(known[: place + 1]) != list(tokens[: place + 1])
+
+    return bisect_left(range(limit), True, key=differs)

@@ -1,4 +1,4 @@
-"""What a drafter is to the engine: it sees the text so far and proposes a Draft."""
+"""Drafter: sees the text so far and proposes a Draft."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Forwards made and tokens read."""
+    """The cost of some forwards."""
 
     calls: int = 0
-    fed: int = 0
+    fed: int = 0  # tokens read
 
     def __add__(self, other: Work) -> Work:
         return Work(self.calls + other.calls, self.fed + other.fed)
@@ -33,17 +33,17 @@ class Work:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Context:
-    """What a drafter may look at. tokens: the text so far, the same growing list at every step; sampling: the draft's.
+    """The things that a drafter may look at."""
 
-    hidden: where the drafter names hidden_layers, the target's states behind the tokens that it has read [n, C], C the
-    named layers side by side. n is len(tokens) - 1 while a text goes on; less where the target has not read it yet.
-    """
-
-    tokens: Sequence[int]
-    sampling: Sampling
+    tokens: Sequence[int]  # the text so far, the same growing list at every step
+    sampling: Sampling  # the draft's
     draws: Draws
     vocab_size: int  # the target's; rows of q are this wide
     hidden: Tensor | None = None
+    """The target's states [n, C] behind the n tokens that it has read, C the drafter's hidden_layers side by side.
+
+    n is len(tokens) - 1 while a text goes on, and less where the target has not read it yet.
+    """
 
     @property
     def states(self) -> Tensor | None:
@@ -53,30 +53,33 @@ class Context:
 
 
 Ahead = Callable[["Tensor", int], Iterator[tuple["Tensor", "Tensor | None"]]]
-"""(starts [S], depths) -> for each depth, from 0, up to so many: logits [S, V] behind q of the token so far behind each
-start, given the text's own tokens in between, or the ids [S] of point masses; and where there is such a draft token
-[S], None: everywhere."""
+"""A function (starts [S], number of depths) that yields what would be drafted at each depth, from 0.
+
+It yields logits [S, V] behind q, given the text's own tokens since each start, or ids [S] of point masses. Beside them
+stands where there is such a draft token [S]; None: everywhere.
+"""
 
 
 class Drafter:
-    """Proposes drafts. Keeps whatever state it likes, but its draft may depend on the context and the draws alone.
-
-    hidden_layers: the target's states that it wants: 0 the embeddings, i what the i-th layer gives, so with as many
-    as there are layers the last before the final norm, and -1 that one after the norm. transformers' hidden_states have
-    the same numbers, but hold the last layer's only after the norm. _lm: the model that drafts, if one does.
-    """
+    """A source of drafts. It keeps whatever state it likes, but a draft depends on the context and the draws alone."""
 
     hidden_layers: tuple[int, ...] = ()
+    """The target's states that it wants: 0 the embeddings, i the output of the i-th layer.
+
+    The number of layers stands for the last layer before the final norm, and -1 for the same after the norm.
+    transformers' hidden_states have the same numbers, but hold the last layer's only after the norm.
+    """
     _lm: CachedLM | None = None
+    """The model that drafts, if one does."""
 
     @property
     def work(self) -> Work:
-        """What drafting has cost so far."""
+        """The cost of drafting so far."""
         return Work(self._lm.calls, self._lm.fed) if self._lm is not None else Work()
 
     @property
     def target_work(self) -> Work:
-        """What it has asked of the target's weights beside the engine's own calls."""
+        """The cost of its own calls of the target, beside the engine's."""
         return Work()
 
     def draft(self, context: Context, k: int) -> Draft:
@@ -89,14 +92,14 @@ class Drafter:
         return bool(self.hidden_layers)
 
     def along(self, tokens: Tensor, states: Tensor) -> Ahead | None:
-        """What it would draft at every place of a text that exists, from 2 on; None where nobody has worked that out.
+        """The drafts that it would make at every place of a finished text, from 2 on; None where that is not known.
 
-        tokens: [T]; states: the target's of `hidden_layers` [T, C]. What the draft hangs on is the text alone.
+        tokens: [T]. states: the target's of `hidden_layers` [T, C]. Such a draft depends on the text alone.
         """
         return None
 
     def observe(self, draft: Draft, probs: Tensor, verdict: Verdict) -> None:
-        """Called after each step with the target's rows [1+N, V] and the verdict."""
+        """Learns from a step: the engine calls it with the target's rows [1+N, V] and the verdict."""
 
 
 def limit_depth(lm: CachedLM, tokens: Sequence[int], k: int) -> int:
@@ -107,8 +110,11 @@ def limit_depth(lm: CachedLM, tokens: Sequence[int], k: int) -> int:
 
 
 def no_draft(lm: CachedLM, tokens: Sequence[int], *, num_read: int = 0) -> Draft:
-    """The empty draft. Where `lm` itself cannot write behind the text, its evidence says why: `full`, the most tokens
-    that it reads, or `unknown`, the first id that it lacks. num_read: how many of its own it must read at least."""
+    """The empty draft; if `lm` cannot write behind the text, its evidence says why.
+
+    `full` is the most tokens that it reads, `unknown` the first id that it lacks. num_read: how many tokens of its own
+    it must read at least.
+    """
     if len(tokens) + num_read > lm.context_limit:
         return Draft(evidence={"full": lm.context_limit})
     unknown = next((token for token in lm.missing(tokens) if token >= lm.vocab_size), None)

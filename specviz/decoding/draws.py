@@ -1,8 +1,8 @@
 """Draws: the only randomness while generating.
 
-Every draw has an address (role, position, node): a run is repeated by its seed, and two rules can be given the very
-same u. `Seeded` serves the product, `Recorded` replays the u of a trace, `Enumerating` walks every outcome with its
-probability and so gives the exact law of the code that asks.
+Each draw has an address: role, position and node. So a seed repeats a run, and two rules can be given the same u.
+`Seeded` serves the product and `Recorded` repeats the u of a trace. `Enumerating` visits every outcome with its
+probability: that gives the exact distribution of the code that asks.
 """
 
 import hashlib
@@ -20,29 +20,34 @@ from specviz.decoding.draft import ROOT
 
 DRAFT, ACCEPT, FINAL = "draft", "accept", "final"
 _ROLES = {DRAFT: 0, ACCEPT: 1, FINAL: 2}
-_TWO_TO_24, _TWO_TO_53 = float(1 << 24), float(1 << 53)
+_TWO_TO_24 = float(1 << 24)
+_TWO_TO_53 = float(1 << 53)
 T = TypeVar("T")
 
 
 class Draws:
-    """A source of u in [0, 1), addressed by role, position (tokens before the draw) and node."""
+    """A source of random draws u in [0, 1), each with an address: role, position (tokens before it) and node."""
 
-    _on_device: Mapping[tuple[str, int, int], Tensor] = MappingProxyType(
-        {}
-    )  # the u brought there, from an address on
+    _on_device: Mapping[tuple[str, int, int], Tensor] = MappingProxyType({})
+    """The draws that `bring` has copied: address -> u of this place in the chain and of all places behind it."""
 
     def bring(self, position: int, count: int, device: torch.device) -> None:
-        """Takes ahead to the device what a chain of `count` tokens behind `position` may need, where that is known."""
+        """Copies the draws that a chain of `count` tokens behind `position` may need to the device ahead of their use.
+
+        Sources that do not know them ahead do nothing.
+        """
 
     def uniform(self, role: str, position: int, node: int) -> float:
+        """The random draw at this address."""
         raise NotImplementedError
 
     def _uniforms(self, like: Tensor, role: str, position: int, node: int) -> Tensor:
-        """One u per element of `like` [] or [N]; element i has the address (role, position + i, node + i)."""
+        """Draws in the shape of `like`, [] or [N]; element i has the address (role, position + i, node + i)."""
+        count = like.numel()
         brought = self._on_device.get((role, position, node))
-        if brought is not None and brought.device == like.device and len(brought) >= like.numel():
-            return brought[: like.numel()].reshape(like.shape)
-        u = self._draw_each(like.numel(), role, position, node)
+        if brought is not None and brought.device == like.device and len(brought) >= count:
+            return brought[:count].reshape(like.shape)
+        u = self._draw_each(count, role, position, node)
         dtype = exact_dtype(like.device)
         if dtype == torch.float32:  # never round up to 1
             u = [int(value * _TWO_TO_24) / _TWO_TO_24 for value in u]
@@ -59,24 +64,27 @@ class Draws:
         return u, u < threshold
 
     def sample(self, probs: Tensor, role: str, position: int, node: int) -> Tensor:
-        """Token ids [] or [N] by inverse CDF from rows [V] or [N, V], which must add up to more than 0."""
+        """Token ids [] or [N], drawn from rows [V] or [N, V] by inverse CDF.
+
+        A row need not add up to 1, only to more than 0.
+        """
         cdf = probs.cumsum(-1, dtype=exact_dtype(probs.device))
-        if (
-            probs.dim() == 1 and probs.is_cpu
-        ):  # the same arithmetic, without an operation of torch for each number
-            u, total = self._draw_each(1, role, position, node)[0], float(cdf[-1])
+        if probs.dim() == 1 and probs.is_cpu:  # Python's floats are faster than a tensor per number
+            u = self._draw_each(1, role, position, node)[0]
+            total = float(cdf[-1])
             point = min(u * total, math.nextafter(total, 0.0))
-            return torch.searchsorted(cdf, point, right=True).clamp_max(len(cdf) - 1)  # NaN gives V
-        total = cdf[..., -1:]
-        u = self._uniforms(cdf[..., 0], role, position, node)[..., None]
-        point = torch.minimum(u * total, torch.nextafter(total, torch.zeros_like(total)))
-        return (
-            torch.searchsorted(cdf, point, right=True).squeeze(-1).clamp_max(probs.shape[-1] - 1)
-        )  # NaN gives V
+            token = torch.searchsorted(cdf, point, right=True)
+        else:
+            total = cdf[..., -1:]
+            u = self._uniforms(cdf[..., 0], role, position, node)[..., None]
+            just_below = torch.nextafter(total, torch.zeros_like(total))
+            point = torch.minimum(u * total, just_below)
+            token = torch.searchsorted(cdf, point, right=True).squeeze(-1)
+        return token.clamp_max(probs.shape[-1] - 1)  # not-a-number gives V
 
 
 class Seeded(Draws):
-    """Counter-based: u is a hash of (seed, role, position, node), the same on every device and in any order."""
+    """Draws that are a hash of (seed, role, position, node): the same on every device and in any order."""
 
     def __init__(self, seed: int) -> None:
         self._key = struct.pack("<Q", seed)
@@ -87,24 +95,25 @@ class Seeded(Draws):
         return (int.from_bytes(digest, "little") >> 11) / _TWO_TO_53
 
     def bring(self, position: int, count: int, device: torch.device) -> None:
-        """On CUDA, in one transfer."""
+        """Copies a chain's draws to a CUDA device in one transfer; other devices need none."""
         if device.type != "cuda":
             return
-        u = [
-            *self._draw_each(count, DRAFT, position, 0),
-            *self._draw_each(count, ACCEPT, position, 0),
-        ]
-        u = to_device([*u, self.uniform(FINAL, position, ROOT)], exact_dtype(device), device)
-        chains = ((DRAFT, u[:count]), (ACCEPT, u[count:-1]))
-        self._on_device = {
-            (role, position + i, i): row[i:] for role, row in chains for i in range(count)
-        }
-        self._on_device[FINAL, position, ROOT] = u[-1:]
+        draft = self._draw_each(count, DRAFT, position, 0)
+        accept = self._draw_each(count, ACCEPT, position, 0)
+        final = self.uniform(FINAL, position, ROOT)
+        u = to_device([*draft, *accept, final], exact_dtype(device), device)  # [2 count + 1]
+        on_device = {(FINAL, position, ROOT): u[-1:]}
+        for i in range(count):
+            on_device[DRAFT, position + i, i] = u[i:count]
+            on_device[ACCEPT, position + i, i] = u[count + i : -1]
+        self._on_device = on_device
 
 
 def seed_of(seed: int, number: int) -> int:
-    """The seed of text `number` in a run with this seed; of text 0 the seed itself. No two runs share one if their
-    seeds are below 2**32."""
+    """The seed of text `number` in a run with this seed; text 0 has the seed itself.
+
+    No two runs share one if their seeds are below 2**32.
+    """
     return (seed + (number << 32)) % (1 << 64)
 
 
@@ -133,19 +142,21 @@ class Recorded(Draws):
 
 
 class Enumerating(Draws):
-    """Follows a script of choices and remembers the alternatives it passed. Made by `enumerate_outcomes`."""
+    """Draws that follow a script of choices and note the alternatives. `enumerate_outcomes` makes them."""
 
     def __init__(self, script: Sequence[int]) -> None:
         self._script = script
-        self.weight = 1.0
+        self.weight = 1.0  # the probability of all choices so far
         self.choices: list[int] = []
-        self.untried: list[list[int]] = []
+        self.untried: list[list[int]] = []  # per choice behind the script: its alternatives
 
     def _choose(self, weights: Sequence[float]) -> int:
-        possible = [outcome for outcome, weight in enumerate(weights) if weight > 0]
         depth = len(self.choices)
-        choice = self._script[depth] if depth < len(self._script) else possible[0]
-        if depth >= len(self._script):
+        if depth < len(self._script):
+            choice = self._script[depth]
+        else:
+            possible = [outcome for outcome, weight in enumerate(weights) if weight > 0]
+            choice = possible[0]
             self.untried.append(possible[1:])
         self.weight *= weights[choice]
         self.choices.append(choice)
@@ -154,16 +165,16 @@ class Enumerating(Draws):
     def below(
         self, threshold: Tensor, role: str, position: int, node: int
     ) -> tuple[Tensor, Tensor]:
-        chances = [min(1.0, max(0.0, float(value))) for value in threshold.reshape(-1)]
-        taken = [self._choose([chance, 1.0 - chance]) == 0 for chance in chances]
-        u = [
-            chance / 2 if kept else (1 + chance) / 2
-            for chance, kept in zip(chances, taken, strict=True)
-        ]
+        u = []
+        passed = []
+        for value in threshold.reshape(-1).tolist():
+            chance = min(1.0, max(0.0, value))
+            is_below = self._choose([chance, 1.0 - chance]) == 0
+            u.append(chance / 2 if is_below else (1 + chance) / 2)
+            passed.append(is_below)
         shape = threshold.shape
-        return torch.tensor(u, dtype=torch.float64).reshape(shape), torch.tensor(taken).reshape(
-            shape
-        )
+        draws = torch.tensor(u, dtype=torch.float64).reshape(shape)
+        return draws, torch.tensor(passed).reshape(shape)
 
     def sample(self, probs: Tensor, role: str, position: int, node: int) -> Tensor:
         rows = probs.double().reshape(-1, probs.shape[-1])

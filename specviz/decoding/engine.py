@@ -25,17 +25,19 @@ IsStop = Callable[[int], bool]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """What is in force for one step. k: num_speculative_tokens, the largest depth of a draft."""
+    """The models, rule and settings of one step."""
 
     target: CachedLM
     drafter: Drafter
     rule: Rule
     sampling: Sampling
-    k: int
+    k: int  # num_speculative_tokens, the largest depth of a draft
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseTimes:
+    """The times that a step's phases took."""
+
     draft_ms: float
     verify_ms: float
     accept_ms: float
@@ -43,7 +45,7 @@ class PhaseTimes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepResult:
-    """One draft-verify round. tokens: what it emitted, after cutting `truncated` tokens behind the end of the text."""
+    """The record of a draft-verify round."""
 
     index: int
     context_length: int  # tokens before this step
@@ -52,8 +54,8 @@ class StepResult:
     logits: Tensor  # [1+N, V]
     probs: Tensor  # [1+N, V]
     verdict: Verdict
-    tokens: tuple[int, ...]
-    truncated: int
+    tokens: tuple[int, ...]  # emitted, up to the end of the text
+    truncated: int  # tokens of the verdict behind the end of the text
     timing: PhaseTimes
     target_work: Work
     draft_work: Work
@@ -72,16 +74,17 @@ def speculate(
 ) -> Iterator[StepResult]:
     """Continues `tokens` until max_new_tokens, an end token, a stop or the target's context limit.
 
-    is_stop: asked of every token of the text in order, whether it completes what the text is to end with.
-    first_index: the number of the first step. A text is gone on with where it was left: with the same draws, the rest
-    is the same.
+    is_stop: called with every new token in order; whether the text ends with it. first_index: the number of the first
+    step. A text can be continued where it was left: with the same draws, the rest is the same.
     Raises SpecvizError for an empty prompt, one that leaves no room in the context, and a rule that cannot judge the
     draft. Inference mode is entered and left inside each step: a generator may be resumed on another thread.
     """
     if not tokens:
         raise SpecvizError("the prompt has no tokens; type at least one word")
-    text, end = list(tokens), len(tokens) + max_new_tokens
-    index, finish = first_index, None
+    text = list(tokens)
+    end = len(tokens) + max_new_tokens
+    index = first_index
+    finish = None
     while finish is None:
         give_way()
         current = plan()
@@ -93,7 +96,8 @@ def speculate(
         with torch.inference_mode():
             step = _step(index, text, current, draws, end, eos_ids, is_stop)
         text.extend(step.tokens)
-        index, finish = index + 1, step.finish
+        index += 1
+        finish = step.finish
         yield step
 
 
@@ -106,29 +110,28 @@ def _step(
     eos_ids: frozenset[int],
     is_stop: IsStop,
 ) -> StepResult:
-    position, limit = len(text), min(end, plan.target.context_limit)
-    before = _work(plan), plan.drafter.work
-    clock = PhaseClock(plan.target.device)
-    plan.target.capture(plan.drafter.hidden_layers)
-    context = Context(
-        text, plan.sampling.of_draft, draws, plan.target.vocab_size, plan.target.hidden(text)
-    )
-    most = min(plan.k, limit - position - 1)  # the last token comes from the target
-    draws.bring(position, most, plan.target.device)
-    draft = plan.drafter.draft(context, most).on(plan.target.device)
-    if not plan.rule.supports(draft):
-        raise SpecvizError(
-            f"{plan.rule.title} cannot judge the drafts of this method; choose another rule"
-        )
+    target = plan.target
+    drafter = plan.drafter
+    position = len(text)
+    target_before = _target_work(plan)
+    draft_before = drafter.work
+    clock = PhaseClock(target.device)
+
+    room = min(end, target.context_limit) - position
+    k = min(plan.k, room - 1)  # the last token comes from the target
+    draft = _propose(text, plan, draws, k)
     clock.mark()
-    logits = plan.target.forward(text, draft)
+
+    logits = target.forward(text, draft)
     probs = plan.sampling.probs(logits)
     clock.mark()
+
     verdict = plan.rule(draft, probs, draws, position)
     clock.mark()
-    plan.drafter.observe(draft, probs, verdict)
+
+    drafter.observe(draft, probs, verdict)
     emitted = verdict.emitted(draft)
-    kept, finish = _cut(emitted, position, end, plan.target.context_limit, eos_ids, is_stop)
+    tokens, finish = _shorten(emitted, position, end, target.context_limit, eos_ids, is_stop)
     return StepResult(
         index=index,
         context_length=position,
@@ -137,20 +140,35 @@ def _step(
         logits=logits,
         probs=probs,
         verdict=verdict,
-        tokens=kept,
-        truncated=len(emitted) - len(kept),
+        tokens=tokens,
+        truncated=len(emitted) - len(tokens),
         timing=PhaseTimes(*clock.phases_ms()),
-        target_work=_work(plan) - before[0],
-        draft_work=plan.drafter.work - before[1],
+        target_work=_target_work(plan) - target_before,
+        draft_work=drafter.work - draft_before,
         finish=finish,
     )
 
 
-def _work(plan: Plan) -> Work:
+def _propose(text: list[int], plan: Plan, draws: Draws, k: int) -> Draft:
+    """The drafter's draft behind the text, on the target's device. Raises SpecvizError if the rule cannot judge it."""
+    target = plan.target
+    drafter = plan.drafter
+    target.capture(drafter.hidden_layers)
+    context = Context(text, plan.sampling.of_draft, draws, target.vocab_size, target.hidden(text))
+    draws.bring(len(text), k, target.device)
+    draft = drafter.draft(context, k).on(target.device)
+    if not plan.rule.supports(draft):
+        raise SpecvizError(
+            f"{plan.rule.title} cannot judge the drafts of this method; choose another rule"
+        )
+    return draft
+
+
+def _target_work(plan: Plan) -> Work:
     return Work(plan.target.calls, plan.target.fed) + plan.drafter.target_work
 
 
-def _cut(
+def _shorten(
     emitted: tuple[int, ...],
     position: int,
     end: int,
@@ -158,13 +176,16 @@ def _cut(
     eos_ids: frozenset[int],
     is_stop: IsStop,
 ) -> tuple[tuple[int, ...], str | None]:
-    """What remains of the emitted tokens, and why the text ends here if it does."""
-    kept = emitted[: min(end, context_limit) - position]
-    for i, token in enumerate(kept):
+    """The emitted tokens up to the end of the text, and why the text ends here, if it does."""
+    tokens = emitted[: min(end, context_limit) - position]
+    for i, token in enumerate(tokens):
         if token in eos_ids:
-            return kept[: i + 1], "eos"
+            return tokens[: i + 1], "eos"
         if is_stop(token):
-            return kept[: i + 1], "stop"
-    if position + len(kept) >= end:
-        return kept, "length"
-    return kept, "context" if position + len(kept) >= context_limit else None
+            return tokens[: i + 1], "stop"
+    length = position + len(tokens)
+    if length >= end:
+        return tokens, "length"
+    if length >= context_limit:
+        return tokens, "context"
+    return tokens, None

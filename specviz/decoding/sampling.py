@@ -1,4 +1,4 @@
-"""Logits to probabilities: the one place, used for the target's p and the draft's q alike."""
+"""Sampling: turns logits into probabilities, the target's p and the draft's q alike."""
 
 from __future__ import annotations
 
@@ -15,30 +15,27 @@ from specviz.errors import SpecvizError
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Temperature, then top-k, then top-p, as in transformers' `generate`. temperature 0 is greedy: p is one-hot.
+    """Temperature, then top-k, then top-p, as in transformers' `generate`."""
 
-    draft_*: what q is made with where that differs; None: as p.
-    """
-
-    temperature: float = 1.0
+    temperature: float = 1.0  # 0 is greedy: p is one-hot
     top_k: int = 0  # 0: no limit
     top_p: float = 1.0  # 1: no limit
-    draft_temperature: float | None = None
+    draft_temperature: float | None = None  # for q; None: as for p
     draft_top_k: int | None = None
     draft_top_p: float | None = None
 
     @classmethod
     def of(cls, settings: object) -> Sampling:
-        """As a request, or the settings of a recorded step, have it."""
+        """The sampling of a request or of a recorded step's settings."""
         return cls(**{item.name: getattr(settings, item.name) for item in fields(cls)})
 
     @property
     def of_draft(self) -> Sampling:
-        """What the draft's logits become q with."""
-        own = (self.draft_temperature, self.draft_top_k, self.draft_top_p)
-        same = (self.temperature, self.top_k, self.top_p)
+        """The sampling that turns the draft's logits into q."""
         return Sampling(
-            *(here if value is None else value for value, here in zip(own, same, strict=True))
+            _default(self.draft_temperature, self.temperature),
+            _default(self.draft_top_k, self.top_k),
+            _default(self.draft_top_p, self.top_p),
         )
 
     @property
@@ -52,17 +49,14 @@ class Sampling:
         )
 
     def probs(self, logits: Tensor) -> Tensor:
-        """logits [..., V] of any float dtype -> probabilities [..., V] in float32 (float64 stays float64)."""
+        """Probabilities [..., V] in float32, from logits [..., V] of any float dtype; float64 stays float64."""
         wide = logits if logits.dtype == torch.float64 else logits.float()
         if self.temperature == 0:
-            peak, place = wide.max(-1, keepdim=True)
-            return torch.zeros_like(wide).scatter_(
-                -1, place, 1.0 + (peak - peak)
-            )  # not-a-number stays visible
+            largest, token = wide.max(-1, keepdim=True)
+            one = 1.0 + (largest - largest)  # not-a-number stays visible
+            return torch.zeros_like(wide).scatter_(-1, token, one)
         if self.temperature != 1.0:
-            coldest = torch.finfo(
-                wide.dtype
-            ).tiny  # what is smaller would be 0 in this number format
+            coldest = torch.finfo(wide.dtype).tiny  # smaller ones would be 0 in this number format
             wide = (wide - wide.amax(-1, keepdim=True)) / max(self.temperature, coldest)
         if 0 < self.top_k < wide.shape[-1]:
             least = wide.topk(self.top_k, dim=-1).values[..., -1:]
@@ -72,13 +66,20 @@ class Sampling:
         return wide.softmax(-1)
 
 
-TARGET, DRAFT_MODEL, HEADS = "the target model", "the draft model", "the draft heads"
+def _default(value: float | None, default: float) -> float:
+    return default if value is None else value
+
+
+TARGET = "the target model"
+DRAFT_MODEL = "the draft model"
+HEADS = "the draft heads"
 
 
 class NotANumber(SpecvizError):
-    """who: what gave not-a-number where a probability should stand, in words."""
+    """A model returned not-a-number where a probability should stand."""
 
     def __init__(self, who: str) -> None:
+        """who: the model, in words."""
         super().__init__(
             f"{who} returned not-a-number instead of probabilities: weights or settings are damaged, or too large for "
             "this number format (try float32)"
@@ -87,13 +88,13 @@ class NotANumber(SpecvizError):
 
 
 def refuse_nan(values: Iterable[float], who: str) -> None:
-    """Raises NotANumber if one of the probabilities (or sums of them) that came to the host is not a number."""
+    """Raises NotANumber if one of these probabilities, or sums of some, is not a number."""
     if any(math.isnan(value) for value in values):
         raise NotANumber(who)
 
 
 def fetch_tokens(tokens: Tensor, values: Tensor, who: str) -> tuple[list, list]:
-    """Ids and as many numbers, of the same shape, on the host in one transfer; a number that is none: NotANumber."""
+    """Brings ids and numbers of the same shape to the host in one transfer. Raises NotANumber if one is none."""
     wide = exact_dtype(tokens.device)
     ids, values = to_host(torch.stack([tokens.to(wide), values.to(wide)]))
     refuse_nan(values.flatten().tolist(), who)
@@ -101,15 +102,16 @@ def fetch_tokens(tokens: Tensor, values: Tensor, who: str) -> tuple[list, list]:
 
 
 def _keep_nucleus(logits: Tensor, top_p: float) -> Tensor:
-    """Drops the least likely tokens whose probabilities add up to at most 1 - top_p; the likeliest one always stays."""
+    """Drops the least likely tokens, up to a total probability of 1 - top_p; the most likely one always stays."""
     ascending, order = logits.sort(dim=-1)
-    drop = ascending.softmax(-1).cumsum(-1) <= 1 - top_p
-    drop[..., -1:] = False
-    return logits.masked_fill(torch.zeros_like(drop).scatter(-1, order, drop), float("-inf"))
+    is_dropped = ascending.softmax(-1).cumsum(-1) <= 1 - top_p
+    is_dropped[..., -1:] = False
+    is_dropped = torch.zeros_like(is_dropped).scatter(-1, order, is_dropped)  # by token
+    return logits.masked_fill(is_dropped, float("-inf"))
 
 
 def fit(logits: Tensor, vocab_size: int) -> Tensor:
-    """Logits [..., V_draft] as wide as the target's vocabulary: ids that one of the two lacks get probability 0."""
+    """Logits [..., V_draft] made as wide as the target's vocabulary; ids that one model lacks get probability 0."""
     if logits.shape[-1] >= vocab_size:
         return logits[..., :vocab_size]
     return torch.nn.functional.pad(logits, (0, vocab_size - logits.shape[-1]), value=float("-inf"))

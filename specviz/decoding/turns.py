@@ -1,8 +1,8 @@
-"""Turns at the engine: who goes next, where long work lets others go first, and a clock that stands still meanwhile.
+"""Turns at the engine: they decide who goes next, and let others go first during long work.
 
-One engine does the work of all visitors. Whoever works there has a turn; between two forwards of long work `give_way`
-ends it, where others wait, and waits for the next one. So no piece of work holds the engine for long, however deep in
-the code it is made. Without a turn, as in a script, both functions do nothing.
+One engine does the work of all visitors, and whoever works there has a turn. Between two forwards of long work,
+`give_way` ends the turn if others wait, and then waits for the next one. So no work holds the engine for long, however
+deep in the code it is done. `clock` stands still meanwhile. Without a turn, as in a script, they change nothing.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from itertools import count
 from specviz.errors import SpecvizError
 
 PIECE_S = 0.1
-"""How long a piece of work may last before its next pause ends it."""
+"""The longest that a piece of work lasts before its next pause ends it."""
 LOOK_S = 0.25
-"""Between two looks at whether somebody still wants what waits for its turn."""
+"""The time between two looks at whether somebody still wants the work that waits."""
 ENDED = "nobody waits for this any more: it was ended"
 MOST_REMEMBERED = 1_000
-"""Visitors without work at the engine whose last turn is still known."""
+"""Visitors without work at the engine that are remembered with their last turn."""
 
 
 class Unwanted(SpecvizError):
@@ -32,14 +32,14 @@ class Unwanted(SpecvizError):
 
 
 class _Abandoned(BaseException):
-    """The same inside the work, where no handler of errors may take it for a failure of the work itself."""
+    """Unwanted, inside the work: no handler of errors may take it for a failure of the work itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Who asked for a piece of work: the visitor's name, by which turns are shared, and whether he has left."""
+    """The person who asked for a piece of work."""
 
-    visitor: str = ""
+    visitor: str = ""  # a name; turns are shared fairly between names
     has_left: Callable[[], bool] = lambda: False
 
 
@@ -48,30 +48,33 @@ NOBODY = Asker()
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """A place in the line. `ready` when its holder may go; give it back with `FairQueue.leave`."""
+    """A place in the line. Give it back with `FairQueue.leave`."""
 
     visitor: str
     number: int
-    ready: threading.Event = field(default_factory=threading.Event)
-    is_aside: bool = False
+    ready: threading.Event = field(default_factory=threading.Event)  # set when its holder may go
+    is_aside: bool = False  # lets others go first
 
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """The pieces that work was done in so far. longest_s: what others waited for; longest_cpu_s: what the longest took
-    of the processor's time, in its own thread."""
+    """Statistics of the pieces that work was done in so far."""
 
     number: int = 0
-    longest_s: float = 0.0
-    longest_cpu_s: float = 0.0
+    longest_s: float = 0.0  # the longest that others waited for one
+    longest_cpu_s: float = 0.0  # of its own thread's processor time
 
     def add(self, seconds: float, cpu_s: float) -> Pieces:
+        """The statistics with one more piece."""
         return Pieces(self.number + 1, max(self.longest_s, seconds), max(self.longest_cpu_s, cpu_s))
 
 
 class FairQueue:
-    """At most `capacity` holders at a time. Next is the visitor with the fewest places, and of those with as many the
-    one whose last turn is longest ago; his oldest ticket goes first. Tickets belong to no thread."""
+    """A line that admits at most `capacity` ticket holders at a time. Tickets belong to no thread.
+
+    The visitor with the fewest places goes next; among equals, the one who has waited longest since a turn. A visitor's
+    oldest ticket goes first.
+    """
 
     def __init__(self, capacity: int = 1) -> None:
         self._capacity = capacity
@@ -80,11 +83,11 @@ class FairQueue:
         self._numbers = count(1)
         self._guard = threading.Lock()
         self.pieces = Pieces()
-        self.last_long_s = (
-            0.0  # how long the turn before the present one took, if it was one of long work
-        )
+        self.last_long_s = 0.0
+        """The time that the turn before took, if it was one of long work."""
 
     def join(self, visitor: str = "") -> Ticket:
+        """Joins the line."""
         with self._guard:
             ticket = Ticket(visitor, next(self._numbers))
             self._line.append(ticket)
@@ -105,6 +108,7 @@ class FairQueue:
             return ticket.is_aside
 
     def step_back(self, ticket: Ticket) -> None:
+        """Ends `step_aside`."""
         with self._guard:
             ticket.is_aside = False
             self._admit()
@@ -112,54 +116,53 @@ class FairQueue:
     def ahead(self, ticket: Ticket) -> int:
         """How many must go before this ticket may, as things stand; 0 when it may now."""
         with self._guard:
-            holders = [each for each in self._line if each.ready.is_set()]
-            order = [
-                *holders,
-                *self._in_order(each for each in self._line if not each.ready.is_set()),
-            ]
+            holders = [other for other in self._line if other.ready.is_set()]
+            waiting = [other for other in self._line if not other.ready.is_set()]
+            order = holders + self._in_order(waiting)
             place = order.index(ticket) if ticket in order else 0
         return max(0, place + 1 - self._capacity)
 
     @property
     def num_waiting(self) -> int:
-        """How many could go now if there were places enough."""
-        return sum(not (ticket.is_aside or ticket.ready.is_set()) for ticket in tuple(self._line))
+        """How many could go now if there were enough places."""
+        line = tuple(self._line)
+        return sum(not (ticket.is_aside or ticket.ready.is_set()) for ticket in line)
 
     def note_piece(self, seconds: float, cpu_s: float) -> None:
+        """Adds a piece of work to the statistics."""
         with self._guard:
             self.pieces = self.pieces.add(seconds, cpu_s)
 
     def __len__(self) -> int:
-        """Holders and waiting ones together."""
+        """How many hold a place or wait."""
         return len(self._line)
 
     def _in_order(self, waiting: Iterable[Ticket]) -> list[Ticket]:
-        """The next one first: of every visitor the oldest, then of every visitor the second. Those that are held count
-        before any that waits."""
+        """The waiting tickets, the next one first: each visitor's oldest, then each visitor's second.
+
+        Places that a visitor holds count as his first ones.
+        """
         num_before = Counter(ticket.visitor for ticket in self._line if ticket.ready.is_set())
         keys: dict[Ticket, tuple[int, int, int]] = {}
         for ticket in waiting:
-            keys[ticket] = (
-                num_before[ticket.visitor],
-                self._last_turn.get(ticket.visitor, 0),
-                ticket.number,
-            )
-            num_before[ticket.visitor] += 1
+            visitor = ticket.visitor
+            last_turn = self._last_turn.get(visitor, 0)
+            keys[ticket] = (num_before[visitor], last_turn, ticket.number)
+            num_before[visitor] += 1
         return sorted(keys, key=keys.__getitem__)
 
     def _admit(self) -> None:
         num_free = self._capacity - sum(ticket.ready.is_set() for ticket in self._line)
-        waiting = self._in_order(
-            each for each in self._line if not (each.is_aside or each.ready.is_set())
-        )
-        for ticket in waiting[: max(0, num_free)]:
+        waiting = [
+            ticket for ticket in self._line if not (ticket.is_aside or ticket.ready.is_set())
+        ]
+        for ticket in self._in_order(waiting)[: max(0, num_free)]:
             self._last_turn[ticket.visitor] = next(self._numbers)
             ticket.ready.set()
         if len(self._last_turn) > MOST_REMEMBERED:
             here = {ticket.visitor for ticket in self._line}
-            self._last_turn = {
-                visitor: turn for visitor, turn in self._last_turn.items() if visitor in here
-            }
+            for visitor in self._last_turn.keys() - here:
+                del self._last_turn[visitor]
 
 
 class Turn:
@@ -167,14 +170,18 @@ class Turn:
 
     def __init__(self, queue: FairQueue, asker: Asker = NOBODY, *, is_short: bool = False) -> None:
         """is_short: the work ends its turns by itself, after little."""
-        self._queue, self._asker, self._is_short = queue, asker, is_short
+        self._queue = queue
+        self._asker = asker
+        self._is_short = is_short
         self._ticket: Ticket | None = None
-        self._since = self._cpu_since = self._before_s = 0.0
+        self._since = 0.0
+        self._cpu_since = 0.0
+        self._before_s = 0.0
         self.waited_s = 0.0
-        """How long this work has let others go first, all in all."""
+        """The total time for which this work has let others go first."""
 
     def wait(self) -> Ticket:
-        """A ticket whose turn it is. Raises Unwanted if the asker leaves meanwhile."""
+        """Waits for a ticket that is ready. Raises Unwanted if the asker leaves meanwhile."""
         self._refuse_nesting()
         ticket = self._queue.join(self._asker.visitor)
         try:
@@ -204,6 +211,7 @@ class Turn:
             raise Unwanted(ENDED) from None
 
     def give_way(self) -> None:
+        """Ends this turn if others wait, and waits for the next one; see the function."""
         if self._asker.has_left():
             raise _Abandoned
         if time.perf_counter() - self._since < PIECE_S:
@@ -216,9 +224,10 @@ class Turn:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Others have the engine meanwhile; the work then waits for its next turn."""
+        """Gives the engine to others meanwhile, then waits for the next turn."""
         self._end()
-        self._ticket, left = None, time.perf_counter()
+        self._ticket = None
+        left = time.perf_counter()
         _turn.set(None)
         try:
             yield
@@ -234,11 +243,12 @@ class Turn:
 
     @property
     def is_over(self) -> bool:
-        """Whether half of the time has passed that long work had before this turn: until then more may fit into it."""
+        """Whether this turn has taken half as long as the long work before it: until then more may fit into it."""
         return 2 * (time.perf_counter() - self._since) > self._before_s
 
     def _begin(self) -> None:
-        self._since, self._cpu_since = time.perf_counter(), time.thread_time()
+        self._since = time.perf_counter()
+        self._cpu_since = time.thread_time()
         self._before_s = self._queue.last_long_s
 
     def _note(self) -> None:
@@ -262,27 +272,31 @@ _turn: ContextVar[Turn | None] = ContextVar("turn", default=None)
 
 
 def give_way() -> None:
-    """A pause between two forwards of long work: others who wait for the engine go first. Work that nobody wants any
-    more ends here; whoever holds its turn gets Unwanted."""
+    """Lets others who wait for the engine go first, between two forwards of long work.
+
+    Work that nobody wants any more ends here, and whoever holds its turn gets Unwanted.
+    """
     if (turn := _turn.get()) is not None:
         turn.give_way()
 
 
 @contextmanager
 def aside() -> Iterator[None]:
-    """Waits for something else than the engine, such as a model that is loaded: others have the engine meanwhile."""
+    """Gives the engine to others while the work waits for something else, such as a model that is loaded."""
     turn = _turn.get()
     with nullcontext() if turn is None else turn.aside():
         yield
 
 
 def waited_s() -> float:
-    """How long the work that has the turn has let others go first, all in all."""
+    """The total time for which the work that has the turn has let others go first."""
     turn = _turn.get()
     return 0.0 if turn is None else turn.waited_s
 
 
 def clock() -> float:
-    """Seconds, as time.perf_counter(), that stand still while work lets others go first: what it is timed by. Between
-    two results of a work they go on."""
+    """The seconds that work is timed by: time.perf_counter(), but it stands still while work lets others go first.
+
+    Between two results of a work it goes on.
+    """
     return time.perf_counter() - waited_s()

@@ -1,7 +1,6 @@
-"""How drafted tokens are judged. One class per rule, and one entry in facts.py.
+"""The rules that judge drafted tokens: one class per rule, and one entry in facts.py.
 
-RULES and ANY_CHAIN are those of table.py, which is imported when they are first asked for: that loads torch, and
-`facts` does not.
+RULES and ANY_CHAIN stand in table.py. It is imported at their first use, because it loads torch and `facts` does not.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """BROKEN: rules that are wrong on purpose, each a mistake seen in a public demo or engine. For the checks alone.
 
-They are in no list that a run can choose from. Where the mistake is in drafting, `tamper` makes an ordinary drafter
-sample from another law than the q that its draft still reports.
+No run can choose them. Where the mistake is in drafting, `tamper` makes an ordinary drafter sample from another
+distribution, and its draft still reports q.
 """
 
 import torch
@@ -15,34 +15,38 @@ from specviz.rules.speculative_sampling import SpeculativeSampling
 
 
 class BrokenRule(SpeculativeSampling):
-    """A rule whose `summary` says what is wrong. drafts_wrongly: whether the mistake is in drafting."""
+    """A wrong rule; its `summary` says what is wrong."""
 
     drafts_wrongly = False
+    """Whether the mistake is in drafting."""
 
     def draft_distribution(self, q: Tensor) -> Tensor:
-        """The law [..., V] that its drafts are really sampled from, where the draft model says q."""
+        """The distribution [..., V] that its drafts are really sampled from, where the draft model says q."""
         return q
 
     def tamper(self, draws: Draws) -> Draws:
-        """Draws with which an ordinary drafter samples from `draft_law(q)` and still reports q."""
+        """Draws with which an ordinary drafter samples from `draft_distribution(q)` and still reports q."""
         return Tampered(draws, self) if self.drafts_wrongly else draws
 
     def one_step_accepted(self, p: Tensor, q: Tensor) -> Tensor:
-        p, q = widen(p), widen(q)
+        p = widen(p)
+        q = widen(q)
         return self.draft_distribution(q) * self.threshold(p, q, p).clamp_max(1)
 
 
 class Tampered(Draws):
-    """Drafted tokens come from `rule.draft_law(q)`; every other draw is unchanged."""
+    """Draws that take drafted tokens from `rule.draft_distribution(q)`; every other draw is unchanged."""
 
     def __init__(self, draws: Draws, rule: BrokenRule) -> None:
-        self._draws, self._rule = draws, rule
-        self.uniform, self.below = draws.uniform, draws.below
+        self._draws = draws
+        self._rule = rule
+        self.uniform = draws.uniform
+        self.below = draws.below
 
     def sample(self, probs: Tensor, role: str, position: int, node: int) -> Tensor:
-        return self._draws.sample(
-            self._rule.draft_distribution(probs) if role == DRAFT else probs, role, position, node
-        )
+        if role == DRAFT:
+            probs = self._rule.draft_distribution(probs)
+        return self._draws.sample(probs, role, position, node)
 
 
 def tamper_if_broken(rule: Rule, draws: Draws) -> Draws:
@@ -66,16 +70,17 @@ class UntruncatedQ(BrokenRule):
     drafts_wrongly = True
 
     def __init__(self, top_k: int = 5) -> None:
-        words = f"The draft is drawn from its {top_k} most likely tokens, yet the test uses q over all tokens."
-        self._top_k, self.facts = (
-            top_k,
-            RuleFacts(name="untruncated_q", title="Untruncated q", summary=words),
+        self._top_k = top_k
+        self.facts = RuleFacts(
+            name="untruncated_q",
+            title="Untruncated q",
+            summary=f"The draft is drawn from its {top_k} most likely tokens, yet the test uses q over all tokens.",
         )
 
     def draft_distribution(self, q: Tensor) -> Tensor:
-        places = q.topk(min(self._top_k, q.shape[-1]), dim=-1).indices
-        kept = torch.zeros_like(q).scatter_(-1, places, q.gather(-1, places))
-        return kept / kept.sum(-1, keepdim=True)
+        top = q.topk(min(self._top_k, q.shape[-1]), dim=-1).indices
+        truncated = torch.zeros_like(q).scatter_(-1, top, q.gather(-1, top))
+        return truncated / truncated.sum(-1, keepdim=True)
 
 
 class ResampleP(BrokenRule):
@@ -98,37 +103,39 @@ class SoftmaxResidual(BrokenRule):
 
 class DroppedDraft(BrokenRule):
     def __init__(self, least_q: float = 0.4) -> None:
-        words = f"A drawn token is thrown away because its own q is below {least_q:g}, then p is sampled."
-        self._least_q, self.facts = (
-            least_q,
-            RuleFacts(name="dropped_draft", title="Dropped draft", summary=words),
+        self._least_q = least_q
+        self.facts = RuleFacts(
+            name="dropped_draft",
+            title="Dropped draft",
+            summary=f"A drawn token is thrown away because its own q is below {least_q:g}, then p is sampled.",
         )
 
     def threshold(self, p: Tensor, q: Tensor, row: Tensor) -> Tensor:
         return torch.where(q < self._least_q, 0.0, super().threshold(p, q, row))
 
     def last_distribution(self, rows: ChainRows, num_accepted: Tensor) -> Tensor:
-        at = num_accepted.clamp_max(len(rows) - 1)[None]
-        dropped = rows.q.index_select(0, at)[0] < self._least_q  # [1]
-        return torch.where(
-            dropped & (num_accepted < len(rows)),
-            rows.after(num_accepted)[0],
-            super().last_distribution(rows, num_accepted),
-        )
+        p, _ = rows.after(num_accepted)
+        judged_last = num_accepted.clamp_max(len(rows) - 1)
+        has_low_q = rows.q.index_select(0, judged_last[None])[0] < self._least_q  # [1]
+        is_dropped = has_low_q & (num_accepted < len(rows))
+        return torch.where(is_dropped, p, super().last_distribution(rows, num_accepted))
 
     def one_step_distribution(self, p: Tensor, q: Tensor) -> Tensor:
-        kept, p, q = self.one_step_accepted(p, q), widen(p), widen(q)
+        accepted = self.one_step_accepted(p, q)
+        p = widen(p)
+        q = widen(q)
         dropped = torch.where(q < self._least_q, q, 0.0).sum(-1, keepdim=True)
-        cut = 1 - dropped - kept.sum(-1, keepdim=True)
-        return kept + dropped * p + cut * self.residual(p, q)
+        rejected = 1 - dropped - accepted.sum(-1, keepdim=True)
+        return accepted + dropped * p + rejected * self.residual(p, q)
 
 
 class ClampedQ(BrokenRule):
     def __init__(self, least_q: float = 1e-4) -> None:
-        words = f"Every q below {least_q:g} is raised to {least_q:g} before it is used."
-        self._least_q, self.facts = (
-            least_q,
-            RuleFacts(name="clamped_q", title="Clamped q", summary=words),
+        self._least_q = least_q
+        self.facts = RuleFacts(
+            name="clamped_q",
+            title="Clamped q",
+            summary=f"Every q below {least_q:g} is raised to {least_q:g} before it is used.",
         )
 
     def threshold(self, p: Tensor, q: Tensor, row: Tensor) -> Tensor:
@@ -164,4 +171,5 @@ _KINDS = (
     ClampedQ,
     ArgmaxTarget,
 )
-BROKEN: dict[str, BrokenRule] = {rule.name: rule for rule in (kind() for kind in _KINDS)}
+_RULES = [kind() for kind in _KINDS]
+BROKEN: dict[str, BrokenRule] = {rule.name: rule for rule in _RULES}

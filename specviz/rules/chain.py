@@ -1,7 +1,7 @@
 """ChainRule: judges a chain, token after token up to the first rejection.
 
-A rule defines three things: the threshold that u must stay below, the residual that a rejected token's replacement is
-sampled from, and the law of the bonus token. All tokens are judged at once on the device; one transfer to the host.
+A rule defines three things: the threshold that u must stay below, the residual that replaces a rejected token, and the
+distribution of the bonus token. All tokens are judged at once on the device, with one transfer to the host.
 """
 
 from dataclasses import dataclass
@@ -19,22 +19,23 @@ from specviz.rules.facts import RuleFacts
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChainRows:
-    """A chain's laws on the device; p and q are those of the drafted tokens."""
+    """The distributions that a chain is judged by, on the device."""
 
     p_rows: Tensor  # [1+N, V]
     q_rows: Tensor  # [N, V]
-    ids: Tensor  # [N, 1]
-    p: Tensor  # [N, 1]
-    q: Tensor  # [N, 1]
+    ids: Tensor  # [N, 1] the drafted tokens
+    p: Tensor  # [N, 1] their p
+    q: Tensor  # [N, 1] their q
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def after(self, num_accepted: Tensor) -> tuple[Tensor, Tensor]:
-        """p and q [V] at the place after `num_accepted` [] accepted tokens; after all of them q is the draft's
-        last row."""
+        """The rows p and q [V] behind `num_accepted` [] accepted tokens; behind all of them, q is the last row."""
+        last = num_accepted.clamp_max(len(self) - 1)
         p = self.p_rows.index_select(0, num_accepted[None])[0]
-        return p, self.q_rows.index_select(0, num_accepted.clamp_max(len(self) - 1)[None])[0]
+        q = self.q_rows.index_select(0, last[None])[0]
+        return p, q
 
 
 def rows_of(draft: Draft, probs: Tensor) -> ChainRows:
@@ -45,29 +46,34 @@ def rows_of(draft: Draft, probs: Tensor) -> ChainRows:
 
 
 def is_plain_chain(draft: Draft) -> bool:
+    """Whether the draft has neither branches nor scratch nodes."""
     return draft.is_chain and not draft.num_scratch
 
 
 class ChainRule(Rule):
-    """Abstract. judges_alone: whether a token's chance to be accepted depends only on p and q at its own place."""
+    """A rule for chains that its subclasses complete with a threshold, a residual and a bonus."""
 
     facts: RuleFacts
     judges_alone = True
+    """Whether a token's probability of acceptance depends only on p and q at its own place."""
 
     def __getattr__(self, name: str) -> object:
-        """What else the engine's Rule declares (its name, its title, ...) stands in the facts."""
+        """Finds in the facts what the engine's Rule declares: its name, its title, ..."""
         return getattr(self.facts, name)
 
     def threshold(self, p: Tensor, q: Tensor, row: Tensor) -> Tensor:
-        """What u must stay below, for tokens with p and q [..., M], M = 1 or V; row [..., V] is all of p."""
+        """The threshold that u must stay below.
+
+        p, q: probabilities of tokens [..., M], M = 1 or V. row: all of p [..., V].
+        """
         raise NotImplementedError
 
     def residual(self, p: Tensor, q: Tensor) -> Tensor:
-        """The law [..., V] of the token written in place of a rejected one; p and q [..., V] at its place."""
+        """The distribution [..., V] of the token that replaces a rejected one; p and q [..., V] at its place."""
         raise NotImplementedError
 
     def bonus(self, p: Tensor) -> Tensor:
-        """The law [..., V] of a token that the target adds where no drafted one was rejected."""
+        """The distribution [..., V] of the token that the target adds where none was rejected."""
         raise NotImplementedError
 
     def supports(self, draft: Draft) -> bool:
@@ -82,7 +88,7 @@ class ChainRule(Rule):
         return passed.long().cumprod(0).sum()
 
     def last_distribution(self, rows: ChainRows, num_accepted: Tensor) -> Tensor:
-        """The law [V] of the token after the accepted ones."""
+        """The distribution [V] of the token behind the accepted ones."""
         p, q = rows.after(num_accepted)
         return torch.where(num_accepted == len(rows), self.bonus(p), self.residual(p, q))
 
@@ -95,52 +101,56 @@ class ChainRule(Rule):
         raise NotImplementedError
 
     def judge_chain(self, draft: Draft, probs: Tensor, draws: Draws, position: int) -> Verdict:
+        """The verdict on a plain chain."""
         if not len(draft):
-            distribution = self.bonus(probs[0])
-            return Verdict(
-                (),
-                draw_last(distribution, draws, position),
-                "plain",
-                (),
-                Distributions(probs[:0], probs[:0], distribution, (), ()),
-            )
-        rows, size, wide = rows_of(draft, probs), len(draft), exact_dtype(probs.device)
-        thresholds = self.thresholds(rows)
-        u, passed = draws.below(thresholds, ACCEPT, position, 0)
+            return self._write_plain(probs, draws, position)
+        rows = rows_of(draft, probs)
+        thresholds = self.thresholds(rows)  # [N]
+        u, passed = draws.below(thresholds, ACCEPT, position, 0)  # [N]
         num_accepted = self.num_accepted(passed)
-        final = self.last_distribution(rows, num_accepted)
+        final = self.last_distribution(rows, num_accepted)  # [V]
         token = draws.sample(final, FINAL, position, ROOT)
-        columns = torch.stack(
-            [rows.p[:, 0].to(wide), rows.q[:, 0].to(wide), thresholds, u.to(wide)]
-        ).reshape(-1)
+
+        wide = exact_dtype(probs.device)
+        columns = torch.cat([rows.p[:, 0].to(wide), rows.q[:, 0].to(wide), thresholds, u.to(wide)])
         singles = torch.stack([num_accepted.to(wide), token.to(wide), final.sum(dtype=wide)])
         *numbers, num_accepted, token, total = to_host(torch.cat([columns, singles])).tolist()
-        num_accepted, token = int(num_accepted), int(token)
-        p, q, thresholds, u = (numbers[size * i : size * (i + 1)] for i in range(4))
+        size = len(draft)
+        p = numbers[:size]
+        q = numbers[size : 2 * size]
+        thresholds = numbers[2 * size : 3 * size]
+        u = numbers[3 * size :]
         refuse_nan([*p, total], TARGET)
-        judged = range(min(num_accepted + 1, size))
-        checks = tuple(
-            Check(i, p[i], p[i], q[i], min(1.0, thresholds[i]), u[i], i < num_accepted)
-            for i in judged
-        )
-        distributions = Distributions(
-            probs[: len(judged)], rows.q_rows[: len(judged)], final, tuple(p), tuple(q)
-        )
-        return Verdict(
-            tuple(range(num_accepted)),
-            token,
-            "bonus" if num_accepted == size else "resampled",
-            checks,
-            distributions,
-        )
+
+        num_accepted = int(num_accepted)
+        num_judged = min(num_accepted + 1, size)
+        checks = []
+        for i in range(num_judged):
+            accept_prob = min(1.0, thresholds[i])
+            checks.append(Check(i, p[i], p[i], q[i], accept_prob, u[i], i < num_accepted))
+        judged = probs[:num_judged]
+        drawn_from = rows.q_rows[:num_judged]
+        distributions = Distributions(judged, drawn_from, final, tuple(p), tuple(q))
+        kind = "bonus" if num_accepted == size else "resampled"
+        path = tuple(range(num_accepted))
+        return Verdict(path, int(token), kind, tuple(checks), distributions)
+
+    def _write_plain(self, probs: Tensor, draws: Draws, position: int) -> Verdict:
+        """The verdict where nothing was drafted: one token of the target alone."""
+        final = self.bonus(probs[0])
+        token = draw_last(final, draws, position)
+        nothing = probs[:0]
+        return Verdict((), token, "plain", (), Distributions(nothing, nothing, final, (), ()))
 
     def one_step_accepted(self, p: Tensor, q: Tensor) -> Tensor:
-        p, q = widen(p), widen(q)
+        p = widen(p)
+        q = widen(q)
         return q * self.threshold(p, q, p).clamp_max(1)
 
     def one_step_distribution(self, p: Tensor, q: Tensor) -> Tensor:
-        kept, p, q = self.one_step_accepted(p, q), widen(p), widen(q)
-        return kept + (1 - kept.sum(-1, keepdim=True)) * self.residual(p, q)
+        accepted = self.one_step_accepted(p, q)
+        rejection = 1 - accepted.sum(-1, keepdim=True)
+        return accepted + rejection * self.residual(widen(p), widen(q))
 
     def length_distribution(self, draft: Draft, probs: Tensor) -> Tensor:
         if not is_plain_chain(draft):
@@ -149,21 +159,22 @@ class ChainRule(Rule):
             )
         if not len(draft):
             return torch.ones(1, dtype=exact_dtype(probs.device), device=probs.device)
-        return self.distribution_of_num_accepted(
-            self.thresholds(rows_of(draft, probs)).clamp_max(1)
-        )
+        chances = self.thresholds(rows_of(draft, probs)).clamp_max(1)
+        return self.distribution_of_num_accepted(chances)
 
     def distribution_of_num_accepted(self, chances: Tensor) -> Tensor:
-        """The law [N+1] of `num_accepted`, from the chance [N] that each u stays below its threshold."""
+        """The distribution [N+1] of `num_accepted`; chances [N]: that each u stays below its threshold."""
         one = torch.ones_like(chances[:1])
-        return torch.cat([one, chances.cumprod(0)]) * torch.cat([1 - chances, one])
+        all_pass = torch.cat([one, chances.cumprod(0)])  # [N+1] the first n pass
+        next_fails = torch.cat([1 - chances, one])
+        return all_pass * next_fails
 
 
 def widen(row: Tensor) -> Tensor:
-    """The same numbers in the device's widest float."""
+    """Numbers converted to the device's widest float."""
     return row.to(exact_dtype(row.device))
 
 
 def greedy_distribution(p: Tensor) -> Tensor:
-    """All on the likeliest token [..., V]."""
+    """The distribution [..., V] with all probability on the most likely token."""
     return Sampling(0.0).probs(p)

@@ -1,6 +1,6 @@
-"""FACTS: what is known of every rule without running it: names, words, promises. Loads no torch.
+"""FACTS: the names, words and promises of every rule. Loads no torch.
 
-The algorithm of each rule stands in a file of its own, which `judge` names.
+`judge` names the file and class with the rule's algorithm.
 """
 
 from dataclasses import dataclass
@@ -8,30 +8,31 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleFacts:
-    """lossless: the text is distributed exactly as if the target had written it alone. judge: "module:class" in rules/.
-
-    judges_trees: token trees too, and not only chains. judges_graded: drafts that were graded as a whole, and no
-    others. judges_block: the draft as a whole, so that a later token can save an earlier one. writes_favourite: the
-    target alone decides, without a random draw, and its own token is its most likely one.
-    keeps: what a sentence says of the probability of acceptance, before the token and after it; None: the rule's name.
-    replaces: what it says of where a replacement came from.
-    residual_column: what the trace records that a replacement is drawn from, if it does: "residual" or "p".
-    """
+    """The facts of one rule."""
 
     name: str
     title: str = ""
     summary: str = ""
     lossless: bool = False
+    """Whether the text is distributed exactly as if the target had written it alone."""
     judge: str = ""
+    """The rule's place in rules/, as "module:class"."""
     judges_trees: bool = False
+    """Whether it judges token trees and not only chains."""
     judges_graded: bool = False
+    """Whether it judges only drafts that were graded as a whole."""
     judges_block: bool = False
+    """Whether it judges the draft as a whole, so that a later token can save an earlier one."""
     writes_most_likely: bool = False
+    """Whether the target alone decides, without a random draw, and writes its most likely token."""
     keeps: tuple[str, str] | None = None
+    """The words before and behind a token in a sentence on its probability of acceptance; None: the rule's name."""
     replaces: str = (
         " was resampled from the shortfall: what the draft left out. It makes up {share} of that."
     )
+    """The words behind a replacement that say where it was drawn from."""
     residual_column: str = ""
+    """The column of a trace that replacements are drawn from: "residual" or "p"; empty where none is recorded."""
 
     @property
     def is_plain(self) -> bool:
@@ -132,7 +133,7 @@ RESAMPLE_P = RuleFacts(
 
 
 def facts_of(name: str | None) -> RuleFacts:
-    """What is known of the rule that a trace names: of others their name, no promise; None: speculative sampling."""
+    """The facts of the rule that a trace names: None is speculative sampling, an unknown name promises nothing."""
     if name is None:
         return FACTS["speculative_sampling"]
     if name == RESAMPLE_P.name:

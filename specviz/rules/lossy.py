@@ -10,10 +10,9 @@ from specviz.rules.speculative_sampling import SpeculativeSampling
 
 
 class Lenience(SpeculativeSampling):
-    """Keep x with probability min(1, p/(l q)), l = 0.5.
+    """Accepts x with probability min(1, p/(l q)), l = 0.5. Leviathan et al. 2022 (arXiv:2211.17192), appendix A.5.
 
-    specviz's choice: a rejected token is still replaced from norm(max(0, p - q)), so that l = 1 is speculative
-    sampling. Leviathan et al. 2022 (arXiv:2211.17192), appendix A.5.
+    specviz's choice: a rejected token is still replaced from norm(max(0, p - q)), so l = 1 is speculative sampling.
     """
 
     facts = FACTS["lenience"]
@@ -26,9 +25,10 @@ class Lenience(SpeculativeSampling):
 
 
 class Ensemble(SpeculativeSampling):
-    """Judges exactly against m = w p + (1 - w) q, w = 0.5: keep with min(1, m/q), else norm(max(0, m - q)).
+    """Judges exactly against the mean m = w p + (1 - w) q, w = 0.5.
 
-    Where nothing was drafted the target writes alone, from p.
+    It accepts with probability min(1, m/q), else it draws from norm(max(0, m - q)). Where nothing was drafted the
+    target writes alone, from p.
     """
 
     facts = FACTS["ensemble"]
@@ -47,8 +47,10 @@ class Ensemble(SpeculativeSampling):
 
 
 class Graded(SpeculativeSampling):
-    """Keeps every token of a draft that its drafter has had graded, then adds one of the target's own; judges no other
-    draft. Pan et al. 2025 (arXiv:2504.07891)."""
+    """Accepts every token of a draft that was graded well enough, then adds one of the target's own.
+
+    The drafter has had it graded; this rule judges no other draft. Pan et al. 2025 (arXiv:2504.07891).
+    """
 
     facts = FACTS["graded"]
 

@@ -5,11 +5,17 @@ from importlib import import_module
 from specviz.decoding.draft import chain
 from specviz.decoding.rule import Rule
 from specviz.listing import Listing
-from specviz.rules.facts import FACTS
+from specviz.rules.facts import FACTS, RuleFacts
 
-_PLACES = (facts.judge.partition(":") for facts in FACTS.values())
+
+def _make_rule(facts: RuleFacts) -> Rule:
+    module, _, name = facts.judge.partition(":")
+    rule_class = getattr(import_module(f"specviz.rules.{module}"), name)
+    return rule_class()
+
+
 RULES: Listing[Rule] = Listing(
-    (getattr(import_module(f"specviz.rules.{module}"), kind)() for module, _, kind in _PLACES),
+    map(_make_rule, FACTS.values()),
     {
         "title": lambda rule: rule.title,
         "lossless": lambda rule: "yes" if rule.lossless else "no",

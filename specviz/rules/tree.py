@@ -1,5 +1,8 @@
-"""TreeRule: the walk down a token tree. The first of some siblings is judged against p, each later one against the
-residual of the one before. One transfer to the host per level, one for the last token and every node's p and q."""
+"""TreeRule: the walk down a token tree.
+
+The first of some siblings is judged against p, each later one against the residual of the sibling before. There is one
+transfer to the host per level, and one for the last token with every node's p and q.
+"""
 
 from __future__ import annotations
 
@@ -17,29 +20,34 @@ from specviz.rules.chain import ChainRule
 
 
 class TreeRule(ChainRule):
-    """judged_as: draft, node and the target's rows -> the law [V] that the node's token counts as sampled from."""
+    """A rule that judges the siblings of a token tree one after another."""
 
     judged_as: staticmethod[[Draft, int, Tensor], Tensor] = staticmethod(proposal)
+    """(draft, node, the target's rows) -> the distribution [V] that the node's token counts as drawn from."""
 
     def judge_tree(self, draft: Draft, probs: Tensor, draws: Draws, position: int) -> Verdict:
-        """The walk down from ROOT. SpecInfer, Miao et al. 2023, algorithm 2."""
+        """Walks down from ROOT. SpecInfer, Miao et al. 2023, algorithm 2."""
         path: list[int] = []
         checks: list[Check] = []
         judged: list[Tensor] = []
-        node, rejected = ROOT, False
-        while children := draft.children(node):
+        node = ROOT
+        while True:
+            children = draft.children(node)
+            if not children:
+                final = self.bonus(probs[node + 1])
+                break
             level, rows = _judge_siblings(
                 self, draft, children, probs[node + 1], draws, position + len(path)
             )
             checks += level
             judged += rows[: len(level)]
-            rejected = not level[-1].accepted
-            if rejected:
+            last = level[-1]
+            if not last.accepted:
+                final = rows[-1]
                 break
-            node = level[-1].node
+            node = last.node
             path.append(node)
-        row = rows[-1] if rejected else self.bonus(probs[node + 1])
-        return make_verdict(draft, probs, path, checks, judged, row, draws, position)
+        return make_verdict(draft, probs, path, checks, judged, final, draws, position)
 
 
 def make_verdict(
@@ -52,21 +60,32 @@ def make_verdict(
     draws: Draws,
     position: int,
 ) -> Verdict:
-    """judged: the target's row [V] that each check was made against; final: the law [V] of the last token, which is
-    drawn here and comes to the host with every node's p and q."""
-    drawn_from, wide = (
-        [proposal(draft, check.node, probs) for check in checks],
-        exact_dtype(probs.device),
-    )
-    stacked = (torch.stack(list(rows)) if rows else probs[:0] for rows in (judged, drawn_from))
-    last = torch.stack([draws.sample(final, FINAL, position, ROOT).to(wide), final.sum(dtype=wide)])
-    columns = torch.cat([node_p(draft, probs).to(wide), node_q(draft, probs).to(wide), last])
-    *numbers, token, total = to_host(columns).tolist()
+    """Draws the last token and gathers every node's p and q, in one transfer.
+
+    judged: for each check the target's row [V] that it was made against. final: the distribution [V] of the last token.
+    """
+    wide = exact_dtype(probs.device)
+    token = draws.sample(final, FINAL, position, ROOT)
+    last = torch.stack([token.to(wide), final.sum(dtype=wide)])
+    columns = [node_p(draft, probs).to(wide), node_q(draft, probs).to(wide), last]
+    *numbers, token, total = to_host(torch.cat(columns)).tolist()
     refuse_nan([total], TARGET)
+
+    size = len(draft)
+    drawn_from = [proposal(draft, check.node, probs) for check in checks]
     distributions = Distributions(
-        *stacked, final, tuple(numbers[: len(draft)]), tuple(numbers[len(draft) :])
+        judged=torch.stack([*judged]) if checks else probs[:0],
+        drawn_from=torch.stack(drawn_from) if checks else probs[:0],
+        final=final,
+        node_p=tuple(numbers[:size]),
+        node_q=tuple(numbers[size:]),
     )
-    kind = "resampled" if checks and not checks[-1].accepted else "bonus" if path else "plain"
+    if checks and not checks[-1].accepted:
+        kind = "resampled"
+    elif path:
+        kind = "bonus"
+    else:
+        kind = "plain"
     return Verdict(tuple(path), int(token), kind, tuple(checks), distributions)
 
 
@@ -78,33 +97,42 @@ def _judge_siblings(
     draws: Draws,
     position: int,
 ) -> tuple[list[Check], list[Tensor]]:
-    """Judges a node's children up to the first accepted one; also the target's row before each and after all."""
-    rows, columns = [row], []
+    """Judges a node's children up to the first accepted one.
+
+    Returns the checks, and the target's row [V] before each child and behind the last one.
+    """
+    rows = [row]
+    columns = []
     for child in children:
         token = draft.tokens[child]
-        left, q = rows[-1], rule.judged_as(draft, child, row[None])
-        threshold = rule.threshold(left[token : token + 1], q[token : token + 1], left)[0]
-        u, kept = draws.below(threshold, ACCEPT, position, child)
-        numbers = (row[token], left[token], _q_of(draft, child, row), threshold, u, kept)
-        columns.append(torch.stack([value.to(threshold.dtype) for value in numbers]))
-        rows.append(rule.residual(left, q))
-    checks, numbers = [], to_host(torch.stack(columns)).tolist()
-    for child, (p, p_judged, q, threshold, u, kept) in zip(children, numbers, strict=True):
-        checks.append(Check(child, p, p_judged, q, min(1.0, threshold), u, bool(kept)))
-        if kept:
+        p_row = rows[-1]
+        q_row = rule.judged_as(draft, child, row[None])
+        p = p_row[token : token + 1]
+        q = q_row[token : token + 1]
+        threshold = rule.threshold(p, q, p_row)[0]
+        u, passed = draws.below(threshold, ACCEPT, position, child)
+        numbers = (row[token], p_row[token], _q_of(draft, child, row), threshold, u, passed)
+        columns.append(torch.stack([number.to(threshold.dtype) for number in numbers]))
+        rows.append(rule.residual(p_row, q_row))
+
+    columns = to_host(torch.stack(columns)).tolist()
+    checks = []
+    for child, (p, p_judged, q, threshold, u, passed) in zip(children, columns, strict=True):
+        checks.append(Check(child, p, p_judged, q, min(1.0, threshold), u, bool(passed)))
+        if passed:
             break
     refuse_nan([check.p for check in checks], TARGET)
     return checks, rows
 
 
 def node_p(draft: Draft, probs: Tensor) -> Tensor:
-    """Every drafted token's p at its parent [N]."""
+    """The p of each drafted token at its parent [N]."""
     rows = to_device([parent + 1 for parent in draft.parents], torch.long, probs.device)
     return probs[rows, to_device(draft.tokens, torch.long, probs.device)]
 
 
 def node_q(draft: Draft, probs: Tensor) -> Tensor:
-    """Every drafted token's q [N], 1 where it was not sampled."""
+    """The q of each drafted token [N], 1 where it was chosen without chance."""
     return torch.stack([_q_of(draft, node, probs) for node in range(len(draft))])
 
 

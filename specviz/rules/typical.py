@@ -1,4 +1,4 @@
-"""Medusa's typical acceptance: a drafted token is kept if the target finds it likely enough. Lossy."""
+"""Medusa's typical acceptance: a drafted token is accepted if the target finds it likely enough. Lossy."""
 
 from collections.abc import Sequence
 
@@ -16,11 +16,11 @@ from specviz.rules.tree import make_verdict, node_p, node_q
 
 
 class Typical(ChainRule):
-    """Keep x iff p(x) > min(eps, delta exp(-H(p))), H the entropy in nats; delta = sqrt(eps).
+    """Accepts x if p(x) > min(eps, delta exp(-H(p))), with the entropy H in nats and delta = sqrt(eps).
 
-    The target's own token, after the accepted ones or alone, is its most likely one. In a tree the longest path whose
-    tokens all pass is accepted, the first of several; what passes on another path counts as not judged. Cai et al.
-    2024 (arXiv:2401.10774), section 2.3.1.
+    The target's own token is its most likely one. In a tree the longest path on which all tokens pass is accepted,
+    the first of several. Tokens that pass on another path count as not judged.
+    Cai et al. 2024 (arXiv:2401.10774), section 2.3.1.
     """
 
     facts = FACTS["typical"]
@@ -30,7 +30,9 @@ class Typical(ChainRule):
 
     def threshold(self, p: Tensor, q: Tensor, row: Tensor) -> Tensor:
         entropy = torch.special.entr(widen(row)).sum(-1, keepdim=True)
-        return widen(widen(p) > (self._eps**0.5 * (-entropy).exp()).clamp_max(self._eps))
+        delta = self._eps**0.5
+        least = (delta * (-entropy).exp()).clamp_max(self._eps)
+        return widen(widen(p) > least)
 
     def residual(self, p: Tensor, q: Tensor) -> Tensor:
         return greedy_distribution(p)
@@ -39,34 +41,39 @@ class Typical(ChainRule):
         return greedy_distribution(p)
 
     def judge_tree(self, draft: Draft, probs: Tensor, draws: Draws, position: int) -> Verdict:
-        all_checks = self._checks(draft, probs, draws, position)
+        all_checks = self._check_all(draft, probs, draws, position)
         path = longest_path(draft, [check.accepted for check in all_checks])
         checks = _deciding_checks(draft, path, all_checks)
-        row = self.bonus(probs[path[-1] + 1 if path else 0])
         judged = [probs[draft.parents[check.node] + 1] for check in checks]
-        return make_verdict(draft, probs, path, checks, judged, row, draws, position)
+        last_node = path[-1] if path else ROOT
+        final = self.bonus(probs[last_node + 1])
+        return make_verdict(draft, probs, path, checks, judged, final, draws, position)
 
-    def _checks(self, draft: Draft, probs: Tensor, draws: Draws, position: int) -> list[Check]:
-        """Every node judged by itself, whether those before it were accepted or not; one transfer."""
+    def _check_all(self, draft: Draft, probs: Tensor, draws: Draws, position: int) -> list[Check]:
+        """Judges each node by itself, whether those above it were accepted or not; takes one transfer."""
         wide = exact_dtype(probs.device)
         rows = to_device([parent + 1 for parent in draft.parents], torch.long, probs.device)
-        p, q = node_p(draft, probs).to(wide), node_q(draft, probs).to(wide)
+        p = node_p(draft, probs).to(wide)  # [N]
+        q = node_q(draft, probs).to(wide)  # [N]
         thresholds = self.threshold(p[:, None], q[:, None], probs[rows])[:, 0]
-        tests = [
-            draws.below(threshold, ACCEPT, position + depth - 1, node)
-            for node, (threshold, depth) in enumerate(zip(thresholds, draft.depths, strict=True))
-        ]
-        u, passed = (torch.stack(column).to(wide) for column in zip(*tests, strict=True))
-        numbers = to_host(torch.stack([p, q, thresholds, u, passed])).T.tolist()
-        refuse_nan([p for p, *_ in numbers], TARGET)
-        return [
-            Check(node, p, p, q, chance, u, bool(kept))
-            for node, (p, q, chance, u, kept) in enumerate(numbers)
-        ]
+        all_u = []
+        all_passed = []
+        for node, depth in enumerate(draft.depths):
+            u, passed = draws.below(thresholds[node], ACCEPT, position + depth - 1, node)
+            all_u.append(u)
+            all_passed.append(passed)
+        u = torch.stack(all_u).to(wide)
+        passed = torch.stack(all_passed).to(wide)
+        numbers = to_host(torch.stack([p, q, thresholds, u, passed]))  # [5, N]
+        refuse_nan(numbers[0].tolist(), TARGET)
+        checks = []
+        for node, (p, q, threshold, u, passed) in enumerate(numbers.T.tolist()):
+            checks.append(Check(node, p, p, q, threshold, u, bool(passed)))
+        return checks
 
 
 def longest_path(draft: Draft, passed: Sequence[bool]) -> tuple[int, ...]:
-    """The longest path from ROOT whose nodes all passed; of several the one whose end was drafted first."""
+    """The longest path from ROOT on which all nodes passed; of several, the one with the earliest end."""
     paths: dict[int, tuple[int, ...]] = {ROOT: ()}
     for node in range(len(draft) - draft.num_scratch):
         above = paths.get(draft.parents[node])
@@ -76,14 +83,16 @@ def longest_path(draft: Draft, passed: Sequence[bool]) -> tuple[int, ...]:
 
 
 def _deciding_checks(
-    draft: Draft, path: tuple[int, ...], checks: Sequence[Check]
+    draft: Draft, path: Sequence[int], checks: Sequence[Check]
 ) -> tuple[Check, ...]:
-    """The checks that decided: down the path, at each node up to the child taken, without those passed over."""
-    decided: list[Check] = []
-    for parent, taken in zip((ROOT, *path), (*path, None), strict=True):
+    """The checks that decided: below each node of the path, the rejected siblings up to the accepted one, and it."""
+    accepted = set(path)
+    deciding: list[Check] = []
+    for parent in (ROOT, *path):
         for child in draft.children(parent):
-            if child == taken or not checks[child].accepted:
-                decided.append(checks[child])
-            if child == taken:
+            if child in accepted:
+                deciding.append(checks[child])
                 break
-    return tuple(decided)
+            if not checks[child].accepted:
+                deciding.append(checks[child])
+    return tuple(deciding)

@@ -1,47 +1,98 @@
-"""Runs on a ZeroGPU Space, where a worker process that the package `spaces` forks makes the steps and has the GPU.
+"""Runs on a ZeroGPU Space: the package `spaces` forks a worker process that has the GPU and makes the steps.
 
-What a person changes travels through memory shared before the fork; events come back as they are. A pause gives the GPU
-back, and what resumes is another worker that goes on behind the last token of the trace.
+A person's changes travel through memory that is shared before the fork; events come back as they are. A pause gives the
+GPU back. Then another worker resumes the run behind the last token of the trace.
 """
 
+import json
 import math
 import multiprocessing
 import os
+import struct
 import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from multiprocessing.context import BaseContext
 
 from specviz import trace
 from specviz.decoding.turns import NOBODY, Asker
 from specviz.errors import SpecvizError
-from specviz.request import Request
-from specviz.session.controls import PACES, Block, Controls
+from specviz.request import Request, RunSettings
+from specviz.session.controls import PACES, Controls, ControlState
 from specviz.session.run import Run, Status
 from specviz.session.setup import models_named
 from specviz.session.workbench import Workbench, workbench
 from specviz.settings import settings
 
-NUM_BLOCKS = 256  # runs that a person may still control; a paused run and one on somebody's stage are among them
+NUM_BLOCKS = 256
+"""Runs that a person may still control: also a paused run, and a run on somebody's stage."""
 LONGEST_S = 120
-START_S, LOAD_S, TOKEN_S = (
-    10,
-    20,
-    0.1,
-)  # of a worker; of a model that this process does not have; on a slice of a GPU
+START_S = 10  # of a worker
+LOAD_S = 20  # of a model that this process does not have
+TOKEN_S = 0.1  # on a slice of a GPU
 WAITING = "waiting for a GPU"
 WITHOUT = "Recorded runs, lessons and the bundled models work without it."
+PATIENCE_S = 5.0
+"""The longest wait for a block: it is held for microseconds, unless a process was killed that held it."""
 Answer = Status | trace.Event | SpecvizError
+_HEADER = struct.Struct("<QQ")  # number of changes so far, bytes of JSON that follow
+
+
+class Block:
+    """A store of controls in memory that processes share: one generates on the GPU, another has the sliders.
+
+    It is an argument of a new process, or made before a process is forked.
+    """
+
+    SIZE = 1 << 14
+
+    def __init__(self, context: BaseContext) -> None:
+        self.memory = context.RawArray("B", self.SIZE)  # the header, then JSON
+        self.lock = context.Lock()
+        self._latest: tuple[int, ControlState | None] = (0, None)  # as it was last read here
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Locks the state. Raises SpecvizError if a process was killed that held it."""
+        if not self.lock.acquire(timeout=PATIENCE_S):
+            raise SpecvizError(
+                "this run can no longer be controlled: the process that generates was ended; run again"
+            )
+        try:
+            yield
+        finally:
+            self.lock.release()
+
+    def read(self) -> ControlState:
+        version, size = _HEADER.unpack_from(self.memory)
+        if version != self._latest[0]:
+            content = bytes(self.memory[_HEADER.size : _HEADER.size + size])
+            values = json.loads(content)
+            values["settings"] = RunSettings(**values["settings"])
+            self._latest = version, ControlState(**values)
+        return self._latest[1]
+
+    def write(self, state: ControlState) -> None:
+        content = json.dumps(asdict(state), ensure_ascii=False, separators=(",", ":")).encode()
+        if len(content) > self.SIZE - _HEADER.size:
+            raise SpecvizError(f"the settings of a run are too long (got {len(content):,} bytes)")
+        version, _ = _HEADER.unpack_from(self.memory)
+        _HEADER.pack_into(self.memory, 0, version + 1, len(content))
+        self.memory[_HEADER.size : _HEADER.size + len(content)] = content
+
 
 _context = multiprocessing.get_context("fork")
-_blocks = [Block.shared(_context) for _ in range(NUM_BLOCKS)] if settings().zero_gpu else []
+_blocks = [Block(_context) for _ in range(NUM_BLOCKS)] if settings().zero_gpu else []
 _free = deque(range(len(_blocks)))
 
 
 def _events(
     request: Request, so_far: trace.Trace, slot: int, may_cut: bool, max_steps: int | None
 ) -> Iterator[Answer]:
-    """In the worker: what comes behind the trace so far; an error that ends the run comes last."""
-    controls = Controls(None, block=_blocks[slot])
+    """Yields, in the worker, the events behind the trace so far; an error that ends the run comes last."""
+    controls = Controls(request.settings, store=_blocks[slot])
     run = Run(request, Workbench(workbench().pool), controls, may_cut=may_cut, so_far=so_far)
     try:
         yield from run.events(max_steps)
@@ -52,16 +103,17 @@ def _events(
 def _seconds(
     request: Request, so_far: trace.Trace, slot: int, may_cut: bool, max_steps: int | None
 ) -> int:
-    """How long to ask the GPU for: by the models to load, the tokens to come and the pace."""
-    state = Controls(None, block=_blocks[slot]).read()
+    """The seconds to ask the GPU for: by the models to load, the tokens to come and the pace."""
+    with _blocks[slot].hold():
+        state = _blocks[slot].read()
     pool = workbench().pool
-    missing = {pool.shown_name(name) for _, name in models_named(state.settings)} - {
-        *pool.loaded_names()
-    }
-    steps = request.max_new_tokens - len(so_far.tokens) if max_steps is None else max_steps
-    return math.ceil(
-        min(LONGEST_S, START_S + LOAD_S * len(missing) + steps * (TOKEN_S + PACES[state.pace]))
-    )
+    names = {pool.shown_name(name) for _, name in models_named(state.settings)}
+    num_missing = len(names.difference(pool.loaded_names()))
+    num_steps = max_steps
+    if num_steps is None:
+        num_steps = request.max_new_tokens - len(so_far.tokens)
+    steps_s = num_steps * (TOKEN_S + PACES[state.pace])
+    return math.ceil(min(LONGEST_S, START_S + LOAD_S * num_missing + steps_s))
 
 
 if settings().zero_gpu:
@@ -72,7 +124,7 @@ if settings().zero_gpu:
 
 
 class WorkerRun(Run):
-    """A run whose events a worker makes. When no GPU is left to it, it is paused and can be resumed."""
+    """A run that leaves its steps to a worker. When no GPU is left to it, it is paused and can be resumed."""
 
     def __init__(
         self,
@@ -90,7 +142,11 @@ class WorkerRun(Run):
             )
         self._slot = _free.popleft()
         weakref.finalize(self, _free.append, self._slot)
-        controls = Controls(request.settings, *names, pace, _blocks[self._slot])
+        block = _blocks[self._slot]
+        targets, drafts = names
+        controls = Controls(request.settings, targets, drafts, pace, block)
+        with block.hold():
+            block.write(ControlState(request.settings, pace))
         super().__init__(request, bench, controls, may_cut=may_cut, asker=asker)
 
     def _work(self, max_steps: int | None, resumed: float) -> Iterator[Status | trace.Event]:
@@ -103,11 +159,10 @@ class WorkerRun(Run):
                 if isinstance(event, Status):
                     self.state = event.state
                     yield event
-                elif isinstance(event, trace.Footer):
+                    continue
+                if isinstance(event, trace.Footer):
                     self.state = "finished"
-                    yield self.trace.append(event)
-                else:
-                    yield self.trace.append(event)
+                yield self.trace.append(event)
         except (SpecvizError, GeneratorExit):
             self.controls.set("stopped", True)  # the worker reads it before its next step
             raise

@@ -1,12 +1,13 @@
-"""The one bridge from tensors to records: an engine Step in, a trace Step out, with one transfer in between.
+"""Recorder: turns a step of the engine into a step of a trace, with one transfer from the device.
 
-Numbers are rounded to nine significant digits; a row of a distribution holds both models' likeliest tokens, the drafted
-and the emitted one, and the rest as a sum.
+Numbers are rounded to nine significant digits. A record shows a few tokens of each distribution: both
+models' most likely ones, the drafted and the emitted one. The rest is a sum.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -16,6 +17,7 @@ from torch import Tensor
 from specviz import trace
 from specviz.decoding.device import exact_dtype, to_device, to_host
 from specviz.decoding.engine import StepResult
+from specviz.decoding.rule import Verdict
 from specviz.decoding.turns import clock
 from specviz.models.tokens import TokenText
 from specviz.trace.evidence import write_evidence
@@ -24,28 +26,31 @@ NUM_TOP = 8
 COLUMNS = ("p", "q", "residual", "p_raw", "q_raw")
 NUM_COLUMNS = 1 + len(COLUMNS)  # per shown token, its id first
 NUM_SUMS = 6
-TINY = 1e-37  # smaller probabilities are raised to it: arithmetic on denormal floats is many times slower
+TINY = 1e-37
+"""Smaller probabilities are raised to it: arithmetic on denormal floats is many times slower."""
 
 
 class Recorder:
-    """Keeps the text decoder of one run; `record` must see its steps in order."""
+    """The recorder of one run; `record` must see its steps in order, because it decodes their text."""
 
-    def __init__(self, text: TokenText, made: Iterable[int] = ()) -> None:
-        """made: the run's tokens that were recorded before."""
+    def __init__(self, text: TokenText, recorded: Iterable[int] = ()) -> None:
+        """recorded: the run's tokens that were recorded before."""
         self._label = cache(text.label)
         self._piece = cache(text.piece)
         self._decoder = text.incremental()
-        for token in made:
+        for token in recorded:
             self._decoder.push(token)
 
     def follow(
         self, steps: Iterable[StepResult], settings: trace.Settings
     ) -> Iterator[tuple[StepResult, trace.Step]]:
-        """Each step with its record, made one right after the other under the same settings."""
-        started = begun = clock()
+        """Yields each step with its record, made one right after the other under the same settings."""
+        run_started = clock()
+        step_started = run_started
         for step in steps:
-            yield step, self.record(step, settings, started=begun, at_ms=(begun - started) * 1e3)
-            begun = clock()
+            at_ms = (step_started - run_started) * 1e3
+            yield step, self.record(step, settings, started=step_started, at_ms=at_ms)
+            step_started = clock()
 
     @torch.inference_mode()
     def record(
@@ -58,20 +63,27 @@ class Recorder:
         wait_ms: float = 0.0,
         changed: Sequence[str] = (),
     ) -> trace.Step:
-        """started: `turns.clock()` when the step began, after all waiting. changed: settings since the last one."""
+        """The record of a step.
+
+        started: `turns.clock()` when the step began, after all waiting. changed: settings since the last one.
+        """
         record_started = clock()
         numbers = _Numbers(step)
         positions = self._positions(step, numbers)
         drafted = self._draft_tokens(step, numbers)
         emitted = self._emitted_tokens(step, numbers)
         now = clock()
-        phases = (
-            step.timing.draft_ms,
-            step.timing.verify_ms,
-            step.timing.accept_ms,
-            (now - record_started) * 1e3,
-        )
+        record_ms = (now - record_started) * 1e3
         total_ms = (now - started) * 1e3 + wait_ms
+        timing = step.timing
+        times = (
+            timing.draft_ms,
+            timing.verify_ms,
+            timing.accept_ms,
+            record_ms,
+            wait_ms,
+            total_ms,
+        )
         return trace.Step(
             index=step.index,
             at_ms=trace.round9(at_ms),
@@ -84,32 +96,53 @@ class Recorder:
             draft=drafted,
             emitted=emitted,
             positions=positions,
-            timing=trace.Timing(*map(trace.round9, (*phases, wait_ms, total_ms))),
+            timing=trace.Timing(*map(trace.round9, times)),
             evidence=write_evidence(step.draft.evidence, self._piece),
         )
 
     def _positions(self, step: StepResult, numbers: _Numbers) -> tuple[trace.Position, ...]:
         positions = []
         is_lossy = not step.plan.rule.lossless
-        for walk_node, child, has_q, (*sums, shift), shown in numbers.rows():
-            top, rest = _top_rows(shown, sums[-1], has_q, child is None, self._label)
-            alone = has_q and len(step.draft.children(walk_node)) == 1
-            moved = trace.round9(shift) if is_lossy and child is not None else None
+        for draw in numbers.draws:
+            is_final = draw.child is None
+            rows, rest = _top_rows(draw, self._label)
+            is_only_child = len(step.draft.children(draw.node)) == 1
+            overlap, kl, p_entropy, q_entropy = _statistics(draw, is_only_child)
             positions.append(
-                trace.Position(walk_node, child, top, rest, *_statistics(sums, has_q, alone), moved)
+                trace.Position(
+                    draw.node,
+                    draw.child,
+                    rows,
+                    rest,
+                    overlap,
+                    kl,
+                    p_entropy,
+                    q_entropy,
+                    trace.round9(draw.shift) if is_lossy and not is_final else None,
+                )
             )
         return tuple(positions)
 
     def _draft_tokens(self, step: StepResult, numbers: _Numbers) -> tuple[trace.DraftToken, ...]:
         draft = step.draft
-        judged = {check.node: numbers.judged[i] for i, check in enumerate(step.verdict.checks)}
-        accepted, first_scratch = set(step.verdict.path), len(draft) - draft.num_scratch
+        judged = {}
+        for check in step.verdict.checks:
+            values = (check.p_judged, check.accept_prob, check.u)
+            judged[check.node] = tuple(map(trace.round9, values))
+        accepted = set(step.verdict.path)
+        first_scratch = len(draft) - draft.num_scratch
         nodes = []
         for node, (token, parent, depth) in enumerate(
             zip(draft.tokens, draft.parents, draft.depths, strict=True)
         ):
-            scratch = node >= first_scratch
-            status = "scratch" if scratch else "rejected" if node in judged else "ignored"
+            if node in accepted:
+                status = "accepted"
+            elif node >= first_scratch:
+                status = "scratch"
+            elif node in judged:
+                status = "rejected"
+            else:
+                status = "ignored"
             p_judged, accept_prob, u = judged.get(node, (None, None, None))
             nodes.append(
                 trace.DraftToken(
@@ -117,9 +150,9 @@ class Recorder:
                     *self._piece(token),
                     parent=parent,
                     depth=depth,
-                    status="accepted" if node in accepted else status,
-                    p=None if scratch else numbers.draft_p[node],
-                    q=None if draft.probs[node] is None else numbers.draft_q[node],
+                    status=status,
+                    p=None if status == "scratch" else numbers.node_p[node],
+                    q=numbers.node_q[node],
                     p_judged=p_judged,
                     accept_prob=accept_prob,
                     u=u,
@@ -131,178 +164,206 @@ class Recorder:
         self, step: StepResult, numbers: _Numbers
     ) -> tuple[trace.EmittedToken, ...]:
         emitted = []
+        path = step.verdict.path
         for index, token in enumerate(step.tokens):
-            piece = self._decoder.push(token)
-            if index < len(step.verdict.path):
-                node = step.verdict.path[index]
-                q = None if step.draft.probs[node] is None else numbers.draft_q[node]
-                place = {"node": node, "kind": "accepted", "p": numbers.draft_p[node], "q": q}
+            if index < len(path):
+                node = path[index]
+                kind = "accepted"
+                p = numbers.node_p[node]
+                q = numbers.node_q[node]
             else:
-                place = {
-                    "node": None,
-                    "kind": step.verdict.kind,
-                    "p": numbers.final_p,
-                    "q": numbers.final_q,
-                }
-            emitted.append(trace.EmittedToken(token, piece.text, piece.bytes, **place))
+                node = None
+                kind = step.verdict.kind
+                p = numbers.final_p
+                q = numbers.final_q
+            piece = self._decoder.push(token)
+            emitted.append(
+                trace.EmittedToken(token, piece.text, piece.bytes, node=node, kind=kind, p=p, q=q)
+            )
         return tuple(emitted)
 
 
+@dataclass(frozen=True, slots=True)
+class _Draw:
+    """The numbers of one random draw of the walk: the judgement of a child, or the final token."""
+
+    node: int
+    child: int | None  # None for the final token
+    has_q: bool
+    ids: list[int]  # the shown tokens: drafted, emitted, the target's most likely, the draft's
+    columns: list[list[float]]  # per name in COLUMNS the shown tokens' probabilities
+    p_log_p: float  # sums over all tokens
+    q_log_q: float
+    p_log_q: float
+    beyond_q: float  # the sum of p where q is 0
+    shortfall: float
+    shift: float  # as in `_shift`
+
+
 class _Numbers:
-    """Everything a record needs from the device, gathered there, brought over and rounded at once."""
+    """All numbers that a record needs from the device, gathered there, brought over and rounded at once."""
 
     def __init__(self, step: StepResult) -> None:
-        checks, distributions = step.verdict.checks, step.verdict.distributions
-        self._step = step
-        self._draws = _nine_digits(to_host(_pack(step)).double().numpy()).tolist()
-        self._num_shown = (len(self._draws[0]) - NUM_SUMS) // NUM_COLUMNS
-        self.draft_p, self.draft_q = (
-            [*map(trace.round9, row)] for row in (distributions.node_p, distributions.node_q)
-        )
-        self.judged = [
-            tuple(map(trace.round9, (check.p_judged, check.accept_prob, check.u)))
-            for check in checks
+        draft = step.draft
+        verdict = step.verdict
+        distributions = verdict.distributions
+        rows = _nine_digits(to_host(_pack(step)).double().numpy()).tolist()  # [M, ...]
+        self.node_p = [trace.round9(p) for p in distributions.node_p]
+        self.node_q = [
+            None if draft.probs[node] is None else trace.round9(q)
+            for node, q in enumerate(distributions.node_q)
         ]
-        self.final_p, self.final_q = self._final()
+        self.draws = []
+        for check, row in zip(verdict.checks, rows[:-1], strict=True):
+            node = check.node
+            has_q = draft.probs[node] is not None
+            self.draws.append(_unpack(row, draft.parents[node], node, has_q))
+        self.draws.append(_unpack(rows[-1], verdict.last_node, None, False))
+        self.final_p, self.final_q = self._final(verdict)
 
-    def _final(self) -> tuple[float, float | None]:
-        """The target's own p of the last token, and the q of the draft that failed there; it is shown second there."""
-        verdict, draft, second = self._step.verdict, self._step.draft, self._num_shown + 1
+    def _final(self, verdict: Verdict) -> tuple[float, float | None]:
+        """The target's own p of the last token, and the q of the last rejected draft token at its place, if any."""
+        *judged, final = self.draws
         if verdict.kind != "resampled":
-            return self._draws[-1][self._num_shown], None
-        here = [
-            row
-            for row, check in enumerate(verdict.checks)
-            if draft.parents[check.node] == verdict.last_node
-        ]
-        has_q = draft.probs[verdict.checks[-1].node] is not None
-        return self._draws[here[0]][second], self._draws[here[-1]][
-            self._num_shown + second
-        ] if has_q else None
+            return final.columns[0][0], None
+        siblings = [draw for draw in judged if draw.node == verdict.last_node]
+        last = siblings[-1]
+        p = siblings[0].columns[0][1]  # the token is shown second there
+        q = last.columns[1][1] if last.has_q else None
+        return p, q
 
-    def rows(self):
-        """Per draw of the walk: node, child, whether it has a q, the sums, and the shown ids with their columns."""
-        draft, verdict, size = self._step.draft, self._step.verdict, self._num_shown
-        children = [check.node for check in verdict.checks]
-        places = [
-            (draft.parents[child], child, draft.probs[child] is not None) for child in children
-        ]
-        for place, draw in zip(
-            [*places, (verdict.last_node, None, False)], self._draws, strict=True
-        ):
-            ids, *columns = (draw[size * i : size * (i + 1)] for i in range(NUM_COLUMNS))
-            yield *place, draw[size * NUM_COLUMNS :], ([int(token) for token in ids], *columns)
+
+def _unpack(row: list[float], node: int, child: int | None, has_q: bool) -> _Draw:
+    """The draw of a row that `_pack` has packed."""
+    size = (len(row) - NUM_SUMS) // NUM_COLUMNS
+    ids, *columns = (row[size * i : size * (i + 1)] for i in range(NUM_COLUMNS))
+    return _Draw(node, child, has_q, list(map(int, ids)), columns, *row[size * NUM_COLUMNS :])
 
 
 def _top_rows(
-    shown: tuple, shortfall: float, has_q: bool, is_final: bool, label: Callable[[int], str]
+    draw: _Draw, label: Callable[[int], str]
 ) -> tuple[tuple[tuple, ...], dict[str, float | None]]:
-    """The rows (id, text, p, q, residual, p_raw, q_raw), each id once, and what they leave out, per column.
+    """The rows (id, text, p, q, residual, p_raw, q_raw), each id once, and per column what they leave out.
 
-    The columns of a distribution add up to one, an empty residual to 0; the draft's likeliest tokens are shown only
-    where it gives them anything.
+    A distribution's column adds up to one with it, an empty residual to 0. The draft's most likely tokens are shown
+    only where their q is above 0.
     """
-    ids, p, q, *others = shown
-    num_sure = len(ids) - (len(ids) - 2) // 2  # the first two and the target's likeliest
+    ids = draw.ids
+    num_always = len(ids) - (len(ids) - 2) // 2  # the first two and the target's most likely
+    q = draw.columns[1]
     places: dict[int, int] = {}
     for place, token in enumerate(ids):
-        if token not in places and (place < num_sure or q[place]):
+        if token not in places and (place < num_always or q[place]):
             places[token] = place
-    kept = ([column[place] for place in places.values()] for column in (p, q, *others))
-    columns = dict(zip(COLUMNS, kept, strict=True))
-    unknown = [
-        name
-        for name, is_known in (("q", has_q), ("q_raw", has_q), ("residual", not is_final))
-        if not is_known
-    ]
-    rest = {
-        name: min(1.0, max(0.0, round(1.0 - sum(column), 9))) for name, column in columns.items()
-    }
-    if not shortfall:
+
+    unknown = set()
+    if not draw.has_q:
+        unknown |= {"q", "q_raw"}
+    if draw.child is None:
+        unknown.add("residual")
+    shown_columns = []
+    rest: dict[str, float | None] = {}
+    for name, column in zip(COLUMNS, draw.columns, strict=True):
+        if name in unknown:
+            shown_columns.append([None] * len(places))
+            rest[name] = None
+            continue
+        shown = [column[place] for place in places.values()]
+        shown_columns.append(shown)
+        rest[name] = min(1.0, max(0.0, round(1.0 - sum(shown), 9)))
+    if rest["residual"] is not None and not draw.shortfall:
         rest["residual"] = 0.0
-    columns |= dict.fromkeys(unknown, (None,) * len(places))
-    rest |= dict.fromkeys(unknown)
-    return tuple(zip(places, map(label, places), *columns.values(), strict=True)), rest
+    return tuple(zip(places, map(label, places), *shown_columns, strict=True)), rest
 
 
-def _statistics(sums: list[float], has_q: bool, alone: bool) -> tuple[float | None, ...]:
+def _statistics(draw: _Draw, is_only_child: bool) -> tuple[float | None, ...]:
     """Overlap (of an only child), KL(p||q), entropy of p and of q, in nats."""
-    p_log_p, q_log_q, p_log_q, beyond_q, shortfall = sums
-    p_entropy = trace.round9(-p_log_p)
-    if not has_q:
+    p_entropy = trace.round9(-draw.p_log_p)
+    if not draw.has_q:
         return None, None, p_entropy, None
-    overlap = trace.round9(max(0.0, 1.0 - shortfall)) if alone else None
-    kl = None if beyond_q else trace.round9(max(0.0, p_log_p - p_log_q))
-    return overlap, kl, p_entropy, trace.round9(-q_log_q)
+    overlap = trace.round9(max(0.0, 1.0 - draw.shortfall)) if is_only_child else None
+    kl = None if draw.beyond_q else trace.round9(max(0.0, draw.p_log_p - draw.p_log_q))
+    return overlap, kl, p_entropy, trace.round9(-draw.q_log_q)
 
 
 def _first_tokens(step: StepResult) -> list[list[int]]:
-    """Per draw: the drafted token and the one emitted at that place (the same one when it was kept)."""
+    """The drafted token of each draw, and the one emitted at its place: the same one if it was accepted."""
     depths = step.draft.depths
     emitted = step.verdict.emitted(step.draft)
-    firsts = [
-        [step.draft.tokens[check.node], emitted[depths[check.node] - 1]]
-        for check in step.verdict.checks
-    ]
-    return [*firsts, [step.verdict.token, step.verdict.token]]
+    pairs = []
+    for check in step.verdict.checks:
+        drafted = step.draft.tokens[check.node]
+        pairs.append([drafted, emitted[depths[check.node] - 1]])
+    final = step.verdict.token
+    return [*pairs, [final, final]]
 
 
 def _pack(step: StepResult) -> Tensor:
-    """Per draw (M) the columns of the shown tokens (R), then the sums: [M, NUM_COLUMNS R + NUM_SUMS]."""
-    distributions, num_draws = step.verdict.distributions, len(step.verdict.checks) + 1
+    """A row for each of M draws: the columns of its R shown tokens, then sums [M, NUM_COLUMNS R + NUM_SUMS]."""
+    distributions = step.verdict.distributions
+    num_draws = len(step.verdict.checks) + 1
     final = distributions.final[None]
     exact = torch.cat(
         [distributions.judged, final, distributions.drawn_from, torch.zeros_like(final)]
     )  # [2M, V]
     both = exact.clamp_min(TINY)
-    p, q = both[:num_draws], both[num_draws:]
-    likeliest = both.topk(min(NUM_TOP, p.shape[1])).indices
-    shown = to_device(_first_tokens(step), torch.long, p.device)
-    ids = torch.cat([shown, likeliest[:num_draws], likeliest[num_draws:]], dim=1)
+    p = both[:num_draws]  # [M, V]
+    q = both[num_draws:]
+    most_likely = both.topk(min(NUM_TOP, p.shape[1])).indices
+    first = to_device(_first_tokens(step), torch.long, p.device)
+    ids = torch.cat([first, most_likely[:num_draws], most_likely[num_draws:]], dim=1)  # [M, R]
     shortfall = (p - q).clamp_min_(0)
     total = shortfall.sum(-1, keepdim=True)
     residual = shortfall.gather(1, ids) / total.clamp_min(TINY)
-    wide = ids.to(exact_dtype(p.device))  # the others widen when they are joined
-    sums = _sums(both, exact[num_draws:])
-    shown_p, shown_q = p.gather(1, ids), q.gather(1, ids)
-    unfiltered = _unfiltered_probabilities(step, ids, shown_q)
-    columns = [wide, shown_p, shown_q, residual, *unfiltered, sums, total, _shift(step)]
-    return torch.cat(columns, dim=1)
+    shown_p = p.gather(1, ids)
+    shown_q = q.gather(1, ids)
+    p_raw, q_raw = _unfiltered_probabilities(step, ids, shown_q)
+    wide_ids = ids.to(exact_dtype(p.device))  # the other columns widen when they are joined
+    columns = [wide_ids, shown_p, shown_q, residual, p_raw, q_raw]
+    sums = [_sums(both, exact[num_draws:]), total, _shift(step)]
+    return torch.cat([*columns, *sums], dim=1)
 
 
 def _shift(step: StepResult) -> Tensor:
-    """Per draw [M, 1] the total variation between the rule's law of one token and the target's; 0 where it is lossless
-    and for the last draw."""
-    rule, judged = step.plan.rule, step.verdict.distributions.judged
-    moved = torch.zeros(
+    """The total variation between the rule's distribution of one token and the target's, per draw [M, 1].
+
+    It is 0 for a lossless rule and for the last draw.
+    """
+    rule = step.plan.rule
+    judged = step.verdict.distributions.judged
+    shift = torch.zeros(
         (len(judged) + 1, 1), dtype=exact_dtype(judged.device), device=judged.device
     )
     if not rule.lossless and len(judged):
-        apart = rule.one_step_distribution(judged, step.verdict.distributions.drawn_from) - judged
-        moved[:-1] = (apart.abs().sum(-1, keepdim=True) / 2).clamp_max(1)
-    return moved
+        by_rule = rule.one_step_distribution(judged, step.verdict.distributions.drawn_from)
+        distance = (by_rule - judged).abs().sum(-1, keepdim=True)
+        shift[:-1] = (distance / 2).clamp_max(1)
+    return shift
 
 
 def _sums(both: Tensor, exact_q: Tensor) -> Tensor:
-    """Sums of p ln p, q ln q, p ln q, and of p where q is nothing, per draw [M, 4].
+    """Sums of p ln p, q ln q, p ln q, and of p where q is 0, per draw [M, 4].
 
-    both: p above q, [2M, V], at least TINY.
+    both: p above q [2M, V], at least TINY.
     """
     num_draws = len(exact_q)
-    logs, p = both.log(), both[:num_draws]
-    own = torch.linalg.vecdot(both, logs)
-    cross, beyond_q = (
-        torch.linalg.vecdot(p, logs[num_draws:]),
-        torch.linalg.vecdot(p, 1 - exact_q.sign()),
-    )
-    return torch.stack((own[:num_draws], own[num_draws:], cross, beyond_q), dim=1)
+    p = both[:num_draws]
+    logs = both.log()
+    log_q = logs[num_draws:]
+    negative_entropies = torch.linalg.vecdot(both, logs)  # [2M]
+    p_log_p = negative_entropies[:num_draws]
+    q_log_q = negative_entropies[num_draws:]
+    p_log_q = torch.linalg.vecdot(p, log_q)
+    beyond_q = torch.linalg.vecdot(p, 1 - exact_q.sign())
+    return torch.stack((p_log_p, q_log_q, p_log_q, beyond_q), dim=1)
 
 
 def _unfiltered_probabilities(
     step: StepResult, ids: Tensor, shown_q: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The models' unfiltered p and q of `ids` at temperature 1, each [M, R]; q 0 where there is no draft row."""
-    checks, draft = step.verdict.checks, step.draft
+    """The models' unfiltered p and q of `ids` at temperature 1, each [M, R]; q is 0 where there is no draft row."""
+    checks = step.verdict.checks
+    draft = step.draft
     parents = [draft.parents[check.node] for check in checks] + [step.verdict.last_node]
     rows = to_device([node + 1 for node in parents], torch.long, ids.device)
     if step.plan.sampling.is_plain:
@@ -316,7 +377,7 @@ def _unfiltered_probabilities(
 
 
 def _nine_digits(values: np.ndarray) -> np.ndarray:
-    """trace.round9 of many finite numbers at once; what is smaller than 1e-12 becomes 0."""
+    """Rounds many finite numbers as trace.round9 does; what is smaller than 1e-12 becomes 0."""
     size = np.abs(values)
     is_small = size < 1e-12
     size[is_small] = 1.0

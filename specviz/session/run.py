@@ -1,6 +1,6 @@
-"""A Request and live Controls become a stream of trace events. Owns the models of a run, its locks, pace and stop.
+"""Run: turns a Request and live Controls into a stream of trace events. It owns a run's models, turns, pace and stop.
 
-The engine's lock is held inside one step and never across a yield: runs of several people interleave fairly, and a
+The engine is held inside one step and never across a yield. So the runs of several people interleave fairly, and a
 generator may be resumed on another thread.
 """
 
@@ -35,30 +35,28 @@ from specviz.session.recorder import Recorder
 from specviz.session.whole_run import header, scores, stop_of, stop_watch
 from specviz.session.workbench import NO_NEWS, BackgroundTask, Result, Workbench, workbench
 
-SLICE_S = 0.05  # how long a waiting run sleeps before it looks at its controls again
-TELL_S = 1.0  # how long a run waits before each word that it does: in a full room they would keep the server busy
+SLICE_S = 0.05
+"""The time that a waiting run sleeps before it looks at its controls again."""
+TELL_S = 1.0
+"""The time between two messages of a waiting run: in a full room more would keep the server busy."""
 _FOLLOWING = ("k_policy", "params", "lossless", "extra")  # method and rule decide these
 SAID_TO_CHANGE = [name for name in trace.Settings.__annotations__ if name not in _FOLLOWING]
-LOADED = [
-    name for name in RunSettings.NAMES if name != "rule"
-]  # what decides which models are needed
+LOADED = [name for name in RunSettings.NAMES if name != "rule"]
+"""The settings that decide which models are needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """News about a run that is no part of its trace.
-
-    ahead: runs that go first while it is queued; fraction: how much is loaded, where that is known.
-    """
+    """News about a run that is no part of its trace."""
 
     state: str  # "queued" | "loading" | "running" | "paused" | "finished"
     message: str = ""
-    ahead: int = 0
-    fraction: float | None = None
+    ahead: int = 0  # runs that go first while it is queued
+    fraction: float | None = None  # loaded so far, where that is known
 
 
 class Run:
-    """One generation: its request, its live controls and its growing trace."""
+    """A generation: its request, its live controls and its growing trace."""
 
     def __init__(
         self,
@@ -70,10 +68,10 @@ class Run:
         so_far: trace.Trace | None = None,
         asker: Asker = NOBODY,
     ) -> None:
-        """may_cut: of a prompt that is too long for the target, use the end and say so instead of raising an error.
+        """may_cut: shorten a prompt that is too long for the target to its end and say so, instead of an error.
 
         so_far: the trace of this run as it was paused in another process; this one goes on behind its last token.
-        asker: who takes turns at the engine for it; one who has left stops it.
+        asker: the person who waits for the run and takes turns at the engine; it stops when he leaves.
         """
         self.id = uuid.uuid4().hex
         self.request = request.validate()
@@ -82,9 +80,8 @@ class Run:
         self.controls = controls or Controls(self.request.settings)
         self.trace = so_far or trace.Trace()
         self.state = "queued"
-        self.shared_engine = (
-            False  # whether another run used the engine meanwhile: such a run gives no speed
-        )
+        self.shared_engine = False
+        """Whether another run used the engine meanwhile: such a run gives no speed."""
         self._active = ActiveSetup(self.request, bench.pool)
         self._steps: Iterator[StepResult] | None = None
         self._recorder: Recorder | None = None
@@ -100,18 +97,19 @@ class Run:
         self._note = ""  # what the person should know about the prompt
 
     def pause(self) -> None:
+        """Pauses the run before its next step."""
         self.controls.set("paused", True)
 
     def cancel(self) -> None:
-        """Stops waiting for what is being loaded: a change is taken back, a run that has not begun ends."""
+        """Stops waiting for models that are being loaded: a change is taken back, a run that has not begun ends."""
         self.controls.set("cancelled", True)
         if self.trace.header is None:
             self.controls.set("stopped", True)
 
     def stop(self) -> bool:
-        """Ends the run before its next step, a paused one at once; whether this ended it.
+        """Ends the run before its next step, a paused one at once. Returns whether it ended at once.
 
-        The footer of a run that ended here comes when its events are asked for.
+        Its footer then comes when its events are asked for.
         """
         self.controls.set("stopped", True)
         with self._guard:
@@ -121,25 +119,29 @@ class Run:
             return True
 
     def events(self, max_steps: int | None = None) -> Iterator[Status | trace.Event]:
-        """The run's events until it ends, is paused, or has made max_steps steps; call again to go on.
+        """Yields the run's events until it ends, is paused, or has made max_steps steps; call again to go on.
 
         Raises SpecvizError after recording it in the footer. Closing the iterator ends the run. One reader at a time.
         """
         with self._guard:
-            is_over, left, self._unread = self.state == "finished", self._unread, None
+            is_over = self.state == "finished"
+            unread = self._unread
+            self._unread = None
             if self._is_read and not is_over:
                 raise ValueError("the events of this run are being read already")
             self._is_read = not is_over
         if is_over:
-            yield from () if left is None else (left,)
+            if unread is not None:
+                yield unread
             return
         self.controls.set("paused", False)
         try:
             yield from self._hold_place(max_steps)
-            with self._guard:  # a paused run that was stopped meanwhile ends too
+            footer = None
+            with self._guard:
                 self._is_read = False
-                is_left = self.state == "paused" and self.controls.read().stopped
-                footer = self._end("stopped", None) if is_left else None
+                if self.state == "paused" and self.controls.read().stopped:  # stopped meanwhile
+                    footer = self._end("stopped", None)
             if footer is not None:
                 yield footer
         except GeneratorExit:
@@ -155,8 +157,9 @@ class Run:
             raise SpecvizError(message) from error
 
     def _hold_place(self, max_steps: int | None) -> Iterator[Status | trace.Event]:
-        """Holds one of the places for runs while it goes on."""
-        resumed, place = time.perf_counter(), self.bench.places.join(self._asker.visitor)
+        """Holds one of the places for runs while the run goes on."""
+        resumed = time.perf_counter()
+        place = self.bench.places.join(self._asker.visitor)
         try:
             yield from self._wait(place, self.bench.places, "waiting for a free place")
             resumed = time.perf_counter()  # time in the queue is not the run's
@@ -166,41 +169,45 @@ class Run:
             self.bench.places.leave(place)
 
     def _work(self, max_steps: int | None, resumed: float) -> Iterator[Status | trace.Event]:
-        """The events until the end, a pause or max_steps. resumed: time.perf_counter() when this began."""
-        if not self._is_unwanted() and (yield from self._open()):
+        """Yields the events until the end, a pause or max_steps. resumed: time.perf_counter() when this began."""
+        has_begun = not self._is_unwanted() and (yield from self._open())
+        if has_begun:
             yield from self._go(max_steps, resumed - self._spent_s)
-        else:
-            yield self._end("stopped", None) or Status("finished")
+            return
+        footer = self._end("stopped", None)
+        yield Status("finished") if footer is None else footer
 
     def _open(self) -> Generator[Status | trace.Event, None, bool]:
-        """Whether the run has begun, now or before; False if it was stopped while its models were loaded."""
+        """Begins the run if it has not begun; False if it was stopped while its models were loaded."""
         if self._steps is not None:
             return True
         self.state = "loading"
         while not (yield from self._take(self.controls.settings)):
             if self._is_unwanted():
                 return False
-        target, made = self._active.target, [token.id for token in self.trace.tokens]
-        if is_new := self.trace.header is None:
-            rendered, tokens, self._note = self._active.prompt_in_room(may_cut=self._may_cut)
+        is_new = self.trace.header is None
+        if is_new:
+            rendered, prompt, self._note = self._active.prompt_in_room(may_cut=self._may_cut)
         else:
-            tokens = [token.id for token in self.trace.header.prompt.tokens]
-        self._recorder = Recorder(target.text, made)
+            prompt = [token.id for token in self.trace.header.prompt.tokens]
+        text = self._active.target.text
+        written = [token.id for token in self.trace.tokens]
+        self._recorder = Recorder(text, written)
         self._steps = speculate(
-            tokens + made,
+            prompt + written,
             lambda: self._active.plan,
             Seeded(self.request.seed),
-            max_new_tokens=self.request.max_new_tokens - len(made),
-            eos_ids=target.text.eos_ids,
+            max_new_tokens=self.request.max_new_tokens - len(written),
+            eos_ids=text.eos_ids,
             first_index=len(self.trace.steps),
-            is_stop=stop_watch(self._active, made),
+            is_stop=stop_watch(self._active, written),
         )
         if is_new:
-            yield self.trace.append(header(self._active, rendered, tokens))
+            yield self.trace.append(header(self._active, rendered, prompt))
         return True
 
     def _take(self, settings: RunSettings) -> Generator[Status, None, bool]:
-        """Loads the models of `settings`, with a Status of how far it is, and adopts them.
+        """Loads the models of `settings`, with a Status of its progress, and adopts them.
 
         False, with nothing changed, if meanwhile the run was stopped or other models were chosen. Raises SpecvizError.
         """
@@ -211,69 +218,71 @@ class Run:
         yield Status("loading", f"loading {missing}")
         loading = BackgroundTask(partial(self._active.load, settings))
         try:
-            told = NO_NEWS
+            news = NO_NEWS
             while not loading.wait(SLICE_S):
                 state = self.controls.read()
                 if state.cancelled and self.trace.header is not None:
                     raise SpecvizError(
                         f"loading {missing} was cancelled; the run goes on as it was"
                     )
-                others = (
-                    name
-                    for name in LOADED
-                    if getattr(state.settings, name) != getattr(settings, name)
-                )
-                if self._is_unwanted() or any(others):
+                if self._is_unwanted() or _needs_other_models(state.settings, settings):
                     return False
-                if told != (told := loading.news):
-                    message, fraction = told
+                latest = loading.news
+                if latest != news:
+                    news = latest
+                    message, fraction = latest
                     yield Status("loading", message, fraction=fraction)
-            loading.result()  # held by `loading`, so that no other run's model takes their room before they are used
+            loading.result()  # `loading` holds the models: no other run's take their room before their use
             return (yield from self._take_in_turn(settings))
         finally:
             loading.abandon()
 
     def _take_in_turn(self, settings: RunSettings) -> Generator[Status, None, bool]:
-        """Adopts `settings`, whose models are loaded. False, with nothing changed, if the run was stopped before."""
+        """Adopts `settings` with loaded models. False, with nothing changed, if the run was stopped before."""
         yield from self._in_turn(partial(self._active.take, settings))
         return self._active.settings is settings
 
     def _go(self, max_steps: int | None, started: float) -> Iterator[Status | trace.Event]:
+        """Yields steps until the end, a pause or max_steps."""
         self.state = "running"
-        note, self._note = self._note, ""
+        note = self._note
+        self._note = ""
         yield Status("running", note)
-        made = 0
+        num_steps = 0
         while True:
             waiting = time.perf_counter()
-            state = self.controls.read() if made == max_steps else self._await_pace(started)
-            if reason := self._reason_to_end(state, started):
+            state = self.controls.read() if num_steps == max_steps else self._await_pace(started)
+            reason = self._reason_to_end(state, started)
+            if reason is not None:
                 yield self._end(reason, None)
                 return
-            if state.paused or made == max_steps:
+            if state.paused or num_steps == max_steps:
                 self.state = "paused"
                 yield Status("paused")
                 return
             if not (yield from self._adopt(state.settings)):
                 continue
-            records, failure, most = [], None, max_steps and max_steps - made
+            most = None if max_steps is None else max_steps - num_steps
+            records: list[trace.Step] = []
+            failure = None
+            make_steps = partial(self._make_steps, records, state, started, waiting, most)
             try:
-                finish = yield from self._in_turn(
-                    partial(self._make_steps, records, state, started, waiting, most)
-                )
+                finish = yield from self._in_turn(make_steps)
             except Exception as error:  # as many kinds as models of strangers
                 failure = error
             yield from records
-            made += len(records)
+            num_steps += len(records)
             if failure is not None:
                 raise failure
-            if finish:
+            if finish is not None:
                 yield from self._close(finish)
                 return
 
     def _await_pace(self, started: float) -> ControlState:
         """Waits until the pace allows another step; a change of the controls is seen at once."""
         while True:
-            state, now = self.controls.read(), time.perf_counter()
+            state = self.controls.read()
+            now = time.perf_counter()
             due = self._due + PACES[state.pace]
             if now >= due or state.paused or self._reason_to_end(state, started):
                 self._due = now
@@ -287,7 +296,9 @@ class Run:
         if state.stopped or self._asker.has_left():
             return "stopped"
         limit = self.request.time_limit_s
-        return "time" if limit is not None and time.perf_counter() - started > limit else None
+        if limit is not None and time.perf_counter() - started > limit:
+            return "time"
+        return None
 
     def _wait(self, ticket: Ticket, lock: FairQueue, message: str) -> Iterator[Status]:
         """Waits until the ticket is ready or the run is stopped; a reader that stops reading holds up no other run."""
@@ -299,7 +310,7 @@ class Run:
                 silent_since = time.monotonic()
 
     def _in_turn(self, work: Callable[[], Result]) -> Generator[Status, None, Result | None]:
-        """What `work` gives, which is done in a turn at the engine; None once the run is stopped."""
+        """Does `work` in a turn at the engine and returns its result; None once the run is stopped."""
         ticket = self.bench.engine.join(self._asker.visitor)
         try:
             yield from self._wait(ticket, self.bench.engine, "waiting for the engine")
@@ -313,7 +324,7 @@ class Run:
         return None
 
     def _adopt(self, settings: RunSettings) -> Generator[Status | trace.Event, None, bool]:
-        """Adopts changed settings; a change that cannot be made is taken back, and a Status says why.
+        """Adopts changed settings, or takes back a change that cannot be made, with a Status that says why.
 
         False if they have changed again before that was done.
         """
@@ -327,8 +338,9 @@ class Run:
                 self.controls.restore(self._active.settings, refused=settings)
                 yield Status("running", str(error))
                 return (yield from self._adopt(self.controls.settings))
-        models, before = self._active.models_event(len(self.trace.models)), self.trace.models[-1:]
-        if [replace(each, index=models.index) for each in before] != [models]:
+        models = self._active.models_event(len(self.trace.models))
+        before = self.trace.models[-1] if self.trace.models else None
+        if before is None or replace(before, index=models.index) != models:
             yield self.trace.append(models)
         return True
 
@@ -340,51 +352,50 @@ class Run:
         waiting: float,
         most: int | None,
     ) -> str | None:
-        """Adds the steps of one turn, at most so many, to the records and to the trace. Returns why the text ends with
-        the last one, if it does.
+        """Adds the steps of one turn, at most so many, to the records and to the trace.
 
-        Mostly one. Beside long work, whose turns are long, as many as fit into half of such a turn.
+        Mostly that is one step. When others do long work, their turns are long: then it is as many as fit into half of
+        such a turn. Returns why the text ends with the last step, if it does.
         """
         while True:
             step, record = self._step(started, waiting)
             records.append(self.trace.append(record))
             waiting = time.perf_counter()
-            is_last = (
-                step.finish
-                or len(records) == most
-                or self._turn.is_over
-                or not self.bench.engine.num_waiting
-            )
-            if (
-                is_last
-                or PACES[state.pace]
-                or self.controls.read() != state
-                or self._reason_to_end(state, started)
-            ):
+            is_full = len(records) == most or self._turn.is_over
+            if step.finish or is_full or not self.bench.engine.num_waiting:
+                return step.finish
+            is_changed = self.controls.read() != state
+            if is_changed or PACES[state.pace] or self._reason_to_end(state, started):
                 return step.finish
 
     def _step(self, started: float, waiting: float) -> tuple[StepResult, trace.Step]:
-        at, begun, waited = time.perf_counter(), clock(), waited_s()
+        """Makes one step and its record. waiting: time.perf_counter() when the wait for it began."""
+        at = time.perf_counter()
+        step_started = clock()
+        waited_before = waited_s()
         self.shared_engine |= len(self.bench.engine) > 1
         step = next(self._steps)
-        self.shared_engine |= waited_s() > waited
+        waited_in_step = waited_s() - waited_before
+        self.shared_engine |= waited_in_step > 0
         now = self._active.step_settings
         before = self.trace.steps[-1].settings if self.trace.steps else now
         changed = [name for name in SAID_TO_CHANGE if getattr(before, name) != getattr(now, name)]
-        at_ms, wait_ms = (at - started) * 1e3, (at - waiting + waited_s() - waited) * 1e3
-        return step, self._recorder.record(
-            step, now, started=begun, at_ms=at_ms, wait_ms=wait_ms, changed=changed
+        at_ms = (at - started) * 1e3
+        wait_ms = (at - waiting + waited_in_step) * 1e3
+        record = self._recorder.record(
+            step, now, started=step_started, at_ms=at_ms, wait_ms=wait_ms, changed=changed
         )
+        return step, record
 
     def _close(self, reason: str) -> Iterator[Status | trace.Event]:
-        """Scores the finished text; one that cannot be scored is finished all the same."""
-        scored = message = None
+        """Scores the finished text; a text that cannot be scored is finished all the same."""
+        scored = None
+        message = None
         try:
             scored = yield from self._in_turn(lambda: scores(self._active, self.trace))
         except Exception as error:  # as many kinds as a step
-            message = (
-                f"the text was not scored: {self._active.describe_failure(error, self._num_tokens)}"
-            )
+            failure = self._active.describe_failure(error, self._num_tokens)
+            message = f"the text was not scored: {failure}"
         if scored is not None:
             yield self.trace.append(scored)
         yield self._end(reason, message)
@@ -395,6 +406,7 @@ class Run:
         return prompt + sum(len(step.emitted) for step in self.trace.steps)
 
     def _end(self, reason: str, message: str | None) -> trace.Event | None:
+        """Ends the run and frees its models; the footer, or None where the trace has not begun or has one."""
         self.state = "finished"
         if self._steps is not None:
             self._steps.close()
@@ -415,16 +427,15 @@ def open_run(
     asker: Asker = NOBODY,
 ) -> Run:
     """A run that has not begun; iterate its `events()`. The catalogue's models are on offer."""
-    bench, names = (
-        bench or workbench(),
-        (catalog.targets(), catalog.drafts_for(request.target, foreign=True)),
-    )
-    if bench.open_in_worker and not catalog.needs_no_gpu(request.validate().target):
-        return bench.open_in_worker(request, bench, pace, may_cut, names, asker)
-    return Run(
-        request,
-        bench,
-        Controls(request.validate().settings, *names, pace),
-        may_cut=may_cut,
-        asker=asker,
-    )
+    bench = bench or workbench()
+    targets = catalog.targets()
+    drafts = catalog.drafts_for(request.target, foreign=True)
+    checked = request.validate()
+    if bench.open_in_worker and not catalog.needs_no_gpu(checked.target):
+        return bench.open_in_worker(request, bench, pace, may_cut, (targets, drafts), asker)
+    controls = Controls(checked.settings, targets, drafts, pace)
+    return Run(request, bench, controls, may_cut=may_cut, asker=asker)
+
+
+def _needs_other_models(now: RunSettings, before: RunSettings) -> bool:
+    return any(getattr(now, name) != getattr(before, name) for name in LOADED)

@@ -1,6 +1,6 @@
-"""Setup: a method with its parameters and every model that it drafts with, loaded; the way from names to a Drafter."""
+"""Setup: a method with its parameters and every model that it drafts with, loaded. `gather` makes it from names."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from specviz.decoding.cached_lm import CachedLM
@@ -24,10 +24,10 @@ from specviz.trace import Settings
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Setup:
-    """params: all of the method's, with models by the names that they may be shown by. Makes any number of drafters."""
+    """A method with its parameters and loaded models; it makes any number of drafters."""
 
     method: Method
-    params: Mapping[str, Value]
+    params: Mapping[str, Value]  # all of the method's; models stand there by their shown names
     target: LoadedModel
     draft: LoadedModel | None
     heads: LoadedHeads | None = None
@@ -35,12 +35,9 @@ class Setup:
 
     @property
     def models(self) -> list[LoadedModel]:
-        """All that are loaded, the target first; heads are held by their target."""
-        return [
-            loaded
-            for loaded in (self.target, self.draft, *self.others.values())
-            if loaded is not None
-        ]
+        """All loaded models, the target first; heads are held by their target."""
+        drafts = [] if self.draft is None else [self.draft]
+        return [self.target, *drafts, *self.others.values()]
 
     @property
     def comparable_draft(self) -> LoadedModel | None:
@@ -48,18 +45,20 @@ class Setup:
         return None if self.method.foreign else self.draft
 
     def plan(self, rule: Rule, sampling: Sampling, k: int) -> Plan:
-        """A plan with readers and a drafter of its own: nothing that another plan has cached is used."""
+        """A plan with readers and a drafter of its own: it uses nothing that another plan has cached."""
         reader = self.target.cached_lm()
         return Plan(reader, self.drafter(reader), rule, sampling, self.k(k))
 
     def drafter(self, target: CachedLM, draft: CachedLM | None = None) -> Drafter:
-        """target: the reader that its drafts are checked with. draft: a reader of the draft model that may be used."""
-        small = None if self.draft is None else _part(self.draft, draft)
+        """Makes a drafter.
+
+        target: the reader that its drafts are checked with. draft: a reader of the draft model that may be used.
+        """
+        target_part = _part(self.target, target)
+        draft_part = None if self.draft is None else _part(self.draft, draft)
         heads = None if self.heads is None else self.heads.module
         others = {name: _part(loaded) for name, loaded in self.others.items()}
-        return self.method.build(
-            Parts(_part(self.target, target), small, heads, others), self.params
-        )
+        return self.method.build(Parts(target_part, draft_part, heads, others), self.params)
 
     def rule(self, name: str | None) -> Rule:
         """The rule of that name, the method's own for None. SpecvizError where it cannot judge these drafts."""
@@ -74,11 +73,11 @@ class Setup:
         return RULES[name]
 
     def k(self, asked: int) -> int:
-        """The largest depth of a draft, where a person asks for `asked`."""
+        """The largest depth of a draft if a person asks for `asked`."""
         return asked if self.method.depth is None else int(self.params[self.method.depth])
 
     def settings(self, plan: Plan) -> Settings:
-        """What a trace says of the steps that are made by this plan."""
+        """The settings that a trace records for this plan's steps."""
         return Settings(
             k=plan.k,
             k_policy=str(self.params.get("k_policy", "constant")),
@@ -100,9 +99,9 @@ def gather(
     pool: ModelPool | None = None,
     report: Progress = ignore_progress,
 ) -> Setup:
-    """Checks the parameters and the pair, and loads what the parameters name.
+    """Checks the parameters and the pair, and loads the models that the parameters name. Raises SpecvizError.
 
-    library: where further models come from, needed for methods that name some. Raises SpecvizError.
+    pool: the source of further models, needed for methods that name some.
     """
     check_gpu(target.name)
     checked = method.validate(params)
@@ -110,34 +109,41 @@ def gather(
         raise SpecvizError(
             f"the method {method.name} needs a draft model (got none); choose one or another method"
         )
-    draft = draft if "draft" in method.roles else None
+    if "draft" not in method.roles:
+        draft = None
     if draft is not None and not method.foreign:
         check_pair(target, draft)
-    heads, others = None, {}
-    for param in (param for param in method.params if isinstance(param, ModelParam)):
+    heads = None
+    others: dict[str, LoadedModel] = {}
+    for param in method.params:
+        if not isinstance(param, ModelParam):
+            continue
         names = _names_of(param, checked[param.name], target.name)
         if "heads" in method.roles:
             heads = load_heads(pool, names[0], param.kind, target, report)
             checked[param.name] = heads.name
-            continue
-        loaded = {
-            name: pool.load(name, report, as_draft=True)
-            for name in names
-            if name not in param.reserved
-        }
-        for other in loaded.values():
-            check_pair(target, other)
-        others |= {other.name: other for other in loaded.values()}
-        checked[param.name] = ", ".join(
-            loaded[name].name if name in loaded else name for name in names
-        )
+        else:
+            models = _load_named(pool, param, names, report)
+            for model in models.values():
+                check_pair(target, model)
+                others[model.name] = model
+            shown_names = [models[name].name if name in models else name for name in names]
+            checked[param.name] = ", ".join(shown_names)
     setup = Setup(method, checked, target, draft, heads, others)
     _check_trees(setup)
     return setup
 
 
+def _load_named(
+    pool: ModelPool, param: ModelParam, names: Sequence[str], report: Progress
+) -> dict[str, LoadedModel]:
+    """The models of these names, without the parameter's reserved words."""
+    model_names = [name for name in names if name not in param.reserved]
+    return {name: pool.load(name, report, as_draft=True) for name in model_names}
+
+
 def _check_trees(setup: Setup) -> None:
-    """SpecvizError where the method drafts token trees and one of its models reads none right."""
+    """Raises SpecvizError if the method drafts token trees and one of its models cannot read them right."""
     if not setup.method.under(setup.params).needs_trees:
         return
     for loaded in setup.models:
@@ -149,30 +155,38 @@ def _check_trees(setup: Setup) -> None:
 
 
 def models_named(settings: RunSettings) -> list[tuple[str, str]]:
-    """(kind, name) of every model that a run needs, the target first. SpecvizError for what its method refuses."""
-    has_draft = "draft" in METHODS[settings.method].roles and settings.draft
-    drafts = [("draft", settings.draft)] if has_draft else []
-    return [("target", settings.target), *drafts, *models_in_params(settings)]
+    """The (kind, name) of every model that a run needs, the target first.
+
+    Raises SpecvizError for parameters that its method refuses.
+    """
+    models = [("target", settings.target)]
+    if "draft" in METHODS[settings.method].roles and settings.draft:
+        models.append(("draft", settings.draft))
+    return models + models_in_params(settings)
 
 
 def models_in_params(settings: RunSettings | Settings) -> list[tuple[str, str]]:
-    """(kind, name) of the models that the method's parameters name. SpecvizError for what the method refuses."""
+    """The (kind, name) of each model that the method's parameters name.
+
+    Raises SpecvizError for parameters that the method refuses.
+    """
     method = METHODS[settings.method]
     params = method.validate(settings.params)
-    asked = [param for param in method.params if isinstance(param, ModelParam)]
-    named = [
-        (param, name)
-        for param in asked
-        for name in _names_of(param, params[param.name], settings.target)
-    ]
-    return [(param.kind, name) for param, name in named if name not in param.reserved]
+    models = []
+    for param in method.params:
+        if isinstance(param, ModelParam):
+            for name in _names_of(param, params[param.name], settings.target):
+                if name not in param.reserved:
+                    models.append((param.kind, name))
+    return models
 
 
 def _names_of(param: ModelParam, value: Value, target: str) -> list[str]:
-    """The names that a parameter stands for; where it names none, the catalogue's for the target. SpecvizError."""
+    """The names in a parameter; where it has none, the catalogue's first for the target. Raises SpecvizError."""
     if value is not None:
         return split_names(str(value))
-    if not (offered := catalog.names_for(target, param.kind) or param.reserved):
+    offered = catalog.names_for(target, param.kind) or param.reserved
+    if not offered:
         raise SpecvizError(
             f"{param.name} must name a model: nothing of the kind {param.kind} is known for {target}"
         )

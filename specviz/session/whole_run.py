@@ -1,4 +1,4 @@
-"""What stands in every trace of a run beside its steps, and a whole run at once: no pace, no live change, no lock."""
+"""A whole run at once, without pace, live changes or locks; and the events of every trace beside its steps."""
 
 from collections.abc import Iterable
 from contextlib import closing
@@ -21,40 +21,45 @@ from specviz.session.recorder import Recorder
 
 def header(active: ActiveSetup, rendered: str, tokens: list[int]) -> trace.Header:
     """The header of a run that begins now. rendered, tokens: the prompt as the target reads it."""
-    text = active.target.text
+    piece = active.target.text.piece
+    target = active.plan.target
+    prompt_tokens = tuple(trace.Token(token, *piece(token)) for token in tokens)
     return trace.Header(
         version=trace.VERSION,
         specviz=__version__,
         created=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         request=active.shown_request().to_dict(),
-        environment=environment(active.plan.target.device, active.plan.target),
-        prompt=trace.Prompt(
-            rendered, tuple(trace.Token(token, *text.piece(token)) for token in tokens)
-        ),
+        environment=environment(target.device, target),
+        prompt=trace.Prompt(rendered, prompt_tokens),
     )
 
 
 def scores(active: ActiveSetup, recorded: trace.Trace) -> trace.Scores:
-    """Both models' odds of every emitted token, read once over the finished text."""
-    sampling, draft = active.plan.sampling, active.setup.comparable_draft
+    """The probabilities that both models gave every emitted token, read once over the finished text."""
+    sampling = active.plan.sampling
+    draft = active.setup.comparable_draft
     emitted = [token.id for token in recorded.tokens]
     tokens = [token.id for token in recorded.header.prompt.tokens] + emitted
     scored = score(active.target, draft, tokens, len(emitted), sampling)
-    columns = (tuple(map(trace.round9, column)) for column in (scored.p, scored.q, scored.overlap))
-    distribution = {name: value for name, value in asdict(sampling).items() if value is not None}
-    return trace.Scores(None if draft is None else draft.name, distribution, *columns)
+    return trace.Scores(
+        None if draft is None else draft.name,
+        {name: value for name, value in asdict(sampling).items() if value is not None},
+        tuple(map(trace.round9, scored.p)),
+        tuple(map(trace.round9, scored.q)),
+        tuple(map(trace.round9, scored.overlap)),
+    )
 
 
-def stop_watch(active: ActiveSetup, made: Iterable[int] = ()) -> IsStop:
-    """Whether a token completes one of the request's stop texts; a new watch for every text.
+def stop_watch(active: ActiveSetup, written: Iterable[int] = ()) -> IsStop:
+    """A function that says whether a token completes one of the request's stop texts; each text needs a new one.
 
-    made: its tokens so far.
+    written: the tokens of the text so far.
     """
     stops = [stop.encode() for stop in active.request.stop]
     if not stops:
         return lambda token: False
     watch = Watch(active.target.text, *stops)
-    for token in made:
+    for token in written:
         watch.ends_with(token)
     return watch.ends_with
 
@@ -62,12 +67,15 @@ def stop_watch(active: ActiveSetup, made: Iterable[int] = ()) -> IsStop:
 def stop_of(recorded: trace.Trace, request: Request) -> trace.Stop | None:
     """The stop text that stands first in the text of a run; None where there is none."""
     text = recorded.text
-    found = [(place, stop) for stop in request.stop if (place := text.find(stop)) >= 0]
-    return {"text": min(found)[1], "at": min(found)[0]} if found else None
+    places = [(text.find(stop), stop) for stop in request.stop if stop in text]
+    if not places:
+        return None
+    place, stop = min(places)
+    return {"text": stop, "at": place}
 
 
 def activate(request: Request, pool: ModelPool) -> ActiveSetup:
-    """The models and the drafter of a checked request, loaded. Raises SpecvizError."""
+    """Loads the models and the drafter of a checked request. Raises SpecvizError."""
     active = ActiveSetup(request, pool)
     active.take(request.settings)
     return active
@@ -76,33 +84,33 @@ def activate(request: Request, pool: ModelPool) -> ActiveSetup:
 def whole_run(
     active: ActiveSetup, *, rule: Rule | None = None, scored: bool = False
 ) -> trace.Trace:
-    """The finished run of the active's request, its prompt read anew. The caller has the engine.
+    """Makes the run of the setup's request and reads its prompt again. The caller has the engine.
 
-    rule: in place of the request's own, for one that no list offers; scored: with a `scores` event.
+    rule: a rule instead of the request's own, for those that no list offers. scored: whether to add a `scores` event.
     """
     active.renew()
+    request = active.request
+    text = active.target.text
     plan = active.plan if rule is None else replace(active.plan, rule=rule)
-    begun = header(active, *active.prompt())
-    recorded = trace.Trace(
-        [replace(begun, request={**begun.request, "rule": plan.rule.name}), active.models_event(0)]
-    )
+    rendered, prompt = active.prompt()
+    plain_header = header(active, rendered, prompt)
+    shown_request = {**plain_header.request, "rule": plan.rule.name}
+    first_events = [replace(plain_header, request=shown_request), active.models_event(0)]
+    recorded = trace.Trace(first_events)
     steps = speculate(
-        [token.id for token in begun.prompt.tokens],
+        prompt,
         lambda: plan,
-        tamper_if_broken(plan.rule, Seeded(active.request.seed)),
-        max_new_tokens=active.request.max_new_tokens,
-        eos_ids=active.target.text.eos_ids,
+        tamper_if_broken(plan.rule, Seeded(request.seed)),
+        max_new_tokens=request.max_new_tokens,
+        eos_ids=text.eos_ids,
         is_stop=stop_watch(active),
     )
     with closing(steps):
-        for step, event in Recorder(active.target.text).follow(steps, active.setup.settings(plan)):
+        for step, event in Recorder(text).follow(steps, active.setup.settings(plan)):
             recorded.append(event)
             finish = step.finish
     if scored:
         recorded.append(scores(active, recorded))
-    recorded.append(
-        trace.Footer(
-            finish, None, None, stop_of(recorded, active.request) if finish == "stop" else None
-        )
-    )
+    stop = stop_of(recorded, request) if finish == "stop" else None
+    recorded.append(trace.Footer(finish, None, None, stop))
     return recorded

@@ -1,4 +1,4 @@
-"""Workbench: what runs share, and how they share it: turns at the engine, and loading in the background."""
+"""Workbench: the things that runs share, with turns at the engine and loading in the background."""
 
 import threading
 from collections.abc import Callable, Generator, Iterator
@@ -18,7 +18,7 @@ NO_NEWS: tuple[str, float | None] = ("", None)
 
 
 class Workbench:
-    """What runs share: the loaded models, the engine, the places for runs."""
+    """The things that runs share: the loaded models, the engine, the places for runs."""
 
     def __init__(
         self, pool: ModelPool | None = None, open_in_worker: Callable[..., Any] | None = None
@@ -32,19 +32,22 @@ class Workbench:
     def in_turns(
         self, work: Generator[Result, None, None], asker: Asker = NOBODY
     ) -> Iterator[Result]:
-        """Each result of `work` is made with the engine; between two of them, and wherever it gives way, others have
-        their turn. Raises Unwanted once the asker has left."""
+        """Yields each result of `work`, made with the engine. Raises Unwanted once the asker has left.
+
+        Others have their turn between two results, and wherever the work gives way.
+        """
         turn = Turn(self.engine, asker)
-        with closing(work), suppress(StopIteration):  # of the work, at its end
+        with closing(work), suppress(StopIteration):  # which the work raises at its end
             while True:
                 with turn.at(turn.wait()):
                     result = next(work)
                 yield result
 
     def watch(self) -> Callable[[], bool]:
-        """A function that says whether anything but the work that has the turn was done here since this call."""
-        is_disturbed, waited = other_work.watch(), waited_s()
-        return lambda: is_disturbed() or len(self.engine) > 1 or waited_s() > waited
+        """A function that says whether other work than the present turn's was done here since this call."""
+        is_disturbed = other_work.watch()
+        waited_before = waited_s()
+        return lambda: is_disturbed() or len(self.engine) > 1 or waited_s() > waited_before
 
 
 _shared: list[Workbench] = []
@@ -52,7 +55,7 @@ _sharing = threading.Lock()
 
 
 def workbench() -> Workbench:
-    """The one that `run` and `stream` use when none is given."""
+    """The workbench that `run` and `stream` use when none is given."""
     with _sharing:
         if not _shared:
             _shared.append(Workbench())
@@ -60,36 +63,36 @@ def workbench() -> Workbench:
 
 
 class BackgroundTask(Generic[Result]):
-    """One piece of work, begun at once. `news`: what it said last, as (message, fraction done or None)."""
+    """A piece of work in a thread of its own, begun at once."""
 
     def __init__(self, work: Callable[[Progress], Result]) -> None:
         self.news = NO_NEWS
+        """The last report of its progress: (message, fraction done or None)."""
         self.is_abandoned = False
         self._outcome: Future[Result | None] = Future()
         threading.Thread(target=self._do, args=(work,), daemon=True, name="loading").start()
 
     def wait(self, seconds: float) -> bool:
-        """Whether it is done, after at most this long."""
+        """Waits at most this long; whether the work is done."""
         return bool(wait([self._outcome], seconds).done)
 
     def result(self) -> Result:
-        """What a work that is done gave. Raises what it raised."""
+        """The result of work that is done. Raises what the work raised."""
         return self._outcome.result()
 
     def abandon(self) -> None:
-        """Nobody waits any more."""
+        """Tells the work that nobody waits for it any more."""
         self.is_abandoned = True
 
     def _do(self, work: Callable[[Progress], Result]) -> None:
         try:
             with other_work.work():
                 result = work(self._report)
-            self._outcome.set_result(
-                None if self.is_abandoned else result
-            )  # what nobody waits for is not held
-        except (
-            BaseException
-        ) as error:  # whoever waits raises it: a library's panic too, or they would wait for ever
+            if self.is_abandoned:
+                result = None  # to free what nobody waits for
+            self._outcome.set_result(result)
+        # A library's panic counts too, or whoever waits would wait for ever.
+        except BaseException as error:
             self._outcome.set_exception(error)
 
     def _report(self, message: str, fraction: float | None) -> None:

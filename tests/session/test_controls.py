@@ -15,8 +15,9 @@ from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
 from specviz.request import MAX_K, MAX_TEMPERATURE, MAX_TOP_K, RunSettings
 from specviz.rules import RULES
-from specviz.session import controls as module
-from specviz.session.controls import PACES, Block, Controls, ControlState
+from specviz.session import gpu_worker
+from specviz.session.controls import PACES, Controls, ControlState
+from specviz.session.gpu_worker import Block
 
 FIRST = RunSettings(target="big", draft="near", num_speculative_tokens=4, params={"k_policy": "heuristic"})
 TARGETS, DRAFTS = ("big", "padded"), ("near", "far")
@@ -38,6 +39,13 @@ ANYTHING = st.one_of(
 
 def controls(**options):
     return Controls(FIRST, TARGETS, DRAFTS, **options)
+
+
+def shared_block(context):
+    """A block that holds the first settings."""
+    block = Block(context)
+    block.write(ControlState(FIRST, "full"))
+    return block
 
 
 def value_of(state, name):
@@ -159,11 +167,11 @@ def test_a_run_without_a_draft_may_be_given_one_later():
 
 
 def test_all_of_it_lies_in_the_block():
-    block = Block.shared(multiprocessing.get_context("fork"))
-    live = controls(block=block)
+    block = shared_block(multiprocessing.get_context("fork"))
+    live = controls(store=block)
     copy = bytes(block.memory)
     live.change(num_speculative_tokens=7, stopped=True)
-    other = Controls(None, block=block)
+    other = Controls(FIRST, store=block)
     assert (other.read(), other.read().stopped) == (live.read(), True)
     version, size = struct.unpack_from("<QQ", copy)
     assert json.loads(copy[16 : 16 + size])["settings"] == asdict(FIRST)
@@ -171,11 +179,21 @@ def test_all_of_it_lies_in_the_block():
 
 
 def test_settings_that_do_not_fit_are_refused_and_nothing_changes():
-    live = controls()
+    live = controls(store=shared_block(multiprocessing.get_context("fork")))
     live.offer("draft", "x" * Block.SIZE)
     with pytest.raises(SpecvizError, match="settings of a run are too long"):
         live.set("draft", "x" * Block.SIZE)
     assert live.settings == FIRST
+
+
+def test_a_method_that_is_chosen_again_has_its_first_parameters_whichever_process_writes_next():
+    block = shared_block(multiprocessing.get_context("fork"))
+    here = controls(store=block)
+    here.set("method", "none")
+    there = controls(store=block)
+    here.set("method", FIRST.method)
+    there.set("cancelled", False)
+    assert here.settings == FIRST
 
 
 def test_controls_of_one_process_cannot_be_sent_to_another_one():
@@ -191,12 +209,12 @@ def end_while_holding(block):
 
 def test_a_process_that_was_killed_in_a_change_is_an_error_and_no_endless_wait(monkeypatch):
     fork = multiprocessing.get_context("fork")
-    block = Block.shared(fork)
-    live = controls(block=block)
+    block = shared_block(fork)
+    live = controls(store=block)
     killed = fork.Process(target=end_while_holding, args=(block,))
     killed.start()
     killed.join(10)
-    monkeypatch.setattr(module, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(gpu_worker, "PATIENCE_S", 0.1)
     with pytest.raises(SpecvizError, match="the process that generates was ended"):
         live.set("stopped", True)
 
@@ -211,7 +229,7 @@ def count_up(live, times):
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_two_processes_that_change_them_at_once_never_tear_them(method):
     context = multiprocessing.get_context(method)
-    live = controls(block=Block.shared(context))
+    live = controls(store=shared_block(context))
     worker = context.Process(target=count_up, args=(live, 300))
     worker.start()
     for number in range(300):

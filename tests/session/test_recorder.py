@@ -307,8 +307,8 @@ def test_ids_come_whole_from_a_device_whose_widest_numbers_are_float32(monkeypat
     target, draft = (TableLM(seed, vocab_size=9000) for seed in range(2))
     plan, text = plan_of(target, ModelDrafter(draft)), [0, 0]
     for step in speculate(text, lambda: plan, Seeded(0), max_new_tokens=12):
-        first_draw = next(recorder._Numbers(step).rows())
-        ids, p, *_ = first_draw[-1]
+        draw = recorder._Numbers(step).draws[0]
+        ids, p = draw.ids, draw.columns[0]
         np.testing.assert_allclose(p, target.row(text).softmax(0)[ids].numpy(), rtol=1e-5)
         text = [*text, *step.tokens]
 

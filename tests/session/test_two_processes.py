@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from specviz.request import Request
-from specviz.session.controls import Block, Controls
+from specviz.session.controls import Controls, ControlState
+from specviz.session.gpu_worker import Block
 from specviz.session.run import Run
 from specviz.session.workbench import Workbench
 from specviz.trace import Step
@@ -25,7 +26,7 @@ def generate(block, line):
     torch.set_num_threads(1)
     bench = Workbench()
     request = line.recv()
-    controls = Controls(None, block=block)
+    controls = Controls(request.settings, store=block)
     run = Run(request, bench, controls)
     while run.state != "finished":
         for event in run.events():
@@ -42,10 +43,11 @@ def generate(block, line):
 def generating(method):
     """A worker that was started before the run was asked for; the run's controls, and what hears the worker."""
     context = multiprocessing.get_context(method)
-    block, (here, there) = Block.shared(context), context.Pipe()
+    block, (here, there) = Block(context), context.Pipe()
     worker = context.Process(target=generate, args=(block, there), daemon=True)
     worker.start()
-    controls = Controls(REQUEST.settings, block=block)
+    block.write(ControlState(REQUEST.settings, "full"))
+    controls = Controls(REQUEST.settings, store=block)
     here.send(REQUEST)
 
     def hear():

@@ -1,7 +1,7 @@
 """Proof: whether a model obeys the cache, the mask and the positions with which CachedLM reads it.
 
-A configuration is not believed. Some texts are read as CachedLM reads them, in pieces behind a cache and with a token
-tree, and the logits are held against the model's own forward over the whole text, without a cache or mask.
+A configuration is not believed. Some texts are read as CachedLM reads them: in pieces behind a cache, and with a token
+tree. The logits are compared with the model's own forward over the whole text, without a cache or mask.
 """
 
 from __future__ import annotations
@@ -23,77 +23,76 @@ from specviz.decoding.draft import EMPTY, ROOT, Draft, chain
 from specviz.decoding.forward.transformers_forward import asked_of, knows
 
 ROUNDING = {torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 6e-2}
-"""How far logits may be off, in shares of the largest: some times what two orders of the same sums differ by."""
-_OWN = 3  # times as far for a model's own forward: what it gets wrong is wrong by far, and nothing else reads it
-_MASKED = {
-    torch.float32: 1e-4,
-    torch.float16: 1e-2,
-    torch.bfloat16: 8e-2,
-}  # what another kernel may round differently
+"""The largest allowed error of logits, in shares of the largest: several times what another order of sums gives."""
+_PLAIN_LEEWAY = (
+    3  # times ROUNDING for transformers' forward: its faults are large, and it is the last resort
+)
+
+# How much noise is always allowed, in shares of the logits, where ...
+_MASKED = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 8e-2}  # another kernel rounds
 _MOVED = {
     torch.float32: 1e-4,
     torch.float16: 4e-3,
     torch.bfloat16: 1.6e-2,
-}  # and the same one, rows in another order
-_OTHERS = 2  # texts on which a fault must repeat
+}  # rows only change order
+_MOST_NOISE = 4  # times the noise of the reading before; where all is right, it is about once
+
+_NUM_OTHER_TEXTS = 2  # texts on which a fault must repeat
 _RANGE = 100.0  # logits so far below the largest stand for a probability of 0
-_MOST_NOISE = 4  # times the rounding of the reading before; where all is right, it is about once
 _SHORT = 12  # tokens
 _SIBLINGS = 8  # so many rows lie between the text and the branch that is looked at
 _PATH = 3  # tokens of that branch
 _REPLAYS = 5  # times that a call of one shape is made
-_MOST_OPERATIONS = {"cpu": 6e10, "cuda": 3e12}  # about a second's
+_MOST_OPERATIONS = {"cpu": 6e10, "cuda": 3e12}  # in about a second
 _MOST_WINDOWS = 3  # the longest that can be reached, and the shortest of the others
 _MOST_TOKENS = 4_096  # whatever a configuration says: attention grows with the square
 _SHARE_FOR_LIMIT = 0.1  # of a second, for a text as long as the model reads
-_OPERATIONS = (
-    6  # for each weight and token: a product and a sum, in two whole reads and one in pieces
-)
+_OPERATIONS = 6  # per weight and token: a product and a sum, in two whole reads and one in pieces
 _WINDOWS = ("window", "chunk_size")  # parts of the names that configurations use
-_NOT_WORDS = (
-    "token_id",
-    "token_index",
-)  # tokens that stand for a picture, a pad, a start or an end
+_NOT_WORDS = ("token_id", "token_index")  # ends of names of tokens for pictures, pads, ends
 
 Result = TypeVar("Result")
 
 
 class Reader(Protocol):
+    """A CachedLM, or what reads like one."""
+
     def forward(self, tokens: Sequence[int], draft: Draft = EMPTY) -> Tensor: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What a model was found to do.
-
-    compact: why the compact forward does not read it. replays: why it does so without CUDA graphs, on CUDA. chains: why
-    it cannot be read behind a cache. trees: why it reads no token trees. All in words, empty where everything is right.
-    untried: why none of it was tried. num_tokens: the longest text that was read. unreached: windows of its
-    configuration, in tokens, that take too long to reach. ms: what it cost.
-    """
+    """The findings on how a model can be read; reasons are words, empty where everything is right."""
 
     compact: str = ""
+    """Why the compact forward does not read it."""
     replays: str = ""
+    """Why the compact forward reads it without CUDA graphs, on CUDA."""
     chains: str = ""
+    """Why it cannot be read behind a cache."""
     trees: str = ""
+    """Why it reads no token trees."""
     untried: str = ""
+    """Why nothing was tried."""
     num_tokens: int = 0
+    """The length of the longest text that was read."""
     unreached: tuple[int, ...] = ()
+    """The windows of its configuration, in tokens, that take too long to reach."""
     ms: float = 0.0
+    """The time that the proof took."""
 
     def words(self) -> str:
-        """What was proved, how far, and what it cost."""
+        """The findings in one sentence: what was proved, how far, and how long it took."""
         if self.untried:
             return f"how it reads could not be tried: {self.untried}"
-        what = (
-            f"it reads chains only, as {self.trees}"
-            if self.trees
-            else "it reads chains and token trees right"
-        )
+        findings = "it reads chains and token trees right"
+        if self.trees:
+            findings = f"it reads chains only, as {self.trees}"
         windows = " and ".join(f"{length:,}" for length in self.unreached)
         beyond = f"; its window of {windows} takes too long to try" if windows else ""
         slow = f"; without CUDA graphs: {self.replays}" if self.replays else ""
-        return f"{what} (tried on {self.num_tokens:,} tokens in {self.ms:,.0f} ms{beyond}){slow}"
+        tried = f"tried on {self.num_tokens:,} tokens in {self.ms:,.0f} ms{beyond}"
+        return f"{findings} ({tried}){slow}"
 
 
 def prove_reading(
@@ -103,63 +102,79 @@ def prove_reading(
     plain: Callable[[], Reader],
     why_not_compact: str = "",
 ) -> Proof:
-    """Reads the model through the compact forward, and through transformers' own where that is not to be had or wrong.
+    """Reads the model through the compact forward, or through transformers' own if that is absent or wrong.
 
-    compact, plain: make a reader with an empty cache. why_not_compact: in words; the compact one is then not tried.
+    compact, plain: make a reader with an empty cache. why_not_compact: a reason in words not to try the compact one.
     """
     began = time.perf_counter()
-    lengths, unreached = _lengths(model, context_limit)
+    lengths, unreached = _choose_lengths(model, context_limit)
     texts, chains = _read_texts(model, lengths)
-    trees = untried = ""
+    trees = ""
+    untried = ""
     if not texts and not chains:
         untried = "its context is too short"
     elif not all(text.has_numbers for text in texts):
         untried = "some of its logits are not numbers"
     why_not_compact = why_not_compact or untried
-    can_be_tried = not chains and not untried
-    if can_be_tried and not why_not_compact:
-        faults = _find_faults(compact, texts, 1)
-        why_not_compact = f"the compact one {faults[0] or faults[1]}" if any(faults) else ""
-    if can_be_tried and why_not_compact:
-        chains, trees = _find_faults(plain, texts, _OWN)
+    if not chains and not untried:
+        if not why_not_compact:
+            chain_fault, tree_fault = _find_faults(compact, texts, 1)
+            fault = chain_fault or tree_fault
+            why_not_compact = f"the compact one {fault}" if fault else ""
+        if why_not_compact:
+            chains, trees = _prove_plain(plain, texts)
+    return Proof(
+        compact=why_not_compact,
+        chains=chains,
+        trees=trees,
+        untried=untried,
+        num_tokens=lengths[-1] + _PATH if lengths else 0,
+        unreached=unreached,
+        ms=1000 * (time.perf_counter() - began),
+    )
+
+
+def _prove_plain(plain: Callable[[], Reader], texts: Sequence[_Text]) -> tuple[str, str]:
+    """Why transformers' own forward cannot read chains, and why it cannot read token trees."""
+    chains, trees = _find_faults(plain, texts, _PLAIN_LEEWAY)
+    if chains:
         chains = (
-            chains
-            and f"its numbers behind a cache are not those of the whole text read at once (it {chains})"
+            f"its numbers behind a cache are not those of the whole text read at once (it {chains})"
         )
+    if trees:
         trees = (
-            trees
-            and f"its numbers in a token tree are not those of the same tokens in a row (it {trees})"
+            f"its numbers in a token tree are not those of the same tokens in a row (it {trees})"
         )
-    num_tokens = lengths[-1] + _PATH if lengths else 0
-    took = 1000 * (time.perf_counter() - began)
-    return Proof(why_not_compact, "", chains, trees, untried, num_tokens, unreached, took)
+    return chains, trees
 
 
 def find_replay_fault(model: PreTrainedModel, plain: Reader, replayed: Reader) -> str:
-    """Why the replays of a reader are not used, in words; empty where they give the numbers of one without.
+    """Why the replays of a reader are not used, in words; empty where they give the numbers of `plain`.
 
-    Each kind of call is made at several lengths of a text: the first are no replays yet.
+    Each kind of call is made at several lengths of a text, because the first ones are no replays yet.
     """
     words = list(islice(cycle(_words(model)), _SHORT + _REPLAYS + _PATH))
-    drafts = [
-        EMPTY,
-        chain(words[-_PATH:]),
-        Draft(tuple(words[-_PATH:]), (ROOT, ROOT, 0), (None,) * _PATH),
-    ]
+    drafted = tuple(words[-_PATH:])
+    tree = Draft(drafted, (ROOT, ROOT, 0), (None,) * _PATH)
+    rounding = ROUNDING.get(model.dtype, ROUNDING[torch.float32])
     for length in range(_SHORT, _SHORT + _REPLAYS):
-        for draft in drafts:
+        for draft in (EMPTY, chain(drafted), tree):
             right = plain.forward(words[:length], draft)
-            given = replayed.forward(words[:length], draft)
-            off, largest = float((given - right).abs().max()), float(right.abs().max())
-            if not off <= ROUNDING.get(model.dtype, ROUNDING[torch.float32]) * largest:
+            logits = replayed.forward(words[:length], draft)
+            off = float((logits - right).abs().max())
+            largest = float(right.abs().max())
+            if not off <= rounding * largest:
                 return f"one was off by {off:.2g} of {largest:.2g} behind {length} tokens"
     return ""
 
 
-def _lengths(model: PreTrainedModel, context_limit: int) -> tuple[list[int], tuple[int, ...]]:
+def _choose_lengths(
+    model: PreTrainedModel, context_limit: int
+) -> tuple[list[int], tuple[int, ...]]:
     """How many tokens the texts have, and the windows that are too long to be reached in a second.
 
-    A few tokens; just beyond each window, or as far as a second reaches; up to the limit where that is quick.
+    One text has a few tokens. Others reach just beyond each window, or as far as a second allows; and the limit where
+    that is quick.
     """
     weights = max(1, model.num_parameters(exclude_embeddings=True))
     operations = _MOST_OPERATIONS.get(model.device.type, _MOST_OPERATIONS["cpu"])
@@ -169,7 +184,8 @@ def _lengths(model: PreTrainedModel, context_limit: int) -> tuple[list[int], tup
     reached = [window for window in windows if window + _PATH <= affordable][-_MOST_WINDOWS:]
     beyond = [window for window in windows if window + _PATH > affordable]
     unreached = tuple(beyond[:_MOST_WINDOWS])
-    lengths = {min(_SHORT, limit), *(window + _PATH for window in reached)}
+    lengths = {window + _PATH for window in reached}
+    lengths.add(min(_SHORT, limit))
     if unreached and affordable > _SHORT:
         lengths.add(affordable)
     if limit <= affordable * _SHARE_FOR_LIMIT:
@@ -179,78 +195,84 @@ def _lengths(model: PreTrainedModel, context_limit: int) -> tuple[list[int], tup
 
 def _windows(config: PreTrainedConfig) -> set[int]:
     """The lengths of windows and chunks of attention in a configuration, by whatever name."""
-    found = set()
+    windows = set()
     for name, value in config.get_text_config(decoder=True).to_dict().items():
         if any(part in name for part in _WINDOWS) and not name.endswith("_layers"):
-            found |= {
-                number
-                for number in (value if isinstance(value, list) else [value])
-                if type(number) is int
-            }
-    return {number for number in found if number > 0}
+            windows |= _whole_numbers(value)
+    return {window for window in windows if window > 0}
+
+
+def _whole_numbers(value: object) -> set[int]:
+    """The whole numbers in a value of a configuration, which may be a list; True is none."""
+    values = value if isinstance(value, list) else [value]
+    return {number for number in values if type(number) is int}
 
 
 class _Text:
-    """A text, the branches that follow it, and the logits of each by transformers' forward over all of it at once."""
+    """A text and two branches behind it, with their right logits.
+
+    Those come from transformers' forward over all tokens at once.
+    """
 
     def __init__(self, model: PreTrainedModel, length: int, start: int = 0) -> None:
-        self._model, self._start = model, start
+        self._model = model
+        self._start = start
         tokens = list(islice(cycle(_words(model)), start, start + length + _SIBLINGS + _PATH))
-        self.tokens, self._siblings, self._path = (
-            tokens[:length],
-            tokens[length:-_PATH],
-            tokens[-_PATH:],
-        )
-        self.length, self.dtype = length + _PATH, model.dtype
-        self._beside = _read_whole(model, [*self.tokens, self._siblings[0]], 3)
-        self._along = _read_whole(model, [*self.tokens, *self._path], 4)
-        self.has_numbers = not torch.cat([self._beside, self._along]).isnan().any()
+        self.tokens = tokens[:length]
+        self._siblings = tokens[length:-_PATH]
+        self._path = tokens[-_PATH:]
+        self.length = length + _PATH
+        self.dtype = model.dtype
+        self._sibling_logits = _read_whole(model, [*self.tokens, self._siblings[0]], 3)  # [3, V]
+        self._path_logits = _read_whole(model, [*self.tokens, *self._path], 1 + _PATH)  # [4, V]
+        self.has_numbers = not torch.cat([self._sibling_logits, self._path_logits]).isnan().any()
 
     def others(self) -> Iterator[_Text]:
-        """As long ones of other tokens: rounding may send a token to another expert, but not on every text."""
-        for start in range(self._start + 1, self._start + 1 + _OTHERS):
+        """Texts of the same length with other tokens: rounding may change a token's expert, but not on every text."""
+        for start in range(self._start + 1, self._start + 1 + _NUM_OTHER_TEXTS):
             yield _Text(self._model, len(self.tokens), start * (_SIBLINGS + _PATH))
 
     def read_chains(self, reader: Reader) -> tuple[Tensor, Tensor]:
-        """Logits [5, V] that the reader gives and those that are right: all at once, three rows, one row alone."""
-        start, last = self.tokens[:-1], self.tokens[-1]
-        given = [
-            reader.forward(start),
-            reader.forward(start, chain([last, self._siblings[0]])),
-            reader.forward([*self.tokens, self._path[0]]),
-        ]
-        return torch.cat(given), torch.stack([self._beside[0], *self._beside, self._along[1]])
+        """The reader's logits [5, V] and the right ones: all rows at once, then three, then one alone."""
+        *start, last = self.tokens
+        whole = reader.forward(start)  # [1, V]
+        drafted = reader.forward(start, chain([last, self._siblings[0]]))  # [3, V]
+        alone = reader.forward([*self.tokens, self._path[0]])  # [1, V]
+        right = [self._sibling_logits[0], *self._sibling_logits, self._path_logits[1]]
+        return torch.cat([whole, drafted, alone]), torch.stack(right)
 
     def read_trees(self, reader: Reader) -> tuple[Tensor, Tensor]:
-        """The same of a tree whose first branch goes on: its rows lie in the cache as those of a chain would."""
-        tree = Draft(
-            (*self._path[:2], *self._siblings),
-            (ROOT, 0, *[ROOT] * _SIBLINGS),
-            (None,) * (_SIBLINGS + 2),
-        )
-        given = reader.forward(self.tokens, tree)
-        return given[:4], torch.stack([*self._along[:3], self._beside[2]])
+        """The reader's logits [4, V] and the right ones, in a tree that starts like a chain.
+
+        Its first branch goes on, so that branch's rows lie in the cache as those of a chain would.
+        """
+        tokens = (*self._path[:2], *self._siblings)
+        parents = (ROOT, 0, *[ROOT] * _SIBLINGS)
+        tree = Draft(tokens, parents, (None,) * len(tokens))
+        logits = reader.forward(self.tokens, tree)
+        return logits[:4], torch.stack([*self._path_logits[:3], self._sibling_logits[2]])
 
     def read_moved(self, reader: Reader) -> tuple[Tensor, Tensor]:
-        """The same of a tree whose last branch goes on, with its siblings' rows before it, and of one row behind it."""
+        """The reader's logits [5, V] and the right ones, in a tree with a last branch that goes on.
+
+        The siblings' rows lie before that branch. The last row is one that follows the branch in the text.
+        """
+        tokens = (*self._siblings, *self._path[:2])
         parents = (*[ROOT] * (_SIBLINGS + 1), _SIBLINGS)
-        tree = Draft((*self._siblings, *self._path[:2]), parents, (None,) * len(parents))
-        given = reader.forward(self.tokens, tree)
-        given = [given[:2], given[-2:], reader.forward([*self.tokens, *self._path])]
-        return torch.cat(given), torch.stack([*self._beside[1:], *self._along[1:]])
+        tree = Draft(tokens, parents, (None,) * len(tokens))
+        in_tree = reader.forward(self.tokens, tree)
+        behind = reader.forward([*self.tokens, *self._path])  # [1, V]
+        right = [*self._sibling_logits[1:], *self._path_logits[1:]]
+        return torch.cat([in_tree[:2], in_tree[-2:], behind]), torch.stack(right)
 
 
 def _words(model: PreTrainedModel) -> list[int]:
-    """Ids of a vocabulary in a mixed order, without those that its configuration has a use of its own for."""
+    """The ids of a vocabulary in a mixed order, without those that its configuration has a special use for."""
     special = set()
     for config in (model.config, model.config.get_text_config(decoder=True)):
         for name, value in config.to_dict().items():
             if name.endswith(_NOT_WORDS):
-                special |= {
-                    number
-                    for number in (value if isinstance(value, list) else [value])
-                    if type(number) is int
-                }
+                special |= _whole_numbers(value)
     size = model.get_input_embeddings().weight.shape[0]
     step = 7919 if size % 7919 else 7907  # two primes: one of them meets every id
     mixed = [place * step % size for place in range(3, size + 3)]
@@ -259,7 +281,7 @@ def _words(model: PreTrainedModel) -> list[int]:
 
 @torch.inference_mode()
 def _read_whole(model: PreTrainedModel, tokens: Sequence[int], num_rows: int) -> Tensor:
-    """Logits [num_rows, V] in float32 of the last rows; places are named, as `generate` does, where they can be."""
+    """The logits [num_rows, V] of the last rows, in float32. Positions are passed, as `generate` does, if possible."""
     ids = torch.tensor([tokens], device=model.get_input_embeddings().weight.device)
     options = asked_of(model, num_logits=num_rows)
     out = None
@@ -272,15 +294,13 @@ def _read_whole(model: PreTrainedModel, tokens: Sequence[int], num_rows: int) ->
 
 
 def _read_texts(model: PreTrainedModel, lengths: Sequence[int]) -> tuple[list[_Text], str]:
-    """Texts of these lengths; and why the model's own forward fails on one of them, in words."""
+    """The texts of these lengths, and why the model's own forward fails on one of them, in words."""
     texts = []
     for length in lengths:
         text, failure = _attempt(partial(_Text, model, length))
         if text is None:
-            return (
-                texts,
-                f"its own forward over {length + _PATH:,} tokens at once fails ({failure})",
-            )
+            num_tokens = length + _PATH
+            return texts, f"its own forward over {num_tokens:,} tokens at once fails ({failure})"
         texts.append(text)
     return texts, ""
 
@@ -288,26 +308,30 @@ def _read_texts(model: PreTrainedModel, lengths: Sequence[int]) -> tuple[list[_T
 def _find_faults(
     make: Callable[[], Reader], texts: Sequence[_Text], leeway: float
 ) -> tuple[str, str]:
-    """What is wrong with a reader's chains and with its trees, in words: the first of each; empty where nothing is.
+    """The first fault of a reader's chains and the first of its trees, in words; empty where there is none.
 
-    leeway: how many times the usual rounding is allowed. Besides, a reading may be as far off as rounding made the one
-    before. So a fault that is small beside the rounding of 16 bits shows, too, once rows are not where a chain's are.
-    A fault must repeat on other texts.
+    leeway: how many times the usual rounding is allowed. A fault must repeat on other texts. Noise may grow only a few
+    times from one reading to the next. So a fault shows even where the rounding of 16 bits would hide it: once the
+    rows of the cache are not in a chain's order.
     """
     trees = ""
     for text in texts:
-        found = _look_at(text, make, leeway)
-        for other in text.others() if any(found) else ():
-            again = _look_at(other, make, leeway)
-            found = tuple(words if any(again) else "" for words in found)
-        trees = trees or found[1]
-        if found[0]:
-            return found[0], trees
+        faults = _find_faults_on(text, make, leeway)
+        if any(faults) and not _repeats(text, make, leeway):
+            faults = ("", "")
+        trees = trees or faults[1]
+        if faults[0]:
+            return faults[0], trees
     return "", trees
 
 
-def _look_at(text: _Text, make: Callable[[], Reader], leeway: float) -> tuple[str, str]:
-    """What is wrong with chains and with trees on one text."""
+def _repeats(text: _Text, make: Callable[[], Reader], leeway: float) -> bool:
+    """Whether every other text of this length shows a fault too."""
+    return all(any(_find_faults_on(other, make, leeway)) for other in text.others())
+
+
+def _find_faults_on(text: _Text, make: Callable[[], Reader], leeway: float) -> tuple[str, str]:
+    """The fault of a reader's chains and the fault of its trees on one text."""
     reader, failure = _attempt(make)
     if reader is None:
         return f"fails before it reads: {failure}", ""
@@ -327,29 +351,32 @@ def _find_fault(
     leeway: float,
     most_noise: float,
 ) -> tuple[str, float]:
-    """What is wrong with the logits that were read, in words, and how far off the worst row is: the root of its mean
-    squared difference, in shares of that of all logits. A failure is a fault, whatever a strange model raises."""
+    """The fault of the logits that were read, in words, and their noise. A failure is a fault.
+
+    Noise: the root mean square of the worst row's difference, in shares of the same over all right logits.
+    """
     logits, failure = _attempt(lambda: read(reader))
     if logits is None:
         return f"fails on {text.length:,} tokens: {failure}", math.inf
-    lowest = logits[1].max() - _RANGE
-    given, right = (rows.float().clamp_min(lowest) for rows in logits)
+    read_logits, right = logits
+    lowest = right.max() - _RANGE
+    read_logits = read_logits.float().clamp_min(lowest)
+    right = right.float().clamp_min(lowest)
     counted = right[right > lowest]  # not the rows of a padded vocabulary
-    difference = given - right
-    off, largest = float(difference.abs().max()), float(counted.abs().max())
-    noise = float(
-        difference.square().mean(-1).max().sqrt() / counted.square().mean().sqrt().clamp_min(1e-30)
-    )
-    if (
-        off <= leeway * ROUNDING.get(text.dtype, ROUNDING[torch.float32]) * largest
-        and noise <= most_noise
-    ):
+    difference = read_logits - right
+    off = float(difference.abs().max())
+    largest = float(counted.abs().max())
+    worst = difference.square().mean(-1).max().sqrt()
+    usual = counted.square().mean().sqrt().clamp_min(1e-30)
+    noise = float(worst / usual)
+    most_off = leeway * ROUNDING.get(text.dtype, ROUNDING[torch.float32]) * largest
+    if off <= most_off and noise <= most_noise:
         return "", noise
     return f"is off by {off:.2g} of {largest:.2g} on {text.length:,} tokens", noise
 
 
 def _attempt(action: Callable[[], Result]) -> tuple[Result | None, str]:
-    """What an action gives; or None and how it failed, in words: a strange model may raise anything."""
+    """The result of an action, or None and how it failed, in words: a strange model may raise anything."""
     try:
         return action(), ""
     except Exception as error:
