@@ -44,7 +44,7 @@ class ResidualBlock(nn.Module):
 
 
 class MedusaHeads(nn.ModuleList):
-    """Medusa's heads: head j (0, 1, ...) reads the target's state at t, after the final norm, and predicts token t+2+j."""
+    """Medusa's heads. Head j (0, 1, ...) reads the target's normalised last state at t and predicts token t+2+j."""
 
     hidden_layers = (-1,)
     ids: Tensor | None

@@ -169,8 +169,8 @@ def _load(model: nn.Module, name: str) -> nn.Module:
                 )
 
     Whole.__name__ = MtpModel.__name__
-    device = model.get_output_embeddings().weight.device
     try:
+        device = model.get_output_embeddings().weight.device
         modules = Whole.from_pretrained(model, device_map={"": device})
     except Exception as error:  # anything, from untrusted files
         lines = str(error).strip().splitlines()
