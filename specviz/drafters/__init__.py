@@ -1,4 +1,4 @@
-"""METHODS: name -> Method. One file or one folder here per method, which holds its METHOD, and one line below."""
+"""METHODS: name -> Method. Each method has one file or folder here, which holds its METHOD, and one line below."""
 
 from importlib import import_module
 
@@ -32,12 +32,12 @@ _UNKNOWN = Method(name="", title="", summary="", build=METHODS["none"].build)
 
 
 def find_method(name: object) -> Method:
-    """The method of that name. SpecvizError lists the names where there is none."""
+    """The method of that name. Raises SpecvizError with the names if there is none."""
     if not isinstance(name, str) or name not in METHODS:
         raise SpecvizError(f"method must be one of {', '.join(METHODS)} (got {name!r:.100})")
     return METHODS[name]
 
 
 def facts_of(name: str) -> Method:
-    """What is known of the method that a trace names; nothing but the defaults of Method for a name not in METHODS."""
+    """The facts about the method that a trace names; Method's defaults for a name that is not in METHODS."""
     return METHODS.get(name, _UNKNOWN)

@@ -1,4 +1,4 @@
-"""A smaller language model writes K tokens ahead, one by one, each sampled from its own q."""
+"""ModelDrafter: a smaller language model writes K tokens ahead, each drawn from its own distribution q."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 class ModelDrafter(ChainDrafter):
-    """Ids stay on the device and come to the host in one transfer at the end, unless the policy looks at each token."""
+    """Writes a chain with a draft model.
+
+    Ids come to the host in one transfer at the end, unless the policy looks at each token.
+    """
 
     def draft(self, context: Context, k: int) -> Draft:
         from specviz.decoding.device import exact_dtype
@@ -28,7 +31,8 @@ class ModelDrafter(ChainDrafter):
         probs: list[Tensor] = []
 
         def sample(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            node, row = len(rows), fit(logits, context.vocab_size)
+            node = len(rows)
+            row = fit(logits, context.vocab_size)
             q = context.sampling.probs(row)
             rows.append(row)
             probs.append(q)
@@ -38,7 +42,8 @@ class ModelDrafter(ChainDrafter):
                 token = context.draws.sample(q, DRAFT, len(context.tokens) + node, node)
             return row, token, q.sum(dtype=exact_dtype(q.device))
 
-        return chain(self._write(context.tokens, k, sample), probs, rows, self._policy.evidence(k))
+        ids = self._write(context.tokens, k, sample)
+        return chain(ids, probs, rows, self._policy.evidence(k))
 
 
 METHOD = Method(

@@ -1,6 +1,6 @@
-"""Early exit: some of the target's own layers, and then its own last norm and head, write K tokens ahead.
+"""Early exit: some of the target's own layers, then its last norm and head, write K tokens ahead.
 
-They read behind the rows that the whole target left of the text, so nothing is read twice and nothing is loaded.
+They use the keys and values that the whole target stored for the text, so nothing is read twice and nothing is loaded.
 """
 
 from __future__ import annotations
@@ -22,58 +22,76 @@ if TYPE_CHECKING:
 
 
 class EarlyExit(ModelDrafter):
-    """layers: the numbers of the layers that draft, from 0 and rising; of: how many the target has."""
+    """Drafts with some of the target's layers. layers: their numbers, from 0 and rising."""
 
     def __init__(self, parts: Parts, layers: tuple[int, ...], policy: Policy) -> None:
         super().__init__(parts.target.lm.exit(layers), policy)
-        self._target, self._is_first = parts.target, layers == tuple(range(len(layers)))
+        self._target = parts.target
+        self._is_first = layers == tuple(range(len(layers)))
         self._evidence = {"layers": list(layers), "of": parts.target.lm.num_layers}
 
     def draft(self, context: Context, k: int) -> Draft:
         if len(self._lm.missing(context.tokens)) > 1:  # the target has not read the text yet
             return EMPTY
         draft = super().draft(context, k)
-        return (
-            replace(draft, evidence={**self._evidence, **draft.evidence}) if len(draft) else draft
-        )
+        if not len(draft):
+            return draft
+        return replace(draft, evidence={**self._evidence, **draft.evidence})
 
     waits = True
 
     def along(self, tokens: Tensor, states: Tensor) -> Ahead | None:
-        """Of the first layers, whose rows of the text are the target's own. Where layers are skipped in between, what
-        they draft hangs on where the step began."""
+        """The drafts at any place of a known text, if the first layers draft: their rows are the target's own.
+
+        None where layers are skipped in between: then a draft depends on where its step began.
+        """
         if not self._is_first:
             return None
         first, *rest = tokens.tolist()
-        logits = self._target.another().exit(self._evidence["layers"]).forward([first], chain(rest))
+        lm = self._target.another().exit(self._evidence["layers"])
+        logits = lm.forward([first], chain(rest))  # [T, V]
 
         def ahead(starts: Tensor, depths: int) -> Iterator[tuple[Tensor, None]]:
             for depth in range(depths):
-                yield logits[(starts + depth - 1).clamp_max(len(tokens) - 1)], None
+                places = (starts + depth - 1).clamp_max(len(tokens) - 1)
+                yield logits[places], None
 
         return ahead
 
 
-_WAYS: Mapping[str, Callable[[int, int], tuple[int, ...]]] = {
-    "first": lambda count, of: tuple(range(count)),  # as LayerSkip leaves the model early
-    "outer": lambda count, of: (
-        *range(count - count // 2),
-        *range(of - count // 2, of),
-    ),  # the middle is skipped
-    "spread": lambda count, of: tuple(index * of // count for index in range(count)),
+def _first_layers(count: int, total: int) -> tuple[int, ...]:
+    """The first layers, as LayerSkip leaves the model early."""
+    return tuple(range(count))
+
+
+def _outer_layers(count: int, total: int) -> tuple[int, ...]:
+    """The layers at both ends; the middle is skipped."""
+    num_last = count // 2
+    return (*range(count - num_last), *range(total - num_last, total))
+
+
+def _spread_layers(count: int, total: int) -> tuple[int, ...]:
+    return tuple(index * total // count for index in range(count))
+
+
+_CHOOSE_LAYERS: Mapping[str, Callable[[int, int], tuple[int, ...]]] = {
+    "first": _first_layers,
+    "outer": _outer_layers,
+    "spread": _spread_layers,
 }
-"""Name -> which layers draft, from how many they are and how many the target has."""
+"""The ways to choose layers: (how many draft, how many the target has) -> their numbers."""
 
 
 def _build(parts: Parts, params: Mapping[str, Value]) -> EarlyExit:
-    of, count = parts.target.lm.num_layers, params["layers"]
-    if count > of:
+    total = parts.target.lm.num_layers
+    count = params["layers"]
+    if count > total:
         raise SpecvizError(
-            f"layers must be at most {of}, as many as {parts.target.name} has (got {count})"
+            f"layers must be at most {total}, as many as {parts.target.name} has (got {count})"
         )
-    return EarlyExit(
-        parts, _WAYS[params["which"]](count or max(1, of // 3), of), make_policy(params)
-    )
+    choose_layers = _CHOOSE_LAYERS[params["which"]]
+    layers = choose_layers(count or max(1, total // 3), total)
+    return EarlyExit(parts, layers, make_policy(params))
 
 
 METHOD = Method(

@@ -1,7 +1,7 @@
-"""Draft heads: what is trained on top of a target's states (Medusa, EAGLE), read from a checkpoint's folder.
+"""Draft heads that were trained on a target's states (Medusa, EAGLE), read from a checkpoint's folder.
 
-Two runs with the same target share them. A load report names the keys that were used, ignored and missing. Heads that
-lack tensors, and so would only draft badly, are refused, and so are tensors that their reader does not know.
+Two runs with the same target share them. A load report names the used, ignored and missing keys. Heads with missing
+tensors would only draft badly: they are refused. So are heads with tensors that their reader does not know.
 """
 
 import re
@@ -25,9 +25,10 @@ from specviz.models.pool import LoadedModel, ModelPool
 from specviz.settings import settings
 
 KINDS = ("medusa", "eagle")
-"""Each a folder with `heads.py`: `read` makes them from a checkpoint, IGNORED matches tensors that nothing needs."""
-MOST_PADDING = 1024  # ids of no token at the end of a table
-_MOST_SIZE = 2**20  # of any size in a configuration; the largest public heads stay far below
+"""The kinds of heads. `heads.py` in the folder of a kind has `read`, which makes heads from a checkpoint, and IGNORED,
+which matches the tensors that nothing needs."""
+MOST_PADDING = 1024  # rows at the end of a table that belong to no token
+_MOST_SIZE = 2**20  # for every size in a configuration; the largest public heads stay far below
 _attached = Attached()
 
 
@@ -48,9 +49,10 @@ def load_heads(
     target: LoadedModel,
     report: Progress = ignore_progress,
 ) -> LoadedHeads:
-    """Heads of that kind by catalogue name, folder or hub id. Raises SpecvizError, also for another target's heads.
+    """Loads heads of that kind by catalogue name, folder or hub id.
 
-    library: says whether names beyond the catalogue are allowed; None: the settings say it.
+    pool: says whether names beyond the catalogue are allowed; None: the settings say it. Raises SpecvizError, also for
+    heads of another target.
     """
     if kind not in KINDS:
         raise SpecvizError(f"heads must be of the kind {' or '.join(KINDS)} (got {kind!r:.40})")
@@ -60,11 +62,12 @@ def load_heads(
         )
     allow_any = settings().commands_take_any_model if pool is None else pool.allow_any
     source = find(name, allow_any=allow_any)
-    if (known := _attached.find(target.model, (kind, source.key))) is not None:
+    key = (kind, source.key)
+    if (known := _attached.find(target.model, key)) is not None:
         return known
     folder, _ = fetch_heads(source, may_download=allow_any, on_progress=report)
     return _attached.get(
-        target.model, (kind, source.key), lambda: _load(folder, source.name, kind, target, report)
+        target.model, key, lambda: _load(folder, source.name, kind, target, report)
     )
 
 
@@ -87,45 +90,45 @@ def _load(folder: Path, name: str, kind: str, target: LoadedModel, report: Progr
         raise SpecvizError(
             f"{name} is incomplete: it lacks {list_keys(keys.missing)}, so it was not loaded"
         )
-    if unknown := [key for key in keys.unused if not re.fullmatch(reader.IGNORED, key)]:
+    unknown = [key for key in keys.unused if not re.fullmatch(reader.IGNORED, key)]
+    if unknown:
         raise SpecvizError(
             f"{name} holds {list_keys(unknown)} that specviz has no use for: it is of another layout, so it was not "
             "loaded"
         )
-    report(
-        f"loaded {name}"
-        + (f"; nothing needs {list_keys(keys.unused)} in its file" if keys.unused else ""),
-        1.0,
-    )
-    return LoadedHeads(name, kind, with_products(module, products().fitting(module)), keys)
+    words = f"loaded {name}"
+    if keys.unused:
+        words += f"; nothing needs {list_keys(keys.unused)} in its file"
+    report(words, 1.0)
+    module = with_products(module, products().fitting(module))
+    return LoadedHeads(name, kind, module, keys)
 
 
 def kind_of(folder: Path) -> str:
-    """The kind of heads that a folder's tensors are, or its config.json speaks of; empty for a model, or none at all.
+    """The kind of a folder's heads, by its tensors' names or its config.json; empty for a model, or for neither.
 
-    The EAGLE authors' own config.json does not: it names a LlamaForCausalLM.
+    The EAGLE authors' own config.json does not tell: it names a LlamaForCausalLM.
     """
-    if held := format_of(folder):
-        return held.method
+    if (known := format_of(folder)) is not None:
+        return known.method
     try:
         config = read_config(folder)
     except SpecvizError:
         return ""
-    words = " ".join(
-        [*(str(config.get(name, "")) for name in ("architectures", "model_type")), *config]
-    ).lower()
+    values = [str(config.get(name, "")) for name in ("architectures", "model_type")]
+    words = " ".join([*values, *config]).lower()
     return next((kind for kind in KINDS if kind in words), "")
 
 
 def refuse_foreign(config: Mapping[str, object], names: Collection[str]) -> None:
-    """SpecvizError with the way out for a checkpoint of a format that no kind of heads reads, by its name."""
-    held = draft_format(config, names)
-    if held is not None and not held.method:
+    """Raises SpecvizError, with advice, for a checkpoint format that no kind of heads reads."""
+    known = draft_format(config, names)
+    if known is not None and not known.method:
         raise SpecvizError(
-            f"it is {held.name}, which specviz does not run: choose a head of another format that was trained for the "
+            f"it is {known.name}, which specviz does not run: choose a head of another format that was trained for the "
             f"same target, as speculators {', '.join(SPECULATORS)}"
         )
-    if held is None and any(name.startswith(("mtp.", "model.mtp")) for name in names):
+    if known is None and any(name.startswith(("mtp.", "model.mtp")) for name in names):
         raise SpecvizError(
             "it is a model with modules for multi-token prediction of its own: name it as the target and choose the "
             "method mtp"
@@ -133,20 +136,22 @@ def refuse_foreign(config: Mapping[str, object], names: Collection[str]) -> None
 
 
 def refuse_quantised(state: Mapping[str, Tensor]) -> None:
-    """SpecvizError with the name of a weight that is stored in fewer bits: heads are read in full precision only."""
+    """Raises SpecvizError with the name of a weight stored in fewer bits: heads are read in full precision only."""
     for name, tensor in state.items():
-        is_small = tensor.is_floating_point() and tensor.itemsize == 1
-        if is_small or (
-            tensor.ndim > 1 and not tensor.is_floating_point() and tensor.dtype != torch.bool
-        ):
+        if tensor.is_floating_point():
+            is_quantised = tensor.itemsize == 1
+        else:
+            is_quantised = tensor.ndim > 1 and tensor.dtype != torch.bool
+        if is_quantised:
+            dtype = str(tensor.dtype).removeprefix("torch.")
             raise SpecvizError(
-                f"its weights are quantised ({name!r:.80} holds {str(tensor.dtype).removeprefix('torch.')}): choose "
-                "the head in bfloat16, float16 or float32"
+                f"its weights are quantised ({name!r:.80} holds {dtype}): choose the head in bfloat16, float16 or "
+                "float32"
             )
 
 
 def check_ids(name: str, ids: Tensor, vocab_size: int) -> Tensor:
-    """Ids [D] of the target's tokens from an untrusted file, each once. Raises SpecvizError."""
+    """Checks ids [D] of the target's tokens from an untrusted file: each once. Raises SpecvizError."""
     if ids.ndim != 1 or ids.is_floating_point() or not len(ids):
         raise SpecvizError(
             f"{name} must hold whole numbers in one row (got {ids.dtype}, {list(ids.shape)!s:.60})"
@@ -177,26 +182,29 @@ def read_size(
 def check_sizes(
     target: LoadedModel, *, hidden: int | None = None, vocabulary: int | None = None
 ) -> None:
-    """Raises SpecvizError where the sizes of heads are not those of their target; None: not known."""
-    wanted, ids = (
-        target.model.config.get_text_config(decoder=True).hidden_size,
-        target.info.vocab_size,
-    )
-    if hidden not in (None, wanted):
-        raise SpecvizError(f"its hidden size must be {wanted}, the target's (got {hidden})")
-    if vocabulary not in (None, ids):
+    """Raises SpecvizError if the sizes of heads differ from their target's; None: not known."""
+    hidden_size = target.model.config.get_text_config(decoder=True).hidden_size
+    vocab_size = target.info.vocab_size
+    if hidden not in (None, hidden_size):
+        raise SpecvizError(f"its hidden size must be {hidden_size}, the target's (got {hidden})")
+    if vocabulary not in (None, vocab_size):
         raise SpecvizError(
-            f"its vocabulary must have {ids} tokens, as the target's (got {vocabulary})"
+            f"its vocabulary must have {vocab_size} tokens, as the target's (got {vocabulary})"
         )
 
 
 def check_vocabulary(target: LoadedModel, size: int) -> None:
-    """Raises SpecvizError unless a head's tables of `size` ids hold every id of the target's tokenizer, and are as long
-    as the target's own tables but for padding: tools pad to multiples of 64 to MOST_PADDING."""
-    own = target.info.vocab_size
-    least = own if target.tokenizer is None else min(own, len(target.tokenizer))
-    if not least <= size < own + MOST_PADDING:
+    """Raises SpecvizError unless a head's tables of `size` rows fit the target's vocabulary.
+
+    They must hold every id of the target's tokenizer. They may differ from the target's tables by padding: tools pad to
+    multiples of 64 to MOST_PADDING.
+    """
+    vocab_size = target.info.vocab_size
+    least = vocab_size
+    if target.tokenizer is not None:
+        least = min(vocab_size, len(target.tokenizer))
+    if not least <= size < vocab_size + MOST_PADDING:
         raise SpecvizError(
-            f"its vocabulary must have {own} tokens, as the target's, padding aside: {least} to "
-            f"{own + MOST_PADDING - 1} (got {size})"
+            f"its vocabulary must have {vocab_size} tokens, as the target's, padding aside: {least} to "
+            f"{vocab_size + MOST_PADDING - 1} (got {size})"
         )

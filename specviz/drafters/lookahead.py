@@ -1,7 +1,8 @@
-"""Lookahead decoding: no second model. The target guesses many later tokens at once, in a window of scratch nodes that
-its ordinary calls read; the n-grams that result are proposed where their first token is written again.
+"""Lookahead decoding (Fu et al. 2024) drafts without a second model.
 
-Nothing is sampled. The state belongs to one text; another list of tokens resets it. Fu et al. 2024.
+The target guesses many later tokens at once, in a window of scratch nodes that its ordinary calls read. The guesses
+make n-grams, which are proposed when their first token is written again. Nothing is drawn at random. The state belongs
+to one text; another list of tokens resets it.
 """
 
 from __future__ import annotations
@@ -23,33 +24,31 @@ MOST_FOUND = 8  # n-grams in the evidence
 
 
 class Lookahead(Drafter):
-    """window: W, how many places are guessed; ahead: tokens of a guess, N - 1; guesses: how many are checked in a call.
+    """Drafts the n-grams that the target guessed in earlier calls.
 
-    The window has `ahead` levels of W tokens, the oldest first. Level 0 is a chain behind the text; a token of a later
-    level hangs from the one above it, so that a column and the target's next token behind it are an n-gram.
+    The window has `ahead` levels of W tokens, the oldest first. Level 0 is a chain after the text. A token of a later
+    level hangs from the one above it. So a column and the target's next token after it are an n-gram.
     """
 
     def __init__(self, window: int, ahead: int, guesses: int, context_limit: int) -> None:
-        self._size, self._ahead, self._most, self._context_limit = (
-            window,
-            ahead,
-            guesses,
-            context_limit,
-        )
+        """Takes W, how many places are guessed; N - 1, a guess's length; and how many guesses a call checks."""
+        self._size = window
+        self._ahead = ahead
+        self._most = guesses
+        self._context_limit = context_limit
         self._reset(())
 
     def _reset(self, tokens: Sequence[int]) -> None:
         self._text = tokens
-        self._levels = (
-            [self._slice(tokens, level) for level in range(self._ahead)] if tokens else []
-        )
-        self._pool: dict[
-            int, list[tuple[int, ...]]
-        ] = {}  # first token -> what followed it, the newest last
+        self._levels: list[list[int]] = []
+        if tokens:
+            self._levels = [self._first_level(tokens, level) for level in range(self._ahead)]
+        # first token -> what followed it, the newest last
+        self._ngrams: dict[int, list[tuple[int, ...]]] = {}
         self._found: list[tuple[int, ...]] = []
 
-    def _slice(self, tokens: Sequence[int], level: int) -> list[int]:
-        """A level of the first window: the end of the text, so that it holds words of this text."""
+    def _first_level(self, tokens: Sequence[int], level: int) -> list[int]:
+        """A level of the first window, taken from the end of the text, so that it holds words of this text."""
         start = len(tokens) - self._size - self._ahead + level
         return [tokens[(start + place) % len(tokens)] for place in range(self._size)]
 
@@ -57,55 +56,62 @@ class Lookahead(Drafter):
         is_new = context.tokens is not self._text
         if is_new:
             self._reset(context.tokens)
-        if (
-            is_new or k < 1
-        ):  # nothing is known of a new text, and a mask over all of it would be its square in size
+        # nothing is known of a new text, and a mask over all of it would be its square in size
+        if is_new or k < 1:
             return EMPTY
         builder = DraftBuilder()
-        guesses = [guess[:k] for guess in reversed(self._pool.get(context.tokens[-1], ()))]
+        known = self._ngrams.get(context.tokens[-1], ())
+        guesses = [ngram[:k] for ngram in reversed(known)]
         _add_guesses(builder, guesses)
         num_scratch = self._add_window(builder, len(context.tokens))
         return builder.build(num_scratch=num_scratch, evidence=self._evidence(guesses))
 
     def _add_window(self, builder: DraftBuilder, num_tokens: int) -> int:
-        """The window's nodes, level by level; none where the target has no positions left for them."""
+        """Adds the window's nodes, level by level, and returns their number; 0 if the target has no positions left."""
         if num_tokens + self._size + self._ahead - 1 > self._context_limit:
             return 0
-        above = [ROOT]
-        for level, tokens in enumerate(self._levels):
+        above: list[int] = []
+        for tokens in self._levels:
             nodes: list[int] = []
+            parent = ROOT
             for place, token in enumerate(tokens):
-                nodes.append(builder.add(token, above[place] if level else (nodes or above)[-1]))
+                if above:
+                    parent = above[place]
+                node = builder.add(token, parent)
+                nodes.append(node)
+                parent = node
             above = nodes
         return self._size * self._ahead
 
     def observe(self, draft: Draft, probs: Tensor, verdict: Verdict) -> None:
-        """What the target finds likeliest behind each column becomes the newest level; the oldest one goes."""
+        """Makes the target's most likely tokens after each column the newest level, and drops the oldest level."""
         from specviz.decoding.device import to_host  # loads torch
 
         if not draft.num_scratch:
             return
         newest = to_host(probs[-self._size :].argmax(-1)).tolist()
         self._found = list(zip(*self._levels, newest, strict=True))
-        for first, *rest in self._found:
-            known = self._pool.setdefault(first, [])
-            if tuple(rest) in known:
-                known.remove(tuple(rest))
-            known.append(tuple(rest))
+        for ngram in self._found:
+            rest = ngram[1:]
+            known = self._ngrams.setdefault(ngram[0], [])
+            if rest in known:
+                known.remove(rest)
+            known.append(rest)
             del known[: -self._most]
         self._levels = [*self._levels[1:], newest]
 
     def _evidence(self, guesses: Sequence[Sequence[int]]) -> dict[str, object]:
+        num_ngrams = sum(map(len, self._ngrams.values()))
         return {
             "window": [_list_ids(level) for level in self._levels],
             "guesses": [_list_ids(guess) for guess in guesses],
-            "pool": {"keys": len(self._pool), "ngrams": sum(map(len, self._pool.values()))},
+            "pool": {"keys": len(self._ngrams), "ngrams": num_ngrams},
             "found": [_list_ids(ngram) for ngram in self._found[:MOST_FOUND]],
         }
 
 
 def _add_guesses(builder: DraftBuilder, guesses: Iterable[Sequence[int]]) -> None:
-    """Hangs the guesses from the text, each beginning that several share only once."""
+    """Hangs the guesses from the text; guesses with a common beginning share its nodes."""
     places: dict[tuple[int, ...], int] = {(): ROOT}
     for guess in guesses:
         for end in range(1, len(guess) + 1):

@@ -1,7 +1,7 @@
-"""Method: what the page, the command line, the checks and the help know of a way of drafting.
+"""Method: the facts about a way of drafting that the page, the command line, the checks and the help need.
 
-A module of a method loads no torch as it is imported: what needs torch is imported in a function, or is another file of
-its folder.
+A method's module loads no torch when it is imported. Code that needs torch is imported in a function, or stands in
+another file of the method's folder.
 """
 
 from __future__ import annotations
@@ -23,86 +23,89 @@ if TYPE_CHECKING:
     from specviz.models.tokens import TokenText
 
 CHAIN_RULES = tuple(rule.name for rule in FACTS.values() if not rule.judges_graded)
-"""What can judge a draft without branches."""
+"""The rules that can judge a draft without branches."""
 TREE_RULES = tuple(rule.name for rule in FACTS.values() if rule.judges_trees)
-"""What can judge a token tree."""
+"""The rules that can judge a token tree."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """A model of a drafter. lm: its reader; another: makes more over the same weights; text: its ids as text."""
+    """A model that a drafter uses."""
 
     name: str
-    lm: CachedLM
-    another: Callable[[], CachedLM]
-    text: TokenText | None = None
+    lm: CachedLM  # a reader of the model's weights
+    another: Callable[[], CachedLM]  # makes another reader of the same weights
+    text: TokenText | None = None  # the texts of its ids
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parts:
-    """Everything a method drafts with. target.lm is the engine's own reader: look at its text, never drop its rows.
-
-    heads: trained draft heads; others: further models by the names that the method's parameters give them.
-    """
+    """The models that a method drafts with."""
 
     target: Part | None = None
+    """Its `lm` is the engine's own reader: a drafter may read behind its rows, and never drops them."""
     draft: Part | None = None
-    heads: nn.Module | None = None
+    heads: nn.Module | None = None  # trained draft heads
     others: Mapping[str, Part] = field(default_factory=dict)
+    """Further models, by their names in the method's parameters."""
 
 
 Build = Callable[[Parts, Mapping[str, Value]], "Drafter"]
 
 
 def load_build(module: str) -> Build:
-    """The function `build` of this module, which is imported when the first drafter is built."""
+    """The function `build` of this module. The module is imported when the first drafter is built."""
     return lambda parts, params: import_module(module).build(parts, params)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """A way to draft.
-
-    summary: what it does, one sentence. caution: when it pays and when not, one sentence. roles: the models it needs
-    beside the target ("draft", "heads"). target_has: what the target must bring along: a number in its configuration
-    that is not 0 there, and in words. foreign: its draft model may have another vocabulary than the target.
-    rules: the names of the rules that can judge its drafts, its own first. depth: the parameter that stands for K,
-    where K is not what a person sets. is_common: it stands at the top of the page's list.
-    proposer: the words before K in the headline. drafts_as: what its drafts are called there.
-    chain_when: a Choice of its own, by name, and those of its options under which it drafts a chain; see `under`.
-    is_plain: a draft model writes K tokens, each drawn from its own row of the text.
-    replays_from_text: it needs no model: what it drafts at any place follows from the text before.
-    needs_only_probabilities: it can draft over tables of probabilities; other methods need the layers or words of a
-    real model.
-    reads_ahead: what would be drafted at any place of a known text can be told (see Drafter.along).
-    why_no_what_if: why other K cannot be told from a run's text, as a clause; empty: they can, or nothing is known.
-    """
+    """A way to draft, with everything that a person or another room needs to know of it."""
 
     name: str
     title: str
     summary: str
+    """What it does, in one sentence."""
     build: Build
     source: str = ""
     caution: str = ""
+    """When it pays and when not."""
     roles: tuple[str, ...] = ()
+    """The models that it needs beside the target: "draft", "heads"."""
     params: tuple[Param, ...] = ()
     rules: tuple[str, ...] = CHAIN_RULES
+    """The names of the rules that can judge its drafts, its default rule first."""
     depth: str | None = None
+    """The parameter that stands for K; None: a person sets K itself."""
     foreign: bool = False
+    """Whether its draft model may have another vocabulary than the target."""
     target_has: tuple[str, str] | None = None
+    """A number that the target's configuration must have, other than 0, and the words for what it counts."""
     is_common: bool = False
+    """Whether it stands at the top of the page's list."""
     proposer: str = "The drafter proposes up to "
+    """The words before K in the headline."""
     drafts_as: Literal["chain", "token tree", "reasoning step", "nothing"] = "chain"
+    """The name of its drafts in the headline."""
     chain_when: tuple[str, tuple[str, ...]] | None = None
+    """A Choice among its parameters, and the options under which it drafts a chain; see `under`."""
     is_plain: bool = False
+    """Whether a draft model writes K tokens, each drawn from its own distribution."""
     replays_from_text: bool = False
+    """Whether it needs no model: the text before a place decides the draft there."""
     needs_only_probabilities: bool = False
+    """Whether it can draft over tables of probabilities; other methods need a real model's layers or words."""
     reads_ahead: bool = False
+    """Whether it can tell its drafts at any place of a known text; see `Drafter.along`."""
     why_no_what_if: str = ""
+    """Why a run's text does not tell what other K would give, as a clause; empty: it does, or nothing is known."""
 
     def under(self, params: Mapping[str, object]) -> Method:
-        """The method as it is with these parameters: what makes it draft a chain lets every chain's rule judge it."""
-        if self.chain_when is None or params.get(self.chain_when[0]) not in self.chain_when[1]:
+        """The method as it is with these parameters. If it then drafts a chain, every rule for chains can judge it."""
+        if self.chain_when is None:
+            return self
+        choice, options = self.chain_when
+        if params.get(choice) not in options:
             return self
         return replace(self, rules=CHAIN_RULES, drafts_as="chain")
 
@@ -112,7 +115,7 @@ class Method:
 
     @property
     def sets_k(self) -> bool:
-        """Whether K is what a person sets for it."""
+        """Whether a person sets K itself."""
         return self.depth is None and self.drafts
 
     @property
@@ -122,12 +125,12 @@ class Method:
 
     @property
     def needs_trees(self) -> bool:
-        """Whether what the target checks may have branches: drafts that only a tree's rules can judge."""
+        """Whether its drafts may have branches, so that only a tree's rules can judge them."""
         return self.rules == TREE_RULES
 
     @property
     def cost_is_known(self) -> bool:
-        """Whether the measured costs of two models tell what a draft costs: the draft model's calls, or nothing."""
+        """Whether the measured costs of two models tell the cost of a draft: the draft model's calls, or nothing."""
         return self.is_plain or self.replays_from_text
 
     @property
@@ -135,8 +138,9 @@ class Method:
         return self.rules[0]
 
     def read(self, pairs: Sequence[str]) -> dict[str, object]:
-        """Parameters that were typed as NAME=VALUE, for `validate`. SpecvizError for anything else."""
-        known, values = {param.name: param for param in self.params}, {}
+        """Reads parameters that were typed as NAME=VALUE, for `validate`. Raises SpecvizError for anything else."""
+        known = {param.name: param for param in self.params}
+        values: dict[str, object] = {}
         for pair in pairs:
             name, _, text = pair.partition("=")
             if not name or not text:
@@ -149,17 +153,21 @@ class Method:
     def validate(self, values: Mapping[str, object]) -> dict[str, Value]:
         """All parameters, defaults filled in. Raises SpecvizError for unknown names and values out of range."""
         known = {param.name: param for param in self.params}
-        if unknown := sorted(set(values) - set(known)):
+        unknown = sorted(set(values) - set(known))
+        if unknown:
             allowed = ", ".join(known) or "none"
             raise SpecvizError(
                 f"the method {self.name} has no parameter {unknown[0]!r:.80} (it has: {allowed})"
             )
-        given = {name: values.get(name, param.default) for name, param in known.items()}
-        return {name: known[name].validate(value) for name, value in given.items()}
+        checked: dict[str, Value] = {}
+        for name, param in known.items():
+            checked[name] = param.validate(values.get(name, param.default))
+        return checked
 
     def describe_needs(self) -> str:
-        """What a run must give it beside the target, in words."""
+        """The words for what a run must give it beside the target."""
         role_words = {"draft": "a draft model", "heads": "draft heads"}
         words = [role_words[role] for role in self.roles]
-        words += [f"the target's own {self.target_has[1]}"] if self.target_has else []
+        if self.target_has:
+            words.append(f"the target's own {self.target_has[1]}")
         return ", ".join(words) or "nothing"

@@ -1,4 +1,4 @@
-"""No draft: one target call per token, the baseline that speedups are measured against."""
+"""No draft: the target makes one call per token. Speedups are measured against this baseline."""
 
 from specviz.decoding.draft import EMPTY, Draft
 from specviz.decoding.drafter import Context, Drafter
@@ -6,6 +6,8 @@ from specviz.drafters.method import Method
 
 
 class NoDraft(Drafter):
+    """Drafts nothing."""
+
     def draft(self, context: Context, k: int) -> Draft:
         return EMPTY
 

@@ -1,7 +1,7 @@
-"""K policies: how many tokens a chain drafter writes in a step, at most K; and ChainDrafter, which obeys one.
+"""K policies: how many tokens a chain drafter writes in a step, at most K. ChainDrafter obeys one.
 
-A policy uses earlier steps, or stops after a token that stays in the draft; it never drops a token that was sampled, so
-the law of the text does not change.
+A policy uses earlier steps, or stops after a token that stays in the draft. It never drops a sampled token, so the
+distribution of the text does not change.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ if TYPE_CHECKING:
 
 
 class Policy:
-    """The K of the request at every step. name: what the evidence calls it; empty: the evidence says nothing."""
+    """The plain policy: the K of the request at every step."""
 
     name = ""
+    """The policy's name in the evidence; empty: the evidence says nothing."""
 
     def __init__(self) -> None:
         self._text: Sequence[int] | None = None
 
     def most(self, k: int, text: Sequence[int]) -> int:
-        """K for the next step, from 1 to k; k itself below 2. Another list of tokens, a new text, resets the policy."""
+        """K for the next step, from 1 to k; k itself below 2. Another list object is a new text: the policy resets."""
         if text is not self._text:
             self._text = text
             self._reset()
-        return k if k < 2 else min(k, max(self._wanted(k), 1))
+        return k if k < 2 else min(k, max(self._length(k), 1))
 
     def stops(self, logits: Tensor, token: Tensor) -> bool:
-        """Whether drafting ends behind this token [], which stays. logits [V]: the draft's own at its place."""
+        """Whether drafting ends after this token [], which stays. logits [V]: the draft's, at the token's place."""
         return False
 
     def observe(self, draft: Draft, verdict: Verdict) -> None:
@@ -46,38 +47,43 @@ class Policy:
             self._learn(len(draft), len(verdict.path))
 
     def evidence(self, k: int) -> dict[str, object]:
-        """k: what `most` gave for this step."""
+        """The policy's part of the evidence. k: what `most` returned for this step."""
         return {"k": k, "policy": self.name} if self.name else {}
 
     def _reset(self) -> None:
         pass
 
-    def _wanted(self, k: int) -> int:
+    def _length(self, k: int) -> int:
         return k
 
-    def _learn(self, drafted: int, kept: int) -> None:
+    def _learn(self, num_drafted: int, num_accepted: int) -> None:
         pass
 
 
 class Heuristic(Policy):
-    """Two more after a step whose draft was kept whole, one less after any other, as in transformers' assisted mode."""
+    """Two more tokens after a fully accepted draft, one less after any other, as in transformers' assisted mode."""
 
     name = "heuristic"
 
     def _reset(self) -> None:
         self._k: int | None = None
 
-    def _wanted(self, k: int) -> int:
+    def _length(self, k: int) -> int:
         self._k = k if self._k is None else min(self._k, k)
         return self._k
 
-    def _learn(self, drafted: int, kept: int) -> None:
-        if self._k is not None:
-            self._k = self._k + 2 if kept == drafted else max(1, self._k - 1)
+    def _learn(self, num_drafted: int, num_accepted: int) -> None:
+        if self._k is None:
+            return
+        if num_accepted == num_drafted:
+            self._k += 2
+        else:
+            self._k = max(1, self._k - 1)
 
 
 class MovingAverage(Policy):
-    """With a, the moving average of kept / judged, a run of kept tokens and the one that ends it are 1/(1-a) long."""
+    """Drafts as many tokens as are judged per step on average: 1/(1-a), where a is the moving average of the
+    acceptance rate, accepted / judged."""
 
     name = "moving_average"
 
@@ -88,21 +94,22 @@ class MovingAverage(Policy):
     def _reset(self) -> None:
         self._average: float | None = None
 
-    def _wanted(self, k: int) -> int:
+    def _length(self, k: int) -> int:
         if self._average is None or self._average >= 1 - 1 / k:
             return k
         return math.ceil(1 / (1 - self._average))
 
-    def _learn(self, drafted: int, kept: int) -> None:
-        rate = kept / min(kept + 1, drafted)
+    def _learn(self, num_drafted: int, num_accepted: int) -> None:
+        num_judged = min(num_accepted + 1, num_drafted)
+        rate = num_accepted / num_judged
         before = rate if self._average is None else self._average
         self._average = before + self._weight * (rate - before)
 
 
 class Confidence(Policy):
-    """Stops behind the first token whose probability under the draft, before any filter and at temperature 1, is low.
+    """Stops after the first token with a low probability under the draft, before any filter and at temperature 1.
 
-    That probability comes to the host for every token.
+    The probability of every token comes to the host for it.
     """
 
     name = "confidence"
@@ -119,7 +126,8 @@ class ChainDrafter(Drafter):
     """A drafter of chains as long as `policy` says. lm: the model that writes them, None where there is none."""
 
     def __init__(self, lm: CachedLM | None = None, policy: Policy | None = None) -> None:
-        self._lm, self._policy = lm, policy or Policy()
+        self._lm = lm
+        self._policy = policy or Policy()
 
     def observe(self, draft: Draft, probs: Tensor, verdict: Verdict) -> None:
         self._policy.observe(draft, verdict)
@@ -127,15 +135,17 @@ class ChainDrafter(Drafter):
     def _write(
         self, tokens: Sequence[int], most: int, choose: Callable[[Tensor], tuple[Tensor, ...]]
     ) -> list[int]:
-        """Writes up to `most` tokens behind the text, as far as the policy goes on; their ids in one transfer.
+        """Writes up to `most` tokens after the text, until the policy stops; returns their ids after one transfer.
 
-        choose: logits [V] -> the logits that the policy sees, an id [], and a number that is NaN where the logits are.
+        choose: logits [V] -> the logits that the policy sees, an id [], and a number that is NaN if the logits are.
         """
         import torch
 
         from specviz.decoding.sampling import DRAFT_MODEL, fetch_tokens
 
-        logits, chosen, sums = self._lm.forward(tokens)[0], [], []
+        chosen: list[Tensor] = []
+        sums: list[Tensor] = []
+        logits = self._lm.forward(tokens)[0]  # [V]
         while True:
             row, token, total = choose(logits)
             chosen.append(token)
@@ -153,6 +163,7 @@ _BLIND: Mapping[str, tuple[str, Callable[[], Policy]]] = {
     "heuristic": ("two more after a fully accepted draft, else one less", Heuristic),
     "moving_average": ("by the recent share of accepted tokens", MovingAverage),
 }
+"""Policies that need no probabilities: name -> the words for it, and its class."""
 _OPTIONS = {name: words for name, (words, _) in _BLIND.items()}
 _HELP = "How long a draft is, K at most. An exact rule stays exact with every choice."
 
@@ -185,4 +196,7 @@ K_PARAMS: tuple[Param, ...] = (
 def make_policy(params: Mapping[str, Value]) -> Policy:
     """A fresh policy, from the values of K_PARAMS or BLIND_K_PARAMS."""
     name = params["k_policy"]
-    return _BLIND[name][1]() if name in _BLIND else Confidence(params["least_confidence"])
+    if name not in _BLIND:
+        return Confidence(params["least_confidence"])
+    _, policy = _BLIND[name]
+    return policy()

@@ -1,4 +1,4 @@
-"""Prompt lookup: if the last words stood in the text before, propose what followed them then."""
+"""Prompt lookup: if the last tokens stood in the text before, it proposes what followed them then."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ from specviz.errors import SpecvizError
 if TYPE_CHECKING:
     from torch import Tensor
 
-MOST_AHEAD = 32  # tokens, where it is read along a text
-MOST_TAKEN_BACK = 512  # tokens; a draft that another model threw away is shorter
-Entry = tuple[
-    int, tuple[int, ...], int | None
-]  # where an n-gram ends, the n-gram, where it ended before
+MOST_AHEAD = 32  # tokens proposed at a place of a known text
+MOST_TAKEN_BACK = 512  # tokens; a draft that another model rejects is shorter
+Entry = tuple[int, tuple[int, ...], int | None]
+"""An n-gram in the index: where it ends, its tokens, where they ended before."""
 
 
 class PromptLookup(ChainDrafter):
-    """Longest match first, the most recent one of equal length. The index grows with the text: O(new tokens) a step.
+    """Proposes what followed the longest match, and the latest one if several are as long.
 
-    For another text that shares a prefix with the last one, only what differs is indexed again, as long as at most
-    MOST_TAKEN_BACK tokens have to be taken back.
+    Its index grows with the text: O(new tokens) per step. When the text changes and shares a prefix with the last one,
+    only the rest is indexed again, unless more than MOST_TAKEN_BACK tokens must be taken back.
     """
 
     def __init__(self, max_ngram: int, min_ngram: int, policy: Policy | None = None) -> None:
@@ -56,32 +55,32 @@ class PromptLookup(ChainDrafter):
         return EMPTY
 
     def along(self, tokens: Tensor, states: Tensor) -> Ahead:
-        """Its proposals from every place, as point masses; one behind a proposal that the text refutes is none."""
+        """The proposals at every place, as point masses. One counts only if the text confirms those before it."""
         from specviz.decoding.draws import Seeded
         from specviz.decoding.sampling import Sampling
 
-        text, found = tokens.tolist(), {}
-        context = Context(grown := text[:2], Sampling(), Seeded(0), 0)
-        for start, token in enumerate(text[2:], 2):
+        text = tokens.tolist()
+        growing = text[:2]
+        context = Context(growing, Sampling(), Seeded(0), 0)
+        found: dict[int, Sequence[int]] = {}
+        for start in range(2, len(text)):
             drafted = self.draft(context, MOST_AHEAD).tokens
-            found[start] = drafted[
-                : 1 + common_prefix(drafted, text[start:], min(len(drafted), len(text) - start))
-            ]
-            grown.append(token)
+            rest = text[start:]
+            num_right = common_prefix(drafted, rest, min(len(drafted), len(rest)))
+            found[start] = drafted[: num_right + 1]
+            growing.append(text[start])
 
         def ahead(starts: Tensor, depths: int) -> Iterator[tuple[Tensor, Tensor]]:
-            places = starts.tolist()
+            drafts = [found[start] for start in starts.tolist()]
             for depth in range(depths):
-                known = starts.new_tensor([depth < len(found[start]) for start in places]).bool()
-                ids = starts.new_tensor(
-                    [found[start][depth] if depth < len(found[start]) else 0 for start in places]
-                )
-                yield ids, known
+                known = [depth < len(draft) for draft in drafts]
+                ids = [draft[depth] if depth < len(draft) else 0 for draft in drafts]
+                yield starts.new_tensor(ids), starts.new_tensor(known).bool()
 
         return ahead
 
     def _learn(self, tokens: Sequence[int]) -> None:
-        """Notes where each n-gram ended last, up to but without the one the text ends with."""
+        """Stores where each n-gram ended last, all but the one that the text ends with."""
         for end in range(self._indexed + 1, len(tokens)):
             for size in self._sizes:
                 if size <= end:
@@ -91,22 +90,26 @@ class PromptLookup(ChainDrafter):
         self._indexed = max(self._indexed, len(tokens) - 1)
 
     def _switch_to(self, tokens: Sequence[int]) -> None:
-        """Removes the n-grams that end behind the common prefix; starts empty where not all of them are on record."""
+        """Removes the n-grams that end after the common prefix; starts empty if not all of them are on record."""
         common = common_prefix(self._text, tokens, min(self._indexed, len(tokens) - 1))
-        if common < self._indexed and not (self._learnt and self._learnt[0][0] <= max(common, 1)):
-            self._reset(tokens)
-            return
+        if common < self._indexed:
+            has_all = self._learnt and self._learnt[0][0] <= max(common, 1)
+            if not has_all:
+                self._reset(tokens)
+                return
         while self._learnt and self._learnt[-1][0] > common:
             _, ngram, before = self._learnt.pop()
             if before is None:
                 del self._ends[ngram]
             else:
                 self._ends[ngram] = before
-        self._text, self._indexed = tokens, common
+        self._text = tokens
+        self._indexed = common
 
 
 def _build(parts: Parts, params: Mapping[str, Value]) -> PromptLookup:
-    longest, shortest = int(params["max_ngram"]), int(params["min_ngram"])
+    longest = int(params["max_ngram"])
+    shortest = int(params["min_ngram"])
     if shortest > longest:
         raise SpecvizError(f"min_ngram must not exceed max_ngram (got {shortest} and {longest})")
     return PromptLookup(longest, shortest, make_policy(params))

@@ -1,7 +1,8 @@
-"""Library: loads causal language models by name and keeps as many as fit; check_pair: whether two share a vocabulary.
+"""ModelPool: loads causal language models by name and holds as many as fit in memory.
 
-Thread-safe; a model in use is never evicted. A name may ask for weights in fewer bits (see quantisation.py); a model
-too large for one GPU is spread over all of them. A model that cannot be used is a SpecvizError.
+It is thread-safe, and a model in use is never evicted. A name may ask for weights in fewer bits (see quantisation.py).
+A model too large for one GPU is spread over all of them. A model that cannot be used raises SpecvizError. `check_pair`
+tells whether two models share a vocabulary.
 """
 
 import gc
@@ -10,7 +11,7 @@ import weakref
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, count
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -44,19 +45,17 @@ from specviz.trace import ModelInfo
 
 Pair = tuple[PreTrainedModel, PreTrainedTokenizerBase]
 
-_PAIR = (
-    "pair "  # prefix of the key of a model that the caller passed in, which cannot be loaded again
-)
+_PAIR = "pair "  # begins the key of a model that the caller passed in, which cannot be loaded again
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedModel:
-    """A model in eval mode on its device, with its tokenizer and its record in a trace (info)."""
+    """A model in eval mode on its device, with its tokenizer."""
 
     name: str
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
-    info: ModelInfo
+    info: ModelInfo  # its record in a trace
     text: TokenText
     proof: Proof = field(default_factory=Proof)
 
@@ -67,38 +66,44 @@ class LoadedModel:
     def generate(
         self, prompts: Sequence[Sequence[int]], num_tokens: int, **options: Any
     ) -> list[list[int]]:
-        """What transformers' own greedy `generate` writes after each prompt, with padding behind an end token. The
-        model's own generation settings do not count."""
+        """The tokens that transformers' greedy `generate` writes after each prompt, with padding after an end token.
+
+        The model's own generation settings do not count.
+        """
         width = max(map(len, prompts))
-        padded = [([0] * (width - len(prompt)), prompt) for prompt in prompts]
+        ids: list[list[int]] = []
+        mask: list[list[int]] = []
+        for prompt in prompts:
+            padding = [0] * (width - len(prompt))
+            ids.append([*padding, *prompt])
+            mask.append(padding + [1] * len(prompt))
         device = self.model.get_input_embeddings().weight.device
         settings = generation.settings_for(Sampling(temperature=0), num_tokens, self.text.eos_ids)
-        if width > (at_once := tokens_at_once(self.model, len(prompts))):
+        at_once = tokens_at_once(self.model, len(prompts))
+        if width > at_once:
             settings.prefill_chunk_size = at_once
         out = generation.without_settings(self.model).generate(
-            torch.tensor([[*padding, *prompt] for padding, prompt in padded], device=device),
-            attention_mask=torch.tensor(
-                [[*padding, *[1] * len(prompt)] for padding, prompt in padded], device=device
-            ),
+            torch.tensor(ids, device=device),
+            attention_mask=torch.tensor(mask, device=device),
             generation_config=settings,
             **options,
         )
         return out[:, width:].tolist()
 
     def memory_words(self, num_tokens: int) -> str:
-        """The memory that the weights and the cache of so many tokens take, for an out-of-memory error."""
+        """The words of an out-of-memory error: the memory that the weights and the cache of so many tokens take."""
         weights = sum(quantisation.bytes_by_device(self.model).values())
         rows = num_tokens * bytes_per_token(self.model)
         return f"{self.name} takes {weights / GB:.2g} GB and {rows / GB:.2g} GB more for {num_tokens} tokens"
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
-    """A load: the source of the files, the device, the format of the weights (None: as they are)."""
+class _LoadTask:
+    """A model that was asked for."""
 
-    source: ModelSource
-    home: torch.device
-    bits: str | None = None
+    source: ModelSource  # of its files
+    home: torch.device  # the device that it goes to
+    bits: str | None = None  # the format of the weights; None: as the files hold them
 
     @property
     def name(self) -> str:
@@ -114,12 +119,13 @@ class _Wanted:
 
 
 class _Entry:
-    """A loaded model, kept until its memory is needed; while another owner holds it, `get` returns it again."""
+    """A model in the pool, stored until its memory is needed. While another owner holds it, `get` returns it again."""
 
     def __init__(self, loaded: LoadedModel) -> None:
         self.sizes = Counter(quantisation.bytes_by_device(loaded.model))
-        if packed := memory.products().fitting(loaded.model).packed_bytes(loaded.model):
-            self.sizes[torch.device("cpu")] += packed
+        packed_bytes = memory.products().fitting(loaded.model).packed_bytes(loaded.model)
+        if packed_bytes:
+            self.sizes[torch.device("cpu")] += packed_bytes
         self._held: LoadedModel | None = loaded
         self._model = weakref.ref(loaded.model)
         self._rest = (loaded.tokenizer, loaded.info, loaded.text, loaded.proof)
@@ -143,38 +149,46 @@ class _Entry:
 
 
 class ModelPool:
-    """Loaded models by name, the least recently used evicted first when there is no room for another. budget_bytes:
-    what all may take together; None: SPECVIZ_MODEL_MEMORY_GB, or a share of each device. allow_any: None takes it from
-    the settings; False: catalogue models only, no downloads."""
+    """The loaded models by name. If there is no room for another model, the least recently used one is evicted."""
 
     def __init__(self, budget_bytes: int | None = None, allow_any: bool | None = None) -> None:
+        """Makes an empty pool.
+
+        budget_bytes: the memory of all models together; None: SPECVIZ_MODEL_MEMORY_GB, or a share of each device.
+        allow_any: False allows catalogue models only, and no downloads; None: the settings decide.
+        """
         disable_progress_bar()  # progress goes through on_progress
-        self.device, self.draft_device = memory.device(), memory.draft_device()
+        self.device = memory.device()
+        self.draft_device = memory.draft_device()
         self.allow_any = settings().commands_take_any_model if allow_any is None else allow_any
         self._budget = settings().model_memory_bytes if budget_bytes is None else budget_bytes
-        self._entries: OrderedDict[str, _Entry] = (
-            OrderedDict()
-        )  # by key, the most recently used last
-        self._wanted: dict[str, _Wanted] = {}  # by shown name
+        # by key, the most recently used last
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self._tasks: dict[str, _LoadTask] = {}  # by shown name
         self.renew_locks()
 
     def renew_locks(self) -> None:
-        """For a forked process: whoever held one of the locks stayed in the other."""
+        """Makes new, open locks.
+
+        A forked process must call this first: it has a copy of every lock, but not the threads that would open those
+        that were closed at the fork.
+        """
         self._loading: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._tables = threading.Lock()
-        self._memory = (
-            threading.Lock()
-        )  # one model at a time is read into memory, while others may be downloading
+        # one model at a time is read into memory, while others may be downloading
+        self._memory = threading.Lock()
 
     def load(
         self, wanted: str | Pair, on_progress: Progress | None = None, *, as_draft: bool = False
     ) -> LoadedModel:
-        """Loads a catalogue name, a folder, a hub id, each perhaps with :int8 or :int4, or a (model, tokenizer) pair,
-        which later has a name of its own. on_progress(message, fraction or None): called during slow work. as_draft:
-        load to the device of draft models. Raises SpecvizError."""
+        """Loads a catalogue name, a folder or a hub id, each perhaps with :int8 or :int4, or a (model, tokenizer) pair.
+
+        A pair can later be loaded by the name that it got. on_progress(message, fraction or None) is called during slow
+        work. as_draft: the model goes to the device of draft models. Raises SpecvizError.
+        """
         if not isinstance(wanted, str):
             return self._add_pair(*wanted)
-        task = self._task(wanted, self.draft_device if as_draft else self.device)
+        task = self._find_task(wanted, self.draft_device if as_draft else self.device)
         if (loaded := self._find(task.key)) is not None:
             return loaded
         if task.is_pair:
@@ -186,21 +200,21 @@ class ModelPool:
         with aside(), loading:
             return self._find(task.key) or self._load(task, on_progress or ignore_progress)
 
-    def _task(self, wanted: str, home: torch.device) -> _Wanted:
-        known = None if wanted in catalog.MODELS else self._wanted.get(wanted)
+    def _find_task(self, wanted: str, home: torch.device) -> _LoadTask:
+        known = None if wanted in catalog.MODELS else self._tasks.get(wanted)
         if known is not None:
             return known if known.is_pair else replace(known, home=home)
         plain, bits = quantisation.split_format(wanted)
         if settings().zero_gpu and catalog.needs_no_gpu(plain):
             home = torch.device("cpu")  # this process has no GPU, and a run of these needs none
-        return _Wanted(find(plain, allow_any=self.allow_any), home, bits)
+        return _LoadTask(find(plain, allow_any=self.allow_any), home, bits)
 
     def shown_name(self, wanted: str) -> str:
-        """The name to show and store: of a folder only the base name. Loads nothing."""
-        if wanted in catalog.MODELS or wanted in self._wanted:
+        """The name to show and store; a folder shows only its base name. Loads nothing."""
+        if wanted in catalog.MODELS or wanted in self._tasks:
             return wanted
         try:
-            task = self._task(wanted, self.device)
+            task = self._find_task(wanted, self.device)
         except SpecvizError:
             return Path(wanted).name
         with self._tables:
@@ -219,7 +233,7 @@ class ModelPool:
             self._entries.move_to_end(key)
             return entry.get()
 
-    def _load(self, task: _Wanted, report: Progress) -> LoadedModel:
+    def _load(self, task: _LoadTask, report: Progress) -> LoadedModel:
         folder, revision = fetch_model(task.source, may_download=self.allow_any, on_progress=report)
         files = ModelFolder(folder, task.name)
         config = files.config()
@@ -231,30 +245,31 @@ class ModelPool:
             needed = files.needed_bytes(dtype, task.bits) * times
             homes = self._homes(task.home, needed)
             self._make_room(needed, homes, task.name)
-            model = files.model(
-                config, dtype, {home: self._left(home) for home in homes}, task.bits
-            )
+            room = {home: self._left(home) for home in homes}
+            model = files.model(config, dtype, room, task.bits)
             if times > 1:
                 deepen(model, times)
-            kept = files.proof_path(homes, dtype, task.bits, times)
-            loaded = self._add(
-                task, (model, files.tokenizer()), sha256 or revision, read_proof(kept)
-            )
-            if not loaded.proof.replays:  # what came in their way may be gone at the next start
-                keep_proof(kept, loaded.proof)
-        told = (
+            proof_file = files.proof_path(homes, dtype, task.bits, times)
+            pair = (model, files.tokenizer())
+            loaded = self._add(task, pair, sha256 or revision, read_proof(proof_file))
+            if not loaded.proof.replays:  # the obstacle may be gone at the next start
+                keep_proof(proof_file, loaded.proof)
+        words = (
+            f"loaded {loaded.name}",
             made_from,
             limit_words(config),
             loaded.proof.words(),
             loaded.text.words_of_lacking_rows(),
         )
-        report("; ".join(filter(None, (f"loaded {loaded.name}", *told))), 1.0)
+        report("; ".join(filter(None, words)), 1.0)
         return loaded
 
     def _homes(self, home: torch.device, needed: int) -> tuple[torch.device, ...]:
-        """The device that a model goes to, or all GPUs for one that is too large for its own."""
+        """The device that a model goes to, or all GPUs if the model is too large for it."""
         share = memory.device_share(home) if home.type == "cuda" else None
-        return (memory.all_gpus() or (home,)) if share is not None and needed > share else (home,)
+        if share is None or needed <= share:
+            return (home,)
+        return memory.all_gpus() or (home,)
 
     def _left(self, home: torch.device) -> int | None:
         share = memory.device_share(home)
@@ -262,7 +277,7 @@ class ModelPool:
 
     def _add_pair(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> LoadedModel:
         name = Path(model.name_or_path).name or type(model).__name__
-        task = _Wanted(ModelSource(name, f"{_PAIR}{id(model)} {id(tokenizer)}"), model.device)
+        task = _LoadTask(ModelSource(name, f"{_PAIR}{id(model)} {id(tokenizer)}"), model.device)
         known = self._find(task.key)
         if known is not None and known.model is model:
             return known
@@ -271,9 +286,12 @@ class ModelPool:
         return self._add(task, (model.eval(), tokenizer), None)
 
     def _add(
-        self, task: _Wanted, pair: Pair, revision: str | None, known: Proof | None = None
+        self, task: _LoadTask, pair: Pair, revision: str | None, known: Proof | None = None
     ) -> LoadedModel:
-        """Raises SpecvizError for a model that cannot be read behind a cache. known: its proof, made earlier."""
+        """Adds a model to the pool. known: its proof, made earlier.
+
+        Raises SpecvizError for a model that cannot be read behind a cache.
+        """
         model, tokenizer = pair
         limit = context_limit(model.config, tokenizer)
         proof = prove_model(model, limit, memory.products().fitting(model), known)
@@ -281,10 +299,10 @@ class ModelPool:
             raise SpecvizError(f"{task.name} cannot be used: {proof.chains}")
         num_rows = model.get_input_embeddings().weight.shape[0]
         text = TokenText(tokenizer, eos_ids(model.generation_config, model.config), num_rows)
-        head, tokenizer_sha = (
-            model.get_output_embeddings(),
-            text.sha,
-        )  # hashed before the lock is taken
+        tokenizer_sha = text.sha  # hashed before the lock is taken
+        head = model.get_output_embeddings()
+        # packed weights have another shape
+        vocab_size = getattr(head, "out_features", head.weight.shape[0])
         with self._tables:
             name = self._free_name(task)
             info = ModelInfo(
@@ -293,28 +311,28 @@ class ModelPool:
                 num_parameters=model.num_parameters(),
                 dtype=quantisation.number_format(model, task.bits),
                 device=", ".join(sorted(map(str, quantisation.bytes_by_device(model)))),
-                vocab_size=getattr(
-                    head, "out_features", head.weight.shape[0]
-                ),  # packed weights have another shape
+                vocab_size=vocab_size,
                 context_limit=limit,
                 tokenizer_sha=tokenizer_sha,
                 generation_config=dict(generation.asked_by(model.generation_config)) or None,
             )
-            self._wanted[name] = task
-            self._entries[task.key] = _Entry(
-                loaded := LoadedModel(name, model, tokenizer, info, text, proof)
-            )
+            loaded = LoadedModel(name, model, tokenizer, info, text, proof)
+            self._tasks[name] = task
+            self._entries[task.key] = _Entry(loaded)
             self._entries.move_to_end(task.key)
         return loaded
 
-    def _free_name(self, task: _Wanted) -> str:
-        """The model's name, with the first number that makes it unique where other models have that name."""
-        names = chain([task.name], (f"{task.name} ({number})" for number in count(2)))
-        return next(name for name in names if not self._is_taken(name, task))
+    def _free_name(self, task: _LoadTask) -> str:
+        """The model's name, with the first free number behind it if other models have that name."""
+        name = task.name
+        numbers = count(2)
+        while self._is_taken(name, task):
+            name = f"{task.name} ({next(numbers)})"
+        return name
 
-    def _is_taken(self, name: str, task: _Wanted) -> bool:
-        """Whether the name means another model; the name of a pair is free again when the pair is gone."""
-        other = self._wanted.get(name)
+    def _is_taken(self, name: str, task: _LoadTask) -> bool:
+        """Whether the name means another model. A pair's name is free again when the pair is gone."""
+        other = self._tasks.get(name)
         if other is None:
             return task.is_pair and catalog.is_known(name)
         if (other.source.key, other.bits) == (task.source.key, task.bits):
@@ -332,14 +350,16 @@ class ModelPool:
             )
 
     def _evict(self, needed: int, homes: tuple[torch.device, ...]) -> int | None:
-        """Frees models, the least recently used first, until `needed` bytes fit; returns the bytes that are free."""
+        """Evicts models, the least recently used first, until `needed` bytes fit; returns the bytes that are free."""
         with self._tables:
             for entry in list(self._entries.values()):
-                if (free := self._free(homes)) is None or needed <= free:
+                free = self._free(homes)
+                if free is None or needed <= free:
                     break
                 entry.release()
-            for key in [key for key, entry in self._entries.items() if not entry.is_alive]:
-                del self._entries[key]
+            for key, entry in list(self._entries.items()):
+                if not entry.is_alive:
+                    del self._entries[key]
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()
             return self._free(homes)
@@ -352,19 +372,22 @@ class ModelPool:
 
     def _used(self, home: torch.device | None = None) -> int:
         """The bytes that living models take, on one device or on all."""
-        sizes = [entry.sizes for entry in self._entries.values() if entry.is_alive]
-        return sum(sum(size.values()) if home is None else size.get(home, 0) for size in sizes)
+        used = 0
+        for entry in self._entries.values():
+            if entry.is_alive:
+                used += entry.sizes.total() if home is None else entry.sizes[home]
+        return used
 
 
 def check_pair(target: LoadedModel, draft: LoadedModel) -> None:
-    """SpecvizError for a draft whose ids have other texts than the target's. Padding and special tokens may differ."""
+    """Raises SpecvizError if an id has another text in the draft model. Padding and special tokens may differ."""
     examples = differing_ids(target.text, draft.text)
     if not examples:
         return
-    shown = "; ".join(
-        f"id {token}: {target.text.label(token)!r} and {draft.text.label(token)!r}"
-        for token in examples
-    )
+    words: list[str] = []
+    for token in examples:
+        words.append(f"id {token}: {target.text.label(token)!r} and {draft.text.label(token)!r}")
+    shown = "; ".join(words)
     raise SpecvizError(
         f"{draft.name} cannot draft for {target.name}: their vocabularies differ ({shown}). Choose a draft model of "
         "the target's own family, a method that needs no draft model, or the method cross_vocabulary"

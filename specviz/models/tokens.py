@@ -1,6 +1,7 @@
-"""TokenText: bytes, text and label of each id of a transformers tokenizer; IncrementalText: ids to text, one by one.
+"""TokenText: the bytes, text and label of each id of a transformers tokenizer. IncrementalText: the text of ids that
+come one by one.
 
-The bytes of an id depend on the id alone, so the texts of emitted tokens join to exactly the generated text, and an
+An id has the same bytes everywhere. So the texts of emitted tokens join to exactly the generated text, and an
 incomplete character is found.
 """
 
@@ -10,13 +11,11 @@ import base64
 import codecs
 import hashlib
 import json
-import math
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, lru_cache, partial
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,20 +29,22 @@ MAX_CHARACTERS = 1_000_000
 MOST_IDS = 1 << 23
 MOST_TOKENIZER_BYTES = 256 << 20
 MOST_GROWTH = 100
-"""How many times as long a text may become before it is cut into tokens; those in use make it up to 3 times so."""
+"""How many times as long a tokenizer may make a text before it splits it; tokenizers in use make it up to 3 times."""
 _SPACE = "▁"  # how sentencepiece writes a space
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _ESCAPED = re.compile("[\udc80-\udcff]+")
 
 
 class PanicError(SpecvizError):
-    """The tokenizers library broke off in the midst of its work, as it does on some damaged tokenizers."""
+    """An error for a crash inside the tokenizers library, which some damaged tokenizers cause."""
 
 
 @contextmanager
 def no_panic(words: str = "") -> Iterator[None]:
-    """Makes a PanicError of a panic of the tokenizers library, which is no Exception: no other handler would see it,
-    and a thread would end without a word. words: what stands before the reason."""
+    """Turns a panic of the tokenizers library into a PanicError. words: stand before the reason.
+
+    A panic is no Exception: no other handler would see it, and a thread would end silently.
+    """
     try:
         yield
     except BaseException as error:
@@ -54,21 +55,27 @@ def no_panic(words: str = "") -> Iterator[None]:
 
 
 def check_tokenizer(file: Path, name: str) -> None:
-    """SpecvizError for a tokenizer.json, if there is one, that would take forever or grow a text without bound."""
+    """Raises SpecvizError for a tokenizer.json that would take forever or grow a text without bound."""
     if not file.is_file():
         return
     if file.stat().st_size > MOST_TOKENIZER_BYTES:
         raise SpecvizError(
             f"{name} has a tokenizer.json of more than {MOST_TOKENIZER_BYTES >> 20} MB"
         )
-    steps: list[dict[str, Any]] = []
-    json.loads(file.read_bytes(), object_hook=lambda part: steps.append(part) or part)
-    if (growth := math.prod(max(1, _growth(step)) for step in steps)) > MOST_GROWTH:
+    growth = 1
+
+    def multiply_growth(part: dict[str, Any]) -> dict[str, Any]:
+        nonlocal growth
+        growth *= max(1, _growth(part))
+        return part
+
+    json.loads(file.read_bytes(), object_hook=multiply_growth)
+    if growth > MOST_GROWTH:
         raise SpecvizError(f"{name} has a tokenizer that may make a text {growth:,} times as long")
 
 
 def _growth(step: Mapping[str, Any]) -> int:
-    """By how much this step may make a text longer, at most."""
+    """How many times as long this step of a tokenizer may make a text."""
     match step:
         case {"type": "Replace", "pattern": {"String": str(plain)}, "content": str(content)} if (
             plain
@@ -77,16 +84,20 @@ def _growth(step: Mapping[str, Any]) -> int:
         case {"type": "Replace", "content": str(content)}:
             return 1 + len(content)  # an expression may match between any two characters
         case {"type": "Precompiled", "precompiled_charsmap": str(packed)}:
-            table = base64.b64decode(
-                packed
-            )  # the size of a search tree, the tree, the texts that it leads to
-            return max(map(len, table[4 + int.from_bytes(table[:4], "little") :].split(b"\0")))
+            # the size of a search tree, the tree, the texts that it leads to
+            table = base64.b64decode(packed)
+            tree_size = int.from_bytes(table[:4], "little")
+            texts = table[4 + tree_size :].split(b"\0")
+            return max(map(len, texts))
     return 1
 
 
 class TokenText:
-    """The texts of one tokenizer's ids. eos_ids: the model's ids that end a text, beside the tokenizer's own. num_rows:
-    of the model's embedding, where a model belongs to it: it reads no id beyond them."""
+    """The texts of one tokenizer's ids.
+
+    eos_ids: the model's ids that end a text, beside the tokenizer's. num_rows: the rows of the model's embedding, if
+    there is a model; it reads no id beyond them.
+    """
 
     @no_panic()
     def __init__(
@@ -95,18 +106,19 @@ class TokenText:
         eos_ids: Iterable[int] = (),
         num_rows: int | None = None,
     ) -> None:
-        self.tokenizer, self._num_rows = tokenizer, num_rows
-        own = tokenizer.eos_token_id
-        self.eos_ids = frozenset(eos_ids) | frozenset([own] if isinstance(own, int) else own or ())
+        self.tokenizer = tokenizer
+        self._num_rows = num_rows
+        own_eos = tokenizer.eos_token_id
+        own_ids = [own_eos] if isinstance(own_eos, int) else own_eos
+        self.eos_ids = frozenset(eos_ids) | frozenset(own_ids or ())
         self.num_ids = 1 + max(tokenizer.get_vocab().values(), default=-1)
         if self.num_ids > MOST_IDS:
             raise SpecvizError(
                 f"a vocabulary has at most {MOST_IDS:,} ids (got the id {self.num_ids - 1:,})"
             )
-        added = {
-            token for token, content in tokenizer.added_tokens_decoder.items() if content.special
-        }
-        self.special_ids = frozenset(tokenizer.all_special_ids) | added
+        added = tokenizer.added_tokens_decoder
+        added_special = {token for token, content in added.items() if content.special}
+        self.special_ids = frozenset(tokenizer.all_special_ids) | added_special
         self._to_bytes = _piece_reader(tokenizer)
         self._known: dict[int, bytes] = {}
         self._labels: dict[int, str] = {}
@@ -126,7 +138,7 @@ class TokenText:
         return _utf8(piece) if token in self.special_ids else self._to_bytes(token, piece)
 
     def piece(self, token: int) -> tuple[str, str | None]:
-        """(text, None), or (text with U+FFFD, hex) when the id's own bytes are not whole characters."""
+        """The id's text and None, or its text with U+FFFD and its bytes as hex if they are not whole characters."""
         raw = self.bytes_of(token)
         return raw.decode("utf-8", "replace"), _hex_of_halves(raw)
 
@@ -134,17 +146,14 @@ class TokenText:
         """The text for a table row: bytes that are no character as <F0 9F>, an id without a token as <id 7>."""
         if token not in self._labels:
             text = self.bytes_of(token).decode("utf-8", "surrogateescape")
-            names = _ESCAPED.sub(
-                lambda part: f"<{part[0].encode(errors='surrogateescape').hex(' ').upper()}>", text
-            )
-            self._labels[token] = names or f"<id {token}>"
+            self._labels[token] = _ESCAPED.sub(_spell_bytes, text) or f"<id {token}>"
         return self._labels[token]
 
     def incremental(self) -> IncrementalText:
         return IncrementalText(self)
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """The ids of a text. special: with the tokenizer's own start token, which a chat-rendered text has already."""
+        """The ids of a text. special: adds the tokenizer's start token, which a chat-rendered text has already."""
         if len(text) > MAX_CHARACTERS:
             raise SpecvizError(
                 f"the text is too long: at most {MAX_CHARACTERS:,} characters (got {len(text):,})"
@@ -156,39 +165,37 @@ class TokenText:
             raise SpecvizError(
                 f"the text has half a character ({half}), which no tokenizer reads"
             ) from error
-        with (
-            self._encoding,
-            no_panic(),
-        ):  # a fast tokenizer sets its truncation on every call: one thread at a time
+        # a fast tokenizer sets its truncation on every call: one thread at a time
+        with self._encoding, no_panic():
             try:
-                ids = list(
-                    self.tokenizer(text, add_special_tokens=special, verbose=False).input_ids
-                )
-            except Exception as error:  # the library's are of no kind of their own
+                encoding = self.tokenizer(text, add_special_tokens=special, verbose=False)
+                ids = list(encoding.input_ids)
+            except Exception as error:  # the library has no error class for it
                 raise SpecvizError(
                     f"the tokenizer cannot split this text: {error!s:.200}"
                 ) from error
-        if self._num_rows is not None and (
-            beyond := [token for token in ids if token >= self._num_rows]
-        ):
-            raise SpecvizError(
-                f"the text has the token {self.label(beyond[0])!r} (id {beyond[0]:,}), which this model cannot read: "
-                f"its embedding has rows for the ids below {self._num_rows:,}, as it was not resized when the token "
-                "was added; take the token out of the text"
-            )
+        if self._num_rows is not None:
+            self._check_rows(ids, self._num_rows)
         return ids
 
+    def _check_rows(self, ids: Iterable[int], num_rows: int) -> None:
+        for token in ids:
+            if token >= num_rows:
+                raise SpecvizError(
+                    f"the text has the token {self.label(token)!r} (id {token:,}), which this model cannot read: "
+                    f"its embedding has rows for the ids below {num_rows:,}, as it was not resized when the token "
+                    "was added; take the token out of the text"
+                )
+
     def words_of_lacking_rows(self) -> str:
-        """Which of the tokenizer's tokens the model cannot read; empty where it reads all."""
+        """The words for the tokenizer's tokens that the model cannot read; empty if it reads all."""
         if self._num_rows is None or self.num_ids <= self._num_rows:
             return ""
         beyond = [token for token in range(self._num_rows, self.num_ids) if self.bytes_of(token)]
+        if not beyond:
+            return ""
         names = ", ".join(f"{self.label(token)!r} (id {token:,})" for token in beyond[:3])
-        return (
-            f"{len(beyond):,} of its tokens have no row in the embedding and cannot be read: {names}"
-            if names
-            else ""
-        )
+        return f"{len(beyond):,} of its tokens have no row in the embedding and cannot be read: {names}"
 
     @cached_property
     def sha(self) -> str:
@@ -196,12 +203,16 @@ class TokenText:
         digest = hashlib.sha256()
         for token in range(self.num_ids):
             raw = self.bytes_of(token)
-            digest.update(b"%d %d " % (len(raw), token in self.special_ids) + raw)
+            head = b"%d %d " % (len(raw), token in self.special_ids)
+            digest.update(head + raw)
         return digest.hexdigest()[:16]
 
 
 class IncrementalText:
-    """Ids in, texts out: "" while a character is incomplete, U+FFFD for bytes that can never become one."""
+    """The text of ids that come one by one.
+
+    It gives "" while a character is incomplete, and U+FFFD for bytes that can never become one.
+    """
 
     def __init__(self, text: TokenText) -> None:
         self._text = text
@@ -213,21 +224,24 @@ class IncrementalText:
 
 
 class Watch:
-    """Whether one of these ends (bytes) has come since the place where the watch began, which is the first token."""
+    """A watch for ends (bytes) in a growing text. It starts at the first token, or where `begin` puts it."""
 
     def __init__(self, text: TokenText, *ends: bytes) -> None:
-        self._text, self._ends, self._most = text, ends, max(map(len, ends))
+        self._text = text
+        self._ends = ends
+        self._most = max(map(len, ends))
         self._tail = b""
 
     def begin(self, tokens: Sequence[int]) -> None:
-        """Behind these tokens; an end may have begun in them."""
+        """Starts after these tokens. An end may have begun in them."""
         tail = b"".join(map(self._text.bytes_of, tokens[-self._most :]))
         self._tail = b"" if tail.endswith(self._ends) else self._shorten(tail)
 
     def ends_with(self, token: int) -> bool:
-        written = self._tail + self._text.bytes_of(token)
-        self._tail = self._shorten(written)
-        return any(end in written for end in self._ends)
+        """Adds a token. Whether it completes one of the ends."""
+        text = self._tail + self._text.bytes_of(token)
+        self._tail = self._shorten(text)
+        return any(end in text for end in self._ends)
 
     def _shorten(self, raw: bytes) -> bytes:
         return raw[max(0, len(raw) - self._most + 1) :]
@@ -235,40 +249,67 @@ class Watch:
 
 @lru_cache(maxsize=64)
 def differing_ids(target: TokenText, draft: TokenText, most: int = 3) -> tuple[int, ...]:
-    """The first ids that are ordinary tokens of both vocabularies with different bytes; () if the two agree. Ids that
-    only one of them has, and ids that are special in both, may differ."""
+    """The first ids that are ordinary tokens of both vocabularies with different bytes; () if the two agree.
+
+    Ids that only one vocabulary has, and ids that are special in both, may differ.
+    """
     if target.sha == draft.sha:
         return ()
     special = target.special_ids & draft.special_ids
-    shared = (token for token in range(min(target.num_ids, draft.num_ids)) if token not in special)
-    pairs = ((token, target.bytes_of(token), draft.bytes_of(token)) for token in shared)
-    return tuple(
-        islice((token for token, ours, theirs in pairs if ours and theirs and ours != theirs), most)
-    )
+    found: list[int] = []
+    for token in range(min(target.num_ids, draft.num_ids)):
+        if len(found) == most:
+            break
+        if token in special:
+            continue
+        target_bytes = target.bytes_of(token)
+        draft_bytes = draft.bytes_of(token)
+        if target_bytes and draft_bytes and target_bytes != draft_bytes:
+            found.append(token)
+    return tuple(found)
 
 
 @lru_cache(maxsize=64)
 def shared_ids(target: TokenText, draft: TokenText) -> tuple[tuple[int, int], ...]:
-    """(target's id, draft's id) of every token of both vocabularies with equal bytes; both ids are special, or neither.
-    Each id is in one pair at most: of ids with equal bytes the last one, as byte pieces come first."""
-    ours, theirs = _by_bytes(target), _by_bytes(draft)
-    return tuple((token, theirs[key]) for key, token in ours.items() if key in theirs)
+    """The pairs (target id, draft id) of tokens with equal bytes in both vocabularies; both are special, or neither.
+
+    Each id is in one pair at most: among ids with equal bytes it is the last one, as byte pieces come first.
+    """
+    draft_ids = _by_bytes(draft)
+    pairs: list[tuple[int, int]] = []
+    for key, token in _by_bytes(target).items():
+        if key in draft_ids:
+            pairs.append((token, draft_ids[key]))
+    return tuple(pairs)
 
 
 def _by_bytes(text: TokenText) -> dict[tuple[bytes, bool], int]:
-    known = ((text.bytes_of(token), token) for token in range(text.num_ids))
-    return {(raw, token in text.special_ids): token for raw, token in known if raw}
+    """The ids by their bytes and whether they are special."""
+    ids: dict[tuple[bytes, bool], int] = {}
+    for token in range(text.num_ids):
+        raw = text.bytes_of(token)
+        if raw:
+            ids[raw, token in text.special_ids] = token
+    return ids
 
 
 def encode_after(text: TokenText, before: bytes, added: bytes) -> list[int]:
-    """Ids whose bytes are exactly `added`, whole characters, after a text that ends with `before`: from encoding both
-    together, if a token begins where `added` does; else `added` alone; [] where neither gives these bytes."""
+    """The ids whose bytes are exactly `added`, whole characters, after a text that ends with `before`.
+
+    They come from encoding both together, if a token begins where `added` does; else from `added` alone. [] if neither
+    gives these bytes.
+    """
     more = added.decode("utf-8")
     for start in (before.decode("utf-8", "ignore"), ""):
-        ids, missing = text.encode(start + more, special=False), added
+        ids = text.encode(start + more, special=False)
+        missing = added
         place = len(ids)
-        while missing and place and missing.endswith(raw := text.bytes_of(ids[place - 1])) and raw:
-            missing, place = missing[: -len(raw)], place - 1
+        while missing and place:
+            raw = text.bytes_of(ids[place - 1])
+            if not raw or not missing.endswith(raw):
+                break
+            missing = missing[: -len(raw)]
+            place -= 1
         if not missing:
             return ids[place:]
     return []
@@ -290,6 +331,11 @@ def whole_start(raw: bytes) -> bytes:
     return raw
 
 
+def _spell_bytes(escaped: re.Match[str]) -> str:
+    """The bytes that a decoder could not read, as <F0 9F>."""
+    return f"<{escaped[0].encode(errors='surrogateescape').hex(' ').upper()}>"
+
+
 def _utf8(text: str) -> bytes:
     return text.encode("utf-8", "replace")
 
@@ -309,7 +355,7 @@ def _piece_reader(tokenizer: PreTrainedTokenizerBase) -> Callable[[int, str], by
         alphabet = {char: byte for byte, char in bytes_to_unicode().items()}
 
         def from_alphabet(_: int, piece: str) -> bytes:
-            """An added token may hold characters outside the alphabet and is taken as plain text."""
+            # an added token may hold characters outside the alphabet: it is plain text
             values = [alphabet.get(char) for char in piece]
             return _utf8(piece) if None in values else bytes(values)
 
@@ -325,7 +371,9 @@ def _piece_reader(tokenizer: PreTrainedTokenizerBase) -> Callable[[int, str], by
     def added_to_anchor(token: int, _: str) -> bytes:
         """The bytes that an id adds to the decoded text of an ordinary token before it."""
         after = decode([*anchor, token])
-        return _utf8(after[len(before) :] if after.startswith(before) else decode([token]))
+        if after.startswith(before):
+            return _utf8(after[len(before) :])
+        return _utf8(decode([token]))
 
     return added_to_anchor
 

@@ -164,7 +164,7 @@ def test_asking_again_gives_the_same_draft_and_a_step_of_another_method_changes_
 def test_guesses_are_cut_to_k_and_share_their_beginnings():
     text = [0, 1, 2, 3]
     drafter = filled(text)
-    drafter._pool = {text[-1]: [(1, 2, 3), (1, 2, 4), (5, 2, 4)]}
+    drafter._ngrams = {text[-1]: [(1, 2, 3), (1, 2, 4), (5, 2, 4)]}
     for k in (0, 1, 2, 3):
         draft = asked(drafter, text, k)
         real = len(draft) - draft.num_scratch

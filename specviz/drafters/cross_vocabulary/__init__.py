@@ -1,7 +1,8 @@
 """A draft model with another tokenizer than the target's (Timor et al., arXiv:2502.05202).
 
-Here by text (SLEM): the draft writes greedy text, which the target's tokenizer cuts. So every token is a point mass,
-and it is proposed only if it spells the very bytes that continue the text. By shared tokens: shared.py.
+This module drafts through text (SLEM): the draft model writes greedy text, and the target's tokenizer splits it. So
+every token is a point mass. It is proposed only if it spells exactly the bytes that continue the text. shared.py
+drafts by shared tokens.
 """
 
 from __future__ import annotations
@@ -26,40 +27,40 @@ if TYPE_CHECKING:
 
 
 class ReencodingDrafter(ChainDrafter):
-    """target, draft: the two vocabularies; lm: the draft model."""
+    """Drafts through text. target, draft: the tokenizers of both models; lm: the draft model."""
 
     def __init__(
         self, lm: CachedLM, target: TokenText, draft: TokenText, vocab_size: int, policy: Policy
     ) -> None:
         super().__init__(lm, policy)
-        self._target, self._draft = target, draft
+        self._target = target
+        self._draft = draft
         self._respelled = Respelled(target, draft)
 
     def draft(self, context: Context, k: int) -> Draft:
         k = self._policy.most(k, context.tokens)
         if k < 1 or not self._respelled.follow(context.tokens) or not self._respelled.ids:
             return EMPTY
-        own = self._respelled.ids
-        size = limit_depth(self._lm, own, math.ceil(k * len(own) / len(context.tokens)) + 1)
+        draft_ids = self._respelled.ids
+        # K target tokens in draft tokens, as the text so far compares, and one more
+        num_draft_tokens = math.ceil(k * len(draft_ids) / len(context.tokens)) + 1
+        size = limit_depth(self._lm, draft_ids, num_draft_tokens)
         if size < 1:
-            return no_draft(self._lm, own)
-        written = self._write(own, size, _most_likely)
+            return no_draft(self._lm, draft_ids)
+        written = self._write(draft_ids, size, _choose_most_likely)
         written = list(takewhile(lambda token: token not in self._draft.special_ids, written))
         added = b"".join(map(self._draft.bytes_of, written))
         before = b"".join(map(self._target.bytes_of, context.tokens[-LOOKBACK:]))
-        cut = encode_after(self._target, before, whole_start(added))
-        tokens = list(takewhile(lambda token: token < context.vocab_size, cut))[:k]
+        target_ids = encode_after(self._target, before, whole_start(added))
+        tokens = list(takewhile(lambda token: token < context.vocab_size, target_ids))[:k]
         if not tokens:
             return EMPTY
         pieces = [self._draft.piece(token)[0] for token in written]
-        evidence = {
-            **self._respelled.evidence("reencode", pieces, tokens),
-            **self._policy.evidence(k),
-        }
-        return chain(tokens, evidence=evidence)
+        evidence = self._respelled.evidence("reencode", pieces, tokens)
+        return chain(tokens, evidence={**evidence, **self._policy.evidence(k)})
 
 
-def _most_likely(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _choose_most_likely(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     peak, token = logits.max(-1)
     return logits, token, peak
 
@@ -67,9 +68,10 @@ def _most_likely(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def _build(parts: Parts, params: Mapping[str, Value]) -> ChainDrafter:
     from specviz.drafters.cross_vocabulary.shared import SharedVocabularyDrafter  # loads torch
 
-    kind = ReencodingDrafter if params["way"] == "reencode" else SharedVocabularyDrafter
-    target, draft = parts.target, parts.draft
-    return kind(draft.lm, target.text, draft.text, target.lm.vocab_size, make_policy(params))
+    drafter = ReencodingDrafter if params["way"] == "reencode" else SharedVocabularyDrafter
+    target = parts.target
+    draft = parts.draft
+    return drafter(draft.lm, target.text, draft.text, target.lm.vocab_size, make_policy(params))
 
 
 METHOD = Method(

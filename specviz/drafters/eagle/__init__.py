@@ -1,4 +1,4 @@
-"""EAGLE: a small head goes on in the target's feature space and grows a token tree (arXiv:2401.15077, 2406.16858)."""
+"""EAGLE: a small head predicts the target's next features and grows a token tree (arXiv:2401.15077, 2406.16858)."""
 
 from specviz.drafters.method import TREE_RULES, Method, load_build
 from specviz.drafters.params import DRAWN, IntParam, ModelParam, drawn_or_top

@@ -19,13 +19,13 @@ from specviz.drafters.params import TOP, Value
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Level:
-    """The nodes grown at one depth, M = F x W, numbered over all levels from `first` on. All on the device."""
+    """The nodes that were grown at one depth, M = F x W. All tensors lie on the device."""
 
     tokens: Tensor  # [M]
-    parents: Tensor  # [M]
+    parents: Tensor  # [M] node numbers
     scores: Tensor  # [M] log of the product of the head's probabilities along the path
-    logits: Tensor  # [F, D] over the head's choices: what the W children of each expanded node were chosen from
-    first: int
+    logits: Tensor  # [F, D] over the head's choices; the W children of each expanded node come from its row
+    first: int  # the number of the first node; nodes are counted over all levels
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,15 +33,18 @@ class Front:
     """The F nodes that are expanded at one depth."""
 
     features: Tensor  # [F, H]
-    nodes: Tensor  # [F] their numbers
+    nodes: Tensor  # [F] node numbers
     scores: Tensor  # [F]
-    see: Tensor  # [F, rows] which of the head's rows each one sees: the text, what it hangs from and itself
+    see: (
+        Tensor  # [F, rows] which of the head's rows a node sees: the text, its ancestors and itself
+    )
 
 
 class EagleDrafter(Drafter):
-    """Tree or chain is made on the device and comes to the host in one transfer.
+    """Makes a tree or a chain on the device and brings it to the host in one transfer.
 
-    The head's cache keeps the rows that read the target's features; rows that read its own features are dropped.
+    The head's cache keeps only the rows that read the target's features. Rows that read the head's own features are
+    dropped after the step.
     """
 
     work = Work()
@@ -49,13 +52,19 @@ class EagleDrafter(Drafter):
     def __init__(
         self, head: EagleHead, width: int, nodes: int, *, draws: bool = False, shift: int = 0
     ) -> None:
-        """shift: added to the positions of drafted tokens along a text."""
-        self._head, self._width, self._nodes = head, min(width, head.num_choices), nodes
-        self._draws, self._shift, self.hidden_layers = draws, shift, head.hidden_layers
+        """Takes the head and the tree's limits; `shift` is added to the drafted tokens' positions in `along`."""
+        self._head = head
+        self._width = min(width, head.num_choices)
+        self._nodes = nodes
+        self._draws = draws
+        self._shift = shift
+        self.hidden_layers = head.hidden_layers
         self._reset(())
 
     def _reset(self, tokens: Sequence[int]) -> None:
-        self._text, self._rows, self._num_read = tokens, KeyValueRows(), 0
+        self._text = tokens
+        self._rows = KeyValueRows()
+        self._num_read = 0
 
     @torch.inference_mode()
     def draft(self, context: Context, k: int) -> Draft:
@@ -69,19 +78,25 @@ class EagleDrafter(Drafter):
         return self._prune(self._grow(features, len(context.states), k))
 
     def _read(self, tokens: Sequence[int], states: Tensor, k: int) -> Tensor:
-        """Reads the new tokens: the feature [1, H] behind the last one, or those [k, H] of all depths where the head
-        makes them at once. Row i reads state i and token i+1."""
+        """Reads the new tokens and returns the feature [1, H] at the last one.
+
+        A head that drafts all depths in one pass returns the features [k, H] of all depths. Row i reads state i and
+        token i+1.
+        """
         start = min(self._num_read, len(states) - 1)
         self._rows.count = start
-        ids = to_device(tokens[start + 1 :], torch.long, states.device)
-        features = self._head.fuse(states[start:])
-        ahead = self._head.ahead(k - 1)
-        if ahead is not None:
-            features, ids = torch.cat([features, ahead[0]]), torch.cat([ids, ahead[1]])
+        ids = to_device(tokens[start + 1 :], torch.long, states.device)  # [M]
+        features = self._head.fuse(states[start:])  # [M, H]
+        num_features = 1
+        masked = self._head.ahead(k - 1)
+        if masked is not None:
+            features = torch.cat([features, masked[0]])
+            ids = torch.cat([ids, masked[1]])
+            num_features = k
         positions = torch.arange(start + 1, start + 1 + len(ids), device=states.device)
         features = self._forward(features, ids, positions, None)
         self._num_read = len(states)
-        return features[-1 if ahead is None else -k :]
+        return features[-num_features:]
 
     def _forward(
         self, features: Tensor, ids: Tensor, positions: Tensor, see: Tensor | None
@@ -90,8 +105,10 @@ class EagleDrafter(Drafter):
         return self._head(features, ids, positions, self._rows, see)
 
     def _chain(self, context: Context, features: Tensor, k: int) -> Draft:
-        """K tokens, each drawn from the head's law behind the one before, which is its q."""
-        rows, probs, tokens = [], [], []
+        """Draws K tokens, each from the head's distribution q at the token before it."""
+        rows: list[Tensor] = []
+        probs: list[Tensor] = []
+        tokens: list[Tensor] = []
         feature = features[:1]
         for node in range(k):
             position = len(context.tokens) + node
@@ -100,42 +117,44 @@ class EagleDrafter(Drafter):
             else:
                 place = torch.full((1,), position - 1, device=features.device)
                 feature = self._forward(feature, tokens[-1][None], place, None)
-            rows.append(self._head.logits(feature)[0])
-            probs.append(context.sampling.probs(rows[-1]))
-            tokens.append(context.draws.sample(probs[-1], DRAFT, position, node))
+            row = self._head.logits(feature)[0]  # [V]
+            q = context.sampling.probs(row)
+            rows.append(row)
+            probs.append(q)
+            tokens.append(context.draws.sample(q, DRAFT, position, node))
         sums = torch.stack([q.sum(dtype=exact_dtype(q.device)) for q in probs])
-        return chain(fetch_tokens(torch.stack(tokens), sums, HEADS)[0], probs, rows)
+        ids, _ = fetch_tokens(torch.stack(tokens), sums, HEADS)
+        return chain(ids, probs, rows)
 
     def along(self, tokens: Tensor, states: Tensor) -> Ahead:
-        """The head's own rollout behind the true text, from many starts at once: one pass per depth."""
-        rows, size = KeyValueRows(), len(tokens) - 1
-        places = torch.arange(1, len(tokens), device=tokens.device)
-        features = self._head(
-            self._head.fuse(states[:-1]), tokens[1:], places, rows, None
-        )  # row i: behind token i+1
+        """The head's drafts at any place of a known text, for many starts at once: one pass per depth."""
+        rows = KeyValueRows()
+        size = len(tokens) - 1
+        positions = torch.arange(1, len(tokens), device=tokens.device)
+        fused = self._head.fuse(states[:-1])
+        features = self._head(fused, tokens[1:], positions, rows, None)  # row i: at token i+1
 
         def ahead(starts: Tensor, depths: int) -> Iterator[tuple[Tensor, None]]:
-            rows.count, own, masked = size, features[starts - 2], self._head.ahead(len(starts))
-            see = torch.arange(size, device=tokens.device) < (starts - 1)[:, None]
-            yield self._head.logits(own), None
+            rows.count = size
+            feature = features[starts - 2]  # [S, H]
+            masked = self._head.ahead(len(starts))
+            see = torch.arange(size, device=tokens.device) < (starts - 1)[:, None]  # [S, size]
+            yield self._head.logits(feature), None
             for depth in range(1, depths):
-                at = (starts + depth - 1).clamp_max(size)
-                see = torch.cat(
-                    [see, torch.eye(len(starts), dtype=torch.bool, device=tokens.device)], dim=1
-                )
-                read, ids = (own, tokens[at]) if masked is None else masked
-                own = self._head(read, ids, at + self._shift, rows, see)
-                yield self._head.logits(own), None
+                places = (starts + depth - 1).clamp_max(size)
+                see = _see_itself(see)
+                inputs, ids = (feature, tokens[places]) if masked is None else masked
+                feature = self._head(inputs, ids, places + self._shift, rows, see)
+                yield self._head.logits(feature), None
 
         return ahead
 
     def _grow(self, features: Tensor, last: int, k: int) -> list[Level]:
-        """Per level the likeliest children of every expanded node; the best of all of them are expanded next."""
+        """Grows the most likely children of every expanded node, and then expands the best of them."""
         device = features.device
+        root = torch.full((1,), ROOT, device=device)
         see = torch.ones(1, self._rows.count, dtype=torch.bool, device=device)
-        front = Front(
-            features[:1], torch.full((1,), ROOT, device=device), torch.zeros(1, device=device), see
-        )
+        front = Front(features[:1], root, torch.zeros(1, device=device), see)
         levels = [self._children(front, 0)]
         for depth in range(1, k):
             front = self._expand(front, levels[-1], last + depth, features[depth : depth + 1])
@@ -143,52 +162,49 @@ class EagleDrafter(Drafter):
         return levels
 
     def _children(self, front: Front, first: int) -> Level:
-        rows = self._head.choices(front.features)
-        wide = rows if rows.dtype == torch.float64 else rows.float()
-        chances, chosen = wide.log_softmax(-1).topk(self._width)  # [F, W]
-        scores = (
-            chances.clamp_max(0) + front.scores[:, None]
-        )  # a child never scores above its parent
+        logits = self._head.choices(front.features)
+        wide = logits if logits.dtype == torch.float64 else logits.float()
+        log_probs, chosen = wide.log_softmax(-1).topk(self._width)  # [F, W]
+        # a child never scores above its parent
+        scores = log_probs.clamp_max(0) + front.scores[:, None]
         tokens = self._head.ids(chosen.flatten())
-        return Level(
-            tokens, front.nodes.repeat_interleave(self._width), scores.flatten(), rows, first
-        )
+        parents = front.nodes.repeat_interleave(self._width)
+        return Level(tokens, parents, scores.flatten(), logits, first)
 
     def _expand(self, front: Front, level: Level, position: int, known: Tensor) -> Front:
-        """known [0 or 1, H]: the feature of this depth where the head has made it before, behind whatever token."""
+        """Makes the next front of the level's best nodes.
+
+        known: [0 or 1, H], the feature of this depth if the head made it before, whatever the token is.
+        """
         scores, best = level.scores.topk(min(self._width, len(level.scores)))
         parents = best // self._width
-        see = torch.cat(
-            [front.see[parents], torch.eye(len(best), dtype=torch.bool, device=best.device)], dim=1
-        )
+        see = _see_itself(front.see[parents])
         if len(known):
-            return Front(known.expand(len(best), -1), level.first + best, scores, see)
-        features = self._forward(
-            front.features[parents], level.tokens[best], torch.full_like(best, position), see
-        )
+            features = known.expand(len(best), -1)
+        else:
+            positions = torch.full_like(best, position)
+            features = self._forward(front.features[parents], level.tokens[best], positions, see)
         return Front(features, level.first + best, scores, see)
 
     def _prune(self, levels: list[Level]) -> Draft:
-        """The best nodes of all levels, the best first; of equal ones the earlier: a parent before its children."""
-        columns = zip(*((each.tokens, each.parents, each.scores) for each in levels), strict=True)
-        tokens, parents, scores = map(torch.cat, columns)
+        """Takes the best nodes of all levels, the best first. Among equals the earlier, so parents before children."""
+        tokens = torch.cat([level.tokens for level in levels])
+        parents = torch.cat([level.parents for level in levels])
+        scores = torch.cat([level.scores for level in levels])
         best = scores.sort(descending=True, stable=True).indices[: self._nodes]
-        wide = exact_dtype(scores.device)
-        rows = to_host(
-            torch.stack(
-                [row.to(wide) for row in (best, tokens[best], parents[best], scores[best].exp())]
-            )
-        )
-        refuse_nan(rows[3].tolist(), HEADS)
-        logits = self._head.spread(
-            torch.cat([level.logits for level in levels])[best // self._width]
-        )
-        builder, places = DraftBuilder(), {ROOT: ROOT}
-        for row, (number, token, parent) in zip(logits, rows[:3].long().T.tolist(), strict=True):
+        columns = (best, tokens[best], parents[best], scores[best].exp())
+        exact = exact_dtype(scores.device)
+        rows = to_host(torch.stack([column.to(exact) for column in columns]))  # [4, nodes]
+        chosen_scores = rows[3].tolist()
+        refuse_nan(chosen_scores, HEADS)
+        logits = torch.cat([level.logits for level in levels])[best // self._width]
+        builder = DraftBuilder()
+        places = {ROOT: ROOT}
+        nodes = rows[:3].long().T.tolist()
+        for row, (number, token, parent) in zip(self._head.spread(logits), nodes, strict=True):
             places[number] = builder.add(token, places[parent], logits=row)
-        rounded = [round(score, 4) for score in rows[3].tolist()]
         evidence = {
-            "scores": rounded,
+            "scores": [round(score, 4) for score in chosen_scores],
             "grown": len(scores),
             "kept": len(best),
             "levels": len(levels),
@@ -196,7 +212,12 @@ class EagleDrafter(Drafter):
         return builder.build(evidence=evidence)
 
 
+def _see_itself(see: Tensor) -> Tensor:
+    """Lets each of F new rows see itself: [F, rows] -> [F, rows + F]."""
+    itself = torch.eye(len(see), dtype=torch.bool, device=see.device)
+    return torch.cat([see, itself], dim=1)
+
+
 def build(parts: Parts, params: Mapping[str, Value]) -> EagleDrafter:
-    return EagleDrafter(
-        parts.heads, params["width"], params["nodes"], draws=params["children"] != TOP
-    )
+    draws = params["children"] != TOP
+    return EagleDrafter(parts.heads, params["width"], params["nodes"], draws=draws)

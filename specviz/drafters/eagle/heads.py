@@ -1,8 +1,8 @@
 """EAGLE heads: decoder layers that go on in the target's feature space (arXiv:2401.15077, EAGLE-3 2503.01840).
 
-A row reads the target's feature at token t and the embedding of token t+1; its output is the feature at t+1, which an
-output matrix turns into the law of token t+2. `read` takes the formats of `layouts`; whatever does not fit the target
-is refused by a SpecvizError.
+A row reads the target's feature at token t and the embedding of token t+1. Its output is the feature at t+1, and an
+output matrix turns it into the distribution of token t+2. `read` takes the formats of `layouts`, and raises
+SpecvizError for a head that does not fit the target.
 """
 
 import copy
@@ -36,28 +36,28 @@ from specviz.models.files.checkpoint import LoadReport, fill
 from specviz.models.pool import LoadedModel
 
 IGNORED = r"(.*\.)?rotary_emb\.inv_freq|verifier_(norm|lm_head)\.weight"
-"""Names of tensors that nothing needs; the last two are copies of the target's that training used."""
+"""Names of tensors that nothing needs. The last two are copies of the target's tensors, used in training."""
 _BY_ID = ("embed_tokens.weight", "lm_head.weight", "d2t", "t2d")
 _PLAIN = Layout(EAGLE3, {}, {})
 
 
 class EagleHead(nn.Module):
-    """EAGLE-1 and -2: keys `fc.*` and `layers.0.*`; the feature is the target's last state after the final norm.
+    """EAGLE-1 and -2: keys `fc.*` and `layers.0.*`. The feature is the target's last state after the final norm.
 
-    hidden_layers: the target's states that its features are made of. num_choices: how many tokens it can propose.
-    lm_head: its own output matrix where it has one; else the target's gives its logits.
+    num_choices: how many tokens it can propose. embed_tokens, lm_head: its own embeddings and output matrix; None
+    where it uses the target's.
     """
 
     hidden_layers: tuple[int, ...] = (-1,)
+    """The target's states that its features are made of."""
 
     def __init__(
         self, config: LlamaConfig, target: LoadedModel, layout: Layout, parts: AttentionParts
     ) -> None:
         super().__init__()
-        self._shared = (
-            target.model.get_input_embeddings(),
-            target.model.get_output_embeddings(),
-        )  # not its own
+        embeddings = target.model.get_input_embeddings()
+        # in a tuple, or nn.Module would count the target's modules as its own
+        self._shared = (embeddings, target.model.get_output_embeddings())
         self._width = target.model.config.get_text_config(decoder=True).hidden_size
         self.embed_tokens: nn.Embedding | None = None
         self.lm_head: nn.Linear | None = None
@@ -66,16 +66,13 @@ class EagleHead(nn.Module):
 
     def _build(self, config: LlamaConfig, layout: Layout, parts: AttentionParts) -> None:
         names = layout.names.values()
-        self.fc = nn.Linear(
-            2 * config.hidden_size,
-            config.hidden_size,
-            bias=layout.settings.get("bias", True) is not False,
-        )
+        size = config.hidden_size
+        has_bias = layout.settings.get("bias", True) is not False
+        self.fc = nn.Linear(2 * size, size, bias=has_bias)
         self.layers = nn.ModuleList([self._layer(config, parts)])
-        self.enorm, self.hnorm = (  # of HASS and of modules for multi-token prediction
-            _norm(config) if f"{name}.weight" in names else nn.Identity()
-            for name in ("enorm", "hnorm")
-        )
+        # HASS and modules for multi-token prediction have these norms
+        self.enorm = _norm(config) if "enorm.weight" in names else nn.Identity()
+        self.hnorm = _norm(config) if "hnorm.weight" in names else nn.Identity()
 
     def _layer(self, config: LlamaConfig, parts: AttentionParts) -> Layer:
         return Layer(config, config.hidden_size, parts)
@@ -85,8 +82,10 @@ class EagleHead(nn.Module):
         return states
 
     def ahead(self, count: int) -> tuple[Tensor, Tensor] | None:
-        """Features [count, H] and ids [count] that stand for tokens not drafted yet, where one pass drafts them all;
-        None for a head that goes on from its own features."""
+        """The features [count, H] and ids [count] that stand for tokens not drafted yet, if one pass drafts all depths.
+
+        None for a head that goes on from its own features.
+        """
         return None
 
     def forward(
@@ -98,8 +97,10 @@ class EagleHead(nn.Module):
         see: Tensor | None,
     ) -> Tensor:
         """Features [M, H] and the tokens [M] that follow them, at `positions` [M] -> the next features [M, H]."""
-        embedded = (self.embed_tokens or self._shared[0])(ids).to(features.dtype)
-        hidden = self._next(embedded, features, self.rotary(features, positions[None]), rows, see)
+        embeddings = self.embed_tokens or self._shared[0]
+        embedded = embeddings(ids).to(features.dtype)  # [M, H]
+        rotary = self.rotary(features, positions[None])
+        hidden = self._next(embedded, features, rotary, rows, see)
         rows.count += len(ids)
         return hidden
 
@@ -110,12 +111,11 @@ class EagleHead(nn.Module):
     def choices(self, features: Tensor) -> Tensor:
         """Features [M, H] -> logits [M, D] over the tokens that it can propose."""
         output = self.lm_head or self._shared[1]
-        return output(features).to(
-            features.device
-        )  # of a target over several GPUs it is on the last one
+        # a target over several GPUs has its output matrix on the last one
+        return output(features).to(features.device)
 
     def ids(self, choices: Tensor) -> Tensor:
-        """The target's ids of these choices, numbers below D."""
+        """The target's ids for these choices, which are numbers below D."""
         return choices
 
     def spread(self, rows: Tensor) -> Tensor:
@@ -128,62 +128,70 @@ class EagleHead(nn.Module):
         return self.spread(self.choices(features))
 
     def take(self, state: Mapping[str, Tensor], num_ids: int) -> set[str]:
-        """Reads the tensors beside its layers' weights; returns the names of those it has used. num_ids: the rows of
-        its tables. A table or an output matrix that repeats the target's own is not kept."""
-        width, own = self.fc.out_features, self._shared[1].weight
-        names, output = self._take_table(state, width, num_ids), state.get("lm_head.weight")
+        """Reads the tensors beside its layers' weights and returns the names of those that it used.
+
+        num_ids: the rows of its tables. A table or an output matrix that repeats the target's is not stored.
+        """
+        width = self.fc.out_features
+        names = self._take_table(state, width, num_ids)
+        output = state.get("lm_head.weight")
         if output is None:
             return names
         _check("lm_head.weight", output, (num_ids, width))
-        if output.shape != own.shape or not torch.equal(output.to(own), own):
-            self.num_choices, self.lm_head = (
-                num_ids,
-                nn.Linear(width, num_ids, bias=False, device="meta"),
-            )
+        targets = self._shared[1].weight
+        if output.shape != targets.shape or not torch.equal(output.to(targets), targets):
+            self.num_choices = num_ids
+            self.lm_head = nn.Linear(width, num_ids, bias=False, device="meta")
             self.lm_head.weight = nn.Parameter(output.to(self.fc.weight), requires_grad=False)
         return names | {"lm_head.weight"}
 
     def _take_table(self, state: Mapping[str, Tensor], width: int, num_ids: int) -> set[str]:
-        table, own = state.get("embed_tokens.weight"), self._shared[0].weight
+        table = state.get("embed_tokens.weight")
+        targets = self._shared[0].weight
         if table is None:
-            if width != own.shape[1]:
+            if width != targets.shape[1]:
                 raise SpecvizError(
                     f"it lacks embed_tokens.weight, and the target's embeddings are not {width} wide"
                 )
             return set()
         _check("embed_tokens.weight", table, (num_ids, width))
-        if width != own.shape[1] or not torch.equal(
-            table.to(own), own[:num_ids]
-        ):  # public files repeat the target's
-            whole = pad(table, (0, 0, 0, len(own) - num_ids))  # no text holds the ids that it lacks
-            self.embed_tokens = nn.Embedding.from_pretrained(whole.to(own))
+        # public files repeat the target's table
+        if width != targets.shape[1] or not torch.equal(table.to(targets), targets[:num_ids]):
+            num_lacking = len(targets) - num_ids  # no text holds these ids
+            whole = pad(table, (0, 0, 0, num_lacking))
+            self.embed_tokens = nn.Embedding.from_pretrained(whole.to(targets))
         return {"embed_tokens.weight"}
 
     def norms(self) -> list[str]:
+        """The names of its norms."""
         return [name for name, module in self.named_modules() if isinstance(module, LlamaRMSNorm)]
 
     def flags(self) -> tuple[str, ...]:
-        """Flags of its format that could be the other way round with the same weights."""
+        """The flags of its format that would fit the same weights with either value."""
         return ()
 
     def without(self, norm: str) -> "EagleHead":
-        """The same head, weights shared, that skips a norm."""
+        """A copy that shares the weights and skips the norm of this name."""
         twin = self._twin()
         twin.set_submodule(norm, nn.Identity())
         return twin
 
     def _twin(self) -> "EagleHead":
         shared = [*self.parameters(), *self.buffers(), *self._shared]
-        return copy.deepcopy(self, {id(each): each for each in shared})
+        return copy.deepcopy(self, {id(part): part for part in shared})
 
 
 class MtpHead(EagleHead):
-    """One module for multi-token prediction, used again for every further token (FastMTP, arXiv:2509.18362): a plain
-    layer behind norms and a projection; its own normalised output is its next feature."""
+    """One module for multi-token prediction, used again for every further token (FastMTP, arXiv:2509.18362).
+
+    It is a plain layer behind norms and a projection. Its normalised output is its next feature.
+    """
 
     def _build(self, config: LlamaConfig, layout: Layout, parts: AttentionParts) -> None:
         super()._build(config, layout, parts)
-        self.enorm, self.hnorm, self.norm = (_norm(config) for _ in range(3))
+        self.enorm = _norm(config)
+        self.hnorm = _norm(config)
+        self.norm = _norm(config)
 
     def _layer(self, config: LlamaConfig, parts: AttentionParts) -> PlainLayer:
         return PlainLayer(config, parts)
@@ -196,8 +204,8 @@ class MtpHead(EagleHead):
 class Eagle3Head(EagleHead):
     """EAGLE-3: keys `fc.weight`, `midlayer.*`, `norm.weight`, `lm_head.weight`, and `d2t`, `t2d` for fewer tokens.
 
-    Its feature is made of several of the target's states; its own output is its next feature. EAGLE-3.1 adds norms and
-    layers, P-EAGLE a feature that stands for what is not known yet.
+    Several of the target's states make one feature. The head's own output is its next feature. EAGLE-3.1 adds norms
+    and layers. P-EAGLE adds a feature that stands for a token not known yet.
     """
 
     def __init__(
@@ -212,32 +220,33 @@ class Eagle3Head(EagleHead):
         super().__init__(config, target, layout, parts)
 
     def _build(self, config: LlamaConfig, layout: Layout, parts: AttentionParts) -> None:
-        self.num_choices, count = config.vocab_size, len(self.hidden_layers)
-        self._mask, self._norms_output = layout.mask, layout.flag("norm_output")
-        self.fc = nn.Linear(count * self._width, config.hidden_size, bias=False)
-        self.midlayer = FusingLayer(
-            config, parts, norms_residual=layout.flag("norm_before_residual")
-        )
+        self.num_choices = config.vocab_size
+        self._mask = layout.mask
+        self._norms_output = layout.flag("norm_output")
+        num_states = len(self.hidden_layers)
+        input_size = num_states * self._width
+        self.fc = nn.Linear(input_size, config.hidden_size, bias=False)
+        norms_residual = layout.flag("norm_before_residual")
+        self.midlayer = FusingLayer(config, parts, norms_residual=norms_residual)
         self.layers = nn.ModuleList(
             PlainLayer(config, parts, layer) for layer in range(1, config.num_hidden_layers)
         )
         self.norm = _norm(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        self.input_norm = (
-            _norm(config, count * self._width) if layout.flag("norm_before_fc") else nn.Identity()
-        )
-        each = count if layout.flag("fc_norm") else 0
-        self.fc_norm = nn.ModuleList(_norm(config, self._width) for _ in range(each))
+        has_input_norm = layout.flag("norm_before_fc")
+        self.input_norm = _norm(config, input_size) if has_input_norm else nn.Identity()
+        self.fc_norm = nn.ModuleList()
+        if layout.flag("fc_norm"):
+            self.fc_norm.extend(_norm(config, self._width) for _ in range(num_states))
         if self._mask is not None:
-            self.mask_hidden = nn.Parameter(torch.empty(1, 1, count * self._width))
+            self.mask_hidden = nn.Parameter(torch.empty(1, 1, input_size))
 
     def fuse(self, states: Tensor) -> Tensor:
         states = self.input_norm(states)
         if self.fc_norm:
             parts = states.split(self._width, dim=-1)
-            states = torch.cat(
-                [norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], dim=-1
-            )
+            normed = [norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)]
+            states = torch.cat(normed, dim=-1)
         return self.fc(states)
 
     def ahead(self, count: int) -> tuple[Tensor, Tensor] | None:
@@ -259,9 +268,8 @@ class Eagle3Head(EagleHead):
         return self._target_ids[choices]
 
     def spread(self, rows: Tensor) -> Tensor:
-        return rows.new_full((len(rows), self.vocab_size), float("-inf")).index_copy(
-            1, self._target_ids, rows
-        )
+        wide = rows.new_full((len(rows), self.vocab_size), float("-inf"))
+        return wide.index_copy(1, self._target_ids, rows)
 
     def take(self, state: Mapping[str, Tensor], num_ids: int) -> set[str]:
         names = {name for name in ("d2t", "t2d") if name in state}
@@ -273,7 +281,7 @@ class Eagle3Head(EagleHead):
         return ("norm_before_residual", "norm_output")
 
     def with_flag_flipped(self, flag: str) -> "Eagle3Head":
-        """The same head, weights shared, with one of its `flags` the other way round."""
+        """A copy that shares the weights and has one of its `flags` flipped."""
         twin = self._twin()
         if flag == "norm_output":
             twin._norms_output = not twin._norms_output
@@ -282,11 +290,15 @@ class Eagle3Head(EagleHead):
         return twin
 
     def borrow_output(self, *, is_tied: bool = False) -> None:
-        """Takes the target's own rows of its tokens as output matrix, where they fit. is_tied: its own table's, if it
-        has one (SGLang, models/llama_eagle3.py)."""
-        own = self.embed_tokens.weight if is_tied and self.embed_tokens else self._shared[1].weight
-        if own.shape[1] == self.fc.out_features:
-            rows = own[self._target_ids.to(own.device)].to(self._target_ids.device)
+        """Takes the target's output rows of its tokens as output matrix, if they are as wide as its features.
+
+        is_tied: it takes the rows of its own embeddings instead, if it has any (SGLang, models/llama_eagle3.py).
+        """
+        table = self._shared[1].weight
+        if is_tied and self.embed_tokens:
+            table = self.embed_tokens.weight
+        if table.shape[1] == self.fc.out_features:
+            rows = table[self._target_ids.to(table.device)].to(self._target_ids.device)
             self.lm_head.weight = nn.Parameter(rows, requires_grad=False)
 
 
@@ -300,84 +312,85 @@ _HEADS: Mapping[str, type[EagleHead]] = {EAGLE: EagleHead, MTP: MtpHead, EAGLE3:
 def read(
     config: Mapping[str, object], state: Mapping[str, Tensor], target: LoadedModel
 ) -> tuple[EagleHead, LoadReport]:
-    """A head for `target` from a checkpoint's settings and tensors, whose names tell the layouts apart. SpecvizError.
+    """Makes a head for `target` from a checkpoint's settings and tensors; the tensors' names tell the layouts apart.
 
-    Tensors that are missing stay on the meta device.
+    Missing tensors stay on the meta device. Raises SpecvizError for a head that does not fit.
     """
     layout = find_layout(config, state, target)
-    shape, is_third = shape_of(layout, target), layout.kind == EAGLE3
+    shape = shape_of(layout, target)
+    is_third = layout.kind == EAGLE3
     layers = (fused_layers(layout, target),) if is_third else ()
     with torch.device("meta"):
         head = _HEADS[layout.kind](shape, target, layout, _parts(layout), *layers)
     like = torch.empty(0, dtype=target.model.dtype, device=target.model.device)
-    num_held = layout.vocabulary(target)
-    num_ids = min(num_held, target.info.vocab_size)
-    state = {
-        key: _plain(layout.names[key], tensor, num_held, num_ids) for key, tensor in state.items()
-    }
+    num_rows = layout.vocabulary(target)
+    num_ids = min(num_rows, target.info.vocab_size)
+    plain: dict[str, Tensor] = {}
+    for key, tensor in state.items():
+        plain[key] = _remove_padding(layout.names[key], tensor, num_rows, num_ids)
     if is_third:
-        _check_states(layout, state, head)
-    keys = fill(head, state, like, layout.names)
-    taken = head.take({layout.names[key]: tensor for key, tensor in state.items()}, num_ids)
+        _check_states(layout, plain, head)
+    keys = fill(head, plain, like, layout.names)
+    taken_names = head.take({layout.names[key]: plain[key] for key in plain}, num_ids)
     missing = keys.missing
     is_whole = head.num_choices == num_ids
     if is_third and "lm_head.weight" in missing and (layout.of_speculators or is_whole):
-        head.borrow_output(is_tied=not layout.of_speculators and layout.flag("tie_word_embeddings"))
-        missing = tuple(
-            name for name in missing if name != "lm_head.weight" or head.lm_head.weight.is_meta
-        )
+        is_tied = not layout.of_speculators and layout.flag("tie_word_embeddings")
+        head.borrow_output(is_tied=is_tied)
+        if not head.lm_head.weight.is_meta:
+            missing = tuple(name for name in missing if name != "lm_head.weight")
     head.rotary = LlamaRotaryEmbedding(shape).to(like.device)  # stays in float32
-    taken = sorted(key for key in keys.unused if layout.names[key] in taken)
-    return head, LoadReport(
-        (*keys.used, *taken), tuple(key for key in keys.unused if key not in taken), missing
-    )
+    taken = sorted(key for key in keys.unused if layout.names[key] in taken_names)
+    unused = tuple(key for key in keys.unused if key not in taken)
+    return head, LoadReport((*keys.used, *taken), unused, missing)
 
 
-def _plain(name: str, tensor: Tensor, num_held: int, num_ids: int) -> Tensor:
-    """The tensor without the rows of its padding; a mask in the shape that speculators gives it, not in vLLM's."""
+def _remove_padding(name: str, tensor: Tensor, num_rows: int, num_ids: int) -> Tensor:
+    """The tensor without padding rows. A mask gets the shape that speculators gives it, not vLLM's."""
     if name == "mask_hidden":
         return tensor.reshape(1, 1, -1)
-    is_by_id = name in _BY_ID and tensor.ndim > 0 and len(tensor) == num_held
+    is_by_id = name in _BY_ID and tensor.ndim > 0 and len(tensor) == num_rows
     return tensor[:num_ids] if is_by_id else tensor
 
 
 def _check_states(layout: Layout, state: Mapping[str, Tensor], head: EagleHead) -> None:
-    """Refuses a head whose matrix reads another number of states than its settings name."""
-    sizes = [
-        tensor.shape[-1]
-        for key, tensor in state.items()
-        if layout.names[key] == "fc.weight" and tensor.ndim == 2
-    ]
-    named, count = layout.layers(), len(head.hidden_layers)
-    reads, rest = divmod(sizes[0], head.fc.in_features // count) if sizes else (count, 0)
-    if reads != count and not rest:
-        told = (
-            f"does not say which ones (EAGLE-3 reads {count})"
-            if named is None
-            else f"names {count} ({named.field})"
-        )
-        raise SpecvizError(
-            f"its fc.weight reads {reads} of the target's states, and its config.json {told}"
-        )
+    """Raises SpecvizError if the head's matrix reads another number of states than its settings name."""
+    count = len(head.hidden_layers)
+    state_size = head.fc.in_features // count
+    for key, tensor in state.items():
+        if layout.names[key] == "fc.weight" and tensor.ndim == 2:
+            num_read, rest = divmod(tensor.shape[-1], state_size)
+            break
+    else:
+        return
+    if num_read == count or rest:
+        return
+    named = layout.layers()
+    no_words = f"does not say which ones (EAGLE-3 reads {count})"
+    words = no_words if named is None else f"names {count} ({named.field})"
+    raise SpecvizError(
+        f"its fc.weight reads {num_read} of the target's states, and its config.json {words}"
+    )
 
 
 def _parts(layout: Layout) -> AttentionParts:
-    """What the settings, or for what they do not tell, the tensors say of the head's attention."""
-    names, settings = layout.names.values(), layout.settings
+    """The parts of the head's attention: the bias by the settings, the rest by the tensors' names."""
+    names = layout.names.values()
+    settings = layout.settings
+    norms = ("self_attn.q_norm.weight", "self_attn.k_norm.weight")
     has_bias = settings.get("qkv_bias", settings.get("attention_bias")) is True
-    has_norms = any(
-        name.endswith(("self_attn.q_norm.weight", "self_attn.k_norm.weight")) for name in names
-    )
-    return AttentionParts(
-        has_bias, any(name.endswith("self_attn.o_proj.bias") for name in names), has_norms
-    )
+    has_output_bias = any(name.endswith("self_attn.o_proj.bias") for name in names)
+    has_norms = any(name.endswith(norms) for name in names)
+    return AttentionParts(has_bias, has_output_bias, has_norms)
 
 
 def _target_ids(
     state: Mapping[str, Tensor], num_choices: int, num_ids: int, vocab_size: int
 ) -> Tensor:
-    """The target's id [D] of each token that the head can propose: d2t holds the difference. num_ids: the rows of the
-    head's tables, which may be padded otherwise than the target's vocab_size."""
+    """The target's id [D] of each token that the head can propose; d2t holds the difference to the token's number.
+
+    num_ids: the rows of the head's tables. Their padding may differ from the target's vocab_size.
+    """
     if "d2t" not in state and num_choices != num_ids:
         raise SpecvizError(
             f"it proposes {num_choices} of {vocab_size} tokens and lacks d2t, which says which ones"
@@ -392,7 +405,8 @@ def _target_ids(
     ids = check_ids("d2t", torch.arange(num_choices) + shift.cpu().long(), vocab_size)
     if "t2d" in state:
         _check("t2d", state["t2d"], (num_ids,), is_float=False)
-        if state["t2d"].cpu().nonzero().flatten().tolist() != sorted(ids.tolist()):
+        marked = state["t2d"].cpu().nonzero().flatten()
+        if marked.tolist() != sorted(ids.tolist()):
             raise SpecvizError(
                 "its t2d must mark the very ids that its d2t leads to; they disagree"
             )

@@ -1,4 +1,4 @@
-"""The decoder layers that EAGLE heads are made of, and the keys and values of the rows that they have read."""
+"""The decoder layers of EAGLE heads, and a cache for the keys and values of the rows that they have read."""
 
 from dataclasses import dataclass
 
@@ -15,59 +15,65 @@ class KeyValueRows:
 
     def __init__(self) -> None:
         self.count = 0
-        self._kept: dict[int, Tensor] = {}  # layer -> [2, heads, room, D]
+        self._stored: dict[int, Tensor] = {}  # layer -> [2, heads, room, D]
 
     def append(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Adds a layer's rows [heads, M, D] behind the first `count`; returns all. The head then moves `count` on."""
-        end, kept = self.count + keys.shape[1], self._kept.get(layer)
-        if kept is None or end > kept.shape[2]:
+        start = self.count
+        end = start + keys.shape[1]
+        stored = self._stored.get(layer)
+        if stored is None or end > stored.shape[2]:
             wider = keys.new_empty(2, keys.shape[0], max(64, 2 * end), keys.shape[2])
-            if kept is not None:
-                wider[:, :, : self.count] = kept[:, :, : self.count]
-            self._kept[layer] = kept = wider
-        kept[0, :, self.count : end], kept[1, :, self.count : end] = keys, values
-        return kept[0, :, :end], kept[1, :, :end]
+            if stored is not None:
+                wider[:, :, :start] = stored[:, :, :start]
+            stored = wider
+            self._stored[layer] = stored
+        stored[0, :, start:end] = keys
+        stored[1, :, start:end] = values
+        return stored[0, :, :end], stored[1, :, :end]
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionParts:
-    """What attention has beside its four matrices. has_norms: one for a head's queries, one for its keys (Qwen3)."""
+    """The parts that an attention has beside its four matrices."""
 
-    has_bias: bool = False
+    has_bias: bool = False  # on queries, keys and values
     has_output_bias: bool = False
-    has_norms: bool = False
+    has_norms: bool = False  # one norm for a head's queries, one for its keys (Qwen3)
 
 
 class Attention(nn.Module):
+    """Llama's self-attention over a cache of earlier rows."""
+
     def __init__(
         self, config: LlamaConfig, input_size: int, parts: AttentionParts, layer: int = 0
     ) -> None:
         super().__init__()
-        self._size, shared = config.head_dim, config.num_key_value_heads * config.head_dim
         self._layer = layer
-        whole = config.num_attention_heads * config.head_dim
-        self.q_proj = nn.Linear(input_size, whole, bias=parts.has_bias)
-        self.k_proj = nn.Linear(input_size, shared, bias=parts.has_bias)
-        self.v_proj = nn.Linear(input_size, shared, bias=parts.has_bias)
-        self.o_proj = nn.Linear(whole, config.hidden_size, bias=parts.has_output_bias)
-        self.q_norm, self.k_norm = (
-            LlamaRMSNorm(config.head_dim, eps=config.rms_norm_eps)
-            if parts.has_norms
-            else nn.Identity()
-            for _ in "qk"
-        )
+        self._head_size = config.head_dim
+        query_size = config.num_attention_heads * config.head_dim
+        key_size = config.num_key_value_heads * config.head_dim
+        self.q_proj = nn.Linear(input_size, query_size, bias=parts.has_bias)
+        self.k_proj = nn.Linear(input_size, key_size, bias=parts.has_bias)
+        self.v_proj = nn.Linear(input_size, key_size, bias=parts.has_bias)
+        self.o_proj = nn.Linear(query_size, config.hidden_size, bias=parts.has_output_bias)
+        self.q_norm = nn.Identity()
+        self.k_norm = nn.Identity()
+        if parts.has_norms:
+            self.q_norm = LlamaRMSNorm(config.head_dim, eps=config.rms_norm_eps)
+            self.k_norm = LlamaRMSNorm(config.head_dim, eps=config.rms_norm_eps)
 
     def forward(
         self, inputs: Tensor, rotary: tuple[Tensor, Tensor], rows: KeyValueRows, see: Tensor | None
     ) -> Tensor:
-        """inputs [M, I] -> [M, H]. see: which of all rows each one sees, bool [M, rows + M]; None: all before it."""
-        queries, keys, values = (
-            project(inputs)
-            .unflatten(-1, (-1, self._size))
-            .transpose(0, 1)[None]  # [1, heads, M, D]
-            for project in (self.q_proj, self.k_proj, self.v_proj)
-        )
-        queries, keys = apply_rotary_pos_emb(self.q_norm(queries), self.k_norm(keys), *rotary)
+        """Mixes the inputs [M, I] with the rows read before; returns [M, H].
+
+        see: bool [M, rows + M], which rows each input sees; None: all rows before it.
+        """
+        queries = self.q_norm(self._split_heads(self.q_proj(inputs)))
+        keys = self.k_norm(self._split_heads(self.k_proj(inputs)))
+        values = self._split_heads(self.v_proj(inputs))
+        queries, keys = apply_rotary_pos_emb(queries, keys, *rotary)
         past = rows.count
         keys, values = rows.append(self._layer, keys[0], values[0])
         if see is None and past and len(inputs) > 1:
@@ -76,6 +82,10 @@ class Attention(nn.Module):
             see = for_shared_keys(see, queries.shape[1], len(keys))
         mixed = attend(queries, keys[None], values[None], see)
         return self.o_proj(mixed[0].transpose(0, 1).flatten(1))
+
+    def _split_heads(self, rows: Tensor) -> Tensor:
+        """Rows [M, heads * D] -> [1, heads, M, D]."""
+        return rows.unflatten(-1, (-1, self._head_size)).transpose(0, 1)[None]
 
 
 class Layer(nn.Module):
@@ -95,7 +105,7 @@ class Layer(nn.Module):
 
 
 class PlainLayer(Layer):
-    """A Llama decoder layer as a model has it."""
+    """A whole Llama decoder layer, which normalises its input itself."""
 
     def __init__(self, config: LlamaConfig, parts: AttentionParts, layer: int = 0) -> None:
         super().__init__(config, config.hidden_size, parts, layer)
@@ -106,9 +116,9 @@ class PlainLayer(Layer):
 
 
 class FusingLayer(Layer):
-    """EAGLE-3's first layer: its attention reads embedding and feature, each normalised, concatenated.
+    """EAGLE-3's first layer: its attention reads the normalised embedding and the normalised feature side by side.
 
-    norms_residual: whether the normalised feature, not the feature, is what the layer adds to (EAGLE-3.1).
+    norms_residual: whether the layer adds to the normalised feature instead of the feature (EAGLE-3.1).
     """
 
     def __init__(
@@ -121,5 +131,6 @@ class FusingLayer(Layer):
 
     def forward(self, embedded: Tensor, features: Tensor, *attention) -> Tensor:
         normed = self.hidden_norm(features)
-        inputs = torch.cat([self.input_layernorm(embedded), normed], dim=-1)
-        return super().forward(inputs, normed if self.norms_residual else features, *attention)
+        inputs = torch.cat([self.input_layernorm(embedded), normed], dim=-1)  # [M, 2 * H]
+        residual = normed if self.norms_residual else features
+        return super().forward(inputs, residual, *attention)

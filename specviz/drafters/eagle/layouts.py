@@ -1,7 +1,7 @@
-"""The formats of EAGLE heads: what a checkpoint's settings and tensors' names say, whichever tool wrote them.
+"""The formats of EAGLE heads, told apart by a checkpoint's settings and its tensors' names.
 
-`find_layout` tells the formats apart; `shape_of` and `fused_layers` read what a head of that layout is made of. Nothing
-of an untrusted file is used before it is checked; errors are SpecvizErrors.
+`find_layout` finds the format; `shape_of` and `fused_layers` read the sizes and the layers of a head. Nothing from an
+untrusted file is used before it is checked. Errors are SpecvizErrors.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,9 @@ from specviz.drafters.heads import check_sizes, check_vocabulary, read_size
 from specviz.errors import SpecvizError
 from specviz.models.pool import LoadedModel
 
-EAGLE, EAGLE3, MTP = "EAGLE", "EAGLE-3", "MTP"
+EAGLE = "EAGLE"
+EAGLE3 = "EAGLE-3"
+MTP = "MTP"
 Settings = Mapping[str, object]
 _SIZES = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads")
 _OPTIONAL = (
@@ -27,18 +29,12 @@ _OPTIONAL = (
     "rope_scaling",
     "rope_parameters",
 )
-_LEFT_OUT = {
-    "llama": LlamaConfig,
-    "qwen3": Qwen3Config,
-}  # speculators leaves out what equals these settings' defaults
+_LEFT_OUT = {"llama": LlamaConfig, "qwen3": Qwen3Config}
+"""Model kind -> the configuration whose default values speculators leaves out."""
 _AUX = ("eagle_aux_hidden_state_layer_ids", "aux_hidden_state_layer_ids")
-_BEHIND = ("target_layer_ids", "feature_layers")  # always by the layer behind which a state stands
-_BY_FIRST = (
-    "deepseek_v2",
-    "deepseek_v3",
-    "deepseek_v32",
-    "glm4_moe_lite",
-)  # targets, by their model_type
+_BEHIND = ("target_layer_ids", "feature_layers")  # always the layer after which a state stands
+_BY_FIRST = ("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite")
+"""Targets, by model_type, for which the first layer id tells how the ids are counted; see `_shift`."""
 _MASKS = ("mask_token_id", "pard_token", "ptd_token_id")  # of NeMo AutoModel and vLLM's P-EAGLE
 _FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")  # of EAGLE-3.1
 _EXPERTS = (".experts.", ".mlp.gate.", ".block_sparse_moe.")  # in the names of tensors
@@ -57,33 +53,31 @@ _INPUT_NORMS = {"embedding_layernorm": "enorm", "hidden_states_layernorm": "hnor
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A format that was told. kind: EAGLE, EAGLE3 or MTP. settings: all sizes and flags in one mapping. names: the
-    file's name of a tensor -> the head's. of_speculators: what the file lacks is the target's own. mask: the token that
-    stands for those not yet drafted (P-EAGLE)."""
+    """The format of a checkpoint."""
 
-    kind: str
-    settings: Settings
-    names: Mapping[str, str]
-    of_speculators: bool = False
-    mask: int | None = None
+    kind: str  # EAGLE, EAGLE3 or MTP
+    settings: Settings  # all sizes and flags in one mapping
+    names: Mapping[str, str]  # a tensor's name in the file -> its name in the head
+    of_speculators: bool = False  # then tensors that the file lacks are the target's
+    mask: int | None = None  # the token that stands for tokens not drafted yet (P-EAGLE)
 
     def flag(self, name: str) -> bool:
-        return any(place.get(name) is True for place in self._places())
+        return any(settings.get(name) is True for settings in (self.settings, self._inner()))
 
-    def _places(self) -> tuple[Settings, Settings]:
+    def _inner(self) -> Settings:
         inner = self.settings.get("eagle_config")
-        return self.settings, inner if isinstance(inner, Mapping) else {}
+        return inner if isinstance(inner, Mapping) else {}
 
     def layers(self) -> "NamedLayers | None":
-        """The layers that the settings name; None: those of the paper."""
-        for place, is_inner in zip(self._places(), (False, True), strict=True):
+        """The layers that the settings name; None: the paper's."""
+        for settings in (self.settings, self._inner()):
             for name in (*_AUX, *_BEHIND):
-                if place.get(name) is not None:
-                    return NamedLayers(place[name], name, is_inner)
+                if settings.get(name) is not None:
+                    return NamedLayers(settings[name], name, settings is not self.settings)
         return None
 
     def vocabulary(self, target: LoadedModel) -> int:
-        """How many ids the head's tables are for, padding among them; refused where they are not the target's."""
+        """The number of ids in the head's tables, with padding. Raises SpecvizError if they are not the target's."""
         size = read_size(self.settings, "vocab_size", target.info.vocab_size)
         check_vocabulary(target, size)
         return size
@@ -91,48 +85,48 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class NamedLayers:
-    """ids: as the settings have them, unchecked. field: under which name; is_inner: within `eagle_config`."""
+    """The layers that a checkpoint's settings name."""
 
-    ids: object
-    field: str
-    is_inner: bool
+    ids: object  # as the settings have them, unchecked
+    field: str  # the setting's name
+    is_inner: bool  # whether it stands within `eagle_config`
 
 
 def find_layout(config: Settings, names: Iterable[str], target: LoadedModel) -> Layout:
-    """The format of a checkpoint by its settings and its tensors' names. SpecvizError where it holds no EAGLE head."""
+    """The format of a checkpoint by its settings and tensors' names. Raises SpecvizError if it has no EAGLE head."""
     names = tuple(names)
-    if expert := next((name for name in names if any(part in name for part in _EXPERTS)), None):
-        raise SpecvizError(
-            f"its layers are a mixture of experts (a tensor is called {expert!r:.80}), which specviz does not build: "
-            "choose a head with dense layers"
-        )
+    for name in names:
+        if any(part in name for part in _EXPERTS):
+            raise SpecvizError(
+                f"its layers are a mixture of experts (a tensor is called {name!r:.80}), which specviz does not build: "
+                "choose a head with dense layers"
+            )
     if (kind := config.get("speculators_model_type")) is not None:
-        return _of_speculators(config, kind, names, target)
-    short, settings = {name: name.removeprefix("model.") for name in names}, config
-    if isinstance(inner := config.get("model"), Mapping):  # vLLM's wrapping of EAGLE-1
-        settings = {**inner, "bias": "fc.bias" in short.values(), **config}
-    if "fc.weight" not in short.values():
+        return _speculators_layout(config, kind, names, target)
+    short_names = {name: name.removeprefix("model.") for name in names}
+    short = set(short_names.values())
+    settings = config
+    inner = config.get("model")  # vLLM's wrapping of EAGLE-1
+    if isinstance(inner, Mapping):
+        settings = {**inner, "bias": "fc.bias" in short, **config}
+    if "fc.weight" not in short:
         raise SpecvizError("its weights hold no EAGLE head (no tensor is called fc.weight)")
     firsts = ("midlayer.", "layers.0.hidden_norm.")
-    if any(name.startswith(firsts) for name in short.values()):
-        if not any(name.startswith("layers.") for name in short.values()):
-            settings = {
-                **settings,
-                "num_hidden_layers": 1,
-            }  # EAGLE3-Vicuna1.3-13B names its target's 40
-        mask = _mask(settings, target) if "mask_hidden" in short.values() else None
-        return Layout(
-            EAGLE3, settings, {name: _third_name(own) for name, own in short.items()}, mask=mask
-        )
-    return Layout(
-        EAGLE, settings, {name: _replaced(own, _INPUT_NORMS) for name, own in short.items()}
-    )
+    if not any(name.startswith(firsts) for name in short):
+        head_names = {name: _rename_first(short_names[name], _INPUT_NORMS) for name in names}
+        return Layout(EAGLE, settings, head_names)
+    if not any(name.startswith("layers.") for name in short):
+        # EAGLE3-Vicuna1.3-13B names its target's 40
+        settings = {**settings, "num_hidden_layers": 1}
+    mask = _mask(settings, target) if "mask_hidden" in short else None
+    head_names = {name: _third_name(short_names[name]) for name in names}
+    return Layout(EAGLE3, settings, head_names, mask=mask)
 
 
-def _of_speculators(
+def _speculators_layout(
     config: Settings, kind: object, names: tuple[str, ...], target: LoadedModel
 ) -> Layout:
-    """speculators' own format: sizes in `transformer_layer_config`, the names of the layers from 0 on."""
+    """The layout of speculators' format: sizes in `transformer_layer_config`, layers counted from 0."""
     inner = config.get("transformer_layer_config")
     model = inner.get("model_type", "qwen3") if isinstance(inner, Mapping) else None
     if model not in _LEFT_OUT:
@@ -141,35 +135,31 @@ def _of_speculators(
             "other models are not built here"
         )
     defaults = _LEFT_OUT[model]().to_dict()
-    left_out = {name: defaults[name] for name in (*_SIZES, "rms_norm_eps", "vocab_size")}
-    left_out |= (
-        {"head_dim": defaults["head_dim"]} if model == "qwen3" else {}
-    )  # a Llama's follows from its sizes
-    settings = {
-        **left_out,
-        "draft_vocab_size": 32_000,
-        **inner,
-        **config,
-    }  # 32,000: speculators' own default
+    settings = {name: defaults[name] for name in (*_SIZES, "rms_norm_eps", "vocab_size")}
+    if model == "qwen3":  # a Llama's follows from its sizes
+        settings["head_dim"] = defaults["head_dim"]
+    settings["draft_vocab_size"] = 32_000  # speculators' default
+    settings |= {**inner, **config}
     if kind == "mtp":
-        settings |= {"num_hidden_layers": config.get("num_nextn_predict_layers", 1), "bias": False}
+        settings["num_hidden_layers"] = config.get("num_nextn_predict_layers", 1)
+        settings["bias"] = False
         return Layout(MTP, settings, {name: _mtp_name(name) for name in names}, of_speculators=True)
     mask = _mask(config, target) if kind == "peagle" else None
     return Layout(EAGLE3, settings, {name: _third_name(name) for name in names}, True, mask)
 
 
 def _mask(config: Settings, target: LoadedModel) -> int:
-    name = next((name for name in _MASKS if config.get(name) is not None), None)
-    if name is None:
-        raise SpecvizError(
-            "it drafts all depths at once (P-EAGLE) behind a mask token, which its config.json must name (as "
-            f"{', '.join(_MASKS)})"
-        )
-    return read_size(config, name, None, target.info.vocab_size - 1, least=0)
+    for name in _MASKS:
+        if config.get(name) is not None:
+            return read_size(config, name, None, target.info.vocab_size - 1, least=0)
+    raise SpecvizError(
+        "it drafts all depths at once (P-EAGLE) behind a mask token, which its config.json must name (as "
+        f"{', '.join(_MASKS)})"
+    )
 
 
 def _third_name(name: str) -> str:
-    """The first layer is `midlayer`; further ones are counted from 0 in `layers`."""
+    """The name in an EAGLE-3 head: the first layer is `midlayer`, the others are counted from 0 in `layers`."""
     place, _, rest = name.partition(".")
     number, _, rest = rest.partition(".")
     if place != "layers" or not number.isdecimal():
@@ -179,26 +169,61 @@ def _third_name(name: str) -> str:
 
 def _mtp_name(name: str) -> str:
     rest = name.removeprefix("mtp_layers.0.")
-    own = _replaced(rest, _MODULE)
-    return own if own != rest or rest == name else f"layers.0.{rest}"
+    renamed = _rename_first(rest, _MODULE)
+    if rest == name or renamed != rest:
+        return renamed
+    return f"layers.0.{rest}"
 
 
-def _replaced(name: str, by: Mapping[str, str]) -> str:
+def _rename_first(name: str, new_names: Mapping[str, str]) -> str:
+    """Renames the first part of a dotted name."""
     first, dot, rest = name.partition(".")
-    return by.get(first, first) + dot + rest
+    return new_names.get(first, first) + dot + rest
 
 
 def shape_of(layout: Layout, target: LoadedModel) -> LlamaConfig:
-    """The sizes of the head's layers; refused where they are not the target's or make no sense."""
+    """The sizes of the head's layers. Raises SpecvizError if they are not the target's or make no sense."""
     config = layout.settings
     sizes = {name: read_size(config, name) for name in _SIZES}
-    most = _MOST_LAYERS if layout.kind == EAGLE3 else 1
     sizes["num_hidden_layers"] = read_size(config, "num_hidden_layers", 1)
-    if sizes["num_hidden_layers"] > most:
-        words = "one layer" if most == 1 else f"at most {most} layers"
+    _check_layers(layout, sizes["num_hidden_layers"])
+    is_third = layout.kind == EAGLE3
+    hidden_size = sizes["hidden_size"]
+    if is_third and config.get("target_hidden_size") is not None:
+        hidden_size = read_size(config, "target_hidden_size")
+    check_sizes(target, hidden=hidden_size)
+    num_ids = layout.vocabulary(target)
+    if is_third and config.get("draft_vocab_size") not in (None, num_ids):
+        num_choices = read_size(config, "draft_vocab_size")
+    else:
+        num_choices = min(num_ids, target.info.vocab_size)
+    _check_attention(config, sizes)
+    rest = {name: config[name] for name in _OPTIONAL if config.get(name) is not None}
+    try:
+        shape = LlamaConfig(**sizes, **rest, vocab_size=num_choices)
+        rotary = LlamaRotaryEmbedding(shape)
+        scaling = torch.tensor([float(rotary.attention_scaling)])
+        factors = torch.cat([rotary.inv_freq.flatten(), scaling])
+    except SpecvizError:
+        raise
+    except Exception as error:  # anything, from untrusted values
+        reason = " ".join(str(error).split())[:200]
+        raise SpecvizError(f"its config.json cannot be used ({reason})") from error
+    is_usable = bool(((factors > 0) & factors.isfinite()).all())
+    if not is_usable or 2 * rotary.inv_freq.numel() != shape.head_dim:
         raise SpecvizError(
-            f"it must have {words} (num_hidden_layers is {sizes['num_hidden_layers']})"
+            "its config.json gives no usable angles to positions (rope_theta, or rope_scaling)"
         )
+    return shape
+
+
+def _check_layers(layout: Layout, num_hidden_layers: int) -> None:
+    """Raises SpecvizError for layers of a number or kind that specviz does not build."""
+    config = layout.settings
+    most = _MOST_LAYERS if layout.kind == EAGLE3 else 1
+    if num_hidden_layers > most:
+        words = "one layer" if most == 1 else f"at most {most} layers"
+        raise SpecvizError(f"it must have {words} (num_hidden_layers is {num_hidden_layers})")
     for name in ("hidden_act", "hidden_activation"):  # the second: Gemma's
         if config.get(name) not in (None, "silu"):
             raise SpecvizError(
@@ -209,50 +234,19 @@ def shape_of(layout: Layout, target: LoadedModel) -> LlamaConfig:
         raise SpecvizError(
             f"its layers must have full attention (layer_types in its config.json is {kinds!r:.80})"
         )
-    is_third = layout.kind == EAGLE3
-    width = config.get("target_hidden_size") if is_third else None
-    check_sizes(
-        target,
-        hidden=sizes["hidden_size"] if width is None else read_size(config, "target_hidden_size"),
-    )
-    ids = layout.vocabulary(target)
-    is_whole = not is_third or config.get("draft_vocab_size") in (None, ids)
-    choices = (
-        min(ids, target.info.vocab_size) if is_whole else read_size(config, "draft_vocab_size")
-    )
-    _check_attention(config, sizes)
-    rest = {name: config[name] for name in _OPTIONAL if config.get(name) is not None}
-    try:
-        shape = LlamaConfig(**sizes, **rest, vocab_size=choices)
-        angles = LlamaRotaryEmbedding(shape)
-        speeds = torch.cat(
-            [angles.inv_freq.flatten(), torch.tensor([float(angles.attention_scaling)])]
-        )
-    except SpecvizError:
-        raise
-    except Exception as error:  # anything, from untrusted values
-        reason = " ".join(str(error).split())[:200]
-        raise SpecvizError(f"its config.json cannot be used ({reason})") from error
-    if (
-        not bool(((speeds > 0) & speeds.isfinite()).all())
-        or 2 * angles.inv_freq.numel() != shape.head_dim
-    ):
-        raise SpecvizError(
-            "its config.json gives no usable angles to positions (rope_theta, or rope_scaling)"
-        )
-    return shape
 
 
 def _check_attention(config: Settings, sizes: Mapping[str, int]) -> None:
-    """Refuses numbers of an untrusted checkpoint that transformers cannot compute with."""
-    heads, shared = sizes["num_attention_heads"], sizes["num_key_value_heads"]
-    size = sizes["hidden_size"] // heads
+    """Raises SpecvizError for numbers of an untrusted checkpoint that transformers cannot compute with."""
+    num_heads = sizes["num_attention_heads"]
+    num_key_heads = sizes["num_key_value_heads"]
+    size = sizes["hidden_size"] // num_heads
     if config.get("head_dim") is not None:
         size = read_size(config, "head_dim", most=_MOST_HEAD_SIZE)
-    if heads % shared or size % 2 or not 2 <= size <= _MOST_HEAD_SIZE:
+    if num_heads % num_key_heads or size % 2 or not 2 <= size <= _MOST_HEAD_SIZE:
         raise SpecvizError(
             "its attention heads must be a multiple of its key-value heads, and of an even size up to "
-            f"{_MOST_HEAD_SIZE} (got {heads}, {shared} and the size {size})"
+            f"{_MOST_HEAD_SIZE} (got {num_heads}, {num_key_heads} and the size {size})"
         )
     for name in ("rms_norm_eps", "rope_theta"):
         value = config.get(name)
@@ -264,7 +258,7 @@ def _check_attention(config: Settings, sizes: Mapping[str, int]) -> None:
 
 
 def papers_layers(target: LoadedModel) -> tuple[int, ...]:
-    """EAGLE-3's own: the states before the layers 2, L/2 and L-3, counted from 0."""
+    """The states that EAGLE-3's paper reads: before the layers 2, L/2 and L-3, counted from 0."""
     count = num_layers(target.model)
     if count < _FEWEST_LAYERS:
         raise SpecvizError(
@@ -279,15 +273,18 @@ def _papers(count: int) -> list[int]:
 
 def fused_layers(layout: Layout, target: LoadedModel) -> tuple[int, ...]:
     """The states that an EAGLE-3 head reads, numbered as in `Drafter.hidden_layers`."""
-    if (named := layout.layers()) is None:
+    named = layout.layers()
+    if named is None:
         return papers_layers(target)
-    ids, last = named.ids, num_layers(target.model)
+    ids = named.ids
+    last = num_layers(target.model)
     is_list = isinstance(ids, list) and 0 < len(ids) == len(set(map(repr, ids))) <= _MOST_LAYERS
     if is_list and all(type(layer) is int and layer >= 0 for layer in ids):
         shift = _shift(named, ids, layout, target)
-        if max(ids) + shift <= last:
-            if max(ids) + shift == last:
-                last_layer(target.model)
+        highest = max(ids) + shift
+        if highest == last:
+            last_layer(target.model)
+        if highest <= last:
             return tuple(layer + shift for layer in ids)
     raise SpecvizError(
         f"{named.field} in its config.json must name different layers of the target, which has {last} (got {ids!r:.40})"
@@ -295,23 +292,23 @@ def fused_layers(layout: Layout, target: LoadedModel) -> tuple[int, ...]:
 
 
 def _shift(named: NamedLayers, ids: list[int], layout: Layout, target: LoadedModel) -> int:
-    """What to add to the ids: 0 where each is the layer before which a state stands, 1 where it is the one behind.
+    """The number to add to the ids: 0 if an id names the layer after a state, 1 if it names the layer before it.
 
-    `target_layer_ids` is counted behind, everything else outside `eagle_config` before: vLLM's eagle3_utils.py
-    (get_eagle3_aux_layers_from_config), DeepSpec's modeling/eagle3/common.py; nobody has written down how
-    `feature_layers` is. Within `eagle_config` SGLang counts behind (models/llama.py, set_eagle3_layers_to_capture), but
-    before where the ids reach the number of layers (models/gpt_oss.py), or where the first is not 1 and the target is
-    DeepSeek's (models/deepseek_v2.py). A first id of 2 is taken for the paper's own, before: pull request 25454.
+    `target_layer_ids` name the layer before a state. Other names outside `eagle_config` name the layer after it: vLLM's
+    eagle3_utils.py (get_eagle3_aux_layers_from_config), DeepSpec's modeling/eagle3/common.py. No source says how
+    `feature_layers` are counted. Within `eagle_config` SGLang takes the layer before a state (models/llama.py,
+    set_eagle3_layers_to_capture). It takes the layer after it if the ids reach the number of layers
+    (models/gpt_oss.py), or if the first id is not 1 and the target is DeepSeek's (models/deepseek_v2.py). A first id
+    of 2 counts as the paper's, the layer after a state: pull request 25454.
     """
     if named.field in _BEHIND:
         return 1
+    count = num_layers(target.model)
     if not named.is_inner:
-        is_papers = not layout.of_speculators and [layer + 1 for layer in ids] == _papers(
-            num_layers(target.model)
-        )
-        return int(is_papers)  # either way of counting: files of both kinds are about
+        # files count in either way; ids that are one below the paper's name the layer before a state
+        is_papers = [layer + 1 for layer in ids] == _papers(count)
+        return int(is_papers and not layout.of_speculators)
     kind = target.model.config.get_text_config(decoder=True).model_type
-    is_before = (
-        max(ids) == num_layers(target.model) or ids[0] == 2 or (kind in _BY_FIRST and ids[0] != 1)
-    )
-    return int(not is_before)
+    is_deepseeks = kind in _BY_FIRST and ids[0] != 1
+    is_next_layer = max(ids) == count or ids[0] == 2 or is_deepseeks
+    return 0 if is_next_layer else 1

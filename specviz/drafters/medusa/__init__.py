@@ -1,8 +1,8 @@
 """Medusa: heads on the target's last state each guess one later token; the best combinations form a token tree
 (arXiv:2401.10774).
 
-A node is named by a path, a rank per depth: (0, 2) is the likeliest token of head 0 and the third of head 1 behind it.
-All heads guess at once, none has seen another's guess, so a deeper node is less often right.
+A path names a node by one rank per depth: (0, 2) is the most likely token of head 0, then the third of head 1. All
+heads guess at once and none sees another's guess, so a deeper node is less often right.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HITS: tuple[tuple[float, ...], ...] = (
     (0.20, 0.07, 0.05, 0.037, 0.03, 0.024, 0.021, 0.02, 0.017, 0.016),
     (0.17, 0.066, 0.04, 0.035, 0.034, 0.03, 0.021, 0.02, 0.017, 0.015),
 )
-"""How often the token of a rank was the right one: the bundled heads on the target's own text; depth, then rank."""
+"""How often each rank's token was right: HITS[depth][rank], measured with the bundled heads on the target's text."""
 
 
 def best_paths(scores: Sequence[Sequence[float]], num_nodes: int) -> tuple[Path, ...]:
@@ -38,15 +38,18 @@ def best_paths(scores: Sequence[Sequence[float]], num_nodes: int) -> tuple[Path,
     No product grows with depth or rank, so a path comes after its parent and its likelier siblings.
     """
     found: list[Path] = []
-    waiting: list[tuple[float, Path, float]] = (
-        [(-scores[0][0], (0,), 1.0)] if scores and scores[0] else []
-    )
+    waiting: list[tuple[float, Path, float]] = []  # (minus its product, path, its parent's product)
+    if scores and scores[0]:
+        waiting.append((-scores[0][0], (0,), 1.0))
     while waiting and len(found) < num_nodes:
-        score, path, above = heapq.heappop(waiting)
+        score, path, parent_score = heapq.heappop(waiting)
         found.append(path)
-        rank, depth = path[-1] + 1, len(path)
-        if rank < len(scores[depth - 1]):
-            heapq.heappush(waiting, (-above * scores[depth - 1][rank], (*path[:-1], rank), above))
+        depth = len(path)
+        next_rank = path[-1] + 1
+        if next_rank < len(scores[depth - 1]):
+            sibling = (*path[:-1], next_rank)
+            sibling_score = -parent_score * scores[depth - 1][next_rank]
+            heapq.heappush(waiting, (sibling_score, sibling, parent_score))
         if depth < len(scores):
             heapq.heappush(waiting, (score * scores[depth][0], (*path, 0), -score))
     return tuple(found)
@@ -54,19 +57,23 @@ def best_paths(scores: Sequence[Sequence[float]], num_nodes: int) -> tuple[Path,
 
 @cache
 def fixed_paths(num_depths: int, num_ranks: int, num_nodes: int) -> tuple[Path, ...]:
-    """The tree of every step, by HITS; further heads count as the last one that was measured."""
+    """The tree of every step, by HITS. Heads beyond the measured ones count as the last measured one."""
     rows = [HITS[min(depth, len(HITS) - 1)][:num_ranks] for depth in range(num_depths)]
     return best_paths(rows, num_nodes)
 
 
+def _fixed_tree(probs: Sequence[Sequence[float]], num_nodes: int) -> tuple[Path, ...]:
+    return fixed_paths(len(probs), len(probs[0]), num_nodes)
+
+
 _TREES: Mapping[str, Callable[[Sequence[Sequence[float]], int], tuple[Path, ...]]] = {
-    "fixed": lambda chances, num_nodes: fixed_paths(len(chances), len(chances[0]), num_nodes),
+    "fixed": _fixed_tree,
     "likeliest": best_paths,
 }
 
 
 class MedusaDrafter(Drafter):
-    """One pass through all heads and one transfer a step; every node is a point mass."""
+    """Drafts with one pass through all heads and one transfer per step. Every node of its trees is a point mass."""
 
     work = Work()
 
@@ -79,34 +86,37 @@ class MedusaDrafter(Drafter):
         *,
         draws: bool = False,
     ) -> None:
-        self._heads, self._output, self._draws, self.hidden_layers = (
-            heads,
-            output,
-            draws,
-            heads.hidden_layers,
-        )
-        self._num_nodes, self._paths = num_nodes, _TREES[tree]
+        self._heads = heads
+        self._output = output
+        self._draws = draws
+        self._num_nodes = num_nodes
+        self._find_paths = _TREES[tree]
+        self.hidden_layers = heads.hidden_layers
 
     def draft(self, context: Context, k: int) -> Draft:
-        depth, states = min(k, len(self._heads)), context.states
+        depth = min(k, len(self._heads))
+        states = context.states
         if depth < 1 or states is None:
             return EMPTY
         self.work += Work(1, 1)
-        # the last token has not been read: from the state before it, head j sees the token that is drafted at depth j+1
+        # the target has not read the last token: from the state before it, head j predicts the token at depth j+1
         if self._draws:
             return self._chain(context, states[-1], depth)
-        logits, ids, chances = self._heads.guess(states[-1], self._output, depth, len(HITS[0]))
-        builder, nodes = DraftBuilder(), {(): ROOT}
-        paths = self._paths(chances, self._num_nodes)
-        for path in paths:
-            head, rank = len(path) - 1, path[-1]
+        logits, ids, probs = self._heads.guess(states[-1], self._output, depth, len(HITS[0]))
+        builder = DraftBuilder()
+        nodes: dict[Path, int] = {(): ROOT}
+        ranks: list[int] = []
+        scores: list[float] = []
+        for path in self._find_paths(probs, self._num_nodes):
+            head = len(path) - 1
+            rank = path[-1]
             nodes[path] = builder.add(ids[head][rank], nodes[path[:-1]], logits=logits[head])
-        scores = [round(chances[len(path) - 1][path[-1]], 4) for path in paths]
-        ranks = [path[-1] for path in paths]
+            ranks.append(rank)
+            scores.append(round(probs[head][rank], 4))
         return builder.build(evidence={"heads": len(self._heads), "ranks": ranks, "scores": scores})
 
     def _chain(self, context: Context, state: Tensor, depth: int) -> Draft:
-        """A token from each head, drawn from its law, which is its q."""
+        """Draws a token from each head's distribution, which is its q."""
         import torch
 
         from specviz.decoding.device import exact_dtype
@@ -114,13 +124,11 @@ class MedusaDrafter(Drafter):
         from specviz.decoding.sampling import HEADS, fetch_tokens
 
         rows = torch.stack([self._heads.one(head, state, self._output) for head in range(depth)])
-        probs = context.sampling.probs(rows)
+        probs = context.sampling.probs(rows)  # [depth, V]
         tokens = context.draws.sample(probs, DRAFT, len(context.tokens), 0)
-        return chain(
-            fetch_tokens(tokens, probs.sum(-1, dtype=exact_dtype(probs.device)), HEADS)[0],
-            probs,
-            rows,
-        )
+        sums = probs.sum(-1, dtype=exact_dtype(probs.device))
+        ids, _ = fetch_tokens(tokens, sums, HEADS)
+        return chain(ids, probs, rows)
 
     def along(self, tokens: Tensor, states: Tensor) -> Ahead:
         def ahead(starts: Tensor, depths: int) -> Iterator[tuple[Tensor, None]]:
@@ -132,9 +140,8 @@ class MedusaDrafter(Drafter):
 
 def _build(parts: Parts, params: Mapping[str, Value]) -> MedusaDrafter:
     output = parts.target.lm.model.get_output_embeddings()
-    return MedusaDrafter(
-        parts.heads, output, params["nodes"], params["tree"], draws=params["children"] != TOP
-    )
+    draws = params["children"] != TOP
+    return MedusaDrafter(parts.heads, output, params["nodes"], params["tree"], draws=draws)
 
 
 METHOD = Method(

@@ -1,8 +1,8 @@
-"""Medusa's heads (arXiv:2401.10774, section 2.1) and their reader: our layout, that of the public checkpoints, vLLM's.
+"""Medusa's heads (arXiv:2401.10774, section 2.1) and a reader for our, the public checkpoints' and vLLM's layout.
 
-Keys `<head>.<block>.linear.weight` and `.bias`, then `<head>.<number of blocks>.weight`, also behind `medusa_head.`;
-in vLLM's layout `blocks.<head>.layers.<block>.weight` and `lm_heads.<head>.weight`, also behind `medusa_heads.`. The
-heads are counted by their keys: the settings of public checkpoints name fewer than their files hold.
+Keys: `<head>.<block>.linear.weight` and `.bias`, then `<head>.<number of blocks>.weight`, also after `medusa_head.`.
+vLLM's: `blocks.<head>.layers.<block>.weight` and `lm_heads.<head>.weight`, also after `medusa_heads.`. The keys tell
+how many heads there are: the settings of public checkpoints name fewer than their files hold.
 """
 
 import re
@@ -20,10 +20,12 @@ from specviz.errors import SpecvizError
 from specviz.models.files.checkpoint import LoadReport, fill
 from specviz.models.pool import LoadedModel
 
-MOST_HEADS, MOST_BLOCKS = 32, 8
+MOST_HEADS = 32
+MOST_BLOCKS = 8
 IGNORED = r"(model|lm_head)\..*"
-"""Names of tensors that nothing needs: of the model that some heads were saved with."""
-_PREFIX, _VLLM_PREFIX = "medusa_head.", "medusa_heads."
+"""Names of tensors that nothing needs: some heads were saved together with their model."""
+_PREFIX = "medusa_head."
+_VLLM_PREFIX = "medusa_heads."
 _KEY = re.compile(r"(?:medusa_head\.)?([0-9]{1,3})\.[0-9]{1,3}\.(?:linear\.)?(?:weight|bias)")
 _VLLM_KEY = re.compile(
     r"(?:medusa_heads\.)?blocks\.([0-9]{1,3})\.layers\.[0-9]{1,3}\.(?:weight|bias)"
@@ -31,7 +33,7 @@ _VLLM_KEY = re.compile(
 
 
 class ResidualBlock(nn.Module):
-    """x + silu(W x + b)."""
+    """A residual layer: x + silu(W x + b)."""
 
     def __init__(self, hidden_size: int, has_bias: bool = True) -> None:
         super().__init__()
@@ -42,13 +44,11 @@ class ResidualBlock(nn.Module):
 
 
 class MedusaHeads(nn.ModuleList):
-    """Head j (0, 1, ...) sees the target's last state at t, after the final norm, and predicts token t+2+j.
-
-    ids: the target's ids [D] that the heads can propose; None: all.
-    """
+    """Medusa's heads. Head j (0, 1, ...) reads the target's normalised last state at t and predicts token t+2+j."""
 
     hidden_layers = (-1,)
     ids: Tensor | None
+    """The target's ids [D] that the heads can propose; None: all."""
 
     def __init__(
         self,
@@ -60,14 +60,14 @@ class MedusaHeads(nn.ModuleList):
         *,
         has_bias: bool = True,
     ) -> None:
-        super().__init__(
-            nn.Sequential(
-                *(ResidualBlock(hidden_size, has_bias) for _ in range(num_blocks)),
-                *(nn.Linear(hidden_size, vocab_size, bias=False) for _ in range(own_output)),
-            )
-            for _ in range(num_heads)
-        )
-        self.own_output, self._vocab_size = own_output, vocab_size
+        super().__init__()
+        for _ in range(num_heads):
+            head = nn.Sequential(*(ResidualBlock(hidden_size, has_bias) for _ in range(num_blocks)))
+            if own_output:
+                head.append(nn.Linear(hidden_size, vocab_size, bias=False))
+            self.append(head)
+        self.own_output = own_output
+        self._vocab_size = vocab_size
         self.register_buffer("ids", None)
 
     @property
@@ -76,117 +76,107 @@ class MedusaHeads(nn.ModuleList):
         return self._vocab_size if self.ids is None else len(self.ids)
 
     def forward(self, hidden: Tensor, output: nn.Module) -> list[Tensor]:
-        """States [..., H] -> one [..., V] of logits per head. output: the target's own, for heads without one."""
+        """States [..., H] -> logits [..., V] per head. output: the target's output matrix, for heads without one."""
         return [self.one(index, hidden, output) for index in range(len(self))]
 
     def one(self, index: int, hidden: Tensor, output: nn.Module) -> Tensor:
         """The logits of one head alone, as `forward` gives them."""
-        row = self[index](hidden)
+        row = self[index](hidden)  # [..., D], or [..., H] for a head without an output matrix
         if self.ids is None:
             return row if self.own_output else output(row).to(row.device)
-        return row.new_full((*row.shape[:-1], output.out_features), -torch.inf).index_copy(
-            -1, self.ids, row
-        )
+        wide = row.new_full((*row.shape[:-1], output.out_features), -torch.inf)
+        return wide.index_copy(-1, self.ids, row)
 
     def guess(
         self, hidden: Tensor, output: nn.Module, depth: int, most: int
     ) -> tuple[Tensor, list[list[int]], list[list[float]]]:
-        """The logits [depth, V] of the first heads behind a state [H], and per head its `most` likeliest ids and their
-        probabilities, the likeliest first. One transfer."""
+        """The first heads' guesses from a state [H], in one transfer.
+
+        Returns the logits [depth, V] and, per head, its `most` most likely ids and their probabilities, best first.
+        """
         logits = torch.stack([self.one(head, hidden, output) for head in range(depth)])
-        chances, ids = (
-            logits.to(exact_dtype(logits.device)).softmax(-1).topk(min(most, self.num_choices))
-        )
-        return logits, *fetch_tokens(ids, chances, HEADS)
+        exact = logits.to(exact_dtype(logits.device)).softmax(-1)
+        probs, ids = exact.topk(min(most, self.num_choices))  # [depth, most]
+        return logits, *fetch_tokens(ids, probs, HEADS)
 
 
 def read(
     config: Mapping[str, object], state: Mapping[str, Tensor], target: LoadedModel
 ) -> tuple[nn.Module, LoadReport]:
-    """Heads for `target` from a checkpoint's settings and tensors. Raises SpecvizError for what does not fit it."""
+    """Makes heads for `target` from a checkpoint's settings and tensors. Raises SpecvizError if they do not fit it."""
     if any(map(_VLLM_KEY.fullmatch, state)):
         return _read_vllm(config, state, target)
-    like = (
-        target.model.get_input_embeddings().weight
-    )  # where states are, also of a target over several GPUs
-    vocab_size, hidden_size = (
-        target.info.vocab_size,
-        target.model.config.get_text_config(decoder=True).hidden_size,
-    )
+    # states lie on the embedding's device, also for a target over several GPUs
+    like = target.model.get_input_embeddings().weight
+    vocab_size = target.info.vocab_size
+    hidden_size = target.model.config.get_text_config(decoder=True).hidden_size
     num_heads = _count_heads(state, _KEY, read_size(config, "medusa_num_heads", 1, MOST_HEADS))
     num_blocks = read_size(config, "medusa_num_layers", 1, MOST_BLOCKS)
     _check_shapes(state, num_blocks, target)
+    own_output = config.get("medusa_own_output", True) is not False
     with torch.device("meta"):
-        own_output = config.get("medusa_own_output", True) is not False
         module = MedusaHeads(hidden_size, vocab_size, num_heads, num_blocks, own_output)
     prefix = _PREFIX if any(key.startswith(_PREFIX) for key in state) else ""
-    return module, fill(
-        module, state, like, {f"{prefix}{name}": name for name in module.state_dict()}
-    )
+    keys = {f"{prefix}{name}": name for name in module.state_dict()}
+    return module, fill(module, state, like, keys)
 
 
 def _read_vllm(
     config: Mapping[str, object], state: Mapping[str, Tensor], target: LoadedModel
 ) -> tuple[nn.Module, LoadReport]:
-    """vLLM's layout. `original_lm_head`: the heads share one output; `token_map`: the few ids that they propose."""
-    like, hidden_size = target.model.get_input_embeddings().weight, read_size(config, "hidden_size")
+    """Reads vLLM's layout. `original_lm_head`: the heads share one output; `token_map`: the few ids they propose."""
+    like = target.model.get_input_embeddings().weight
+    hidden_size = read_size(config, "hidden_size")
     check_sizes(target, hidden=hidden_size, vocabulary=read_size(config, "vocab_size"))
     num_heads = _count_heads(state, _VLLM_KEY, read_size(config, "num_heads", 1, MOST_HEADS))
     num_blocks = read_size(config, "num_hidden_layers", 1, MOST_BLOCKS)
     prefix = _VLLM_PREFIX if any(key.startswith(_VLLM_PREFIX) for key in state) else ""
     ids = state.get(f"{prefix}token_map")
-    rows = (
-        target.info.vocab_size
-        if ids is None
-        else len(check_ids("token_map", ids, target.info.vocab_size))
-    )
+    num_rows = target.info.vocab_size
+    if ids is not None:
+        num_rows = len(check_ids("token_map", ids, target.info.vocab_size))
+    has_bias = config.get("medusa_fc_bias") is True
     with torch.device("meta"):
-        module = MedusaHeads(
-            hidden_size, rows, num_heads, num_blocks, has_bias=config.get("medusa_fc_bias") is True
-        )
+        module = MedusaHeads(hidden_size, num_rows, num_heads, num_blocks, has_bias=has_bias)
     is_shared = config.get("original_lm_head") is True
     keys = {f"{prefix}{_vllm_name(name, num_blocks)}": name for name in module.state_dict()}
     if is_shared and f"{prefix}lm_head.weight" in state:
         keys[f"{prefix}lm_head.weight"] = keys.pop(f"{prefix}lm_heads.0.weight")
     if ids is not None:
-        module.ids, keys[f"{prefix}token_map"] = (
-            torch.empty_like(ids, dtype=torch.long, device="meta"),
-            "ids",
-        )
+        module.ids = torch.empty_like(ids, dtype=torch.long, device="meta")
+        keys[f"{prefix}token_map"] = "ids"
     report = fill(module, state, like, keys)
     if not is_shared:
         return module, report
     for head in list(module)[1:]:
         head[num_blocks].weight = module[0][num_blocks].weight
-    missing = (
-        key for key in report.missing if not re.fullmatch(r".*lm_heads\.[1-9][0-9]*\.weight", key)
-    )
-    return module, replace(report, missing=tuple(missing))
+    other_outputs = re.compile(r".*lm_heads\.[1-9][0-9]*\.weight")
+    missing = tuple(key for key in report.missing if not other_outputs.fullmatch(key))
+    return module, replace(report, missing=missing)
 
 
 def _vllm_name(name: str, num_blocks: int) -> str:
     head, block, rest = name.split(".", 2)
-    return (
-        f"lm_heads.{head}.{rest}"
-        if int(block) == num_blocks
-        else f"blocks.{head}.layers.{block}.{rest[7:]}"
-    )
+    if int(block) == num_blocks:
+        return f"lm_heads.{head}.{rest}"
+    return f"blocks.{head}.layers.{block}.{rest.removeprefix('linear.')}"
 
 
 def _count_heads(state: Mapping[str, Tensor], names: re.Pattern[str], named: int) -> int:
-    found = [int(match[1]) + 1 for key in state if (match := names.fullmatch(key))]
-    if not found:
+    """How many heads the keys or the settings name, whichever is more."""
+    matches = list(filter(None, map(names.fullmatch, state)))
+    if not matches:
         raise SpecvizError(
             "its weights hold no Medusa heads (no tensor is called like 0.0.linear.weight)"
         )
-    number = max(*found, named)
+    number = max(named, *(int(match[1]) + 1 for match in matches))
     if number > MOST_HEADS:
         raise SpecvizError(f"it must have at most {MOST_HEADS} heads (got {number})")
     return number
 
 
 def _check_shapes(state: Mapping[str, Tensor], num_blocks: int, target: LoadedModel) -> None:
-    """The two mistakes that people make, in words; any other wrong shape is named with its tensor by `fill`."""
+    """Explains the two mistakes that people make; `fill` names the tensor of any other wrong shape."""
     for key, tensor in state.items():
         place = key.removeprefix(_PREFIX) if tensor.ndim == 2 else ""
         if place == "0.0.linear.weight":

@@ -1,4 +1,4 @@
-"""Multi-token prediction: modules that a model brings along write further tokens, each from the one before it
+"""Multi-token prediction: a model's own extra modules write further tokens, each from the one before it
 (DeepSeek-V3, arXiv:2412.19437, section 2.2)."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class MtpDrafter(ModelDrafter):
-    """A draft model that reads the target's states."""
+    """Drafts with modules that read the target's states."""
 
     hidden_layers = (-1,)
     _lm: Modules
@@ -31,18 +31,17 @@ class MtpDrafter(ModelDrafter):
             return EMPTY
         self._lm.see(context.states)
         draft = super().draft(context, min(k, self._lm.depth))
-        return (
-            replace(draft, evidence={**draft.evidence, "modules": self._lm.depth})
-            if len(draft)
-            else draft
-        )
+        if not len(draft):
+            return draft
+        return replace(draft, evidence={**draft.evidence, "modules": self._lm.depth})
 
     def along(self, tokens: Tensor, states: Tensor) -> Ahead:
-        rows = self._lm.along(tokens, states)
+        states_by_module = self._lm.along(tokens, states)
 
         def ahead(starts: Tensor, depths: int) -> Iterator[tuple[Tensor, None]]:
-            for own in rows[:depths]:
-                yield self._lm.logits(own[(starts - 2).clamp_max(len(own) - 1)]), None
+            for rows in states_by_module[:depths]:
+                places = (starts - 2).clamp_max(len(rows) - 1)
+                yield self._lm.logits(rows[places]), None
 
         return ahead
 
@@ -51,9 +50,8 @@ def _build(parts: Parts, params: Mapping[str, Value]) -> MtpDrafter:
     from specviz.drafters.mtp.modules import Modules, modules_of  # loads torch
 
     lm = parts.target.lm
-    return MtpDrafter(
-        Modules(modules_of(parts.target), lm.vocab_size, lm.context_limit), make_policy(params)
-    )
+    modules = Modules(modules_of(parts.target), lm.vocab_size, lm.context_limit)
+    return MtpDrafter(modules, make_policy(params))
 
 
 METHOD = Method(

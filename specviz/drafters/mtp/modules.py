@@ -1,8 +1,8 @@
 """The modules of a model for multi-token prediction, one per further token.
 
-Module l (0, 1, ...) reads, for every token i of the text, the state of module l-1 there (the target's own for the
-first) and token i+l+1, and predicts token i+l+2 (DeepSeek-V3, arXiv:2412.19437, section 2.2). A row of module l
-stays right as long as the text up to token i+l+1 does: what is kept of its cache is counted by that.
+For every token i of the text, module l (0, 1, ...) reads token i+l+1 and the state of module l-1 at i; the first module
+reads the target's. It predicts token i+l+2 (DeepSeek-V3, arXiv:2412.19437, section 2.2). Row i of module l stays valid
+while the text up to token i+l+1 stays the same.
 """
 
 from collections.abc import Sequence
@@ -20,34 +20,36 @@ _attached = Attached()
 
 
 class Modules:
-    """The modules of one text, behind the interface of a CachedLM: `forward` runs the first, each `extend` the next.
+    """A model's modules behind the interface of a CachedLM: `forward` runs the first module, each `extend` the next.
 
-    Each module feeds the rows that it lacks alone, so that one that was not asked for a while catches up once.
+    Each module reads only the rows that it lacks. A module that was not used for some steps reads them all at once.
     """
 
     def __init__(self, model: nn.Module, vocab_size: int, context_limit: int) -> None:
         from transformers.cache_utils import MtpCache
 
-        self._model, self._new_cache = model, MtpCache
-        self.vocab_size, self.context_limit = vocab_size, context_limit
+        self._model = model
+        self._new_cache = MtpCache
+        self.vocab_size = vocab_size
+        self.context_limit = context_limit
         self.depth = len(model.layers)
-        self.calls = self.fed = 0
+        self.calls = 0
+        self.fed = 0
         self._reset(())
 
     def _reset(self, tokens: Sequence[int]) -> None:
-        self._text, self._length = tokens, 0
-        self._settled: tuple[
-            int, ...
-        ] = ()  # the tokens behind the first `length` that the rows were made with
+        self._text = tokens
+        self._length = 0
+        # the drafted tokens after the first `length` that the rows were made with
+        self._settled: tuple[int, ...] = ()
         self._drafted: list[Tensor] = []
         self._cache = self._new_cache()
-        self._states: list[Tensor | None] = [
-            None
-        ] * self.depth  # per module [rows, H], what the next one reads
+        # per module [rows, H], which the next module reads
+        self._states: list[Tensor | None] = [None] * self.depth
         self._num_rows = [0] * self.depth
 
     def see(self, hidden: Tensor) -> None:
-        """The target's states [n, H] behind all tokens of the next text but its last."""
+        """Takes the target's states [n, H] at all tokens of the next text but its last."""
         self._hidden = hidden
 
     def missing(self, tokens: Sequence[int]) -> Sequence[int]:
@@ -67,31 +69,39 @@ class Modules:
         self._settled = tuple(ids[: len(self._drafted)])
 
     def _follow(self, tokens: Sequence[int]) -> None:
-        """Keeps of every module the rows whose tokens the text still has; the last row is always computed again."""
+        """Stores of every module only the rows whose tokens the text still has; the last row is always run again."""
         if tokens is not self._text:
             self._reset(tokens)
-        limit, new = len(tokens), tokens[self._length :]
-        known = self._length + common_prefix(self._settled, new, min(len(self._settled), len(new)))
-        self._num_rows = [
-            max(0, min(n, known - index - 1, limit - 2)) for index, n in enumerate(self._num_rows)
-        ]
-        self._length, self._settled, self._drafted = limit, (), []
+        length = len(tokens)
+        new = tokens[self._length :]
+        num_same = common_prefix(self._settled, new, min(len(self._settled), len(new)))
+        known = self._length + num_same
+        for index, num_rows in enumerate(self._num_rows):
+            self._num_rows[index] = max(0, min(num_rows, known - index - 1, length - 2))
+        self._length = length
+        self._settled = ()
+        self._drafted = []
 
     def _run(self, index: int) -> Tensor:
-        rows, length = self._num_rows[index], len(self._hidden)
+        num_rows = self._num_rows[index]
+        length = len(self._hidden)
         for layer in self._cache.layers[index : index + 1]:
             if layer.is_initialized:
-                layer.keys, layer.values = layer.keys[..., :rows, :], layer.values[..., :rows, :]
+                layer.keys = layer.keys[..., :num_rows, :]
+                layer.values = layer.values[..., :num_rows, :]
         before = self._hidden if index == 0 else self._states[index - 1]
-        ids = to_device(self._text[rows + index + 1 :], torch.long, before.device)
-        ids = torch.cat([ids, *(token.reshape(1) for token in self._drafted)])[None]  # [1, M]
-        positions = torch.arange(rows + index + 1, length + index + 1, device=before.device)[None]
+        first = num_rows + index + 1
+        ids = to_device(self._text[first:], torch.long, before.device)
+        drafted = [token.reshape(1) for token in self._drafted]
+        ids = torch.cat([ids, *drafted])[None]  # [1, M]
+        positions = torch.arange(first, length + index + 1, device=before.device)[None]  # [1, M]
         states = self._model.forward_layer(
-            index, before[None, rows:], positions, self._cache, input_ids=ids
-        )[0]
-        self._states[index] = (
-            states if rows == 0 else torch.cat([self._states[index][:rows], states])
-        )
+            index, before[None, num_rows:], positions, self._cache, input_ids=ids
+        )[0]  # [M, H]
+        if num_rows:
+            self._states[index] = torch.cat([self._states[index][:num_rows], states])
+        else:
+            self._states[index] = states
         self._num_rows[index] = length
         self.calls += 1
         self.fed += ids.shape[1]
@@ -102,14 +112,16 @@ class Modules:
         return self._model._project_to_logits(states[None])[0]
 
     def along(self, tokens: Tensor, states: Tensor) -> list[Tensor]:
-        """Of each module its states behind every token of a text [T] that the target has read [T, H]; each is a row
-        shorter than the one before."""
-        cache, found, before = self._new_cache(), [], states
+        """Each module's states at the tokens of a known text [T], from the target's states [T, H].
+
+        Module l's have T-1-l rows.
+        """
+        cache = self._new_cache()
+        found: list[Tensor] = []
+        before = states
         for index in range(min(self.depth, len(tokens) - 1)):
-            ids, positions = (
-                tokens[index + 1 :],
-                torch.arange(index + 1, len(tokens), device=tokens.device),
-            )
+            ids = tokens[index + 1 :]
+            positions = torch.arange(index + 1, len(tokens), device=tokens.device)
             before = self._model.forward_layer(
                 index, before[None, :-1], positions[None], cache, input_ids=ids[None]
             )[0]
@@ -118,7 +130,7 @@ class Modules:
 
 
 def modules_of(part: Part) -> nn.Module:
-    """The modules of a loaded model, read from its own checkpoint once. SpecvizError where there are none."""
+    """The modules of a loaded model, read from its checkpoint once. Raises SpecvizError where there are none."""
     model = part.lm.model
     if not getattr(model.config.get_text_config(decoder=True), "num_mtp_layers", None):
         raise SpecvizError(
@@ -140,33 +152,32 @@ def _load(model: nn.Module, name: str) -> nn.Module:
         )
 
     class Whole(MtpModel):
-        """Refuses also tensors that nothing uses, which transformers passes over."""
+        """transformers' modules, which also refuse a checkpoint with tensors that nothing uses."""
 
-        __module__ = (
-            MtpModel.__module__
-        )  # by module and name transformers knows what a checkpoint's tensors are called
+        # transformers finds the names of a checkpoint's tensors by the class's module and name
+        __module__ = MtpModel.__module__
 
         def _adjust_missing_and_unexpected_keys(self, loading_info) -> None:
             super()._adjust_missing_and_unexpected_keys(loading_info)
-            if missing := loading_info.missing_keys:
-                raise SpecvizError(f"the checkpoint lacks {list_keys(sorted(missing))}")
-            if unknown := loading_info.unexpected_keys:
+            missing = sorted(loading_info.missing_keys)
+            unknown = sorted(loading_info.unexpected_keys)
+            if missing:
+                raise SpecvizError(f"the checkpoint lacks {list_keys(missing)}")
+            if unknown:
                 raise SpecvizError(
-                    f"it holds {list_keys(sorted(unknown))} that nothing uses: their layout is another one"
+                    f"it holds {list_keys(unknown)} that nothing uses: their layout is another one"
                 )
 
     Whole.__name__ = MtpModel.__name__
     try:
-        modules = Whole.from_pretrained(
-            model, device_map={"": model.get_output_embeddings().weight.device}
-        )
+        device = model.get_output_embeddings().weight.device
+        modules = Whole.from_pretrained(model, device_map={"": device})
     except Exception as error:  # anything, from untrusted files
         lines = str(error).strip().splitlines()
-        reason = (
-            lines[0].replace(str(model.config.name_or_path) or "\0", name)
-            if lines
-            else type(error).__name__
-        )
+        reason = lines[0] if lines else type(error).__name__
+        folder = str(model.config.name_or_path)
+        if folder:
+            reason = reason.replace(folder, name)
         raise SpecvizError(
             f"the modules of {name} for multi-token prediction could not be loaded: {reason}"
         ) from error

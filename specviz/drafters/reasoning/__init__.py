@@ -1,8 +1,7 @@
-"""Whole reasoning steps: a draft model writes up to a delimiter, the target grades what it wrote and keeps all or none
-(arXiv:2504.07891).
+"""Whole reasoning steps: a draft model writes one, the target accepts or rejects all of it (arXiv:2504.07891).
 
-Lossy by design: the text follows the draft's law wherever a reasoning step is kept. After a refusal the target writes
-alone up to the next delimiter.
+The method is lossy by design: an accepted reasoning step has the draft's distribution. After a rejected one the target
+writes alone up to the next delimiter.
 """
 
 from __future__ import annotations
@@ -30,7 +29,10 @@ DELIMITERS = {"blank_line": b"\n\n", "line": b"\n"}
 
 
 class UntilDelimiter(Policy):
-    """Stops behind the token that completes the delimiter or ends the text; every id comes to the host for it."""
+    """A policy that stops after the token that completes the delimiter or ends the text.
+
+    Every id comes to the host for it.
+    """
 
     def __init__(self, watch: Watch, eos_ids: frozenset[int]) -> None:
         super().__init__()
@@ -41,17 +43,19 @@ class UntilDelimiter(Policy):
         return super().most(k, text)
 
     def stops(self, logits: Tensor, token: Tensor) -> bool:
-        written = int(token)
-        return self._watch.ends_with(written) or written in self._eos_ids
+        token_id = int(token)
+        return self._watch.ends_with(token_id) or token_id in self._eos_ids
 
 
 class ReasoningDrafter(Drafter):
-    """judge: grades what the draft model wrote; its reader of the target is its own."""
+    """Drafts whole reasoning steps. judge: grades them, with its own reader of the target."""
 
     def __init__(
         self, lm: CachedLM, text: TokenText, delimiter: bytes, judge: MeanLogProbability | Score
     ) -> None:
-        self._lm, self._judge, self._pieces = lm, judge, text
+        self._lm = lm
+        self._judge = judge
+        self._pieces = text
         self._writer = ModelDrafter(lm, UntilDelimiter(Watch(text, delimiter), text.eos_ids))
         self._watch = Watch(text, delimiter)
         self._reset(())
@@ -72,38 +76,40 @@ class ReasoningDrafter(Drafter):
             self._reset(context.tokens)
         if self._target_is_writing():
             return Draft(evidence=self._evidence(EMPTY, None, "waiting"))
-        written = self._writer.draft(
-            context, min(k, self._judge.lm.context_limit - len(self._text) - self._judge.room)
-        )
-        if not len(written):
-            return written
-        if written.tokens[0] in self._pieces.eos_ids:
-            return EMPTY  # the end of the text is no reasoning step: the target says itself where it ends
-        grade = self._judge.grade(self._text, written)
+        room = self._judge.lm.context_limit - len(self._text) - self._judge.room
+        step = self._writer.draft(context, min(k, room))
+        if not len(step):
+            return step
+        if step.tokens[0] in self._pieces.eos_ids:
+            return (
+                EMPTY  # the end of the text is no reasoning step: the target decides where it ends
+            )
+        grade = self._judge.grade(self._text, step)
         refuse_nan([grade], TARGET)
         if grade >= self._judge.threshold:
-            return replace(written, evidence=self._evidence(written, grade, "kept"))
-        self._is_waiting, self._num_seen = True, len(self._text)
+            return replace(step, evidence=self._evidence(step, grade, "kept"))
+        self._is_waiting = True
+        self._num_seen = len(self._text)
         self._watch.begin(self._text)
-        return Draft(evidence=self._evidence(written, grade, "refused"))
+        return Draft(evidence=self._evidence(step, grade, "refused"))
 
     def _target_is_writing(self) -> bool:
-        """Whether the target has not ended the reasoning step that it refused to take from the draft."""
+        """Whether the target is still writing the reasoning step that it rejected from the draft."""
         new = self._text[self._num_seen :] if self._is_waiting else ()
         if any(self._watch.ends_with(token) for token in new):
             self._is_waiting = False
         self._num_seen += len(new)
         return self._is_waiting
 
-    def _evidence(self, written: Draft, grade: float | None, verdict: str) -> dict[str, object]:
-        text = b"".join(map(self._pieces.bytes_of, written.tokens)).decode("utf-8", "replace")
+    def _evidence(self, step: Draft, grade: float | None, verdict: str) -> dict[str, object]:
+        text = b"".join(map(self._pieces.bytes_of, step.tokens)).decode("utf-8", "replace")
         return {
             "step": {"text": text[:MOST_TEXT]},
             "grade": grade,
             "threshold": self._judge.threshold,
             "judged_by": self._judge.name,
             "verdict": verdict,
-            "tokens": len(written),
+            "tokens": len(step),
         }
 
 

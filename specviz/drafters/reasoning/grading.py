@@ -1,5 +1,8 @@
-"""How a target grades a reasoning step that a draft model wrote. A judge has a reader of the target of its own (`lm`),
-the least grade that is kept (`threshold`), and the room that it needs behind the text."""
+"""Judges that grade a draft model's reasoning step with the target.
+
+A judge has its own reader of the target (`lm`), the lowest accepted grade (`threshold`), and the number of tokens that
+it reads besides (`room`).
+"""
 
 from collections.abc import Sequence
 
@@ -19,36 +22,44 @@ class MeanLogProbability:
     """The target's mean log-probability of a reasoning step's tokens, in nats, at temperature 1."""
 
     name = "mean_logprob"
-    room = 0  # tokens that it reads besides
+    room = 0
 
     def __init__(self, lm: CachedLM, least: float) -> None:
-        self.lm, self.threshold = lm, least
+        self.lm = lm
+        self.threshold = least
 
     def grade(self, tokens: Sequence[int], draft: Draft) -> float:
-        rows = self.lm.forward(tokens, draft)[:-1]
+        rows = self.lm.forward(tokens, draft)[:-1]  # [N, V]
         ids = to_device(draft.tokens, torch.long, rows.device)[:, None]
-        return float(to_host(rows.float().log_softmax(-1).gather(1, ids).mean()))
+        log_probs = rows.float().log_softmax(-1).gather(1, ids)  # [N, 1]
+        return float(to_host(log_probs.mean()))
 
 
 class Score:
-    """The grade from 0 to 9 that the target gives when it is asked for one, on average over its odds (SpecReason)."""
+    """The grade from 0 to 9 that the target gives when asked: the mean over its distribution of digits (SpecReason)."""
 
     name = "score"
 
     def __init__(self, lm: CachedLM, text: TokenText, least: float) -> None:
-        self.lm, self.threshold = lm, least
+        self.lm = lm
+        self.threshold = least
         self._question = text.encode(QUESTION, special=False)
         self.room = len(self._question)
-        pieces = ((text.bytes_of(token).removeprefix(b" "), token) for token in range(text.num_ids))
-        digits = [(int(piece), token) for piece, token in pieces if piece in _DIGITS]
-        if len({value for value, _ in digits}) < 10:
+        values: list[int] = []
+        ids: list[int] = []
+        for token in range(text.num_ids):
+            piece = text.bytes_of(token).removeprefix(b" ")
+            if piece in _DIGITS:
+                values.append(int(piece))
+                ids.append(token)
+        if len(set(values)) < 10:
             raise SpecvizError(
                 "judged_by must be mean_logprob for this target: it has no token for every digit"
             )
-        self._values, self._ids = (
-            to_device(column, torch.long, lm.device) for column in zip(*digits, strict=True)
-        )
+        self._values = to_device(values, torch.long, lm.device)  # [D]
+        self._ids = to_device(ids, torch.long, lm.device)  # [D]
 
     def grade(self, tokens: Sequence[int], draft: Draft) -> float:
-        row = self.lm.forward([*tokens, *draft.tokens, *self._question])[0]
-        return float(to_host((row[self._ids].float().softmax(-1) * self._values).sum()))
+        row = self.lm.forward([*tokens, *draft.tokens, *self._question])[0]  # [V]
+        probs = row[self._ids].float().softmax(-1)  # [D]
+        return float(to_host((probs * self._values).sum()))

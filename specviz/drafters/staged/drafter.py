@@ -1,11 +1,10 @@
-"""StagedDrafter: the draft model is drafted for itself, by prompt lookup or by a smaller model, to any depth.
+"""StagedDrafter: prompt lookup or a smaller model drafts for the draft model, to any depth.
 
-It runs the engine over a smaller target. The inner rule is lossless, so every token is sampled from the draft model's
-own row, and that row is q.
+It runs the engine with the draft model as the target. The inner rule is lossless, so every token is sampled from the
+draft model's own distribution, and that is q.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -27,12 +26,15 @@ from specviz.errors import SpecvizError
 from specviz.rules.speculative_sampling import SpeculativeSampling
 
 LOOKUP = "prompt_lookup"
-MOST_SHOWN = 70  # tokens in the evidence; a round counts for as much as ROUND of them
+MOST_SHOWN = 70  # tokens in the evidence; a round itself counts as ROUND tokens
 ROUND = 3
 
 
 class StagedDrafter(ChainDrafter):
-    """name, by: what the draft model and the one that drafts for it are called in the evidence."""
+    """Writes a chain with the draft model, while the `inner` drafter drafts for the draft model.
+
+    name: the draft model's name in the evidence. by: the inner drafter's. inner_k: the inner drafter's K.
+    """
 
     def __init__(
         self,
@@ -44,78 +46,110 @@ class StagedDrafter(ChainDrafter):
         policy: Policy | None = None,
     ) -> None:
         super().__init__(lm, policy)
-        self._name, self._inner, self._by, self._inner_k = name, inner, by, inner_k
+        self._name = name
+        self._inner = inner
+        self._by = by
+        self._inner_k = inner_k
 
     @property
     def work(self) -> Work:
         return super().work + self._inner.work
 
     def draft(self, context: Context, k: int) -> Draft:
-        room = (
-            limit_depth(self._lm, context.tokens, k + 1) - 1
-        )  # the engine reads every token that it writes
+        # the engine reads every token that it writes
+        room = limit_depth(self._lm, context.tokens, k + 1) - 1
         k = self._policy.most(room, context.tokens)
         if k < 1:
             return no_draft(self._lm, context.tokens, num_read=1)
-        tokens, probs, logits, rounds, calls = [], [], [], [], {self._name: 0, self._by: 0}
+        tokens: list[int] = []
+        probs: list[Tensor] = []
+        logits: list[Tensor] = []
+        rounds: list[dict[str, object]] = []
+        calls = {self._name: 0, self._by: 0}
         for step in self._steps(context, k):
-            nodes = [
-                0,
-                *(node + 1 for node in step.verdict.path),
-            ]  # where the emitted tokens were sampled
+            # the rows that the emitted tokens were sampled from
+            nodes = [0, *(node + 1 for node in step.verdict.path)]
             nodes = to_device(nodes, torch.long, step.logits.device)
-            rows, q = fit(step.logits[nodes], context.vocab_size), step.probs[nodes]
-            ids = torch.tensor(step.tokens)
-            stops = (
-                place + 1 for place, row in enumerate(rows) if self._policy.stops(row, ids[place])
-            )
-            stop = next(stops, None)  # how many tokens the draft takes; None: all
+            rows = fit(step.logits[nodes], context.vocab_size)  # [n, V]
+            q = step.probs[nodes]
+            stop = self._find_stop(rows, step.tokens)
             tokens += step.tokens[:stop]
             probs += pad(q, (0, context.vocab_size - q.shape[-1]))[:stop]
             logits += rows[:stop]
-            rounds += [*step.draft.evidence.get("rounds", ()), self._round(step)]
-            inner = step.draft.evidence.get("calls", {self._by: step.draft_work.calls})
-            for name, count in (*inner.items(), (self._name, step.target_work.calls)):
-                calls[name] = calls.get(name, 0) + count
+            rounds += step.draft.evidence.get("rounds", ())
+            rounds.append(self._round(step))
+            self._count_calls(calls, step)
             if stop is not None:
                 break
-        sizes = accumulate(ROUND + len(each["tokens"]) for each in rounds)
-        shown = [each for each, size in zip(rounds, sizes, strict=True) if size <= MOST_SHOWN]
-        return chain(
-            tokens, probs, logits, {"rounds": shown, "calls": calls, **self._policy.evidence(k)}
-        )
+        evidence = {"rounds": _shorten(rounds), "calls": calls, **self._policy.evidence(k)}
+        return chain(tokens, probs, logits, evidence)
+
+    def _find_stop(self, rows: Tensor, tokens: Sequence[int]) -> int | None:
+        """How many of a step's tokens the draft takes where the policy stops; None: all of them."""
+        ids = torch.tensor(tokens)
+        for place, row in enumerate(rows):
+            if self._policy.stops(row, ids[place]):
+                return place + 1
+        return None
+
+    def _count_calls(self, calls: dict[str, int], step: StepResult) -> None:
+        """Adds a step's calls to the sums per model."""
+        inner = step.draft.evidence.get("calls", {self._by: step.draft_work.calls})
+        for name, count in (*inner.items(), (self._name, step.target_work.calls)):
+            calls[name] = calls.get(name, 0) + count
 
     def _steps(self, context: Context, k: int) -> Iterator[StepResult]:
-        """The draft model's own run for the next k tokens."""
+        """The steps of the draft model's own run for the next k tokens."""
         lm = InnerTarget(self._lm, context.vocab_size)
         plan = Plan(lm, self._inner, SpeculativeSampling(), context.sampling, self._inner_k)
         draws = InnerDraws(context.draws, len(context.tokens))
         try:
             yield from speculate(context.tokens, lambda: plan, draws, max_new_tokens=k)
         except NotANumber as error:  # the inner target is this draft model
-            who = {
+            names = {
                 TARGET: f"the draft model {self._name}",
                 DRAFT_MODEL: f"the draft model {self._by}",
             }
-            raise NotANumber(who.get(error.who, error.who)) from error
+            raise NotANumber(names.get(error.who, error.who)) from error
 
     def _round(self, step: StepResult) -> dict[str, object]:
-        num_accepted, num_judged = len(step.verdict.path), len(step.verdict.checks)
-        status = ["accepted"] * num_accepted + ["rejected"] * (num_judged - num_accepted)
-        status += ["ignored"] * (len(step.draft) - num_judged)
-        drafted = [
-            {"id": token, "status": fate}
-            for token, fate in zip(step.draft.tokens, status, strict=True)
-        ]
-        last, kind = {"id": step.verdict.token}, step.verdict.kind
-        return {"by": self._by, "for": self._name, "tokens": drafted, "last": last, "kind": kind}
+        num_accepted = len(step.verdict.path)
+        num_judged = len(step.verdict.checks)
+        drafted: list[dict[str, object]] = []
+        for place, token in enumerate(step.draft.tokens):
+            if place < num_accepted:
+                status = "accepted"
+            elif place < num_judged:
+                status = "rejected"
+            else:
+                status = "ignored"
+            drafted.append({"id": token, "status": status})
+        return {
+            "by": self._by,
+            "for": self._name,
+            "tokens": drafted,
+            "last": {"id": step.verdict.token},
+            "kind": step.verdict.kind,
+        }
+
+
+def _shorten(rounds: Sequence[dict[str, object]]) -> list[dict[str, object]]:
+    """The first rounds, as many as the evidence has room for."""
+    shown: list[dict[str, object]] = []
+    size = 0
+    for step in rounds:
+        size += ROUND + len(step["tokens"])
+        if size <= MOST_SHOWN:
+            shown.append(step)
+    return shown
 
 
 class InnerDraws(Draws):
-    """The draws of a run inside a draft: each has its own address among the step's DRAFT draws, at any depth."""
+    """The random draws of a run inside a draft. Each has an address of its own among the step's DRAFT draws."""
 
     def __init__(self, outer: Draws, start: int) -> None:
-        self._outer, self._start = outer, start
+        self._outer = outer
+        self._start = start
 
     def uniform(self, role: str, position: int, node: int) -> float:
         return self._outer.uniform(*self._address(role, position, node))
@@ -125,8 +159,13 @@ class InnerDraws(Draws):
     ) -> tuple[Tensor, Tensor]:
         if threshold.ndim == 0:
             return self._outer.below(threshold, *self._address(role, position, node))
-        pairs = [self.below(one, role, position + i, node + i) for i, one in enumerate(threshold)]
-        return torch.stack([u for u, _ in pairs]), torch.stack([passed for _, passed in pairs])
+        draws: list[Tensor] = []
+        passes: list[Tensor] = []
+        for i, value in enumerate(threshold):
+            u, passed = self.below(value, role, position + i, node + i)
+            draws.append(u)
+            passes.append(passed)
+        return torch.stack(draws), torch.stack(passes)
 
     def sample(self, probs: Tensor, role: str, position: int, node: int) -> Tensor:
         if probs.ndim == 1:
@@ -136,18 +175,18 @@ class InnerDraws(Draws):
         )
 
     def _address(self, role: str, position: int, node: int) -> tuple[str, int, int]:
-        """(role, offset, node) as one number beyond the nodes of other drafts; three stages stay below 64 bits."""
+        """The outer address: role, offset and node become one node number, beyond the nodes of any other draft.
+
+        Three stages stay below 64 bits.
+        """
         offset = position - self._start
         assert 0 <= offset < 1024, "a draft is far shorter"
-        return (
-            DRAFT,
-            self._start,
-            ((node + 2) * 1024 + offset) * 3 + (DRAFT, ACCEPT, FINAL).index(role),
-        )
+        role_number = (DRAFT, ACCEPT, FINAL).index(role)
+        return DRAFT, self._start, ((node + 2) * 1024 + offset) * 3 + role_number
 
 
 class InnerTarget:
-    """The draft model as a target whose vocabulary is no larger than the outer one's."""
+    """The draft model as a target. Its vocabulary is no larger than the outer target's."""
 
     def __init__(self, lm: CachedLM, vocab_size: int) -> None:
         self._lm = lm
@@ -161,28 +200,30 @@ class InnerTarget:
 
 
 def build(parts: Parts, params: Mapping[str, Value]) -> Drafter:
-    """The draft model's drafter, and that one's, down to the last stage that is named."""
+    """Builds the drafter for the draft model, then the drafter below it, down to the last named stage."""
     names = split_names(str(params["stages"]))
     if LOOKUP in names[:-1]:
         raise SpecvizError(
             f"stages must have {LOOKUP} at the end, as nothing drafts for it (got {', '.join(names)})"
         )
     models = [parts.draft.name, *names]
-    if again := next((name for name in names if models.count(name) > 1), None):
-        raise SpecvizError(
-            f"stages must name each model once, and not the draft model (got {again} again)"
-        )
+    for name in names:
+        if models.count(name) > 1:
+            raise SpecvizError(
+                f"stages must name each model once, and not the draft model (got {name} again)"
+            )
     inner_k = int(params["inner_k"])
 
-    def over(
-        lm: CachedLM, name: str, below: Sequence[str], policy: Policy | None = None
+    def build_stage(
+        lm: CachedLM, name: str, stages: Sequence[str], policy: Policy | None = None
     ) -> Drafter:
-        if not below:
+        if not stages:
             return ModelDrafter(lm)
-        if below[0] == LOOKUP:
+        first = stages[0]
+        if first == LOOKUP:
             inner: Drafter = PromptLookup(3, 1)
         else:
-            inner = over(parts.others[below[0]].lm, below[0], below[1:])
-        return StagedDrafter(lm, name, inner, below[0], inner_k, policy)
+            inner = build_stage(parts.others[first].lm, first, stages[1:])
+        return StagedDrafter(lm, name, inner, first, inner_k, policy)
 
-    return over(parts.draft.lm, parts.draft.name, names, make_policy(params))
+    return build_stage(parts.draft.lm, parts.draft.name, names, make_policy(params))

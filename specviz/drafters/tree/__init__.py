@@ -1,8 +1,8 @@
-"""A draft model over a token tree: several guesses at a place, so that one of them is more often right.
+"""A draft model that writes a token tree: several guesses at a place, so that one of them is more often right.
 
-Where children are the draft's likeliest tokens, its odds decide what is grown and used. Where they are sampled, their
-order alone decides: choosing among sampled tokens by what was sampled would change the law of the text. One forward and
-one transfer per level.
+If children are the draft's most likely tokens, its probabilities decide which are grown and used. If they are drawn,
+only their order decides: to choose by what was drawn would change the text's distribution. One forward and one transfer
+per level.
 """
 
 from __future__ import annotations
@@ -20,33 +20,36 @@ if TYPE_CHECKING:
     from specviz.decoding.cached_lm import CachedLM
     from specviz.drafters.tree.children import Child
 
-FIRST, SECOND = (
-    0.7,
-    0.08,
-)  # how often the bundled target keeps a first and a second sampled child; each later one half
+FIRST = 0.7  # how often the bundled target accepts a first drawn child
+SECOND = 0.08  # a second one; each later child half as often as the one before
 CHILDREN = {
     "suited": ("top", "without_replacement"),
-    **{name: (name, name) for name in ("top", "independent", "without_replacement")},
+    "top": ("top", "top"),
+    "independent": ("independent", "independent"),
+    "without_replacement": ("without_replacement", "without_replacement"),
 }
-"""name -> which children at temperature 0, and above."""
+"""The kind of children by the parameter's value: at temperature 0, and above."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
-    """score: the product of the draft's probabilities down to here; promise: the same, or by its order if sampled."""
+    """A node of the growing tree."""
 
     child: Child
     parent: int
-    score: float
-    promise: float
+    score: float  # the product of the draft's probabilities from the root to here
+    promise: float  # the same; for drawn children the product of FIRST, SECOND and so on
 
 
 class TreeDrafter(Drafter):
-    """A budget that may not be overgrown is spread over the levels, so that the tree reaches its depth."""
+    """Drafts a token tree. It spreads the budget of nodes over the levels, so that the tree reaches its depth."""
 
     def __init__(self, lm: CachedLM, children: str, shape: str, width: int, nodes: int) -> None:
-        self._lm, self._children, self._shape = lm, CHILDREN[children], shape
-        self._width, self._budget = width, nodes
+        self._lm = lm
+        self._children = CHILDREN[children]
+        self._shape = shape
+        self._width = width
+        self._budget = nodes
 
     def draft(self, context: Context, k: int) -> Draft:
         from specviz.drafters.tree.children import grow  # loads torch
@@ -56,56 +59,71 @@ class TreeDrafter(Drafter):
             return no_draft(self._lm, context.tokens)
         kind = self._children[context.sampling.temperature > 0]
         nodes: list[Node] = []
-        level, read, places, num_draws = [ROOT], DraftBuilder(), {ROOT: ROOT}, 0
+        level = [ROOT]
+        num_draws = 0
+        read = DraftBuilder()  # the nodes that the draft model reads
+        places = {ROOT: ROOT}  # node -> its place among them
         for depth in range(k):
             count, most = self._room(depth, k - depth, len(nodes), context.vocab_size)
             frontier = _pick_best(nodes, level, most)
             if not frontier or not count:
                 break
-            for node in frontier if depth else ():
-                places[node] = read.add(nodes[node].child.token, places[nodes[node].parent])
-            logits = self._lm.forward(context.tokens, read.build())[-len(frontier) :]
+            if depth:
+                for number in frontier:
+                    node = nodes[number]
+                    places[number] = read.add(node.child.token, places[node.parent])
+            logits = self._lm.forward(context.tokens, read.build())[-len(frontier) :]  # [F, V]
             first = len(nodes)
-            for parent, children in zip(
-                frontier, grow(kind, logits, context, count, num_draws), strict=True
-            ):
-                nodes += [_hang(nodes, parent, child) for child in children]
+            grown = grow(kind, logits, context, count, num_draws)
+            for parent, children in zip(frontier, grown, strict=True):
+                nodes += [_add_scores(nodes, parent, child) for child in children]
             level = list(range(first, len(nodes)))
             num_draws += len(frontier) * count
         return self._prune(nodes, kind)
 
     def _room(self, depth: int, levels_left: int, grown: int, vocab_size: int) -> tuple[int, int]:
-        """How many children a node has at this depth, and how many nodes have any. The dynamic shape grows more than
-        the budget allows, and what promises most is used."""
-        width, left = min(self._width, vocab_size), self._budget - grown
+        """How many children a node has at this depth, and how many nodes have any.
+
+        The dynamic shape grows more nodes than the budget allows and uses the most promising ones.
+        """
+        width = min(self._width, vocab_size)
         if self._shape == "dynamic":
             return width, width
-        count = min(1 if self._shape == "fan" and depth else width, left)
+        left = self._budget - grown
+        is_chain = self._shape == "fan" and depth > 0
+        count = min(1 if is_chain else width, left)
         return count, max(1, left // levels_left // max(count, 1))
 
     def _prune(self, nodes: Sequence[Node], kind: str) -> Draft:
-        """The most promising nodes; none promises more than its parent, so every parent is among them."""
+        """Takes the most promising nodes. No node promises more than its parent, so every parent is among them."""
         used = sorted(_pick_best(nodes, range(len(nodes)), self._budget))
-        builder, places = DraftBuilder(), {ROOT: ROOT}
-        for place in used:
-            child, parent = nodes[place].child, places[nodes[place].parent]
-            places[place] = builder.add(child.token, parent, child.q, child.row)
-        scores = [round(nodes[place].score, 4) for place in used]
-        return builder.build(
-            evidence={"children": kind, "scores": scores, "grown": len(nodes), "kept": len(used)}
-        )
+        builder = DraftBuilder()
+        places = {ROOT: ROOT}
+        for number in used:
+            child = nodes[number].child
+            parent = places[nodes[number].parent]
+            places[number] = builder.add(child.token, parent, child.q, child.row)
+        scores = [round(nodes[number].score, 4) for number in used]
+        evidence = {"children": kind, "scores": scores, "grown": len(nodes), "kept": len(used)}
+        return builder.build(evidence=evidence)
 
 
 def _pick_best(nodes: Sequence[Node], among: Sequence[int], most: int) -> list[int]:
-    """The first ones stay first among equals."""
+    """The most promising nodes, the best first. Equal ones stay in their order."""
     return sorted(among, key=lambda node: 0.0 if node == ROOT else -nodes[node].promise)[:most]
 
 
-def _hang(nodes: Sequence[Node], parent: int, child: Child) -> Node:
-    score, promise = (1.0, 1.0) if parent == ROOT else (nodes[parent].score, nodes[parent].promise)
-    chance = min(child.chance, 1.0)
-    by_order = FIRST if child.order == 0 else SECOND / 2 ** (child.order - 1)
-    return Node(child, parent, score * chance, promise * (chance if child.q is None else by_order))
+def _add_scores(nodes: Sequence[Node], parent: int, child: Child) -> Node:
+    probability = min(child.probability, 1.0)
+    if child.q is None:
+        factor = probability
+    elif child.order == 0:
+        factor = FIRST
+    else:
+        factor = SECOND / 2 ** (child.order - 1)
+    if parent == ROOT:
+        return Node(child, parent, probability, factor)
+    return Node(child, parent, nodes[parent].score * probability, nodes[parent].promise * factor)
 
 
 METHOD = Method(

@@ -1,6 +1,6 @@
-"""Which tokens hang below the nodes of a token tree: the likeliest ones, or sampled ones with the q of each.
+"""The tokens that hang below the nodes of a token tree: the most likely ones, or drawn ones with the q of each.
 
-GROW: name -> (logits [F, V], context, how many, first draw's number) -> Children. No two draws share an address.
+The functions of GROW make them. No two random draws share an address.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,39 +16,45 @@ from specviz.decoding.sampling import DRAFT_MODEL, Sampling, fetch_tokens, fit
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Children:
-    """What hangs below F nodes, n each: ids and the model's chance of them [F, n], chance 0 where there is none; the
-    rows [F, V] that the i-th ones were sampled from, none where they were not sampled."""
+    """The children of F nodes, n each."""
 
-    ids: Tensor
-    chances: Tensor
-    rows: Sequence[Tensor] = ()
+    ids: Tensor  # [F, n]
+    probs: Tensor  # [F, n] the model's probability of each; 0 where there is no child
+    rows: Sequence[
+        Tensor
+    ] = ()  # n rows of q [F, V], one per place among siblings; none if not drawn
 
 
 def take_likeliest(logits: Tensor, context: Context, count: int, number: int) -> Children:
-    """The likeliest tokens of each row, by the plain odds: at temperature 0 these still tell how sure the model is."""
-    chances, ids = Sampling().probs(logits).topk(count, dim=-1)
-    return Children(ids, chances)
+    """The most likely tokens of each row and their probabilities at temperature 1, which tell how sure the model is."""
+    probs, ids = Sampling().probs(logits).topk(count, dim=-1)
+    return Children(ids, probs)
 
 
 def sample_independently(logits: Tensor, context: Context, count: int, number: int) -> Children:
-    """Each sampled from all of q, as in SpecInfer; siblings may be the same token."""
-    q = context.sampling.probs(logits)
-    ids = torch.stack([_sample(q, context, number + i * len(q)) for i in range(count)], dim=1)
+    """Draws every child from all of q, as in SpecInfer; siblings may be the same token."""
+    q = context.sampling.probs(logits)  # [F, V]
+    draws = [_sample(q, context, number + i * len(q)) for i in range(count)]
+    ids = torch.stack(draws, dim=1)
     return Children(ids, q.gather(1, ids), [q] * count)
 
 
 def sample_without_replacement(
     logits: Tensor, context: Context, count: int, number: int
 ) -> Children:
-    """Each sampled from q without its earlier siblings, as in Sequoia, while any probability is left."""
-    left = context.sampling.probs(logits)
-    ids, chances, rows = [], [], []
+    """Draws every child from q without its earlier siblings, as in Sequoia, while any probability is left."""
+    left = context.sampling.probs(logits)  # [F, V]
+    ids: list[Tensor] = []
+    probs: list[Tensor] = []
+    rows: list[Tensor] = []
     for i in range(count):
-        rows.append(_normalise(left))
-        ids.append(_sample(rows[-1], context, number + i * len(left))[:, None])
-        chances.append(left.gather(1, ids[-1]))
-        left = left.scatter(1, ids[-1], 0.0)
-    return Children(torch.cat(ids, dim=1), torch.cat(chances, dim=1), rows)
+        q = _normalise(left)
+        drawn = _sample(q, context, number + i * len(left))[:, None]  # [F, 1]
+        rows.append(q)
+        ids.append(drawn)
+        probs.append(left.gather(1, drawn))
+        left = left.scatter(1, drawn, 0.0)
+    return Children(torch.cat(ids, dim=1), torch.cat(probs, dim=1), rows)
 
 
 def _sample(rows: Tensor, context: Context, number: int) -> Tensor:
@@ -56,7 +62,7 @@ def _sample(rows: Tensor, context: Context, number: int) -> Tensor:
 
 
 def _normalise(left: Tensor) -> Tensor:
-    """Rows [F, V] that add up to 1; a row of zeros becomes all on token 0, whose chance is 0 there."""
+    """Rows [F, V] that add up to 1. A row of zeros gets all its probability on token 0, which is then no child."""
     total = left.sum(-1, keepdim=True)
     nothing = torch.zeros_like(left)
     nothing[:, 0] = 1.0
@@ -69,29 +75,32 @@ GROW: dict[str, Grow] = {
     "independent": sample_independently,
     "without_replacement": sample_without_replacement,
 }
+"""The ways to choose children: (logits [F, V], context, children per node, number of the first draw) -> Children."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Child:
-    """A token below a node. order: its place among siblings; q [V]: None if it was not sampled; row: the logits."""
+    """A token below a node."""
 
     token: int
-    chance: float
-    order: int
-    q: Tensor | None
-    row: Tensor
+    probability: float
+    order: int  # place among siblings, from 0
+    q: Tensor | None  # [V]; None if the token was not drawn
+    row: Tensor  # [V] logits
 
 
 def grow(kind: str, logits: Tensor, context: Context, count: int, number: int) -> list[list[Child]]:
-    """The children of each node whose logits [F, V] these are, in one transfer. kind: a name of GROW."""
+    """The children of F nodes by the logits [F, V] at them, in one transfer. kind: a name of GROW."""
     rows = fit(logits, context.vocab_size)
-    found = GROW[kind](rows, context, count, number)
-    ids, chances = fetch_tokens(found.ids, found.chances, DRAFT_MODEL)
-    return [
-        [
-            Child(token, chance, i, found.rows[i][f] if found.rows else None, row)
-            for i, (token, chance) in enumerate(zip(ids[f], chances[f], strict=True))
-            if chance > 0
-        ]
-        for f, row in enumerate(rows)
-    ]
+    children = GROW[kind](rows, context, count, number)
+    ids, probs = fetch_tokens(children.ids, children.probs, DRAFT_MODEL)
+    grown: list[list[Child]] = []
+    for node, row in enumerate(rows):
+        siblings: list[Child] = []
+        for order, token in enumerate(ids[node]):
+            probability = probs[node][order]
+            if probability > 0:
+                q = children.rows[order][node] if children.rows else None
+                siblings.append(Child(token, probability, order, q, row))
+        grown.append(siblings)
+    return grown
