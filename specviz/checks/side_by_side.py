@@ -186,7 +186,7 @@ def _agrees(recorded: float | None, row: Tensor | None, token: int) -> bool:
     """Whether a row [V] gives the token about the recorded probability; True where either is not known."""
     if recorded is None or row is None:
         return True
-    return abs(float(row[token]) - recorded) <= NOT_THE_MODELS
+    return not abs(float(row[token]) - recorded) > NOT_THE_MODELS
 
 
 class _Tally:

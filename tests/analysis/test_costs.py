@@ -312,7 +312,7 @@ def test_the_tables_hold_the_numbers():
 
 
 def test_the_lines_say_first_what_is_measured(named_models, monkeypatch):
-    monkeypatch.setattr("specviz.bench.report.Library", lambda: named_models)
+    monkeypatch.setattr("specviz.bench.report.ModelPool", lambda: named_models)
     told = []
     with suppress(CannotTell):  # this machine may be busy
         for line in cost_lines(target="big", draft="near", context_length=CONTEXT):
@@ -326,7 +326,7 @@ def test_the_command_writes_what_it_measured_and_ends_with_3_where_that_carries_
     named_models, monkeypatch, tmp_path, capsys, spread, code
 ):
     found = replace(EXAMPLE, spread=spread)
-    monkeypatch.setattr("specviz.bench.report.Library", lambda: named_models)
+    monkeypatch.setattr("specviz.bench.report.ModelPool", lambda: named_models)
     monkeypatch.setattr("specviz.bench.report.measure_costs", lambda *_, **__: [Measured(1, 1, "", (found,))])
     place = tmp_path / "costs.json"
     assert main(["bench", "--costs", "--target", "big", "--draft", "near", "--json", str(place)]) == code
