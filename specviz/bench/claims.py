@@ -91,7 +91,7 @@ class ClaimCase:
 
 
 def measure_claims(bench: Workbench) -> Iterator[BenchProgress]:
-    """Measures the claims for every pair that is here, one run per result; the caller holds the engine. SpecvizError."""
+    """Measures the claims for every pair that is here, one run per result. The caller holds the engine."""
     return _try_all(pairs(), claims_table, bench)
 
 

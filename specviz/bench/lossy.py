@@ -1,7 +1,7 @@
 """What a lossy draft costs in quality.
 
-It is the change in the text's probability, rule by rule, and the share of problems that are solved where whole reasoning
-steps come from the draft. Lossless rules stand beside the others: they change nothing, but for chance.
+It is the change in the text's probability, rule by rule, and the share of problems that are solved where whole
+reasoning steps come from the draft. Lossless rules stand beside the others: they change nothing, but for chance.
 """
 
 import re
@@ -87,9 +87,7 @@ def measure_quality(bench: Workbench) -> Iterator[BenchProgress]:
     yield BenchProgress(total, total, "", tuple(tables))
 
 
-def _measure_rules(
-    bench: Workbench, total: int
-) -> Generator[BenchProgress, None, list[list[str]]]:
+def _measure_rules(bench: Workbench, total: int) -> Generator[BenchProgress, None, list[list[str]]]:
     """Returns a row for each rule. The target writes alone first: a rule then has nothing to judge."""
     target_name, draft_name = default_pair()
     large = bench.pool.load(target_name)
@@ -136,9 +134,7 @@ def drawn_exams() -> list[Exam]:
     if is_here(REAL):
         pair = (REAL, MODELS[REAL].drafts[0])
         params = {"delimiter": "line"}
-        exams.append(
-            Exam("word problems", pair, drawn_word_problems(), MOST_WORD_TOKENS, params)
-        )
+        exams.append(Exam("word problems", pair, drawn_word_problems(), MOST_WORD_TOKENS, params))
     return exams
 
 

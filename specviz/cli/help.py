@@ -1,4 +1,4 @@
-"""What --help says beyond the options of one command: names to choose from, examples, exit codes. Loads no torch."""
+"""The parts of --help that commands share: names to choose from, examples, exit codes. Loads no torch."""
 
 import argparse
 from collections.abc import Mapping
@@ -13,7 +13,8 @@ COMMON_CODES = {
     2: "bad input, or the work failed",
     130: "interrupted (128 + the signal)",
 }
-METHOD_NAMES, RULE_NAMES = ", ".join(METHODS), ", ".join(FACTS)
+METHOD_NAMES = ", ".join(METHODS)
+RULE_NAMES = ", ".join(FACTS)
 METHOD_WORDS = f"drafting method: {METHOD_NAMES} (default: %(default)s)"
 RULE_WORDS = f"acceptance rule: {RULE_NAMES} (default: the method's own rule)"
 PARAM_WORDS = "a parameter of the method; may be repeated"
@@ -58,15 +59,13 @@ EXIT_CODES: Mapping[str, Mapping[int, str]] = {
 def epilog(name: str) -> str:
     """The text below a command's options: examples and exit codes."""
     examples = [f"%(prog)s {example}".rstrip() for example in EXAMPLES[name]]
-    codes = (
-        f"{code}  {words}"
-        for code, words in sorted({**COMMON_CODES, **EXIT_CODES.get(name, {})}.items())
-    )
+    words_of_code = {**COMMON_CODES, **EXIT_CODES.get(name, {})}
+    codes = [f"{code}  {words_of_code[code]}" for code in sorted(words_of_code)]
     return "\n  ".join(["examples:", *examples]) + "\n\n" + "\n  ".join(["exit codes:", *codes])
 
 
 def add_chat_options(parser: argparse.ArgumentParser) -> None:
-    """The switches of the chat template, for a command that has --chat; `read_options` reads them."""
+    """Adds the switches of the chat template, for a command that has --chat; `read_options` reads them."""
     words = "a switch of the chat template, such as enable_thinking=false; may be repeated"
     parser.add_argument(
         "--chat-option", action="append", default=[], metavar="NAME=VALUE", help=words
@@ -74,7 +73,7 @@ def add_chat_options(parser: argparse.ArgumentParser) -> None:
 
 
 class _OneNumber(argparse.Action):
-    """A number with two option names: given by both, it must be the same."""
+    """An option for a number with two names; both names must give the same number."""
 
     def __call__(self, parser, namespace, values, option_string=None) -> None:
         given = getattr(namespace, self.dest)
@@ -88,7 +87,7 @@ class _OneNumber(argparse.Action):
 
 
 def add_k(parser: argparse.ArgumentParser, words: str, **options: Any) -> None:
-    """How many tokens are drafted per step. words: its help; options: those of `add_argument`."""
+    """Adds the number of tokens that are drafted per step. words: its help; options: for `add_argument`."""
     words = f"tokens drafted per step{words}"
     parser.add_argument(
         "--k", "--num-speculative-tokens", dest="k", action=_OneNumber, help=words, **options
@@ -101,7 +100,7 @@ def add_sampling(
     temperature_words: str = "0 is greedy",
     of_draft: bool = False,
 ) -> None:
-    """The settings that the target's distribution is made with, and the seed; of_draft: the draft's own too."""
+    """Adds the settings of the target's distribution, and the seed; of_draft: also the draft's own settings."""
     words = f"from 0 to 5; {temperature_words} (default: %(default)s)"
     parser.add_argument("--temperature", type=float, default=1.0, help=words)
     words = "keep only this many of the most likely tokens; 0: all (default: %(default)s)"
@@ -111,8 +110,8 @@ def add_sampling(
     parser.add_argument(
         "--seed", type=int, default=0, help="for all random draws (default: %(default)s)"
     )
-    for name, kind in (
-        (("temperature", float), ("top-k", int), ("top-p", float)) if of_draft else ()
-    ):
+    if not of_draft:
+        return
+    for name, kind in (("temperature", float), ("top-k", int), ("top-p", float)):
         words = f"{name} of the draft's own distribution (default: as the target's)"
         parser.add_argument(f"--draft-{name}", type=kind, help=words)
