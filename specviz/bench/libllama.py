@@ -1,4 +1,4 @@
-"""llama.cpp beside specviz: the same pair written as GGUF, and a greedy speculative loop over libllama.
+"""Runs llama.cpp beside specviz: the same pair written as GGUF, and a greedy speculative loop over libllama.
 
 Weights, keys and values are float32; the number of threads is torch's. The calls of libllama come from
 llama-cpp-python, which is not a dependency.

@@ -57,7 +57,7 @@ class Scored:
 
     @property
     def holds(self) -> np.ndarray:
-        """Which features the written tokens have [T, F]."""
+        """Whether the written tokens have each feature [T, F]."""
         index = torch.tensor(self.tokens)[:, None, None].expand(-1, self.has.shape[1], 1)
         return self.has.gather(2, index)[..., 0].numpy()
 
@@ -156,7 +156,7 @@ def distribution_of(logits: Tensor, sampling: Sampling) -> Tensor:
 
 
 def _feature_flags(p: Tensor, q: Tensor | None, with_draft: bool) -> Tensor:
-    """Which features each token of the vocabulary has: bool [T, F, V].
+    """Whether each token of the vocabulary has each feature: bool [T, F, V].
 
     q [n, V]: at the first n places; after them, no token has a feature that is about the draft.
     """

@@ -122,10 +122,7 @@ class Endings:
         while True:
             try:
                 self._may_raise = True
-                if self._first is None:
-                    event = next(events)
-                else:
-                    event = events.throw(Ended(self._first))
+                event = next(events) if self._first is None else events.throw(Ended(self._first))
             except StopIteration:
                 return
             finally:

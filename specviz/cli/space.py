@@ -105,7 +105,7 @@ def write(folder: Path, options: argparse.Namespace) -> None:
 
 
 def push(api: "HfApi", folder: Path, name: str) -> str:
-    """Makes the Space hold the folder and nothing else; returns its address. Raises SpecvizError with the hub's words."""
+    """Makes the Space hold the folder and nothing else; returns its address. Raises SpecvizError."""
     space = {"repo_id": name, "repo_type": "space"}
     try:
         address = api.create_repo(**space, space_sdk="gradio", exist_ok=True)

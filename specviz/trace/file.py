@@ -137,7 +137,7 @@ class TraceWriter:
     """
 
     def __init__(self, trace: Trace, place: Path | BinaryIO) -> None:
-        """place: a path, gzip if it ends in .gz, or a binary stream."""
+        """Writes to `place`: a path, gzip if it ends in .gz, or a binary stream."""
         self._trace = trace
         self._place = place
         self._stack = ExitStack()

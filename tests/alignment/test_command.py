@@ -124,7 +124,7 @@ def test_a_job_takes_the_costs_of_another_jobs_summary(cli, tmp_path):
 
 
 def test_what_bench_writes_is_read(tmp_path, monkeypatch, named_models):
-    monkeypatch.setattr(bench_report, "Library", lambda: named_models)
+    monkeypatch.setattr(bench_report, "ModelPool", lambda: named_models)
     measured = [Measured(1, 1, "all", (made_costs("near"),))]
     monkeypatch.setattr(bench_report, "measure_costs", lambda *_, **__: measured)
     told = list(bench_report.cost_lines(target="big", draft="near", save=output(str(tmp_path / "costs.json")).write))

@@ -64,7 +64,7 @@ def test_a_report_goes_to_standard_output_alone(main, pair):
 
 
 def test_costs_go_to_standard_output_alone(main, monkeypatch, named_models):
-    monkeypatch.setattr(bench_report, "Library", lambda: named_models)
+    monkeypatch.setattr(bench_report, "ModelPool", lambda: named_models)
     costs = made_costs("near")
     monkeypatch.setattr(bench_report, "measure_costs", lambda *_, **__: [Measured(1, 1, "all", (costs,))])
     status, out, err = main("bench", "--costs", "--target", "big", "--draft", "near", "--json", "-")
