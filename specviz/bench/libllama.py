@@ -156,7 +156,7 @@ def llama_contender(target: LoadedModel, draft: LoadedModel, k: int, room: int) 
     """A contender that runs a greedy speculative loop over libllama at constant K."""
     if find_spec("llama_cpp") is None:
         raise SpecvizError(
-            f"--against {NAME} needs llama-cpp-python, which is an extra: pip install llama-cpp-python"
+            f"bench {NAME} needs llama-cpp-python, which is an extra: pip install llama-cpp-python"
         )
     large = LlamaReader(target, room)
     small = LlamaReader(draft, room)

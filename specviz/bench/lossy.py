@@ -206,7 +206,7 @@ def _share(successes: int, n: int) -> str:
 
 
 def lines() -> Iterator[str]:
-    """Yields what `bench --claims` prints: all that the Compare page measures of what introductions claim."""
+    """Yields what `bench claims` prints: all that the Compare page measures of what introductions claim."""
     for measure in (measure_claims, measure_poor_cases, measure_quality):
         *_, last = measure(workbench())
         for heads, rows in last.tables:

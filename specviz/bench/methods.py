@@ -1,4 +1,4 @@
-"""The command `bench --methods`: every method against no draft on one target, by kind of prompt, and why it loses.
+"""The command `bench methods`: every method against no draft on one target, by kind of prompt, and why it loses.
 
 A method that cannot draft for this target is left out with the reason. The words hold measured times only.
 """

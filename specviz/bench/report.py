@@ -60,11 +60,11 @@ def lines(
     k: Sequence[int],
     num_tokens: int,
     repeats: int,
-    against: str | None = None,
+    has_llama: bool = False,
 ) -> Iterator[str]:
     """Measures a pair; yields lines on what is measured, then the table as Markdown.
 
-    One K runs beside transformers' own generate, several beside each other. against: one K runs greedily, also beside
+    One K runs beside transformers' own generate, several beside each other. has_llama: one K runs greedily, also beside
     llama.cpp and without our recorder.
     """
     pool = ModelPool()
@@ -75,7 +75,7 @@ def lines(
     limit = min(loaded.info.context_limit, small.info.context_limit)
     check_lengths(prompts, max(k), num_tokens, limit)
     room = max(len(prompt.ids) for prompt in prompts) + num_tokens
-    contenders = _contenders(loaded, small, k, room if against else None)
+    contenders = _contenders(loaded, small, k, room if has_llama else None)
     about = [
         f"{loaded.name} + {small.name}, K = {', '.join(map(str, k))}",
         describe_environment(loaded),
@@ -84,12 +84,12 @@ def lines(
         words = describe(model.info.generation_config)
         if words:
             about.append(f"{model.name}: {words}")
-    temperatures = (0.0,) if against else (0.0, 1.0)
+    temperatures = (0.0,) if has_llama else (0.0, 1.0)
     samples = yield from measure_lines(
         contenders, prompts, about, num_tokens, repeats, temperatures
     )
     yield from table(HEADS, [_cells(row) for row in summarise(samples)])
-    if against:
+    if has_llama:
         yield from compare("specviz, draft_model", loaded, prompts, samples)
 
 

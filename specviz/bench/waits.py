@@ -159,7 +159,7 @@ def _held_bytes(*roots: object) -> int:
 
 
 def lines(*, target: str, draft: str, k: int) -> Iterator[str]:
-    """Yields the lines of `bench --waits`, for the first bundled prompt, shortened or repeated to each length."""
+    """Yields the lines of `bench waits`, for the first bundled prompt, shortened or repeated to each length."""
     prompt = prompts_file()["kinds"][0]["prompts"][0]["text"]
     request = Request(
         prompt=prompt, target=target, draft=draft, num_speculative_tokens=k, temperature=0.0

@@ -87,7 +87,7 @@ def _add_amounts(parser: argparse.ArgumentParser) -> None:
     words = "prompts per part (default: %(default)s)"
     parser.add_argument("--shard-size", type=int, default=32, help=words)
     costs = parser.add_mutually_exclusive_group()
-    words = "costs measured earlier: from bench --json, a list of these, or a summary.json"
+    words = "costs measured earlier: from bench costs --json, a list of these, or a summary.json"
     costs.add_argument("--costs", type=Path, metavar="FILE", help=words)
     words = "measure no costs and give no speedups"
     costs.add_argument("--no-costs", action="store_true", help=words)
@@ -149,8 +149,8 @@ def _run(options: argparse.Namespace) -> int:
     from specviz.request import Request, read_options
 
     _check_threshold_names(thresholds, options.draft, costs)
-    names = ["target", "draft", "out", "k", *Request.SAMPLING, "seed", "max_new_tokens", "chat"]
-    names += ["batch", "shard_size", "limit", "overwrite", "keep_parts"]
+    names = ["out", "k", *Request.SAMPLING, "seed", "max_new_tokens", "chat"]
+    names += ["target", "draft", "batch", "shard_size", "limit", "overwrite", "keep_parts"]
     settings = {name: getattr(options, name) for name in names}
     settings["chat_options"] = read_options(options.chat_option)
     lines = ProgressLines()
@@ -274,7 +274,7 @@ def read_costs(path: Path) -> dict[str, Costs]:
         found = [Costs.from_dict(entry) for entry in _cost_entries(values)]
     except SpecvizError as error:
         raise SpecvizError(
-            f"{path.name} does not hold costs as bench --costs --json writes them: {error}"
+            f"{path.name} does not hold costs as bench costs --json writes them: {error}"
         ) from error
     costs = {measured.draft: measured for measured in found if measured.draft is not None}
     if not found or len(costs) < len(found):

@@ -1,11 +1,13 @@
 """The parts of --help that commands share: names to choose from, examples, exit codes. Loads no torch."""
 
 import argparse
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from specviz.checks.report import EXIT_WORDS
 from specviz.drafters import METHODS
+from specviz.models.catalog import bundled_draft, default_pair
 from specviz.rules.facts import FACTS
 
 COMMON_CODES = {
@@ -38,7 +40,14 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     ),
     "doctor": ("fable-eagle", "my-head --target Qwen/Qwen3-8B --prompts prompts.jsonl"),
     "prove": ("", "--rule typical --tokens 500", "--samples samples.jsonl --json report.json"),
-    "bench": ("--k 1 2 3 4", "--methods all", "--costs --json costs.json"),
+    "bench": ("", "--k 1 2 3 4", "methods all", "costs --json costs.json"),
+    "bench speed": ("", "--k 1 2 3 4", "--target smollm2 --repeats 1"),
+    "bench methods": ("all", "draft_model eagle:children=drawn --target smollm2"),
+    "bench costs": ("", "--context 512 --json costs.json"),
+    "bench waits": ("", "--target smollm2"),
+    "bench claims": ("",),
+    "bench align": ("", "--repeats 5 --num-tokens 128"),
+    "bench llama.cpp": ("", "--k 2 --threads 1"),
     "models": ("", "--check fable-target fable-draft", "--heads fable-medusa"),
     "space": (
         "push OWNER/specviz --target smollm2 --draft smol-draft",
@@ -51,17 +60,54 @@ EXIT_CODES: Mapping[str, Mapping[int, str]] = {
     "align": {1: "below --fail-under, or significantly worse than --compare", 3: "cannot tell"},
     "doctor": {1: "the head accepts clearly more under another convention"},
     "prove": EXIT_WORDS,
-    "bench": {3: "the machine was too busy to measure --costs"},
+    "bench": {3: "the machine was too busy (only `bench costs`)"},
+    "bench costs": {3: "the machine was too busy to measure the costs"},
     "models": {1: "the draft given to --check cannot draft for its target"},
 }
 
 
 def epilog(name: str) -> str:
-    """The text below a command's options: examples and exit codes."""
+    """The text below the options of a command, or of a subcommand such as "bench costs": examples and exit codes."""
     examples = [f"%(prog)s {example}".rstrip() for example in EXAMPLES[name]]
     words_of_code = {**COMMON_CODES, **EXIT_CODES.get(name, {})}
     codes = [f"{code}  {words_of_code[code]}" for code in sorted(words_of_code)]
     return "\n  ".join(["examples:", *examples]) + "\n\n" + "\n  ".join(["exit codes:", *codes])
+
+
+def add_command(
+    commands: argparse._SubParsersAction, name: str, words: str, key: str = ""
+) -> argparse.ArgumentParser:
+    """Adds a command with words for what it does. key: its name in EXAMPLES and EXIT_CODES, if it is another one."""
+    return commands.add_parser(
+        name,
+        help=words,
+        description=words,
+        epilog=epilog(key or name),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def positive(text: str) -> int:
+    """The type of an option: a whole number of at least 1."""
+    if not re.fullmatch(r"[1-9][0-9]{0,8}", text):
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1 (got {text!r})")
+    return int(text)
+
+
+def add_pair(parser: argparse.ArgumentParser) -> None:
+    """Adds the target and the draft model; `fitting_draft` gives the draft model where none is named."""
+    target, draft = default_pair()
+    words = "a name from `models`, a folder, .gguf file or hub id; with :int8 or :int4 smaller (default: %(default)s)"
+    parser.add_argument("--target", default=target, help=words)
+    words = (
+        f"the draft model, as above (default: the bundled one that suits the target, else {draft})"
+    )
+    parser.add_argument("--draft", help=words)
+
+
+def fitting_draft(options: argparse.Namespace, *, foreign: bool = False) -> str:
+    """The name of the draft model. foreign: whether it may have another vocabulary."""
+    return options.draft or bundled_draft(options.target, foreign=foreign) or default_pair()[1]
 
 
 def add_chat_options(parser: argparse.ArgumentParser) -> None:

@@ -4,31 +4,32 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from specviz import __version__
-from specviz.cli import align, doctor, export, prove, space
+from specviz.cli import align, bench, doctor, export, prove, space
 from specviz.cli.ending import Endings, exit_code, leave, say, signals_raised
 from specviz.cli.help import (
-    METHOD_NAMES,
     METHOD_WORDS,
     PARAM_WORDS,
     RULE_WORDS,
     add_chat_options,
+    add_command,
     add_k,
+    add_pair,
     add_sampling,
-    epilog,
+    fitting_draft,
+    positive,
 )
 from specviz.cli.output import Output, ProgressLines, divert_words, drop, output
 from specviz.errors import CannotTell, SpecvizError
-from specviz.models.catalog import bundled_draft, chats, default_pair
+from specviz.models.catalog import chats, default_pair
 from specviz.request import DEFAULT_K
 from specviz.settings import root_path, settings
 from specviz.trace import Event, Step, Trace, TraceWriter, load_trace
@@ -36,13 +37,6 @@ from specviz.views.terminal import escape, event_text, generated_text, numbers_t
 
 if TYPE_CHECKING:
     from specviz.session.run import Run, Status
-
-MEASURED_ALONE = {  # options of bench
-    "align": "speed of the alignment lab's batches against recorded runs",
-    "costs": "time of one drafted token and of each check; exits with 3 if the machine is too busy",
-    "waits": "time to the first token and to the answer, and memory, with and without a draft",
-    "claims": "what introductions claim, tried on every pair here; where no draft helps; what lossy rules cost",
-}
 
 
 def console(arguments: Sequence[str] | None = None) -> int:
@@ -57,10 +51,8 @@ def console(arguments: Sequence[str] | None = None) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit status. Messages for the person go to standard error."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    if not words or (words[0].startswith("--") and words[0] not in ("--help", "--version")):
-        words.insert(0, "page")  # without a command the page opens, with its options
-    options = _parser().parse_args(words)
+    words = sys.argv[1:] if arguments is None else arguments
+    options = _parser().parse_args(with_command(words))
     outputs = [value for value in vars(options).values() if isinstance(value, Output)]
     try:
         with signals_raised(), divert_words(outputs):
@@ -76,6 +68,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return exit_code(end)
 
 
+def with_command(words: Sequence[str]) -> list[str]:
+    """The words of a command line with what may be left out: the command `page`, and `speed` after `bench`."""
+    if not words or (words[0].startswith("--") and words[0] not in ("--help", "--version")):
+        return ["page", *words]
+    if words[0] == "bench":
+        return ["bench", *bench.with_subcommand(words[1:])]
+    return list(words)
+
+
 def _parser() -> argparse.ArgumentParser:
     prog = "specviz" if Path(sys.argv[0]).stem == "specviz" else "python -m specviz"
     about = "Speculative decoding, step by step. Without a command, the page opens with the options of `page`."
@@ -84,30 +85,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"specviz {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, command in _COMMANDS.items():
-        subparser = commands.add_parser(
-            name,
-            help=command.words,
-            description=command.words,
-            epilog=epilog(name),
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
+        subparser = add_command(commands, name, command.words)
         command.add_arguments(subparser)
         subparser.set_defaults(command=command.run)
     return parser
-
-
-def _add_pair(parser: argparse.ArgumentParser) -> None:
-    target, draft = default_pair()
-    words = "a name from `models`, a folder, .gguf file or hub id; with :int8 or :int4 smaller (default: %(default)s)"
-    parser.add_argument("--target", default=target, help=words)
-    words = (
-        f"the draft model, as above (default: the bundled one that suits the target, else {draft})"
-    )
-    parser.add_argument("--draft", help=words)
-
-
-def fitting_draft(options: argparse.Namespace, *, foreign: bool = False) -> str:
-    return options.draft or bundled_draft(options.target, foreign=foreign) or default_pair()[1]
 
 
 def _add_page(parser: argparse.ArgumentParser) -> None:
@@ -128,8 +109,8 @@ def _add_page(parser: argparse.ArgumentParser) -> None:
 def _add_run(parser: argparse.ArgumentParser) -> None:
     words = "the text to continue; - reads standard input"
     parser.add_argument("--prompt", required=True, help=words)
-    _add_pair(parser)
-    add_k(parser, f" (default: {DEFAULT_K})", type=_positive)
+    add_pair(parser)
+    add_k(parser, f" (default: {DEFAULT_K})", type=positive)
     parser.add_argument("--method", default="draft_model", help=METHOD_WORDS)
     parser.add_argument("--rule", default=None, help=RULE_WORDS)
     add_sampling(parser, of_draft=True)
@@ -154,43 +135,6 @@ def _add_show(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, help=words)
 
 
-def _add_bench(parser: argparse.ArgumentParser) -> None:
-    _add_pair(parser)
-    add = parser.add_argument
-    words = f" (default: {DEFAULT_K}); give several to find the best"
-    add_k(parser, words, type=_positive, nargs="+", default=[DEFAULT_K])
-    add(
-        "--num-tokens", type=_positive, default=64, help="new tokens per run (default: %(default)s)"
-    )
-    add("--repeats", type=_positive, default=3, help="runs of every prompt (default: %(default)s)")
-    add("--threads", type=_positive, help="CPU threads for torch")
-    words = (
-        "against no draft, by kind of prompt; parameters after colons, as in eagle:children=drawn"
-    )
-    add(
-        "--methods",
-        nargs="+",
-        metavar="NAME",
-        help=f"only: all methods or some of {METHOD_NAMES}, {words}",
-    )
-    for name, words in MEASURED_ALONE.items():
-        add(f"--{name}", action="store_true", help=f"only: {words}")
-    words = "only: greedy, beside llama.cpp with the same pair, through llama-cpp-python where it is installed"
-    add("--against", choices=("llama.cpp",), help=words)
-    add(
-        "--context",
-        type=_positive,
-        default=128,
-        help="context length for --costs (default: %(default)s)",
-    )
-    add(
-        "--json",
-        type=output,
-        metavar="OUT",
-        help="save the result of --costs or --methods; - is standard output",
-    )
-
-
 def _add_models(parser: argparse.ArgumentParser) -> None:
     words = "only: can this draft model draft for this target, and what differs?"
     parser.add_argument("--check", nargs=2, metavar=("TARGET", "DRAFT"), help=words)
@@ -204,12 +148,6 @@ def _add_get(parser: argparse.ArgumentParser) -> None:
     words = "name of the model; without it: what can be fetched, and what is here"
     parser.add_argument("name", nargs="?", help=words)
     parser.add_argument("--remove", action="store_true", help="delete it from this machine")
-
-
-def _positive(text: str) -> int:
-    if not re.fullmatch(r"[1-9][0-9]{0,8}", text):
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1 (got {text!r})")
-    return int(text)
 
 
 def _root_path(text: str) -> str:
@@ -347,43 +285,6 @@ def _get(options: argparse.Namespace) -> int:
     return 0
 
 
-def _bench(options: argparse.Namespace) -> int:
-    if options.json is not None and not (options.costs or options.methods):
-        raise SpecvizError("--json saves the result of --costs or --methods: it needs one of them")
-    if options.threads:
-        import torch
-
-        torch.set_num_threads(options.threads)
-    for line in _bench_lines(options):
-        print(line, flush=True)
-    return 0
-
-
-def _bench_lines(options: argparse.Namespace) -> Iterable[str]:
-    from specviz.bench import lossy, methods, report, waits
-
-    pair = {"target": options.target, "draft": fitting_draft(options)}
-    save = options.json and options.json.write
-    runs = {**pair, "num_tokens": options.num_tokens, "repeats": options.repeats}
-    if options.costs:
-        return report.cost_lines(**pair, context_length=options.context, save=save)
-    if options.align:
-        from specviz.alignment import speed
-
-        return speed.lines(**runs)
-    if options.claims:
-        return lossy.lines()
-    if options.waits:
-        return waits.lines(**pair, k=options.k[0])
-    if (options.methods or options.against) and len(options.k) > 1:
-        raise SpecvizError(
-            f"--methods and --against take one K (got {', '.join(map(str, options.k))})"
-        )
-    if options.methods:
-        return methods.lines(**runs, methods=options.methods, k=options.k[0], save=save)
-    return report.lines(**runs, k=options.k, against=options.against)
-
-
 class _Command(NamedTuple):
     """A command of the program."""
 
@@ -417,9 +318,9 @@ _COMMANDS: Mapping[str, _Command] = {
         prove.run,
     ),
     "bench": _Command(
-        "measure the speed against no draft and against transformers' generate",
-        _add_bench,
-        _bench,
+        "measure speed, methods, costs and waits; without WHAT, the speed against no draft",
+        bench.add_arguments,
+        bench.run,
     ),
     "models": _Command(
         "list the models and draft heads on this machine, and what fits together",
