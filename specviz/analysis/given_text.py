@@ -227,7 +227,7 @@ def _exact_note(recorded: Trace, draft: str | None) -> str:
     note = f"Exact for this text: it was sampled from {used.target} {words}."
     if is_own_plan(recorded) and used.draft_model == draft:
         return note
-    ways = ", then ".join(_way_words(way) for way in _ways(recorded))
+    ways = ", then ".join(map(_way_words, _ways(recorded)))
     drafter = draft or used.method.replace("_", " ")
     return (
         f"{note} It is divided into steps as {drafter} would with speculative sampling and a fixed K. This run used "

@@ -176,7 +176,7 @@ def make_sample(
     started: float,
     **more: object,
 ) -> TimedGeneration:
-    """A generation from what was seen of it.
+    """The generation that a text and its times make.
 
     text: the prompt and what follows. seen: when each call of the target had ended, and the length of the text then.
     """

@@ -173,9 +173,9 @@ def llama_contender(target: LoadedModel, draft: LoadedModel, k: int, room: int) 
             drafted: list[int] = []
             while len(drafted) < min(k, end - len(text) - 1):
                 drafted += small.likeliest([*text, *drafted], 1)
-            wanted = large.likeliest([*text, *drafted], len(drafted) + 1)
-            num_accepted = common_prefix(drafted, wanted, len(drafted))
-            text += wanted[: num_accepted + 1]
+            target_tokens = large.likeliest([*text, *drafted], len(drafted) + 1)
+            num_accepted = common_prefix(drafted, target_tokens, len(drafted))
+            text += target_tokens[: num_accepted + 1]
             seen.append((time.perf_counter(), len(text)))
         return make_sample(NAME, job, text, seen, started)
 

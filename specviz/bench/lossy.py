@@ -112,7 +112,8 @@ def _measure_rules(bench: Workbench, total: int) -> Generator[BenchProgress, Non
 
 def _rule_row(rule: Rule, texts: EndToEnd, alone: Sequence[float]) -> list[str]:
     """A row of the table of rules. alone: the mean log-probabilities of the target's own texts."""
-    changes = [with_draft - own for with_draft, own in zip(texts.log_probs, alone, strict=False)]
+    pairs = zip(texts.log_probs, alone, strict=False)
+    changes = [with_draft - without_draft for with_draft, without_draft in pairs]
     promise = "lossless" if rule.lossless else "lossy"
     wrong = statistics.fmean(texts.distances)
     return [rule.title, promise, f"{wrong:.1%}", span(changes, "+.2f")]

@@ -102,8 +102,13 @@ def greedy(
     plan = pair.plan(rule, sampling, k)
     target = pair.target
     for number, prompt in enumerate(prompts):
-        limits = {"max_new_tokens": num_tokens, "eos_ids": target.text.eos_ids}
-        steps = speculate(list(prompt), lambda: plan, Seeded(number), **limits)
+        steps = speculate(
+            list(prompt),
+            lambda: plan,
+            Seeded(number),
+            max_new_tokens=num_tokens,
+            eos_ids=target.text.eos_ids,
+        )
         ours = [token for step in steps for token in step.tokens]
         room = target.info.context_limit - len(prompt)
         expected = target.generate([prompt], min(num_tokens, room))[0]

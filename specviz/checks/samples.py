@@ -312,7 +312,7 @@ def judge_samples(pair: Setup, samples: Sequence[Sample]) -> Iterator[JudgedSamp
     The pair's draft model, if any, sharpens the evidence.
     """
     target = pair.target
-    own = format_name(target)
+    own_format = format_name(target)
     formats = cache(lambda name: in_format(target, name))
     asked = target.info.generation_config or {}
     samplings = {sample.sampling for sample in samples}
@@ -320,14 +320,14 @@ def judge_samples(pair: Setup, samples: Sequence[Sample]) -> Iterator[JudgedSamp
         done=0,
         total=len(samples),
         evidence=Evidence.empty(features(pair.comparable_draft is not None)),
-        own_format=own,
+        own_format=own_format,
         asked_greedy=_settings_hint(asked, [one for one in samplings if one.temperature == 0]),
         asked_drawn=_settings_hint(asked, [one for one in samplings if one.temperature > 0]),
     )
     yield so_far
     for sample in samples:
         reach: Reach | None = None
-        if sample.made_in not in (None, own):
+        if sample.made_in not in (None, own_format):
             reach = lambda text, rows, name=sample.made_in: reach_of(formats(name), text, rows)  # noqa: E731
         for scored in score_parts(pair, sample.prompt, sample.ids, sample.sampling, reach):
             so_far = _add(so_far, sample, scored)

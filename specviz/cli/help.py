@@ -122,12 +122,11 @@ class _OneNumber(argparse.Action):
     """An option for a number with two names; both names must give the same number."""
 
     def __call__(self, parser, namespace, values, option_string=None) -> None:
-        given = getattr(namespace, self.dest)
-        other = getattr(namespace, "k_name", option_string)
-        if option_string != other and values != given:
-            raise argparse.ArgumentError(
-                self, f"two names of one number: give one of them (got {given} and {values})"
-            )
+        earlier_values = getattr(namespace, self.dest)
+        earlier_name = getattr(namespace, "k_name", option_string)
+        if option_string != earlier_name and values != earlier_values:
+            got = f"(got {earlier_values} and {values})"
+            raise argparse.ArgumentError(self, f"two names of one number: give one of them {got}")
         namespace.k_name = option_string
         setattr(namespace, self.dest, values)
 

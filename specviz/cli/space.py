@@ -120,8 +120,11 @@ def _requirements() -> list[str]:
     """The package's requirements, with the torch that a Space needs."""
     beside = Path(specviz.__file__).parent.parent / "requirements.txt"  # of a checkout or a Space
     needed = beside.read_text("utf-8").splitlines() if beside.is_file() else requires(DISTRIBUTION)
-    own = [line for line in needed if "extra ==" not in line and not re.match(r"torch\b", line)]
-    return sorted([*own, TORCH])
+    lines = [TORCH]
+    for line in needed:
+        if "extra ==" not in line and not re.match(r"torch\b", line):
+            lines.append(line)
+    return sorted(lines)
 
 
 def _front(options: argparse.Namespace) -> str:

@@ -163,9 +163,11 @@ class TraceWriter:
         except BrokenPipeError:
             raise
         except OSError as error:
-            kept = f"; it holds the run up to step {self._num_steps:,}" if self._num_steps else ""
+            problem = f"cannot be written ({error.strerror})"
+            if self._num_steps:
+                problem += f"; it holds the run up to step {self._num_steps:,}"
             name = str(self._place) if isinstance(self._place, Path) else "standard output"
-            raise TraceError(f"cannot be written ({error.strerror}){kept}", name) from None
+            raise TraceError(problem, name) from None
         self._is_open = True
         self._num_events += len(lines)
         self._num_steps = len(self._trace.steps)

@@ -168,11 +168,11 @@ def _inner(kind: kinds.Type, value: Any, index: str, name: str) -> kinds.Type:
     """The type of the item at this index, or of the field of this name, in `value`, which should be of type `kind`."""
     if name:
         return _fields(kind, value).get(name, kinds.AnyType())
-    for each in _alternatives(kind):
-        if isinstance(each, kinds.TupleType):
-            return each.item_types[int(index)]
-        if isinstance(each, (kinds.VarTupleType, kinds.ListType)):
-            return each.item_type
+    for alternative in _alternatives(kind):
+        if isinstance(alternative, kinds.TupleType):
+            return alternative.item_types[int(index)]
+        if isinstance(alternative, (kinds.VarTupleType, kinds.ListType)):
+            return alternative.item_type
     return kinds.AnyType()
 
 
@@ -182,7 +182,7 @@ def _fields(kind: kinds.Type, value: Any) -> dict[str, kinds.Type]:
     tagged = [record for record in records if getattr(record, "tag", None)]
     types: dict[str, kinds.Type] = {}
     for record in tagged:
-        types[record.tag_field] = kinds.LiteralType(tuple(each.tag for each in records))
+        types[record.tag_field] = kinds.LiteralType(tuple(other.tag for other in records))
     for record in records:
         if not tagged or value.get(record.tag_field) == record.tag:
             types |= {item.encode_name: item.type for item in record.fields}
@@ -193,8 +193,8 @@ def _alternatives(kind: kinds.Type) -> Iterator[kinds.Type]:
     if isinstance(kind, kinds.Metadata):
         yield from _alternatives(kind.type)
     elif isinstance(kind, kinds.UnionType):
-        for each in kind.types:
-            yield from _alternatives(each)
+        for alternative in kind.types:
+            yield from _alternatives(alternative)
     elif not isinstance(kind, kinds.NoneType):
         yield kind
 
@@ -265,8 +265,8 @@ def _complete(record: Record, data: Mapping[str, Any], path: str = "") -> None:
         elif isinstance(value, dict):
             object.__setattr__(record, name, json_value(data[name], f"{path}.{name}"))
         elif isinstance(value, tuple) and value and isinstance(value[0], Record):
-            for index, each in enumerate(value):
-                _complete(each, data[name][index], f"{path}.{name}[{index}]")
+            for index, item in enumerate(value):
+                _complete(item, data[name][index], f"{path}.{name}[{index}]")
 
 
 def _plain(value: Any) -> Any:
