@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, islice
 from typing import NamedTuple
 
@@ -88,20 +89,16 @@ def self_checks(
     target = pair.target
     checks: dict[str, Callable[[], CheckOutcome]] = {}
     for end in STEP_ENDS:
-        checks[f"Cache against a full read, {end.words}"] = lambda end=end: _check_cache(
-            target, prompt_ids, max(k, 2), end
-        )
+        name = f"Cache against a full read, {end.words}"
+        checks[name] = partial(_check_cache, target, prompt_ids, max(k, 2), end)
     if not target.proof.trees:
-        checks["Token tree against a full read of each branch"] = lambda: _check_tree(
-            target, prompt_ids
-        )
-    checks["The target as its own draft accepts everything"] = lambda: _check_own_draft(
-        pair, prompt_ids, k
-    )
+        name = "Token tree against a full read of each branch"
+        checks[name] = partial(_check_tree, target, prompt_ids)
+    name = "The target as its own draft accepts everything"
+    checks[name] = partial(_check_own_draft, pair, prompt_ids, k)
     if pair.draft is not None and pair.method.is_plain:  # else q is not the draft model's row alone
-        checks["The recorded q is the q that was drawn from"] = lambda: _check_claimed_q(
-            pair, prompt_ids, sampling, k
-        )
+        name = "The recorded q is the q that was drawn from"
+        checks[name] = partial(_check_claimed_q, pair, prompt_ids, sampling, k)
     for done, (name, check) in enumerate(checks.items(), start=1):
         outcome = check()
         yield SelfCheck(name, outcome.state, outcome.words, done, len(checks))

@@ -80,8 +80,9 @@ class Evidence:
         chances = np.clip(np.asarray(chances, dtype=float), 0.0, 1.0)
         holds = np.asarray(holds, dtype=float)
         prices = bet_prices(chances)  # [T, F, L]
-        gains = (STAKES * holds[..., None] - prices).cumsum(0) + self._gains
-        levels = _log_mean(gains.reshape(len(gains), -1))  # [T]
+        gains = STAKES * holds[..., None] - prices  # [T, F, L] of each token
+        so_far = gains.cumsum(0) + self._gains
+        levels = _log_mean(so_far.reshape(len(so_far), -1))  # [T]
         peak = self.peak
         peak_at = self.peak_at
         if len(levels) and levels.max() > peak:
@@ -116,20 +117,23 @@ class Evidence:
 
         The best bet first had to make good what the others had staked. The peak must be above 0.
         """
-        rate = (self.peak + log_threshold(len(self.features), 1.0)) / self.num_tokens
-        return round_up((math.log(1 / ALPHA) - self.peak) / rate)
+        gained = self.peak + log_threshold(len(self.features), 1.0)
+        missing = math.log(1 / ALPHA) - self.peak
+        return round_up(missing / (gained / self.num_tokens))
 
     @property
     def shifts(self) -> tuple[float, ...]:
         """How far the share of each feature lies from the expected share."""
-        return tuple(((self.observed - self.expected) / max(1, self.num_tokens)).tolist())
+        shifts = (self.observed - self.expected) / max(1, self.num_tokens)
+        return tuple(shifts.tolist())
 
     @property
     def z(self) -> tuple[float, ...]:
         """How far each feature lies from its expected number, in standard deviations; no verdict rests on it."""
         spread = np.sqrt(self.variance)
         spread[spread == 0] = 1.0
-        return tuple(((self.observed - self.expected) / spread).tolist())
+        z = (self.observed - self.expected) / spread
+        return tuple(z.tolist())
 
     def smallest_shifts(self, alpha: float = ALPHA) -> tuple[float, ...]:
         """The smallest mean shift of each feature that these tokens would have shown with CHANCE, up and down.
@@ -151,7 +155,8 @@ class Evidence:
             shifts = (need + quantile(CHANCE) * stakes * spread) / (stakes * n)
         rise = shifts[:, STAKES > 0].min(1)
         fall = shifts[:, STAKES < 0].min(1)
-        return tuple(_visible_shift(rise, fall, self.expected / n).tolist())
+        visible = _visible_shift(rise, fall, self.expected / n)
+        return tuple(visible.tolist())
 
 
 def bet_prices(chances: np.ndarray) -> np.ndarray:
@@ -181,14 +186,16 @@ def tokens_needed(gain: np.ndarray, variance: np.ndarray, alpha: float = ALPHA) 
     mean = gain[gaining]
     spread = quantile(CHANCE) * np.sqrt(variance[gaining])
     # The solution sqrt(n) of n mean - spread sqrt(n) = goal.
-    roots = (spread + np.sqrt(spread**2 + 4 * mean * goal)) / (2 * mean)
+    discriminant = spread**2 + 4 * mean * goal
+    roots = (spread + np.sqrt(discriminant)) / (2 * mean)
     return float((roots**2).min(initial=math.inf))
 
 
 def _log_mean(gains: np.ndarray) -> np.ndarray:
     """The logarithm of the mean of exp(gains) over the last axis."""
     top = gains.max(-1)
-    return top + np.log(np.exp(gains - top[..., None]).mean(-1))
+    shares = np.exp(gains - top[..., None])
+    return top + np.log(shares.mean(-1))
 
 
 def likeliest_outcomes(distribution: np.ndarray, most: int = NUM_CELLS) -> tuple[int, ...]:
