@@ -1,4 +1,4 @@
-"""specviz: see, check and debug speculative decoding.
+"""See, check and debug speculative decoding.
 
 The public names below are loaded when first used, so that importing the package costs nothing and a view of a
 recorded trace never loads torch.

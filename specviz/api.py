@@ -1,4 +1,4 @@
-"""run and stream: one call from a prompt to a trace, with models by name, by folder or handed over in memory."""
+"""`run` and `stream` generate from a prompt and give a trace; models by name, by folder, or already in memory."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -14,14 +14,14 @@ from specviz.session.workbench import workbench
 
 
 def stream(prompt: str | list[int], *, target=None, draft=None, **options) -> Iterator[trace.Event]:
-    """The events of `run(...)` as they come. Takes the same arguments."""
+    """Yields the events of `run(...)` as they come. Takes the same arguments."""
     bench = workbench()
     request = _request(bench.pool, prompt, target, draft, options)
     yield from recorded(open_run(request, bench=bench).events())
 
 
 def recorded(events: Iterable[Status | trace.Event]) -> Iterator[trace.Event]:
-    """The events that a trace is made of; of the others, downloads show a bar on standard error."""
+    """Yields the events that a trace is made of; downloads show a bar on standard error."""
     with ExitStack() as stack:
         bars = {}  # message -> its bar
         for event in events:
@@ -30,27 +30,37 @@ def recorded(events: Iterable[Status | trace.Event]) -> Iterator[trace.Event]:
             elif event.fraction is not None and event.message.startswith(DOWNLOADING):
                 if event.message not in bars:
                     bars[event.message] = stack.enter_context(bar(event.message))
-                bars[event.message].update(round(100 * event.fraction) - bars[event.message].n)
+                progress = bars[event.message]
+                progress.update(round(100 * event.fraction) - progress.n)
 
 
 def _request(pool: ModelPool, prompt, target, draft, options: dict[str, object]) -> Request:
-    """Models by name, so that the request can be stored; what is no field of a request is a parameter of the method."""
-    k = one_k(*(options.pop(name, None) for name in ("k", "num_speculative_tokens")))
-    target, draft = (
-        each if each is None or isinstance(each, str) else pool.load(each).name
-        for each in (target, draft)
-    )
-    known = {name: options.pop(name) for name in [*options] if name in Request.__dataclass_fields__}
-    known["num_speculative_tokens"] = k
-    text = {"prompt": prompt} if isinstance(prompt, str) else {"prompt_ids": tuple(prompt)}
-    target = target or catalog.default_pair()[0]
-    draft = draft or catalog.bundled_draft(
-        target, foreign=find_method(known.get("method", "draft_model")).foreign
-    )
-    known["chat_options"] = known.get("chat_options") or {}
-    if known.get("chat") is None:
-        known["chat"] = "prompt" in text and (catalog.chats(target) or bool(known["chat_options"]))
-    return Request(target=target, draft=draft, params=options, **text, **known)
+    """The request with models by name, so that it can be stored.
+
+    An option that is no field of a request is a parameter of the method.
+    """
+    k = one_k(options.pop("k", None), options.pop("num_speculative_tokens", None))
+    target = _model_name(pool, target) or catalog.default_pair()[0]
+    draft = _model_name(pool, draft)
+    params = dict(options)
+    fields = {name: params.pop(name) for name in options if name in Request.__dataclass_fields__}
+    fields["num_speculative_tokens"] = k
+    is_text = isinstance(prompt, str)
+    if is_text:
+        fields["prompt"] = prompt
+    else:
+        fields["prompt_ids"] = tuple(prompt)
+    method = find_method(fields.get("method", "draft_model"))
+    draft = draft or catalog.bundled_draft(target, foreign=method.foreign)
+    fields["chat_options"] = fields.get("chat_options") or {}
+    if fields.get("chat") is None:
+        fields["chat"] = is_text and (catalog.chats(target) or bool(fields["chat_options"]))
+    return Request(target=target, draft=draft, params=params, **fields)
+
+
+def _model_name(pool: ModelPool, model) -> str | None:
+    """The name of a model; a model that is handed over or lies in a folder is loaded first."""
+    return model if model is None or isinstance(model, str) else pool.load(model).name
 
 
 def run(
@@ -86,5 +96,25 @@ def run(
     False}. params: the method's own (`METHODS[method].params`); several models as one text, separated by commas. Raises
     SpecvizError.
     """
-    options = locals()
-    return trace.Trace(stream(**options.pop("params"), **options))
+    events = stream(
+        prompt,
+        target=target,
+        draft=draft,
+        method=method,
+        rule=rule,
+        k=k,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        draft_temperature=draft_temperature,
+        draft_top_k=draft_top_k,
+        draft_top_p=draft_top_p,
+        seed=seed,
+        max_new_tokens=max_new_tokens,
+        stop=stop,
+        chat=chat,
+        chat_options=chat_options,
+        num_speculative_tokens=num_speculative_tokens,
+        **params,
+    )
+    return trace.Trace(events)

@@ -13,34 +13,36 @@ Entry = TypeVar("Entry", bound=Named)
 
 
 class Listing(dict[str, Entry]):
+    """A mapping from names to entries that shows itself as a table."""
+
     def __init__(
         self, entries: Iterable[Entry], columns: Mapping[str, Callable[[Entry], str]]
     ) -> None:
-        """columns: the head of each and its text for an entry; the names come before them."""
+        """Holds the entries by name. columns: the head of each, and a function that gives its text for an entry."""
         super().__init__({entry.name: entry for entry in entries})
         self._columns = columns
 
     def _rows(self) -> list[list[str]]:
-        cells = (
-            [name, *(text(entry) for text in self._columns.values())]
-            for name, entry in self.items()
-        )
-        return [["name", *self._columns], *cells]
+        rows = [["name", *self._columns]]
+        for name, entry in self.items():
+            rows.append([name, *(text_of(entry) for text_of in self._columns.values())])
+        return rows
 
     def __repr__(self) -> str:
         rows = self._rows()
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = (
-            "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
-            for row in rows
-        )
-        return "\n".join(line.rstrip() for line in lines)
+        lines = []
+        for row in rows:
+            cells = [f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)]
+            lines.append("  ".join(cells).rstrip())
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         head, *body = self._rows()
-        rows = "".join(_row(row, "td") for row in body)
-        return f"<table><thead>{_row(head, 'th')}</thead><tbody>{rows}</tbody></table>"
+        rows = "".join(_html_row(row, "td") for row in body)
+        return f"<table><thead>{_html_row(head, 'th')}</thead><tbody>{rows}</tbody></table>"
 
 
-def _row(cells: Iterable[str], tag: str) -> str:
-    return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"
+def _html_row(cells: Iterable[str], tag: str) -> str:
+    escaped = [html.escape(cell) for cell in cells]
+    return "<tr>" + "".join(f"<{tag}>{cell}</{tag}>" for cell in escaped) + "</tr>"

@@ -1,4 +1,4 @@
-"""`specviz.show(trace)`: a run's stage in a notebook (Jupyter, Colab, VS Code), without network and without server.
+"""`specviz.show(trace)` shows a run's stage in a notebook (Jupyter, Colab, VS Code), without network and server.
 
 The last expression of a cell displays what `show` returns; anywhere else in a cell, IPython's `display(...)` does.
 The stage lies in a sandboxed frame: it cannot reach the notebook, and nothing in a trace is ever markup.
@@ -12,7 +12,8 @@ from specviz.trace import Trace
 from specviz.trace.export import find_trace
 from specviz.views.explore.run_file import stage_page
 
-LEAST_HEIGHT, MOST_HEIGHT = 200, 5_000
+LEAST_HEIGHT = 200  # pixels
+MOST_HEIGHT = 5_000
 FRAME = (
     '<iframe title="specviz: one run, step by step" srcdoc="{page}" sandbox="allow-scripts allow-downloads" '
     'width="100%" height="{height}" style="width: 100%; border: 0; color-scheme: normal"></iframe>'
@@ -21,10 +22,10 @@ FRAME = (
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a notebook displays. `page`: the whole HTML page, as `stage_page` makes it."""
+    """A page that a notebook displays."""
 
-    page: str = field(repr=False)
-    height: int
+    page: str = field(repr=False)  # the whole HTML page, as `stage_page` makes it
+    height: int  # in pixels
 
     def _repr_html_(self) -> str:
         return FRAME.format(page=html.escape(self.page), height=self.height)

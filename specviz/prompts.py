@@ -7,5 +7,8 @@ from specviz.settings import assets_dir
 
 
 def prompts_file() -> dict[str, Any]:
-    """{"kinds": [{"name", "title", "prompts": [{"name", "text"}]}], "dialogues": {"title", "prompts": [...]}}."""
+    """The prompts as they stand in the file.
+
+    {"kinds": [{"name", "title", "prompts": [{"name", "text"}]}], "dialogues": {"title", "prompts": [...]}}.
+    """
     return json.loads((assets_dir() / "prompts" / "prompts.json").read_text(encoding="utf-8"))

@@ -1,8 +1,7 @@
-"""RunSettings: the knobs of a run. Request: these and everything else that is needed to run again.
+"""RunSettings holds the settings of a run, Request also everything else that is needed to run again.
 
-One validation for page, command line, link, API and file header. Plain values and names only, so that both can be
-pickled and stored; whether a model, method or rule of that name exists is for those who hold their tables. Standard
-library only.
+Page, command line, link, API and file header share one validation. Both hold plain values and names only, so that they
+can be pickled and stored. Whether a model, method or rule of a name exists is checked elsewhere. Standard library only.
 """
 
 from __future__ import annotations
@@ -39,19 +38,20 @@ Check = Callable[[str, Any], Any]
 
 
 def field_of(key: str) -> str:
-    """The name in code of what files, links and the page's fields call `key`."""
+    """The name in code of the field that files, links and the page call `key`."""
     return _FIELDS.get(key, key)
 
 
 def one_k(k: int | None, num_speculative_tokens: int | None, default: int = DEFAULT_K) -> int:
-    """K, which a caller may give by either of its two names. Raises SpecvizError where these are two numbers."""
-    given = [value for value in (k, num_speculative_tokens) if value is not None]
-    if len(given) == 2 and given[0] != given[1]:
+    """The value of K, which has two names. Raises SpecvizError where these are two numbers."""
+    if k is None:
+        return default if num_speculative_tokens is None else num_speculative_tokens
+    if num_speculative_tokens not in (None, k):
         got = f"(got k={_short(k)} and num_speculative_tokens={_short(num_speculative_tokens)})"
         raise SpecvizError(
             f"k and num_speculative_tokens are two names of one number: give one of them {got}"
         )
-    return given[0] if given else default
+    return k
 
 
 def _short(value: object) -> str:
@@ -146,15 +146,15 @@ def _ids(_: str, values: object) -> tuple[int, ...]:
 
 
 def _stops(_: str, values: object) -> tuple[str, ...]:
-    given = (values,) if isinstance(values, str) else values
-    if not isinstance(given, (list, tuple)) or len(given) > MAX_STOPS:
+    texts = (values,) if isinstance(values, str) else values
+    if not isinstance(texts, (list, tuple)) or len(texts) > MAX_STOPS:
         raise SpecvizError(f"stop must be at most {MAX_STOPS} texts {_got(values)}")
-    for text in given:
+    for text in texts:
         if not _text("each of stop", text, MAX_STOP_CHARACTERS) or "\ufffd" in text:
             raise SpecvizError(
                 f"each of stop must be a text of at least one character, without U+FFFD {_got(text)}"
             )
-    return tuple(given)
+    return tuple(texts)
 
 
 def _params(_: str, values: object) -> dict[str, Any]:
@@ -162,14 +162,14 @@ def _params(_: str, values: object) -> dict[str, Any]:
         raise SpecvizError(
             f"params must be an object of at most {MAX_PARAMS} named values {_got(values)}"
         )
-    return {
-        _name("each name in params", name): _param(f"params.{name}", value)
-        for name, value in values.items()
-    }
+    params = {}
+    for name, value in values.items():
+        params[_name("each name in params", name)] = _param(f"params.{name}", value)
+    return params
 
 
 def _param(name: str, value: object) -> bool | int | float | str | None:
-    """A method's own parameter: any plain value here; its range is the method's to check."""
+    """A parameter of a method: any plain value; the method itself checks its range."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -182,14 +182,15 @@ def _param(name: str, value: object) -> bool | int | float | str | None:
 
 
 def check_chat_options(name: str, values: object) -> dict[str, Option]:
-    """Switches of a chat template, such as {"enable_thinking": False}. Raises SpecvizError."""
+    """The switches of a chat template, such as {"enable_thinking": False}. Raises SpecvizError."""
     if not isinstance(values, Mapping) or len(values) > MAX_PARAMS:
         raise SpecvizError(
             f"{name} must be an object of at most {MAX_PARAMS} named values {_got(values)}"
         )
-    return {
-        _option_name(name, key): _option(f"{name}.{key}", value) for key, value in values.items()
-    }
+    options = {}
+    for key, value in values.items():
+        options[_option_name(name, key)] = _option(f"{name}.{key}", value)
+    return options
 
 
 def _option_name(name: str, key: object) -> str:
@@ -212,7 +213,7 @@ def _optional(check: Check) -> Check:
 
 
 def _checked(check: Check, **default: Any) -> Any:
-    """A field; check: its name and what is given -> its value, or SpecvizError."""
+    """A field. check: takes its name and a value, and returns the value that is stored or raises SpecvizError."""
     return field(**default, metadata={"check": check})
 
 
@@ -222,12 +223,7 @@ _top_k = partial(check_whole, low=0, high=MAX_TOP_K)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
-    """The knobs of a run: which models, how they draft and judge, how tokens are sampled.
-
-    num_speculative_tokens: the largest depth of a draft (K; "k" in files and links). rule None: the method's own;
-    params: the method's; top_k 0 and top_p 1 filter nothing; temperature 0 is greedy. draft_*: the draft's own, None:
-    as the target's.
-    """
+    """The settings of a run: the models, how they draft and judge, how tokens are sampled."""
 
     SAMPLING: ClassVar = ("temperature", "top_k", "top_p")
     DRAFT_SAMPLING: ClassVar = tuple(f"draft_{name}" for name in SAMPLING)
@@ -236,50 +232,56 @@ class RunSettings:
     target: str = _checked(_name)
     draft: str | None = _checked(_optional(_name), default=None)
     method: str = _checked(_name, default="draft_model")
-    rule: str | None = _checked(_optional(_name), default=None)
-    params: Mapping[str, Any] = _checked(_params, default_factory=dict, hash=False)
+    rule: str | None = _checked(_optional(_name), default=None)  # None: the method's own
+    params: Mapping[str, Any] = _checked(_params, default_factory=dict, hash=False)  # the method's
     num_speculative_tokens: int = _checked(
         lambda _, value: check_whole("k", value, 1, MAX_K), default=DEFAULT_K
     )
-    temperature: float = _checked(_temperature, default=1.0)
-    top_k: int = _checked(_top_k, default=0)
-    top_p: float = _checked(_fraction, default=1.0)
+    """The largest depth of a draft, K; "k" in files and links."""
+    temperature: float = _checked(_temperature, default=1.0)  # 0 is greedy
+    top_k: int = _checked(_top_k, default=0)  # 0 filters nothing
+    top_p: float = _checked(_fraction, default=1.0)  # 1 filters nothing
+    # The draft's own settings; None: as the target's.
     draft_temperature: float | None = _checked(_optional(_temperature), default=None)
     draft_top_k: int | None = _checked(_optional(_top_k), default=None)
     draft_top_p: float | None = _checked(_optional(_fraction), default=None)
 
     def validate(self: Own) -> Own:
-        """An equal value with numbers as int or float. SpecvizError: what is wrong, what was got, what is allowed."""
-        checks = {item.name: item.metadata["check"] for item in fields(self)}
-        return replace(
-            self, **{name: check(name, getattr(self, name)) for name, check in checks.items()}
-        )
+        """An equal value with numbers as int or float.
+
+        Raises SpecvizError that says what is wrong, what was got and what is allowed.
+        """
+        values = {}
+        for item in fields(self):
+            check = item.metadata["check"]
+            values[item.name] = check(item.name, getattr(self, item.name))
+        return replace(self, **values)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values by the keys of files and links."""
-        values = {
-            _KEYS.get(item.name, item.name): getattr(self, item.name)
-            for item in fields(RunSettings)
-        }
-        return {**values, "params": dict(self.params)}
+        """The settings as plain JSON values, by the keys of files and links."""
+        values = {}
+        for item in fields(RunSettings):
+            values[_KEYS.get(item.name, item.name)] = getattr(self, item.name)
+        values["params"] = dict(self.params)
+        return values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request(RunSettings):
-    """One generation. `prompt_ids`, if given, are what the target reads, and `prompt` is only their text.
-
-    stop: texts, any of which ends the answer before it. chat_options: switches of the target's chat template by name.
-    """
+    """A request for one generation."""
 
     prompt: str = _checked(partial(_text, most=MAX_PROMPT_CHARACTERS), default="")
     prompt_ids: tuple[int, ...] | None = _checked(_optional(_ids), default=None)
+    """The ids that the target reads; if they are given, `prompt` is only their text."""
     chat: bool = _checked(_boolean, default=False)
     chat_options: Mapping[str, Option] = _checked(
         check_chat_options, default_factory=dict, hash=False
     )
+    """The switches of the target's chat template, by name."""
     seed: int = _checked(partial(check_whole, low=0, high=MAX_SEED), default=0)
     max_new_tokens: int = _checked(_length, default=64)
     stop: tuple[str, ...] = _checked(_stops, default=())
+    """Texts that end the answer; it ends before the first that occurs."""
     time_limit_s: float | None = _checked(_time_limit, default=None)
 
     @property
@@ -287,7 +289,7 @@ class Request(RunSettings):
         return RunSettings(**{item.name: getattr(self, item.name) for item in fields(RunSettings)})
 
     def validate(self) -> Request:
-        """As that of RunSettings; where the server sets a time limit, a request without one gets it."""
+        """An equal valid value, as for RunSettings; a request without a time limit gets the server's, if any."""
         _text("prompt", self.prompt, MAX_PROMPT_CHARACTERS)
         if self.prompt_ids is None and not self.prompt:
             raise SpecvizError("the prompt is empty; type at least one word")
@@ -302,20 +304,18 @@ class Request(RunSettings):
         return RunSettings.validate(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values; `from_dict` gives an equal request back."""
-        ids = None if self.prompt_ids is None else list(self.prompt_ids)
-        text = {
+        """The request as plain JSON values; `from_dict` gives an equal request back."""
+        return {
             "prompt": self.prompt,
-            "prompt_ids": ids,
+            "prompt_ids": None if self.prompt_ids is None else list(self.prompt_ids),
             "chat": self.chat,
             "chat_options": dict(self.chat_options),
-        }
-        limits = {
+            **RunSettings.to_dict(self),
+            "seed": self.seed,
             "max_new_tokens": self.max_new_tokens,
             "stop": list(self.stop),
             "time_limit_s": self.time_limit_s,
         }
-        return {**text, **RunSettings.to_dict(self), "seed": self.seed, **limits}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Request:
@@ -339,21 +339,24 @@ REQUEST_KEYS = tuple(Request(target="").to_dict())
 
 
 def read_stops(lines: Iterable[str]) -> tuple[str, ...]:
-    r"""Stop texts that were typed, one a line, where \n is a line break and \t a tab; empty lines are none."""
+    r"""Reads stop texts that were typed, one a line; \n is a line break and \t a tab. Empty lines do not count."""
     return tuple(line.replace("\\n", "\n").replace("\\t", "\t") for line in lines if line)
 
 
 def spell_stops(stops: Iterable[str]) -> str:
-    """The lines that `read_stops` reads."""
+    """Spells stop texts as the lines that `read_stops` reads."""
     return "\n".join(stop.replace("\n", "\\n").replace("\t", "\\t") for stop in stops)
 
 
 def read_options(lines: Iterable[str]) -> dict[str, Option]:
-    """Switches of a chat template that were typed, each as NAME=VALUE; VALUE is true, false, a number, or a text with
-    or without the double quotes of JSON. Empty lines are none. Raises SpecvizError."""
+    """Reads switches of a chat template that were typed, each as NAME=VALUE.
+
+    VALUE is true, false, a number, or a text with or without the double quotes of JSON. Empty lines do not count.
+    Raises SpecvizError.
+    """
     options: dict[str, Option] = {}
     for line in filter(str.strip, lines):
-        name, equals, value = (part.strip() for part in line.partition("="))
+        name, equals, value = map(str.strip, line.partition("="))
         if not equals or not name or name in options:
             raise SpecvizError(
                 f"each chat option must be NAME=VALUE, and each name be given once {_got(line)}"
@@ -363,7 +366,7 @@ def read_options(lines: Iterable[str]) -> dict[str, Option]:
 
 
 def _read_option(text: str) -> Option:
-    """Python's True and False are taken for JSON's."""
+    """Reads a value; Python's True and False count as JSON's."""
     try:
         value = json.loads({"True": "true", "False": "false"}.get(text, text))
     except (ValueError, RecursionError):
@@ -372,7 +375,7 @@ def _read_option(text: str) -> Option:
 
 
 def spell_options(options: Mapping[str, Option]) -> list[str]:
-    """The lines that `read_options` reads."""
+    """Spells switches as the lines that `read_options` reads."""
     return [f"{name}={_spell_option(value)}" for name, value in options.items()]
 
 

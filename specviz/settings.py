@@ -1,6 +1,6 @@
-"""Every environment variable that specviz reads, in this one place, and where its assets lie. Standard library only.
+"""The environment variables that specviz reads, all in this place, and its folders. Standard library only.
 
-`settings()` reads the environment anew at each call; a value that cannot be used is a SpecvizError with its name.
+`settings()` reads the environment again at each call. A value that cannot be used is a SpecvizError with its name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _GIB = 2**30
 
 
 def _text(form: str, words: str) -> Callable[[str], str]:
-    """form: a regular expression for the whole text; words: what it allows."""
+    """A function that checks a text. form: a regular expression for the whole text; words: what it allows."""
 
     def convert(text: str) -> str:
         if not re.fullmatch(form, text, re.ASCII):
@@ -55,7 +55,7 @@ def _yes_or_no(text: str) -> bool:
 
 
 def root_path(text: str) -> str:
-    """Where the page lies, a path or a whole address, without the last slash. Raises ValueError: what it must be."""
+    """The path or the whole address of the page, without the last slash. Raises ValueError: what is allowed."""
     if not re.fullmatch(r"(https?://[\w.:\[\]-]+)?(/[\w.~%@+=,-]+)*/?", text, re.ASCII):
         raise ValueError("a path such as /user/ann/proxy/7860, or a whole address")
     return text.rstrip("/")
@@ -66,13 +66,13 @@ _dtype = _text("auto|float32|bfloat16|float16", "auto, float32, bfloat16 or floa
 
 
 def _variable(default: object, name: str, read: Callable[[str], object]) -> Any:
-    """A setting. name: its environment variable; read: its text as a value, or a ValueError: what it must be."""
+    """A setting. name: its environment variable; read: makes a value of its text, or raises ValueError with words."""
     return field(default=default, metadata={"name": name, "read": read})
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramSettings:
-    """What the person who starts specviz decides once. None means: no limit, or found out where it is needed."""
+    """The settings that the person who starts specviz decides once. None: no limit, or found out where it is needed."""
 
     device: str = _variable("auto", "SPECVIZ_DEVICE", _device)
     dtype: str = _variable("auto", "SPECVIZ_DTYPE", _dtype)
@@ -91,11 +91,11 @@ class ProgramSettings:
     server_name: str = _variable("127.0.0.1", "GRADIO_SERVER_NAME", str)
     server_port: int = _variable(7860, "GRADIO_SERVER_PORT", _whole(0, 65_535))
     root_path: str = _variable("", "GRADIO_ROOT_PATH", root_path)
-    """Under which path, or at which whole address, a proxy serves the page; "" is the root of its host."""
+    """The path, or the whole address, at which a proxy serves the page; "" is the root of its host."""
     space: str | None = _variable(None, "SPACE_ID", _text(r"[\w.-]+/[\w.-]+", "owner/name"))
     """The Hugging Face Space that this is, as owner/name."""
     zero_gpu: bool = _variable(False, "SPACES_ZERO_GPU", _yes_or_no)
-    """Whether it is one whose GPU only worker processes have, each for a while."""
+    """Whether this Space gives a GPU only to worker processes, each for a while."""
     space_host: str | None = _variable(None, "SPACE_HOST", _text(r"[\w.-]{1,253}", "a host name"))
     mcp: bool = _variable(False, "SPECVIZ_MCP", _yes_or_no)
     """Whether the API's endpoints are MCP tools, too."""
@@ -109,11 +109,12 @@ class ProgramSettings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> ProgramSettings:
-        """The defaults, or on a Hugging Face Space catalogue models only, with what the environment says instead."""
+        """The defaults, changed by the environment; a Hugging Face Space allows catalogue models only by default."""
         on_space = {"allow_any_model": False, "allow_get": False}
         chosen: dict[str, object] = on_space if environment.get("SPACE_ID") else {}
         for item in fields(cls):
-            name, read = item.metadata["name"], item.metadata["read"]
+            name = item.metadata["name"]
+            read = item.metadata["read"]
             if text := environment.get(name, "").strip():
                 try:
                     chosen[item.name] = read(text)
@@ -131,14 +132,14 @@ def settings() -> ProgramSettings:
 def assets_dir() -> Path:
     """The folder with models, web files, prompts and traces: SPECVIZ_ASSETS, the installed one, or the repository's."""
     package = Path(__file__).resolve().parent
-    given = os.environ.get("SPECVIZ_ASSETS", "").strip()
-    places = [Path(given)] if given else [package / "assets", package.parent / "assets"]
+    named = os.environ.get("SPECVIZ_ASSETS", "").strip()
+    places = [Path(named)] if named else [package / "assets", package.parent / "assets"]
     for place in places:
         if place.is_dir():
             return place
-    if given:
+    if named:
         raise SpecvizError(
-            f"the environment variable SPECVIZ_ASSETS must name a folder (got {given!r})"
+            f"the environment variable SPECVIZ_ASSETS must name a folder (got {named!r})"
         )
     raise SpecvizError(
         "the assets folder is missing: set SPECVIZ_ASSETS to the folder 'assets' of the repository"
@@ -147,10 +148,14 @@ def assets_dir() -> Path:
 
 def cache_dir() -> Path:
     """The folder for fetched and converted models and what is measured once: SPECVIZ_CACHE, or the user's cache."""
-    given, own = (os.environ.get(name, "").strip() for name in ("SPECVIZ_CACHE", "XDG_CACHE_HOME"))
-    return Path(given).expanduser() if given else Path(own or Path.home() / ".cache") / "specviz"
+    named = os.environ.get("SPECVIZ_CACHE", "").strip()
+    if named:
+        return Path(named).expanduser()
+    users = os.environ.get("XDG_CACHE_HOME", "").strip()
+    return Path(users or Path.home() / ".cache") / "specviz"
 
 
 def cached_model(file: str, sha256: str) -> Path:
-    """The folder in the cache of the model that a GGUF file of this name and hash holds."""
-    return cache_dir() / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', Path(file).stem):.80}-{sha256[:12]}"
+    """The folder in the cache for the model in a GGUF file of this name and hash."""
+    safe_name = re.sub(r"[^A-Za-z0-9_.-]", "_", Path(file).stem)
+    return cache_dir() / f"{safe_name:.80}-{sha256[:12]}"

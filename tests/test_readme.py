@@ -88,7 +88,7 @@ def test_what_is_made_shorter_stands_in_one_sample_each():
 def test_commands_are_understood(parser, command):
     """As far as reading their options goes; argparse leaves the program where it cannot."""
     words = shlex.split(command.partition(" && ")[0], comments=True)
-    options = parser().parse_args(words)
+    options = parser().parse_args(cli.with_command(words) if parser is cli._parser else words)
     assert callable(options.command if parser is cli._parser else options.run)
 
 

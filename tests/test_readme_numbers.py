@@ -186,7 +186,7 @@ def row(label):
 
 
 def costs():
-    """As the documented `bench --costs` measured them; other numbers of tokens lie on the line between."""
+    """As the documented `bench costs` measured them; other numbers of tokens lie on the line between."""
     numbers = re.search(
         r"takes ([\d.]+) ms over one token, ([\d.]+) over 2, ([\d.]+) over 5, ([\d.]+) over 9, ([\d.]+) over 33; "
         r"a drafted token ([\d.]+) ms; the rest of a step ([\d.]+) ms, of one without a draft ([\d.]+) ms",

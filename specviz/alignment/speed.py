@@ -1,4 +1,4 @@
-"""The command `bench --align`: tokens per second of the lab's batches and of recorded speculative runs, in rounds.
+"""The command `bench align`: tokens per second of the lab's batches and of recorded speculative runs, in rounds.
 
 Both do the same prompts at the same settings in one process.
 """

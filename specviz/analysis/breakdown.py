@@ -1,6 +1,6 @@
-"""Why is it slow? From the ideal of K + 1 tokens per target call down to the measured speedup, as factors in one order.
+"""Explains a speedup by factors, from the ideal of K + 1 tokens per target call down to the measured speedup.
 
-All factors but the last predict a speed, from the run and the measured costs; the last, overhead, closes the gap.
+All factors but the last predict a speed, from the run and the measured costs. The last, overhead, closes the gap.
 """
 
 from __future__ import annotations
@@ -35,14 +35,13 @@ class Factor:
 
 @dataclass(frozen=True, slots=True)
 class Breakdown:
-    """ideal: K + 1, every draft full and kept, at the price of one target call for one token. predicted: the speedup
-    if all time went into the two models. notes: where costs, speeds and run were not measured alike."""
+    """A measured speedup as a product of factors."""
 
-    ideal: int
+    ideal: int  # K + 1: every draft is full and accepted, and a target call costs as much as for one token
     factors: tuple[Factor, ...]
-    predicted: float
+    predicted: float  # the speedup if all time went into the two models
     speedup: float
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # where costs, speeds and run were not measured alike
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +64,14 @@ def why_slow(
     baseline_tokens_per_s: float,
     most_timed: int | None = None,
 ) -> Breakdown:
-    """tokens_per_s: this run's speed; baseline_tokens_per_s: without a draft, measured in the same session.
-    most_timed: the most tokens that the timed runs wrote, where they are other runs than this one.
+    """Explains the speedup of a run by the costs of its models.
 
+    tokens_per_s: this run's speed; baseline_tokens_per_s: without a draft, measured in the same session.
+    most_timed: the most tokens that the timed runs wrote, where they are other runs than this one.
     Raises SpecvizError where K, method, rule, models or sampling changed, or the costs are not of the run's models.
     """
-    for name, speed in (
-        ("tokens_per_s", tokens_per_s),
-        ("baseline_tokens_per_s", baseline_tokens_per_s),
-    ):
+    speeds = {"tokens_per_s": tokens_per_s, "baseline_tokens_per_s": baseline_tokens_per_s}
+    for name, speed in speeds.items():
         if not 0 < speed < math.inf:
             raise ValueError(f"{name} must be above 0 (got {speed})")
     step = _mean_step(recorded, costs)
@@ -81,9 +79,8 @@ def why_slow(
     predicted = (step.k + 1) * math.prod(factor.value for factor in factors)
     speedup = tokens_per_s / baseline_tokens_per_s
     last = _overhead(step, predicted, tokens_per_s, baseline_tokens_per_s)
-    return Breakdown(
-        step.k + 1, (*factors, last), predicted, speedup, tuple(_notes(recorded, costs, most_timed))
-    )
+    notes = tuple(_notes(recorded, costs, most_timed))
+    return Breakdown(step.k + 1, (*factors, last), predicted, speedup, notes)
 
 
 def _mean_step(recorded: Trace, costs: Costs) -> _Step:
@@ -91,32 +88,36 @@ def _mean_step(recorded: Trace, costs: Costs) -> _Step:
     for refusal in _refusals(recorded, counters, costs):
         raise SpecvizError(refusal)
     num_steps = counters.num_steps
-    lengths = [
-        fewer - more for fewer, more in pairwise([num_steps, *counters.drafted_to, 0])
-    ]  # steps of each length
-    drafted, own = counters.num_drafted / num_steps, recorded.steps[-1].settings
+    at_least = [num_steps, *counters.drafted_to, 0]  # steps that drafted 0, 1, ... tokens or more
+    verify_ms = []
+    for length, (steps, longer_steps) in enumerate(pairwise(at_least)):
+        verify_ms.append((steps - longer_steps) * costs.verify_ms[length])
+    used = recorded.steps[-1].settings
+    drafted = counters.num_drafted / num_steps
     return _Step(
-        k=own.k,
+        k=used.k,
         drafted=drafted,
         emitted=counters.num_emitted / num_steps,
         one_token_ms=costs.verify_ms[0],
-        draft_ms=0.0 if own.draft_model is None else drafted * costs.draft_ms,
-        verify_ms=math.fsum(steps * costs.verify_ms[length] for length, steps in enumerate(lengths))
-        / num_steps,
+        draft_ms=0.0 if used.draft_model is None else drafted * costs.draft_ms,
+        verify_ms=math.fsum(verify_ms) / num_steps,
     )
 
 
 def _refusals(recorded: Trace, counters: Counters, costs: Costs) -> Iterator[str]:
-    """Why these costs cannot explain this run: they are of chains that a draft model writes, or that cost nothing."""
-    own = recorded.steps[-1].settings
+    """Yields the reasons why these costs cannot explain this run.
+
+    They hold for chains that a draft model writes, or that cost nothing.
+    """
+    used = recorded.steps[-1].settings
     if not counters.num_drafted or not counters.num_emitted:
         yield "nothing was drafted in this run, so there is no loss to explain"
     if counters.num_drafted != sum(counters.drafted_to):
         yield "this run drafted trees; the costs are measured for chains only"
     if counters.statuses["scratch"]:
         yield "the target read more tokens than the draft in this run; the costs are measured for drafts alone"
-    if not facts_of(own.method).cost_is_known:
-        words = own.method.replace("_", " ")
+    if not facts_of(used.method).cost_is_known:
+        words = used.method.replace("_", " ")
         yield f"the cost of drafting by {words} was not measured; only a draft model's was"
     if len(counters.drafted_to) >= len(costs.verify_ms):
         yield f"the drafts were longer than measured: at most {len(costs.verify_ms) - 1} tokens"
@@ -126,16 +127,18 @@ def _refusals(recorded: Trace, counters: Counters, costs: Costs) -> Iterator[str
             yield f"{words} changed during the run, so the run has no single ideal and no single speed"
     if counters.distribution_changed:
         yield "the target model or the sampling changed during the run, so it has no single speed"
-    if costs.target != own.target or own.draft_model not in (None, costs.draft):
+    if costs.target != used.target or used.draft_model not in (None, costs.draft):
         yield "the costs were measured for other models; measure them for this pair"
     if costs.doubt:
         yield costs.doubt
 
 
 def _notes(recorded: Trace, costs: Costs, most_timed: int | None) -> Iterator[str]:
-    """Where costs and speeds were measured on other lengths than the run's: longer contexts cost more."""
-    lengths, num_tokens = [step.context_length for step in recorded.steps], len(recorded.tokens)
-    middle = max(1, (lengths[0] + lengths[-1]) // 2)
+    """Yields notes where costs and speeds were measured at other lengths than the run's: longer contexts cost more."""
+    num_tokens = len(recorded.tokens)
+    first = recorded.steps[0].context_length
+    last = recorded.steps[-1].context_length
+    middle = max(1, (first + last) // 2)
     if max(middle, costs.context_length) > FAR * min(middle, costs.context_length):
         yield (
             f"The costs were measured after {costs.context_length:,} tokens of context; the middle of this run has "
@@ -149,7 +152,7 @@ def _notes(recorded: Trace, costs: Costs, most_timed: int | None) -> Iterator[st
 
 
 def _factors(step: _Step) -> Iterator[Factor]:
-    """All but the last."""
+    """Yields all factors but the last."""
     yield Factor(
         "shorter drafts",
         (step.drafted + 1) / (step.k + 1),
@@ -181,7 +184,7 @@ def _factors(step: _Step) -> Iterator[Factor]:
 def _overhead(
     step: _Step, predicted: float, tokens_per_s: float, baseline_tokens_per_s: float
 ) -> Factor:
-    """What is left over: it makes the product equal to the measured speedup, whatever the others miss."""
+    """The last factor: it makes the product equal to the measured speedup, whatever the others miss."""
     share = (step.draft_ms + step.verify_ms) / (1000 * step.emitted / tokens_per_s)
     alone = step.one_token_ms / (1000 / baseline_tokens_per_s)
     words = (

@@ -1,7 +1,7 @@
 """Measured costs of a pair on this machine: a drafted token, one target forward over 1..33 tokens, a step's rest.
 
-`measure_costs` times everything, several drafts too, in the same rounds, so that a busy moment meets all alike. What a
-step takes by these numbers is `theory.step_ms`.
+`measure_costs` times everything, several drafts too, in the same rounds, so that a busy moment affects all alike.
+`theory.step_ms` predicts the time of a step from these numbers.
 """
 
 import copy
@@ -9,7 +9,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate, cycle, islice, product
 from typing import NamedTuple
 
@@ -42,10 +42,12 @@ BATCHES = (1, 2, 4, 8)
 BATCH_TOKENS = (1, 5, 9)  # nothing drafted, K = 4 and K = 8
 STEP_K = 4
 STEPS_PER_TURN = 3
-READ_BYTES, READ_BYTES_CUDA = 512 << 20, 2 << 30  # to measure the memory, not a cache
+READ_BYTES = 512 << 20  # large enough to measure the memory, not a cache
+READ_BYTES_CUDA = 2 << 30
 FIRST_ID = 3
 PAUSE_S = 0.25  # between two results
-APART = 1.3  # repeated times, or a forward and one over more tokens, that lie further apart were disturbed
+APART = 1.3
+"""Repeated times that lie further apart were disturbed; so was a forward that much slower than one over more tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +61,7 @@ class BatchCost(Record):
 
 @dataclass(frozen=True, slots=True)
 class Costs(Record):
-    """Medians in milliseconds. verify_ms[n - 1]: one target forward over n new tokens, its probabilities included.
-
-    draft_ms: one drafted token, drawing included (0 without a draft model). overhead_ms: a step's time outside drafting
-    and verifying, recording left out; plain_overhead_ms: that of a step that drafts nothing. weight_bytes: what one
-    forward must read. spread: the middle half of repeated timings, relative. verify_between_ms: the interval of each
-    of verify_ms, where it is known.
-    """
+    """The measured costs of a pair; times are medians in milliseconds."""
 
     target: Name
     draft: Name | None
@@ -73,92 +69,82 @@ class Costs(Record):
     device: Name
     threads: Count
     dtype: Name
-    draft_ms: Number
+    draft_ms: Number  # one drafted token, drawing included; 0 without a draft model
     verify_ms: Items[Number]
-    overhead_ms: Number
-    plain_overhead_ms: Number
+    """Entry n - 1: one target forward over n new tokens, its probabilities included."""
+    overhead_ms: Number  # a step's time outside drafting and verifying, recording left out
+    plain_overhead_ms: Number  # likewise for a step that drafts nothing
     batch: Items[BatchCost]
-    weight_bytes: Count
+    weight_bytes: Count  # what one forward must read
     bandwidth_gb_s: Number
     bandwidth_bytes: Count
-    spread: Number
+    spread: Number  # how wide the middle half of repeated timings is, relative to their median
     verify_between_ms: Items[tuple[Number, Number]] | None = None
+    """The interval of each of verify_ms, where it is known."""
 
     @property
     def doubt(self) -> str:
-        """Why these times carry no advice, in words; empty where they do."""
-        longest = accumulate(self.verify_ms, max)
-        drop = max(before / ms for before, ms in zip(longest, self.verify_ms, strict=True))
-        apart = statistics.median(
-            [high / low for low, high in self.verify_between_ms or ((1.0, 1.0),)]
-        )
-        if self.spread <= ONE_RUN and max(drop, apart) <= APART:
-            return ""
-        busy = f"one target pass took {drop:.1f} times as long as a pass over more tokens"
-        if apart > APART:
+        """Words for why these times carry no advice; empty where they do."""
+        slowest = accumulate(self.verify_ms, max)
+        drop = max(before / ms for before, ms in zip(slowest, self.verify_ms, strict=True))
+        intervals = self.verify_between_ms or ((1.0, 1.0),)
+        apart = statistics.median(high / low for low, high in intervals)
+        if self.spread > ONE_RUN:
+            busy = f"the middle half of the repeated timings spans {self.spread:.0%} of the median"
+        elif apart > APART:
             busy = (
                 f"the slowest round of a target pass took {apart:.1f} times as long as the fastest"
             )
-        if self.spread > ONE_RUN:
-            busy = f"the middle half of the repeated timings spans {self.spread:.0%} of the median"
+        elif drop > APART:
+            busy = f"one target pass took {drop:.1f} times as long as a pass over more tokens"
+        else:
+            return ""
         return f"This machine was too busy: {busy}. Measure the costs again when it is idle."
 
     @property
     def floor_ms(self) -> float:
-        """The time that reading all weights once would take at the measured bandwidth (the roofline's flat part)."""
+        """The time to read all weights once at the measured bandwidth (the roofline's flat part)."""
         return self.weight_bytes / (self.bandwidth_gb_s * 1e6)
 
     @property
     def floor_share(self) -> float:
-        """Which share of a one-token forward that reading explains; above 1 where a cache holds weights."""
+        """The share of a one-token forward that this time explains; above 1 where a cache holds weights."""
         return self.floor_ms / self.verify_ms[0]
 
     def verify_growth(self, batch: int, tokens: int) -> float:
-        """What `tokens` tokens per text cost, in forwards over one token per text, at this batch size."""
+        """The cost of `tokens` tokens per text in forwards over one token per text, at this batch size."""
         times = {(cost.batch, cost.tokens): cost.ms for cost in self.batch}
         return times[batch, tokens] / times[batch, 1]
 
     def check(self) -> None:
-        """The batch table has every pair of its sizes once, in order, one token per text among them."""
+        """Checks that all are times, and that the batch table has every pair of its sizes once, in order."""
         sizes = [(cost.batch, cost.tokens) for cost in self.batch]
-        whole = [
-            (b, n)
-            for b in sorted({b for b, _ in sizes})
-            for n in sorted({1, *(n for _, n in sizes)})
-        ]
-        require(
-            not sizes or sizes == whole,
-            "batch",
-            f"must list every batch and number of tokens (got {sizes})",
-        )
-        require(
-            self.verify_ms and min(self.verify_ms) > 0 and self.bandwidth_gb_s > 0,
-            "verify_ms",
-            "must be times",
-        )
-        is_whole = self.verify_between_ms is None or len(self.verify_between_ms) == len(
-            self.verify_ms
-        )
+        batches = sorted({cost.batch for cost in self.batch})
+        tokens = sorted({1, *(cost.tokens for cost in self.batch)})
+        words = f"must list every batch and number of tokens (got {sizes})"
+        require(not sizes or sizes == list(product(batches, tokens)), "batch", words)
+        are_times = self.verify_ms and min(self.verify_ms) > 0 and self.bandwidth_gb_s > 0
+        require(are_times, "verify_ms", "must be times")
+        if self.verify_between_ms is None:
+            return
+        is_whole = len(self.verify_between_ms) == len(self.verify_ms)
         require(is_whole, "verify_between_ms", "must be one interval for each of verify_ms")
-        require(
-            min(map(min, self.verify_between_ms or [(1.0,)])) > 0,
-            "verify_between_ms",
-            "must be times",
-        )
+        least = min(min(between) for between in self.verify_between_ms)
+        require(least > 0, "verify_between_ms", "must be times")
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """How far measuring has come, in timed pieces; `costs`, one per draft, with the last one."""
+    """How far measuring has come, in timed pieces."""
 
     done: int
     total: int
     doing: str
-    costs: tuple[Costs, ...] = ()
+    costs: tuple[Costs, ...] = ()  # one per draft, once all is done
 
 
 class _Series(NamedTuple):
-    """What a list of timings is about."""
+    """The name of a list of timings."""
 
     what: str
     tokens: int = 1
@@ -167,7 +153,8 @@ class _Series(NamedTuple):
 
 
 Reading = tuple[_Series, float]
-PLAIN, READ = _Series("overhead"), _Series("read")
+PLAIN = _Series("overhead")
+READ = _Series("read")
 
 
 def costs(target=None, draft=None, context_length: int = CONTEXT) -> Costs:
@@ -191,9 +178,11 @@ def measure_costs(
     most_tokens: int = MOST_TOKENS,
     rounds: int = ROUNDS,
 ) -> Iterator[Measured]:
-    """Times forwards over 1..most_tokens tokens behind `context_length` tokens, real steps, batches and memory; without
-    drafts for the one result that has none. SpecvizError where the context does not fit and where two models do not
-    share a vocabulary."""
+    """Times forwards over 1..most_tokens tokens behind `context_length` tokens, real steps, batches and memory.
+
+    Without drafts there is one result, which has none. Raises SpecvizError where the context does not fit, and where
+    two models do not share a vocabulary.
+    """
     if most_tokens < 1 or rounds < 1:
         raise ValueError(f"most_tokens and rounds must be >= 1 (got {most_tokens} and {rounds})")
     longest = longest_context(target, drafts, most_tokens)
@@ -205,35 +194,34 @@ def measure_costs(
     timer = _Timer(target, drafts, context_length)
     jobs = timer.jobs(most_tokens)
     timings: Timings[_Series] = Timings()
-    told = -PAUSE_S
+    reported = -PAUSE_S
     for turn in turns(len(jobs), rounds):
-        if time.perf_counter() - told > PAUSE_S:
+        if time.perf_counter() - reported > PAUSE_S:
             words = f"round {turn.round} of {rounds}" if turn.round else "warming up"
             yield Measured(turn.done, turn.total, words)
-            told = time.perf_counter()
+            reported = time.perf_counter()
         for series, ms in jobs[turn.contender]():
             timings.add(series, turn.round, ms)
         give_way()
     names = [draft.name for draft in drafts] or [None]
-    yield Measured(
-        turn.total,
-        turn.total,
-        "done",
-        tuple(_summary(timer, timings, most_tokens, each) for each in names),
-    )
+    found = tuple(_summary(timer, timings, most_tokens, name) for name in names)
+    yield Measured(turn.total, turn.total, "done", found)
 
 
 def batch_growth(
     target: LoadedModel, tokens: int = BATCH_TOKENS[1], rounds: int = FEWEST
 ) -> dict[int, SpeedComparison]:
-    """By the smallest and largest of BATCHES: how many times as long `tokens` new tokens of each text take as one."""
-    timer, sizes = _Timer(target, (), CONTEXT), [*product((BATCHES[0], BATCHES[-1]), (1, tokens))]
+    """How many times as long `tokens` new tokens of each text take as one, by the smallest and largest of BATCHES."""
+    timer = _Timer(target, (), CONTEXT)
+    batches = (BATCHES[0], BATCHES[-1])
+    sizes = list(product(batches, (1, tokens)))
     timings: Timings[tuple[int, int]] = Timings()
     for turn in turns(len(sizes), rounds):
-        ((_, ms),) = timer.forward_batch(*sizes[turn.contender])
-        timings.add(sizes[turn.contender], turn.round, ms)
+        batch, num_tokens = sizes[turn.contender]
+        _, ms = timer.forward_batch(batch, num_tokens)[0]
+        timings.add((batch, num_tokens), turn.round, ms)
         give_way()
-    return {batch: timings.compare((batch, 1), (batch, tokens)) for batch, _ in sizes}
+    return {batch: timings.compare((batch, 1), (batch, tokens)) for batch in batches}
 
 
 def longest_context(
@@ -245,7 +233,7 @@ def longest_context(
 
 
 class _Timer:
-    """Times one thing per call; what a call needs is set up by its first one, which is not counted."""
+    """Times one thing per call; the first call sets up what it needs and is not counted."""
 
     def __init__(
         self, target: LoadedModel, drafts: Sequence[LoadedModel], context_length: int
@@ -256,31 +244,29 @@ class _Timer:
         self.lm = target.cached_lm()
         size = min(model.info.vocab_size for model in (target, *drafts))
         self.ids = [FIRST_ID + i % (size - FIRST_ID) for i in range(context_length)]
-        setups = {None: gather(METHODS["none"], {}, target, None)}
-        setups |= {
-            draft.name: gather(METHODS["draft_model"], {}, target, draft) for draft in drafts
-        }
         rule = RULES["speculative_sampling"]
-        self._plans = {
-            name: setup.plan(rule, self.sampling, STEP_K) for name, setup in setups.items()
-        }  # by draft
+        plain = gather(METHODS["none"], {}, target, None)
+        self._plans = {None: plain.plan(rule, self.sampling, STEP_K)}  # by draft
+        for draft in drafts:
+            setup = gather(METHODS["draft_model"], {}, target, draft)
+            self._plans[draft.name] = setup.plan(rule, self.sampling, STEP_K)
         self._num_steps = 0
         self._context = None  # a cache of the model's own kind behind the context of one text
 
     def jobs(self, most_tokens: int) -> list[Callable[[], Sequence[Reading]]]:
-        """All that is timed. Reading memory empties the caches, so steps follow it, which warm up by themselves."""
-        reading, *drafting = [lambda name=name: self._steps(name) for name in self._plans]
-        verify = [lambda n=n: self._verify(n) for n in range(1, most_tokens + 1)]
-        batch = [lambda b=b, n=n: self.forward_batch(b, n) for b in BATCHES for n in BATCH_TOKENS]
-        return [
-            lambda: [(READ, self._time_ms(self.large.sum)), *reading()],
-            *drafting,
-            *verify,
-            *batch,
-        ]
+        """The calls that time something. Reading memory empties the caches; steps follow it, as they warm up alone."""
+        jobs: list[Callable[[], Sequence[Reading]]] = [self._read_and_plain_steps]
+        jobs += [partial(self._steps, draft) for draft in self._plans if draft is not None]
+        jobs += [partial(self._verify, n) for n in range(1, most_tokens + 1)]
+        jobs += [partial(self.forward_batch, b, n) for b, n in product(BATCHES, BATCH_TOKENS)]
+        return jobs
+
+    def _read_and_plain_steps(self) -> Sequence[Reading]:
+        read_ms = self._time_ms(self.large.sum)
+        return [(READ, read_ms), *self._steps(None)]
 
     def _time_ms(self, action: Callable[[], object]) -> float:
-        """Milliseconds until the device has finished it."""
+        """The milliseconds until the device has finished an action."""
         _finish(self.device)
         begun = clock()
         action()
@@ -288,7 +274,7 @@ class _Timer:
         return (clock() - begun) * 1e3
 
     def _verify(self, num_tokens: int) -> Sequence[Reading]:
-        """One more token of the text and the draft behind it, as the engine's verify phase."""
+        """Times one more token of the text and the draft behind it, as the engine's verify phase."""
         draft = chain(self._next_ids(num_tokens - 1))
 
         @torch.inference_mode()
@@ -299,48 +285,53 @@ class _Timer:
         return [(_Series("verify", num_tokens), self._time_ms(verify))]
 
     def _next_ids(self, count: int) -> list[int]:
-        """What follows the context: its own beginning again."""
+        """The ids that follow the context: its own beginning again."""
         return list(islice(cycle(self.ids), count))
 
     def _steps(self, draft: str | None) -> Sequence[Reading]:
         """Medians of a few steps that draft with this model, or of steps that draft nothing."""
         steps = [self._second_step(self._plans[draft]) for _ in range(STEPS_PER_TURN)]
-        rest, draft_ms = map(statistics.median, zip(*steps, strict=True))
-        drafting = [] if draft is None else [(_Series("draft", draft=draft), draft_ms)]
-        return [*drafting, (_Series("overhead", draft=draft), rest)]
+        rest_ms = statistics.median(rest for rest, _ in steps)
+        readings = [(_Series("overhead", draft=draft), rest_ms)]
+        if draft is not None:
+            draft_ms = statistics.median(drafting for _, drafting in steps)
+            readings.append((_Series("draft", draft=draft), draft_ms))
+        return readings
 
     def _second_step(self, plan: Plan) -> tuple[float, float]:
-        """Of a run's second step, which like all that follow finds the context read: the milliseconds outside both
-        models, and those of one drafted token."""
+        """The milliseconds of a run's second step outside both models, and those of one drafted token.
+
+        The second step, like all that follow, finds the context read.
+        """
         self._num_steps += 1
-        steps = speculate(
-            self.ids, lambda: plan, Seeded(self._num_steps), max_new_tokens=2 * (STEP_K + 1)
-        )
+        draws = Seeded(self._num_steps)
+        steps = speculate(self.ids, lambda: plan, draws, max_new_tokens=2 * (STEP_K + 1))
         next(steps)
-        made = []
-        whole = self._time_ms(lambda: made.append(next(steps)))
-        step, timing = made[0], made[0].timing
+        results = []
+        whole_ms = self._time_ms(lambda: results.append(next(steps)))
         steps.close()
-        drafting = timing.draft_ms if len(step.draft) else 0.0
-        return max(0.0, whole - timing.verify_ms - drafting), drafting / max(1, len(step.draft))
+        step = results[0]
+        num_drafted = len(step.draft)
+        draft_ms = step.timing.draft_ms if num_drafted else 0.0
+        rest_ms = max(0.0, whole_ms - step.timing.verify_ms - draft_ms)
+        return rest_ms, draft_ms / max(1, num_drafted)
 
     @torch.inference_mode()
     def forward_batch(self, batch: int, num_tokens: int) -> Sequence[Reading]:
-        """A plain forward of the model over a batch, every text with the context's cache of its own."""
+        """Times a plain forward of the model over a batch, in which every text has its own cache of the context."""
+        model = self.target.model
         if self._context is None:
-            self._context = empty_cache(self.target.model)
-            read_behind(
-                self.target.model, torch.tensor([self.ids], device=self.device), self._context
-            )
+            self._context = empty_cache(model)
+            read_behind(model, torch.tensor([self.ids], device=self.device), self._context)
         cache = copy.deepcopy(self._context)
         cache.batch_repeat_interleave(batch)
         ids = torch.tensor([self._next_ids(num_tokens)] * batch, device=self.device)
-        ms = self._time_ms(lambda: self.target.model(ids, **asked_of(self.target.model, cache)))
+        ms = self._time_ms(lambda: model(ids, **asked_of(model, cache)))
         return [(_Series("batch", num_tokens, batch), ms)]
 
     @cached_property
     def large(self) -> Tensor:
-        """What is read to measure the memory's bandwidth."""
+        """The tensor that is read to measure the memory's bandwidth."""
         num_bytes = READ_BYTES
         if self.device.type == "cuda":
             num_bytes = min(READ_BYTES_CUDA, torch.cuda.mem_get_info(self.device)[0] // 4)
@@ -350,9 +341,8 @@ class _Timer:
 def _finish(device: torch.device) -> None:
     """Waits for the device; the CPU has always finished."""
     if device.type == "cuda":
-        torch.cuda.current_stream(
-            device
-        ).synchronize()  # of the whole device it would spoil a graph that is recorded
+        # Waiting for the whole device would spoil a graph that is recorded.
+        torch.cuda.current_stream(device).synchronize()
     elif device.type == "mps":
         torch.mps.synchronize()
 
@@ -360,11 +350,14 @@ def _finish(device: torch.device) -> None:
 def _summary(
     timer: _Timer, timings: Timings[_Series], most_tokens: int, draft: str | None
 ) -> Costs:
-    verify = [
-        list(timings.quicker(_Series("verify", n)).values()) for n in range(1, most_tokens + 1)
-    ]
+    verify = []
+    for n in range(1, most_tokens + 1):
+        verify.append(list(timings.quicker(_Series("verify", n)).values()))
     low, middle, high = np.percentile(verify, (25, 50, 75), axis=1)
-    model, about = timer.target.model, environment(timer.device)
+    batch = []
+    for size, tokens in product(BATCHES, BATCH_TOKENS):
+        batch.append(BatchCost(size, tokens, timings.median(_Series("batch", tokens, size))))
+    about = environment(timer.device)
     return Costs(
         target=timer.target.name,
         draft=draft,
@@ -376,12 +369,8 @@ def _summary(
         verify_ms=tuple(map(statistics.median, verify)),
         overhead_ms=timings.median(_Series("overhead", draft=draft)),
         plain_overhead_ms=timings.median(PLAIN),
-        batch=tuple(
-            BatchCost(b, n, timings.median(_Series("batch", n, b)))
-            for b in BATCHES
-            for n in BATCH_TOKENS
-        ),
-        weight_bytes=weight_bytes(model),
+        batch=tuple(batch),
+        weight_bytes=weight_bytes(timer.target.model),
         bandwidth_gb_s=timer.large.nbytes / timings.median(READ) / 1e6,
         bandwidth_bytes=timer.large.nbytes,
         spread=float(np.median((high - low) / middle)),
@@ -390,9 +379,9 @@ def _summary(
 
 
 def weight_bytes(model: torch.nn.Module) -> int:
-    """The bytes of weights that one forward reads: all of them, but of a separate input table only single rows."""
-    table, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
-    total = sum(
-        stored_bytes(parameter) for parameter in model.parameters()
-    )  # a shared table is listed once
+    """The bytes of weights that one forward reads: all, but a separate input table, which it reads by single rows."""
+    table = model.get_input_embeddings().weight
+    head = model.get_output_embeddings().weight
+    # A table that both share is listed once.
+    total = sum(stored_bytes(parameter) for parameter in model.parameters())
     return total if table is head else total - stored_bytes(table)

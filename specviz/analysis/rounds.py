@@ -1,8 +1,8 @@
-"""Timing things side by side: rounds of alternating turns, what they took, and what may be said of it.
+"""Times contenders side by side in rounds of alternating turns, and says what may be concluded.
 
-In a round every contender runs twice: in a random order, then in the same order backwards (A B B A). Its quicker turn
-counts; how much the other one lags tells how busy the machine was. Of two equal contenders either is as likely to win a
-round: so a sign test over rounds keeps its level under drift and busy spells. Standard library only.
+In a round every contender runs twice: in a random order, then in the same order backwards (A B B A). The quicker turn
+counts; how much the other one lags tells how busy the machine was. Two equal contenders are equally likely to win a
+round, so a sign test over rounds keeps its level under drift and busy spells. Standard library only.
 """
 
 import math
@@ -19,16 +19,16 @@ Contender = TypeVar("Contender", bound=Hashable)
 Verdict = Literal["faster", "slower", "even", "unclear", "noisy", "few", "impossible"]
 
 LEVEL = 0.04
-"""At most so often are two equal contenders called different."""
+"""The probability that two equal contenders are called different, at most."""
 FEWEST = FEWEST_ROUNDS
-"""Rounds without which nothing is called faster."""
+"""The fewest rounds after which one side may be called faster."""
 NEAR = 1.05
-"""A ratio nearer to 1 is about as fast, however sure it is; one that is nearer to its limit is as high as that."""
+"""A ratio nearer to 1 than this is "about as fast", however sure it is. A ratio may also exceed its limit by this."""
 ONE_RUN = 0.15
-"""How much faster one side must be for a single run to say anything, and how far apart the two turns of one contender
-may lie on a machine that is not busy."""
+"""How much faster one side must be for a single run to say anything. On a machine that is not busy, two turns of one
+contender lie no further apart."""
 WIDE = 1.5
-"""An interval whose ends lie further apart, as a ratio, cannot say "about as fast"."""
+"""The largest ratio between the ends of an interval that can say "about as fast"."""
 WORDS: Mapping[Verdict, str] = {
     "faster": "faster",
     "slower": "slower",
@@ -43,17 +43,19 @@ WORDS: Mapping[Verdict, str] = {
 
 @dataclass(frozen=True, slots=True)
 class RoundTurn:
-    """contender: its place. round: from 1; in round 0 all warm up. done, total: turns, those of round 0 among them."""
+    """The turn of one contender in one round."""
 
-    contender: int
-    round: int
-    done: int
+    contender: int  # its place
+    round: int  # from 1; in round 0 all warm up
+    done: int  # turns before this one, those of round 0 among them
     total: int
 
 
 def turns(num_contenders: int, num_rounds: int, lots: Random | None = None) -> Iterator[RoundTurn]:
-    """Who runs next. lots: draws the orders; by default they differ from call to call."""
-    lots, done, total = lots or Random(), 0, num_contenders * (1 + 2 * num_rounds)
+    """Yields whose turn comes next. lots: draws the orders; by default they differ from call to call."""
+    lots = lots or Random()
+    total = num_contenders * (1 + 2 * num_rounds)
+    done = 0
     for number in range(num_rounds + 1):
         order = list(range(num_contenders))
         if number:
@@ -66,17 +68,17 @@ def turns(num_contenders: int, num_rounds: int, lots: Random | None = None) -> I
 
 @dataclass(frozen=True, slots=True)
 class SpeedComparison:
-    """How many times as fast one contender is as another. ratios: one per round, or one per prompt. spread: how much
-    more time the slower turn of the same contender took, as a share; the median over both and all rounds.
+    """How many times as fast one contender is as another.
 
-    least, most: what no true ratio is below and above. A step takes at least as long as a target call, so a method is
-    never more times as fast as no draft than it writes tokens per target call.
+    A step takes at least as long as a target call. So the speedup over no draft never exceeds the tokens per target
+    call.
     """
 
-    ratios: tuple[float, ...]
+    ratios: tuple[float, ...]  # one per round, or one per prompt
     spread: float = 0.0
-    least: float = 0.0
-    most: float = math.inf
+    """How much more time the slower turn of the same contender took, as a share: the median over all rounds."""
+    least: float = 0.0  # no true ratio is below
+    most: float = math.inf  # no true ratio is above
 
     def allows(self, ratio: float) -> bool:
         """Whether a ratio lies where a true one may, as far as rounds can tell."""
@@ -88,7 +90,7 @@ class SpeedComparison:
 
     @property
     def ratio(self) -> float:
-        """The median, within the limits: to be told only where `is_possible`."""
+        """The median, within the limits; it means nothing unless `is_possible`."""
         return self.within(log_median(self.ratios))
 
     @property
@@ -97,13 +99,14 @@ class SpeedComparison:
         return self.within(low), self.within(high)
 
     def within(self, ratio: float) -> float:
-        """The ratio, or the limit that it is beyond."""
+        """The ratio, or the limit that it exceeds."""
         return min(max(ratio, self.least), self.most)
 
     @property
     def verdict(self) -> Verdict:
-        """Of two equal contenders "faster" and "slower" together come with a probability of at most LEVEL."""
-        (low, high), ratio = self.between, self.ratio
+        """What the ratios say. Two equal contenders are called "faster" or "slower" with probability LEVEL at most."""
+        low, high = self.between
+        ratio = self.ratio
         if not self.is_possible:
             return "impossible"
         if len(self.ratios) < FEWEST:
@@ -128,24 +131,26 @@ class SpeedComparison:
         return f"{self.ratio:.2f}x ({low:.2f}-{high:.2f})"
 
     def __str__(self) -> str:
-        """As a cell of a table; the verdict only where neither is faster."""
-        is_told = self.is_clear or not self.is_possible
-        return self.span if is_told else f"{self.span}, {WORDS[self.verdict].partition(':')[0]}"
+        """A cell of a table; it names the verdict only where neither is faster."""
+        if self.is_clear or not self.is_possible:
+            return self.span
+        verdict = WORDS[self.verdict].partition(":")[0]
+        return f"{self.span}, {verdict}"
 
 
 class Timings(Generic[Contender]):
-    """What each turn took, by contender and round, in any unit where less is faster."""
+    """The times of all turns, by contender and round, in any unit where less is faster."""
 
     def __init__(self) -> None:
         self._times: dict[Contender, dict[int, list[float]]] = {}
 
     def add(self, contender: Contender, number: int, time: float) -> None:
-        """number: of the round; what round 0 took does not count."""
+        """Adds the time of a turn. number: the round; round 0 does not count."""
         if number:
             self._times.setdefault(contender, {}).setdefault(number, []).append(time)
 
     def quicker(self, contender: Contender) -> dict[int, float]:
-        """The quicker turn of each round."""
+        """The time of the quicker turn in each round."""
         return {number: min(times) for number, times in self._times[contender].items()}
 
     def median(self, contender: Contender) -> float:
@@ -157,10 +162,11 @@ class Timings(Generic[Contender]):
         return statistics.median(max(times) / min(times) - 1 for times in self._rounds())
 
     def _rounds(self) -> Iterator[list[float]]:
-        return (times for rounds in self._times.values() for times in rounds.values())
+        for rounds in self._times.values():
+            yield from rounds.values()
 
     def ratios(self, ours: Contender, others: Contender) -> dict[int, float]:
-        """Per round, how many times as fast we are."""
+        """How many times as fast we are, by round."""
         theirs = self.quicker(others)
         return {number: theirs[number] / time for number, time in self.quicker(ours).items()}
 
@@ -170,19 +176,24 @@ class Timings(Generic[Contender]):
         return SpeedComparison(tuple(self.ratios(ours, others).values()), self.spread, least, most)
 
     def wins_and_losses(self, ours: Contender, others: Contender) -> tuple[int, int]:
-        """In how many rounds we were ahead and behind in both turns of either, by ONE_RUN and by more than two turns of
-        one contender ever lie apart; (0, 0) unless there are rounds of both kinds."""
-        apart = max(1 + ONE_RUN, *(max(times) / min(times) for times in self._rounds()))
-        pairs = [
-            (times, self._times[others][number]) for number, times in self._times[ours].items()
-        ]
-        ahead = sum(min(theirs) / max(times) >= apart for times, theirs in pairs)
-        behind = sum(min(times) / max(theirs) >= apart for times, theirs in pairs)
+        """The number of rounds in which we were ahead, and behind; (0, 0) unless there are both.
+
+        All turns of a round must agree, by ONE_RUN and by more than two turns of one contender ever lie apart.
+        """
+        apart = 1 + ONE_RUN
+        for times in self._rounds():
+            apart = max(apart, max(times) / min(times))
+        ahead = 0
+        behind = 0
+        for number, times in self._times[ours].items():
+            theirs = self._times[others][number]
+            ahead += min(theirs) / max(times) >= apart
+            behind += min(times) / max(theirs) >= apart
         return (ahead, behind) if ahead and behind else (0, 0)
 
 
 def spell_ratio(ratio: float, most: float = math.inf, decimals: int = 1) -> str:
-    """A ratio as people read it, which rounding never lifts above `most`."""
+    """A ratio as people read it; rounding never lifts it above `most`."""
     words = f"{ratio:.{decimals}f}"
     if float(words) <= most:
         return words
@@ -195,16 +206,21 @@ def is_far(ratio: float) -> bool:
 
 
 def log_median(ratios: Sequence[float]) -> float:
-    """The median; between two middle ones it halves their distance on the logarithmic scale."""
+    """The median of the ratios on the logarithmic scale."""
     return math.exp(statistics.median(map(math.log, ratios)))
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """The narrowest pair of order statistics that misses the median of the law the values come from with a probability
-    of at most LEVEL, as the binomial law gives it for any continuous law (David and Nagaraja, Order Statistics, 2003,
-    section 7.1); of fewer than FEWEST values the smallest and the largest, which hold it less surely."""
-    ordered, rank, number = sorted(values), 0, len(values)
+    """The narrowest pair of order statistics that misses the true median with a probability of at most LEVEL.
+
+    The binomial distribution gives that probability for values from any continuous distribution (David and Nagaraja,
+    Order Statistics, 2003, section 7.1). With fewer than FEWEST values it is the smallest and the largest, which hold
+    the median less surely.
+    """
+    ordered = sorted(values)
+    number = len(values)
     ways = list(accumulate(math.comb(number, left_out) for left_out in range(number + 1)))
+    rank = 0
     while 2 * (rank + 1) < number and 2 * ways[rank + 1] / 2**number <= LEVEL:
         rank += 1
     return ordered[rank], ordered[-1 - rank]

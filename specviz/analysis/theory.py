@@ -1,8 +1,8 @@
-"""The paper's formulas, and its published numbers, of Leviathan et al. 2022 (arXiv:2211.17192).
+"""The formulas and the published numbers of Leviathan et al. 2022 (arXiv:2211.17192). Standard library only.
 
-alpha: chance that a drafted token is kept, taken as independent of its place (the "i.i.d." of the paper; real texts are
-not so, and `whatif` is exact without it). k: drafted tokens per step. c: time of one draft forward over one target
-forward. Also the same speed with measured times in place of c. Standard library only.
+alpha: the probability that a drafted token is accepted, the same at every place (the paper's "i.i.d."; real texts are
+not so, and `whatif` is exact without it). k: drafted tokens per step. c: the time of one draft forward over the time of
+one target forward. The same speed is given with measured times in place of c.
 """
 
 from __future__ import annotations
@@ -20,17 +20,20 @@ PAPER = "Leviathan et al. 2022, arXiv:2211.17192"
 def expected_tokens(alpha: float, k: int) -> float:
     """Tokens per target call: (1 - alpha^(k+1)) / (1 - alpha), which is k + 1 at alpha = 1. Section 3.1, equation 1."""
     _check(alpha, k)
-    return sum(alpha**kept for kept in range(k + 1))
+    return sum(alpha**num_accepted for num_accepted in range(k + 1))
 
 
 def walltime_improvement(alpha: float, k: int, c: float) -> float:
-    """Times faster than one by one when a target call costs the same for any number of tokens. Theorem 3.8."""
+    """How many times faster it is where a target call costs the same for any number of tokens. Theorem 3.8."""
     _check(alpha, k, c)
     return expected_tokens(alpha, k) / (k * c + 1)
 
 
 def arithmetic_factor(alpha: float, k: int, c_hat: float) -> float:
-    """Times more arithmetic per token; c_hat: operations of a draft forward over a target forward's. Theorem 3.11."""
+    """How many times more arithmetic a token takes. Theorem 3.11.
+
+    c_hat: the operations of a draft forward over the operations of a target forward.
+    """
     _check(alpha, k, c_hat)
     return (k * c_hat + k + 1) / expected_tokens(alpha, k)
 
@@ -42,7 +45,7 @@ def can_improve(alpha: float, c: float) -> bool:
 
 
 def least_improvement(alpha: float, c: float) -> float:
-    """What k = 1 gives, (1 + alpha) / (1 + c): the best k gives no less. Corollary 3.9."""
+    """The improvement at k = 1, (1 + alpha) / (1 + c): the best k gives no less. Corollary 3.9."""
     return walltime_improvement(alpha, 1, c)
 
 
@@ -53,29 +56,31 @@ def best_k(alpha: float, c: float, ks: Iterable[int] = range(1, 33)) -> int:
 
 def least_alpha(speedup: float, c: float, ks: Sequence[int] = range(1, 33)) -> float | None:
     """The smallest alpha, in thousandths, at which some k of `ks` is that much faster; None where none is."""
-    alphas = [thousandth / 1000 for thousandth in range(1001)]
-    best = (walltime_improvement(alpha, best_k(alpha, c, ks), c) for alpha in alphas)
-    return next(
-        (alpha for alpha, found in zip(alphas, best, strict=True) if found >= speedup), None
-    )
+    for thousandth in range(1001):
+        alpha = thousandth / 1000
+        if walltime_improvement(alpha, best_k(alpha, c, ks), c) >= speedup:
+            return alpha
+    return None
 
 
 def stated_rates(
     num_drafted: int, draft_ms: float, check_ms: float, num_accepted: int
 ) -> tuple[float, float, float]:
-    """Tokens/s of a step that drafts so many tokens in all of draft_ms and keeps some: counted are the kept tokens
-    alone, these and the target's own, and one token per check without a draft."""
+    """Tokens per second by three counts: accepted tokens alone; with the target's own; without a draft.
+
+    draft_ms: the time to draft all num_drafted tokens. check_ms: the time of one target call.
+    """
     if not (0 <= num_accepted <= num_drafted and draft_ms >= 0 and check_ms > 0):
-        given = f"{num_accepted} of {num_drafted} in {draft_ms} + {check_ms} ms"
+        got = f"{num_accepted} of {num_drafted} in {draft_ms} + {check_ms} ms"
         raise ValueError(
-            f"num_accepted must be from 0 to num_drafted, and a check must take time (got {given})"
+            f"num_accepted must be from 0 to num_drafted, and a check must take time (got {got})"
         )
     step_s = (draft_ms + check_ms) / 1000
     return num_accepted / step_s, (num_accepted + 1) / step_s, 1000 / check_ms
 
 
 def oracle_tokens(alpha: float) -> float:
-    """Tokens per target call if every step knew its best k beforehand: at most 1 / (1 - alpha). Section 3.5."""
+    """Tokens per target call, at most, if every step knew its best k: 1 / (1 - alpha). Section 3.5."""
     _check(alpha, 0)
     return 1 / (1 - alpha) if alpha < 1 else float("inf")
 
@@ -90,12 +95,12 @@ def step_ms(costs: Costs, k: int) -> float:
 
 
 def cost_ratio(costs: Costs) -> float:
-    """The paper's c, measured: one drafted token over one target call for one token."""
+    """The measured c: the time of one drafted token over the time of one target call for one token."""
     return costs.draft_ms / costs.verify_ms[0]
 
 
 def measured_speedup(alpha: float, k: int, costs: Costs) -> float:
-    """The paper's speedup with measured step times: verifying more tokens may cost more, and so does all the rest."""
+    """The paper's speedup with measured step times, in which longer checks and a step's other work cost time."""
     return expected_tokens(alpha, k) * step_ms(costs, 0) / step_ms(costs, k)
 
 
@@ -124,7 +129,7 @@ class PublishedRun:
 
     @property
     def by_formula(self) -> float:
-        """`expected` again, from the row's own rounded alpha and c."""
+        """The speedup by the formula, from the row's own rounded alpha and c; the paper prints `expected`."""
         return walltime_improvement(self.alpha, self.k, self.c)
 
 
@@ -136,8 +141,11 @@ TABLE_1 = (
     Trade(0.9, 2, 1.11, 2.71),
     Trade(0.9, 10, 1.60, 6.86),
 )
-_TRANSLATION, _SUMMARY = "translation, English to German", "summaries, CNN/DM"
-_SMALL, _BASE, _LARGE = "T5-small (77M)", "T5-base (250M)", "T5-large (800M)"
+_TRANSLATION = "translation, English to German"
+_SUMMARY = "summaries, CNN/DM"
+_SMALL = "T5-small (77M)"
+_BASE = "T5-base (250M)"
+_LARGE = "T5-large (800M)"
 TABLES_2_AND_4 = (
     PublishedRun(_TRANSLATION, _SMALL, 0.0, 7, 0.75, 0.02, 3.2, 3.4),
     PublishedRun(_TRANSLATION, _BASE, 0.0, 7, 0.80, 0.04, 3.3, 2.8),

@@ -1,6 +1,6 @@
-"""What introductions promise, tried on the pairs that are here, and the cases in which a draft does not help.
+"""Measures what introductions promise on the pairs that are here, and the cases in which a draft does not help.
 
-Each pair runs beside its target alone, on prompts of every kind; whole answers count, with the reading of the prompt.
+Each pair runs beside its target alone, on prompts of every kind. Whole answers count, with the reading of the prompt.
 """
 
 import statistics
@@ -29,17 +29,21 @@ from specviz.request import Request
 from specviz.session.whole_run import activate
 from specviz.session.workbench import Workbench
 
-NUM_PROMPTS, NUM_TOKENS, FEW_TOKENS = FEWEST, 48, 4
+NUM_PROMPTS = FEWEST
+NUM_TOKENS = 48
+FEW_TOKENS = 4
 RUNS = 4 * NUM_PROMPTS  # each side twice on every prompt
-GOOD_RATE, SMALL_SHARE, HOT = 100.0, 0.1, 1.5
+GOOD_RATE = 100.0  # tokens/s
+SMALL_SHARE = 0.1  # of memory
+HOT = 1.5  # a high temperature
 MARKS = {True: "\N{CHECK MARK}", False: "\N{BALLOT X}", None: "\N{EN DASH}"}
 
 
 class ClaimReading(NamedTuple):
-    """What was measured, and whether the claim holds there; None: it is open."""
+    """What was measured about a claim."""
 
     text: str
-    holds: bool | None
+    holds: bool | None  # whether the claim holds here; None: it is open
 
     def __str__(self) -> str:
         return f"{MARKS[self.holds]} {self.text}"
@@ -47,30 +51,29 @@ class ClaimReading(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is tried. without: a kind of prompt that is left out; in_full: memory and batches are measured as well."""
+    """A pair and the settings that are tried."""
 
     name: str
     target: str
     draft: str
     temperature: float = 0.0
     num_tokens: int = NUM_TOKENS
-    without: str = ""
-    in_full: bool = False
+    without: str = ""  # a kind of prompt that is left out
+    in_full: bool = False  # memory and batches are measured as well
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimCase:
-    """A case, measured. asked, alone: the quicker run of each prompt. answer, first: how many times as soon the whole
-    answer and its first token come with the draft. why: in measured times. growth: see `costs.batch_growth`."""
+    """A case that was measured."""
 
     case: Case
-    asked: tuple[TimedGeneration, ...]
-    alone: tuple[TimedGeneration, ...]
-    answer: SpeedComparison
-    first: SpeedComparison
-    why: str
+    asked: tuple[TimedGeneration, ...]  # the quicker run of each prompt, with the draft
+    alone: tuple[TimedGeneration, ...]  # likewise, without it
+    answer: SpeedComparison  # how many times as soon the whole answer comes with the draft
+    first: SpeedComparison  # likewise for its first token
+    why: str  # words with measured times
     held: tuple[Held, ...]
-    growth: Mapping[int, SpeedComparison]
+    growth: Mapping[int, SpeedComparison]  # see costs.batch_growth
 
     @property
     def alphas(self) -> list[float]:
@@ -78,24 +81,22 @@ class ClaimCase:
 
     @property
     def cost_ratios(self) -> list[float]:
-        """The paper's c on each prompt: a drafted token over a target call for one token."""
-        steps = (
-            (asked.steps, alone.steps) for asked, alone in zip(self.asked, self.alone, strict=True)
-        )
-        return [
-            own.draft_ms / own.drafted / plain.verify_ms
-            for own, plain in steps
-            if own and plain and own.drafted
-        ]
+        """The paper's c on each prompt: the time of a drafted token over a target call for one token."""
+        ratios = []
+        for asked, alone in zip(self.asked, self.alone, strict=True):
+            if asked.steps and alone.steps and asked.steps.drafted:
+                draft_ms = asked.steps.draft_ms / asked.steps.drafted
+                ratios.append(draft_ms / alone.steps.verify_ms)
+        return ratios
 
 
 def measure_claims(bench: Workbench) -> Iterator[BenchProgress]:
-    """The claims for every pair that is here, one run per result; the caller holds the engine. SpecvizError."""
+    """Measures the claims for every pair that is here, one run per result. The caller holds the engine."""
     return _try_all(pairs(), claims_table, bench)
 
 
 def measure_poor_cases(bench: Workbench) -> Iterator[BenchProgress]:
-    """Where a draft does not help, and why; as `measure_claims`."""
+    """Measures where a draft does not help, and why, as `measure_claims` does."""
     return _try_all(poor_cases(), poor_table, bench)
 
 
@@ -105,7 +106,8 @@ def _try_all(
     trials: list[ClaimCase] = []
     so_far = BenchProgress(0, RUNS * len(cases))
     for case in cases:
-        trials.append((yield from _try(case, bench, replace(so_far, doing=case.name))))
+        trial = yield from _try(case, bench, replace(so_far, doing=case.name))
+        trials.append(trial)
         so_far = replace(so_far, done=so_far.done + RUNS, tables=(table(trials),))
     yield so_far
 
@@ -114,46 +116,62 @@ def _try(
     case: Case, bench: Workbench, so_far: BenchProgress
 ) -> Generator[BenchProgress, None, ClaimCase]:
     yield so_far
-    sampling = {"temperature": case.temperature, "max_new_tokens": case.num_tokens}
-    active = activate(
-        Request(prompt=case.name, target=case.target, draft=case.draft, **sampling), bench.pool
+    request = Request(
+        prompt=case.name,
+        target=case.target,
+        draft=case.draft,
+        temperature=case.temperature,
+        max_new_tokens=case.num_tokens,
     )
-    prompts = [each for each in prompts_for(active.target) if each.kind != case.without]
+    active = activate(request, bench.pool)
+    prompts = [prompt for prompt in prompts_for(active.target) if prompt.kind != case.without]
     prompts = prompts[:: len(prompts) // NUM_PROMPTS][:NUM_PROMPTS]  # of every kind
     samples: list[TimedGeneration] = []
     options = {"temperatures": (case.temperature,), "num_tokens": case.num_tokens, "repeats": 1}
     for sample in run_bench(alone_and_asked(active), prompts, **options):
         samples.append(sample)
         yield replace(so_far, done=so_far.done + len(samples))
-    names = f"specviz, {active.setup.method.name}", f"specviz, {BASELINE}"
-    most = tokens_per_call([each for each in samples if each.contender == names[0]])
-    answer = timings_of(samples, attrgetter("seconds")).compare(*names, most=most)
-    first = timings_of(samples, attrgetter("first_seconds")).compare(*names)
-    slow_first = sorted(samples, key=lambda each: (each.round, -each.seconds))
-    asked, alone = (
-        {s.round: s for s in slow_first if s.contender == name}.values() for name in names
-    )
-    why = describe_why(answer, *(median_steps(samples, name) for name in names))
-    ms = (1e3 * statistics.median(each.first_seconds for each in side) for side in (asked, alone))
-    why += "; the first token comes after {:.0f} ms, alone after {:.0f}".format(*ms)
+    with_draft = f"specviz, {active.setup.method.name}"
+    plain = f"specviz, {BASELINE}"
+    most = tokens_per_call([sample for sample in samples if sample.contender == with_draft])
+    answer = timings_of(samples, attrgetter("seconds")).compare(with_draft, plain, most=most)
+    first = timings_of(samples, attrgetter("first_seconds")).compare(with_draft, plain)
+    asked = _quicker_runs(samples, with_draft)
+    alone = _quicker_runs(samples, plain)
+    why = describe_why(answer, median_steps(samples, with_draft), median_steps(samples, plain))
+    why += f"; the first token comes after {_first_ms(asked):.0f} ms, alone after {_first_ms(alone):.0f}"
     held = memory(active, prompts[0].ids) if case.in_full else ()
     growth = batch_growth(active.target) if case.in_full else {}
-    return ClaimCase(case, tuple(asked), tuple(alone), answer, first, why, held, growth)
+    return ClaimCase(case, asked, alone, answer, first, why, held, growth)
+
+
+def _quicker_runs(
+    samples: Sequence[TimedGeneration], contender: str
+) -> tuple[TimedGeneration, ...]:
+    """The quicker of a contender's two runs in each round, in the order of rounds."""
+    slow_first = sorted(samples, key=lambda sample: (sample.round, -sample.seconds))
+    quicker = {sample.round: sample for sample in slow_first if sample.contender == contender}
+    return tuple(quicker.values())
+
+
+def _first_ms(samples: Sequence[TimedGeneration]) -> float:
+    return 1e3 * statistics.median(sample.first_seconds for sample in samples)
 
 
 def pairs() -> list[Case]:
     """The bundled pair, also at the cost dial's depths, and the real one where it is on this machine."""
-    known = (
-        MODELS[default_pair()[0]],
-        *(each for each in MODELS.values() if each.dial),
-        MODELS[REAL],
-    )
-    here = (each for each in known if each.is_bundled or is_here(each.name))
-    return [Case(each.name, each.name, each.drafts[0], in_full=True) for each in here]
+    models = [MODELS[default_pair()[0]]]
+    models += [model for model in MODELS.values() if model.dial]
+    models.append(MODELS[REAL])
+    cases = []
+    for model in models:
+        if model.is_bundled or is_here(model.name):
+            cases.append(Case(model.name, model.name, model.drafts[0], in_full=True))
+    return cases
 
 
 def poor_cases() -> list[Case]:
-    """A pair that drafting suits; then the same with one thing changed."""
+    """A pair for which drafting pays; then the same with one thing changed."""
     target, draft = default_pair()
     good = Case("as it should be: a dear target and its own draft", f"{target}-x4", draft)
     return [
@@ -183,8 +201,9 @@ _NEEDED = "of the formula, at this c"
 
 
 def claims_of(trial: ClaimCase) -> Iterator[tuple[str, str, str | ClaimReading]]:
-    """What introductions say, and which; what it takes; what this trial says of it."""
-    rates, alone = ([each.tokens_per_s for each in side] for side in (trial.asked, trial.alone))
+    """Yields (claim and who makes it, what it takes, what this trial says)."""
+    rates = [sample.tokens_per_s for sample in trial.asked]
+    alone = [sample.tokens_per_s for sample in trial.alone]
     yield "alpha", "the share of judged tokens that is accepted", span(trial.alphas)
     yield "c", "a drafted token over a target call", span(trial.cost_ratios)
     yield (
@@ -205,7 +224,7 @@ def claims_of(trial: ClaimCase) -> Iterator[tuple[str, str, str | ClaimReading]]
     yield "alpha for 100", _NEEDED, _needed(GOOD_RATE / statistics.median(alone), trial)
     none = "nothing gives it: first the draft reads the prompt as well. Only a whole answer can come sooner"
     yield "the first answer sooner (guides)", none, _compare_with(1, trial.first)
-    shares = [each.draft / each.target for each in trial.held]
+    shares = [held.draft / held.target for held in trial.held]
     more = ClaimReading(", ".join(f"{share:.0%}" for share in shares), max(shares) < SMALL_SHARE)
     yield (
         "less than 10 % more memory (guides)",
@@ -223,19 +242,23 @@ def claims_of(trial: ClaimCase) -> Iterator[tuple[str, str, str | ClaimReading]]
 
 
 def _reaches(between: tuple[float, float], goal: float) -> bool | None:
+    """Whether an interval is beyond the goal; None where it holds the goal."""
     low, high = between
-    return True if low >= goal else False if high < goal else None
+    if low < goal <= high:
+        return None
+    return low >= goal
 
 
-def _compare_with(goal: float, found: SpeedComparison) -> ClaimReading:
-    return ClaimReading(found.span, _reaches(found.between, goal) if found.is_possible else None)
+def _compare_with(goal: float, comparison: SpeedComparison) -> ClaimReading:
+    holds = _reaches(comparison.between, goal) if comparison.is_possible else None
+    return ClaimReading(comparison.span, holds)
 
 
 def _needed(speedup: float, trial: ClaimCase) -> str:
     """The alpha that the formula asks for at the trial's own c."""
-    alpha = (
-        least_alpha(speedup, statistics.median(trial.cost_ratios)) if trial.cost_ratios else None
-    )
+    alpha = None
+    if trial.cost_ratios:
+        alpha = least_alpha(speedup, statistics.median(trial.cost_ratios))
     return "none suffices" if alpha is None else f"{alpha:.2f}"
 
 
@@ -243,28 +266,25 @@ def span(values: Sequence[float], spelling: str = ".2f") -> str:
     """The median with its interval."""
     if not values:
         return "-"
-    return "{:{f}} ({:{f}} to {:{f}})".format(
-        statistics.median(values), *interval(values), f=spelling
-    )
+    low, high = interval(values)
+    middle = statistics.median(values)
+    return f"{middle:{spelling}} ({low:{spelling}} to {high:{spelling}})"
 
 
 def claims_table(trials: Sequence[ClaimCase]) -> Table:
-    """A row for each claim and what belongs to it, a column for each pair."""
-    said = zip(*map(claims_of, trials), strict=True)
-    rows = [[*same[0][:2], *(cell for _, _, cell in same)] for same in said]
+    """The table of claims: a row for each claim and each of its numbers, a column for each pair."""
+    rows: list[list[object]] = [[claim, takes] for claim, takes, _ in claims_of(trials[0])]
+    for trial in trials:
+        for row, (_, _, reading) in zip(rows, claims_of(trial), strict=True):
+            row.append(reading)
     return ["they say", "it takes", *(trial.case.name for trial in trials)], rows
 
 
 def poor_table(trials: Sequence[ClaimCase]) -> Table:
-    """A row for each case."""
-    rows = [
-        [
-            each.case.name,
-            _compare_with(1, each.answer),
-            span(each.alphas),
-            span(each.cost_ratios),
-            each.why,
-        ]
-        for each in trials
-    ]
+    """The table of the cases in which a draft does not help: a row for each case."""
+    rows = []
+    for trial in trials:
+        reading = _compare_with(1, trial.answer)
+        alphas = span(trial.alphas)
+        rows.append([trial.case.name, reading, alphas, span(trial.cost_ratios), trial.why])
     return ["case", "whole answer, times as soon", "alpha", "c", "why"], rows

@@ -1,9 +1,12 @@
-"""What a lossy draft costs: how probable the text stays, rule by rule, and how many problems come out right where whole
-reasoning steps are taken from the draft. Lossless rules stand beside the others, at zero but for chance."""
+"""What a lossy draft costs in quality.
+
+It is the change in the text's probability, rule by rule, and the share of problems that are solved where whole
+reasoning steps come from the draft. Lossless rules stand beside the others: they change nothing, but for chance.
+"""
 
 import re
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from itertools import cycle, islice
 from operator import add, mul
 from random import Random
@@ -12,8 +15,9 @@ from typing import NamedTuple
 from specviz.bench.claims import measure_claims, measure_poor_cases, span
 from specviz.bench.contenders import BASELINE
 from specviz.bench.report import BenchProgress, table
-from specviz.checks.end_to_end import end_to_end
+from specviz.checks.end_to_end import EndToEnd, end_to_end
 from specviz.checks.prove import bundled_prompts
+from specviz.decoding.rule import Rule
 from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
 from specviz.models.catalog import MODELS, REAL, chats, default_pair
@@ -27,9 +31,13 @@ from specviz.trace import Trace
 from specviz.trace.counters import wilson
 from specviz.trace.metrics import count
 
-K, NUM_TOKENS = 4, 1_024  # of each rule
-SEED, NUM_SUMS, MOST_SUM_TOKENS = 21, 40, 140  # no bundled model was trained on a sum of this seed
-NUM_WORD_PROBLEMS, MOST_WORD_TOKENS = 20, 60
+K = 4
+NUM_TOKENS = 1_024  # of each rule
+SEED = 21  # no bundled model was trained on a sum of this seed
+NUM_SUMS = 40
+MOST_SUM_TOKENS = 140
+NUM_WORD_PROBLEMS = 20
+MOST_WORD_TOKENS = 60
 WORD_PROBLEMS = (
     ("Tom has {a} apples and buys {b} more. How many apples does he have now?", add),
     (
@@ -54,34 +62,18 @@ ANSWER_HEADS = ["least log-probability of a step", "right (95 %)", "drafted step
 
 
 def measure_quality(bench: Workbench) -> Iterator[BenchProgress]:
-    """Of the bundled pair texts by every rule that judges plain drafts, then all exams at every threshold; one text or
-    answer per result, changes against the target's own text of the same seed. The caller holds the engine while it asks
-    for the next. Raises SpecvizError."""
-    large, small = (
-        bench.pool.load(name, as_draft=bool(place)) for place, name in enumerate(default_pair())
-    )
-    exams, rules, plain = drawn_exams(), [], ()
-    total = NUM_TOKENS * (1 + len(ANY_CHAIN))
-    total += len(THRESHOLDS) * sum(exam.most_tokens * len(exam.problems) for exam in exams)
-    for place, rule in enumerate((None, *ANY_CHAIN.values())):
-        pair = gather(METHODS[BASELINE if rule is None else "draft_model"], {}, large, small)
-        judge = rule or next(
-            iter(ANY_CHAIN.values())
-        )  # which has nothing to judge where nothing is drafted
-        for texts in end_to_end(pair, judge, bundled_prompts(large), Sampling(), K, NUM_TOKENS):
-            doing = rule.title if rule else "the target alone"
-            yield BenchProgress(
-                NUM_TOKENS * place + texts.done, total, doing, ((RULE_HEADS, [*rules]),)
-            )
-        plain = plain or texts.log_probs
-        if rule is not None:
-            changes = [each - alone for each, alone in zip(texts.log_probs, plain, strict=False)]
-            promise, wrong = (
-                "lossless" if rule.lossless else "lossy",
-                statistics.fmean(texts.distances),
-            )
-            rules.append([rule.title, promise, f"{wrong:.1%}", span(changes, "+.2f")])
-    done, tables = NUM_TOKENS * (1 + len(ANY_CHAIN)), [(RULE_HEADS, rules)]
+    """Measures texts of the bundled pair by every rule that judges plain drafts, then all exams at every threshold.
+
+    Each result takes one text or one answer; changes are against the target's own text of the same seed. The caller
+    holds the engine while it asks for the next. Raises SpecvizError.
+    """
+    exams = drawn_exams()
+    done = NUM_TOKENS * (1 + len(ANY_CHAIN))
+    total = done
+    for exam in exams:
+        total += len(THRESHOLDS) * len(exam.problems) * exam.most_tokens
+    rules = yield from _measure_rules(bench, total)
+    tables = [(RULE_HEADS, rules)]
     for exam in exams:
         rows = []
         for threshold in THRESHOLDS:
@@ -95,45 +87,76 @@ def measure_quality(bench: Workbench) -> Iterator[BenchProgress]:
     yield BenchProgress(total, total, "", tuple(tables))
 
 
+def _measure_rules(bench: Workbench, total: int) -> Generator[BenchProgress, None, list[list[str]]]:
+    """Returns a row for each rule. The target writes alone first: a rule then has nothing to judge."""
+    target_name, draft_name = default_pair()
+    large = bench.pool.load(target_name)
+    small = bench.pool.load(draft_name, as_draft=True)
+    prompts = bundled_prompts(large)
+    any_rule, *_ = ANY_CHAIN.values()
+    rows: list[list[str]] = []
+    alone: tuple[float, ...] = ()
+    for place, rule in enumerate((None, *ANY_CHAIN.values())):
+        method = BASELINE if rule is None else "draft_model"
+        doing = "the target alone" if rule is None else rule.title
+        pair = gather(METHODS[method], {}, large, small)
+        for texts in end_to_end(pair, rule or any_rule, prompts, Sampling(), K, NUM_TOKENS):
+            done = NUM_TOKENS * place + texts.done
+            yield BenchProgress(done, total, doing, ((RULE_HEADS, [*rows]),))
+        if rule is None:
+            alone = texts.log_probs
+        else:
+            rows.append(_rule_row(rule, texts, alone))
+    return rows
+
+
+def _rule_row(rule: Rule, texts: EndToEnd, alone: Sequence[float]) -> list[str]:
+    """A row of the table of rules. alone: the mean log-probabilities of the target's own texts."""
+    pairs = zip(texts.log_probs, alone, strict=False)
+    changes = [with_draft - without_draft for with_draft, without_draft in pairs]
+    promise = "lossless" if rule.lossless else "lossy"
+    wrong = statistics.fmean(texts.distances)
+    return [rule.title, promise, f"{wrong:.1%}", span(changes, "+.2f")]
+
+
 class Exam(NamedTuple):
-    """Problems with their results for a target model and a draft model; params: of the method."""
+    """Problems for a target model and a draft model to solve."""
 
     name: str
     pair: tuple[str, str]
-    problems: Sequence[tuple[str, int]]
-    most_tokens: int
-    params: Mapping[str, str] = {}
+    problems: Sequence[tuple[str, int]]  # each with its result
+    most_tokens: int  # of an answer
+    params: Mapping[str, str] = {}  # of the method
 
 
 def drawn_exams() -> list[Exam]:
     """Sums for the bundled pair; word problems for the real one where it is on this machine."""
     exams = [Exam("sums", default_pair(), drawn_sums(), MOST_SUM_TOKENS)]
     if is_here(REAL):
-        real = REAL, MODELS[REAL].drafts[0]
-        exams.append(
-            Exam(
-                "word problems",
-                real,
-                drawn_word_problems(),
-                MOST_WORD_TOKENS,
-                {"delimiter": "line"},
-            )
-        )
+        pair = (REAL, MODELS[REAL].drafts[0])
+        params = {"delimiter": "line"}
+        exams.append(Exam("word problems", pair, drawn_word_problems(), MOST_WORD_TOKENS, params))
     return exams
 
 
 def drawn_sums() -> list[tuple[str, int]]:
-    """Of three-digit numbers, always the same ones."""
-    lots = Random(SEED)
-    pairs = [(lots.randrange(100, 1000), lots.randrange(100, 1000)) for _ in range(NUM_SUMS)]
-    return [(f"Sum: {a} + {b}\n\n", a + b) for a, b in pairs]
+    """Sums of three-digit numbers, always the same ones."""
+    random = Random(SEED)
+    problems = []
+    for _ in range(NUM_SUMS):
+        a = random.randrange(100, 1000)
+        b = random.randrange(100, 1000)
+        problems.append((f"Sum: {a} + {b}\n\n", a + b))
+    return problems
 
 
 def drawn_word_problems() -> list[tuple[str, int]]:
-    """Of one operation with one-digit numbers, always the same ones."""
-    lots, problems = Random(SEED), []
+    """Problems of one operation with one-digit numbers, always the same ones."""
+    random = Random(SEED)
+    problems = []
     for words, result in islice(cycle(WORD_PROBLEMS), NUM_WORD_PROBLEMS):
-        a, b = lots.randrange(2, 10), lots.randrange(2, 10)
+        a = random.randrange(2, 10)
+        b = random.randrange(2, 10)
         problems.append((words.format(a=a, b=b, sum=a + b), result(a, b)))
     return problems
 
@@ -142,31 +165,40 @@ def solve(
     exam: Exam, problem: tuple[str, int], threshold: float | None, bench: Workbench
 ) -> tuple[bool, Trace]:
     """Whether the answer, written greedily, ends with the result; and the run. threshold: None without a draft."""
-    (target, draft), (prompt, result) = exam.pair, problem
-    way = {"method": "reasoning", "params": {**exam.params, "threshold": threshold}}
-    distribution = {"temperature": 0.0, "max_new_tokens": exam.most_tokens, "chat": chats(target)}
-    distribution |= {"method": BASELINE} if threshold is None else way
-    made = whole_run(
-        activate(
-            Request(prompt=prompt, target=target, draft=draft, **distribution).validate(),
-            bench.pool,
-        )
+    target, draft = exam.pair
+    prompt, result = problem
+    method = BASELINE
+    params: dict[str, object] = {}
+    if threshold is not None:
+        method = "reasoning"
+        params = {**exam.params, "threshold": threshold}
+    request = Request(
+        prompt=prompt,
+        target=target,
+        draft=draft,
+        method=method,
+        params=params,
+        temperature=0.0,
+        max_new_tokens=exam.most_tokens,
+        chat=chats(target),
     )
-    return re.findall(r"\d+", made.text)[-1:] == [str(result)], made
+    run = whole_run(activate(request.validate(), bench.pool))
+    numbers = re.findall(r"\d+", run.text)
+    return numbers[-1:] == [str(result)], run
 
 
 def answers_row(threshold: float | None, answers: list[tuple[bool, Trace]]) -> list[str]:
-    counters = [count(made) for _, made in answers]
-    kept, graded = (
-        sum(getattr(each, name) for each in counters)
-        for name in ("num_graded_accepted", "num_graded")
-    )
+    """A row of the table of answers, at one threshold."""
+    num_right = 0
+    num_accepted = 0
+    num_graded = 0
+    for is_right, run in answers:
+        counters = count(run)
+        num_right += is_right
+        num_accepted += counters.num_graded_accepted
+        num_graded += counters.num_graded
     name = "the target alone" if threshold is None else f"{threshold:g}"
-    return [
-        name,
-        _share(sum(is_right for is_right, _ in answers), len(answers)),
-        _share(kept, graded),
-    ]
+    return [name, _share(num_right, len(answers)), _share(num_accepted, num_graded)]
 
 
 def _share(successes: int, n: int) -> str:
@@ -175,8 +207,9 @@ def _share(successes: int, n: int) -> str:
 
 
 def lines() -> Iterator[str]:
-    """What `bench --claims` prints: all that the Compare page measures of what introductions claim."""
+    """Yields what `bench claims` prints: all that the Compare page measures of what introductions claim."""
     for measure in (measure_claims, measure_poor_cases, measure_quality):
-        *_, found = measure(workbench())
-        for heads, rows in found.tables:
-            yield from [*table(heads, rows), ""]
+        *_, last = measure(workbench())
+        for heads, rows in last.tables:
+            yield from table(heads, rows)
+            yield ""

@@ -1,4 +1,4 @@
-"""The command `bench --methods`: every method against no draft on one target, by kind of prompt, and why it loses.
+"""The command `bench methods`: every method against no draft on one target, by kind of prompt, and why it loses.
 
 A method that cannot draft for this target is left out with the reason. The words hold measured times only.
 """
@@ -6,7 +6,7 @@ A method that cannot draft for this target is left out with the reason. The word
 import json
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from itertools import product
 
 from specviz import __version__
@@ -37,7 +37,7 @@ from specviz.session.setup import Setup, gather
 ALL = "all"
 _TRIAL_TOKENS = 4
 _OUTCOMES = {"faster": "gains", "slower": "loses", "even": "breaks even"}
-_FEW = 1.3  # tokens per step, so few that no cheap step would help
+_FEW = 1.3  # tokens per step; with fewer, even a cheap step would not help
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +51,15 @@ class KindRow:
 
 @dataclass(frozen=True, slots=True)
 class MethodRow:
-    """One method at one temperature, over all prompts and by kind. steps: medians over its generations."""
+    """One method at one temperature."""
 
     method: str
     rule: str
     lossless: bool
-    whole: ContenderRow
+    whole: ContenderRow  # over all prompts
     kinds: tuple[KindRow, ...]
-    steps: StepMeans
-    why: str
+    steps: StepMeans  # medians over its generations
+    why: str  # words for why it is faster or slower
 
 
 def lines(
@@ -72,7 +72,7 @@ def lines(
     repeats: int,
     save: Callable[[str], None] | None = None,
 ) -> Iterator[str]:
-    """Says what is measured and what is left out, then measures, then gives a table per temperature as Markdown."""
+    """Measures the methods; yields lines on what is measured and left out, then a Markdown table per temperature."""
     pool = ModelPool()
     loaded = pool.load(target)
     prompts = prompts_for(loaded)
@@ -82,40 +82,41 @@ def lines(
         f"{loaded.name}, K = {k} where a method has no depth of its own",
         describe_environment(loaded),
     ]
-    about += (f"left out: {name}: {reason}" for name, reason in left_out.items())
+    about += [f"left out: {name}: {reason}" for name, reason in left_out.items()]
     contenders = [specviz_contender(setup, k, name) for name, setup in setups.items()]
     samples = yield from measure_lines(contenders, prompts, about, num_tokens, repeats)
     rows = rows_of(setups, samples)
     yield from _tables(rows)
     if save is not None:
-        made = {
+        values = {
             "specviz": __version__,
             "target": loaded.name,
             "k": k,
             "num_tokens": num_tokens,
             "repeats": repeats,
+            "environment": environment(loaded.model.device),
+            "methods": {name: _setup_as_json(setup) for name, setup in setups.items()},
+            "left_out": [{"method": name, "reason": left_out[name]} for name in left_out],
+            "rows": [_method_as_json(row) for row in rows],
         }
-        made["environment"] = environment(loaded.model.device)
-        made["methods"] = {
-            name: {"params": dict(setup.params), "draft": setup.draft and setup.draft.name}
-            for name, setup in setups.items()
-        }
-        made["left_out"] = [{"method": name, "reason": reason} for name, reason in left_out.items()]
-        made["rows"] = [
-            asdict(row) | {"whole": _as_json(row.whole), "kinds": [*map(_as_json, row.kinds)]}
-            for row in rows
-        ]
-        save(json.dumps(made, indent=1, allow_nan=False))
+        save(json.dumps(values, indent=1, allow_nan=False))
 
 
 def chosen_methods(methods: Sequence[str]) -> list[str]:
-    """What was asked, no draft first; a method may have parameters behind colons. SpecvizError for an unknown one."""
-    asked = [name for each in methods for name in split_names(each)]
-    if unknown := [name for name in asked if name != ALL and name.partition(":")[0] not in METHODS]:
-        raise SpecvizError(
-            f"a method must be {ALL} or one of {', '.join(METHODS)} (got {unknown[0]!r:.80})"
-        )
-    return list(dict.fromkeys((BASELINE, *(METHODS if ALL in asked else asked))))
+    """The methods that were asked for, no draft first; a method may have parameters behind colons.
+
+    Raises SpecvizError for an unknown one.
+    """
+    asked: list[str] = []
+    for names in methods:
+        asked += split_names(names)
+    for name in asked:
+        if name != ALL and name.partition(":")[0] not in METHODS:
+            raise SpecvizError(
+                f"a method must be {ALL} or one of {', '.join(METHODS)} (got {name!r:.80})"
+            )
+    chosen = METHODS if ALL in asked else asked
+    return list(dict.fromkeys((BASELINE, *chosen)))
 
 
 def load_setups(
@@ -126,12 +127,16 @@ def load_setups(
     k: int,
     prompt: BenchPrompt,
 ) -> tuple[dict[str, Setup], dict[str, str]]:
-    """Each method with its parameters and the models that suit it, and by name why others cannot draft: a few tokens
-    after the prompt are written to see what a model lacks."""
-    setups, left_out = {}, {}
+    """Each method with its parameters and the models that suit it, and by name the reason why others cannot draft.
+
+    A few tokens are written after the prompt to see what a model lacks.
+    """
+    setups = {}
+    left_out = {}
     for name in names:
-        plain, *pairs = name.split(":")
-        method, small = METHODS[plain], None
+        method_name, *pairs = name.split(":")
+        method = METHODS[method_name]
+        small = None
         try:
             if "draft" in method.roles:
                 foreign = catalog.drafts_for(target.name, foreign=True) if method.foreign else ()
@@ -145,68 +150,63 @@ def load_setups(
 
 
 def rows_of(setups: Mapping[str, Setup], samples: Sequence[TimedGeneration]) -> list[MethodRow]:
-    """By temperature, the methods in the order of `setups`; no draft must be among the contenders."""
+    """The rows by temperature, then in the order of `setups`; no draft must be among the contenders."""
     whole = {(row.temperature, row.contender): row for row in summarise(samples)}
-    pairs = product(sorted({sample.temperature for sample in samples}), setups)
-    return [
-        _row(name, setups[name], whole[temperature, f"specviz, {name}"], samples)
-        for temperature, name in pairs
-    ]
+    temperatures = sorted({sample.temperature for sample in samples})
+    rows = []
+    for temperature, name in product(temperatures, setups):
+        rows.append(_row(name, setups[name], whole[temperature, f"specviz, {name}"], samples))
+    return rows
 
 
 def _row(
     name: str, setup: Setup, whole: ContenderRow, samples: Sequence[TimedGeneration]
 ) -> MethodRow:
     here = [sample for sample in samples if sample.temperature == whole.temperature]
-    steps, plain = (
-        median_steps(here, contender) for contender in (whole.contender, f"specviz, {BASELINE}")
-    )
-    kinds = tuple(
-        _kind_row(kind, here, whole.contender)
-        for kind in dict.fromkeys(sample.kind for sample in here)
-    )
+    steps = median_steps(here, whole.contender)
+    plain = median_steps(here, f"specviz, {BASELINE}")
+    kinds = dict.fromkeys(sample.kind for sample in here)
+    kind_rows = tuple(_kind_row(kind, here, whole.contender) for kind in kinds)
     rule = setup.rule(None)
     why = "" if whole.to_baseline is None else describe_why(whole.to_baseline, steps, plain)
-    return MethodRow(name, rule.name, rule.lossless, whole, kinds, steps, why)
+    return MethodRow(name, rule.name, rule.lossless, whole, kind_rows, steps, why)
 
 
 def median_steps(samples: Sequence[TimedGeneration], contender: str) -> StepMeans:
-    """The median of every number over this contender's generations that had more than one step."""
-    means = [
-        astuple(each.steps)
-        for each in samples
-        if each.contender == contender and each.steps is not None
-    ]
-    return StepMeans(
-        *map(statistics.median, zip(*means or [[0.0] * len(fields(StepMeans))], strict=True))
-    )
+    """The median of every number over this contender's generations that had more than one step; 0 without any."""
+    ours = [sample for sample in samples if sample.contender == contender]
+    means = [sample.steps for sample in ours if sample.steps is not None]
+    medians = {}
+    for item in fields(StepMeans):
+        values = [getattr(mean, item.name) for mean in means]
+        medians[item.name] = statistics.median(values) if values else 0.0
+    return StepMeans(**medians)
 
 
 def _kind_row(kind: str, samples: Sequence[TimedGeneration], contender: str) -> KindRow:
     here = [sample for sample in samples if sample.kind == kind]
-    own = [sample for sample in here if sample.contender == contender]
-    return KindRow(
-        kind, tokens_per_call(own), compare_by_prompt(here, contender, f"specviz, {BASELINE}")
-    )
+    per_call = tokens_per_call([sample for sample in here if sample.contender == contender])
+    to_baseline = compare_by_prompt(here, contender, f"specviz, {BASELINE}")
+    return KindRow(kind, per_call, to_baseline)
 
 
 def describe_why(found: SpeedComparison, steps: StepMeans, plain: StepMeans) -> str:
-    """In words: what a step costs in plain steps, part by part, and how many tokens it writes for that; on a machine
-    too busy to measure it, only that."""
+    """Words for what a step costs in plain steps, part by part, and how many tokens it writes for that.
+
+    Where the machine was too busy to measure it, they say only that.
+    """
     if found.verdict in ("noisy", "impossible"):
         return WORDS[found.verdict]
     verdict = _OUTCOMES.get(found.verdict, WORDS[found.verdict])
-    drafting, checking, rest, whole = (
-        part / plain.total_ms
-        for part in (steps.draft_ms, steps.verify_ms, steps.rest_ms, steps.total_ms)
-    )
-    c = (
-        steps.draft_ms / steps.drafted / plain.verify_ms
-        if steps.drafted and plain.verify_ms
-        else 0.0
-    )
+    drafting = steps.draft_ms / plain.total_ms
+    checking = steps.verify_ms / plain.total_ms
+    rest = steps.rest_ms / plain.total_ms
+    c = 0.0
+    if steps.drafted and plain.verify_ms:
+        c = steps.draft_ms / steps.drafted / plain.verify_ms
     words = (
-        f"{verdict}: a step writes {steps.emitted:.2f} tokens in the time of {whole:.2f} plain steps: drafting "
+        f"{verdict}: a step writes {steps.emitted:.2f} tokens in the time of {steps.total_ms / plain.total_ms:.2f} "
+        "plain steps: drafting "
         f"{steps.draft_ms:.1f} ms = {drafting:.2f} (c = {c:.2f} per token), checking {steps.drafted + 1:.1f} tokens "
         f"{steps.verify_ms:.1f} ms = {checking:.2f}, the rest {steps.rest_ms:.1f} ms = {rest:.2f}"
     )
@@ -214,12 +214,12 @@ def describe_why(found: SpeedComparison, steps: StepMeans, plain: StepMeans) -> 
         return words
     if steps.emitted < _FEW:
         return f"{words}; few of its tokens are accepted"
-    grown = {
+    added_costs = {
         "drafting": drafting,
         "checking many tokens": checking - plain.verify_ms / plain.total_ms,
         "work outside both models": rest - plain.rest_ms / plain.total_ms,
     }
-    return f"{words}; {max(grown, key=grown.__getitem__)} costs most"
+    return f"{words}; {max(added_costs, key=added_costs.__getitem__)} costs most"
 
 
 def _tables(rows: Sequence[MethodRow]) -> Iterator[str]:
@@ -234,35 +234,45 @@ def _tables(rows: Sequence[MethodRow]) -> Iterator[str]:
     )
     for temperature in dict.fromkeys(row.whole.temperature for row in rows):
         yield f"T = {temperature:g}; per kind of prompt: tokens per target call, speed over no draft\n"
-        yield from table(
-            heads, (_cells(row) for row in rows if row.whole.temperature == temperature)
-        )
+        here = [row for row in rows if row.whole.temperature == temperature]
+        yield from table(heads, [_cells(row) for row in here])
         yield ""
 
 
 def _cells(row: MethodRow) -> list[str]:
-    ratios = [kind.to_baseline.span if kind.to_baseline else "1.00x" for kind in row.kinds]
-    kinds = (
-        f"{kind.tokens_per_call:.2f}, {ratio}"
-        for kind, ratio in zip(row.kinds, ratios, strict=True)
-    )
-    numbers = (
+    kinds = []
+    for kind in row.kinds:
+        ratio = kind.to_baseline.span if kind.to_baseline else "1.00x"
+        kinds.append(f"{kind.tokens_per_call:.2f}, {ratio}")
+    return [
+        row.method if row.lossless else f"{row.method} (lossy)",
         f"{row.whole.tokens_per_call:.2f}",
         row.whole.rates,
         str(row.whole.to_baseline or "1.00x"),
-    )
-    return [
-        row.method if row.lossless else f"{row.method} (lossy)",
-        *numbers,
         *kinds,
         row.why or "-",
     ]
 
 
+def _setup_as_json(setup: Setup) -> dict[str, object]:
+    draft = None if setup.draft is None else setup.draft.name
+    return {"params": dict(setup.params), "draft": draft}
+
+
+def _method_as_json(row: MethodRow) -> dict[str, object]:
+    kinds = [_as_json(kind) for kind in row.kinds]
+    return {**asdict(row), "whole": _as_json(row.whole), "kinds": kinds}
+
+
 def _as_json(row: ContenderRow | KindRow) -> dict[str, object]:
     """The row with its ratio as a number, the ratio's interval and its verdict; null where that ratio cannot be."""
-    found = row.to_baseline
-    if found is None:
-        return asdict(row) | {"to_baseline": 1.0}
-    ratio, between = (found.ratio, found.between) if found.is_possible else (None, None)
-    return asdict(row) | {"to_baseline": ratio, "between": between, "verdict": found.verdict}
+    values = asdict(row)
+    comparison = row.to_baseline
+    if comparison is None:
+        values["to_baseline"] = 1.0
+        return values
+    is_possible = comparison.is_possible
+    values["to_baseline"] = comparison.ratio if is_possible else None
+    values["between"] = comparison.between if is_possible else None
+    values["verdict"] = comparison.verdict
+    return values

@@ -1,4 +1,4 @@
-"""The measured speed behind "faster": a method against no draft in rounds, each alone on the engine."""
+"""Measures whether a method is faster: against no draft, in rounds, each run alone on the engine."""
 
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -21,26 +21,27 @@ from specviz.session.setup import gather
 from specviz.session.whole_run import activate
 from specviz.session.workbench import Workbench
 
-NUM_TOKENS, ROUNDS = 64, FEWEST
-ALONE, ASKED = 0, 1
+NUM_TOKENS = 64
+ROUNDS = FEWEST
+ALONE = 0  # the place of the target without a draft, among the contenders
+ASKED = 1  # the place of what the request asks for
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """What one measurement found. Medians of tokens/s, without a draft and as asked; found: the second over the first.
-    tokens_per_call: of the runs as asked. is_shared: whether the server did other work meanwhile."""
+    """What one measurement found."""
 
-    baseline_tokens_per_s: float
-    tokens_per_s: float
-    tokens_per_call: float
+    baseline_tokens_per_s: float  # the median without a draft
+    tokens_per_s: float  # the median as asked
+    tokens_per_call: float  # of the runs as asked
     num_tokens: int
-    found: SpeedComparison
-    drafts: bool = True
-    is_shared: bool = False
+    found: SpeedComparison  # the speed as asked over the speed without a draft
+    drafts: bool = True  # whether the method drafts at all
+    is_shared: bool = False  # whether the server did other work meanwhile
 
     @property
     def doubt(self) -> Verdict | Literal["baseline", "shared", ""]:
-        """Why neither of the two may be called faster; empty where one may."""
+        """The reason why neither of the two may be called faster; empty where one may."""
         if not self.drafts:
             return "baseline"
         if self.is_shared:
@@ -52,32 +53,31 @@ class Speed:
 
 @dataclass(frozen=True, slots=True)
 class Measuring:
-    """How far a measurement has come. done, total: turns, none while it waits; round: the one that comes next, of how
-    many, 0 to warm up; speed: what was found, once all turns are made."""
+    """How far a measurement has come."""
 
-    done: int = 0
-    total: int = 0
-    round: int = 0
+    done: int = 0  # turns
+    total: int = 0  # turns; 0 while it waits
+    round: int = 0  # the round that comes next; 0 to warm up
     rounds: int = ROUNDS
-    speed: Speed | None = None
+    speed: Speed | None = None  # once all turns are made
 
 
 def alone_and_asked(active: ActiveSetup) -> tuple[Contender, Contender]:
-    """At the places ALONE and ASKED: the target without a draft, and what the request asks for."""
-    k, alone = (
-        active.request.num_speculative_tokens,
-        gather(METHODS["none"], {}, active.target, None),
-    )
-    return specviz_contender(alone, k), specviz_contender(
-        active.setup, k, rule=active.plan.rule.name
-    )
+    """The contenders: the target without a draft, and what the request asks for."""
+    k = active.request.num_speculative_tokens
+    plain = gather(METHODS["none"], {}, active.target, None)
+    alone = specviz_contender(plain, k)
+    asked = specviz_contender(active.setup, k, rule=active.plan.rule.name)
+    return alone, asked
 
 
 def measure_in_rounds(
     request: Request, bench: Workbench, most_tokens: int = NUM_TOKENS
 ) -> Generator[Measuring, None, None]:
-    """Runs the request's method and no draft in turn, one run per result. The caller holds the engine while it asks for
-    the next. Prefill counts on both sides. Raises SpecvizError."""
+    """Runs the request's method and no draft in turn, one run per result; prefill counts on both sides.
+
+    The caller holds the engine while it asks for the next result. Raises SpecvizError.
+    """
     active = activate(request.validate(), bench.pool)
     _, tokens = active.prompt()
     num_tokens = min(most_tokens, active.plan.target.context_limit - len(tokens))
@@ -85,11 +85,10 @@ def measure_in_rounds(
         raise SpecvizError(
             f"the prompt has {len(tokens)} tokens, which leaves no room to measure; shorten it"
         )
-    job = BenchTask(
-        BenchPrompt("", "", tuple(tokens)), active.plan.sampling, request.seed, num_tokens
-    )
+    prompt = BenchPrompt("", "", tuple(tokens))
+    job = BenchTask(prompt, active.plan.sampling, request.seed, num_tokens)
     contenders = alone_and_asked(active)
-    samples: tuple[list[TimedGeneration], list[TimedGeneration]] = [], []
+    asked_samples: list[TimedGeneration] = []
     timings: Timings[int] = Timings()
     is_shared = False
     for turn in turns(len(contenders), ROUNDS):
@@ -97,20 +96,24 @@ def measure_in_rounds(
         is_disturbed = bench.watch()
         sample = contenders[turn.contender](job)
         timings.add(turn.contender, turn.round, 1 / sample.tokens_per_s)
-        samples[turn.contender].append(sample)
+        if turn.contender == ASKED:
+            asked_samples.append(sample)
         is_shared |= is_disturbed()
+    per_call = tokens_per_call(asked_samples)
     drafts = METHODS[request.method].drafts
-    speed = speed_of(
-        timings, tokens_per_call(samples[ASKED]), num_tokens, drafts=drafts, is_shared=is_shared
-    )
+    speed = speed_of(timings, per_call, num_tokens, drafts=drafts, is_shared=is_shared)
     yield Measuring(turn.total, turn.total, turn.round, ROUNDS, speed)
 
 
 def speed_of(
     timings: Timings[int], per_call: float, num_tokens: int, *, drafts: bool, is_shared: bool
 ) -> Speed:
-    """timings: seconds per token of every turn. per_call: tokens per target call of the runs with the method, more than
-    which no ratio can be."""
-    alone, asked = (1 / timings.median(each) for each in (ALONE, ASKED))
+    """The speed that the timings show.
+
+    timings: seconds per token of every turn. per_call: tokens per target call of the runs with the method; no ratio
+    can be larger.
+    """
+    alone = 1 / timings.median(ALONE)
+    asked = 1 / timings.median(ASKED)
     found = timings.compare(ASKED, ALONE, most=per_call)
     return Speed(alone, asked, per_call, num_tokens, found, drafts, is_shared)

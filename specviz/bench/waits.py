@@ -1,5 +1,7 @@
-"""What a draft costs before it saves anything: the wait for the first token and for the answer after a short and a long
-prompt, and the memory that it holds; both beside the target alone. The draft's reading of the prompt is on the clock.
+"""The waits and the memory that a draft costs, beside the target alone.
+
+Waits: until the first token and until the whole answer, after a short and a long prompt. The draft's reading of the
+prompt is on the clock.
 """
 
 import gc
@@ -25,7 +27,8 @@ from specviz.session.active_setup import ActiveSetup
 from specviz.session.whole_run import activate
 from specviz.session.workbench import Workbench, workbench
 
-PROMPTS, CONTEXTS = (16, 512), (100, 2048)  # tokens, as far as both models have room
+PROMPTS = (16, 512)  # tokens, as far as both models have room
+CONTEXTS = (100, 2048)  # likewise
 NUM_TOKENS = 32
 DOING = "short runs, alternating with and without the draft"
 _NO_HOLDERS = (type, ModuleType, FunctionType, BuiltinFunctionType, str, bytes)
@@ -33,76 +36,87 @@ _NO_HOLDERS = (type, ModuleType, FunctionType, BuiltinFunctionType, str, bytes)
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Milliseconds to the first token and to the whole answer, at the places ALONE and ASKED. tokens_per_call: of the
-    answers with the draft."""
+    """The waits after a prompt of one length, in milliseconds; timings are by ALONE and ASKED."""
 
-    num_prompt: int
-    first: Timings[int]
-    answer: Timings[int]
-    tokens_per_call: float
+    num_prompt: int  # tokens of the prompt
+    first: Timings[int]  # to the first token
+    answer: Timings[int]  # to the whole answer
+    tokens_per_call: float  # of the answers with the draft
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Bytes of weights and caches once so many tokens have been read; what both use counts as the target's."""
+    """The bytes of weights and caches after a context of one length; shared bytes count as the target's."""
 
-    context: int
+    context: int  # tokens that have been read
     target: int
     draft: int
 
 
 def tables(waits: Sequence[Wait], held: Sequence[Held]) -> tuple[Table, Table]:
-    """Of the waits and of the memory."""
-    heads = ("prompt, tokens", "first token, no draft", "with draft", "as fast")
-    rows = [
-        [f"{wait.num_prompt}", *_cells(wait.first), *_cells(wait.answer, wait.tokens_per_call)]
-        for wait in waits
-    ]
-    sizes = (
-        (each.context, each.target / 1e6, each.draft / 1e6, each.draft / each.target)
-        for each in held
+    """The table of waits, and the table of memory."""
+    wait_heads = (
+        "prompt, tokens",
+        "first token, no draft",
+        "with draft",
+        "as fast",
+        "answer, no draft",
+        "with draft",
+        "as fast",
     )
-    held_rows = [
-        [f"{n}", f"{large:.1f} MB", f"{more:.1f} MB", f"{share:.0%}"]
-        for n, large, more, share in sizes
-    ]
+    wait_rows = []
+    for wait in waits:
+        answer = _cells(wait.answer, wait.tokens_per_call)
+        wait_rows.append([f"{wait.num_prompt}", *_cells(wait.first), *answer])
     held_heads = ("context, tokens", "target holds", "draft holds more", "of the target's")
-    return ((*heads, "answer, no draft", *heads[2:]), rows), (held_heads, held_rows)
+    held_rows = []
+    for memory_held in held:
+        target_mb = f"{memory_held.target / 1e6:.1f} MB"
+        draft_mb = f"{memory_held.draft / 1e6:.1f} MB"
+        share = f"{memory_held.draft / memory_held.target:.0%}"
+        held_rows.append([f"{memory_held.context}", target_mb, draft_mb, share])
+    return (wait_heads, wait_rows), (held_heads, held_rows)
 
 
 def _cells(timings: Timings[int], most: float = math.inf) -> list[str]:
-    medians = (f"{timings.median(each):.0f} ms" for each in (ALONE, ASKED))
-    return [*medians, str(timings.compare(ASKED, ALONE, most=most))]
+    """The medians without and with the draft, and their ratio."""
+    alone = f"{timings.median(ALONE):.0f} ms"
+    asked = f"{timings.median(ASKED):.0f} ms"
+    return [alone, asked, str(timings.compare(ASKED, ALONE, most=most))]
 
 
 def measure_waits(request: Request, bench: Workbench) -> Generator[BenchProgress, None, None]:
-    """One run per result; the caller holds the engine while it asks for the next. Raises SpecvizError."""
+    """Measures with one run per result; the caller holds the engine while it asks for the next. Raises SpecvizError."""
     active = activate(request.validate(), bench.pool)
     _, tokens = active.prompt()
-    contenders, lengths, waits = alone_and_asked(active), _fitting(active, PROMPTS, NUM_TOKENS), []
+    contenders = alone_and_asked(active)
+    lengths = _fitting(active, PROMPTS, NUM_TOKENS)
+    waits = []
     for place, length in enumerate(lengths):
         job = BenchTask(_prompt(tokens, length), active.plan.sampling, request.seed, NUM_TOKENS)
-        first, answer, samples = Timings(), Timings(), ([], [])
+        first = Timings()
+        answer = Timings()
+        asked_samples = []
         for turn in turns(len(contenders), FEWEST):
-            yield BenchProgress(
-                place * turn.total + turn.done, total := len(lengths) * turn.total, DOING
-            )
+            total = len(lengths) * turn.total
+            yield BenchProgress(place * turn.total + turn.done, total, DOING)
             sample = contenders[turn.contender](job)
             first.add(turn.contender, turn.round, 1e3 * sample.first_seconds)
             answer.add(turn.contender, turn.round, 1e3 * sample.seconds)
-            samples[turn.contender].append(sample)
-        waits.append(Wait(length, first, answer, tokens_per_call(samples[ASKED])))
+            if turn.contender == ASKED:
+                asked_samples.append(sample)
+        waits.append(Wait(length, first, answer, tokens_per_call(asked_samples)))
     yield BenchProgress(total, total, "", tables(waits, memory(active, tokens)))
 
 
 def memory(active: ActiveSetup, tokens: Sequence[int]) -> tuple[Held, ...]:
-    """At both CONTEXTS, which are read as these tokens over and over. Raises SpecvizError."""
+    """The memory held after both CONTEXTS, which repeat these tokens. Raises SpecvizError."""
     contexts = _fitting(active, CONTEXTS, active.plan.k + 2)
-    return tuple(_held(active, tokens, each) for each in contexts)
+    return tuple(_held(active, tokens, context) for context in contexts)
 
 
 def _fitting(active: ActiveSetup, lengths: Sequence[int], room: int) -> list[int]:
-    """These lengths as far as `room` more tokens fit into both models, each once."""
+    """The lengths, each once, shortened where `room` more tokens would not fit into both models."""
     most = min(model.info.context_limit for model in active.setup.models) - room
     if most < 1:
         raise SpecvizError(
@@ -116,37 +130,43 @@ def _prompt(tokens: Sequence[int], length: int) -> BenchPrompt:
 
 
 def _held(active: ActiveSetup, tokens: Sequence[int], context: int) -> Held:
-    """After one real step behind so many tokens, with readers of its own."""
+    """The memory held after one real step behind a context, by readers that are made for it."""
     active.renew()
-    plan, text = active.plan, _prompt(tokens, context).ids
+    plan = active.plan
+    text = _prompt(tokens, context).ids
     with closing(speculate(text, lambda: plan, Seeded(0), max_new_tokens=plan.k + 1)) as steps:
         next(steps)
-    target, all_held = _storages(plan.target), _storages(plan.target, plan.drafter)
-    return Held(context, sum(target.values()), sum(all_held.values()) - sum(target.values()))
+    target_bytes = _held_bytes(plan.target)
+    all_bytes = _held_bytes(plan.target, plan.drafter)
+    return Held(context, target_bytes, all_bytes - target_bytes)
 
 
-def _storages(*roots: object) -> dict[int, int]:
-    """Address -> bytes of the memory behind every tensor that these objects hold."""
-    found, seen, left = {}, set(), list(roots)
-    while left:
-        holder = left.pop()
+def _held_bytes(*roots: object) -> int:
+    """The bytes behind all tensors that these objects hold, shared storage once."""
+    bytes_at: dict[int, int] = {}  # address -> bytes
+    seen = set()
+    pending = list(roots)
+    while pending:
+        holder = pending.pop()
         if id(holder) in seen or isinstance(holder, _NO_HOLDERS):
             continue
         seen.add(id(holder))
         if isinstance(holder, torch.Tensor):
             storage = holder.untyped_storage()
-            found[storage.data_ptr()] = storage.nbytes()
-        left += gc.get_referents(holder)
-    return found
+            bytes_at[storage.data_ptr()] = storage.nbytes()
+        pending += gc.get_referents(holder)
+    return sum(bytes_at.values())
 
 
 def lines(*, target: str, draft: str, k: int) -> Iterator[str]:
-    """What the command `bench --waits` prints: for the first bundled prompt, cut or repeated to each length."""
+    """Yields the lines of `bench waits`, for the first bundled prompt, shortened or repeated to each length."""
     prompt = prompts_file()["kinds"][0]["prompts"][0]["text"]
     request = Request(
         prompt=prompt, target=target, draft=draft, num_speculative_tokens=k, temperature=0.0
     )
     yield f"{target} + {draft}, K = {k}, T = 0, answers of {NUM_TOKENS} tokens, medians of {FEWEST} rounds\n"
-    *_, found = measure_waits(request, workbench())
-    waits, held = found.tables
-    yield from [*table(*waits), "", *table(*held)]
+    *_, last = measure_waits(request, workbench())
+    (wait_heads, wait_rows), (held_heads, held_rows) = last.tables
+    yield from table(wait_heads, wait_rows)
+    yield ""
+    yield from table(held_heads, held_rows)

@@ -1,4 +1,4 @@
-"""End to end: texts by the real engine, judged token by token against the target's exact law, by plain forwards.
+"""End to end: texts by the real engine, judged token by token against the target's exact distribution.
 
 The evidence may be watched while it grows; the cells of the first token have their n fixed before the first draw.
 """
@@ -44,61 +44,63 @@ from specviz.rules.chain import ChainRule
 from specviz.session.setup import Setup
 
 TEXT_LENGTH = 32  # tokens of one text
-MOST_TOKENS = 10_000_000  # who would need more is not called out
+MOST_TOKENS = 10_000_000  # a rule that would need more counts as undetected
 RUNS = 32  # first tokens between two results
 
 
 @dataclass(frozen=True, slots=True)
 class Power:
-    """A rule that is not exact, and how many tokens it takes to detect it nine times in ten; None: too many."""
+    """A rule that is not exact, and how many tokens it takes to detect it."""
 
     rule: Rule
-    tokens_needed: int | None
+    tokens_needed: int | None  # to detect it nine times in ten; None: too many
 
 
 @dataclass(frozen=True, slots=True)
 class EndToEnd:
-    """done: tokens so far. impossible: written tokens that the target's filters do not allow. distance: the largest
-    total variation, at these very places, between what the rule writes where it judges one token and p, by formula;
-    None without a draft model. track: (tokens, log10 E) after each text, and wherever E was higher than ever before
-    and than in the rest of its text: the verdict rests on the highest. log_probs, distances: the means of each text,
-    over its tokens: of log p, in nats, and of the total variation."""
+    """The texts judged so far."""
 
-    done: int
+    done: int  # tokens
     total: int
     num_texts: int
     evidence: Evidence
-    impossible: int = 0
+    impossible: int = 0  # written tokens that the target's filters do not allow
     distance: float | None = None
+    """The largest total variation at these places between p and what the rule writes where it judges one token, by
+    formula; None without a draft model."""
     track: tuple[tuple[int, float], ...] = ()
+    """(tokens, log10 E) after each text, and at each new peak that is the highest of its text: the verdict rests on the
+    highest peak."""
     power: tuple[Power, ...] = ()
-    log_probs: tuple[float, ...] = ()
-    distances: tuple[float, ...] = ()
+    log_probs: tuple[float, ...] = ()  # the mean log p of each text's tokens, in nats
+    distances: tuple[float, ...] = ()  # the mean total variation over each text's tokens
 
     @property
     def outcome(self) -> CheckOutcome | None:
-        """None while nothing can be said; "differs" may come at any time."""
+        """What the texts came to; None while nothing can be said. "differs" may come at any time."""
         if self.impossible:
             words = f"{self.impossible} of them have probability 0 under the target"
             return CheckOutcome("differs", f"differs, n = {self.done:,} tokens: {words}")
         return judge_evidence(self.evidence, self.done >= self.total, self._power_words())
 
     def _power_words(self) -> str:
-        """Which wrong rules so many tokens would have shown."""
+        """Words for the wrong rules that so many tokens would have shown."""
         if not self.power:
             return ""
-        missed = [
-            one.rule.title
-            for one in self.power
-            if one.tokens_needed is None or one.tokens_needed > self.done
-        ]
+        missed = []
+        for one in self.power:
+            if one.tokens_needed is None or one.tokens_needed > self.done:
+                missed.append(one.rule.title)
         caught = f"{len(self.power) - len(missed)} of {len(self.power)} rules known to be wrong"
         words = f"; {caught} would have been detected nine times in ten"
         return f"{words}, not {', '.join(missed)}" if missed else words
 
 
 def judge_evidence(evidence: Evidence, is_complete: bool, more: str) -> CheckOutcome | None:
-    """None while nothing can be said; "differs" may come at any time. more: what the other outcomes add."""
+    """What the evidence came to; None while nothing can be said. "differs" may come at any time.
+
+    more: words that the other outcomes add.
+    """
     n = f"n = {evidence.num_tokens:,} tokens"
     if evidence.differs():
         return CheckOutcome("differs", f"differs, {n}: {_describe_strongest(evidence)}")
@@ -121,11 +123,10 @@ def judge_evidence(evidence: Evidence, is_complete: bool, more: str) -> CheckOut
 
 
 def _describe_strongest(evidence: Evidence) -> str:
-    """The feature that lies farthest off, in words."""
+    """Words for the feature that lies farthest off."""
     place = int(np.argmax(np.abs(evidence.z)))
-    share, expected = (
-        column[place] / evidence.num_tokens for column in (evidence.observed, evidence.expected)
-    )
+    share = evidence.observed[place] / evidence.num_tokens
+    expected = evidence.expected[place] / evidence.num_tokens
     return (
         f"{evidence.features[place]} was written {100 * share:.1f} % of the time; the target's probability is "
         f"{100 * expected:.1f} % (z = {evidence.z[place]:+.1f})"
@@ -141,11 +142,14 @@ def end_to_end(
     tokens: int,
     seed: int = 0,
 ) -> Iterator[EndToEnd]:
-    """Writes texts after the prompts in turn until there are `tokens` of them; one text per result, the first result
-    before any. Text i has seed_of(seed, i)."""
+    """Writes texts after the prompts in turn until there are `tokens` tokens; text i has seed_of(seed, i).
+
+    Yields a result after each text; the first result stands before any.
+    """
     so_far = EndToEnd(0, tokens, 0, Evidence.empty(features(pair.comparable_draft is not None)))
     yield so_far
-    plan, growth = pair.plan(rule, sampling, k), Growth()
+    plan = pair.plan(rule, sampling, k)
+    growth = Growth()
     while so_far.done < tokens:
         prompt = list(prompts[so_far.num_texts % len(prompts)])
         steps = speculate(
@@ -155,13 +159,14 @@ def end_to_end(
             max_new_tokens=min(TEXT_LENGTH, tokens - so_far.done),
             eos_ids=pair.target.text.eos_ids,
         )
-        written, unjudged = [], []
+        written = []
+        unjudged = []
         for step in steps:
             written += step.tokens
+            # The last token is the target's own, without a judged draft, unless it was resampled.
             is_own = step.verdict.kind != "resampled"
-            unjudged += [
-                is_own and place == len(step.verdict.path) for place in range(len(step.tokens))
-            ]
+            num_accepted = len(step.verdict.path)
+            unjudged += [is_own and place == num_accepted for place in range(len(step.tokens))]
         scored = score_text(pair, prompt, written, sampling)
         growth = growth.add(scored, unjudged)
         so_far = _add(so_far, rule, scored, growth)
@@ -169,17 +174,19 @@ def end_to_end(
 
 
 def _add(so_far: EndToEnd, rule: Rule, scored: Scored, growth: Growth) -> EndToEnd:
-    distance, means = so_far.distance, so_far.distances
+    distance = so_far.distance
+    means = so_far.distances
     if scored.q is not None:
         distances = total_variation(rule.one_step_distribution(scored.p, scored.q), scored.p)
-        distance, means = (
-            max(distance or 0.0, float(distances.max())),
-            (*means, float(distances.mean())),
-        )
+        distance = max(distance or 0.0, float(distances.max()))
+        means = (*means, float(distances.mean()))
     chances = scored.p.gather(1, torch.tensor(scored.tokens)[:, None])
     evidence = so_far.evidence.add(scored.holds, scored.chances())
-    points = {evidence.peak_at: evidence.peak} if evidence.peak > so_far.evidence.peak else {}
+    points = {}
+    if evidence.peak > so_far.evidence.peak:
+        points[evidence.peak_at] = evidence.peak
     points[evidence.num_tokens] = evidence.level
+    track = [(place, level / math.log(10)) for place, level in points.items()]
     return replace(
         so_far,
         done=evidence.num_tokens,
@@ -187,7 +194,7 @@ def _add(so_far: EndToEnd, rule: Rule, scored: Scored, growth: Growth) -> EndToE
         evidence=evidence,
         impossible=so_far.impossible + sum(not token.is_tie for token in scored.outside),
         distance=distance,
-        track=(*so_far.track, *((place, level / math.log(10)) for place, level in points.items())),
+        track=(*so_far.track, *track),
         power=growth.power(),
         log_probs=(*so_far.log_probs, float(chances.log().mean())),
         distances=means,
@@ -196,22 +203,21 @@ def _add(so_far: EndToEnd, rule: Rule, scored: Scored, growth: Growth) -> EndToE
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What each bet would gain on these very positions if another rule had written them, by its one-step law."""
+    """What each bet would gain at these places if another rule had written them, by its one-step distribution."""
 
-    gains: Mapping[str, np.ndarray] = field(
-        default_factory=dict
-    )  # rule -> [F, L], summed over the tokens
-    squares: Mapping[str, np.ndarray] = field(
-        default_factory=dict
-    )  # likewise, the mean squares of the gains
+    gains: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Rule -> the expected gains [F, L], summed over the tokens."""
+    squares: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Rule -> the expected squares of the gains [F, L], summed likewise."""
     num_tokens: int = 0
 
     def add(self, scored: Scored, unjudged: Sequence[bool]) -> Growth:
-        """unjudged: which tokens the target wrote where no drafted token was judged."""
+        """The growth with a further text. unjudged: which tokens the target wrote without judging a drafted one."""
         if scored.q is None:
             return self
         paid = bet_prices(scored.chances())
-        gains, squares = {}, {}
+        gains = {}
+        squares = {}
         for rule in _inexact_rules():
             distribution = rule.one_step_distribution(scored.p, scored.q).double()
             unaided = rule.bonus(scored.p) if isinstance(rule, ChainRule) else scored.p
@@ -224,11 +230,12 @@ class Growth:
         return Growth(gains, squares, self.num_tokens + len(unjudged))
 
     def power(self) -> tuple[Power, ...]:
+        if not self.gains:
+            return ()
         power = []
-        for rule in _inexact_rules() if self.gains else ():
-            gain, square = (
-                sums[rule.name] / self.num_tokens for sums in (self.gains, self.squares)
-            )
+        for rule in _inexact_rules():
+            gain = self.gains[rule.name] / self.num_tokens
+            square = self.squares[rule.name] / self.num_tokens
             needed = tokens_needed(gain, square - gain**2)
             power.append(Power(rule, math.ceil(needed) if needed <= MOST_TOKENS else None))
         return tuple(power)
@@ -261,24 +268,24 @@ def first_token(
     n: int,
     seed: int = 0,
 ) -> Iterator[FirstToken]:
-    """Runs the engine's first step n times, each with its own seed, and counts against the law of one plain forward. A
-    token that only rounding lets through the filters counts as the least likely one that they allow."""
+    """Runs the engine's first step n times, each with its own seed, and compares the counts with one plain forward.
+
+    A token that only rounding lets through the filters counts as the least likely one that they allow.
+    """
     logits = plain_logits(pair.target, prompt, 1)[0].cpu().double()
     distribution = distribution_of(logits, sampling)
-    plan, text = pair.plan(rule, sampling, k), list(prompt)
-    rounding, edge = (
-        ROUNDING[pair.target.model.dtype],
-        int(torch.where(distribution > 0, distribution, math.inf).argmin()),
-    )
+    plan = pair.plan(rule, sampling, k)
+    text = list(prompt)
+    rounding = ROUNDING[pair.target.model.dtype]
+    least_likely = int(torch.where(distribution > 0, distribution, math.inf).argmin())
 
     def draw(numbers: range) -> Iterator[int]:
-        for draws in (tamper_if_broken(rule, Seeded(seed_of(seed, number))) for number in numbers):
+        for number in numbers:
+            draws = tamper_if_broken(rule, Seeded(seed_of(seed, number)))
             token = next(speculate(text, lambda: plan, draws, max_new_tokens=k + 1)).tokens[0]
-            yield (
-                edge
-                if distribution[token] == 0 and beyond_edge(logits, sampling, token) <= rounding
-                else token
-            )
+            if distribution[token] == 0 and beyond_edge(logits, sampling, token) <= rounding:
+                token = least_likely
+            yield token
 
     for done, tokens, cells in count_cells(distribution.numpy(), n, RUNS, draw):
         yield FirstToken(done, n, tokens, cells)

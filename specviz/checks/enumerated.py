@@ -1,7 +1,8 @@
 """Every outcome of the real engine with a rule, over languages of three tokens that are made from the run's own rows.
 
-The two likeliest tokens after a text keep their odds, all others together are the third. The engine, the drafter and
-the rule run unchanged while every draw is enumerated. Their law of whole texts is compared with the target's.
+The two most likely tokens after a text keep their probabilities; all others together are the third token. The engine,
+the drafter and the rule run unchanged while every draw is enumerated. The distribution of whole texts is then compared
+with the target's.
 """
 
 import itertools
@@ -31,8 +32,8 @@ from specviz.session.setup import Setup
 
 EXACT = 1e-9  # far above the rounding of float64, far below every mistake
 NUM_CELLS = 3
-MOST_K = 3  # the outcomes grow with NUM_CELLS to the power of it
-FEWEST_K = 2  # a rule that judges a draft as a whole shows it from here on
+MOST_K = 3  # the number of outcomes grows with NUM_CELLS ** K
+FEWEST_K = 2  # the shortest draft at which a rule that judges drafts as a whole differs from others
 PLACES = 2
 MOST_TREE_K = 2
 SMALL_TREE = {"width": 2, "nodes": 4}  # the outcomes grow with every drafted token
@@ -48,63 +49,66 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Enumeration:
-    """done, total: small languages, each made and then enumerated. distance: the largest total variation between the
-    engine's law of whole texts and the target's; None before the first language is finished. trees: token trees were
-    judged, no chains; rule_alone: the method cannot draft there, so that the rule judged stand-ins instead;
-    needs_grades: nor can the rule judge those."""
+    """How far an enumeration has come, and what it found."""
 
-    done: int
+    done: int  # half of it: small languages that were made; the other half: those that were enumerated
     total: int
     lossless: bool
     k: int
     num_outcomes: int = 0
     distance: float | None = None
-    trees: bool = False
-    rule_alone: bool = False
-    needs_grades: bool = False
+    """The largest total variation between the engine's distribution of whole texts and the target's; None before the
+    first language is finished."""
+    trees: bool = False  # token trees were judged, no chains
+    rule_alone: bool = False  # the method cannot draft here: the rule judged stand-ins instead
+    needs_grades: bool = False  # the rule cannot judge the stand-ins either
 
     @property
     def outcome(self) -> CheckOutcome | None:
-        """None while nothing can be said."""
+        """What the enumeration came to; None while nothing can be said."""
         if self.needs_grades:
             return CheckOutcome(
                 "unsure", "cannot tell: this rule judges only what its own method has graded"
             )
         if self.distance is None or (self.done < self.total and self.distance <= EXACT):
             return None
-        what = (
+        words = self._words()
+        if self.distance > EXACT:
+            share = f"{100 * self.distance:.3g} % of probability is on wrong texts"
+            return CheckOutcome("differs", f"differs: {words}; {share}")
+        if not self.lossless:
+            return CheckOutcome(
+                "unsure", f"cannot tell: the rule's error has no effect here, {words}"
+            )
+        distance = f"distance to the target {self.distance:.0e}"
+        return CheckOutcome("exact", f"exact (enumerated): {words}; {distance}")
+
+    def _words(self) -> str:
+        """Words for what was enumerated."""
+        words = (
             f"{self.num_outcomes:,} outcomes of the real program, drafts of up to {self.k} tokens, over {NUM_CELLS} "
             "tokens pooled from this pair's own probabilities"
         )
         if self.rule_alone:
-            shape = (
-                f"small token trees of the likeliest tokens ({_TREE_WORDS})"
-                if self.trees
-                else "plain chains"
+            shape = "plain chains"
+            if self.trees:
+                shape = f"small token trees of the likeliest tokens ({_TREE_WORDS})"
+            return (
+                f"{words}; the rule alone, over {shape}, as the method needs a real model to draft"
             )
-            what += f"; the rule alone, over {shape}, as the method needs a real model to draft"
-        elif self.trees:
-            what += f"; the method's own token trees, made small ({_TREE_WORDS})"
-        if self.distance > EXACT:
-            return CheckOutcome(
-                "differs",
-                f"differs: {what}; {100 * self.distance:.3g} % of probability is on wrong texts",
-            )
-        if not self.lossless:
-            return CheckOutcome(
-                "unsure", f"cannot tell: the rule's error has no effect here, {what}"
-            )
-        return CheckOutcome(
-            "exact", f"exact (enumerated): {what}; distance to the target {self.distance:.0e}"
-        )
+        if self.trees:
+            return f"{words}; the method's own token trees, made small ({_TREE_WORDS})"
+        return words
 
 
 def enumerate_texts(
     pair: Setup, rule: Rule, prompts: Sequence[Sequence[int]], sampling: Sampling, k: int
 ) -> Iterator[Enumeration]:
-    """The rule over small languages after the first of these prompts; a result every so often."""
-    trees, alone = _are_trees(pair, rule), not pair.method.needs_only_probabilities
-    k, prompts = min(MOST_TREE_K if trees else MOST_K, max(FEWEST_K, k)), prompts[:PLACES]
+    """Enumerates the rule over small languages after the first of these prompts; yields a result every so often."""
+    trees = _are_trees(pair, rule)
+    alone = not pair.method.needs_only_probabilities
+    k = min(MOST_TREE_K if trees else MOST_K, max(FEWEST_K, k))
+    prompts = prompts[:PLACES]
     so_far = Enumeration(0, 2 * len(prompts), rule.lossless, k, trees=trees, rule_alone=alone)
     if not rule.supports(chain([0])):
         yield replace(so_far, done=so_far.total, needs_grades=True)
@@ -115,22 +119,24 @@ def enumerate_texts(
         so_far = replace(so_far, done=so_far.done + 1)
         yield so_far
         distance, num = yield from _report_during(distance_of_texts(pair, rule, language), so_far)
-        distance = max(distance, so_far.distance or 0.0)
         so_far = replace(
-            so_far, done=so_far.done + 1, distance=distance, num_outcomes=so_far.num_outcomes + num
+            so_far,
+            done=so_far.done + 1,
+            distance=max(distance, so_far.distance or 0.0),
+            num_outcomes=so_far.num_outcomes + num,
         )
     yield so_far
 
 
 def _are_trees(pair: Setup, rule: Rule) -> bool:
-    """Whether token trees are enumerated: those of the method, where the rule can judge any."""
+    """Whether token trees are enumerated: the method drafts them, and the rule can judge them."""
     return pair.method.under(pair.params).rules == TREE_RULES and rule.supports(FORKED)
 
 
 def _report_during(
     work: Generator[None, None, Result], so_far: Enumeration
 ) -> Generator[Enumeration, None, Result]:
-    """Returns the result of the work; yields `so_far` at each of its pauses."""
+    """Runs the work and returns its result; yields `so_far` at each of its pauses."""
     while True:
         try:
             next(work)
@@ -141,153 +147,163 @@ def _report_during(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Language:
-    """What may follow each text of 0 to k pooled tokens, and the real tokens they stand for. q: None if no draft."""
+    """A small language: what may follow each text of 0 to k pooled tokens."""
 
     k: int
-    spelled: dict[Text, Text]
-    p: dict[Text, Tensor]
-    q: dict[Text, Tensor] | None = None
+    spelled: dict[Text, Text]  # a text of pooled tokens -> the real tokens that it stands for
+    p: dict[Text, Tensor]  # the target's distribution [NUM_CELLS] after a text
+    q: dict[Text, Tensor] | None = None  # the draft model's; None without one
 
 
 def language_after(
     pair: Setup, prompt: Sequence[int], sampling: Sampling, k: int
 ) -> Generator[None, None, Language]:
-    """The language after `prompt`; pauses after every text that the models have read."""
-    spelled, width, models = {(): tuple(prompt)}, pair.target.info.vocab_size, [pair.target]
+    """Makes the language after `prompt`; pauses after every text that the models have read."""
+    width = pair.target.info.vocab_size
+    models = [(pair.target, sampling)]
     if pair.comparable_draft is not None:
-        models.append(pair.draft)
+        models.append((pair.draft, sampling.of_draft))
+    spelled: dict[Text, Text] = {(): tuple(prompt)}
     pooled: list[dict[Text, Tensor]] = [{} for _ in models]
-    for text in itertools.chain.from_iterable(
-        itertools.product(range(NUM_CELLS), repeat=n) for n in range(k + 1)
-    ):
-        distributions = zip(models, (sampling, sampling.of_draft), strict=False)
-        rows = [
-            _row(model, spelled[text], distribution, width) for model, distribution in distributions
-        ]
+    for text in _texts_up_to(k):
+        rows = [_row(model, spelled[text], its_sampling, width) for model, its_sampling in models]
         tokens = torch.stack(rows).amax(0).topk(min(NUM_CELLS, width)).indices.tolist()
         for probabilities, row in zip(pooled, rows, strict=True):
             probabilities[text] = _pool(row, tokens)
-        for cell, token in enumerate(
-            tokens
-        ):  # a pooled token is followed as the likeliest of its real tokens
+        for cell, token in enumerate(tokens):  # a cell is continued as its most likely real token
             spelled[(*text, cell)] = (*spelled[text], token)
         yield
     return Language(k, spelled, *pooled)
 
 
+def _texts_up_to(length: int) -> Iterator[Text]:
+    """All texts of pooled tokens of this length and shorter ones, the shortest first."""
+    for n in range(length + 1):
+        yield from itertools.product(range(NUM_CELLS), repeat=n)
+
+
 def _row(loaded: LoadedModel, text: Text, sampling: Sampling, width: int) -> Tensor:
-    """The law [width] after a text, by a plain forward; uniform where the model cannot read it."""
+    """The distribution [width] after a text, by a plain forward; uniform where the model cannot read it."""
     if not can_read(loaded, text):
         return torch.full((width,), 1 / width).double()
     return distribution_of(fit(plain_logits(loaded, text, 1)[0], width), sampling)
 
 
 def _pool(row: Tensor, tokens: Sequence[int]) -> Tensor:
-    """The odds of all tokens but the last of these, and of everything else."""
+    """The probabilities of all these tokens but the last, and of everything else."""
     shares = row[list(tokens[:-1])]
-    return torch.cat([shares, (row.sum() - shares.sum()).clamp_min(0)[None]])
+    rest = (row.sum() - shares.sum()).clamp_min(0)
+    return torch.cat([shares, rest[None]])
 
 
 class TableLM:
-    """A small language with the face of a CachedLM."""
+    """A small language with the interface of a CachedLM."""
 
     def __init__(self, rows: dict[Text, Tensor]) -> None:
         self._logits = {text: row.log() for text, row in rows.items()}
-        self.vocab_size, self.context_limit = NUM_CELLS, 1 << 20
+        self.vocab_size = NUM_CELLS
+        self.context_limit = 1 << 20
         self.device = torch.device("cpu")
         self.calls = self.fed = 0
-        self._spelled: list[int] = []
+        self._text: list[int] = []
 
     def capture(self, layers: tuple[int, ...]) -> None:
         assert not layers, "tables have no hidden states"
 
     def hidden(self, tokens: Sequence[int]) -> None:
-        """None: nothing is captured."""
+        """Returns None: nothing is captured."""
 
     def missing(self, tokens: Sequence[int]) -> Sequence[int]:
         return tokens
 
     def forward(self, tokens: Sequence[int], draft: Draft = EMPTY) -> Tensor:
-        self._spelled = list(tokens)
+        self._text = list(tokens)
         texts = [list(tokens)]
         for token, parent in zip(draft.tokens, draft.parents, strict=True):
             texts.append([*texts[parent + 1], token])
-        return torch.stack([self._logits[tuple(text[len(OPENING) :])] for text in texts])
+        return torch.stack([self._row(text) for text in texts])  # [1+N, NUM_CELLS]
 
     def extend(self, token: Tensor) -> Tensor:
-        self._spelled.append(int(token))
-        return self._logits[tuple(self._spelled[len(OPENING) :])]
+        self._text.append(int(token))
+        return self._row(self._text)
 
     def settle(self, ids: Sequence[int]) -> None:
-        """Nothing is cached."""
+        """Does nothing: there is no cache."""
+
+    def _row(self, text: Sequence[int]) -> Tensor:
+        return self._logits[tuple(text[len(OPENING) :])]
 
 
 def distance_of_texts(
     pair: Setup, rule: Rule, language: Language
 ) -> Generator[None, None, tuple[float, int]]:
-    """Total variation between the engine's law of whole texts and the target's, and how many outcomes it rests on."""
-    distribution, num = yield from distribution_of_texts(
-        plan_of(pair, rule, language), language.k + 1
-    )
+    """The total variation between the engine's and the target's whole texts, and the number of outcomes behind it."""
+    plan = plan_of(pair, rule, language)
+    written, num_outcomes = yield from distribution_of_texts(plan, language.k + 1)
     target: Distribution = {(): 1.0}  # products of the target's rows: no draft, no rule, no engine
     for _ in range(language.k + 1):
-        target = {
-            (*text, token): weight * chance
-            for text, weight in target.items()
-            for token, chance in enumerate(language.p[text].tolist())
-        }
-    return sum(
-        abs(distribution.get(text, 0.0) - target.get(text, 0.0))
-        for text in {*distribution, *target}
-    ) / 2, num
+        longer: Distribution = {}
+        for text, weight in target.items():
+            for token, probability in enumerate(language.p[text].tolist()):
+                longer[(*text, token)] = weight * probability
+        target = longer
+    texts = {*written, *target}
+    apart = sum(abs(written.get(text, 0.0) - target.get(text, 0.0)) for text in texts)
+    return apart / 2, num_outcomes
 
 
 def plan_of(pair: Setup, rule: Rule, language: Language) -> Plan:
-    """The pair's own method of drafting over the language's tables; stand-ins where it cannot draft there."""
+    """A plan with the pair's own method over the language's tables; with stand-ins where it cannot draft there."""
     return Plan(TableLM(language.p), _drafter(pair, rule, language), rule, Sampling(), language.k)
 
 
 def _drafter(pair: Setup, rule: Rule, language: Language) -> Drafter:
-    trees, method = _are_trees(pair, rule), pair.method
-    small = None if language.q is None else TableLM(language.q)
+    trees = _are_trees(pair, rule)
+    method = pair.method
+    draft_lm = None if language.q is None else TableLM(language.q)
     if method.needs_only_probabilities and (trees or method.drafts_as != "token tree"):
-        parts = Parts(
-            draft=None if small is None else Part("draft", small, lambda: TableLM(language.q))
-        )
+        part = None
+        if draft_lm is not None:
+            part = Part("draft", draft_lm, lambda: TableLM(language.q))
         params = method.validate(pair.params)
         fewer = {name: min(params[name], most) for name, most in SMALL.items() if name in params}
-        return method.build(parts, params | fewer)
-    if trees:  # point masses, as heads and lookahead propose them; of the target's probabilities without a draft model
-        return TreeDrafter(small or TableLM(language.p), "top", "even", **SMALL_TREE)
-    return PromptLookup(3, 1) if small is None else ModelDrafter(small)
+        return method.build(Parts(draft=part), params | fewer)
+    if trees:
+        # Point masses, as heads and lookahead propose them; the target proposes where there is no draft model.
+        return TreeDrafter(draft_lm or TableLM(language.p), "top", "even", **SMALL_TREE)
+    return PromptLookup(3, 1) if draft_lm is None else ModelDrafter(draft_lm)
 
 
 def distribution_of_texts(
     plan: Plan, length: int
 ) -> Generator[None, None, tuple[Distribution, int]]:
-    """The exact law of the next `length` tokens, step by step through the engine; pauses now and then."""
-    distributions: list[Distribution] = [{(): 1.0}, *({} for _ in range(length))]
-    num, told = 0, time.monotonic()
+    """The exact distribution of the next `length` tokens, step by step through the engine, and its number of outcomes.
+
+    Pauses now and then.
+    """
+    by_length: list[Distribution] = [{} for _ in range(length + 1)]
+    by_length[0][()] = 1.0
+    num_outcomes = 0
+    paused = time.monotonic()
     for known in range(length):
-        for text, weight in distributions[known].items():
-
-            def experiment(
-                draws: Draws, text: Text = text, remaining: int = length - known
-            ) -> Text:
-                used = tamper_if_broken(
-                    plan.rule, draws
-                )  # a broken rule drafts as wrongly as it says
-                return next(
-                    speculate((*OPENING, *text), lambda: plan, used, max_new_tokens=remaining)
-                ).tokens
-
-            for chance, tokens in enumerate_outcomes(experiment):
+        for text, weight in by_length[known].items():
+            for probability, tokens in _outcomes_after(plan, text, length - known):
                 longer = (*text, *tokens)
-                distributions[len(longer)][longer] = (
-                    distributions[len(longer)].get(longer, 0.0) + weight * chance
-                )
-                num += 1
-                if time.monotonic() - told > PAUSE_S:
+                texts = by_length[len(longer)]
+                texts[longer] = texts.get(longer, 0.0) + weight * probability
+                num_outcomes += 1
+                if time.monotonic() - paused > PAUSE_S:
                     yield
-                    told = time.monotonic()
-    return distributions[length], num
+                    paused = time.monotonic()
+    return by_length[length], num_outcomes
+
+
+def _outcomes_after(plan: Plan, text: Text, remaining: int) -> Iterator[tuple[float, Text]]:
+    """(probability, emitted tokens) of every outcome of one step of the engine after a text."""
+
+    def experiment(draws: Draws) -> Text:
+        used = tamper_if_broken(plan.rule, draws)  # a broken rule drafts as wrongly as it says
+        steps = speculate((*OPENING, *text), lambda: plan, used, max_new_tokens=remaining)
+        return next(steps).tokens
+
+    return enumerate_outcomes(experiment)

@@ -1,6 +1,6 @@
-"""Temperature 0: compares the engine's text with that of transformers' own `generate`, prompt by prompt.
+"""Temperature 0: compares the engine's text with the text of transformers' own `generate`, prompt by prompt.
 
-Where they part, each token must still be the target's favourite up to rounding, by a plain forward.
+Where they part, each token must still be the target's most likely one up to rounding, by a plain forward.
 """
 
 from collections.abc import Iterator, Sequence
@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from specviz.checks.scoring import ROUNDING, Outside, find_outside, plain_logits
 from specviz.checks.statistics import CheckOutcome
+from specviz.decoding.draft import common_prefix
 from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import speculate
 from specviz.decoding.rule import Rule
@@ -20,34 +21,32 @@ GREEDY = Sampling(0.0)
 
 @dataclass(frozen=True, slots=True)
 class TextDifference:
-    """Where the engine's text first parts from the target's own, with the target's logits of both tokens there."""
+    """The first token at which the engine's text parts from the target's own."""
 
     prompt: int
     place: int
     ours: int
-    expected: int
-    our_logit: float
+    expected: int  # what the target alone writes
+    our_logit: float  # the target's, as is the next
     expected_logit: float
 
 
 @dataclass(frozen=True, slots=True)
 class Greedy:
-    """Prompts compared so far. differences: at most one per prompt; wrong: tokens that are no favourite even up to
-    rounding; ties: those that are one only up to rounding; num_cut: texts that only end at another place; num_close:
-    differences between two tokens that are equally good up to rounding."""
+    """The prompts compared so far."""
 
     done: int
     total: int
     num_tokens: int = 0
-    differences: tuple[TextDifference, ...] = ()
-    wrong: tuple[Outside, ...] = ()
-    ties: tuple[Outside, ...] = ()
-    num_cut: int = 0
-    num_close: int = 0
+    differences: tuple[TextDifference, ...] = ()  # at most one per prompt
+    wrong: tuple[Outside, ...] = ()  # tokens that are not the most likely ones even up to rounding
+    ties: tuple[Outside, ...] = ()  # tokens that are the most likely ones only up to rounding
+    num_cut: int = 0  # texts that only end at another place
+    num_close: int = 0  # differences between two tokens that are equally likely up to rounding
 
     @property
     def outcome(self) -> CheckOutcome | None:
-        """None before all prompts have been compared, unless one differs."""
+        """What the comparison came to; None before all prompts are compared, unless one differs."""
         if self.wrong:
             words = _describe_first(self.differences, self.wrong)
             return CheckOutcome("differs", f"{words} The target would not have written it.")
@@ -63,12 +62,12 @@ class Greedy:
                 "exact", f"exact, token by token: {compared}, equal to the target's own greedy text"
             )
         words = f"consistent, n = {self.num_tokens:,}: each of {compared} is the target's most likely token"
-        up_to, why = "", "There, the reference itself does not write the most likely token."
+        first = _describe_first(self.differences, self.ties)
         if self.ties or self.num_close == len(self.differences):
-            up_to, why = " up to rounding", "The texts differ there by rounding."
-        return CheckOutcome(
-            "consistent", f"{words}{up_to}. {_describe_first(self.differences, self.ties)} {why}"
-        )
+            words += f" up to rounding. {first} The texts differ there by rounding."
+        else:
+            words += f". {first} There, the reference itself does not write the most likely token."
+        return CheckOutcome("consistent", words)
 
 
 def _describe_first(differences: Sequence[TextDifference], tokens: Sequence[Outside]) -> str:
@@ -94,17 +93,25 @@ def greedy(
     num_tokens: int,
     sampling: Sampling = GREEDY,
 ) -> Iterator[Greedy]:
-    """One prompt after the other; the first result stands before any. sampling: greedy but for the draft's own part."""
+    """Compares one prompt after the other; the first result stands before any.
+
+    sampling: greedy for the target; the draft may have a sampling of its own.
+    """
     so_far = Greedy(0, len(prompts))
     yield so_far
-    plan, target = pair.plan(rule, sampling, k), pair.target
+    plan = pair.plan(rule, sampling, k)
+    target = pair.target
     for number, prompt in enumerate(prompts):
-        limits = {"max_new_tokens": num_tokens, "eos_ids": target.text.eos_ids}
-        steps = speculate(list(prompt), lambda: plan, Seeded(number), **limits)
-        ours = [token for step in steps for token in step.tokens]
-        (expected,) = target.generate(
-            [prompt], min(num_tokens, target.info.context_limit - len(prompt))
+        steps = speculate(
+            list(prompt),
+            lambda: plan,
+            Seeded(number),
+            max_new_tokens=num_tokens,
+            eos_ids=target.text.eos_ids,
         )
+        ours = [token for step in steps for token in step.tokens]
+        room = target.info.context_limit - len(prompt)
+        expected = target.generate([prompt], min(num_tokens, room))[0]
         so_far = _compare(so_far, target, number, prompt, ours, expected)
         yield so_far
 
@@ -123,15 +130,17 @@ def _compare(
     rounding = ROUNDING[target.model.dtype]
     logits = plain_logits(target, [*prompt, *ours[:-1]], len(ours)).cpu().double()
     outside = find_outside(logits, GREEDY, ours, rounding)
-    wrong, ties = (
-        tuple(token for token in outside if token.is_tie == is_tie) for is_tie in (False, True)
-    )
+    wrong = tuple(token for token in outside if not token.is_tie)
+    ties = tuple(token for token in outside if token.is_tie)
     so_far = replace(so_far, wrong=so_far.wrong + wrong, ties=so_far.ties + ties)
-    both = zip(ours, expected, strict=False)
-    place = next((place for place, (mine, other) in enumerate(both) if mine != other), None)
-    if place is None:
+    shorter = min(len(ours), len(expected))
+    place = common_prefix(ours, expected, shorter)
+    if place == shorter:
         return replace(so_far, num_cut=so_far.num_cut + 1)
-    mine, other = (float(logits[place, text[place]]) for text in (ours, expected))
-    difference = TextDifference(number, place, ours[place], expected[place], mine, other)
-    num_close = so_far.num_close + (abs(mine - other) <= rounding)
+    our_logit = float(logits[place, ours[place]])
+    expected_logit = float(logits[place, expected[place]])
+    difference = TextDifference(
+        number, place, ours[place], expected[place], our_logit, expected_logit
+    )
+    num_close = so_far.num_close + (abs(our_logit - expected_logit) <= rounding)
     return replace(so_far, differences=(*so_far.differences, difference), num_close=num_close)

@@ -1,6 +1,6 @@
-"""prove(): all checks of one pair and one rule, or of someone else's samples, as one Report.
+"""`prove` makes one Report of all checks of a pair and a rule, or of someone else's samples.
 
-Nothing is said to be proved: a check is exact where it enumerates, consistent where it samples, and says what it would
+No check claims a proof. It is exact where it enumerates, and consistent where it samples; then it says what it would
 have seen.
 """
 
@@ -50,16 +50,22 @@ MOST_TOKENS = 10_000_000
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What is checked. request: all of its settings, K as the method has it; tokens: how many are written."""
+    """What is checked."""
 
     pair: Setup
     rule: Rule
     prompts: tuple[tuple[int, ...], ...]
-    request: Request
-    sampling: Sampling
-    k: int
-    tokens: int
+    request: Request  # all of the settings, K as the method has it
+    tokens: int  # how many are written
     watch: Watch
+
+    @property
+    def sampling(self) -> Sampling:
+        return Sampling.of(self.request)
+
+    @property
+    def k(self) -> int:
+        return self.request.num_speculative_tokens
 
 
 def prove(
@@ -89,57 +95,77 @@ def prove(
     """Checks whether the text is the target's own, and returns what each check came to.
 
     prompt: text, token ids, or None for the bundled prompts. target, draft, params, k, chat_options: as for `run`.
-    chat: whether the target reads the prompts in its chat form. rule: a name of RULES, or "broken:NAME" for one that is
-    wrong on purpose. tokens: how many are written at temperatures above 0.
+    chat: whether the target reads the prompts in its chat form. rule: a name of RULES, or "broken:NAME" for a rule that
+    is wrong on purpose. tokens: how many are written at temperatures above 0.
     samples: a file of someone else's token ids, which is then judged alone, each line at its own settings. made_in: the
     number format that they were made in (bf16, fp16 or fp32), for lines that name none.
     on_progress(message, fraction or None) is told what takes long. Raises SpecvizError.
     """
-    asked = {
-        name: value for name, value in locals().items() if name in Request.__dataclass_fields__
-    }
-    asked["num_speculative_tokens"] = one_k(k, num_speculative_tokens)
+    asked = Request(
+        target="",
+        method=method,
+        params=params,
+        rule=rule,
+        num_speculative_tokens=one_k(k, num_speculative_tokens),
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        draft_temperature=draft_temperature,
+        draft_top_k=draft_top_k,
+        draft_top_p=draft_top_p,
+        chat=chat,
+        chat_options=chat_options,
+        seed=seed,
+    )
     watch = on_progress or ignore_progress
     check_whole("tokens", tokens, 1, MOST_TOKENS)
+    _check_made_in(made_in, samples)
+    find_method(method)
+    if samples is not None:
+        return _prove_samples(Path(samples), made_in, target, draft, watch)
+    return _prove_pair(asked, prompt, target, draft, tokens, watch)
+
+
+def _check_made_in(made_in: str | None, samples: str | Path | None) -> None:
     if made_in is not None and (samples is None or made_in not in FORMATS):
         raise SpecvizError(
             f"made_in must be one of {', '.join(FORMATS)}, and needs samples (got {made_in!r:.40})"
         )
-    find_method(method)
-    large, small = _load_models(
-        workbench().pool, target, draft, method if samples is None else None, watch
+
+
+def _prove_pair(
+    asked: Request, prompt: str | Sequence[int] | None, target, draft, tokens: int, watch: Watch
+) -> Report:
+    """Loads the models, completes the request with them and the prompt, and runs all checks of the pair."""
+    pool = workbench().pool
+    method = METHODS[asked.method]
+    large, small = _load_models(pool, target, draft, asked.method, watch)
+    rule = find_rule(asked.rule or method.default_rule)
+    request = replace(
+        asked, target=large.name, draft=None if small is None else small.name, prompt="bundled"
     )
-    if samples is not None:
-        pair = gather(METHODS["draft_model" if small else "none"], {}, large, small)
-        return _check_samples(pair, Path(samples), made_in, watch)
-    chosen = find_rule(rule or METHODS[method].default_rule)
-    text = (
-        {"prompt": prompt}
-        if isinstance(prompt, str)
-        else {"prompt_ids": None if prompt is None else tuple(prompt)}
-    )
-    models = {"target": large.name, "draft": None if small is None else small.name}
-    request = Request(**{**asked, "prompt": "bundled", **text, **models}).validate()
-    prompts = (
-        bundled_prompts(large, request)
-        if prompt is None
-        else (_prompt_ids(large, prompt, request),)
-    )
-    pair = gather(METHODS[method], request.params, large, small, workbench().pool)
-    if chosen.name in RULES:
-        pair.rule(chosen.name)  # which refuses one that cannot judge these drafts
-    request = replace(request, num_speculative_tokens=(k := pair.k(request.num_speculative_tokens)))
-    return _check_pair(_Job(pair, chosen, prompts, request, Sampling.of(request), k, tokens, watch))
+    if isinstance(prompt, str):
+        request = replace(request, prompt=prompt)
+    elif prompt is not None:
+        request = replace(request, prompt_ids=tuple(prompt))
+    request = request.validate()
+    prompts = _prompts_of(large, prompt, request)
+    pair = gather(method, request.params, large, small, pool)
+    if rule.name in RULES:
+        pair.rule(rule.name)  # raises where the rule cannot judge these drafts
+    k = pair.k(request.num_speculative_tokens)
+    request = replace(request, num_speculative_tokens=k)
+    return _check_pair(_Job(pair, rule, prompts, request, tokens, watch))
 
 
 def bundled_prompts(
     target: LoadedModel, request: Request | None = None
 ) -> tuple[tuple[int, ...], ...]:
-    """The prompts that come with specviz, as this model's ids; request: says whether they are in its chat form."""
-    kinds = prompts_file()["kinds"]
-    return tuple(
-        _encode(target, prompt["text"], request) for kind in kinds for prompt in kind["prompts"]
-    )
+    """The prompts that come with specviz, as this model's ids; `request` says whether they are in its chat form."""
+    prompts = []
+    for kind in prompts_file()["kinds"]:
+        prompts += [_encode(target, prompt["text"], request) for prompt in kind["prompts"]]
+    return tuple(prompts)
 
 
 def _encode(target: LoadedModel, prompt: str, request: Request | None) -> tuple[int, ...]:
@@ -150,39 +176,43 @@ def _encode(target: LoadedModel, prompt: str, request: Request | None) -> tuple[
 
 
 def find_rule(name: str) -> Rule:
-    """A rule by its name, a broken one by "broken:" and its name. Raises SpecvizError with those there are."""
-    wrong = name.removeprefix(BROKEN_PREFIX)
-    known = BROKEN.get(wrong) if wrong != name else RULES.get(name)
-    if known is None:
-        broken = ", ".join(f"{BROKEN_PREFIX}{each}" for each in BROKEN)
+    """Finds a rule by its name, a broken one by "broken:" and its name. Raises SpecvizError that lists the names."""
+    rules = BROKEN if name.startswith(BROKEN_PREFIX) else RULES
+    rule = rules.get(name.removeprefix(BROKEN_PREFIX))
+    if rule is None:
+        broken = ", ".join(f"{BROKEN_PREFIX}{known}" for known in BROKEN)
         raise SpecvizError(
             f"no rule is named {name!r}; choose one of {', '.join(RULES)}, or to see one fail {broken}"
         )
-    return known
+    return rule
 
 
 def _load_models(
     pool: ModelPool, target, draft, method: str | None, watch: Watch
 ) -> tuple[LoadedModel, LoadedModel | None]:
-    """The target, and a draft model where the method needs one; where there is no method, one that is at hand."""
+    """Loads the target, and a draft model where the method needs one; without a method, one that comes with it."""
     large = pool.load(target or catalog.default_pair()[0], watch)
-    wanted = draft or catalog.bundled_draft(
-        large.name, foreign=method is not None and METHODS[method].foreign
-    )
-    if wanted is None or (method is not None and "draft" not in METHODS[method].roles):
+    known_method = METHODS.get(method)
+    is_foreign = known_method is not None and known_method.foreign
+    draft = draft or catalog.bundled_draft(large.name, foreign=is_foreign)
+    needs_none = known_method is not None and "draft" not in known_method.roles
+    if draft is None or needs_none:
         return large, None
-    return large, pool.load(wanted, watch, as_draft=True)
+    return large, pool.load(draft, watch, as_draft=True)
 
 
-def _prompt_ids(
-    target: LoadedModel, prompt: str | Sequence[int], request: Request
-) -> tuple[int, ...]:
+def _prompts_of(
+    target: LoadedModel, prompt: str | Sequence[int] | None, request: Request
+) -> tuple[tuple[int, ...], ...]:
+    """The ids of the prompt; of the bundled prompts where none is given."""
+    if prompt is None:
+        return bundled_prompts(target, request)
     ids = _encode(target, prompt, request) if isinstance(prompt, str) else tuple(prompt)
     if any(token >= target.info.vocab_size for token in ids):
         raise SpecvizError(
             f"the prompt has ids that {target.name} does not know: they end at {target.info.vocab_size}"
         )
-    return ids
+    return (ids,)
 
 
 def _environment(pair: Setup) -> dict[str, Any]:
@@ -194,28 +224,26 @@ def _environment(pair: Setup) -> dict[str, Any]:
 
 
 def _check_pair(job: _Job) -> Report:
-    asked = {
-        name: value
-        for name, value in job.request.settings.to_dict().items()
-        if name not in ("rule", "params")
-    }
-    own = {
-        "seed": job.request.seed,
-        "rule": job.request.rule or job.rule.name,
-        "tokens": job.tokens,
-    }
-    form = (
-        {"chat": True, "chat_options": dict(job.request.chat_options)} if job.request.chat else {}
-    )
-    about = {**asked, **own, **form, **_environment(job.pair)}
-    texts = (
-        [_greedy(job)] if job.sampling.temperature == 0 else [*_end_to_end(job), _first_token(job)]
-    )
-    return Report(about, (_enumeration(job), *texts, *_self_checks(job)), _compare_rules(job))
+    about = job.request.settings.to_dict()
+    del about["params"]
+    about["seed"] = job.request.seed
+    about["rule"] = about.pop("rule") or job.rule.name
+    about["tokens"] = job.tokens
+    if job.request.chat:
+        about["chat"] = True
+        about["chat_options"] = dict(job.request.chat_options)
+    about |= _environment(job.pair)
+    checks = [_enumeration(job)]
+    if job.sampling.temperature == 0:
+        checks.append(_greedy(job))
+    else:
+        checks += [*_end_to_end(job), _first_token(job)]
+    checks += _self_checks(job)
+    return Report(about, tuple(checks), _compare_rules(job))
 
 
 def _last_result(results: Iterator[Result], words: str, watch: Watch) -> Result:
-    """The last of the results; reports the progress of each."""
+    """Runs a check to its end and returns its last result; reports the progress of each."""
     for result in results:
         watch(words, result.done / max(1, result.total))
     return result
@@ -258,9 +286,10 @@ def _judge_formula(result: EndToEnd, rule: Rule) -> CheckOutcome:
     places = (
         f"{result.done:,} positions, largest total variation to the target {result.distance:.1e}"
     )
-    state = "differs" if result.distance > SAME else "exact" if rule.lossless else "unsure"
-    if state == "unsure":
-        return CheckOutcome(state, f"cannot tell: the rule's error has no effect here, {places}")
+    differs = result.distance > SAME
+    if not differs and not rule.lossless:
+        return CheckOutcome("unsure", f"cannot tell: the rule's error has no effect here, {places}")
+    state = "differs" if differs else "exact"
     return CheckOutcome(state, f"{state} by formula, one token judged alone: {places}")
 
 
@@ -270,8 +299,9 @@ def _first_token(job: _Job) -> CheckResult:
         job.pair, job.rule, job.prompts[0], job.sampling, job.k, n, job.request.seed
     )
     result = _last_result(results, "drawing the first token many times", job.watch)
-    numbers = {"n": result.total, "tokens": list(result.tokens)}
-    numbers |= {
+    numbers = {
+        "n": result.total,
+        "tokens": list(result.tokens),
         "distribution": list(result.cells.distribution),
         "counts": list(result.cells.counts),
     }
@@ -286,21 +316,24 @@ def _self_checks(job: _Job) -> Iterator[CheckResult]:
 
 def _compare_rules(job: _Job) -> tuple[RuleResult, ...]:
     """All rules on the drafts of one run; empty where drafts are certain, greedy or not the draft model's own."""
-    pair, request = job.pair, job.request
-    if not pair.method.is_plain or request.temperature == 0:
+    if not job.pair.method.is_plain or job.request.temperature == 0:
         return ()
-    own = {
-        name: getattr(request, name) for name in (*Request.ALL_SAMPLING, "target", "draft", "seed")
-    }
-    asked = Request(
-        prompt_ids=job.prompts[0], num_speculative_tokens=job.k, max_new_tokens=RULES_TOKENS, **own
+    copied = ("target", "draft", "seed", *Request.ALL_SAMPLING)
+    request = Request(
+        prompt_ids=job.prompts[0],
+        num_speculative_tokens=job.k,
+        max_new_tokens=RULES_TOKENS,
+        **{name: getattr(job.request, name) for name in copied},
     )
-    recorded = whole_run(activate(asked.validate(), workbench().pool))
-    results = side_by_side(recorded, pair.target, pair.draft)
+    recorded = whole_run(activate(request.validate(), workbench().pool))
+    results = side_by_side(recorded, job.pair.target, job.pair.draft)
     return _last_result(results, "judging the same drafts by every rule", job.watch).rows
 
 
-def _check_samples(pair: Setup, path: Path, made_in: str | None, watch: Watch) -> Report:
+def _prove_samples(path: Path, made_in: str | None, target, draft, watch: Watch) -> Report:
+    """Judges the samples of a file; a draft model that comes with the target sharpens the evidence."""
+    large, small = _load_models(workbench().pool, target, draft, None, watch)
+    pair = gather(METHODS["draft_model" if small else "none"], {}, large, small)
     samples = read_samples(path, pair.target, made_in)
     result = _last_result(judge_samples(pair, samples), "judging the samples", watch)
     about = {
@@ -327,10 +360,10 @@ def _check_samples(pair: Setup, path: Path, made_in: str | None, watch: Watch) -
 
 def evidence_numbers(evidence: Evidence) -> dict[str, Any]:
     """What the evidence rests on, JSON-safe."""
-    seen = (None if shift == float("inf") else shift for shift in evidence.smallest_shifts())
-    columns = zip(evidence.features, evidence.shifts, evidence.z, seen, strict=True)
-    rows = [
-        {"feature": name, "shift": shift, "z": z, "would_see": see}
-        for name, shift, z, see in columns
-    ]
+    smallest = evidence.smallest_shifts()
+    columns = zip(evidence.features, evidence.shifts, evidence.z, smallest, strict=True)
+    rows = []
+    for name, shift, z, seen in columns:
+        would_see = None if seen == math.inf else seen
+        rows.append({"feature": name, "shift": shift, "z": z, "would_see": would_see})
     return {"n": evidence.num_tokens, "log10_e": evidence.peak / math.log(10), "features": rows}

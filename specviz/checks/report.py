@@ -9,13 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from specviz.checks.side_by_side import RuleResult
 
-STATES = (
-    "differs",
-    "suspicious",
-    "unsure",
-    "consistent",
-    "exact",
-)  # the first that occurs is the report's own
+STATES = ("differs", "suspicious", "unsure", "consistent", "exact")
+"""The verdict of a report is the first of these that one of its checks has."""
 EXIT_CODES = {"exact": 0, "consistent": 0, "differs": 1, "unsure": 3, "suspicious": 4}
 EXIT_WORDS = {0: "exact or consistent", 1: "differs", 3: "cannot tell", 4: "suspicious: draw more"}
 MARKS = {"exact": "=", "consistent": "~", "differs": "x", "unsure": "?", "suspicious": "!"}
@@ -31,21 +26,21 @@ OVERALL = {
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One check. verdict: one of STATES; numbers: what it rests on, JSON-safe."""
+    """What one check came to."""
 
     name: str
-    verdict: str
+    verdict: str  # one of STATES
     words: str
-    numbers: Mapping[str, Any] = field(default_factory=dict)
+    numbers: Mapping[str, Any] = field(default_factory=dict)  # what it rests on, JSON-safe
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """about: everything needed to run the checks again. rules: every rule on the same drafts."""
+    """What all checks came to."""
 
-    about: Mapping[str, Any]
+    about: Mapping[str, Any]  # everything that is needed to run the checks again
     checks: tuple[CheckResult, ...]
-    rules: tuple[RuleResult, ...] = ()
+    rules: tuple[RuleResult, ...] = ()  # every rule on the same drafts
 
     @property
     def verdict(self) -> str:
@@ -54,51 +49,47 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """See EXIT_WORDS."""
+        """The exit code of a command; EXIT_WORDS says what it means."""
         return EXIT_CODES[self.verdict]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """The report as plain JSON values."""
+        rules = []
+        for row in self.rules:
+            numbers = {name: getattr(row, name) for name in RULE_NUMBERS}
+            rules.append({"title": row.rule.title, "lossless": row.rule.lossless, **numbers})
         return {
             "about": dict(self.about),
             "verdict": self.verdict,
             "exit_code": self.exit_code,
             "checks": [{**asdict(check), "numbers": dict(check.numbers)} for check in self.checks],
-            "rules": [
-                {"title": row.rule.title, "lossless": row.rule.lossless}
-                | {name: getattr(row, name) for name in RULE_NUMBERS}
-                for row in self.rules
-            ],
+            "rules": rules,
         }
 
     def __str__(self) -> str:
-        """For a terminal."""
-        lines = [
-            "Check: is the text the target's own?",
-            ", ".join(f"{name} {self.about[name]}" for name in self.about),
-        ]
-        lines += [
-            "",
-            *(f"{MARKS[check.verdict]} {check.name}\n    {check.words}" for check in self.checks),
-        ]
+        """The report as lines for a terminal."""
+        about = ", ".join(f"{name} {value}" for name, value in self.about.items())
+        lines = ["Check: is the text the target's own?", about, ""]
+        for check in self.checks:
+            lines.append(f"{MARKS[check.verdict]} {check.name}\n    {check.words}")
         if self.rules:
             lines += ["", *_rule_lines(self.rules)]
         name = "cannot tell" if self.verdict == "unsure" else self.verdict
-        lines += [
-            "",
-            f"{MARKS[self.verdict]} {name}: {OVERALL[self.verdict]} (exit {self.exit_code})",
-        ]
+        overall = f"{OVERALL[self.verdict]} (exit {self.exit_code})"
+        lines += ["", f"{MARKS[self.verdict]} {name}: {overall}"]
         return "\n".join(lines)
 
 
 def _rule_lines(results: Sequence[RuleResult]) -> list[str]:
     width = max(24, *(len(row.rule.title) for row in results))
     head = f"  {'rules on the same drafts':<{width}}  accepted  tokens/call  distance to p"
-    rows = [
-        f"{MARKS[row.verdict]} {row.rule.title:<{width}}  {_format(row.acceptance, '.1%'):<8}  "
-        f"{_format(row.tokens_per_call, '.3f'):<11}  {_format(row.mean_distance, '.4f')}"
-        for row in results
-    ]
+    rows = []
+    for row in results:
+        accepted = _format(row.acceptance, ".1%")
+        per_call = _format(row.tokens_per_call, ".3f")
+        distance = _format(row.mean_distance, ".4f")
+        name = f"{MARKS[row.verdict]} {row.rule.title:<{width}}"
+        rows.append(f"{name}  {accepted:<8}  {per_call:<11}  {distance}")
     return [head, *rows, "  Acceptance alone cannot tell right from wrong: read the last column."]
 
 

@@ -1,8 +1,8 @@
-"""Someone else's decoder: its token ids, line by line, against the target's exact law. No draft model is needed.
+"""Someone else's decoder: its token ids, line by line, against the target's exact distribution, without a draft model.
 
-The file is not trusted: JSON lines {"prompt_ids", "ids", "sampling": {"temperature", "top_k", "top_p"}} and, if known,
-"made_in", a number format, also under the names of the alignment lab's rows and of engines; every line that cannot be
-used is named by its number, and then nothing is judged.
+The file is not trusted. It holds JSON lines {"prompt_ids", "ids", "sampling": {"temperature", "top_k", "top_p"}} and,
+if known, "made_in", a number format. The names of the alignment lab's rows and of engines are read, too. Every line
+that cannot be used is named by its number, and then nothing is judged.
 """
 
 import copy
@@ -57,13 +57,13 @@ TEXT_REFUSED = (
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One written text. line: its number in the file, from 1; made_in: one of FORMATS, None where nothing is said."""
+    """One written text."""
 
-    line: int
+    line: int  # its number in the file, from 1
     prompt: tuple[int, ...]
     ids: tuple[int, ...]
     sampling: Sampling
-    made_in: str | None = None
+    made_in: str | None = None  # one of FORMATS; None where the line names none
 
 
 Ids = Annotated[
@@ -72,7 +72,7 @@ Ids = Annotated[
 
 
 class _Distribution(Struct, frozen=True, forbid_unknown_fields=True):
-    """The sampling of a line; without its temperature the law is not known."""
+    """The sampling of a line; without its temperature the distribution is not known."""
 
     temperature: Annotated[float, Meta(ge=0, le=100, title="a number from 0 to 100")]
     top_k: Annotated[int, Meta(ge=0, le=10**9)] = 0
@@ -87,14 +87,16 @@ class _Line(Struct, frozen=True):
 
 
 def read_samples(path: Path, target: LoadedModel, made_in: str | None = None) -> tuple[Sample, ...]:
-    """Every sample of the file. made_in: of lines that name no number format. SpecvizError names the bad lines."""
+    """Reads every sample of the file. made_in: the format for lines that name none.
+
+    Raises SpecvizError that names the bad lines.
+    """
     samples: list[Sample] = []
     bad: list[str] = []
     try:
         with path.open("rb") as stream:
-            for number, line, _ in numbered_lines(
-                unpack(stream, MOST_BYTES, MOST_BYTES), MOST_LINES
-            ):
+            unpacked = unpack(stream, MOST_BYTES, MOST_BYTES)
+            for number, line, _ in numbered_lines(unpacked, MOST_LINES):
                 try:
                     samples.append(_sample(number, line, target, made_in))
                 except SpecvizError as error:
@@ -104,11 +106,9 @@ def read_samples(path: Path, target: LoadedModel, made_in: str | None = None) ->
     except TraceError as error:
         raise SpecvizError(f"{path.name} cannot be judged: {error}") from None
     if bad:
-        more = (
-            f"; {len(bad) - MOST_NAMED} more lines cannot be used either"
-            if len(bad) > MOST_NAMED
-            else ""
-        )
+        more = ""
+        if len(bad) > MOST_NAMED:
+            more = f"; {len(bad) - MOST_NAMED} more lines cannot be used either"
         raise SpecvizError(f"{path.name} cannot be judged: {'; '.join(bad[:MOST_NAMED])}{more}")
     if not samples:
         raise SpecvizError(f"{path.name} holds no samples: one JSON object per line is expected")
@@ -116,13 +116,15 @@ def read_samples(path: Path, target: LoadedModel, made_in: str | None = None) ->
 
 
 def _sample(number: int, line: bytes, target: LoadedModel, made_in: str | None) -> Sample:
-    """Raises SpecvizError with what is wrong; it goes on after "line 7"."""
+    """Reads one line. Raises SpecvizError with words that continue "line 7"."""
     data = _renamed(parse_line(line, whole=True))
     names = NEEDED if all(name in data for name in NEEDED) else (*NEEDED, *TEXTS)
     if any(isinstance(data.get(name), str) for name in names):
         raise SpecvizError(TEXT_REFUSED)
-    read, info = convert(data, _Line), target.info
-    if (largest := max(*read.prompt_ids, *read.ids)) >= info.vocab_size:
+    read = convert(data, _Line)
+    info = target.info
+    largest = max(*read.prompt_ids, *read.ids)
+    if largest >= info.vocab_size:
         raise SpecvizError(
             f"has the id {largest:,}: ids are whole numbers from 0 to {info.vocab_size - 1:,}"
         )
@@ -130,65 +132,60 @@ def _sample(number: int, line: bytes, target: LoadedModel, made_in: str | None) 
         raise SpecvizError(
             f"is longer than the {info.context_limit:,} tokens that {target.name} reads"
         )
-    return Sample(
-        number,
-        read.prompt_ids,
-        read.ids,
-        Sampling(**structs.asdict(read.sampling)),
-        read.made_in or made_in,
-    )
+    sampling = Sampling(**structs.asdict(read.sampling))
+    return Sample(number, read.prompt_ids, read.ids, sampling, read.made_in or made_in)
 
 
 def _renamed(data: dict[str, Any]) -> dict[str, Any]:
-    """The row under this module's own names. A row of the alignment lab names its target, which the check ignores."""
-    found = dict(data)
+    """The row with this module's own names. The target that a row of the alignment lab names is left out."""
+    renamed = dict(data)
     for name, others in OTHER_NAMES.items():
-        other = next((each for each in others if isinstance(data.get(each), (list, dict))), None)
-        if name not in data and other is not None:
-            found[name] = data[other]
-    if "sampling" not in data and isinstance(found.get("sampling"), dict):
-        found["sampling"] = {
-            name: each for name, each in found["sampling"].items() if name != "target"
-        }
-    return found
+        known = [other for other in others if isinstance(data.get(other), (list, dict))]
+        if name not in data and known:
+            renamed[name] = data[known[0]]
+    sampling = renamed.get("sampling")
+    if "sampling" not in data and isinstance(sampling, dict):
+        renamed["sampling"] = {key: sampling[key] for key in sampling if key != "target"}
+    return renamed
 
 
 def reach_of(rounded: LoadedModel, text: Sequence[int], logits: Tensor) -> Tensor:
-    """[T] how far each logit may lie from `logits` [T, V], those behind the last T tokens of `text`, where a text was
-    made in the number format of `rounded`: the largest difference that the format shows at this place, and half a unit
-    in the last place of the largest logit, as whoever made the text may have added up in another order."""
+    """How far each logit may lie from `logits` [T, V] where the text was made in the number format of `rounded`: [T].
+
+    logits: behind the last T tokens of `text`. The result is the largest difference that the format shows at a place,
+    and half a unit in the last place of the largest logit: who made the text may have added up in another order.
+    """
     here = plain_logits(rounded, text[:-1], len(logits)).to(logits)
     last_place = torch.finfo(rounded.model.dtype).eps / 2 * logits.abs().amax(-1)
     return (here - logits).abs().amax(-1) + last_place
 
 
 def format_name(target: LoadedModel) -> str:
-    """What the format that the target itself computes in is called."""
+    """The name of the number format that the target itself computes in."""
     dtype = target.model.dtype
-    return next(
-        (name for name, known in FORMATS.items() if known == dtype),
-        str(dtype).removeprefix("torch."),
-    )
+    for name, known in FORMATS.items():
+        if known == dtype:
+            return name
+    return str(dtype).removeprefix("torch.")
 
 
 def in_format(target: LoadedModel, name: str) -> LoadedModel:
-    """The target's weights, copied and rounded to one of FORMATS. SpecvizError where they hold fewer bits."""
+    """The target with its weights copied and rounded to one of FORMATS. SpecvizError where they hold fewer bits."""
     if is_quantised(target.model):
         raise SpecvizError(
             f"{target.name} holds quantised weights, which cannot be computed in {name}; judge the samples by the "
             "model in full precision"
         )
     model = copy.deepcopy(target.model)
-    for (
-        parameter
-    ) in model.parameters():  # buffers stay as they are, as when a model is loaded in this format
+    # Buffers stay as they are, as when a model is loaded in this format.
+    for parameter in model.parameters():
         parameter.data = parameter.data.to(FORMATS[name])
     return replace(target, model=model)
 
 
 @dataclass(frozen=True, slots=True)
 class ForbiddenToken:
-    """A token of a sample that the target's law does not allow."""
+    """A token of a sample that the target's distribution does not allow."""
 
     sample: Sample
     token: Outside
@@ -204,12 +201,13 @@ class ForbiddenToken:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Such tokens, counted by the format that their line names, and the first of them. may_be_coarse: no line names a
-    format, and the rounding of bf16 would explain them all."""
+    """The tokens of one kind that the target does not allow."""
 
     first: ForbiddenToken | None = None
     by_format: Counter[str | None] = field(default_factory=Counter)
+    """Their number, by the format that their line names."""
     may_be_coarse: bool = True
+    """Whether no line names a format, and the rounding of bf16 would explain them all."""
 
     def __len__(self) -> int:
         return self.by_format.total()
@@ -217,44 +215,37 @@ class Findings:
     def add(self, sample: Sample, found: Sequence[Outside]) -> "Findings":
         if not found:
             return self
-        coarse = (
-            sample.made_in is None
-            and max(each.beyond for each in found) <= ROUNDING[FORMATS["bf16"]]
-        )
-        counted = self.by_format + Counter({sample.made_in: len(found)})
-        return Findings(
-            self.first or ForbiddenToken(sample, found[0]), counted, self.may_be_coarse and coarse
-        )
+        first = self.first or ForbiddenToken(sample, found[0])
+        by_format = self.by_format + Counter({sample.made_in: len(found)})
+        farthest = max(token.beyond for token in found)
+        is_coarse = sample.made_in is None and farthest <= ROUNDING[FORMATS["bf16"]]
+        return Findings(first, by_format, self.may_be_coarse and is_coarse)
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedSamples:
-    """Samples judged so far. Tokens drawn at temperature 0 are counted apart: each must be the target's favourite.
-    own_format: the number format of the target that judges, for texts that name none."""
+    """The samples judged so far. At temperature 0 each token must be the target's most likely one."""
 
     done: int
     total: int
-    evidence: Evidence
-    num_greedy: int = 0
-    wrong_greedy: Findings = Findings()
-    tied_greedy: Findings = Findings()
-    impossible: Findings = Findings()
-    tied: Findings = Findings()
-    own_format: str = "fp32"
-    asked_greedy: str = ""
-    asked_drawn: str = ""
+    evidence: Evidence  # over the tokens drawn at temperatures above 0
+    num_greedy: int = 0  # tokens at temperature 0
+    wrong_greedy: Findings = Findings()  # tokens at temperature 0 that are not the most likely ones
+    tied_greedy: Findings = Findings()  # tokens at temperature 0 that are so up to rounding
+    impossible: Findings = Findings()  # drawn tokens that the filters do not allow
+    tied: Findings = Findings()  # drawn tokens that they allow up to rounding
+    own_format: str = "fp32"  # of the target that judges, for texts that name none
+    asked_greedy: str = ""  # a hint at the target's own settings, for temperature 0
+    asked_drawn: str = ""  # likewise for the other temperatures
 
     @property
     def greedy_outcome(self) -> CheckOutcome | None:
-        """None where no sample was drawn at temperature 0, or not all have been judged."""
+        """What the tokens at temperature 0 came to; None where there are none, or not all have been judged."""
         if self.wrong_greedy:
             words = f"differs: {len(self.wrong_greedy)} tokens at temperature 0 are not the most likely ones; "
-            more = (
-                self._more_ties(self.tied_greedy)
-                + self.asked_greedy
-                + _format_hint(self.wrong_greedy)
-            )
-            return CheckOutcome("differs", words + self.wrong_greedy.first.words + more)
+            words += self.wrong_greedy.first.words + self._more_ties(self.tied_greedy)
+            words += self.asked_greedy + _format_hint(self.wrong_greedy)
+            return CheckOutcome("differs", words)
         if not self.num_greedy or self.done < self.total:
             return None
         what = f"{self.num_greedy:,} tokens at temperature 0"
@@ -267,11 +258,11 @@ class JudgedSamples:
 
     @property
     def drawn_outcome(self) -> CheckOutcome | None:
-        """The same for what was drawn at other temperatures."""
+        """What the tokens drawn at other temperatures came to; None likewise."""
         if self.impossible:
             words = f"differs: {len(self.impossible)} tokens have probability 0 under the target and these settings; "
-            more = self.asked_drawn + _format_hint(self.impossible)
-            return CheckOutcome("differs", words + self.impossible.first.words + more)
+            words += self.impossible.first.words + self.asked_drawn + _format_hint(self.impossible)
+            return CheckOutcome("differs", words)
         is_complete = self.evidence.num_tokens > 0 and self.done >= self.total
         outcome = judge_evidence(self.evidence, is_complete, self._more_ties(self.tied))
         if outcome is None or outcome.state not in ("differs", "suspicious"):
@@ -279,14 +270,14 @@ class JudgedSamples:
         return CheckOutcome(outcome.state, outcome.words + self.asked_drawn)
 
     def _ties(self, found: Findings) -> str:
-        """ "27 near-ties within bf16 rounding, first line 3, ..."; there must be one."""
+        """Words such as "27 near-ties within bf16 rounding, first line 3, ..."; there must be one."""
         counts: Counter[str] = Counter()
-        for name, n in found.by_format.items():
-            counts[name or self.own_format] += n
-        ties = [
-            f"{n} near-tie{'s' if n > 1 else ''} within {name} rounding"
-            for name, n in counts.items()
-        ]
+        for name, num_ties in found.by_format.items():
+            counts[name or self.own_format] += num_ties
+        ties = []
+        for name, num_ties in counts.items():
+            noun = "near-ties" if num_ties > 1 else "near-tie"
+            ties.append(f"{num_ties} {noun} within {name} rounding")
         return f"{', '.join(ties)}, first {found.first.words}"
 
     def _more_ties(self, found: Findings) -> str:
@@ -294,14 +285,14 @@ class JudgedSamples:
 
 
 def _settings_hint(asked: Asked, samplings: Iterable[Sampling]) -> str:
-    """What the target's file asks for and none of these samplings allows for, named as a reason to differ."""
-    named = {
-        name: value for sampling in samplings for name, value in unlike(asked, sampling).items()
-    }
-    if not named:
+    """Words for what the target's file asks for and these samplings do without: a possible reason to differ."""
+    unmet: Asked = {}
+    for sampling in samplings:
+        unmet |= unlike(asked, sampling)
+    if not unmet:
         return ""
     return (
-        f"; the target's generation_config.json asks for {asked_words(named)}, which the engine that wrote it may have "
+        f"; the target's generation_config.json asks for {asked_words(unmet)}, which the engine that wrote it may have "
         "applied: this may be why"
     )
 
@@ -316,25 +307,27 @@ def _format_hint(wrong: Findings) -> str:
 
 
 def judge_samples(pair: Setup, samples: Sequence[Sample]) -> Iterator[JudgedSamples]:
-    """One sample per result, the first result before any. The pair's draft model, if any, sharpens the evidence."""
-    own = format_name(pair.target)
-    formats = cache(lambda name: in_format(pair.target, name))
-    asked, samplings = (
-        pair.target.info.generation_config or {},
-        {sample.sampling for sample in samples},
-    )
+    """Judges one sample per result; the first result stands before any.
+
+    The pair's draft model, if any, sharpens the evidence.
+    """
+    target = pair.target
+    own_format = format_name(target)
+    formats = cache(lambda name: in_format(target, name))
+    asked = target.info.generation_config or {}
+    samplings = {sample.sampling for sample in samples}
     so_far = JudgedSamples(
         done=0,
         total=len(samples),
         evidence=Evidence.empty(features(pair.comparable_draft is not None)),
-        own_format=own,
-        asked_greedy=_settings_hint(asked, [each for each in samplings if each.temperature == 0]),
-        asked_drawn=_settings_hint(asked, [each for each in samplings if each.temperature > 0]),
+        own_format=own_format,
+        asked_greedy=_settings_hint(asked, [one for one in samplings if one.temperature == 0]),
+        asked_drawn=_settings_hint(asked, [one for one in samplings if one.temperature > 0]),
     )
     yield so_far
     for sample in samples:
         reach: Reach | None = None
-        if sample.made_in not in (None, own):
+        if sample.made_in not in (None, own_format):
             reach = lambda text, rows, name=sample.made_in: reach_of(formats(name), text, rows)  # noqa: E731
         for scored in score_parts(pair, sample.prompt, sample.ids, sample.sampling, reach):
             so_far = _add(so_far, sample, scored)
@@ -343,7 +336,8 @@ def judge_samples(pair: Setup, samples: Sequence[Sample]) -> Iterator[JudgedSamp
 
 
 def _add(so_far: JudgedSamples, sample: Sample, scored: Scored) -> JudgedSamples:
-    wrong, tied = ([each for each in scored.outside if each.is_tie == tie] for tie in (False, True))
+    wrong = [token for token in scored.outside if not token.is_tie]
+    tied = [token for token in scored.outside if token.is_tie]
     if sample.sampling.temperature == 0:
         return replace(
             so_far,

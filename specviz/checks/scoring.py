@@ -1,6 +1,6 @@
-"""A written text against the target's exact law: one plain forward of the raw model, no cache, nothing of the engine.
+"""A written text against the target's exact distribution, by plain forwards of the raw model: no cache, no engine.
 
-For every token: whether the law allows it, whether it has each feature, and with which chance the target's has it.
+For every token: whether the target allows it, which features it has, and how probable each feature was there.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,51 +28,50 @@ NOTHING = 1e-4
 # How far the logits of one model may part between two ways to compute them.
 ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 0.03, torch.bfloat16: 0.25}
 Reach = Callable[[Sequence[int], Tensor], Tensor]
-"""A text and the logits [T, V] behind its last T tokens -> [T] how far whoever made the text may have had each logit
-from these, either way."""
+"""A function of a text and the logits [T, V] behind its last T tokens. Returns [T]: how far the logits may have been
+from these where the text was made, either way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """A token that the target's law does not allow. beyond: its distance from the edge of what is allowed."""
+    """A token that the target's distribution does not allow."""
 
-    place: int  # of the written tokens, from 0
+    place: int  # among the written tokens, from 0
     token: int
     most_likely: int
     logit: float
     most_likely_logit: float
-    beyond: float
+    beyond: float  # its distance from the edge of what is allowed
     is_tie: bool  # no farther than the rounding of its number format reaches
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scored:
-    """T written tokens. p, q: [T, V] in float64, q None where no draft model reads all of it; has: [T, F, V]."""
+    """T written tokens, scored by the models."""
 
     tokens: tuple[int, ...]
-    p: Tensor
-    q: Tensor | None
-    has: Tensor
+    p: Tensor  # [T, V] in float64
+    q: Tensor | None  # [T, V] in float64; None where no draft model reads the whole text
+    has: Tensor  # [T, F, V] which features each token of the vocabulary would have
     outside: tuple[Outside, ...]
 
     @property
     def holds(self) -> np.ndarray:
-        """[T, F] which features the written tokens have."""
+        """Whether the written tokens have each feature [T, F]."""
         index = torch.tensor(self.tokens)[:, None, None].expand(-1, self.has.shape[1], 1)
         return self.has.gather(2, index)[..., 0].numpy()
 
     def chances(self, distribution: Tensor | None = None) -> np.ndarray:
-        """[T, F] the chance of each feature under the target, or under another law [T, V]."""
+        """The probability of each feature [T, F] under the target, or under another distribution [T, V]."""
         distribution = self.p if distribution is None else distribution
-        rows = [
-            flags.to(distribution.dtype) @ row
-            for flags, row in zip(self.has, distribution, strict=True)
-        ]  # one place at a time
+        rows = []
+        for flags, row in zip(self.has, distribution, strict=True):  # one place at a time
+            rows.append(flags.to(distribution.dtype) @ row)
         return torch.stack(rows).clamp(0, 1).numpy()
 
 
 def features(with_draft: bool) -> tuple[str, ...]:
-    """What the tokens are asked; the same order as `Scored.has`."""
+    """The names of the features, in the order of `Scored.has`."""
     return (*ABOUT_TARGET, *ABOUT_DRAFT) if with_draft else ABOUT_TARGET
 
 
@@ -83,25 +82,35 @@ def score_text(
     sampling: Sampling,
     reach: Reach | None = None,
 ) -> Scored:
-    """`tokens` as written after `prompt`, neither of them empty."""
+    """Scores `tokens` as written after `prompt`; neither may be empty."""
     text = [*prompt, *tokens]
-    logits = plain_logits(pair.target, text[:-1], len(tokens))
+    logits = plain_logits(pair.target, text[:-1], len(tokens))  # [T, V]
     p = distribution_of(logits, sampling)
+    draft = pair.comparable_draft
     q = None
-    if (draft := pair.comparable_draft) is not None and (
-        num := _num_readable(draft, text) + 1 - len(prompt)
-    ) > 0:
-        num = min(num, len(tokens))  # the places whose text before them the draft can read
-        q = distribution_of(
-            fit(plain_logits(draft, text[: len(prompt) + num - 1], num), p.shape[-1]),
-            sampling.of_draft,
-        )
+    if draft is not None:
+        q = _draft_distribution(draft, prompt, tokens, sampling, p.shape[-1])
+    is_whole = q is not None and len(q) == len(p)
     moved = None if reach is None else lambda rows: reach(text, rows)
     outside = find_outside(logits, sampling, tokens, ROUNDING[pair.target.model.dtype], moved)
     flags = _feature_flags(p, q, draft is not None)
-    return Scored(
-        tuple(tokens), p, q if q is not None and len(q) == len(p) else None, flags, outside
-    )
+    return Scored(tuple(tokens), p, q if is_whole else None, flags, outside)
+
+
+def _draft_distribution(
+    draft: LoadedModel,
+    prompt: Sequence[int],
+    tokens: Sequence[int],
+    sampling: Sampling,
+    vocab_size: int,
+) -> Tensor | None:
+    """The draft model's q [n, V] at the first n tokens, where it can read all before them; None if there are none."""
+    num_readable = _num_readable(draft, [*prompt, *tokens])
+    num = min(num_readable + 1 - len(prompt), len(tokens))
+    if num <= 0:
+        return None
+    logits = plain_logits(draft, [*prompt, *tokens[: num - 1]], num)
+    return distribution_of(fit(logits, vocab_size), sampling.of_draft)
 
 
 def score_parts(
@@ -111,14 +120,12 @@ def score_parts(
     sampling: Sampling,
     reach: Reach | None = None,
 ) -> Iterator[Scored]:
-    """The same for a text of any length, so many rows at a time; places count from the first of all tokens."""
+    """Scores a text of any length, CHUNK tokens at a time; places count from the first of all tokens."""
     for start in range(0, len(tokens), CHUNK):
-        part = score_text(
-            pair, [*prompt, *tokens[:start]], tokens[start : start + CHUNK], sampling, reach
-        )
-        yield replace(
-            part, outside=tuple(replace(token, place=start + token.place) for token in part.outside)
-        )
+        before = [*prompt, *tokens[:start]]
+        part = score_text(pair, before, tokens[start : start + CHUNK], sampling, reach)
+        moved = [replace(token, place=start + token.place) for token in part.outside]
+        yield replace(part, outside=tuple(moved))
 
 
 def can_read(model: LoadedModel, text: Sequence[int]) -> bool:
@@ -126,32 +133,41 @@ def can_read(model: LoadedModel, text: Sequence[int]) -> bool:
 
 
 def _num_readable(model: LoadedModel, text: Sequence[int]) -> int:
-    """How many of its first tokens the model can read."""
+    """How many tokens the model can read from the start of the text."""
     unknown = (place for place, token in enumerate(text) if token >= model.info.vocab_size)
     return min(next(unknown, len(text)), model.info.context_limit)
 
 
 def plain_logits(model: LoadedModel, text: Sequence[int], num: int) -> Tensor:
-    """Logits [num, V] after each of the last `num` tokens of `text`: one forward of the raw model, without a cache; a
-    text that would hold the engine for long is read in pieces behind transformers' own."""
+    """Logits [num, V] after each of the last `num` tokens of `text`, by one forward of the raw model without a cache.
+
+    A text that would hold the engine for long is read in pieces behind transformers' own cache.
+    """
     ids = torch.tensor([list(text)], device=model.model.device)
     is_long = len(text) > tokens_at_once(model.model)
     with torch.inference_mode():
-        return read_behind(model.model, ids, empty_cache(model.model) if is_long else None, num)[0]
+        cache = empty_cache(model.model) if is_long else None
+        return read_behind(model.model, ids, cache, num)[0]
 
 
 def distribution_of(logits: Tensor, sampling: Sampling) -> Tensor:
-    """The law behind logits [..., V], in float64 on the CPU."""
+    """The distribution behind logits [..., V], in float64 on the CPU."""
     return normalise(sampling.probs(logits))
 
 
 def _feature_flags(p: Tensor, q: Tensor | None, with_draft: bool) -> Tensor:
-    """bool [T, F, V]. q [n, V]: of the first places; after them, no token has a feature that is about the draft."""
-    has = torch.zeros(len(p), len(features(with_draft)), p.shape[-1], dtype=torch.bool)
-    has[:, 0] = one_hot(p.argmax(-1), p.shape[-1])
+    """Whether each token of the vocabulary has each feature: bool [T, F, V].
+
+    q [n, V]: at the first n places; after them, no token has a feature that is about the draft.
+    """
+    vocab_size = p.shape[-1]
+    has = torch.zeros(len(p), len(features(with_draft)), vocab_size, dtype=torch.bool)
+    has[:, 0] = one_hot(p.argmax(-1), vocab_size)
     if q is not None:
-        about_draft = q > p[: len(q)], one_hot(q.argmax(-1), q.shape[-1]).bool(), q < NOTHING
-        has[: len(q), len(ABOUT_TARGET) :] = torch.stack(about_draft, dim=1)
+        is_likelier = q > p[: len(q)]
+        is_most_likely = one_hot(q.argmax(-1), vocab_size).bool()
+        about_draft = torch.stack([is_likelier, is_most_likely, q < NOTHING], dim=1)
+        has[: len(q), len(ABOUT_TARGET) :] = about_draft
     return has
 
 
@@ -162,30 +178,45 @@ def find_outside(
     rounding: float,
     reach: Callable[[Tensor], Tensor] | None = None,
 ) -> tuple[Outside, ...]:
-    """The written tokens that the filters of `sampling` do not allow, by the target's own logits [T, V]. reach: these
-    -> [T] how far each of them may have been off where the text was made, either way; asked only where it matters."""
+    """The written tokens that the filters of `sampling` do not allow, by the target's own logits [T, V].
+
+    reach: a function of these logits that returns [T]: how far each may have been off where the text was made, either
+    way; asked only where it matters.
+    """
     rows = logits.cpu().double()
-    allowed = sampling.probs(rows).gather(1, torch.tensor(list(tokens))[:, None])[:, 0] > 0
-    places = (~allowed).nonzero()[:, 0].tolist()
-    off = reach(rows).tolist() if places and reach is not None else [0.0] * len(rows)
+    index = torch.tensor(list(tokens))[:, None]
+    is_allowed = sampling.probs(rows).gather(1, index)[:, 0] > 0
+    places = (~is_allowed).nonzero()[:, 0].tolist()
+    offsets = [0.0] * len(rows)
+    if places and reach is not None:
+        offsets = reach(rows).tolist()
     found = []
     for place in places:
-        row, token, most_likely = rows[place], tokens[place], int(rows[place].argmax())
+        row = rows[place]
+        token = tokens[place]
+        most_likely = int(row.argmax())
         lifted = row.clone()
-        lifted[token] += (
-            2 * off[place]
-        )  # this logit higher by `off` and all others lower: the same odds
-        is_tie = beyond_edge(lifted, sampling, token) <= rounding
-        logits = float(row[token]), float(row[most_likely])
-        found.append(
-            Outside(place, token, most_likely, *logits, beyond_edge(row, sampling, token), is_tie)
+        # This logit higher by the offset and all others lower by it: the same probabilities.
+        lifted[token] += 2 * offsets[place]
+        outside = Outside(
+            place,
+            token,
+            most_likely,
+            logit=float(row[token]),
+            most_likely_logit=float(row[most_likely]),
+            beyond=beyond_edge(row, sampling, token),
+            is_tie=beyond_edge(lifted, sampling, token) <= rounding,
         )
+        found.append(outside)
     return tuple(found)
 
 
 def beyond_edge(row: Tensor, sampling: Sampling, token: int) -> float:
-    """How far logits [V] would have to move until the filters allow `token`: a logit for temperature 0 and top-k, a
-    share of probability for top-p; 0 for a token that only underflows."""
+    """How far logits [V] would have to move until the filters allow `token`.
+
+    The unit is a logit for temperature 0 and top-k, a share of probability for top-p. It is 0 for a token that only
+    underflows.
+    """
     if sampling.temperature == 0:
         return float(row.max() - row[token])
     beyond = 0.0

@@ -1,7 +1,7 @@
-"""All rules, right and wrong ones, on the same drafts with the same u: what each keeps and how far its text is off.
+"""All rules, right and wrong ones, on the same drafts with the same u: what each accepts and how far its text is off.
 
-The drafts and the u are a recorded run's; a rule whose mistake lies in drafting gets its own. Shares and distances are
-by formula, for each judged token alone; and every rule's program is enumerated over one small language.
+The drafts and the u come from a recorded run; a rule whose mistake lies in drafting gets its own draft. Shares and
+distances are by formula, for each judged token alone. Every rule's program is enumerated over one small language.
 """
 
 from __future__ import annotations
@@ -36,24 +36,27 @@ PAUSE_S = 0.25  # between two results
 
 @dataclass(frozen=True, slots=True)
 class RuleResult:
-    """A rule over the steps so far. num_accepted: drafted tokens accepted with the run's u. acceptance: exact mean
-    over the
-    places that the run judged; None for a rule that judges a draft as a whole. tokens_per_call: expected over the
-    rule's own draws, given these drafts. mean_distance, largest_distance: total variation between the law of one
-    emitted token and p, there. whole_distance: of whole texts, enumerated; None where nothing was drafted."""
+    """A rule over the steps so far."""
 
     rule: Rule
     num_judged: int
-    num_accepted: int
+    num_accepted: int  # drafted tokens that it accepts with the run's u
     acceptance: float | None
-    tokens_per_call: float | None
+    """The exact mean over the places that the run judged; None for a rule that judges a draft as a whole."""
+    tokens_per_call: float | None  # expected over the rule's own draws, given these drafts
     mean_distance: float | None
-    largest_distance: float | None
-    whole_distance: float | None = None
+    """The total variation between one emitted token's distribution and p: the mean over the judged places."""
+    largest_distance: float | None  # the largest at any judged place
+    whole_distance: float | None = (
+        None  # of whole texts, enumerated; None where nothing was drafted
+    )
 
     @property
     def verdict(self) -> str:
-        """ "exact" is by formula and by enumeration; "unsure": nothing judged, or a wrong rule that does no harm."""
+        """Whether the rule is "exact" by formula and by enumeration, or "differs".
+
+        It is "unsure" where nothing was judged, and for a wrong rule that does no harm here.
+        """
         if self.largest_distance is None:
             return "unsure"
         if max(self.largest_distance, self.whole_distance or 0.0) > EXACT:
@@ -67,33 +70,31 @@ class RuleResult:
     @property
     def order(self) -> tuple[bool, bool, float]:
         distance = self.mean_distance or 0.0
-        return not self.rule.lossless, self.is_broken, distance if distance > EXACT else 0.0
+        if distance <= EXACT:
+            distance = 0.0
+        return not self.rule.lossless, self.is_broken, distance
 
 
 @dataclass(frozen=True, slots=True)
 class SideBySide:
-    """done, total: steps of the run; others drafted num_skipped more. rows: lossless ones first, by distance."""
+    """All rules over the steps so far."""
 
-    done: int
+    done: int  # steps of the run that were judged again
     total: int
-    rows: tuple[RuleResult, ...]
-    num_skipped: int = 0
+    rows: tuple[RuleResult, ...]  # lossless rules first, by distance
+    num_skipped: int = 0  # steps that other models drafted
 
     @property
     def twins(self) -> tuple[RuleResult, RuleResult] | None:
-        """An exact rule and one that differs, of equal acceptance; the pair that differs most."""
-        right = [row for row in self.rows if row.verdict == "exact" and row.acceptance is not None]
-        wrong = [
-            row
-            for row in self.rows
-            if row.acceptance is not None and (row.largest_distance or 0.0) > EXACT
-        ]
-        pairs = [
-            (one, other)
-            for one in right
-            for other in wrong
-            if abs(one.acceptance - other.acceptance) < EXACT
-        ]
+        """An exact rule and a rule that differs, of equal acceptance; the pair that differs most."""
+        comparable = [row for row in self.rows if row.acceptance is not None]
+        right = [row for row in comparable if row.verdict == "exact"]
+        wrong = [row for row in comparable if (row.largest_distance or 0.0) > EXACT]
+        pairs = []
+        for one in right:
+            for other in wrong:
+                if abs(one.acceptance - other.acceptance) < EXACT:
+                    pairs.append((one, other))
         return max(pairs, key=lambda pair: pair[1].mean_distance, default=None)
 
 
@@ -103,18 +104,17 @@ def side_by_side(
     draft: LoadedModel | None,
     rules: Sequence[Rule] = (*ANY_CHAIN.values(), *BROKEN.values()),
 ) -> Iterator[SideBySide]:
-    """Cumulative results over the steps that `target` and `draft` made; the first ones have done = 0. Without a draft
-    model every draft counts as certain, and mistakes in drafting are left out. SpecvizError for drafts that are no
-    chain, for a run without steps and for models that made none of them."""
+    """Yields cumulative results over the steps that `target` and `draft` made; the first ones have done = 0.
+
+    Without a draft model every draft counts as certain, and mistakes in drafting are left out. Raises SpecvizError for
+    drafts that are no chain, for a run without steps and for models that made none of them.
+    """
     if not recorded.steps:
         raise SpecvizError("the run has no steps, so there is nothing to judge again")
-    seed = recorded.header.request.get("seed", 0)
-    otherwise = Seeded(seed if isinstance(seed, int) and 0 <= seed < 1 << 64 else 0)
-    tallies = [
-        _Tally(rule, target, draft)
-        for rule in rules
-        if draft is not None or not _drafts_wrongly(rule)
-    ]
+    tallies = []
+    for rule in rules:
+        if draft is not None or not _drafts_wrongly(rule):
+            tallies.append(_Tally(rule, target, draft))
     total = sum(is_made_by(step, target, draft) for step in recorded.steps)
     if not total:
         raise SpecvizError(
@@ -123,29 +123,40 @@ def side_by_side(
     nothing = SideBySide(0, total, (), len(recorded.steps) - total)
     for _ in _enumerate(tallies, recorded, target, draft):
         yield nothing
-    told = time.perf_counter()
+    fallback = _seeded_as(recorded)
+    reported = time.perf_counter()
     for done, rows in enumerate(step_rows(recorded, target, draft), start=1):
         _refuse_other_models(rows)
-        record = rows.record
-        judged = (
-            (place, token.u) for place, token in enumerate(record.draft) if token.u is not None
-        )
-        draws = Recorded(
-            {(record.context_length + place, place): u for place, u in judged}, otherwise
-        )
+        draws = _recorded_draws(rows.record, fallback)
         for tally in tallies:
             give_way()
             tally.judge(rows, draws)
-        if done == total or time.perf_counter() - told > PAUSE_S:
+        if done == total or time.perf_counter() - reported > PAUSE_S:
             results = sorted((tally.result() for tally in tallies), key=lambda result: result.order)
             yield replace(nothing, done=done, rows=tuple(results))
-            told = time.perf_counter()
+            reported = time.perf_counter()
+
+
+def _seeded_as(recorded: trace.Trace) -> Seeded:
+    """The draws of the run's own seed; of seed 0 where the header names no seed that can be used."""
+    seed = recorded.header.request.get("seed", 0)
+    is_usable = isinstance(seed, int) and 0 <= seed < 1 << 64
+    return Seeded(seed if is_usable else 0)
+
+
+def _recorded_draws(step: trace.Step, fallback: Draws) -> Recorded:
+    """The u of a step's judged tokens; all other draws come from `fallback`."""
+    recorded = {}
+    for place, token in enumerate(step.draft):
+        if token.u is not None:
+            recorded[step.context_length + place, place] = token.u
+    return Recorded(recorded, fallback)
 
 
 def _enumerate(
     tallies: Sequence[_Tally], recorded: trace.Trace, target: LoadedModel, draft: LoadedModel | None
 ) -> Generator[None, None, None]:
-    """Every rule over one small language, after the text of the first step that drafted; pauses now and then."""
+    """Enumerates every rule over one small language, after the text of the first step that drafted; pauses often."""
     pair = Setup(METHODS["prompt_lookup" if draft is None else "draft_model"], {}, target, draft)
     first = next((rows for rows in step_rows(recorded, target, draft) if len(rows.draft)), None)
     if first is None:
@@ -163,16 +174,19 @@ def _drafts_wrongly(rule: Rule) -> bool:
 
 def _refuse_other_models(rows: StepRows) -> None:
     for node, token in enumerate(rows.record.draft):
-        for was, row in ((token.p, rows.probs[node]), (token.q, rows.draft.probs[node])):
-            if (
-                was is not None
-                and row is not None
-                and abs(float(row[token.id]) - was) > NOT_THE_MODELS
-            ):
-                raise SpecvizError(
-                    f"step {rows.record.index + 1}: these models give {token.text!r:.40} a different probability from "
-                    "the recorded one; choose the models that made it"
-                )
+        is_same = _agrees(token.p, rows.probs[node], token.id)
+        if not is_same or not _agrees(token.q, rows.draft.probs[node], token.id):
+            raise SpecvizError(
+                f"step {rows.record.index + 1}: these models give {token.text!r:.40} a different probability from "
+                "the recorded one; choose the models that made it"
+            )
+
+
+def _agrees(recorded: float | None, row: Tensor | None, token: int) -> bool:
+    """Whether a row [V] gives the token about the recorded probability; True where either is not known."""
+    if recorded is None or row is None:
+        return True
+    return not abs(float(row[token]) - recorded) > NOT_THE_MODELS
 
 
 class _Tally:
@@ -183,23 +197,24 @@ class _Tally:
         self.whole_distance: float | None = None
         self._drafter = ModelDrafter(draft.cached_lm()) if _drafts_wrongly(rule) else None
         self._target = target.cached_lm() if _drafts_wrongly(rule) else None
-        self._num_steps = self._num_judged = self._num_accepted = 0
-        self._tokens = 0.0
+        self._num_steps = 0
+        self._num_judged = 0
+        self._num_accepted = 0
+        self._expected_tokens = 0.0
         self._acceptances: list[float] = []
         self._distances: list[float] = []
 
     @torch.inference_mode()
     def judge(self, rows: StepRows, draws: Draws) -> None:
-        """Adds a step, and the exact law of one emitted token at every place of it that the run judged."""
+        """Adds a step, and the exact distribution of one emitted token at each of its judged places."""
         draft, probs = self._draft(rows, draws)
         verdict = self.rule(draft, probs, draws, len(rows.tokens))
-        lengths = self.rule.length_distribution(draft, probs)
+        shares = self.rule.length_distribution(draft, probs)  # of 0, 1, ... accepted tokens
+        lengths = torch.arange(len(shares), dtype=shares.dtype, device=shares.device)
         self._num_steps += 1
         self._num_judged += len(verdict.checks)
         self._num_accepted += len(verdict.path)
-        self._tokens += 1 + float(
-            lengths @ torch.arange(len(lengths), dtype=lengths.dtype, device=lengths.device)
-        )
+        self._expected_tokens += 1 + float(shares @ lengths)
         if nodes := [node for node, token in enumerate(rows.record.draft) if token.is_judged]:
             p = normalise(rows.probs[nodes])
             q = normalise(torch.stack([proposal(rows.draft, node, rows.probs) for node in nodes]))
@@ -207,25 +222,22 @@ class _Tally:
             self._distances += total_variation(self.rule.one_step_distribution(p, q), p).tolist()
 
     def _draft(self, rows: StepRows, draws: Draws) -> tuple[Draft, Tensor]:
-        """The recorded draft with its rows; for a rule whose mistake lies in drafting, one that is drafted with it."""
+        """The recorded draft with its rows; for a rule whose mistake lies in drafting, a draft with that mistake."""
         if self._drafter is None or not len(rows.draft):
             return rows.draft, rows.probs
-        context = Context(
-            rows.tokens, rows.sampling.of_draft, self.rule.tamper(draws), self._target.vocab_size
-        )
+        tampered = self.rule.tamper(draws)
+        context = Context(rows.tokens, rows.sampling.of_draft, tampered, self._target.vocab_size)
         draft = self._drafter.draft(context, len(rows.draft))
         return draft, rows.sampling.probs(self._target.forward(rows.tokens, draft))
 
     def result(self) -> RuleResult:
-        rule = self.rule
+        judges_alone = not isinstance(self.rule, ChainRule) or self.rule.judges_alone
         return RuleResult(
-            rule,
+            self.rule,
             num_judged=self._num_judged,
             num_accepted=self._num_accepted,
-            acceptance=_mean(self._acceptances)
-            if not isinstance(rule, ChainRule) or rule.judges_alone
-            else None,
-            tokens_per_call=self._tokens / self._num_steps,
+            acceptance=_mean(self._acceptances) if judges_alone else None,
+            tokens_per_call=self._expected_tokens / self._num_steps,
             mean_distance=_mean(self._distances),
             largest_distance=max(self._distances, default=None),
             whole_distance=self.whole_distance,

@@ -1,7 +1,7 @@
-"""Statistics that do not mislead: evidence over all tokens that may be watched at any time, and exact cells at fixed n.
+"""Statistics that do not mislead: evidence over tokens, valid at any time, and exact counts at a fixed n.
 
-Both compare with a law that is known; both keep a correct decoder from being called wrong more often than alpha, and
-both say how small a shift they would have seen. Nothing here knows a model or a rule.
+Both compare with a known distribution. Both call a correct decoder wrong with a probability of at most alpha, and both
+say how small a shift they would have seen. Nothing here knows a model or a rule.
 """
 
 from __future__ import annotations
@@ -17,29 +17,28 @@ import numpy as np
 
 from specviz.decoding.turns import aside
 
-ALPHA = 1e-6  # how often a correct decoder may be called wrong, per check
-SUSPICION = 1e-3  # how often one may be called suspicious
-CHANCE = 0.9  # how often a shift of the stated size is seen
-COARSE = 0.1  # who would have missed a shift of ten points cannot call anything consistent
+ALPHA = 1e-6  # the probability that a check calls a correct decoder wrong, at most
+SUSPICION = 1e-3  # the probability that it calls a correct decoder suspicious, at most
+CHANCE = 0.9  # the probability that a shift of the stated size is seen
+COARSE = 0.1  # a check that would miss a shift of ten points cannot call anything consistent
 ROUNDS = 4
-NUM_CELLS = 20  # the likeliest tokens; all others make one more cell
+NUM_CELLS = 20  # the most likely tokens; all others make one more cell
 MOST_DRAWS = 10**9
-STAKES = np.array(
-    [sign * 0.1 * 2**i for i in range(5) for sign in (1, -1)]
-)  # the lambdas of the bets
+_UPWARD_STAKES = 0.1 * 2.0 ** np.arange(5)
+STAKES = np.stack([_UPWARD_STAKES, -_UPWARD_STAKES], axis=1).ravel()  # [L] the lambdas of the bets
 quantile = NormalDist().inv_cdf  # of the standard normal distribution
 
 
 class CheckOutcome(NamedTuple):
-    """What a check came to. state: exact, consistent, suspicious, differs or unsure."""
+    """What a check came to."""
 
-    state: str
+    state: str  # exact, consistent, suspicious, differs or unsure
     words: str
 
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """Counts of the pooled outcomes of independent draws, and the shares that the law gives them."""
+    """Counts of the pooled outcomes of independent draws, and the probabilities that they should have."""
 
     distribution: tuple[float, ...]
     counts: tuple[int, ...]
@@ -51,37 +50,44 @@ class Cells:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Evidence:
-    """Bets against "feature f holds for a token with chance P", one per feature and stake, and their mean E.
+    """Bets against "feature f holds for a token with probability P", one per feature and stake, and their mean E.
 
-    A bet's value is the product of exp(lambda f) / (1 - P + P exp(lambda)): its mean is 1 under the law whatever came
-    before, so E exceeds 1 / alpha with chance at most alpha, at any time (Ville 1939; Waudby-Smith and Ramdas 2023).
+    A bet's value is the product of exp(lambda f) / (1 - P + P exp(lambda)). For a correct decoder its mean is 1,
+    whatever came before. So E exceeds 1 / alpha with a probability of at most alpha, at any time (Ville 1939;
+    Waudby-Smith and Ramdas 2023).
     """
 
     features: tuple[str, ...]  # F
     num_tokens: int
     observed: np.ndarray  # [F] tokens with the feature
-    expected: np.ndarray  # [F] how many the law expects
-    variance: np.ndarray  # [F] of that number, under the law
-    paid: np.ndarray  # [F, L] sum of log(1 - P + P exp(lambda)): what the bets have cost
+    expected: np.ndarray  # [F] how many tokens should have it: the sum of P
+    variance: np.ndarray  # [F] of the number that should have it
+    paid: np.ndarray  # [F, L] what the bets have cost: the sum of log(1 - P + P exp(lambda))
     peak: float  # the highest log E so far
     peak_at: int = 0  # after how many tokens
 
     @classmethod
     def empty(cls, features: Sequence[str]) -> Evidence:
         zero = np.zeros(len(features))
-        return cls(
-            tuple(features), 0, zero, zero, zero, np.zeros((len(features), len(STAKES))), 0.0
-        )
+        paid = np.zeros((len(features), len(STAKES)))
+        return cls(tuple(features), 0, zero, zero, zero, paid, 0.0)
 
     def add(self, holds: np.ndarray, chances: np.ndarray) -> Evidence:
-        """With further tokens in order. holds [T, F]: which features each has; chances [T, F]: P before it was seen."""
+        """The evidence with further tokens, in order.
+
+        holds [T, F]: which features each token has. chances [T, F]: the probability P of each, before it was seen.
+        """
         chances = np.clip(np.asarray(chances, dtype=float), 0.0, 1.0)
         holds = np.asarray(holds, dtype=float)
         prices = bet_prices(chances)  # [T, F, L]
-        gains = (STAKES * holds[..., None] - prices).cumsum(0) + self._gains
-        levels = _log_mean(gains.reshape(len(gains), -1))  # [T]
-        highest = int(levels.argmax()) if len(levels) else 0
-        is_higher = len(levels) > 0 and levels[highest] > self.peak
+        gains = STAKES * holds[..., None] - prices  # [T, F, L] of each token
+        so_far = gains.cumsum(0) + self._gains
+        levels = _log_mean(so_far.reshape(len(so_far), -1))  # [T]
+        peak = self.peak
+        peak_at = self.peak_at
+        if len(levels) and levels.max() > peak:
+            peak = float(levels.max())
+            peak_at = self.num_tokens + int(levels.argmax()) + 1
         return Evidence(
             self.features,
             self.num_tokens + len(holds),
@@ -89,8 +95,8 @@ class Evidence:
             self.expected + chances.sum(0),
             self.variance + (chances * (1 - chances)).sum(0),
             self.paid + prices.sum(0),
-            float(levels[highest]) if is_higher else self.peak,
-            self.num_tokens + highest + 1 if is_higher else self.peak_at,
+            peak,
+            peak_at,
         )
 
     @property
@@ -99,7 +105,7 @@ class Evidence:
 
     @property
     def level(self) -> float:
-        """log E now."""
+        """The evidence now, as log E."""
         return float(_log_mean(self._gains.reshape(1, -1))[0])
 
     def differs(self, alpha: float = ALPHA) -> bool:
@@ -107,28 +113,39 @@ class Evidence:
 
     @property
     def tokens_to_go(self) -> int:
-        """How many more tokens it takes to "differs" if the evidence goes on growing as fast as it did; the best of all
-        bets first made good what the others had staked. The peak must be above 0."""
-        rate = (self.peak + log_threshold(len(self.features), 1.0)) / self.num_tokens
-        return round_up((math.log(1 / ALPHA) - self.peak) / rate)
+        """How many more tokens it takes to "differs" if the evidence goes on growing as fast as it did.
+
+        The best bet first had to make good what the others had staked. The peak must be above 0.
+        """
+        gained = self.peak + log_threshold(len(self.features), 1.0)
+        missing = math.log(1 / ALPHA) - self.peak
+        return round_up(missing / (gained / self.num_tokens))
 
     @property
     def shifts(self) -> tuple[float, ...]:
-        """Per feature, how far its share lies from what the law expects."""
-        return tuple(((self.observed - self.expected) / max(1, self.num_tokens)).tolist())
+        """How far the share of each feature lies from the expected share."""
+        shifts = (self.observed - self.expected) / max(1, self.num_tokens)
+        return tuple(shifts.tolist())
 
     @property
     def z(self) -> tuple[float, ...]:
-        """Per feature the same in standard deviations, for orientation: no verdict rests on it."""
+        """How far each feature lies from its expected number, in standard deviations; no verdict rests on it."""
         spread = np.sqrt(self.variance)
-        return tuple(((self.observed - self.expected) / np.where(spread > 0, spread, 1.0)).tolist())
+        spread[spread == 0] = 1.0
+        z = (self.observed - self.expected) / spread
+        return tuple(z.tolist())
 
     def smallest_shifts(self, alpha: float = ALPHA) -> tuple[float, ...]:
-        """Per feature the smallest mean shift that these tokens would have shown with CHANCE, up or down; where one of
-        the two was never seen, all the room that the share has there. Infinite where neither would have been seen."""
+        """The smallest mean shift of each feature that these tokens would have shown with CHANCE, up and down.
+
+        Where a shift one way would stay unseen, the room that the share has there counts. Infinite where neither way
+        would have been seen.
+        """
         if not self.num_tokens:
             return (math.inf,) * len(self.features)
-        n, stakes, expected = self.num_tokens, np.abs(STAKES), self.expected[:, None]
+        n = self.num_tokens
+        stakes = np.abs(STAKES)
+        expected = self.expected[:, None]
         need = log_threshold(len(self.features), alpha) + self.paid - STAKES * expected
         shifts = np.zeros_like(need)
         for _ in range(ROUNDS):  # the shift changes the spread that it must stand out from
@@ -136,66 +153,75 @@ class Evidence:
             variance = self.variance[:, None] + moved * (n - 2 * expected) - n * shifts**2
             spread = np.sqrt(np.maximum(variance, self.variance[:, None]))
             shifts = (need + quantile(CHANCE) * stakes * spread) / (stakes * n)
-        up, down = shifts[:, STAKES > 0].min(1), shifts[:, STAKES < 0].min(1)
-        return tuple(_either_way(up, down, self.expected / n).tolist())
+        rise = shifts[:, STAKES > 0].min(1)
+        fall = shifts[:, STAKES < 0].min(1)
+        visible = _visible_shift(rise, fall, self.expected / n)
+        return tuple(visible.tolist())
 
 
 def bet_prices(chances: np.ndarray) -> np.ndarray:
-    """log(1 - P + P exp(lambda)) [..., L]: what each bet costs before a token is known."""
+    """What each bet costs before a token is known: log(1 - P + P exp(lambda)) [..., L]."""
     return np.log1p(chances[..., None] * np.expm1(STAKES))
 
 
 def round_up(number: float) -> int:
-    """Up to two digits, which say enough."""
+    """The next whole number with at most two digits other than zeros: they say enough."""
     whole = max(1, math.ceil(number))
     step = 10 ** max(0, len(str(whole)) - 2)
     return -(-whole // step) * step
 
 
 def log_threshold(num_features: int, alpha: float = ALPHA) -> float:
-    """The log value at which a single bet lifts the mean of all to 1 / alpha."""
+    """The log value at which a single bet lifts the mean of all bets to 1 / alpha."""
     return math.log(num_features * len(STAKES) / alpha)
 
 
 def tokens_needed(gain: np.ndarray, variance: np.ndarray, alpha: float = ALPHA) -> float:
-    """How many tokens it takes until one bet of these mean gains and variances per token [F, L] reaches 1 / alpha with
-    CHANCE; infinite where no bet gains."""
-    z, goal = quantile(CHANCE), log_threshold(len(gain), alpha)
+    """How many tokens it takes until one bet reaches 1 / alpha with CHANCE; infinite where no bet gains.
+
+    gain, variance: the mean gain of each bet per token, and its variance [F, L].
+    """
+    goal = log_threshold(len(gain), alpha)
     gaining = gain > 0
-    mean, spread = gain[gaining], z * np.sqrt(variance[gaining])
-    roots = (spread + np.sqrt(spread**2 + 4 * mean * goal)) / (
-        2 * mean
-    )  # n mean - spread sqrt(n) = goal
+    mean = gain[gaining]
+    spread = quantile(CHANCE) * np.sqrt(variance[gaining])
+    # The solution sqrt(n) of n mean - spread sqrt(n) = goal.
+    discriminant = spread**2 + 4 * mean * goal
+    roots = (spread + np.sqrt(discriminant)) / (2 * mean)
     return float((roots**2).min(initial=math.inf))
 
 
 def _log_mean(gains: np.ndarray) -> np.ndarray:
-    """log of the mean of exp(gains) over the last axis."""
+    """The logarithm of the mean of exp(gains) over the last axis."""
     top = gains.max(-1)
-    return top + np.log(np.exp(gains - top[..., None]).mean(-1))
+    shares = np.exp(gains - top[..., None])
+    return top + np.log(shares.mean(-1))
 
 
 def likeliest_outcomes(distribution: np.ndarray, most: int = NUM_CELLS) -> tuple[int, ...]:
-    """The outcomes that get a cell of their own: the likeliest first, none without a chance."""
+    """The outcomes that get a cell of their own, the most likely first; none of probability 0."""
     order = np.argsort(-distribution, kind="stable")[:most]
     return tuple(int(outcome) for outcome in order if distribution[outcome] > 0)
 
 
 def pool_shares(distribution: np.ndarray, outcomes: Sequence[int]) -> tuple[float, ...]:
     """The shares of these outcomes and, last, of all others."""
-    return (
-        *(float(distribution[outcome]) for outcome in outcomes),
-        float(np.delete(distribution, list(outcomes)).sum()),
-    )
+    shares = [float(distribution[outcome]) for outcome in outcomes]
+    rest = float(np.delete(distribution, list(outcomes)).sum())
+    return (*shares, rest)
 
 
 def count_cells(
     distribution: np.ndarray, n: int, batch: int, draw: Callable[[range], Iterable[int]]
 ) -> Iterator[tuple[int, tuple[int, ...], Cells]]:
-    """Counts the outcomes of n draws; draw(numbers) makes those with these numbers. Yields the number of draws so far,
-    the outcomes that have a cell of their own, and the cells: before every batch, and at the end."""
+    """Counts the outcomes of n draws; draw(numbers) makes the draws of these numbers.
+
+    Yields the number of draws so far, the outcomes that have a cell of their own, and the cells: before every batch,
+    and at the end.
+    """
     outcomes = likeliest_outcomes(distribution)
-    shares, counts = pool_shares(distribution, outcomes), [0] * (len(outcomes) + 1)
+    shares = pool_shares(distribution, outcomes)
+    counts = [0] * (len(outcomes) + 1)
     cell_of = {outcome: cell for cell, outcome in enumerate(outcomes)}
     for done in range(0, n, batch):
         yield done, outcomes, Cells(shares, tuple(counts))
@@ -205,34 +231,33 @@ def count_cells(
 
 
 def p_values(cells: Cells) -> tuple[float, ...]:
-    """Per cell the two-sided exact binomial probability of a count as far out as this one."""
-    tails = np.minimum(
-        *_tails(
-            np.array(cells.counts), np.array(cells.counts), cells.n, np.array(cells.distribution)
-        )
-    )
-    return tuple(np.minimum(1.0, 2 * tails).tolist())
+    """The two-sided exact binomial probability, for each cell, of a count as far out as this one."""
+    counts = np.array(cells.counts)
+    at_most, at_least = _tails(counts, counts, cells.n, np.array(cells.distribution))
+    return tuple(np.minimum(1.0, 2 * np.minimum(at_most, at_least)).tolist())
 
 
 def cells_differ(cells: Cells, alpha: float = ALPHA) -> bool:
-    """Whether one cell alone, after Bonferroni, contradicts the law. n must have been fixed before the first draw."""
+    """Whether one cell alone, after Bonferroni, contradicts the distribution; n must be fixed before the first draw."""
     return min(p_values(cells)) <= alpha / len(cells.distribution)
 
 
 def outcome_of_cells(cells: Cells, what: str = "") -> CheckOutcome:
-    """What counts whose n was fixed beforehand say of the target's law; what: the kind of draws that were counted."""
-    n, seen = f"n = {cells.n:,}{what}", smallest_cell_shift(cells.distribution, cells.n)
+    """What the counts say about the target's distribution; n must be fixed beforehand.
+
+    what: words for the kind of draws that were counted.
+    """
+    n = f"n = {cells.n:,}{what}"
+    seen = smallest_cell_shift(cells.distribution, cells.n)
     if cells_differ(cells):
         return CheckOutcome(
             "differs", f"differs, {n}: these counts do not fit the target's probabilities"
         )
     if cells_differ(cells, SUSPICION):
         needed = draws_needed(cells.distribution, [count / cells.n for count in cells.counts])
-        enough = (
-            f"about {round_up(needed):,} draws decide"
-            if needed
-            else "more draws than fit here would decide"
-        )
+        enough = "more draws than fit here would decide"
+        if needed:
+            enough = f"about {round_up(needed):,} draws decide"
         rare = f"the target's probabilities give counts this far off in fewer than 1 of {1 / SUSPICION:,.0f} tries"
         return CheckOutcome("suspicious", f"suspicious, {n}: {rare}; {enough}")
     if seen > COARSE:
@@ -244,58 +269,62 @@ def outcome_of_cells(cells: Cells, what: str = "") -> CheckOutcome:
 
 
 def smallest_cell_shift(distribution: Sequence[float], n: int, alpha: float = ALPHA) -> float:
-    """The smallest shift in the share of any one cell, up or down, that n draws would have shown with CHANCE; infinite
-    if one of the cells could have moved either way unseen."""
+    """The smallest shift in the share of any one cell, up or down, that n draws would have shown with CHANCE.
+
+    Infinite if one of the cells could have moved either way unseen.
+    """
     from scipy.special import betaincinv
 
     if not n:
         return math.inf
-    share, (low, high) = (
-        np.array(distribution),
-        _limits(np.array(distribution), n, alpha / len(distribution)),
-    )
+    share = np.array(distribution)
+    low, high = _limits(share, n, alpha / len(distribution))
     rise = np.where(high <= n, betaincinv(high, n - high + 1, CHANCE) - share, math.inf)
     fall = np.where(low >= 0, betaincinv(n - low, low + 1, CHANCE) - (1 - share), math.inf)
-    return float(_either_way(rise, fall, share).max())
+    return float(_visible_shift(rise, fall, share).max())
 
 
 def draws_needed(
     distribution: Sequence[float], wrong: Sequence[float], alpha: float = ALPHA
 ) -> int | None:
-    """How many draws from `wrong` contradict `law` in one cell with CHANCE, within 5 %; None: over MOST_DRAWS."""
-    level, distribution, wrong = (
-        alpha / len(distribution),
-        np.clip(distribution, 0, 1),
-        np.clip(wrong, 0, 1),
-    )
-    reach = quantile(1 - level / 2) * np.sqrt(distribution * (1 - distribution)) + quantile(
-        CHANCE
-    ) * np.sqrt(wrong * (1 - wrong))
-    differs = distribution != wrong
-    guesses = np.maximum(
-        1.0, (reach[differs] / (wrong - distribution)[differs]) ** 2
-    )  # by the normal law
+    """How many draws from `wrong` contradict `distribution` in one cell with CHANCE, within 5 %.
+
+    None where more than MOST_DRAWS are needed.
+    """
+    level = alpha / len(distribution)
+    expected = np.clip(distribution, 0, 1)
+    actual = np.clip(wrong, 0, 1)
+    differs = expected != actual
+    expected = expected[differs]
+    actual = actual[differs]
+    # The first guess takes both binomial distributions as normal.
+    expected_spread = quantile(1 - level / 2) * np.sqrt(expected * (1 - expected))
+    actual_spread = quantile(CHANCE) * np.sqrt(actual * (1 - actual))
+    guesses = np.maximum(1.0, ((expected_spread + actual_spread) / (actual - expected)) ** 2)
     best = guesses.argsort(kind="stable")[:3]
     if not len(best) or guesses[best[0]] > MOST_DRAWS:
         return None
-    distribution, wrong = distribution[differs][best], wrong[differs][best]
+    expected = expected[best]
+    actual = actual[best]
     n = max(1, int(guesses[best[0]] / 2))
-    while (
-        n <= MOST_DRAWS and sum(_tails(*_limits(distribution, n, level), n, wrong)).max() < CHANCE
-    ):
+    while n <= MOST_DRAWS:
+        low, high = _limits(expected, n, level)
+        at_most, at_least = _tails(low, high, n, actual)
+        if (at_most + at_least).max() >= CHANCE:
+            return n
         n += max(1, n // 20)
-    return n if n <= MOST_DRAWS else None
+    return None
 
 
-def _either_way(rise: np.ndarray, fall: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """The shift from which on every one that a share has room for, above and below it, is seen."""
+def _visible_shift(rise: np.ndarray, fall: np.ndarray, share: np.ndarray) -> np.ndarray:
+    """The smallest shift that is seen both ways, as far as the share has room to rise and to fall."""
     seen = np.maximum(np.minimum(rise, 1 - share), np.minimum(fall, share))
     return np.where((rise > 1 - share) & (fall > share), math.inf, seen)
 
 
 @cache
 def _binomial() -> Any:
-    """scipy's binomial law. Its import takes half a second: others have the engine meanwhile."""
+    """The binomial distribution of scipy. Its import takes half a second: others have the engine meanwhile."""
     with aside():
         from scipy.stats import binom
     return binom
@@ -303,13 +332,15 @@ def _binomial() -> Any:
 
 def _limits(distribution: np.ndarray, n: int, level: float) -> tuple[np.ndarray, np.ndarray]:
     """Counts up to the first and from the second on contradict a share; -1 and n + 1 where there is none."""
-    binom, distribution = _binomial(), distribution.clip(0, 1)
-    return binom.ppf(level / 2, n, distribution) - 1, binom.isf(level / 2, n, distribution) + 1
+    share = distribution.clip(0, 1)
+    low = _binomial().ppf(level / 2, n, share) - 1
+    high = _binomial().isf(level / 2, n, share) + 1
+    return low, high
 
 
 def _tails(
     low: np.ndarray, high: np.ndarray, n: int, distribution: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """The probabilities of at most `low` and of at least `high` of n."""
-    binom, distribution = _binomial(), distribution.clip(0, 1)
-    return binom.cdf(low, n, distribution), binom.sf(high - 1, n, distribution)
+    share = distribution.clip(0, 1)
+    return _binomial().cdf(low, n, share), _binomial().sf(high - 1, n, share)

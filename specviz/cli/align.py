@@ -1,6 +1,6 @@
 """The command `align`: its arguments, its progress on standard error, a short table on standard output, its exit code.
 
-0: done, 1: below a threshold or worse than an older job, 3: cannot tell; what cannot be used raises SpecvizError.
+Exit codes: 0 done, 1 below a threshold or worse than an older job, 3 cannot tell. Bad input raises SpecvizError.
 """
 
 from __future__ import annotations
@@ -43,17 +43,19 @@ SIGNIFICANCE = {None: NOT_CALLED, False: "not significant", True: "significant"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    _add_inputs(parser)
+    _add_texts(parser)
+    _add_amounts(parser)
+    _add_results(parser)
+
+
+def _add_inputs(parser: argparse.ArgumentParser) -> None:
+    """Adds the options for prompts, models and the job's folder."""
     target, draft = default_pair()
-    parser.add_argument(
-        "--prompts",
-        type=Path,
-        required=True,
-        metavar="FILE",
-        help="prompts or messages, as JSON, CSV, ...",
-    )
-    parser.add_argument(
-        "--target", help=f"a name from `models`, a folder, .gguf file or hub id (default: {target})"
-    )
+    words = "prompts or messages, as JSON, CSV, ..."
+    parser.add_argument("--prompts", type=Path, required=True, metavar="FILE", help=words)
+    words = f"a name from `models`, a folder, .gguf file or hub id (default: {target})"
+    parser.add_argument("--target", help=words)
     words = (
         "draft models or heads, likewise, also run/step-*; or METHOD:HEADS,NAME=VALUE, such as prompt_lookup or "
         f"early_exit:layers=4 (default: {draft})"
@@ -63,55 +65,50 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=_folder, required=True, metavar="DIR", help=words)
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N prompts")
     parser.add_argument("--overwrite", action="store_true", help="replace an earlier job there")
-    parser.add_argument(
-        "--keep-parts", action="store_true", help="keep the parts that let a killed job continue"
-    )
+    words = "keep the parts that let a killed job continue"
+    parser.add_argument("--keep-parts", action="store_true", help=words)
+
+
+def _add_texts(parser: argparse.ArgumentParser) -> None:
+    """Adds the options for how the texts are drafted and written."""
     add_k(parser, ", 1 to 16 (default: %(default)s)", type=int, default=DEFAULT_K)
     add_sampling(parser)
-    parser.add_argument(
-        "--max-new-tokens", type=int, default=128, help="length of each text (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--chat", action="store_true", help="render every prompt with the target's chat template"
-    )
+    words = "length of each text (default: %(default)s)"
+    parser.add_argument("--max-new-tokens", type=int, default=128, help=words)
+    words = "render every prompt with the target's chat template"
+    parser.add_argument("--chat", action="store_true", help=words)
     add_chat_options(parser)
+
+
+def _add_amounts(parser: argparse.ArgumentParser) -> None:
+    """Adds the options for how much is done at once, at what costs, and where."""
     words = "texts written or read at once; fewer if they are long or memory is short (default: %(default)s)"
     parser.add_argument("--batch", type=int, default=32, help=words)
-    parser.add_argument(
-        "--shard-size", type=int, default=32, help="prompts per part (default: %(default)s)"
-    )
+    words = "prompts per part (default: %(default)s)"
+    parser.add_argument("--shard-size", type=int, default=32, help=words)
     costs = parser.add_mutually_exclusive_group()
-    words = "costs measured earlier: from bench --json, a list of these, or a summary.json"
+    words = "costs measured earlier: from bench costs --json, a list of these, or a summary.json"
     costs.add_argument("--costs", type=Path, metavar="FILE", help=words)
-    costs.add_argument(
-        "--no-costs", action="store_true", help="measure no costs and give no speedups"
-    )
-    parser.add_argument(
-        "--executor",
-        choices=("local", "ray"),
-        default="local",
-        help="where to run (default: local)",
-    )
-    parser.add_argument(
-        "--ray-address",
-        metavar="ADDRESS",
-        help='"auto" or host:port; else a cluster on this machine',
-    )
-    parser.add_argument(
-        "--workers", type=int, metavar="N", help="for ray (default: one per GPU, or per CPU)"
-    )
+    words = "measure no costs and give no speedups"
+    costs.add_argument("--no-costs", action="store_true", help=words)
+    words = "where to run (default: local)"
+    parser.add_argument("--executor", choices=("local", "ray"), default="local", help=words)
+    words = '"auto" or host:port; else a cluster on this machine'
+    parser.add_argument("--ray-address", metavar="ADDRESS", help=words)
+    words = "for ray (default: one per GPU, or per CPU)"
+    parser.add_argument("--workers", type=int, metavar="N", help=words)
+
+
+def _add_results(parser: argparse.ArgumentParser) -> None:
+    """Adds the options for what is done with the results."""
     words = "exit with 1 below this value, such as alpha=0.6"
     parser.add_argument(
         "--fail-under", action="append", default=[], metavar="NAME=NUMBER", help=words
     )
     words = "write the texts as JSON lines to train on, with a weight for each token"
     parser.add_argument("--export-rows", type=output, metavar="OUT", help=words)
-    parser.add_argument(
-        "--compare",
-        type=Path,
-        metavar="OLD.json",
-        help="summary.json of an older job to compare with",
-    )
+    words = "summary.json of an older job to compare with"
+    parser.add_argument("--compare", type=Path, metavar="OLD.json", help=words)
 
 
 def _folder(text: str) -> Path:
@@ -121,7 +118,11 @@ def _folder(text: str) -> Path:
 
 
 def run(options: argparse.Namespace) -> int:
-    """0: done, 1: below a threshold or significantly worse, 3: fewer than 30 prompts in common with the older job."""
+    """Runs the job and returns the exit code.
+
+    It is 0 when done, 1 below a threshold or significantly worse, 3 with fewer than 30 prompts in common with the older
+    job.
+    """
     try:
         return _run(options)
     except KeyboardInterrupt:
@@ -132,48 +133,75 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    options.draft = options.draft and [*_expand(options.draft)]
-    least, executor = read_thresholds(options.fail_under), _executor(options)
-    costs = {} if options.no_costs else None if options.costs is None else read_costs(options.costs)
+    if options.draft:
+        options.draft = list(_expand(options.draft))
+    thresholds = read_thresholds(options.fail_under)
+    executor = _executor(options)
+    costs = None if options.costs is None else read_costs(options.costs)
+    if options.no_costs:
+        costs = {}
     from specviz.alignment import outputs
     from specviz.alignment.prompts import open_prompts
 
     old = None if options.compare is None else outputs.read_summary(options.compare)
     prompts = open_prompts(options.prompts)
     from specviz.alignment.job import align  # it loads torch
-    from specviz.alignment.tables.compare import check_threshold_names
     from specviz.request import Request, read_options
-    from specviz.session.workbench import workbench
 
-    drafts = map(workbench().pool.shown_name, options.draft or default_pair()[1:])
-    steady = {name for name, own in (costs or {}).items() if not own.doubt}
-    check_threshold_names(least, has_costs=costs is None or set(drafts) <= steady)
-    names = ("out", "k", *Request.SAMPLING, "seed", "max_new_tokens", "chat")
-    names += ("batch", "shard_size", "limit", "overwrite", "keep_parts")
-    settings = {name: getattr(options, name) for name in ("target", "draft", *names)}
+    _check_threshold_names(thresholds, options.draft, costs)
+    names = ["out", "k", *Request.SAMPLING, "seed", "max_new_tokens", "chat"]
+    names += ["target", "draft", "batch", "shard_size", "limit", "overwrite", "keep_parts"]
+    settings = {name: getattr(options, name) for name in names}
     settings["chat_options"] = read_options(options.chat_option)
     lines = ProgressLines()
 
-    def tell(progress: Progress) -> None:
+    def print_progress(progress: Progress) -> None:
         if progress.result is None:
             lines.print(progress.words, progress_line(progress))
 
-    done = align(prompts, **settings, costs=costs, executor=executor, older=old, on_progress=tell)
-    _print([summary_text(done.summary), "", f"report: {done.report_path}"])
+    result = align(
+        prompts,
+        **settings,
+        costs=costs,
+        executor=executor,
+        older=old,
+        on_progress=print_progress,
+    )
+    _print([summary_text(result.summary), "", f"report: {result.report_path}"])
     if options.export_rows is not None:
         from specviz.alignment.training_rows import training_lines
 
-        options.export_rows.write_lines(training_lines(done, islice(prompts.rows(), options.limit)))
-    return print_verdict(done.summary, least, old)
+        rows = islice(prompts.rows(), options.limit)
+        options.export_rows.write_lines(training_lines(result, rows))
+    return print_verdict(result.summary, thresholds, old)
+
+
+def _check_threshold_names(
+    thresholds: Mapping[str, float], drafts: list[str] | None, costs: Mapping[str, Costs] | None
+) -> None:
+    """Raises SpecvizError for a threshold that this job cannot compare with, as it has no costs for all drafts."""
+    from specviz.alignment.tables.compare import check_threshold_names
+    from specviz.session.workbench import workbench
+
+    has_costs = True
+    if costs is not None:
+        names = {workbench().pool.shown_name(name) for name in drafts or default_pair()[1:]}
+        steady = {name for name, measured in costs.items() if not measured.doubt}
+        has_costs = names <= steady
+    check_threshold_names(thresholds, has_costs=has_costs)
 
 
 def _expand(names: Sequence[str]) -> Iterator[str]:
-    """Each name, or what a pattern such as run/step-* fits, in natural order. SpecvizError where it fits nothing."""
+    """Yields each name; for a pattern such as run/step-* the folders that fit it, in natural order.
+
+    Raises SpecvizError where none fits.
+    """
     for name in names:
         if not has_magic(name):
             yield name
             continue
-        if not (found := glob(str(Path(name).expanduser()))):
+        found = glob(str(Path(name).expanduser()))
+        if not found:
             raise SpecvizError(
                 f"no checkpoint fits the pattern {name!r:.200}: name folders such as run/step-*"
             )
@@ -181,22 +209,27 @@ def _expand(names: Sequence[str]) -> Iterator[str]:
 
 
 def print_verdict(summary: Summary, least: Mapping[str, float], old: Summary | None) -> int:
-    """Prints what is below a threshold, then each draft against the older job; returns the exit code."""
+    """Prints the values below a threshold, then each draft against the older job; returns the exit code."""
     from specviz.alignment.tables import compare as comparing
 
     failed = comparing.check_thresholds(summary, least)
-    _print([*failed, *(f"note: {words}" for words in comparing.unreadable_words(summary, least))])
+    notes = [f"note: {words}" for words in comparing.unreadable_words(summary, least)]
+    _print([*failed, *notes])
+    if old is None:
+        return exit_code(failed, ())
     try:
-        changes = () if old is None else comparing.compare_with_old(summary, old)
+        changes = comparing.compare_with_old(summary, old)
     except SpecvizError as error:
         if not failed:
             raise
         _print([f"note: {error}"])
         return 1
+    lines = [change_line(change) for change in changes]
     compared = {change.draft for change in changes}
-    new = [draft.name for draft in summary.drafts if old is not None and draft.name not in compared]
-    notes = (f"note: {name} is not in the older job, so it is not compared" for name in new)
-    _print([*map(change_line, changes), *notes])
+    for draft in summary.drafts:
+        if draft.name not in compared:
+            lines.append(f"note: {draft.name} is not in the older job, so it is not compared")
+    _print(lines)
     return exit_code(failed, changes)
 
 
@@ -204,7 +237,9 @@ def exit_code(failed: Sequence[str], changes: Sequence[Change]) -> int:
     from specviz.alignment.tables.compare import UNSURE, WORSE
 
     verdicts = {change.verdict for change in changes}
-    return 1 if failed or WORSE in verdicts else 3 if UNSURE in verdicts else 0
+    if failed or WORSE in verdicts:
+        return 1
+    return 3 if UNSURE in verdicts else 0
 
 
 def read_thresholds(pairs: Sequence[str]) -> dict[str, float]:
@@ -227,7 +262,7 @@ def read_thresholds(pairs: Sequence[str]) -> dict[str, float]:
 
 
 def read_costs(path: Path) -> dict[str, Costs]:
-    """Costs by draft, from a JSON file of one, of several in a list or by draft, or of a job's summary with its own.
+    """Reads costs by draft from a JSON file: costs of one draft, of several in a list or by draft, or a job's summary.
 
     Raises SpecvizError.
     """
@@ -236,12 +271,12 @@ def read_costs(path: Path) -> dict[str, Costs]:
 
     values = read_values(path)
     try:
-        found = [Costs.from_dict(each) for each in _each_costs(values)]
+        found = [Costs.from_dict(entry) for entry in _cost_entries(values)]
     except SpecvizError as error:
         raise SpecvizError(
-            f"{path.name} does not hold costs as bench --costs --json writes them: {error}"
+            f"{path.name} does not hold costs as bench costs --json writes them: {error}"
         ) from error
-    costs = {own.draft: own for own in found if own.draft is not None}
+    costs = {measured.draft: measured for measured in found if measured.draft is not None}
     if not found or len(costs) < len(found):
         raise SpecvizError(
             f"{path.name} must hold the costs of at least one draft, and of each only once"
@@ -249,10 +284,11 @@ def read_costs(path: Path) -> dict[str, Costs]:
     return costs
 
 
-def _each_costs(values: Any) -> Sequence[Any]:
+def _cost_entries(values: Any) -> Sequence[Any]:
+    """The values that should be costs of one draft each."""
     if isinstance(values, Mapping) and isinstance(values.get("costs"), Mapping):
         values = values["costs"]
-    if isinstance(values, Mapping) and all(isinstance(each, Mapping) for each in values.values()):
+    if isinstance(values, Mapping) and all(isinstance(entry, Mapping) for entry in values.values()):
         return list(values.values())
     return values if isinstance(values, list) else [values]
 
@@ -279,13 +315,9 @@ def progress_line(progress: Progress) -> str:
 def _duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return (
-        f"{hours} h {minutes} min"
-        if hours
-        else f"{minutes} min {rest} s"
-        if minutes
-        else f"{rest} s"
-    )
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 def _print(lines: Sequence[str]) -> None:
@@ -297,21 +329,18 @@ def _print(lines: Sequence[str]) -> None:
 
 
 def summary_text(summary: Summary) -> str:
-    """The drafts' numbers, what is wrong with them, how they compare, what was left out."""
+    """The summary as text: the drafts' numbers, their faults, how they compare, and what was left out."""
     lines = [
         f"{summary.target}: {quantity(summary.num_prompts, 'prompt')}, {quantity(summary.num_tokens, 'token')}",
         summary.note,
         "",
         *_table(summary),
         "agreement: sum min(p, q), p = the target's probability, q = the draft's; the paper calls its mean alpha",
-        *(
-            f"! {draft.name}: {finding.words}"
-            for draft in summary.drafts
-            for finding in draft.findings
-        ),
-        *_comparisons(summary),
-        *(f"note: {warning}" for warning in summary.warnings),
     ]
+    for draft in summary.drafts:
+        lines += [f"! {draft.name}: {finding.words}" for finding in draft.findings]
+    lines += _comparisons(summary)
+    lines += [f"note: {warning}" for warning in summary.warnings]
     if summary.num_refused:
         lines.append(f"{quantity(summary.num_refused, 'row')} could not be used:")
         lines += [f"  line {line}: {reason}" for line, reason in summary.refused[:SHOWN_LINES]]
@@ -331,26 +360,28 @@ def _table(summary: Summary) -> list[str]:
     )
     rows = [head, *(_row(draft, summary.k) for draft in summary.drafts)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+    lines = []
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        lines.append("  ".join(cells).rstrip())
+    return lines
 
 
 def _row(draft: DraftSummary, k: int) -> tuple[str, ...]:
-    best = (
-        NOT_KNOWN
-        if draft.best_k is None
-        else "-".join(str(each) for each in dict.fromkeys(draft.best_k))
-    )
-    speedup = "no costs" if draft.speedups is None else f"{max(draft.speedups):.2f}x"
-    cells = (
+    best_k = NOT_KNOWN
+    if draft.best_k is not None:
+        low, high = draft.best_k
+        best_k = f"{low}" if low == high else f"{low}-{high}"
+    most_likely = draft.by_argmax
+    return (
+        draft.name,
         f"{_format(draft.alpha, '.3f')}{_format_interval(draft.alpha_interval)}",
-        _format(draft.by_argmax and draft.by_argmax.alpha, ".3f"),
+        _format(None if most_likely is None else most_likely.alpha, ".3f"),
         _format(draft.tokens_per_call[k - 1], ".2f"),
-        _format(draft.by_argmax and draft.by_argmax.tokens_per_call[k - 1], ".2f"),
+        _format(None if most_likely is None else most_likely.tokens_per_call[k - 1], ".2f"),
+        best_k,
+        "no costs" if draft.speedups is None else f"{max(draft.speedups):.2f}x",
     )
-    return (draft.name, *cells, best, speedup)
 
 
 def _format(value: float | None, form: str) -> str:
@@ -362,23 +393,24 @@ def _format_interval(interval: Interval | None) -> str:
 
 
 def _comparisons(summary: Summary) -> list[str]:
-    pairs = (
-        (each, _difference(each.slices[0]) if each.slices else NOT_KNOWN)
-        for each in summary.comparisons
-    )
-    return [
-        f"{each.a} minus {each.b}: {found}{f'; {each.words}' if each.words else ''}"
-        for each, found in pairs
-    ]
+    lines = []
+    for pair in summary.comparisons:
+        words = _difference(pair.slices[0]) if pair.slices else NOT_KNOWN
+        if pair.words:
+            words += f"; {pair.words}"
+        lines.append(f"{pair.a} minus {pair.b}: {words}")
+    return lines
 
 
-def _difference(found: AlphaDifference) -> str:
-    number = f"{found.difference:+.3f}".replace("-", "−") + _format_interval(found.interval)
-    return f"agreement {number}, n = {quantity(found.num_prompts, 'prompt')}, {SIGNIFICANCE[found.significant]}"
+def _difference(measured: AlphaDifference) -> str:
+    number = f"{measured.difference:+.3f}".replace("-", "−")
+    number += _format_interval(measured.interval)
+    n = quantity(measured.num_prompts, "prompt")
+    return f"agreement {number}, n = {n}, {SIGNIFICANCE[measured.significant]}"
 
 
 def change_line(change: Change) -> str:
-    """A draft against the older job."""
+    """A line that compares a draft with the older job."""
     old = "" if change.old_draft == change.draft else f" (then {change.old_draft})"
     if not old and change.is_same_model is False:
         old = " (weights or settings have changed)"

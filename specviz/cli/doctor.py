@@ -1,4 +1,4 @@
-"""The command `doctor`: under which convention a draft head accepts most, and what to look at."""
+"""The command `doctor`: the convention under which a draft head accepts most, and what to look at."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """0: as its files say is best; 1: another convention is clearly better. Raises SpecvizError."""
+    """Returns 0 where the convention of the files is best, 1 where another one is clearly better.
+
+    Raises SpecvizError.
+    """
     from specviz.alignment.causes.head_doctor import HeadDoctor
     from specviz.cli.models import load_any_kind
     from specviz.models.pool import ModelPool
@@ -50,19 +53,20 @@ def _prompts(file: Path | None) -> list[str]:
     if file is None:
         from specviz.prompts import prompts_file
 
-        kinds = [[each["text"] for each in kind["prompts"]] for kind in prompts_file()["kinds"]]
+        kinds = []
+        for kind in prompts_file()["kinds"]:
+            kinds.append([prompt["text"] for prompt in kind["prompts"]])
         return list(chain.from_iterable(zip(*kinds, strict=False)))  # of every kind alike
     from specviz.alignment.prompts import open_prompts
     from specviz.models.chat import as_lines
 
-    every = list(open_prompts(file).rows())
-    rows = [row for row in every if not row.only_for_templates][:NUM_TEXTS]
-    if others := [row for row in every if row.only_for_templates]:
-        words = f"{quantity(len(others), 'row')} left out, which only a chat template writes"
-        print(
-            f"{escape(file.name)}: {words} (line {others[0].line}: {others[0].only_for_templates})",
-            file=sys.stderr,
-        )
+    all_rows = list(open_prompts(file).rows())
+    rows = [row for row in all_rows if not row.only_for_templates][:NUM_TEXTS]
+    left_out = [row for row in all_rows if row.only_for_templates]
+    if left_out:
+        first = f"line {left_out[0].line}: {left_out[0].only_for_templates}"
+        words = f"{quantity(len(left_out), 'row')} left out, which only a chat template writes"
+        print(f"{escape(file.name)}: {words} ({first})", file=sys.stderr)
     if any(isinstance(row.prompt, tuple) for row in rows):
         raise SpecvizError(
             f"{file.name} holds token ids as prompts: the doctor changes how texts begin, and needs texts"
@@ -81,22 +85,21 @@ def doctor_text(diagnosis: HeadDiagnosis) -> str:
         f"{diagnosis.head} for {diagnosis.target}: agreement {depths} at depths 1 to {len(diagnosis.served)} "
         f"({diagnosis.num_texts} texts)"
     ]
-    if (best := diagnosis.best) is None:
+    best = diagnosis.best
+    if best is None:
         lines.append("no other convention accepts more than the one that its files name")
     else:
-        lines += [
-            f"it accepts more with {best.words}: {_gain(best)}",
-            f"look at {SAYS[best.field]}",
-        ]
+        lines.append(f"it accepts more with {best.words}: {_gain(best)}")
+        lines.append(f"look at {SAYS[best.field]}")
     width = max((len(trial.words) for trial in diagnosis.trials), default=0)
     lines += ["", "tried, by the change in agreement (mean over texts and depths)"]
-    lines += [
-        f"  {trial.words:<{width}}  {_gain(trial)}{' !' if trial.is_better else ''}"
-        for trial in diagnosis.trials
-    ]
+    for trial in diagnosis.trials:
+        mark = " !" if trial.is_better else ""
+        lines.append(f"  {trial.words:<{width}}  {_gain(trial)}{mark}")
     lines += [f"not tried: {words}" for words in diagnosis.left_out]
     return "\n".join(lines)
 
 
 def _gain(trial: ConventionResult) -> str:
-    return f"{trial.gain:+.3f} (p = {trial.p_value:.2g})".replace("-", "−", trial.gain < 0)
+    gain = f"{trial.gain:+.3f}".replace("-", "−")
+    return f"{gain} (p = {trial.p_value:.2g})"

@@ -1,4 +1,4 @@
-"""The signals that end a program, as an exception: at once, or only while the next event of a stream is made."""
+"""Turns the signals that end a program into an exception: at once, or only while a stream makes its next event."""
 
 import errno
 import multiprocessing
@@ -13,50 +13,48 @@ from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
 Event = TypeVar("Event")
-Handler = Any  # what signal.signal takes: a function or one of the numbers SIG_DFL, SIG_IGN
+Handler = Any  # for signal.signal: a function or one of the numbers SIG_DFL, SIG_IGN
 NUMBERS = [
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 ]
 AGAIN_S = 0.05
-USUAL = (
-    signal.SIG_DFL,
-    signal.default_int_handler,
-)  # what is ignored, as under nohup, stays ignored
+USUAL = (signal.SIG_DFL, signal.default_int_handler)
+"""The handlers that may be replaced; a signal that is ignored, as under nohup, stays ignored."""
 
 
 class Ended(KeyboardInterrupt):
-    """A signal asked the program to end; number: the signal's."""
+    """An exception: a signal asked the program to end."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
-        self.number = number
+        self.number = number  # of the signal
 
 
 class _Raiser:
-    """A handler that raises Ended; came: the latest signal."""
+    """A handler that raises Ended."""
 
     def __init__(self) -> None:
-        self.came: int | None = None
+        self.latest: int | None = None  # the number of the latest signal
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         if multiprocessing.parent_process() is None:
-            self.came = number
+            self.latest = number
             raise Ended(number)
-        signal.signal(
-            number, signal.SIG_DFL
-        )  # a process that was forked from a command ends as any other
+        # A process that was forked from a command ends like any other.
+        signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
 
 def _replace(handler: Handler) -> dict[int, Handler]:
-    """Sets the handler of these signals; gives back those that were there."""
+    """Sets the handler of these signals, and returns the old handlers by the signal's number."""
     if threading.current_thread() is not threading.main_thread():  # no other may set them
         return {}
-    before = {number: signal.getsignal(number) for number in NUMBERS}
-    usual = [
-        number for number, each in before.items() if each in USUAL or isinstance(each, _Raiser)
-    ]
-    return {number: signal.signal(number, handler) for number in usual}
+    replaced = {}
+    for number in NUMBERS:
+        old = signal.getsignal(number)
+        if old in USUAL or isinstance(old, _Raiser):
+            replaced[number] = signal.signal(number, handler)
+    return replaced
 
 
 def _restore(handlers: dict[int, Handler]) -> None:
@@ -66,22 +64,24 @@ def _restore(handlers: dict[int, Handler]) -> None:
 
 @contextmanager
 def signals_raised() -> Iterator[None]:
-    """While inside, each of these signals raises Ended, also where a library puts its own KeyboardInterrupt for it."""
-    raiser, hook = _Raiser(), sys.unraisablehook
-    before, sys.unraisablehook = _replace(raiser), partial(_send_again, hook)
+    """Makes each of these signals raise Ended inside, also where a library raises its own KeyboardInterrupt for it."""
+    raiser = _Raiser()
+    hook = sys.unraisablehook
+    before = _replace(raiser)
+    sys.unraisablehook = partial(_send_again, hook)
     try:
         yield
     except KeyboardInterrupt:
-        if raiser.came is None:
+        if raiser.latest is None:
             raise
-        raise Ended(raiser.came) from None
+        raise Ended(raiser.latest) from None
     finally:
         sys.unraisablehook = hook
         _restore(before)
 
 
 def _send_again(hook: Callable[[Any], object], lost: Any) -> None:
-    """For sys.unraisablehook: a signal that came while an object was deleted, where no exception can go up."""
+    """Sends a signal again that came while an object was deleted: no exception can leave there."""
     if not isinstance(lost.exc_value, Ended):
         hook(lost)
         return
@@ -91,12 +91,12 @@ def _send_again(hook: Callable[[Any], object], lost: Any) -> None:
 
 
 def exit_code(end: KeyboardInterrupt) -> int:
-    """128 + the number of the signal, as shells tell it."""
+    """The exit code for a signal, as shells have it: 128 + its number."""
     return 128 + getattr(end, "number", signal.SIGINT)
 
 
 def leave(code: int) -> NoReturn:
-    """Ends the program at once, while threads of it compute."""
+    """Ends the program at once, even while its threads compute."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):  # closed, or none
             stream.flush()
@@ -104,7 +104,7 @@ def leave(code: int) -> NoReturn:
 
 
 def say(words: str) -> None:
-    """On standard error, which a hangup may have taken."""
+    """Prints words on standard error, which a hangup may have closed."""
     with suppress(OSError):
         print(words, file=sys.stderr, flush=True)
 
@@ -114,15 +114,15 @@ class Endings:
 
     def __init__(self) -> None:
         self._before: dict[int, Handler] = {}
-        self._came: int | None = None
+        self._first: int | None = None  # the number of the first signal
         self._may_raise = False
 
     def over(self, events: Generator[Event, None, None]) -> Iterator[Event]:
-        """The events; a signal raises Ended inside their generator, one between two of them before the next."""
+        """Yields the events; a signal raises Ended inside their generator, at the latest before the next event."""
         while True:
             try:
                 self._may_raise = True
-                event = next(events) if self._came is None else events.throw(Ended(self._came))
+                event = next(events) if self._first is None else events.throw(Ended(self._first))
             except StopIteration:
                 return
             finally:
@@ -130,8 +130,8 @@ class Endings:
             yield event
 
     def _take(self, number: int, frame: FrameType | None) -> None:
-        if self._came is None:
-            self._came = number
+        if self._first is None:
+            self._first = number
             if self._may_raise:
                 raise Ended(number)
 
@@ -143,9 +143,8 @@ class Endings:
         self, kind: type[BaseException] | None, error: BaseException | None, _: object
     ) -> None:
         _restore(self._before)
-        if isinstance(error, OSError) and error.errno == errno.EIO and self._came is None:
-            self._came = getattr(
-                signal, "SIGHUP", None
-            )  # a hangup may take the terminal before its signal comes
-        if self._came is not None and (kind is None or issubclass(kind, OSError)):
-            raise Ended(self._came) from None
+        if isinstance(error, OSError) and error.errno == errno.EIO and self._first is None:
+            # A hangup may close the terminal before its signal comes.
+            self._first = getattr(signal, "SIGHUP", None)
+        if self._first is not None and (kind is None or issubclass(kind, OSError)):
+            raise Ended(self._first) from None

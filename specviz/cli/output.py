@@ -1,4 +1,4 @@
-"""Where a command's result goes (into a file, or to standard output for `-`), and its progress on standard error."""
+"""Writes a command's result into a file, or to standard output for `-`; prints its progress on standard error."""
 
 import math
 import os
@@ -19,14 +19,14 @@ PAUSE_S = 1.0  # between two lines of progress
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What an option names. place: a path in a folder, or standard output; makes_folder: whether it may be missing."""
+    """The place that an option names for a result."""
 
     name: str
-    place: Path | BinaryIO
-    makes_folder: bool = False
+    place: Path | BinaryIO  # a path in a folder, or standard output
+    makes_folder: bool = False  # whether the folder may be missing
 
     def check(self) -> None:
-        """SpecvizError, before any work, where no file can be."""
+        """Raises SpecvizError, before any work, where no file can be."""
         if not isinstance(self.place, Path):
             return
         if not self.name or self.name.endswith(("/", os.sep)) or self.place.is_dir():
@@ -35,11 +35,11 @@ class Output:
             raise SpecvizError(f"OUT must be in an existing folder (got {self.name!r:.200})")
 
     def write(self, text: str) -> None:
-        """All of it at once; tells of a file. Raises SpecvizError."""
+        """Writes the whole text at once, and prints a file's name. Raises SpecvizError."""
         self.write_lines(text.removesuffix("\n").split("\n"))
 
     def write_lines(self, lines: Iterable[str]) -> None:
-        """As they come; tells of a file. Raises SpecvizError."""
+        """Writes lines as they come, and prints a file's name. Raises SpecvizError."""
         try:
             if isinstance(self.place, Path):
                 write_lines(self.place, lines)
@@ -60,16 +60,17 @@ class Output:
 
 
 def output(name: str, *, makes_folder: bool = False) -> Output:
-    """The type of an option; `-` is what standard output is at this moment."""
-    return Output(name, sys.stdout.buffer if name == "-" else Path(name), makes_folder)
+    """The type of an option; `-` is the standard output of this moment."""
+    place = sys.stdout.buffer if name == "-" else Path(name)
+    return Output(name, place, makes_folder)
 
 
 @contextmanager
 def divert_words(outputs: Sequence[Output]) -> Iterator[None]:
-    """Checks them; while inside, what is printed goes to standard error if one of them is standard output."""
-    for each in outputs:
-        each.check()
-    streams = [each for each in outputs if not isinstance(each.place, Path)]
+    """Checks the outputs. Inside, printed words go to standard error if one of the outputs is standard output."""
+    for out in outputs:
+        out.check()
+    streams = [out for out in outputs if not isinstance(out.place, Path)]
     if len(streams) > 1:
         raise SpecvizError("only one result can go to standard output (-)")
     stdout = sys.stdout
@@ -80,12 +81,12 @@ def divert_words(outputs: Sequence[Output]) -> Iterator[None]:
         if streams:
             try:
                 stdout.flush()
-            except OSError:  # or Python would try once more at its end and fail there
+            except OSError:  # else Python would try once more at its end, and fail there
                 drop(stdout)
 
 
 def drop(stdout: TextIO) -> None:
-    """Sends all that is written to this stream from now on to the null device."""
+    """Sends everything that is written to this stream from now on to the null device."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stdout.fileno())
 
 
@@ -93,13 +94,15 @@ class ProgressLines:
     """Prints what is being done when that changes, and how far it is at most once in PAUSE_S."""
 
     def __init__(self) -> None:
-        self._words, self._printed_at = "", -math.inf
+        self._words = ""
+        self._printed_at = -math.inf
 
     def print(self, words: str, line: str) -> None:
-        """words: what is being done; line: the same and how far it is."""
+        """Prints a line, if it is time. words: what is being done; line: the words and how far it is."""
         now = time.monotonic()
         if words != self._words or now - self._printed_at >= PAUSE_S:
-            self._words, self._printed_at = words, now
+            self._words = words
+            self._printed_at = now
             print(escape(line), file=sys.stderr, flush=True)
 
     def print_share(self, words: str, share: float | None) -> None:

@@ -55,18 +55,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """The report's exit code; what cannot be used raises SpecvizError."""
+    """Prints the report and returns its exit code. Raises SpecvizError."""
     from specviz.checks.prove import prove
 
-    names = (
-        *RunSettings.NAMES,
-        *RunSettings.ALL_SAMPLING,
-        "tokens",
-        "seed",
-        "samples",
-        "made_in",
-        "chat",
-    )
+    names = [*RunSettings.NAMES, *RunSettings.ALL_SAMPLING]
+    names += ["tokens", "seed", "samples", "made_in", "chat"]
     settings = {name: getattr(options, name) for name in names}
     settings["chat_options"] = read_options(options.chat_option)
     params = find_method(options.method).read(options.param)
@@ -76,14 +69,16 @@ def run(options: argparse.Namespace) -> int:
     )
     print(escape(str(report), keep="\n"))
     if options.json is not None:
-        options.json.write(
-            json.dumps(report.to_dict(), indent=1, ensure_ascii=False, allow_nan=False)
-        )
+        text = json.dumps(report.to_dict(), indent=1, ensure_ascii=False, allow_nan=False)
+        options.json.write(text)
     return report.exit_code
 
 
 def read_k(options: argparse.Namespace) -> int:
-    """--k, or the usual K where it was not given. SpecvizError for a method whose depth is another parameter."""
+    """The value of --k, or the usual K where it was not given.
+
+    Raises SpecvizError for a method with another parameter for its depth.
+    """
     depth = find_method(options.method).depth
     if options.k is not None and depth is not None:
         raise SpecvizError(

@@ -1,4 +1,4 @@
-"""python -m specviz space push NAME: a Hugging Face Space of one's own, made of this very package. Loads no torch."""
+"""The command `space push NAME`: makes your own Hugging Face Space from this package. Loads no torch."""
 
 import argparse
 import json
@@ -19,9 +19,8 @@ from specviz.views.terminal import escape
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-DISTRIBUTION = (
-    "specviz-explorer"  # on the package index the name specviz belongs to a tool for astronomers
-)
+DISTRIBUTION = "specviz-explorer"
+"""The name on the package index, where the name specviz belongs to a tool for astronomers."""
 TORCH = "torch==2.11.0"  # the newest that ZeroGPU runs; CPU basic runs it as well
 HARDWARE = ("cpu-basic", "zero-a10g")
 NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
@@ -62,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Writes the folder and pushes it; raises SpecvizError in words for the person."""
+    """Writes the folder and pushes it. Raises SpecvizError in words for the person."""
     if not NAME.fullmatch(options.name):
         raise SpecvizError(f"NAME must be owner/name (got {options.name!r:.200})")
     if options.dry_run is not None and options.dry_run.exists():
@@ -82,8 +81,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def write(folder: Path, options: argparse.Namespace) -> None:
-    """Everything that the Space is built of. Raises SpecvizError for a model that it could not load."""
-    chosen = {role: name for role in ("target", "draft") if (name := getattr(options, role))}
+    """Writes everything that the Space is built of. Raises SpecvizError for a model that it could not load."""
+    roles = {"target": options.target, "draft": options.draft}
+    chosen = {role: name for role, name in roles.items() if name}
     for role, name in chosen.items():
         if not is_known(name) and find(name, allow_any=True).folder is not None:
             raise SpecvizError(NOT_THERE.format(role=role, name=name))
@@ -92,10 +92,10 @@ def write(folder: Path, options: argparse.Namespace) -> None:
     shutil.copytree(
         assets_dir(), folder / "assets", ignore=shutil.ignore_patterns("__pycache__", "screenshots")
     )
-    large = "".join(f"{each} filter=lfs diff=lfs merge=lfs -text\n" for each in LARGE)
+    large = "".join(f"{pattern} filter=lfs diff=lfs merge=lfs -text\n" for pattern in LARGE)
     variables = {f"SPECVIZ_{role.upper()}": name for role, name in chosen.items()}
     texts = {
-        ".gitattributes": large,  # the hub takes no binary file, however small, unless it is kept so
+        ".gitattributes": large,  # the hub takes no binary file, however small, without it
         "app.py": APP.format(settings=json.dumps(variables)),
         "requirements.txt": "\n".join(_requirements()) + "\n",
         "README.md": README.format(front=_front(options), version=specviz.__version__),
@@ -105,27 +105,30 @@ def write(folder: Path, options: argparse.Namespace) -> None:
 
 
 def push(api: "HfApi", folder: Path, name: str) -> str:
-    """The Space's address, once the folder is all that it holds. Raises SpecvizError with the hub's words."""
+    """Makes the Space hold the folder and nothing else; returns its address. Raises SpecvizError."""
     space = {"repo_id": name, "repo_type": "space"}
     try:
-        made = api.create_repo(**space, space_sdk="gradio", exist_ok=True)
+        address = api.create_repo(**space, space_sdk="gradio", exist_ok=True)
         words = f"specviz {specviz.__version__}"
         api.upload_folder(**space, folder_path=folder, commit_message=words, delete_patterns=["*"])
     except Exception as error:  # the errors of several HTTP libraries: no login, no right, offline
         raise SpecvizError(f"{name} was not pushed: {error}; `hf auth login` logs in") from None
-    return str(made)
+    return str(address)
 
 
 def _requirements() -> list[str]:
-    """What the package needs, with the torch that a Space has to have."""
+    """The package's requirements, with the torch that a Space needs."""
     beside = Path(specviz.__file__).parent.parent / "requirements.txt"  # of a checkout or a Space
     needed = beside.read_text("utf-8").splitlines() if beside.is_file() else requires(DISTRIBUTION)
-    own = [line for line in needed if "extra ==" not in line and not re.match(r"torch\b", line)]
-    return sorted([*own, TORCH])
+    lines = [TORCH]
+    for line in needed:
+        if "extra ==" not in line and not re.match(r"torch\b", line):
+            lines.append(line)
+    return sorted(lines)
 
 
 def _front(options: argparse.Namespace) -> str:
-    """The settings that the hub reads. A value is JSON, which YAML holds."""
+    """The settings that the hub reads, as YAML; every value is written as JSON, which YAML includes."""
     named = [without_format(name) for name in (options.target, options.draft) if name]
     on_hub = [name for name in named if "/" in name and name.count("/") == 1]
     settings = {
@@ -144,8 +147,8 @@ def _front(options: argparse.Namespace) -> str:
         "models": on_hub,
         "preload_from_hub": on_hub,
     }
-    return "\n".join(
-        f"{name}: {json.dumps(value, ensure_ascii=False)}"
-        for name, value in settings.items()
-        if value
-    )
+    lines = []
+    for name, value in settings.items():
+        if value:
+            lines.append(f"{name}: {json.dumps(value, ensure_ascii=False)}")
+    return "\n".join(lines)

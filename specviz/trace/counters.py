@@ -1,4 +1,4 @@
-"""Counters: counts of a trace so far, from which all metrics are computed; adding an event takes O(K).
+"""Counts the events of a trace so far; all metrics are computed from these counts. Adding an event takes O(K).
 
 Depth d is at index d - 1. Scratch nodes are not drafted tokens and are counted apart.
 """
@@ -13,26 +13,24 @@ from specviz.trace.events import KINDS, STATUSES, Event, Footer, Models, Scores,
 
 PHASES = ("draft_ms", "verify_ms", "accept_ms", "record_ms", "wait_ms", "total_ms")
 Z_95 = 1.959963984540054
-KEPT, REFUSED = "kept", "refused"
-HALVES = {
-    "bfloat16": "bf16",
-    "float16": "fp16",
-}  # number formats that round visibly, as a trace calls them
+KEPT = "kept"  # the verdicts on a reasoning step, as evidence in a trace names them
+REFUSED = "refused"
+HALVES = {"bfloat16": "bf16", "float16": "fp16"}
+"""The number formats that round visibly: a trace's name -> a short name."""
 
 
 @dataclass(frozen=True, slots=True)
 class DepthRates:
-    """Acceptance at one depth: the steps that kept a token this deep, over those that drafted so deep (joint) and over
-    those that judged a token of this depth (conditional). low, high: 95 % Wilson bounds; None for zero steps."""
+    """Acceptance at one depth. Rates have 95 % Wilson bounds; they are None for zero steps."""
 
     depth: int
-    accepted: int
-    drafted: int
-    joint: float | None
+    accepted: int  # steps that accepted a token this deep
+    drafted: int  # steps that drafted so deep
+    joint: float | None  # accepted / drafted
     joint_low: float | None
     joint_high: float | None
-    judged: int
-    conditional: float | None
+    judged: int  # steps that judged a token of this depth
+    conditional: float | None  # accepted / judged
     conditional_low: float | None
     conditional_high: float | None
 
@@ -41,36 +39,39 @@ def wilson(successes: int, n: int) -> tuple[float, float]:
     """Wilson's 95 % score interval for a proportion (Wilson 1927); (0, 1) for n = 0."""
     if n == 0:
         return 0.0, 1.0
-    z, share, z2 = Z_95, successes / n, Z_95 * Z_95
+    share = successes / n
+    z2 = Z_95 * Z_95
     centre = (share + z2 / (2 * n)) / (1 + z2 / n)
-    half = z / (1 + z2 / n) * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
-    return max(0.0, centre - half), min(1.0, centre + half)
+    half_width = Z_95 / (1 + z2 / n) * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
+    return max(0.0, centre - half_width), min(1.0, centre + half_width)
 
 
 class Counters:
     """Counts of the events so far; `add` takes each event of a trace once, in order."""
 
     def __init__(self) -> None:
-        self.num_steps = self.num_drafting_steps = self.num_trees = 0
+        self.num_steps = 0
+        self.num_drafting_steps = 0
+        self.num_trees = 0
         self.statuses: Counter[str] = Counter(dict.fromkeys(STATUSES, 0))
         self.kinds: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
         self.num_truncated = 0
-        self.num_graded = self.num_graded_accepted = 0  # whole reasoning steps
+        self.num_graded = 0  # whole reasoning steps
+        self.num_graded_accepted = 0
         self.may_draft = False  # whether a step's method proposes tokens, found or not
         self.num_lossy = 0
         self.lossy_spans: list[list[int]] = []  # [first, last] of the steps under a lossy rule
-        self.rounds_in = (
-            ""  # the first of HALVES that a target judged drafts in, under a lossless rule
-        )
+        # The first of HALVES in which a target judged drafts under a lossless rule.
+        self.rounds_in = ""
         self.calls: Counter[str] = Counter()
         self.times_ms = dict.fromkeys(PHASES, 0.0)
         self.drafted_to: list[int] = []  # steps whose draft reached this depth
         self.judged_at: list[int] = []  # steps that judged a token of this depth
-        self.accepted_to: list[int] = []  # steps that kept this many
-        self.overlap_sum, self.num_overlaps = 0.0, 0
-        self.targets: dict[
-            str, list[float]
-        ] = {}  # name -> tokens emitted, target calls, ms of work
+        self.accepted_to: list[int] = []  # steps that accepted this many
+        self.overlap_sum = 0.0
+        self.num_overlaps = 0
+        # Name -> tokens emitted, target calls, milliseconds of work.
+        self.targets: dict[str, list[float]] = {}
         self.scores: Scores | None = None
         self.footer: Footer | None = None
         self.distribution_changed = False  # the target or the sampling settings
@@ -102,17 +103,17 @@ class Counters:
                 self.overlap_sum += position.overlap
                 self.num_overlaps += 1
         self._add_promise(step)
+        self._add_target(step)
+
+    def _add_target(self, step: Step) -> None:
         settings = step.settings
-        timing, sums = step.timing, self.targets.setdefault(settings.target, [0, 0, 0.0])
-        for place, more in enumerate(
-            (len(step.emitted), step.calls["target"], timing.total_ms - timing.wait_ms)
-        ):
-            sums[place] += more
+        sums = self.targets.setdefault(settings.target, [0, 0, 0.0])
+        sums[0] += len(step.emitted)
+        sums[1] += step.calls["target"]
+        sums[2] += step.timing.total_ms - step.timing.wait_ms
         distribution = (settings.target, settings.temperature, settings.top_k, settings.top_p)
-        self.distribution_changed = self.distribution_changed or self._distribution not in (
-            None,
-            distribution,
-        )
+        if self._distribution not in (None, distribution):
+            self.distribution_changed = True
         self._distribution = distribution
 
     def _add_promise(self, step: Step) -> None:
@@ -120,7 +121,8 @@ class Counters:
         self.num_graded += verdict in (KEPT, REFUSED)
         self.num_graded_accepted += verdict == KEPT
         if step.settings.lossless:
-            self.rounds_in = self.rounds_in or (self._half if step.settings.drafts else "")
+            if step.settings.drafts and not self.rounds_in:
+                self.rounds_in = self._half
             return
         self.num_lossy += 1
         if self.lossy_spans and self.lossy_spans[-1][1] == self.num_steps - 2:
@@ -130,12 +132,12 @@ class Counters:
 
     def _add_draft(self, step: Step) -> None:
         self.statuses.update(token.status for token in step.draft)
-        reached = max((token.depth for token in step.draft if token.status != "scratch"), default=0)
-        kept = max((token.depth for token in step.draft if token.status == "accepted"), default=0)
-        self.num_drafting_steps += reached > 0
+        drafted = [token.depth for token in step.draft if token.status != "scratch"]
+        accepted = [token.depth for token in step.draft if token.status == "accepted"]
+        self.num_drafting_steps += len(drafted) > 0
         self.num_trees += step.is_tree
-        _count(self.drafted_to, range(reached))
-        _count(self.accepted_to, range(kept))
+        _count(self.drafted_to, range(max(drafted, default=0)))
+        _count(self.accepted_to, range(max(accepted, default=0)))
         _count(self.judged_at, {token.depth - 1 for token in step.draft if token.is_judged})
 
     @property
@@ -156,24 +158,25 @@ class Counters:
 
     @property
     def working_ms(self) -> float:
-        """Time without the waiting that a slower pace adds."""
+        """The time without the waiting that a slower pace adds."""
         return self.times_ms["total_ms"] - self.times_ms["wait_ms"]
 
     def by_depth(self, deepest: int | None = None) -> list[DepthRates]:
         """The rates of depth 1, 2, ... down to the deepest draft, or to `deepest`."""
-        columns = islice(
-            zip_longest(self.accepted_to, self.drafted_to, self.judged_at, fillvalue=0), deepest
-        )
-        return [
-            DepthRates(depth, kept, drafted, *_rate(kept, drafted), judged, *_rate(kept, judged))
-            for depth, (kept, drafted, judged) in enumerate(columns, start=1)
-        ]
+        columns = zip_longest(self.accepted_to, self.drafted_to, self.judged_at, fillvalue=0)
+        rows = []
+        for depth, (accepted, drafted, judged) in enumerate(islice(columns, deepest), start=1):
+            joint = _rate(accepted, drafted)
+            conditional = _rate(accepted, judged)
+            rows.append(DepthRates(depth, accepted, drafted, *joint, judged, *conditional))
+        return rows
 
 
 def grade_of(step: Step) -> str:
     """The verdict on a drafted reasoning step: KEPT, REFUSED, or "" where none was graded."""
     verdict = step.evidence.get("verdict")
-    return verdict if verdict in (KEPT, REFUSED) and "threshold" in step.evidence else ""
+    is_grade = verdict in (KEPT, REFUSED) and "threshold" in step.evidence
+    return verdict if is_grade else ""
 
 
 def _count(counts: list[int], indices: Iterable[int]) -> None:
@@ -184,4 +187,8 @@ def _count(counts: list[int], indices: Iterable[int]) -> None:
 
 
 def _rate(successes: int, n: int) -> tuple[float | None, float | None, float | None]:
-    return (successes / n, *wilson(successes, n)) if n else (None, None, None)
+    """The share and its 95 % bounds."""
+    if not n:
+        return None, None, None
+    low, high = wilson(successes, n)
+    return successes / n, low, high

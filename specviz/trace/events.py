@@ -1,7 +1,8 @@
-"""The records of a trace, version 1: a frozen class for each event and each part of one, its fields typed with limits.
+"""The records of a trace, version 1: a frozen class for each event and each part of it, with limits for its fields.
 
-`parse_event` reads a parsed line, `dump_event` writes one; `python -m specviz.trace.schema` makes
-`assets/trace.schema.json` from these classes. Files and the order of events are the matter of `specviz.trace.file`.
+`parse_event` reads a parsed line, `dump_event` writes one. `python -m specviz.trace.schema` makes
+`assets/trace.schema.json` from these classes and their docstrings. `specviz.trace.file` knows files and the order of
+events.
 """
 
 import json
@@ -42,7 +43,8 @@ Node = Annotated[
 Status = Literal["accepted", "rejected", "ignored", "scratch"]
 Kind = Literal["accepted", "resampled", "bonus", "plain"]
 Reason = Literal["length", "eos", "stop", "context", "time", "stopped", "error"]
-STATUSES, KINDS = get_args(Status), get_args(Kind)
+STATUSES = get_args(Status)
+KINDS = get_args(Kind)
 Chance = Probability | None
 OF_DRAFT = Meta(description="the draft's own; missing: as the target's")
 Row = tuple[Count, Text, Probability, Chance, Chance, Chance, Chance]
@@ -239,14 +241,13 @@ class Timing(Record):
 
     @property
     def working_ms(self) -> float:
-        """Time without the waiting that a slower pace adds."""
+        """The time without the waiting that a slower pace adds."""
         return max(0.0, self.total_ms - self.wait_ms)
 
 
+_DRAFTED = [status for status in STATUSES if status != "scratch"]
 NEEDS_P = {
-    "if": {
-        "properties": {"status": {"enum": [status for status in STATUSES if status != "scratch"]}}
-    },
+    "if": {"properties": {"status": {"enum": _DRAFTED}}},
     "then": {"properties": {"p": {"type": "number"}}},
 }
 NEEDS_NODE = {
@@ -279,48 +280,37 @@ class Step(Record):
 
     @property
     def is_tree(self) -> bool:
-        """Whether two drafted tokens have one parent, so that not all of them can be kept."""
+        """Whether two drafted tokens have one parent, so that not all can be accepted."""
         parents = [token.parent for token in self.draft if token.status != "scratch"]
         return len(set(parents)) < len(parents)
 
     def check(self) -> None:
-        """Nodes come after their parents; accepted ones form one path, which the emitted tokens follow."""
+        """Checks that nodes follow their parents, and that the accepted ones form the path of the emitted tokens."""
         self._check_draft()
         self._check_emitted()
+        num_nodes = len(self.draft)
         for index, position in enumerate(self.positions):
-            require(
-                position.node < len(self.draft),
-                f"positions[{index}].node",
-                "is not a node of the draft",
-            )
-            if position.child is not None:
-                is_child = (
-                    position.child < len(self.draft)
-                    and self.draft[position.child].parent == position.node
-                )
-                require(
-                    is_child, f"positions[{index}].child", f"is not a child of node {position.node}"
-                )
+            path = f"positions[{index}]"
+            require(position.node < num_nodes, f"{path}.node", "is not a node of the draft")
+            child = position.child
+            if child is not None:
+                is_child = child < num_nodes and self.draft[child].parent == position.node
+                require(is_child, f"{path}.child", f"is not a child of node {position.node}")
 
     def _check_draft(self) -> None:
         path_end = ROOT
         for index, token in enumerate(self.draft):
-            path, parent = f"draft[{index}]", token.parent
+            path = f"draft[{index}]"
+            parent = token.parent
             require(parent < index, f"{path}.parent", f"must be an earlier node (got {parent})")
             depth = 1 if parent == ROOT else self.draft[parent].depth + 1
             require(token.depth == depth, f"{path}.depth", f"must be {depth} (got {token.depth})")
             scratch_or_p = token.status == "scratch" or token.p is not None
-            require(
-                scratch_or_p,
-                f"{path}.p",
-                "must be a probability unless the token is scratch (got None)",
-            )
+            problem = "must be a probability unless the token is scratch (got None)"
+            require(scratch_or_p, f"{path}.p", problem)
             if token.status == "accepted":
-                require(
-                    parent == path_end,
-                    f"{path}.status",
-                    f"cannot be accepted beside node {path_end}",
-                )
+                problem = f"cannot be accepted beside node {path_end}"
+                require(parent == path_end, f"{path}.status", problem)
                 path_end = index
 
     def _check_emitted(self) -> None:
@@ -328,30 +318,22 @@ class Step(Record):
         for index, token in enumerate(self.emitted):
             path = f"emitted[{index}]"
             if token.kind != "accepted":
-                require(
-                    token.node is None,
-                    f"{path}.node",
-                    f"must be null for a {token.kind} token (got {token.node})",
-                )
-                require(
-                    index == len(self.emitted) - 1,
-                    path,
-                    f"is {token.kind} but not the last token of the step",
-                )
+                problem = f"must be null for a {token.kind} token (got {token.node})"
+                require(token.node is None, f"{path}.node", problem)
+                problem = f"is {token.kind} but not the last token of the step"
+                require(index == len(self.emitted) - 1, path, problem)
                 return
-            drafted = (
-                self.draft[token.node]
-                if token.node is not None and token.node < len(self.draft)
-                else None
-            )
-            fits = drafted and (drafted.parent, drafted.status, drafted.id) == (
-                node,
-                "accepted",
-                token.id,
-            )
             problem = f"is not the accepted draft token that follows node {node} (got {token.node})"
-            require(fits, f"{path}.node", problem)
+            require(self._follows(token, node), f"{path}.node", problem)
             node = token.node
+
+    def _follows(self, token: EmittedToken, node: int) -> bool:
+        """Whether an emitted token is an accepted draft token whose parent is this node."""
+        if token.node is None or token.node >= len(self.draft):
+            return False
+        drafted = self.draft[token.node]
+        is_accepted_child = drafted.parent == node and drafted.status == "accepted"
+        return is_accepted_child and drafted.id == token.id
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,12 +347,9 @@ class Scores(Record):
     overlap: LongItems[Probability | None]
 
     def check(self) -> None:
-        same = len(self.p) == len(self.q) == len(self.overlap)
-        require(
-            same,
-            "overlap",
-            f"must be as long as p and q (got {len(self.p)}, {len(self.q)}, {len(self.overlap)})",
-        )
+        lengths = [len(self.p), len(self.q), len(self.overlap)]
+        problem = f"must be as long as p and q (got {', '.join(map(str, lengths))})"
+        require(len(set(lengths)) == 1, "overlap", problem)
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,7 +379,7 @@ EVENTS: Mapping[str, type[Record]] = {
 
 
 def parse_event(data: Mapping[str, Any]) -> Event:
-    """The record of one parsed line; TraceError says which field is wrong."""
+    """The record of one parsed line. Raises TraceError that names the field."""
     name = data.get("event")
     if type(name) is not str:
         raise TraceError("must be an event: an object with a text field 'event'")
@@ -419,12 +398,13 @@ def parse_event(data: Mapping[str, Any]) -> Event:
 
 def event_dict(event: Event) -> dict[str, Any]:
     """The event as plain JSON values."""
-    tag = {} if isinstance(event, UnknownEvent) else {"event": type(event).__name__.lower()}
-    return tag | event.to_dict()
+    if isinstance(event, UnknownEvent):
+        return event.to_dict()
+    return {"event": type(event).__name__.lower(), **event.to_dict()}
 
 
 def dump_event(event: Event) -> str:
-    """One line of JSON without its newline; ValueError for NaN, infinity and half surrogate pairs."""
+    """The event as a line of JSON without its newline. Raises ValueError for NaN, infinity and half surrogate pairs."""
     line = json.dumps(event_dict(event), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     line.encode("utf-8")
     return line

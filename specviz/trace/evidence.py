@@ -1,6 +1,6 @@
-"""A drafter's evidence about its draft as plain JSON of bounded size, the form in which a record holds it.
+"""Writes a drafter's evidence about its draft as plain JSON of bounded size, as a record holds it.
 
-A token in evidence is an object with an "id"; it gets its "text", and its "bytes" where they are not whole characters.
+A token in evidence is an object with an "id". It gets its "text", and its "bytes" where they are not whole characters.
 """
 
 import math
@@ -12,30 +12,32 @@ from specviz.trace.values import MAX_INTEGER, round9
 MOST_DEPTH = 8
 MOST_VALUES = 8_192
 MOST_TEXT = 4_000
-Piece = Callable[
-    [int], tuple[str, str | None]
-]  # of an id: its text, and its bytes where that is not whole
+Piece = Callable[[int], tuple[str, str | None]]
+"""A function that gives the text of an id, and its bytes where the text is not whole."""
 
 
 def write_evidence(evidence: Mapping[str, Any], piece: Piece) -> dict[str, Any]:
     """The evidence of one draft for its record; values beyond the limits are left out, impossible numbers are None.
-    Raises ValueError for a value that JSON cannot hold."""
+
+    Raises ValueError for a value that JSON cannot hold.
+    """
     left = 1 + MOST_VALUES  # the outermost object does not count
 
     def write(value: Any, depth: int) -> Any:
         nonlocal left
         left -= 1
         if isinstance(value, Mapping):
-            made = {
-                str(name): write(item, depth + 1)
-                for name, item in value.items()
-                if depth < MOST_DEPTH and left > 0
-            }
-            token = made.get("id")
-            if type(token) is int and token >= 0 and "text" not in made:
-                made["text"], half = piece(token)
-                made |= {} if half is None else {"bytes": half}
-            return made
+            written = {}
+            for name, item in value.items():
+                if depth < MOST_DEPTH and left > 0:
+                    written[str(name)] = write(item, depth + 1)
+            token = written.get("id")
+            if type(token) is int and token >= 0 and "text" not in written:
+                text, token_bytes = piece(token)
+                written["text"] = text
+                if token_bytes is not None:
+                    written["bytes"] = token_bytes
+            return written
         if isinstance(value, (list, tuple)):
             return [write(item, depth + 1) for item in value if depth < MOST_DEPTH and left > 0]
         if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Exports of a trace: CSV of the frames of its tokens and steps, JSON lines, file names; `find_trace` finds a trace.
+"""Finds a trace, and exports it: CSV of its tokens and steps, JSON lines, file names.
 
 Texts that a spreadsheet would run as formulas get an apostrophe in front; ids, `text_json` and JSON lines are exact.
 pandas is loaded when a CSV is made. Cells are written here, as pandas and Python's csv change bytes between versions.
@@ -23,12 +23,15 @@ if TYPE_CHECKING:
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a formula begins with one of them and goes on
 QUOTED = ('"', ",", "\r", "\n")
-EXACT = "text_json"  # a token's text as a JSON string, which no reader takes for a number, a formula or a missing value
+EXACT = "text_json"
+"""The column with a token's text as a JSON string: no reader takes it for a number, a formula or a missing value."""
 
 
 def find_trace(named: Trace | str | Path) -> Trace:
-    """The trace itself, the one in this file, or the recorded run of this name where there is no such file. Raises
-    SpecvizError where there is no trace of this name, ValueError for another type."""
+    """The trace itself, the trace in this file, or the recorded run of this name where there is no such file.
+
+    Raises SpecvizError where there is no trace of this name, ValueError for another type.
+    """
     if isinstance(named, Trace):
         return named
     if not isinstance(named, (str, Path)):
@@ -46,14 +49,14 @@ def find_trace(named: Trace | str | Path) -> Trace:
 
 
 def tokens_csv(trace: Trace) -> str:
-    """One line per drafted or emitted token; columns: `frames.TOKEN_COLUMNS`, with EXACT after `text`."""
+    """A CSV file of one line per drafted or emitted token; columns: `frames.TOKEN_COLUMNS`, with EXACT after `text`."""
     frame = frames.tokens(trace)
     frame.insert(frame.columns.get_loc("text") + 1, EXACT, frame["text"].map(json.dumps))
     return _csv(frame)
 
 
 def steps_csv(trace: Trace) -> str:
-    """One line per step; columns: `frames.STEP_COLUMNS`."""
+    """A CSV file of one line per step; columns: `frames.STEP_COLUMNS`."""
     return _csv(frames.steps(trace))
 
 
@@ -64,15 +67,11 @@ def json_lines(trace: Trace) -> str:
 
 def file_name(trace: Trace, suffix: str) -> str:
     """A safe file name: the time and the method of the trace, and this suffix, such as ".jsonl"."""
-    header = trace.header
-    words = (
-        "specviz",
-        *((header.created, str(header.request.get("method", ""))) if header else ()),
-    )
-    return (
-        "-".join(filter(None, (re.sub(r"[^A-Za-z0-9_]+", "", word)[:60] for word in words)))
-        + suffix
-    )
+    words = ["specviz"]
+    if trace.header:
+        words += [trace.header.created, str(trace.header.request.get("method", ""))]
+    safe = [re.sub(r"[^A-Za-z0-9_]+", "", word)[:60] for word in words]
+    return "-".join(word for word in safe if word) + suffix
 
 
 def escape_formula(text: str) -> str:
@@ -81,11 +80,19 @@ def escape_formula(text: str) -> str:
 
 
 def _csv(frame: pandas.DataFrame) -> str:
-    lines = zip(*(map(_cell, column, column.isna()) for _, column in frame.items()), strict=True)
-    return "".join(f"{','.join(line)}\r\n" for line in [frame.columns, *lines])
+    columns = []
+    for _, column in frame.items():
+        columns.append(map(_cell, column, column.isna()))
+    lines = [frame.columns, *zip(*columns, strict=True)]
+    return "".join(f"{','.join(line)}\r\n" for line in lines)
 
 
 def _cell(value: Any, is_missing: bool) -> str:
     """A cell after RFC 4180: quoted where it holds a comma, a quote or a line end; "" where it is missing."""
-    text = "" if is_missing else escape_formula(value) if isinstance(value, str) else str(value)
-    return '"' + text.replace('"', '""') + '"' if any(sign in text for sign in QUOTED) else text
+    if is_missing:
+        return ""
+    text = escape_formula(value) if isinstance(value, str) else str(value)
+    if not any(sign in text for sign in QUOTED):
+        return text
+    doubled = text.replace('"', '""')
+    return f'"{doubled}"'

@@ -1,7 +1,7 @@
-"""The trace of one generation: its events in order, and its file, which is the interface (JSON lines, version 1).
+"""The trace of one generation: its events in order, and its file (JSON lines, version 1).
 
-`Trace` refuses an event that cannot come next. A file without a footer, or cut anywhere, loads up to its last whole
-line; saving a loaded trace gives the same bytes. Every fault of a file is a TraceError with the line.
+`Trace` refuses an event that cannot come next. A file without a footer, or shortened anywhere, loads up to its last
+whole line. Saving a loaded trace gives the same bytes. Every fault of a file is a TraceError with the line.
 """
 
 import math
@@ -36,13 +36,12 @@ MAX_UPLOAD_BYTES = 8 << 20
 MAX_UNPACKED_BYTES = 64 << 20
 MAX_STEPS = 5_000
 MAX_LOCAL_STEPS = 1_000_000  # as long as the longest run
-MAX_HELD_BYTES = 256 << 20  # in memory, where an empty list takes far more than its two characters
+MAX_HELD_BYTES = 256 << 20
+"""The most memory that a trace may take; in memory an empty list takes far more than its two characters."""
 
 
 class Trace:
-    """The events of one generation in order, growing while it runs; equal when all events are.
-
-    num_bytes: what a trace that was read takes in memory, as its lines tell; 0 for others."""
+    """The events of one generation in order, growing while it runs; equal when all events are."""
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
         self.header: Header | None = None
@@ -52,19 +51,20 @@ class Trace:
         self.footer: Footer | None = None
         self._events: list[Event] = []
         self._num_emitted = 0
-        self.num_bytes = 0
+        self.num_bytes = 0  # in memory, estimated from the lines that were read; else 0
         for event in events:
             self.append(event)
 
     def append(self, event: Event) -> Event:
-        """Add the next event and return it; TraceError if it cannot stand here, and then nothing has changed."""
+        """Adds the next event and returns it. Raises TraceError, and changes nothing, if it cannot stand here."""
         if not isinstance(event, Event):
             raise ValueError(
                 f"event must be a record of specviz.trace.file (got {type(event).__name__})"
             )
         if (self.header is None) != isinstance(event, Header):
+            is_first = self.header is None
             raise TraceError(
-                "the first event must be the header" if self.header is None else "a second header"
+                "the first event must be the header" if is_first else "a second header"
             )
         match event:
             case Header():
@@ -98,24 +98,25 @@ class Trace:
 
     @property
     def text(self) -> str:
-        """Exactly the generated text, joined at each call."""
+        """The exact generated text, joined at each call."""
         return "".join(token.text for token in self.tokens)
 
     @property
     def answer(self) -> str:
-        """The text up to the stop text that ended it; all of it where none did."""
-        stop = None if self.footer is None else self.footer.stop
-        return self.text if stop is None else self.text[: stop["at"]]
+        """The text up to the stop text that ended it; the whole text where none did."""
+        if self.footer is None or self.footer.stop is None:
+            return self.text
+        return self.text[: self.footer.stop["at"]]
 
     def save(self, path: str | Path) -> None:
-        """Write the whole file at once, gzip if the name ends in .gz; the same trace gives the same bytes."""
+        """Writes the whole file at once, gzip if the name ends in .gz; the same trace gives the same bytes."""
         write_lines(Path(path), map(dump_event, self._events))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Trace) and self._events == other._events
 
     def __repr__(self) -> str:
-        """The run in a line for a console: its first settings and its numbers."""
+        """A line for a console: the run's first settings and its numbers."""
         if not self.steps:
             return "<Trace: no step was made>"
         first = self.steps[0].settings
@@ -136,15 +137,17 @@ class TraceWriter:
     """
 
     def __init__(self, trace: Trace, place: Path | BinaryIO) -> None:
-        """place: a path, gzip if it ends in .gz, or a binary stream."""
-        self._trace, self._place = trace, place
+        """Writes to `place`: a path, gzip if it ends in .gz, or a binary stream."""
+        self._trace = trace
+        self._place = place
         self._stack = ExitStack()
         self._sink: BinaryIO | None = None
-        self._num_events = self._num_steps = 0
+        self._num_events = 0
+        self._num_steps = 0
         self._is_open = True
 
     def catch_up(self) -> None:
-        """Write the events added since the last call; after an error nothing more is written."""
+        """Writes the events added since the last call; after an error nothing more is written."""
         if not self._is_open or not self._trace.steps:
             return
         lines = [dump_event(event) for event in self._trace._events[self._num_events :]]
@@ -160,11 +163,14 @@ class TraceWriter:
         except BrokenPipeError:
             raise
         except OSError as error:
-            kept = f"; it holds the run up to step {self._num_steps:,}" if self._num_steps else ""
+            problem = f"cannot be written ({error.strerror})"
+            if self._num_steps:
+                problem += f"; it holds the run up to step {self._num_steps:,}"
             name = str(self._place) if isinstance(self._place, Path) else "standard output"
-            raise TraceError(f"cannot be written ({error.strerror}){kept}", name) from None
+            raise TraceError(problem, name) from None
         self._is_open = True
-        self._num_events, self._num_steps = self._num_events + len(lines), len(self._trace.steps)
+        self._num_events += len(lines)
+        self._num_steps = len(self._trace.steps)
 
     @property
     def has_all(self) -> bool:
@@ -178,9 +184,7 @@ class TraceWriter:
         try:
             self.catch_up()
         finally:
-            with suppress(
-                OSError
-            ):  # catch_up has raised it, or only the end of the gzip is missing
+            with suppress(OSError):  # catch_up has raised, or only the end of the gzip is missing
                 self._stack.close()
 
 
@@ -192,8 +196,12 @@ def read_trace(
     max_steps: int = MAX_STEPS,
     max_cpu_s: float = math.inf,
 ) -> Trace:
-    """The trace in bytes or a binary stream, gzip or not; TraceError names the line that is wrong. None lifts a cap."""
-    trace, check_time = Trace(), stopwatch(max_cpu_s)
+    """Reads the trace in bytes or a binary stream, gzip or not. None lifts a limit.
+
+    Raises TraceError that names the line.
+    """
+    trace = Trace()
+    check_time = stopwatch(max_cpu_s)
     pieces = unpack(source, max_bytes, max_unpacked)
     for line_number, line, whole in numbered_lines(pieces, max_lines=4 * max_steps + 100):
         try:
@@ -205,9 +213,8 @@ def read_trace(
             if data is None:
                 break
             trace.append(parse_event(data))
-            require(
-                len(trace.steps) <= max_steps, "", f"the trace has more than {max_steps:,} steps"
-            )
+            is_short = len(trace.steps) <= max_steps
+            require(is_short, "", f"the trace has more than {max_steps:,} steps")
         except TraceError as error:
             raise TraceError(error.problem, error.path, line_number) from None
     if trace.header is None:
@@ -216,12 +223,10 @@ def read_trace(
 
 
 def load_trace(path: str | Path, **caps: int | None) -> Trace:
-    """`read_trace` for a local file: of any size that fits in memory, unless caps are given."""
+    """Reads a local file as `read_trace` does; without given limits it may have any size that fits in memory."""
+    limits = {"max_bytes": None, "max_unpacked": None, "max_steps": MAX_LOCAL_STEPS, **caps}
     try:
         with open(path, "rb") as stream:
-            return read_trace(
-                stream,
-                **{"max_bytes": None, "max_unpacked": None, "max_steps": MAX_LOCAL_STEPS, **caps},
-            )
+            return read_trace(stream, **limits)
     except OSError as error:
         raise TraceError(f"cannot be opened ({error.strerror})", str(path)) from None

@@ -9,35 +9,37 @@ def first_difference(left: Trace, right: Trace) -> int | None:
 
     Tokens are equal when id and text are: two vocabularies may give one id to different texts.
     """
-    pairs = zip(left.tokens, right.tokens, strict=False)
-    return next(
-        (index for index, (one, other) in enumerate(pairs) if _key(one) != _key(other)), None
-    )
+    for index, (one, other) in enumerate(zip(left.tokens, right.tokens, strict=False)):
+        if _identity(one) != _identity(other):
+            return index
+    return None
 
 
 def are_of_one_prompt(left: Trace, right: Trace) -> bool:
     """Whether both runs continue the same tokens."""
-    one, other = (list(map(_key, each.header.prompt.tokens)) for each in (left, right))
-    return one == other
+    left_prompt = [_identity(token) for token in left.header.prompt.tokens]
+    right_prompt = [_identity(token) for token in right.header.prompt.tokens]
+    return left_prompt == right_prompt
 
 
 def should_be_one_text(left: Trace, right: Trace) -> bool:
-    """Whether both must give one text apart from rounding: one target at temperature 0, in one number format, after one
-    prompt, and one of the two runs without drafts."""
-    distributions = {
-        (step.settings.target, step.settings.temperature)
-        for each in (left, right)
-        for step in each.steps
-    }
-    formats = {models.target.dtype for each in (left, right) for models in each.models}
-    plain = [not any(step.settings.drafts for step in each.steps) for each in (left, right)]
-    is_greedy = all(temperature == 0 for _, temperature in distributions)
-    return (
-        len(distributions) == len(formats) == sum(plain) == 1
-        and is_greedy
-        and are_of_one_prompt(left, right)
-    )
+    """Whether both runs must give one text apart from rounding.
+
+    They must with one target at temperature 0, one number format, one prompt, and no drafts in one of the runs.
+    """
+    targets = set()
+    temperatures = set()
+    formats = set()
+    num_plain_runs = 0
+    for run in (left, right):
+        targets |= {step.settings.target for step in run.steps}
+        temperatures |= {step.settings.temperature for step in run.steps}
+        formats |= {models.target.dtype for models in run.models}
+        num_plain_runs += not any(step.settings.drafts for step in run.steps)
+    is_one_reader = len(targets) == 1 and len(formats) == 1
+    is_greedy = temperatures == {0}
+    return is_one_reader and is_greedy and num_plain_runs == 1 and are_of_one_prompt(left, right)
 
 
-def _key(token: Token) -> tuple[int, str, str | None]:
+def _identity(token: Token) -> tuple[int, str, str | None]:
     return token.id, token.text, token.bytes

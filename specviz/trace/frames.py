@@ -1,6 +1,6 @@
-"""Pandas frames of a trace, for notebooks and tables: one row per token or per step; pandas is imported when called.
+"""Pandas frames of a trace, for notebooks and tables: one row per token or per step.
 
-What each column holds is told in assets/docs/python-and-shell.md.
+assets/docs/python-and-shell.md describes the columns. pandas is imported when a function is called.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from specviz.trace.values import Record
 if TYPE_CHECKING:
     import pandas
 
-_RULE, _MODELS = ("method", "rule", "lossless"), ("target", "draft_model")
+_RULE = ("method", "rule", "lossless")
+_MODELS = ("target", "draft_model")
 TOKEN_COLUMNS = (
     "step", "node", "parent", "depth", "id", "text", "status", "emitted", "position", "p", "q", "p_judged",
     "accept_prob", "u", "overlap", "kl", "p_entropy", "q_entropy", "one_step_tv", "k", "temperature", *_RULE,
@@ -29,10 +30,14 @@ STEP_COLUMNS = (
 
 
 def tokens(trace: Trace) -> pandas.DataFrame:
-    """One row per drafted or emitted token in step order (columns: TOKEN_COLUMNS); an accepted token has one row."""
+    """A frame of one row per drafted or emitted token in step order (columns: TOKEN_COLUMNS).
+
+    A token that was drafted and accepted has one row.
+    """
     import pandas
 
-    rows, start = [], 0
+    rows = []
+    start = 0
     for step in trace.steps:
         rows += _token_rows(step, start)
         start += len(step.emitted)
@@ -41,45 +46,49 @@ def tokens(trace: Trace) -> pandas.DataFrame:
 
 
 def steps(trace: Trace) -> pandas.DataFrame:
-    """One row per step (columns: STEP_COLUMNS)."""
+    """A frame of one row per step (columns: STEP_COLUMNS)."""
     import pandas
 
     return pandas.DataFrame([_step_row(step) for step in trace.steps], columns=STEP_COLUMNS)
 
 
 def _fields(record: Record, columns: Sequence[str]) -> dict[str, Any]:
-    """The record's fields that have a column of their name."""
+    """The record's fields that have a column with their name."""
     return {name: getattr(record, name) for name in columns if name in record.__dataclass_fields__}
 
 
 def _token_rows(step: Step, start: int) -> list[dict[str, Any]]:
-    """start: the position of the step's first emitted token."""
+    """The rows of a step. start: the position of its first emitted token."""
     shared = {"step": step.index, **_fields(step.settings, TOKEN_COLUMNS)}
-    emitted = {token.node: (start + index, token) for index, token in enumerate(step.emitted)}
-    judged_at = {
-        each.child: _fields(each, TOKEN_COLUMNS)
-        for each in step.positions
-        if each.child is not None
-    }
+    judged_at = {}
+    for place in step.positions:
+        if place.child is not None:
+            judged_at[place.child] = _fields(place, TOKEN_COLUMNS)
+    emitted_from = {token.node: index for index, token in enumerate(step.emitted)}
     rows = []
     for node, drafted in enumerate(step.draft):
-        position, kept = emitted.pop(node, (None, drafted))
-        row = {
-            **shared,
-            **judged_at.get(node, {}),
-            **_fields(drafted, TOKEN_COLUMNS),
-            "node": node,
-            "text": kept.text,
-        }
-        rows.append({**row, "emitted": position is not None, "position": position})
-    for position, own in emitted.values():
-        row = {**shared, **_fields(own, TOKEN_COLUMNS), "status": own.kind}
-        rows.append({**row, "emitted": True, "position": position})
+        row = {**shared, **judged_at.get(node, {}), **_fields(drafted, TOKEN_COLUMNS)}
+        row["node"] = node
+        index = emitted_from.get(node)
+        row["emitted"] = index is not None
+        row["position"] = None if index is None else start + index
+        if index is not None:
+            row["text"] = step.emitted[index].text
+        rows.append(row)
+    for index, token in enumerate(step.emitted):
+        if token.node is None:
+            row = {**shared, **_fields(token, TOKEN_COLUMNS), "status": token.kind}
+            row["emitted"] = True
+            row["position"] = start + index
+            rows.append(row)
     return rows
 
 
 def _step_row(step: Step) -> dict[str, Any]:
-    statuses = {status: sum(token.status == status for token in step.draft) for status in STATUSES}
+    drafted = [token.status for token in step.draft]
+    statuses = {status: drafted.count(status) for status in STATUSES}
+    calls = {f"{model}_calls": number for model, number in step.calls.items()}
+    fed = {f"{model}_fed": number for model, number in step.fed.items()}
     return {
         **_fields(step, STEP_COLUMNS),
         **_fields(step.settings, STEP_COLUMNS),
@@ -87,9 +96,9 @@ def _step_row(step: Step) -> dict[str, Any]:
         **statuses,
         "step": step.index,
         "changed": ",".join(step.changed),
-        "drafted": len(step.draft) - statuses["scratch"],
+        "drafted": len(drafted) - statuses["scratch"],
         "emitted": len(step.emitted),
         "last_kind": step.emitted[-1].kind if step.emitted else None,
-        **{f"{model}_calls": number for model, number in step.calls.items()},
-        **{f"{model}_fed": number for model, number in step.fed.items()},
+        **calls,
+        **fed,
     }

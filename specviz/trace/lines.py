@@ -1,8 +1,8 @@
-"""Bytes to numbered lines and back; gzip is known by its magic number when read and by the suffix when written.
+"""Reads files as numbered lines, and writes lines; gzip is known by its first bytes, or by the suffix of a new file.
 
-Reading holds one line at a time and stops at the caps. A file that was cut short gives its whole lines, then the rest,
-marked as not whole. The same lines are always written as the same bytes; a link stays a link, an existing file keeps
-its mode, and only ordinary files are written.
+Reading holds one line at a time and stops at the limits. A shortened file gives its whole lines, then the rest, marked
+as not whole. The same lines are always written as the same bytes. A link stays a link, an existing file keeps its mode,
+and only ordinary files are written.
 """
 
 import errno
@@ -27,7 +27,7 @@ CHUNK = 1 << 16
 MAX_LINE_BYTES = 8 << 20
 MAX_MEMBERS = 2_048
 MAX_HOLDERS = 400_000
-"""Lists and objects on a line: a million of them take seconds to parse, in which nothing can be stopped."""
+"""The most lists and objects on a line: a million take seconds to parse, and parsing cannot be stopped."""
 _HELD = {b"[": 80, b"{": 130, b",": 32, b":": 48, b'"': 24}
 KINDS = {
     stat.S_IFIFO: "a pipe",
@@ -40,7 +40,7 @@ KINDS = {
 def unpack(
     source: bytes | BinaryIO, max_bytes: int | None, max_unpacked: int | None
 ) -> Iterator[bytes]:
-    """The content in pieces, unpacked if it is gzip; a cut gzip ends where its bytes end."""
+    """The content in pieces, unpacked if it is gzip; a shortened gzip ends where its bytes end."""
     stream = io.BytesIO(source) if isinstance(source, (bytes, bytearray, memoryview)) else source
     if isinstance(stream, io.TextIOBase) or not hasattr(stream, "read"):
         raise ValueError(f"source must be bytes or a binary stream (got {type(stream).__name__})")
@@ -62,11 +62,13 @@ def _cap(pieces: Iterable[bytes], most: int | None, words: str) -> Iterator[byte
 
 
 def _gunzip(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    unpacking, num_members = zlib.decompressobj(wbits=31), 1
+    unpacking = zlib.decompressobj(wbits=31)
+    num_members = 1
     for piece in pieces:
         while piece:
             if unpacking.eof:  # one gzip member after another is one file
-                unpacking, num_members = zlib.decompressobj(wbits=31), num_members + 1
+                unpacking = zlib.decompressobj(wbits=31)
+                num_members += 1
                 if num_members > MAX_MEMBERS:  # each costs a copy of the rest of its piece
                     raise TraceError(f"the file is more than {MAX_MEMBERS:,} gzip files in a row")
             try:
@@ -78,35 +80,40 @@ def _gunzip(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def numbered_lines(pieces: Iterable[bytes], max_lines: int) -> Iterator[tuple[int, bytes, bool]]:
-    """(number, line, whole) for each non-blank line; only the last line of a cut file is not whole."""
-    number, held, num_held = 0, [], 0
+    """Yields (number, line, whole) for each line that is not blank; only a shortened file's last line is not whole."""
+    number = 0
+    begun: list[bytes] = []  # the pieces of a line that has not ended
+    num_begun = 0
     for piece in filter(None, pieces):
         *ended, rest = piece.split(b"\n")
         for end in ended:
             number += 1
             if number > max_lines:
                 raise TraceError(f"the file has more than {max_lines:,} lines")
-            line, held, num_held = b"".join([*held, end]), [], 0
+            line = b"".join([*begun, end])
+            begun = []
+            num_begun = 0
             if line.strip():
                 yield number, line, True
-        held.append(rest)
-        num_held += len(rest)
-        if num_held > MAX_LINE_BYTES:
+        begun.append(rest)
+        num_begun += len(rest)
+        if num_begun > MAX_LINE_BYTES:
             raise TraceError(f"a line is longer than {MAX_LINE_BYTES >> 20} MB", line=number + 1)
-    if line := b"".join(held).strip():
+    if line := b"".join(begun).strip():
         yield number + 1, line, False
 
 
 def held_bytes(line: bytes) -> int:
-    """What Python holds of a parsed line, from counts of its characters: 1 to 5 times what is measured."""
-    text = (
-        len(line) if line.isascii() and b"\\" not in line else 4 * len(line)
-    )  # one emoji makes all of a text 4 wide
-    return text + sum(num_bytes * line.count(mark) for mark, num_bytes in _HELD.items())
+    """The bytes that Python holds of a parsed line, from counts of its characters: 1 to 5 times what is measured."""
+    is_narrow = line.isascii() and b"\\" not in line
+    num_bytes = len(line) if is_narrow else 4 * len(line)  # one emoji makes all of a text 4 wide
+    for mark, bytes_each in _HELD.items():
+        num_bytes += bytes_each * line.count(mark)
+    return num_bytes
 
 
 def parse_line(line: bytes, whole: bool) -> dict[str, Any] | None:
-    """The JSON object on a line; None when the line was cut off before it ended."""
+    """The JSON object on a line; None where the file was shortened before the line ended."""
     num_holders = line.count(b"[") + line.count(b"{")
     require(num_holders <= MAX_HOLDERS, "", f"holds more than {MAX_HOLDERS:,} lists and objects")
     try:
@@ -120,7 +127,7 @@ def parse_line(line: bytes, whole: bool) -> dict[str, Any] | None:
 
 
 def _parse_slowly(line: bytes, whole: bool) -> Any:
-    """The value of a line that msgspec refuses, or a TraceError that says why; None for the beginning of a line."""
+    """The value of a line that msgspec refuses; None for the beginning of a line. Raises TraceError that says why."""
     try:
         value = json.loads(
             line.decode("utf-8"), parse_constant=_no_constant, parse_int=_short_integer
@@ -152,7 +159,7 @@ def _short_integer(digits: str) -> int:
 
 @contextmanager
 def line_sink(path: Path, mode: str = "wb") -> Iterator[io.BufferedIOBase]:
-    """A binary file to write lines to; gzip when the name ends in .gz, with nothing in it that changes between runs."""
+    """Opens a binary file to write lines to, gzip if the name ends in .gz; nothing in it changes between runs."""
     with open(path, mode) as raw:
         if path.suffix == ".gz":
             with gzip.GzipFile("", "wb", compresslevel=6, fileobj=raw, mtime=0) as packed:
@@ -162,8 +169,10 @@ def line_sink(path: Path, mode: str = "wb") -> Iterator[io.BufferedIOBase]:
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """Write a whole file under another name, then rename it, so that nobody reads half of it. Raises TraceError where
-    the path is not an ordinary file."""
+    """Writes a whole file under another name, then renames it, so that nobody reads half of it.
+
+    Raises TraceError where the path is not an ordinary file.
+    """
     place = ordinary_place(path)
     place.parent.mkdir(parents=True, exist_ok=True)
     temporary = place.with_name(f".{os.getpid()}-{path.name}")
@@ -182,12 +191,17 @@ def as_bytes(lines: Iterable[str]) -> Iterator[bytes]:
 
 
 def ordinary_place(path: Path, name: str = "") -> Path:
-    """The path behind all links, of a file that may not exist yet. name: what the error calls the path. Raises
-    TraceError where the path is not an ordinary file."""
+    """The path behind all links; the file may not exist yet. name: what the error calls the path.
+
+    Raises TraceError where the path is not an ordinary file.
+    """
     place = Path(os.path.realpath(path))
-    for each in (path, place):  # a link to a pipe of this process may lead nowhere by its name
+    for known_path in (
+        path,
+        place,
+    ):  # a link to a pipe of this process may lead nowhere by its name
         try:
-            kind = stat.S_IFMT(each.stat().st_mode)
+            kind = stat.S_IFMT(known_path.stat().st_mode)
         except OSError as error:  # there is no such file yet, or its links go in a circle
             kind = stat.S_IFLNK if error.errno == errno.ELOOP else stat.S_IFREG
         if kind != stat.S_IFREG:

@@ -1,4 +1,4 @@
-"""A link to a run: its request, the selected place and a short hash of its text, as letters for an address.
+"""A link to a run as letters for an address: its request, the selected place and a short hash of its text.
 
 `decode` reads untrusted letters: their number is bounded before and after unpacking, and every fault is a SpecvizError.
 A link carries the prompt as text and models by public names, never a folder's path.
@@ -22,7 +22,7 @@ from specviz.trace.values import convert, require
 
 VERSION = 1
 MAX_CHARACTERS = 12_000
-"""Of an encoded link; programs that pass addresses on cut longer ones."""
+"""The most letters of an encoded link; programs that pass addresses on may shorten longer ones."""
 MAX_BYTES = 1 << 20
 MOST_COUNTED = 1_000_000
 _LETTERS = re.compile(r"[A-Za-z0-9_-]+")
@@ -39,15 +39,17 @@ _TEXT = Meta(title="a number of tokens and a hash")
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """selection: the step and the place in it; mark: the number of tokens before that step and the selected token's id;
-    num_tokens, digest: of the first tokens of the text; goes_on: whether more followed under other settings."""
+    """A link to a run and to a place in it."""
 
     request: Request
     selection: Annotated[tuple[_Count, _Ref] | None, Meta(title="a step and a place in it")] = None
-    num_tokens: Annotated[_Count, _TEXT] = 0
+    num_tokens: Annotated[_Count, _TEXT] = (
+        0  # the first tokens of the text, which the digest covers
+    )
     digest: Annotated[str, Meta(pattern=r"^(?:[0-9a-f]{12})?$(?!\n)"), _TEXT] = ""
     mark: Annotated[tuple[_Count, _Count] | None, Meta(title="two counts")] = None
-    goes_on: bool = False
+    """The number of tokens before the selected step, and the selected token's id."""
+    goes_on: bool = False  # more text followed under other settings
 
 
 def digest(ids: Iterable[int]) -> str:
@@ -60,17 +62,19 @@ def encode(link: Link) -> str:
     _refuse_private(link.request)
     knobs = replace(link.request, time_limit_s=None).to_dict()
     request = {name: value for name, value in knobs.items() if value != _DEFAULTS[name]}
-    link = _check({each.name: getattr(link, each.name) for each in fields(link)})
+    link = _check({item.name: getattr(link, item.name) for item in fields(link)})
     values = {
         "version": VERSION,
         "request": request,
         "num_tokens": link.num_tokens,
         "digest": link.digest,
     }
-    values |= {name: value for name in _MAY_LACK if (value := getattr(link, name))}
-    packed = zlib.compress(
-        json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode(), 9
-    )
+    for name in _MAY_LACK:
+        value = getattr(link, name)
+        if value:
+            values[name] = value
+    plain = json.dumps(values, ensure_ascii=False, separators=(",", ":"))
+    packed = zlib.compress(plain.encode(), 9)
     text = base64.urlsafe_b64encode(packed).decode().rstrip("=")
     if len(text) > MAX_CHARACTERS:
         raise SpecvizError(
@@ -80,34 +84,34 @@ def encode(link: Link) -> str:
 
 
 def decode(text: object) -> Link:
-    """The link in these letters, its request checked; signs that other programs put after it are dropped. Raises
-    SpecvizError for anything else."""
-    told = _unpack(_letters(text))
-    if type(told.get("version")) is not int or told["version"] != VERSION:
-        raise SpecvizError(f"it must be of version {VERSION} (got {told.get('version')!r:.40})")
-    if unknown := sorted(told.keys() - {"version", *Link.__dataclass_fields__}):
+    """Decodes the link in these letters and checks its request; signs that other programs put after it are dropped.
+
+    Raises SpecvizError for anything else.
+    """
+    values = _unpack(_letters(text))
+    version = values.get("version")
+    if type(version) is not int or version != VERSION:
+        raise SpecvizError(f"it must be of version {VERSION} (got {version!r:.40})")
+    if unknown := sorted(values.keys() - {"version", *Link.__dataclass_fields__}):
         raise SpecvizError(
             f"it holds something that does not belong in a link (got {unknown[0]!r:.40})"
         )
-    if not isinstance(told.get("request"), Mapping):
+    if not isinstance(values.get("request"), Mapping):
         raise SpecvizError("it holds no request")
-    request = replace(
-        Request.from_dict({**told["request"], "time_limit_s": None}), time_limit_s=None
-    )
+    request = Request.from_dict({**values["request"], "time_limit_s": None})
+    request = replace(request, time_limit_s=None)
     _refuse_private(request)
-    if lacking := [name for name in ("num_tokens", "digest") if name not in told]:
-        raise SpecvizError(f"it lacks the field {lacking[0]!r}")
-    return _check({**told, "request": request})
+    for name in ("num_tokens", "digest"):
+        if name not in values:
+            raise SpecvizError(f"it lacks the field {name!r}")
+    return _check({**values, "request": request})
 
 
 def _check(values: Mapping[str, Any]) -> Link:
-    """The link of these fields; a mark without a place is left out."""
+    """Checks the fields and makes a link of them; a mark without a place is left out."""
     link = convert(values, Link)
-    require(
-        link.digest or not link.num_tokens,
-        "digest",
-        "must stand beside a number of tokens (got none)",
-    )
+    has_digest = link.digest or not link.num_tokens
+    require(has_digest, "digest", "must stand beside a number of tokens (got none)")
     return link if link.selection else replace(link, mark=None)
 
 
@@ -115,7 +119,9 @@ def _letters(text: object) -> str:
     """The letters as `encode` wrote them: some programs spell "-" as "%2D", or add a dot, a bracket or a line end."""
     if not isinstance(text, str):
         raise SpecvizError(f"it must have at most {MAX_CHARACTERS:,} characters (got none)")
-    letters = text if len(text) > 3 * MAX_CHARACTERS else _BEHIND.sub("", unquote(text).lstrip())
+    letters = text
+    if len(text) <= 3 * MAX_CHARACTERS:
+        letters = _BEHIND.sub("", unquote(text).lstrip())
     if len(letters) > MAX_CHARACTERS:
         raise SpecvizError(
             f"it must have at most {MAX_CHARACTERS:,} characters (got {len(letters):,})"
@@ -127,34 +133,33 @@ def _unpack(text: str) -> dict[str, Any]:
     """The JSON object in these letters."""
     if not _LETTERS.fullmatch(text) or len(text) % 4 == 1:
         raise SpecvizError(_NOT_WHOLE)
-    unpacking, told = zlib.decompressobj(), None
+    unpacking = zlib.decompressobj()
+    values = None
     try:
-        content = unpacking.decompress(
-            base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), MAX_BYTES + 1
-        )
+        packed = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        content = unpacking.decompress(packed, MAX_BYTES + 1)
         if unpacking.eof and not unpacking.unused_data:
-            told = json.loads(content.decode(), parse_constant=int)  # int("NaN") is a ValueError
+            values = json.loads(content.decode(), parse_constant=int)  # int("NaN") is a ValueError
     except (ValueError, RecursionError, zlib.error):
         raise SpecvizError(_NOT_WHOLE) from None
     if len(content) > MAX_BYTES:
         raise SpecvizError(f"it must unpack to at most {MAX_BYTES:,} bytes (got more)")
-    if not isinstance(told, dict):
+    if not isinstance(values, dict):
         raise SpecvizError(_NOT_WHOLE)
-    return told
+    return values
 
 
 def _refuse_private(request: Request) -> None:
     """Raises SpecvizError for what no other machine can have: ids in place of a text, a folder."""
     if request.prompt_ids is not None:
         raise SpecvizError("a link carries the prompt as text; this one is given as token ids")
-    named = [
-        name
-        for value in request.params.values()
-        if isinstance(value, str)
-        for name in value.split(",")
-    ]
-    models = [name for name in (request.target, request.draft) if name is not None]
-    for name in [*models, *map(str.strip, named)]:
+    names = [request.target]
+    if request.draft is not None:
+        names.append(request.draft)
+    for value in request.params.values():
+        if isinstance(value, str):
+            names += [name.strip() for name in value.split(",")]
+    for name in names:
         if not _PUBLIC.fullmatch(name):
             raise SpecvizError(
                 f"a model must have a public name, such as owner/name (got {name!r:.100})"

@@ -1,7 +1,7 @@
-"""Numbers of a trace: METRICS holds the label, formula text, function and unit of each; `Counters` gives the counts.
+"""The numbers of a trace, computed from `Counters`. METRICS holds each number's label, formula, function and unit.
 
-A live view adds events to `Counters` one by one, `metrics` adds those of a whole trace; both read METRICS. An undefined
-number is None with a reason, never zero.
+A live view adds events to `Counters` one by one; `metrics` adds all events of a trace. An undefined number is None with
+a reason, never zero.
 """
 
 import math
@@ -24,72 +24,80 @@ FEWEST_ROUNDS = 6  # five that agree come by chance in one case of 16
 
 
 class Undefined(Exception):
-    """Raised for a number that this trace does not define; says why."""
+    """An error that says why this trace does not define a number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """How a number is called, computed and written. unit: a key of _SPELL. on_trees, on_graded: its note's words after
-    drafts with branches, or where the target judged whole reasoning steps; on_lossy: whether it names lossy steps."""
+    """The name of a number, and how it is computed and written."""
 
     label: str
     formula: str
     function: Callable[[Counters], Any]
-    unit: str = "number"
-    on_trees: str = ""
-    on_graded: str = ""
-    on_lossy: bool = False
+    unit: str = "number"  # a key of _SPELL
+    on_trees: str = ""  # a note after drafts with branches
+    on_graded: str = ""  # a note where the target judged whole reasoning steps
+    on_lossy: bool = False  # whether its note names lossy steps
 
     def spell(self, value: Any) -> str:
         """The value as a person reads it; "n/a" for None."""
         return "n/a" if value is None else _SPELL[self.unit](value)
 
     def note(self, counters: Counters) -> str:
-        """What a reader must know of this number here; "" for nothing."""
-        lossy = lossy_words(counters) if self.on_lossy else ""
-        notes = (
-            self.on_trees if counters.num_trees else "",
-            self.on_graded if counters.num_graded else "",
-            lossy,
-        )
-        return "; ".join(filter(None, notes))
+        """Words that a reader must know about this number here; "" for nothing."""
+        notes = []
+        if counters.num_trees:
+            notes.append(self.on_trees)
+        if counters.num_graded:
+            notes.append(self.on_graded)
+        if self.on_lossy:
+            notes.append(lossy_words(counters))
+        return "; ".join(note for note in notes if note)
+
+
+def _spell_percent(value: float | None) -> str:
+    return "n/a" if value is None else f"{100 * value:.0f} %"
 
 
 def _spell_or_not(value: float | None) -> str:
     return "n/a" if value is None else f"{value:.2f}"
 
 
+def _spell_target(row: dict[str, Any]) -> str:
+    per_call = _spell_or_not(row["per_call"])
+    return f"{row['target']!r} {per_call} per call, {_spell_or_not(row['per_s'])} tokens/s"
+
+
+def _spell_times(times: dict[str, float]) -> str:
+    return ", ".join(f"{phase.removesuffix('_ms')} {ms:.0f}" for phase, ms in times.items())
+
+
 _SPELL: dict[str, Callable[[Any], str]] = {
     "count": "{:,}".format,
     "number": "{:.2f}".format,
-    "percent": lambda value: f"{100 * value:.0f} %",
+    "percent": _spell_percent,
     "speed": "{:.1f}".format,
     "factor": "{:.2f}x".format,
     "counts": lambda values: " ".join(map(str, values)),
-    "rates": lambda values: " ".join(
-        "n/a" if value is None else f"{100 * value:.0f} %" for value in values
-    ),
-    "depths": lambda rows: " ".join(f"{100 * row['joint']:.0f} %" for row in rows),
-    "targets": lambda rows: "; ".join(
-        f"{row['target']!r} {_spell_or_not(row['per_call'])} per call, {_spell_or_not(row['per_s'])} tokens/s"
-        for row in rows
-    ),
-    "times": lambda times: ", ".join(
-        f"{phase.removesuffix('_ms')} {value:.0f}" for phase, value in times.items()
-    ),
+    "rates": lambda values: " ".join(map(_spell_percent, values)),
+    "depths": lambda rows: " ".join(_spell_percent(row["joint"]) for row in rows),
+    "targets": lambda rows: "; ".join(map(_spell_target, rows)),
+    "times": _spell_times,
 }
 
 
 def lossy_words(counters: Counters) -> str:
-    """ "lossy" where every step ran under a lossy rule, "lossy in part (steps 1–12)" where some did, else ""."""
+    """The word "lossy" where every step ran under a lossy rule, "lossy in part (steps 1–12)" where some did."""
     if not counters.is_lossy_in_part:
         return "lossy" if counters.num_lossy else ""
-    spans = [
-        f"{first + 1:,}" if first == last else f"{first + 1:,}–{last + 1:,}"
-        for first, last in counters.lossy_spans
-    ]
-    shown = ", ".join(spans[:MOST_SPANS]) + (" …" if len(spans) > MOST_SPANS else "")
-    return f"lossy in part (step{'s' if counters.num_lossy > 1 else ''} {shown})"
+    spans = []
+    for first, last in counters.lossy_spans[:MOST_SPANS]:
+        spans.append(f"{first + 1:,}" if first == last else f"{first + 1:,}–{last + 1:,}")
+    shown = ", ".join(spans)
+    if len(counters.lossy_spans) > MOST_SPANS:
+        shown += " …"
+    noun = "steps" if counters.num_lossy > 1 else "step"
+    return f"lossy in part ({noun} {shown})"
 
 
 def rounding_words(counters: Counters) -> str:
@@ -105,7 +113,8 @@ def _finite(numerator: float, denominator: float) -> float | None:
 
 
 def _ratio(numerator: float, denominator: float, why_not: str) -> float:
-    if (ratio := _finite(numerator, denominator)) is None:
+    ratio = _finite(numerator, denominator)
+    if ratio is None:
         raise Undefined(why_not)
     return ratio
 
@@ -117,9 +126,10 @@ def _drafted_steps(c: Counters) -> int:
 
 
 def _accepted_at_least(c: Counters) -> list[int]:
-    """How many steps kept at least 1, 2, ... tokens, up to the deepest draft."""
+    """The number of steps that accepted at least 1, 2, ... tokens, up to the deepest draft."""
     _drafted_steps(c)
-    return [*c.accepted_to, *[0] * (len(c.drafted_to) - len(c.accepted_to))]
+    num_missing = len(c.drafted_to) - len(c.accepted_to)
+    return c.accepted_to + [0] * num_missing
 
 
 def _per_call(c: Counters) -> float:
@@ -131,7 +141,8 @@ def _acceptance_rate(c: Counters) -> float:
 
 
 def _scored_alpha(c: Counters) -> float:
-    known = [value for value in c.scores.overlap if value is not None] if c.scores else []
+    overlaps = c.scores.overlap if c.scores else ()
+    known = [value for value in overlaps if value is not None]
     return _ratio(math.fsum(known), len(known), "the text has not been scored with both models")
 
 
@@ -140,7 +151,7 @@ def _speed(c: Counters) -> float:
 
 
 def why_no_speedup(c: Counters) -> str:
-    """Why the times of a run tell of no speedup, whatever it is compared with; empty where they may."""
+    """The reason why the times of a run give no speedup, whatever it is compared with; empty where they may."""
     if c.distribution_changed:
         return "the target or the sampling changed during the run"
     is_shared = c.footer is not None and c.footer.extra.get("shared_engine")
@@ -173,10 +184,24 @@ def _speedup(c: Counters) -> float:
 def _by_target(c: Counters) -> list[dict[str, Any]]:
     if len(c.targets) < 2:
         raise Undefined("no second target model had a part in this run")
-    return [
-        {"target": name, "per_call": _finite(tokens, calls), "per_s": _finite(1000 * tokens, ms)}
-        for name, (tokens, calls, ms) in c.targets.items()
-    ]
+    rows = []
+    for name, (tokens, calls, ms) in c.targets.items():
+        per_call = _finite(tokens, calls)
+        per_s = _finite(1000 * tokens, ms)
+        rows.append({"target": name, "per_call": per_call, "per_s": per_s})
+    return rows
+
+
+def _histogram(c: Counters) -> list[int]:
+    """The number of drafting steps that accepted exactly 0, 1, 2, ... tokens."""
+    at_least = [c.num_drafting_steps, *_accepted_at_least(c), 0]
+    return [fewer - more for fewer, more in pairwise(at_least)]
+
+
+def _conditional_by_depth(c: Counters) -> list[float | None]:
+    """The share of steps that accepted j tokens among those that accepted j - 1."""
+    at_least = [c.num_steps, *_accepted_at_least(c)]
+    return [more / fewer if fewer else None for fewer, more in pairwise(at_least)]
 
 
 METRICS: dict[str, Metric] = {
@@ -294,31 +319,25 @@ METRICS: dict[str, Metric] = {
     "acceptance_by_depth_all_steps": Metric(
         "acceptance by depth, all steps",
         "steps that accepted j / all steps with a draft, however short",
-        lambda c: [kept / c.num_drafting_steps for kept in _accepted_at_least(c)],
+        lambda c: [number / c.num_drafting_steps for number in _accepted_at_least(c)],
         "rates",
     ),
     "acceptance_histogram": Metric(
         "accepted tokens per step",
         "steps with a draft that accepted exactly 0, 1, 2, ... tokens",
-        lambda c: [
-            fewer - more
-            for fewer, more in pairwise([c.num_drafting_steps, *_accepted_at_least(c), 0])
-        ],
+        _histogram,
         "counts",
     ),
     "nvidia_joint": Metric(
         "joint rate by depth, all steps",
         "steps that accepted j / all steps",
-        lambda c: [kept / c.num_steps for kept in _accepted_at_least(c)],
+        lambda c: [number / c.num_steps for number in _accepted_at_least(c)],
         "rates",
     ),
     "nvidia_conditional": Metric(
         "conditional rate by depth, all steps",
         "steps that accepted j / steps that accepted j - 1",
-        lambda c: [
-            more / fewer if fewer else None
-            for fewer, more in pairwise([c.num_steps, *_accepted_at_least(c)])
-        ],
+        _conditional_by_depth,
         "rates",
     ),
     "times_ms": Metric(
@@ -335,7 +354,7 @@ def count(trace: Trace) -> Counters:
 
 
 def metrics(source: Trace | Counters) -> dict[str, Any]:
-    """Every number of METRICS: name -> value, None where undefined, and "reasons": name -> why it is undefined."""
+    """The numbers of METRICS by name, None where undefined, and "reasons": name -> why it is undefined."""
     counters = source if isinstance(source, Counters) else count(source)
     values: dict[str, Any] = {}
     reasons: dict[str, str] = {}
@@ -343,5 +362,6 @@ def metrics(source: Trace | Counters) -> dict[str, Any]:
         try:
             values[name] = metric.function(counters)
         except Undefined as undefined:
-            values[name], reasons[name] = None, str(undefined)
+            values[name] = None
+            reasons[name] = str(undefined)
     return {**values, "reasons": reasons}

@@ -18,13 +18,10 @@ def schema_text() -> str:
     _, definitions = msgspec.json.schema_components(EVENTS.values(), ref_template="#/$defs/{name}")
     for definition in definitions.values():
         definition["properties"].pop("extra", None)  # of the record, not of its JSON
-    events = [
-        {
-            "if": {"properties": {"event": {"const": name}}},
-            "then": {"$ref": f"#/$defs/{kind.__name__}"},
-        }
-        for name, kind in EVENTS.items()
-    ]
+    events = []
+    for name, kind in EVENTS.items():
+        condition = {"properties": {"event": {"const": name}}}
+        events.append({"if": condition, "then": {"$ref": f"#/$defs/{kind.__name__}"}})
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"specviz trace, version {VERSION}",

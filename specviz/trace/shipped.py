@@ -1,4 +1,4 @@
-"""The recorded runs that come with specviz: what each is, and its trace, read when first asked for. Loads no model."""
+"""The recorded runs that come with specviz, each read when first asked for. Loads no model."""
 
 import json
 from collections.abc import Mapping
@@ -11,30 +11,32 @@ from specviz.errors import SpecvizError
 from specviz.settings import assets_dir
 from specviz.trace.file import Trace, load_trace
 
-FIRST_VISIT, WELCOME = "first-visit", "real-eagle"
-"""The run that others build on, and the one that a first visit sees: a real model, without its weights."""
+FIRST_VISIT = "first-visit"
+"""The name of the run that others build on."""
+WELCOME = "real-eagle"
+"""The name of the run that a first visit sees: a real model, without its weights."""
 _load = cache(load_trace)
 
 
 @dataclass(frozen=True, slots=True)
 class ShippedRun:
-    """about: one plain sentence. request: the fields that differ from the page's first request. broken: the name of a
-    wrong rule that judges instead of the request's own."""
+    """A recorded run that comes with specviz."""
 
     name: str
     title: str
-    about: str
+    about: str  # one plain sentence
     request: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    broken: str | None = None
+    """The fields that differ from the page's first request."""
+    broken: str | None = None  # the name of a wrong rule that judges instead of the request's own
 
 
 def shipped_runs() -> Mapping[str, ShippedRun]:
-    """All recorded runs by name, in the order of the list. Raises SpecvizError where the list cannot be read."""
+    """The recorded runs by name, in the order of the list. Raises SpecvizError where the list cannot be read."""
     return _read_list(assets_dir() / "traces")
 
 
 def shipped_trace(name: str) -> Trace:
-    """The trace of that name, not to be changed. Raises SpecvizError."""
+    """The trace of the run of this name; do not change it. Raises SpecvizError."""
     if name not in shipped_runs():
         raise SpecvizError(
             f"a recorded run must be one of {', '.join(shipped_runs())} (got {name!r:.100})"

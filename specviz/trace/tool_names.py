@@ -7,14 +7,12 @@ from typing import Any
 from specviz.trace.file import Trace
 from specviz.trace.metrics import METRICS, count, metrics
 
-VLLM, SGLANG, NVIDIA, LM_STUDIO, EAGLE, LEVIATHAN = (
-    "vLLM",
-    "SGLang",
-    "NVIDIA",
-    "LM Studio",
-    "EAGLE",
-    "Leviathan et al.",
-)
+VLLM = "vLLM"
+SGLANG = "SGLang"
+NVIDIA = "NVIDIA"
+LM_STUDIO = "LM Studio"
+EAGLE = "EAGLE"
+LEVIATHAN = "Leviathan et al."
 TOOLS = (VLLM, SGLANG, NVIDIA, LM_STUDIO, EAGLE, LEVIATHAN)
 _NAMES: tuple[tuple[str, str, str], ...] = (  # tool, its name, name in METRICS
     (VLLM, "mean_acceptance_length", "mean_acceptance_length"),
@@ -50,58 +48,58 @@ _SHORT_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class ToolNumber:
-    """One number as `tool` calls it; value None where it is undefined, and then `reason` says why."""
+    """A number under a tool's name."""
 
     tool: str
     name: str
     label: str
     formula: str
-    value: Any
+    value: Any  # None where it is undefined
     shown: str
-    reason: str = ""
+    reason: str = ""  # why it is undefined
 
 
 def other_names(name: str) -> str:
-    """What other tools call this number of METRICS, as "tool: name; tool: name"; "" where none has it."""
-    alike = [
-        (tool, theirs)
-        for tool, theirs, ours in (*_NAMES, (VLLM, "recovered", "resampled"))
-        if ours == name
-    ]
-    return "; ".join(f"{tool}: {_SHORT_NAMES.get(theirs, theirs)}" for tool, theirs in alike)
+    """The names of other tools for this number of METRICS, as "tool: name; tool: name"; "" where none has it."""
+    names = []
+    for tool, theirs, ours in (*_NAMES, (VLLM, "recovered", "resampled")):
+        if ours == name:
+            names.append(f"{tool}: {_SHORT_NAMES.get(theirs, theirs)}")
+    return "; ".join(names)
 
 
 def tool_numbers(recorded: Trace) -> tuple[ToolNumber, ...]:
-    """Every name of every tool, in the order of TOOLS."""
+    """The numbers under every name of every tool, in the order of TOOLS."""
     counters = count(recorded)
     values = metrics(counters)
     rows = []
     for tool, name, key in _NAMES:
-        metric, value = METRICS[key], values[key]
+        metric = METRICS[key]
+        value = values[key]
+        shown = metric.spell(value)
         reason = values["reasons"].get(key, "")
-        rows.append(
-            ToolNumber(tool, name, metric.label, metric.formula, value, metric.spell(value), reason)
-        )
+        rows.append(ToolNumber(tool, name, metric.label, metric.formula, value, shown, reason))
     num_drafts = counters.num_drafting_steps
     words = ("steps with a draft", "steps that drafted a token", num_drafts, f"{num_drafts:,}")
     rows.append(ToolNumber(VLLM, "num_spec_steps", *words))
     ks = {step.settings.k for step in recorded.steps}
-    reason = "" if len(ks) == 1 else "K changed during the run" if ks else "no step was made"
-    k = None if reason else ks.pop()
+    k = None
+    reason = ""
+    if len(ks) == 1:
+        k = ks.pop()
+    else:
+        reason = "K changed during the run" if ks else "no step was made"
     words = ("K", "tokens asked for per step", k, "n/a" if reason else str(k), reason)
     rows.append(ToolNumber(VLLM, "num_spec_tokens", *words))
     return tuple(sorted(rows, key=lambda row: TOOLS.index(row.tool)))
 
 
 def export(recorded: Trace, tool: str) -> str:
-    """The tool's numbers as JSON, under its own field names; for vLLM the counters that its server exports too."""
+    """The tool's numbers as JSON under its own field names; for vLLM also the counters that its server exports."""
     if tool not in (VLLM, SGLANG):
         raise ValueError(f"tool must be {VLLM} or {SGLANG} (got {tool!r})")
-    fields = {
-        row.name: row.value
-        for row in tool_numbers(recorded)
-        if row.tool == tool and row.name.isidentifier()
-    }
+    rows = [row for row in tool_numbers(recorded) if row.tool == tool]
+    fields = {row.name: row.value for row in rows if row.name.isidentifier()}
     if tool == VLLM:
         counters = count(recorded)
         fields |= {

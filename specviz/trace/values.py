@@ -1,6 +1,6 @@
-"""Record: a frozen dataclass read from a JSON object; msgspec checks each field against its annotation.
+"""A Record is a frozen dataclass read from a JSON object; msgspec checks each field against its annotation.
 
-`Record.from_dict` raises TraceError with the field's path, the allowed values and the value; `to_dict` gives the same
+`Record.from_dict` raises TraceError with the field's path, the allowed values and the value. `to_dict` gives the same
 object back, unknown fields included. `Meta(title=...)` is an error's name for the allowed values. Numbers are bounded
 so that views do not overflow and JavaScript keeps every digit.
 """
@@ -30,7 +30,7 @@ MAX_VALUES = 200_000
 SLACK = 1e-6  # float32 sums of probabilities may leave 0..1 by this much
 
 Item = TypeVar("Item")
-Made = TypeVar("Made")
+Value = TypeVar("Value")
 Count = Annotated[int, Meta(ge=0, le=MAX_INTEGER)]
 Number = Annotated[
     Annotated[int, Meta(ge=0, le=int(MAX_NUMBER))]
@@ -69,14 +69,17 @@ class TraceError(SpecvizError):
 
     def __init__(self, problem: str, path: str = "", line: int | None = None) -> None:
         super().__init__(problem, path, line)
-        self.problem, self.path, self.line = problem, path, line
+        self.problem = problem
+        self.path = path
+        self.line = line
 
     def __str__(self) -> str:
         line = "" if self.line is None else f"line {self.line}: "
-        return f"{line}{self.path} {self.problem}" if self.path else f"{line}{self.problem}"
+        path = f"{self.path} " if self.path else ""
+        return f"{line}{path}{self.problem}"
 
     def within(self, name: str) -> "TraceError":
-        """The same error with `name` in front of its path."""
+        """A copy of the error with `name` in front of its path."""
         dot = "." if self.path and not self.path.startswith("[") else ""
         return TraceError(self.problem, f"{name}{dot}{self.path}", self.line)
 
@@ -87,11 +90,9 @@ def require(holds: object, path: str, problem: str) -> None:
 
 
 def stopwatch(max_cpu_s: float) -> Callable[[], None]:
-    """To be called now and then: raises TraceError once this thread has computed for so long."""
-    latest, problem = (
-        time.thread_time() + max_cpu_s,
-        f"the file takes more than {max_cpu_s:g} s of computing",
-    )
+    """A function to call now and then: it raises TraceError once this thread has computed for so long."""
+    latest = time.thread_time() + max_cpu_s
+    problem = f"the file takes more than {max_cpu_s:g} s of computing"
     return lambda: require(time.thread_time() <= latest, "", problem)
 
 
@@ -102,53 +103,53 @@ def format_got(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A JSON object of a file. `extra`: its unknown fields by name, which `to_dict` puts after the known ones.
+    """A JSON object of a file. A field that may be missing has the default None, and None is not written."""
 
-    A field that may be missing has the default None, and None is not written.
-    """
-
-    extra: Any = field(
-        default_factory=dict, kw_only=True
-    )  # no Mapping: a file may have a field of this name
+    extra: Any = field(default_factory=dict, kw_only=True)
+    """The unknown fields by name, which `to_dict` puts last. It is no Mapping: a file may have a field of this name."""
 
     @classmethod
-    def from_dict(cls: type[Made], data: Mapping[str, Any]) -> Made:
+    def from_dict(cls: type[Value], data: Mapping[str, Any]) -> Value:
         """The record of a parsed JSON object. Raises TraceError."""
-        made = convert(data, cls)
-        _complete(made, data)
-        made.check()
-        return made
+        record = convert(data, cls)
+        _complete(record, data)
+        record.check()
+        return record
 
     def check(self) -> None:
         """Raises TraceError where the fields contradict each other."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values in the order of the declaration, unknown fields last."""
-        values = {name: getattr(self, name) for name in _names(type(self))}
-        kept = {
-            name: _plain(value)
-            for name, value in values.items()
-            if value is not None or self.__dataclass_fields__[name].default is not None
-        }
-        return {**kept, **self.extra}
+        """The record as plain JSON values in the order of the declaration, unknown fields last."""
+        values = {}
+        for name in _names(type(self)):
+            value = getattr(self, name)
+            if value is not None or self.__dataclass_fields__[name].default is not None:
+                values[name] = _plain(value)
+        return {**values, **self.extra}
 
 
-def convert(data: Any, kind: type[Made]) -> Made:
-    """Parsed JSON as a value of this type, lists as tuples. Raises TraceError with the field and the allowed values.
+def convert(data: Any, kind: type[Value]) -> Value:
+    """Converts parsed JSON to a value of this type, lists to tuples.
 
-    A ValueError of a class's own `__post_init__` must begin with the name of the field.
+    Raises TraceError with the field and the allowed values. A ValueError of a class's own `__post_init__` must begin
+    with the name of the field.
     """
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
-        (problem, told), is_own = _PATH.fullmatch(str(error)).groups(), error.__cause__ is not None
-    value, allowed, path = data, kinds.type_info(kind), ""
-    for key in _KEY.finditer(told or ""):
+        problem, full_path = _PATH.fullmatch(str(error)).groups()
+        is_own = error.__cause__ is not None
+    value = data
+    allowed = kinds.type_info(kind)
+    path = ""
+    for key in _KEY.finditer(full_path or ""):
         index, name = key.groups()
         inner = _inner(allowed, value, index, name)
         if _title(allowed) and not _title(inner):  # it names what is allowed as a whole
             break
-        allowed, path = inner, path + key[0]
+        allowed = inner
+        path += key[0]
         value = value[int(index) if index else name]
     if is_own:
         name, _, problem = problem.partition(" ")
@@ -156,7 +157,8 @@ def convert(data: Any, kind: type[Made]) -> Made:
     elif lacking := _LACKS.fullmatch(problem):
         problem = f"must have the field {lacking[1]!r} (got none)"
     elif unknown := _UNKNOWN.fullmatch(problem):
-        problem = f"has no field {unknown[1]!r:.60}; it may have {', '.join(_fields(allowed, value)) or 'none'}"
+        names = ", ".join(_fields(allowed, value)) or "none"
+        problem = f"has no field {unknown[1]!r:.60}; it may have {names}"
     else:
         problem = f"must be {_words(allowed, value)} {format_got(value)}"
     raise TraceError(problem, path.removeprefix("."))
@@ -166,49 +168,48 @@ def _inner(kind: kinds.Type, value: Any, index: str, name: str) -> kinds.Type:
     """The type of the item at this index, or of the field of this name, in `value`, which should be of type `kind`."""
     if name:
         return _fields(kind, value).get(name, kinds.AnyType())
-    for each in _alternatives(kind):
-        if isinstance(each, kinds.TupleType):
-            return each.item_types[int(index)]
-        if isinstance(each, (kinds.VarTupleType, kinds.ListType)):
-            return each.item_type
+    for alternative in _alternatives(kind):
+        if isinstance(alternative, kinds.TupleType):
+            return alternative.item_types[int(index)]
+        if isinstance(alternative, (kinds.VarTupleType, kinds.ListType)):
+            return alternative.item_type
     return kinds.AnyType()
 
 
 def _fields(kind: kinds.Type, value: Any) -> dict[str, kinds.Type]:
-    """The types of an object's fields by name; of several classes that a tag tells apart, those of the value's own."""
-    records = [each for each in _alternatives(kind) if isinstance(each, _RECORDS)]
-    tags = {each.tag_field: each.tag for each in records if getattr(each, "tag", None)}
-    found = {name: kinds.LiteralType(tuple(each.tag for each in records)) for name in tags}
-    for each in records:
-        if not tags or value.get(each.tag_field) == each.tag:
-            found |= {item.encode_name: item.type for item in each.fields}
-    return found
+    """The types of an object's fields by name; where a tag tells classes apart, only the value's own class counts."""
+    records = [record for record in _alternatives(kind) if isinstance(record, _RECORDS)]
+    tagged = [record for record in records if getattr(record, "tag", None)]
+    types: dict[str, kinds.Type] = {}
+    for record in tagged:
+        types[record.tag_field] = kinds.LiteralType(tuple(other.tag for other in records))
+    for record in records:
+        if not tagged or value.get(record.tag_field) == record.tag:
+            types |= {item.encode_name: item.type for item in record.fields}
+    return types
 
 
 def _alternatives(kind: kinds.Type) -> Iterator[kinds.Type]:
     if isinstance(kind, kinds.Metadata):
         yield from _alternatives(kind.type)
     elif isinstance(kind, kinds.UnionType):
-        for each in kind.types:
-            yield from _alternatives(each)
+        for alternative in kind.types:
+            yield from _alternatives(alternative)
     elif not isinstance(kind, kinds.NoneType):
         yield kind
 
 
 def _title(kind: kinds.Type) -> str:
     """The Meta title of this type, or ""."""
-    return (
-        (kind.extra_json_schema or {}).get("title", "") if isinstance(kind, kinds.Metadata) else ""
-    )
+    if not isinstance(kind, kinds.Metadata):
+        return ""
+    return (kind.extra_json_schema or {}).get("title", "")
 
 
 def _words(kind: kinds.Type, value: Any) -> str:
-    """An error's words for the values of this type, null left out; of several types, of the value's own."""
+    """An error's words for the values of this type, null left out; where a type has several, the value's own."""
     while isinstance(kind, kinds.UnionType):
-        some = (each for each in kind.types if not isinstance(each, kinds.NoneType))
-        kind = min(
-            some, key=lambda each: isinstance(each, kinds.VarTupleType) != isinstance(value, list)
-        )
+        kind = _nearest(kind, value)
     match kind:
         case kinds.Metadata(type=inner):
             return _title(kind) or _words(inner, value)
@@ -217,21 +218,31 @@ def _words(kind: kinds.Type, value: Any) -> str:
         case kinds.BoolType():
             return "true or false"
         case kinds.StrType(min_length=low, max_length=most):
-            return f"a text of {f'{low} to' if low else 'at most'} {most:,} characters"
+            least = f"{low} to" if low else "at most"
+            return f"a text of {least} {most:,} characters"
         case kinds.LiteralType(values=values):
             return f"one of {', '.join(map(str, values))}"
-        case kinds.VarTupleType(min_length=low, max_length=most):
-            return (
-                f"a list of {low} to {most:,} values"
-                if low
-                else f"a list of at most {most:,} items"
-            )
+        case kinds.VarTupleType(min_length=low, max_length=most) if low:
+            return f"a list of {low} to {most:,} values"
+        case kinds.VarTupleType(max_length=most):
+            return f"a list of at most {most:,} items"
         case kinds.TupleType(item_types=items):
             return f"a list of {len(items)} items"
         case kinds.StructType(tag_field=tag, fields=fields):
             needed = ", ".join(item.encode_name for item in fields if item.required)
-            return f"an object with {f'a {tag}' if tag else needed or 'named fields'}"
+            if tag:
+                needed = f"a {tag}"
+            return f"an object with {needed or 'named fields'}"
     return "an object"
+
+
+def _nearest(union: kinds.UnionType, value: Any) -> kinds.Type:
+    """The first type of the union that is a list just where the value is one; else its first."""
+    some = [kind for kind in union.types if not isinstance(kind, kinds.NoneType)]
+    for kind in some:
+        if isinstance(kind, kinds.VarTupleType) == isinstance(value, list):
+            return kind
+    return some[0]
 
 
 @cache
@@ -254,8 +265,8 @@ def _complete(record: Record, data: Mapping[str, Any], path: str = "") -> None:
         elif isinstance(value, dict):
             object.__setattr__(record, name, json_value(data[name], f"{path}.{name}"))
         elif isinstance(value, tuple) and value and isinstance(value[0], Record):
-            for index, each in enumerate(value):
-                _complete(each, data[name][index], f"{path}.{name}[{index}]")
+            for index, item in enumerate(value):
+                _complete(item, data[name][index], f"{path}.{name}[{index}]")
 
 
 def _plain(value: Any) -> Any:
@@ -265,30 +276,38 @@ def _plain(value: Any) -> Any:
 
 
 def json_value(value: Any, path: str = "") -> Any:
-    """The value itself, if it is JSON of bounded depth, size and numbers. Raises TraceError. path: of the value."""
+    """The value itself, if it is JSON of bounded depth, size and numbers. Raises TraceError with the value's path."""
     path = path.removeprefix(".")
-    level, depth, num_values = [value], 0, 1
-    while level := [item for holder in level for item in _items(holder, path)]:
-        depth, num_values = depth + 1, num_values + len(level)
+    level = list(_items(value, path))
+    depth = 0
+    num_values = 1
+    while level:
+        depth += 1
+        num_values += len(level)
         require(depth <= MAX_DEPTH, path, f"must not be nested deeper than {MAX_DEPTH} levels")
         require(num_values <= MAX_VALUES, path, f"must not hold more than {MAX_VALUES:,} values")
+        below: list[Any] = []
+        for item in level:
+            below += _items(item, path)
+        level = below
     return value
 
 
 def _items(value: Any, path: str) -> Collection[Any]:
     if isinstance(value, dict):
         return value.values()
+    """The values in an object or a list; nothing in any other value, which is checked if it is a number."""
     if isinstance(value, (int, float)):
-        require(
-            abs(value) <= MAX_INTEGER,
-            path,
-            f"must hold finite numbers up to 2^53 only {format_got(value)}",
-        )
+        problem = f"must hold finite numbers up to 2^53 only {format_got(value)}"
+        require(abs(value) <= MAX_INTEGER, path, problem)
     return value if isinstance(value, (list, tuple)) else ()
 
 
 def round9(value: float | None) -> float | None:
-    """Nine significant digits, as every recorded number has; None stays None, NaN and infinity are a ValueError."""
+    """The number to nine significant digits, as every recorded number has; None stays None.
+
+    Raises ValueError for NaN and infinity.
+    """
     if value is None:
         return None
     if not math.isfinite(value):

@@ -19,7 +19,6 @@ from specviz.alignment.tables.compare import BETTER, SAME, UNSURE, WORSE, Change
 from specviz.analysis.costs import Measured
 from specviz.bench import report as bench_report
 from specviz.cli import align as command
-from specviz.cli.main import main
 from specviz.cli.output import output
 from specviz.errors import CannotTell, SpecvizError
 from specviz.session.workbench import Workbench
@@ -130,11 +129,6 @@ def test_what_bench_writes_is_read(tmp_path, monkeypatch, named_models):
     told = list(bench_report.cost_lines(target="big", draft="near", save=output(str(tmp_path / "costs.json")).write))
     assert told[-1].startswith("| ")
     assert command.read_costs(tmp_path / "costs.json") == {"near": made_costs("near")}
-
-
-def test_bench_writes_no_json_without_costs(capsys):
-    assert main(["bench", "--json", "x.json"]) == 2
-    assert "--json saves the result of --costs or --methods" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["", "[]", "3", "[3]", "{}", '{"costs": {}}', '{"near": {}}', '{"near": 3}'])

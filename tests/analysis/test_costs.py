@@ -329,7 +329,7 @@ def test_the_command_writes_what_it_measured_and_ends_with_3_where_that_carries_
     monkeypatch.setattr("specviz.bench.report.ModelPool", lambda: named_models)
     monkeypatch.setattr("specviz.bench.report.measure_costs", lambda *_, **__: [Measured(1, 1, "", (found,))])
     place = tmp_path / "costs.json"
-    assert main(["bench", "--costs", "--target", "big", "--draft", "near", "--json", str(place)]) == code
+    assert main(["bench", "costs", "--target", "big", "--draft", "near", "--json", str(place)]) == code
     said = capsys.readouterr()
     assert Costs.from_dict(json.loads(place.read_text())) == found
     assert "| 2 | 5.00 | not known | 1.25 |" in said.out

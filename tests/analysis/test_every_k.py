@@ -144,7 +144,7 @@ def test_what_heads_draft_behind_every_place_is_what_their_run_drafted_where_its
         assert len(step.draft) == chances.depths(4)[start]
         accepted = [token for token in step.draft if token.status == "accepted"]
         kept = [min(1.0, token.q / token.p) for token in accepted]
-        assert chances.keep[start, : len(kept)] == pytest.approx(kept, abs=1e-4)
+        assert chances.accept[start, : len(kept)] == pytest.approx(kept, abs=1e-4)
         start, num_accepted = start + len(step.emitted), num_accepted + len(accepted)
     assert num_accepted > 3
 

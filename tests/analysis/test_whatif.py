@@ -47,14 +47,15 @@ def brute_force(chances, k):
     places = [(s, j) for s in range(size) for j in range(min(k, size - s - 1, chances.drafted[s]))]
     for pattern in itertools.product((False, True), repeat=len(places)):
         flags = dict(zip(places, pattern, strict=True))
-        chance = math.prod(chances.keep[place] if kept else 1 - chances.keep[place] for place, kept in flags.items())
+        accept = chances.accept
+        chance = math.prod(accept[place] if kept else 1 - accept[place] for place, kept in flags.items())
         lengths = tuple(walk(size, k, chances.drafted, lambda s, j, flags=flags: flags[s, j]))
         distributions[lengths] = distributions.get(lengths, 0.0) + chance
     return distributions
 
 
 def brute_force_along_text(chances, k):
-    size, distributions, a = len(chances), {}, chances.keep[:, 0]
+    size, distributions, a = len(chances), {}, chances.accept[:, 0]
     for pattern in itertools.product((False, True), repeat=size):
         chance = math.prod(a[t] if kept else 1 - a[t] for t, kept in enumerate(pattern))
         lengths = tuple(walk(size, k, chances.drafted, lambda s, j, pattern=pattern: pattern[s + j]))
@@ -99,8 +100,8 @@ def slow_distribution(chances, k):
     for start, calls_here in enumerate(distributions[:-1]):
         depth, reached = min(k, chances.drafted[start], size - start - 1), 1.0
         for j in range(depth + 1):
-            cut = reached * (1 - chances.keep[start, j] if j < depth else 1)
-            reached *= chances.keep[start, j] if j < depth else 1
+            cut = reached * (1 - chances.accept[start, j] if j < depth else 1)
+            reached *= chances.accept[start, j] if j < depth else 1
             for calls, chance in calls_here.items():
                 distributions[start + j + 1][calls + 1] = (
                     distributions[start + j + 1].get(calls + 1, 0.0) + chance * cut
@@ -133,7 +134,7 @@ def test_sensitivity_is_the_difference_of_both_ends():
         for s, j in itertools.product(range(8), range(3)):
             ends = []
             for value in (0.0, 1.0):
-                keep = chances.keep.copy()
+                keep = chances.accept.copy()
                 keep[s, j] = value
                 ends.append(expected_calls(whatif.Chances(keep, chances.drafted), [3])[0])
             assert got[s, j] == pytest.approx(ends[1] - ends[0], abs=EXACT)
@@ -143,17 +144,17 @@ def test_what_a_place_saves_is_what_the_calls_fall_by_when_it_is_always_kept():
     chances = random_chances(9, 4, 6)
     saved = whatif.saved_along_text(chances, 3)
     for place in range(9):
-        kept = np.where(np.arange(9) == place, 1.0, chances.keep[:, 0])
+        kept = np.where(np.arange(9) == place, 1.0, chances.accept[:, 0])
         fall = expected_calls(chances, [3])[0] - expected_calls(whatif.chances_along_text(kept, deepest=4), [3])[0]
         assert saved[place] == pytest.approx(fall, abs=EXACT)
 
 
 def test_lost_tokens_are_those_of_every_way_in_which_the_text_can_be_cut():
     chances = random_chances(7, 4, 6)
-    a, lost = chances.keep[:, 0], np.zeros(7)
+    a, lost = chances.accept[:, 0], np.zeros(7)
     for kept in itertools.product((False, True), repeat=7):
         likely = np.prod(np.where(kept, a, 1 - a))
-        flags = whatif.chances_along_text(np.array(kept, dtype=float), deepest=4).keep > 0
+        flags = whatif.chances_along_text(np.array(kept, dtype=float), deepest=4).accept > 0
         start = 0
         for length in whatif.split_into_steps(chances, flags, 3).lengths:
             most = min(3, 7 - 1 - start) + 1

@@ -157,7 +157,7 @@ def test_the_distance_is_that_of_the_written_distribution():
     distribution = [share + (1 - sum(kept)) * mine for share, mine in zip(kept, p, strict=True)]  # resample from p
     here = rule_here(place, BROKEN["resample_p"])
     assert here.distance == pytest.approx(sum(abs(a - b) for a, b in zip(distribution, p, strict=True)) / 2, abs=EXACT)
-    assert here.kept == pytest.approx(sum(kept), abs=EXACT)
+    assert here.accepted == pytest.approx(sum(kept), abs=EXACT)
     assert rule_here(place, RULES["speculative_sampling"]).distance < EXACT
 
 

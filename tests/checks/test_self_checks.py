@@ -7,7 +7,7 @@ import pytest
 import torch
 from pairs import pair_of
 
-from specviz.checks.self_checks import FATES, self_checks
+from specviz.checks.self_checks import STEP_ENDS, self_checks
 from specviz.decoding.cached_lm import PRODUCTS, CachedLM
 from specviz.decoding.draft import EMPTY, chain
 from specviz.decoding.draws import Seeded
@@ -26,7 +26,7 @@ SAMPLINGS = (
     Sampling(0.0),
     Sampling(0.8, draft_temperature=1.6, draft_top_p=0.9),
 )
-NAMES = [*(f"Cache against a full read, {words}" for words, *_ in FATES),
+NAMES = [*(f"Cache against a full read, {end.words}" for end in STEP_ENDS),
          "Token tree against a full read of each branch",
          "The target as its own draft accepts everything", "The recorded q is the q that was drawn from"]  # fmt: skip
 FULL, MIDDLE, FIRST, TREE, OWN, CLAIMED = range(6)
@@ -87,7 +87,7 @@ def test_every_drafted_step_has_the_fate_that_its_name_says(pair):
         if len(step.draft):
             kept = len(step.verdict.path)
             expected = FULL if kept == len(step.draft) else MIDDLE if kept else FIRST
-            assert [fate for fate, (*_, holds) in enumerate(FATES) if holds(step)] == [expected]
+            assert [place for place, end in enumerate(STEP_ENDS) if end.is_reached(step)] == [expected]
             seen.add(expected)
     assert seen == {FULL, MIDDLE, FIRST}
 

@@ -1,5 +1,6 @@
 """The command line: what it prints, what it saves, what it refuses and how it ends."""
 
+import argparse
 import io
 import os
 import re
@@ -20,7 +21,8 @@ from tiny_models import tiny, tiny_folder, tiny_tokenizer
 
 import specviz
 from specviz.checks.report import EXIT_CODES
-from specviz.cli.main import _parser, main
+from specviz.cli import bench
+from specviz.cli.main import _parser, main, with_command
 from specviz.cli.models import overview
 from specviz.drafters import METHODS
 from specviz.drafters.params import Choice, FloatParam, IntParam, ModelParam
@@ -140,7 +142,7 @@ def test_run_show_and_models_say_what_a_models_file_asks_for(cli, switched, tmp_
 
 
 @pytest.mark.parametrize("names", [("--k",), ("--num-speculative-tokens",), ("--k", "--num-speculative-tokens")])
-@pytest.mark.parametrize("command", ["run --prompt x", "align --prompts x --out y", "prove", "bench"])
+@pytest.mark.parametrize("command", ["run --prompt x", "align --prompts x --out y", "prove", "bench speed"])
 def test_k_is_taken_by_either_of_its_names(command, names):
     given = [part for name in names for part in (name, "3")]
     assert _parser().parse_args([*command.split(), *given]).k in (3, [3])
@@ -251,20 +253,95 @@ def test_the_version_is_told(cli):
     assert cli("--version") == (0, f"specviz {specviz.__version__}\n", "")
 
 
-@pytest.mark.parametrize("command", ["page", "run", "show", "export", "align", "doctor", "prove", "bench", "models"])
+def subparsers(parser):
+    """Name -> parser of each command of this one."""
+    return {
+        name: command
+        for action in parser._actions
+        if isinstance(action, argparse._SubParsersAction)
+        for name, command in action.choices.items()
+    }
+
+
+COMMANDS = ["page", "run", "show", "export", "align", "doctor", "prove", "bench", "models", "space", "get"]
+MEASURED = [f"bench {name}" for name in ("speed", "methods", "costs", "waits", "claims", "align", "llama.cpp")]
+
+
+def test_the_commands_are_those_that_are_tested_below():
+    commands = subparsers(_parser())
+    assert [*commands] == COMMANDS
+    assert [f"bench {name}" for name in subparsers(commands["bench"])] == MEASURED
+
+
+@pytest.mark.parametrize("command", COMMANDS + MEASURED)
 def test_the_help_of_a_command_has_words_for_every_option_examples_that_work_and_exit_codes(cli, command):
-    (one,) = [action for action in _parser()._actions if action.choices]
-    parser = one.choices[command]
-    assert all(action.help for action in parser._actions)
-    status, out, _ = cli(command, "--help")
+    parser = _parser()
+    for name in command.split():
+        parser = subparsers(parser)[name]
+    options = [action for action in parser._actions if not isinstance(action, argparse._SubParsersAction)]
+    assert all(action.help for action in options)
+    status, out, _ = cli(*command.split(), "--help")
     assert status == 0
     examples, codes = (part.splitlines() for part in out.split("\nexamples:\n")[1].split("\n\nexit codes:\n"))
     for example in examples:
-        assert callable(_parser().parse_args(shlex.split(example.partition("specviz ")[2])).command)
+        words = shlex.split(example.partition("specviz ")[2])
+        assert callable(_parser().parse_args(with_command(words)).command)
     assert [int(code.split()[0]) for code in codes] == sorted({0, 2, 130, *VERDICTS.get(command, ())})
 
 
-VERDICTS = {"align": (1, 3), "doctor": (1,), "prove": {*EXIT_CODES.values()} - {0}, "bench": (3,), "models": (1,)}
+VERDICTS = {
+    "align": (1, 3), "doctor": (1,), "prove": {*EXIT_CODES.values()} - {0}, "bench": (3,), "bench costs": (3,),
+    "models": (1,),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ([], ["speed"]),
+        (["--k", "2"], ["speed", "--k", "2"]),
+        (["speed", "--k", "2"], ["speed", "--k", "2"]),
+        (["costs"], ["costs"]),
+        (["--help"], ["--help"]),
+        (["dance"], ["dance"]),
+    ],
+)
+def test_bench_measures_speed_where_it_is_not_told_what(words, completed):
+    assert bench.with_subcommand(words) == completed
+
+
+FORMER = {
+    "--costs": "costs", "--waits": "waits", "--claims": "claims", "--align": "align", "--methods all": "methods NAME",
+    "--against llama.cpp": "llama.cpp", "--context 64": "costs --context N", "--json x": "costs --json OUT, or methods",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("former", FORMER)
+def test_a_former_option_of_bench_names_the_command_that_takes_its_place(cli, former):
+    status, out, err = cli("bench", *former.split())
+    assert (status, out) == (2, "")
+    assert f"argument {former.split()[0]}: belongs to another command: " in err
+    assert re.search(rf"specviz bench {re.escape(FORMER[former])}", err)
+
+
+def test_every_former_option_is_refused_with_words():
+    assert {former.split()[0] for former in FORMER} == {*bench.MOVED}
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        ("bench claims", "--target x"),
+        ("bench waits", "--repeats 2"),
+        ("bench costs", "--k 2"),
+        ("bench align", "--k 2"),
+        ("bench methods all", "--context 64"),
+        ("bench llama.cpp", "--json x"),
+    ],
+)
+def test_a_subcommand_of_bench_takes_only_options_that_count_for_it(cli, command, option):
+    status, _, err = cli(*command.split(), *option.split())
+    assert (status, err.splitlines()[-1].partition("error: ")[2]) == (2, f"unrecognized arguments: {option}")
 
 
 def test_help_names_every_method_and_rule_and_loads_no_torch(cli):

@@ -67,7 +67,7 @@ def test_costs_go_to_standard_output_alone(main, monkeypatch, named_models):
     monkeypatch.setattr(bench_report, "ModelPool", lambda: named_models)
     costs = made_costs("near")
     monkeypatch.setattr(bench_report, "measure_costs", lambda *_, **__: [Measured(1, 1, "all", (costs,))])
-    status, out, err = main("bench", "--costs", "--target", "big", "--draft", "near", "--json", "-")
+    status, out, err = main("bench", "costs", "--target", "big", "--draft", "near", "--json", "-")
     assert (status, json.loads(out)) == (0, costs.to_dict())
     assert "| memory bandwidth" in err
 
@@ -88,12 +88,20 @@ def test_a_job_of_many_files_is_refused_there(main, tmp_path):
         main("align", "--prompts", tmp_path, "--out", "-")
 
 
+def every_action(parser):
+    """What a parser takes, and the parsers of its commands and subcommands."""
+    for action in parser._actions:
+        yield action
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                yield from every_action(command)
+
+
 def test_every_option_that_names_a_path_is_an_output_or_read():
     """So that no command comes to write a file called `-`."""
     read = {"--prompts", "--samples", "--costs", "--compare", "--open", "--report"}
     folders = {"--site", "--dry-run"}
-    (commands,) = (each for each in cli._parser()._actions if isinstance(each, argparse._SubParsersAction))
-    options = [option for command in commands.choices.values() for option in command._actions if option.option_strings]
+    options = [option for option in every_action(cli._parser()) if option.option_strings]
     kinds = {each.option_strings[0]: getattr(each.type, "func", each.type) for each in options if each.type}
     assert {name for name, kind in kinds.items() if kind is Path} == read | folders
     assert {name for name, kind in kinds.items() if kind in (output, _folder)} >= {"--out", "--json", "--html"}

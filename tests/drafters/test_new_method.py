@@ -88,5 +88,5 @@ def test_the_command_line_the_page_and_every_report_know_it(scratch, tmp_path):
 
 @pytest.mark.slow
 def test_bench_measures_it(scratch):
-    table = started(scratch, "-m", "specviz", "bench", "--methods", "last_token", "--num-tokens", "8", "--repeats", "1")
+    table = started(scratch, "-m", "specviz", "bench", "methods", "last_token", "--num-tokens", "8", "--repeats", "1")
     assert "last_token" in table

@@ -189,7 +189,7 @@ def test_hostile_token_texts_are_written_out():
 
 def test_other_drafts_table_marks_the_best_and_says_who_cannot(first_visit, text):
     near = DraftOnText("fable-draft", 0.68, text.every_k(costs=Costs()))
-    worse = replace(text, chances=replace(text.chances, keep=text.chances.keep * 0.5))
+    worse = replace(text, chances=replace(text.chances, accept=text.chances.accept * 0.5))
     rows = (DraftOnText("slow", 0.3, worse.every_k()), near, DraftOnText("stranger", refusal="another vocabulary"))
     section = plan.other_drafts(first_visit, OtherDrafts(3, 3, rows), 4)
     check_form(section)

@@ -137,7 +137,7 @@ def one_step(
     words = [
         f"Step {at[0] + 1}, drafted token {at[1] + 1}: chosen for this rule, whatever is pinned, as {shows} there. ",
         here.rule.title,
-        f" accepts the drafted token {percent(here.kept)} of the time here, judged alone. {here.rule.summary}",
+        f" accepts the drafted token {percent(here.accepted)} of the time here, judged alone. {here.rule.summary}",
     ]
     shown += [blocks.words(words), _formula_verdict(here)]
     if redraws is not None:
@@ -217,7 +217,7 @@ def _rules_table(found: Sequence[RuleHere], chosen: str) -> Props:
     columns = {
         "rule": lambda here: here.rule.title,
         "kind": lambda here: "lossless" if here.rule.lossless else "not exact",
-        "accepted": lambda here: percent(here.kept),
+        "accepted": lambda here: percent(here.accepted),
         "distance to the target": lambda here: percent(here.distance) if _errs(here) else "0",
         "redraws to detect it": lambda here: (
             effort_words(here.draws_needed, "") if _errs(here) else "–"

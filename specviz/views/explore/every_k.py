@@ -45,7 +45,7 @@ def every_k(recorded: Trace, target: str | None = None) -> Props:
     except SpecvizError as error:
         reason, _, _ = str(error).partition(";")  # what can be asked instead is for other places
         return {"refusal": f"No other K here: {reason}."}
-    is_sure, labels = bool(np.isin(judged.chances.keep, (0, 1)).all()), {}
+    is_sure, labels = bool(np.isin(judged.chances.accept, (0, 1)).all()), {}
     shown = _sure(judged.chances) if is_sure else _likely(judged.chances, labels)
     last, ks = recorded.steps[-1].settings, {step.settings.k for step in recorded.steps}
     is_own = is_own_plan(recorded) and len(ks) == 1
@@ -83,7 +83,7 @@ Shown = tuple[float, float, float, Props]
 def _sure(chances: Chances) -> list[Shown]:
     shown = []
     for k in range(1, MOST_K + 1):
-        cut, depths = whatif.split_into_steps(chances, chances.keep == 1, k), chances.depths(k)
+        cut, depths = whatif.split_into_steps(chances, chances.accept == 1, k), chances.depths(k)
         starts = accumulate(cut.lengths, initial=0)
         steps = [
             [length - (kind != "accepted"), int(depths[start]), KINDS.index(kind)]
