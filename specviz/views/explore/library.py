@@ -50,7 +50,7 @@ def entry(trace: Trace, usual: Usual | None = None) -> Props:
 
 
 def shipped_entry(run: ShippedRun) -> Props:
-    """The entry of a run that comes with specviz, with its `name`, without a date; it says if the run cannot be read."""
+    """The entry of a run that comes with specviz, with its `name`, without a date. It says if the run is unreadable."""
     try:
         facts = _numbers(shipped_trace(run.name))
     except SpecvizError as error:
