@@ -124,10 +124,9 @@ def _places(accepted: Array, labels: dict[str, float]) -> list[int]:
 def _k_props(recorded: Trace, k: int, shown: Lanes, is_own: bool, is_sure: bool) -> Props:
     """The props of one K: its sentence, its totals and its lanes."""
     calls, judged, accepted, lanes = shown
+    number = f"{calls:,.1f} target calls on average"
     if is_sure:
         number = quantity(round(calls), "target call")
-    else:
-        number = f"{calls:,.1f} target calls on average"
     own_calls = sum(step.calls["target"] for step in recorded.steps)
     own_k = f" with K {recorded.steps[-1].settings.k}" if is_own else ""
     words = f", this text takes {number}. This run made {own_calls:,}{own_k}."

@@ -177,10 +177,9 @@ def _bonus_words(step: Step) -> str:
     num_accepted = sum(token.status == "accepted" for token in step.draft)
     if grade_of(step) == KEPT:
         return f"The target accepted the whole reasoning step of {num_accepted} tokens and adds "
+    drafted = "The draft token was accepted"
     if num_accepted > 1:
         drafted = f"All {num_accepted} draft tokens were accepted"
-    else:
-        drafted = "The draft token was accepted"
     return f"{drafted}, so the same pass gives one more for free: "
 
 
