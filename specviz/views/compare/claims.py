@@ -76,7 +76,9 @@ def finding(name: str, found: BenchProgress | None, *, may_measure: bool = True)
             words = f"{found.doing}: {found.done:,} of {found.total:,}"
             shown.append(blocks.progress(found.done, found.total, words))
         for (heads, rows), caption in zip(found.tables, CAPTIONS[name], strict=False):
-            cells = [[_cell(value) for value in row] for row in rows]
+            cells = []
+            for row in rows:
+                cells.append([_cell(value) for value in row])
             shown.append(blocks.table(heads, cells, caption=caption))
     controls = [blocks.button("measure", "Measure", primary=not is_done)] if may_measure else []
     return blocks.section(name, *ABOUT[name], controls, shown)
