@@ -14,7 +14,7 @@ Props = dict[str, Any]
 Words = str | Sequence[str]
 Cell = str | Mapping[str, Any]
 Columns = Mapping[str, Callable[[Any], Cell]]
-"""The head of each column of a table -> what makes its cell for an item."""
+"""The head of each column of a table -> the function that makes its cell for an item."""
 Options = Sequence[tuple[str, str]]
 """(words, value) of each entry of a list."""
 VERDICTS = ("exact", "consistent", "suspicious", "differs", "unsure")
@@ -47,7 +47,7 @@ def section(
 
 
 def whole_page(sections: Sequence[Props]) -> Props:
-    """These sections as a report page takes them, without controls: no server answers them."""
+    """A report page of these sections, without controls: no server answers them."""
     shown = [{**section, "controls": []} for section in sections]
     return {
         "sections": shown,
@@ -61,12 +61,12 @@ def whole_page(sections: Sequence[Props]) -> Props:
 
 
 def button(does: str, label: str, *, primary: bool = False) -> Props:
-    """A button that sends the section's values, and `does`, the name of what is to be done."""
+    """A button that sends the section's values, and `does`, the name of the action."""
     return {"kind": "button", "do": does, "label": label, "primary": primary}
 
 
 def choice(name: str, label: str, options: Options, value: str) -> Props:
-    """A list of options, one of which is chosen."""
+    """A list of options; the one with this value is chosen."""
     return {
         "kind": "choice",
         "name": name,
@@ -146,7 +146,7 @@ def table(
 
 
 def table_of(items: Sequence[Any], columns: Columns, **options: Any) -> Props:
-    """A table with a row per item; the options are those of `table`."""
+    """A table with a row per item. options: as for `table`."""
     rows = []
     for item in items:
         rows.append([make_cell(item) for make_cell in columns.values()])
@@ -189,7 +189,7 @@ def bars(
 ) -> Props:
     """Rows of `bar`, all on one scale.
 
-    heads: the columns of the rows' values. key: (tone, its meaning) each. first: what a row is, for a screen reader.
+    heads: the columns of the rows' values. key: (tone, its meaning) each. first: the name of a row for a screen reader.
     """
     return {
         "kind": "bars",

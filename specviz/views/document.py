@@ -46,7 +46,7 @@ def stage_html() -> str:
 
 
 def stage_template() -> str:
-    """The stage's markup, from which the browser makes further stages."""
+    """The stage's markup as a template; the browser makes further stages of it."""
     return f'<template id="sv-stage-html">{stage_html()}</template>'
 
 
@@ -80,8 +80,7 @@ def document(
 def folder(title: str, body: str, *, entry: str, data: Mapping[str, str]) -> dict[str, str]:
     """The page as files that lie side by side, by path: index.html, its code and sheet, plotly, and the data.
 
-    Each text of `data` is a script that runs when it is needed, because a page that was opened from disk may read no
-    file.
+    Each text of `data` is a script that runs when it is needed: a page that was opened from disk may read no file.
     """
     code = bundle(web_file(entry))
     policy = f"{NOTHING_ELSE} {BESIDE}; script-src {BESIDE}"
@@ -123,14 +122,14 @@ def script_hash(script: str) -> str:
 
 @cache
 def _plotly() -> tuple[str, str]:
-    """plotly.js, compressed, and its source in the policy."""
+    """The code of plotly, compressed, and its source in the policy."""
     source = plotly_js()
     packed = gzip.compress(source.encode(), 9, mtime=0)
     return base64.b64encode(packed).decode("ascii"), script_hash(source)
 
 
 def plotly_js() -> str:
-    """plotly.js from the plotly package, without importing the package."""
+    """The code of plotly from its package, which is not imported."""
     location = find_spec("plotly").submodule_search_locations[0]
     return Path(location, "package_data", "plotly.min.js").read_text("utf-8")
 

@@ -13,7 +13,7 @@ SELECTORS = {"light": ":root", "dark": ".dark"}
 
 @cache
 def palette() -> dict[str, Any]:
-    """{"statuses": {status: {"light", "dark", "label", "mark"}}, "series": {"p": ...}, "phases": ...}."""
+    """The palette: {"statuses": {status: {"light", "dark", "label", "mark"}}, "series": {"p": ...}, "phases": ...}."""
     return json.loads((assets_dir() / "web" / "palette.json").read_text("utf-8"))
 
 

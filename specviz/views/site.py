@@ -1,4 +1,4 @@
-"""specviz without a server: a folder that any web server hands out and a browser opens from disk.
+"""A site of specviz without a server: a folder that any web server hands out and a browser opens from disk.
 
 It has the views and the runs of the one-file pages, each text in a file of its own. Results that need models (races,
 checks) are handed in as they were recorded. Loads no torch.

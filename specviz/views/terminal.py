@@ -54,8 +54,8 @@ def wants_colour(stream: TextIO, environment: Mapping[str, str]) -> bool:
 
 
 def escape(text: str, keep: str = "") -> str:
-    """`text` without anything that a terminal would obey; characters of `keep` stay as they are."""
-    return "".join(char if char in keep else _escape_char(char) for char in text)
+    """The text without anything that a terminal would obey; characters of `keep` stay as they are."""
+    return "".join(_escape_char(char, keep) for char in text)
 
 
 def event_text(event: Event, *, colours: bool = False) -> str:
@@ -140,7 +140,7 @@ def _models(event: Models) -> str:
 
 
 def _step(step: Step, mark: Mark) -> str:
-    """The line of one step, below lines for what was changed before it."""
+    """The line of one step, below lines for the settings that were changed before it."""
     lines = []
     changes = []
     for name in step.changed:
@@ -184,7 +184,9 @@ def _model(model: ModelInfo) -> str:
     return f"{escape(model.name)} ({model.num_parameters / 1e6:,.1f} M parameters)"
 
 
-def _escape_char(char: str) -> str:
+def _escape_char(char: str, keep: str) -> str:
+    if char in keep:
+        return char
     if char in GLYPHS and char != " ":
         return GLYPHS[char]
     if unicodedata.category(char) in HIDDEN:

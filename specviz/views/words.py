@@ -69,7 +69,7 @@ def quantity(number: int, thing: str) -> str:
 
 @lru_cache(maxsize=1 << 12)
 def percent(share: float) -> str:
-    """0.634 -> "63 %", 0.0634 -> "6.3 %"; never 0 % or 100 % for what is neither."""
+    """A share in percent: 0.634 -> "63 %", 0.0634 -> "6.3 %"; 0 % and 100 % only if it is exactly that."""
     if 0 < share < 0.0005:
         return f"<0.1{PERCENT}"
     if 0.9995 <= share < 1 - 1e-9:
@@ -85,7 +85,7 @@ def share_words(share: float | None) -> str:
 
 
 def percents(first: float, second: float) -> tuple[str, str]:
-    """Both shares as percent numbers without the sign, with few digits, but enough to tell different shares apart."""
+    """Two shares as percent numbers without the sign, with few digits, but enough to tell different shares apart."""
     for more_digits in range(7):
         words = (_round_share(first, more_digits), _round_share(second, more_digits))
         if words[0] != words[1] or first == second:
@@ -129,7 +129,7 @@ def random_draw(chance: float, u: float) -> tuple[str, str]:
 
 
 def reveal(text: str) -> str:
-    """`text` with control and direction characters written out; ordinary spaces stay."""
+    """The text with control and direction characters written out; ordinary spaces stay."""
     if text.isprintable():
         return text
     return "".join(_visible_char(char) for char in text)
@@ -173,7 +173,7 @@ def quote(token: Token) -> str:
 
 
 def headline(settings: Settings, *, was_lossy: bool = False, rounding: str = "") -> Sentence:
-    """What this run does, with K in it.
+    """The sentence that says how this run drafts and verifies, with its K.
 
     was_lossy: earlier steps were made under a lossy rule. rounding: how far the target's number format limits the
     promise, in words.

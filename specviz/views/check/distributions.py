@@ -63,7 +63,10 @@ def distribution_block(trace: Trace, step: int, ref: str, rules: Sequence[str]) 
 
 
 def _read_position(step: Step, ref: str) -> tuple[float, list[TokenRow]]:
-    """sum min(p, q), and the recorded tokens: the drafted one, those with a row of their own by p, then the rest."""
+    """The sum of min(p, q), and the recorded tokens.
+
+    The drafted token comes first, then the tokens with a row of their own by p, then the rest.
+    """
     position = None
     for draw in step.positions:
         if draw.child is not None and str(draw.child) == ref:
@@ -107,5 +110,6 @@ def _distance(rows: Sequence[TokenRow], rule: RuleFacts, overlap: float) -> floa
 def _row_name(text: str, rule: RuleFacts, rules: Sequence[RuleFacts]) -> str:
     """The token's text in the first rule's row, "right" or "broken" in the rows below it."""
     if rule is not rules[0]:
-        return f"{INDENT}{RIGHT if rule.lossless else WRONG_RULE}"
+        kind = RIGHT if rule.lossless else WRONG_RULE
+        return f"{INDENT}{kind}"
     return text if rule.lossless else f"{text}, {WRONG_RULE}"

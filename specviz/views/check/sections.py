@@ -145,7 +145,7 @@ def one_step(
 
 
 def _choice_words(here: RuleHere, at: tuple[int, int]) -> Words:
-    """Which drafted token was chosen, why, and how often the rule accepts it."""
+    """The drafted token that was chosen, the reason, and how often the rule accepts it."""
     step, token = at
     reason = "the models' agreement is closest to one half"
     if _errs(here):

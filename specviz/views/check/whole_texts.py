@@ -1,4 +1,4 @@
-"""The Check page's section "End to end": whole texts against the target's probability of every token. Loads no torch."""
+"""The Check page's section "End to end": whole texts against the target's probability of each token. Loads no torch."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def end_to_end(
     """The section "End to end".
 
     first: one prompt's first token, drawn many times. greedy: the check at temperature 0, without the other two.
-    made_by: what writes the texts, in words. refusal: why there is nothing to check.
+    made_by: the writer of the texts, in words. refusal: why there is nothing to check.
     """
     if refusal:
         return blocks.section(*END_TO_END, blocks=[blocks.words(refusal)])

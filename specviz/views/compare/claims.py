@@ -91,7 +91,7 @@ def _cell(value: str | ClaimReading) -> Cell:
 
 
 def claim_numbers(drafted: int, draft_ms: int, check_ms: int, accepted: int) -> Props:
-    """The section that works out what a claim's own numbers mean."""
+    """The section that works out a claim's own numbers."""
     values = (drafted, draft_ms, check_ms, accepted)
     controls = []
     for (name, (words, _)), value in zip(FIELDS.items(), values, strict=True):

@@ -33,7 +33,7 @@ NO_COSTS = (
 
 
 def run_point(recorded: Trace, speedup: float | None = None) -> charts.Point | None:
-    """The run's own values; None where K changed or its steps do not follow the rule of the what-if.
+    """The run's own values; None where K changed or its steps do not follow the what-if analysis.
 
     speedup: measured in short runs of the same settings; None: the trace's own.
     """
@@ -67,7 +67,7 @@ def every_k(
     point: charts.Point | None = None,
     refusal: str = "",
 ) -> Props:
-    """The section on every K. cuts: the same text at every K, one draw for all. refusal: why there is no what-if."""
+    """The section on every K. cuts: the same text at every K, one draw for all. refusal: why there is none."""
     if refusal or what_if is None or recorded is None:
         return blocks.section(*EVERY_K, blocks=[blocks.words(refusal or NO_RUN)])
     shown = [blocks.words(what_if.note)]
@@ -92,15 +92,19 @@ def _segments_block(
     for token in recorded.tokens:
         texts.append(prose(token.text) if token.bytes is None else label("", token.bytes))
     by_k = {}
-    for k, cut in cuts.items():
-        number = len(cut.lengths)
+    for k, division in cuts.items():
+        number = len(division.lengths)
         calls = "1 target call" if number == 1 else f"{number} target calls"
         end = f" for {what_if.num_tokens:,} tokens"
         outcome = what_if.at(k)
         if outcome is not None:
             end += f"; on average {outcome.expected_target_calls:.1f}"
         words = ["", calls, end]
-        by_k[k] = {"lengths": list(cut.lengths), "kinds": list(cut.kinds), "words": words}
+        by_k[k] = {
+            "lengths": list(division.lengths),
+            "kinds": list(division.kinds),
+            "words": words,
+        }
     own_k = recorded.steps[-1].settings.k
     if point is not None and point.k in cuts:
         own_k = point.k
@@ -289,7 +293,7 @@ def why_slow(
 
 
 def _missing_words(has_run: bool, has_costs: bool, has_speed: bool) -> str:
-    """What has to be done before there is a breakdown."""
+    """The words on the measurements that a breakdown still needs."""
     if not has_run:
         return NO_RUN
     needed = []

@@ -43,7 +43,7 @@ class Point:
     target_calls: int
     tokens_per_call: float
     speedup: float | None
-    """None where none was measured."""
+    """The measured speedup, if there is one."""
     of_short_runs: bool = False
     """Whether the speedup was measured in shorter runs of the same settings."""
 
@@ -114,7 +114,7 @@ def depths_chart(rows: Sequence[DraftOnText]) -> Chart:
 
 
 def factors_chart(breakdown: Breakdown) -> Chart:
-    """From the ideal to the measured speedup: each bar goes from one product to the next, on a log axis."""
+    """The way from the ideal to the measured speedup: each bar goes from one product to the next, on a log axis."""
     product = float(breakdown.ideal)
     names = ["ideal"]
     words = [f"{breakdown.ideal}x"]
@@ -220,7 +220,9 @@ def _mark(
     value = getattr(point, attribute, None)
     if value is None or point.k not in ks:
         return []
-    star = curve(name, "plain", ks, [value if k == point.k else None for k in ks], hover)
+    y: list[float | None] = [None] * len(ks)
+    y[ks.index(point.k)] = value
+    star = curve(name, "plain", ks, y, hover)
     star["mode"] = "markers"
     star["marker"] = {"color": colour("plain"), "size": 13, "symbol": "star"}
     return [star]

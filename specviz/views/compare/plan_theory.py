@@ -89,8 +89,10 @@ def _gap_words(what_if: WhatIf, alpha: float, point: Point | None) -> Words:
     reason = "Its hard tokens are spread out, its end shortens a step, or it is harder than its alpha says"
     if text > formula:
         reason = "Its easy tokens come in stretches, or it is easier than its alpha says"
-    own = f"its own tokens are accepted with an average probability of {what_if.by_depth[0]:.2f}"
-    return [*words, f". {reason} ({own})."]
+    average = (
+        f"its own tokens are accepted with an average probability of {what_if.by_depth[0]:.2f}"
+    )
+    return [*words, f". {reason} ({average})."]
 
 
 def _speed_words(what_if: WhatIf, alpha: float, costs: Costs) -> Words:

@@ -83,14 +83,14 @@ HOW = (
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """What a page shows of a race that it stores."""
+    """The part of a stored race that a page shows."""
 
     key: str = ""
     """The id of the race."""
     heat: int | None = None
-    """The heat whose runs are replayed; None: that of `heat_to_replay`."""
+    """The heat that is replayed; None: the one that `heat_to_replay` names."""
     files: tuple[str, ...] = ()
-    """The ids by which these two runs can be saved."""
+    """The ids under which these two runs can be saved."""
 
 
 def race(
@@ -140,7 +140,7 @@ def chosen_values(section: Props) -> dict[str, Any]:
 
 
 def heat_to_replay(result: Race) -> int:
-    """The place of the heat whose greedy texts differ, else of the first heat."""
+    """The place of the heat with different greedy texts; without one, the first."""
     return 0 if result.difference is None else result.difference.heat
 
 
@@ -212,7 +212,7 @@ def _result_blocks(result: Race, titles: Titles, seat: Seat) -> list[Props]:
 
 
 def _replay(result: Race, heat: Heat, titles: Titles) -> Props:
-    """Both runs of a heat, side by side."""
+    """The two runs of a heat, side by side."""
     left = heat.left
     right = heat.right
     if result.is_shared:
@@ -271,8 +271,10 @@ def _recorder_share(traces: Sequence[Trace]) -> float | None:
     working_ms = sum(count(trace).working_ms for trace in traces)
     if working_ms <= 0:
         return None
-    record_ms = sum(step.timing.record_ms for trace in traces for step in trace.steps)
-    return record_ms / working_ms
+    recording_ms = []
+    for trace in traces:
+        recording_ms += [step.timing.record_ms for step in trace.steps]
+    return sum(recording_ms) / working_ms
 
 
 def _side_row(title: str, trace: Trace, is_shared: bool) -> list[Cell]:
@@ -343,7 +345,7 @@ def _numbers(
 
 
 def _json_file(result: Race, titles: Titles) -> str:
-    """Both setups, the machine, the verdict and every prompt's numbers."""
+    """The file of a race: both setups, the machine, the verdict and every prompt's numbers."""
     state, words = speed_verdict(result, titles)
     first = result.heats[0]
     header = first.left.header

@@ -44,10 +44,13 @@ def lossy_names(result: Race, titles: Titles) -> list[str]:
     """The sides with a step that a lossy rule judged."""
     names = []
     for title, runs in zip(titles, sides(result), strict=True):
-        steps = [step for run in runs for step in run.steps]
-        if any(not step.settings.lossless for step in steps):
+        if any(_is_lossy(run) for run in runs):
             names.append(bare_title(title))
     return names
+
+
+def _is_lossy(trace: Trace) -> bool:
+    return any(not step.settings.lossless for step in trace.steps)
 
 
 def speed_verdict(result: Race, titles: Titles) -> tuple[str, Words]:
@@ -93,7 +96,7 @@ def _comparison_words(
 
 
 def _lack_words(result: Race) -> str:
-    """What a race must have more of before a side can be called faster; empty where it has enough."""
+    """The words on a race that is too small to call a side faster; empty where it is large enough."""
     needs = []
     if len(result.comparison.ratios) < FEWEST:
         needs.append(f"over {FEWEST} prompts or more")

@@ -1,4 +1,4 @@
-"""The section that compares all rules on the drafts of one run, from what `specviz.checks.side_by_side` yields."""
+"""The section that compares all rules on the drafts of one run, from results of `specviz.checks.side_by_side`."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ NO_TIME = 1e-6
 
 
 class _Side:
-    """One of the two runs, with its totals after 0, 1, ... steps."""
+    """A run on one side, with its totals after 0, 1, ... steps."""
 
     def __init__(self, title: str, trace: Trace) -> None:
         steps = trace.steps
@@ -141,7 +141,7 @@ def _stage(side: _Side, most_tokens: int) -> Props:
 
 
 def _time_mode(sides: Sequence[_Side]) -> Props | None:
-    """Both at their recorded pace, or slowed down by the same factor; None without times.
+    """The mode that plays both runs at their recorded pace, or slowed down by the same factor; None without times.
 
     frames: [words, steps shown on each side, tokens shown without marks or None]. paces: [words, ms per frame, is
     chosen]. ends: the words of a side that is done. rest: the frame at which the replay pauses.
@@ -170,7 +170,7 @@ def _time_mode(sides: Sequence[_Side]) -> Props | None:
 
 
 def _token_mode(sides: Sequence[_Side], difference: int | None) -> Props:
-    """Both with the same number of tokens; the replay pauses where the texts differ."""
+    """The mode that shows the same number of tokens of both runs, and pauses where the texts differ."""
     frames = []
     for number in range(max(side.tokens[-1] for side in sides) + 1):
         num_steps = []

@@ -1,7 +1,7 @@
 """The charts of a run as plain data: empty plotly figures, and the points that each step adds to them.
 
-All traces of a chart have the same places. At each place, the first trace's `customdata` begins with what a click
-selects: "step" or "step:token". `layout.meta.table` lists the table's columns as [title, trace, attribute, index...].
+All traces of a chart have the same places. At each place, the first trace's `customdata` begins with "step" or
+"step:token", which a click selects. `layout.meta.table` lists the table's columns: [title, trace, attribute, index...].
 Points have the shapes that Plotly's extendTraces and restyle take; numbers come from Counters.
 """
 
@@ -86,8 +86,8 @@ def _depth_points(step: Step, so_far: Figures) -> Chart:
     joint = [(rate.joint, rate.joint_low, rate.joint_high, rate.drafted) for rate in rates]
     conditional = []
     for rate in rates:
-        low, high = rate.conditional_low, rate.conditional_high
-        conditional.append((rate.conditional, low, high, rate.judged))
+        interval = (rate.conditional_low, rate.conditional_high)
+        conditional.append((rate.conditional, *interval, rate.judged))
     chart: Chart = {
         "mode": "replace",
         "x": [[rate.depth for rate in rates]] * 2,
@@ -242,7 +242,7 @@ def _empty_times() -> Chart:
     return chart_of("Time per step", bars, axes | STACKED, list_columns("step", bars))
 
 
-KINDS = {  # name -> what makes the empty chart, and what makes a step's points
+KINDS = {  # name -> (makes the empty chart, makes a step's points)
     "step_bars": (_empty_bars, _bar_points),
     "acceptance_by_depth": (_empty_depths, _depth_points),
     "overlap_strip": (_empty_overlap, _overlap_points),

@@ -1,4 +1,4 @@
-"""Feed turns a run's records into what the Explore page shows, as increments that cost O(K) per step.
+"""Feed turns a run's records into the props of the Explore page, as increments that cost O(K) per step.
 
 Every number, width, label and sentence of the page is computed below this class; the browser lays out what it gets.
 Records come in order from one thread; any thread may read.
@@ -44,7 +44,7 @@ from specviz.views.words import (
 if TYPE_CHECKING:
     from specviz.bench.speed import Measuring, Speed
 
-MOST_SENT = 200  # steps per increment, about 1 MB; the page pulls what is left
+MOST_SENT = 200  # steps per increment, about 1 MB; the page pulls the rest
 MOST_PROMPT = 20_000  # characters of a prompt that a page gets
 PROMPT_SHOWN = 240  # characters of a long prompt that are shown at first, its end
 MOST_REASON = 300  # characters of the reason why a target reads chains only
@@ -57,7 +57,7 @@ _ROUNDED = {float, list, dict}
 
 
 class Feed:
-    """What the page shows of one run, or of one opened trace."""
+    """The page of one run, or of one opened trace."""
 
     def __init__(self, run_id: str, *, recorded: bool = False) -> None:
         self._run_id = run_id
@@ -74,7 +74,7 @@ class Feed:
         # every token so far: its step, its place in the step's pieces, its text
         self._written: list[tuple[int, int, str]] = []
         self.measuring: Measuring | None = None  # the measurement of its speed that goes on
-        self.measured: Speed | None = None  # what the last one found
+        self.measured: Speed | None = None  # the result of the last one
         self._steps: list[str] = []  # each step's props as JSON, made once
         self.num_characters = 0  # of all of them
 
@@ -138,7 +138,7 @@ class Feed:
     def message(self, since: int, status: Mapping[str, Any] | None, begin: str = "") -> str:
         """The increment from step `since` on, as JSON.
 
-        begin: what the page does first: "play" replays the run, "opening" explains one of its steps.
+        begin: the first action of the page: "play" replays the run, "opening" explains one of its steps.
         """
         props = self._props(since)
         if status is not None:
@@ -270,16 +270,18 @@ def _progress(fraction: float | None) -> Props | None:
 
 
 def _context(step: Step, models: Models | None, lossy: str, rounding: str) -> list[list[str]]:
-    """What is at work in this step, as [role, words].
+    """The parts that are at work in this step, as [role, words].
 
-    The roles: the promise and the rule's name, the models with their sizes, the method, the sampling, and the options
-    in the models' files that no run applies. lossy, rounding: what must be said of the steps so far.
+    They are the promise and the rule's name, the models with their sizes, the method and the sampling. Options in the
+    models' files that no run applies follow. lossy, rounding: the caveats on the steps so far.
     """
     settings = step.settings
+    target = models.target if models else None
+    draft = models.draft_model if models else None
     words = [["lossy" if lossy else "exact", _promise(settings, lossy or rounding)]]
-    words.append(["target", _model(settings.target, models and models.target)])
+    words.append(["target", _model(settings.target, target)])
     if settings.draft_model:
-        words.append(["draft", _model(settings.draft_model, models and models.draft_model)])
+        words.append(["draft", _model(settings.draft_model, draft)])
     if not facts_of(settings.method).is_plain:
         words.append(["method", title_of(settings.method, METHODS)])
     sampling = [f"temperature {settings.temperature:g}"]

@@ -74,8 +74,9 @@ class TokenRow:
     residual: float | None = None
     """The token's probability in the distribution of replacements."""
     p_raw: float | None = None
-    """p before the sampling filters, at temperature 1."""
+    """The target's probability before the sampling filters, at temperature 1."""
     q_raw: float | None = None
+    """The draft's probability before the sampling filters, at temperature 1."""
 
     @property
     def excess(self) -> float:
@@ -103,7 +104,7 @@ def ref_of(token: EmittedToken) -> str:
 
 
 def looks(step: Step) -> dict[str, Look]:
-    """What the inspector shows of each token of the step, by its draft node or "last"."""
+    """The look of each token of the step, by its draft node or "last"."""
     shown: dict[str, Look] = {}
     last = titles.last_token(step)
     for position in step.positions:
@@ -276,8 +277,10 @@ def _columns(rows: Sequence[TokenRow], axis: float, bars: dict[str, str]) -> dic
     if any(row.has_raw for row in rows):
         bars = bars | {"p_raw": "p_raw", "q_raw": "q_raw"}
     for bar, field in bars.items():
-        values = [getattr(row, field) for row in rows]
-        columns[bar] = [None if value is None else round(100 * value / axis, 2) for value in values]
+        columns[bar] = []
+        for row in rows:
+            value = getattr(row, field)
+            columns[bar].append(None if value is None else round(100 * value / axis, 2))
     return columns
 
 
@@ -344,9 +347,9 @@ def _siblings(step: Step, node: int) -> list[list[str]]:
         if sibling == node or place < MOST_SIBLINGS - 1:
             token = step.draft[sibling]
             q = 1.0 if token.q is None else token.q
-            words = [
-                "–" if share is None else percent(share) for share in (token.p, token.p_judged, q)
-            ]
+            words = []
+            for share in (token.p, token.p_judged, q):
+                words.append("–" if share is None else percent(share))
             shown.append([str(sibling), token_label(token), token.status, *words])
     return shown
 

@@ -120,7 +120,8 @@ def _list_values(
     trace: Trace, spell: Callable[[Settings], str], name: str = "", *, usual: str = ""
 ) -> str:
     """The values of one setting in the order of the steps: "K 4 → 8"; "" where all are `usual` or there is none."""
-    values = [value for value, _ in groupby(spell(step.settings) for step in trace.steps) if value]
+    spelled = [spell(step.settings) for step in trace.steps]
+    values = [value for value, _ in groupby(spelled) if value]
     if not values or values == [usual]:
         return ""
     more = ["…"] if len(values) > MOST_CHANGES else []
@@ -148,7 +149,7 @@ def _seed(header: Header | None) -> str:
 
 
 def _numbers(trace: Trace) -> str:
-    """The run's length, its tokens per target call, and what must be said of its text."""
+    """The run's length, its tokens per target call, and the caveat on its text."""
     counters = count(trace)
     words = [quantity(counters.num_emitted, "token")]
     per_call = metrics(counters)[PER_CALL]

@@ -106,7 +106,9 @@ class Beat:
 
 def opening(trace: Trace, index: int) -> Props:
     """The beats of step `index`, 0 <= index < len(trace.steps)."""
-    before = [token for step in trace.steps[:index] for token in step.emitted]
+    before: list[EmittedToken] = []
+    for step in trace.steps[:index]:
+        before += step.emitted
     written = before[-WRITTEN:] if len(before) > WRITTEN else []
     earlier = before[: len(before) - len(written)]
     return {
@@ -119,16 +121,16 @@ def opening(trace: Trace, index: int) -> Props:
 
 
 def telling_step(trace: Trace) -> int:
-    """The first step that shows most of what can happen.
+    """The first step that shows the most.
 
-    That is: text before it, an accepted token that might have been rejected, a rejected token that might have been
-    accepted, and a dropped token.
+    A step may show text before it, a dropped token, an accepted token that might have been rejected, and a rejected
+    token that might have been accepted.
     """
     return max(range(len(trace.steps)), key=lambda index: (_num_shown(trace.steps[index]), -index))
 
 
 def _num_shown(step: Step) -> int:
-    """How much of what can happen this step shows."""
+    """How many of the facts in `telling_step` this step shows."""
     statuses = {token.status for token in step.draft}
     number = len(statuses & {"accepted", "rejected", "ignored"})
     if step.draft:
@@ -152,7 +154,7 @@ class _Opening:
         nodes, _ = most_telling(step)
         self._shown = [step.draft[node] for node in nodes]
         self._judged = [token for token in self._shown if token.is_judged]
-        pass_ms = median(each.timing.verify_ms for each in trace.steps)
+        pass_ms = median(recorded.timing.verify_ms for recorded in trace.steps)
         self._pass_words = f"{two_digits(pass_ms)} ms"
 
     def beats(self) -> Iterator[Beat]:
@@ -248,12 +250,17 @@ class _Opening:
     ) -> str:
         """A sentence on how `token` was judged that names `named`, or the token itself."""
         sentence = table.get(self._judging(token), table["other"])
+        name = _quoted(named or token)
+        if token is None:
+            return sentence.format(
+                rule=self._rule.title, token=name, chance=percent(0.0), draft="", target=""
+            )
         return sentence.format(
             rule=self._rule.title,
-            token=_quoted(named or token),
-            chance=percent(token.accept_prob or 0.0) if token else percent(0.0),
-            draft=share_words(token and token.q),
-            target=share_words(token and token.p_judged),
+            token=name,
+            chance=percent(token.accept_prob or 0.0),
+            draft=share_words(token.q),
+            target=share_words(token.p_judged),
         )
 
     def _judging(self, token: DraftToken | None) -> str:
@@ -288,7 +295,7 @@ class _Opening:
         return chips
 
     def _point(self) -> str:
-        """What the step gained, and what it means for the text."""
+        """The sentence on the step's gain, and on the promise for the text."""
         tokens = _tokens(len(self._step.emitted)).capitalize()
         if not self._step.settings.lossless:
             return POINT_LOSSY.format(tokens=tokens)

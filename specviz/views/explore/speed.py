@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 NO_DRAFT = "baseline: no draft"
 NONE_BESIDE = "no baseline was measured beside it"
 NOT_YET = "not measured yet"
-HERE, THERE = "measured here", "measured where it was recorded"
+HERE = "measured here"
+THERE = "measured where it was recorded"
 SAME = "1.0"  # a ratio that reads so is called the same speed
 IMPOSSIBLE = (
     "No ratio: the rounds gave more than the tokens per target call, which cannot be. The machine was busy. "
@@ -38,7 +39,7 @@ def speed_words(
     recorded: bool,
     measuring: Measuring | None = None,
 ) -> Props:
-    """{"value", "words", "note", "can_measure", "progress"}; where no ratio is told, value is "" and words says why.
+    """The props {"value", "words", "note", "can_measure", "progress"}; without a ratio, value is "" and words says why.
 
     measuring: the measurement that goes on. recorded: nothing can be measured any more.
     """

@@ -81,8 +81,8 @@ def _quotient(target: str, drafted: str, chance: str) -> str:
     """The chance of acceptance, and how it follows from the two printed numbers, which are rounded."""
     if chance[0] in BOUNDS:
         return f"accept it {BOUNDS[chance[0]]} than {chance[1:]} of the time."
-    about = "" if divides(target, drafted, chance) else "about "
-    return f"accept it {target}/{drafted} = {about}{chance} of the time."
+    roughly = "" if divides(target, drafted, chance) else "about "
+    return f"accept it {target}/{drafted} = {roughly}{chance} of the time."
 
 
 def rule_title(step: Step, token: DraftToken, emitted: EmittedToken | None = None) -> Sentence:
@@ -117,8 +117,8 @@ def rule_title(step: Step, token: DraftToken, emitted: EmittedToken | None = Non
 def chance_accepted(step: Step, token: DraftToken) -> float:
     """The probability that a token of a chain is accepted.
 
-    Block verification averages it over all tokens that may be drafted behind this one: the weight w = min(1, w p / q),
-    updated along the chain. Every other rule tests the token alone.
+    Under block verification it is an average over all tokens that may be drafted behind this one: the weight
+    w = min(1, w p / q), updated along the chain. Every other rule tests the token alone.
     """
     if not facts_of(step.settings.rule).judges_block:
         return token.accept_prob or 0.0
@@ -214,8 +214,8 @@ def sibling_note(step: Step, node: int) -> Sentence:
     judged = (
         f"{were_rejected}, the remaining probability gives it {percent(token.p_judged or 0.0)}."
     )
-    own = f" {percent(token.p)}. After "
-    return ["The target itself gives ", quote(token), own, quote(rejected[-1]), judged]
+    probability = f" {percent(token.p)}. After "
+    return ["The target itself gives ", quote(token), probability, quote(rejected[-1]), judged]
 
 
 def lossy_note(step: Step, moved: float | None) -> Sentence:
@@ -256,7 +256,7 @@ def rejected_siblings(step: Step, node: int) -> list[DraftToken]:
 
 
 def _sibling_words(step: Step, node: int) -> str:
-    """The words before the target's share where siblings of this node were rejected before it; "" where none was."""
+    """The words before the target's share if siblings of this node were rejected before it; else ""."""
     number = len(rejected_siblings(step, node))
     if not number:
         return ""

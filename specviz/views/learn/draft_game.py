@@ -80,7 +80,7 @@ def _join_control(ending: Ending) -> Props:
 
 
 def _verdict_words(step: Step) -> Sentence:
-    """What became of the tokens of one turn."""
+    """The verdict on the tokens of one turn."""
     num_accepted = sum(token.status == "accepted" for token in step.draft)
     rejected = telling_rejection(step)
     last = last_token(step)

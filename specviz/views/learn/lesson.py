@@ -1,4 +1,4 @@
-"""The props of one lesson, for the panel beside the stage; the browser remembers what was done. Loads no torch."""
+"""The props of one lesson, for the panel beside the stage; the browser remembers the tasks done. Loads no torch."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -22,7 +22,7 @@ SHIPPED = "shipped:"
 
 
 def lesson_props(name: str, *, has_server: bool = True) -> Props:
-    """What the panel shows of a lesson. Raises KeyError for a name that is not one."""
+    """The props of a lesson's panel. Raises KeyError for an unknown name."""
     known = list(found_lessons().lessons.values())
     lesson = found_lessons().lessons[name]
     place = known.index(lesson)
@@ -129,7 +129,7 @@ def _lit(screen: Screen) -> list[str]:
 
 
 def _stage(show: Show | None, run: str | None) -> Props:
-    """What a screen puts on the stage: one run with a pin, two runs to compare, or nothing."""
+    """The content of the stage: one run with a pin, two runs to compare, or nothing."""
     if show is None:
         return {"show": None, "compare": None}
     if show.compare:

@@ -77,7 +77,7 @@ def _known_lessons() -> Mapping[str, Lesson]:
 
 
 def lesson_panels() -> dict[str, Props]:
-    """What the panel shows of each lesson, by name, without a server."""
+    """The props of each lesson's panel without a server, by name."""
     return {name: lesson_props(name, has_server=False) for name in _known_lessons()}
 
 

@@ -32,7 +32,7 @@ ASK = "Accepted or rejected?"
 
 
 def predict_block(traces: Mapping[str, Trace]) -> Props:
-    """The game over these runs by their titles; words where none of them has a verdict to guess."""
+    """The game over these runs by their titles; words if no run has a verdict to guess."""
     runs = []
     for title, trace in traces.items():
         if (game := predict_props(trace)) is not None:
@@ -77,7 +77,7 @@ def predict_props(trace: Trace) -> Props | None:
 
 
 def _lesson_words(num_right: int, num: int, share: float) -> Sentence:
-    """What the bets teach. share: the expected share of right bets."""
+    """The sentence that the bets teach. share: the expected share of right bets."""
     words = ["Always betting on the likelier side would have been right ", f"{num_right} of {num}"]
     if share > 1 - 1e-9:
         return [*words, CERTAIN]

@@ -105,7 +105,7 @@ def draft_chips(step: Step) -> list[Chip]:
 
 
 def line(name: str, chips: Sequence[Chip]) -> list[Any]:
-    """[name, chips, words that say how many more chips there are]."""
+    """A line as [name, chips, words that say how many more chips there are]."""
     more = len(chips) - MOST_CHIPS
     return [name, list(chips[:MOST_CHIPS]), f"+{more:,} more" if more > 0 else ""]
 

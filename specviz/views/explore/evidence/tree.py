@@ -112,8 +112,11 @@ def _rows(children: Mapping[int, list[int]]) -> dict[int, int]:
 def _node(
     step: Step, node: int, rows: Mapping[int, int], siblings: list[int], score: str
 ) -> list[Any]:
-    """[ref, text, status, depth, row, the parent's row, its score, place among its siblings, their number, the target's
-    probability]."""
+    """A node's props.
+
+    [ref, text, status, depth, row, the parent's row, its score, place among its siblings, their number, the target's
+    probability]
+    """
     token = step.draft[node]
     return [
         str(node),
