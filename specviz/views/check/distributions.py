@@ -44,7 +44,8 @@ def distribution_block(trace: Trace, step: int, ref: str, rules: Sequence[str]) 
     everything = _with_others(known, overlap)
     longest = 0.0
     for row in shown:
-        longest = max(longest, row.p, *(_chance(row, rule, overlap) for rule in facts))
+        chances = [_chance(row, rule, overlap) for rule in facts]
+        longest = max(longest, row.p, *chances)
     scale = 100 / longest
     bars = []
     for row in shown:
@@ -80,9 +81,11 @@ def _read_position(step: Step, ref: str) -> tuple[float, list[TokenRow]]:
     known = []
     for id_, text, p, q, residual, *_ in position.top:
         q = q or 0.0
-        row = TokenRow(label(text), "", p, q, min(p, q), residual or 0.0)
+        both = min(p, q)
+        row = TokenRow(label(text), "", p, q, both, residual or 0.0)
         known.append((id_ != drafted, row))
-    known.sort(key=lambda item: (item[0], -max(item[1].p, item[1].q)))
+    known.sort(key=lambda item: -max(item[1].p, item[1].q))
+    known.sort(key=lambda item: item[0])  # the drafted token first; the order of the others stays
     rows = [row for _, row in known]
     rows[1:MOST_ROWS] = sorted(rows[1:MOST_ROWS], key=lambda row: -row.p)
     return position.overlap, rows
@@ -103,7 +106,8 @@ def _chance(row: TokenRow, rule: RuleFacts, overlap: float) -> float:
 
 def _distance(rows: Sequence[TokenRow], rule: RuleFacts, overlap: float) -> float:
     """Total variation between the rule's distribution and p; a lower bound, as all other tokens count as one."""
-    distance = math.fsum(abs(_chance(row, rule, overlap) - row.p) for row in rows) / 2
+    differences = [abs(_chance(row, rule, overlap) - row.p) for row in rows]
+    distance = math.fsum(differences) / 2
     return distance if distance > SAME else 0.0
 
 

@@ -246,10 +246,10 @@ def _request_words(result: Race) -> Words:
 def _how_measured(result: Race, titles: Titles) -> list[Words]:
     """The method, how far two runs of one setup lay apart, and the cost of recording, if any time says something."""
     words: list[Words] = list(HOW)
-    found = result.comparison
-    if result.is_shared or found is None:
+    comparison = result.comparison
+    if result.is_shared or comparison is None:
         return words
-    slower = f"The slower run of the same setup on the same prompt took {percent(found.spread)} more time"
+    slower = f"The slower run of the same setup on the same prompt took {percent(comparison.spread)} more time"
     words.insert(0, f"{slower} (median over both sides and all prompts).")
     left, right = sides(result)
     left_share = _recorder_share(left)
@@ -328,7 +328,7 @@ def _count_all(traces: Sequence[Trace]) -> Counters:
 def _numbers(
     left: Trace | Counters,
     right: Trace | Counters,
-    found: SpeedComparison | None,
+    comparison: SpeedComparison | None,
     is_shared: bool,
 ) -> list[str]:
     """The cells of both sides from tokens/s to the accepted share, with the ratio of their speeds."""
@@ -339,8 +339,8 @@ def _numbers(
 
     speeds = [UNDER_LOAD, UNDER_LOAD] if is_shared else cells("tokens_per_s")
     ratio = "no ratio"
-    if found is not None and found.is_possible and not is_shared:
-        ratio = f"{found.ratio:.2f}×"
+    if comparison is not None and comparison.is_possible and not is_shared:
+        ratio = f"{comparison.ratio:.2f}×"
     return [*speeds, ratio, *cells("target_calls"), *cells("acceptance_rate_judged")]
 
 
@@ -355,8 +355,8 @@ def _json_file(result: Race, titles: Titles) -> str:
         for name in PROMPT_FIELDS:
             request.pop(name, None)
         both.append({"title": bare_title(title), "request": request})
-    found = result.comparison
-    is_possible = found is not None and found.is_possible
+    comparison = result.comparison
+    is_possible = comparison is not None and comparison.is_possible
     content = {
         "specviz_race": FILE_FORMAT,
         "specviz": header.specviz,
@@ -365,10 +365,10 @@ def _json_file(result: Race, titles: Titles) -> str:
         "sides": both,
         "verdict": {"state": state, "words": "".join(words)},
         "under_load": result.is_shared,
-        "unsteadiness": None if found is None else found.spread,
+        "unsteadiness": None if comparison is None else comparison.spread,
         "runs": {"done": result.done, "planned": result.total},
-        "median_ratio_b_over_a": found.ratio if is_possible else None,
-        "median_between": found.between if is_possible else None,
+        "median_ratio_b_over_a": comparison.ratio if is_possible else None,
+        "median_between": comparison.between if is_possible else None,
         "prompts": [_heat_record(heat) for heat in result.heats],
     }
     return json.dumps(content, ensure_ascii=False, allow_nan=False, indent=1)
@@ -381,12 +381,12 @@ def _heat_record(heat: Heat) -> dict[str, Any]:
         values = metrics(quick)
         numbers = {name: values[name] for name in FILE_METRICS}
         runs.append({"times_ms": [count(quick).working_ms, slower_ms], **numbers})
-    found = heat.comparison
-    is_possible = found is not None and found.is_possible
+    comparison = heat.comparison
+    is_possible = comparison is not None and comparison.is_possible
     return {
         "title": heat.title,
         "prompt": {name: heat.left.header.request.get(name) for name in PROMPT_FIELDS},
         "a_and_b": runs,
-        "ratio_b_over_a": found.ratio if is_possible else None,
+        "ratio_b_over_a": comparison.ratio if is_possible else None,
         "texts_part_after_tokens": heat.parting,
     }

@@ -57,10 +57,12 @@ def speed_verdict(result: Race, titles: Titles) -> tuple[str, Words]:
     """The state of the verdict, and its words with both sides' names."""
     if result.is_shared:
         return "unsure", LOADED
-    found = result.comparison
-    if found is None:
+    comparison = result.comparison
+    if comparison is None:
         return "unsure", "No time was measured, so no side can be called faster."
-    state, words = _comparison_words(result, found, bare_title(titles[0]), bare_title(titles[1]))
+    state, words = _comparison_words(
+        result, comparison, bare_title(titles[0]), bare_title(titles[1])
+    )
     if names := lossy_names(result, titles):
         are = " is lossy: its text is" if len(names) == 1 else " are lossy: their texts are"
         words = [*words[:-1], f"{words[-1]} ", " and ".join(names), f"{are} not the target's own."]
@@ -68,29 +70,31 @@ def speed_verdict(result: Race, titles: Titles) -> tuple[str, Words]:
 
 
 def _comparison_words(
-    result: Race, found: SpeedComparison, one: str, other: str
+    result: Race, comparison: SpeedComparison, one: str, other: str
 ) -> tuple[str, list[str]]:
-    if not found.is_possible:
+    if not comparison.is_possible:
         return "unsure", [IMPOSSIBLE]
-    ratio = f"{found.ratio:.2f}× the speed of "
-    end = f" ({_range_words(result, found)})."
+    ratio = f"{comparison.ratio:.2f}× the speed of "
+    end = f" ({_range_words(result, comparison)})."
     lack = _lack_words(result)
-    if found.is_clear and not lack:
-        return "consistent", ["", other, f" was {found.verdict}: {ratio}", one, end]
+    if comparison.is_clear and not lack:
+        return "consistent", ["", other, f" was {comparison.verdict}: {ratio}", one, end]
     wins, losses = result.wins_and_losses
     if wins and not lack:
-        counts = f" on {wins} of {len(found.ratios)}, slower on {losses}"
+        counts = f" on {wins} of {len(comparison.ratios)}, slower on {losses}"
         lead = "It depends on the prompt: "
         return "unsure", [lead, other, " was faster than ", one, f"{counts}{end}"]
     if lack:
         lead = "Too few to tell: "
         end += f" {lack}"
-    elif found.verdict == "even":
+    elif comparison.verdict == "even":
         lead = "About as fast: "
     else:
         lead = "No clear difference: "
-        if found.verdict == "noisy":
-            spread = f"two runs of one setup on the same prompt differed by {percent(found.spread)}"
+        if comparison.verdict == "noisy":
+            spread = (
+                f"two runs of one setup on the same prompt differed by {percent(comparison.spread)}"
+            )
             end += f" This machine was too busy: {spread}. Race again when it is idle."
     return "unsure", [lead, other, f" ran at {ratio}", one, end]
 
@@ -106,17 +110,20 @@ def _lack_words(result: Race) -> str:
     return f"Race {' and '.join(needs)} to be sure." if needs else ""
 
 
-def _range_words(result: Race, found: SpeedComparison) -> str:
+def _range_words(result: Race, comparison: SpeedComparison) -> str:
     """The number of prompts, and how far apart their ratios lie; a ratio that cannot be is left out."""
-    if len(found.ratios) == 1:
+    if len(comparison.ratios) == 1:
         return "one prompt only"
-    low, high = found.between
-    comparisons = [heat.comparison for heat in result.heats if heat.comparison is not None]
-    ratios = [comparison.ratio for comparison in comparisons if comparison.is_possible]
+    ratios = []
+    for heat in result.heats:
+        of_heat = heat.comparison
+        if of_heat is not None and of_heat.is_possible:
+            ratios.append(of_heat.ratio)
+    low, high = comparison.between
     if not ratios:
         ratios = [low, high]
-    words = f"median of {len(found.ratios)} prompts, {min(ratios):.2f}× to {max(ratios):.2f}×"
-    left_out = sum(ratio < low for ratio in found.ratios)
+    words = f"median of {len(comparison.ratios)} prompts, {min(ratios):.2f}× to {max(ratios):.2f}×"
+    left_out = sum(ratio < low for ratio in comparison.ratios)
     if left_out:
         words += f"; {low:.2f}× to {high:.2f}× without the {left_out} at either end"
     return words
@@ -161,16 +168,16 @@ def _identical_words(result: Race) -> str:
 
 
 def _difference_blocks(
-    result: Race, found: RaceDifference, lossy: Sequence[str], titles: Titles
+    result: Race, difference: RaceDifference, lossy: Sequence[str], titles: Titles
 ) -> list[Props]:
-    reason = _reason(found, lossy)
+    reason = _reason(difference, lossy)
     if len(result.heats) > 1:
         num_same = sum(heat.parting is None for heat in result.heats)
         reason = f"{num_same} of {len(result.heats)} prompts gave the same text. {reason}"
-    one = token_label(found.left)
-    other = token_label(found.right)
+    one = token_label(difference.left)
+    other = token_label(difference.right)
     where = [
-        f"Not identical: on “{reveal(found.title)}” the texts differ from token {found.place + 1:,}: ",
+        f"Not identical: on “{reveal(difference.title)}” the texts differ from token {difference.place + 1:,}: ",
         bare_title(titles[0]),
         " wrote ",
         one,
@@ -188,18 +195,18 @@ def _difference_blocks(
         f"probability of {other}",
     )
     rows = []
-    for reading in found.readings:
+    for reading in difference.readings:
         logits = [f"{logit:.5f}" for logit in reading.logits]
         probabilities = [percent(probability) for probability in reading.probabilities]
         rows.append([f"{reading.role} {label(reading.name)}", *logits, *probabilities])
-    state = "unsure" if found.is_tie or lossy else "differs"
+    state = "unsure" if difference.is_tie or lossy else "differs"
     return [blocks.verdict(state, where), blocks.table(columns, rows)]
 
 
-def _reason(found: RaceDifference, lossy: Sequence[str]) -> str:
-    target = found.readings[0]
+def _reason(difference: RaceDifference, lossy: Sequence[str]) -> str:
+    target = difference.readings[0]
     gap = abs(target.logits[0] - target.logits[1])
-    if found.is_tie:
+    if difference.is_tie:
         return (
             f"The target's logits for the two tokens are only {gap:.2g} apart: a tie at its precision. Reading tokens "
             "one at a time or several at once adds up in a different order, so either may come first."

@@ -32,10 +32,10 @@ class _Side:
         steps = trace.steps
         self.title = label(title)
         self.trace = trace
-        self.tokens = [*accumulate((len(step.emitted) for step in steps), initial=0)]
-        self.calls = [*accumulate((step.calls["target"] for step in steps), initial=0)]
+        self.tokens = [0, *accumulate(len(step.emitted) for step in steps)]
+        self.calls = [0, *accumulate(step.calls["target"] for step in steps)]
         # working milliseconds
-        self.clock = [*accumulate((step.timing.working_ms for step in steps), initial=0.0)]
+        self.clock = [0.0, *accumulate(step.timing.working_ms for step in steps)]
 
 
 def side_by_side_block(

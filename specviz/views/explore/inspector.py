@@ -202,7 +202,16 @@ def _read_rows(
         if q is None:
             q = float(id_ == token.id)  # a point mass on the drafted token
         word = label(text, token.bytes if id_ == token.id else None)
-        row = TokenRow(word, roles.get(id_, ""), p, q, min(p, q), residual, p_raw, q_raw)
+        row = TokenRow(
+            text=word,
+            role=roles.get(id_, ""),
+            p=p,
+            q=q,
+            both=min(p, q),
+            residual=residual,
+            p_raw=p_raw,
+            q_raw=q_raw,
+        )
         rows.append((id_, row))
     shortfall = _shortfall(token, position, [row for _, row in rows])
     shown = _choose_rows(rows, list(roles))

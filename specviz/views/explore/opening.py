@@ -126,7 +126,8 @@ def telling_step(trace: Trace) -> int:
     A step may show text before it, a dropped token, an accepted token that might have been rejected, and a rejected
     token that might have been accepted.
     """
-    return max(range(len(trace.steps)), key=lambda index: (_num_shown(trace.steps[index]), -index))
+    numbers = [_num_shown(step) for step in trace.steps]
+    return numbers.index(max(numbers))
 
 
 def _num_shown(step: Step) -> int:
@@ -243,7 +244,11 @@ class _Opening:
         shares.sort(key=lambda share: (not share[1], -share[0]))
         shown = sorted(shares[:MOST_SHARES], key=lambda share: -share[0])
         longest = max((p for p, *_ in shown), default=0.0) or 1.0
-        return [[text, round(100 * p / longest, 1), percent(p), drawn] for p, drawn, text in shown]
+        props = []
+        for p, drawn, text in shown:
+            width = round(100 * p / longest, 1)
+            props.append([text, width, percent(p), drawn])
+        return props
 
     def _words(
         self, table: Mapping[str, str], token: DraftToken | None, named: EmittedToken | None = None

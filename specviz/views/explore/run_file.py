@@ -49,14 +49,14 @@ def stage_page(
     title = _title(trace)
     words = html.escape(_words(trace, unended))
     body = BODY.format(title=html.escape(title), words=words, template=stage_template())
-    about = {
+    index = {
         "starts": [part["from"] for part in parts],
         "selection": None if selection is None else _find_selection(selection, parts),
         "file": exports.file_name(trace, ".jsonl"),
     }
     zipped = gzip.compress(exports.json_lines(trace).encode(), 6, mtime=0)
     data = {
-        "sv-about": quiet_json(about),
+        "sv-about": quiet_json(index),
         "sv-run": packed,
         "sv-trace": base64.b64encode(zipped).decode("ascii"),
     }

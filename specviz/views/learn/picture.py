@@ -23,9 +23,9 @@ def picture(lesson: Lesson) -> Props:
 
     bars: rows of a block of bars. lanes: [words, cells] each, where a cell is [text, status].
     """
-    for find_picture in (_distribution_picture, _draw_picture, _runs_picture, _steps_picture):
-        if (found := find_picture(lesson)) is not None:
-            return found
+    for draw in (_distribution_picture, _draw_picture, _runs_picture, _steps_picture):
+        if (props := draw(lesson)) is not None:
+            return props
     return {"words": ""}
 
 
@@ -105,13 +105,13 @@ def _draw_bar(show: Show) -> Props | None:
     if not show.run or not show.pin:
         return None
     step = shipped_trace(show.run).steps[show.pin.step]
-    token = next(
-        (token for node, token in enumerate(step.draft) if str(node) == show.pin.ref), None
-    )
+    by_ref = {str(node): token for node, token in enumerate(step.draft)}
+    token = by_ref.get(show.pin.ref)
     if token is None or token.accept_prob is None or token.u is None:
         return None
     if not facts_of(step.settings.rule).uses_draw:
         return None
     chance = 100 * token.accept_prob
     parts = [("both", chance), ("excess", 100 - chance)]
-    return blocks.bar(_word(token), parts, (percent(token.accept_prob),), 100 * token.u)
+    values = [percent(token.accept_prob)]
+    return blocks.bar(_word(token), parts, values, 100 * token.u)

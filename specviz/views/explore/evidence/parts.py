@@ -135,4 +135,5 @@ def facts(title: str, items: Sequence[Sequence[str]]) -> list[Part]:
     """One part with these (name, words); none where there are no items."""
     if not items:
         return []
-    return [{"kind": "facts", "title": title, "items": [list(item) for item in items[:MOST_LINES]]}]
+    shown = [list(item) for item in items[:MOST_LINES]]
+    return [{"kind": "facts", "title": title, "items": shown}]

@@ -173,17 +173,17 @@ def _rounds(step: Step, evidence: Evidence, _text: Sequence[str]) -> list[Part]:
     if not rounds:
         return []
     names = []
-    for each in rounds:
-        drafter = _name(each.words("by")) or "Nobody"
-        checker = _name(each.words("for")) or "?"
+    for draft_round in rounds:
+        drafter = _name(draft_round.words("by")) or "Nobody"
+        checker = _name(draft_round.words("for")) or "?"
         names.append(f"{drafter} for {checker}")
     lead = OF_ROUNDS
     if len(set(names)) == 1:
         lead = f"{names[0]}. {OF_ROUNDS}"
         names = [f"round {number}" for number in range(1, len(rounds) + 1)]
     rows = []
-    for name, each in zip(names, rounds, strict=True):
-        rows.append(parts.line(name, _round_chips(each)))
+    for name, draft_round in zip(names, rounds, strict=True):
+        rows.append(parts.line(name, _round_chips(draft_round)))
     proposed = [[text, "", ""] for text, *_ in parts.draft_chips(step)]
     rows = [*rows[: parts.MOST_LINES - 1], parts.line("proposed to the target", proposed)]
     calls = []
