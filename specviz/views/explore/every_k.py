@@ -85,17 +85,17 @@ def _sure_lanes(chances: Chances) -> list[Lanes]:
     """The lanes of a text that leaves nothing to chance, for each K."""
     by_k = []
     for k in range(1, MOST_K + 1):
-        cut = whatif.split_into_steps(chances, chances.keep == 1, k)
+        division = whatif.split_into_steps(chances, chances.keep == 1, k)
         depths = chances.depths(k)
         steps = []
         num_accepted = 0
         start = 0
-        for length, kind in zip(cut.lengths, cut.kinds, strict=True):
+        for length, kind in zip(division.lengths, division.kinds, strict=True):
             accepted = length if kind == "accepted" else length - 1
             steps.append([accepted, int(depths[start]), KINDS.index(kind)])
             num_accepted += accepted
             start += length
-        num_judged = num_accepted + cut.kinds.count("resampled")
+        num_judged = num_accepted + division.kinds.count("resampled")
         by_k.append((len(steps), num_judged, num_accepted, {"steps": steps}))
     return by_k
 

@@ -65,17 +65,17 @@ def _join(parts: Sequence[str]) -> str:
 def _title(trace: Trace, usual: Usual | None) -> str:
     """Method, draft, K, temperature, and whatever else is not as usual, with the changes made during the run."""
     parts = [
-        _list_values(trace, lambda now: title_of(now.method, METHODS)),
-        _list_values(trace, lambda now: label(now.draft_model) if now.draft_model else ""),
-        _list_values(trace, lambda now: str(now.k) if now.k else "", "K "),
-        _list_values(trace, lambda now: f"{now.temperature:g}", "temperature "),
-        _list_values(trace, lambda now: f"{now.top_p:g}", "top-p ", usual="1"),
-        _list_values(trace, lambda now: str(now.top_k), "top-k ", usual="0"),
+        _list_values(trace, lambda settings: title_of(settings.method, METHODS)),
+        _list_values(trace, lambda settings: label(settings.draft_model or "")),
+        _list_values(trace, lambda settings: str(settings.k or ""), "K "),
+        _list_values(trace, lambda settings: f"{settings.temperature:g}", "temperature "),
+        _list_values(trace, lambda settings: f"{settings.top_p:g}", "top-p ", usual="1"),
+        _list_values(trace, lambda settings: str(settings.top_k), "top-k ", usual="0"),
         _list_values(trace, own_sampling),
         _rules(trace, usual),
     ]
     if usual is not None:
-        parts.append(_list_values(trace, lambda now: _params(now, usual)))
+        parts.append(_list_values(trace, lambda settings: _params(settings, usual)))
     parts.append(_chat_options(trace.header))
     return _join(parts) or "No step was made"
 
@@ -89,7 +89,9 @@ def _rules(trace: Trace, usual: Usual | None) -> str:
         is_usual = is_usual and step.settings.rule in (None, own_rule)
     if is_usual:
         return ""
-    return _list_values(trace, lambda now: title_of(now.rule, FACTS) if now.rule else "")
+    return _list_values(
+        trace, lambda settings: title_of(settings.rule, FACTS) if settings.rule else ""
+    )
 
 
 def _params(settings: Settings, usual: Usual) -> str:

@@ -87,22 +87,22 @@ def _between(speed: Speed, most: float) -> str:
 
 def _measured(counters: Counters, speed: Speed, where: str) -> Props:
     """The words on a measurement of this run."""
-    found = speed.found
-    rounds = f"median of {len(found.ratios)} rounds of runs of {speed.num_tokens} tokens"
+    comparison = speed.found
+    rounds = f"median of {len(comparison.ratios)} rounds of runs of {speed.num_tokens} tokens"
     note = f"{rounds}, warmed up, with and without a draft in turn, each alone on the engine"
-    if found.spread >= ONE_RUN:
-        note += f"; {BUSY.format(found.spread)}"
+    if comparison.spread >= ONE_RUN:
+        note += f"; {BUSY.format(comparison.spread)}"
     if speed.doubt:
         return _props(f"{doubt_words(speed)}{_mark(counters)}", note=note)
-    own = metrics(counters)["tokens_per_target_call"]
-    most = min(speed.tokens_per_call, own or speed.tokens_per_call)
-    if found.ratio > most:
-        written = f"the measured runs wrote {speed.tokens_per_call:.2f} tokens per target call, this run {own:.2f}"
+    per_call = metrics(counters)["tokens_per_target_call"]
+    most = min(speed.tokens_per_call, per_call or speed.tokens_per_call)
+    if comparison.ratio > most:
+        written = f"the measured runs wrote {speed.tokens_per_call:.2f} tokens per target call, this run {per_call:.2f}"
         words = f"{two_digits(speed.tokens_per_s)} tokens/s; no ratio: {written}"
         return _props(words, note=note)
     speeds = (speed.baseline_tokens_per_s, speed.tokens_per_s)
     note += f"; {_between(speed, most)}"
-    return _comparison(counters, found.ratio, most, speeds, where, note, found.between)
+    return _comparison(counters, comparison.ratio, most, speeds, where, note, comparison.between)
 
 
 def _recorded(counters: Counters) -> Props:

@@ -138,8 +138,8 @@ def _slots(known: Sequence[Lesson], has_server: bool) -> Iterator[Slot]:
 
 def _short_way(slots: Sequence[Slot]) -> list[Slot]:
     """The slots of the short way; none where one of them is missing."""
-    way = [slot for slot in slots if slot.name in SHORT]
-    return way if [slot.name for slot in way] == list(SHORT) else []
+    short = [slot for slot in slots if slot.name in SHORT]
+    return short if [slot.name for slot in short] == list(SHORT) else []
 
 
 def _entries(slots: Sequence[Slot]) -> list[Props]:
