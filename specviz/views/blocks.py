@@ -1,7 +1,7 @@
-"""What a page of reports is made of, as plain JSON values: sections of controls and blocks, which the browser lays out.
+"""The parts of a report page as plain JSON values: sections of controls and blocks, which the browser lays out.
 
-A section is sent whole whenever something in it changes. Every number, width and sentence stands in it; texts from
-outside are labelled by `sentences` first. A sentence may be a list of texts, of which every second one is set off.
+A section is sent whole whenever something in it changes, with every number, width and sentence. Its texts are harmless
+already (see `words.py`). A sentence may be a list of texts; every second one is set off.
 """
 
 import base64
@@ -14,7 +14,7 @@ Props = dict[str, Any]
 Words = str | Sequence[str]
 Cell = str | Mapping[str, Any]
 Columns = Mapping[str, Callable[[Any], Cell]]
-"""The head of each column of a table -> its cell for an item."""
+"""The head of each column of a table -> the function that makes its cell for an item."""
 Options = Sequence[tuple[str, str]]
 """(words, value) of each entry of a list."""
 VERDICTS = ("exact", "consistent", "suspicious", "differs", "unsure")
@@ -36,6 +36,7 @@ TONES = (
 def section(
     name: str, title: str, lead: Words, controls: Sequence[Props] = (), blocks: Sequence[Props] = ()
 ) -> Props:
+    """A section of a page; `lead` is the sentence below its title."""
     return {
         "id": name,
         "title": title,
@@ -46,7 +47,7 @@ def section(
 
 
 def whole_page(sections: Sequence[Props]) -> Props:
-    """These sections as a report page takes them, without controls: nobody is there to answer them."""
+    """A report page of these sections, without controls: no server answers them."""
     shown = [{**section, "controls": []} for section in sections]
     return {
         "sections": shown,
@@ -56,15 +57,16 @@ def whole_page(sections: Sequence[Props]) -> Props:
     }
 
 
-# ---- controls: what a person sets before pressing a button of the same section --------------------------------------
+# ---- controls: a person sets them before pressing a button of the same section --------------------------------------
 
 
 def button(does: str, label: str, *, primary: bool = False) -> Props:
-    """Sends the section's values with the name of what is to be done."""
+    """A button that sends the section's values, and `does`, the name of the action."""
     return {"kind": "button", "do": does, "label": label, "primary": primary}
 
 
 def choice(name: str, label: str, options: Options, value: str) -> Props:
+    """A list of options; the one with this value is chosen."""
     return {
         "kind": "choice",
         "name": name,
@@ -75,11 +77,12 @@ def choice(name: str, label: str, options: Options, value: str) -> Props:
 
 
 def count(name: str, label: str, value: int, low: int, high: int) -> Props:
+    """A whole number from `low` to `high`."""
     return {"kind": "count", "name": name, "label": label, "value": value, "low": low, "high": high}
 
 
 def lines(name: str, label: str, value: str, hint: str, most: int) -> Props:
-    """A text of several lines, of at most so many characters; one more can be sent, to be refused in words."""
+    """A text of several lines with at most `most` characters; one more can be sent, to be refused in words."""
     return {
         "kind": "lines",
         "name": name,
@@ -90,15 +93,16 @@ def lines(name: str, label: str, value: str, hint: str, most: int) -> Props:
     }
 
 
-# ---- blocks: what is shown ------------------------------------------------------------------------------------------
+# ---- blocks: a person reads them ------------------------------------------------------------------------------------
 
 
 def words(text: Words, *, small: bool = False) -> Props:
+    """A paragraph."""
     return {"kind": "words", "words": text, "small": small}
 
 
 def notice(text: Words) -> Props:
-    """Words that go as soon as the section's work begins."""
+    """Words that disappear as soon as the section's work begins."""
     return {**words(text), "passing": True}
 
 
@@ -113,12 +117,9 @@ def verdict(state: str, text: Words) -> Props:
 
 
 def progress(done: int, total: int, text: str) -> Props:
-    """How far long work has come, with a button that stops it."""
-    return {
-        "kind": "progress",
-        "width": round(100 * done / total, 1) if total else 0.0,
-        "words": text,
-    }
+    """The progress of long work, with a button that stops it."""
+    width = round(100 * done / total, 1) if total else 0.0
+    return {"kind": "progress", "width": width, "words": text}
 
 
 def table(
@@ -129,43 +130,53 @@ def table(
     marked: int = -1,
     sortable: bool = False,
 ) -> Props:
-    """The first column names the row; `marked`: the row that stands out. A cell is a text or made by `cell`.
+    """A table; the first column names the row. A cell is a text or made by `cell`.
 
-    sortable: a click on a column's head sorts by the cells' own keys, by their texts where they have none.
+    marked: the row that stands out. sortable: a click on a column's head sorts by the cells' own keys, or by their
+    texts where they have none.
     """
-    return {"kind": "table", "columns": list(columns), "rows": [list(row) for row in rows], "caption": caption,
-            "marked": marked, "sortable": sortable}  # fmt: skip
+    return {
+        "kind": "table",
+        "columns": list(columns),
+        "rows": [list(row) for row in rows],
+        "caption": caption,
+        "marked": marked,
+        "sortable": sortable,
+    }
 
 
 def table_of(items: Sequence[Any], columns: Columns, **options: Any) -> Props:
-    """A table with a row per item; options: of `table`."""
-    return table(
-        list(columns), [[make(each) for make in columns.values()] for each in items], **options
-    )
+    """A table with a row per item. options: as for `table`."""
+    rows = []
+    for item in items:
+        rows.append([make_cell(item) for make_cell in columns.values()])
+    return table(list(columns), rows, **options)
 
 
 def cell(text: Words, *, sort: float | str | None = None, tone: str = "") -> Cell:
     """A cell with a tone, with every second of its texts set off, or with a key to sort by (None: at the end)."""
-    made: dict[str, Any] = {"text": text, "sort": sort}
-    return made | {"tone": tone} if tone else made
+    props: dict[str, Any] = {"text": text, "sort": sort}
+    if tone:
+        props["tone"] = tone
+    return props
 
 
 def opening_cell(text: str, number: int, draft: int, token: int) -> Cell:
-    """A cell that opens, in the `texts` block of the same page, the text of this number under a draft at a token."""
+    """A cell that opens a text in the `texts` block of the same page.
+
+    number: of the text; draft: the draft model that marks it; token: the token at which it opens.
+    """
     return {"text": text, "sort": text, "opens": {"text": number, "draft": draft, "token": token}}
 
 
 def button_cell(text: str, section: str, does: str, values: Mapping[str, str]) -> Cell:
-    """A cell with a button that does what a button of the section would do, with these values."""
-    return {
-        "text": text,
-        "sort": text,
-        "does": {"section": section, "do": does, "values": dict(values)},
-    }
+    """A cell with a button that acts as a button of the section, with these values."""
+    press = {"section": section, "do": does, "values": dict(values)}
+    return {"text": text, "sort": text, "does": press}
 
 
 def chart(figure: Mapping[str, Any]) -> Props:
-    """A figure as `charts.py` makes them: {"data", "layout"} with layout.meta.title and layout.meta.table."""
+    """A figure in the format of `charts.py`: {"data", "layout"} with layout.meta.title and layout.meta.table."""
     return {"kind": "chart", "figure": figure}
 
 
@@ -176,10 +187,17 @@ def bars(
     key: Sequence[tuple[str, str]] = (),
     first: str = "token",
 ) -> Props:
-    """Rows of `bar`, all on one scale; `heads` name the columns of their values, `first` says what a row is to those
-    who listen, `key` is (tone, what it means)."""
-    return {"kind": "bars", "rows": list(rows), "heads": list(heads), "key": [list(pair) for pair in key],
-            "first": first}  # fmt: skip
+    """Rows of `bar`, all on one scale.
+
+    heads: the columns of the rows' values. key: (tone, its meaning) each. first: the name of a row for a screen reader.
+    """
+    return {
+        "kind": "bars",
+        "rows": list(rows),
+        "heads": list(heads),
+        "key": [list(pair) for pair in key],
+        "first": first,
+    }
 
 
 def bar(
@@ -188,25 +206,24 @@ def bar(
     values: Sequence[str] = (),
     tick: float | None = None,
 ) -> Props:
-    """Stacked parts (tone, width in percent of the axis), and a tick at a place in percent."""
-    widths = [[tone, round(width, 3)] for tone, width in parts]
+    """A bar of stacked parts (tone, width in percent of the axis), and a tick at a place in percent."""
     return {
         "label": label,
-        "parts": widths,
+        "parts": [[tone, round(width, 3)] for tone, width in parts],
         "values": list(values),
         "tick": None if tick is None else round(tick, 3),
     }
 
 
 def segments(tokens: Sequence[str], by_k: Mapping[int, Props], k: int) -> Props:
-    """A text cut into steps for every K, which the block's slider chooses.
+    """A text divided into steps for every K, which the block's slider chooses.
 
     `by_k`[K] = {"lengths": tokens per step, "kinds": the kind of the token that ended each step, "words"}.
     """
     return {
         "kind": "segments",
         "tokens": list(tokens),
-        "by_k": {str(each): cut for each, cut in by_k.items()},
+        "by_k": {str(length): steps for length, steps in by_k.items()},
         "k": k,
     }
 
@@ -218,9 +235,8 @@ def dump(value: Any) -> str:
 
 def pack(value: Any) -> str:
     """JSON, compressed, in letters and digits that any page can hold."""
-    return base64.b64encode(
-        gzip.compress(dump(value).encode("utf-8", "replace"), 9, mtime=0)
-    ).decode("ascii")
+    text = dump(value).encode("utf-8", "replace")
+    return base64.b64encode(gzip.compress(text, 9, mtime=0)).decode("ascii")
 
 
 def download(label: str, file_name: str, text: str) -> Props:
@@ -229,12 +245,12 @@ def download(label: str, file_name: str, text: str) -> Props:
 
 
 def links(entries: Sequence[tuple[str, str]]) -> Props:
-    """Files of this server to save: (words, address) each."""
+    """Links to files of this server: (words, address) each."""
     return {"kind": "links", "entries": [list(entry) for entry in entries]}
 
 
 def places(entries: Sequence[Props]) -> Props:
-    """Places of this page to open: each has `href`, `title`, `words` and `facts`."""
+    """Links to places of this page: each has `href`, `title`, `words` and `facts`."""
     return {"kind": "places", "entries": list(entries)}
 
 

@@ -1,8 +1,8 @@
-"""HTML: one file or one folder that shows sections, and the parts that every page needs in it.
+"""HTML: one file or one folder that shows sections, and the parts that every page needs.
 
-Both open from disk, ask no other host and no server, and know both themes. Code and styles are those of the app's
-report pages. What is shown, and plotly, lie there compressed; no text from outside is ever markup, and the page's own
-policy lets no script run that this module has not put there.
+Both open from disk, ask no other host and no server, and know both themes. They share code and styles with the app's
+report pages. Data and plotly are stored compressed. No text from outside is ever markup, and the page's own policy runs
+only the scripts that this module puts there.
 """
 
 import base64
@@ -22,7 +22,7 @@ from specviz.views.palette import palette, palette_css
 
 NOTHING_ELSE = "default-src 'none'; img-src data: blob:; base-uri 'none'; form-action 'none'; style-src 'unsafe-inline'"
 BESIDE = "'self' file:"
-"""Sources of a folder's policy: the files beside the page, also of one that was opened from disk."""
+"""The sources in a folder's policy: the files beside the page, also when it was opened from disk."""
 REPORT_HTML = (
     '<div class="sv-report"><div class="sv-report-body"></div>'
     '<p class="sv-live sv-hidden" aria-live="polite"></p></div>'
@@ -41,21 +41,20 @@ def palette_head() -> str:
 
 @cache
 def stage_html() -> str:
+    """The stage's markup."""
     return web_file("stage/stage.html").read_text("utf-8")
 
 
 def stage_template() -> str:
-    """The stage's markup, from which the browser makes further stages."""
+    """The stage's markup as a template; the browser makes further stages of it."""
     return f'<template id="sv-stage-html">{stage_html()}</template>'
 
 
 def page(title: str, sections: Sequence[Props]) -> str:
     """A whole HTML page of these sections."""
     body = BODY.format(title=html.escape(title), report=REPORT_HTML)
-    data, has_charts = (
-        {"sv-data": pack(whole_page(sections))},
-        any(_has_chart(each["blocks"]) for each in sections),
-    )
+    data = {"sv-data": pack(whole_page(sections))}
+    has_charts = any(_has_chart(section["blocks"]) for section in sections)
     return document(title, body, entry="report_file.js", data=data, has_charts=has_charts)
 
 
@@ -64,73 +63,73 @@ def document(
 ) -> str:
     """A whole HTML page that runs this module of assets/web.
 
-    body: our own markup, with every text from outside escaped; data: id -> text without "<", which lies in the page;
-    the palette and, with has_charts, plotly lie beside it as "sv-palette" and "sv-plotly".
+    body: our own markup, with every text from outside escaped. data: id -> text without "<", stored in the page beside
+    "sv-palette" and, with has_charts, "sv-plotly".
     """
-    plotly, plotly_hash = _plotly() if has_charts else ("", "")
-    made = bundle(web_file(entry))
-    allowed = " ".join(filter(None, [script_hash(made.script), plotly_hash]))
-    texts = {**data, **({"sv-plotly": plotly} if has_charts else {})}
-    sheet, script = f"<style>{made.sheet}</style>", f"<script>{made.script}</script>"
+    code = bundle(web_file(entry))
+    allowed = script_hash(code.script)
+    texts = dict(data)
+    if has_charts:
+        texts["sv-plotly"], plotly_hash = _plotly()
+        allowed += f" {plotly_hash}"
+    sheet = f"<style>{code.sheet}</style>"
+    script = f"<script>{code.script}</script>"
     return _html(title, body, f"{NOTHING_ELSE}; script-src {allowed}", texts, sheet, script)
 
 
 def folder(title: str, body: str, *, entry: str, data: Mapping[str, str]) -> dict[str, str]:
-    """The same page as files that lie side by side, by their paths: index.html, its code and sheet, plotly, and each
-    text of `data` as a script that is run when it is needed (a page that was opened from disk may read no file)."""
-    made, policy = bundle(web_file(entry)), f"{NOTHING_ELSE} {BESIDE}; script-src {BESIDE}"
-    links = '<link rel="stylesheet" href="site.css">', '<script src="site.js"></script>'
-    texts = {
-        f"data/{name}.js": f"document.currentScript.packed = {quiet_json(text)};\n"
-        for name, text in data.items()
-    }
-    page = _html(title, body, policy, {}, *links)
-    return {
-        "index.html": page,
-        "site.css": made.sheet,
-        "site.js": made.script,
+    """The page as files that lie side by side, by path: index.html, its code and sheet, plotly, and the data.
+
+    Each text of `data` is a script that runs when it is needed: a page that was opened from disk may read no file.
+    """
+    code = bundle(web_file(entry))
+    policy = f"{NOTHING_ELSE} {BESIDE}; script-src {BESIDE}"
+    sheet = '<link rel="stylesheet" href="site.css">'
+    script = '<script src="site.js"></script>'
+    files = {
+        "index.html": _html(title, body, policy, {}, sheet, script),
+        "site.css": code.sheet,
+        "site.js": code.script,
         "plotly.min.js": plotly_js(),
-        **texts,
     }
+    for name, text in data.items():
+        files[f"data/{name}.js"] = f"document.currentScript.packed = {quiet_json(text)};\n"
+    return files
 
 
 def _html(
     title: str, body: str, policy: str, texts: Mapping[str, str], sheet: str, script: str
 ) -> str:
-    """sheet, script: the tags of the page's styles and code."""
-    texts = {**texts, "sv-palette": quiet_json(palette())}
-    parts = [
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{html.escape(title)}</title><style>{palette_css()}</style>",
-        sheet,
-        f"</head>\n<body>{body}\n<noscript><p>This page needs JavaScript. It asks no network.</p></noscript>\n",
-        *(
-            f'<script type="text/plain" id="{name}">{text}</script>\n'
-            for name, text in texts.items()
-        ),
-        f"{script}\n</body></html>\n",
-    ]
-    return "".join(parts)
+    """A page with these parts. texts: by id, stored in the page; sheet, script: the tags of its styles and code."""
+    data = ""
+    for name, text in {**texts, "sv-palette": quiet_json(palette())}.items():
+        data += f'<script type="text/plain" id="{name}">{text}</script>\n'
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{html.escape(title)}</title><style>{palette_css()}</style>{sheet}"
+        f"</head>\n<body>{body}\n<noscript><p>This page needs JavaScript. It asks no network.</p></noscript>\n"
+        f"{data}{script}\n</body></html>\n"
+    )
 
 
 def script_hash(script: str) -> str:
-    """A source of the policy: exactly this script may run."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+    """The source in a policy that lets exactly this script run."""
+    digest = hashlib.sha256(script.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
 @cache
 def _plotly() -> tuple[str, str]:
-    """plotly.js, compressed, and its source of the policy."""
+    """The code of plotly, compressed, and its source in the policy."""
     source = plotly_js()
-    return base64.b64encode(gzip.compress(source.encode(), 9, mtime=0)).decode(
-        "ascii"
-    ), script_hash(source)
+    packed = gzip.compress(source.encode(), 9, mtime=0)
+    return base64.b64encode(packed).decode("ascii"), script_hash(source)
 
 
 def plotly_js() -> str:
-    """plotly.js as it lies in the plotly package, which is not imported for it."""
+    """The code of plotly from its package, which is not imported."""
     location = find_spec("plotly").submodule_search_locations[0]
     return Path(location, "package_data", "plotly.min.js").read_text("utf-8")
 

@@ -1,4 +1,4 @@
-"""The documents of the assets, which are Markdown, as pages of HTML that ask no network. Loads no torch."""
+"""The Markdown documents of the assets as pages of HTML that ask no network. Loads no torch."""
 
 import html
 import re
@@ -35,12 +35,15 @@ LINKED = re.compile(r'(<a href="(?!https?:)[^"#]+)\.md(?=[#"])')
 
 
 def documents() -> dict[str, Path]:
-    """The files of all documents by their names, as "docs/README.md"."""
+    """The files of all documents by name, as "docs/README.md"."""
     return {f"{path.parent.name}/{path.name}": path for path in assets_dir().glob("*/*.md")}
 
 
 def document_page(name: str, suffix: str = ".md") -> str:
-    """The page of a document; its headings have GitHub's ids. suffix: of the pages it links to. KeyError if unknown."""
+    """The page of a document; its headings have GitHub's ids.
+
+    suffix: the end of the addresses of other documents. Raises KeyError for an unknown name.
+    """
     tokens = MARKDOWN.parse(documents()[name].read_text("utf-8"))
     for token, inside in pairwise(tokens):
         if token.type == "heading_open":
@@ -53,34 +56,30 @@ def document_page(name: str, suffix: str = ".md") -> str:
 
 def refusal_page(words: str) -> str:
     """A page that says why an address was refused."""
-    return _bare_page(
-        REFUSED, f"<h1>{REFUSED}</h1>\n<p>{html.escape(words[:1].upper() + words[1:])}</p>\n"
-    )
+    sentence = html.escape(words[:1].upper() + words[1:])
+    return _bare_page(REFUSED, f"<h1>{REFUSED}</h1>\n<p>{sentence}</p>\n")
 
 
 def unknown_name_page(name: str | None, address: str, is_local: bool) -> str:
-    """A page for a browser that asked for the server by a name that it does not know. name: a plain host name, None
-    for any other text; address: at which the request came in; is_local: from the server's own machine, or its proxy."""
-    known = (
-        f"# This server does not know the name `{name}`"
-        if name
-        else "# This server does not know this name"
-    )
-    where = (
-        "On the server's own machine, this one works"
-        if is_local
-        else "In the server's own network, try this one"
-    )
-    host = "" if is_local else " --host 0.0.0.0"
-    text = UNKNOWN_NAME.format(
+    """A page for a browser that asked for the server by a name that it does not know.
+
+    name: a plain host name, None for any other text. address: the one to use instead. is_local: whether the request
+    came from the server's own machine, or its proxy.
+    """
+    known = "# This server does not know this name"
+    if name:
+        known = f"# This server does not know the name `{name}`"
+    where = "In the server's own network, try this one"
+    host = " --host 0.0.0.0"
+    if is_local:
+        where = "On the server's own machine, this one works"
+        host = ""
+    markdown = UNKNOWN_NAME.format(
         known=known, where=where, address=address, host=host, name=name or "NAME"
     )
-    made = (
-        MARKDOWN.render(text)
-        .replace("<pre>", '<pre tabindex="0">')
-        .replace("<code", '<code translate="no"')
-    )
-    return _bare_page(f"{name or 'This name'} is not known here", made)
+    text = MARKDOWN.render(markdown)
+    text = text.replace("<pre>", '<pre tabindex="0">').replace("<code", '<code translate="no"')
+    return _bare_page(f"{name or 'This name'} is not known here", text)
 
 
 def _bare_page(title: str, text: str) -> str:
@@ -94,10 +93,9 @@ def _template() -> str:
 
 def _filled(template: str, title: str, text: str) -> str:
     """The template with its policy, this title, and this HTML."""
-    script = SCRIPT.search(template)
-    policy = (
-        NOTHING_ELSE if script is None else f"{NOTHING_ELSE}; script-src {script_hash(script[1])}"
-    )
+    policy = NOTHING_ELSE
+    if script := SCRIPT.search(template):
+        policy += f"; script-src {script_hash(script[1])}"
     for place, words in {"policy": policy, "title": html.escape(title), "text": text}.items():
         template = template.replace(f"{{{place}}}", words)
     return template

@@ -1,4 +1,4 @@
-"""Colours, labels and marks, read from assets/web/palette.json, the only place they stand in."""
+"""Colours, labels and marks. They stand only in assets/web/palette.json, which is read here."""
 
 import json
 from collections import ChainMap
@@ -7,15 +7,13 @@ from typing import Any
 
 from specviz.settings import assets_dir
 
-SELECTORS = {
-    "light": ":root",
-    "dark": ".dark",
-}  # of each theme; Gradio marks the dark one with a class
+# the CSS selector of each theme; Gradio marks the dark one with a class
+SELECTORS = {"light": ":root", "dark": ".dark"}
 
 
 @cache
 def palette() -> dict[str, Any]:
-    """{"statuses": {status: {"light", "dark", "label", "mark"}}, "series": {"p": ...}, "phases": ...}."""
+    """The palette: {"statuses": {status: {"light", "dark", "label", "mark"}}, "series": {"p": ...}, "phases": ...}."""
     return json.loads((assets_dir() / "web" / "palette.json").read_text("utf-8"))
 
 
@@ -32,11 +30,13 @@ def word_of(name: str) -> str:
 def palette_css() -> str:
     """One CSS variable per status and series, by theme: `--sv-accepted` and so on."""
     entries = {**palette()["statuses"], **palette()["series"]}
-    return "".join(
-        f"{selector}{{{''.join(f'--sv-{name}:{entry[theme]};' for name, entry in entries.items())}}}"
-        for theme, selector in SELECTORS.items()
-    )
+    css = ""
+    for theme, selector in SELECTORS.items():
+        variables = [f"--sv-{name}:{entry[theme]};" for name, entry in entries.items()]
+        css += f"{selector}{{{''.join(variables)}}}"
+    return css
 
 
 def _entry(name: str) -> dict[str, str]:
+    """The entry of this name in whichever group of the palette has it."""
     return ChainMap(*palette().values())[name]

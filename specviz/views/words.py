@@ -1,7 +1,7 @@
 """Numbers and token texts as words for the page: percentages, visible whitespace, sentences with a trace's own numbers.
 
-Token texts are untrusted: what would steer the page or the reading direction is written out. A sentence is a list of
-texts; every second one is a token or a number to set off.
+Token texts are untrusted: characters that would steer the page or the reading direction are written out. A sentence is
+a list of texts; every second one is a token or a number to set off.
 """
 
 import re
@@ -21,12 +21,12 @@ MOST_LABEL = 48  # characters of a token in a cell, a row or a sentence
 LINE_BREAK = "\n"
 GLYPHS = {LINE_BREAK: "⏎", "\r": "␍", "\t": "⇥"}
 STEERING = ("Cc", "Cs", "Co", "Cn", "Zl", "Zp")
-FORMAT_KEPT = "\u200c\u200d"  # joiners belong to emoji and to scripts
+JOINERS = "\u200c\u200d"  # they stay: emoji and scripts need them
 SPACE = "␣"
 PERCENT = "\u00a0%"
-ROUGH = 0.05  # a share rounded by more than this part of itself misleads
-TINY = 1e-5  # shares below this are called less than 0.001 %
-HALF_UP = 1e-9  # 62.5 reads 63, as people round
+ROUGH = 0.05  # relative; a share that was rounded by more misleads
+TINY = 1e-5  # a smaller share is called less than 0.001 %
+HALF_UP = 1e-9  # added so that 62.5 reads 63, as people round
 CHANGE_NAMES = {
     "k": "K",
     "draft_model": "draft",
@@ -36,7 +36,7 @@ CHANGE_NAMES = {
     **{name: name.replace("top_", "top-").replace("_", " ") for name in RunSettings.ALL_SAMPLING},
 }
 OF_TARGET = "as the target's"
-VERDICTS = {  # what a headline says after K, by what is drafted
+VERDICTS = {  # kind of draft -> the words of a headline after K
     "chain": "{tokens} ahead. The large target model checks them all in one pass. It accepts those that pass and "
     "resamples the first that fails. ",
     "token tree": "{tokens} deep. The large target model checks all branches in one pass. It accepts the path that "
@@ -46,7 +46,8 @@ VERDICTS = {  # what a headline says after K, by what is drafted
 ALONE = "as if the target had written alone"
 LOSSY = "This rule is lossy: the text is not distributed as if the target had written alone."
 EXACT_AGAIN = "This rule is exact, but earlier steps were lossy."
-TYPED, TYPIST = "typed words", "You type up to "  # a game, whose draft model is a person
+TYPED = "typed words"  # the method of a game in which a person drafts
+TYPIST = "You type up to "
 ENDINGS = {
     "length": "done: length reached",
     "eos": "done: the model ended its text",
@@ -62,12 +63,13 @@ Sentence = list[str]
 
 def quantity(number: int, thing: str) -> str:
     """ "1 token", "2,560 tokens" """
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+    ending = "" if number == 1 else "s"
+    return f"{number:,} {thing}{ending}"
 
 
 @lru_cache(maxsize=1 << 12)
 def percent(share: float) -> str:
-    """0.634 -> "63 %", 0.0634 -> "6.3 %"; never 0 % or 100 % for what is neither."""
+    """A share in percent: 0.634 -> "63 %", 0.0634 -> "6.3 %"; 0 % and 100 % only if it is exactly that."""
     if 0 < share < 0.0005:
         return f"<0.1{PERCENT}"
     if 0.9995 <= share < 1 - 1e-9:
@@ -76,20 +78,23 @@ def percent(share: float) -> str:
 
 
 def share_words(share: float | None) -> str:
-    """A share in percent; "" for what is none."""
-    return percent(share) if share is not None and 0 <= share <= 1 else ""
+    """A share in percent; "" for None and for a number that is no share."""
+    if share is None or not 0 <= share <= 1:
+        return ""
+    return percent(share)
 
 
 def percents(first: float, second: float) -> tuple[str, str]:
-    """Both shares as percent numbers without the sign, with as few digits as each needs, and as tell them apart."""
-    for more in range(7):
-        words = _round_share(first, more), _round_share(second, more)
+    """Two shares as percent numbers without the sign, with few digits, but enough to tell different shares apart."""
+    for more_digits in range(7):
+        words = (_round_share(first, more_digits), _round_share(second, more_digits))
         if words[0] != words[1] or first == second:
             break
     return words
 
 
 def _round_share(share: float, more_digits: int) -> str:
+    """The share with at least so many more digits, and as many as it needs to be true within ROUGH."""
     for digits in range(more_digits, 7):
         word = _hundredths(share, digits)
         if share < TINY or abs(float(word) - 100 * share) <= ROUGH * 100 * share:
@@ -98,45 +103,49 @@ def _round_share(share: float, more_digits: int) -> str:
 
 
 def divides(part: str, whole: str, words: str) -> bool:
-    """Whether these two printed numbers give, when divided, what is printed as a percentage in `words`."""
+    """Whether the two printed numbers, divided, give the percentage that is printed in `words`."""
     number = words.removesuffix(PERCENT)
-    return (
-        f"{100 * float(part) / float(whole) + HALF_UP:.{len(number.partition('.')[2])}f}" == number
-    )
+    _, _, decimals = number.partition(".")
+    share = 100 * float(part) / float(whole)
+    return f"{share + HALF_UP:.{len(decimals)}f}" == number
 
 
 def _hundredths(share: float, more_digits: int) -> str:
-    """One decimal below ten percent and close to a hundred, else whole numbers; and `more_digits`."""
+    """The share in percent: one decimal below ten and close to a hundred, else none; and `more_digits`."""
     fine = 0 < share < 0.0995 or 0.995 <= share < 1 - 1e-9
     return f"{100 * share + HALF_UP:.{fine + more_digits}f}"
 
 
 def random_draw(chance: float, u: float) -> tuple[str, str]:
     """The chance and the random draw `u`, with enough digits to see which is larger."""
-    words = percent(chance), f"{u:.2f}"
+    words = (percent(chance), f"{u:.2f}")
     for digits in range(1, 7):
-        bound, fell = float(words[0].strip("<>").removesuffix(PERCENT)), 100 * float(words[1])
+        bound = float(words[0].strip("<>").removesuffix(PERCENT))
+        fell = 100 * float(words[1])
         if bound != fell and (fell < bound) == (u < chance):
             break
-        words = f"{100 * chance:.{digits}f}{PERCENT}", f"{u:.{digits + 2}f}"
+        words = (f"{100 * chance:.{digits}f}{PERCENT}", f"{u:.{digits + 2}f}")
     return words
 
 
 def reveal(text: str) -> str:
-    """`text` with control and direction characters written out; ordinary spaces stay."""
-    return text if text.isprintable() else "".join(map(_visible_char, text))
+    """The text with control and direction characters written out; ordinary spaces stay."""
+    if text.isprintable():
+        return text
+    return "".join(_visible_char(char) for char in text)
 
 
 def _visible_char(char: str) -> str:
     category = unicodedata.category(char)
-    steers = category in STEERING or (category == "Cf" and char not in FORMAT_KEPT)
+    steers = category in STEERING or (category == "Cf" and char not in JOINERS)
     return GLYPHS.get(char, f"⟨{ord(char):04X}⟩") if steers else char
 
 
 def label(text: str, half: str | None = None) -> str:
     """A token as one short visible word: spaces at its ends as ␣, line breaks as ⏎, half characters as <F0 9F>."""
     if half and (not text or "\ufffd" in text):
-        return f"<{' '.join(half[i : i + 2].upper() for i in range(0, min(len(half), 24), 2))}>"
+        pairs = [half[i : i + 2].upper() for i in range(0, min(len(half), 24), 2)]
+        return f"<{' '.join(pairs)}>"
     return _word(text[: MOST_LABEL + 1])
 
 
@@ -147,8 +156,9 @@ def _word(text: str) -> str:
 
 
 def prose(text: str) -> str:
-    """Text for reading: line breaks shown and kept, everything that steers written out."""
-    return f"{GLYPHS[LINE_BREAK]}{LINE_BREAK}".join(map(reveal, text.split(LINE_BREAK)))
+    """Text for reading: line breaks shown and kept, all other steering characters written out."""
+    lines = [reveal(line) for line in text.split(LINE_BREAK)]
+    return f"{GLYPHS[LINE_BREAK]}{LINE_BREAK}".join(lines)
 
 
 def token_label(token: Token) -> str:
@@ -156,50 +166,58 @@ def token_label(token: Token) -> str:
 
 
 def quote(token: Token) -> str:
-    """A token inside a sentence: without the space that most begin with, in quotation marks where it is no word."""
+    """A token inside a sentence: without its leading space, and in quotation marks if it is no word."""
     shown = token_label(token)
     word = shown.removeprefix(SPACE) if shown.strip(SPACE) else shown
     return word if any(char.isalnum() for char in word) else f"“{word}”"
 
 
 def headline(settings: Settings, *, was_lossy: bool = False, rounding: str = "") -> Sentence:
-    """What this run does, with K in it. was_lossy: earlier steps were made under a lossy rule; rounding: what the
-    target's number format leaves of the promise, in words."""
+    """The sentence that says how this run drafts and verifies, with its K.
+
+    was_lossy: earlier steps were made under a lossy rule. rounding: how far the target's number format limits the
+    promise, in words.
+    """
     if settings.k == 0 or not settings.drafts:
         earlier = " Earlier steps were lossy." if was_lossy and settings.lossless else ""
         return [f"No draft: the target model writes every token itself, one per pass.{earlier}"]
     method = facts_of(settings.method).under(settings.params)
     proposer = TYPIST if settings.method == TYPED else method.proposer
-    verdict = VERDICTS[method.drafts_as].format(tokens=" token" if settings.k == 1 else " tokens")
+    tokens = " token" if settings.k == 1 else " tokens"
+    verdict = VERDICTS[method.drafts_as].format(tokens=tokens)
     return [proposer, str(settings.k), verdict + _promise(settings, was_lossy, rounding)]
 
 
 def _promise(settings: Settings, was_lossy: bool, rounding: str) -> str:
-    if not settings.lossless or was_lossy:
-        return EXACT_AGAIN if settings.lossless else LOSSY
+    if not settings.lossless:
+        return LOSSY
+    if was_lossy:
+        return EXACT_AGAIN
     how = f"{ALONE} ({rounding})" if rounding else f"exactly {ALONE}"
-    return f"The text is {'' if settings.temperature == 0 else 'distributed '}{how}."
+    return f"The text is {how}." if settings.temperature == 0 else f"The text is distributed {how}."
 
 
 def changes(before: Settings | None, step: Step) -> list[str]:
-    """What was changed live before this step: "K 4 → 8"."""
+    """The settings that were changed live before this step: "K 4 → 8"."""
     if before is None:
         return []
-    now = step.settings
-    known = [name for name in step.changed if name in CHANGE_NAMES]
-    both = (
-        (name, *(_value_words(name, getattr(each, name)) for each in (before, now)))
-        for name in known
-    )
-    return [f"{CHANGE_NAMES[name]} {old} → {new}" for name, old, new in both]
+    changed = []
+    for name in step.changed:
+        if name in CHANGE_NAMES:
+            old = _value_words(name, getattr(before, name))
+            new = _value_words(name, getattr(step.settings, name))
+            changed.append(f"{CHANGE_NAMES[name]} {old} → {new}")
+    return changed
 
 
 def own_sampling(settings: Settings) -> str:
-    """ "draft temperature 0.5": what the draft alone is sampled with; "" where it is as the target's."""
-    own = {name: getattr(settings, name) for name in RunSettings.DRAFT_SAMPLING}
-    return ", ".join(
-        f"{CHANGE_NAMES[name]} {value:g}" for name, value in own.items() if value is not None
-    )
+    """The sampling of the draft alone: "draft temperature 0.5"; "" where it is as the target's."""
+    words = []
+    for name in RunSettings.DRAFT_SAMPLING:
+        value = getattr(settings, name)
+        if value is not None:
+            words.append(f"{CHANGE_NAMES[name]} {value:g}")
+    return ", ".join(words)
 
 
 def _value_words(name: str, value: object) -> str:
@@ -207,41 +225,49 @@ def _value_words(name: str, value: object) -> str:
         return f"{value:g}"
     if value is None:
         return OF_TARGET if name in RunSettings.DRAFT_SAMPLING else "none"
-    return title_of(str(value), TITLES[name]) if name in TITLES else label(str(value))
+    if name in TITLES:
+        return title_of(str(value), TITLES[name])
+    return label(str(value))
 
 
 def title_of(name: str, known: Mapping[str, Method | RuleFacts]) -> str:
-    """What a method or a rule is called; a name from elsewhere is made harmless."""
-    return known[name].title if name in known else label(name.replace("_", " "))
+    """The title of a method or a rule; a name from elsewhere is made harmless."""
+    if name in known:
+        return known[name].title
+    return label(name.replace("_", " "))
 
 
 def speech(step: Step) -> str:
     """One step for a screen reader."""
-    judged = [token for token in step.draft if token.is_judged]
-    drafted = len(drafted_nodes(step))
-    words = [f"Step {step.index + 1}: "]
-    if drafted:
-        num = sum(token.status == "accepted" for token in judged)
-        words.append(
-            f"a path of {num} accepted, {drafted} drafted"
-            if step.is_tree
-            else f"{num} of {drafted} accepted"
-        )
-        cut = [quote(token) for token in judged if token.status == "rejected"]
-        words.append(f", {', '.join(cut[:4])} rejected" if cut else "")
+    words = f"Step {step.index + 1}: {_draft_speech(step)}"
+    last = next((token for token in step.emitted if token.node is None), None)
+    if last is not None:
+        how = {"resampled": "resampled", "bonus": "bonus", "plain": "target wrote"}[last.kind]
+        words += f", {how} {quote(last)}"
+    return f"{words}."
+
+
+def _draft_speech(step: Step) -> str:
+    """The outcome of a step's draft, or why there is none."""
+    num_drafted = len(drafted_nodes(step))
+    if not num_drafted:
+        if size := num_refused(step):
+            return f"a reasoning step of {size} tokens rejected"
+        why = why_nothing(step)
+        return f"nothing drafted, as {why}" if why else "nothing drafted"
+    num_accepted = sum(token.status == "accepted" for token in step.draft)
+    if step.is_tree:
+        words = f"a path of {num_accepted} accepted, {num_drafted} drafted"
     else:
-        refused = num_refused(step)
-        nothing = ", as ".join(filter(None, ("nothing drafted", why_nothing(step))))
-        words.append(f"a reasoning step of {refused} tokens rejected" if refused else nothing)
-    last = [token for token in step.emitted if token.node is None]
-    if last:
-        how = {"resampled": "resampled", "bonus": "bonus", "plain": "target wrote"}[last[0].kind]
-        words.append(f", {how} {quote(last[0])}")
-    return "".join(words) + "."
+        words = f"{num_accepted} of {num_drafted} accepted"
+    rejected = [quote(token) for token in step.draft if token.status == "rejected"]
+    if rejected:
+        words += f", {', '.join(rejected[:4])} rejected"
+    return words
 
 
 def drafted_nodes(step: Step) -> list[int]:
-    """The draft's nodes that were proposed to the target: all but the scratch."""
+    """The draft's nodes that were proposed to the target: all but scratch nodes."""
     return [node for node, token in enumerate(step.draft) if token.status != "scratch"]
 
 
@@ -249,7 +275,8 @@ def why_nothing(step: Step) -> str:
     """Why a step has no draft, as a clause; "" where it has one, and where its record does not say."""
     if drafted_nodes(step):
         return ""
-    limit, unknown = step.evidence.get("full"), step.evidence.get("unknown")
+    limit = step.evidence.get("full")
+    unknown = step.evidence.get("unknown")
     if type(limit) is int and limit > 0:
         return f"the draft model's context of {quantity(limit, 'token')} is full"
     if type(unknown) is int and unknown >= 0:
@@ -258,7 +285,7 @@ def why_nothing(step: Step) -> str:
 
 
 def num_refused(step: Step) -> int:
-    """Tokens of the drafted reasoning step that the target refused as a whole; 0 where it refused none."""
+    """The size of the drafted reasoning step that the target rejected as a whole, in tokens; 0 without one."""
     size = step.evidence.get("tokens")
     is_size = type(size) is int and 0 < size <= MOST_REFUSED
     return size if grade_of(step) == REFUSED and is_size else 0

@@ -1,4 +1,4 @@
-"""Sections of the Check page, without "End to end" (whole_texts.py), from results of `specviz.checks`. Loads no torch.
+"""Sections of the Check page except "End to end" (whole_texts.py), from results of `specviz.checks`. Loads no torch.
 
 A section without a result says what is missing and which button computes it. `names` gives a token id's text.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from specviz.checks.report import EXIT_WORDS
 from specviz.checks.statistics import round_up
 from specviz.views import blocks
-from specviz.views.blocks import Options, Props
+from specviz.views.blocks import Options, Props, Words
 from specviz.views.words import label, percent
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ Names = Callable[[int], str]
 OTHERS = "all others"
 REDRAWS = (1_000, 5_000, 1_000_000)  # fewest, at first, most
 MOST_SEED = 999_999_999
-SAME = 1e-6  # laws from rows in float32 that lie no farther apart are equal
+SAME = 1e-6  # distributions from rows in float32 that lie no farther apart are equal
 SAMPLE = {
     "prompt_ids": [11, 42, 7],
     "ids": [5, 19, 23],
@@ -51,13 +51,15 @@ FIRST = (
 def identity(
     result: SumIdentity | None, names: Names, *, is_pinned: bool = True, refusal: str = ""
 ) -> Props:
-    """Per token min(p, q) and max(0, p - q) stacked to p. is_pinned: on Explore; refusal: why there is no result."""
+    """The section that stacks min(p, q) and max(0, p - q) of each token to p.
+
+    is_pinned: whether the token is pinned on Explore. refusal: why there is no result.
+    """
     if result is None:
         missing = (
-            refusal
-            or "Nothing to show yet. Make a run with a draft model on Explore and pin a drafted token."
+            "Nothing to show yet. Make a run with a draft model on Explore and pin a drafted token."
         )
-        return blocks.section(*IDENTITY, blocks=[blocks.words(missing)])
+        return blocks.section(*IDENTITY, blocks=[blocks.words(refusal or missing)])
     key = [
         ("both", "both models agree: min(p, q)"),
         ("shortfall", "shortfall: p - q where p is larger"),
@@ -67,27 +69,26 @@ def identity(
     rows = []
     for share in result.rows:
         parts = [("both", scale * share.overlap), ("shortfall", scale * share.shortfall)]
-        values = map(percent, (share.p, share.q, share.overlap, share.shortfall, share.written))
+        shares = (share.p, share.q, share.overlap, share.shortfall, share.written)
+        values = [percent(value) for value in shares]
         rows.append(blocks.bar(_token_words(share.token, names), parts, values, scale * share.p))
-    is_exact, sums = result.largest_error <= SAME, result.sums
-    found = (
-        "exact (enumerated): agreed + shortfall = p"
-        if is_exact
-        else "differs: agreed + shortfall is not p"
-    )
     tokens = f"each of {result.num_tokens:,} tokens, largest difference {result.largest_error:.1e}"
-    verdict = blocks.verdict("exact" if is_exact else "differs", f"{found} for {tokens}")
-    place = (
-        f"Step {result.step + 1}, drafted token {result.node + 1}: {PINNED if is_pinned else FIRST}"
-    )
+    if result.largest_error <= SAME:
+        words = f"exact (enumerated): agreed + shortfall = p for {tokens}"
+        verdict = blocks.verdict("exact", words)
+    else:
+        words = f"differs: agreed + shortfall is not p for {tokens}"
+        verdict = blocks.verdict("differs", words)
+    which = PINNED if is_pinned else FIRST
+    place = f"Step {result.step + 1}, drafted token {result.node + 1}: {which}"
+    sums = result.sums
     balance = [
         f"{place}Agreed ", percent(sums.overlap), " and shortfall ", percent(sums.shortfall), " make ",
         percent(min(1.0, sums.written)),
         f". The draft has {percent(sums.excess)} too much on other tokens: it is rejected, and equals the shortfall.",
     ]  # fmt: skip
-    return blocks.section(
-        *IDENTITY, blocks=[blocks.bars(rows, heads=heads, key=key), blocks.words(balance), verdict]
-    )
+    bars = blocks.bars(rows, heads=heads, key=key)
+    return blocks.section(*IDENTITY, blocks=[bars, blocks.words(balance), verdict])
 
 
 ONE_STEP = (
@@ -112,8 +113,11 @@ def one_step(
     seed: int = 0,
     enumerated: Enumeration | None = None,
 ) -> Props:
-    """One drafted token under a rule. options: the rules as (words, name); at: (step, drafted token), counted from 0;
-    others: the same token under every rule; refusal: why there is none; enumerated: the rule's program over texts."""
+    """The section on one drafted token under a rule.
+
+    options: the rules as (words, name). at: (step, drafted token), counted from 0. others: the same token under every
+    rule. refusal: why there is none. enumerated: the rule's program over texts.
+    """
     controls = [
         blocks.choice("rule", "Rule", options, rule),
         blocks.count("n", "Redraws", n, REDRAWS[0], REDRAWS[2]),
@@ -122,110 +126,109 @@ def one_step(
     ]
     if here is None or at is None:
         missing = (
-            refusal
-            or "Nothing to show yet. Make a run with a draft model on Explore, then press Redraw."
+            "Nothing to show yet. Make a run with a draft model on Explore, then press Redraw."
         )
-        return blocks.section(*ONE_STEP, controls, [blocks.words(missing)])
+        return blocks.section(*ONE_STEP, controls, [blocks.words(refusal or missing)])
     shown = []
     if enumerated is not None:
         shown += state_blocks(enumerated, "Enumerating the rule's program over small texts")
-    shows = (
-        "its mistake shows clearly"
-        if _errs(here)
-        else "the models' agreement is closest to one half"
-    )
-    words = [
-        f"Step {at[0] + 1}, drafted token {at[1] + 1}: chosen for this rule, whatever is pinned, as {shows} there. ",
-        here.rule.title,
-        f" accepts the drafted token {percent(here.accepted)} of the time here, judged alone. {here.rule.summary}",
-    ]
-    shown += [blocks.words(words), _formula_verdict(here)]
+    shown += [blocks.words(_choice_words(here, at)), _formula_verdict(here)]
     if redraws is not None:
         counted = f"{redraws.done:,} of {redraws.total:,} redraws; the verdict comes after the last"
+        shown += state_blocks(redraws, counted)
         is_done = redraws.outcome is not None
-        shown += [
-            *state_blocks(redraws, counted),
-            cell_bars(redraws.cells, redraws.tokens, names, is_done=is_done),
-        ]
+        shown.append(cell_bars(redraws.cells, redraws.tokens, names, is_done=is_done))
     if others:
-        shown.append(
-            blocks.details("Every rule on this token, by formula", [_rules_table(others, rule)])
-        )
+        table = _rules_table(others, rule)
+        shown.append(blocks.details("Every rule on this token, by formula", [table]))
     return blocks.section(*ONE_STEP, controls, shown)
 
 
+def _choice_words(here: RuleHere, at: tuple[int, int]) -> Words:
+    """The drafted token that was chosen, the reason, and how often the rule accepts it."""
+    step, token = at
+    reason = "the models' agreement is closest to one half"
+    if _errs(here):
+        reason = "its mistake shows clearly"
+    accepts = f" accepts the drafted token {percent(here.accepted)} of the time here, judged alone. "
+    return [
+        f"Step {step + 1}, drafted token {token + 1}: chosen for this rule, whatever is pinned, as {reason} there. ",
+        here.rule.title,
+        f"{accepts}{here.rule.summary}",
+    ]
+
+
 def seed_control(seed: int) -> Props:
-    """The same seed repeats the same draws; another one draws independently."""
+    """The control of the seed: the same seed repeats the same draws, another one draws independently."""
     return blocks.count("seed", "Seed", seed, 0, MOST_SEED)
 
 
 def state_blocks(
     result: Enumeration | Redraws | EndToEnd | FirstToken | Greedy, words: str
 ) -> list[Props]:
-    """The verdict, once there is one, and in these words the progress until all is done."""
-    verdicts = (
-        []
-        if result.outcome is None
-        else [blocks.verdict(result.outcome.state, result.outcome.words)]
-    )
-    return verdicts + (
-        [blocks.progress(result.done, result.total, words)] if result.done < result.total else []
-    )
+    """The verdict, once there is one, and the progress in these words until all is done."""
+    shown = []
+    if result.outcome is not None:
+        shown.append(blocks.verdict(result.outcome.state, result.outcome.words))
+    if result.done < result.total:
+        shown.append(blocks.progress(result.done, result.total, words))
+    return shown
 
 
 def _formula_verdict(here: RuleHere) -> Props:
     if _errs(here):
         words = f"differs: by formula, {percent(here.distance)} of its probability here lies on the wrong tokens"
-        return blocks.verdict(
-            "differs", f"{words}; {effort_words(here.draws_needed, 'redraws')} show it"
-        )
+        effort = effort_words(here.draws_needed, "redraws")
+        return blocks.verdict("differs", f"{words}; {effort} show it")
     if here.rule.lossless:
         words = "exact by formula, one token judged alone: what it writes here follows the target's probabilities"
         return blocks.verdict("exact", words)
-    return blocks.verdict(
-        "unsure",
-        "cannot tell: the rule's error has no effect on this token; another token shows it",
-    )
+    words = "cannot tell: the rule's error has no effect on this token; another token shows it"
+    return blocks.verdict("unsure", words)
 
 
 def cell_bars(cells: Cells, tokens: Sequence[int], names: Names, *, is_done: bool) -> Props:
     """How often each token was drawn; with is_done beside the target's share, as a tick."""
     n = max(1, cells.n)
     seen = [count / n for count in cells.counts]
-    scale = 100 / max([*seen, *(cells.distribution if is_done else ()), 1e-9])
+    longest = max([*seen, 1e-9])
+    heads: tuple[str, ...] = ("count",)
+    key = []
+    if is_done:
+        longest = max([longest, *cells.distribution])
+        heads = ("count", "written", "target's probability")
+        key = [("plain", "how often it was written"), ("tick", "the target's probability")]
+    scale = 100 / longest
     rows = []
-    for token, count, share, distribution in zip(
+    for token, count, share, expected in zip(
         [*tokens, None], cells.counts, seen, cells.distribution, strict=True
     ):
-        values = (
-            [f"{count:,}", percent(share), percent(distribution)] if is_done else [f"{count:,}"]
-        )
-        tick = scale * distribution if is_done else None
-        rows.append(
-            blocks.bar(_token_words(token, names), [("plain", scale * share)], values, tick)
-        )
-    heads = ("count", "written", "target's probability") if is_done else ("count",)
-    key = (
-        [("plain", "how often it was written"), ("tick", "the target's probability")]
-        if is_done
-        else []
-    )
+        values = [f"{count:,}"]
+        tick = None
+        if is_done:
+            values += [percent(share), percent(expected)]
+            tick = scale * expected
+        parts = [("plain", scale * share)]
+        rows.append(blocks.bar(_token_words(token, names), parts, values, tick))
     return blocks.bars(rows, heads=heads, key=key)
 
 
 def _rules_table(found: Sequence[RuleHere], chosen: str) -> Props:
-    columns = {
-        "rule": lambda here: here.rule.title,
-        "kind": lambda here: "lossless" if here.rule.lossless else "not exact",
-        "accepted": lambda here: percent(here.accepted),
-        "distance to the target": lambda here: percent(here.distance) if _errs(here) else "0",
-        "redraws to detect it": lambda here: (
-            effort_words(here.draws_needed, "") if _errs(here) else "–"
-        ),
-    }
-    marked = next((place for place, here in enumerate(found) if here.rule.name == chosen), -1)
+    rows = []
+    marked = -1
+    for here in found:
+        distance = "0"
+        effort = "–"
+        if _errs(here):
+            distance = percent(here.distance)
+            effort = effort_words(here.draws_needed, "")
+        kind = "lossless" if here.rule.lossless else "not exact"
+        if here.rule.name == chosen and marked < 0:
+            marked = len(rows)
+        rows.append([here.rule.title, kind, percent(here.accepted), distance, effort])
+    columns = ("rule", "kind", "accepted", "distance to the target", "redraws to detect it")
     caption = "Same acceptance, right text or wrong: acceptance alone cannot tell."
-    return blocks.table_of(found, columns, caption=caption, marked=marked)
+    return blocks.table(columns, rows, caption=caption, marked=marked)
 
 
 def _errs(here: RuleHere) -> bool:
@@ -233,11 +236,10 @@ def _errs(here: RuleHere) -> bool:
 
 
 def effort_words(number: int | None, unit: str) -> str:
-    return (
-        f"about {round_up(number):,} {unit}".strip()
-        if number
-        else f"more {unit} than fit here".replace("  ", " ")
-    )
+    """How many draws or tokens show a mistake."""
+    if number:
+        return f"about {round_up(number):,} {unit}".strip()
+    return f"more {unit} than fit here" if unit else "more than fit here"
 
 
 SELF_CHECKS = (
@@ -248,19 +250,17 @@ SELF_CHECKS = (
 
 
 def self_checks(results: Sequence[SelfCheck]) -> Props:
-    """One verdict per check; no results before the button was pressed."""
+    """The section with one verdict per check; no results before the button was pressed."""
     if not results:
         shown = [blocks.words("Not checked yet. Press Check this pair; it takes a few seconds.")]
     else:
         shown = [blocks.verdict(check.verdict, f"{check.name}: {check.words}") for check in results]
         last = results[-1]
         if last.done < last.total:
-            shown.append(
-                blocks.progress(last.done, last.total, f"{last.done} of {last.total} checks")
-            )
-    return blocks.section(
-        *SELF_CHECKS, [blocks.button("self", "Check this pair", primary=True)], shown
-    )
+            words = f"{last.done} of {last.total} checks"
+            shown.append(blocks.progress(last.done, last.total, words))
+    controls = [blocks.button("self", "Check this pair", primary=True)]
+    return blocks.section(*SELF_CHECKS, controls, shown)
 
 
 SOMEONE_ELSE = (
@@ -272,17 +272,15 @@ SOMEONE_ELSE = (
 
 
 def someone_else(target: str) -> Props:
-    """How to check another decoder with the command line."""
+    """The section that says how to check another decoder with the command line."""
     line = json.dumps(SAMPLE)
-    codes = ", ".join(
-        f"{code} {words}" for code, words in {**EXIT_WORDS, 2: "unusable input"}.items()
-    )
+    meanings = {**EXIT_WORDS, 2: "unusable input"}
+    codes = ", ".join(f"{code} {words}" for code, words in meanings.items())
     name = shlex.quote("".join(character for character in target if character.isprintable()))
+    command = f"python -m specviz prove --target {name} --samples samples.jsonl"
     shown = [
         blocks.words(["One line per text: ", line]),
-        blocks.words(
-            ["Then: ", f"python -m specviz prove --target {name} --samples samples.jsonl"]
-        ),
+        blocks.words(["Then: ", command]),
         blocks.words(
             "Give token ids, not text: the same text can be split into tokens in several ways, and the check is "
             "about the tokens that were drawn. Each line is an independent draw at its own settings."

@@ -1,4 +1,4 @@
-"""The Check page's section "End to end": whole texts compared with the target's odds by token. Loads no torch."""
+"""The Check page's section "End to end": whole texts against the target's probability of each token. Loads no torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from specviz.checks.statistics import Evidence
 
 TOKENS = (100, 2_000, 1_000_000)  # fewest, at first, most
-CALLED_OUT = 6  # log10 of the E from which on a rule is called wrong
+CALLED_OUT = 6  # log10 of the evidence E that calls a rule wrong
 POWER_CAPTION = (
     "From each rule's exact probabilities at these positions, where it judges one token; "
     "detected nine times in ten."
@@ -48,8 +48,11 @@ def end_to_end(
     made_by: str = "",
     refusal: str = "",
 ) -> Props:
-    """first: one prompt's first token, drawn many times; greedy: the check at temperature 0, without the other two;
-    made_by: what writes the texts, in words; refusal: why there is nothing to check."""
+    """The section "End to end".
+
+    first: one prompt's first token, drawn many times. greedy: the check at temperature 0, without the other two.
+    made_by: the writer of the texts, in words. refusal: why there is nothing to check.
+    """
     if refusal:
         return blocks.section(*END_TO_END, blocks=[blocks.words(refusal)])
     controls = [
@@ -70,9 +73,8 @@ def end_to_end(
         shown += [lead, *state_blocks(first, words), bars]
     if not shown:
         writer = made_by or "the pair and the settings of Explore"
-        shown = [
-            blocks.words(f"No text yet. Press Write and judge: texts are written with {writer}.")
-        ]
+        words = f"No text yet. Press Write and judge: texts are written with {writer}."
+        shown.append(blocks.words(words))
     return blocks.section(*END_TO_END, controls, shown)
 
 
@@ -81,30 +83,42 @@ def _evidence_blocks(result: EndToEnd) -> list[Props]:
     if result.done:
         shown += [_features_table(result.evidence), blocks.chart(evidence_chart(result.track))]
     if result.power:
-        columns = {
-            "wrong or lossy rule": lambda one: one.rule.title,
-            "tokens needed": lambda one: effort_words(one.tokens_needed, "tokens"),
-            f"shown by {result.done:,}": lambda one: (
-                "yes" if (one.tokens_needed or math.inf) <= result.done else "no"
-            ),
-        }
-        rows = sorted(result.power, key=lambda one: one.tokens_needed or math.inf)
-        table = blocks.table_of(rows, columns, caption=POWER_CAPTION)
-        shown.append(blocks.details("Which wrong rules would this many tokens show?", [table]))
+        title = "Which wrong rules would this many tokens show?"
+        shown.append(blocks.details(title, [_power_table(result)]))
     return shown
 
 
+def _power_table(result: EndToEnd) -> Props:
+    """How many tokens each wrong or lossy rule needs to be detected, the fewest first."""
+    needs = []
+    for power in result.power:
+        needs.append((power.tokens_needed or math.inf, power))
+    needs.sort(key=lambda need: need[0])
+    rows = []
+    for needed, power in needs:
+        effort = effort_words(power.tokens_needed, "tokens")
+        rows.append([power.rule.title, effort, "yes" if needed <= result.done else "no"])
+    columns = ("wrong or lossy rule", "tokens needed", f"shown by {result.done:,}")
+    return blocks.table(columns, rows, caption=POWER_CAPTION)
+
+
 def _features_table(evidence: Evidence) -> Props:
+    """How often the tokens had each feature, beside how often they should."""
     n = max(1, evidence.num_tokens)
-    facts = zip(
-        evidence.features, evidence.observed.tolist(), evidence.expected.tolist(), evidence.shifts, evidence.z,
-        evidence.smallest_shifts(), strict=True,
-    )  # fmt: skip
-    rows = [
-        [name, percent(seen / n), percent(expected / n), f"{100 * shift:+.1f} points", f"{z:+.1f}",
-         f"{100 * least:.1f} points" if math.isfinite(least) else "none yet"]
-        for name, seen, expected, shift, z, least in facts
-    ]  # fmt: skip
+    features = zip(
+        evidence.features,
+        evidence.observed.tolist(),
+        evidence.expected.tolist(),
+        evidence.shifts,
+        evidence.z,
+        evidence.smallest_shifts(),
+        strict=True,
+    )
+    rows = []
+    for name, seen, expected, shift, z, smallest in features:
+        shares = [percent(seen / n), percent(expected / n)]
+        least = f"{100 * smallest:.1f} points" if math.isfinite(smallest) else "none yet"
+        rows.append([name, *shares, f"{100 * shift:+.1f} points", f"{z:+.1f}", least])
     columns = (
         "how often the token was",
         "written",
@@ -113,19 +127,19 @@ def _features_table(evidence: Evidence) -> Props:
         "z",
         "smallest detectable shift",
     )
-    return blocks.table(
-        columns, rows, caption="z is a guide only; the verdict rests on the evidence below."
-    )
+    caption = "z is a guide only; the verdict rests on the evidence below."
+    return blocks.table(columns, rows, caption=caption)
 
 
 def evidence_chart(track: Sequence[tuple[int, float]]) -> Chart:
-    """log10 E against tokens, with the line that calls a rule wrong as soon as E reaches it."""
+    """The chart of log10 E against tokens, with the line that calls a rule wrong as soon as E reaches it."""
     x = [0, *(tokens for tokens, _ in track)]
     y = [0.0, *(round(level, 3) for _, level in track)]
     hover = "after %{x} tokens: E = 10^%{y:.1f}"
     run = curve("evidence against the rule", "p", x, y, hover)
     limit = line_of(LIMIT, "rejected", LIMIT)
-    limit |= {"x": [0, x[-1]], "y": [CALLED_OUT] * 2, "line": limit["line"] | {"dash": "dash"}}
+    limit |= {"x": [0, x[-1]], "y": [CALLED_OUT, CALLED_OUT]}
+    limit["line"]["dash"] = "dash"
     axes = axes_of("tokens", {"title": {"text": "log10 of E"}}, rangemode="tozero")
     table = [["tokens", 0, "x"], ["log10 of E", 0, "y"]]
     return chart_of("Evidence against the rule, token by token", [run, limit], axes, table)
@@ -133,16 +147,14 @@ def evidence_chart(track: Sequence[tuple[int, float]]) -> Chart:
 
 def _greedy_blocks(greedy: Greedy) -> list[Props]:
     words = "At temperature 0, the text must be the target's own greedy text, token for token:"
-    shown = [
-        blocks.words(words),
-        *state_blocks(greedy, f"{greedy.done} of {greedy.total} prompts compared"),
-    ]
+    progress = f"{greedy.done} of {greedy.total} prompts compared"
+    shown = [blocks.words(words), *state_blocks(greedy, progress)]
     if greedy.differences:
-        rows = [
-            [f"{parting.prompt + 1}", f"{parting.place + 1}", f"{parting.ours} ({parting.our_logit:.6f})",
-             f"{parting.expected} ({parting.expected_logit:.6f})"]
-            for parting in greedy.differences
-        ]  # fmt: skip
+        rows = []
+        for difference in greedy.differences:
+            ours = f"{difference.ours} ({difference.our_logit:.6f})"
+            expected = f"{difference.expected} ({difference.expected_logit:.6f})"
+            rows.append([f"{difference.prompt + 1}", f"{difference.place + 1}", ours, expected])
         columns = ("prompt", "token", "written id (logit)", "the target's own id (logit)")
         shown.append(blocks.table(columns, rows, caption="Where the texts first differ."))
     return shown

@@ -1,8 +1,7 @@
-"""The sections of the Compare page on what introductions claim (see waits, claims and lossy in specviz.bench)."""
+"""The sections of the Compare page on the claims of introductions (see waits, claims and lossy in specviz.bench)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from specviz.analysis.theory import stated_rates
@@ -11,7 +10,7 @@ from specviz.views.blocks import Cell, Props
 
 if TYPE_CHECKING:
     from specviz.bench.claims import ClaimReading
-    from specviz.bench.report import BenchProgress, Table
+    from specviz.bench.report import BenchProgress
 
 ABOUT = {
     "waits": (
@@ -60,44 +59,44 @@ CAPTIONS = {
     ),
 }
 TONES = {True: "accepted", False: "rejected", None: "ignored"}
-NUMBERS, MOST = "claim-numbers", 1_000
+NUMBERS = "claim-numbers"
+MOST = 1_000
 FIELDS = {"drafted": ("tokens drafted", 5), "draft_ms": ("ms to draft them", 2), "check_ms": ("ms to check them", 33),
           "accepted": ("of them accepted", 4)}  # fmt: skip
 
 
 def finding(name: str, found: BenchProgress | None, *, may_measure: bool = True) -> Props:
-    """A section of ABOUT. found: as far as it is measured; None: nothing yet."""
+    """A section of ABOUT. found: the results so far; None before the first."""
     is_done = found is not None and found.done == found.total
-    shown = [] if found else [blocks.words(NO_WAITS if name == "waits" else EMPTY)]
-    if found and not is_done:
-        shown.append(
-            blocks.progress(
-                found.done, found.total, f"{found.doing}: {found.done:,} of {found.total:,}"
-            )
-        )
+    shown = []
+    if not found:
+        shown.append(blocks.words(NO_WAITS if name == "waits" else EMPTY))
+    else:
+        if not is_done:
+            words = f"{found.doing}: {found.done:,} of {found.total:,}"
+            shown.append(blocks.progress(found.done, found.total, words))
+        for (heads, rows), caption in zip(found.tables, CAPTIONS[name], strict=False):
+            cells = []
+            for row in rows:
+                cells.append([_cell(value) for value in row])
+            shown.append(blocks.table(heads, cells, caption=caption))
     controls = [blocks.button("measure", "Measure", primary=not is_done)] if may_measure else []
-    return blocks.section(
-        name, *ABOUT[name], controls, [*shown, *_tables(name, found.tables if found else ())]
-    )
+    return blocks.section(name, *ABOUT[name], controls, shown)
 
 
-def _tables(name: str, tables: Iterable[Table]) -> Iterator[Props]:
-    for (heads, rows), caption in zip(tables, CAPTIONS[name], strict=False):
-        yield blocks.table(heads, [[*map(_cell, row)] for row in rows], caption=caption)
-
-
-def _cell(made: str | ClaimReading) -> Cell:
-    return made if isinstance(made, str) else blocks.cell(str(made), tone=TONES[made.holds])
+def _cell(value: str | ClaimReading) -> Cell:
+    if isinstance(value, str):
+        return value
+    return blocks.cell(str(value), tone=TONES[value.holds])
 
 
 def claim_numbers(drafted: int, draft_ms: int, check_ms: int, accepted: int) -> Props:
-    """What a claim's own numbers come to."""
-    given = (drafted, draft_ms, check_ms, accepted)
-    controls = [
-        blocks.count(name, words, value, 0, MOST)
-        for (name, (words, _)), value in zip(FIELDS.items(), given, strict=True)
-    ]
-    stated, whole, alone = stated_rates(*given)
+    """The section that works out a claim's own numbers."""
+    values = (drafted, draft_ms, check_ms, accepted)
+    controls = []
+    for (name, (words, _)), value in zip(FIELDS.items(), values, strict=True):
+        controls.append(blocks.count(name, words, value, 0, MOST))
+    stated, whole, alone = stated_rates(*values)
     words = [
         "Counting the accepted tokens: ", f"{stated:.0f} tokens/s", ". The check also writes one token of the target's "
         "own: ", f"{whole:.0f} tokens/s", f". If a token without a draft takes as long as a check, that is {alone:.0f} "

@@ -13,7 +13,8 @@ from specviz.views.words import label, percent, quantity, reveal
 if TYPE_CHECKING:
     from specviz.analysis.costs import Costs, Measured
 
-NAME, TITLE = "costs", "Costs, measured"
+NAME = "costs"
+TITLE = "Costs, measured"
 LEAD = (
     "What a drafted token costs on this machine, and how long the target model takes to check several tokens in one "
     "pass. Speculative decoding pays off while checking many tokens takes little longer than writing one."
@@ -27,8 +28,10 @@ CACHE_NOTE = (
     "cache, which is faster, so a pass can fall below the floor."
 )
 SHOWN = (1, 2, 3, 5, 9, 17, 33)
-MOSTLY, HARDLY = 0.6, 0.4  # shares of a forward that reading the weights explains
-ROOM = 1.6  # the height of the chart over the longest forward
+# the share of a forward that reading the weights takes
+MOSTLY = 0.6
+HARDLY = 0.4
+ROOM = 1.6  # the height of the chart relative to the longest forward
 
 
 def costs(
@@ -38,7 +41,7 @@ def costs(
     most_context: int,
     running: Measured | None = None,
 ) -> Props:
-    """measured: the latest result; running: the progress of a new one."""
+    """The section of measured costs. measured: the latest result; running: the progress of a new one."""
     controls = [
         blocks.count("context_length", "tokens of context", context_length, 1, most_context),
         blocks.button("measure", "Measure costs", primary=measured is None),
@@ -60,40 +63,38 @@ def _result_blocks(costs: Costs) -> list[Props]:
     )
     shown = [blocks.words(setting, small=True)]
     if costs.doubt:
-        doubt = blocks.verdict(
-            "unsure", f"{costs.doubt} Until then no speedup and no best K are given."
-        )
-        shown += [doubt, blocks.chart(chart(costs))]
+        doubt = f"{costs.doubt} Until then no speedup and no best K are given."
+        shown += [blocks.verdict("unsure", doubt), blocks.chart(chart(costs))]
     else:
         shown += [blocks.words(_growth_words(costs)), blocks.chart(chart(costs))]
         shown += [blocks.words(_draft_words(costs)), blocks.words(_floor_words(costs))]
         if costs.batch:
             shown += [blocks.words(_batch_words(costs)), _batch_table(costs)]
     one = costs.verify_ms[0]
-    rows = [
-        [str(n), _format_ms(ms), f"{ms / one:.2f}"]
-        for n, ms in enumerate(costs.verify_ms, 1)
-        if n in SHOWN
-    ]
+    rows = []
+    for n, ms in enumerate(costs.verify_ms, 1):
+        if n in SHOWN:
+            rows.append([str(n), _format_ms(ms), f"{ms / one:.2f}"])
     table = blocks.table(["tokens in one pass", "time", "relative to one token"], rows)
     return [*shown, blocks.details("Numbers", [table, blocks.words(CACHE_NOTE)])]
 
 
 def _growth_words(costs: Costs) -> Words:
-    one, most = costs.verify_ms[0], len(costs.verify_ms)
+    """The time for one token, and for several at once."""
+    one = costs.verify_ms[0]
+    most = len(costs.verify_ms)
     words = ["The target model takes ", _format_ms(one), " for one token"]
     for n in sorted({min(5, most), most} - {1}):
+        ms = costs.verify_ms[n - 1]
         words[-1] += f"; for {n} tokens at once "
-        words += [
-            _format_ms(costs.verify_ms[n - 1]),
-            f", {costs.verify_ms[n - 1] / one:.2f} times as long",
-        ]
+        words += [_format_ms(ms), f", {ms / one:.2f} times as long"]
     words[-1] += "."
     return words
 
 
 def _draft_words(costs: Costs) -> Words:
-    rest = f" of every step is spent outside both models ({percent(costs.overhead_ms / costs.verify_ms[0])} of a pass)."
+    overhead = costs.overhead_ms / costs.verify_ms[0]
+    rest = f" of every step is spent outside both models ({percent(overhead)} of a pass)."
     if costs.draft is None:
         return ["No draft model was measured. ", _format_ms(costs.overhead_ms), rest]
     ratio = costs.draft_ms / costs.verify_ms[0]
@@ -112,40 +113,33 @@ def _floor_words(costs: Costs) -> Words:
     ]  # fmt: skip
     share = costs.floor_share
     if share > 1:
-        return [
-            *words,
-            ", more than the measured pass: some of the weights stay in a faster cache.",
-        ]
-    words += [", ", percent(share)]
+        more = ", more than the measured pass: some of the weights stay in a faster cache."
+        return [*words, more]
     if share >= MOSTLY:
-        return [
-            *words,
-            " of the measured pass. Reading is most of the work, so more tokens per pass cost little.",
-        ]
-    if share >= HARDLY:
-        return [
-            *words,
-            " of the measured pass. The rest is arithmetic and starting each operation.",
-        ]
-    return [
-        *words,
-        " of the measured pass. Reading does not limit this model here: most of the time goes into arithmetic and "
-        "into starting many small operations. A draft model must do these too, so a small target gains little.",
-    ]
+        meaning = "Reading is most of the work, so more tokens per pass cost little."
+    elif share >= HARDLY:
+        meaning = "The rest is arithmetic and starting each operation."
+    else:
+        meaning = (
+            "Reading does not limit this model here: most of the time goes into arithmetic and into starting many "
+            "small operations. A draft model must do these too, so a small target gains little."
+        )
+    return [*words, ", ", percent(share), f" of the measured pass. {meaning}"]
 
 
 def _batch_words(costs: Costs) -> Words:
     """Why a bigger batch stops gaining, where it does."""
-    batches = sorted({cost.batch for cost in costs.batch})
-    few, many = batches[0], batches[-1]
+    few = min(cost.batch for cost in costs.batch)
+    many = max(cost.batch for cost in costs.batch)
     tokens = min((cost.tokens for cost in costs.batch if cost.tokens > 1), default=1)
-    before, after = (costs.verify_growth(batch, tokens) for batch in (few, many))
-    reason = (
-        "Checking drafts is nearly free while the processor has arithmetic to spare. A bigger batch uses it up, so "
-        "drafts gain less."
-        if after > before
-        else "Up to this batch size, this machine checks drafts as cheaply as with few texts."
-    )
+    before = costs.verify_growth(few, tokens)
+    after = costs.verify_growth(many, tokens)
+    reason = "Up to this batch size, this machine checks drafts as cheaply as with few texts."
+    if after > before:
+        reason = (
+            "Checking drafts is nearly free while the processor has arithmetic to spare. A bigger batch uses it up, so "
+            "drafts gain less."
+        )
     return [
         f"With {quantity(few, 'text')} at once, a pass over {tokens} tokens of each takes ",
         f"{before:.2f}", f" times as long as a pass over one token of each; with {many} texts ", f"{after:.2f}",
@@ -155,19 +149,16 @@ def _batch_words(costs: Costs) -> Words:
 
 def _batch_table(costs: Costs) -> Props:
     """Plain passes of the model, every text with its own cached context."""
-    tokens = sorted({cost.tokens for cost in costs.batch})
-    columns = ["texts at once", *(f"{quantity(n, 'token')} each" for n in tokens)]
-    columns += [f"upper limit for K = {n - 1}" for n in tokens if n > 1]
+    sizes = sorted({cost.tokens for cost in costs.batch})
+    drafted = [n for n in sizes if n > 1]
+    columns = ["texts at once"]
+    columns += [f"{quantity(n, 'token')} each" for n in sizes]
+    columns += [f"upper limit for K = {n - 1}" for n in drafted]
     rows = []
     for batch in sorted({cost.batch for cost in costs.batch}):
         times = [_format_ms(cost.ms) for cost in costs.batch if cost.batch == batch]
-        rows.append(
-            [
-                str(batch),
-                *times,
-                *(f"{n / costs.verify_growth(batch, n):.2f}x" for n in tokens if n > 1),
-            ]
-        )
+        limits = [f"{n / costs.verify_growth(batch, n):.2f}x" for n in drafted]
+        rows.append([str(batch), *times, *limits])
     caption = (
         "One target pass over a batch, contexts cached (a plain forward, not the engine). The upper limit assumes "
         "that every drafted token is accepted and drafting is free."
@@ -176,28 +167,27 @@ def _batch_table(costs: Costs) -> Props:
 
 
 def chart(costs: Costs) -> Chart:
-    """Verify time against tokens, with as many single passes and the time that reading the weights takes."""
+    """Verify time against tokens, beside as many single passes, and the time that reading the weights takes."""
     ns = list(range(1, len(costs.verify_ms) + 1))
     hover = "%{x} tokens in one pass: %{y:.2f} ms"
-    measured = curve("one pass, measured", "verify", ns, costs.verify_ms, hover) | {
-        "mode": "lines+markers"
-    }
-    passes, hover = [costs.verify_ms[0] * n for n in ns], "%{x} passes over one token: %{y:.2f} ms"
+    measured = curve("one pass, measured", "verify", ns, costs.verify_ms, hover)
+    measured["mode"] = "lines+markers"
+    passes = [costs.verify_ms[0] * n for n in ns]
+    hover = "%{x} passes over one token: %{y:.2f} ms"
     singly = curve("as many passes over one token", "plain", ns, passes, hover, "dot")
-    floor, hover = [costs.floor_ms] * len(ns), "reading the weights: %{y:.2f} ms"
-    lines = [
-        measured,
-        singly,
-        curve("reading the weights once", "ignored", ns, floor, hover, "dash"),
-    ]
+    floor = [costs.floor_ms] * len(ns)
+    hover = "reading the weights: %{y:.2f} ms"
+    reading = curve("reading the weights once", "ignored", ns, floor, hover, "dash")
+    lines = [measured, singly, reading]
     top = ROOM * max(*costs.verify_ms, costs.floor_ms)
     time = {"title": {"text": "milliseconds"}, "range": [0, round(top, 4)]}
     axes = axes_of("new tokens in one pass of the target model", time) | {"showlegend": True}
-    return chart_of(
-        "Time to check several tokens at once", lines, axes, list_columns("tokens", lines)
-    )
+    title = "Time to check several tokens at once"
+    return chart_of(title, lines, axes, list_columns("tokens", lines))
 
 
 def _format_ms(ms: float) -> str:
-    """Three or four digits, with the unit."""
-    return f"{ms:,.{2 if ms < 10 else 1 if ms < 100 else 0}f}\u00a0ms"
+    """A time with three or four digits and its unit."""
+    if ms < 10:
+        return f"{ms:.2f}\u00a0ms"
+    return f"{ms:.1f}\u00a0ms" if ms < 100 else f"{ms:,.0f}\u00a0ms"

@@ -1,9 +1,10 @@
-"""Sections of the Compare page: every K, other drafts, the draft's own temperature, why it is slow, other tools' names;
-where one is empty, why."""
+"""Sections of the Compare page: every K, other drafts, the draft's own temperature, why it is slow, other tools' names.
+
+An empty section says why it is empty.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -32,20 +33,20 @@ NO_COSTS = (
 
 
 def run_point(recorded: Trace, speedup: float | None = None) -> charts.Point | None:
-    """The run's own values; None where K changed or its steps do not follow the law of the what-if.
+    """The run's own values; None where K changed or its steps do not follow the what-if analysis.
 
     speedup: measured in short runs of the same settings; None: the trace's own.
     """
-    ks, values = {step.settings.k for step in recorded.steps}, metrics(recorded)
+    ks = {step.settings.k for step in recorded.steps}
+    values = metrics(recorded)
     if len(ks) != 1 or values["tokens_per_target_call"] is None or not is_own_plan(recorded):
         return None
-    known = values["speedup"] if speedup is None else speedup
     return charts.Point(
-        ks.pop(),
-        values["target_calls"],
-        values["tokens_per_target_call"],
-        known,
-        speedup is not None,
+        k=ks.pop(),
+        target_calls=values["target_calls"],
+        tokens_per_call=values["tokens_per_target_call"],
+        speedup=values["speedup"] if speedup is None else speedup,
+        of_short_runs=speedup is not None,
     )
 
 
@@ -66,43 +67,48 @@ def every_k(
     point: charts.Point | None = None,
     refusal: str = "",
 ) -> Props:
-    """cuts: the same text at every K, one draw for all. refusal: why this run has no what-if, in words."""
+    """The section on every K. cuts: the same text at every K, one draw for all. refusal: why there is none."""
     if refusal or what_if is None or recorded is None:
         return blocks.section(*EVERY_K, blocks=[blocks.words(refusal or NO_RUN)])
     shown = [blocks.words(what_if.note)]
     if cuts:
         shown.append(_segments_block(recorded, what_if, cuts, point))
-    shown += [
-        blocks.words(_calls_words(what_if, point)),
-        blocks.chart(charts.calls_chart(what_if, point)),
-    ]
+    shown.append(blocks.words(_calls_words(what_if, point)))
+    shown.append(blocks.chart(charts.calls_chart(what_if, point)))
     shown.append(blocks.chart(charts.tokens_chart(what_if, None, point)))
     if what_if.best is None:
         shown.append(blocks.words(NO_COSTS))
     else:
-        shown += [
-            blocks.words(_best_words(what_if)),
-            blocks.chart(charts.speed_chart(what_if, None, None, point)),
-        ]
+        shown.append(blocks.words(_best_words(what_if)))
+        shown.append(blocks.chart(charts.speed_chart(what_if, None, None, point)))
     return blocks.section(*EVERY_K, blocks=shown)
 
 
 def _segments_block(
     recorded: Trace, what_if: WhatIf, cuts: Mapping[int, Cut], point: charts.Point | None
 ) -> Props:
-    texts = [
-        prose(token.text) if token.bytes is None else label("", token.bytes)
-        for token in recorded.tokens
-    ]
+    """The text, divided into steps at every K."""
+    texts = []
+    for token in recorded.tokens:
+        texts.append(prose(token.text) if token.bytes is None else label("", token.bytes))
     by_k = {}
-    for k, cut in cuts.items():
-        number, outcome = len(cut.lengths), what_if.at(k)
-        average = "" if outcome is None else f"; on average {outcome.expected_target_calls:.1f}"
-        calls = f"{number} target call{'s' if number != 1 else ''}"
-        words = ["", calls, f" for {what_if.num_tokens:,} tokens{average}"]
-        by_k[k] = {"lengths": list(cut.lengths), "kinds": list(cut.kinds), "words": words}
-    own = point.k if point is not None and point.k in cuts else recorded.steps[-1].settings.k
-    return blocks.segments(texts, by_k, own if own in cuts else min(cuts))
+    for k, division in cuts.items():
+        number = len(division.lengths)
+        calls = "1 target call" if number == 1 else f"{number} target calls"
+        end = f" for {what_if.num_tokens:,} tokens"
+        outcome = what_if.at(k)
+        if outcome is not None:
+            end += f"; on average {outcome.expected_target_calls:.1f}"
+        words = ["", calls, end]
+        by_k[k] = {
+            "lengths": list(division.lengths),
+            "kinds": list(division.kinds),
+            "words": words,
+        }
+    own_k = recorded.steps[-1].settings.k
+    if point is not None and point.k in cuts:
+        own_k = point.k
+    return blocks.segments(texts, by_k, own_k if own_k in cuts else min(cuts))
 
 
 def _calls_words(what_if: WhatIf, point: charts.Point | None) -> Words:
@@ -117,26 +123,19 @@ def _calls_words(what_if: WhatIf, point: charts.Point | None) -> Words:
 
 
 def _best_words(what_if: WhatIf) -> Words:
+    """The best K, or the range of K that is nearly as good."""
     low, high = what_if.best
-    fastest = max(
-        (each for each in what_if.outcomes if low <= each.k <= high), key=lambda each: each.speedup
-    )
-    which, near = f"K = {low} to {high}", ", within 2 % of the fastest: "
+    best = [outcome.speedup for outcome in what_if.outcomes if low <= outcome.k <= high]
+    fastest = max(best)
+    which = f"K = {low} to {high}"
+    near = ", within 2 % of the fastest: "
     if low == high:
-        which, near = f"K = {low}", "; no other is within 2 %: "
-    slower = (
-        " This is slower than no draft: the draft does not pay off on this machine."
-        if fastest.speedup < 1
-        else ""
-    )
-    speed = f"{fastest.speedup:.2f}x"
-    return [
-        "With the measured costs, the best is ",
-        which,
-        near,
-        speed,
-        f" the speed without a draft.{slower}",
-    ]
+        which = f"K = {low}"
+        near = "; no other is within 2 %: "
+    words = " the speed without a draft."
+    if fastest < 1:
+        words += " This is slower than no draft: the draft does not pay off on this machine."
+    return ["With the measured costs, the best is ", which, near, f"{fastest:.2f}x", words]
 
 
 OTHER_DRAFTS = (
@@ -148,16 +147,13 @@ OTHER_DRAFTS = (
 
 
 def other_drafts(recorded: Trace | None, result: OtherDrafts | None, k: int) -> Props:
-    """k: the K at which the table compares the drafts."""
-    controls = (
-        []
-        if recorded is None
-        else [blocks.button("ask", "Ask the other drafts", primary=result is None)]
-    )
-    if recorded is None or result is None:
+    """The section on other drafts. k: the K at which the table compares them."""
+    if recorded is None:
+        return blocks.section(*OTHER_DRAFTS, (), [blocks.words(NO_RUN)])
+    controls = [blocks.button("ask", "Ask the other drafts", primary=result is None)]
+    if result is None:
         missing = "Not asked yet. Press “Ask the other drafts”: each model is loaded if needed and reads the text once."
-        words = NO_RUN if recorded is None else missing
-        return blocks.section(*OTHER_DRAFTS, controls, [blocks.words(words)])
+        return blocks.section(*OTHER_DRAFTS, controls, [blocks.words(missing)])
     shown = []
     if result.done < result.total:
         words = f"{result.done} of {result.total} draft models asked"
@@ -176,20 +172,31 @@ def _drafts_table(rows: Sequence[DraftOnText], k: int) -> Props:
         f"tokens per target call at K = {k}",
         "best K at its costs",
     ]
-    cells, per_call = [], []
+    cells = []
+    marked = -1
+    most = 0.0
     for row in rows:
-        outcome = None if row.what_if is None else row.what_if.at(k)
-        per_call.append(-math.inf if outcome is None else outcome.tokens_per_call)
         if row.what_if is None:
             cells.append([label(row.name), row.refusal, "–", "–"])
             continue
-        low, high = row.what_if.best or (None, None)
-        best = "not known" if low is None else str(low) if low == high else f"{low} to {high}"
-        tokens = "–" if outcome is None else f"{outcome.tokens_per_call:.2f}"
-        cells.append([label(row.name), percent(row.alpha), tokens, best])
-    marked = per_call.index(max(per_call)) if max(per_call) > 0 else -1
+        outcome = row.what_if.at(k)
+        tokens = "–"
+        if outcome is not None:
+            tokens = f"{outcome.tokens_per_call:.2f}"
+            if outcome.tokens_per_call > most:
+                most = outcome.tokens_per_call
+                marked = len(cells)
+        cells.append([label(row.name), percent(row.alpha), tokens, _range_words(row.what_if.best)])
     caption = "Agreement is averaged over all positions in the text; the paper calls it alpha."
     return blocks.table(columns, cells, caption=caption, marked=marked)
+
+
+def _range_words(best: tuple[int, int] | None) -> str:
+    """The lowest and the highest of the best K."""
+    if best is None:
+        return "not known"
+    low, high = best
+    return str(low) if low == high else f"{low} to {high}"
 
 
 DRAFT_TEMPERATURE = (
@@ -209,40 +216,39 @@ HOVER = "draft temperature %{x}: overlap %{y:.1%}"
 def draft_temperature(
     overlaps: OverlapCurve | None, *, may_ask: bool = False, refusal: str = ""
 ) -> Props:
-    """may_ask: the run has a draft model that reads the target's tokens. refusal: why nothing is known, in words."""
+    """The section on the draft's own temperature.
+
+    may_ask: the run has a draft model that reads the target's tokens. refusal: why nothing is known, in words.
+    """
     is_exact = overlaps is not None and overlaps.is_exact
     controls = [blocks.button("ask", "Ask the models", primary=not is_exact)] if may_ask else []
     if overlaps is None:
         hint = f" {READ[1]}" if may_ask else ""
         return blocks.section(*DRAFT_TEMPERATURE, controls, [blocks.words(refusal + hint)])
     places = f"{overlaps.num_positions:,} positions"
-    words = (
-        f"Exact: both models read the text, {places}."
-        if is_exact
-        else " ".join(READ[: 1 + may_ask])
-    )
+    words = " ".join(READ) if may_ask else READ[0]
+    if is_exact:
+        words = f"Exact: both models read the text, {places}."
     shown = [blocks.words(words), blocks.chart(_overlap_chart(overlaps, places))]
-    if best := overlaps.best:
-        own = "" if overlaps.own is None else f" This run's draft was sampled at {overlaps.own:g}."
-        shown.append(
-            blocks.words(
-                ["The overlap is largest at ", f"{best[0]:g}", f": {percent(best[1])}.{own}"]
-            )
-        )
+    if overlaps.best:
+        temperature, overlap = overlaps.best
+        end = f": {percent(overlap)}."
+        if overlaps.own is not None:
+            end += f" This run's draft was sampled at {overlaps.own:g}."
+        best = ["The overlap is largest at ", f"{temperature:g}", end]
+        shown.append(blocks.words(best))
     return blocks.section(*DRAFT_TEMPERATURE, controls, shown)
 
 
 def _overlap_chart(overlaps: OverlapCurve, places: str) -> Chart:
-    x = [f"{each:g}" for each in overlaps.temperatures]
+    x = [f"{temperature:g}" for temperature in overlaps.temperatures]
     data = [charts.curve("overlap", "p", x, overlaps.known, HOVER)]
     if not overlaps.is_exact:
-        data += [charts.curve("at least", "q", x, overlaps.low, HOVER, "dot")]
-        data += [charts.curve("at most", "q", x, overlaps.high, HOVER, "dot") | {"fill": "tonexty"}]
-    title, axes = (
-        f"Overlap at each draft temperature, {places}",
-        ("temperature of the draft", "sum min(p, q)"),
-    )
-    return charts.figure(title, data, *axes, in_percent=True)
+        low = charts.curve("at least", "q", x, overlaps.low, HOVER, "dot")
+        high = charts.curve("at most", "q", x, overlaps.high, HOVER, "dot")
+        data += [low, high | {"fill": "tonexty"}]
+    title = f"Overlap at each draft temperature, {places}"
+    return charts.figure(title, data, "temperature of the draft", "sum min(p, q)", in_percent=True)
 
 
 WHY_SLOW = (
@@ -264,61 +270,63 @@ def why_slow(
     refusal: str = "",
     instead: str = "",
 ) -> Props:
-    """running: the progress of measuring. refusal: why there is no breakdown; instead: why the speedup says nothing."""
-    controls = (
-        [blocks.button("speed", "Measure the speed", primary=not has_speed)] if has_run else []
-    )
+    """The section on the factors of the speedup.
+
+    running: the progress of measuring. refusal: why there is no breakdown. instead: why the speedup says nothing.
+    """
+    controls = []
+    if has_run:
+        controls.append(blocks.button("speed", "Measure the speed", primary=not has_speed))
     shown = []
     if running is not None:
         words = f"{progress_words(running)}: short runs, alternating with and without a draft"
         shown.append(blocks.progress(running.done, running.total, words))
     if breakdown is None:
-        needed = ([] if has_costs else ["“Measure costs” above"]) + (
-            [] if has_speed else ["“Measure the speed” here"]
-        )
-        missing = f"Not known yet: press {' and '.join(needed)}." if has_run else NO_RUN
-        return blocks.section(*WHY_SLOW, controls, [*shown, blocks.words(refusal or missing)])
-    formula = METRICS["speedup"].formula
-    rows = [
-        [
-            "ideal",
-            f"{breakdown.ideal}",
-            "K + 1",
-            "Every drafted token accepted, in the time of one target call.",
-        ],
-        *(
-            [each.name, f"x {each.value:.2f}", each.formula, each.words]
-            for each in breakdown.factors
-        ),
-        [
-            "measured speedup",
-            f"{breakdown.speedup:.2f}x",
-            formula,
-            "The product of all lines above.",
-        ],
-    ]
-    shown += [
-        blocks.words([f"Measured: {instead}."] if instead else _verdict_words(breakdown)),
-        blocks.chart(charts.factors_chart(breakdown)),
-        blocks.table(["factor", "value", "formula", "in words"], rows, marked=len(rows) - 1),
-        *(blocks.words(note, small=True) for note in breakdown.notes),
-    ]
+        missing = refusal or _missing_words(has_run, has_costs, has_speed)
+        return blocks.section(*WHY_SLOW, controls, [*shown, blocks.words(missing)])
+    verdict = [f"Measured: {instead}."] if instead else _verdict_words(breakdown)
+    shown.append(blocks.words(verdict))
+    shown.append(blocks.chart(charts.factors_chart(breakdown)))
+    shown.append(_factors_table(breakdown))
+    shown += [blocks.words(note, small=True) for note in breakdown.notes]
     return blocks.section(*WHY_SLOW, controls, shown)
+
+
+def _missing_words(has_run: bool, has_costs: bool, has_speed: bool) -> str:
+    """The words on the measurements that a breakdown still needs."""
+    if not has_run:
+        return NO_RUN
+    needed = []
+    if not has_costs:
+        needed.append("“Measure costs” above")
+    if not has_speed:
+        needed.append("“Measure the speed” here")
+    return f"Not known yet: press {' and '.join(needed)}."
+
+
+def _factors_table(breakdown: Breakdown) -> Props:
+    explanation = "Every drafted token accepted, in the time of one target call."
+    rows = [["ideal", f"{breakdown.ideal}", "K + 1", explanation]]
+    for factor in breakdown.factors:
+        rows.append([factor.name, f"x {factor.value:.2f}", factor.formula, factor.words])
+    speed = f"{breakdown.speedup:.2f}x"
+    formula = METRICS["speedup"].formula
+    rows.append(["measured speedup", speed, formula, "The product of all lines above."])
+    columns = ["factor", "value", "formula", "in words"]
+    return blocks.table(columns, rows, marked=len(rows) - 1)
 
 
 def _verdict_words(breakdown: Breakdown) -> Words:
     worst = min(breakdown.factors, key=lambda factor: factor.value)
-    speed = f"{breakdown.speedup:.2f}x"
-    how = (
-        "faster than"
-        if breakdown.speedup > 1
-        else "slower than"
-        if breakdown.speedup < 1
-        else "as fast as"
-    )
+    if breakdown.speedup > 1:
+        how = "faster than"
+    elif breakdown.speedup < 1:
+        how = "slower than"
+    else:
+        how = "as fast as"
     return [
         "Measured: ",
-        speed,
+        f"{breakdown.speedup:.2f}x",
         f", {how} no draft. The largest loss is ",
         worst.name,
         f" (x {worst.value:.2f}).",
@@ -336,24 +344,16 @@ def tool_names(recorded: Trace | None) -> Props:
     """The run's numbers under every tool's names, and as JSON under two tools' own field names."""
     if recorded is None:
         return blocks.section(*TOOL_NAMES, blocks=[blocks.words(NO_RUN)])
-    rows = [
-        [
-            row.tool,
-            row.name,
-            f"n/a: {row.reason}" if row.reason else row.shown,
-            row.label,
-            row.formula,
-        ]
-        for row in tool_numbers(recorded)
+    rows = []
+    for row in tool_numbers(recorded):
+        value = f"n/a: {row.reason}" if row.reason else row.shown
+        rows.append([row.tool, row.name, value, row.label, row.formula])
+    shown = [
+        blocks.table(["tool", "its name", "value", "our name", "formula"], rows),
+        blocks.words(WAYS_OF_DRAFTING, small=True),
     ]
-    shown = [blocks.table(["tool", "its name", "value", "our name", "formula"], rows)]
-    shown.append(blocks.words(WAYS_OF_DRAFTING, small=True))
-    shown += [
-        blocks.download(
-            f"Save as JSON, {tool} field names",
-            f"specviz-{tool.lower()}.json",
-            export(recorded, tool),
-        )
-        for tool in (VLLM, SGLANG)
-    ]
+    for tool in (VLLM, SGLANG):
+        words = f"Save as JSON, {tool} field names"
+        file_name = f"specviz-{tool.lower()}.json"
+        shown.append(blocks.download(words, file_name, export(recorded, tool)))
     return blocks.section(*TOOL_NAMES, blocks=shown)

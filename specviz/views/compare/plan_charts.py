@@ -1,7 +1,7 @@
 """The charts of the plan: every K on one text, the paper's formula, depths of other drafts, factors of a speedup.
 
-Whole figures in the format of `explore/charts.py`; colours follow the theme through `meta.status`. An unknown value is
-None, never zero.
+Each is a whole figure in the format of `explore/charts.py`. Colours follow the theme through `meta.status`. An unknown
+value is None, never zero.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
-from operator import mul
 from typing import TYPE_CHECKING, Any
 
 from specviz.analysis.theory import (
@@ -39,45 +37,41 @@ THIS_RUN = "this run"
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What this run did. speedup: None where none was measured; of_short_runs: in shorter runs of the same settings."""
+    """The values of this run."""
 
     k: int
     target_calls: int
     tokens_per_call: float
     speedup: float | None
+    """The measured speedup, if there is one."""
     of_short_runs: bool = False
+    """Whether the speedup was measured in shorter runs of the same settings."""
 
 
 def calls_chart(what_if: WhatIf, point: Point | None) -> Chart:
     """Target calls against K, with the band of 5 % to 95 %."""
     outcomes = what_if.outcomes
     ks = [outcome.k for outcome in outcomes]
-    hover = "K %{x}: %{y:.1f} target calls"
+    expected = [outcome.expected_target_calls for outcome in outcomes]
+    low = _edge("lower edge of the band (5 %)", ks, [outcome.calls_low for outcome in outcomes])
+    high = _edge("upper edge of the band (95 %)", ks, [outcome.calls_high for outcome in outcomes])
+    high["fill"] = "tonexty"
     data = [
-        curve("expected", "p", ks, [outcome.expected_target_calls for outcome in outcomes], hover),
-        _edge("lower edge of the band (5 %)", ks, [outcome.calls_low for outcome in outcomes]),
-        _edge("upper edge of the band (95 %)", ks, [outcome.calls_high for outcome in outcomes])
-        | {"fill": "tonexty"},
+        curve("expected", "p", ks, expected, "K %{x}: %{y:.1f} target calls"),
+        low,
+        high,
         *_mark(ks, point, "target_calls", "this run: %{y} target calls at K %{x}"),
     ]
-    return figure(
-        f"Target calls for these {what_if.num_tokens:,} tokens", data, "K", "target calls"
-    )
+    title = f"Target calls for these {what_if.num_tokens:,} tokens"
+    return figure(title, data, "K", "target calls")
 
 
 def tokens_chart(what_if: WhatIf, alpha: float | None, point: Point | None) -> Chart:
     """Tokens per target call against K: this text, and the paper's formula at the same alpha."""
     ks = [outcome.k for outcome in what_if.outcomes]
     hover = "K %{x}: %{y:.2f} tokens per target call"
-    data = [
-        curve(
-            "this text, exactly",
-            "p",
-            ks,
-            [outcome.tokens_per_call for outcome in what_if.outcomes],
-            hover,
-        )
-    ]
+    exact = [outcome.tokens_per_call for outcome in what_if.outcomes]
+    data = [curve("this text, exactly", "p", ks, exact, hover)]
     if alpha is not None:
         formula = [expected_tokens(alpha, k) for k in ks]
         data.append(curve(f"formula at alpha {alpha:.2f}", "q", ks, formula, hover, "dash"))
@@ -88,18 +82,11 @@ def tokens_chart(what_if: WhatIf, alpha: float | None, point: Point | None) -> C
 def speed_chart(
     what_if: WhatIf, alpha: float | None, costs: Costs | None, point: Point | None
 ) -> Chart:
-    """Speedup against K: predicted for this text, by the formula with flat and with measured times."""
+    """Speedup against K: predicted for this text, and by the formula with flat and with measured times."""
     ks = [outcome.k for outcome in what_if.outcomes]
     hover = "K %{x}: %{y:.2f} times as fast"
-    data = [
-        curve(
-            "this text, measured times",
-            "p",
-            ks,
-            [outcome.speedup for outcome in what_if.outcomes],
-            hover,
-        )
-    ]
+    predicted = [outcome.speedup for outcome in what_if.outcomes]
+    data = [curve("this text, measured times", "p", ks, predicted, hover)]
     if alpha is not None and costs is not None:
         c = cost_ratio(costs)
         flat = [walltime_improvement(alpha, k, c) for k in ks]
@@ -113,60 +100,75 @@ def speed_chart(
 
 
 def depths_chart(rows: Sequence[DraftOnText]) -> Chart:
-    """Acceptance by depth of every draft that could read the text, begun at every place alike."""
+    """Acceptance by depth of every draft that could read the text, counted from every position."""
     known = [row for row in rows if row.what_if is not None]
     deepest = min([MOST_DEPTHS, *(len(row.what_if.by_depth) for row in known)])
-    depths, hover = (
-        range(1, deepest + 1),
-        "%{fullData.name}: from %{y:.0%} of positions, %{x} tokens are accepted",
-    )
-    kept = [row.what_if.by_depth[:deepest] for row in known]
-    data = [
-        draft_curve(place, known[place].name, depths, shares, hover)
-        for place, shares in enumerate(kept)
-    ]
-    title, survivors = "Acceptance by depth, from every position", "drafts surviving to it"
-    return figure(title, data, "depth in the draft", survivors, in_percent=True)
+    depths = range(1, deepest + 1)
+    hover = "%{fullData.name}: from %{y:.0%} of positions, %{x} tokens are accepted"
+    data = []
+    for place, row in enumerate(known):
+        shares = row.what_if.by_depth[:deepest]
+        data.append(draft_curve(place, row.name, depths, shares, hover))
+    title = "Acceptance by depth, from every position"
+    return figure(title, data, "depth in the draft", "drafts surviving to it", in_percent=True)
 
 
 def factors_chart(breakdown: Breakdown) -> Chart:
-    """From the ideal to the measured speedup: each bar goes from one product to the next, on a log axis."""
-    factors = breakdown.factors
-    names = ["ideal", *(factor.name for factor in factors), "measured"]
-    products = [
-        *accumulate((factor.value for factor in factors), mul, initial=float(breakdown.ideal))
-    ]
-    spans = [(1.0, products[0]), *pairwise(products), (1.0, breakdown.speedup)]
-    kinds = ["total", *("costs" if factor.value < 1 else "helps" for factor in factors), "total"]
-    data = []
-    for kind, name, status, pattern in _SPAN_KINDS:
-        ends = [
-            sorted(span) if each == kind else None for span, each in zip(spans, kinds, strict=True)
-        ]
-        bars = {
-            "type": "bar",
-            "name": name,
-            "meta": {"status": status},
-            "x": list(names),
-            "base": [None if end is None else round(end[0], 4) for end in ends],
-            "y": [None if end is None else round(end[1] - end[0], 4) for end in ends],
-            "marker": {"color": colour(status), "pattern": {"shape": pattern, "size": 6}},
-            "textposition": "none",
-            "hovertemplate": f"%{{x}}: from %{{base:.2f}}<extra>{name}</extra>",
-        }
-        data.append(bars)
-    shown = (f"x {factor.value:.2f}" for factor in factors)
-    data[0]["text"] = [f"{breakdown.ideal}x", *shown, f"{breakdown.speedup:.2f}x"]
-    made = figure(
-        "From the ideal to the measured speedup", data, "", "times as fast as no draft (log)"
-    )
-    made["layout"]["yaxis"]["type"] = "log"
-    made["layout"] |= {"barmode": "overlay", "bargap": 0.25}
-    made["layout"]["meta"]["table"] = [["factor", 0, "x"], ["value", 0, "text"]]
-    return made
+    """The way from the ideal to the measured speedup: each bar goes from one product to the next, on a log axis."""
+    product = float(breakdown.ideal)
+    names = ["ideal"]
+    words = [f"{breakdown.ideal}x"]
+    spans = [("total", 1.0, product)]  # (kind, start, end)
+    for factor in breakdown.factors:
+        names.append(factor.name)
+        words.append(f"x {factor.value:.2f}")
+        kind = "costs" if factor.value < 1 else "helps"
+        spans.append((kind, product, product * factor.value))
+        product *= factor.value
+    names.append("measured")
+    words.append(f"{breakdown.speedup:.2f}x")
+    spans.append(("total", 1.0, breakdown.speedup))
+    data = [_span_bars(spans, names, *kind) for kind in _SPAN_KINDS]
+    data[0]["text"] = words
+    title = "From the ideal to the measured speedup"
+    chart = figure(title, data, "", "times as fast as no draft (log)")
+    layout = chart["layout"]
+    layout["yaxis"]["type"] = "log"
+    layout |= {"barmode": "overlay", "bargap": 0.25}
+    layout["meta"]["table"] = [["factor", 0, "x"], ["value", 0, "text"]]
+    return chart
 
 
-_SPAN_KINDS = (
+def _span_bars(
+    spans: Sequence[tuple[str, float, float]],
+    names: Sequence[str],
+    kind: str,
+    title: str,
+    status: str,
+    pattern: str,
+) -> Chart:
+    """The bars of one kind of span; None at the places of the others."""
+    bases: list[float | None] = []
+    heights: list[float | None] = []
+    for span_kind, start, end in spans:
+        is_shown = span_kind == kind
+        low = min(start, end)
+        bases.append(round(low, 4) if is_shown else None)
+        heights.append(round(max(start, end) - low, 4) if is_shown else None)
+    return {
+        "type": "bar",
+        "name": title,
+        "meta": {"status": status},
+        "x": list(names),
+        "base": bases,
+        "y": heights,
+        "marker": {"color": colour(status), "pattern": {"shape": pattern, "size": 6}},
+        "textposition": "none",
+        "hovertemplate": f"%{{x}}: from %{{base:.2f}}<extra>{title}</extra>",
+    }
+
+
+_SPAN_KINDS = (  # (kind, title, status, pattern)
     ("total", "start and end", "plain", ""),
     ("costs", "makes it slower", "rejected", "x"),
     ("helps", "makes it faster", "accepted", "/"),
@@ -176,13 +178,12 @@ _SPAN_KINDS = (
 def draft_curve(
     place: int, name: str, x: Sequence[Any], y: Sequence[float | None], hover: str
 ) -> Chart:
-    """The curve of the draft at this place among the drafts, which keeps its colour, dash and symbol in all charts."""
+    """The curve of the draft at this place among the drafts; it has the same colour, dash and symbol in all charts."""
     status, dash, symbol = DRAFT_STYLES[place % len(DRAFT_STYLES)]
-    marker = {"color": colour(status), "symbol": symbol, "size": 8}
-    return curve(label(name), status, x, y, hover, dash) | {
-        "mode": "lines+markers",
-        "marker": marker,
-    }
+    chart = curve(label(name), status, x, y, hover, dash)
+    chart["mode"] = "lines+markers"
+    chart["marker"] = {"color": colour(status), "symbol": symbol, "size": 8}
+    return chart
 
 
 def curve(
@@ -193,17 +194,23 @@ def curve(
     hover: str,
     dash: str = "solid",
 ) -> Chart:
-    """A line through these points; not-a-number is left out."""
-    made = line_of(name, status, hover)
-    known = [
-        None if value is None or not math.isfinite(value) else round(float(value), 4) for value in y
-    ]
-    return made | {"x": list(x), "y": known, "line": {**made["line"], "dash": dash}}
+    """A line through these points; a value that is not a finite number leaves a gap."""
+    heights = []
+    for value in y:
+        is_known = value is not None and math.isfinite(value)
+        heights.append(round(float(value), 4) if is_known else None)
+    chart = line_of(name, status, hover)
+    chart["x"] = list(x)
+    chart["y"] = heights
+    chart["line"]["dash"] = dash
+    return chart
 
 
 def _edge(name: str, x: Sequence[int], y: Sequence[float]) -> Chart:
+    """The thin line at one side of a band."""
     edge = curve(name, "p", x, y, f"K %{{x}}: %{{y}} ({name})", "dot")
-    return edge | {"line": {**edge["line"], "width": 1}}
+    edge["line"]["width"] = 1
+    return edge
 
 
 def _mark(
@@ -213,14 +220,19 @@ def _mark(
     value = getattr(point, attribute, None)
     if value is None or point.k not in ks:
         return []
-    marked = curve(name, "plain", ks, [value if k == point.k else None for k in ks], hover)
-    return [
-        marked
-        | {"mode": "markers", "marker": {"color": colour("plain"), "size": 13, "symbol": "star"}}
-    ]
+    y: list[float | None] = [None] * len(ks)
+    y[ks.index(point.k)] = value
+    star = curve(name, "plain", ks, y, hover)
+    star["mode"] = "markers"
+    star["marker"] = {"color": colour("plain"), "size": 13, "symbol": "star"}
+    return [star]
 
 
 def figure(title: str, data: list[Chart], x: str, y: str, *, in_percent: bool = False) -> Chart:
-    own = {"range": [0, 1.02], "tickformat": ".0%"} if in_percent else {}
-    axes = axes_of(x, count_axis(y) | own, automargin=True) | {"showlegend": True}
+    """A whole figure of these traces; `x` and `y` are the titles of its axes."""
+    y_axis = count_axis(y)
+    if in_percent:
+        y_axis |= {"range": [0, 1.02], "tickformat": ".0%"}
+    axes = axes_of(x, y_axis, automargin=True)
+    axes["showlegend"] = True
     return chart_of(title, data, axes, list_columns(x, data))

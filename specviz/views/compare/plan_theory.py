@@ -39,19 +39,18 @@ def given_text(
         judged = judge_run(recorded)
         what_if = judged.every_k(costs=costs)
     except SpecvizError as why:
-        return every_k(recorded, None, refusal=f"The recorded numbers do not tell: {why}."), theory(
-            None, None, None
-        )
-    point, alpha = run_point(recorded, speedup), metrics(recorded)["alpha"]
-    return every_k(recorded, what_if, judged.cuts(), point=point), theory(
-        what_if, alpha, costs, point
-    )
+        refusal = f"The recorded numbers do not tell: {why}."
+        return every_k(recorded, None, refusal=refusal), theory(None, None, None)
+    point = run_point(recorded, speedup)
+    alpha = metrics(recorded)["alpha"]
+    section = every_k(recorded, what_if, judged.cuts(), point=point)
+    return section, theory(what_if, alpha, costs, point)
 
 
 def theory(
     what_if: WhatIf | None, alpha: float | None, costs: Costs | None, point: Point | None = None
 ) -> Props:
-    """alpha: the metric of that name, over all places of the text."""
+    """The section on the paper's formula. alpha: the metric of that name, over all places of the text."""
     if what_if is None or alpha is None:
         missing = "No alpha yet. It needs a finished run with a draft model, scored by both models."
         return blocks.section(*THEORY, blocks=[blocks.words(missing), _published_numbers()])
@@ -60,37 +59,40 @@ def theory(
         blocks.chart(tokens_chart(what_if, alpha, point)),
     ]
     if alpha < 1:
-        most = [
+        most: Words = [
             "Even if every step knew in advance how many drafted tokens will be accepted, the formula gives at most ",
             f"{paper.oracle_tokens(alpha):.2f}", " tokens per target call: the first rejection ends a step.",
         ]  # fmt: skip
         shown.append(blocks.words(most))
     if costs is None or what_if.best is None:
-        shown.append(blocks.words((costs and costs.doubt) or NO_COSTS))
+        doubt = "" if costs is None else costs.doubt
+        shown.append(blocks.words(doubt or NO_COSTS))
     else:
-        speed = speed_chart(what_if, alpha, costs, point)
-        shown += [blocks.words(_speed_words(what_if, alpha, costs)), blocks.chart(speed)]
+        shown.append(blocks.words(_speed_words(what_if, alpha, costs)))
+        shown.append(blocks.chart(speed_chart(what_if, alpha, costs, point)))
     return blocks.section(*THEORY, blocks=[*shown, _published_numbers()])
 
 
 def _gap_words(what_if: WhatIf, alpha: float, point: Point | None) -> Words:
-    outcome = (what_if.at(point.k) if point is not None else None) or what_if.outcomes[
-        len(what_if.outcomes) // 4
-    ]
-    formula, text = paper.expected_tokens(alpha, outcome.k), outcome.tokens_per_call
+    """How far the formula and the text are apart at the run's own K, else at a low one, and why."""
+    outcome = what_if.at(point.k) if point is not None else None
+    if outcome is None:
+        outcome = what_if.outcomes[len(what_if.outcomes) // 4]
+    formula = paper.expected_tokens(alpha, outcome.k)
+    text = outcome.tokens_per_call
     words = [
         "At alpha = ", f"{alpha:.2f}", f" and K = {outcome.k}, the formula gives ", f"{formula:.2f}",
         " tokens per target call; this text gives ", f"{text:.2f}",
     ]  # fmt: skip
     if abs(text - formula) < GAP:
         return [*words, ". Here they agree."]
-    reason = (
-        "Its easy tokens come in stretches, or it is easier than its alpha says"
-        if text > formula
-        else "Its hard tokens are spread out, its end shortens a step, or it is harder than its alpha says"
+    reason = "Its hard tokens are spread out, its end shortens a step, or it is harder than its alpha says"
+    if text > formula:
+        reason = "Its easy tokens come in stretches, or it is easier than its alpha says"
+    average = (
+        f"its own tokens are accepted with an average probability of {what_if.by_depth[0]:.2f}"
     )
-    own = f"its own tokens are accepted with an average probability of {what_if.by_depth[0]:.2f}"
-    return [*words, f". {reason} ({own})."]
+    return [*words, f". {reason} ({average})."]
 
 
 def _speed_words(what_if: WhatIf, alpha: float, costs: Costs) -> Words:
@@ -103,10 +105,8 @@ def _speed_words(what_if: WhatIf, alpha: float, costs: Costs) -> Words:
         ]
     ks = [outcome.k for outcome in what_if.outcomes]
     formula = paper.best_k(alpha, c, ks)
-    best = max(
-        (each for each in what_if.outcomes if not math.isnan(each.speedup)),
-        key=lambda each: each.speedup,
-    )
+    known = [outcome for outcome in what_if.outcomes if not math.isnan(outcome.speedup)]
+    best = max(known, key=lambda outcome: outcome.speedup)
     return [
         "c = ", f"{c:.2f}", ", below alpha, so the formula promises a gain: K = 1 gives ",
         f"{paper.least_improvement(alpha, c):.2f}x", ", the best ",
@@ -123,12 +123,16 @@ def _published_numbers() -> Props:
         f"The measured speedup is above the formula's in {above} of these {len(paper.TABLES_2_AND_4)} rows and below "
         f"it in {below}. The formula is a guide; only a measurement decides."
     )
+    rows = []
+    for row in paper.TABLE_1:
+        arithmetic = paper.arithmetic_factor(row.alpha, row.k, 0)
+        improvement = paper.walltime_improvement(row.alpha, row.k, 0)
+        operations = [f"{row.operations:.2f}x", f"{arithmetic:.2f}x"]
+        speed = [f"{row.speed:.2f}x", f"{improvement:.2f}x"]
+        rows.append([f"{row.alpha}", f"{row.k}", *operations, *speed])
     tables = [
         blocks.table(
-            ["alpha", "K", "operations, printed", "by the formula", "speed, printed", "by the formula"],
-            [[f"{row.alpha}", f"{row.k}", f"{row.operations:.2f}x",
-              f"{paper.arithmetic_factor(row.alpha, row.k, 0):.2f}x", f"{row.speed:.2f}x",
-              f"{paper.walltime_improvement(row.alpha, row.k, 0):.2f}x"] for row in paper.TABLE_1],
+            ["alpha", "K", "operations, printed", "by the formula", "speed, printed", "by the formula"], rows,
             caption=f"{paper.PAPER}, Table 1: a draft that costs no time.",
         ),
         blocks.table(
@@ -144,10 +148,8 @@ def _published_numbers() -> Props:
 
 
 def _published_row(row: paper.PublishedRun) -> list[blocks.Cell]:
-    tone = "accepted" if row.measured > row.by_formula else "rejected"
-    measured = {
-        "text": f"{row.measured:.1f}x {'above' if tone == 'accepted' else 'below'}",
-        "tone": tone,
-    }
+    measured = {"text": f"{row.measured:.1f}x below", "tone": "rejected"}
+    if row.measured > row.by_formula:
+        measured = {"text": f"{row.measured:.1f}x above", "tone": "accepted"}
     return [row.task, row.draft, f"{row.temperature:g}", str(row.k), f"{row.alpha:.2f}", f"{row.c:.2f}",
             f"{row.expected:.1f}x", f"{row.by_formula:.2f}x", measured]  # fmt: skip

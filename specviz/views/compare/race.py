@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from specviz.analysis.rounds import FEWEST, LEVEL, NEAR, ONE_RUN
@@ -30,7 +29,8 @@ if TYPE_CHECKING:
     from specviz.analysis.rounds import SpeedComparison
     from specviz.bench.race import Heat, Race
 
-NAME, TITLE = "race", "Race"
+NAME = "race"
+TITLE = "Race"
 LEAD = (
     "Two setups continue the same prompts from the same seed. Each really runs on this machine, twice per prompt, in "
     "alternation, after a warm-up. Reading the prompt counts on both sides. Then both are replayed side by side."
@@ -53,12 +53,14 @@ PROMPT_COLUMNS = (
     "prompt", "A tokens/s", "B tokens/s", "B over A", "A target calls", "B target calls", "A accepted of judged",
     "B accepted of judged", "texts", "replay",
 )  # fmt: skip
-FEWEST_TOKENS, MOST_TOKENS, MOST_PROMPTS = 8, 256, 12
+FEWEST_TOKENS = 8
+MOST_TOKENS = 256
+MOST_PROMPTS = 12
 MOST_CHARACTERS = 8_000  # of own prompts
 HINT = "Empty: the prompt above, then ready-made ones"
 UNDER_LOAD = "under load"
 FILE_FORMAT = 1
-PROMPT_FIELDS = ("prompt", "prompt_ids")  # of a request
+PROMPT_FIELDS = ("prompt", "prompt_ids")  # the fields of a request that hold its prompt
 FILE_METRICS = (*SHOWN[:3], "draft_calls", *SHOWN[3:])
 HOW = (
     "The ratio is one side's tokens per second divided by the other's on the same prompt. Each side runs every "
@@ -81,12 +83,14 @@ HOW = (
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """What a page shows of a race that it keeps. key: its id; heat: whose runs are replayed (None: those of
-    `heat_to_replay`); files: the ids by which these two runs can be saved."""
+    """The part of a stored race that a page shows."""
 
     key: str = ""
+    """The id of the race."""
     heat: int | None = None
+    """The heat that is replayed; None: the one that `heat_to_replay` names."""
     files: tuple[str, ...] = ()
+    """The ids under which these two runs can be saved."""
 
 
 def race(
@@ -97,8 +101,11 @@ def race(
     problem: str = "",
     seat: Seat = Seat(),
 ) -> Props:
-    """options: (words, value) per setup. chosen: the values of the controls by name, "prompt": the first prompt, in
-    words, and "most_tokens": the server's limit. titles: of both sides. problem: a note on what would be raced."""
+    """The section of a race.
+
+    options: (words, value) per setup. chosen: the values of the controls by name, "prompt": the first prompt, in words,
+    and "most_tokens": the server's limit. titles: of both sides. problem: a note on the setups.
+    """
     shown = [blocks.notice(problem)] if problem and (result is None or result.heats) else []
     if result is None:
         shown.append(blocks.notice(NOTHING))
@@ -116,11 +123,10 @@ def race(
 
 def with_earlier_result(fresh: Props, shown: Props) -> Props:
     """The section of another run on Explore, with the result of the race that was shown before."""
-    news = [
-        block for block in fresh["blocks"] if blocks.is_notice(block) and block["words"] != NOTHING
-    ]
-    found = [block for block in shown["blocks"] if not blocks.is_notice(block)]
-    return {**fresh, "blocks": [*news, blocks.notice(BEFORE), *found]}
+    notices = [block for block in fresh["blocks"] if blocks.is_notice(block)]
+    notices = [notice for notice in notices if notice["words"] != NOTHING]
+    result = [block for block in shown["blocks"] if not blocks.is_notice(block)]
+    return {**fresh, "blocks": [*notices, blocks.notice(BEFORE), *result]}
 
 
 def has_result(section: Props) -> bool:
@@ -129,24 +135,27 @@ def has_result(section: Props) -> bool:
 
 def chosen_values(section: Props) -> dict[str, Any]:
     """The values of a section's controls by name."""
-    return {each["name"]: each["value"] for each in section["controls"] if "name" in each}
+    controls = [control for control in section["controls"] if "name" in control]
+    return {control["name"]: control["value"] for control in controls}
 
 
 def heat_to_replay(result: Race) -> int:
-    """The heat whose greedy texts differ, if there is one, else the first."""
+    """The place of the heat with different greedy texts; without one, the first."""
     return 0 if result.difference is None else result.difference.heat
 
 
 def _controls(options: Options, chosen: Mapping[str, Any]) -> list[Props]:
-    warmths = [("0: the most likely token" if float(each) == 0 else f"{float(each):g}", each)
-               for each in chosen["temperatures"]]  # fmt: skip
+    temperatures = []
+    for value in chosen["temperatures"]:
+        words = f"{float(value):g}"
+        temperatures.append(("0: the most likely token" if float(value) == 0 else words, value))
     most = chosen["most_tokens"]
     return [
         blocks.choice("left", LETTERS[0], options, chosen["left"]),
         blocks.count("k_left", f"K of {LETTERS[0]}", chosen["k_left"], 1, MAX_K),
         blocks.choice("right", LETTERS[1], options, chosen["right"]),
         blocks.count("k_right", f"K of {LETTERS[1]}", chosen["k_right"], 1, MAX_K),
-        blocks.choice("temperature", "Temperature", warmths, repr(chosen["temperature"])),
+        blocks.choice("temperature", "Temperature", temperatures, repr(chosen["temperature"])),
         blocks.count("tokens", "Tokens", chosen["tokens"], min(FEWEST_TOKENS, most), most),
         blocks.count("prompts", "Prompts", chosen["prompts"], 1, MOST_PROMPTS),
         blocks.lines(
@@ -158,102 +167,123 @@ def _controls(options: Options, chosen: Mapping[str, Any]) -> list[Props]:
 
 def _progress_blocks(result: Race, titles: Titles, seat: Seat) -> list[Props]:
     """The progress, and the results of the finished prompts, at which a race may be stopped."""
-    bar = blocks.progress(
-        result.done, result.total, f"{result.done} of {result.total} runs · {reveal(result.note)}"
-    )
+    words = f"{result.done} of {result.total} runs · {reveal(result.note)}"
+    bar = blocks.progress(result.done, result.total, words)
     if not result.heats:
         return [bar]
     return [bar, blocks.verdict(*speed_verdict(result, titles)), _prompts_table(result, seat)]
 
 
 def _result_blocks(result: Race, titles: Titles, seat: Seat) -> list[Props]:
+    """The verdicts, the replay of one heat, the numbers of all, and how they were measured."""
     place = heat_to_replay(result) if seat.heat is None else seat.heat
-    heat, shown = result.heats[place], []
-    both = heat.left, heat.right
+    heat = result.heats[place]
+    shown = []
     if result.done < result.total:
-        shown.append(
-            blocks.words(f"Stopped after {result.done} of {result.total} runs.", small=True)
-        )
-    about_text, *how_close = text_verdict(result, titles)
-    shown += [blocks.verdict(*speed_verdict(result, titles)), about_text]
-    shown.append(blocks.words(["Both runs on the prompt ", f"“{reveal(heat.title)}”", ":"]))
-    by = "time" if result.difference is None or heat.parting is None else "token"
-    shown.append(
-        side_by_side_block(*(map(_without_times, both) if result.is_shared else both), by, titles)
-    )
-    rows = [_side_row(*each, result.is_shared) for each in zip(titles, both, strict=True)]
-    shown += [*how_close, blocks.table(COLUMNS, rows, caption="The two runs above")]
+        words = f"Stopped after {result.done} of {result.total} runs."
+        shown.append(blocks.words(words, small=True))
+    text, *details = text_verdict(result, titles)
+    shown += [
+        blocks.verdict(*speed_verdict(result, titles)),
+        text,
+        blocks.words(["Both runs on the prompt ", f"“{reveal(heat.title)}”", ":"]),
+        _replay(result, heat, titles),
+        *details,
+    ]
+    rows = [
+        _side_row(titles[0], heat.left, result.is_shared),
+        _side_row(titles[1], heat.right, result.is_shared),
+    ]
+    shown.append(blocks.table(COLUMNS, rows, caption="The two runs above"))
     if len(result.heats) > 1:
         shown.append(_prompts_table(result, seat, place))
     if seat.files:
-        names = zip(LETTERS, seat.files, strict=True)
-        links = [
-            (f"Save this run of {letter} as a trace", f"specviz/trace/{name}")
-            for letter, name in names
-        ]
+        links = []
+        for letter, name in zip(LETTERS, seat.files, strict=True):
+            links.append((f"Save this run of {letter} as a trace", f"specviz/trace/{name}"))
         shown.append(blocks.links(links))
+    how = [blocks.words(note) for note in _how_measured(result, titles)]
     return [
         *shown,
         blocks.words(_request_words(result), small=True),
-        blocks.details("How it is measured", [*map(blocks.words, _how_measured(result, titles))]),
+        blocks.details("How it is measured", how),
         blocks.download("Save this race as JSON", "race.json", _json_file(result, titles)),
     ]
 
 
+def _replay(result: Race, heat: Heat, titles: Titles) -> Props:
+    """The two runs of a heat, side by side."""
+    left = heat.left
+    right = heat.right
+    if result.is_shared:
+        left = _without_times(left)
+        right = _without_times(right)
+    by = "time" if result.difference is None or heat.parting is None else "token"
+    return side_by_side_block(left, right, by, titles)
+
+
 def _without_times(trace: Trace) -> Trace:
-    """The run without the times that other work has distorted."""
-    events = trace.events()
+    """The run without its times, which other work has distorted."""
     none = Timing(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-    return Trace(
-        replace(each, at_ms=0.0, timing=none) if isinstance(each, Step) else each for each in events
-    )
+    events = []
+    for event in trace.events():
+        if isinstance(event, Step):
+            event = replace(event, at_ms=0.0, timing=none)
+        events.append(event)
+    return Trace(events)
 
 
 def _request_words(result: Race) -> Words:
-    request, number = result.heats[0].left.header.request, quantity(len(result.heats), "prompt")
-    distribution = f"temperature {request.get('temperature'):g}, seed {request.get('seed')}"
+    request = result.heats[0].left.header.request
+    sampling = f"temperature {request.get('temperature'):g}, seed {request.get('seed')}"
+    prompts = quantity(len(result.heats), "prompt")
     return [
-        f"Raced at {distribution}, at most {request.get('max_new_tokens')} tokens, on {number}, the first: ",
+        f"Raced at {sampling}, at most {request.get('max_new_tokens')} tokens, on {prompts}, the first: ",
         reveal(result.heats[0].title),
     ]
 
 
 def _how_measured(result: Race, titles: Titles) -> list[Words]:
-    """With how far two runs of one setup lay apart and what recording took, where times say anything."""
-    told, found = list(HOW), result.comparison
-    if result.is_shared or found is None:
-        return told
-    took = f"The slower run of the same setup on the same prompt took {percent(found.spread)} more time"
-    told.insert(0, f"{took} (median over both sides and all prompts).")
-    shares = [_recorder_share(traces) for traces in sides(result)]
-    if None not in shares:
-        one, other = map(bare_title, titles)
-        first = "Recording every step for this page counts as well: "
-        told.append(
-            [
-                first,
-                one,
-                f" spent {percent(shares[0])} of its time on it, ",
-                other,
-                f" {percent(shares[1])}.",
-            ]
-        )
-    return told
+    """The method, how far two runs of one setup lay apart, and the cost of recording, if any time says something."""
+    words: list[Words] = list(HOW)
+    comparison = result.comparison
+    if result.is_shared or comparison is None:
+        return words
+    slower = f"The slower run of the same setup on the same prompt took {percent(comparison.spread)} more time"
+    words.insert(0, f"{slower} (median over both sides and all prompts).")
+    left, right = sides(result)
+    left_share = _recorder_share(left)
+    right_share = _recorder_share(right)
+    if left_share is not None and right_share is not None:
+        recording = [
+            "Recording every step for this page counts as well: ",
+            bare_title(titles[0]),
+            f" spent {percent(left_share)} of its time on it, ",
+            bare_title(titles[1]),
+            f" {percent(right_share)}.",
+        ]
+        words.append(recording)
+    return words
 
 
 def _recorder_share(traces: Sequence[Trace]) -> float | None:
-    working = sum(count(trace).working_ms for trace in traces)
-    return (
-        sum(step.timing.record_ms for trace in traces for step in trace.steps) / working
-        if working > 0
-        else None
-    )
+    """The share of the working time that recording took; None without times."""
+    working_ms = sum(count(trace).working_ms for trace in traces)
+    if working_ms <= 0:
+        return None
+    recording_ms = []
+    for trace in traces:
+        recording_ms += [step.timing.record_ms for step in trace.steps]
+    return sum(recording_ms) / working_ms
 
 
 def _side_row(title: str, trace: Trace, is_shared: bool) -> list[Cell]:
     speed, *others = metric_cells(trace)
-    times = [UNDER_LOAD] * 2 if is_shared else [f"{count(trace).working_ms / 1000:.2f} s", speed]
-    return [bare_title(title), *times, *others]
+    time = f"{count(trace).working_ms / 1000:.2f} s"
+    if is_shared:
+        time = UNDER_LOAD
+        speed = UNDER_LOAD
+    return [bare_title(title), time, speed, *others]
 
 
 def metric_cells(trace: Trace) -> list[Cell]:
@@ -267,70 +297,78 @@ def _prompts_table(result: Race, seat: Seat, place: int = -1) -> Props:
     rows = []
     for number, heat in enumerate(result.heats):
         texts = "same" if heat.parting is None else f"differ from token {heat.parting + 1:,}"
-        again = (
-            blocks.button_cell("Replay", NAME, "replay", {"race": seat.key, "heat": str(number)})
-            if seat.key
-            else ""
-        )
-        numbers = _numbers((heat.left, heat.right), heat.comparison, result.is_shared)
-        rows.append([label(heat.title), *numbers, texts, again])
+        replay: Cell = ""
+        if seat.key:
+            values = {"race": seat.key, "heat": str(number)}
+            replay = blocks.button_cell("Replay", NAME, "replay", values)
+        numbers = _numbers(heat.left, heat.right, heat.comparison, result.is_shared)
+        rows.append([label(heat.title), *numbers, texts, replay])
     if len(rows) > 1:
-        found, num_same = result.comparison, sum(heat.parting is None for heat in result.heats)
-        all_steps = ((step for run in runs for step in run.steps) for runs in sides(result))
-        both = [reduce(Counters.add, steps, Counters()) for steps in all_steps]
-        _, _, *numbers = _numbers(both, found, result.is_shared)
-        rows.append(
-            [
-                "all prompts; median ratio",
-                "",
-                "",
-                *numbers,
-                f"{num_same} of {len(result.heats)} the same",
-                "",
-            ]
-        )
+        rows.append(_all_prompts_row(result))
     return blocks.table(PROMPT_COLUMNS, rows, caption="Prompt by prompt", marked=place)
 
 
+def _all_prompts_row(result: Race) -> list[Cell]:
+    left, right = (_count_all(traces) for traces in sides(result))
+    _, _, *numbers = _numbers(left, right, result.comparison, result.is_shared)
+    num_same = sum(heat.parting is None for heat in result.heats)
+    same = f"{num_same} of {len(result.heats)} the same"
+    return ["all prompts; median ratio", "", "", *numbers, same, ""]
+
+
+def _count_all(traces: Sequence[Trace]) -> Counters:
+    """The counts of all steps of these runs together."""
+    counters = Counters()
+    for trace in traces:
+        for step in trace.steps:
+            counters.add(step)
+    return counters
+
+
 def _numbers(
-    both: Sequence[Trace | Counters], found: SpeedComparison | None, is_shared: bool
+    left: Trace | Counters,
+    right: Trace | Counters,
+    comparison: SpeedComparison | None,
+    is_shared: bool,
 ) -> list[str]:
-    """The cells of both sides from tokens/s to the kept share, with the ratio of their speeds."""
-    values = [metrics(each) for each in both]
-    speeds, calls, kept = (
-        [METRICS[name].spell(each[name]) for each in values]
-        for name in ("tokens_per_s", "target_calls", "acceptance_rate_judged")
-    )
-    times = (
-        "no ratio" if found is None or is_shared or not found.is_possible else f"{found.ratio:.2f}×"
-    )
-    return [*([UNDER_LOAD] * 2 if is_shared else speeds), times, *calls, *kept]
+    """The cells of both sides from tokens/s to the accepted share, with the ratio of their speeds."""
+    values = (metrics(left), metrics(right))
+
+    def cells(name: str) -> list[str]:
+        return [METRICS[name].spell(side[name]) for side in values]
+
+    speeds = [UNDER_LOAD, UNDER_LOAD] if is_shared else cells("tokens_per_s")
+    ratio = "no ratio"
+    if comparison is not None and comparison.is_possible and not is_shared:
+        ratio = f"{comparison.ratio:.2f}×"
+    return [*speeds, ratio, *cells("target_calls"), *cells("acceptance_rate_judged")]
 
 
 def _json_file(result: Race, titles: Titles) -> str:
-    """Both setups, the machine, the verdict and every prompt's numbers."""
+    """The file of a race: both setups, the machine, the verdict and every prompt's numbers."""
     state, words = speed_verdict(result, titles)
-    first, found = result.heats[0], result.comparison
-    told = found if found is not None and found.is_possible else None
+    first = result.heats[0]
     header = first.left.header
+    both = []
+    for title, run in zip(titles, (first.left, first.right), strict=True):
+        request = dict(run.header.request)
+        for name in PROMPT_FIELDS:
+            request.pop(name, None)
+        both.append({"title": bare_title(title), "request": request})
+    comparison = result.comparison
+    is_possible = comparison is not None and comparison.is_possible
     content = {
         "specviz_race": FILE_FORMAT,
         "specviz": header.specviz,
         "created": header.created,
         "machine": header.environment,
-        "sides": [
-            {
-                "title": bare_title(title),
-                "request": {k: v for k, v in run.header.request.items() if k not in PROMPT_FIELDS},
-            }
-            for title, run in zip(titles, (first.left, first.right), strict=True)
-        ],
+        "sides": both,
         "verdict": {"state": state, "words": "".join(words)},
         "under_load": result.is_shared,
-        "unsteadiness": None if found is None else found.spread,
+        "unsteadiness": None if comparison is None else comparison.spread,
         "runs": {"done": result.done, "planned": result.total},
-        "median_ratio_b_over_a": told and told.ratio,
-        "median_between": told and told.between,
+        "median_ratio_b_over_a": comparison.ratio if is_possible else None,
+        "median_between": comparison.between if is_possible else None,
         "prompts": [_heat_record(heat) for heat in result.heats],
     }
     return json.dumps(content, ensure_ascii=False, allow_nan=False, indent=1)
@@ -338,19 +376,17 @@ def _json_file(result: Race, titles: Titles) -> str:
 
 def _heat_record(heat: Heat) -> dict[str, Any]:
     """One prompt in the file."""
-    runs = zip((heat.left, heat.right), heat.slower_ms, strict=True)
+    runs = []
+    for quick, slower_ms in zip((heat.left, heat.right), heat.slower_ms, strict=True):
+        values = metrics(quick)
+        numbers = {name: values[name] for name in FILE_METRICS}
+        runs.append({"times_ms": [count(quick).working_ms, slower_ms], **numbers})
+    comparison = heat.comparison
+    is_possible = comparison is not None and comparison.is_possible
     return {
         "title": heat.title,
         "prompt": {name: heat.left.header.request.get(name) for name in PROMPT_FIELDS},
-        "a_and_b": [
-            {
-                "times_ms": [count(quick).working_ms, slower_ms],
-                **{name: metrics(quick)[name] for name in FILE_METRICS},
-            }
-            for quick, slower_ms in runs
-        ],
-        "ratio_b_over_a": heat.comparison.ratio
-        if heat.comparison and heat.comparison.is_possible
-        else None,
+        "a_and_b": runs,
+        "ratio_b_over_a": comparison.ratio if is_possible else None,
         "texts_part_after_tokens": heat.parting,
     }

@@ -1,4 +1,4 @@
-"""The verdicts of a race: which side was faster, and whether both texts are the same; where not, with the logits."""
+"""The verdicts of a race: which side was faster, and whether both texts are the same; if not, with the logits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ IMPOSSIBLE = (
 
 
 def bare_title(title: str) -> str:
-    """A side's title may hold names from outside: here they are harmless."""
+    """A side's title, shortened, with names from outside made harmless."""
     return reveal(title[:MOST_TITLE])
 
 
@@ -41,154 +41,172 @@ def sides(result: Race) -> tuple[Sequence[Trace], Sequence[Trace]]:
 
 
 def lossy_names(result: Race, titles: Titles) -> list[str]:
-    """The sides of which a step was judged by a lossy rule."""
-    both = zip(titles, sides(result), strict=True)
-    return [
-        bare_title(title)
-        for title, runs in both
-        if any(not s.settings.lossless for run in runs for s in run.steps)
-    ]
+    """The sides with a step that a lossy rule judged."""
+    names = []
+    for title, runs in zip(titles, sides(result), strict=True):
+        if any(_is_lossy(run) for run in runs):
+            names.append(bare_title(title))
+    return names
+
+
+def _is_lossy(trace: Trace) -> bool:
+    return any(not step.settings.lossless for step in trace.steps)
 
 
 def speed_verdict(result: Race, titles: Titles) -> tuple[str, Words]:
     """The state of the verdict, and its words with both sides' names."""
     if result.is_shared:
         return "unsure", LOADED
-    found = result.comparison
-    if found is None:
+    comparison = result.comparison
+    if comparison is None:
         return "unsure", "No time was measured, so no side can be called faster."
-    state, words = _comparison_words(result, found, *map(bare_title, titles))
+    state, words = _comparison_words(
+        result, comparison, bare_title(titles[0]), bare_title(titles[1])
+    )
     if names := lossy_names(result, titles):
         are = " is lossy: its text is" if len(names) == 1 else " are lossy: their texts are"
-        words[-1:] = [f"{words[-1]} ", " and ".join(names), f"{are} not the target's own."]
+        words = [*words[:-1], f"{words[-1]} ", " and ".join(names), f"{are} not the target's own."]
     return state, words
 
 
 def _comparison_words(
-    result: Race, found: SpeedComparison, one: str, other: str
+    result: Race, comparison: SpeedComparison, one: str, other: str
 ) -> tuple[str, list[str]]:
-    if not found.is_possible:
+    if not comparison.is_possible:
         return "unsure", [IMPOSSIBLE]
-    ran, over = f"{found.ratio:.2f}× the speed of ", f" ({_range_words(result, found)})."
+    ratio = f"{comparison.ratio:.2f}× the speed of "
+    end = f" ({_range_words(result, comparison)})."
     lack = _lack_words(result)
-    if found.is_clear and not lack:
-        return "consistent", ["", other, f" was {found.verdict}: {ran}", one, over]
-    ahead, behind = result.wins_and_losses
-    if ahead and not lack:
-        counts = f" on {ahead} of {len(found.ratios)}, slower on {behind}"
-        return "unsure", [
-            "It depends on the prompt: ",
-            other,
-            " was faster than ",
-            one,
-            f"{counts}{over}",
-        ]
+    if comparison.is_clear and not lack:
+        return "consistent", ["", other, f" was {comparison.verdict}: {ratio}", one, end]
+    wins, losses = result.wins_and_losses
+    if wins and not lack:
+        counts = f" on {wins} of {len(comparison.ratios)}, slower on {losses}"
+        lead = "It depends on the prompt: "
+        return "unsure", [lead, other, " was faster than ", one, f"{counts}{end}"]
     if lack:
-        lead, over = "Too few to tell: ", f"{over} {lack}"
-    elif found.verdict == "even":
+        lead = "Too few to tell: "
+        end += f" {lack}"
+    elif comparison.verdict == "even":
         lead = "About as fast: "
     else:
         lead = "No clear difference: "
-        if found.verdict == "noisy":
-            took = f"two runs of one setup on the same prompt differed by {percent(found.spread)}"
-            over += f" This machine was too busy: {took}. Race again when it is idle."
-    return "unsure", [lead, other, f" ran at {ran}", one, over]
+        if comparison.verdict == "noisy":
+            spread = (
+                f"two runs of one setup on the same prompt differed by {percent(comparison.spread)}"
+            )
+            end += f" This machine was too busy: {spread}. Race again when it is idle."
+    return "unsure", [lead, other, f" ran at {ratio}", one, end]
 
 
 def _lack_words(result: Race) -> str:
-    """What a race must have more of before a side can be called faster; empty where it has enough."""
+    """The words on a race that is too small to call a side faster; empty where it is large enough."""
+    needs = []
+    if len(result.comparison.ratios) < FEWEST:
+        needs.append(f"over {FEWEST} prompts or more")
     lengths = [min(len(heat.left.tokens), len(heat.right.tokens)) for heat in result.heats]
-    lacks = [
-        f"over {FEWEST} prompts or more" if len(result.comparison.ratios) < FEWEST else "",
-        f"with texts of {ENOUGH_TOKENS} tokens or more"
-        if statistics.median(lengths) < ENOUGH_TOKENS
-        else "",
-    ]
-    needed = " and ".join(filter(None, lacks))
-    return f"Race {needed} to be sure." if needed else ""
+    if statistics.median(lengths) < ENOUGH_TOKENS:
+        needs.append(f"with texts of {ENOUGH_TOKENS} tokens or more")
+    return f"Race {' and '.join(needs)} to be sure." if needs else ""
 
 
-def _range_words(result: Race, found: SpeedComparison) -> str:
-    """How many prompts there are, and how far apart their ratios lie, each as far as it can be."""
-    if len(found.ratios) == 1:
+def _range_words(result: Race, comparison: SpeedComparison) -> str:
+    """The number of prompts, and how far apart their ratios lie; a ratio that cannot be is left out."""
+    if len(comparison.ratios) == 1:
         return "one prompt only"
-    (low, high), own = (
-        found.between,
-        [heat.comparison for heat in result.heats if heat.comparison is not None],
-    )
-    ratios = [each.ratio for each in own if each.is_possible] or [low, high]
-    left_out = sum(ratio < low for ratio in found.ratios)
-    ends = f"; {low:.2f}× to {high:.2f}× without the {left_out} at either end" if left_out else ""
-    return f"median of {len(found.ratios)} prompts, {min(ratios):.2f}× to {max(ratios):.2f}×{ends}"
+    ratios = []
+    for heat in result.heats:
+        of_heat = heat.comparison
+        if of_heat is not None and of_heat.is_possible:
+            ratios.append(of_heat.ratio)
+    low, high = comparison.between
+    if not ratios:
+        ratios = [low, high]
+    words = f"median of {len(comparison.ratios)} prompts, {min(ratios):.2f}× to {max(ratios):.2f}×"
+    left_out = sum(ratio < low for ratio in comparison.ratios)
+    if left_out:
+        words += f"; {low:.2f}× to {high:.2f}× without the {left_out} at either end"
+    return words
 
 
 def text_verdict(result: Race, titles: Titles) -> list[Props]:
-    """Whether the texts are the same; where they first differ, the models' logits and odds of both tokens."""
+    """Whether the texts are the same; where they first differ, the models' logits and probabilities of both tokens."""
     lossy = lossy_names(result, titles)
+    num_prompts = len(result.heats)
     if result.heats[0].left.header.request.get("temperature") != 0:
-        used = [
-            "Two draws from different distributions: ",
-            " and ".join(lossy),
-            " used a lossy rule.",
-        ]
-        words = used if lossy else SAME_DISTRIBUTION
+        words: Words = SAME_DISTRIBUTION
+        if lossy:
+            words = [
+                "Two draws from different distributions: ",
+                " and ".join(lossy),
+                " used a lossy rule.",
+            ]
         return [blocks.words(words)]
     if result.difference is not None:
         return _difference_blocks(result, result.difference, lossy, titles)
-    if num_parted := sum(heat.parting is not None for heat in result.heats):
-        words = f"Not identical: the texts differ on {num_parted} of {len(result.heats)} prompts."
+    num_different = sum(heat.parting is not None for heat in result.heats)
+    if num_different:
+        words = f"Not identical: the texts differ on {num_different} of {num_prompts} prompts."
         why = "The race was stopped before the models were asked for the logits of both tokens."
         return [blocks.verdict("unsure", f"{words} {why}")]
-    number, lengths = (
-        len(result.heats),
-        [(len(heat.left.tokens), len(heat.right.tokens)) for heat in result.heats],
-    )
-    pairs = "the two texts are" if number == 1 else f"on all {number} prompts the two texts are"
-    known = {length for pair in lengths for length in pair}
-    each = f" ({max(known):,} tokens each)" if len(known) == 1 else ""
-    early = (
-        "; where one side ended early, as far as both go"
-        if any(one != other for one, other in lengths)
-        else ""
-    )
-    return [blocks.verdict("exact", f"Identical: {pairs} the same, token for token{each}{early}.")]
+    return [blocks.verdict("exact", _identical_words(result))]
+
+
+def _identical_words(result: Race) -> str:
+    """The sentence on texts that are the same on every prompt, as far as both go."""
+    left = [len(heat.left.tokens) for heat in result.heats]
+    right = [len(heat.right.tokens) for heat in result.heats]
+    pairs = "the two texts are"
+    if len(result.heats) > 1:
+        pairs = f"on all {len(result.heats)} prompts the two texts are"
+    words = f"Identical: {pairs} the same, token for token"
+    if len({*left, *right}) == 1:
+        words += f" ({left[0]:,} tokens each)"
+    if left != right:
+        words += "; where one side ended early, as far as both go"
+    return f"{words}."
 
 
 def _difference_blocks(
-    result: Race, found: RaceDifference, lossy: Sequence[str], titles: Titles
+    result: Race, difference: RaceDifference, lossy: Sequence[str], titles: Titles
 ) -> list[Props]:
-    num_same = sum(heat.parting is None for heat in result.heats)
-    same = (
-        f" {num_same} of {len(result.heats)} prompts gave the same text."
-        if len(result.heats) > 1
-        else ""
-    )
-    names = [bare_title(title) for title in titles]
-    one, other = (token_label(token) for token in (found.left, found.right))
+    reason = _reason(difference, lossy)
+    if len(result.heats) > 1:
+        num_same = sum(heat.parting is None for heat in result.heats)
+        reason = f"{num_same} of {len(result.heats)} prompts gave the same text. {reason}"
+    one = token_label(difference.left)
+    other = token_label(difference.right)
     where = [
-        f"Not identical: on “{reveal(found.title)}” the texts differ from token {found.place + 1:,}: ", names[0],
-        " wrote ", one, ", ", names[1], " wrote ", other, f".{same} {_reason(found, lossy)}",
-    ]  # fmt: skip
-    columns = ("read again, up to this token", f"logit of {one}", f"logit of {other}", f"probability of {one}",
-               f"probability of {other}")  # fmt: skip
-    rows = [
-        [
-            f"{each.role} {label(each.name)}",
-            *(f"{logit:.5f}" for logit in each.logits),
-            *map(percent, each.probabilities),
-        ]
-        for each in found.readings
+        f"Not identical: on “{reveal(difference.title)}” the texts differ from token {difference.place + 1:,}: ",
+        bare_title(titles[0]),
+        " wrote ",
+        one,
+        ", ",
+        bare_title(titles[1]),
+        " wrote ",
+        other,
+        f". {reason}",
     ]
-    return [
-        blocks.verdict("unsure" if found.is_tie or lossy else "differs", where),
-        blocks.table(columns, rows),
-    ]
+    columns = (
+        "read again, up to this token",
+        f"logit of {one}",
+        f"logit of {other}",
+        f"probability of {one}",
+        f"probability of {other}",
+    )
+    rows = []
+    for reading in difference.readings:
+        logits = [f"{logit:.5f}" for logit in reading.logits]
+        probabilities = [percent(probability) for probability in reading.probabilities]
+        rows.append([f"{reading.role} {label(reading.name)}", *logits, *probabilities])
+    state = "unsure" if difference.is_tie or lossy else "differs"
+    return [blocks.verdict(state, where), blocks.table(columns, rows)]
 
 
-def _reason(found: RaceDifference, lossy: Sequence[str]) -> str:
-    target = found.readings[0]
+def _reason(difference: RaceDifference, lossy: Sequence[str]) -> str:
+    target = difference.readings[0]
     gap = abs(target.logits[0] - target.logits[1])
-    if found.is_tie:
+    if difference.is_tie:
         return (
             f"The target's logits for the two tokens are only {gap:.2g} apart: a tie at its precision. Reading tokens "
             "one at a time or several at once adds up in a different order, so either may come first."

@@ -1,36 +1,33 @@
-"""The section that compares all rules on the drafts of one run, from what `specviz.checks.side_by_side` yields."""
+"""The section that compares all rules on the drafts of one run, from results of `specviz.checks.side_by_side`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from specviz.views import blocks
-from specviz.views.blocks import Props, Words
+from specviz.views.blocks import Cell, Props, Words
 from specviz.views.words import percent
 
 if TYPE_CHECKING:
     from specviz.checks.side_by_side import RuleResult, SideBySide
 
-NAME, TITLE = "side_by_side", "Rules side by side"
+NAME = "side_by_side"
+TITLE = "Rules side by side"
 LEAD = (
     "Every rule judges the same drafted tokens of this run with the same random numbers u. So do rules that get it "
     "wrong. A rule is right if the tokens it writes follow the target's probabilities p. How many it accepts says "
     "nothing about that."
 )
-COLUMNS = {
-    "rule": lambda row: (
-        row.rule.title + (" (wrong)" if row.is_broken else "" if row.rule.lossless else " (lossy)")
-    ),
-    "text": lambda row: {"text": _verdict_words(row), "tone": TONES[row.verdict]},
-    "accepted of judged, same u": lambda row: f"{row.num_accepted} of {row.num_judged}",
-    "accepted, on average": lambda row: NONE if row.acceptance is None else percent(row.acceptance),
-    "tokens per target call": lambda row: (
-        NONE if row.tokens_per_call is None else f"{row.tokens_per_call:.2f}"
-    ),
-    "wrong share, on average": lambda row: _distance_words(row.mean_distance),
-    "wrong share, at worst": lambda row: _distance_words(row.largest_distance),
-    "wrong share, whole texts": lambda row: _distance_words(row.whole_distance),
-}
+COLUMNS = (
+    "rule",
+    "text",
+    "accepted of judged, same u",
+    "accepted, on average",
+    "tokens per target call",
+    "wrong share, on average",
+    "wrong share, at worst",
+    "wrong share, whole texts",
+)
 BY_FORMULA = "✓ exact by formula (one token judged alone)"
 ROUNDING = 1e-9  # distances below it come from float64
 MARKS = {"exact": "✓ exact (enumerated)", "differs": "✗ differs", "unsure": "– no error here"}
@@ -54,38 +51,60 @@ NOTES = (
 
 
 def side_by_side(result: SideBySide | None) -> Props:
-    """result: None before the button was pressed."""
+    """The section that compares all rules. result: None before the button was pressed."""
     controls = [blocks.button("judge", "Judge with every rule", primary=True)]
     if result is None:
         words = "Nothing judged yet. It needs a run with drafted tokens and takes a few seconds."
         return blocks.section(NAME, TITLE, LEAD, controls, [blocks.words(words)])
     shown = []
     if result.done < result.total:
-        words = (
-            f"{result.done} of {result.total} steps judged again" if result.done else ENUMERATING
-        )
+        words = ENUMERATING
+        if result.done:
+            words = f"{result.done} of {result.total} steps judged again"
         shown.append(blocks.progress(result.done, result.total, words))
     if result.num_skipped:
         others = "were made by other models, or drafted by heads, layers or another vocabulary; they are left out."
         shown.append(blocks.words(f"{result.num_skipped} more steps {others}"))
     if result.done:
         caption = f"{result.done} steps of this run; lossless rules first, then by the wrong share"
-        shown.append(blocks.table_of(result.rows, COLUMNS, caption=caption))
+        rows = [_row(row) for row in result.rows]
+        shown.append(blocks.table(COLUMNS, rows, caption=caption))
     if result.done == result.total:
         shown.append(blocks.words(_finding(result)))
-    shown.append(blocks.details("What the columns mean", [*map(blocks.words, NOTES)]))
+    notes = [blocks.words(note) for note in NOTES]
+    shown.append(blocks.details("What the columns mean", notes))
     if result.rows:
         rules = [blocks.words(["", row.rule.title, f": {row.rule.summary}"]) for row in result.rows]
         shown.append(blocks.details("The rules", rules))
     return blocks.section(NAME, TITLE, LEAD, controls, shown)
 
 
+def _row(row: RuleResult) -> list[Cell]:
+    """The cells of one rule, in the order of COLUMNS."""
+    name = row.rule.title
+    if row.is_broken:
+        name += " (wrong)"
+    elif not row.rule.lossless:
+        name += " (lossy)"
+    per_call = NONE if row.tokens_per_call is None else f"{row.tokens_per_call:.2f}"
+    return [
+        name,
+        {"text": _verdict_words(row), "tone": TONES[row.verdict]},
+        f"{row.num_accepted} of {row.num_judged}",
+        NONE if row.acceptance is None else percent(row.acceptance),
+        per_call,
+        _distance_words(row.mean_distance),
+        _distance_words(row.largest_distance),
+        _distance_words(row.whole_distance),
+    ]
+
+
 def _verdict_words(row: RuleResult) -> str:
     if row.largest_distance is None:
         return NOT_JUDGED
-    return (
-        BY_FORMULA if row.verdict == "exact" and row.whole_distance is None else MARKS[row.verdict]
-    )
+    if row.verdict == "exact" and row.whole_distance is None:
+        return BY_FORMULA
+    return MARKS[row.verdict]
 
 
 def _distance_words(distance: float | None) -> str:
@@ -95,15 +114,16 @@ def _distance_words(distance: float | None) -> str:
 
 
 def _finding(result: SideBySide) -> Words:
-    """A wrong rule that keeps as much as a right one, where there is one."""
+    """A wrong rule that accepts as much as a right one, if there is one."""
     if all(row.largest_distance is None for row in result.rows):
         return "The run judged no drafted token, so nothing can be said about any rule."
     if result.twins is None:
         return "At these positions, no wrong rule accepts exactly as much as a right one."
     right, wrong = result.twins
-    share, off = percent(right.acceptance), percent(wrong.mean_distance)
+    share = percent(right.acceptance)
+    misplaced = percent(wrong.mean_distance)
     return [
         "Acceptance alone cannot tell right from wrong: ", right.rule.title, " and ", wrong.rule.title,
-        " both accept ", share, " of the judged tokens, but the second puts ", off,
+        " both accept ", share, " of the judged tokens, but the second puts ", misplaced,
         " of the probability on the wrong tokens.",
     ]  # fmt: skip

@@ -1,7 +1,7 @@
 """Two runs on two stages that one player moves: by recorded time, or token by token until the texts differ.
 
-`side_by_side_block` gives a block of a report page, which side_by_side_player.js plays: every position, width and
-word, frame by frame.
+`side_by_side_block` makes a block of a report page, with every position, width and word, frame by frame.
+side_by_side_player.js plays it.
 """
 
 from bisect import bisect_left, bisect_right
@@ -15,7 +15,9 @@ from specviz.views.blocks import Props, pack
 from specviz.views.explore.feed import Feed
 from specviz.views.words import Sentence, label, quantity, token_label
 
-MOST_STEPS, MOST_TOKENS = 400, 4_000  # of a run that is shown beside another
+# of a run that is shown beside another
+MOST_STEPS = 400
+MOST_TOKENS = 4_000
 NUM_FRAMES = 300  # of a replay by time
 LONG_ENOUGH_MS = 6_000  # a replay that takes this long can be followed
 SLOWER = (1, 4, 16, 64)
@@ -23,14 +25,17 @@ TOKEN_PACES = (("slow", 800), ("reading", 250), ("fast", 80))
 NO_TIME = 1e-6
 
 
-class _Runner:
-    """One side. tokens, calls, clock: tokens, target calls and working milliseconds after 0, 1, ... steps."""
+class _Side:
+    """A run on one side, with its totals after 0, 1, ... steps."""
 
     def __init__(self, title: str, trace: Trace) -> None:
-        self.title, self.trace = label(title), trace
-        self.tokens = [*accumulate((len(step.emitted) for step in trace.steps), initial=0)]
-        self.calls = [*accumulate((step.calls["target"] for step in trace.steps), initial=0)]
-        self.clock = [*accumulate((step.timing.working_ms for step in trace.steps), initial=0.0)]
+        steps = trace.steps
+        self.title = label(title)
+        self.trace = trace
+        self.tokens = [0, *accumulate(len(step.emitted) for step in steps)]
+        self.calls = [0, *accumulate(step.calls["target"] for step in steps)]
+        # working milliseconds
+        self.clock = [0.0, *accumulate(step.timing.working_ms for step in steps)]
 
 
 def side_by_side_block(
@@ -39,28 +44,25 @@ def side_by_side_block(
     by: str = "token",
     titles: tuple[str, str] = ("A · first run", "B · second run"),
 ) -> Props:
-    """by: "time" or "token", the player's first mode; a run without recorded times has only "token"."""
-    runners = [
-        _Runner(title, _first_steps(each))
-        for title, each in zip(titles, (left, right), strict=True)
-    ]
-    part = (
-        first_difference(*(runner.trace for runner in runners))
-        if are_of_one_prompt(left, right)
-        else None
-    )
-    modes = [mode for mode in (_time_mode(runners), _token_mode(runners, part)) if mode is not None]
-    most = max(1, *(runner.tokens[-1] for runner in runners))
+    """The block of two runs. by: "time" or "token", the player's first mode; without recorded times only "token"."""
+    sides = [_Side(titles[0], _first_steps(left)), _Side(titles[1], _first_steps(right))]
+    difference = None
+    if are_of_one_prompt(left, right):
+        difference = first_difference(sides[0].trace, sides[1].trace)
+    modes = [_token_mode(sides, difference)]
+    if (time_mode := _time_mode(sides)) is not None:
+        modes.insert(0, time_mode)
+    most_tokens = max(1, sides[0].tokens[-1], sides[1].tokens[-1])
     data = {
-        "sides": [_side(runner, most) for runner in runners],
+        "sides": [_stage(side, most_tokens) for side in sides],
         "modes": modes,
-        "part": part,
+        "part": difference,
         "parted": difference_words(left, right, titles),
     }
-    begins = by if by in [mode["name"] for mode in modes] else "token"
+    is_known = by in [mode["name"] for mode in modes]
     return {
         "kind": "side_by_side",
-        "by": begins,
+        "by": by if is_known else "token",
         "titles": [label(title) for title in titles],
         "data": pack(data),
     }
@@ -72,35 +74,45 @@ def difference_words(left: Trace, right: Trace, titles: tuple[str, str]) -> Sent
         return [
             "The two runs have different prompts, so their texts cannot be compared token by token."
         ]
-    part, names = first_difference(left, right), [label(title) for title in titles]
-    if part is not None:
-        one, other = (token_label(each) for each in (left.tokens[part], right.tokens[part]))
-        rounding = rounding_words(count(left)) or rounding_words(count(right))
-        why = f" {rounding.capitalize()}." if rounding and should_be_one_text(left, right) else ""
-        return [
-            f"The texts differ from token {part + 1:,}: ", names[0], " wrote ", one, ", ", names[1], " wrote ", other,
-            f".{why}",
-        ]  # fmt: skip
-    lengths = len(left.tokens), len(right.tokens)
-    if lengths[0] == lengths[1]:
-        return [f"The texts are identical: {lengths[0]:,} tokens."]
-    return [f"The texts are identical for {min(lengths):,} tokens, where one of them ends."]
+    place = first_difference(left, right)
+    if place is None:
+        num_left = len(left.tokens)
+        num_right = len(right.tokens)
+        if num_left == num_right:
+            return [f"The texts are identical: {num_left:,} tokens."]
+        shorter = min(num_left, num_right)
+        return [f"The texts are identical for {shorter:,} tokens, where one of them ends."]
+    rounding = rounding_words(count(left)) or rounding_words(count(right))
+    end = "."
+    if rounding and should_be_one_text(left, right):
+        end = f". {rounding.capitalize()}."
+    return [
+        f"The texts differ from token {place + 1:,}: ",
+        label(titles[0]),
+        " wrote ",
+        token_label(left.tokens[place]),
+        ", ",
+        label(titles[1]),
+        " wrote ",
+        token_label(right.tokens[place]),
+        end,
+    ]
 
 
 def comparison_words(trace: Trace, other: Trace) -> str:
-    """A phrase for the end of the first of two runs that should be one text: whether the other one's is the same."""
+    """Whether two runs that should be one text are: a phrase for the end of the first run."""
     drafted = "with" if any(step.settings.drafts for step in other.steps) else "without"
-    part = first_difference(trace, other)
-    if part is None:
+    place = first_difference(trace, other)
+    if place is None:
         return f"same text as the run {drafted} a draft, as far as both go"
-    here, there = (token_label(each.tokens[part]) for each in (trace, other))
-    return (
-        f"differs from the run {drafted} a draft at token {part + 1:,}: {here} here, {there} there"
-    )
+    here = token_label(trace.tokens[place])
+    there = token_label(other.tokens[place])
+    where = f"at token {place + 1:,}: {here} here, {there} there"
+    return f"differs from the run {drafted} a draft {where}"
 
 
 def num_shown(trace: Trace) -> int:
-    """How many steps of a run are shown: all, unless it is very long."""
+    """The number of steps of a run that are shown: all, unless it is very long."""
     tokens = accumulate(len(step.emitted) for step in trace.steps[:MOST_STEPS])
     return max(1, sum(number <= MOST_TOKENS for number in tokens))
 
@@ -114,80 +126,72 @@ def _first_steps(trace: Trace) -> Trace:
     return Trace(event for event in events if not isinstance(event, Step) or event.index < most)
 
 
-def _side(runner: _Runner, most: int) -> Props:
-    """A stage: the words and the bar above it after 0, 1, ... steps, and the message that it shows."""
-    counts = zip(runner.tokens, runner.calls, strict=True)
-    first, *others = Feed.from_trace(runner.trace, "side_by_side").recorded_parts("side_by_side")
-    return {
-        "title": runner.title,
-        "said": [
-            f"{quantity(tokens, 'token')} · {quantity(calls, 'target call')}"
-            for tokens, calls in counts
-        ],
-        "widths": [round(100 * tokens / most, 1) for tokens in runner.tokens],
-        "message": {
-            **first,
-            "steps": [step for part in (first, *others) for step in part["steps"]],
-        },
-    }
+def _stage(side: _Side, most_tokens: int) -> Props:
+    """A stage: the message that it shows, and the words and the bar above it after 0, 1, ... steps."""
+    words = []
+    widths = []
+    for num_tokens, num_calls in zip(side.tokens, side.calls, strict=True):
+        words.append(f"{quantity(num_tokens, 'token')} · {quantity(num_calls, 'target call')}")
+        widths.append(round(100 * num_tokens / most_tokens, 1))
+    feed = Feed.from_trace(side.trace, "side_by_side")
+    message, *others = feed.recorded_parts("side_by_side")
+    for part in others:
+        message["steps"] += part["steps"]
+    return {"title": side.title, "said": words, "widths": widths, "message": message}
 
 
-def _time_mode(runners: Sequence[_Runner]) -> Props | None:
-    """Both at their recorded pace, or slowed down by the same factor; None without times.
+def _time_mode(sides: Sequence[_Side]) -> Props | None:
+    """The mode that plays both runs at their recorded pace, or slowed down by the same factor; None without times.
 
-    frames: [words, steps shown on each side, tokens shown without marks or None]; paces: [words, ms per frame, is
-    chosen]; ends: a side's words when it is done; rest: the frame at which the replay pauses.
+    frames: [words, steps shown on each side, tokens shown without marks or None]. paces: [words, ms per frame, is
+    chosen]. ends: the words of a side that is done. rest: the frame at which the replay pauses.
     """
-    end = max(runner.clock[-1] for runner in runners)
-    if end < NO_TIME or any(runner.clock[-1] < NO_TIME for runner in runners):
+    times = [side.clock[-1] for side in sides]
+    end = max(times)
+    if min(times) < NO_TIME:
         return None
-    places = [end * number / NUM_FRAMES for number in range(NUM_FRAMES)] + [end]
-    frames = [
-        [_format_seconds(ms), [bisect_right(runner.clock, ms) - 1 for runner in runners], None]
-        for ms in places
-    ]
-    factor = next((each for each in SLOWER if each * end >= LONG_ENOUGH_MS), SLOWER[-1])
-    paces = [
-        [
-            "as recorded" if each == 1 else f"{each}× slower",
-            round(each * end / NUM_FRAMES, 3),
-            each == factor,
-        ]
-        for each in SLOWER
-    ]
-    times = [runner.clock[-1] for runner in runners]
-    first, second = ("both at once",) * 2 if times[0] == times[1] else ("first", "second")
-    ends = [
-        f"done after {_format_seconds(ms)}, {first if ms == min(times) else second}" for ms in times
-    ]
-    return {
-        "name": "time",
-        "label": "By time",
-        "frames": frames,
-        "paces": paces,
-        "ends": ends,
-        "rest": -1,
-    }
-
-
-def _token_mode(runners: Sequence[_Runner], part: int | None) -> Props:
-    """Both with the same number of tokens; the replay pauses where the texts differ."""
-    most = max(runner.tokens[-1] for runner in runners)
     frames = []
-    for number in range(most + 1):
-        steps = [
-            bisect_left(runner.tokens, number, hi=len(runner.trace.steps)) for runner in runners
-        ]
-        frames.append([quantity(number, "token"), steps, number])
+    for number in range(NUM_FRAMES + 1):
+        ms = end * number / NUM_FRAMES if number < NUM_FRAMES else end
+        num_steps = [bisect_right(side.clock, ms) - 1 for side in sides]
+        frames.append([_format_seconds(ms), num_steps, None])
+    factor = next((factor for factor in SLOWER if factor * end >= LONG_ENOUGH_MS), SLOWER[-1])
+    paces = []
+    for slower in SLOWER:
+        words = "as recorded" if slower == 1 else f"{slower}× slower"
+        paces.append([words, round(slower * end / NUM_FRAMES, 3), slower == factor])
+    ends = []
+    for ms in times:
+        place = "first" if ms == min(times) else "second"
+        if times[0] == times[1]:
+            place = "both at once"
+        ends.append(f"done after {_format_seconds(ms)}, {place}")
+    return _mode("time", "By time", frames, paces, ends)
+
+
+def _token_mode(sides: Sequence[_Side], difference: int | None) -> Props:
+    """The mode that shows the same number of tokens of both runs, and pauses where the texts differ."""
+    frames = []
+    for number in range(max(side.tokens[-1] for side in sides) + 1):
+        num_steps = []
+        for side in sides:
+            num_steps.append(bisect_left(side.tokens, number, hi=len(side.trace.steps)))
+        frames.append([quantity(number, "token"), num_steps, number])
     paces = [[words, ms, words == "reading"] for words, ms in TOKEN_PACES]
-    ends = [
-        f"{quantity(runner.tokens[-1], 'token')} in {quantity(runner.calls[-1], 'target call')}"
-        for runner in runners
-    ]
-    rest = -1 if part is None else part + 1
+    ends = []
+    for side in sides:
+        calls = quantity(side.calls[-1], "target call")
+        ends.append(f"{quantity(side.tokens[-1], 'token')} in {calls}")
+    rest = -1 if difference is None else difference + 1
+    return _mode("token", "By token", frames, paces, ends, rest)
+
+
+def _mode(
+    name: str, words: str, frames: list, paces: list, ends: list[str], rest: int = -1
+) -> Props:
     return {
-        "name": "token",
-        "label": "By token",
+        "name": name,
+        "label": words,
         "frames": frames,
         "paces": paces,
         "ends": ends,

@@ -7,7 +7,8 @@ from specviz.views.compare.race import LETTERS, WORDS, metric_cells
 from specviz.views.compare.race_words import Titles, bare_title
 from specviz.views.compare.side_by_side_player import num_shown, side_by_side_block
 
-NAME, TITLE = "two-runs", "Two runs side by side"
+NAME = "two-runs"
+TITLE = "Two runs side by side"
 LEAD = (
     "Any two runs: recorded ones, the one on Explore, or two that you tick in the library. They advance together, "
     "token by token, until their texts differ."
@@ -24,7 +25,7 @@ def two_runs(
     traces: tuple[Trace, Trace] | None = None,
     titles: Titles = LETTERS,
 ) -> Props:
-    """options: (words, value) per known run. traces: the two runs to show, if any."""
+    """The section of two runs. options: (words, value) per known run. traces: the two runs to show, if any."""
     controls = [
         blocks.choice("left", LETTERS[0], options, chosen[0]),
         blocks.choice("right", LETTERS[1], options, chosen[1]),
@@ -35,16 +36,19 @@ def two_runs(
 
 
 def _comparison_blocks(traces: tuple[Trace, Trace], titles: Titles) -> list[Props]:
-    pairs = [(bare_title(title), trace) for title, trace in zip(titles, traces, strict=True)]
+    rows = []
+    notes = []
+    for title, trace in zip(titles, traces, strict=True):
+        name = bare_title(title)
+        cells = metric_cells(trace)
+        rows.append([name, *cells[1:]])  # without tokens/s
+        most = num_shown(trace)
+        if most < len(trace.steps):
+            note = f"{name} is long: only its first {most:,} steps are shown."
+            notes.append(blocks.words(note))
     return [
-        blocks.table(
-            ("run", *WORDS[1:]), [[title, *metric_cells(trace)[1:]] for title, trace in pairs]
-        ),
-        *(
-            blocks.words(f"{title} is long: only its first {num_shown(trace):,} steps are shown.")
-            for title, trace in pairs
-            if num_shown(trace) < len(trace.steps)
-        ),
+        blocks.table(("run", *WORDS[1:]), rows),
+        *notes,
         side_by_side_block(*traces, "token", titles),
         blocks.words(PACE, small=True),
     ]

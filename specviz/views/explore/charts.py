@@ -1,7 +1,7 @@
-"""The charts of a run as plain data: for each an empty plotly figure, and the points that one step adds to it.
+"""The charts of a run as plain data: empty plotly figures, and the points that each step adds to them.
 
-Every trace of a chart has the same places. At each place the first trace's `customdata` begins with what a click there
-selects: "step" or "step:token". `layout.meta.table` lists the table's columns as [title, trace, attribute, index...].
+All traces of a chart have the same places. At each place, the first trace's `customdata` begins with "step" or
+"step:token", which a click selects. `layout.meta.table` lists the table's columns: [title, trace, attribute, index...].
 Points have the shapes that Plotly's extendTraces and restyle take; numbers come from Counters.
 """
 
@@ -14,8 +14,8 @@ from specviz.views.explore.inspector import ref_of
 from specviz.views.palette import colour, word_of
 from specviz.views.words import percent, token_label
 
-FEW = 20  # rates from fewer observations are drawn hollow
-DEEPEST = 64  # a chart of more depths says no more, and each step would send it again
+FEW = 20  # a rate of fewer observations is drawn hollow
+DEEPEST = 64  # more depths would tell nothing new, and each step sends them all
 BAR_STATUSES = ("accepted", "rejected", "ignored")
 OVERLAP_KINDS = ("accepted", "resampled")
 PHASES = ("draft", "verify", "accept", "record", "other")
@@ -33,7 +33,7 @@ Chart = dict[str, Any]
 
 
 class Figures:
-    """All charts of a run, growing: `initial` once, then `extend` with each step in order, in O(K)."""
+    """All charts of a run while it grows: `initial` once, then `extend` with each step in order, in O(K)."""
 
     def __init__(self) -> None:
         self.counters = Counters()  # of all steps so far
@@ -44,19 +44,21 @@ class Figures:
         return {name: empty() for name, (empty, _) in KINDS.items()}
 
     def extend(self, step: Step) -> dict[str, Chart]:
-        """Per chart {"mode": "append" | "replace", "x": [a list per plotly trace], "y": ..., dotted attribute: ...}."""
+        """The points that a step adds, by chart.
+
+        {"mode": "append" | "replace", "x": [a list per plotly trace], "y": ..., dotted attribute: ...}
+        """
         self.counters.add(step)
-        self.judged_at |= {
-            token.depth: f"{step.index}:{i}"
-            for i, token in enumerate(step.draft)
-            if token.is_judged
-        }
+        for node, token in enumerate(step.draft):
+            if token.is_judged:
+                self.judged_at[token.depth] = f"{step.index}:{node}"
         return {name: points(step, self) for name, (_, points) in KINDS.items()}
 
 
 def _bar_points(step: Step, so_far: Figures) -> Chart:
-    """Accepted, rejected, not judged per step; the running rate accepted / judged on a second axis."""
-    counts = [[sum(token.status == status for token in step.draft)] for status in BAR_STATUSES]
+    """How many tokens were accepted, rejected and not judged, and the rate accepted / judged so far."""
+    statuses = [token.status for token in step.draft]
+    counts = [[statuses.count(status)] for status in BAR_STATUSES]
     counters = so_far.counters
     rate = counters.statuses["accepted"] / counters.num_judged if counters.num_judged else None
     return _append(step, step.index + 1, [*counts, [rate]])
@@ -72,10 +74,9 @@ def _empty_bars() -> Chart:
         "side": "right",
         "showgrid": False,
     }
-    axes = axes_of("step", count_axis("draft tokens")) | {"yaxis2": right}
-    return chart_of(
-        "Accepted and rejected", [*bars, rate], axes | STACKED, list_columns("step", [*bars, rate])
-    )
+    axes = axes_of("step", count_axis("draft tokens")) | {"yaxis2": right} | STACKED
+    traces = [*bars, rate]
+    return chart_of("Accepted and rejected", traces, axes, list_columns("step", traces))
 
 
 def _depth_points(step: Step, so_far: Figures) -> Chart:
@@ -83,41 +84,48 @@ def _depth_points(step: Step, so_far: Figures) -> Chart:
     rates = so_far.counters.by_depth(DEEPEST)
     places = [so_far.judged_at.get(rate.depth, "") for rate in rates]
     joint = [(rate.joint, rate.joint_low, rate.joint_high, rate.drafted) for rate in rates]
-    both = (
-        joint,
-        [
-            (rate.conditional, rate.conditional_low, rate.conditional_high, rate.judged)
-            for rate in rates
-        ],
-    )
-    return {
+    conditional = []
+    for rate in rates:
+        interval = (rate.conditional_low, rate.conditional_high)
+        conditional.append((rate.conditional, *interval, rate.judged))
+    chart: Chart = {
         "mode": "replace",
         "x": [[rate.depth for rate in rates]] * 2,
-        "y": [[value for value, *_ in rows] for rows in both],
-        "error_y.array": [[_distance(high, value) for value, _, high, _ in rows] for rows in both],
-        "error_y.arrayminus": [
-            [_distance(value, low) for value, low, _, _ in rows] for rows in both
-        ],
-        "marker.symbol": [
-            ["circle-open" if n < FEW else "circle" for *_, n in rows] for rows in both
-        ],
-        "customdata": [
-            [[at, n, *_rate_words(*row)] for at, (*row, n) in zip(places, rows, strict=True)]
-            for rows in both
-        ],
+        "y": [],
+        "error_y.array": [],
+        "error_y.arrayminus": [],
+        "marker.symbol": [],
+        "customdata": [],
     }
+    for rows in (joint, conditional):
+        chart["y"].append([value for value, *_ in rows])
+        chart["error_y.array"].append([_distance(high, value) for value, _, high, _ in rows])
+        chart["error_y.arrayminus"].append([_distance(value, low) for value, low, _, _ in rows])
+        symbols = []
+        custom = []
+        for place, (value, low, high, n) in zip(places, rows, strict=True):
+            symbols.append("circle-open" if n < FEW else "circle")
+            custom.append([place, n, *_rate_words(value, low, high)])
+        chart["marker.symbol"].append(symbols)
+        chart["customdata"].append(custom)
+    return chart
 
 
 def _rate_words(value: float | None, low: float | None, high: float | None) -> list[str]:
-    return ["–", "–"] if value is None else [percent(value), f"{percent(low)} to {percent(high)}"]
+    if value is None:
+        return ["–", "–"]
+    return [percent(value), f"{percent(low)} to {percent(high)}"]
 
 
 def _distance(high: float | None, low: float | None) -> float:
-    return 0.0 if high is None or low is None else max(0.0, high - low)
+    if high is None or low is None:
+        return 0.0
+    return max(0.0, high - low)
 
 
 def _empty_depths() -> Chart:
-    place = {
+    note = {
+        "text": SELECTION_NOTE,
         "xref": "paper",
         "yref": "paper",
         "x": 0,
@@ -125,25 +133,18 @@ def _empty_depths() -> Chart:
         "yshift": -60,
         "xanchor": "left",
         "yanchor": "top",
-    }
-    note = {
-        "text": SELECTION_NOTE,
-        **place,
         "align": "left",
         "showarrow": False,
         "font": {"size": 11},
     }
-    axes = axes_of("depth in the draft", _rate_axis("rate"), dtick=1) | {
-        "annotations": [note],
-        "showlegend": True,
-    }
+    axes = axes_of("depth in the draft", _rate_axis("rate"), dtick=1)
+    axes |= {"annotations": [note], "showlegend": True}
     columns = [["depth", 0, "x"]]
     for trace, (name, _, _) in enumerate(DEPTH_LINES):
         columns += [[name, trace, "customdata", 2], ["n", trace, "customdata", 1]]
         columns += [["95 % interval (Wilson)", trace, "customdata", 3]]
-    chart = chart_of(
-        "Accepted by depth", [_depth_line(*line) for line in DEPTH_LINES], axes, columns
-    )
+    lines = [_depth_line(*line) for line in DEPTH_LINES]
+    chart = chart_of("Accepted by depth", lines, axes, columns)
     chart["layout"]["margin"]["b"] = 84
     return chart
 
@@ -168,31 +169,31 @@ def _depth_line(name: str, status: str, dash: str) -> Chart:
 
 
 def _overlap_points(step: Step, so_far: Figures) -> Chart:
-    """Per token of the text the recorded sum of min(p, q) where it was decided."""
+    """The recorded sum of min(p, q) at each token of the text."""
     first = so_far.counters.num_emitted - len(step.emitted) + 1
-    values = [_overlap(step, token) for token in step.emitted]
-    own = [
-        [
-            value if token.kind == kind else None
-            for token, value in zip(step.emitted, values, strict=True)
-        ]
-        for kind in OVERLAP_KINDS
-    ]
-    words = [[f"{step.index}:{ref_of(token)}", token_label(token)] for token in step.emitted]
-    return {
-        "mode": "append",
-        "x": [list(range(first, first + len(values)))] * 3,
-        "y": [*own, [0 if value is None else None for value in values]],
-        "customdata": [words, [], []],
-    }
+    places = list(range(first, first + len(step.emitted)))
+    by_kind: dict[str, list[float | None]] = {kind: [] for kind in OVERLAP_KINDS}
+    missing: list[int | None] = []
+    words = []
+    for token in step.emitted:
+        overlap = _overlap(step, token)
+        for kind, values in by_kind.items():
+            values.append(overlap if token.kind == kind else None)
+        missing.append(0 if overlap is None else None)
+        words.append([f"{step.index}:{ref_of(token)}", token_label(token)])
+    y = [*by_kind.values(), missing]
+    return {"mode": "append", "x": [places] * 3, "y": y, "customdata": [words, [], []]}
 
 
 def _overlap(step: Step, token: EmittedToken) -> float | None:
     """The recorded sum of min(p, q) at the draw of this token, or at the rejection before it, if there is one."""
     if token.kind not in OVERLAP_KINDS:
         return None
-    draws = [at for at in step.positions if at.child is not None and token.node in (None, at.child)]
-    return draws[-1].overlap if draws else None
+    overlap = None
+    for position in step.positions:
+        if position.child is not None and token.node in (None, position.child):
+            overlap = position.overlap
+    return overlap
 
 
 def _empty_overlap() -> Chart:
@@ -202,12 +203,10 @@ def _empty_overlap() -> Chart:
     none["marker"] = {"color": colour("ignored"), "size": 5, "symbol": "x"}
     axes = axes_of("token of the text", _rate_axis("sum of min(p, q)"))
     columns = [["token", 0, "x"], ["text", 0, "customdata", 1]]
-    columns += [
-        [f"agreement, {word_of(kind)}", trace, "y"] for trace, kind in enumerate(OVERLAP_KINDS)
-    ]
-    return chart_of(
-        "Agreement of both models along the text", [*bars, none], axes | STACKED, columns
-    )
+    for trace, kind in enumerate(OVERLAP_KINDS):
+        columns.append([f"agreement, {word_of(kind)}", trace, "y"])
+    title = "Agreement of both models along the text"
+    return chart_of(title, [*bars, none], axes | STACKED, columns)
 
 
 def _call_points(step: Step, so_far: Figures) -> Chart:
@@ -230,11 +229,11 @@ def _empty_calls() -> Chart:
 
 
 def _time_points(step: Step, _so_far: Figures) -> Chart:
-    """Milliseconds of each phase and what is left of the step's total; waiting is left out."""
+    """Milliseconds of each phase, and the rest of the step's total without waiting."""
     timing = step.timing
     phases = [timing.draft_ms, timing.verify_ms, timing.accept_ms, timing.record_ms]
-    other = max(0.0, timing.working_ms - sum(phases))
-    return _append(step, step.index + 1, [[round(spent, 2)] for spent in (*phases, other)])
+    phases.append(max(0.0, timing.working_ms - sum(phases)))
+    return _append(step, step.index + 1, [[round(spent, 2)] for spent in phases])
 
 
 def _empty_times() -> Chart:
@@ -243,7 +242,7 @@ def _empty_times() -> Chart:
     return chart_of("Time per step", bars, axes | STACKED, list_columns("step", bars))
 
 
-KINDS = {  # name -> an empty chart; a step and all up to it -> its points
+KINDS = {  # name -> (makes the empty chart, makes a step's points)
     "step_bars": (_empty_bars, _bar_points),
     "acceptance_by_depth": (_empty_depths, _depth_points),
     "overlap_strip": (_empty_overlap, _overlap_points),
@@ -253,18 +252,21 @@ KINDS = {  # name -> an empty chart; a step and all up to it -> its points
 
 
 def _append(step: Step, x: int, y: Sequence[list]) -> Chart:
-    """One place for this step, at `x`, in every trace."""
-    picks = [[[str(step.index)]], *[[]] * (len(y) - 1)]
-    return {"mode": "append", "x": [[x]] * len(y), "y": list(y), "customdata": picks}
+    """The points of a chart that has one place per step, which stands at `x`."""
+    clicks: list[list] = [[] for _ in y]
+    clicks[0] = [[str(step.index)]]
+    return {"mode": "append", "x": [[x]] * len(y), "y": list(y), "customdata": clicks}
 
 
 def list_columns(x: str, traces: Sequence[Chart], *values: str | int) -> list[list[Any]]:
-    """The columns of a chart's table: the axis `x`, then of every trace its y, or other `values`: an attribute and an
-    index in it."""
-    return [
-        [x, 0, "x"],
-        *([trace["name"], place, *(values or ("y",))] for place, trace in enumerate(traces)),
-    ]
+    """The columns of a chart's table: the axis `x`, then one per trace.
+
+    values: the attribute that a trace's column shows, and an index in it; y if left out.
+    """
+    columns: list[list[Any]] = [[x, 0, "x"]]
+    for place, trace in enumerate(traces):
+        columns.append([trace["name"], place, *(values or ("y",))])
+    return columns
 
 
 def _bars(status: str, hover: str) -> Chart:
@@ -285,7 +287,7 @@ def _trace(kind: str, name: str, status: str, hover: str) -> Chart:
 
 
 def axes_of(x: str, y: Chart, **more: Any) -> Chart:
-    """more: of the x axis."""
+    """The layout's axes; `more` belongs to the x axis."""
     return {"xaxis": {"title": {"text": x}, **more, "showgrid": False}, "yaxis": y}
 
 
@@ -304,7 +306,7 @@ def _rate_axis(title: str) -> Chart:
 
 
 def chart_of(title: str, data: list[Chart], axes: Chart, columns: list[list[Any]]) -> Chart:
-    """No background and no text colour: the page's own show through."""
+    """A whole figure without a background or a text colour: the page's own show through."""
     layout = {
         "template": {},
         "paper_bgcolor": "rgba(0,0,0,0)",

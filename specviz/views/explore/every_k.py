@@ -1,11 +1,9 @@
-"""Every K of a finished run, sent once: what the sentence, the numbers and the lanes show while a person drags K.
+"""Every K of a finished run, sent once: the sentence, numbers and lanes that follow while a person drags K.
 
 Where the text leaves nothing to chance (temperature 0, proposals without a model), the lanes are those of a real run.
-Elsewhere each token has its exact chance to be drafted and accepted: no rejection is invented. Loads no model but a
+Elsewhere each token has its exact chance to be drafted and accepted: no rejection is invented. Loads no model, except a
 target that is named.
 """
-
-from itertools import accumulate
 
 import numpy as np
 
@@ -22,43 +20,46 @@ from specviz.views.explore.steps import ACCEPTED
 from specviz.views.words import drafted_nodes, percent, quantity, token_label
 
 MOST_K = 16
-KINDS = (
-    "resampled",
-    "bonus",
-    "plain",
-    "accepted",
-)  # of a step's last token; accepted: the text ends within the step
+# of a step's last token; accepted: the text ends within the step
+KINDS = ("resampled", "bonus", "plain", "accepted")
 SURE = " The lanes below are those of a real run with this K."
 LIKELY = " Each cell shows the exact chance that the token is drafted and accepted."
 
 
 def every_k(recorded: Trace, target: str | None = None) -> Props:
-    """target: for methods that read the text again with it.
+    """The props for every K from 1 to MOST_K; only `refusal`, a sentence, where the run cannot tell of another K.
 
-    by_k: for K = 1, 2, ... its sentence, totals, and either `steps` (tokens accepted, tokens drafted, place in
-    `kinds`) or `chances` (per token a place in `labels`, each [words, width]). tokens: [text, step, ref] each; drafted:
-    place in the text -> what the run drafted there and behind it, from the rejected token on; own: the K whose lanes
-    are the run's own. Only `refusal`, a sentence, where this run does not tell of another K.
+    target: a model, for methods that read the text again with it.
+
+    own: the K whose lanes are the run's own. by_k: for K = 1, 2, ... its sentence, totals, and either `steps` (tokens
+    accepted, tokens drafted, place in `kinds`) or `chances` (per token a place in `labels`, each [words, width]).
+    tokens: [text, step, ref] each. drafted: place in the text -> the texts that the run drafted there and behind it,
+    from the rejected token on.
     """
     try:
         judged = _judge(recorded, target)
     except SpecvizError as error:
-        reason, _, _ = str(error).partition(";")  # what can be asked instead is for other places
+        reason, _, _ = str(error).partition(";")  # the advice behind it is for other places
         return {"refusal": f"No other K here: {reason}."}
-    is_sure, labels = bool(np.isin(judged.chances.accept, (0, 1)).all()), {}
-    shown = _sure(judged.chances) if is_sure else _likely(judged.chances, labels)
-    last, ks = recorded.steps[-1].settings, {step.settings.k for step in recorded.steps}
-    is_own = is_own_plan(recorded) and len(ks) == 1
+    chances = judged.chances
+    is_sure = bool(np.isin(chances.accept, (0, 1)).all())
+    labels: dict[str, float] = {}
+    lanes = _sure_lanes(chances) if is_sure else _likely_lanes(chances, labels)
+    last = recorded.steps[-1].settings
+    is_own = is_own_plan(recorded) and len({step.settings.k for step in recorded.steps}) == 1
+    by_k = []
+    for k, shown in enumerate(lanes, 1):
+        by_k.append(_k_props(recorded, k, shown, is_own, is_sure))
+    tokens = []
+    for step in recorded.steps:
+        for token in step.emitted:
+            tokens.append([token_label(token), step.index, ref_of(token)])
     return {
         "own": last.k if is_own else None,
         "at": min(last.k, MOST_K),
         "sure": is_sure,
-        "by_k": [_about(recorded, k, *each, is_own, is_sure) for k, each in enumerate(shown, 1)],
-        "tokens": [
-            [token_label(each), step.index, ref_of(each)]
-            for step in recorded.steps
-            for each in step.emitted
-        ],
+        "by_k": by_k,
+        "tokens": tokens,
         "drafted": _drafted(recorded, judged) if is_sure else {},
         "kinds": KINDS,
         "labels": [[words, width] for words, width in labels.items()],
@@ -67,8 +68,8 @@ def every_k(recorded: Trace, target: str | None = None) -> Props:
 
 def _judge(recorded: Trace, target: str | None) -> GivenText:
     """The text of a run that drafted chains. Raises SpecvizError."""
-    for settings in (step.settings for step in recorded.steps):
-        method = facts_of(settings.method).under(settings.params)
+    for step in recorded.steps:
+        method = facts_of(step.settings.method).under(step.settings.params)
         if method.drafts_as not in ("chain", "nothing"):
             raise SpecvizError(
                 f"this run drafted {method.drafts_as}s ({method.title}), and K is the length of a chain"
@@ -76,96 +77,89 @@ def _judge(recorded: Trace, target: str | None) -> GivenText:
     return judge_run(recorded, target=target, deepest=MOST_K)
 
 
-Shown = tuple[float, float, float, Props]
-"""Target calls, tokens judged, tokens accepted, and what the lanes are made from."""
+Lanes = tuple[float, float, float, Props]
+"""Target calls, tokens judged, tokens accepted, and the props of the lanes."""
 
 
-def _sure(chances: Chances) -> list[Shown]:
-    shown = []
+def _sure_lanes(chances: Chances) -> list[Lanes]:
+    """The lanes of a text that leaves nothing to chance, for each K."""
+    by_k = []
     for k in range(1, MOST_K + 1):
-        cut, depths = whatif.split_into_steps(chances, chances.accept == 1, k), chances.depths(k)
-        starts = accumulate(cut.lengths, initial=0)
-        steps = [
-            [length - (kind != "accepted"), int(depths[start]), KINDS.index(kind)]
-            for start, length, kind in zip(starts, cut.lengths, cut.kinds, strict=False)
-        ]
-        accepted = sum(number for number, *_ in steps)
-        judged = accepted + cut.kinds.count("resampled")
-        shown.append((len(steps), judged, accepted, {"steps": steps}))
-    return shown
+        division = whatif.split_into_steps(chances, chances.accept == 1, k)
+        depths = chances.depths(k)
+        steps = []
+        num_accepted = 0
+        start = 0
+        for length, kind in zip(division.lengths, division.kinds, strict=True):
+            accepted = length if kind == "accepted" else length - 1
+            steps.append([accepted, int(depths[start]), KINDS.index(kind)])
+            num_accepted += accepted
+            start += length
+        num_judged = num_accepted + division.kinds.count("resampled")
+        by_k.append((len(steps), num_judged, num_accepted, {"steps": steps}))
+    return by_k
 
 
-def _likely(chances: Chances, labels: dict[str, float]) -> list[Shown]:
-    """labels: words of a chance -> its width in percent; it is filled."""
-    shown = []
+def _likely_lanes(chances: Chances, labels: dict[str, float]) -> list[Lanes]:
+    """The lanes of any other text, for each K. Adds to `labels` the words of each chance -> its width in percent."""
+    by_k = []
     for k in range(1, MOST_K + 1):
         judged, accepted = whatif.fates_along_text(chances, k)
         calls = float(whatif.start_chances(chances, [k]).sum())
-        shown.append(
-            (
-                calls,
-                float(judged.sum()),
-                float(accepted.sum()),
-                {"chances": _places(accepted, labels)},
-            )
-        )
-    return shown
+        lanes = {"chances": _places(accepted, labels)}
+        by_k.append((calls, float(judged.sum()), float(accepted.sum()), lanes))
+    return by_k
 
 
 def _places(accepted: Array, labels: dict[str, float]) -> list[int]:
-    words = [percent(chance) for chance in accepted.tolist()]
-    for each, chance in zip(words, accepted.tolist(), strict=True):
-        labels.setdefault(each, round(100 * chance, 1))
-    order = {each: place for place, each in enumerate(labels)}
-    return [order[each] for each in words]
+    """The place of each token's chance in `labels`, to which it adds new ones."""
+    words = []
+    for chance in accepted.tolist():
+        words.append(percent(chance))
+        labels.setdefault(words[-1], round(100 * chance, 1))
+    order = {label: place for place, label in enumerate(labels)}
+    return [order[label] for label in words]
 
 
-def _about(
-    recorded: Trace,
-    k: int,
-    calls: float,
-    judged: float,
-    accepted: float,
-    lanes: Props,
-    is_own: bool,
-    is_sure: bool,
-) -> Props:
+def _k_props(recorded: Trace, k: int, shown: Lanes, is_own: bool, is_sure: bool) -> Props:
+    """The props of one K: its sentence, its totals and its lanes."""
+    calls, judged, accepted, lanes = shown
+    number = f"{calls:,.1f} target calls on average"
+    if is_sure:
+        number = quantity(round(calls), "target call")
+    own_calls = sum(step.calls["target"] for step in recorded.steps)
+    own_k = f" with K {recorded.steps[-1].settings.k}" if is_own else ""
+    words = f", this text takes {number}. This run made {own_calls:,}{own_k}."
+    words += SURE if is_sure else LIKELY
     how = "With " if is_own else "With speculative sampling and "
-    number = (
-        quantity(round(calls), "target call")
-        if is_sure
-        else f"{calls:,.1f} target calls on average"
-    )
-    made = sum(step.calls["target"] for step in recorded.steps)
-    own = f" with K {recorded.steps[-1].settings.k}" if is_own else ""
-    words = f", this text takes {number}. This run made {made:,}{own}.{SURE if is_sure else LIKELY}"
-    kept = METRICS["acceptance_rate_judged"].spell(accepted / judged) if judged else ""
+    share = METRICS["acceptance_rate_judged"].spell(accepted / judged) if judged else ""
     totals = {
         "tokens_per_call": f"{len(recorded.tokens) / calls:.1f}",
-        "accepted": kept,
+        "accepted": share,
         "accepted_words": ACCEPTED,
     }
     return {"k": k, "sentence": [how, f"K {k}", words], "totals": totals, **lanes}
 
 
 def _drafted(recorded: Trace, judged: GivenText) -> dict[str, list[str]]:
-    """At temperature 0 a draft model writes the same wherever its step began."""
+    """Place in the text -> the texts drafted from there on, for each step with a rejected token.
+
+    They hold for every K: at temperature 0 a draft model writes the same wherever its step began.
+    """
     known = {}
-    starts = accumulate((len(step.emitted) for step in recorded.steps), initial=0)
-    for start, step in zip(starts, recorded.steps, strict=False):
+    start = 0
+    for step in recorded.steps:
         place, texts = _rejected(step)
-        is_its = (
-            facts_of(step.settings.method).is_plain and step.settings.draft_model == judged.draft
-        )
-        if texts and is_its:
+        settings = step.settings
+        if texts and facts_of(settings.method).is_plain and settings.draft_model == judged.draft:
             known[str(start + place)] = texts
+        start += len(step.emitted)
     return known
 
 
 def _rejected(step: Step) -> tuple[int, list[str]]:
-    """How far behind the step's start its rejected token stands, and the texts from it on."""
+    """The distance of the rejected token from the step's start, and the drafted texts from it on."""
     drafted = [step.draft[node] for node in drafted_nodes(step)]
-    place = next(
-        (place for place, token in enumerate(drafted) if token.status == "rejected"), len(drafted)
-    )
+    statuses = [token.status for token in drafted]
+    place = statuses.index("rejected") if "rejected" in statuses else len(drafted)
     return place, [token_label(token) for token in drafted[place:]]

@@ -1,7 +1,7 @@
-"""Feed: trace records in, what the Explore page shows out, as increments that cost O(K) per step.
+"""Feed turns a run's records into the props of the Explore page, as increments that cost O(K) per step.
 
 Every number, width, label and sentence of the page is computed below this class; the browser lays out what it gets.
-Records come in order from one thread; reading is safe from any.
+Records come in order from one thread; any thread may read.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from specviz.views.words import (
 if TYPE_CHECKING:
     from specviz.bench.speed import Measuring, Speed
 
-MOST_SENT = 200  # steps per increment, about 1 MB; the page pulls what is left
+MOST_SENT = 200  # steps per increment, about 1 MB; the page pulls the rest
 MOST_PROMPT = 20_000  # characters of a prompt that a page gets
 PROMPT_SHOWN = 240  # characters of a long prompt that are shown at first, its end
-MOST_REASON = 300  # characters of why a target reads chains only
-PROMPT_FITS = 480  # a prompt up to here is shown whole
+MOST_REASON = 300  # characters of the reason why a target reads chains only
+PROMPT_FITS = 480  # characters of a prompt that is shown whole
 LEGEND = ("accepted", "rejected", "ignored", "resampled", "bonus", "plain")
 SIZES = ((1e9, "B"), (1e6, "M"), (1e3, "k"), (1, ""))
 INCOMPLETE = "incomplete: the recording stops before the run ends"
@@ -57,30 +57,24 @@ _ROUNDED = {float, list, dict}
 
 
 class Feed:
-    """One run's or one opened trace's page. `recorded`: nothing can be measured for it any more.
-
-    measuring: the measurement of its speed that goes on; measured: what the last one found; comparison: what is said of
-    another run at the end of this one.
-    """
+    """The page of one run, or of one opened trace."""
 
     def __init__(self, run_id: str, *, recorded: bool = False) -> None:
         self._run_id = run_id
-        self._recorded = recorded
+        self._recorded = recorded  # nothing can be measured for it any more
         self._counters = Counters()
         self._figures = Figures()
         self._header: Header | None = None
         self._models: Models | None = None
         self._unended = ""
-        self.comparison = ""
+        self.comparison = ""  # with another run, said at the end of this one
         self._settings: Settings | None = None  # of the newest step
-        self._labels: list[
-            str
-        ] = []  # of every token so far, for evidence that points back into the text
-        self._written: list[
-            tuple[int, int, str]
-        ] = []  # of every token: its step, its place in the pieces, its text
-        self.measuring: Measuring | None = None
-        self.measured: Speed | None = None
+        # the label of every token so far, for evidence that points back into the text
+        self._labels: list[str] = []
+        # every token so far: its step, its place in the step's pieces, its text
+        self._written: list[tuple[int, int, str]] = []
+        self.measuring: Measuring | None = None  # the measurement of its speed that goes on
+        self.measured: Speed | None = None  # the result of the last one
         self._steps: list[str] = []  # each step's props as JSON, made once
         self.num_characters = 0  # of all of them
 
@@ -88,9 +82,13 @@ class Feed:
     def from_trace(
         cls, trace: Trace, run_id: str, *, unended: str = INCOMPLETE, max_cpu_s: float = math.inf
     ) -> Feed:
-        """The feed of a recording. unended: what is said in place of its end if it has none. Raises TraceError where
-        it takes longer than `max_cpu_s` of computing."""
-        feed, check_time = cls(run_id, recorded=True), stopwatch(max_cpu_s)
+        """The feed of a recording.
+
+        unended: the words in place of the recording's end if it has none. Raises TraceError where it takes longer than
+        `max_cpu_s` of computing.
+        """
+        check_time = stopwatch(max_cpu_s)
+        feed = cls(run_id, recorded=True)
         feed._unended = unended
         for event in trace.events():
             check_time()
@@ -116,59 +114,57 @@ class Feed:
 
     def _add_step(self, step: Step) -> None:
         props = step_props(step, self._counters)
-        if (made := made_props(step, self._labels)) is not None:
-            props["made"] = made
+        if (how_made := made_props(step, self._labels)) is not None:
+            props["made"] = how_made
         props["changes"] = changes(self._settings, step)
         if self._settings != step.settings:
-            self.measured = None  # of other settings
-            lossy, rounding = lossy_words(self._counters), rounding_words(self._counters)
+            self.measured = None  # it was measured with other settings
+            lossy = lossy_words(self._counters)
+            rounding = rounding_words(self._counters)
             props["sentence"] = headline(step.settings, was_lossy=bool(lossy), rounding=rounding)
             context = _context(step, self._models, lossy, rounding)
             props["context"] = [*context, *_chains_only(self._header, step.settings.target)]
         props["points"] = _round(self._figures.extend(step))
-        props["written"] = "".join(
-            token.text for token in step.emitted
-        )  # for the clipboard alone: exactly the text
+        # exactly the text, for the clipboard alone
+        props["written"] = "".join(token.text for token in step.emitted)
         self._settings = step.settings
         self._labels += [token_label(token) for token in step.emitted]
-        places = (place for place, (_, kind, _) in enumerate(props["pieces"]) if kind != "rejected")
-        self._written += [
-            (step.index, place, token.text)
-            for place, token in zip(places, step.emitted, strict=True)
-        ]
+        places = [place for place, (_, kind, _) in enumerate(props["pieces"]) if kind != "rejected"]
+        for place, token in zip(places, step.emitted, strict=True):
+            self._written.append((step.index, place, token.text))
         self._steps.append(dump(props))
         self.num_characters += len(self._steps[-1])
 
     def message(self, since: int, status: Mapping[str, Any] | None, begin: str = "") -> str:
-        """The increment from step `since` on, as JSON. begin: what the page does first: "play" replays the run,
-        "opening" explains one of its steps."""
+        """The increment from step `since` on, as JSON.
+
+        begin: the first action of the page: "play" replays the run, "opening" explains one of its steps.
+        """
         props = self._props(since)
         if status is not None:
             words = state_words(
                 status["name"], status.get("message") or "", status.get("ahead") or 0
             )
-            props["state"] = {
-                **status,
-                "words": words,
-                "progress": _progress(status.get("fraction")),
-            }
+            progress = _progress(status.get("fraction"))
+            props["state"] = {**status, "words": words, "progress": progress}
         if begin:
             props[begin] = True
-        steps = ",".join(
-            self._steps[since : min(props["total"], since + MOST_SENT)]
-        )  # more may have come meanwhile
+        end = min(props["total"], since + MOST_SENT)  # more steps may have come meanwhile
+        steps = ",".join(self._steps[since:end])
         return f'{dump(props)[:-1]},"steps":[{steps}]}}'
 
     def since(self, first: int) -> Props:
-        """What a page that has `first` steps lacks, at most MOST_SENT steps of it."""
+        """The increment for a page that has `first` steps, at most MOST_SENT steps."""
         return json.loads(self.message(first, None))
 
     def recorded_parts(self, run_id: str) -> Iterator[Props]:
-        """The whole run under this id, part by part as a page pulls it, as a recording: nothing is measured for it."""
+        """Yields the whole run as a recording under this id, in the parts that a page pulls."""
         speed = speed_words(self._counters, self.measured, recorded=True)
         for first in range(0, max(1, len(self)), MOST_SENT):
             part = {**self.since(first), "run": run_id, "speed": speed}
-            yield part if first else {**part, "head": {**part["head"], "recorded": True}}
+            if first == 0:
+                part["head"]["recorded"] = True
+            yield part
 
     def _props(self, first: int) -> Props:
         props: Props = {"run": self._run_id, "from": first, "total": len(self._steps)}
@@ -185,36 +181,40 @@ class Feed:
         return props
 
     def _head(self) -> Props:
+        prompt = _prompt(self._header.prompt) if self._header else {"prompt": ""}
+        statuses = palette()["statuses"]
+        legend = [[status, word_of(status), statuses[status]["means"]] for status in LEGEND]
+        metric_rows = []
+        for name, metric in METRICS.items():
+            metric_rows.append([metric.label, metric.formula, other_names(name)])
         return {
-            **(_prompt(self._header.prompt) if self._header else {"prompt": ""}),
+            **prompt,
             "recorded": self._recorded,
-            "legend": [
-                [status, word_of(status), palette()["statuses"][status]["means"]]
-                for status in LEGEND
-            ],
+            "legend": legend,
             "figures": self._figures.initial(),
-            "metrics": [
-                [each.label, each.formula, other_names(name)] for name, each in METRICS.items()
-            ],
+            "metrics": metric_rows,
             "look_numbers": NUMBERS,
             "log_ticks": LOG_TICKS,
         }
 
     def _end(self) -> Props:
+        """Why the run ended, in words, and the place where its answer ends if that is earlier."""
         footer = self._counters.footer
         words = ENDINGS.get(footer.reason, footer.reason)
-        detail = f": {reveal(footer.message)}" if footer.message else ""
-        detail += (
-            f", and the answer ends before it: “{label(footer.stop['text'])}”"
-            if footer.stop
-            else ""
-        )
-        said = filter(None, [self._end_words(f"{words}{detail}"), self.comparison])
-        ends = {"answer": self._end_of_answer(footer.stop["at"])} if footer.stop else {}
-        return {"reason": footer.reason, "words": " · ".join(said), **ends}
+        if footer.message:
+            words += f": {reveal(footer.message)}"
+        if footer.stop:
+            words += f", and the answer ends before it: “{label(footer.stop['text'])}”"
+        words = self._end_words(words)
+        if self.comparison:
+            words += f" · {self.comparison}"
+        end: Props = {"reason": footer.reason, "words": words}
+        if footer.stop:
+            end["answer"] = self._end_of_answer(footer.stop["at"])
+        return end
 
     def _end_of_answer(self, length: int) -> Props:
-        """The first piece of the text that is not all of the answer, and what of it is. length: the answer's."""
+        """The piece of the text in which the answer of this length ends, and the piece's part of the answer."""
         left = length
         for step, place, text in self._written:
             if left < len(text):
@@ -223,32 +223,36 @@ class Feed:
         return {}
 
     def _end_words(self, words: str) -> str:
-        """The end in these words, and how far the run came."""
-        count = f"{self._counters.num_emitted:,} tokens in {self._counters.num_steps:,} steps"
-        return f"{words} · {count}" if self._counters.num_steps else words
+        """The words for the end, followed by how far the run came."""
+        if not self._counters.num_steps:
+            return words
+        return (
+            f"{words} · {self._counters.num_emitted:,} tokens in {self._counters.num_steps:,} steps"
+        )
 
 
 def _prompt(prompt: Prompt) -> Props:
-    """The prompt for reading; of a long one its end, and what is `hidden` before it, in words and on demand."""
+    """The prompt for reading. A long one shows its end; `hidden` has the text before, shown on demand."""
     text = prompt.text
     if len(text) <= PROMPT_FITS:
         return {"prompt": prose(text)}
-    cut, num_tokens = _shown_start(prompt)
+    start, num_tokens = _shown_start(prompt)
     tokens = f" ({num_tokens:,} tokens)" if num_tokens else ""
-    kept = text[max(0, len(text) - MOST_PROMPT) : cut]
-    lost = cut - len(kept)
-    words = [
-        f"{cut:,} characters{tokens} before this",
-        f"{lost:,} characters are not on this page … " if lost else "",
-    ]
-    return {
-        "prompt": prose(text[cut:]),
-        "hidden": {"words": words[0], "text": words[1] + prose(kept)},
+    sent = text[max(0, len(text) - MOST_PROMPT) : start]
+    num_missing = start - len(sent)
+    missing = f"{num_missing:,} characters are not on this page … " if num_missing else ""
+    hidden = {
+        "words": f"{start:,} characters{tokens} before this",
+        "text": missing + prose(sent),
     }
+    return {"prompt": prose(text[start:]), "hidden": hidden}
 
 
 def _shown_start(prompt: Prompt) -> tuple[int, int]:
-    """Where the shown end of a prompt begins, and how many tokens are before; 0 if they do not spell the prompt."""
+    """The place where the shown end of a prompt begins, and how many tokens stand before it.
+
+    The number is 0 if the tokens do not spell the prompt.
+    """
     latest = len(prompt.text) - PROMPT_SHOWN
     if "".join(token.text for token in prompt.tokens) != prompt.text:
         return latest, 0
@@ -266,24 +270,32 @@ def _progress(fraction: float | None) -> Props | None:
 
 
 def _context(step: Step, models: Models | None, lossy: str, rounding: str) -> list[list[str]]:
-    """What is at work, as [role, words]: the promise and the rule's name, the models with their sizes, the method, the
-    sampling, and what the models' files ask for in vain. lossy, rounding: what must be said of the steps so far."""
+    """The parts that are at work in this step, as [role, words].
+
+    They are the promise and the rule's name, the models with their sizes, the method and the sampling. Options in the
+    models' files that no run applies follow. lossy, rounding: the caveats on the steps so far.
+    """
     settings = step.settings
+    target = models.target if models else None
+    draft = models.draft_model if models else None
     words = [["lossy" if lossy else "exact", _promise(settings, lossy or rounding)]]
-    words.append(["target", _model(settings.target, models and models.target)])
+    words.append(["target", _model(settings.target, target)])
     if settings.draft_model:
-        words.append(["draft", _model(settings.draft_model, models and models.draft_model)])
+        words.append(["draft", _model(settings.draft_model, draft)])
     if not facts_of(settings.method).is_plain:
         words.append(["method", title_of(settings.method, METHODS)])
     sampling = [f"temperature {settings.temperature:g}"]
-    sampling += [f"top-k {settings.top_k}"] if settings.top_k else []
-    sampling += [f"top-p {settings.top_p:g}"] if settings.top_p < 1 else []
-    sampling += filter(None, [own_sampling(settings)])
+    if settings.top_k:
+        sampling.append(f"top-k {settings.top_k}")
+    if settings.top_p < 1:
+        sampling.append(f"top-p {settings.top_p:g}")
+    if draft_sampling := own_sampling(settings):
+        sampling.append(draft_sampling)
     return [*words, ["sampling", ", ".join(sampling)], *_unused(models)]
 
 
 def _chains_only(header: Header | None, target: str) -> list[list[str]]:
-    """Why the target that a run began with reads no token trees, a sentence where the trace says so."""
+    """Why the run's first target reads no token trees: a sentence, if the trace says so."""
     why = header.environment.get("chains_only") if header else None
     if not isinstance(why, str) or header.request.get("target") != target:
         return []
@@ -291,29 +303,30 @@ def _chains_only(header: Header | None, target: str) -> list[list[str]]:
 
 
 def _unused(models: Models | None) -> list[list[str]]:
-    """What the models' files ask for and no run applies, a sentence for each that asks for something."""
-    infos = filter(None, () if models is None else (models.target, models.draft_model))
-    told = ((info.name, describe(info.generation_config)) for info in infos)
-    return [["unused", f"{label(name)}: {reveal(words)}"] for name, words in told if words]
+    """The options in the models' files that no run applies: a sentence for each model that has some."""
+    sentences = []
+    for info in (models.target, models.draft_model) if models else ():
+        if info is not None and (words := describe(info.generation_config)):
+            sentences.append(["unused", f"{label(info.name)}: {reveal(words)}"])
+    return sentences
 
 
-def _promise(settings: Settings, but: str) -> str:
-    """ "exact", or what must be said instead (`but`), or "lossy"; and by which rule tokens are judged from here on."""
-    promise = (but or "exact") if settings.lossless else "lossy"
-    judged = settings.rule is not None and settings.drafts
-    return f"{promise} · {title_of(settings.rule, FACTS)}" if judged else promise
+def _promise(settings: Settings, caveat: str) -> str:
+    """ "exact", or the `caveat` in its place, or "lossy"; and the rule that judges tokens from here on."""
+    promise = (caveat or "exact") if settings.lossless else "lossy"
+    is_judged = settings.rule is not None and settings.drafts
+    return f"{promise} · {title_of(settings.rule, FACTS)}" if is_judged else promise
 
 
 def _model(name: str, info: ModelInfo | None) -> str:
+    """A model's name, its size if that is known, and how its weights are stored if that is unusual."""
     if info is None or not info.num_parameters or info.name != name:
         return label(name)
-    size = next(size for size in SIZES if info.num_parameters >= size[0])
-    held = (info.dtype or "").partition(", ")[
-        2
-    ]  # "weights int4 (bitsandbytes)", or what a GGUF file was
-    return ", ".join(
-        filter(None, (f"{label(name)} {info.num_parameters / size[0]:.3g} {size[1]}", label(held)))
-    )
+    unit, letter = next(size for size in SIZES if info.num_parameters >= size[0])
+    words = f"{label(name)} {info.num_parameters / unit:.3g} {letter}"
+    # such as "weights int4 (bitsandbytes)", or the type of a GGUF file
+    _, _, stored = (info.dtype or "").partition(", ")
+    return f"{words}, {label(stored)}" if stored else words
 
 
 def _numbers(counters: Counters) -> list[str]:
@@ -328,10 +341,12 @@ def _numbers(counters: Counters) -> list[str]:
 
 
 def _round(value: Any) -> Any:
-    """The same points with numbers of four decimals."""
+    """The points with all numbers rounded to four decimals."""
     kind = type(value)
     if kind is float:
         return round(value, 4)
     if kind is list:
         return [_round(item) if type(item) in _ROUNDED else item for item in value]
-    return {name: _round(item) for name, item in value.items()} if kind is dict else value
+    if kind is dict:
+        return {name: _round(item) for name, item in value.items()}
+    return value

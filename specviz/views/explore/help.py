@@ -1,6 +1,6 @@
-"""A method in words: what it does, when it pays, where it comes from, and what the rule in force means for the text.
+"""A method in words for the page's help panel (help.js): what it does, when it pays, its source, and its rule.
 
-Takes a method and a rule, knows no models and loads none; gives props for the page's help panel (help.js).
+Takes a method and a rule; knows no models and loads none.
 """
 
 from __future__ import annotations
@@ -25,33 +25,44 @@ LATER = "The settings below apply on the next run."
 def method_help(
     method: Method, rule: Rule | None, *, has_k: bool, lacks: str = ""
 ) -> dict[str, Any]:
-    """Props of the help panel. rule: None where there is nothing to judge; has_k: whether K is what a person sets for
-    the method; lacks: why it cannot run on the chosen target."""
-    stand_ins = (param.title for param in method.params if param.name == method.depth)
-    depth = (
-        [K_WORDS]
-        if has_k
-        else [f"K is not used here: “{each}” limits how much is drafted." for each in stand_ins]
-    )
+    """Props of the help panel.
+
+    rule: None where there is nothing to judge. has_k: whether a person sets K for the method. lacks: why it cannot run
+    on the chosen target.
+    """
+    notes = []
+    if has_k:
+        notes.append(K_WORDS)
+    else:
+        for param in method.params:
+            if param.name == method.depth:
+                notes.append(f"K is not used here: “{param.title}” limits how much is drafted.")
+    if method.params:
+        notes.append(LATER)
     return {
         "title": method.title,
         "summary": method.summary,
         "caution": method.caution,
         "sources": [list(piece) for piece in sources(method.source)],
         "lacks": reveal(lacks),
-        "rule": rule
-        and {
-            "title": rule.title,
-            "badge": "exact" if rule.lossless else "lossy",
-            "meaning": EXACT if rule.lossless else LOSSY,
-            "summary": rule.summary,
-        },
-        "notes": [*depth, *([LATER] if method.params else [])],
+        "rule": None if rule is None else _rule_help(rule),
+        "notes": notes,
+    }
+
+
+def _rule_help(rule: Rule) -> dict[str, str]:
+    return {
+        "title": rule.title,
+        "badge": "exact" if rule.lossless else "lossy",
+        "meaning": EXACT if rule.lossless else LOSSY,
+        "summary": rule.summary,
     }
 
 
 def sources(text: str) -> Iterator[tuple[str, str | None]]:
     """The pieces of a source with the address behind each: "X, arXiv:1234.56789" leads to arXiv, all else nowhere."""
-    for piece in filter(None, (piece.strip() for piece in text.split(";"))):
-        paper = ARXIV.search(piece)
-        yield reveal(piece), f"https://arxiv.org/abs/{paper[1]}" if paper else None
+    for piece in text.split(";"):
+        piece = piece.strip()
+        if piece:
+            paper = ARXIV.search(piece)
+            yield reveal(piece), f"https://arxiv.org/abs/{paper[1]}" if paper else None

@@ -1,7 +1,7 @@
-"""What the inspector shows of one step: per token a sentence, bars of both models' probabilities, and where u fell.
+"""The inspector of one step: for each token a sentence, bars of both models' probabilities, and where u fell.
 
-Everything is computed here, widths included, in percent of one axis: a row has the bars `both` = min(p, q), `excess` =
-max(0, q - p) and `owed` = max(0, p - q). Takes a step of a trace; knows nothing of runs or pages.
+Takes a step of a trace; knows nothing of runs or pages. Everything is computed here, widths included, in percent of one
+axis. A row has the bars `both` = min(p, q), `excess` = max(0, q - p) and `shortfall` = max(0, p - q).
 """
 
 import math
@@ -22,7 +22,7 @@ LOG_DECADES = 4  # the log axis reaches from 0.01 % to 100 %
 LOG_TICKS = [
     [25 * i, f"{100 * 10.0 ** (i - LOG_DECADES):g}\u00a0%"] for i in range(LOG_DECADES + 1)
 ]
-AXES = (
+AXES = (  # (end of the axis, distance of its ticks)
     (0.05, 0.01),
     (0.1, 0.02),
     (0.2, 0.05),
@@ -35,12 +35,9 @@ AXES = (
 )
 SMALL_BAR = 0.2  # of the axis; a shorter drafted bar is shown enlarged as well
 RAW_MATTERS = 5e-4
-RAW_TELLS = 0.01  # a token that the sampling filters out is shown where the unfiltered law gave it this much
-OVERLAY = {
-    "both": "both",
-    "excess": "excess",
-    "shortfall": "shortfall",
-}  # the bars of a row -> the share each is as wide as
+RAW_TELLS = 0.01  # a filtered-out token is shown if the unfiltered distribution gave it this much
+# a bar of a row -> the field of the row that is its width
+OVERLAY = {"both": "both", "excess": "excess", "shortfall": "shortfall"}
 DISTRIBUTION = {"distribution": "p"}
 NUMBERS = (
     ("probability of acceptance", "min(1, p / q) under speculative sampling"),
@@ -66,16 +63,20 @@ Look = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class TokenRow:
-    """One token's probabilities. residual: in the distribution of replacements; q: 0 where the draft gave none."""
+    """One token's probabilities."""
 
     text: str
     role: str
     p: float
     q: float = 0.0
+    """0 where the draft gave none."""
     both: float = 0.0
     residual: float | None = None
+    """The token's probability in the distribution of replacements."""
     p_raw: float | None = None
+    """The target's probability before the sampling filters, at temperature 1."""
     q_raw: float | None = None
+    """The draft's probability before the sampling filters, at temperature 1."""
 
     @property
     def excess(self) -> float:
@@ -87,12 +88,12 @@ class TokenRow:
 
     @property
     def is_telling(self) -> bool:
-        """Whether any of its bars can be seen."""
+        """Whether any bar of the row can be seen."""
         return max(self.p, self.q) > 0 or max(self.p_raw or 0.0, self.q_raw or 0.0) > RAW_TELLS
 
     @property
     def has_raw(self) -> bool:
-        """Whether the unfiltered law at temperature 1 differs visibly from the one judged against."""
+        """Whether the unfiltered distribution at temperature 1 differs visibly from the one judged against."""
         p_differs = self.p_raw is not None and abs(self.p_raw - self.p) > RAW_MATTERS
         return p_differs or (self.q_raw is not None and abs(self.q_raw - self.q) > RAW_MATTERS)
 
@@ -103,21 +104,24 @@ def ref_of(token: EmittedToken) -> str:
 
 
 def looks(step: Step) -> dict[str, Look]:
-    """Per token of the step, by draft node index or "last", what the inspector shows."""
+    """The look of each token of the step, by its draft node or "last"."""
     shown: dict[str, Look] = {}
+    last = titles.last_token(step)
     for position in step.positions:
-        if position.child is not None and step.draft[position.child].is_judged:
-            shown[str(position.child)] = _show_judged(step, position.child, position)
-        elif position.child is None and (last := titles.last_token(step)) is not None:
+        node = position.child
+        if node is not None and step.draft[node].is_judged:
+            shown[str(node)] = _show_judged(step, node, position)
+        elif node is None and last is not None:
             shown[LAST] = _show_last(step, last, position)
     reached = {token.parent for token in step.draft if token.is_judged}
     for node, token in enumerate(step.draft):
         if token.status == "ignored":
             title, note = titles.ignored_words(step, token)
-            shown[str(node)] = {"status": "ignored", "view": "words", "title": title, "note": note}
+            look: Look = {"status": "ignored", "view": "words", "title": title, "note": note}
             is_reached = token.parent in reached  # else there is no order of judging to show
             if is_reached and (siblings := _siblings(step, node)):
-                shown[str(node)]["siblings"] = siblings
+                look["siblings"] = siblings
+            shown[str(node)] = look
     return shown
 
 
@@ -125,18 +129,18 @@ def focus(step: Step) -> str:
     """The token of a step that says most: the one that was rejected at its end, else the last token."""
     if (rejected := titles.telling_rejection(step)) is not None:
         return str(step.draft.index(rejected))
-    return (
-        LAST
-        if titles.last_token(step)
-        else str(max((token.node for token in step.emitted), default=0))
-    )
+    if titles.last_token(step):
+        return LAST
+    return str(max((token.node for token in step.emitted), default=0))
 
 
 def _show_judged(step: Step, node: int, position: Position) -> Look:
+    """The look of a judged draft token."""
     token = step.draft[node]
     emitted = step.emitted[token.depth - 1] if len(step.emitted) >= token.depth else None
     rows, shortfall = _read_rows(token, emitted, position)
-    (axis, ticks), later = _axis(rows), bool(titles.rejected_siblings(step, node))
+    axis, ticks = _axis(rows)
+    later = bool(titles.rejected_siblings(step, node))
     look: Look = {
         "status": token.status,
         "axis": ticks,
@@ -144,24 +148,20 @@ def _show_judged(step: Step, node: int, position: Position) -> Look:
         "numbers": _numbers(step, token, position, shortfall, later=later),
     }
     if siblings := _siblings(step, node):
-        look |= {"siblings": siblings, "heading": "judged" if later else "target"}
-    rule, notes = facts_of(step.settings.rule), [titles.end_note(step, node)]
-    if not rule.is_plain:
-        look["view"] = "threshold"
-        if rule.uses_draw:
-            look["draw"] = _random_draw(token, 1.0) | (
-                {"words": "the stopping test"} if rule.judges_block else {}
-            )
-        notes += [
-            titles.replacement_note(step, token),
-            titles.lossy_note(step, position.one_step_tv),
-        ]
-        return look | {"title": titles.rule_title(step, token, emitted), "note": titles.join(notes)}
+        look["siblings"] = siblings
+        look["heading"] = "judged" if later else "target"
+    if not facts_of(step.settings.rule).is_plain:
+        return look | _threshold(step, node, emitted, position)
     residual = next((row.residual for row in rows if row.role == "emitted"), None)
-    notes += [titles.sibling_note(step, node), titles.replacement_note(step, token, residual)]
+    notes = [
+        titles.end_note(step, node),
+        titles.sibling_note(step, node),
+        titles.replacement_note(step, token, residual),
+    ]
     bar = (1.0 if token.q is None else token.q) / axis
     if bar < SMALL_BAR:
-        look["zoom"] = _random_draw(token, 1.0) | {"words": f"the bar of {quote(token)}, enlarged"}
+        look["zoom"] = _random_draw(token, 1.0)
+        look["zoom"]["words"] = f"the bar of {quote(token)}, enlarged"
     return look | {
         "view": "overlay",
         "title": titles.judged_title(step, node, emitted),
@@ -169,6 +169,25 @@ def _show_judged(step: Step, node: int, position: Position) -> Look:
         "draw": _random_draw(token, bar),
         "foot": [round(100 * (1 - shortfall), 2), percent(1 - shortfall), percent(shortfall)],
     }
+
+
+def _threshold(step: Step, node: int, emitted: EmittedToken | None, position: Position) -> Look:
+    """The rest of a judged token's look where the rule is not speculative sampling."""
+    token = step.draft[node]
+    rule = facts_of(step.settings.rule)
+    look: Look = {"view": "threshold"}
+    if rule.uses_draw:
+        look["draw"] = _random_draw(token, 1.0)
+        if rule.judges_block:
+            look["draw"]["words"] = "the stopping test"
+    notes = [
+        titles.end_note(step, node),
+        titles.replacement_note(step, token),
+        titles.lossy_note(step, position.one_step_tv),
+    ]
+    look["title"] = titles.rule_title(step, token, emitted)
+    look["note"] = titles.join(notes)
+    return look
 
 
 def _read_rows(
@@ -180,19 +199,18 @@ def _read_rows(
         roles[emitted.id] = "both" if emitted.id == token.id else "emitted"
     rows = []
     for id_, text, p, q, residual, p_raw, q_raw in position.top:
-        drafted = (
-            float(id_ == token.id) if q is None else q
-        )  # without q, a point mass on the drafted token
-        half = token.bytes if id_ == token.id else None
+        if q is None:
+            q = float(id_ == token.id)  # a point mass on the drafted token
+        word = label(text, token.bytes if id_ == token.id else None)
         row = TokenRow(
-            label(text, half),
-            roles.get(id_, ""),
-            p,
-            drafted,
-            min(p, drafted),
-            residual,
-            p_raw,
-            q_raw,
+            text=word,
+            role=roles.get(id_, ""),
+            p=p,
+            q=q,
+            both=min(p, q),
+            residual=residual,
+            p_raw=p_raw,
+            q_raw=q_raw,
         )
         rows.append((id_, row))
     shortfall = _shortfall(token, position, [row for _, row in rows])
@@ -201,16 +219,17 @@ def _read_rows(
 
 
 def _choose_rows(rows: Sequence[tuple[int, TokenRow]], first: Sequence[int]) -> list[TokenRow]:
-    """`first`, then of the others those that matter most to either model, by p."""
-    known = dict(rows)
-    ahead = [known[id_] for id_ in first if id_ in known]
+    """The tokens `first`, then the others that matter most to either model, by p."""
+    by_id = dict(rows)
+    chosen = [by_id[id_] for id_ in first if id_ in by_id]
     others = [row for id_, row in rows if id_ not in first and row.is_telling]
     others.sort(key=lambda row: -max(row.p, row.q))
-    return ahead + sorted(others[: MOST_ROWS - len(ahead)], key=lambda row: (-row.p, -row.q))
+    most = others[: MOST_ROWS - len(chosen)]
+    return chosen + sorted(most, key=lambda row: (-row.p, -row.q))
 
 
 def _shortfall(token: DraftToken, position: Position, rows: Sequence[TokenRow]) -> float:
-    """1 - sum min(p, q); where the trace does not say it, from residual = (p - q) / owed at its largest row."""
+    """1 - sum min(p, q); if the trace lacks it, from residual = (p - q) / shortfall at the largest residual."""
     if position.overlap is not None:
         return 1 - position.overlap
     if token.q is None:
@@ -221,27 +240,37 @@ def _shortfall(token: DraftToken, position: Position, rows: Sequence[TokenRow]) 
 
 def _rest_row(shown: Sequence[TokenRow], shortfall: float) -> list[TokenRow]:
     """One row for all tokens that are not shown, so that every column of a look sums to one."""
-    p, q, both, *raw = (_rest_of(shown, name) for name in ("p", "q", "both", "p_raw", "q_raw"))
+    p = _rest_of(shown, "p")
+    q = _rest_of(shown, "q")
     if p + q < 1e-6:
         return []
-    return [TokenRow(OTHERS, "others", p, q, min(max(0.0, both - shortfall), p, q), None, *raw)]
+    both = min(max(0.0, _rest_of(shown, "both") - shortfall), p, q)
+    p_raw = _rest_of(shown, "p_raw")
+    q_raw = _rest_of(shown, "q_raw")
+    return [TokenRow(OTHERS, "others", p, q, both, None, p_raw, q_raw)]
 
 
 def _rest_of(shown: Sequence[TokenRow], name: str) -> float | None:
+    """1 minus the sum of a column; None if a value of it is unknown."""
     values = [getattr(row, name) for row in shown]
     return None if None in values else max(0.0, 1 - math.fsum(values))
 
 
 def _axis(rows: Sequence[TokenRow]) -> tuple[float, list[list[Any]]]:
     """The right end of the scale, and its ticks as [percent of the axis, label]."""
-    shares = [share for row in rows for share in (row.p, row.q)]
-    if any(row.has_raw for row in rows):
-        shares += [raw for row in rows for raw in (row.p_raw, row.q_raw) if raw is not None]
-    most = max(shares, default=1.0)
-    end, step = next((axis for axis in AXES if most <= axis[0]), AXES[-1])
-    return end, [
-        [round(100 * i * step / end, 2), percent(i * step)] for i in range(round(end / step) + 1)
-    ]
+    has_raw = any(row.has_raw for row in rows)
+    shares = []
+    for row in rows:
+        shares += [row.p, row.q]
+        if has_raw:
+            shares += [row.p_raw or 0.0, row.q_raw or 0.0]
+    longest = max(shares, default=1.0)
+    end, distance = next((axis for axis in AXES if longest <= axis[0]), AXES[-1])
+    ticks = []
+    for number in range(round(end / distance) + 1):
+        share = number * distance
+        ticks.append([round(100 * number * distance / end, 2), percent(share)])
+    return end, ticks
 
 
 def _columns(rows: Sequence[TokenRow], axis: float, bars: dict[str, str]) -> dict[str, list[Any]]:
@@ -252,50 +281,61 @@ def _columns(rows: Sequence[TokenRow], axis: float, bars: dict[str, str]) -> dic
     }
     for distribution in ("p", "q") if bars is OVERLAY else ("p",):
         shares = [getattr(row, distribution) for row in rows]
-        columns |= {
-            distribution: [percent(share) for share in shares],
-            f"{distribution}_dot": [_log_place(share) for share in shares],
-        }
+        columns[distribution] = [percent(share) for share in shares]
+        columns[f"{distribution}_dot"] = [_log_place(share) for share in shares]
     if any(row.has_raw for row in rows):
         bars = bars | {"p_raw": "p_raw", "q_raw": "q_raw"}
-    for bar, share in bars.items():
-        values = [getattr(row, share) for row in rows]
-        columns[bar] = [None if value is None else round(100 * value / axis, 2) for value in values]
+    for bar, field in bars.items():
+        columns[bar] = []
+        for row in rows:
+            value = getattr(row, field)
+            columns[bar].append(None if value is None else round(100 * value / axis, 2))
     return columns
 
 
 def _log_place(share: float) -> float | None:
-    return None if share <= 0 else round(max(0.0, 100 * (1 + math.log10(share) / LOG_DECADES)), 1)
+    """The place of a share on the log axis, in percent; None for 0."""
+    if share <= 0:
+        return None
+    return round(max(0.0, 100 * (1 + math.log10(share) / LOG_DECADES)), 1)
 
 
 def _random_draw(token: DraftToken, bar: float) -> dict[str, Any]:
     """Where u falls on a bar of this width, a share of the axis, and the part `fill` of it that accepts the token."""
-    u, chance = token.u or 0.0, token.accept_prob or 0.0
-    places = {"x": u * bar, "bar": bar, "fill": chance * bar}
-    words = {"u": random_draw(chance, u)[1], "accepted": token.status == "accepted"}
-    return {name: round(100 * place, 2) for name, place in places.items()} | words
+    u = token.u or 0.0
+    chance = token.accept_prob or 0.0
+    _, u_words = random_draw(chance, u)
+    return {
+        "x": round(100 * (u * bar), 2),
+        "bar": round(100 * bar, 2),
+        "fill": round(100 * (chance * bar), 2),
+        "u": u_words,
+        "accepted": token.status == "accepted",
+    }
 
 
 def _show_last(step: Step, last: EmittedToken, position: Position) -> Look:
     """The look of the step's last token: bars of the distribution that it was drawn from."""
-    raw_fits = (
-        last.kind != "resampled"
-    )  # a replacement is drawn from another law than the model's own
+    is_resampled = last.kind == "resampled"
     rows = []
     for id_, text, p, _, _, p_raw, _ in position.top:
-        role, half = ("emitted", last.bytes) if id_ == last.id else ("", None)
-        rows.append((id_, TokenRow(label(text, half), role, p, p_raw=p_raw if raw_fits else None)))
+        is_last = id_ == last.id
+        word = label(text, last.bytes if is_last else None)
+        if is_resampled:
+            p_raw = None  # a replacement is not drawn from the model's own distribution
+        row = TokenRow(word, "emitted" if is_last else "", p, p_raw=p_raw)
+        rows.append((id_, row))
     shown = _choose_rows(rows, [last.id])
     share = shown[0].p if shown else 0.0
-    left = max(0.0, 1 - math.fsum(row.p for row in shown))
-    if left > 1e-6:
-        shown.append(TokenRow(OTHERS, "others", left, p_raw=_rest_of(shown, "p_raw")))
+    rest = max(0.0, 1 - math.fsum(row.p for row in shown))
+    if rest > 1e-6:
+        shown.append(TokenRow(OTHERS, "others", rest, p_raw=_rest_of(shown, "p_raw")))
     axis, ticks = _axis(shown)
     return {
         "status": last.kind,
         "title": titles.drawn_title(step, last, share),
         "view": "draw",
-        "heading": "share" if last.kind == "resampled" else "target",
+        "heading": "share" if is_resampled else "target",
         "axis": ticks,
         "rows": _columns(shown, axis, DISTRIBUTION),
         "numbers": ["", "", _nats(position.p_entropy), "", "", "", "", ""],
@@ -303,18 +343,23 @@ def _show_last(step: Step, last: EmittedToken, position: Position) -> Look:
 
 
 def _siblings(step: Step, node: int) -> list[list[str]]:
-    """The drafted tokens at this place, in the order in which they are judged: [ref, token, status, the target's own
-    probability, the one judged against, the draft's]; none for an only child."""
-    here = [
-        each for each in drafted_nodes(step) if step.draft[each].parent == step.draft[node].parent
-    ]
+    """The drafted tokens at this place, in the order in which they are judged; none for an only child.
+
+    Each is [ref, token, status, the target's own probability, the one judged against, the draft's].
+    """
+    parent = step.draft[node].parent
+    here = [sibling for sibling in drafted_nodes(step) if step.draft[sibling].parent == parent]
+    if len(here) < 2:
+        return []
     shown = []
-    for place, each in enumerate(here if len(here) > 1 else []):
-        if each == node or place < MOST_SIBLINGS - 1:
-            token = step.draft[each]
-            probabilities = (token.p, token.p_judged, 1.0 if token.q is None else token.q)
-            words = ["–" if share is None else percent(share) for share in probabilities]
-            shown.append([str(each), token_label(token), token.status, *words])
+    for place, sibling in enumerate(here):
+        if sibling == node or place < MOST_SIBLINGS - 1:
+            token = step.draft[sibling]
+            q = 1.0 if token.q is None else token.q
+            words = []
+            for share in (token.p, token.p_judged, q):
+                words.append("–" if share is None else percent(share))
+            shown.append([str(sibling), token_label(token), token.status, *words])
     return shown
 
 
@@ -322,33 +367,25 @@ def _numbers(
     step: Step, token: DraftToken, position: Position, shortfall: float, *, later: bool
 ) -> list[str]:
     """Values in the order of NUMBERS; `later`: siblings of this token were rejected before it."""
-    p, q, chance = (
-        token.p_judged or 0.0,
-        1.0 if token.q is None else token.q,
-        token.accept_prob or 0.0,
-    )
-    kl = (
-        "infinite" if position.kl is None and position.q_entropy is not None else _nats(position.kl)
-    )
     rule = facts_of(step.settings.rule)
-    stopping = f"{chance:.4f}" if rule.judges_block else ""
-    plain = f"min(1, {p:.4f} / {q:.4f}) = {chance:.4f}"
-    chances = (
-        plain
-        if rule.is_plain
-        else f"{titles.chance_accepted(step, token):.4f}, by this rule's own formula"
-    )
-    own = f"{token.p or 0.0:.4f}" if later else ""
-    moved = "" if position.one_step_tv is None else f"{position.one_step_tv:.4f}"
+    p = token.p_judged or 0.0
+    q = 1.0 if token.q is None else token.q
+    chance = token.accept_prob or 0.0
+    if rule.is_plain:
+        acceptance = f"min(1, {p:.4f} / {q:.4f}) = {chance:.4f}"
+    else:
+        acceptance = f"{titles.chance_accepted(step, token):.4f}, by this rule's own formula"
+    is_infinite = position.kl is None and position.q_entropy is not None
+    distance = position.one_step_tv
     return [
-        chances,
+        acceptance,
         f"{1 - shortfall:.4f}",
         _nats(position.p_entropy),
         _nats(position.q_entropy),
-        kl,
-        own,
-        moved,
-        stopping,
+        "infinite" if is_infinite else _nats(position.kl),
+        f"{token.p or 0.0:.4f}" if later else "",
+        "" if distance is None else f"{distance:.4f}",
+        f"{chance:.4f}" if rule.judges_block else "",
     ]
 
 

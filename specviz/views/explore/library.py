@@ -1,9 +1,9 @@
-"""What the library says of a run, in words: how it was made, how its prompt begins, its numbers and its date.
+"""A run's entry in the library, in words: how it was made, how its prompt begins, its numbers and its date.
 
-Everything in a trace is untrusted: names and texts are cut short and made harmless. Loads no model.
+Everything in a trace is untrusted: names and texts are shortened and made harmless. Loads no model.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
 from typing import Any
@@ -25,30 +25,32 @@ MOST_CHANGES = 3  # values of one setting that a title names
 MOST_PARAMS = 3  # of a method
 PER_CALL = "tokens_per_target_call"
 Usual = Callable[[str], Mapping[str, Any]]
-"""A method's name -> its parameters as they usually are, and its `rule`."""
+"""A method's name -> its usual parameters, and its `rule`."""
 
 
 def entry(trace: Trace, usual: Usual | None = None) -> Props:
-    """The `title`, the `words` below it and the `facts` of one run that is over; `date`: when it was made, for the
-    browser to write in local time. Without `usual` the parameters of methods are left out."""
+    """The `title`, the `words` below it and the `facts` of one run that is over, and its `date`.
+
+    The browser writes the date in local time. Without `usual` the parameters of methods are left out.
+    """
     created = "" if trace.header is None else trace.header.created
     is_date = _is_date(created)
-    facts = (
+    facts = [
         _numbers(trace),
         _seed(trace.header),
-        trace.footer is None and INCOMPLETE,
-        not is_date and label(created),
-    )
+        INCOMPLETE if trace.footer is None else "",
+        "" if is_date else label(created),
+    ]
     return {
         "title": _title(trace, usual),
         "words": _beginning(trace.header),
-        "facts": " · ".join(filter(None, facts)),
+        "facts": _join(facts),
         "date": created if is_date else "",
     }
 
 
 def shipped_entry(run: ShippedRun) -> Props:
-    """The same of a run that comes with specviz, with its `name`, without a date; one that cannot be read says so."""
+    """The entry of a run that comes with specviz, with its `name`, without a date. It says if the run is unreadable."""
     try:
         facts = _numbers(shipped_trace(run.name))
     except SpecvizError as error:
@@ -56,46 +58,50 @@ def shipped_entry(run: ShippedRun) -> Props:
     return {"name": run.name, "title": run.title, "words": run.about, "facts": facts}
 
 
+def _join(parts: Sequence[str]) -> str:
+    return " · ".join(part for part in parts if part)
+
+
 def _title(trace: Trace, usual: Usual | None) -> str:
     """Method, draft, K, temperature, and whatever else is not as usual, with the changes made during the run."""
-    parts = (
-        _list_values(trace, lambda now: title_of(now.method, METHODS)),
-        _list_values(trace, lambda now: now.draft_model and label(now.draft_model)),
-        _list_values(trace, lambda now: now.k and str(now.k), "K "),
-        _list_values(trace, lambda now: f"{now.temperature:g}", "temperature "),
-        _list_values(trace, lambda now: f"{now.top_p:g}", "top-p ", usual="1"),
-        _list_values(trace, lambda now: str(now.top_k), "top-k ", usual="0"),
+    parts = [
+        _list_values(trace, lambda settings: title_of(settings.method, METHODS)),
+        _list_values(trace, lambda settings: label(settings.draft_model or "")),
+        _list_values(trace, lambda settings: str(settings.k or ""), "K "),
+        _list_values(trace, lambda settings: f"{settings.temperature:g}", "temperature "),
+        _list_values(trace, lambda settings: f"{settings.top_p:g}", "top-p ", usual="1"),
+        _list_values(trace, lambda settings: str(settings.top_k), "top-k ", usual="0"),
         _list_values(trace, own_sampling),
         _rules(trace, usual),
-        usual and _list_values(trace, lambda now: _params(now, usual)),
-        _chat_options(trace.header),
-    )
-    return " · ".join(filter(None, parts)) or "No step was made"
+    ]
+    if usual is not None:
+        parts.append(_list_values(trace, lambda settings: _params(settings, usual)))
+    parts.append(_chat_options(trace.header))
+    return _join(parts) or "No step was made"
 
 
 def _rules(trace: Trace, usual: Usual | None) -> str:
-    """Empty where every step was judged by its method's own rule."""
-    own = [
-        (usual(step.settings.method) if usual else {}).get("rule", facts_of(None).name)
-        for step in trace.steps
-    ]
-    is_usual = all(
-        step.settings.rule in (None, name) for step, name in zip(trace.steps, own, strict=True)
-    )
-    return (
-        "" if is_usual else _list_values(trace, lambda now: now.rule and title_of(now.rule, FACTS))
+    """The rules that judged the steps; empty where every step was judged by its method's own rule."""
+    is_usual = True
+    for step in trace.steps:
+        usual_params = usual(step.settings.method) if usual else {}
+        own_rule = usual_params.get("rule", facts_of(None).name)
+        is_usual = is_usual and step.settings.rule in (None, own_rule)
+    if is_usual:
+        return ""
+    return _list_values(
+        trace, lambda settings: title_of(settings.rule, FACTS) if settings.rule else ""
     )
 
 
-def _params(now: Settings, usual: Usual) -> str:
-    """The method's own parameters, as far as they are not what is usual."""
-    own = usual(now.method)
-    others = {
-        name: value
-        for name, value in now.params.items()
-        if value is not None and value != own.get(name)
-    }
-    return _list_named(others)
+def _params(settings: Settings, usual: Usual) -> str:
+    """The method's own parameters, as far as they are not usual."""
+    usual_params = usual(settings.method)
+    changed = {}
+    for name, value in settings.params.items():
+        if value is not None and value != usual_params.get(name):
+            changed[name] = value
+    return _list_named(changed)
 
 
 def _chat_options(header: Header | None) -> str:
@@ -105,22 +111,23 @@ def _chat_options(header: Header | None) -> str:
 
 
 def _list_named(values: Mapping[str, Any]) -> str:
-    words = [
-        f"{label(name.replace('_', ' '))} {label(str(value))}" for name, value in values.items()
-    ]
+    words = []
+    for name, value in values.items():
+        words.append(f"{label(name.replace('_', ' '))} {label(str(value))}")
     more = ["…"] if len(words) > MOST_PARAMS else []
     return ", ".join([*words[:MOST_PARAMS], *more])
 
 
 def _list_values(
-    trace: Trace, value: Callable[[Settings], Any], name: str = "", *, usual: str = ""
+    trace: Trace, spell: Callable[[Settings], str], name: str = "", *, usual: str = ""
 ) -> str:
     """The values of one setting in the order of the steps: "K 4 → 8"; "" where all are `usual` or there is none."""
-    values = [str(now) for now, _ in groupby(value(step.settings) for step in trace.steps) if now]
+    spelled = [spell(step.settings) for step in trace.steps]
+    values = [value for value, _ in groupby(spelled) if value]
+    if not values or values == [usual]:
+        return ""
     more = ["…"] if len(values) > MOST_CHANGES else []
-    return (
-        name + " → ".join([*values[:MOST_CHANGES], *more]) if values and values != [usual] else ""
-    )
+    return name + " → ".join([*values[:MOST_CHANGES], *more])
 
 
 def _beginning(header: Header | None) -> str:
@@ -129,14 +136,13 @@ def _beginning(header: Header | None) -> str:
         return ""
     typed = header.request.get("prompt")
     text = typed if isinstance(typed, str) and typed.strip() else header.prompt.text
-    words = text[: 16 * MOST_CHARACTERS].split()
+    most_read = 16 * MOST_CHARACTERS
+    words = text[:most_read].split()
     shown = reveal(" ".join(words[:MOST_WORDS]))[:MOST_CHARACTERS].rstrip()
-    is_whole = (
-        len(words) <= MOST_WORDS
-        and shown == reveal(" ".join(words))
-        and len(text) <= 16 * MOST_CHARACTERS
-    )
-    return f"“{shown}{'' if is_whole else ' …'}”"
+    is_whole = len(text) <= most_read and shown == reveal(" ".join(words))
+    if len(words) > MOST_WORDS or not is_whole:
+        shown += " …"
+    return f"“{shown}”"
 
 
 def _seed(header: Header | None) -> str:
@@ -145,14 +151,14 @@ def _seed(header: Header | None) -> str:
 
 
 def _numbers(trace: Trace) -> str:
+    """The run's length, its tokens per target call, and the caveat on its text."""
     counters = count(trace)
+    words = [quantity(counters.num_emitted, "token")]
     per_call = metrics(counters)[PER_CALL]
-    words = (
-        quantity(counters.num_emitted, "token"),
-        per_call is not None and f"{METRICS[PER_CALL].spell(per_call)} {METRICS[PER_CALL].label}",
-        lossy_words(counters) or rounding_words(counters),
-    )
-    return " · ".join(filter(None, words))
+    if per_call is not None:
+        words.append(f"{METRICS[PER_CALL].spell(per_call)} {METRICS[PER_CALL].label}")
+    words.append(lossy_words(counters) or rounding_words(counters))
+    return _join(words)
 
 
 def _is_date(created: str) -> bool:

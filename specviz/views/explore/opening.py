@@ -1,11 +1,11 @@
 """The opening: one step of a run in at most seven beats, so that a newcomer sees what is drafted, judged and resampled.
 
-A way of seeing any step: every number is the run's own, and a beat that has nothing to show in a step is left out.
-Gives props for opening.js, which moves from beat to beat and computes nothing.
+It can show any step: every number is the run's own, and a beat with nothing to show is left out. The props are for
+opening.js, which moves from beat to beat and computes nothing.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
@@ -84,171 +84,192 @@ LEAST_COST = 0.01  # milliseconds for a drafted token; below, there is nothing t
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """One moment. chips: the step's tokens as they stand then, each [text, status, words below it], with the trace's
-    statuses and `drafted`. bar: the random draw on the token that is judged. shares: what a replacement was drawn from,
-    each [text, percent of the longest, words, whether it was drawn]. sweep: the target makes a pass."""
+    """One moment of a step."""
 
     name: str
     sentence: str
     chips: Sequence[Sequence[str]] = ()
+    """The step's tokens at this moment, each [text, status, words below it]: a status of the trace, or `drafted`."""
     bar: Mapping[str, Any] = field(default_factory=dict)
+    """The random draw on the token that is judged."""
     shares: Sequence[Sequence[Any]] = ()
+    """The distribution of a replacement: each [text, percent of the longest, words, whether it was drawn]."""
     numbers: Sequence[Sequence[str]] = ()
     sweep: bool = False
+    """Whether the target makes a pass."""
 
     def props(self) -> Props:
-        return {name: value for name in self.__slots__ if (value := getattr(self, name))}
+        """The fields that hold something."""
+        values = {name: getattr(self, name) for name in self.__slots__}
+        return {name: value for name, value in values.items() if value}
 
 
 def opening(trace: Trace, index: int) -> Props:
     """The beats of step `index`, 0 <= index < len(trace.steps)."""
-    before = [token for step in trace.steps[:index] for token in step.emitted]
+    before: list[EmittedToken] = []
+    for step in trace.steps[:index]:
+        before += step.emitted
     written = before[-WRITTEN:] if len(before) > WRITTEN else []
+    earlier = before[: len(before) - len(written)]
     return {
         "step": index + 1,
         "question": _end_of(question_of(trace.header)),
-        "before": _end_of("".join(token.text for token in before[: len(before) - len(written)])),
+        "before": _end_of("".join(token.text for token in earlier)),
         "written": [token_label(token) for token in written],
         "beats": [beat.props() for beat in _Opening(trace, trace.steps[index]).beats()],
     }
 
 
 def telling_step(trace: Trace) -> int:
-    """The first step with everything in it: text before it, a token accepted that might have been rejected, a rejected
-    one that might have been accepted, and a dropped one. Else the first that has most of that."""
-    return max(range(len(trace.steps)), key=lambda index: (_num_told(trace.steps[index]), -index))
+    """The first step that shows the most.
+
+    A step may show text before it, a dropped token, an accepted token that might have been rejected, and a rejected
+    token that might have been accepted.
+    """
+    numbers = [_num_shown(step) for step in trace.steps]
+    return numbers.index(max(numbers))
 
 
-def _num_told(step: Step) -> int:
+def _num_shown(step: Step) -> int:
+    """How many of the facts in `telling_step` this step shows."""
     statuses = {token.status for token in step.draft}
-    was_open = any(
-        token.status == "accepted" and SEEN < (token.accept_prob or 0) < OPEN
-        for token in step.draft[:1]
-    )
-    is_seen = any(
-        token.status == "rejected" and (token.accept_prob or 0) > SEEN for token in step.draft
-    )
-    return (
-        len(statuses & {"accepted", "rejected", "ignored"}) + was_open + is_seen + (step.index > 0)
-    )
+    number = len(statuses & {"accepted", "rejected", "ignored"})
+    if step.draft:
+        first = step.draft[0]
+        number += first.status == "accepted" and SEEN < (first.accept_prob or 0) < OPEN
+    rejected = [token for token in step.draft if token.status == "rejected"]
+    number += any((token.accept_prob or 0) > SEEN for token in rejected)
+    number += step.index > 0
+    return number
 
 
 class _Opening:
-    """One step's beats. The way a token is judged is one of the keys of JUDGE."""
+    """The beats of one step."""
 
     def __init__(self, trace: Trace, step: Step) -> None:
-        self._trace, self._step = trace, step
-        self._rule, self._last, self._cut = (
-            facts_of(step.settings.rule),
-            last_token(step),
-            telling_rejection(step),
-        )
-        self._shown = [step.draft[node] for node in most_telling(step)[0]]
-        self._passes = f"{two_digits(median(each.timing.verify_ms for each in trace.steps))} ms"
+        self._trace = trace
+        self._step = step
+        self._rule = facts_of(step.settings.rule)
+        self._last = last_token(step)
+        self._rejected = telling_rejection(step)
+        nodes, _ = most_telling(step)
+        self._shown = [step.draft[node] for node in nodes]
         self._judged = [token for token in self._shown if token.is_judged]
+        pass_ms = median(recorded.timing.verify_ms for recorded in trace.steps)
+        self._pass_words = f"{two_digits(pass_ms)} ms"
 
     def beats(self) -> Iterator[Beat]:
-        step = self._step
-        yield Beat("slow", SLOW.format(cost=self._passes))
+        yield Beat("slow", SLOW.format(cost=self._pass_words))
         if self._shown:
-            drafted = [
-                [token_label(token), "drafted", share_words(token.q)] for token in self._shown
-            ]
+            drafted = self._chips(0)
             yield Beat("draft", self._draft_sentence(), drafted)
-            num_read = len(drafted_nodes(step))
+            num_read = len(drafted_nodes(self._step))
             check = CHECK_ONE if num_read == 1 else CHECK.format(count=_count(num_read))
             yield Beat("check", check, drafted, sweep=True)
         if self._judged:
-            yield self._judge(self._judged[0], "judge", self._words(JUDGE, self._judged[0]))
-            yield self._verdict()
+            first = self._judged[0]
+            yield self._judge_beat(first, "judge", self._words(JUDGE, first))
+            yield self._verdict_beat()
         if self._last is not None:
             yield self._last_beat()
-        yield Beat(
-            "point",
-            self._point(),
-            self._chips(len(self._shown), with_last=True),
-            numbers=self._numbers(),
-        )
+        chips = self._chips(len(self._shown), with_last=True)
+        yield Beat("point", self._point(), chips, numbers=self._numbers())
 
     def _draft_sentence(self) -> str:
-        step, method = self._step, method_facts(self._step.settings.method)
-        who = next(
-            (words for role, words in DRAFTERS.items() if role in method.roles), method.title
-        )
+        step = self._step
+        method = method_facts(step.settings.method)
+        who = method.title
+        for role, words in DRAFTERS.items():
+            if role in method.roles:
+                who = words
+                break
         number = len(drafted_nodes(step))
         if step.is_tree:
             return DRAFT_TREE.format(who=who, count=_tokens(number))
-        cost = step.timing.draft_ms / number
-        known = {
-            "who": who,
-            "count": "token" if number == 1 else _tokens(number),
-            "cost": f"{two_digits(cost)} ms",
-        }
-        known["passes"] = self._passes
-        return (DRAFT if cost >= LEAST_COST else DRAFT_FREE).format(**known)
+        count = "token" if number == 1 else _tokens(number)
+        cost_ms = step.timing.draft_ms / number
+        if cost_ms < LEAST_COST:
+            return DRAFT_FREE.format(who=who, count=count)
+        cost = f"{two_digits(cost_ms)} ms"
+        return DRAFT.format(who=who, count=count, cost=cost, passes=self._pass_words)
 
-    def _judge(self, token: DraftToken, name: str, sentence: str) -> Beat:
-        """The moment at which a token is judged, all before it being settled."""
+    def _judge_beat(self, token: DraftToken, name: str, sentence: str) -> Beat:
+        """The moment at which a token is judged; all tokens before it are settled."""
         bar = {
             "token": token_label(token),
             "accepted": token.status == "accepted",
             "target": percent(token.p_judged or 0.0),
         }
-        bar |= {} if token.q is None else {"draft": percent(token.q)}
+        if token.q is not None:
+            bar["draft"] = percent(token.q)
         if self._rule.uses_draw and self._step.settings.temperature > 0:
-            chance, u = token.accept_prob or 0.0, token.u or 0.0
-            bar |= {
-                "fill": round(100 * chance, 3),
-                "x": round(100 * u, 3),
-                "u": random_draw(chance, u)[1],
-            }
+            chance = token.accept_prob or 0.0
+            u = token.u or 0.0
+            bar["fill"] = round(100 * chance, 3)
+            bar["x"] = round(100 * u, 3)
+            _, bar["u"] = random_draw(chance, u)
         return Beat(name, sentence, self._chips(self._shown.index(token), judging=True), bar)
 
-    def _verdict(self) -> Beat:
-        if self._cut is None:
+    def _verdict_beat(self) -> Beat:
+        """The moment at which all tokens are judged."""
+        chips = self._chips(len(self._shown))
+        rejected = self._rejected
+        if rejected is None:
             count = _count(sum(token.status == "accepted" for token in self._judged))
-            return Beat("verdict", NONE_REJECTED.format(count=count), self._chips(len(self._shown)))
-        sentence = self._words(REJECT, self._cut)
-        is_last = self._shown[-1] is self._cut
-        beat = self._judge(self._cut, "verdict", sentence if is_last else sentence + DROPPED)
-        return Beat(beat.name, beat.sentence, self._chips(len(self._shown)), beat.bar)
+            return Beat("verdict", NONE_REJECTED.format(count=count), chips)
+        sentence = self._words(REJECT, rejected)
+        if self._shown[-1] is not rejected:
+            sentence += DROPPED
+        return replace(self._judge_beat(rejected, "verdict", sentence), chips=chips)
 
     def _last_beat(self) -> Beat:
-        last, chips = self._last, self._chips(len(self._shown), with_last=True)
-        if last.kind != "resampled":
-            why = why_nothing(self._step)
-            words = BONUS if last.kind == "bonus" else PLAIN
-            return Beat(
-                "last", words.format(token=_quoted(last), why=f", as {why}" if why else ""), chips
-            )
-        return Beat("last", self._words(RESAMPLED, self._cut, last), chips, shares=self._shares())
+        """The moment at which the target adds its own token."""
+        last = self._last
+        chips = self._chips(len(self._shown), with_last=True)
+        if last.kind == "resampled":
+            words = self._words(RESAMPLED, self._rejected, last)
+            return Beat("last", words, chips, shares=self._shares())
+        if last.kind == "bonus":
+            return Beat("last", BONUS.format(token=_quoted(last)), chips)
+        why = why_nothing(self._step)
+        reason = f", as {why}" if why else ""
+        return Beat("last", PLAIN.format(token=_quoted(last), why=reason), chips)
 
     def _shares(self) -> list[list[Any]]:
-        """The law that the replacement was drawn from: its likeliest tokens, and the one that was drawn."""
+        """The distribution of the replacement: its most likely tokens, and the one that was drawn."""
         if self._step.settings.temperature == 0:
             return []
-        rows = next((each.top for each in self._step.positions if each.child is None), ())
-        distributions = [(p, id_ == self._last.id, label(text)) for id_, text, p, *_ in rows]
-        distributions.sort(key=lambda distribution: (not distribution[1], -distribution[0]))
-        shown = sorted(distributions[:MOST_SHARES], key=lambda distribution: -distribution[0])
-        most = max((p for p, *_ in shown), default=0.0) or 1.0
-        return [[text, round(100 * p / most, 1), percent(p), drawn] for p, drawn, text in shown]
+        rows = next((draw.top for draw in self._step.positions if draw.child is None), ())
+        shares = [(p, id_ == self._last.id, label(text)) for id_, text, p, *_ in rows]
+        shares.sort(key=lambda share: (not share[1], -share[0]))
+        shown = sorted(shares[:MOST_SHARES], key=lambda share: -share[0])
+        longest = max((p for p, *_ in shown), default=0.0) or 1.0
+        props = []
+        for p, drawn, text in shown:
+            width = round(100 * p / longest, 1)
+            props.append([text, width, percent(p), drawn])
+        return props
 
     def _words(
         self, table: Mapping[str, str], token: DraftToken | None, named: EmittedToken | None = None
     ) -> str:
         """A sentence on how `token` was judged that names `named`, or the token itself."""
-        words, name = table.get(self._way(token), table["other"]), named or token
-        chance = percent((token and token.accept_prob) or 0.0)
-        gave = {
-            "draft": share_words(token and token.q),
-            "target": share_words(token and token.p_judged),
-        }
-        return words.format(
-            rule=self._rule.title, token=name and _quoted(name), chance=chance, **gave
+        sentence = table.get(self._judging(token), table["other"])
+        name = _quoted(named or token)
+        if token is None:
+            return sentence.format(
+                rule=self._rule.title, token=name, chance=percent(0.0), draft="", target=""
+            )
+        return sentence.format(
+            rule=self._rule.title,
+            token=name,
+            chance=percent(token.accept_prob or 0.0),
+            draft=share_words(token.q),
+            target=share_words(token.p_judged),
         )
 
-    def _way(self, token: DraftToken | None) -> str:
+    def _judging(self, token: DraftToken | None) -> str:
+        """How the token is judged, as a key of JUDGE."""
         if self._step.settings.temperature == 0 and self._step.settings.lossless:
             return "greedy"
         if not self._rule.uses_draw:
@@ -260,59 +281,64 @@ class _Opening:
     def _chips(
         self, num_settled: int, *, judging: bool = False, with_last: bool = False
     ) -> list[list[str]]:
-        """The first tokens as judged, the others as drafted. with_last: the step's own in place of dropped ones."""
+        """The first tokens as judged, the others as drafted.
+
+        judging: the first token that is not settled is being judged. with_last: the step's own token stands in place of
+        dropped ones.
+        """
         chips = []
         for place, token in enumerate(self._shown):
-            is_settled = place < num_settled
             if with_last and token.status == "ignored":
                 continue
-            status = (
-                token.status
-                if is_settled
-                else "judged"
-                if judging and place == num_settled
-                else "drafted"
-            )
-            chips.append([token_label(token), status, "" if is_settled else share_words(token.q)])
+            if place < num_settled:
+                chips.append([token_label(token), token.status, ""])
+                continue
+            status = "judged" if judging and place == num_settled else "drafted"
+            chips.append([token_label(token), status, share_words(token.q)])
         if with_last and self._last is not None:
             chips.append([token_label(self._last), self._last.kind, ""])
         return chips
 
     def _point(self) -> str:
-        tokens = _tokens(len(self._step.emitted))
-        why = WHY.get(self._way(self._judged[0]), WHY["other"]) if self._judged else WHY["other"]
-        return (POINT if self._step.settings.lossless else POINT_LOSSY).format(
-            tokens=tokens.capitalize(), why=why
-        )
+        """The sentence on the step's gain, and on the promise for the text."""
+        tokens = _tokens(len(self._step.emitted)).capitalize()
+        if not self._step.settings.lossless:
+            return POINT_LOSSY.format(tokens=tokens)
+        why = WHY["other"]
+        if self._judged:
+            why = WHY.get(self._judging(self._judged[0]), why)
+        return POINT.format(tokens=tokens, why=why)
 
     def _numbers(self) -> list[list[str]]:
-        """The three numbers of the whole run; one that it does not have is left out."""
+        """The three numbers of the whole run, each if it is known."""
         counters = count(self._trace)
-        values, speed = metrics(counters), speed_words(counters, recorded=True)
-        names = ("tokens_per_target_call", "acceptance_rate_judged")
-        known = [
-            [METRICS[name].spell(values[name]), f"{METRICS[name].label}, whole run"]
-            for name in names
-            if values[name] is not None
-        ]
-        return [*known, [speed["value"], speed["words"]]] if speed["value"] else known
+        values = metrics(counters)
+        numbers = []
+        for name in ("tokens_per_target_call", "acceptance_rate_judged"):
+            if values[name] is not None:
+                metric = METRICS[name]
+                numbers.append([metric.spell(values[name]), f"{metric.label}, whole run"])
+        speed = speed_words(counters, recorded=True)
+        if speed["value"]:
+            numbers.append([speed["value"], speed["words"]])
+        return numbers
 
 
 def question_of(header: Header) -> str:
-    """What a person asked; of a conversation the last turn, without the form in which a chat model reads it."""
-    asked = header.request.get("prompt")
-    if not header.request.get("chat") or not isinstance(asked, str):
+    """The question that a person asked: a prompt, or the last turn of a conversation without the chat template."""
+    prompt = header.request.get("prompt")
+    if not header.request.get("chat") or not isinstance(prompt, str):
         return header.prompt.text
-    messages = as_messages(asked)
+    messages = as_messages(prompt)
     return messages if isinstance(messages, str) else messages[-1]["content"]
 
 
 def _end_of(text: str) -> str:
-    return (
-        prose(text)
-        if len(text) <= MOST_BEFORE
-        else f"… {prose(text[-MOST_BEFORE:].partition(' ')[2])}"
-    )
+    """The text, or its last whole words if it is long."""
+    if len(text) <= MOST_BEFORE:
+        return prose(text)
+    _, _, words = text[-MOST_BEFORE:].partition(" ")
+    return f"… {prose(words)}"
 
 
 def _quoted(token: DraftToken | EmittedToken) -> str:
@@ -325,4 +351,4 @@ def _count(number: int) -> str:
 
 
 def _tokens(number: int) -> str:
-    return f"{_count(number)} token{'' if number == 1 else 's'}"
+    return f"{_count(number)} token" if number == 1 else f"{_count(number)} tokens"

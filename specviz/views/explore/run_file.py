@@ -1,7 +1,7 @@
 """One run's stage in one HTML file: text, lanes, inspector, player, numbers and charts, with the trace itself inside.
 
-It opens from disk and asks no network and no server. The run lies in it as the increments that a page pulls from the
-server, each packed; no text from outside is ever markup (see views.document).
+It opens from disk and asks no network and no server. The file holds the run as the increments that a page pulls from
+the server, each packed. No text from outside is ever markup (see views.document).
 """
 
 import base64
@@ -36,46 +36,50 @@ def stage_page(
     feed: Feed | None = None,
     unended: str = INCOMPLETE,
 ) -> str:
-    """A whole HTML page of this run. selection: (step, ref of a token in it), pinned when the page opens; feed: of this
-    very trace, where there is one that is whole; unended: what is said of a trace that has no end. Raises ValueError
-    for a trace without its header and for a selection that is not in it."""
+    """A whole HTML page of this run.
+
+    selection: (step, ref of a token in it), pinned when the page opens. feed: a whole feed of this very trace, if there
+    is one. unended: the words for a trace that has no end. Raises ValueError for a trace without its header, and for a
+    selection that is not in it.
+    """
     if trace.header is None:
         raise ValueError("trace must have its header (got one that holds nothing yet)")
     feed = feed or Feed.from_trace(trace, RUN, unended=unended)
     packed, parts = packed_run(feed, RUN, charts=charts)
     title = _title(trace)
-    data = base64.b64encode(gzip.compress(exports.json_lines(trace).encode(), 6, mtime=0)).decode(
-        "ascii"
-    )
-    about = {
+    words = html.escape(_words(trace, unended))
+    body = BODY.format(title=html.escape(title), words=words, template=stage_template())
+    index = {
         "starts": [part["from"] for part in parts],
-        "selection": selection and _find_selection(selection, parts),
+        "selection": None if selection is None else _find_selection(selection, parts),
         "file": exports.file_name(trace, ".jsonl"),
     }
-    body = BODY.format(
-        title=html.escape(title),
-        words=html.escape(_words(trace, unended)),
-        template=stage_template(),
-    )
-    lying = {"sv-about": quiet_json(about), "sv-run": packed, "sv-trace": data}
+    zipped = gzip.compress(exports.json_lines(trace).encode(), 6, mtime=0)
+    data = {
+        "sv-about": quiet_json(index),
+        "sv-run": packed,
+        "sv-trace": base64.b64encode(zipped).decode("ascii"),
+    }
     if trace.footer is not None:
-        lying["sv-every-k"] = pack(every_k(trace))
-    return document(title, body, entry="run_file.js", data=lying, has_charts=charts)
+        data["sv-every-k"] = pack(every_k(trace))
+    return document(title, body, entry="run_file.js", data=data, has_charts=charts)
 
 
 def packed_run(feed: Feed, view_id: str, *, charts: bool) -> tuple[str, list[Props]]:
-    """A whole run as every page without a server holds it, in one text, and its parts as a stage takes them."""
-    parts = [part if charts else _without_charts(part) for part in feed.recorded_parts(view_id)]
-    return "\n".join(map(pack, parts)), parts
+    """A whole run in one text, for a page without a server; and its parts as a stage takes them."""
+    parts = list(feed.recorded_parts(view_id))
+    if not charts:
+        for part in parts:
+            _drop_charts(part)
+    return "\n".join(pack(part) for part in parts), parts
 
 
-def _without_charts(part: Props) -> Props:
-    """The part of a run as a stage takes it that has no charts."""
-    steps = [
-        {name: value for name, value in step.items() if name != "points"} for step in part["steps"]
-    ]
-    head = {"head": {**part["head"], "figures": {}}} if "head" in part else {}
-    return {**part, **head, "steps": steps}
+def _drop_charts(part: Props) -> None:
+    """Takes the charts out of a part of a run."""
+    for step in part["steps"]:
+        del step["points"]
+    if "head" in part:
+        part["head"]["figures"] = {}
 
 
 def _find_selection(selection: tuple[int, str], parts: list[Props]) -> Props:
@@ -99,11 +103,10 @@ def _title(trace: Trace) -> str:
 
 
 def _words(trace: Trace, unended: str) -> str:
-    by, created = (
-        reveal(word[:MOST_WORD]) for word in (trace.header.specviz, trace.header.created)
-    )
+    version = reveal(trace.header.specviz[:MOST_WORD])
+    created = reveal(trace.header.created[:MOST_WORD])
     lead = f"{unended.capitalize()}. " if trace.footer is None else ""
     return (
-        f"{lead}A run of speculative decoding, recorded by specviz {by} ({created}), "
+        f"{lead}A run of speculative decoding, recorded by specviz {version} ({created}), "
         f"written by specviz {__version__}. Everything is in this file: it needs no network."
     )

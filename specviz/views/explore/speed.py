@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 NO_DRAFT = "baseline: no draft"
 NONE_BESIDE = "no baseline was measured beside it"
 NOT_YET = "not measured yet"
-HERE, THERE = "measured here", "measured where it was recorded"
+HERE = "measured here"
+THERE = "measured where it was recorded"
 SAME = "1.0"  # a ratio that reads so is called the same speed
 IMPOSSIBLE = (
     "No ratio: the rounds gave more than the tokens per target call, which cannot be. The machine was busy. "
@@ -38,29 +39,32 @@ def speed_words(
     recorded: bool,
     measuring: Measuring | None = None,
 ) -> Props:
-    """{"value", "words", "note", "can_measure", "progress"}: value is "" where no ratio is told, and words says why.
+    """The props {"value", "words", "note", "can_measure", "progress"}; without a ratio, value is "" and words says why.
 
-    measuring: the measurement that goes on; recorded: nothing can be measured any more.
+    measuring: the measurement that goes on. recorded: nothing can be measured any more.
     """
     if measuring is not None:
-        words = "measuring: runs with and without a draft, in turn"
-        return _props(words) | {
-            "progress": {"words": progress_words(measuring), "width": _share(measuring)}
-        }
-    may_measure = {
-        "can_measure": not recorded and counters.num_steps > 0 and not counters.distribution_changed
-    }
+        props = _props("measuring: runs with and without a draft, in turn")
+        props["progress"] = {"words": progress_words(measuring), "width": _share(measuring)}
+        return props
     if measured is not None and not counters.distribution_changed:
-        return _measured(counters, measured, THERE if recorded else HERE) | may_measure
-    if reason := why_no_speedup(counters):
-        return _props(f"no speedup: {reason}") | may_measure
-    return (_recorded(counters) if recorded else _unmeasured(counters)) | may_measure
+        props = _measured(counters, measured, THERE if recorded else HERE)
+    elif reason := why_no_speedup(counters):
+        props = _props(f"no speedup: {reason}")
+    else:
+        props = _recorded(counters) if recorded else _unmeasured(counters)
+    has_steps = counters.num_steps > 0
+    props["can_measure"] = not recorded and has_steps and not counters.distribution_changed
+    return props
 
 
 def progress_words(measuring: Measuring) -> str:
+    """How far the measurement is."""
     if not measuring.total:
         return "waiting for its turn"
-    return f"round {measuring.round} of {measuring.rounds}" if measuring.round else "warming up"
+    if not measuring.round:
+        return "warming up"
+    return f"round {measuring.round} of {measuring.rounds}"
 
 
 def _share(measuring: Measuring) -> float:
@@ -68,61 +72,62 @@ def _share(measuring: Measuring) -> float:
 
 
 def doubt_words(speed: Speed) -> str:
-    """Why a measurement tells of no speedup; empty where it does."""
+    """Why a measurement gives no speedup; empty where it does."""
     if not speed.doubt:
         return ""
     return DOUBTS.get(speed.doubt) or f"{WORDS[speed.doubt]} ({_between(speed, speed.found.most)})"
 
 
 def _between(speed: Speed, most: float) -> str:
-    """The ratio and between what it lies, none above `most`."""
-    ratio, *ends = (
-        spell_ratio(min(each, most), most) for each in (speed.found.ratio, *speed.found.between)
-    )
-    return f"{ratio}×, between {ends[0]}× and {ends[1]}×"
+    """The ratio and the ends of its interval, none above `most`."""
+    ratio = spell_ratio(min(speed.found.ratio, most), most)
+    low, high = (spell_ratio(min(end, most), most) for end in speed.found.between)
+    return f"{ratio}×, between {low}× and {high}×"
 
 
 def _measured(counters: Counters, speed: Speed, where: str) -> Props:
-    rounds = f"median of {len(speed.found.ratios)} rounds of runs of {speed.num_tokens} tokens"
-    notes = [f"{rounds}, warmed up, with and without a draft in turn, each alone on the engine"]
-    notes += [BUSY.format(speed.found.spread)] if speed.found.spread >= ONE_RUN else []
+    """The words on a measurement of this run."""
+    comparison = speed.found
+    rounds = f"median of {len(comparison.ratios)} rounds of runs of {speed.num_tokens} tokens"
+    note = f"{rounds}, warmed up, with and without a draft in turn, each alone on the engine"
+    if comparison.spread >= ONE_RUN:
+        note += f"; {BUSY.format(comparison.spread)}"
     if speed.doubt:
-        return _props(f"{doubt_words(speed)}{_mark(counters)}", note="; ".join(notes))
-    own, found = metrics(counters)["tokens_per_target_call"], speed.found
-    most = min(speed.tokens_per_call, own or speed.tokens_per_call)
-    speeds = speed.baseline_tokens_per_s, speed.tokens_per_s
-    if found.ratio > most:
-        written = f"the measured runs wrote {speed.tokens_per_call:.2f} tokens per target call, this run {own:.2f}"
-        return _props(
-            f"{two_digits(speed.tokens_per_s)} tokens/s; no ratio: {written}", note="; ".join(notes)
-        )
-    notes.append(_between(speed, most))
-    return _comparison(counters, found.ratio, most, speeds, where, "; ".join(notes), found.between)
+        return _props(f"{doubt_words(speed)}{_mark(counters)}", note=note)
+    per_call = metrics(counters)["tokens_per_target_call"]
+    most = min(speed.tokens_per_call, per_call or speed.tokens_per_call)
+    if comparison.ratio > most:
+        written = f"the measured runs wrote {speed.tokens_per_call:.2f} tokens per target call, this run {per_call:.2f}"
+        words = f"{two_digits(speed.tokens_per_s)} tokens/s; no ratio: {written}"
+        return _props(words, note=note)
+    speeds = (speed.baseline_tokens_per_s, speed.tokens_per_s)
+    note += f"; {_between(speed, most)}"
+    return _comparison(counters, comparison.ratio, most, speeds, where, note, comparison.between)
 
 
 def _recorded(counters: Counters) -> Props:
-    """What a recording tells: a ratio only of what was measured in turn with it."""
-    values, footer = metrics(counters), counters.footer
-    speed, speedup = values["tokens_per_s"], values["speedup"]
-    if speedup is None or _was_paced(counters):
+    """The words on a recording: it has a ratio only if a baseline was measured in turn with it."""
+    values = metrics(counters)
+    speed = values["tokens_per_s"]
+    speedup = values["speedup"]
+    was_paced = _was_paced(counters)
+    if speedup is None or was_paced:
         reason = NO_DRAFT if counters.num_steps and not counters.may_draft else NONE_BESIDE
-        return _props(
-            reason
-            if speed is None or _was_paced(counters)
-            else f"{two_digits(speed)} tokens/s; {reason}"
-        )
+        if speed is None or was_paced:
+            return _props(reason)
+        return _props(f"{two_digits(speed)} tokens/s; {reason}")
     most = values["tokens_per_target_call"]
     if not is_far(speedup):
         return _props(f"about as fast{_mark(counters)} ({spell_ratio(speedup, most)}×)")
-    speeds, rounds = (footer.baseline["tokens_per_s"], speed), footer.baseline["rounds"]
-    note = f"the median run of {rounds}, over the median without a draft, in turn"
-    return _comparison(
-        counters, speedup, most, speeds, THERE, note, footer.baseline.get("between", ())
-    )
+    baseline = counters.footer.baseline
+    speeds = (baseline["tokens_per_s"], speed)
+    between = baseline.get("between", ())
+    note = f"the median run of {baseline['rounds']}, over the median without a draft, in turn"
+    return _comparison(counters, speedup, most, speeds, THERE, note, between)
 
 
 def _unmeasured(counters: Counters) -> Props:
-    """Of a run that was made here: its own tokens/s, once they are known, and no ratio."""
+    """The words on a run that was made here: its own tokens/s, once they are known, and no ratio."""
     speed = metrics(counters)["tokens_per_s"]
     if counters.footer is None or speed is None or _was_paced(counters):
         return _props(NOT_YET)
@@ -130,7 +135,7 @@ def _unmeasured(counters: Counters) -> Props:
 
 
 def _was_paced(counters: Counters) -> bool:
-    """Speed is taken at full pace only: a processor that waits between steps is another processor."""
+    """Whether the run waited between its steps: a processor that waits runs at another speed."""
     return counters.times_ms["wait_ms"] > 0.05 * counters.times_ms["total_ms"]
 
 
@@ -143,29 +148,28 @@ def _comparison(
     note: str,
     between: Sequence[float],
 ) -> Props:
-    """most: what no ratio is shown above. speeds: without a draft and with it."""
+    """The words on a known ratio, which is shown as `most` at most. speeds: without a draft and with it."""
     shown = spell_ratio(ratio, most)
-    how = "the same speed" if shown == SAME else "faster" if ratio > 1 else "slower"
-    ends = [f"{spell_ratio(min(each, most), most)}×" for each in between]
-    span = f" ({ends[0]} to {ends[1]})" if ends else ""
-    return _props(
-        f"{how}{_mark(counters)}, {where}: {_arrow(speeds)}{span}", value=f"{shown}×", note=note
-    )
+    how = "faster" if ratio > 1 else "slower"
+    if shown == SAME:
+        how = "the same speed"
+    words = f"{how}{_mark(counters)}, {where}: {_arrow(speeds)}"
+    if between:
+        low, high = (spell_ratio(min(end, most), most) for end in between)
+        words += f" ({low}× to {high}×)"
+    return _props(words, value=f"{shown}×", note=note)
 
 
 def _arrow(speeds: tuple[float, float]) -> str:
-    return f"{two_digits(speeds[0])}\u00a0→\u00a0{two_digits(speeds[1])} tokens/s"
+    without, drafted = speeds
+    return f"{two_digits(without)}\u00a0→\u00a0{two_digits(drafted)} tokens/s"
 
 
 def _mark(counters: Counters) -> str:
-    """A speed of a text that is not distributed as the target's own says so."""
-    return (
-        " (lossy in part)"
-        if counters.is_lossy_in_part
-        else " (lossy)"
-        if counters.num_lossy
-        else ""
-    )
+    """The mark on the speed of a text that is not distributed as the target's own."""
+    if counters.is_lossy_in_part:
+        return " (lossy in part)"
+    return " (lossy)" if counters.num_lossy else ""
 
 
 def two_digits(number: float) -> str:

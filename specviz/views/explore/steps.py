@@ -1,4 +1,4 @@
-"""One step as props: its lane of cells, its pieces of text, its bar, the counters after it, the inspector's looks."""
+"""One step as props: its lane of cells, its pieces of text, its bar, the totals after it, the inspector's looks."""
 
 from specviz.rules.facts import facts_of
 from specviz.trace import ROOT, DraftToken, EmittedToken, Step
@@ -26,9 +26,12 @@ ACCEPTED_WHOLE = "reasoning steps accepted"
 
 
 def step_props(step: Step, counters: Counters) -> Props:
-    """`counters` already hold this step."""
+    """The props of one step. `counters` already hold this step."""
     shown, num_others = most_telling(step)
-    last, rule = last_token(step), facts_of(step.settings.rule)
+    last = last_token(step)
+    rule = facts_of(step.settings.rule)
+    statuses = [token.status for token in step.draft]
+    bar = {name: statuses.count(name) for name in ("accepted", "rejected", "ignored")}
     return {
         "index": step.index,
         "k": step.settings.k,
@@ -36,7 +39,7 @@ def step_props(step: Step, counters: Counters) -> Props:
         "more": num_others,
         "more_words": others_words(step, num_others),
         "refused": _refused(step),
-        "last": last and _last_cell(last),
+        "last": None if last is None else _last_cell(last),
         "cut_off": step.truncated,
         "pieces": _pieces(step),
         "looks": looks(step),
@@ -44,29 +47,26 @@ def step_props(step: Step, counters: Counters) -> Props:
         "has_rejected": telling_rejection(step) is not None or num_refused(step) > 0,
         "drawless": not rule.uses_draw,
         "whole": rule.judges_block,
-        "bar": {
-            **{
-                name: sum(token.status == name for token in step.draft)
-                for name in ("accepted", "rejected", "ignored")
-            },
-            "refused": num_refused(step),
-        },
+        "bar": {**bar, "refused": num_refused(step)},
         "totals": _totals(step, counters),
         "say": speech(step),
     }
 
 
 def most_telling(step: Step) -> tuple[list[int], int]:
-    """The nodes that a lane shows, and how many more were drafted. Of a tree: the path taken and the token rejected at
-    its end; of a chain: every judged node, and the first of the others."""
+    """The nodes that a lane shows, and how many more were drafted.
+
+    A tree shows the accepted path and the token rejected at its end; a chain shows every judged node, and the first of
+    the others.
+    """
     drafted = drafted_nodes(step)
     if step.is_tree:
         end = telling_rejection(step)
-        shown = [
-            node
-            for node in drafted
-            if step.draft[node].status == "accepted" or step.draft[node] is end
-        ]
+        shown = []
+        for node in drafted:
+            token = step.draft[node]
+            if token.status == "accepted" or token is end:
+                shown.append(node)
     else:
         judged = [node for node in drafted if step.draft[node].is_judged]
         others = [node for node in drafted if not step.draft[node].is_judged]
@@ -75,38 +75,42 @@ def most_telling(step: Step) -> tuple[list[int], int]:
 
 
 def others_words(step: Step, num_others: int) -> list[str]:
-    """The number, and words for it where there is room."""
+    """The number of tokens that a lane leaves out, and words for it where there is room."""
     if not num_others:
         return []
-    return [f"+{num_others:,}", " off this path"] if step.is_tree else [f"+{num_others:,}"]
+    number = f"+{num_others:,}"
+    return [number, " off this path"] if step.is_tree else [number]
 
 
 def _refused(step: Step) -> Props | None:
-    """The mark in a lane for a whole reasoning step that the target refused: none of its tokens is in the draft."""
+    """The mark in a lane for a whole reasoning step that the target rejected; its tokens are not in the draft."""
     size = num_refused(step)
-    words = [f"{size:,}", f" token{'' if size == 1 else 's'}"]
-    return (
-        {"text": words, "say": f"a reasoning step of {''.join(words)}, rejected"} if size else None
-    )
+    if not size:
+        return None
+    words = [f"{size:,}", " token" if size == 1 else " tokens"]
+    return {"text": words, "say": f"a reasoning step of {''.join(words)}, rejected"}
 
 
 def _cell(step: Step, node: int) -> Props:
+    """The cell of a drafted token; `say` is for a screen reader."""
     token = step.draft[node]
-    cell: Props = {"ref": str(node), "status": token.status, "text": token_label(token)}
-    say = f"{cell['text']}, {word_of(token.status)}"
+    text = token_label(token)
+    cell: Props = {"ref": str(node), "status": token.status, "text": text}
+    say = f"{text}, {word_of(token.status)}"
     if end_note(step, node):
         cell["behind_end"] = True
         say += ", after the end of the text"
-    if not token.is_judged:
-        return cell | {"say": say}
-    rule, chance, u = facts_of(step.settings.rule), token.accept_prob or 0.0, token.u or 0.0
-    cell["fill"] = round(100 * chance, 1)
-    if rule.uses_draw:
-        probabilities, fell = random_draw(chance, u)
-        cell |= {"tick": round(100 * u, 1), "label": percent(chance)}
-        say += (
-            f": {'stopping test' if rule.judges_block else 'chance'} {probabilities}, draw {fell}"
-        )
+    if token.is_judged:
+        rule = facts_of(step.settings.rule)
+        chance = token.accept_prob or 0.0
+        cell["fill"] = round(100 * chance, 1)
+        if rule.uses_draw:
+            u = token.u or 0.0
+            probability, fell = random_draw(chance, u)
+            test = "stopping test" if rule.judges_block else "chance"
+            cell["tick"] = round(100 * u, 1)
+            cell["label"] = percent(chance)
+            say += f": {test} {probability}, draw {fell}"
     return cell | {"say": say}
 
 
@@ -116,26 +120,25 @@ def _last_cell(last: EmittedToken) -> Props:
 
 
 def _pieces(step: Step) -> list[list[str]]:
-    """The step's text as [text, status, ref] in reading order: what was cut stands before what came instead.
+    """The step's text as [text, status, ref] in reading order; a rejected token stands before its replacement.
 
-    Of siblings that all failed the last one stands for them; where another one was kept, none.
+    Of siblings that were all rejected, only the last is shown; where one of them was accepted, none.
     """
+    rejected = telling_rejection(step)
     pieces = []
-    parent, end = ROOT, telling_rejection(step)
+    parent = ROOT
     for token in step.emitted:
-        cut = [
-            node for node, other in enumerate(step.draft) if other is end and other.parent == parent
-        ]
-        pieces += [[_cut_text(step.draft[node]), "rejected", str(node)] for node in cut]
-        text = (
-            prose(token.text) if token.text or not token.bytes else token_label(token)
-        )  # half a character
+        for node, drafted in enumerate(step.draft):
+            if drafted is rejected and drafted.parent == parent:
+                pieces.append([_rejected_text(drafted), "rejected", str(node)])
+        is_half = token.bytes and not token.text  # half a character
+        text = token_label(token) if is_half else prose(token.text)
         pieces.append([text, token.kind, ref_of(token)])
         parent = token.node
     return pieces
 
 
-def _cut_text(token: DraftToken) -> str:
+def _rejected_text(token: DraftToken) -> str:
     """One short word that breaks no line, its leading space left plain."""
     shown = token_label(token)
     word = shown.lstrip(SPACE)
@@ -144,30 +147,28 @@ def _cut_text(token: DraftToken) -> str:
 
 def _totals(step: Step, counters: Counters) -> Props:
     """The numbers after this step, so that the player can show any moment."""
-    whole = facts_of(step.settings.rule).judges_graded
-    kept = _find_value("reasoning_steps_kept" if whole else "acceptance_rate_judged", counters)
-    per_call = _find_value("tokens_per_target_call", counters)
-    if whole:
-        count, words = (
-            f"{counters.num_graded_accepted:,} of {counters.num_graded:,}",
-            ACCEPTED_WHOLE,
-        )
+    judges_graded = facts_of(step.settings.rule).judges_graded
+    name = "reasoning_steps_kept" if judges_graded else "acceptance_rate_judged"
+    share = _find_value(name, counters)
+    if judges_graded:
+        accepted = f"{counters.num_graded_accepted:,} of {counters.num_graded:,}"
+        words = ACCEPTED_WHOLE
     else:
-        count = METRICS["acceptance_rate_judged"].spell(kept)
+        accepted = METRICS[name].spell(share)
         words = ACCEPTED_OF_TREES if counters.num_trees else ACCEPTED
+    per_call = _find_value("tokens_per_target_call", counters)
+    statuses = {status: counters.statuses[status] for status in ("rejected", "ignored")}
     return {
         "tokens_per_call": "" if per_call is None else f"{per_call:.1f}",
-        "accepted": "" if kept is None else count,
+        "accepted": "" if share is None else accepted,
         "accepted_words": words,
-        "accepted_share": None if kept is None else round(100 * kept, 1),
-        "counts": {
-            **counters.kinds,
-            **{name: counters.statuses[name] for name in ("rejected", "ignored")},
-        },
+        "accepted_share": None if share is None else round(100 * share, 1),
+        "counts": {**counters.kinds, **statuses},
     }
 
 
 def _find_value(name: str, counters: Counters) -> float | None:
+    """The value of a metric; None where it is undefined."""
     try:
         return METRICS[name].function(counters)
     except Undefined:

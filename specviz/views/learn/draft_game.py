@@ -27,11 +27,12 @@ def turns_blocks(
 ) -> list[Props]:  # fmt: skip
     """The game's block, and from the first turn on a stage with its text.
 
-    game: its id, empty before the first turn; setup: values that the first turn sends; rival: the draft model's name;
-    most: characters of a turn; message: the stage's; ending: the letters at the text's end; refusal: why the words
-    `typed` were not judged, which the player can change.
+    game: its id, empty before the first turn. setup: values that the first turn sends. rival: the draft model's name.
+    most: the number of characters that a turn may have. message: what the stage shows. ending: the letters at the end
+    of the text. refusal: why the words `typed` were not judged; the player can change them.
     """
     is_begun = bool(trace.steps)
+    problem = reveal(f"{refusal[:1].upper()}{refusal[1:]}.") if refusal else ""
     block = {
         "kind": "draft_game",
         "game": game,
@@ -39,8 +40,8 @@ def turns_blocks(
         "prompt": "" if is_begun else prose(prompt),
         "most": most,
         "said": _turn_words(trace, rivals),
-        "join": ending and _join_control(ending),
-        "problem": refusal and reveal(f"{refusal[:1].upper()}{refusal[1:]}."),
+        "join": None if ending is None else _join_control(ending),
+        "problem": problem,
         "typed": typed,
         "can_finish": is_begun,
         "end": "" if trace.footer is None else END_WORDS[trace.footer.reason],
@@ -53,17 +54,17 @@ def turns_blocks(
 
 
 def _turn_words(trace: Trace, rivals: Sequence[Rival]) -> list[Sentence]:
-    """The verdict on the last turn, and that on the draft model after the same text."""
+    """The verdict on the last turn, and the verdict on the draft model after the same text."""
     if not trace.steps:
         return []
-    said = [_verdict_words(trace.steps[-1])]
+    sentences = [_verdict_words(trace.steps[-1])]
     if rivals:
         rival = rivals[-1]
         drafted = f"“{reveal(''.join(rival.drafted)).strip()}”"
         gave = f"{quantity(rival.num_emitted, 'token')} for one target call."
         accepted = f": {rival.num_accepted} of {len(rival.drafted)} accepted, {gave}"
-        said.append(["In the same place the draft model wrote ", drafted, accepted])
-    return said
+        sentences.append(["In the same place the draft model wrote ", drafted, accepted])
+    return sentences
 
 
 def _join_control(ending: Ending) -> Props:
@@ -79,20 +80,22 @@ def _join_control(ending: Ending) -> Props:
 
 
 def _verdict_words(step: Step) -> Sentence:
-    kept = sum(token.status == "accepted" for token in step.draft)
-    cut, last = telling_rejection(step), last_token(step)
+    """The verdict on the tokens of one turn."""
+    num_accepted = sum(token.status == "accepted" for token in step.draft)
+    rejected = telling_rejection(step)
+    last = last_token(step)
     lead = f"You typed {quantity(len(step.draft), 'token')}: "
-    gave = f". That makes {quantity(len(step.emitted), 'token')} for one target call."
+    gain = f". That makes {quantity(len(step.emitted), 'token')} for one target call."
     if last is None:
-        return [f"{lead}{kept} accepted, and there the text ends{gave}"]
-    if cut is None:
-        return [f"{lead}all accepted, and the same call added ", quote(last), f" for free{gave}"]
+        return [f"{lead}{num_accepted} accepted, and there the text ends{gain}"]
+    if rejected is None:
+        return [f"{lead}all accepted, and the same call added ", quote(last), f" for free{gain}"]
     return [
-        f"{lead}{kept} accepted, then ",
-        quote(cut),
+        f"{lead}{num_accepted} accepted, then ",
+        quote(rejected),
         " was rejected and resampled as ",
         quote(last),
-        gave,
+        gain,
     ]
 
 
@@ -100,10 +103,11 @@ def _tiles(trace: Trace, rivals: Sequence[Rival], rival: str | None) -> list[lis
     """The score as [number, words]."""
     if not trace.steps:
         return []
-    spell, turns = METRICS[PER_CALL].spell, quantity(len(trace.steps), "turn")
+    spell = METRICS[PER_CALL].spell
+    turns = quantity(len(trace.steps), "turn")
     tiles = [[spell(metrics(trace)[PER_CALL]), f"your tokens per target call, in {turns}"]]
     if rivals:
-        mean = sum(each.num_emitted for each in rivals) / len(rivals)
+        mean = sum(turn.num_emitted for turn in rivals) / len(rivals)
         name = label(rival or "the draft model")
         tiles.append([spell(mean), f"{name}, measured in the same places with as many tokens"])
     return [*tiles, [spell(1.0), "without a draft"]]

@@ -1,4 +1,4 @@
-"""The props of one lesson, for the panel beside the stage; the browser remembers what was done. Loads no torch."""
+"""The props of one lesson, for the panel beside the stage; the browser remembers the tasks done. Loads no torch."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -16,26 +16,30 @@ from specviz.views.check.distributions import distribution_block
 from specviz.views.learn.plan import game_after, tasks_of
 from specviz.views.words import label, reveal, title_of
 
-AT_INSPECTOR = ("throw", "made")  # kinds of tasks that are done there
+AT_INSPECTOR = ("throw", "made")  # kinds of tasks that are done at the inspector
 SHIPPED = "shipped:"
-"""Begins the id of a recorded run in the page; its name follows."""
+"""The beginning of a recorded run's id in the page; the run's name follows."""
 
 
 def lesson_props(name: str, *, has_server: bool = True) -> Props:
-    """What the panel shows of a lesson. Raises KeyError for a name that is not one."""
+    """The props of a lesson's panel. Raises KeyError for an unknown name."""
     known = list(found_lessons().lessons.values())
     lesson = found_lessons().lessons[name]
     place = known.index(lesson)
-    after = known[place + 1] if place + 1 < len(known) else None
+    live = ""
+    if lesson.setup is not None:
+        live = lesson.live or f"{', '.join(_setup_words(lesson.setup))}."
+    following = None
+    if place + 1 < len(known):
+        after = known[place + 1]
+        following = {"name": after.name, "title": after.title}
     return {
         "name": name,
         "title": lesson.title,
         "question": lesson.question,
         "place": f"Lesson {place + 1} of {len(known)} · {lesson.minutes} min",
-        "live": ""
-        if lesson.setup is None
-        else lesson.live or f"{', '.join(_setup_words(lesson.setup))}.",
-        "next": None if after is None else {"name": after.name, "title": after.title},
+        "live": live,
+        "next": following,
         "game": game_after(lesson, known, has_server),
         "tasks": tasks_of(lesson),
         "screens": list(_screens(lesson)),
@@ -43,93 +47,119 @@ def lesson_props(name: str, *, has_server: bool = True) -> Props:
 
 
 def _setup_words(setup: Mapping[str, Any]) -> list[str]:
-    return [
-        _SETUP_WORDS[field](value)
-        if field in _SETUP_WORDS
-        else f"{field.replace('_', ' ')} {label(str(value))}"
-        for field, value in setup.items()
-    ]
+    """The fields of a request that a live run changes, in words."""
+    words = []
+    for field, value in setup.items():
+        spell = _SETUP_WORDS.get(field)
+        if spell is not None:
+            words.append(spell(value))
+        else:
+            words.append(f"{field.replace('_', ' ')} {label(str(value))}")
+    return words
+
+
+def _rule_words(name: str | None) -> str:
+    return "the method's own rule" if name is None else f"rule {title_of(name, FACTS)}"
+
+
+def _draft_words(name: str | None) -> str:
+    return "no draft model" if name is None else f"draft model {label(name)}"
+
+
+def _params_words(params: Mapping[str, Any]) -> str:
+    words = [f"{label(name)} {label(str(value))}" for name, value in params.items()]
+    return ", ".join(words)
 
 
 _SETUP_WORDS = {
     "k": "K {}".format,
     "temperature": "temperature {:g}".format,
     "max_new_tokens": "{:,} tokens".format,
-    "method": lambda value: f"method {title_of(value, METHODS)}",
-    "rule": lambda value: (
-        "the method's own rule" if value is None else f"rule {title_of(value, FACTS)}"
-    ),
-    "draft": lambda value: "no draft model" if value is None else f"draft model {label(value)}",
+    "method": lambda name: f"method {title_of(name, METHODS)}",
+    "rule": _rule_words,
+    "draft": _draft_words,
     "prompt": lambda _: "a prompt of its own",
-    "params": lambda value: ", ".join(
-        f"{label(name)} {label(str(each))}" for name, each in value.items()
-    ),
-    "chat": lambda value: "chat template" if value else "no chat template",
-    "chat_options": lambda value: label(", ".join(spell_options(value))),
+    "params": _params_words,
+    "chat": lambda is_on: "chat template" if is_on else "no chat template",
+    "chat_options": lambda options: label(", ".join(spell_options(options))),
 }
 
 
 def _screens(lesson: Lesson) -> Iterator[Props]:
     run = None  # the one on the stage
     for number, screen in enumerate(lesson.screens, 1):
-        run = screen.show.run if screen.show and screen.show.run else run
-        distribution, task = screen.distribution, screen.task
+        if screen.show and screen.show.run:
+            run = screen.show.run
+        distribution = screen.distribution
+        bars = None
+        if distribution:
+            trace = shipped_trace(distribution.run)
+            bars = distribution_block(
+                trace, distribution.step, distribution.ref, distribution.rules
+            )
         yield {
             "title": screen.title,
             "place": f"{number} of {len(lesson.screens)}",
             "width": round(100 * number / len(lesson.screens), 1),
-            "words": [list(each) for each in screen.words],
+            "words": [list(words) for words in screen.words],
             **_stage(screen.show, run),
             "lit": _lit(screen),
-            "distribution": distribution
-            and distribution_block(
-                shipped_trace(distribution.run),
-                distribution.step,
-                distribution.ref,
-                distribution.rules,
-            ),
-            "task": task
-            and {"words": list(task.words), "praise": task.praise, **_condition(task.done)},
+            "distribution": bars,
+            "task": _task(screen),
         }
 
 
+def _task(screen: Screen) -> Props | None:
+    task = screen.task
+    if task is None:
+        return None
+    return {"words": list(task.words), "praise": task.praise, **_condition(task.done)}
+
+
 def _lit(screen: Screen) -> list[str]:
-    """The panels of the stage that the screen is about; all of them where it shows nothing there."""
+    """The panels of the stage that the screen is about; none marks all of them."""
     if screen.show is None or not (screen.show.run or screen.show.pin):
         return []
     kind = screen.task.done.kind if screen.task else ""
     at_inspector = screen.show.pin is not None or kind in AT_INSPECTOR
-    return [
-        "text",
-        "lanes",
-        *(["inspector"] if at_inspector else ["numbers"]),
-        *(["player"] if kind == "play" else []),
-    ]
+    panels = ["text", "lanes", "inspector" if at_inspector else "numbers"]
+    if kind == "play":
+        panels.append("player")
+    return panels
 
 
 def _stage(show: Show | None, run: str | None) -> Props:
-    """What a screen puts on the stage, if anything: one run with a pin, or two runs to compare."""
+    """The content of the stage: one run with a pin, two runs to compare, or nothing."""
     if show is None:
         return {"show": None, "compare": None}
     if show.compare:
         return {"show": None, "compare": {"runs": [_run(name) for name in show.compare]}}
-    return {"show": {**_run(run), "pin": show.pin and asdict(show.pin)}, "compare": None}
+    pin = asdict(show.pin) if show.pin else None
+    return {"show": {**_run(run), "pin": pin}, "compare": None}
 
 
 def _run(name: str, title: str = "") -> Props:
     entry = shipped_runs()[name]
-    words = {"title": title or reveal(entry.title), "about": reveal(entry.about)}
-    return {"run": name, "id": f"{SHIPPED}{name}", **words}
+    return {
+        "run": name,
+        "id": f"{SHIPPED}{name}",
+        "title": title or reveal(entry.title),
+        "about": reveal(entry.about),
+    }
 
 
 def _condition(done: Done) -> Props:
+    """When a task counts as done."""
     times = len(done.runs) if done.kind == "see" else done.times
+    counts = []
+    if times > 1:
+        counts = [f"{number} of {times}" for number in range(times + 1)]
     return {
         "kind": done.kind,
         "times": times,
-        "counts": [f"{number} of {times}" for number in range(times + 1)] if times > 1 else [],
+        "counts": counts,
         "status": list(done.status),
-        "runs": [_run(each.run, each.words) for each in done.runs],
-        "options": [{"why": each.why, **asdict(each)} for each in done.options],
+        "runs": [_run(run.run, run.words) for run in done.runs],
+        "options": [{"why": option.why, **asdict(option)} for option in done.options],
         "reveal": done.reveal,
     }

@@ -1,7 +1,7 @@
 """All lessons in one HTML file: their texts, the recorded runs that they use, the stage, two runs side by side, a game.
 
-It opens from disk without network and server, and leaves out what needs a model. Runs are stored compressed and are
-unpacked when they are first shown; no text from outside becomes markup (see views.document).
+It opens from disk without network and server, and leaves out all parts that need a model. Runs are stored compressed
+and are unpacked when they are first shown. No text from outside becomes markup (see views.document).
 """
 
 from collections.abc import Mapping
@@ -38,66 +38,79 @@ BODY = """<header class="sv-report sv-site-head"><h1><a href="#{home}">{title}</
 
 def lesson_page() -> str:
     """The whole HTML page. Raises SpecvizError where the lessons cannot be read, or where there are none."""
-    known = _known_lessons()
-    runs = dict.fromkeys(name for lesson in known.values() for name in lesson.runs())
-    data = {
-        "sv-data": pack(
-            {
-                "lessons": lesson_panels(),
-                "pages": {"learn": learn_page()},
-                "runs": [],
-                "side_by_sides": [],
-            }
-        ),
-        **{f"sv-run-{name}": run_text(name, charts=False) for name in runs},
-        **{
-            f"sv-side-by-side-{'-'.join(pair)}": pack(side_by_side(pair)) for pair in lesson_pairs()
-        },
+    content = {
+        "lessons": lesson_panels(),
+        "pages": {"learn": learn_page()},
+        "runs": [],
+        "side_by_sides": [],
     }
-    return document(
-        TITLE, site_body(TITLE, home="plan"), entry="site.js", data=data, has_charts=False
-    )
+    data = {"sv-data": pack(content)}
+    for lesson in _known_lessons().values():
+        for name in lesson.runs():
+            key = f"sv-run-{name}"
+            if key not in data:
+                data[key] = run_text(name, charts=False)
+    for pair in lesson_pairs():
+        data[f"sv-side-by-side-{'-'.join(pair)}"] = pack(side_by_side(pair))
+    body = site_body(TITLE, home="plan")
+    return document(TITLE, body, entry="site.js", data=data, has_charts=False)
 
 
 def site_body(title: str, home: str, pages: str = "") -> str:
-    """The markup around what site.js shows. home: the page that the title leads to; pages: links to others."""
-    given = {"title": title, "home": home, "pages": pages, "report": REPORT_HTML}
-    return BODY.format(**given, version=__version__, template=stage_template())
+    """The markup around the views of site.js. home: the page that the title leads to; pages: links to others."""
+    return BODY.format(
+        title=title,
+        home=home,
+        pages=pages,
+        report=REPORT_HTML,
+        version=__version__,
+        template=stage_template(),
+    )
 
 
 def _known_lessons() -> Mapping[str, Lesson]:
-    if not (known := lessons()):
+    """All lessons. Raises SpecvizError where there are none."""
+    known = lessons()
+    if not known:
         raise SpecvizError(NONE_YET)
     return known
 
 
 def lesson_panels() -> dict[str, Props]:
-    """What the panel shows of each lesson by name, where no server is."""
+    """The props of each lesson's panel without a server, by name."""
     return {name: lesson_props(name, has_server=False) for name in _known_lessons()}
 
 
 def lesson_pairs() -> list[tuple[str, str]]:
     """The recorded runs that lessons show side by side."""
-    shows = [screen.show for lesson in _known_lessons().values() for screen in lesson.screens]
-    return list(dict.fromkeys(show.compare for show in shows if show is not None and show.compare))
+    pairs: dict[tuple[str, str], None] = {}  # an ordered set
+    for lesson in _known_lessons().values():
+        for screen in lesson.screens:
+            if screen.show is not None and screen.show.compare:
+                pairs[screen.show.compare] = None
+    return list(pairs)
 
 
 def learn_page() -> Props:
     """The plan and the game over the runs of GAMES that exist, as a page of sections is sent."""
-    games = {
-        shipped_runs()[name].title: shipped_trace(name) for name in GAMES if name in shipped_runs()
-    }
+    games = {}
+    for name in GAMES:
+        if name in shipped_runs():
+            games[shipped_runs()[name].title] = shipped_trace(name)
     game = blocks.section(PREDICT.section, PREDICT.title, LEAD, (), [predict_block(games)])
     return blocks.whole_page([plan(has_server=False), game])
 
 
 def run_text(run: str, *, charts: bool) -> str:
-    """A recorded run as it lies in a page, under the id that the app gives it."""
+    """A recorded run as a page holds it, under the id that the app gives it."""
     view_id = f"{SHIPPED}{run}"
-    return packed_run(Feed.from_trace(shipped_trace(run), view_id), view_id, charts=charts)[0]
+    feed = Feed.from_trace(shipped_trace(run), view_id)
+    packed, _ = packed_run(feed, view_id, charts=charts)
+    return packed
 
 
 def side_by_side(names: tuple[str, str]) -> Props:
-    return side_by_side_block(
-        *map(shipped_trace, names), "token", tuple(shipped_runs()[name].title for name in names)
-    )
+    """The block of two recorded runs."""
+    left, right = names
+    titles = (shipped_runs()[left].title, shipped_runs()[right].title)
+    return side_by_side_block(shipped_trace(left), shipped_trace(right), "token", titles)

@@ -1,6 +1,7 @@
-"""A picture for each lesson, from its own recorded runs: a rule's law as bars, a random draw on its bar, or lanes.
+"""A picture for each lesson, from the lesson's own recorded runs. Loads no torch.
 
-Props for picture.js, which computes nothing. Loads no torch.
+It shows two rules' distributions as bars, a random draw on its bar, or a few steps as lanes. The props are for
+picture.js, which computes nothing.
 """
 
 from specviz.lessons.types import Lesson, See, Show, Throw
@@ -18,87 +19,99 @@ MOST_ROWS = 3
 
 
 def picture(lesson: Lesson) -> Props:
-    """`words`: what is drawn; and either `bars`, rows of a block of bars, or `lanes`, each with its words and cells
-    [text, status]. Without both where the lesson shows no run."""
-    screens = lesson.screens
-    if distribution := next(
-        (screen.distribution for screen in screens if screen.distribution), None
-    ):
-        block = distribution_block(
-            shipped_trace(distribution.run),
-            distribution.step,
-            distribution.ref,
-            distribution.rules,
-        )
-        return {
-            "words": "how often each token is written, by two rules",
-            "bars": block["rows"][: 2 * len(distribution.rules)],
-        }
-    thrown = [
-        screen.show
-        for screen in screens
-        if screen.task and isinstance(screen.task.done, Throw) and screen.show
-    ]
-    if bar := next(filter(None, map(_draw, thrown)), None):
-        return {"words": "a random draw falls on a bar", "bars": [bar]}
-    seen = next(
-        (
-            screen.task.done
-            for screen in screens
-            if screen.task and isinstance(screen.task.done, See)
-        ),
-        None,
-    )
-    if seen is not None and len(seen.runs) > 1:
-        named = [
-            (each.words or reveal(shipped_runs()[each.run].title), each.run)
-            for each in seen.runs[:MOST_ROWS]
-        ]
-        runs = [(words, shipped_trace(run).steps) for words, run in named]
-        # of each the first step that drafts most, so that runs can be told apart by their drafts
-        lanes = [
-            [words, _cells(max(steps, key=lambda step: len(step.draft)))]
-            for words, steps in runs
-            if steps
-        ]
-        return {"words": "a step of each run", "lanes": lanes}
-    shows = [screen.show for screen in screens if screen.show and screen.show.run]
-    pinned = next((show for show in shows if show.pin), shows[0] if shows else None)
-    if pinned is None:
-        return {"words": ""}
-    first = pinned.pin.step if pinned.pin else 0
-    steps = shipped_trace(pinned.run).steps[first : first + MOST_ROWS]
-    return {
-        "words": "steps of its run",
-        "lanes": [[f"step {step.index + 1}", _cells(step)] for step in steps],
-    }
+    """The picture's `words`, and its `bars` or `lanes`; a lesson that shows no run has neither.
+
+    bars: rows of a block of bars. lanes: [words, cells] each, where a cell is [text, status].
+    """
+    for draw in (_distribution_picture, _draw_picture, _runs_picture, _steps_picture):
+        if (props := draw(lesson)) is not None:
+            return props
+    return {"words": ""}
+
+
+def _distribution_picture(lesson: Lesson) -> Props | None:
+    """The first distribution that the lesson shows."""
+    for screen in lesson.screens:
+        shown = screen.distribution
+        if shown:
+            trace = shipped_trace(shown.run)
+            block = distribution_block(trace, shown.step, shown.ref, shown.rules)
+            num_bars = 2 * len(shown.rules)
+            return {
+                "words": "how often each token is written, by two rules",
+                "bars": block["rows"][:num_bars],
+            }
+    return None
+
+
+def _draw_picture(lesson: Lesson) -> Props | None:
+    """The first bar on which the lesson lets a random draw fall."""
+    for screen in lesson.screens:
+        is_throw = screen.task is not None and isinstance(screen.task.done, Throw)
+        if is_throw and screen.show and (bar := _draw_bar(screen.show)) is not None:
+            return {"words": "a random draw falls on a bar", "bars": [bar]}
+    return None
+
+
+def _runs_picture(lesson: Lesson) -> Props | None:
+    """A step of each run that the lesson's first task of seeing runs names, if there are several."""
+    conditions = [screen.task.done for screen in lesson.screens if screen.task]
+    seen = next((done for done in conditions if isinstance(done, See)), None)
+    if seen is None or len(seen.runs) < 2:
+        return None
+    lanes = []
+    for run in seen.runs[:MOST_ROWS]:
+        words = run.words or reveal(shipped_runs()[run.run].title)
+        steps = shipped_trace(run.run).steps
+        if steps:
+            # the first step that drafts most, so that runs can be told apart by their drafts
+            longest = max(steps, key=lambda step: len(step.draft))
+            lanes.append([words, _cells(longest)])
+    return {"words": "a step of each run", "lanes": lanes}
+
+
+def _steps_picture(lesson: Lesson) -> Props | None:
+    """Some steps of the first run with a pinned token, from that token's step on; else of the first run."""
+    shows = [screen.show for screen in lesson.screens if screen.show and screen.show.run]
+    if not shows:
+        return None
+    shown = next((show for show in shows if show.pin), shows[0])
+    first = shown.pin.step if shown.pin else 0
+    steps = shipped_trace(shown.run).steps[first : first + MOST_ROWS]
+    lanes = [[f"step {step.index + 1}", _cells(step)] for step in steps]
+    return {"words": "steps of its run", "lanes": lanes}
 
 
 def _cells(step: Step) -> list[list[str]]:
-    drafted = [step.draft[node] for node in most_telling(step)[0]]
-    cells, last = [[_word(token), token.status] for token in drafted], last_token(step)
-    return cells + ([[_word(last), last.kind]] if last else [])
+    nodes, _ = most_telling(step)
+    cells = []
+    for node in nodes:
+        token = step.draft[node]
+        cells.append([_word(token), token.status])
+    last = last_token(step)
+    if last is not None:
+        cells.append([_word(last), last.kind])
+    return cells
 
 
 def _word(token: DraftToken | EmittedToken) -> str:
-    """A token without the space that it may begin with: a picture is looked at, not counted."""
+    """The token without its leading space: a picture is looked at, not counted."""
     word = token_label(token)
     return word.strip(SPACE) or word
 
 
-def _draw(show: Show) -> Props | None:
-    """The bar on which the random draw fell for the pinned token; None where it is no judged token of a draft."""
-    if not (show.run and show.pin):
+def _draw_bar(show: Show) -> Props | None:
+    """The bar on which the random draw fell for the pinned token; None if no draw judged it."""
+    if not show.run or not show.pin:
         return None
     step = shipped_trace(show.run).steps[show.pin.step]
-    token = next((each for node, each in enumerate(step.draft) if str(node) == show.pin.ref), None)
-    if (
-        token is None
-        or token.accept_prob is None
-        or token.u is None
-        or not facts_of(step.settings.rule).uses_draw
-    ):
+    by_ref = {str(node): token for node, token in enumerate(step.draft)}
+    token = by_ref.get(show.pin.ref)
+    if token is None or token.accept_prob is None or token.u is None:
+        return None
+    if not facts_of(step.settings.rule).uses_draw:
         return None
     chance = 100 * token.accept_prob
     parts = [("both", chance), ("excess", 100 - chance)]
-    return blocks.bar(_word(token), parts, (percent(token.accept_prob),), 100 * token.u)
+    values = [percent(token.accept_prob)]
+    return blocks.bar(_word(token), parts, values, 100 * token.u)

@@ -1,11 +1,10 @@
-"""The plan of the lessons, the first section of the Learn page: lessons with a picture each, games, a break, times.
+"""The plan of the lessons, first section of the Learn page: lessons with a picture each, games, a break, times.
 
 Loads no torch.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 from specviz.lessons.load import found_lessons
 from specviz.lessons.types import Lesson
@@ -14,7 +13,8 @@ from specviz.views.blocks import Props
 from specviz.views.learn.picture import picture
 from specviz.views.words import quantity, reveal
 
-NAME, TITLE = "plan", "The plan"
+NAME = "plan"
+TITLE = "The plan"
 FILE_ADDRESS = "specviz/lessons.html"  # beside the page
 FILE_NAME = "specviz-lessons.html"
 NONE_YET = "There are no lessons: the folder assets/lessons is empty."
@@ -48,16 +48,17 @@ FILE = {
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A break or a game between two lessons. section: the game's, on the Learn page."""
+    """A break or a game between two lessons."""
 
     minutes: int
     title: str
     words: str
     section: str = ""
+    """The game's section on the Learn page."""
 
     @property
     def name(self) -> str:
-        """In the short way, where a lesson has a name of its own."""
+        """The name in the short way; a lesson has a name of its own."""
         return self.title
 
 
@@ -82,9 +83,9 @@ ONCE_MORE = Pause(
     "Choose another run in the game: a weak draft, or a higher temperature. Do you guess better now?",
     "predict",
 )
-"""Replaces the last game where no model can run."""
+"""The last game where no model can run."""
 AFTER: Mapping[int, Pause] = {3: PREDICT, 6: BREAK}
-"""Number of lessons -> what follows them; a game ends the plan."""
+"""Number of lessons -> the pause that follows them; a game ends the plan."""
 SHORT = (
     "why-slow",
     "draft-and-verify",
@@ -93,35 +94,41 @@ SHORT = (
     "residual",
     "when-it-does-not-help",
 )
-"""The short way, in the plan's order; offered only where all of it is in the plan."""
+"""The short way, in the plan's order. It is offered only if all its parts are in the plan."""
 
 
 def plan(*, has_server: bool = True) -> Props:
     """The section "plan". has_server: False in the one-file export, which offers no file and runs no model."""
     found = found_lessons()
     known = list(found.lessons.values())
-    faults = [
-        blocks.words([f"{LEFT_OUT}: ", "", f"{reveal(fault)}. {NO_FILE}"]) for fault in found.faults
-    ]
+    faults = []
+    for fault in found.faults:
+        words = [f"{LEFT_OUT}: ", "", f"{reveal(fault)}. {NO_FILE}"]
+        faults.append(blocks.words(words))
     if not known:
         return blocks.section(NAME, TITLE, "", (), [*faults, blocks.words(NONE_YET)])
     slots = list(_slots(known, has_server))
-    total, short = (sum(slot.minutes for slot in way) for way in (slots, _short_way(slots)))
-    ways = [f"All of it: {total} minutes", f"The short way: {short} minutes"] if short else []
+    total = sum(slot.minutes for slot in slots)
+    short = sum(slot.minutes for slot in _short_way(slots))
+    title = f"{TITLE}: {total} minutes"
+    ways = []
+    notes = NOTES
+    if short:
+        title = TITLE
+        ways = [f"All of it: {total} minutes", f"The short way: {short} minutes"]
+        notes += LESS_TIME.format(minutes=short)
     file = FILE if has_server and not faults else None
     listed = {"kind": "lessons", "entries": _entries(slots), "ways": ways, "file": file}
-    notes = (NOTES + (LESS_TIME.format(minutes=short) if short else ""),)
-    use = [ROOM, HAND_OUT if has_server else HANDED_OUT, notes]
-    room = blocks.details("How to use this in a room", [blocks.words(list(each)) for each in use])
-    number = "One short lesson" if len(known) == 1 else f"{len(known)} short lessons"
+    use = [ROOM, HAND_OUT if has_server else HANDED_OUT, (notes,)]
+    room = blocks.details("How to use this in a room", [blocks.words(list(text)) for text in use])
+    lessons = "One short lesson" if len(known) == 1 else f"{len(known)} short lessons"
     games = "two games" if has_server else "a game that is played twice"
-    title = TITLE if short else f"{TITLE}: {total} minutes"
-    return blocks.section(
-        NAME, title, LEAD.format(lessons=number, games=games), (), [*faults, listed, room]
-    )
+    lead = LEAD.format(lessons=lessons, games=games)
+    return blocks.section(NAME, title, lead, (), [*faults, listed, room])
 
 
 def _slots(known: Sequence[Lesson], has_server: bool) -> Iterator[Slot]:
+    """The lessons, with the pauses between them and the game at the end."""
     for number, lesson in enumerate(known, 1):
         yield lesson
         if number in AFTER and number < len(known):
@@ -130,18 +137,26 @@ def _slots(known: Sequence[Lesson], has_server: bool) -> Iterator[Slot]:
 
 
 def _short_way(slots: Sequence[Slot]) -> list[Slot]:
-    """Empty where a part of it is missing."""
-    way = [slot for slot in slots if slot.name in SHORT]
-    return way if [slot.name for slot in way] == list(SHORT) else []
+    """The slots of the short way; none where one of them is missing."""
+    short = [slot for slot in slots if slot.name in SHORT]
+    return short if [slot.name for slot in short] == list(SHORT) else []
 
 
 def _entries(slots: Sequence[Slot]) -> list[Props]:
-    """One per slot. clocks: when it begins in the whole plan and in the short way, null where that leaves it out."""
-    clocks, short = _clocks(slots), _clocks(_short_way(slots))
-    entries, number = [], 0
+    """An entry for each slot.
+
+    clocks: when it begins in the whole plan and in the short way, null where the short way leaves it out.
+    """
+    clocks = _clocks(slots)
+    short_clocks = _clocks(_short_way(slots))
+    entries = []
+    number = 0
     for slot in slots:
-        times = [clocks[slot.name], short.get(slot.name)]
-        entry: Props = {"clocks": times, "minutes": f"{slot.minutes} min", "title": slot.title}
+        entry: Props = {
+            "clocks": [clocks[slot.name], short_clocks.get(slot.name)],
+            "minutes": f"{slot.minutes} min",
+            "title": slot.title,
+        }
         if isinstance(slot, Pause):
             entry |= {"words": slot.words, "section": slot.section}
         else:
@@ -150,7 +165,7 @@ def _entries(slots: Sequence[Slot]) -> list[Props]:
                 "name": slot.name,
                 "question": slot.question,
                 "misconception": slot.misconception,
-                "teacher": [list(each) for each in slot.teacher],
+                "teacher": [list(words) for words in slot.teacher],
                 "tasks": tasks_of(slot),
                 "number": f"{number}",
                 "picture": picture(slot),
@@ -160,12 +175,13 @@ def _entries(slots: Sequence[Slot]) -> list[Props]:
 
 
 def _clocks(slots: Sequence[Slot]) -> dict[str, str]:
-    """Name -> when it begins, as hours and minutes."""
-    begins = accumulate((slot.minutes for slot in slots), initial=0)
-    return {
-        slot.name: f"{begin // 60}:{begin % 60:02}"
-        for slot, begin in zip(slots, begins, strict=False)
-    }
+    """Name -> the time at which it begins, as hours and minutes."""
+    clocks = {}
+    begin = 0
+    for slot in slots:
+        clocks[slot.name] = f"{begin // 60}:{begin % 60:02}"
+        begin += slot.minutes
+    return clocks
 
 
 def tasks_of(lesson: Lesson) -> Props:

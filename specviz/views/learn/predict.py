@@ -1,6 +1,6 @@
-"""Predict the verdict: a recorded run as a game. Per draft token the text before it, both probabilities, the verdict.
+"""Predict the verdict: a recorded run as a game. A draft token has the text before it, both probabilities, a verdict.
 
-The verdicts are in packed data alone, so that no page shows one before the guess. Loads no model.
+Only packed data holds the verdicts, so that no page shows one before the guess. Loads no model.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ from specviz.views.words import PERCENT, Sentence, percent, percents, prose, quo
 MOST_PLACES = 20
 PROMPT_SHOWN = 400  # characters of a prompt, its end
 UNDECIDED = "undecided"
-BEFORE_GUESS = ("axis", "rows", "foot", "view")  # the parts of a look that tell no verdict
+BEFORE_GUESS = ("axis", "rows", "foot", "view")  # the parts of a look that show no verdict
 NO_DRAWS = (
     "This run has nothing to guess: a random draw decides only where speculative sampling judges a draft token "
     "without siblings."
@@ -32,12 +32,11 @@ ASK = "Accepted or rejected?"
 
 
 def predict_block(traces: Mapping[str, Trace]) -> Props:
-    """The game over these runs by their titles; words where none of them has a verdict to guess."""
-    runs = [
-        [title, pack(game)]
-        for title, trace in traces.items()
-        if (game := predict_props(trace)) is not None
-    ]
+    """The game over these runs by their titles; words if no run has a verdict to guess."""
+    runs = []
+    for title, trace in traces.items():
+        if (game := predict_props(trace)) is not None:
+            runs.append([title, pack(game)])
     if not runs:
         return words(NO_DRAWS)
     return {"kind": "predict", "runs": runs, "look_numbers": NUMBERS, "log_ticks": LOG_TICKS}
@@ -46,27 +45,29 @@ def predict_block(traces: Mapping[str, Trace]) -> Props:
 def predict_props(trace: Trace) -> Props | None:
     """The first places of a run in reading order, each with the text since the place before; None without a place.
 
-    A bet on the likelier side is right with the probability max(a, 1 - a), a the probability of acceptance.
+    A bet on the likelier side is right with the probability max(a, 1 - a), where a is the probability of acceptance.
     """
-    places, num_right, expected = [], 0, 0.0
+    places = []
+    num_right = 0
+    expected = 0.0
     for step, node, before, after, look in islice(_walk(trace), MOST_PLACES):
         token = step.draft[node]
-        is_accepted, chance = token.status == "accepted", token.accept_prob or 0.0
+        is_accepted = token.status == "accepted"
+        chance = token.accept_prob or 0.0
         num_right += (chance >= 0.5) == is_accepted
         expected += max(chance, 1 - chance)
         num = len(places) + 1
-        places.append(
-            {
-                "step": step.index,
-                "ref": str(node),
-                "before": before,
-                "after": after,
-                "ask": _look_before(step, node),
-                "look": look,
-                "accepted": is_accepted,
-                "bet": f"{num_right} of {num} (on average {percent(expected / num)})",
-            }
-        )
+        place = {
+            "step": step.index,
+            "ref": str(node),
+            "before": before,
+            "after": after,
+            "ask": _look_before(step, node),
+            "look": look,
+            "accepted": is_accepted,
+            "bet": f"{num_right} of {num} (on average {percent(expected / num)})",
+        }
+        places.append(place)
     if not places:
         return None
     text = trace.header.prompt.text if trace.header is not None else ""
@@ -76,7 +77,7 @@ def predict_props(trace: Trace) -> Props | None:
 
 
 def _lesson_words(num_right: int, num: int, share: float) -> Sentence:
-    """share: the expected share of right bets."""
+    """The sentence that the bets teach. share: the expected share of right bets."""
     words = ["Always betting on the likelier side would have been right ", f"{num_right} of {num}"]
     if share > 1 - 1e-9:
         return [*words, CERTAIN]
@@ -87,52 +88,56 @@ def _nodes(step: Step) -> Iterator[int]:
     """The drafted tokens of a step that speculative sampling judged, by a recorded u."""
     if not facts_of(step.settings.rule).is_plain or step.is_tree:
         return
-    known = {position.child for position in step.positions}
+    recorded = {position.child for position in step.positions}
     for node, token in enumerate(step.draft):
-        if (
-            node in known
-            and token.is_judged
-            and None not in (token.u, token.accept_prob, token.p_judged)
-        ):
+        is_known = None not in (token.u, token.accept_prob, token.p_judged)
+        if node in recorded and token.is_judged and is_known:
             yield node
 
 
 def _walk(trace: Trace) -> Iterator[tuple[Step, int, list[list[str]], list[list[str]], Props]]:
-    """Step, drafted token, the pieces of text since the place before, the pieces of its verdict, and its whole look."""
-    counters, waiting = Counters(), []
+    """Each place to guess, in reading order.
+
+    Yields the step, the drafted token, the pieces of text since the place before, the pieces of its verdict, and its
+    whole look.
+    """
+    counters = Counters()
+    before: list[list[str]] = []
     for step in trace.steps:
         counters.add(step)
         props = step_props(step, counters)
-        left, nodes = props["pieces"], set(map(str, _nodes(step)))
-        while left:
-            (text, status, ref), *left = left
-            if ref not in nodes:
-                waiting.append([text, status])
+        refs = {str(node) for node in _nodes(step)}
+        pieces = iter(props["pieces"])
+        for text, status, ref in pieces:
+            if ref not in refs:
+                before.append([text, status])
                 continue
             after = [[text, status]]
-            if status == "rejected" and left:  # the replacement
-                (text, status, _), *left = left
-                after.append([text, status])
-            yield step, int(ref), waiting, after, props["looks"][ref]
-            waiting = []
+            replacement = next(pieces, None) if status == "rejected" else None
+            if replacement is not None:
+                after.append(replacement[:2])
+            yield step, int(ref), before, after, props["looks"][ref]
+            before = []
 
 
 def _look_before(step: Step, node: int) -> Props:
     """The look without random draw, verdict and replacement."""
-    look, token = looks(replace(step, emitted=()))[str(node)], step.draft[node]
-    return {name: look[name] for name in BEFORE_GUESS} | {
-        "status": UNDECIDED,
-        "title": _question(token),
-    }
+    whole = looks(replace(step, emitted=()))[str(node)]
+    look = {name: whole[name] for name in BEFORE_GUESS}
+    look["status"] = UNDECIDED
+    look["title"] = _question(step.draft[node])
+    return look
 
 
 def _question(token: DraftToken) -> Sentence:
-    """With both probabilities as their bars say them, and with more digits only where these would look equal."""
-    p, q = token.p_judged or 0.0, token.q
+    """The question, with both probabilities as their bars show them; more digits only if these would look equal."""
+    p = token.p_judged or 0.0
+    q = token.q
     if q is None:
         gave = f" without a probability, which counts as 100\u00a0%. The target gave it {percent(p)}. {ASK}"
         return ["The draft proposed ", quote(token), gave]
-    target, drafted = percent(p), percent(q)
+    target = percent(p)
+    drafted = percent(q)
     if target == drafted and p != q:
         target, drafted = (f"{words}{PERCENT}" for words in percents(p, q))
     return ["The draft gave ", quote(token), f" {drafted}, the target {target}. {ASK}"]

@@ -1,7 +1,7 @@
 """Reads evidence, and makes the parts of a panel.
 
-`Said` returns a value only if it has the type asked for: evidence may come from any file. A chip is [text, mark, note]:
-a token as it is shown, the status or role that marks it, and a short note.
+Evidence may come from any file, so `Evidence` returns a value only if it has the type asked for. A chip is
+[text, mark, note]: a token as it is shown, the status or role that marks it, and a short note.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ Chip = list[str]
 Part = dict[str, Any]
 
 
-class Said:
+class Evidence:
+    """An object of the evidence, empty where the value is no object."""
+
     def __init__(self, value: object) -> None:
         self._value: Mapping[str, Any] = value if isinstance(value, Mapping) else {}
 
@@ -41,40 +43,44 @@ class Said:
         return reveal(self.passage(name))
 
     def passage(self, name: str) -> str:
-        """The beginning of a text as it is, its line breaks kept; `flowing` makes it harmless."""
+        """The beginning of a text as it is, with its line breaks; it is not harmless yet."""
         value = self._value.get(name)
         return value[:MOST_WORDS] if isinstance(value, str) else ""
 
-    def inside(self, name: str) -> Said:
-        return Said(self._value.get(name))
+    def inside(self, name: str) -> Evidence:
+        return Evidence(self._value.get(name))
 
     def items(self, name: str) -> list[Any]:
         value = self._value.get(name)
         return list(value) if isinstance(value, (list, tuple)) else []
 
     def wholes(self, name: str) -> list[int]:
-        found = [_whole(item) for item in self.items(name)]
-        return [] if None in found else found
+        """The whole numbers of a list; none if an item is something else."""
+        numbers = [_whole(item) for item in self.items(name)]
+        return [] if None in numbers else numbers
 
     def numbers(self, name: str, size: int) -> list[float] | None:
-        """As many numbers as there are nodes, or None."""
-        found = [_number(item) for item in self.items(name)]
-        return found if len(found) == size and None not in found else None
+        """The numbers of a list; None unless there are `size` of them and nothing else."""
+        numbers = [_number(item) for item in self.items(name)]
+        return numbers if len(numbers) == size and None not in numbers else None
 
     def counts(self) -> list[tuple[str, int]]:
-        """Its whole numbers by name, at most MOST_LINES."""
-        known = [
-            (reveal(str(name)[:MOST_WORDS]), _whole(value)) for name, value in self._value.items()
-        ]
-        return [(name, value) for name, value in known if value is not None][:MOST_LINES]
+        """The whole numbers by name, at most MOST_LINES."""
+        counts = []
+        for name, value in self._value.items():
+            if (number := _whole(value)) is not None:
+                counts.append((reveal(str(name)[:MOST_WORDS]), number))
+        return counts[:MOST_LINES]
 
     def chip(self, mark: str = "") -> Chip:
-        """A token: an object with a text, and bytes where they are half a character."""
-        text, half = self._value.get("text"), self._value.get("bytes")
-        shown = label(
-            text if isinstance(text, str) else "", half if isinstance(half, str) else None
-        )
-        return [shown or "<?>", mark, ""]
+        """The chip of a token, which has a text, and bytes where it is half a character."""
+        text = self._value.get("text")
+        if not isinstance(text, str):
+            text = ""
+        half = self._value.get("bytes")
+        if not isinstance(half, str):
+            half = None
+        return [label(text, half) or "<?>", mark, ""]
 
 
 def _whole(value: object) -> int | None:
@@ -86,18 +92,20 @@ def _number(value: object) -> float | None:
 
 
 def token_chips(tokens: object) -> list[Chip]:
-    """The chips of a list of tokens; none for what is no list."""
-    return [Said(token).chip() for token in tokens] if isinstance(tokens, (list, tuple)) else []
+    """The chips of a list of tokens; none for any other value."""
+    if not isinstance(tokens, (list, tuple)):
+        return []
+    return [Evidence(token).chip() for token in tokens]
 
 
 def draft_chips(step: Step) -> list[Chip]:
     """The drafted tokens, marked by their statuses."""
-    tokens = (step.draft[node] for node in drafted_nodes(step))
+    tokens = [step.draft[node] for node in drafted_nodes(step)]
     return [[token_label(token), token.status, ""] for token in tokens]
 
 
 def line(name: str, chips: Sequence[Chip]) -> list[Any]:
-    """[name, chips, how many more there are, in words]."""
+    """A line as [name, chips, words that say how many more chips there are]."""
     more = len(chips) - MOST_CHIPS
     return [name, list(chips[:MOST_CHIPS]), f"+{more:,} more" if more > 0 else ""]
 
@@ -105,23 +113,27 @@ def line(name: str, chips: Sequence[Chip]) -> list[Any]:
 def lines(
     title: str, rows: Sequence[list[Any]], note: str = "", *, lead: str = "", aligned: bool = False
 ) -> Part:
-    """lead stands above the lines, note below them.
+    """A part with these lines, its `lead` above them and its `note` below.
 
-    aligned: chips are as wide as their texts, so that rows that spell one text stand above each other."""
+    aligned: chips are as wide as their texts, so that rows that spell one text stand above each other.
+    """
     more = len(rows) - MOST_LINES
-    note = " ".join(filter(None, (note, f"{more:,} more lines are not shown." if more > 0 else "")))
-    shown = list(rows[:MOST_LINES])
+    if more > 0:
+        hidden = f"{more:,} more lines are not shown."
+        note = f"{note} {hidden}" if note else hidden
     return {
         "kind": "lines",
         "title": title,
         "lead": lead,
         "note": note,
-        "lines": shown,
+        "lines": list(rows[:MOST_LINES]),
         "aligned": aligned,
     }
 
 
 def facts(title: str, items: Sequence[Sequence[str]]) -> list[Part]:
     """One part with these (name, words); none where there are no items."""
-    part = {"kind": "facts", "title": title, "items": [list(item) for item in items[:MOST_LINES]]}
-    return [part] if items else []
+    if not items:
+        return []
+    shown = [list(item) for item in items[:MOST_LINES]]
+    return [{"kind": "facts", "title": title, "items": shown}]

@@ -1,8 +1,8 @@
-"""How a step's draft was made, as props: parts that follow from what the evidence says, whichever method said it.
+"""How a step's draft was made, as props: parts that follow from the evidence alone, whichever method wrote it.
 
 A part is {"kind": "tree" | "lines" | "facts" | "passage", "title", ...}; the browser lays it out and computes nothing.
-Evidence comes from files too: what has another shape than expected is left out, never shown half. Each function of
-MAKERS reads its own keys of the evidence and returns the parts that follow from them, or none.
+Each function of MAKERS reads its own keys of the evidence, and returns the parts that follow from them, or none.
+Evidence comes from files too: a value of an unexpected shape is left out, never shown in part.
 """
 
 import math
@@ -13,7 +13,7 @@ from specviz.drafters import METHODS
 from specviz.drafters.policy import K_PARAMS
 from specviz.trace import Step
 from specviz.views.explore.evidence import parts
-from specviz.views.explore.evidence.parts import Chip, Part, Said
+from specviz.views.explore.evidence.parts import Chip, Evidence, Part
 from specviz.views.explore.evidence.tree import candidates, tree, tree_words
 from specviz.views.words import (
     drafted_nodes,
@@ -38,7 +38,7 @@ OF_ROUNDS = (
 )
 ROUND_STATUSES = ("accepted", "rejected", "ignored")
 LAST_KINDS = ("resampled", "bonus", "plain")
-WINDOW = (  # a key of lookahead's evidence -> title, the name of its line number n, note
+WINDOW = (  # (a key of lookahead's evidence, title, the name of its line number n, note)
     (
         "window",
         "The window",
@@ -53,11 +53,11 @@ WINDOW = (  # a key of lookahead's evidence -> title, the name of its line numbe
     ),
     ("found", "Added to the pool last time", "", ""),
 )
-WAYS = {
+WAYS_TO_TARGET = {
     "reencode": "the draft's text is split into the target's tokens",
     "shared": "only tokens that both vocabularies spell alike are drafted",
 }
-VERDICTS = {"kept": "accepted", "refused": "rejected"}
+VERDICTS = {"kept": "accepted", "refused": "rejected"}  # the evidence's word -> our status
 VERDICT_WORDS = {
     "kept": "accepted whole",
     "refused": "rejected: the target writes this reasoning step itself",
@@ -72,202 +72,223 @@ TAKEN_BACK = "the draft took back {} (“{}”) to spell the end of the text in 
 
 
 def made_props(step: Step, text: Sequence[str]) -> dict[str, Any] | None:
-    """text: the labels of the tokens before this step; None where there is nothing to show beside the lane."""
-    said = Said(step.evidence)
-    made = [part for make in MAKERS for part in make(step, said, text)]
-    return {"lead": tree_words(step), "parts": made} if made else None
+    """How the step's draft was made; None where there is nothing to show beside the lane.
+
+    text: the labels of the tokens before this step.
+    """
+    evidence = Evidence(step.evidence)
+    shown = []
+    for make_parts in MAKERS:
+        shown += make_parts(step, evidence, text)
+    return {"lead": tree_words(step), "parts": shown} if shown else None
 
 
-def _nothing(step: Step, _said: Said, _text: Sequence[str]) -> list[Part]:
+def _nothing(step: Step, _evidence: Evidence, _text: Sequence[str]) -> list[Part]:
+    """Why nothing was drafted."""
     why = why_nothing(step)
     return parts.facts("Why K is 0", [["reason", why]] if why else [])
 
 
-def _policy(_step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
-    policy, k = said.words("policy"), said.whole("k")
+def _policy(_step: Step, evidence: Evidence, _text: Sequence[str]) -> list[Part]:
+    """The K in force, and the policy that chose it."""
+    policy = evidence.words("policy")
+    k = evidence.whole("k")
     if not policy or k is None:
         return []
-    words = ": ".join(filter(None, (policy.replace("_", " "), POLICIES.get(policy))))
+    words = policy.replace("_", " ")
+    if explanation := POLICIES.get(policy):
+        words = f"{words}: {explanation}"
     return parts.facts("How long a draft may be", [["K in force", str(k)], ["policy", words]])
 
 
-def _growth(_step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
+def _growth(_step: Step, evidence: Evidence, _text: Sequence[str]) -> list[Part]:
     """How the nodes of a tree came to be."""
-    known = []
-    if children := CHILDREN.get(said.words("children")):
-        known.append(["children", children])
-    grown, kept = said.whole("grown"), said.whole("kept")
-    if grown is not None and kept is not None:
-        known.append(["grown, then proposed", f"{grown:,}, then the best {kept:,}"])
-    return parts.facts("How the tree was grown", known)
+    items = []
+    if children := CHILDREN.get(evidence.words("children")):
+        items.append(["children", children])
+    num_grown = evidence.whole("grown")
+    num_proposed = evidence.whole("kept")
+    if num_grown is not None and num_proposed is not None:
+        words = f"{num_grown:,}, then the best {num_proposed:,}"
+        items.append(["grown, then proposed", words])
+    return parts.facts("How the tree was grown", items)
 
 
-def _lookup(step: Step, said: Said, text: Sequence[str]) -> list[Part]:
+def _lookup(step: Step, evidence: Evidence, text: Sequence[str]) -> list[Part]:
     """The place where the last words stood before, above the end of the text as it is now."""
-    start, matched, proposed = (said.whole(name) for name in ("start", "matched", "proposed"))
+    start = evidence.whole("start")
+    matched = evidence.whole("matched")
+    proposed = evidence.whole("proposed")
     if None in (start, matched, proposed) or len(text) != step.context_length:
         return []
-    end, follows = start + matched, start + matched + proposed
+    end = start + matched
+    follows = end + proposed
     if not 0 < matched <= len(text) - start or follows > len(text):
         return []
 
     def chips(first: int, behind: int, mark: str = "") -> list[Chip]:
-        return [[label(word), mark, ""] for word in text[first:behind]]
+        return [[label(word), mark, ""] for word in text[max(0, first) : behind]]
 
     now = len(text) - matched
-    before, after = chips(max(0, start - AROUND), start), chips(follows, follows + AROUND)
-    earlier = parts.line(
-        "earlier", [*before, *chips(start, end, "same"), *chips(end, follows, "from"), *after]
-    )
+    earlier = [
+        *chips(start - AROUND, start),
+        *chips(start, end, "same"),
+        *chips(end, follows, "from"),
+        *chips(follows, follows + AROUND),
+    ]
     end_now = [
-        *chips(max(0, now - AROUND), now),
+        *chips(now - AROUND, now),
         *chips(now, len(text), "same"),
         *parts.draft_chips(step),
     ]
+    rows = [parts.line("earlier", earlier), parts.line("now", end_now)]
     note = FOUND.format(quantity(matched, "token"), quantity(now - start, "token"))
-    return [parts.lines("Where it was found", [earlier, parts.line("now", end_now)], note)]
+    return [parts.lines("Where it was found", rows, note)]
 
 
-def _layers(_step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
-    used, total = said.wholes("layers"), said.whole("of")
+def _layers(_step: Step, evidence: Evidence, _text: Sequence[str]) -> list[Part]:
+    """The target's layers that wrote the draft."""
+    used = evidence.wholes("layers")
+    total = evidence.whole("of")
     if not used or total is None or not max(used) < total <= MOST_LAYERS:
         return []
-    chips: list[Chip] = [
-        [str(number + 1), "on" if number in used else "off", ""] for number in range(total)
-    ]
+    chips: list[Chip] = []
+    for number in range(total):
+        chips.append([str(number + 1), "on" if number in used else "off", ""])
     note = f"{len(used)} of the target's {total} layers wrote the draft, with the target's own output head."
     return [parts.lines("Layers used", [parts.line("", chips)], note)]
 
 
-def _modules(_step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
-    modules = said.whole("modules")
-    return parts.facts(
-        "Modules for later tokens",
-        [] if modules is None else [["the target's modules", str(modules)]],
-    )
+def _modules(_step: Step, evidence: Evidence, _text: Sequence[str]) -> list[Part]:
+    """How many modules for later tokens the target has."""
+    modules = evidence.whole("modules")
+    if modules is None:
+        return []
+    return parts.facts("Modules for later tokens", [["the target's modules", str(modules)]])
 
 
-def _rounds(step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
-    """The draft model's own draft-verify rounds, and what came out of them."""
-    rounds = [Said(item) for item in said.items("rounds")]
+def _rounds(step: Step, evidence: Evidence, _text: Sequence[str]) -> list[Part]:
+    """The draft model's own draft-verify rounds, and their outcome."""
+    rounds = [Evidence(item) for item in evidence.items("rounds")]
     if not rounds:
         return []
-    who = [
-        f"{_name(each.words('by')) or 'Nobody'} for {_name(each.words('for')) or '?'}"
-        for each in rounds
-    ]
-    is_one = len(set(who)) == 1
-    names = [f"round {number}" for number in range(1, len(rounds) + 1)] if is_one else who
-    lead = f"{who[0]}. {OF_ROUNDS}" if is_one else OF_ROUNDS
-    rows = [parts.line(name, _round_chips(each)) for name, each in zip(names, rounds, strict=True)]
-    calls = [
-        [f"forwards of {_name(name)}", f"{number:,}"]
-        for name, number in said.inside("calls").counts()
-        if number
-    ]
-    handed = parts.line(
-        "proposed to the target", [[text, "", ""] for text, *_ in parts.draft_chips(step)]
-    )
-    made = parts.lines(
-        "Rounds inside the draft", [*rows[: parts.MOST_LINES - 1], handed], lead=lead
-    )
-    return [made, *parts.facts("What drafting cost", calls)]
+    names = []
+    for draft_round in rounds:
+        drafter = _name(draft_round.words("by")) or "Nobody"
+        checker = _name(draft_round.words("for")) or "?"
+        names.append(f"{drafter} for {checker}")
+    lead = OF_ROUNDS
+    if len(set(names)) == 1:
+        lead = f"{names[0]}. {OF_ROUNDS}"
+        names = [f"round {number}" for number in range(1, len(rounds) + 1)]
+    rows = []
+    for name, draft_round in zip(names, rounds, strict=True):
+        rows.append(parts.line(name, _round_chips(draft_round)))
+    proposed = [[text, "", ""] for text, *_ in parts.draft_chips(step)]
+    rows = [*rows[: parts.MOST_LINES - 1], parts.line("proposed to the target", proposed)]
+    calls = []
+    for name, number in evidence.inside("calls").counts():
+        if number:
+            calls.append([f"forwards of {_name(name)}", f"{number:,}"])
+    shown = parts.lines("Rounds inside the draft", rows, lead=lead)
+    return [shown, *parts.facts("What drafting cost", calls)]
 
 
 def _name(name: str) -> str:
-    """A drafter that needs no model goes by its method; a model by its own name."""
+    """The title of a method, for a drafter without a model; else the model's own name."""
     return METHODS[name].title if name in METHODS else label(name)
 
 
-def _round_chips(said: Said) -> list[Chip]:
-    marked = [
-        (token, token.words("status"), ROUND_STATUSES) for token in map(Said, said.items("tokens"))
-    ]
-    if last := said.inside("last"):
-        marked.append((last, said.words("kind"), LAST_KINDS))
-    return [token.chip(mark if mark in allowed else "") for token, mark, allowed in marked]
+def _round_chips(draft_round: Evidence) -> list[Chip]:
+    chips = []
+    for item in draft_round.items("tokens"):
+        token = Evidence(item)
+        status = token.words("status")
+        chips.append(token.chip(status if status in ROUND_STATUSES else ""))
+    if last := draft_round.inside("last"):
+        kind = draft_round.words("kind")
+        chips.append(last.chip(kind if kind in LAST_KINDS else ""))
+    return chips
 
 
-def _window(_step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
-    """Lookahead's window, the n-grams that it verified, those that it found last, and the size of its pool."""
-    made = [
-        parts.lines(
-            title,
-            [parts.line(name.format(n), parts.token_chips(row)) for n, row in enumerate(rows, 1)],
-            note,
-        )
-        for key, title, name, note in WINDOW
-        if (rows := said.items(key))
-    ]
-    pool = said.inside("pool")
-    keys, ngrams = pool.whole("keys"), pool.whole("ngrams")
+def _window(_step: Step, evidence: Evidence, _text: Sequence[str]) -> list[Part]:
+    """Lookahead's window, the n-grams that it verified, the n-grams that it found last, and the size of its pool."""
+    shown = []
+    for key, title, name, note in WINDOW:
+        rows = []
+        for number, tokens in enumerate(evidence.items(key), 1):
+            rows.append(parts.line(name.format(number), parts.token_chips(tokens)))
+        if rows:
+            shown.append(parts.lines(title, rows, note))
+    pool = evidence.inside("pool")
+    keys = pool.whole("keys")
+    ngrams = pool.whole("ngrams")
     if keys is not None and ngrams is not None:
-        made += parts.facts(
-            "The pool", [["n-grams", f"{ngrams:,}"], ["different first tokens", f"{keys:,}"]]
-        )
-    return made
+        items = [["n-grams", f"{ngrams:,}"], ["different first tokens", f"{keys:,}"]]
+        shown += parts.facts("The pool", items)
+    return shown
 
 
-def _tokenisations(step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
-    """What the draft wrote in its own tokens, above the target's tokens for the same text."""
-    way = said.words("way")
-    if way not in WAYS:
+def _tokenisations(step: Step, evidence: Evidence, _text: Sequence[str]) -> list[Part]:
+    """The draft's own tokens, above the target's tokens for the same text."""
+    way = evidence.words("way")
+    if way not in WAYS_TO_TARGET:
         return []
     drafted = [step.draft[node] for node in drafted_nodes(step)]
-    tokens = [Said(item) for item in said.items("target_tokens")]
+    tokens = [Evidence(item) for item in evidence.items("target_tokens")]
     is_draft = [token.whole("id") for token in tokens] == [token.id for token in drafted]
     marks = [token.status for token in drafted] if is_draft else [""] * len(tokens)
+    target_chips = [token.chip(mark) for token, mark in zip(tokens, marks, strict=True)]
     rows = [
-        parts.line("draft", parts.token_chips(said.items("draft_tokens"))),
-        parts.line("target", [token.chip(mark) for token, mark in zip(tokens, marks, strict=True)]),
+        parts.line("draft", parts.token_chips(evidence.items("draft_tokens"))),
+        parts.line("target", target_chips),
     ]
-    known = [["way", WAYS[way]]]
-    boundary = said.inside("boundary")
+    items = [["way", WAYS_TO_TARGET[way]]]
+    boundary = evidence.inside("boundary")
     if backed := boundary.whole("backed"):
-        known.append(
-            [
-                "at the boundary",
-                TAKEN_BACK.format(quantity(backed, "token"), label(boundary.words("text"))),
-            ]
-        )
-    if shared := share_words(said.number("shared")):
-        known.append(["the draft's probability on shared tokens", shared])
-    return [
-        parts.lines("The same text in both vocabularies", rows, aligned=True),
-        *parts.facts("Between the vocabularies", known),
-    ]
+        words = TAKEN_BACK.format(quantity(backed, "token"), label(boundary.words("text")))
+        items.append(["at the boundary", words])
+    if shared := share_words(evidence.number("shared")):
+        items.append(["the draft's probability on shared tokens", shared])
+    shown = parts.lines("The same text in both vocabularies", rows, aligned=True)
+    return [shown, *parts.facts("Between the vocabularies", items)]
 
 
-def _grade(_step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
+def _grade(_step: Step, evidence: Evidence, _text: Sequence[str]) -> list[Part]:
     """A whole reasoning step, the target's grade of it, and the threshold."""
-    verdict, threshold, judged_by = (
-        said.words("verdict"),
-        said.number("threshold"),
-        said.words("judged_by"),
-    )
+    verdict = evidence.words("verdict")
+    threshold = evidence.number("threshold")
+    judged_by = evidence.words("judged_by")
     if verdict not in VERDICT_WORDS or threshold is None:
         return []
-    known = [["verdict", VERDICT_WORDS[verdict]]]
-    if (given := said.number("grade")) is not None:
-        known.append(["grade", _grade_words(judged_by, given, threshold)])
+    items = [["verdict", VERDICT_WORDS[verdict]]]
+    if (grade := evidence.number("grade")) is not None:
+        items.append(["grade", _grade_words(judged_by, grade, threshold)])
     if judged_by in JUDGES:
-        known.append(["judged by", JUDGES[judged_by]])
-    if (tokens := said.whole("tokens")) is not None:
-        known.append(["tokens", f"{tokens:,}"])
-    made = parts.facts("The grade", known)
-    if text := said.inside("step").passage("text"):
-        shown = {"text": prose(text), "mark": VERDICTS.get(verdict, ""), "note": ""}
-        made.insert(0, {"kind": "passage", "title": "The reasoning step", **shown})
-    return made
+        items.append(["judged by", JUDGES[judged_by]])
+    if (tokens := evidence.whole("tokens")) is not None:
+        items.append(["tokens", f"{tokens:,}"])
+    shown = parts.facts("The grade", items)
+    if text := evidence.inside("step").passage("text"):
+        passage = {
+            "kind": "passage",
+            "title": "The reasoning step",
+            "text": prose(text),
+            "mark": VERDICTS.get(verdict, ""),
+            "note": "",
+        }
+        shown.insert(0, passage)
+    return shown
 
 
-def _grade_words(judged_by: str, given: float, threshold: float) -> str:
+def _grade_words(judged_by: str, grade: float, threshold: float) -> str:
     if judged_by == "score":
-        return f"{given:.1f} of 9; needed: {threshold:.1f}"
+        return f"{grade:.1f} of 9; needed: {threshold:.1f}"
     if judged_by == "mean_logprob":
-        found, asked = (percent(math.exp(min(0.0, share))) for share in (given, threshold))
-        return f"on average the target gives a token {found}; needed: {asked}"
-    return f"{given:.3f}; needed: {threshold:.3f}"
+        found = percent(math.exp(min(0.0, grade)))
+        needed = percent(math.exp(min(0.0, threshold)))
+        return f"on average the target gives a token {found}; needed: {needed}"
+    return f"{grade:.3f}; needed: {threshold:.3f}"
 
 
 MAKERS = (
