@@ -39,7 +39,7 @@ from specviz.alignment.tables.slices import (
     records,
 )
 from specviz.alignment.tables.totals import NAMES, DraftTotals, Totals
-from specviz.alignment.types import BY_K, KEPT, KS, SAMPLED, Array, RefusedRow, ShardTables
+from specviz.alignment.types import ACCEPTED, BY_K, KS, SAMPLED, Array, RefusedRow, ShardTables
 from specviz.analysis import theory, whatif
 from specviz.request import Request
 from specviz.views.words import quantity
@@ -148,7 +148,7 @@ class Aggregator:
     def _add_sums(self, sums: pandas.DataFrame) -> None:
         numbers = sums[list(NAMES)].to_numpy(np.float64)
         by_k = np.array([list(sums[name]) for name in BY_K], dtype=np.float64)
-        kept = np.array([list(sums[name]) for name in KEPT], dtype=np.float64)
+        kept = np.array([list(sums[name]) for name in ACCEPTED], dtype=np.float64)
         part_numbers = np.zeros(len(numbers), dtype=np.int32)
         for place, part in enumerate(map(DraftSlice, sums["draft"], sums["kind"], sums["value"])):
             if self._has_room_for(part):

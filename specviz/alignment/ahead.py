@@ -157,7 +157,7 @@ def _numbers(
         p, q, mine = sampling.probs(p_logits[piece]), sampling.probs(q_logits), q_logits.argmax(-1)
         p_token, q_token = of_tokens(p, it).cpu().numpy(), of_tokens(q, it).cpu().numpy()
         ahead = {
-            "keep": acceptance_chances(p_token, q_token),
+            "acceptance": acceptance_chances(p_token, q_token),
             "hit": (mine == it).cpu().numpy(),
             "overlap": overlap_of(p, q).cpu().numpy(),
             "most_likely_p": of_tokens(p, mine).cpu().numpy(),
@@ -190,6 +190,6 @@ def _join(
         for depth, (numbers, _) in enumerate(window):
             for name, values in numbers.items():
                 ahead[name][begin : begin + len(values), depth] = values
-        begin += len(window[0][0]["keep"])
+        begin += len(window[0][0]["acceptance"])
     columns["confidence"] = columns["confidence"].sum(0, dtype=np.float64)
     return columns | {"ahead": Ahead(**ahead, waits=drafter.waits)}
