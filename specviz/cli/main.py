@@ -374,9 +374,9 @@ def _bench_lines(options: argparse.Namespace) -> Iterable[str]:
     if options.costs:
         return report.cost_lines(**pair, context_length=options.context, save=save)
     if options.align:
-        from specviz.alignment import speed
+        from specviz.alignment import bench
 
-        return speed.lines(**runs)
+        return bench.lines(**runs)
     if options.claims:
         return lossy.lines()
     if options.waits:
