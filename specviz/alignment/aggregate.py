@@ -1,14 +1,14 @@
-"""The tables of all shards, one at a time and in order -> the summary of the job.
+"""Adds up the tables of all shards, one at a time and in order, to the summary of the job.
 
-Of a prompt it keeps only two sums per slice and draft, else totals, so that memory stays flat in tokens. Knows no model
-and no file; what the job knows comes in `Facts`.
+It stores two sums per prompt, slice and draft, and totals else, so memory does not grow with tokens. Knows no model and
+no file; what the job knows comes in `Facts`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,6 +30,7 @@ from specviz.alignment.tables.compare import compare_drafts, sampling_of
 from specviz.alignment.tables.shard_tables import CLASSES
 from specviz.alignment.tables.slices import (
     DraftSlice,
+    Excess,
     Parts,
     alpha_intervals,
     bucket_start,
@@ -39,7 +40,7 @@ from specviz.alignment.tables.slices import (
     records,
 )
 from specviz.alignment.tables.totals import NAMES, DraftTotals, Totals
-from specviz.alignment.types import BY_K, KEPT, KS, SAMPLED, Array, RefusedRow, ShardTables
+from specviz.alignment.types import ACCEPTED, BY_K, KS, SAMPLED, Array, RefusedRow, ShardTables
 from specviz.analysis import theory, whatif
 from specviz.request import Request
 from specviz.views.words import quantity
@@ -47,60 +48,63 @@ from specviz.views.words import quantity
 if TYPE_CHECKING:
     from specviz.analysis.costs import Costs
 
-MOST_TAGS = 1000  # told apart; of them the summary has the largest
+MOST_TAGS = 1000  # counted separately; the summary lists the largest
 TAGS_SHOWN = 100
 MOST_REFUSED = 20  # lines listed; all are counted
-LEAST_EXCESS, LEAST_TIMES = (
-    0.05,
-    1.25,
-)  # of a slice's share of the loss to that of the tokens, before it is named
+LEAST_EXCESS = 0.05  # a slice stands out if its share of the loss exceeds its share of the tokens
+LEAST_TIMES = 1.25  # by both this difference and this factor
 KINDS = ("all", "tag", "class", "depth", "context", "ahead")
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known besides the tables. costs: per draft, those that the shards' step_ms were made from. refused,
-    num_refused: lines of the prompt file. warnings: beside those of the preparation. num_ids: that the target or a
-    draft can write, where known."""
+    """What is known besides the tables."""
 
     job: Job
     preparation: Preparation
     costs: Mapping[str, Costs] = field(default_factory=dict)
-    refused: Sequence[RefusedRow] = ()
+    """The costs that the shards' step_ms were made from, by draft."""
+    refused: Sequence[RefusedRow] = ()  # lines of the prompt file
     num_refused: int = 0
-    warnings: Sequence[str] = ()
+    warnings: Sequence[str] = ()  # besides those of the preparation
     num_ids: Mapping[str, int] = field(default_factory=dict)
+    """The number of ids that a model can write, by name, where known."""
 
     def steady_costs(self, draft: str) -> Costs | None:
-        """Those that carry advice."""
+        """The draft's costs if they are steady enough for advice."""
         costs = self.costs.get(draft)
         return None if costs is None or costs.doubt else costs
 
     def ids_of(self, draft: str) -> tuple[int, int] | None:
-        """How many ids the draft and the target can write."""
-        names = draft, self.job.request.target
-        return (
-            tuple(self.num_ids[name] for name in names) if self.num_ids.keys() >= {*names} else None
-        )
+        """The number of ids that the draft and the target can write; None if either is not known."""
+        target = self.job.request.target
+        if draft not in self.num_ids or target not in self.num_ids:
+            return None
+        return self.num_ids[draft], self.num_ids[target]
 
     def speedups(self, draft: str, total: Totals, *, by_argmax: bool = False) -> list[float] | None:
-        """For every K; None where costs are not known or not steady."""
+        """The speedup for every K; None where costs are not known or not steady."""
         costs = self.steady_costs(draft)
-        return (
-            None if costs is None else total.speedups(theory.step_ms(costs, 0), by_argmax=by_argmax)
-        )
+        if costs is None:
+            return None
+        return total.speedups(theory.step_ms(costs, 0), by_argmax=by_argmax)
 
-    def way(self, draft: str, total: Totals, k: int, *, by_argmax: bool) -> DraftingMode:
+    def drafting_mode(self, draft: str, total: Totals, k: int, *, by_argmax: bool) -> DraftingMode:
+        """The numbers of drafting the most likely tokens (by_argmax), or drawn tokens."""
+        per_call = ()
+        if total["num_tokens"]:
+            per_call = tuple(total.tokens_per_call(by_argmax=by_argmax).tolist())
         speedups = self.speedups(draft, total, by_argmax=by_argmax)
-        per_call = (
-            tuple(total.tokens_per_call(by_argmax=by_argmax).tolist())
-            if total["num_tokens"]
-            else ()
+        best_k = None
+        if speedups is not None:
+            best_k = whatif.best_range(dict(zip(KS, speedups, strict=True)))
+        return DraftingMode(
+            alpha=total.share("argmax" if by_argmax else "overlap"),
+            tokens_per_call=per_call,
+            speedups=None if speedups is None else tuple(speedups),
+            best_k=best_k,
+            by_position=total.by_position(k, by_argmax=by_argmax),
         )
-        kept = total.by_position(k, by_argmax=by_argmax)
-        alpha = total.share("argmax" if by_argmax else "overlap")
-        best_k = speedups and whatif.best_range(dict(zip(KS, speedups, strict=True)))
-        return DraftingMode(alpha, per_call, speedups and tuple(speedups), best_k, kept)
 
 
 class Aggregator:
@@ -109,8 +113,9 @@ class Aggregator:
     def __init__(self, k: int, drafts: Sequence[str]) -> None:
         if k not in KS:
             raise ValueError(f"k must be from {KS[0]} to {KS[-1]} (got {k})")
-        self.k, self.drafts = k, tuple(drafts)
-        self._num_cut = 0
+        self.k = k
+        self.drafts = tuple(drafts)
+        self._num_cut = 0  # texts that end where the target's context ends
         self.ids: dict[int, str] = {}
         self._lengths: list[Array] = []  # of the prompts' texts, in the order of `ids`
         self._sources: Counter[tuple[str, bool]] = Counter()
@@ -137,24 +142,24 @@ class Aggregator:
         self._warnings |= dict.fromkeys(tables.warnings)
 
     def _add_prompts(self, prompts: pandas.DataFrame) -> None:
-        own = prompts[prompts["draft"] == self.drafts[0]]
-        self._lengths.append(
-            own["num_tokens"].to_numpy(copy=True)
-        )  # a view would keep the whole frame
-        self.ids |= zip(own["prompt"], own["id"], strict=True)
-        self._num_cut += int((own["finish"] == "context").sum())
-        self._sources.update(zip(own["source"], own["exact"], strict=True))
+        rows = prompts[prompts["draft"] == self.drafts[0]]
+        # a view would hold the whole frame in memory
+        self._lengths.append(rows["num_tokens"].to_numpy(copy=True))
+        self.ids |= zip(rows["prompt"], rows["id"], strict=True)
+        self._num_cut += int((rows["finish"] == "context").sum())
+        self._sources.update(zip(rows["source"], rows["exact"], strict=True))
 
     def _add_sums(self, sums: pandas.DataFrame) -> None:
         numbers = sums[list(NAMES)].to_numpy(np.float64)
-        by_k = np.array([list(sums[name]) for name in BY_K], dtype=np.float64)
-        kept = np.array([list(sums[name]) for name in KEPT], dtype=np.float64)
+        by_k = np.array([list(sums[name]) for name in BY_K], dtype=np.float64)  # [6, rows, 16]
+        accepted = np.array([list(sums[name]) for name in ACCEPTED], dtype=np.float64)
         part_numbers = np.zeros(len(numbers), dtype=np.int32)
-        for place, part in enumerate(map(DraftSlice, sums["draft"], sums["kind"], sums["value"])):
+        names = zip(sums["draft"], sums["kind"], sums["value"], strict=True)
+        for place, (draft, kind, value) in enumerate(names):
+            part = DraftSlice(draft, kind, value)
             if self._has_room_for(part):
-                self._totals.setdefault(part, Totals()).add(
-                    numbers[place], by_k[:, place], kept[:, place]
-                )
+                total = self._totals.setdefault(part, Totals())
+                total.add(numbers[place], by_k[:, place], accepted[:, place])
                 part_numbers[place] = self._numbers.setdefault(part, 1 + len(self._numbers))
         own = records(sums["prompt"], part_numbers, sums["num_readable"], sums["overlap"])
         shared = records(sums["prompt"], part_numbers, sums["num_shared"], sums["shared_overlap"])
@@ -162,13 +167,15 @@ class Aggregator:
         self._shared.append(own if np.array_equal(own, shared) else shared)
 
     def _has_room_for(self, part: DraftSlice) -> bool:
-        """Whether the part is counted: all but tags after the first MOST_TAGS."""
+        """Whether the part is counted; only tags after the first MOST_TAGS are not."""
         if part.kind != "tag" or part.value in self._tags:
             return True
-        self._too_many_tags |= len(self._tags) == MOST_TAGS
-        if not self._too_many_tags:
-            self._tags.add(part.value)
-        return not self._too_many_tags
+        if len(self._tags) == MOST_TAGS:
+            self._too_many_tags = True
+        if self._too_many_tags:
+            return False
+        self._tags.add(part.value)
+        return True
 
     @property
     def num_tokens(self) -> int:
@@ -176,36 +183,40 @@ class Aggregator:
 
     def summary(self, facts: Facts) -> Summary:
         every = by_part(self._rows, self._numbers)
-        parts, cliffs = self._select_shown(every), findings.cliffs(every)
+        parts = self._select_shown(every)
+        cliffs = findings.cliffs(every)
         intervals = alpha_intervals(parts)
-        job, request = facts.job, facts.job.request
+        job = facts.job
+        request = job.request
+        refused = {(row.line, row.reason) for row in (*facts.refused, *self._refused)}
+        looked_for = ()
+        if self.ids:
+            looked_for = (*facts.preparation.looked_for, *findings.looked_for(every))
+        costs_from = "measured"
+        if job.costs != "measured":
+            costs_from = "given" if facts.costs else "left out"
         return Summary(
             specviz=job.specviz,
             created=facts.preparation.created,
             prompts=job.prompts,
-            **{
-                name: getattr(request, name)
-                for name in ("target", "seed", "max_new_tokens", "chat", "chat_options")
-            },
+            target=request.target,
+            seed=request.seed,
+            max_new_tokens=request.max_new_tokens,
+            chat=request.chat,
+            chat_options=request.chat_options,
             sampling=sampling_of(request),
             k=self.k,
             num_prompts=len(self.ids),
             num_tokens=self.num_tokens,
             num_cut=self._num_cut,
             num_refused=facts.num_refused + self._num_refused,
-            refused=tuple(sorted(map(astuple, {*facts.refused, *self._refused}))[:MOST_REFUSED]),
+            refused=tuple(sorted(refused)[:MOST_REFUSED]),
             exact=bool(self._sources) and all(is_exact for _, is_exact in self._sources),
             note=self._note(request),
             warnings=self._all_warnings(facts),
-            looked_for=(*facts.preparation.looked_for, *findings.looked_for(every))
-            if self.ids
-            else (),
+            looked_for=looked_for,
             costs={name: costs.to_dict() for name, costs in facts.costs.items()},
-            costs_from="measured"
-            if job.costs == "measured"
-            else "given"
-            if facts.costs
-            else "left out",
+            costs_from=costs_from,
             drafts=tuple(
                 self._draft(name, facts, intervals, every, cliffs) for name in self.drafts
             ),
@@ -216,25 +227,29 @@ class Aggregator:
         )
 
     def _select_shown(self, parts: Parts) -> Parts:
-        """Those of the report's kinds in its order; of too many tags those that most prompts have."""
-        sizes = Counter({part.value: len(own) for part, own in parts.items() if part.kind == "tag"})
-        tags = {value for value, _ in sizes.most_common(TAGS_SHOWN)}
-        shown = [
-            part
-            for part in parts
-            if part.kind in KINDS and (part.kind != "tag" or part.value in tags)
-        ]
+        """The parts that a report shows, in its order; of too many tags the ones with the most prompts."""
+        tag_sizes = Counter()
+        for part, own in parts.items():
+            if part.kind == "tag":
+                tag_sizes[part.value] = len(own)
+        tags = {value for value, _ in tag_sizes.most_common(TAGS_SHOWN)}
+        shown = []
+        for part in parts:
+            is_hidden_tag = part.kind == "tag" and part.value not in tags
+            if part.kind in KINDS and not is_hidden_tag:
+                shown.append(part)
         return {part: parts[part] for part in sorted(shown, key=self._order)}
 
     def _order(self, part: DraftSlice) -> tuple[int, int, int, str]:
-        order = {
-            "class": CLASSES.index,
-            "depth": bucket_start,
-            "context": bucket_start,
-            "ahead": int,
-        }
-        own = order.get(part.kind, lambda _: 0)
-        return self.drafts.index(part.draft), KINDS.index(part.kind), own(part.value), part.value
+        value = part.value
+        number = 0
+        if part.kind == "class":
+            number = CLASSES.index(value)
+        elif part.kind in ("depth", "context"):
+            number = bucket_start(value)
+        elif part.kind == "ahead":
+            number = int(value)
+        return self.drafts.index(part.draft), KINDS.index(part.kind), number, value
 
     def _draft(
         self,
@@ -244,15 +259,15 @@ class Aggregator:
         every: Parts,
         cliffs: Sequence[Cliff],
     ) -> DraftSummary:
-        whole, own, costs = (
-            DraftSlice(name, "all", "all"),
-            self._drafts[name],
-            facts.steady_costs(name),
-        )
+        whole = DraftSlice(name, "all", "all")
+        own = self._drafts[name]
         total = self._totals.get(whole, Totals())
         calls = float(total.by_k[0][self.k - KS[0]])
-        outside, drawn = total.share("outside"), facts.way(name, total, self.k, by_argmax=False)
-        made = DraftSummary(
+        outside = total.share("outside")
+        costs = facts.steady_costs(name)
+        cost_ratio = None if costs is None else theory.cost_ratio(costs)
+        drawn = facts.drafting_mode(name, total, self.k, by_argmax=False)
+        summary = DraftSummary(
             name=name,
             num_tokens=int(total["num_tokens"]),
             num_prompts=total.num_prompts,
@@ -263,21 +278,16 @@ class Aggregator:
             **asdict(drawn),
             readable=total["num_readable"] / max(total["num_tokens"], 1.0),
             ceiling=None if outside is None else 1 - outside,
-            calibration=findings.calibration(
-                own.confidence, None if costs is None else theory.cost_ratio(costs)
-            ),
+            calibration=findings.calibration(own.confidence, cost_ratio),
             reasons=own.reasons(),
             losses=own.losses(),
             findings=(),
-            by_argmax=facts.way(name, total, self.k, by_argmax=True),
+            by_argmax=facts.drafting_mode(name, total, self.k, by_argmax=True),
             patterns=own.patterns(self.ids, calls),
         )
-        of_models = tuple(
-            finding for finding in facts.preparation.findings if finding.draft == name
-        )
-        return replace(
-            made, findings=of_models + findings.of_draft(made, cliffs, every, facts.ids_of(name))
-        )
+        of_models = [finding for finding in facts.preparation.findings if finding.draft == name]
+        of_tables = findings.of_draft(summary, cliffs, every, facts.ids_of(name))
+        return replace(summary, findings=(*of_models, *of_tables))
 
     def _slices(
         self,
@@ -290,89 +300,94 @@ class Aggregator:
         for part, own in parts.items():
             total = self._totals[part]
             whole = parts[DraftSlice(part.draft, "all", "all")]
-            excess = None if part.kind == "ahead" else excess_of_loss(own, whole)
-            share, loss_share, around = excess or (None, None, None)
+            is_ahead = part.kind == "ahead"
+            excess = None if is_ahead else excess_of_loss(own, whole)
+            stands_out = excess is not None and _stands_out(excess, len(whole), len(parts))
             speedups = facts.speedups(part.draft, total)
-            rate = float(total.tokens_per_call()[self.k - KS[0]])
+            tokens_per_call = float(total.tokens_per_call()[self.k - KS[0]])
             yield Slice(
                 *part,
                 num_tokens=int(total["num_readable"]),
                 num_prompts=total.num_prompts,
                 alpha=total.share("overlap"),
                 alpha_interval=intervals[part],
-                greedy_agreement=total.share("argmax" if part.kind == "ahead" else "agreement"),
-                tokens_per_call=rate if np.isfinite(rate) else None,
-                best_k=speedups and KS[int(np.argmax(speedups))],
-                speedup=speedups and max(speedups),
+                greedy_agreement=total.share("argmax" if is_ahead else "agreement"),
+                tokens_per_call=tokens_per_call if np.isfinite(tokens_per_call) else None,
+                best_k=None if speedups is None else KS[int(np.argmax(speedups))],
+                speedup=None if speedups is None else max(speedups),
                 cliff=part in falls,
-                share=share,
-                loss_share=loss_share,
-                excess=around,
-                stands_out=excess is not None and _stands_out(*excess, len(whole), len(parts)),
+                share=None if excess is None else excess.share,
+                loss_share=None if excess is None else excess.loss_share,
+                excess=None if excess is None else excess.interval,
+                stands_out=stands_out,
             )
 
     def _by_prompt(self, parts: Parts) -> dict[str, dict[str, float]]:
-        """Overlap over all tokens of the text: what the draft cannot read counts 0."""
-        whole = {part.draft: own for part, own in parts.items() if part.kind == "all"}
-        columns = {
-            name: pandas.Series(own.overlap, own.prompts, np.float64) for name, own in whole.items()
-        }
+        """Alpha by prompt id and draft, over all tokens of the text: unreadable ones count 0."""
+        columns = {}
+        for part, own in parts.items():
+            if part.kind == "all":
+                columns[part.draft] = pandas.Series(own.overlap, own.prompts, np.float64)
         overlaps = pandas.DataFrame(columns, [*self.ids], self.drafts, np.float64).fillna(0.0)
         alphas = overlaps.div(np.concatenate([[], *self._lengths]), axis="index")
         return alphas.set_axis([*self.ids.values()]).to_dict("index")
 
     def _comparisons(self, parts: Parts) -> tuple[DraftComparison, ...]:
-        """Over the tokens that all drafts can read, or the nearer reach of one would look like a better draft."""
+        """Compares the drafts over the tokens that all of them can read.
+
+        Else a draft with a shorter context would look better.
+        """
         if all(own is shared for own, shared in zip(self._rows, self._shared, strict=True)):
             return compare_drafts(parts, self.drafts, self.ids)
         every = by_part(self._shared, self._numbers)
         shared = {part: every[part] for part in parts if part in every}
         whole = shared.get(DraftSlice(self.drafts[0], "all", "all"))
-        words = "No token can be read by all drafts, so nothing is compared."
-        if whole is not None:
-            num_shared = int(whole.num_tokens.sum(dtype=np.float64))
+        if whole is None:
+            words = "No token can be read by all drafts, so nothing is compared."
+            return compare_drafts(shared, self.drafts, self.ids, words)
+        num_shared = int(whole.num_tokens.sum(dtype=np.float64))
+        words = ""
+        if num_shared < self.num_tokens:
             count = f"{num_shared:,} of {self.num_tokens:,} tokens"
             words = f"Only over the {count} that all drafts can read: their contexts or vocabularies differ."
-            words = words if num_shared < self.num_tokens else ""
         return compare_drafts(shared, self.drafts, self.ids, words)
 
     def _all_warnings(self, facts: Facts) -> tuple[str, ...]:
         warnings = [*facts.preparation.warnings, *facts.warnings, *self._warnings]
         if self._too_many_tags or len(self._tags) > TAGS_SHOWN:
-            beyond = (
-                f", of the first {MOST_TAGS:,}; later ones were not counted separately"
-                if self._too_many_tags
-                else ""
-            )
+            beyond = ""
+            if self._too_many_tags:
+                beyond = f", of the first {MOST_TAGS:,}; later ones were not counted separately"
             warnings.append(f"Only the {TAGS_SHOWN} tags with the most prompts are listed{beyond}.")
         return tuple(dict.fromkeys(warnings))
 
     def _note(self, request: Request) -> str:
-        """What the numbers rest on."""
+        """Says which texts the numbers rest on."""
         top_k = f", top-k {request.top_k}" if request.top_k else ""
         top_p = f", top-p {request.top_p:g}" if request.top_p < 1 else ""
         distribution = f"{request.target} at temperature {request.temperature:g}{top_k}{top_p}"
         sentences = []
         for (source, is_exact), size in sorted(self._sources.items()):
-            texts, origin = (
-                quantity(size, "text"),
-                "" if source == SAMPLED else ", as their rows say",
-            )
-            estimate = f"{texts} given: an estimate, exact only if sampled from {distribution}."
-            sentences.append(
-                f"{texts} sampled from {distribution}{origin}." if is_exact else estimate
-            )
+            texts = quantity(size, "text")
+            if is_exact:
+                origin = "" if source == SAMPLED else ", as their rows say"
+                sentence = f"{texts} sampled from {distribution}{origin}."
+            else:
+                sentence = f"{texts} given: an estimate, exact only if sampled from {distribution}."
+            sentences.append(sentence)
         return " ".join(sentences) or "No text could be used."
 
 
-def _stands_out(
-    share: float, loss_share: float, around: Interval | None, size: int, num_asked: int
-) -> bool:
-    """Whether its share of the loss is above that of the tokens by an amount that matters, and beyond chance. size: how
-    many prompts the interval rests on."""
-    matters = loss_share >= max(share + LEAST_EXCESS, LEAST_TIMES * share)
+def _stands_out(excess: Excess, size: int, num_asked: int) -> bool:
+    """Whether a slice loses more than its share of the tokens, by an amount that matters and beyond chance.
+
+    size: the prompts that the interval rests on. num_asked: slices that are asked about together.
+    """
+    share = excess.share
+    difference = excess.loss_share - share
+    matters = excess.loss_share >= max(share + LEAST_EXCESS, LEAST_TIMES * share)
     return (
         size >= ENOUGH_PROMPTS
         and matters
-        and excludes_zero(around, loss_share - share, size, num_asked)
+        and excludes_zero(excess.interval, difference, size, num_asked)
     )

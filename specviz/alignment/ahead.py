@@ -1,7 +1,6 @@
-"""Drafts that are no models (heads, modules, early exit, prompt lookup) along a text: their numbers at every depth.
+"""Measures drafts that are no models (heads, modules, early exit, prompt lookup) along a text, at every depth.
 
-A step may begin at every place of the text; `Drafter.along` says what would be drafted behind it. One interface: what
-a method does to get there is its own.
+A step may begin at every place of the text; `Drafter.along` says what the method would draft there.
 """
 
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specviz.alignment.token_stats import Numbers, blocks, draft_numbers
+from specviz.alignment.token_stats import Numbers, blocks, draft_numbers, join_pieces, to_arrays
 from specviz.alignment.types import AHEAD, DEPTHS, Ahead
 from specviz.analysis.along import FEWEST_BEFORE, each_depth, read_states
 from specviz.analysis.whatif import acceptance_chances
@@ -41,9 +40,9 @@ NOTHING = -1e4  # a logit that leaves no probability at any temperature in use
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Proposer:
-    """A draft that is no model. name: as it is shown."""
+    """A draft that is no model."""
 
-    name: str
+    name: str  # shown to people
     setup: Setup
 
     def drafter(self) -> Drafter:
@@ -54,46 +53,51 @@ Draft = LoadedModel | Proposer
 
 
 def load_draft(wanted: Any, pool: ModelPool, target: LoadedModel) -> Draft:
-    """A draft model, or the drafter that the name asks for: heads by their name or folder, or METHOD:HEADS,NAME=VALUE.
+    """Loads a draft model, or the drafter that the name asks for.
 
+    wanted: heads by their name or folder, METHOD:HEADS,NAME=VALUE, or what a draft model is loaded by.
     Raises SpecvizError, also for a method that cannot be read along a text.
     """
-    method, heads, pairs = _split(wanted) if isinstance(wanted, str) else ("", "", ())
+    method = ""
+    if isinstance(wanted, str):
+        method, heads, pairs = _split(wanted)
     if not method:
         return pool.load(wanted, as_draft=True)
-    params = METHODS[method].read(pairs) | ({"heads": heads} if heads else {})
+    params = METHODS[method].read(pairs)
+    if heads:
+        params = params | {"heads": heads}
     setup = gather(METHODS[method], params, target, None, pool)
-    held = "" if setup.heads is None else setup.heads.name
-    options = ",".join(filter(None, (held, *pairs)))
-    made = Proposer(held if held and not pairs else f"{method}:{options}".rstrip(":"), setup)
-    drafter, tokens = (
-        made.drafter(),
-        torch.zeros(FEWEST_BEFORE, dtype=torch.long, device=target.model.device),
-    )
-    if drafter.along(tokens, *read_states(target, [drafter.hidden_layers], tokens)) is None:
+    heads_name = setup.heads.name if setup.heads is not None else ""
+    name = heads_name
+    if pairs or not heads_name:
+        options = [heads_name, *pairs] if heads_name else pairs
+        name = f"{method}:{','.join(options)}".rstrip(":")
+    proposer = Proposer(name, setup)
+    drafter = proposer.drafter()
+    tokens = torch.zeros(FEWEST_BEFORE, dtype=torch.long, device=target.model.device)
+    (states,) = read_states(target, [drafter.hidden_layers], tokens)
+    if drafter.along(tokens, states) is None:
         can = ", ".join(sorted(READABLE))
         raise SpecvizError(
-            f"{made.name} cannot be read along a text: what it drafts depends on more than the text before (these can "
+            f"{name} cannot be read along a text: what it drafts depends on more than the text before (these can "
             f"be: {can})"
         )
-    return made
+    return proposer
 
 
 READABLE = tuple(method.name for method in METHODS.values() if method.reads_ahead)
 
 
 def _split(wanted: str) -> tuple[str, str, tuple[str, ...]]:
-    """Method, heads and parameters; an empty method for the name of a draft model."""
+    """The method, heads and parameters that a name asks for; the method of a draft model is empty."""
     method, _, rest = wanted.partition(":")
     if method in READABLE:
         words = [word for word in rest.split(",") if word]
-        return (
-            method,
-            "".join(word for word in words if "=" not in word),
-            tuple(w for w in words if "=" in w),
-        )
+        heads = "".join(word for word in words if "=" not in word)
+        return method, heads, tuple(word for word in words if "=" in word)
     known = catalog.HEADS.get(wanted)
-    return (known.kind if known else kind_of(Path(wanted)), wanted, ())
+    kind = known.kind if known else kind_of(Path(wanted))
+    return kind, wanted, ()
 
 
 # ---- numbers along a text -------------------------------------------------------------------------------------------
@@ -107,28 +111,34 @@ def measure_ahead(
     sampling: Sampling,
     depths: int = DEPTHS,
 ) -> list[Numbers]:
-    """Of each drafter what `measure_texts` gives of a draft model, at depth 1, and as "ahead" every depth."""
-    lm, tokens = (
-        target.cached_lm(),
-        torch.tensor([*text.prompt, *text.ids], device=target.model.device),
-    )
+    """The numbers of each drafter: at depth 1 the columns of a draft model, and "ahead" for every depth.
+
+    See `measure_texts` for the columns, and `Ahead`.
+    """
+    lm = target.cached_lm()
+    tokens = torch.tensor([*text.prompt, *text.ids], device=target.model.device)
     states = read_states(target, [drafter.hidden_layers for drafter in drafters], tokens)
-    ways = [drafter.along(tokens, own) for drafter, own in zip(drafters, states, strict=True)]
-    found: list[list] = [[] for _ in drafters]  # by drafter, window and depth
+    drafts_along = [
+        drafter.along(tokens, own_states)
+        for drafter, own_states in zip(drafters, states, strict=True)
+    ]
+    windows: list[list] = [[] for _ in drafters]  # by drafter, window and depth
     most = LOGITS_BYTES_CUDA if lm.device.type == "cuda" else LOGITS_BYTES
-    window = max(1, most // (8 * lm.vocab_size) - depths)
-    for begin in range(0, len(text.ids), window):
-        end = min(begin + window, len(text.ids))
-        places = text.ids[begin : end + depths - 1]
+    width = max(1, most // (8 * lm.vocab_size) - depths)
+    for begin in range(0, len(text.ids), width):
+        end = min(begin + width, len(text.ids))
+        ids = text.ids[begin : end + depths - 1]
         before = [*text.prompt, *text.ids[:begin]]
-        logits = lm.forward(before, chain(places))[: len(places)]
+        logits = lm.forward(before, chain(ids))[: len(ids)]
         starts = torch.arange(len(before), len(before) + end - begin, device=lm.device)
-        for own, along in zip(found, ways, strict=True):
-            guesses = each_depth(along, starts, min(depths, len(places)))
-            own.append([_numbers(*guess, logits, places, sampling) for guess in guesses])
+        for own_windows, along in zip(windows, drafts_along, strict=True):
+            by_depth = []
+            for depth, rows, known in each_depth(along, starts, min(depths, len(ids))):
+                by_depth.append(_numbers(depth, rows, known, logits, ids, sampling))
+            own_windows.append(by_depth)
     return [
-        _join(windows, len(text.ids), drafter)
-        for windows, drafter in zip(found, drafters, strict=True)
+        _join(own_windows, len(text.ids), drafter)
+        for own_windows, drafter in zip(windows, drafters, strict=True)
     ]
 
 
@@ -137,59 +147,59 @@ def _numbers(
     rows: Tensor,
     known: Tensor,
     logits: Tensor,
-    places: Sequence[int],
+    ids: Sequence[int],
     sampling: Sampling,
 ) -> tuple[Numbers, Numbers]:
-    """The columns of `Ahead` so far behind each start, as far as the text goes; at depth 0 also all of a draft's."""
-    size = min(len(known), len(places) - depth)
-    token, p_logits = (
-        torch.tensor(places[depth : depth + size], device=logits.device),
-        logits[depth : depth + size],
-    )
-    found: list[tuple[Numbers, Numbers]] = []
-    for piece in blocks(size, logits):
-        it, own, reads = token[piece], rows[:size][piece], known[:size][piece]
-        q_logits = (
-            own
-            if rows.dim() == 2
-            else torch.full_like(p_logits[piece], NOTHING).scatter_(1, own[:, None], 0.0)
-        )
-        p, q, mine = sampling.probs(p_logits[piece]), sampling.probs(q_logits), q_logits.argmax(-1)
-        p_token, q_token = of_tokens(p, it).cpu().numpy(), of_tokens(q, it).cpu().numpy()
-        ahead = {
-            "keep": acceptance_chances(p_token, q_token),
-            "hit": (mine == it).cpu().numpy(),
-            "overlap": overlap_of(p, q).cpu().numpy(),
-            "most_likely_p": of_tokens(p, mine).cpu().numpy(),
-            "readable": reads.cpu().numpy(),
+    """The columns of `Ahead` at one depth behind each start, as far as the text goes; at depth 0 also a draft's.
+
+    rows: the drafter's logits [S, V] or ids [S]. logits: of the target for `ids` [len(ids), V].
+    """
+    size = min(len(known), len(ids) - depth)
+    tokens = torch.tensor(ids[depth : depth + size], device=logits.device)
+    target_logits = logits[depth : depth + size]
+    ahead: list[Numbers] = []
+    columns: list[Numbers] = []
+    for block in blocks(size, logits):
+        token = tokens[block]
+        readable = known[:size][block]
+        p_logits = target_logits[block]
+        q_logits = rows[:size][block]
+        if rows.dim() == 1:  # ids: the draft is certain of them
+            certain = torch.full_like(p_logits, NOTHING)
+            q_logits = certain.scatter_(1, q_logits[:, None], 0.0)
+        p = sampling.probs(p_logits)
+        q = sampling.probs(q_logits)
+        most_likely = q_logits.argmax(-1)
+        p_token = of_tokens(p, token).cpu().numpy()
+        q_token = of_tokens(q, token).cpu().numpy()
+        own_ahead = {
+            "hit": most_likely == token,
+            "overlap": overlap_of(p, q),
+            "most_likely_p": of_tokens(p, most_likely),
+            "readable": readable,
         }
-        whole = {}
+        ahead.append({"acceptance": acceptance_chances(p_token, q_token)} | to_arrays(own_ahead))
         if depth == 0:
-            read = ScoredRows(it, it, it, p_logits[piece], ())
-            whole = draft_numbers(
-                DraftRows(q_logits, reads), read, p, p_logits[piece].argmax(-1), sampling
-            )
-        found.append((ahead, {name: values.cpu().numpy() for name, values in whole.items()}))
-    ahead, whole = (_behind_each_other(side) for side in zip(*found, strict=True))
-    return ahead, whole
-
-
-def _behind_each_other(pieces: Sequence[Numbers]) -> Numbers:
-    return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+            scored = ScoredRows(token, token, token, p_logits, ())
+            draft = DraftRows(q_logits, readable)
+            target_most_likely = p_logits.argmax(-1)
+            own_columns = draft_numbers(draft, scored, p, target_most_likely, sampling)
+            columns.append(to_arrays(own_columns))
+    return join_pieces(ahead), join_pieces(columns) if columns else {}
 
 
 def _join(
     windows: Sequence[Sequence[tuple[Numbers, Numbers]]], size: int, drafter: Drafter
 ) -> Numbers:
-    """The windows of one text behind each other."""
-    columns = _behind_each_other([window[0][1] for window in windows])
+    """Joins the windows of one text."""
+    columns = join_pieces([by_depth[0][1] for by_depth in windows])
     ahead = {name: np.zeros((size, len(windows[0]))) for name in AHEAD}
     ahead["readable"] += 1  # nothing stops a draft behind the text
     begin = 0
-    for window in windows:
-        for depth, (numbers, _) in enumerate(window):
+    for by_depth in windows:
+        for depth, (numbers, _) in enumerate(by_depth):
             for name, values in numbers.items():
                 ahead[name][begin : begin + len(values), depth] = values
-        begin += len(window[0][0]["keep"])
+        begin += len(by_depth[0][0]["acceptance"])
     columns["confidence"] = columns["confidence"].sum(0, dtype=np.float64)
     return columns | {"ahead": Ahead(**ahead, waits=drafter.waits)}

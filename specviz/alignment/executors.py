@@ -1,7 +1,7 @@
-"""Where pieces of work are done: here, one after another, or on Ray's workers (an optional extra).
+"""Runs pieces of work here, one after another, or on Ray's workers (an optional extra).
 
-An executor is a context: entering it gives a Map, which yields (place, result) for every item as results come. Items
-are drawn lazily, a few at a time. Functions must be importable by name, items and results must pickle.
+An executor is a context that gives a Map, which yields (place, result) for every item as results come. Items are drawn
+lazily, a few at a time. Functions must be importable by name; items and results must pickle.
 """
 
 import os
@@ -21,8 +21,8 @@ Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[tuple[int, Any]]]
 Executor = Callable[[], AbstractContextManager[Map]]
 
 RETRIES = 3  # of a piece of work whose worker died
-PLACE_S = 60.0  # after which workers without a place in the cluster are done without
-IN_FLIGHT = 2  # pieces per worker: one is worked on, one waits, so that no worker waits for us
+PLACE_S = 60.0  # how long workers may take to find a place in the cluster
+IN_FLIGHT = 2  # pieces per worker: one in work and one waiting, so that no worker waits for us
 _OWN_CLUSTER = {
     "RAY_USAGE_STATS_ENABLED": "0",  # tells nobody about itself
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray's own switch for a cluster that listens to 127.0.0.1 alone
@@ -31,18 +31,17 @@ _OWN_CLUSTER = {
 
 @contextmanager
 def local() -> Iterator[Map]:
-    """This process, one piece after another, in order."""
+    """Runs the pieces in this process, one after another, in order."""
     yield lambda function, items: ((place, function(item)) for place, item in enumerate(items))
 
 
 @contextmanager
 def on_ray(address: str | None = None, num_workers: int | None = None) -> Iterator[Map]:
-    """Ray's workers, one GPU each where the cluster has GPUs, else one CPU each.
+    """Runs the pieces on Ray's workers, one GPU each where the cluster has GPUs, else one CPU each.
 
-    address None: a cluster of this machine alone, ended with the context; "auto" or "host:port": one that runs.
-    num_workers None: one per GPU, or per CPU where there is none. What dies with its worker is done again.
-    Raises SpecvizError where Ray is missing, cannot be reached or has no free place, and where a piece kills its
-    workers every time.
+    address: None starts a cluster on this machine, which ends with the context; "auto" or "host:port" joins one.
+    num_workers: None takes one per GPU, or per CPU where there is none. A piece that dies with its worker is redone.
+    Raises SpecvizError if Ray is missing, cannot be reached or has no free place, or a piece kills every worker.
     """
     if num_workers is not None and num_workers < 1:
         raise ValueError(f"num_workers must be >= 1 (got {num_workers})")
@@ -57,12 +56,16 @@ def on_ray(address: str | None = None, num_workers: int | None = None) -> Iterat
 
 
 def _join_or_start(address: str | None, num_workers: int | None) -> bool:
-    """Starts or joins a cluster; False where this process has joined one already, which is then used."""
-    cores = {"num_cpus": num_workers, "include_dashboard": False} if address is None else {}
-    modules = {
-        "PYTHONPATH": os.pathsep.join(filter(None, sys.path))
-    }  # workers find what this process finds
-    with _set_environment({**_OWN_CLUSTER, **modules} if address is None else {}):
+    """Starts or joins a cluster; False if this process has joined one already, which is then used."""
+    environment = {}
+    options = {}
+    if address is None:
+        module_path = os.pathsep.join(
+            filter(None, sys.path)
+        )  # workers find what this process finds
+        environment = {**_OWN_CLUSTER, "PYTHONPATH": module_path}
+        options = {"num_cpus": num_workers, "include_dashboard": False}
+    with _set_environment(environment):
         try:
             import ray
         except ImportError as error:
@@ -73,7 +76,10 @@ def _join_or_start(address: str | None, num_workers: int | None) -> bool:
         try:
             with _keep_handler(signal.SIGTERM):
                 ray.init(
-                    address=address or "local", log_to_driver=False, logging_level="ERROR", **cores
+                    address=address or "local",
+                    log_to_driver=False,
+                    logging_level="ERROR",
+                    **options,
                 )
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
             where = "on this machine" if address is None else f"at {address}"
@@ -85,7 +91,7 @@ def _join_or_start(address: str | None, num_workers: int | None) -> bool:
 
 @contextmanager
 def _keep_handler(number: int) -> Iterator[None]:
-    """Of a signal that Ray takes for itself, only to abort the process."""
+    """Restores the handler of a signal, which Ray takes for itself only to abort the process."""
     before = signal.getsignal(number)
     try:
         yield
@@ -97,7 +103,7 @@ def _keep_handler(number: int) -> Iterator[None]:
 
 @contextmanager
 def _set_environment(values: dict[str, str]) -> Iterator[None]:
-    """For the processes that are started meanwhile."""
+    """Sets environment variables for the processes that are started inside the block."""
     before = {name: os.environ[name] for name in values if name in os.environ}
     os.environ.update(values)
     try:
@@ -109,44 +115,45 @@ def _set_environment(values: dict[str, str]) -> Iterator[None]:
 
 
 class _Worker:
-    """A process of its own, which keeps what it has loaded from one piece to the next."""
+    """A worker process, which keeps its loaded models from one piece to the next."""
 
     def do(self, function: Callable[[Any], Any], item: Any) -> Any:
         return function(item)
 
 
 def _start_workers(ray: ModuleType, num_workers: int | None) -> list[Any]:
-    here = ray.cluster_resources()
-    num_gpus = int(here.get("GPU", 0))
+    """Starts the workers and returns those that found a place in the cluster."""
+    resources = ray.cluster_resources()
+    num_gpus = int(resources.get("GPU", 0))
     needs = {"num_gpus": 1} if num_gpus else {"num_cpus": 1}
-    made = ray.remote(**needs, max_restarts=-1, max_task_retries=RETRIES)(_Worker)
-    workers = [
-        made.remote() for _ in range(num_workers or num_gpus or max(1, int(here.get("CPU", 1))))
-    ]
-    asked = {worker.__ray_ready__.remote(): worker for worker in workers}
-    placed, _ = ray.wait([*asked], num_returns=len(asked), timeout=PLACE_S)
+    num_workers = num_workers or num_gpus or max(1, int(resources.get("CPU", 1)))
+    worker_class = ray.remote(**needs, max_restarts=-1, max_task_retries=RETRIES)(_Worker)
+    workers = [worker_class.remote() for _ in range(num_workers)]
+    worker_of = {worker.__ray_ready__.remote(): worker for worker in workers}
+    placed, _ = ray.wait([*worker_of], num_returns=len(worker_of), timeout=PLACE_S)
     if not placed:
         raise SpecvizError(
             f"no worker found a free slot in the Ray cluster within {PLACE_S:g} seconds"
         )
-    return [asked[ref] for ref in placed]
+    return [worker_of[ref] for ref in placed]
 
 
 def _distribute(
     ray: ModuleType, workers: list[Any], function: Callable[[Any], Any], items: Iterable[Any]
 ) -> Iterator[tuple[int, Any]]:
-    """Each worker has at most IN_FLIGHT pieces; one that is done gets the next."""
-    numbered, given = enumerate(items), {}
+    """Gives each worker at most IN_FLIGHT pieces; a worker that finishes one gets the next."""
+    waiting = enumerate(items)
+    in_flight = {}
 
     def hand_out(worker: Any) -> None:
-        for place, item in islice(numbered, 1):
-            given[worker.do.remote(function, item)] = place, worker
+        for place, item in islice(waiting, 1):
+            in_flight[worker.do.remote(function, item)] = place, worker
 
     for worker in workers * IN_FLIGHT:
         hand_out(worker)
-    while given:
-        (done, *_), _ = ray.wait([*given])
-        place, worker = given.pop(done)
+    while in_flight:
+        (done, *_), _ = ray.wait([*in_flight])
+        place, worker = in_flight.pop(done)
         hand_out(worker)
         try:
             result = ray.get(done)

@@ -1,10 +1,10 @@
-"""Texts drawn from the target, many at a time: transformers' own `generate` over a padded batch, with specviz's draws.
+"""Draws texts from the target, many at a time: transformers' own `generate` on a padded batch, with specviz's draws.
 
-Text i is the one that a run without a draft would write with the same seed: it does not depend on its neighbours,
+A run without a draft would write the same text with the same seed. Texts of a batch do not depend on each other,
 except where rounding tips a draw.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -19,15 +19,15 @@ from specviz.models.pool import LoadedModel, bytes_per_token
 
 EOS, LENGTH, CONTEXT = "eos", "length", "context"
 CACHE_BYTES = 256 << 20
-"""Keys and values of the texts that are written together: every forward reads them, and others wait for its end."""
+"""The most keys and values of texts that are written together. Every forward reads them while other work waits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """A text and why it ends: EOS, LENGTH or CONTEXT."""
+    """A drawn text."""
 
     ids: tuple[int, ...]
-    finish: str
+    finish: str  # why it ends: EOS, LENGTH or CONTEXT
 
 
 def sample(
@@ -37,45 +37,52 @@ def sample(
     sampling: Sampling,
     max_new_tokens: int,
 ) -> list[Continuation]:
-    """One text after each prompt, which must leave room in the target's context for at least one token."""
-    room = [min(max_new_tokens, target.info.context_limit - len(prompt)) for prompt in prompts]
+    """A text for each prompt. ValueError if a prompt leaves no room for a token in the target's context."""
+    lengths = [len(prompt) for prompt in prompts]
+    room = [min(max_new_tokens, target.info.context_limit - length) for length in lengths]
     if min(room) < 1:
-        raise ValueError(
-            f"a prompt must leave room for a token (got {max(map(len, prompts)):,} tokens)"
-        )
-    made: dict[int, Continuation] = {}
-    for num_tokens, places in _batches(target, prompts, room):
-        own = [prompts[i] for i in places]
-        draws = BatchDraws([Seeded(seeds[i]) for i in places], list(map(len, own)))
-        draw_one = partial(_draw_one, sampling, draws, max(map(len, own)))
-        drawn = target.generate(own, num_tokens, logits_processor=[draw_one])
-        at_end = LENGTH if num_tokens == max_new_tokens else CONTEXT
-        for place, ids in zip(places, drawn, strict=True):
-            end = next((i + 1 for i, token in enumerate(ids) if token in target.text.eos_ids), None)
-            made[place] = Continuation(tuple(ids[:end]), at_end if end is None else EOS)
-    return [made[place] for place in range(len(prompts))]
+        raise ValueError(f"a prompt must leave room for a token (got {max(lengths):,} tokens)")
+    drawn: dict[int, Continuation] = {}
+    for num_tokens, places in _batches(target, lengths, room):
+        own_lengths = [lengths[place] for place in places]
+        draws = BatchDraws([Seeded(seeds[place]) for place in places], own_lengths)
+        draw_one = partial(_draw_one, sampling, draws, max(own_lengths))
+        own_prompts = [prompts[place] for place in places]
+        texts = target.generate(own_prompts, num_tokens, logits_processor=[draw_one])
+        finish = LENGTH if num_tokens == max_new_tokens else CONTEXT
+        for place, ids in zip(places, texts, strict=True):
+            drawn[place] = _end_text(ids, target.text.eos_ids, finish)
+    return [drawn[place] for place in range(len(prompts))]
+
+
+def _end_text(ids: Sequence[int], eos_ids: Collection[int], finish: str) -> Continuation:
+    """Ends a text after its first end token; finish: why it ends without one."""
+    for place, token in enumerate(ids):
+        if token in eos_ids:
+            return Continuation(tuple(ids[: place + 1]), EOS)
+    return Continuation(tuple(ids), finish)
 
 
 def _batches(
-    target: LoadedModel, prompts: Sequence[Sequence[int]], room: Sequence[int]
+    target: LoadedModel, lengths: Sequence[int], room: Sequence[int]
 ) -> Iterator[tuple[int, list[int]]]:
-    """(tokens to write, places of the prompts) of the texts that are written together, which have room for as many.
+    """Yields the tokens to write and the places of the prompts that are written together, which have equal room.
 
-    On a GPU its memory alone bounds how many they are, which is read so fast that nobody waits for it.
+    On a CPU, CACHE_BYTES bounds the batch. A GPU reads keys and values so fast that its memory alone is the bound.
     """
-    for num_tokens, group in groupby(
-        sorted(range(len(prompts)), key=room.__getitem__), key=room.__getitem__
-    ):
+    by_room = sorted(range(len(lengths)), key=room.__getitem__)
+    for num_tokens, group in groupby(by_room, key=room.__getitem__):
         places = list(group)
-        longest = num_tokens + max(len(prompts[i]) for i in places)
-        fitting = max(1, CACHE_BYTES // (longest * bytes_per_token(target.model)))
-        size = fitting if target.model.device.type == "cpu" else len(places)
+        size = len(places)
+        if target.model.device.type == "cpu":
+            longest = num_tokens + max(lengths[place] for place in places)
+            size = max(1, CACHE_BYTES // (longest * bytes_per_token(target.model)))
         for begin in range(0, len(places), size):
             yield num_tokens, places[begin : begin + size]
 
 
 def _draw_one(sampling: Sampling, draws: Draws, width: int, ids: Tensor, logits: Tensor) -> Tensor:
-    """A logits processor that draws one token of each row [B, V] and closes all others."""
+    """Draws one token for each row of logits [B, V] and closes all other tokens; a logits processor."""
     probs = sampling.probs(logits)
     refuse_nan(probs.sum(-1).tolist(), TARGET)
     drawn = draws.sample(probs, FINAL, ids.shape[1] - width, ROOT)

@@ -1,7 +1,7 @@
-"""align(): a prompt file becomes texts of the target, every draft's agreement with them, tables and a report.
+"""align() turns a prompt file into texts of the target, every draft's agreement with them, tables and a report.
 
-`align_steps` works shard by shard and yields its progress. Finished shards lie in the job's folder, so that the same
-call goes on where an earlier one was stopped.
+`align_steps` works shard by shard and yields its progress. Finished shards lie in the job's folder, so the same call
+resumes a job that was stopped.
 """
 
 import hashlib
@@ -56,22 +56,21 @@ TOGETHER = "assembling the tables"
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a job is. done, total: prompts; num_tokens, tokens_per_s: of texts that this call worked on; seconds_left
-    None where that is not known; result with the last one."""
+    """How far a job is."""
 
     words: str
-    done: int
-    total: int
-    num_tokens: int = 0
-    tokens_per_s: float | None = None
-    seconds_left: float | None = None
-    result: Alignment | None = None
+    done: int  # prompts
+    total: int  # prompts
+    num_tokens: int = 0  # of the texts that this call worked on
+    tokens_per_s: float | None = None  # of the texts that this call worked on
+    seconds_left: float | None = None  # None if not known
+    result: Alignment | None = None  # given with the last progress
 
 
 def align(
     prompts: Prompts, *, on_progress: Callable[[Progress], None] | None = None, **options: Any
 ) -> Alignment:
-    """Does the whole job and returns its result. Takes the arguments of `align_steps`. Raises SpecvizError."""
+    """Does the whole job and returns its result. Takes the arguments of `align_steps`; raises SpecvizError."""
     for progress in align_steps(prompts, **options):
         if on_progress is not None:
             on_progress(progress)
@@ -102,18 +101,17 @@ def align_steps(
     older: Summary | None = None,
     num_speculative_tokens: int | None = None,
 ) -> Iterator[Progress]:
-    """The job step by step, at most one shard of `shard_size` prompts between two results.
+    """Does the job step by step, at most one shard of `shard_size` prompts between two results.
 
-    prompts: a file of JSON lines; texts, mappings or a data frame in memory; or a PromptSet; limit: only so many of
-    them. target, draft, k, chat_options: as for `run`; draft may be a list. out: the folder of the job, None for one
-    that goes. chat: every prompt is read in the target's chat form, not only rows with messages. costs: per draft; None
-    measures them where the shards run, {} means no speeds. executor: `local`, or one that starts `executors.on_ray`.
-    overwrite: what `out` holds is removed. older: a summary to compare with, of the same job. Raises SpecvizError.
+    prompts: a file of JSON lines; texts, mappings or a data frame in memory; or a PromptSet. limit: the most of them.
+    target, draft, k, chat_options: as for `run`; draft may be a list. out: the job's folder, None for a temporary one.
+    chat: every prompt is read in the target's chat form, not only rows with messages. costs: per draft; None measures
+    them where the shards run, {} means no speeds. executor: `local`, or a function that starts `executors.on_ray`.
+    overwrite: removes the earlier job in `out`. older: a summary of the same job to compare with. Raises SpecvizError.
     """
     k = one_k(k, num_speculative_tokens)
-    _check_given(
-        costs, k=k, batch=batch, shard_size=shard_size, limit=1 if limit is None else limit
-    )
+    num_wanted = 1 if limit is None else limit
+    _check_given(costs, k=k, batch=batch, shard_size=shard_size, limit=num_wanted)
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     request = _request(
         chat, chat_options, num_speculative_tokens=k, max_new_tokens=max_new_tokens, **sampling
@@ -124,32 +122,40 @@ def align_steps(
         check_old_job(older, request, rows.fingerprint)
     num_rows = min(limit or len(rows), len(rows))
     folder, home = _choose_folder(out)
-    with executor() as each:
+    with executor() as run_each:
         yield Progress("loading the models", 0, num_rows)
-        ((_, models),) = each(identify, [wanted])
-        if older is not None:
-            check_old_models(older, models[0], models[1:])
-        if costs is not None:
-            _check_costs(costs, models)
-        contents = tuple((model.name, model.content) for model in models)
-        asked = replace(request, prompt="", time_limit_s=None, target=models[0].name)
+        ((_, models),) = run_each(identify, [wanted])
+        _check_models(models, older, costs)
         job = Job(
-            asked, contents, rows.fingerprint, num_rows, shard_size, _costs_word(costs), __version__
+            request=replace(request, prompt="", time_limit_s=None, target=models[0].name),
+            models=tuple((model.name, model.content) for model in models),
+            prompts=rows.fingerprint,
+            num_rows=num_rows,
+            shard_size=shard_size,
+            costs=_costs_word(costs),
+            specviz=__version__,
         )
         with lock_folder(folder):
-            work = _JobRun(JobFolder(folder, job, overwrite=overwrite), rows, models, batch, each)
-            if not work.folder.is_finished:
-                yield from work.prepare(costs)
-                yield from work.read()
-                yield from work.put_together(keep_parts)
+            job_folder = JobFolder(folder, job, overwrite=overwrite)
+            job_run = _JobRun(job_folder, rows, models, batch, run_each)
+            yield from job_run.steps(costs, keep_parts=keep_parts)
     result = Alignment(outputs.read_summary(folder / "summary.json"), folder, home)
-    yield Progress("done", num_rows, num_rows, work.num_tokens, result=result)
+    yield Progress("done", num_rows, num_rows, job_run.num_tokens, result=result)
 
 
 def _request(chat: bool, chat_options: Mapping[str, Option], **fields: object) -> Request:
-    """What all texts of the job have in common, checked. Options may stand without `chat`: rows with messages ask."""
-    about = {"prompt": "of a file", "target": "a model", "chat": chat or bool(chat_options)}
-    return replace(Request(**about, chat_options=chat_options, **fields).validate(), chat=chat)
+    """Makes the request that all texts of the job share, checked.
+
+    Options are allowed without `chat`, for rows with messages.
+    """
+    request = Request(
+        prompt="of a file",
+        target="a model",
+        chat=chat or bool(chat_options),
+        chat_options=chat_options,
+        **fields,
+    )
+    return replace(request.validate(), chat=chat)
 
 
 def _prompt_set(prompts: Prompts) -> PromptSet:
@@ -158,18 +164,29 @@ def _prompt_set(prompts: Prompts) -> PromptSet:
     return open_prompts(prompts) if isinstance(prompts, (str, Path)) else from_values(prompts)
 
 
+def _check_models(
+    models: Sequence[ModelIdentity], older: Summary | None, costs: Mapping[str, Costs] | None
+) -> None:
+    """Checks the older summary and the costs against the models of the job. Raises SpecvizError."""
+    if older is not None:
+        check_old_models(older, models[0], models[1:])
+    if costs is not None:
+        _check_costs(costs, models)
+
+
 def _check_given(costs: object, **counts: int) -> None:
     for name, count in counts.items():
         check_whole(name, count, 1, MOST[name])
-    if costs is not None and not (
-        isinstance(costs, Mapping) and all(isinstance(own, Costs) for own in costs.values())
-    ):
+    if costs is None:
+        return
+    if not isinstance(costs, Mapping) or not all(isinstance(own, Costs) for own in costs.values()):
         raise SpecvizError(
             "costs must be None, or a mapping of drafts to Costs, as specviz.costs measures them"
         )
 
 
 def _choose_folder(out: object) -> tuple[Path, TemporaryDirectory | None]:
+    """The job's folder, and the temporary one that it lies in, if any."""
     if out is None:
         home = TemporaryDirectory(prefix="specviz-align-")
         return Path(home.name), home
@@ -183,15 +200,20 @@ def _wanted_models(target: Any, draft: Any, *, in_memory: bool) -> tuple[Any, ..
     default_target, default_draft = catalog.default_pair()
     if draft is None and target not in (None, default_target):
         raise SpecvizError("name at least one draft model for a target of your own (got none)")
-    drafts = (default_draft if draft is None else draft,)
-    if isinstance(draft, (list, tuple)) and not _is_pair(draft):
+    if target is None:
+        target = default_target
+    if draft is None:
+        drafts = (default_draft,)
+    elif isinstance(draft, (list, tuple)) and not _is_pair(draft):
         drafts = tuple(draft)
+    else:
+        drafts = (draft,)
     if not 1 <= len(drafts) <= MOST_DRAFTS:
         raise SpecvizError(
             f"from 1 to {MOST_DRAFTS} drafts can be compared at once (got {len(drafts)})"
         )
-    wanted = tuple(_model(each) for each in (default_target if target is None else target, *drafts))
-    if not (in_memory or all(isinstance(each, str) for each in wanted)):
+    wanted = tuple(_model(model) for model in (target, *drafts))
+    if not in_memory and not all(isinstance(model, str) for model in wanted):
         raise SpecvizError(
             "models in memory cannot be sent to other processes: save them and name their folders"
         )
@@ -216,10 +238,12 @@ def _is_pair(value: Sequence[Any]) -> bool:
 
 def _costs_word(costs: Mapping[str, Costs] | None) -> str:
     """Where the costs come from: "measured", "none", or a hash of those given."""
+    if costs is None:
+        return "measured"
     if not costs:
-        return "measured" if costs is None else "none"
-    plain = json.dumps({name: own.to_dict() for name, own in sorted(costs.items())}, sort_keys=True)
-    return hashlib.sha256(plain.encode()).hexdigest()[:16]
+        return "none"
+    values = {name: own.to_dict() for name, own in costs.items()}
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _check_costs(costs: Mapping[str, Costs], models: Sequence[ModelIdentity]) -> None:
@@ -236,36 +260,36 @@ def _check_costs(costs: Mapping[str, Costs], models: Sequence[ModelIdentity]) ->
 
 
 def measure_models(models: Sequence[ModelIdentity]) -> tuple[Costs, ...]:
-    """The costs of a target and each of its draft models, timed in the same rounds, behind the longest context up to
-    `costs.CONTEXT` that all have room for."""
+    """Measures the costs of a target and each of its draft models, in the same rounds.
+
+    The context is the longest one up to `costs.CONTEXT` that all models have room for.
+    """
     target, drafts = load(models, workbench().pool)
-    known = {
-        own.name: each
-        for own, each in zip(models[1:], drafts, strict=True)
-        if isinstance(each, LoadedModel)
-    }
-    if not known:
+    draft_models = {}
+    for identity, draft in zip(models[1:], drafts, strict=True):
+        if isinstance(draft, LoadedModel):
+            draft_models[identity.name] = draft
+    if not draft_models:
         return ()
-    small = tuple(known.values())
-    *_, last = measure_costs(
-        target, small, context_length=min(CONTEXT, longest_context(target, small))
-    )
+    to_measure = tuple(draft_models.values())
+    context_length = min(CONTEXT, longest_context(target, to_measure))
+    *_, last = measure_costs(target, to_measure, context_length=context_length)
     return tuple(
-        replace(own, target=models[0].name, draft=name)
-        for own, name in zip(last.costs, known, strict=True)
+        replace(costs, target=models[0].name, draft=name)
+        for costs, name in zip(last.costs, draft_models, strict=True)
     )
 
 
 @dataclass(slots=True)
 class _JobRun:
-    """One job, in three steps; each yields how far it is."""
+    """The work of one job in three steps; each yields how far it is."""
 
     folder: JobFolder
     rows: PromptSet
-    models: tuple[ModelIdentity, ...]
+    models: tuple[ModelIdentity, ...]  # the target first
     batch: int
-    each: Map
-    num_tokens: int = 0
+    run_each: Map
+    num_tokens: int = 0  # read so far
 
     @property
     def job(self) -> Job:
@@ -275,47 +299,62 @@ class _JobRun:
     def drafts(self) -> tuple[str, ...]:
         return tuple(model.name for model in self.models[1:])
 
+    def steps(self, costs: Mapping[str, Costs] | None, *, keep_parts: bool) -> Iterator[Progress]:
+        """Does what is left of the job; nothing if it is finished."""
+        if self.folder.is_finished:
+            return
+        yield from self.prepare(costs)
+        yield from self.read()
+        yield from self.put_together(keep_parts)
+
     def prepare(self, given: Mapping[str, Costs] | None) -> Iterator[Progress]:
-        """Costs, and what a look inside the drafts finds; kept for a resumed job."""
+        """Finds the costs and the drafts' faults, and stores both for a resumed job."""
         if self.folder.preparation is not None:
             return
         created = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         costs = dict(given or {})
         if given is None:
             yield self._words(f"measuring the costs of {', '.join(self.drafts)}")
-            costs = {own.draft: own for own in self._run_one(measure_models, self.models)}
+            measured = self._run_one(measure_models, self.models)
+            costs = {own_costs.draft: own_costs for own_costs in measured}
         yield self._words("looking for faults in the drafts")
         first = tuple(islice(self.rows.rows(), min(NUM_TEXTS, self.job.num_rows)))
-        found = self._run_one(look, self._shard(first, {}))
-        plain = {name: own.to_dict() for name, own in costs.items()}
-        self.folder.save_preparation(
-            Preparation(found.findings, found.warnings, found.looked_for, created, plain)
+        examined = self._run_one(look, self._shard(first, {}))
+        preparation = Preparation(
+            examined.findings,
+            examined.warnings,
+            examined.looked_for,
+            created,
+            costs={name: own_costs.to_dict() for name, own_costs in costs.items()},
         )
+        self.folder.save_preparation(preparation)
 
     def read(self) -> Iterator[Progress]:
-        """Every shard that is not done yet."""
+        """Works on every shard that is not done yet."""
         missing = [part for part in range(self.job.num_parts) if not self.folder.has(part)]
-        size, total, begun = self.job.shard_size, self.job.num_rows, time.perf_counter()
-        sizes = [min(size, total - part * size) for part in missing]
-        done = done_before = total - sum(sizes)
+        total = self.job.num_rows
+        shard_size = self.job.shard_size
+        sizes = [min(shard_size, total - part * shard_size) for part in missing]
+        started = time.perf_counter()
+        done_before = total - sum(sizes)
+        done = done_before
         yield self._words(READING, done)
-        for place, tables in self.each(analyse, self._shards(frozenset(missing))):
+        for place, tables in self.run_each(analyse, self._shards(frozenset(missing))):
             self.folder.write(missing[place], tables)
             self.num_tokens += len(tables.tokens) // len(self.drafts)
             done += sizes[place]
-            spent = time.perf_counter() - begun
-            left = spent / (done - done_before) * (total - done)
+            seconds = time.perf_counter() - started
             yield Progress(
                 READING,
                 done,
                 total,
                 self.num_tokens,
-                self.num_tokens / spent if spent > 0 else None,
-                left,
+                tokens_per_s=self.num_tokens / seconds if seconds > 0 else None,
+                seconds_left=seconds / (done - done_before) * (total - done),
             )
 
     def put_together(self, keep_parts: bool) -> Iterator[Progress]:
-        """The job's tables, summary and report."""
+        """Writes the job's tables, summary and report."""
         aggregator = Aggregator(self.job.request.num_speculative_tokens, self.drafts)
         with explain_disk_errors(self.folder.path):
             for part in outputs.write_tables(self.folder.path, self.folder.parts()):
@@ -331,21 +370,22 @@ class _JobRun:
         self.folder.finish(keep_parts=keep_parts)
 
     def _shards(self, parts: Collection[int]) -> Iterator[Shard]:
-        """The shards of these parts, in order, read from the prompts when they are due. SpecvizError at the end if the
-        prompts have changed meanwhile."""
-        every = self.rows.rows()
-        rows = islice(every, self.job.num_rows)
-        steady = {name: costs for name, costs in self._costs().items() if not costs.doubt}
-        step_ms = {
-            name: tuple(theory.step_ms(costs, k) for k in (0, *KS))
-            for name, costs in steady.items()
-        }
+        """Yields the shards of these parts in order; their prompts are read when they are due.
+
+        Raises SpecvizError at the end if the prompts have changed meanwhile.
+        """
+        all_rows = self.rows.rows()
+        rows = islice(all_rows, self.job.num_rows)
+        step_ms = {}
+        for name, costs in self._costs().items():
+            if not costs.doubt:
+                step_ms[name] = tuple(theory.step_ms(costs, k) for k in (0, *KS))
         for part in range(self.job.num_parts):
-            own = tuple(islice(rows, self.job.shard_size))
+            own_rows = tuple(islice(rows, self.job.shard_size))
             if part in parts:
-                yield self._shard(own, step_ms)
+                yield self._shard(own_rows, step_ms)
         if self.job.num_rows == len(self.rows):
-            next(every, None)
+            next(all_rows, None)  # the check for changes runs behind the last row
 
     def _shard(
         self, rows: tuple[PromptRow, ...], step_ms: Mapping[str, tuple[float, ...]]
@@ -353,31 +393,30 @@ class _JobRun:
         return Shard(self.job.request, self.drafts, rows, step_ms, self.batch, self.models)
 
     def _run_one(self, function: Callable[[Any], Any], item: Any) -> Any:
-        ((_, result),) = self.each(function, [item])
+        ((_, result),) = self.run_each(function, [item])
         return result
 
     def _costs(self) -> dict[str, Costs]:
-        return {
-            name: Costs.from_dict(values) for name, values in self.folder.preparation.costs.items()
-        }
+        costs = self.folder.preparation.costs
+        return {name: Costs.from_dict(values) for name, values in costs.items()}
 
     def _facts(self) -> Facts:
-        ignored = [f"{IGNORED}: {', '.join(self.rows.ignored)}"] if self.rows.ignored else []
-        doubts = [
-            f"{name}: no speedup and no best K. {own.doubt}"
-            for name, own in self._costs().items()
-            if own.doubt
-        ]
-        is_whole = self.job.num_rows == len(
-            self.rows
-        )  # else nobody knows which lines would have been refused
+        costs = self._costs()
+        warnings = []
+        for name, own_costs in costs.items():
+            if own_costs.doubt:
+                warnings.append(f"{name}: no speedup and no best K. {own_costs.doubt}")
+        if self.rows.ignored:
+            warnings.append(f"{IGNORED}: {', '.join(self.rows.ignored)}")
+        # nobody knows which lines a limited job would have refused
+        is_whole = self.job.num_rows == len(self.rows)
         return Facts(
             self.job,
             self.folder.preparation,
-            self._costs(),
+            costs,
             refused=self.rows.refused if is_whole else (),
             num_refused=self.rows.num_refused if is_whole else 0,
-            warnings=[*doubts, *ignored],
+            warnings=warnings,
             num_ids={model.name: model.num_ids for model in self.models},
         )
 

@@ -1,11 +1,12 @@
-"""A job's folder on disk: what the job asks, and the tables of each finished shard, so that a killed job resumes.
+"""Stores what a job asks and the tables of each finished shard in a folder, so that a killed job resumes.
 
-A part is written beside its place and moved there: it is whole or it is not there. The folder of another job is
-refused, with what differs; one run at a time works in a folder. Knows no model.
+A part is written beside its place and then moved there, so it is whole or missing. The folder of another job is
+refused, and the error says what differs. One run at a time works in a folder. Knows no model.
 """
 
 import errno
 import json
+import math
 import os
 import re
 import shutil
@@ -31,19 +32,18 @@ FORMAT = 2
 MOST_JOB_BYTES = 64 << 20
 PART_TABLES = ("tokens", "prompts", "sums")
 OUTPUTS = (
-    *("summary.json", "report.html"),
-    *(
-        "tokens.parquet",
-        "tokens.csv.gz",
-        "prompts.parquet",
-        "prompts.csv",
-        "slices.parquet",
-        "slices.csv",
-    ),
+    "summary.json",
+    "report.html",
+    "tokens.parquet",
+    "tokens.csv.gz",
+    "prompts.parquet",
+    "prompts.csv",
+    "slices.parquet",
+    "slices.csv",
 )
 OWN_NAMES = ("job.json", "parts", *OUTPUTS)
 _OWN_PART = re.compile(r"\.?part-\d{5,}(-\d+)?")
-KEPT = "finished work is saved: run the same command again to go on"
+SAVED = "finished work is saved: run the same command again to go on"
 _START_OVER = "choose another folder, or overwrite it to start over"
 _DECIDES = ("chat", "chat_options", "k", *Request.SAMPLING, "seed", "max_new_tokens")
 _LOCK_NAME = "job.lock"
@@ -53,50 +53,54 @@ _READ_ONLY = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Everything that decides the rows. request: without a prompt; models: names, each with a hash of what it holds,
-    the target first; prompts: their fingerprint; costs: where they come from, in a word or as a hash of those given."""
+    """Everything that decides the rows of a job's tables."""
 
-    request: Request
-    models: tuple[tuple[str, str], ...]
-    prompts: str
+    request: Request  # without a prompt
+    models: tuple[tuple[str, str], ...]  # name and hash of each, the target first
+    prompts: str  # their fingerprint
     num_rows: int
     shard_size: int
-    costs: str
-    specviz: str
+    costs: str  # their source, as `job._costs_word` gives it
+    specviz: str  # version
 
     @property
     def num_parts(self) -> int:
-        return -(-self.num_rows // self.shard_size)
+        return math.ceil(self.num_rows / self.shard_size)
 
     def asks(self) -> dict[str, Any]:
-        """Plain JSON values by name."""
+        """The job as plain JSON values by name."""
         request = {
             name: value for name, value in self.request.to_dict().items() if name in _DECIDES
         }
         target, *drafts = (name for name, _ in self.models)
-        names = {"target": target, "drafts": drafts, "models": [list(each) for each in self.models]}
-        own = {
-            name: getattr(self, name)
-            for name in ("prompts", "num_rows", "shard_size", "costs", "specviz")
+        return {
+            **request,
+            "target": target,
+            "drafts": drafts,
+            "models": [list(model) for model in self.models],
+            "prompts": self.prompts,
+            "num_rows": self.num_rows,
+            "shard_size": self.shard_size,
+            "costs": self.costs,
+            "specviz": self.specviz,
+            "format": FORMAT,
         }
-        return {**request, **names, **own, "format": FORMAT}
 
 
 @dataclass(frozen=True, slots=True)
 class Preparation(Examined):
-    """What was found out before the first shard. created: when the job began. costs: per draft, as `Costs.to_dict`
-    gives them."""
+    """The costs and findings from before the first shard."""
 
-    created: str
-    costs: Mapping[str, Mapping[str, Any]]
+    created: str  # when the job began
+    costs: Mapping[str, Mapping[str, Any]]  # by draft, as `Costs.to_dict` gives them
 
 
 @dataclass(frozen=True, slots=True)
 class _Saved:
-    """job.json; `known` is a Preparation or null."""
+    """The values of job.json."""
 
     asks: Mapping[str, Any]
-    known: Any
+    known: Any  # a Preparation or null
     finished: bool
 
 
@@ -104,7 +108,8 @@ class JobFolder:
     """The folder of one job, made or opened again. Raises SpecvizError for the folder of anything else."""
 
     def __init__(self, path: Path, job: Job, *, overwrite: bool = False) -> None:
-        self.path, self.job = path, job
+        self.path = path
+        self.job = job
         self.preparation: Preparation | None = None
         self.is_finished = False
         self._parts = path / "parts"
@@ -131,13 +136,13 @@ class JobFolder:
     def _remove_parts(self, which: str) -> None:
         if self._parts.is_symlink() or not self._parts.is_dir():
             return
-        for each in self._parts.glob(which):
-            if not _OWN_PART.fullmatch(each.name):
+        for part in self._parts.glob(which):
+            if not _OWN_PART.fullmatch(part.name):
                 continue
-            if each.is_dir() and not each.is_symlink():
-                shutil.rmtree(each)
+            if part.is_dir() and not part.is_symlink():
+                shutil.rmtree(part)
             else:
-                each.unlink(missing_ok=True)
+                part.unlink(missing_ok=True)
         if not any(self._parts.iterdir()):
             self._parts.rmdir()
 
@@ -159,26 +164,25 @@ class JobFolder:
             raise self._damage_error() from error
 
     def _resume(self, saved: _Saved) -> None:
-        asks, before = (
-            self.job.asks(),
-            {"chat_options": {}, **saved.asks},
-        )  # which older jobs do not name
+        asks = self.job.asks()
+        before = {"chat_options": {}, **saved.asks}  # older jobs do not name chat options
         try:
             self.preparation = msgspec.convert(saved.known, Preparation | None)
         except msgspec.ValidationError as error:
             raise self._damage_error() from error
-        if differing := [name for name, now in asks.items() if before.get(name) != now]:
-            changes = (
+        differing = [name for name, now in asks.items() if before.get(name) != now]
+        if differing:
+            changes = [
                 f"{name} was {_shorten(before.get(name))}, is {_shorten(asks[name])}"
                 for name in differing[:3]
-            )
+            ]
             raise SpecvizError(
                 f"{folder_name(self.path)} holds another job ({'; '.join(changes)}): {_START_OVER}"
             )
         self.is_finished = saved.finished and self._has_outputs()
 
     def _has_outputs(self) -> bool:
-        """A finished job that lacks some is put together again where its parts are still there, else refused."""
+        """Whether all outputs are there. A job that lacks some is finished again from its parts, or else refused."""
         lacking = [name for name in OUTPUTS if not (self.path / name).exists()]
         if lacking and not all(self.has(number) for number in range(self.job.num_parts)):
             raise SpecvizError(
@@ -205,7 +209,7 @@ class JobFolder:
             self._save_job()
 
     def finish(self, *, keep_parts: bool) -> None:
-        """To be called when everything else is written."""
+        """Marks the job as finished; to be called when everything else is written."""
         with explain_disk_errors(self.path):
             self.is_finished = True
             self._save_job()
@@ -216,19 +220,17 @@ class JobFolder:
         return self._part(number).is_dir()
 
     def write(self, number: int, tables: ShardTables) -> None:
-        """Keeps a shard's tables as part `number`."""
+        """Stores a shard's tables as part `number`."""
         place = self._part(number)
         beside = place.with_name(f".{place.name}-{os.getpid()}")
         with explain_disk_errors(self.path):
             beside.mkdir(parents=True)
             for name in PART_TABLES:
-                parquet.write_table(
-                    to_arrow(getattr(tables, name), COLUMNS[name]), beside / f"{name}.parquet"
-                )
+                rows = to_arrow(getattr(tables, name), COLUMNS[name])
+                parquet.write_table(rows, beside / f"{name}.parquet")
+            confidence = {name: sums.tolist() for name, sums in tables.confidence.items()}
             extras = {
-                "confidence": {
-                    name: np.asarray(sums).tolist() for name, sums in tables.confidence.items()
-                },
+                "confidence": confidence,
                 "refused": [[row.line, row.reason] for row in tables.refused],
                 "warnings": list(tables.warnings),
             }
@@ -255,7 +257,7 @@ class JobFolder:
             ) from error
 
     def parts(self) -> Iterator[ShardTables]:
-        """All parts in order, one at a time."""
+        """Yields all parts in order, one at a time."""
         return map(self.read, range(self.job.num_parts))
 
     def _part(self, number: int) -> Path:
@@ -263,7 +265,7 @@ class JobFolder:
 
 
 def folder_name(folder: Path) -> str:
-    """A folder's own name, also where it was given as "."."""
+    """The own name of a folder, also if it was given as "."."""
     return Path(os.path.abspath(folder)).name or "the folder"
 
 
@@ -281,7 +283,7 @@ def explain_disk_errors(folder: Path) -> Iterator[None]:
 
 def resume_hint(folder: Path) -> str:
     """Says that the job in this folder can go on; empty where there is none."""
-    return f"; {KEPT}" if os.path.isfile(folder / "job.json") else ""
+    return f"; {SAVED}" if os.path.isfile(folder / "job.json") else ""
 
 
 def _shorten(value: object) -> str:
@@ -291,22 +293,24 @@ def _shorten(value: object) -> str:
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Makes the folder and locks it for this run, by a file with the process's number, which the system frees when the
-    process ends. Raises SpecvizError where another run works in it."""
+    """Makes the folder and locks it for this run, by a file with the process's number.
+
+    The system frees the lock when the process ends. Raises SpecvizError if another run works in the folder.
+    """
     with explain_disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        held = _open_lock(folder)
+        lock = _open_lock(folder)
     try:
         yield
     finally:
-        if held is not None:
+        if lock is not None:
             with suppress(OSError):  # where an open file cannot be removed, it stays
                 os.unlink(folder / _LOCK_NAME)
-            held.close()
+            lock.close()
 
 
 def _open_lock(folder: Path) -> TextIO | None:
-    """The locked file; None where the folder cannot be written to."""
+    """Opens and locks the lock file; None if the folder cannot be written to."""
     while True:
         try:
             stream = (folder / _LOCK_NAME).open("a+", encoding="ascii", errors="replace")
@@ -331,7 +335,7 @@ def _open_lock(folder: Path) -> TextIO | None:
 
 
 def _try_lock(stream: TextIO) -> bool:
-    """Whether this run has the lock now; always, where the file system knows no locks."""
+    """Locks the file if it is free; whether this run has the lock. Always true on a file system without locks."""
     try:
         if os.name == "nt":
             import msvcrt
@@ -348,6 +352,7 @@ def _try_lock(stream: TextIO) -> bool:
 
 
 def _is_there(stream: TextIO, place: Path) -> bool:
+    """Whether the open file is still the one at `place`."""
     try:
         return os.path.samestat(os.fstat(stream.fileno()), os.stat(place))
     except OSError:

@@ -1,7 +1,7 @@
-"""The models of a job: each with a hash of its weights, dtype, tokenizer and configuration, made where the shards run.
+"""Identifies the models of a job by a hash of weights, dtype, tokenizer and configuration, made where the shards run.
 
-Every shard carries them: a worker loads what the caller named, never what a shown name would find there, and refuses
-weights other than those that the job began with.
+Every shard carries the identities. A worker loads what the caller named, never what a shown name would find there.
+It refuses weights that differ from those at the job's start.
 """
 
 import hashlib
@@ -17,40 +17,43 @@ from specviz.errors import SpecvizError
 from specviz.models.pool import LoadedModel, ModelPool, check_pair
 from specviz.session.workbench import workbench
 
-NOT_ITS_OWN = (
-    "_name_or_path",
-    "transformers_version",
-)  # of a configuration: where it lay, and who read it
+NOT_ITS_OWN = ("_name_or_path", "transformers_version")
+"""Fields of a configuration that do not describe the model: where it lay, and who read it."""
 VALUES_PER_TABLE = 64  # of each weight table; training changes nearly all of them
 
 
 def identify(wanted: Sequence[Any], pool: ModelPool | None = None) -> tuple[ModelIdentity, ...]:
-    """The target and its drafts, loaded once each. Raises SpecvizError for one that cannot draft for the first, or that
-    is named twice."""
-    models = tuple(map(_identity, _load_each(wanted, pool or workbench().pool), wanted))
+    """Loads the target and its drafts once each and identifies them. wanted: the target first.
+
+    Raises SpecvizError for a draft that cannot draft for the target, or that is named twice.
+    """
+    loaded = _load_each(wanted, pool or workbench().pool)
+    models = tuple(map(_identity, loaded, wanted))
     names = [model.name for model in models[1:]]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise SpecvizError(
-            f"each draft must be named once (got {twice[0]} {names.count(twice[0])} times)"
-        )
+    for name in names:
+        if names.count(name) > 1:
+            raise SpecvizError(
+                f"each draft must be named once (got {name} {names.count(name)} times)"
+            )
     return models
 
 
 def load(models: Sequence[ModelIdentity], pool: ModelPool) -> tuple[LoadedModel, tuple[Draft, ...]]:
-    """These very models, the target first. Raises SpecvizError where one holds something else by now."""
-    target, *drafts = loaded = _load_each([model.wanted for model in models], pool)
-    for model, own in zip(models, loaded, strict=True):
-        if _identity(own, model.wanted).content != model.content:
+    """Loads these very models, the target first. Raises SpecvizError if one has changed by now."""
+    loaded = _load_each([model.wanted for model in models], pool)
+    for model, loaded_model in zip(models, loaded, strict=True):
+        if _identity(loaded_model, model.wanted).content != model.content:
             raise SpecvizError(
                 f"{model.name} has changed since this job began: its weights or its configuration differ; start the "
                 "job again in another folder"
             )
+    target, *drafts = loaded
     return target, tuple(drafts)
 
 
 def _load_each(wanted: Sequence[Any], pool: ModelPool) -> list[Draft]:
     target = pool.load(wanted[0])
-    drafts = [load_draft(each, pool, target) for each in wanted[1:]]
+    drafts = [load_draft(draft, pool, target) for draft in wanted[1:]]
     for draft in drafts:
         if isinstance(draft, LoadedModel):
             check_pair(target, draft)
@@ -59,31 +62,36 @@ def _load_each(wanted: Sequence[Any], pool: ModelPool) -> list[Draft]:
 
 def _identity(loaded: Draft, wanted: Any) -> ModelIdentity:
     if isinstance(loaded, Proposer):
-        setup, writer = loaded.setup, loaded.setup.target
+        setup = loaded.setup
+        token_model = setup.target  # its tokens are drafted
         facts = f"{setup.method.name} {sorted(setup.params.items())!r}"
         module = nn.Module() if setup.heads is None else setup.heads.module
     else:
-        writer, module = loaded, loaded.model
-        own = (
-            loaded.text.sha,
-            loaded.tokenizer.chat_template,
-            sorted(loaded.text.eos_ids),
-            loaded.info.context_limit,
-        )
-        config = {
-            name: value
-            for name, value in loaded.model.config.to_dict().items()
-            if name not in NOT_ITS_OWN
-        }
-        facts = f"{own!r} {json.dumps(config, sort_keys=True, default=str)}"
+        token_model = loaded
+        module = loaded.model
+        facts = _facts(loaded)
     digest = hashlib.sha256(facts.encode())
-    for name, table in module.named_parameters():
-        flat = table.detach().flatten()
-        some = flat[:: max(1, len(flat) // VALUES_PER_TABLE)][:VALUES_PER_TABLE].float().cpu()
-        digest.update(
-            f"{name} {tuple(table.shape)} {table.dtype}".encode() + some.numpy().tobytes()
-        )
-    num_ids = min(writer.info.vocab_size, writer.text.num_ids)
+    for name, weights in module.named_parameters():
+        flat = weights.detach().flatten()
+        stride = max(1, len(flat) // VALUES_PER_TABLE)
+        values = flat[::stride][:VALUES_PER_TABLE].float().cpu()
+        digest.update(f"{name} {tuple(weights.shape)} {weights.dtype}".encode())
+        digest.update(values.numpy().tobytes())
+    num_ids = min(token_model.info.vocab_size, token_model.text.num_ids)
     if isinstance(loaded, Proposer) and loaded.setup.heads is not None:
         num_ids = min(num_ids, module.num_choices)
     return ModelIdentity(loaded.name, digest.hexdigest()[:16], num_ids, wanted)
+
+
+def _facts(model: LoadedModel) -> str:
+    """Everything of a model that counts besides its weights."""
+    facts = (
+        model.text.sha,
+        model.tokenizer.chat_template,
+        sorted(model.text.eos_ids),
+        model.info.context_limit,
+    )
+    config = model.model.config.to_dict()
+    for name in NOT_ITS_OWN:
+        config.pop(name, None)
+    return f"{facts!r} {json.dumps(config, sort_keys=True, default=str)}"

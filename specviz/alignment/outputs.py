@@ -1,7 +1,7 @@
-"""What a job leaves behind: tables as Parquet and CSV, summary.json, report.html, and the summary read back.
+"""Writes the outputs of a job (tables as Parquet and CSV, summary.json, report.html), and reads its summary.
 
-Tables are written part by part. Parquet is the exact form. In CSV whatever a spreadsheet would run as a formula gets an
-apostrophe in front; the texts stand there as JSON strings too, exact.
+Tables are written part by part. Parquet is exact. In CSV, text that a spreadsheet would run as a formula gets an
+apostrophe in front; an exact copy stands beside it as a JSON string.
 """
 
 import json
@@ -19,7 +19,7 @@ import pyarrow
 from pyarrow import compute, csv, parquet, types
 
 from specviz.alignment.report.sections import report_page
-from specviz.alignment.report.texts import read_texts
+from specviz.alignment.report.texts import TextView, read_texts
 from specviz.alignment.summary import VERSION, Summary
 from specviz.alignment.tables.columns import COLUMNS, SLICES, schema_of, to_arrow
 from specviz.alignment.types import ShardTables
@@ -29,33 +29,32 @@ from specviz.trace.lines import write_lines
 
 MOST_SUMMARY_BYTES = 256 << 20
 CSV_NAMES = {"tokens": "tokens.csv.gz", "prompts": "prompts.csv", "slices": "slices.csv"}
-EXACT = {
-    "text": "text_json",
-    "prompt_text": "prompt_text_json",
-}  # of CSV: a text's column, and that of its JSON string
+EXACT = {"text": "text_json", "prompt_text": "prompt_text_json"}
+"""Columns of CSV: a text -> its exact copy as a JSON string."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Alignment:
-    """A finished job. folder: where tables, summary.json and report.html lie; a temporary one is removed with this."""
+    """A finished job."""
 
     summary: Summary
-    folder: Path
+    folder: Path  # holds the tables, summary.json and report.html
     _home: TemporaryDirectory | None = field(default=None, repr=False)
+    """A temporary folder, which is removed with this object."""
 
     @property
     def tokens(self) -> pandas.DataFrame:
-        """One row per token and draft (`columns.TOKENS`)."""
+        """The table with a row per token and draft (`columns.TOKENS`)."""
         return self._frame("tokens")
 
     @property
     def prompts(self) -> pandas.DataFrame:
-        """One row per text and draft (`columns.PROMPTS`)."""
+        """The table with a row per text and draft (`columns.PROMPTS`)."""
         return self._frame("prompts")
 
     @property
     def slices(self) -> pandas.DataFrame:
-        """One row per draft and slice (`columns.SLICES`)."""
+        """The table with a row per draft and slice (`columns.SLICES`)."""
         return self._frame("slices")
 
     @property
@@ -68,44 +67,49 @@ class Alignment:
 
 @contextmanager
 def table_file(folder: Path, name: str) -> Iterator[Callable[[Any], None]]:
-    """A function that adds rows to a table, in Parquet and in CSV. Both files appear when the block ends without an
-    error."""
+    """Gives a function that adds rows to a table, in Parquet and in CSV.
+
+    Both files appear when the block ends without an error.
+    """
     table = COLUMNS[name]
     schema = schema_of(table)
-    places = {folder / f".{each}": folder / each for each in (f"{name}.parquet", CSV_NAMES[name])}
-    exact, text = places
-    packing = "gzip" if text.suffix == ".gz" else None
+    parquet_name = f"{name}.parquet"
+    csv_name = CSV_NAMES[name]
+    parquet_part = folder / f".{parquet_name}"
+    csv_part = folder / f".{csv_name}"
+    compression = "gzip" if csv_part.suffix == ".gz" else None
     try:
         with (
-            parquet.ParquetWriter(exact, schema, compression="zstd") as rows_file,
-            pyarrow.output_stream(str(text), compression=packing) as stream,
-            csv.CSVWriter(stream, _flatten(schema.empty_table()).schema) as lines_file,
+            parquet.ParquetWriter(parquet_part, schema, compression="zstd") as parquet_file,
+            pyarrow.output_stream(str(csv_part), compression=compression) as stream,
+            csv.CSVWriter(stream, _flatten(schema.empty_table()).schema) as csv_file,
         ):
 
             def add(columns: pandas.DataFrame | Mapping[str, list[Any]]) -> None:
                 rows = to_arrow(columns, table)
-                rows_file.write_table(rows)
-                lines_file.write_table(_flatten(rows))
+                parquet_file.write_table(rows)
+                csv_file.write_table(_flatten(rows))
 
             yield add
-        for beside, place in places.items():
-            os.replace(beside, place)
+        os.replace(parquet_part, folder / parquet_name)
+        os.replace(csv_part, folder / csv_name)
     finally:
-        for beside in places:
-            beside.unlink(missing_ok=True)
+        parquet_part.unlink(missing_ok=True)
+        csv_part.unlink(missing_ok=True)
 
 
 def _flatten(rows: pyarrow.Table) -> pyarrow.Table:
-    """The rows as CSV has them: an interval becomes two columns, a list of ids JSON; texts are harmless, see EXACT."""
+    """Turns rows into their form in CSV.
+
+    An interval becomes two columns, a list of ids becomes JSON, and a text is made harmless (see EXACT).
+    """
     columns = {}
     for name, column in zip(rows.column_names, rows.columns, strict=True):
         if types.is_list(column.type) and types.is_integer(column.type.value_type):
             columns[name] = pyarrow.array(map(json.dumps, column.to_pylist()), "string")
         elif types.is_list(column.type):
-            columns |= {
-                f"{name}_{end}": compute.list_element(column, at)
-                for at, end in enumerate(("low", "high"))
-            }
+            columns[f"{name}_low"] = compute.list_element(column, 0)
+            columns[f"{name}_high"] = compute.list_element(column, 1)
         elif types.is_string(column.type):
             texts = column.to_pylist()
             columns[name] = pyarrow.array(map(escape_formula, texts), "string")
@@ -117,7 +121,7 @@ def _flatten(rows: pyarrow.Table) -> pyarrow.Table:
 
 
 def write_tables(folder: Path, parts: Iterable[ShardTables]) -> Iterator[ShardTables]:
-    """Writes tokens and prompts while the parts pass by, so that whoever reads on sees each once."""
+    """Writes tokens and prompts, and passes each part on once it is written."""
     with table_file(folder, "tokens") as tokens, table_file(folder, "prompts") as prompts:
         for part in parts:
             tokens(part.tokens)
@@ -126,7 +130,7 @@ def write_tables(folder: Path, parts: Iterable[ShardTables]) -> Iterator[ShardTa
 
 
 def write_summary(folder: Path, summary: Summary) -> None:
-    """summary.json and the slices as a table."""
+    """Writes summary.json, and the slices as a table."""
     values = msgspec.json.decode(msgspec.json.encode(summary))  # nan as null
     write_lines(folder / "summary.json", [json.dumps(values, indent=1, ensure_ascii=False)])
     with table_file(folder, "slices") as add:
@@ -134,12 +138,18 @@ def write_summary(folder: Path, summary: Summary) -> None:
 
 
 def write_report(folder: Path, summary: Summary, parts: Iterable[ShardTables]) -> None:
-    with closing(text for part in parts for text in read_texts(part.tokens, part.prompts)) as texts:
+    """Writes report.html, with the texts of the parts."""
+    with closing(_texts_of(parts)) as texts:
         write_lines(folder / "report.html", [report_page(summary, texts).removesuffix("\n")])
 
 
+def _texts_of(parts: Iterable[ShardTables]) -> Iterator[TextView]:
+    for part in parts:
+        yield from read_texts(part.tokens, part.prompts)
+
+
 def read_values(path: Path) -> Any:
-    """JSON from an untrusted file. Raises SpecvizError."""
+    """Reads JSON from an untrusted file. Raises SpecvizError."""
     try:
         if path.stat().st_size > MOST_SUMMARY_BYTES:
             raise SpecvizError(
@@ -153,7 +163,7 @@ def read_values(path: Path) -> Any:
 
 
 def read_summary(path: Path) -> Summary:
-    """The summary that `write_summary` wrote. Raises SpecvizError for anything else."""
+    """Reads a summary that `write_summary` wrote. Raises SpecvizError for anything else."""
     values = read_values(path)
     version = values.get("version") if isinstance(values, Mapping) else None
     if version != VERSION:

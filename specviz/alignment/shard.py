@@ -1,7 +1,6 @@
-"""A shard, from prompts to tables: texts are drawn from the target or taken as given, then every model reads them once.
+"""Turns a shard of prompts into tables: draws texts from the target or takes given ones, then every model reads them.
 
-Of the lab only this, `token_stats`, `generate` and `probes` hold models. A function of its shard alone, so
-that it can run in any process; rows that cannot be used come back with the reason.
+The result depends on the shard alone, so any process can make it. Rows that cannot be used come back with the reason.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -39,26 +38,27 @@ from specviz.session.workbench import workbench
 
 MIN_TOKENS = 2
 OPTIONS_UNUSED = "chat options do not count for prompts that are read without the chat template"
-READ_TOKENS, READ_TOKENS_CUDA = (
-    1024,
-    16_384,
-)  # of all texts that are read at once, unless one alone is longer
+READ_TOKENS = 1024  # of all texts that are read at once, unless one alone is longer
+READ_TOKENS_CUDA = 16_384
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 def analyse(shard: Shard, pool: ModelPool | None = None) -> ShardTables:
-    """All about the shard's rows. library: of the models, by default this process's own. Raises SpecvizError for a
-    model that cannot be used, and where memory does not suffice for a single text."""
+    """Makes the tables of a shard. pool: of the models, by default this process's own.
+
+    Raises SpecvizError for a model that cannot be used, and where memory does not suffice for a single text.
+    """
     pool = pool or workbench().pool
     target, drafts = load(shard, pool)
-    return analyse_texts(shard, target, drafts, *texts_of(shard, target))
+    texts, refused, warnings = texts_of(shard, target)
+    return analyse_texts(shard, target, drafts, texts, refused, warnings)
 
 
 def load(shard: Shard, pool: ModelPool) -> tuple[LoadedModel, tuple[Draft, ...]]:
-    return identity.load(
-        shard.models or identity.identify((shard.request.target, *shard.drafts), pool), pool
-    )
+    """Loads the target and the drafts of a shard."""
+    names = (shard.request.target, *shard.drafts)
+    return identity.load(shard.models or identity.identify(names, pool), pool)
 
 
 def texts_of(
@@ -68,49 +68,55 @@ def texts_of(
     rows: list[RowText] = []
     refused: list[RefusedRow] = []
     for row in shard.rows:
-        options = {
-            **shard.request.chat_options,
-            **row.chat_options,
-        }  # the row's own go before the job's
+        options = {**shard.request.chat_options, **row.chat_options}  # the row's own win
         try:
             rows.append(_encode(replace(row, chat_options=options), shard.request, target))
         except SpecvizError as error:
             refused.append(RefusedRow(row.line, str(error)))
-    as_text = any(row.messages and not has_chat_form(target.tokenizer) for row in shard.rows)
-    lines = f"{target.name} has no chat template: messages were written as plain lines, “User: …”"
-    is_unused = any(each.row.chat_options and not each.is_chat for each in rows)
-    warnings = [
-        words for words, is_true in ((lines, as_text), (OPTIONS_UNUSED, is_unused)) if is_true
-    ]
+    warnings = []
+    if any(row.messages for row in shard.rows) and not has_chat_form(target.tokenizer):
+        warnings.append(
+            f"{target.name} has no chat template: messages were written as plain lines, “User: …”"
+        )
+    if any(row_text.row.chat_options and not row_text.is_chat for row_text in rows):
+        warnings.append(OPTIONS_UNUSED)
     return _add_texts(rows, shard, target), tuple(refused), tuple(warnings)
 
 
 def _encode(row: PromptRow, request: Request, target: LoadedModel) -> RowText:
-    """Raises SpecvizError with what is wrong; it goes on after "line 7"."""
+    """Encodes a row. The words of its SpecvizError go on after "line 7"."""
     prompt, is_chat = _prompt_of(row, request, target)
-    is_given = isinstance(row.prompt, tuple)
-    prompt_ids = row.prompt if is_given else tuple(target.text.encode(prompt, special=not is_chat))
-    if is_given and (largest := max(prompt_ids)) >= target.info.vocab_size:
-        raise SpecvizError(f"the prompt has ids that {target.name} does not know (got {largest})")
-    given = _answer_of(row, target) if row.answer is not None and is_chat else row.completion
-    ids = tuple(target.text.encode(given, special=False)) if isinstance(given, str) else given
+    if isinstance(row.prompt, tuple):
+        prompt_ids = row.prompt
+        largest = max(prompt_ids)
+        if largest >= target.info.vocab_size:
+            raise SpecvizError(
+                f"the prompt has ids that {target.name} does not know (got {largest})"
+            )
+    else:
+        prompt_ids = tuple(target.text.encode(prompt, special=not is_chat))
+    ids = row.completion
+    if row.answer is not None and is_chat:
+        ids = _answer_of(row, target)
+    if isinstance(ids, str):
+        ids = tuple(target.text.encode(ids, special=False))
     _check_length(len(prompt_ids), ids, target)
-    return RowText(
-        row, prompt, is_chat, prompt_ids, ids, ids is None or _is_own_text(row, request, target)
-    )
+    is_exact = ids is None or _is_own_text(row, request, target)
+    return RowText(row, prompt, is_chat, prompt_ids, ids, is_exact)
 
 
 def _prompt_of(row: PromptRow, request: Request, target: LoadedModel) -> tuple[str, bool]:
-    """The text that the target reads, and whether it is in its chat form; ids are read as they are."""
+    """The text that the target reads, and whether that is its chat form. Prompts of ids are read as they are."""
     if isinstance(row.prompt, tuple):
         return text_of(target.text, row.prompt), False
-    is_rendered = has_chat_form(target.tokenizer)
-    if (names := row.only_for_templates) and not (request.chat and is_rendered):
-        needed = "use --chat (chat=True)" if is_rendered else f"{target.name} has none"
-        raise SpecvizError(f"has {names}, which only a chat template writes: {needed}")
+    has_template = has_chat_form(target.tokenizer)
+    needs_template = row.only_for_templates
+    if needs_template and not (request.chat and has_template):
+        needed = "use --chat (chat=True)" if has_template else f"{target.name} has none"
+        raise SpecvizError(f"has {needs_template}, which only a chat template writes: {needed}")
     if row.messages is None and not request.chat:
         return row.prompt, False
-    if row.messages and not is_rendered:
+    if row.messages and not has_template:
         return as_lines(row.asked()), False
     return render_chat(target.tokenizer, row.asked(), row.chat_options, row.tools), True
 
@@ -126,12 +132,17 @@ def _check_length(num_prompt: int, ids: Sequence[int] | None, target: LoadedMode
     limit = target.info.context_limit
     if not num_prompt:
         raise SpecvizError("the prompt has no tokens")
-    if num_prompt + (MIN_TOKENS if ids is None else len(ids)) > limit:
-        length = f"{num_prompt:,} tokens" + ("" if ids is None else f" and {len(ids):,} after it")
+    if ids is None:
+        num_after = MIN_TOKENS
+        length = f"{num_prompt:,} tokens"
+    else:
+        num_after = len(ids)
+        length = f"{num_prompt:,} tokens and {num_after:,} after it"
+    if num_prompt + num_after > limit:
         raise SpecvizError(f"the prompt has {length}, and {target.name} reads at most {limit:,}")
-    if ids is not None and len(ids) < MIN_TOKENS:
+    if num_after < MIN_TOKENS:
         raise SpecvizError(
-            f"the completion must have at least {MIN_TOKENS} tokens (got {len(ids)})"
+            f"the completion must have at least {MIN_TOKENS} tokens (got {num_after})"
         )
     if ids is not None and max(ids) >= target.info.vocab_size:
         raise SpecvizError(
@@ -140,29 +151,33 @@ def _check_length(num_prompt: int, ids: Sequence[int] | None, target: LoadedMode
 
 
 def _is_own_text(row: PromptRow, request: Request, target: LoadedModel) -> bool:
-    """Whether the row says that its ids were sampled from this target at these settings; a text may split otherwise."""
+    """Whether the row says that its ids were sampled from this target at these settings.
+
+    A text does not count: the target may split it into other tokens than were sampled.
+    """
     if row.told is None or isinstance(row.completion, str):
         return False
-    wanted = {"target": target.name} | {name: getattr(request, name) for name in Request.SAMPLING}
-    return {"top_k": 0, "top_p": 1.0} | dict(row.told) == wanted
+    asked = {"target": target.name} | {name: getattr(request, name) for name in Request.SAMPLING}
+    return {"top_k": 0, "top_p": 1.0} | dict(row.told) == asked
 
 
 def _add_texts(rows: Sequence[RowText], shard: Shard, target: LoadedModel) -> list[RowText]:
-    """Every row with its text, in order; those without one get one from the target."""
+    """Draws a text from the target for every row without one; returns all rows in order."""
+    sampling = Sampling.of(shard.request)
+    max_new_tokens = shard.request.max_new_tokens
 
     def draw(batch: Sequence[RowText]) -> list[RowText]:
-        seeds = [seed_of(shard.request.seed, each.row.number) for each in batch]
-        prompts = [each.prompt_ids for each in batch]
-        drawn = sample(
-            target, prompts, seeds, Sampling.of(shard.request), shard.request.max_new_tokens
-        )
+        seeds = [seed_of(shard.request.seed, row_text.row.number) for row_text in batch]
+        prompts = [row_text.prompt_ids for row_text in batch]
+        texts = sample(target, prompts, seeds, sampling, max_new_tokens)
         return [
-            replace(each, ids=text.ids, finish=text.finish)
-            for each, text in zip(batch, drawn, strict=True)
+            replace(row_text, ids=text.ids, finish=text.finish)
+            for row_text, text in zip(batch, texts, strict=True)
         ]
 
-    drawn = iter(in_batches(draw, [each for each in rows if each.ids is None], shard.batch))
-    return [next(drawn) if each.ids is None else each for each in rows]
+    without_text = [row_text for row_text in rows if row_text.ids is None]
+    drawn = iter(in_batches(draw, without_text, shard.batch))
+    return [next(drawn) if row_text.ids is None else row_text for row_text in rows]
 
 
 def in_batches(
@@ -191,33 +206,33 @@ def _read(
     sampling: Sampling,
     batch: int,
 ) -> list[list[Numbers]]:
-    """Of each text the target's numbers, then each draft's. One pass of every model; texts of similar length are read
-    together, for little padding. Drafts that are no models read one text at a time."""
-    texts = [TextIds(each.prompt_ids, each.ids) for each in written]
-    models, others = (
-        [own for own in drafts if isinstance(own, kind)] for kind in (LoadedModel, Proposer)
-    )
+    """The target's numbers, then each draft's, for every text.
+
+    Every model reads once; texts of similar length are read together, for little padding. Drafts that are no models
+    read one text at a time.
+    """
+    texts = [TextIds(row_text.prompt_ids, row_text.ids) for row_text in written]
+    models = [draft for draft in drafts if isinstance(draft, LoadedModel)]
+    proposers = [draft for draft in drafts if isinstance(draft, Proposer)]
     read = _read_models(target, models, texts, sampling, batch)
-    if not others:
+    if not proposers:
         return read
-    more = in_batches(
-        lambda few: [measure_ahead(target, [own.drafter() for own in others], few[0], sampling)],
-        texts,
-        1,
-    )
-    found = []
-    for own, ahead in zip(read, more, strict=True):
-        of_models, of_others = iter(own[1:]), iter(ahead)
-        found.append(
-            [
-                own[0],
-                *(
-                    next(of_models if isinstance(each, LoadedModel) else of_others)
-                    for each in drafts
-                ),
-            ]
-        )
-    return found
+
+    def measure_one(batch_of_one: Sequence[TextIds]) -> list[list[Numbers]]:
+        drafters = [proposer.drafter() for proposer in proposers]
+        return [measure_ahead(target, drafters, batch_of_one[0], sampling)]
+
+    measured = []
+    for of_text, ahead in zip(read, in_batches(measure_one, texts, 1), strict=True):
+        of_target, *of_models = of_text
+        of_models = iter(of_models)
+        of_proposers = iter(ahead)
+        in_order = [of_target]
+        for draft in drafts:
+            is_model = isinstance(draft, LoadedModel)
+            in_order.append(next(of_models if is_model else of_proposers))
+        measured.append(in_order)
+    return measured
 
 
 def _read_models(
@@ -228,19 +243,27 @@ def _read_models(
     batch: int,
 ) -> list[list[Numbers]]:
     most = READ_TOKENS_CUDA if target.model.device.type == "cuda" else READ_TOKENS
-    found: dict[int, list[Numbers]] = {}
+
+    def measure(few: Sequence[TextIds]) -> list[list[Numbers]]:
+        return measure_texts(target, drafts, few, sampling)
+
+    measured: dict[int, list[Numbers]] = {}
     for places in _group_by_length(texts, batch, most):
-        some = [texts[place] for place in places]
-        read = in_batches(lambda few: measure_texts(target, drafts, few, sampling), some, len(some))
-        found |= dict(zip(places, read, strict=True))
-    return [found[place] for place in range(len(texts))]
+        group = [texts[place] for place in places]
+        numbers = in_batches(measure, group, len(group))
+        measured |= zip(places, numbers, strict=True)
+    return [measured[place] for place in range(len(texts))]
 
 
 def _group_by_length(texts: Sequence[TextIds], batch: int, most_tokens: int) -> Iterator[list[int]]:
-    """Places of texts of similar length: at most `batch` at once, and `most_tokens` with padding, or one text alone."""
+    """Yields the places of texts of similar length.
+
+    A group has at most `batch` texts, and at most `most_tokens` with padding unless it is a single text.
+    """
     group: list[int] = []
     for place in sorted(range(len(texts)), key=lambda place: len(texts[place])):
-        if group and (len(group) == batch or (len(group) + 1) * len(texts[place]) > most_tokens):
+        num_padded = (len(group) + 1) * len(texts[place])
+        if group and (len(group) == batch or num_padded > most_tokens):
             yield group
             group = []
         group.append(place)
@@ -256,23 +279,23 @@ def analyse_texts(
     refused: tuple[RefusedRow, ...] = (),
     warnings: tuple[str, ...] = (),
 ) -> ShardTables:
-    """The tables of texts that exist."""
+    """Makes the tables of texts that exist."""
     numbers = _read(target, drafts, texts, Sampling.of(shard.request), shard.batch)
-    found = []
-    for pair in zip(texts, numbers, strict=True):
+    analysed = []
+    for text, numbers_of_text in zip(texts, numbers, strict=True):
         give_way()
-        found.append(_describe(*pair, target, shard))
-    return tables.build_tables(found, shard, refused, warnings)
+        analysed.append(_describe(text, numbers_of_text, target, shard))
+    return tables.build_tables(analysed, shard, refused, warnings)
 
 
 def _describe(
     text: RowText, numbers: Sequence[Numbers], target: LoadedModel, shard: Shard
 ) -> AnalysedText:
-    (of_target, *of_drafts), ids, places = numbers, text.ids, np.arange(len(text.ids))
-    from_prompt = [
-        text.prompt_ids[-1],
-        *ids,
-    ]  # the prompt's last token tells whether a sentence begins
+    of_target, *of_drafts = numbers
+    ids = text.ids
+    places = np.arange(len(ids))
+    # the prompt's last token tells whether a sentence begins
+    from_prompt = [text.prompt_ids[-1], *ids]
     classes = tables.classify(
         _labels(target, from_prompt), from_prompt, target.text.special_ids, target.text.num_ids
     )
@@ -293,9 +316,9 @@ def _describe(
 
 
 def _draft_columns(numbers: Numbers, p: np.ndarray, target: LoadedModel) -> Columns:
-    keep = np.where(numbers["readable"], whatif.acceptance_chances(p, numbers["q"]), 0.0)
+    acceptance = whatif.acceptance_chances(p, numbers["q"])
     return numbers | {
-        "keep": keep,
+        "keep": np.where(numbers["readable"], acceptance, 0.0),
         "draft_most_likely_text": _labels(target, numbers["draft_most_likely"]),
     }
 

@@ -1,9 +1,9 @@
-"""A target and its drafts on a batch of texts: every number of a token that needs whole rows of p and q.
+"""Measures a target and its drafts on a batch of texts: every number of a token that needs whole rows of p and q.
 
-One pass of every model (`score.read`); rows are taken a block at a time, so that they stay in a processor's cache.
+Every model reads the texts once (`score.read`). Rows are taken in blocks that fit a processor's cache.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -15,55 +15,66 @@ from specviz.decoding.turns import give_way
 from specviz.models.pool import LoadedModel
 from specviz.models.score import DraftRows, ScoredRows, TextIds, of_tokens, read
 
-BLOCK_BYTES, BLOCK_BYTES_CUDA = 2 << 20, 128 << 20  # of the rows of a model that are taken at once
+BLOCK_BYTES = 2 << 20  # of a model's rows that are taken at once
+BLOCK_BYTES_CUDA = 128 << 20
 Numbers = dict[str, np.ndarray]
-"""Columns of the token table [N] by name; with a draft's also its `confidence` [BINS, 3]."""
+"""Columns of the token table [N] by name; for a draft also its `confidence` [BINS, 3]."""
 
 
 def measure_texts(
     target: LoadedModel, drafts: Sequence[LoadedModel], texts: Sequence[TextIds], sampling: Sampling
 ) -> list[list[Numbers]]:
-    """Of each text, in order, the target's numbers, then each draft's. SpecvizError where a model's logits hold nan."""
-    owners: list[np.ndarray] = []  # of the rows: which text
-    blocks: list[list[Numbers]] = []  # of rows: columns per model
+    """The target's numbers, then each draft's, for every text in order.
+
+    Raises SpecvizError where a model's logits hold nan.
+    """
+    text_numbers: list[np.ndarray] = []  # by block: the text of each row
+    blocks_by_model: list[list[Numbers]] = [[] for _ in (target, *drafts)]
     for rows in read(target, drafts, texts):
         for block in _split(rows):
             give_way()
-            owners.append(block.text.cpu().numpy())
-            numbers = _numbers(block, sampling)
-            blocks.append(
-                [{name: values.cpu().numpy() for name, values in own.items()} for own in numbers]
-            )
-    owner = np.concatenate(owners)
-    order = np.argsort(owner, kind="stable")
-    bounds = np.flatnonzero(np.diff(owner[order])) + 1
-    models = [
-        {
-            name: np.split(np.concatenate([own[name] for own in pieces])[order], bounds)
-            for name in pieces[0]
-        }
-        for pieces in zip(*blocks, strict=True)
-    ]
-    for draft in models[1:]:
-        draft["confidence"] = [rows.sum(0, dtype=np.float64) for rows in draft["confidence"]]
-    return [
-        [{name: own[i] for name, own in model.items()} for model in models]
-        for i in range(len(texts))
-    ]
+            text_numbers.append(block.text.cpu().numpy())
+            for columns, own_blocks in zip(_numbers(block, sampling), blocks_by_model, strict=True):
+                own_blocks.append(to_arrays(columns))
+    text_of_row = np.concatenate(text_numbers)
+    order = np.argsort(text_of_row, kind="stable")
+    bounds = np.flatnonzero(np.diff(text_of_row[order])) + 1
+    measured: list[list[Numbers]] = [[] for _ in texts]
+    for own_blocks in blocks_by_model:
+        for own in measured:
+            own.append({})
+        for name, values in join_pieces(own_blocks).items():
+            for own, values_of_text in zip(measured, np.split(values[order], bounds), strict=True):
+                if name == "confidence":  # [N, BINS, 3]
+                    values_of_text = values_of_text.sum(0, dtype=np.float64)
+                own[-1][name] = values_of_text
+    return measured
+
+
+def to_arrays(columns: Mapping[str, Tensor]) -> Numbers:
+    return {name: values.cpu().numpy() for name, values in columns.items()}
+
+
+def join_pieces(pieces: Sequence[Numbers]) -> Numbers:
+    """Joins columns that were measured piece by piece."""
+    return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
 
 
 def blocks(count: int, logits: Tensor) -> Iterator[slice]:
-    """Pieces of so many rows, each small enough for a processor's cache."""
+    """Slices of `count` rows, each small enough for a processor's cache."""
     most = BLOCK_BYTES_CUDA if logits.is_cuda else BLOCK_BYTES
     size = max(1, most // (4 * logits.shape[-1]))
     return (slice(start, start + size) for start in range(0, count, size))
 
 
 def _split(rows: ScoredRows) -> Iterator[ScoredRows]:
-    for piece in blocks(len(rows.token), rows.target):
-        drafts = tuple(DraftRows(own.logits[piece], own.readable[piece]) for own in rows.drafts)
+    for block in blocks(len(rows.token), rows.target):
         yield ScoredRows(
-            rows.text[piece], rows.place[piece], rows.token[piece], rows.target[piece], drafts
+            rows.text[block],
+            rows.place[block],
+            rows.token[block],
+            rows.target[block],
+            tuple(DraftRows(own.logits[block], own.readable[block]) for own in rows.drafts),
         )
 
 
@@ -80,42 +91,50 @@ def _numbers(rows: ScoredRows, sampling: Sampling) -> list[dict[str, Tensor]]:
         "most_likely_p": most_likely_p,
     }
     refuse_nan(of_target["p_entropy"].tolist(), TARGET)
-    return [of_target, *(draft_numbers(own, rows, p, most_likely, sampling) for own in rows.drafts)]
+    of_drafts = [draft_numbers(own, rows, p, most_likely, sampling) for own in rows.drafts]
+    return [of_target, *of_drafts]
 
 
 def draft_numbers(
     own: DraftRows, rows: ScoredRows, p: Tensor, most_likely: Tensor, sampling: Sampling
 ) -> dict[str, Tensor]:
-    """Where the draft cannot read, its chances are 0 and its confidences are not counted."""
-    known, logits = own.readable, own.logits
-    q = sampling.probs(logits)
+    """A draft's columns [R]; where it cannot read, its probabilities are 0 and its confidences are not counted.
+
+    p: of the target [R, V]. most_likely: the target's tokens [R].
+    """
+    readable = own.readable
+    logits = own.logits
+    q = sampling.probs(logits)  # [R, V]
     both = torch.minimum(p, q)
-    (best, mine), overlap, q_token = (
-        logits.max(-1),
-        both.sum(-1).clamp_max(1.0),
-        of_tokens(q, rows.token),
-    )
-    most_likely_q = of_tokens(q, mine)
-    entropy = _entropy(q, logits, best, most_likely_q, sampling)
-    refuse_nan(entropy[known].tolist(), DRAFT_MODEL)
+    best, draft_most_likely = logits.max(-1)
+    draft_most_likely_q = of_tokens(q, draft_most_likely)
+    entropy = _entropy(q, logits, best, draft_most_likely_q, sampling)
+    refuse_nan(entropy[readable].tolist(), DRAFT_MODEL)
     zero = torch.zeros((), dtype=q.dtype, device=q.device)
     columns = {
-        "q": q_token, "overlap": overlap, "q_entropy": entropy,
-        "draft_most_likely_q": most_likely_q, "target_most_likely_q": of_tokens(q, most_likely),
-    }  # fmt: skip
-    return {name: torch.where(known, values, zero) for name, values in columns.items()} | {
-        "draft_most_likely": mine,
-        "draft_most_likely_p": of_tokens(p, mine),
+        "q": of_tokens(q, rows.token),
+        "overlap": both.sum(-1).clamp_max(1.0),
+        "q_entropy": entropy,
+        "draft_most_likely_q": draft_most_likely_q,
+        "target_most_likely_q": of_tokens(q, most_likely),
+    }
+    only_readable = {name: torch.where(readable, column, zero) for name, column in columns.items()}
+    return only_readable | {
+        "draft_most_likely": draft_most_likely,
+        "draft_most_likely_p": of_tokens(p, draft_most_likely),
         "rank_in_draft": _rank(logits, most_likely),
-        "rank_in_target": _rank(rows.target, mine),
+        "rank_in_target": _rank(rows.target, draft_most_likely),
         "outside": _outside_mass(p, logits),
-        "readable": known,
-        "confidence": torch.where(known[:, None, None], _confidence(q, both), zero),
+        "readable": readable,
+        "confidence": torch.where(readable[:, None, None], _confidence(q, both), zero),
     }
 
 
 def _entropy(p: Tensor, logits: Tensor, best: Tensor, best_p: Tensor, sampling: Sampling) -> Tensor:
-    """-sum p log p in nats, by log p(x) = log p(best) - (best - logit(x)) / T: one pass and no logarithm of a row."""
+    """The entropy -sum p log p in nats [R].
+
+    log p(x) = log p(best) - (best - logit(x)) / T, so one pass suffices, without a logarithm of each row.
+    """
     if sampling.temperature == 0:
         return best_p - best_p  # not-a-number stays visible
     below = p * (best[:, None] - logits)
@@ -125,32 +144,36 @@ def _entropy(p: Tensor, logits: Tensor, best: Tensor, best_p: Tensor, sampling: 
 
 
 def _rank(logits: Tensor, token: Tensor) -> Tensor:
-    """1 for the likeliest; tokens that are equally likely share the better place."""
+    """The rank of a token, 1 for the most likely [R]; equally likely tokens share the better rank."""
     return 1 + (logits > of_tokens(logits, token)[:, None]).sum(-1, dtype=torch.int32)
 
 
 def _is_closed(logits: Tensor) -> Tensor:
-    """Which rows [R] hold a token that can never be written."""
+    """Whether a row holds a token that can never be written [R]."""
     return logits.amin(-1) == float("-inf")
 
 
 def _outside_mass(p: Tensor, logits: Tensor) -> Tensor:
-    """The target's probability of what the draft can never write: ids beyond its table, or closed in its head."""
+    """The target's probability of tokens that the draft can never write [R].
+
+    Their ids lie beyond the draft's table, or are closed in its head.
+    """
     if not _is_closed(logits).any():
         return torch.zeros_like(p[:, 0])
     return (p * (logits == float("-inf"))).sum(-1)
 
 
 def _confidence(q: Tensor, both: Tensor) -> Tensor:
-    """[R, BINS, 3] sums of q, q * q and min(p, q) over the tokens whose q lies in each bin, the first bin the rest.
+    """The sums of q, q * q and min(p, q) over the tokens whose q lies in each bin [R, BINS, 3].
 
-    At most BINS tokens of a row have q >= 1/BINS, so all other bins are made of its likeliest ones.
+    At most BINS tokens of a row have q >= 1/BINS. So the most likely tokens fill all bins but the first, which gets
+    the rest.
     """
-    top, ids = q.topk(min(BINS, q.shape[-1]), dim=-1)
-    values = torch.stack([top, top * top, both.gather(1, ids)], dim=-1)  # [R, 10, 3]
-    bins = (top * BINS).long().clamp_max(BINS - 1)
+    top_q, ids = q.topk(min(BINS, q.shape[-1]), dim=-1)
+    values = torch.stack([top_q, top_q * top_q, both.gather(1, ids)], dim=-1)  # [R, 10, 3]
+    bins = (top_q * BINS).long().clamp_max(BINS - 1)
     sums = values.new_zeros(len(q), BINS, 3)
     sums.scatter_add_(1, bins[..., None].expand_as(values), values)
-    whole = torch.stack([q.sum(-1), (q * q).sum(-1), both.sum(-1)], dim=-1)
+    whole = torch.stack([q.sum(-1), (q * q).sum(-1), both.sum(-1)], dim=-1)  # [R, 3]
     sums[:, 0] = (whole - sums[:, 1:].sum(1)).clamp_min(0)
     return sums

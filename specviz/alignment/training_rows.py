@@ -1,6 +1,6 @@
-"""Rows to train on, from the tables of a finished job: every text with what a rejection of each token loses.
+"""Makes rows to train on from the tables of a finished job: every text, weighted by what each rejection loses.
 
-A row holds the ids that were measured, which the lab reads again, and the same text as `conversations`.
+A row holds the measured ids, which the lab can read again, and the same text as `conversations`.
 """
 
 import json
@@ -18,43 +18,45 @@ TOKENS = ["prompt", "draft", "token", "lost"]
 
 
 def training_lines(done: Alignment, prompts: Iterable[PromptRow]) -> Iterator[str]:
-    """A JSON line per text and draft: id, tags, prompt and completion as ids, weights of the completion's ids, draft,
-    conversations, and `sampled` where the text is the target's own. prompts: those of the job, in order."""
+    """Yields a JSON line per text and draft. prompts: of the job, in order.
+
+    A line holds id, tags, prompt and completion as ids, weights of the completion's ids, draft and conversations.
+    `sampled` stands where the text is the target's own.
+    """
     import pandas
 
-    sampled, waiting = {"target": done.summary.target, **done.summary.sampling}, iter(prompts)
-    while few := {row.number: row for row in islice(waiting, AT_ONCE)}:
-        inside = [("prompt", ">=", min(few)), ("prompt", "<=", max(few))]
-        texts, tokens = (
-            pandas.read_parquet(done.folder / f"{name}.parquet", columns=columns, filters=inside)
-            for name, columns in (("prompts", TEXT), ("tokens", TOKENS))
+    sampling = {"target": done.summary.target, **done.summary.sampling}
+    waiting = iter(prompts)
+    while rows := {row.number: row for row in islice(waiting, AT_ONCE)}:
+        filters = [("prompt", ">=", min(rows)), ("prompt", "<=", max(rows))]
+        texts = pandas.read_parquet(done.folder / "prompts.parquet", columns=TEXT, filters=filters)
+        tokens = pandas.read_parquet(
+            done.folder / "tokens.parquet", columns=TOKENS, filters=filters
         )
-        of_text = dict(iter(tokens.groupby(["prompt", "draft"], sort=False)))
+        tokens_of = dict(iter(tokens.groupby(["prompt", "draft"], sort=False)))
         for text in texts.itertuples():
-            own = of_text[text.prompt, text.draft]
-            answer = {"role": "assistant", "content": text.text}
-            row = {
-                "id": text.id,
-                "tags": [tag for tag in text.tags.split("|") if tag],
-                "prompt": text.prompt_ids.tolist(),
-                "completion": own["token"].tolist(),
-                **({"sampled": sampled} if text.exact else {}),
-                "conversations": [*_asked(few[text.prompt], text.prompt_text), answer],
-                **_beside(few[text.prompt]),
-                "draft": text.draft,
-                "weights": [round(lost, DECIMALS) for lost in own["lost"].tolist()],
-            }
-            yield json.dumps(row, ensure_ascii=False)
+            own_tokens = tokens_of[text.prompt, text.draft]
+            line = _values(rows[text.prompt], text, own_tokens, sampling if text.exact else None)
+            yield json.dumps(line, ensure_ascii=False)
 
 
-def _beside(row: PromptRow) -> dict[str, Any]:
-    """What a chat template needs beside the conversation."""
-    found = {"tools": list(row.tools), "chat_template_kwargs": dict(row.chat_options)}
-    return {name: value for name, value in found.items() if value}
-
-
-def _asked(row: PromptRow, prompt_text: str) -> list[dict[str, Any]]:
-    """The row's messages, or its prompt as a message of the user."""
-    return (
-        [{"role": "user", "content": prompt_text}] if isinstance(row.prompt, tuple) else row.asked()
-    )
+def _values(row: PromptRow, text: Any, tokens: Any, sampling: object) -> dict[str, Any]:
+    """The values of one line. text: a row of prompts.parquet. sampling: None where the text is not the target's own."""
+    values = {
+        "id": text.id,
+        "tags": [tag for tag in text.tags.split("|") if tag],
+        "prompt": text.prompt_ids.tolist(),
+        "completion": tokens["token"].tolist(),
+    }
+    if sampling is not None:
+        values["sampled"] = sampling
+    as_message = {"role": "user", "content": text.prompt_text}
+    turns = [as_message] if isinstance(row.prompt, tuple) else row.asked()
+    values["conversations"] = [*turns, {"role": "assistant", "content": text.text}]
+    if row.tools:
+        values["tools"] = list(row.tools)
+    if row.chat_options:
+        values["chat_template_kwargs"] = dict(row.chat_options)
+    values["draft"] = text.draft
+    values["weights"] = [round(lost, DECIMALS) for lost in tokens["lost"].tolist()]
+    return values

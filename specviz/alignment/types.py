@@ -1,6 +1,6 @@
-"""What travels through the alignment lab: rows of the prompt file, shards of work, analysed texts. Plain and picklable.
+"""The values that the alignment lab passes on: rows of the prompt file, shards of work, analysed texts.
 
-No model and no tensor; pandas only in the types.
+Plain and picklable: no model and no tensor; pandas only in the types.
 """
 
 from collections.abc import Mapping
@@ -14,83 +14,86 @@ from specviz.request import Request
 
 Array = np.ndarray
 KS = range(1, 17)  # the K that every text is planned for
-BINS = 10  # of the draft's confidence, all of equal width
+BINS = 10  # of the draft's confidence, all equally wide
 BY_K = ("calls", "emitted", "time_ms", "argmax_calls", "argmax_emitted", "argmax_time_ms")
-KEPT = ("kept", "argmax_kept")
-DEPTHS = 8  # that a draft which is no model is read to
+"""Columns of the sums with a number for every K."""
+ACCEPTED = (
+    "kept",
+    "argmax_kept",
+)  # of the sums: steps that draft, then that accept 1, 2, ... 16 or more
+DEPTHS = 8  # read of a draft that is no model
 SAMPLED, GIVEN = "sampled", "given"
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A turn of a conversation. role: one of `chat.CHAT_ROLES`. reasoning: of the assistant, before the content.
-    tool_calls: of the assistant, {"id", "type", "function": {"name", "arguments"}} with the arguments as an object.
-    tool_call_id, name: whose answer a tool's turn is."""
+    """A turn of a conversation."""
 
-    role: str
+    role: str  # one of `chat.CHAT_ROLES`
     content: str
-    reasoning: str = field(default="", repr=False)
+    reasoning: str = field(default="", repr=False)  # of the assistant, before the content
     tool_calls: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
-    tool_call_id: str = field(default="", repr=False)
-    name: str = field(default="", repr=False)
+    """Of the assistant: {"id", "type", "function": {"name", "arguments"}} with the arguments as an object."""
+    tool_call_id: str = field(default="", repr=False)  # the call that a tool's turn answers
+    name: str = field(default="", repr=False)  # of the tool that answers
 
     def to_dict(self) -> dict[str, Any]:
-        """As chat templates take it."""
-        more = {
+        """The turn in the form that chat templates take."""
+        turn = {"role": self.role, "content": self.content}
+        optional = {
             "reasoning_content": self.reasoning,
             "tool_calls": list(self.tool_calls),
             "tool_call_id": self.tool_call_id,
             "name": self.name,
         }
-        return {"role": self.role, "content": self.content} | {
-            name: value for name, value in more.items() if value
-        }
+        return turn | {name: value for name, value in optional.items() if value}
 
 
 @dataclass(frozen=True, slots=True)
 class PromptRow:
-    """One checked row of the input: a prompt, as text or ids, or messages, and the text that followed, if it exists
-    already.
+    """A checked row of the input: a prompt or messages, and the text that followed if it exists already."""
 
-    number: its place among the accepted rows, from 0. line: in the file, from 1. told: {"target", "temperature",
-    "top_k", "top_p"} where the row says what its completion was sampled from. answer: the assistant's, where its text
-    depends on the chat template: the completion is then its plain form, or None where it calls tools. tools: what it
-    may call. chat_options: switches of the chat template.
-    """
-
-    number: int
-    line: int
+    number: int  # place among the accepted rows, from 0
+    line: int  # in the file, from 1
     id: str
     tags: tuple[str, ...] = ()
-    prompt: str | tuple[int, ...] | None = None
+    prompt: str | tuple[int, ...] | None = None  # text or ids
     messages: tuple[Message, ...] | None = None
-    completion: str | tuple[int, ...] | None = None
+    completion: str | tuple[int, ...] | None = None  # text or ids
     told: Mapping[str, object] | None = None
+    """{"target", "temperature", "top_k", "top_p"} if the row says how its completion was sampled."""
     answer: Message | None = field(default=None, repr=False)
-    tools: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
+    """The assistant's turn if its text depends on the chat template.
+
+    The completion is then its plain form, or None if it calls tools."""
+    tools: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)  # that it may call
     chat_options: Mapping[str, bool | int | float | str] = field(default_factory=dict, repr=False)
+    """Switches of the chat template."""
 
     @property
     def turns(self) -> tuple[Message, ...]:
-        return (*(self.messages or ()), *((self.answer,) if self.answer else ()))
+        turns = self.messages or ()
+        return (*turns, self.answer) if self.answer else turns
 
     def asked(self) -> list[dict[str, Any]]:
-        """The messages, or the prompt's text as one, as chat templates take them."""
-        return [turn.to_dict() for turn in self.messages or (Message("user", self.prompt),)]
+        """The messages, or the prompt's text as one message, in the form that chat templates take."""
+        messages = self.messages or (Message("user", self.prompt),)
+        return [turn.to_dict() for turn in messages]
 
     @property
     def only_for_templates(self) -> str:
-        """What of it only a chat template can write, in words; empty where there is nothing of the kind."""
-        found = {
+        """Names the parts that only a chat template can write; empty where there are none."""
+        parts = {
             "tools": self.tools,
             "tool calls": any(turn.tool_calls for turn in self.turns),
             "answers of tools": any(turn.role == "tool" for turn in self.turns),
         }
-        return ", ".join(name for name, is_there in found.items() if is_there)
+        return ", ".join(name for name, is_there in parts.items() if is_there)
 
     def decisive(self) -> str:
-        """All that decides what is measured. A row of plain texts is written as in older jobs, so that they can be
-        compared."""
+        """Everything that decides what is measured, for a fingerprint.
+
+        A row of plain texts is written as in older jobs, so that jobs can be compared."""
         is_plain = all(turn == Message(turn.role, turn.content) for turn in self.turns)
         if is_plain and not self.tools and not self.chat_options:
             return repr(self)
@@ -100,95 +103,94 @@ class PromptRow:
 
 @dataclass(frozen=True, slots=True)
 class ModelIdentity:
-    """A model of a job. name: as it is shown; content: a hash of what it holds; num_ids: ids with a text that it can
-    write; wanted: what it is loaded by, a name, a folder's path or a pair in memory, never shown or stored."""
+    """A model of a job."""
 
-    name: str
-    content: str
-    num_ids: int
+    name: str  # shown to people
+    content: str  # a hash of the weights, tokenizer and configuration
+    num_ids: int  # ids with a text that the model can write
     wanted: Any = field(repr=False)
+    """A name, a folder's path or a pair in memory, to load the model by; never shown or stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A piece of work of its own: what is asked, without a prompt, and the rows that it is asked about.
-
-    request: target, sampling, seed, max_new_tokens and chat count; text number n is drawn with seed_of(seed, n).
-    Rejections are priced at its K. drafts: names. step_ms: per draft the time of a step that drafts 0, 1, ... 16
-    tokens, where costs are known. batch: the most texts that are read at once. models: who the target and the drafts
-    are; without, they are found by their names.
-    """
+    """A piece of work that stands alone: a request without a prompt, and the rows that it is made for."""
 
     request: Request
-    drafts: tuple[str, ...]
+    """Target, sampling, seed, max_new_tokens and chat count; text number n is drawn with seed_of(seed, n).
+
+    Rejections are priced at its K."""
+    drafts: tuple[str, ...]  # names
     rows: tuple[PromptRow, ...]
     step_ms: Mapping[str, tuple[float, ...]]
-    batch: int = 32
-    models: tuple[ModelIdentity, ...] = ()
+    """The time of a step that drafts 0, 1, ... 16 tokens, by draft, where costs are known."""
+    batch: int = 32  # the most texts that are read at once
+    models: tuple[ModelIdentity, ...] = ()  # target first; if empty, models are found by name
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedRow:
-    """A row that could not be used, and why, in words that go on after "line 7"."""
+    """A row that could not be used."""
 
     line: int
-    reason: str
+    reason: str  # words that go on after "line 7"
 
 
 Columns = Mapping[str, Any]
 """A table by columns: name -> a numpy array or a list, all of one length."""
 
-AHEAD = ("keep", "hit", "overlap", "most_likely_p", "readable")
+AHEAD = ("acceptance", "hit", "overlap", "most_likely_p", "readable")  # the arrays of `Ahead`
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ahead:
-    """A draft whose q hangs on where its step began. [s, j] of each array: of the token j places behind start s, given
-    the text in between: its chance to be kept if drawn; whether it is the draft's likeliest; sum min(p, q); p of the
-    draft's likeliest; whether anything is drafted. waits: the first step of a text drafts nothing."""
+    """A draft along one text, when its q depends on where the step began.
 
-    keep: Array
-    hit: Array
-    overlap: Array
-    most_likely_p: Array
-    readable: Array
-    waits: bool
+    Entry [s, j] of every array is about the token j places behind start s, given the text in between.
+    """
+
+    acceptance: Array  # the probability that the token is accepted if it is drawn
+    hit: Array  # whether the token is the draft's most likely one
+    overlap: Array  # sum min(p, q)
+    most_likely_p: Array  # p of the draft's most likely token
+    readable: Array  # whether anything is drafted
+    waits: bool  # whether the first step of a text drafts nothing
 
 
 @dataclass(frozen=True, slots=True)
 class RowText:
-    """A row with its text. prompt: as the target reads it; is_chat: that is its chat form. ids: None until a text is
-    drawn. exact: the text is the target's own at the request's sampling. finish: eos, length, context or given. text:
-    of the ids, without one that ends it; empty until it is analysed."""
+    """A row with its text."""
 
     row: PromptRow
-    prompt: str
-    is_chat: bool
+    prompt: str  # as the target reads it
+    is_chat: bool  # whether the prompt is in the target's chat form
     prompt_ids: tuple[int, ...]
-    ids: tuple[int, ...] | None
-    exact: bool
-    finish: str = GIVEN
-    text: str = ""
+    ids: tuple[int, ...] | None  # None until a text is drawn
+    exact: bool  # whether the text is the target's own at the request's sampling
+    finish: str = GIVEN  # eos, length, context or given
+    text: str = ""  # of the ids without an end token; empty until it is analysed
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AnalysedText:
-    """One text of N tokens. tokens: the columns of `columns.TOKENS` that hold for every draft; drafts: those of each
-    draft but saved, lost and reason, `ahead` where it is no model, and its `confidence` [BINS, 3]: over all places and
-    all tokens x that it might have drawn, by q(x) in ten bins, the sums of q, of q * q and of min(p, q)."""
+    """A text of N tokens with what every model says of it."""
 
     written: RowText
-    tokens: Columns
+    tokens: Columns  # the columns of `columns.TOKENS` that are alike for every draft
     drafts: Mapping[str, Columns]
+    """The other columns by draft, except saved, lost and reason.
+
+    Also `ahead` for a draft that is no model, and `confidence` [BINS, 3]: sums of q, of q * q and of min(p, q).
+    They go over all places and all tokens x that the draft might have drawn, by q(x) in ten bins."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardTables:
-    """What a shard comes to: tables (see `columns`), what was refused, and sums of confidence per draft [BINS, 3]."""
+    """The result of a shard: its tables (see `columns`) and what could not be used."""
 
     tokens: pandas.DataFrame
     prompts: pandas.DataFrame
     sums: pandas.DataFrame
-    confidence: Mapping[str, Array]
+    confidence: Mapping[str, Array]  # by draft, summed over texts [BINS, 3]
     refused: tuple[RefusedRow, ...]
     warnings: tuple[str, ...]

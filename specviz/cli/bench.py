@@ -181,9 +181,9 @@ def _claims_lines(options: argparse.Namespace) -> Iterable[str]:
 
 
 def _align_lines(options: argparse.Namespace) -> Iterable[str]:
-    from specviz.alignment import speed
+    from specviz.alignment.bench import lines
 
-    return speed.lines(**_pair(options), **_amounts(options))
+    return lines(**_pair(options), **_amounts(options))
 
 
 class _Measurement(NamedTuple):

@@ -89,7 +89,7 @@ def check_along(proposer, target, ids, num_prompt, depths, sampling):
         target, [proposer.drafter()], TextIds(ids[:num_prompt], ids[num_prompt:]), sampling, depths
     )
     expected, ahead = told_q(proposer, ids, num_prompt, depths, sampling), numbers["ahead"]
-    size, own = len(ids) - num_prompt, ahead.keep.shape[1]
+    size, own = len(ids) - num_prompt, ahead.acceptance.shape[1]
     inside = np.add.outer(np.arange(size), np.arange(own)) < size
     reads = (ahead.readable > 0) & inside
     assert np.array_equal(reads, ~np.isnan(expected[:, :own]))
@@ -98,7 +98,7 @@ def check_along(proposer, target, ids, num_prompt, depths, sampling):
     p = p[range(size), ids[num_prompt:]].numpy()
     for start, depth in np.argwhere(reads):
         kept = min(1.0, expected[start, depth] / p[start + depth])
-        assert ahead.keep[start, depth] == pytest.approx(kept, abs=2e-4)
+        assert ahead.acceptance[start, depth] == pytest.approx(kept, abs=2e-4)
     assert np.allclose(numbers["q"][reads[:, 0]], expected[reads[:, 0], 0], atol=1e-5)
 
 

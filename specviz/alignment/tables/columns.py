@@ -1,7 +1,7 @@
-"""The tables of the alignment lab, and how columns become Arrow tables.
+"""The columns of the alignment lab's tables, and their form in Arrow.
 
-assets/alignment.tables.json holds name, Arrow type and meaning of every column. A shard gives tokens, prompts and sums;
-tokens, prompts and slices are saved.
+assets/alignment.tables.json holds the name, Arrow type and meaning of every column. A shard gives tokens, prompts and
+sums; a job saves tokens, prompts and slices.
 """
 
 from collections.abc import Mapping
@@ -29,18 +29,24 @@ _LISTS = {"list<float>": "float32", "list<double>": "float64", "list<int32>": "i
 
 
 def schema_of(table: Table) -> pyarrow.Schema:
-    lists = {name: pyarrow.list_(pyarrow.type_for_alias(inner)) for name, inner in _LISTS.items()}
-    return pyarrow.schema(
-        [(name, lists.get(column.type, column.type)) for name, column in table.items()]
-    )
+    fields = []
+    for name, column in table.items():
+        arrow_type = column.type
+        if arrow_type in _LISTS:
+            arrow_type = pyarrow.list_(pyarrow.type_for_alias(_LISTS[arrow_type]))
+        fields.append((name, arrow_type))
+    return pyarrow.schema(fields)
 
 
 def to_arrow(columns: pandas.DataFrame | Mapping[str, list[Any]], table: Table) -> pyarrow.Table:
-    """The columns of `table`, in its order and types. ValueError for a column that is missing or does not fit."""
+    """Turns columns into an Arrow table with the types of `table`.
+
+    ValueError for a column that is missing, misplaced or does not fit.
+    """
     if list(columns) != list(table):
         raise ValueError(f"columns must be {', '.join(table)} (got {', '.join(columns)})")
-    rows = {
-        name: cells if isinstance(cells, list) else cells.to_numpy()
-        for name, cells in columns.items()
-    }
-    return pyarrow.table(rows, schema=schema_of(table))  # of arrays, not of a frame: nan stays nan
+    arrays = {}
+    for name, cells in columns.items():
+        # an array, unlike a column of a frame, keeps nan as nan
+        arrays[name] = cells if isinstance(cells, list) else cells.to_numpy()
+    return pyarrow.table(arrays, schema=schema_of(table))

@@ -1,7 +1,7 @@
-"""Draft against draft, a job against its thresholds, and a job against an older one: always paired by prompt.
+"""Compares draft with draft, a job with its thresholds, and a job with an older one: always paired by prompt.
 
-A difference is the mean of the prompts' own differences, its interval one over prompts. Fewer than 30 prompts are
-never called significant.
+A difference is the mean of the prompts' own differences, and its interval goes over prompts. With fewer than 30
+prompts no difference is called significant.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ from specviz.request import Request
 from specviz.views.words import percent
 
 MOST_WINS = 10
-_TERMS = {  # that two jobs must share to be compared: name in a summary, and in words
+_TERMS = {  # what two jobs must share to be compared: field of a summary -> words
     "sampling": "sampling",
     "prompts": "prompt set (fingerprint)",
     "max_new_tokens": "max_new_tokens",
@@ -39,73 +39,88 @@ BETTER, WORSE, SAME, UNSURE = "better", "worse", "no significant change", "canno
 def compare_drafts(
     parts: Parts, drafts: Sequence[str], ids: Mapping[int, str], words: str = ""
 ) -> tuple[DraftComparison, ...]:
-    """Every two drafts, over all tokens and in every slice. parts: sums over the same tokens for all drafts. ids: of
-    the prompts, by number. words: which tokens these are, where not all."""
-    return tuple(_compare_two(parts, a, b, ids, words) for a, b in combinations(drafts, 2))
+    """Compares every two drafts, over all tokens and in every slice.
+
+    parts: sums over the same tokens for all drafts. ids: of the prompts, by number. words: which tokens these are, if
+    not all.
+    """
+    pairs = combinations(drafts, 2)
+    return tuple(_compare_two(parts, a, b, ids, words) for a, b in pairs)
 
 
 def _compare_two(
     parts: Parts, a: str, b: str, ids: Mapping[int, str], words: str
 ) -> DraftComparison:
-    shared = [part for part in parts if part.draft == a and part._replace(draft=b) in parts]
-    pairs = {part: parts[part].among(parts[part._replace(draft=b)]) for part in shared}
-    gaps = {
-        part: ours.alphas - theirs.alphas for part, (ours, theirs) in pairs.items() if len(ours)
-    }
+    gaps: dict[DraftSlice, Array] = {}  # alpha of a less alpha of b, by prompt
+    wins_a: tuple[Win, ...] = ()
+    wins_b: tuple[Win, ...] = ()
+    for part in parts:
+        other = part._replace(draft=b)
+        if part.draft != a or other not in parts:
+            continue
+        ours, theirs = parts[part].among(parts[other])
+        if not len(ours):
+            continue
+        gaps[part] = ours.alphas - theirs.alphas
+        if part.kind == "all":
+            wins_a, wins_b = _wins(ours.prompts, gaps[part], ids)
     # the whole is one question by itself, the slices are many
-    num_asked = max(
-        1, sum(part.kind != "all" and len(gap) >= ENOUGH_PROMPTS for part, gap in gaps.items())
-    )
-    found = [
-        difference(*part[1:], gap, 1 if part.kind == "all" else num_asked)
-        for part, gap in gaps.items()
-    ]
-    whole = DraftSlice(a, "all", "all")
-    ahead, behind = _wins(pairs[whole][0].prompts, gaps[whole], ids) if whole in gaps else ((), ())
-    return DraftComparison(
-        a, b, words, tuple(sorted(found, key=lambda each: each.kind != "all")), ahead, behind
-    )
+    num_asked = 0
+    for part, gap in gaps.items():
+        if part.kind != "all" and len(gap) >= ENOUGH_PROMPTS:
+            num_asked += 1
+    slices = []
+    for part, gap in gaps.items():
+        num_questions = 1 if part.kind == "all" else max(1, num_asked)
+        slices.append(difference(part.kind, part.value, gap, num_questions))
+    slices.sort(key=lambda row: row.kind != "all")
+    return DraftComparison(a, b, words, tuple(slices), wins_a, wins_b)
 
 
 def difference(kind: str, value: str, gaps: Array, num_asked: int) -> AlphaDifference:
     """The mean of the prompts' gaps in alpha [n]; its interval is one of `num_asked` that are read together."""
-    size, mean = len(gaps), float(gaps.mean())
+    size = len(gaps)
+    mean = float(gaps.mean())
     around = interval_of_mean(gaps)
-    significant = excludes_zero(around, mean, size, num_asked) if size >= ENOUGH_PROMPTS else None
+    significant = None
+    if size >= ENOUGH_PROMPTS:
+        significant = excludes_zero(around, mean, size, num_asked)
     return AlphaDifference(kind, value, size, mean, around, significant)
 
 
 def _wins(
     prompts: Array, gaps: Array, ids: Mapping[int, str]
 ) -> tuple[tuple[Win, ...], tuple[Win, ...]]:
-    """The texts where the first is ahead most, and those where the second is."""
-    order = np.argsort(-gaps, kind="stable")
-    wins = [
-        Win(int(prompts[place]), ids[int(prompts[place])], float(gaps[place])) for place in order
-    ]
-    ahead = tuple(win for win in wins[:MOST_WINS] if win.difference > 0)
-    return ahead, tuple(win for win in wins[::-1][:MOST_WINS] if win.difference < 0)
+    """The texts on which the first draft is ahead most, and the texts on which the second is."""
+    wins = []
+    for place in np.argsort(-gaps, kind="stable"):
+        prompt = int(prompts[place])
+        wins.append(Win(prompt, ids[prompt], float(gaps[place])))
+    first = tuple(win for win in wins[:MOST_WINS] if win.difference > 0)
+    second = tuple(win for win in wins[::-1][:MOST_WINS] if win.difference < 0)
+    return first, second
 
 
-OVER_READABLE = (
-    "alpha",
-    "greedy_agreement",
-    "mean_acceptance",
-)  # means over tokens that can be read; the others count 0
+OVER_READABLE = ("alpha", "greedy_agreement", "mean_acceptance")
+"""Means over readable tokens. A threshold counts 0 for the tokens that the draft cannot read."""
 MEASURES = (*OVER_READABLE, "tokens_per_call", "speedup")
-"""What a threshold may be set for: tokens per call at the job's K, the speedup at the best K."""
+"""Numbers that may have a threshold: tokens per call at the job's K, the speedup at the best K."""
 
 
 def _measure(draft: DraftSummary, name: str, k: int) -> float | None:
-    """None where it is not known."""
-    values = getattr(draft, "speedups" if name == "speedup" else name)
+    """The number that a threshold is for; None if it is not known."""
     if name == "tokens_per_call":
-        return values[k - KS[0]]
-    return values and max(values) if name == "speedup" else values
+        return draft.tokens_per_call[k - KS[0]]
+    if name == "speedup":
+        return max(draft.speedups) if draft.speedups else None
+    return getattr(draft, name)
 
 
 def check_threshold_names(least: Mapping[str, float], *, has_costs: bool = True) -> None:
-    """Before a job: SpecvizError for an unknown threshold, or one of the speedup where no costs will be known."""
+    """Checks thresholds before a job.
+
+    Raises SpecvizError for an unknown name, or for the speedup where no costs will be known.
+    """
     unknown = [name for name in least if name not in MEASURES]
     if unknown:
         raise SpecvizError(
@@ -118,18 +133,19 @@ def check_threshold_names(least: Mapping[str, float], *, has_costs: bool = True)
 
 
 def check_thresholds(summary: Summary, least: Mapping[str, float]) -> tuple[str, ...]:
-    """What falls below its threshold, one sentence each; every draft must pass. Raises SpecvizError."""
+    """A sentence for each number below its threshold; every draft must pass. Raises SpecvizError."""
     check_threshold_names(least)
-    failed = (
-        _failure(draft, name, bound, summary.k)
-        for draft in summary.drafts
-        for name, bound in least.items()
-    )
-    return tuple(filter(None, failed))
+    failures = []
+    for draft in summary.drafts:
+        for name, bound in least.items():
+            failure = _failure(draft, name, bound, summary.k)
+            if failure:
+                failures.append(failure)
+    return tuple(failures)
 
 
 def unreadable_words(summary: Summary, least: Mapping[str, float]) -> tuple[str, ...]:
-    """How the thresholds count what a draft cannot read, a sentence for each draft that they do so for."""
+    """A sentence for each draft with unreadable tokens, if a threshold counts them as 0."""
     if set(least).isdisjoint(OVER_READABLE):
         return ()
     return tuple(
@@ -140,18 +156,21 @@ def unreadable_words(summary: Summary, least: Mapping[str, float]) -> tuple[str,
 
 
 def _failure(draft: DraftSummary, name: str, bound: float, k: int) -> str:
-    measured, counts_all = _measure(draft, name, k), name in OVER_READABLE
-    if measured is None and not counts_all:
+    """Says how a draft misses a threshold; empty if it passes."""
+    measured = _measure(draft, name, k)
+    counts_unreadable = name in OVER_READABLE
+    if measured is None and not counts_unreadable:
         raise CannotTell(f"{name} of {draft.name} is not known: its costs are missing or unsteady")
     if measured is None:
         return f"{draft.name}: {name} is not known: it can read none of the tokens (at least {bound:g} was asked for)"
-    measured *= draft.readable if counts_all else 1.0
-    counted = f" ({_unreadable_share(draft)})" if counts_all and draft.readable < 1 else ""
-    return (
-        ""
-        if measured >= bound
-        else f"{draft.name}: {name} is {measured:.4g}, below {bound:g}{counted}"
-    )
+    note = ""
+    if counts_unreadable:
+        measured *= draft.readable
+        if draft.readable < 1:
+            note = f" ({_unreadable_share(draft)})"
+    if measured >= bound:
+        return ""
+    return f"{draft.name}: {name} is {measured:.4g}, below {bound:g}{note}"
 
 
 def _unreadable_share(draft: DraftSummary) -> str:
@@ -160,53 +179,60 @@ def _unreadable_share(draft: DraftSummary) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A draft now against the draft of an older job; verdict: BETTER, WORSE, SAME or UNSURE (fewer than 30 prompts).
-    is_same_model: None where the older job does not say what it was."""
+    """How a draft changed since an older job."""
 
     draft: str
     old_draft: str
     difference: AlphaDifference
-    verdict: str
-    is_same_model: bool | None = None
+    verdict: str  # BETTER, WORSE, SAME or UNSURE (fewer than 30 prompts)
+    is_same_model: bool | None = None  # None if the older job does not say what its model was
 
 
 def compare_with_old(summary: Summary, old: Summary) -> tuple[Change, ...]:
-    """Each draft that the old job has too (`_old_names`), paired by the prompts' ids; places that it cannot read count
-    0. Raises SpecvizError where the two jobs cannot be compared."""
+    """Compares each draft that the old job has too (`_old_names`), paired by the prompts' ids.
+
+    Unreadable places count 0. Raises SpecvizError if the two jobs cannot be compared.
+    """
     _check_same_job({name: getattr(summary, name) for name in _TERMS}, old)
     _check_target(summary.target, summary.models.get(summary.target), old)
-    names = _old_names(
-        {draft.name: summary.models.get(draft.name) for draft in summary.drafts}, old
-    )
+    contents = {draft.name: summary.models.get(draft.name) for draft in summary.drafts}
+    names = _old_names(contents, old)
     return tuple(_change(name, old_name, summary, old) for name, old_name in names.items())
 
 
 def check_old_job(old: Summary, request: Request, prompts: str) -> None:
-    """Before a job of this request and these prompts (their fingerprint): raises the SpecvizError of `compare_with_old`
-    for what was asked."""
-    own = {
+    """Checks before a job that its request and prompts can be compared with an older job.
+
+    prompts: their fingerprint. Raises the SpecvizError of `compare_with_old`.
+    """
+    terms = {
         "max_new_tokens": request.max_new_tokens,
         "chat": request.chat,
         "sampling": sampling_of(request),
+        "chat_options": dict(request.chat_options),
+        "prompts": prompts,
     }
-    own["chat_options"] = dict(request.chat_options)
-    _check_same_job(own | {"prompts": prompts}, old)
+    _check_same_job(terms, old)
 
 
 def check_old_models(old: Summary, target: ModelIdentity, drafts: Sequence[ModelIdentity]) -> None:
-    """The same for the models of the job."""
+    """Checks before a job that its models can be compared with an older job.
+
+    Raises the SpecvizError of `compare_with_old`.
+    """
     _check_target(target.name, target.content, old)
     _old_names({draft.name: draft.content for draft in drafts}, old)
 
 
 def sampling_of(request: Request) -> dict[str, float]:
-    """As a summary has it."""
+    """The request's sampling in the form of a summary."""
     return {name: getattr(request, name) for name in Request.SAMPLING}
 
 
 def _check_same_job(terms: Mapping[str, Any], old: Summary) -> None:
     for name, now in terms.items():
-        if (before := getattr(old, name)) != now:
+        before = getattr(old, name)
+        if before != now:
             raise SpecvizError(
                 f"the older job had another {_TERMS[name]}, so the numbers cannot be compared: it was "
                 f"{str(before)[:200]}, and is now {now}"
@@ -214,7 +240,7 @@ def _check_same_job(terms: Mapping[str, Any], old: Summary) -> None:
 
 
 def _check_target(name: str, content: str | None, old: Summary) -> None:
-    """By what it holds where both jobs know that, else by its name."""
+    """Compares the targets by content if both jobs know it, else by name. Raises SpecvizError if they differ."""
     is_same = _is_same_model(content, old.target, old)
     if is_same or (is_same is None and old.target == name):
         return
@@ -226,50 +252,63 @@ def _check_target(name: str, content: str | None, old: Summary) -> None:
 
 
 def _is_same_model(content: str | None, old_name: str, old: Summary) -> bool | None:
-    """Whether the older job's model of that name held the same; None where either is not known."""
-    held = old.models.get(old_name)
-    return None if None in (content, held) else content == held
+    """Whether the older job's model of that name had the same content; None if either is not known."""
+    old_content = old.models.get(old_name)
+    if content is None or old_content is None:
+        return None
+    return content == old_content
 
 
 def _old_names(drafts: Mapping[str, str | None], old: Summary) -> dict[str, str]:
-    """The older job's draft for each of these (hashes by name): the same model, else one of its name, or the only
-    one."""
-    before, shared = [draft.name for draft in old.drafts], {}
+    """The older job's draft for each draft: the same model, else one of its name, or the only one.
+
+    drafts: content hashes by name.
+    """
+    old_drafts = [draft.name for draft in old.drafts]
+    old_names = {}
     for name, content in drafts.items():
-        same = [each for each in before if _is_same_model(content, each, old)]
-        if name in before or same:
-            shared[name] = name if name in same or not same else same[0]
-    if not shared and len(before) == len(drafts) == 1:
-        return dict(zip(drafts, before, strict=True))
-    if not shared:
-        told = f"{', '.join(drafts)[:200]}; it has {', '.join(before)[:200] or 'none'}"
-        raise SpecvizError(f"the older summary has none of the drafts {told}")
-    return shared
+        same_models = [each for each in old_drafts if _is_same_model(content, each, old)]
+        if same_models and name not in same_models:
+            old_names[name] = same_models[0]
+        elif name in old_drafts:
+            old_names[name] = name
+    if old_names:
+        return old_names
+    if len(old_drafts) == len(drafts) == 1:
+        return dict(zip(drafts, old_drafts, strict=True))
+    names = f"{', '.join(drafts)[:200]}; it has {', '.join(old_drafts)[:200] or 'none'}"
+    raise SpecvizError(f"the older summary has none of the drafts {names}")
 
 
 def _change(name: str, old_name: str, summary: Summary, old: Summary) -> Change:
-    now, before = _alphas(summary, name), _alphas(old, old_name)
-    shared = [prompt for prompt in now if prompt in before]
-    if not shared:
+    now = _alphas(summary, name)
+    before = _alphas(old, old_name)
+    gaps = [now[prompt] - before[prompt] for prompt in now if prompt in before]
+    if not gaps:
         raise SpecvizError(
             f"the two jobs share no prompt that {name} read; prompts are paired by their ids"
         )
-    found = difference(
-        "all", "all", np.array([now[prompt] - before[prompt] for prompt in shared]), 1
-    )
-    verdict = {None: UNSURE, False: SAME, True: BETTER if found.difference > 0 else WORSE}[
-        found.significant
-    ]
-    return Change(
-        name, old_name, found, verdict, _is_same_model(summary.models.get(name), old_name, old)
-    )
+    change = difference("all", "all", np.array(gaps), 1)
+    if change.significant is None:
+        verdict = UNSURE
+    elif not change.significant:
+        verdict = SAME
+    else:
+        verdict = BETTER if change.difference > 0 else WORSE
+    is_same_model = _is_same_model(summary.models.get(name), old_name, old)
+    return Change(name, old_name, change, verdict, is_same_model)
 
 
 def _alphas(summary: Summary, draft: str) -> dict[str, float]:
-    """By prompt id. SpecvizError for numbers that no job gives: anybody may have written the older file."""
-    found = {
-        prompt: alphas[draft] for prompt, alphas in summary.by_prompt.items() if draft in alphas
+    """A draft's alpha by prompt id.
+
+    Raises SpecvizError for an impossible alpha: anybody may have written the older file.
+    """
+    alphas = {
+        prompt: by_draft[draft]
+        for prompt, by_draft in summary.by_prompt.items()
+        if draft in by_draft
     }
-    if not all(0 <= alpha <= 1 for alpha in found.values()):
+    if not all(0 <= alpha <= 1 for alpha in alphas.values()):
         raise SpecvizError("the older summary has an alpha that is no number from 0 to 1")
-    return found
+    return alphas

@@ -1,18 +1,16 @@
-"""Why p and q part at a place: rows of the token table -> one of seven reasons, and what each takes of the agreement.
+"""Finds why p and q differ at each place: one of seven reasons, and how much overlap each reason costs.
 
-The thresholds below decide; they are a reading aid, not a diagnosis. numpy alone.
+Takes rows of the token table. The thresholds below decide; they are a reading aid, not a diagnosis.
 """
 
 import numpy as np
 
 from specviz.alignment.types import Array, Columns
 
-CERTAIN = 0.5  # of the target's favourite
-OVERCONFIDENT = 0.25  # q - p of the draft's favourite
-NEAR = 0.1  # at most, between the target's probabilities of the two favourites
-NEAR_RATIO = (
-    0.5  # at least, of the smaller to the larger: among many small ones all lie within NEAR
-)
+CERTAIN = 0.5  # the least p of the target's most likely token
+OVERCONFIDENT = 0.25  # the least q - p of the draft's most likely token
+NEAR = 0.1  # the most difference between the target's p of the two most likely tokens
+NEAR_RATIO = 0.5  # the least ratio of the smaller p to the larger: small ones all lie within NEAR
 EQUAL = 1e-6  # lost overlap below this is rounding
 
 
@@ -31,9 +29,9 @@ NAMES = np.array([*REASONS, ""], dtype=object)
 
 
 def find_reasons(tokens: Columns) -> Array:
-    """The reason of each row, by its place in REASONS, or NO_REASON [N]: the first that fits, in their order.
+    """The reason of each row as its number in REASONS, or NO_REASON [N]; the first reason that fits counts.
 
-    "outside" where more than half of what is lost, 1 - overlap, is the target's mass outside the draft's vocabulary.
+    OUTSIDE: more than half of the lost overlap is the target's probability outside the draft's vocabulary.
     """
     lost = 1 - tokens["overlap"]
     is_missing = tokens["readable"] & (lost > EQUAL) & (tokens["outside"] > lost / 2)
@@ -41,29 +39,31 @@ def find_reasons(tokens: Columns) -> Array:
 
 
 def _reasons_inside(tokens: Columns) -> Array:
-    """The reason apart from what is outside the draft's vocabulary."""
-    most_likely_p, its_q, its_p = (
-        tokens[name] for name in ("most_likely_p", "draft_most_likely_q", "draft_most_likely_p")
-    )
+    """The reason of each row, without OUTSIDE [N]."""
+    most_likely_p = tokens["most_likely_p"]
+    draft_q = tokens["draft_most_likely_q"]
+    draft_p = tokens["draft_most_likely_p"]
     differs = tokens["most_likely"] != tokens["draft_most_likely"]
     tests = {
         BEYOND: ~tokens["readable"],
         NO_REASON: 1 - tokens["overlap"] <= EQUAL,
         OTHER_TOKEN: differs & (most_likely_p >= CERTAIN),
-        TOO_SURE: its_q - its_p >= OVERCONFIDENT,
-        TIE: differs & (most_likely_p - its_p <= NEAR) & (its_p >= NEAR_RATIO * most_likely_p),
+        TOO_SURE: draft_q - draft_p >= OVERCONFIDENT,
+        TIE: differs & (most_likely_p - draft_p <= NEAR) & (draft_p >= NEAR_RATIO * most_likely_p),
         SAME: ~differs,
     }
     return np.select(list(tests.values()), list(tests), UNSURE)
 
 
 def lost_by_reason(tokens: Columns) -> Array:
-    """What each reason takes of the lost overlap, summed over rows: [len(REASONS)]. The target's mass outside the
-    draft's vocabulary is counted there at every place it reads; the rest falls to the reason apart from that."""
+    """The lost overlap by reason, summed over rows [len(REASONS)].
+
+    The target's probability outside the draft's vocabulary counts as OUTSIDE wherever the draft can read. The rest
+    of a row counts for its own reason.
+    """
     lost = 1 - np.asarray(tokens["overlap"], dtype=np.float64)
-    missing = np.where(tokens["readable"], np.clip(tokens["outside"], 0.0, lost), 0.0)
-    sums = np.bincount(_reasons_inside(tokens), lost - missing, minlength=len(REASONS) + 1)[
-        : len(REASONS)
-    ]
-    sums[OUTSIDE] += missing.sum()
+    outside = np.where(tokens["readable"], np.clip(tokens["outside"], 0.0, lost), 0.0)
+    sums = np.bincount(_reasons_inside(tokens), lost - outside, minlength=len(REASONS) + 1)
+    sums = sums[: len(REASONS)]
+    sums[OUTSIDE] += outside.sum()
     return sums

@@ -1,6 +1,6 @@
-"""Analysed texts -> the tables of a shard: tokens, prompts, and sums per text and slice that add up over shards.
+"""Builds the tables of a shard from analysed texts: tokens, prompts, and sums per text and slice.
 
-Also the class of every token.
+The sums add up over shards. The class of every token is found here too.
 """
 
 import re
@@ -14,9 +14,9 @@ from specviz.alignment.tables.columns import COLUMNS
 from specviz.alignment.tables.reasons import NAMES, find_reasons
 from specviz.alignment.tables.slices import Membership, find_slices
 from specviz.alignment.types import (
+    ACCEPTED,
     BY_K,
     DEPTHS,
-    KEPT,
     KS,
     Ahead,
     AnalysedText,
@@ -30,8 +30,10 @@ from specviz.analysis.whatif import Chances
 
 CLASSES = ("whitespace", "punctuation", "digit", "name", "code", "special", "rare", "word")
 RARE_SHARE = 0.1
-"""Rare: an id among the last tenth of the vocabulary. Tokenizers by byte pairs number their pieces by how early they
-were merged, so late ids are seldom seen; for other tokenizers it is only "a high id". Half a character is rare too."""
+"""A token is rare if its id is among this last share of the vocabulary, or if it is half a character.
+
+Byte-pair tokenizers number their pieces in the order of the merges, so late ids are seldom seen.
+For other tokenizers it is only "a high id"."""
 _HALF = re.compile("\ufffd|<[0-9A-F]{2}( [0-9A-F]{2})*>")
 _NO_TOKEN = re.compile(r"(<id \d+>)?")
 _CODE = re.compile(r"[{}\[\]<>=|&^~`_\\/*#@$+]|\(\)|[a-z][A-Z]")
@@ -44,23 +46,26 @@ _FIRST_PERSON = re.compile(r"I(\W.*)?", re.DOTALL)
 def classify(
     texts: Sequence[str], ids: Iterable[int], special_ids: Collection[int], num_ids: int
 ) -> Array:
-    """The class of each token of a text [N]: the first of CLASSES that fits, in this order.
+    """The class of each token of a text [N]: the first class that fits in the order below.
 
-    texts: as `TokenText.label` gives them. special: a special id, or one without a text. whitespace: nothing but it.
-    rare: half a character, or see RARE_SHARE (num_ids: the vocabulary's size). digit: digits, no letter. code: a
-    bracket other than (), an operator, an underscore, or a capital inside a word. punctuation: no letter or digit.
-    name: begins with a capital where no sentence does, "I" apart. word: anything else.
+    special: a special id, or an id without a text. whitespace: nothing but whitespace. rare: half a character.
+    digit: digits and no letter. code: a bracket other than (), an operator, an underscore, or a capital inside a word.
+    punctuation: no letter or digit. name: a capital at the start where no sentence begins, except "I".
+    rare: a late id, see RARE_SHARE. word: anything else.
+    texts: as `TokenText.label` gives them. num_ids: the vocabulary's size.
     """
-    found, starts_sentence = [], True
+    classes = []
+    starts_sentence = True
     rare_from = num_ids - int(RARE_SHARE * num_ids)
     for text, token in zip(texts, ids, strict=True):
-        is_special = token in special_ids or _NO_TOKEN.fullmatch(text)
-        found.append(
-            "special" if is_special else _class_of(text, token >= rare_from, starts_sentence)
-        )
+        if token in special_ids or _NO_TOKEN.fullmatch(text):
+            classes.append("special")
+        else:
+            classes.append(_class_of(text, token >= rare_from, starts_sentence))
         rest = text.strip(_QUOTES)  # quotes and spaces do not change whether a sentence begins
-        starts_sentence = rest[-1] in _SENTENCE_ENDS if rest else starts_sentence
-    return np.array(found, dtype=object)
+        if rest:
+            starts_sentence = rest[-1] in _SENTENCE_ENDS
+    return np.array(classes, dtype=object)
 
 
 def _class_of(text: str, is_rare: bool, starts_sentence: bool) -> str:
@@ -87,24 +92,28 @@ def build_tables(
     warnings: Iterable[str] = (),
 ) -> ShardTables:
     """The tables of a shard, columns as in `columns`; a cell of a list column is an array [16], by K."""
-    tokens, prompts, sums, k = [], [], [], shard.request.num_speculative_tokens
+    k = shard.request.num_speculative_tokens
+    tokens = []
+    prompts = []
+    sums = []
     confidence = {name: np.zeros((types.BINS, 3)) for name in shard.drafts}
     for text in texts:
         slices = find_slices(text)
-        read_ahead = np.logical_and.reduce([_reads(ahead_of(text, name)) for name in shard.drafts])
+        along = {name: ahead_of(text, name) for name in shard.drafts}
+        shared_ahead = np.logical_and.reduce([_reads(ahead) for ahead in along.values()])
         shared = np.logical_and.reduce([draft["readable"] for draft in text.drafts.values()])
-        for name in shard.drafts:
-            own = {"prompt": text.written.row.number, "draft": name}
+        for name, ahead in along.items():
+            key = {"prompt": text.written.row.number, "draft": name}
             step_ms = np.array(shard.step_ms.get(name, [np.nan] * (KS[-1] + 1)), dtype=np.float64)
-            drawn, likeliest = (_chances(text, name, shard, way) for way in ("keep", "hit"))
-            by_argmax = _expect_steps(likeliest, k, step_ms).items()
-            steps = _expect_steps(drawn, k, step_ms) | {
-                f"argmax_{column}": values for column, values in by_argmax
-            }
-            tokens.append(own | _token_rows(text, name, drawn, k))
-            prompts.append(own | _prompt_row(text, name, steps, k, step_ms[0]))
-            sums.append(own | _sum_rows(text, name, steps, slices, shared))
-            sums.append(own | _depth_rows(text, name, read_ahead))
+            drawn = _chances(text, ahead, ahead.acceptance, shard)
+            most_likely = _chances(text, ahead, ahead.hit, shard)
+            steps = _expect_steps(drawn, k, step_ms)
+            for column, values in _expect_steps(most_likely, k, step_ms).items():
+                steps[f"argmax_{column}"] = values
+            tokens.append(key | _token_rows(text, name, drawn, k))
+            prompts.append(key | _prompt_row(text, name, steps, k, step_ms[0]))
+            sums.append(key | _sum_rows(text, name, steps, slices, shared))
+            sums.append(key | _depth_rows(ahead, shared_ahead))
             confidence[name] += text.drafts[name]["confidence"]
     rows = {"tokens": tokens, "prompts": prompts, "sums": sums}
     tables = {name: _frame(name, pieces) for name, pieces in rows.items()}
@@ -114,23 +123,25 @@ def build_tables(
 
 
 def draft_chances(
-    keep: Array, readable: Array, most_tokens: int | None = None, *, waits: bool = False
+    acceptance: Array, readable: Array, most_tokens: int | None = None, *, waits: bool = False
 ) -> Chances:
     """The what-if's chances of a text, for every K of `KS`: a draft drafts up to the first place it cannot read.
 
-    keep, readable: by place [N] for a draft whose q hangs on the text alone, else by start and depth [N, depths].
-    most_tokens: the length the text was allowed, if it ended before it. waits: the first step drafts nothing.
+    acceptance, readable: by place [N] if q depends on the text alone, else by start and depth [N, depths].
+    most_tokens: the length the text was allowed, if it ended earlier. waits: the first step drafts nothing.
     """
-    reads = _by_start(readable, 1.0) > 0
-    drafted = np.minimum(
-        whatif.draft_room(len(keep), most_tokens), np.cumprod(reads, axis=1).sum(1)
-    )
+    reads = _by_start(readable, 1.0) > 0  # [N, 16]
+    num_readable = np.cumprod(reads, axis=1).sum(1)
+    drafted = np.minimum(whatif.draft_room(len(acceptance), most_tokens), num_readable)
     drafted[:1] *= not waits
-    return Chances(_by_start(keep, 0.0), drafted)
+    return Chances(_by_start(acceptance, 0.0), drafted)
 
 
 def _by_start(values: Array, beyond: float) -> Array:
-    """[N, 16]: for a start and every K the value there; of what hangs on the text alone, `beyond` behind it."""
+    """Spreads values over the depths behind each start [N, 16].
+
+    Values by place [N] get `beyond` behind the end of the text, values by start [N, depths] get 0 behind their depths.
+    """
     values = np.asarray(values, dtype=np.float64)
     if values.ndim == 2:
         return np.pad(values, ((0, 0), (0, KS[-1] - values.shape[1])))
@@ -139,88 +150,95 @@ def _by_start(values: Array, beyond: float) -> Array:
 
 
 def ahead_of(text: AnalysedText, name: str) -> Ahead:
-    """A draft at every depth behind every start; of a model, what it says of the text."""
+    """A draft at every depth behind every start, also for a draft model, whose numbers depend on the place alone."""
     draft = text.drafts[name]
     if "ahead" in draft:
         return draft["ahead"]
-    columns = {
-        "keep": draft["keep"], "hit": text.tokens["token"] == draft["draft_most_likely"], "overlap": draft["overlap"],
-        "most_likely_p": draft["draft_most_likely_p"], "readable": draft["readable"],
-    }  # fmt: skip
     return Ahead(
-        **{each: _by_start(values, each == "readable") for each, values in columns.items()},
+        acceptance=_by_start(draft["keep"], 0.0),
+        hit=_by_start(text.tokens["token"] == draft["draft_most_likely"], 0.0),
+        overlap=_by_start(draft["overlap"], 0.0),
+        most_likely_p=_by_start(draft["draft_most_likely_p"], 0.0),
+        readable=_by_start(draft["readable"], 1.0),
         waits=False,
     )
 
 
-def _chances(text: AnalysedText, name: str, shard: Shard, way: str) -> Chances:
-    """way: "keep" for drawn drafts, "hit" for the likeliest tokens."""
-    ahead, size, asked = (
-        ahead_of(text, name),
-        len(text.tokens["token"]),
-        shard.request.max_new_tokens,
-    )
-    most = (
-        max(size, asked) if text.written.finish == "eos" else size
-    )  # what ended by itself had room behind it
-    return draft_chances(getattr(ahead, way), ahead.readable, most, waits=ahead.waits)
+def _chances(text: AnalysedText, ahead: Ahead, acceptance: Array, shard: Shard) -> Chances:
+    """The chances of a draft along the text.
+
+    acceptance: by start and depth, for drawn tokens `ahead.acceptance`, for the most likely ones `ahead.hit`.
+    """
+    most_tokens = len(text.tokens["token"])
+    if text.written.finish == "eos":  # the text ended by itself and had room behind it
+        most_tokens = max(most_tokens, shard.request.max_new_tokens)
+    return draft_chances(acceptance, ahead.readable, most_tokens, waits=ahead.waits)
 
 
 def _expect_steps(chances: Chances, k: int, step_ms: Array) -> dict[str, Array]:
-    """The steps of a draft along a text as the columns of the sums, by K and first token [16, N]; "kept" at this k
-    [17, N]. step_ms: of a step that drafts 0, 1, ... 16 tokens, nan where costs are not known."""
-    begins = whatif.start_chances(chances, KS)
-    longest = whatif.step_distributions(
-        chances, KS[-1]
-    )  # [N, 17]; a smaller K only cuts the same step short
-    reached = np.cumsum(longest[:, ::-1], axis=1)[
-        :, ::-1
-    ]  # the chance of at least 1, 2, ... 17 tokens
-    lengths = np.cumsum(reached, axis=1)[:, 1:].T
-    time_ms = np.array([step_ms[chances.depths(k)] for k in KS])
-    own = np.cumsum(whatif.step_distributions(chances, k)[:, ::-1], axis=1)[
-        :, ::-1
-    ].T  # at least 1, 2, ... k + 1 tokens
-    own[0] = chances.depths(k) > 0
-    kept = np.zeros((KS[-1] + 1, len(chances)))
-    kept[: k + 1] = own * begins[k - KS[0]]
-    return {"calls": begins, "emitted": begins * lengths, "time_ms": begins * time_ms, "kept": kept}
+    """The expected steps of a draft along a text: columns of the sums, by K and first token [16, N].
+
+    "kept" is for this k alone [17, N]: steps that draft, then steps that accept 1, 2, ... tokens or more.
+    step_ms: of a step that drafts 0, 1, ... 16 tokens, nan where costs are not known.
+    """
+    begins = whatif.start_chances(chances, KS)  # [16, N]
+    # a smaller K only shortens the same step, so the longest one holds the lengths for every K
+    longest = _at_least(whatif.step_distributions(chances, KS[-1]))  # [N, 17]
+    lengths = np.cumsum(longest, axis=1)[:, 1:].T  # [16, N]
+    time_ms = np.array([step_ms[chances.depths(each_k)] for each_k in KS])
+    accepted = np.zeros((KS[-1] + 1, len(chances)))
+    accepted[: k + 1] = _at_least(whatif.step_distributions(chances, k)).T
+    accepted[0] = chances.depths(k) > 0
+    accepted[: k + 1] *= begins[k - KS[0]]
+    return {
+        "calls": begins,
+        "emitted": begins * lengths,
+        "time_ms": begins * time_ms,
+        "kept": accepted,
+    }
+
+
+def _at_least(distributions: Array) -> Array:
+    """The probability of at least 1, 2, ... tokens, from that of exactly 1, 2, ... tokens [N, k + 1]."""
+    return np.cumsum(distributions[:, ::-1], axis=1)[:, ::-1]
 
 
 def _frame(table: str, pieces: Sequence[Mapping[str, object]]) -> pandas.DataFrame:
-    """The rows below each other: every column of the table in its order and type."""
-    kinds = {name: column.type for name, column in COLUMNS[table].items()}
-    types = {
-        name: "object" if kind.startswith(("string", "list")) else kind
-        for name, kind in kinds.items()
-    }
-    frames = [pandas.DataFrame({name: piece[name] for name in types}) for piece in pieces]
-    return pandas.concat(frames or [pandas.DataFrame(columns=[*types])], ignore_index=True).astype(
-        types
-    )
+    """Joins the pieces to one table, with the table's columns in their order and types."""
+    dtypes = {}
+    for name, column in COLUMNS[table].items():
+        is_object = column.type.startswith(("string", "list"))
+        dtypes[name] = "object" if is_object else column.type
+    frames = [pandas.DataFrame({name: piece[name] for name in dtypes}) for piece in pieces]
+    if not frames:
+        frames = [pandas.DataFrame(columns=[*dtypes])]
+    return pandas.concat(frames, ignore_index=True).astype(dtypes)
 
 
 def _token_rows(text: AnalysedText, name: str, chances: Chances, k: int) -> types.Columns:
     rows = {**text.tokens, **text.drafts[name]}
-    lines = {
+    reasons = NAMES[find_reasons(rows)]
+    return rows | {
         "saved": whatif.saved_along_text(chances, k),
         "lost": whatif.lost_along_text(chances, k),
+        "reason": reasons,
     }
-    return rows | lines | {"reason": NAMES[find_reasons(rows)]}
 
 
 def _prompt_row(
     text: AnalysedText, name: str, steps: types.Columns, k: int, plain_ms: float
 ) -> types.Columns:
-    draft, written, row = text.drafts[name], text.written, text.written.row
+    draft = text.drafts[name]
+    written = text.written
+    row = written.row
     readable = np.flatnonzero(draft["readable"])
-    means = {
-        "alpha": draft["overlap"],
-        "greedy_agreement": _agreement(text, name),
-        "mean_acceptance": draft["keep"],
-    }
-    speedups = steps["emitted"].sum(1) * plain_ms / steps["time_ms"].sum(1)
-    best = int(np.nanargmax(speedups)) if np.isfinite(speedups).any() else None
+    best_k = 0
+    speedup = np.nan
+    speedups = steps["emitted"].sum(1) * plain_ms / steps["time_ms"].sum(1)  # [16]
+    if np.isfinite(speedups).any():
+        best = int(np.nanargmax(speedups))
+        best_k = KS[best]
+        speedup = speedups[best]
     values = {
         "id": row.id,
         "tags": "|".join(row.tags),
@@ -234,15 +252,19 @@ def _prompt_row(
         "text": written.text,
         "num_tokens": len(written.ids),
         "num_readable": len(readable),
-        **{
-            mean: values[readable].mean() if len(readable) else np.nan
-            for mean, values in means.items()
-        },
+        "alpha": _mean(draft["overlap"], readable),
+        "greedy_agreement": _mean(_agreement(text, name), readable),
+        "mean_acceptance": _mean(draft["keep"], readable),
         "tokens_per_call": len(written.ids) / steps["calls"][k - KS[0]].sum(),
-        "best_k": 0 if best is None else KS[best],
-        "speedup": np.nan if best is None else speedups[best],
+        "best_k": best_k,
+        "speedup": speedup,
     }
-    return {name: [value] for name, value in values.items()}
+    return {column: [value] for column, value in values.items()}
+
+
+def _mean(values: Array, places: Array) -> float:
+    """The mean over these places; nan where there are none."""
+    return values[places].mean() if len(places) else np.nan
 
 
 def _agreement(text: AnalysedText, name: str) -> Array:
@@ -252,10 +274,12 @@ def _agreement(text: AnalysedText, name: str) -> Array:
 def _sum_rows(
     text: AnalysedText, name: str, steps: types.Columns, slices: Membership, shared: Array
 ) -> types.Columns:
-    """shared: the places that every draft can read [N]."""
-    draft, inside = text.drafts[name], slices.inside  # [S, N]
-    over_readable, over_shared = inside * draft["readable"], inside * shared
-    return {
+    """The sums of a text by slice. shared: the places that every draft can read [N]."""
+    draft = text.drafts[name]
+    inside = slices.inside  # [S, N]
+    over_readable = inside * draft["readable"]
+    over_shared = inside * shared
+    sums = {
         "kind": slices.kinds,
         "value": slices.values,
         "num_tokens": inside.sum(1),
@@ -267,38 +291,44 @@ def _sum_rows(
         "argmax": over_readable @ draft["draft_most_likely_p"],
         "num_shared": over_shared.sum(1),
         "shared_overlap": over_shared @ draft["overlap"],
-        **{
-            column: list((inside @ numbers.T).astype(np.float32))
-            for column, numbers in steps.items()
-        },
     }
+    for column, values in steps.items():
+        sums[column] = list((inside @ values.T).astype(np.float32))  # S arrays [16] or [17]
+    return sums
 
 
 def _reads(ahead: Ahead) -> Array:
-    """Where something is drafted, within the text [N, DEPTHS]."""
+    """Whether something is drafted at each depth behind each start, within the text [N, DEPTHS]."""
     reads = _by_start(ahead.readable, 0.0)[:, :DEPTHS] > 0
-    return reads & (np.arange(len(reads))[:, None] + np.arange(DEPTHS) < len(reads))
+    places = np.arange(len(reads))[:, None] + np.arange(DEPTHS)
+    return reads & (places < len(reads))
 
 
-def _depth_rows(text: AnalysedText, name: str, shared: Array) -> types.Columns:
-    """One row per depth of a draft: over all starts that have so much text behind them, whatever was judged before.
+def _depth_rows(ahead: Ahead, shared: Array) -> types.Columns:
+    """A row for each depth of a draft, with sums over all starts that have that much text behind them.
 
-    shared: where every draft drafts [N, DEPTHS]."""
-    ahead = ahead_of(text, name)
+    Earlier depths may have been rejected. shared: where every draft drafts [N, DEPTHS].
+    """
     reads = _reads(ahead)
     depths = np.flatnonzero(reads.any(0))
-    reads, shared = reads[:, depths], shared[:, depths]
-    sums = {"overlap": ahead.overlap, "keep": ahead.keep, "argmax": ahead.most_likely_p}
-    return {
+    reads = reads[:, depths]
+    shared = shared[:, depths]
+    overlap = ahead.overlap[:, depths]
+    rows = {
         "kind": "ahead",
         "value": np.array([str(depth + 1) for depth in depths], dtype=object),
         "num_tokens": len(reads) - depths,
         "num_readable": reads.sum(0),
-        "num_shared": shared.sum(0),
+        "overlap": (reads * overlap).sum(0),
+        "keep": (reads * ahead.acceptance[:, depths]).sum(0),
         "agreement": 0.0,
         "outside": 0.0,
-        "shared_overlap": (shared * ahead.overlap[:, depths]).sum(0),
-        **{each: (reads * values[:, depths]).sum(0) for each, values in sums.items()},
-        **{each: [np.zeros(len(KS), np.float32)] * len(depths) for each in BY_K},
-        **{each: [np.zeros(len(KS) + 1, np.float32)] * len(depths) for each in KEPT},
+        "argmax": (reads * ahead.most_likely_p[:, depths]).sum(0),
+        "num_shared": shared.sum(0),
+        "shared_overlap": (shared * overlap).sum(0),
     }
+    for name in BY_K:
+        rows[name] = [np.zeros(len(KS), np.float32)] * len(depths)
+    for name in ACCEPTED:
+        rows[name] = [np.zeros(len(KS) + 1, np.float32)] * len(depths)
+    return rows
