@@ -1,13 +1,13 @@
-"""Can one model draft for another? Their ids, special tokens, chat forms and contexts, side by side, and a verdict.
+"""Whether one model can draft for another: ids, special tokens, chat forms and contexts side by side, and a verdict.
 
-Reads tokenizers and configurations, never weights. The verdict is `models.check_pair`'s own: a pair that it takes can
-be drafted directly. For the others it says which other ways there are and how to ask for them.
+Reads tokenizers and configurations, never weights. The verdict agrees with `models.check_pair`: a pair that it takes
+can be drafted directly. For other pairs the diagnosis names the methods that work, and how to ask for them.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import takewhile
 from typing import Any, Protocol
 
 from specviz.errors import SpecvizError
@@ -34,34 +34,38 @@ DIALOGUES = (
         (USER, ANSWER, {"role": "user", "content": "And three?"}),
     ),
 )
+"""The dialogues that both chat forms render: name and messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedId:
+    """A token id with the label of its token."""
+
     id: int
     label: str
 
 
 @dataclass(frozen=True, slots=True)
 class PairSide:
-    """One of the two models. table: the rows of its embedding, where any beyond num_ids are padding. limit_words: what
-    narrows its context, if anything."""
+    """One of the two models."""
 
     name: str
     text: TokenText = field(compare=False, repr=False)
     table: int
+    """The number of rows of its embedding. Rows beyond num_ids are padding."""
     context_limit: int
     limit_words: str
+    """What narrows its context; empty: nothing."""
 
     @property
     def num_ids(self) -> int:
-        """Ids up to the last that has a token."""
+        """The number of ids up to the last one that has a token."""
         return self.text.num_ids
 
     @property
     def texts(self) -> frozenset[bytes]:
         """The bytes of the ordinary tokens."""
-        ordinary = (token for token in range(self.num_ids) if token not in self.text.special_ids)
+        ordinary = set(range(self.num_ids)) - set(self.text.special_ids)
         return frozenset(map(self.text.bytes_of, ordinary)) - {b""}
 
     def list_ids(self, ids: Sequence[int]) -> tuple[NamedId, ...]:
@@ -70,12 +74,13 @@ class PairSide:
 
 @dataclass(frozen=True, slots=True)
 class Special:
-    """The special tokens of a kind in both models. matters: whether the difference changes what is drafted or kept."""
+    """The special tokens of one kind in both models."""
 
     kind: str
     target: tuple[NamedId, ...]
     draft: tuple[NamedId, ...]
     matters: bool
+    """Whether the difference changes what is drafted or accepted."""
     words: str
 
     @property
@@ -85,33 +90,39 @@ class Special:
 
 @dataclass(frozen=True, slots=True)
 class MethodAdvice:
-    """A way to draft. works: for this pair. command: what asks for it."""
+    """A method of drafting, and whether it works for this pair."""
 
     name: str
     works: bool
     command: str
+    """The options that ask for it."""
     words: str
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Two tokenizers compared. num_same: ids of the same bytes in both; differing: the first ids of other bytes.
-
-    num_other_special: ids that are special in both and differ, which is allowed. num_only_*: ids that the other one
-    lacks. num_common_texts: ordinary tokens of the same bytes under whatever id; num_*_texts: ordinary tokens at all.
-    """
+    """Two tokenizers compared."""
 
     target: PairSide
     draft: PairSide
     num_same: int
+    """Ids of the same bytes in both."""
     num_differing: int
+    """Ids of other bytes, which forbid to draft directly."""
     differing: tuple[tuple[NamedId, NamedId], ...]
+    """The first of these ids, target and draft."""
     num_other_special: int
+    """Ids that are special in both and differ, which is allowed."""
     num_only_target: int
+    """Ids that the draft lacks."""
     num_only_draft: int
+    """Ids that the target lacks."""
     num_common_texts: int
+    """Ordinary tokens of the same bytes, under any id."""
     num_target_texts: int
+    """Ordinary tokens of the target."""
     num_draft_texts: int
+    """Ordinary tokens of the draft."""
     special: tuple[Special, ...]
     chat: str
     ways: tuple[MethodAdvice, ...]
@@ -125,50 +136,71 @@ class Diagnosis:
 def examine(
     target: str | LoadedModel, draft: str | LoadedModel, *, allow_any: bool | None = None
 ) -> Diagnosis:
-    """The diagnosis of a pair: catalogue names, folders, hub ids or loaded models. allow_any: whether names beyond the
-    catalogue and downloads are allowed; None: the settings say it. SpecvizError for an unknown model."""
-    allow_any = settings().commands_take_any_model if allow_any is None else allow_any
-    ours, theirs = (_read(each, allow_any) for each in (target, draft))
+    """Compares a pair: catalogue names, folders, hub ids or loaded models. Raises SpecvizError for an unknown model.
+
+    allow_any: whether names beyond the catalogue and downloads are allowed; None: as the settings say.
+    """
+    if allow_any is None:
+        allow_any = settings().commands_take_any_model
+    ours = _read_side(target, allow_any)
+    theirs = _read_side(draft, allow_any)
     differing = differing_ids(ours.text, theirs.text, most=MOST_IDS)
-    examples = zip(
-        ours.list_ids(differing[:MOST_SHOWN]), theirs.list_ids(differing[:MOST_SHOWN]), strict=True
-    )
-    num_ids = max(ours.num_ids, theirs.num_ids)
-    pairs = [(ours.text.bytes_of(token), theirs.text.bytes_of(token)) for token in range(num_ids)]
-    our_texts, their_texts = ours.texts, theirs.texts
+    shown = differing[:MOST_SHOWN]
+    examples = zip(ours.list_ids(shown), theirs.list_ids(shown), strict=True)
+    ids = _compare_ids(ours, theirs)
+    our_texts = ours.texts
+    their_texts = theirs.texts
     num_common = len(our_texts & their_texts)
     return Diagnosis(
         target=ours,
         draft=theirs,
-        num_same=sum(a == b != b"" for a, b in pairs),
+        num_same=ids["same"],
         num_differing=len(differing),
         differing=tuple(examples),
-        num_other_special=sum(b"" != a != b != b"" for a, b in pairs) - len(differing),
-        num_only_target=sum(a != b == b"" for a, b in pairs),
-        num_only_draft=sum(b != a == b"" for a, b in pairs),
+        num_other_special=ids["other"] - len(differing),
+        num_only_target=ids["only target"],
+        num_only_draft=ids["only draft"],
         num_common_texts=num_common,
         num_target_texts=len(our_texts),
         num_draft_texts=len(their_texts),
-        special=tuple(_special(ours, theirs)),
+        special=tuple(_compare_special(ours, theirs)),
         chat=_chat_words(ours.text.tokenizer, theirs.text.tokenizer),
-        ways=_ways(len(differing), num_common, len(their_texts)),
+        ways=_advise(len(differing), num_common, len(their_texts)),
         notes=tuple(_notes(ours, theirs)),
     )
 
 
-def _read(model: str | LoadedModel, allow_any: bool) -> PairSide:
+def _compare_ids(target: PairSide, draft: PairSide) -> Counter[str]:
+    """How many ids have the same bytes in both, other bytes, or bytes in one model alone."""
+    counts = Counter()
+    for token in range(max(target.num_ids, draft.num_ids)):
+        target_bytes = target.text.bytes_of(token)
+        draft_bytes = draft.text.bytes_of(token)
+        if not target_bytes and not draft_bytes:
+            continue
+        if target_bytes == draft_bytes:
+            counts["same"] += 1
+        elif not draft_bytes:
+            counts["only target"] += 1
+        elif not target_bytes:
+            counts["only draft"] += 1
+        else:
+            counts["other"] += 1
+    return counts
+
+
+def _read_side(model: str | LoadedModel, allow_any: bool) -> PairSide:
     if isinstance(model, str):
-        found = _read_folder(model, allow_any)
+        side = _read_folder(model, allow_any)
     else:
         words = limit_words(model.model.config)
-        found = PairSide(
-            model.name, model.text, model.info.vocab_size, model.info.context_limit, words
-        )
-    if found.num_ids > MOST_IDS:
+        info = model.info
+        side = PairSide(model.name, model.text, info.vocab_size, info.context_limit, words)
+    if side.num_ids > MOST_IDS:
         raise SpecvizError(
-            f"{found.name} has ids up to {found.num_ids:,}; at most {MOST_IDS:,} can be compared"
+            f"{side.name} has ids up to {side.num_ids:,}; at most {MOST_IDS:,} can be compared"
         )
-    return found
+    return side
 
 
 def _read_folder(name: str, allow_any: bool) -> PairSide:
@@ -177,76 +209,78 @@ def _read_folder(name: str, allow_any: bool) -> PairSide:
         source, may_download=allow_any, on_progress=ignore_progress, weights=False
     )
     files = ModelFolder(folder, source.name)
-    config, tokenizer = files.config(), files.tokenizer()
-    text, vocab_size = (
-        TokenText(tokenizer, files.eos_ids(config)),
-        config.get_text_config(decoder=True).vocab_size,
-    )
+    config = files.config()
+    tokenizer = files.tokenizer()
     return PairSide(
-        source.name, text, vocab_size, context_limit(config, tokenizer), limit_words(config)
+        name=source.name,
+        text=TokenText(tokenizer, files.eos_ids(config)),
+        table=config.get_text_config(decoder=True).vocab_size,
+        context_limit=context_limit(config, tokenizer),
+        limit_words=limit_words(config),
     )
 
 
-def _starts(text: TokenText) -> list[int]:
+def _start_ids(model: PairSide) -> list[int]:
     """The ids that the tokenizer puts before a text."""
-    bare, whole = text.encode("a", special=False), text.encode("a")
-    places = (place for place in range(len(whole)) if whole[place : place + len(bare)] == bare)
-    return whole[: next(places, 0)]
+    bare = model.text.encode("a", special=False)
+    whole = model.text.encode("a")
+    for place in range(len(whole)):
+        if whole[place : place + len(bare)] == bare:
+            return whole[:place]
+    return []
 
 
-def _own(model: PairSide, name: str) -> list[int]:
+def _end_ids(model: PairSide) -> list[int]:
+    return sorted(model.text.eos_ids)
+
+
+def _id_of(model: PairSide, name: str) -> list[int]:
+    """The id under this attribute of the tokenizer; empty where there is none."""
     token = getattr(model.text.tokenizer, name, None)
     return [token] if isinstance(token, int) else []
 
 
 SPECIAL = (  # kind, how its ids are found, whether a difference of the texts matters, and why
-    ("before a text", lambda model: _starts(model.text), True,
+    ("before a text", _start_ids, True,
      "the draft reads what the target's tokenizer puts before a text; it may have been trained with something else"),
-    ("end", lambda model: sorted(model.text.eos_ids), True,
+    ("end", _end_ids, True,
      "texts end differently: only the target's end tokens end a text, and the draft seldom proposes them"),
-    ("start (bos)", partial(_own, name="bos_token_id"), False, "only what the tokenizer puts before a text is read"),
-    ("padding (pad)", partial(_own, name="pad_token_id"), False, "padding is masked"),
-    ("unknown (unk)", partial(_own, name="unk_token_id"), False, "only the target's tokenizer splits the text"),
+    ("start (bos)", partial(_id_of, name="bos_token_id"), False, "only what the tokenizer puts before a text is read"),
+    ("padding (pad)", partial(_id_of, name="pad_token_id"), False, "padding is masked"),
+    ("unknown (unk)", partial(_id_of, name="unk_token_id"), False, "only the target's tokenizer splits the text"),
 )  # fmt: skip
 
 
-def _special(*models: PairSide) -> Iterator[Special]:
-    """models: the target and the draft."""
-    for kind, ids_of, matters, why in SPECIAL:
-        target, draft = ids = [model.list_ids(ids_of(model)) for model in models]
-        texts = [sorted(item.label for item in side) for side in ids]
-        if target == draft:
-            yield Special(kind, target, draft, False, "the same")
-        elif texts[0] == texts[1]:
-            yield Special(kind, target, draft, False, "the same text under another id")
+def _compare_special(target: PairSide, draft: PairSide) -> Iterator[Special]:
+    for kind, ids_of, matters_if_other, why in SPECIAL:
+        target_ids = target.list_ids(ids_of(target))
+        draft_ids = draft.list_ids(ids_of(draft))
+        target_texts = sorted(token.label for token in target_ids)
+        draft_texts = sorted(token.label for token in draft_ids)
+        matters = False
+        if target_ids == draft_ids:
+            words = "the same"
+        elif target_texts == draft_texts:
+            words = "the same text under another id"
         else:
-            yield Special(
-                kind,
-                target,
-                draft,
-                matters,
-                f"{'matters' if matters else 'does not matter'}: {why}",
-            )
+            matters = matters_if_other
+            words = f"matters: {why}" if matters else f"does not matter: {why}"
+        yield Special(kind, target_ids, draft_ids, matters, words)
 
 
-def _ways(num_differing: int, num_common: int, num_draft_texts: int) -> tuple[MethodAdvice, ...]:
-    direct = (
-        f"{num_differing:,} ids mean other texts"
-        if num_differing
-        else "every id that both have means the same text"
-    )
+def _advise(num_differing: int, num_common: int, num_draft_texts: int) -> tuple[MethodAdvice, ...]:
+    """The methods of drafting for this pair, working or not."""
+    direct = "every id that both have means the same text"
+    if num_differing:
+        direct = f"{num_differing:,} ids mean other texts"
     share = percent(num_common / num_draft_texts) if num_draft_texts else "none"
     shared = f"{num_common:,} texts ({share} of the draft's) are tokens of both: only those could be drafted"
     again = "the target's tokenizer splits the draft's text again: always possible"
+    shared_command = "--method cross_vocabulary --param way=shared"
     return (
         MethodAdvice("direct", not num_differing, "--method draft_model", direct),
         MethodAdvice("re-encoding", True, "--method cross_vocabulary", again),
-        MethodAdvice(
-            "shared vocabulary",
-            num_common > 0,
-            "--method cross_vocabulary --param way=shared",
-            shared,
-        ),
+        MethodAdvice("shared vocabulary", num_common > 0, shared_command, shared),
     )
 
 
@@ -255,9 +289,10 @@ def _notes(target: PairSide, draft: PairSide) -> Iterator[str]:
         if model.limit_words:
             yield f"{model.name}: {model.limit_words}"
     if draft.context_limit < target.context_limit:
-        limits = draft.context_limit, target.context_limit
-        yield "beyond {:,} tokens the draft proposes nothing; the target reads {:,}".format(*limits)
-    if (lacking := target.num_ids - draft.table) > 0:
+        reads = f"the target reads {target.context_limit:,}"
+        yield f"beyond {draft.context_limit:,} tokens the draft proposes nothing; {reads}"
+    lacking = target.num_ids - draft.table
+    if lacking > 0:
         yield (
             f"the draft's table ends {lacking:,} ids before the target's tokens do. Agreement cannot exceed 1 less "
             "the target's probability of those tokens. After one of them, the draft proposes nothing more"
@@ -278,17 +313,24 @@ class Tokenizer(Protocol):
 
 
 def chat_difference(target: Tokenizer, draft: Tokenizer) -> str | None:
-    """Where the two chat forms differ, in words; None where three dialogues render alike, or neither has a template."""
-    ours, theirs = has_chat_form(target), has_chat_form(draft)
-    if ours != theirs:
-        has, lacks = ("target", "draft") if ours else ("draft", "target")
+    """Where the two chat forms differ, in words.
+
+    None where three dialogues render alike, or neither tokenizer has a template.
+    """
+    target_has_form = has_chat_form(target)
+    if target_has_form != has_chat_form(draft):
+        has, lacks = ("target", "draft") if target_has_form else ("draft", "target")
         return f"the {has} has a chat template and the {lacks} has none"
-    differences = (_difference(name, messages, target, draft) for name, messages in DIALOGUES)
-    return next(filter(None, differences), None)
+    for name, messages in DIALOGUES:
+        difference = _dialogue_difference(name, messages, target, draft)
+        if difference is not None:
+            return difference
+    return None
 
 
 def _chat_words(target: Tokenizer, draft: Tokenizer) -> str:
-    if (difference := chat_difference(target, draft)) is not None:
+    difference = chat_difference(target, draft)
+    if difference is not None:
         return f"differs: {difference}"
     if not has_chat_form(target):
         return "neither model has a chat template"
@@ -296,22 +338,28 @@ def _chat_words(target: Tokenizer, draft: Tokenizer) -> str:
     return "the same template" if is_one else "two templates that render three dialogues alike"
 
 
-def _difference(
+def _dialogue_difference(
     name: str, messages: Sequence[dict[str, str]], target: Tokenizer, draft: Tokenizer
 ) -> str | None:
-    ours, theirs = render(target, messages), render(draft, messages)
+    """Where the two forms of one dialogue differ, in words; None where they are alike."""
+    ours = render(target, messages)
+    theirs = render(draft, messages)
     if ours == theirs:
         return None
     if ours is None or theirs is None:
         refuses = "target" if ours is None else "draft"
         return f"{name}: the {refuses}'s chat template refuses it, the other does not"
-    place = len([*takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False))])
-    after = (
-        f"after {_quote(ours[max(0, place - SHOWN_CHARACTERS) : place])} " if place else "at once "
-    )
-    ours, theirs = (_quote(text[place : place + SHOWN_CHARACTERS]) for text in (ours, theirs))
+    place = 0
+    while ours[place : place + 1] == theirs[place : place + 1]:
+        place += 1
+    after = "at once"
+    if place:
+        after = f"after {_quote(ours[max(0, place - SHOWN_CHARACTERS) : place])}"
+    ours_next = _quote(ours[place : place + SHOWN_CHARACTERS])
+    theirs_next = _quote(theirs[place : place + SHOWN_CHARACTERS])
     return (
-        f"{name}: {after}the target's chat format continues with {ours}, the draft's with {theirs}"
+        f"{name}: {after} the target's chat format continues with {ours_next}, the draft's with "
+        f"{theirs_next}"
     )
 
 
@@ -321,7 +369,10 @@ def render(
     options: Mapping[str, bool | int | float | str] = NO_OPTIONS,
     tools: Sequence[Mapping[str, Any]] = (),
 ) -> str | None:
-    """The messages, or one question, in the tokenizer's chat form; None where it has none or refuses them."""
+    """The messages, or one question, in the tokenizer's chat form.
+
+    None where the tokenizer has no chat form or refuses the messages.
+    """
     try:
         return render_chat(tokenizer, messages, options, tools)
     except SpecvizError:

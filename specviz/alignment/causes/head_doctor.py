@@ -1,8 +1,8 @@
-"""Under which convention does a draft head accept most? A new head that accepts little is most often off by one.
+"""Finds the convention under which a draft head accepts most: a new head that accepts little is most often off by one.
 
-The target continues a few prompts and reads its texts once. The head is then asked about every place of them as it is
-served, and under each neighbouring convention: other states, other rows, other positions, without each norm, other
-texts. What agrees clearly more is named, with the file, flag or engine that says otherwise.
+The target continues a few prompts. The head then drafts at every place of these texts as it is served, and under each
+neighbouring convention: other states, rows, positions or texts, or without one norm. What agrees clearly more is named,
+with the file, flag or engine to look at.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,11 +29,15 @@ from specviz.models.chat import has_chat_form, render_chat
 from specviz.models.pool import LoadedModel
 from specviz.models.score import TextIds
 
-NUM_TEXTS, NUM_TOKENS, NUM_DEPTHS = 48, 48, 3
+NUM_TEXTS = 48
+NUM_TOKENS = 48
+NUM_DEPTHS = 3
 FEWEST_PROMPTS = 8  # fewer cannot show a clear gain
-LEAST_GAIN = 0.003  # of overlap; below, another convention changes nothing of use
-CLEAR = 0.05  # the most that a gain's p-value may be
-PLAIN, CHAT, OTHER_START = "plain", "chat", "other start"
+LEAST_GAIN = 0.003  # of agreement; below, another convention is of no use
+CLEAR = 0.05  # the largest p-value of a clear gain
+PLAIN = "plain"
+CHAT = "chat"
+OTHER_START = "other start"
 TEXTS: Mapping[str, str] = {
     PLAIN: "plain text, as the tokenizer begins it",
     CHAT: "the target's chat template",
@@ -44,19 +48,20 @@ LAST_NORM = "the target's last norm"
 
 @dataclass(frozen=True, slots=True)
 class Convention:
-    """How a head is fed; the defaults are what its files say.
-
-    layer: its states come from so many layers later. row: the state beside a token is so many tokens older than the one
-    before the token. position: added to the positions of drafted tokens. skipped: a norm that is left out. flipped: a
-    flag of EAGLE-3.1 taken the other way round. text: PLAIN, CHAT, or with or without a start token, the OTHER_START.
-    """
+    """How an engine feeds a head. The defaults are what the head's own files say."""
 
     layer: int = 0
+    """How many layers later than the files say the head's states come from."""
     row: int = 0
+    """How many tokens earlier the state beside a token comes from. At 0, it is the state of the token before."""
     position: int = 0
+    """What is added to the positions of drafted tokens."""
     skipped: str = ""
+    """The norm that is left out; empty: none."""
     flipped: str = ""
+    """The flag of EAGLE-3.1 that is read the other way round; empty: none."""
     text: str = PLAIN
+    """The form of the texts, one of `TEXTS`."""
 
 
 SAYS: Mapping[str, str] = {
@@ -69,22 +74,28 @@ SAYS: Mapping[str, str] = {
     "text": "the tokenizer's files (bos_token, add_bos_token, chat_template), or how requests are rendered: the head "
     "was trained on texts of the other form",
 }
-"""Which file, flag or program is to be looked at, by the field of a Convention."""
+"""The file, flag or program to look at, by the field of a Convention."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConventionResult:
-    """One convention. agreement: sum min(p, q), p the target's and q the head's probabilities, by depth. gain: of its
-    mean over depths and texts against the head as it is served; p_value: of no gain, by Wilcoxon's signed ranks, as
-    gains differ widely between kinds of text: over texts, times the number of conventions tried (Bonferroni), or over
-    prompts, whichever is larger, as texts of one prompt are alike."""
+    """The agreement of a head under one convention, against the head as it is served."""
 
     convention: Convention
     field: str
+    """The field of the convention that differs from how the head is served."""
     words: str
+    """What differs, in words."""
     agreement: tuple[float, ...]
+    """sum min(p, q) by depth; p: the target's probabilities, q: the head's."""
     gain: float
+    """How much more the head agrees than as it is served, a mean over depths and texts."""
     p_value: float
+    """The probability of such gains by chance, by Wilcoxon's signed ranks.
+
+    The larger of two: over texts, times the number of conventions tried (Bonferroni), and over prompts. Texts of one
+    prompt are alike, and gains differ widely between kinds of text.
+    """
 
     @property
     def is_better(self) -> bool:
@@ -93,15 +104,17 @@ class ConventionResult:
 
 @dataclass(frozen=True, slots=True)
 class HeadDiagnosis:
-    """served: by depth, as its files say. trials: every other convention, the best first. left_out: what could not be
-    asked of this head or target, and why."""
+    """The agreement of a head as it is served and under every neighbouring convention."""
 
     head: str
     target: str
     num_texts: int
     served: tuple[float, ...]
+    """The agreement by depth as the head is served."""
     trials: tuple[ConventionResult, ...]
+    """Every other convention, the best first."""
     left_out: tuple[str, ...]
+    """The conventions that this head or target cannot take, and why, in words."""
 
     @property
     def best(self) -> ConventionResult | None:
@@ -109,7 +122,7 @@ class HeadDiagnosis:
 
 
 class HeadDoctor:
-    """Examines one head on NUM_TEXTS texts with which the target continues the prompts, in turn.
+    """Examines one head on NUM_TEXTS texts that the target writes behind the prompts, in turn.
 
     Raises SpecvizError for too few prompts, or one that the target cannot read.
     """
@@ -119,45 +132,50 @@ class HeadDoctor:
             raise SpecvizError(
                 f"a head is examined on at least {FEWEST_PROMPTS} prompts (got {len(prompts)})"
             )
-        self._heads, self._target, self._prompts = (
-            heads,
-            target,
-            tuple(islice(cycle(prompts), NUM_TEXTS)),
-        )
-        self._texts: dict[str, list[TextIds]] = {}
+        self._heads = heads
+        self._target = target
+        self._prompts = tuple(islice(cycle(prompts), NUM_TEXTS))
+        self._texts: dict[str, list[TextIds]] = {}  # by form
 
     @torch.inference_mode()
     def examine(self, served: Convention | None = None) -> HeadDiagnosis:
-        """served: how the head is fed today, if not as its files say; every other convention is a neighbour of it."""
+        """Compares the head as it is served with every neighbouring convention.
+
+        served: how the head is fed today; None: as its files say.
+        """
         served = served or Convention()
-        asked, left_out = [*_neighbours(self._heads.module, self._target, served)], []
+        neighbours = list(_neighbours(self._heads.module, self._target, served))
         drafters = {served: self._drafter(served)}
-        for _, words, convention in asked:
+        left_out = []
+        for _, words, convention in neighbours:
             try:
                 drafters[convention] = self._drafter(convention)
             except SpecvizError as refusal:
                 left_out.append(f"{words}: {refusal}")
-        found = self._agreements(drafters)
-        base = found.pop(served)
-        tried = [each for each in asked if each[-1] in found]
+        agreements = self._agreements(drafters)
+        base = agreements[served]
+        num_tried = len(agreements) - 1
         _, prompt_of = np.unique(self._prompts, return_inverse=True)
-        trials = [
-            _trial(each, field, words, base, found[each], prompt_of, len(tried))
-            for field, words, each in tried
-        ]
+        trials = []
+        for field, words, convention in neighbours:
+            if convention in agreements:
+                after = agreements[convention]
+                result = _trial(convention, field, words, base, after, prompt_of, num_tried)
+                trials.append(result)
         trials.sort(key=lambda trial: -trial.gain)
         return HeadDiagnosis(
-            self._heads.name,
-            self._target.name,
-            len(base),
-            tuple(base.mean(0).tolist()),
-            tuple(trials),
-            tuple(left_out),
+            head=self._heads.name,
+            target=self._target.name,
+            num_texts=len(base),
+            served=tuple(base.mean(0).tolist()),
+            trials=tuple(trials),
+            left_out=tuple(left_out),
         )
 
     def _drafter(self, convention: Convention) -> Drafter:
-        """The head under this convention. SpecvizError where it, or the target, cannot be read so."""
-        head, target = self._heads.module, self._target
+        """The head under this convention. Raises SpecvizError where the head or the target cannot be read so."""
+        head = self._heads.module
+        target = self._target
         if convention.skipped not in ("", LAST_NORM):
             head = head.without(convention.skipped)
         if convention.flipped:
@@ -178,28 +196,33 @@ class HeadDoctor:
         return Changed(drafter, layers, convention.row)
 
     def _agreements(self, drafters: Mapping[Convention, Drafter]) -> dict[Convention, Array]:
-        """Of each convention the mean of sum min(p, q) over the places where the target wrote [texts, depths]."""
-        found: dict[Convention, Array] = {}
-        for text in TEXTS:
-            group = [convention for convention in drafters if convention.text == text]
-            own = [drafters[convention] for convention in group]
-            texts = self._write(text) if group else ()
-            rows = [
-                agreement_ahead(self._target, own, each, Sampling(), NUM_DEPTHS) for each in texts
-            ]
-            found |= zip(group, map(np.array, zip(*rows, strict=True)), strict=True)
-        return found
+        """The agreement of each convention over the places where the target wrote [texts, depths]."""
+        agreements: dict[Convention, Array] = {}
+        for form in TEXTS:
+            group = [convention for convention in drafters if convention.text == form]
+            if not group:
+                continue
+            group_drafters = [drafters[convention] for convention in group]
+            rows = []  # [group, depths] per text
+            for text in self._write(form):
+                rows.append(
+                    agreement_ahead(self._target, group_drafters, text, Sampling(), NUM_DEPTHS)
+                )
+            by_convention = np.stack(rows, axis=1)  # [group, texts, depths]
+            agreements |= zip(group, by_convention, strict=True)
+        return agreements
 
-    def _write(self, text: str) -> list[TextIds]:
-        """The target's own texts behind the prompts in this form."""
-        if text not in self._texts:
+    def _write(self, form: str) -> list[TextIds]:
+        """The target's own texts behind the prompts in this form, written once."""
+        if form not in self._texts:
             most = self._target.info.context_limit - NUM_TOKENS - 1
-            prompts = [_encode(self._target, prompt, text)[-most:] for prompt in self._prompts]
+            prompts = [_encode(self._target, prompt, form)[-most:] for prompt in self._prompts]
             drawn = sample(self._target, prompts, range(len(prompts)), Sampling(), NUM_TOKENS)
-            self._texts[text] = [
-                _begin_early(prompt, each.ids) for prompt, each in zip(prompts, drawn, strict=True)
-            ]
-        return self._texts[text]
+            texts = []
+            for prompt, written in zip(prompts, drawn, strict=True):
+                texts.append(_begin_early(prompt, written.ids))
+            self._texts[form] = texts
+        return self._texts[form]
 
 
 def _trial(
@@ -207,25 +230,33 @@ def _trial(
     field: str,
     words: str,
     base: Array,
-    found: Array,
+    after: Array,
     prompt_of: Array,
     num_tried: int,
 ) -> ConventionResult:
-    """base, found: agreement [texts, depths] as served and under this convention; prompt_of: of each text, a number."""
-    gains = (found - base).mean(1)
-    by_prompt = np.bincount(prompt_of, gains) / np.bincount(prompt_of)
-    p_value = min(1.0, max(num_tried * _of_no_gain(gains), _of_no_gain(by_prompt)))
+    """The result of one convention.
+
+    base, after: the agreement as served and under the convention [texts, depths]. prompt_of: a number per text, the
+    same for texts of one prompt [texts].
+    """
+    gains = (after - base).mean(1)  # [texts]
+    gains_by_prompt = np.bincount(prompt_of, gains) / np.bincount(prompt_of)
+    p_value = max(num_tried * _p_value(gains), _p_value(gains_by_prompt))
     return ConventionResult(
-        convention, field, words, tuple(found.mean(0).tolist()), float(gains.mean()), p_value
+        convention=convention,
+        field=field,
+        words=words,
+        agreement=tuple(after.mean(0).tolist()),
+        gain=float(gains.mean()),
+        p_value=min(1.0, p_value),
     )
 
 
-def _of_no_gain(gains: Array) -> float:
-    return (
-        float(wilcoxon(gains, alternative="greater", zero_method="pratt").pvalue)
-        if gains.any()
-        else 1.0
-    )
+def _p_value(gains: Array) -> float:
+    """The probability of such gains by chance, where none is expected."""
+    if not gains.any():
+        return 1.0
+    return float(wilcoxon(gains, alternative="greater", zero_method="pratt").pvalue)
 
 
 # ---- conventions ----------------------------------------------------------------------------------------------------
@@ -234,67 +265,72 @@ def _of_no_gain(gains: Array) -> float:
 def _neighbours(
     head: torch.nn.Module, target: LoadedModel, served: Convention
 ) -> Iterator[tuple[str, str, Convention]]:
-    """The field that differs, in words what differs, and the convention."""
+    """Every convention that differs in one field: the field, what differs in words, the convention."""
+    is_eagle = isinstance(head, EagleHead)
     shifts = {
         "layer": ("states from one layer earlier", "states from one layer later"),
         "row": ("beside each token, its own state", "beside each token, the state before the last"),
-        "position": ("drafted tokens one position earlier", "drafted tokens one position later"),
     }
-    is_eagle = isinstance(head, EagleHead)
-    for field, words in shifts.items():
-        if field == "position" and not is_eagle:
-            continue
-        for step, each in zip((-1, 1), words, strict=True):
-            yield field, each, replace(served, **{field: getattr(served, field) + step})
-    norms = (
-        [name for name in head.norms() if not name.endswith(("q_norm", "k_norm"))]
-        if is_eagle
-        else []
-    )
-    if -1 in head.hidden_layers:
-        norms.append(LAST_NORM)
-    for name in norms:
-        is_off = served.skipped == name
-        yield (
-            "skipped",
-            f"{'with' if is_off else 'without'} {name}",
-            replace(served, skipped="" if is_off else name),
+    if is_eagle:
+        shifts["position"] = (
+            "drafted tokens one position earlier",
+            "drafted tokens one position later",
         )
+    for field, (words_before, words_after) in shifts.items():
+        value = getattr(served, field)
+        yield field, words_before, replace(served, **{field: value - 1})
+        yield field, words_after, replace(served, **{field: value + 1})
+    for name in _norms(head):
+        if served.skipped == name:
+            yield "skipped", f"with {name}", replace(served, skipped="")
+        else:
+            yield "skipped", f"without {name}", replace(served, skipped=name)
     for flag in head.flags() if is_eagle else ():
-        yield (
-            "flipped",
-            f"{flag} the other way round",
-            replace(served, flipped="" if served.flipped == flag else flag),
-        )
-    possible = {
-        PLAIN: True,
-        CHAT: has_chat_form(target.tokenizer),
-        OTHER_START: _other_start(target, "a") is not None,
-    }
-    for text, words in TEXTS.items():
-        if possible[text] and text != served.text:
-            yield "text", words, replace(served, text=text)
+        flipped = "" if served.flipped == flag else flag
+        yield "flipped", f"{flag} the other way round", replace(served, flipped=flipped)
+    possible = [PLAIN]
+    if has_chat_form(target.tokenizer):
+        possible.append(CHAT)
+    if _other_start(target, "a") is not None:
+        possible.append(OTHER_START)
+    for form in possible:
+        if form != served.text:
+            yield "text", TEXTS[form], replace(served, text=form)
+
+
+def _norms(head: torch.nn.Module) -> list[str]:
+    """The norms that can be left out. Those of queries and keys belong to attention and stay."""
+    names = []
+    if isinstance(head, EagleHead):
+        names += [name for name in head.norms() if not name.endswith(("q_norm", "k_norm"))]
+    if -1 in head.hidden_layers:
+        names.append(LAST_NORM)
+    return names
 
 
 # ---- the target's own texts -----------------------------------------------------------------------------------------
 
 
 def _other_start(target: LoadedModel, prompt: str) -> list[int] | None:
-    """The prompt with the start token that the tokenizer does not put there, or without its own; None: it has none."""
-    whole, bare = target.text.encode(prompt), target.text.encode(prompt, special=False)
+    """The prompt's ids without the tokenizer's own start token, or with one where it puts none.
+
+    None where the tokenizer has no start token.
+    """
+    whole = target.text.encode(prompt)
+    bare = target.text.encode(prompt, special=False)
     if whole != bare:
         return bare
     start = getattr(target.tokenizer, "bos_token_id", None)
     return [start, *whole] if isinstance(start, int) else None
 
 
-def _encode(target: LoadedModel, prompt: str, text: str) -> list[int]:
-    if text == CHAT:
+def _encode(target: LoadedModel, prompt: str, form: str) -> list[int]:
+    if form == CHAT:
         return target.text.encode(render_chat(target.tokenizer, prompt), special=False)
-    return target.text.encode(prompt) if text == PLAIN else _other_start(target, prompt)
+    return target.text.encode(prompt) if form == PLAIN else _other_start(target, prompt)
 
 
 def _begin_early(prompt: Sequence[int], written: Sequence[int]) -> TextIds:
-    """A text that holds the last tokens of its prompt, so that every depth is drafted for the first written one."""
+    """A text that holds the last tokens of its prompt, so that every depth drafts the first written token."""
     begin = max(1, len(prompt) - NUM_DEPTHS + 1)
     return TextIds(prompt[:begin], [*prompt[begin:], *written])

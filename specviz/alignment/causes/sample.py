@@ -1,4 +1,7 @@
-"""The texts that faults are looked for in, with the target's rows on them, and how far any draft agrees with these."""
+"""Texts of the target with its probabilities for their tokens, and the agreement of any draft with these.
+
+Agreement is the mean of sum min(p, q): p the target's probabilities, q the draft's.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -19,50 +22,68 @@ Change = Callable[[Tensor], Tensor]
 
 
 class TargetTexts:
-    """texts: those of the target, as it reads them. p: its probabilities, row behind row [R, V]."""
+    """Texts that the target wrote, with its probabilities for each of their tokens."""
 
     def __init__(self, target: LoadedModel, texts: Sequence[TextIds], sampling: Sampling) -> None:
-        self.target, self.sampling = target, sampling
-        self.texts = tuple(texts)
-        self.starts = np.cumsum([0, *(len(text.ids) for text in self.texts)])
-        self.p = torch.empty(
-            int(self.starts[-1]), target.info.vocab_size, device=target.model.device
-        )
-        for number, place, logits in _rows(target, self.texts):
-            self.p[int(self.starts[number]) + place] = sampling.probs(logits).float()
+        self.target = target
+        self.sampling = sampling
+        self.texts = tuple(texts)  # as the target reads them
+        lengths = [len(text.ids) for text in self.texts]
+        self.starts = np.cumsum([0, *lengths])  # the first row of each text in p
+        num_rows = int(self.starts[-1])
+        self.p = torch.empty(num_rows, target.info.vocab_size, device=target.model.device)  # [R, V]
+        for number, places, logits in _read_rows(target, self.texts):
+            rows = int(self.starts[number]) + places
+            self.p[rows] = sampling.probs(logits).float()
 
-    def each(
+    def read_draft(
         self, draft: LoadedModel, texts: Sequence[TextIds]
     ) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """Pieces of a text's rows: its number, the target's p [R, V], the draft's logits [R, V].
+        """Reads the texts with a draft model, returns pieces of their rows.
 
-        texts: what the draft reads, one for each of the sample's: the same ids behind any prompt.
+        A piece is the number of its text, the target's p [R, V] and the draft's logits [R, V]. texts: what the draft
+        reads, one per text of the target: its ids behind any prompt.
         """
-        for number, place, logits in _rows(draft, texts):
-            p = self.p[int(self.starts[number]) + place.to(self.p.device)]
-            yield number, p, fit(logits.to(p.device).float(), p.shape[1])
+        for number, places, logits in _read_rows(draft, texts):
+            rows = int(self.starts[number]) + places.to(self.p.device)
+            p = self.p[rows]  # [R, V]
+            logits = logits.to(p.device).float()
+            yield number, p, fit(logits, p.shape[1])
 
     def agreement(
         self, draft: LoadedModel, texts: Sequence[TextIds], change: Change | None = None
     ) -> Array:
-        """The mean of sum min(p, q) over each text, the logits changed [texts]."""
+        """The agreement of a draft model with the target, by text [texts].
+
+        texts: what the draft reads. change: is applied to its logits.
+        """
         sums = np.zeros(len(texts))
-        for number, p, logits in self.each(draft, texts):
-            q = self.sampling.probs(change(logits) if change else logits)
+        for number, p, logits in self.read_draft(draft, texts):
+            if change is not None:
+                logits = change(logits)
+            q = self.sampling.probs(logits)  # [R, V]
             sums[number] += float(overlap_of(p, q).double().sum())
-        return sums / np.diff(self.starts)
+        num_tokens = np.diff(self.starts)
+        return sums / num_tokens
 
-    def ahead(self, drafters: Sequence[Drafter]) -> Array:
-        """The same of drafts that are no models, of the first token of every draft [drafters, texts]; the target reads
-        each text once for all."""
-        return np.hstack(
-            [agreement_ahead(self.target, drafters, text, self.sampling, 1) for text in self.texts]
-        )
+    def agreement_of_drafters(self, drafters: Sequence[Drafter]) -> Array:
+        """The agreement of the first token of every draft, for drafts that are no models [drafters, texts].
+
+        The target reads each text once for all drafters.
+        """
+        columns = []
+        for text in self.texts:
+            columns.append(agreement_ahead(self.target, drafters, text, self.sampling, 1))
+        return np.hstack(columns)
 
 
-def _rows(model: LoadedModel, texts: Sequence[TextIds]) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Pieces of a text's rows: its number, the places [R], the logits [R, V]. One text at a time: prompts differ much
-    in length, and together each would be read as far as the longest."""
+def _read_rows(
+    model: LoadedModel, texts: Sequence[TextIds]
+) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Reads texts, returns pieces of their rows: the number of the text, the places [R], the logits [R, V].
+
+    Texts are read one by one: a batch would read each as far as the longest, and prompts differ much in length.
+    """
     for number, text in enumerate(texts):
         for rows in read(model, [], [text]):
             for piece in blocks(len(rows.token), rows.target):
@@ -72,12 +93,15 @@ def _rows(model: LoadedModel, texts: Sequence[TextIds]) -> Iterator[tuple[int, T
 def agreement_ahead(
     target: LoadedModel, drafters: Sequence[Drafter], text: TextIds, sampling: Sampling, depths: int
 ) -> Array:
-    """The means of sum min(p, q) by depth, over the same tokens at every depth [drafters, depths]."""
-    places = np.add.outer(np.arange(len(text.ids)), np.arange(depths))
-    judged = (places >= depths - 1) & (places < len(text.ids))
-    found = []
+    """The agreement at each depth of a draft, over the same tokens at every depth [drafters, depths]."""
+    starts = np.arange(len(text.ids))
+    places = np.add.outer(starts, np.arange(depths))  # [starts, depths]
+    is_common = (places >= depths - 1) & (places < len(text.ids))
+    agreements = []
     for numbers in measure_ahead(target, drafters, text, sampling, depths):
         ahead = numbers["ahead"]
-        counted = judged[:, : ahead.overlap.shape[1]] * ahead.readable
-        found.append((ahead.overlap * counted).sum(0) / np.maximum(counted.sum(0), 1))
-    return np.array(found)
+        overlap = ahead.overlap  # [starts, depths]
+        counted = is_common[:, : overlap.shape[1]] * ahead.readable
+        num_counted = np.maximum(counted.sum(0), 1)
+        agreements.append((overlap * counted).sum(0) / num_counted)
+    return np.array(agreements)

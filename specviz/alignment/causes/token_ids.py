@@ -1,7 +1,7 @@
-"""Ids that a draft never gives where the target wants them: rows of its embedding or head that stand in a wrong place.
+"""Ids that a draft never gives where the target wants them: their rows of the embedding or head are in a wrong place.
 
-Where the target wants x and the draft gives y instead, again and again, and y is such an id too, the rows of x and y
-are in each other's place: reading y's row for x is a cure that can be tried.
+Where the target wants x, a draft may again and again give y instead. If it never gives y where y is wanted, the rows
+of x and y have changed places: to read the row of y for x is a cure that can be tried.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,58 +16,68 @@ from specviz.models.pool import LoadedModel
 from specviz.models.score import TextIds
 from specviz.views.words import label, percent
 
-FEWEST_WANTED = 0.5  # tokens' worth of the target's probability, to speak of an id at all
+FEWEST_WANTED = (
+    0.5  # the target's probability of an id, summed over all tokens, to judge the id at all
+)
 DEAF = 0.05  # of what the draft gives to other wanted ids, at most
 CLEAR = 0.1  # mean q of the other id where this one is wanted, at least
-LEAST_SHARE, FEWEST_IDS, SHOWN = 0.03, 5, 6  # below these, nothing is said of them
+LEAST_SHARE = 0.03  # of the target's probability; below, nothing is said
+FEWEST_IDS = 5  # below, nothing is said
+SHOWN = 6  # ids that are named
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeafIds:
-    """ids: those that the target wants and the draft does not give. share: of the target's probability. found: for
-    some of them the id whose row they should have."""
+    """The ids that the target wants and the draft does not give."""
 
     ids: tuple[int, ...]
     num_wanted: int
+    """How many ids the target wants, given or not."""
     share: float
+    """The target's probability on these ids that the draft lacks, as a share of all."""
     found: Mapping[int, int]
+    """For some of these ids, the id whose row stands in their place."""
 
 
 def deaf_ids(sample: TargetTexts, draft: LoadedModel, texts: Sequence[TextIds]) -> DeafIds:
+    """Finds the ids that the draft gives least, compared with what the target wants. texts: what the draft reads."""
     width = sample.p.shape[1]
-    wanted, kept = (
-        torch.zeros(width, dtype=torch.float64, device=sample.p.device) for _ in range(2)
-    )
-    for _, p, logits in sample.each(draft, texts):
+    wanted = torch.zeros(width, dtype=torch.float64, device=sample.p.device)  # [V], sums of p
+    overlap = torch.zeros_like(wanted)  # [V], sums of min(p, q)
+    for _, p, logits in sample.read_draft(draft, texts):
+        q = sample.sampling.probs(logits)
         wanted += p.sum(0)
-        kept += torch.minimum(p, sample.sampling.probs(logits)).sum(0)
-    often = wanted >= FEWEST_WANTED
-    usual = float(kept[often].sum() / wanted[often].sum().clamp_min(1e-9))
-    deaf = torch.nonzero(often & (kept < DEAF * usual * wanted)).flatten()
-    share = float((wanted[deaf] - kept[deaf]).sum() / wanted.sum())
-    return DeafIds(
-        tuple(deaf.tolist()), int(often.sum()), share, _whose(sample, draft, texts, deaf, wanted)
-    )
+        overlap += torch.minimum(p, q).sum(0)
+    is_wanted = wanted >= FEWEST_WANTED
+    usual = float(overlap[is_wanted].sum() / wanted[is_wanted].sum().clamp_min(1e-9))
+    is_deaf = is_wanted & (overlap < DEAF * usual * wanted)
+    deaf = torch.nonzero(is_deaf).flatten()
+    share = float((wanted[deaf] - overlap[deaf]).sum() / wanted.sum())
+    given_instead = _find_given_instead(sample, draft, texts, deaf, wanted)
+    return DeafIds(tuple(deaf.tolist()), int(is_wanted.sum()), share, given_instead)
 
 
-def _whose(
+def _find_given_instead(
     sample: TargetTexts, draft: LoadedModel, texts: Sequence[TextIds], deaf: Tensor, wanted: Tensor
 ) -> Mapping[int, int]:
-    """For a deaf id the one that the draft gives in its place, each at most once, the clearest first."""
+    """The id that the draft gives in the place of a deaf one, each at most once, the clearest first.
+
+    deaf: ids [D]. wanted: sums of p [V].
+    """
     if not len(deaf):
         return {}
-    given = torch.zeros(len(deaf), sample.p.shape[1], device=sample.p.device)
-    for _, p, logits in sample.each(draft, texts):
-        extra = (sample.sampling.probs(logits) - p).clamp_min(
-            0
-        )  # what the target does not want itself
-        given += p[:, deaf].T @ extra
-    rates = given / wanted[deaf, None].float()
-    best, other = rates.max(1)
+    sums = torch.zeros(len(deaf), sample.p.shape[1], device=sample.p.device)  # [D, V]
+    for _, p, logits in sample.read_draft(draft, texts):
+        q = sample.sampling.probs(logits)
+        surplus = (q - p).clamp_min(0)  # what the target does not want itself
+        sums += p[:, deaf].T @ surplus
+    rates = sums / wanted[deaf, None].float()
+    best, other = rates.max(1)  # [D]
     found: dict[int, int] = {}
     for place in best.argsort(descending=True).tolist():
-        if best[place] >= CLEAR and int(other[place]) not in found.values():
-            found[int(deaf[place])] = int(other[place])
+        other_id = int(other[place])
+        if best[place] >= CLEAR and other_id not in found.values():
+            found[int(deaf[place])] = other_id
     return found
 
 
@@ -86,29 +96,29 @@ def deaf_words(draft: LoadedModel, found: DeafIds) -> str:
 def swap_trials(
     draft: LoadedModel, texts: Sequence[TextIds], found: Mapping[int, int]
 ) -> list[Trial]:
-    """Every such id with the row of its other one: in the embedding and the output matrix, and in that one alone."""
+    """Trials that give each id the row of its other id, in the embedding and the output matrix or in the output alone.
+
+    Tied matrices are changed together only.
+    """
     if not found:
         return []
     cure = f"the rows of {len(found):,} ids put back in their places"
-    is_tied = (
-        draft.model.get_input_embeddings().weight is draft.model.get_output_embeddings().weight
-    )
-    sides = {"embedding and output": 2} | ({} if is_tied else {"output": 1})
-    return [
-        Trial(
-            "token ids",
-            f"{cure} ({side})",
-            twin(draft, lambda model, num=num: _put_back(model, found, num)),
-            texts,
-        )
-        for side, num in sides.items()
-    ]
+    embedding = draft.model.get_input_embeddings()
+    output = draft.model.get_output_embeddings()
+    in_both = twin(draft, lambda model: _put_rows_back(model, found, 2))
+    trials = [Trial("token ids", f"{cure} (embedding and output)", in_both, texts)]
+    if embedding.weight is not output.weight:
+        in_output = twin(draft, lambda model: _put_rows_back(model, found, 1))
+        trials.append(Trial("token ids", f"{cure} (output)", in_output, texts))
+    return trials
 
 
-def _put_back(model: nn.Module, found: Mapping[int, int], num_tables: int) -> None:
-    to, source = (torch.tensor([*ids]) for ids in (found.keys(), found.values()))
+def _put_rows_back(model: nn.Module, found: Mapping[int, int], num_tables: int) -> None:
+    """Copies rows from the values of `found` to its keys, in the output matrix and, for 2 tables, in the embedding."""
+    to = torch.tensor(list(found.keys()))
+    source = torch.tensor(list(found.values()))
     tables = [model.get_output_embeddings(), model.get_input_embeddings()][:num_tables]
-    rows = [table.weight.detach().clone() for table in tables]
-    for table, own in zip(tables, rows, strict=True):
-        own[to.to(own.device)] = own[source.to(own.device)]
-        table.weight = nn.Parameter(own, requires_grad=False)
+    copies = [table.weight.detach().clone() for table in tables]  # before either changes: tied
+    for table, rows in zip(tables, copies, strict=True):
+        rows[to.to(rows.device)] = rows[source.to(rows.device)]
+        table.weight = nn.Parameter(rows, requires_grad=False)

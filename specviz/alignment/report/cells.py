@@ -1,4 +1,4 @@
-"""The cells of a report's tables: numbers as words with a key to sort by; unknown ones are dashes and sort last."""
+"""The cells of a report's tables: numbers as words with a key to sort by; unknown numbers are dashes and sort last."""
 
 import math
 from collections.abc import Callable
@@ -12,14 +12,14 @@ from specviz.views.words import percent
 NONE = "–"
 UNKNOWN = "not known"
 INTERVAL_AND_MOST_LIKELY = {
-    "95 % interval": lambda each: spread(each.alpha_interval),
-    "same top token": lambda each: share(each.greedy_agreement),
+    "95 % interval": lambda found: spread(found.alpha_interval),
+    "same top token": lambda found: share(found.greedy_agreement),
 }
 COUNTS = {
-    "prompts": lambda each: number(each.num_prompts),
-    "tokens": lambda each: number(each.num_tokens),
+    "prompts": lambda found: number(found.num_prompts),
+    "tokens": lambda found: number(found.num_tokens),
 }
-"""Columns of drafts and of their slices."""
+"""The columns that tables of drafts and of their slices share."""
 
 
 def is_known(value: float | None) -> bool:
@@ -44,43 +44,46 @@ def points(value: float) -> Cell:
 
 
 def speedup(value: float | None) -> Cell:
-    """A value below 1 says "slower" and is toned."""
+    """A speedup; a value below 1 says "slower" and is toned."""
     if not is_known(value):
         return blocks.cell(UNKNOWN)
-    is_slower = value < 1
-    words = f"{value:.2f}x{', slower' if is_slower else ''}"
-    return blocks.cell(words, sort=value, tone="rejected" if is_slower else "")
+    if value < 1:
+        return blocks.cell(f"{value:.2f}x, slower", sort=value, tone="rejected")
+    return blocks.cell(f"{value:.2f}x", sort=value)
 
 
 def best_k(best: tuple[int, int] | None) -> Cell:
     if best is None:
         return blocks.cell(UNKNOWN)
-    return blocks.cell(
-        str(best[0]) if best[0] == best[1] else f"{best[0]} to {best[1]}", sort=best[0]
-    )
+    low, high = best
+    return blocks.cell(str(low) if low == high else f"{low} to {high}", sort=low)
 
 
 def points_range(interval: Interval | None) -> Cell:
-    words = NONE if interval is None else " to ".join(map(_format_points, interval))
-    return blocks.cell(words, sort=interval and interval[0])
+    """An interval of differences of shares."""
+    if interval is None:
+        return blocks.cell(NONE)
+    low, high = interval
+    return blocks.cell(f"{_format_points(low)} to {_format_points(high)}", sort=low)
 
 
 def spread_words(interval: Interval | None) -> str:
     """An interval of shares in words."""
-    return (
-        NONE
-        if interval is None
-        else f"{percent(max(0.0, interval[0]))} to {percent(min(1.0, interval[1]))}"
-    )
+    if interval is None:
+        return NONE
+    low, high = interval
+    return f"{percent(max(0.0, low))} to {percent(min(1.0, high))}"
 
 
 def spread(interval: Interval | None) -> Cell:
-    return blocks.cell(spread_words(interval), sort=interval and interval[0])
+    """An interval of shares, sorted by its lower end."""
+    return blocks.cell(spread_words(interval), sort=None if interval is None else interval[0])
 
 
 def _format_points(share: float) -> str:
-    """A difference of shares in points of a percent, signed; one that rounds to 0 is +0.0."""
-    return f"{round(100 * share, 1) + 0.0:+.1f}"
+    """A difference of shares in points of a percent, signed."""
+    points = round(100 * share, 1) + 0.0  # -0.0 becomes +0.0
+    return f"{points:+.1f}"
 
 
 def milliseconds(value: Any) -> str:

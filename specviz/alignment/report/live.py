@@ -1,6 +1,6 @@
-"""The section of the Compare page that asks many prompts: what to ask, how far it is, and the findings as a report.
+"""The section of the Compare page that asks many prompts: what to ask, the progress, and the findings as a report.
 
-Plain values in, a section of `blocks` out.
+Takes plain values, returns a section of `blocks`.
 """
 
 import json
@@ -13,13 +13,15 @@ from specviz.views import blocks
 from specviz.views.blocks import Props, Words
 from specviz.views.words import label
 
-NAME, TITLE = "many-prompts", "Many prompts"
+NAME = "many-prompts"
+TITLE = "Many prompts"
 LEAD = (
     "One run says little about a draft model: prompts differ too much. Here, the target writes a text for each of "
     "many prompts, every draft model on this machine reads them all once, and the drafts are compared prompt by "
     "prompt."
 )
-EVERY, OWN = "every", "own"
+EVERY = "every"
+OWN = "own"
 MOST_PROMPTS = 100
 MOST_CHARACTERS = 50_000  # of own prompts
 TOKENS = (8, 32, 128)  # per prompt: least, usual, most
@@ -37,20 +39,21 @@ def many_prompts(
     texts: Props | None = None,
     progress: tuple[int, int, str] | None = None,
 ) -> Props:
-    """kinds: (title, name) of the ready prompts. asked: which prompts the summary is of. progress: how far the work has
-    come, in prompts and in words."""
+    """The whole section.
+
+    kinds: (title, name) of the ready prompts. asked: the prompts that the summary is about, in words. texts: the block
+    of `texts_block`. progress: prompts done, prompts in all, and words.
+    """
     shown = [blocks.progress(*progress)] if progress is not None else []
     if summary is None:
-        return blocks.section(
-            NAME, TITLE, LEAD, _controls(kinds, True), shown or [blocks.words(NOT_YET)]
-        )
+        shown = shown or [blocks.words(NOT_YET)]
+        return blocks.section(NAME, TITLE, LEAD, _controls(kinds, True), shown)
+    if asked:
+        shown.append(blocks.words(f"{asked}."))
+    shown += compact(summary, texts)
+    shown.append(blocks.words(_command(summary), small=True))
     text = json.dumps(summary.to_dict(), ensure_ascii=False, indent=1)
-    shown += [
-        *([blocks.words(f"{asked}.")] if asked else []),
-        *compact(summary, texts),
-        blocks.words(_command(summary), small=True),
-        blocks.download("Save the summary as JSON", "summary.json", text),
-    ]
+    shown.append(blocks.download("Save the summary as JSON", "summary.json", text))
     return blocks.section(NAME, TITLE, LEAD, _controls(kinds, False), shown)
 
 
@@ -73,5 +76,5 @@ def _command(summary: Summary) -> Words:
 
 
 def _findable(name: str) -> str:
-    """A name by which a command finds the model; FOLDER for a folder, as its base name does not find it."""
+    """A name by which a command finds the model. FOLDER stands for a folder: its base name does not find it."""
     return label(name) if is_known(name) or "/" in name else "FOLDER"

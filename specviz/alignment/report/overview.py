@@ -1,10 +1,9 @@
-"""The first part of an alignment report: what was read, the answer for each draft, its faults, the table of drafts.
+"""The first part of an alignment report: the texts, the answer for each draft, its faults, the table of drafts.
 
-A `Summary` in, a list of `blocks` out.
+Takes a `Summary`, returns a list of `blocks`.
 """
 
 from collections.abc import Sequence
-from itertools import islice
 
 from specviz.alignment.report import cells
 from specviz.alignment.report.parts import losing_slices, loss_words
@@ -39,39 +38,31 @@ NO_COSTS = {  # why a draft has none, by where the job's costs come from
 
 
 def overview(summary: Summary, *, no_costs: str = "") -> list[Props]:
-    """no_costs: what to do about costs that are not known."""
+    """The blocks of the overview. no_costs: what to do where costs are not known."""
     shown = [blocks.words(_source_words(summary))]
     if not summary.exact:
         words = "Some texts may not be the target's own at these settings. The numbers hold for these texts only."
         shown.append(blocks.verdict("unsure", words))
     shown.append(blocks.words(reveal(summary.note), small=True))
-    shown += [
-        blocks.words(_answer(summary, draft))
-        for draft in summary.drafts
-        if cells.is_known(draft.alpha)
-    ]
-    for found in (finding for draft in summary.drafts for finding in draft.findings):
-        shown.append(
-            blocks.verdict("differs", ["", label(found.draft), f": {reveal(found.words)}"])
-        )
-    shown += [
-        blocks.verdict("unsure", reveal(warning))
-        for warning in summary.warnings
-        if not is_aside(warning)
-    ]
+    for draft in summary.drafts:
+        if cells.is_known(draft.alpha):
+            shown.append(blocks.words(_answer(summary, draft)))
+    for draft in summary.drafts:
+        for finding in draft.findings:
+            words = ["", label(finding.draft), f": {reveal(finding.words)}"]
+            shown.append(blocks.verdict("differs", words))
+    for warning in summary.warnings:
+        if not is_aside(warning):
+            shown.append(blocks.verdict("unsure", reveal(warning)))
     shown.append(blocks.words(_faults_words(summary), small=True))
-    shown += [
-        *_fastest_words(summary),
-        _drafts_table(summary),
-        blocks.words(COLUMN_WORDS, small=True),
-    ]
-    if lacking := [
-        label(draft.name) for draft in summary.drafts if draft.name not in summary.costs
-    ]:
+    shown += _fastest_words(summary)
+    shown.append(_drafts_table(summary))
+    shown.append(blocks.words(COLUMN_WORDS, small=True))
+    lacking = [label(draft.name) for draft in summary.drafts if draft.name not in summary.costs]
+    if lacking:
         why = no_costs or NO_COSTS.get(summary.costs_from, NO_COSTS[""])
-        shown.append(
-            blocks.words(f"No speedup is given for {', '.join(lacking)}: {why}.", small=True)
-        )
+        words = f"No speedup is given for {', '.join(lacking)}: {why}."
+        shown.append(blocks.words(words, small=True))
     if summary.num_refused:
         shown.append(_refused_table(summary))
     return shown
@@ -83,17 +74,26 @@ def is_aside(warning: str) -> bool:
 
 
 def _source_words(summary: Summary) -> Words:
+    """How many prompts and tokens there are, and how the target wrote the texts."""
     prompts = quantity(summary.num_prompts, "prompt")
     refused = ""
     if summary.num_refused:
-        prompts = f"{summary.num_prompts:,} of {quantity(summary.num_prompts + summary.num_refused, 'prompt')}"
+        total = quantity(summary.num_prompts + summary.num_refused, "prompt")
+        prompts = f"{summary.num_prompts:,} of {total}"
         refused = f" ({summary.num_refused:,} could not be used, see below)"
-    told = ["", prompts, f"{refused}, ", quantity(summary.num_tokens, "token"), " of text by ",
-            label(summary.target), f", {sampling_words(summary)}."]  # fmt: skip
+    cut_words = ""
     if summary.num_cut:
         ends = "text ends" if summary.num_cut == 1 else "texts end"
-        told[-1] += f" {summary.num_cut:,} {ends} where the target's context ends."
-    return told
+        cut_words = f" {summary.num_cut:,} {ends} where the target's context ends."
+    return [
+        "",
+        prompts,
+        f"{refused}, ",
+        quantity(summary.num_tokens, "token"),
+        " of text by ",
+        label(summary.target),
+        f", {sampling_words(summary)}.{cut_words}",
+    ]
 
 
 def _faults_words(summary: Summary) -> str:
@@ -105,6 +105,7 @@ def _faults_words(summary: Summary) -> str:
 
 
 def sampling_words(summary: Summary) -> str:
+    """The temperature, and the filters that are on."""
     values = summary.sampling
     narrow = [name for name, off in OFF.items() if values.get(name, off) != off]
     filters = [f"{name.replace('_', '-')} {values[name]:g}" for name in narrow]
@@ -112,37 +113,33 @@ def sampling_words(summary: Summary) -> str:
 
 
 def _answer(summary: Summary, draft: DraftSummary) -> Words:
-    """How far it agrees, where the rest is lost, and what it is good for."""
-    told = [["", label(draft.name), " agrees ", percent(draft.alpha), "."]]
-    largest = sorted(
-        (reason for reason in draft.reasons if reason.share > 0), key=lambda reason: -reason.share
-    )
-    if largest:
-        told.append(_lost_words(draft.alpha, largest[:MOST_REASONS]))
-    losing = (
-        each for each in losing_slices(summary, draft) if each.kind != "tag"
-    )  # tags have findings
-    told += [["The ", *loss_words(each)] for each in islice(losing, 1)]
+    """How far the draft agrees, where the rest is lost, and how fast it is at best."""
+    sentences = [["", label(draft.name), " agrees ", percent(draft.alpha), "."]]
+    reasons = [reason for reason in draft.reasons if reason.share > 0]
+    if reasons:
+        reasons.sort(key=lambda reason: -reason.share)
+        sentences.append(_lost_words(draft.alpha, reasons[:MOST_REASONS]))
+    for part in losing_slices(summary, draft):
+        if part.kind != "tag":  # tags have findings
+            sentences.append(["The ", *loss_words(part)])
+            break
     if draft.speedups:
         best = max(draft.speedups)
-        at = f"K = {draft.speedups.index(best) + 1}, {best:.2f}x"
-        told.append(
-            [
-                "Best: ",
-                at,
-                f" the speed without a draft (predicted){', slower' if best < 1 else ''}.",
-            ]
-        )
-    return join(told)
+        best_words = f"K = {draft.speedups.index(best) + 1}, {best:.2f}x"
+        slower = ", slower" if best < 1 else ""
+        end = f" the speed without a draft (predicted){slower}."
+        sentences.append(["Best: ", best_words, end])
+    return join(sentences)
 
 
-def _lost_words(alpha: float, parts: Sequence[Reason]) -> list[str]:
+def _lost_words(alpha: float, reasons: Sequence[Reason]) -> list[str]:
     lost = 100 * (1 - alpha)
-    told = ["It loses ", _points(lost), " points: "]
-    for reason in parts:
-        told[-1] += f"{_points(lost * reason.share)} "
-        told += [label(reason.name), "; "]
-    return [*told[:-1], "."]
+    words = ["It loses ", _points(lost), " points: "]
+    for reason in reasons:
+        words[-1] += f"{_points(lost * reason.share)} "
+        words += [label(reason.name), "; "]
+    words[-1] = "."
+    return words
 
 
 def _points(value: float) -> str:
@@ -152,33 +149,33 @@ def _points(value: float) -> str:
 
 def _fastest_words(summary: Summary) -> list[Props]:
     """The fastest of several drafts, or why none can be named."""
-    timed = sorted(
-        ((max(draft.speedups), draft.name) for draft in summary.drafts if draft.speedups),
-        reverse=True,
-    )
+    timed = [(max(draft.speedups), draft.name) for draft in summary.drafts if draft.speedups]
     if len(timed) < 2:
         return []
-    plain_ms = [ms for costs in summary.costs.values() for ms in (costs.get("verify_ms") or ())[:1]]
-    if plain_ms and is_far(max(plain_ms) / min(plain_ms)):
-        apart = "The drafts' costs were measured separately, and the target's own time differed between them"
-        return [
-            blocks.verdict(
-                "unsure", f"{apart}. So their speedups are not ranked: measure all in one job."
-            )
-        ]
-    (best, name), (second, other) = timed[:2]
+    target_ms = []  # the target's time alone, measured with each draft
+    for costs in summary.costs.values():
+        target_ms += (costs.get("verify_ms") or ())[:1]
+    if target_ms and is_far(max(target_ms) / min(target_ms)):
+        words = (
+            "The drafts' costs were measured separately, and the target's own time differed between them. So their "
+            "speedups are not ranked: measure all in one job."
+        )
+        return [blocks.verdict("unsure", words)]
+    timed.sort(reverse=True)
+    best, best_name = timed[0]
+    second, second_name = timed[1]
     if second > best * (1 - TOO_CLOSE):
         close = f" differ by less than {percent(TOO_CLOSE)}: too little to call one the fastest."
-        return [
-            blocks.words(["The predicted speedups of ", label(name), " and ", label(other), close])
-        ]
+        names = [label(best_name), " and ", label(second_name)]
+        return [blocks.words(["The predicted speedups of ", *names, close])]
     end = ": still slower than no draft." if best < 1 else "."
     words = f" is predicted to be fastest of the {len(timed)}, {best:.2f}x{end}"
-    return [blocks.words(["", label(name), words])]
+    return [blocks.words(["", label(best_name), words])]
 
 
 def _drafts_table(summary: Summary) -> Props:
-    drafts, k = summary.drafts, summary.k
+    drafts = summary.drafts
+    k = summary.k
     columns = {
         "draft model": lambda draft: label(draft.name),
         "agreement, sum min(p, q)": lambda draft: cells.share(draft.alpha),
@@ -194,10 +191,17 @@ def _drafts_table(summary: Summary) -> Props:
         ),
         **cells.COUNTS,
     }
-    known = [place for place, draft in enumerate(drafts) if cells.is_known(draft.alpha)]
-    best = max(known, key=lambda place: drafts[place].alpha, default=-1) if len(drafts) > 1 else -1
+    best = _agrees_most(drafts)
     caption = "Bold: agrees most." if best >= 0 else ""
     return blocks.table_of(drafts, columns, caption=caption, marked=best, sortable=len(drafts) > 1)
+
+
+def _agrees_most(drafts: Sequence[DraftSummary]) -> int:
+    """The place of the draft that agrees most; -1 for a single draft, or where no agreement is known."""
+    known = [place for place, draft in enumerate(drafts) if cells.is_known(draft.alpha)]
+    if len(drafts) < 2 or not known:
+        return -1
+    return max(known, key=lambda place: drafts[place].alpha)
 
 
 def _refused_table(summary: Summary) -> Props:

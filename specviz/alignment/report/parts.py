@@ -1,6 +1,6 @@
 """The middle of an alignment report: where drafts differ, every K, parts of the text, reasons, confidence, training.
 
-A `Summary` in, lists of `blocks` out, empty where there is nothing to say.
+Each function takes a `Summary` and returns a list of `blocks`, empty where there is nothing to say.
 """
 
 from __future__ import annotations
@@ -49,46 +49,49 @@ REASON_TONES = ("ignored", "plain", "p", "q", "shortfall", "accepted", "rejected
 
 
 def against(summary: Summary, texts: Collection[int] = ()) -> list[Props]:
-    """texts: numbers of those that the page shows."""
+    """The drafts compared in pairs, with charts of checkpoints. texts: numbers of the texts that the page shows."""
     pairs = summary.comparisons
     if not pairs:
         return []
-    places = {draft.name: place for place, draft in enumerate(summary.drafts)}
-    rows = [(pair, each) for pair in pairs for each in pair.slices[:1]]
+    shown = []
+    for series in checkpoint_series(summary.drafts):
+        shown.append(blocks.chart(checkpoints_chart(series, summary.k)))
+    for words in dict.fromkeys(pair.words for pair in pairs):
+        if words:
+            shown.append(blocks.words(reveal(words)))
+    rows = []
+    for pair in pairs:
+        rows += [(pair, whole) for whole in pair.slices[:1]]
     columns = {
         "drafts": lambda row: _pair_title(row[0]),
         **_difference_columns("difference in agreement"),
     }
-    return [
-        *(
-            blocks.chart(checkpoints_chart(own, summary.k))
-            for own in checkpoint_series(summary.drafts)
-        ),
-        *(
-            blocks.words(reveal(words))
-            for words in dict.fromkeys(pair.words for pair in pairs)
-            if words
-        ),
-        blocks.table_of(rows, columns, sortable=len(rows) > 1),
-        *(blocks.details(_pair_title(pair), _pair(pair, places, texts)) for pair in pairs),
-    ]
+    shown.append(blocks.table_of(rows, columns, sortable=len(rows) > 1))
+    places = {draft.name: place for place, draft in enumerate(summary.drafts)}
+    for pair in pairs:
+        shown.append(blocks.details(_pair_title(pair), _pair_blocks(pair, places, texts)))
+    return shown
 
 
 def _pair_title(pair: DraftComparison) -> str:
     return f"{label(pair.a)} against {label(pair.b)}"
 
 
-def _pair(pair: DraftComparison, places: Mapping[str, int], texts: Collection[int]) -> list[Props]:
-    rows = [(pair, each) for each in pair.slices[:MOST_ROWS]]
-    both = (pair.a, pair.wins_a), (pair.b, pair.wins_b)
-    wins = [_wins(name, won, places.get(name, 0), texts) for name, won in both]
+def _pair_blocks(
+    pair: DraftComparison, places: Mapping[str, int], texts: Collection[int]
+) -> list[Props]:
+    rows = [(pair, difference) for difference in pair.slices[:MOST_ROWS]]
     columns = _difference_columns(f"{label(pair.a)} less {label(pair.b)}")
-    return [blocks.table_of(rows, columns, sortable=True), *filter(None, wins)]
+    shown = [blocks.table_of(rows, columns, sortable=True)]
+    for name, wins in ((pair.a, pair.wins_a), (pair.b, pair.wins_b)):
+        if wins:
+            shown.append(_wins_table(name, wins, places.get(name, 0), texts))
+    return shown
 
 
 def _difference_columns(title: str) -> blocks.Columns:
     return {
-        "slice": lambda row: "all tokens" if row[1].kind == "all" else _slice_title(row[1]),
+        "slice": lambda row: _slice_title(row[1]),
         "prompts": lambda row: cells.number(row[1].num_prompts),
         title: lambda row: cells.points(row[1].difference),
         "95 % interval": lambda row: cells.points_range(row[1].interval),
@@ -96,8 +99,8 @@ def _difference_columns(title: str) -> blocks.Columns:
     }
 
 
-def _slice_title(each: AlphaDifference | Loss) -> str:
-    return f"{label(each.kind)}: {label(each.value)}"
+def _slice_title(found: AlphaDifference | Loss) -> str:
+    return "all tokens" if found.kind == "all" else f"{label(found.kind)}: {label(found.value)}"
 
 
 def _difference_verdict(pair: DraftComparison, found: AlphaDifference) -> Cell:
@@ -105,17 +108,18 @@ def _difference_verdict(pair: DraftComparison, found: AlphaDifference) -> Cell:
         return blocks.cell(NOT_CALLED, sort=NOT_CALLED, tone="ignored")
     if not found.significant:
         return blocks.cell("no significant difference", sort="no", tone="ignored")
-    words = f"{label(pair.a if found.difference > 0 else pair.b)} agrees more"
+    better = pair.a if found.difference > 0 else pair.b
+    words = f"{label(better)} agrees more"
     return blocks.cell(words, sort=words, tone="accepted")
 
 
-def _wins(name: str, wins: Sequence[Win], draft: int, texts: Collection[int]) -> Props | None:
+def _wins_table(name: str, wins: Sequence[Win], draft: int, texts: Collection[int]) -> Props:
     columns = {
         "text": lambda win: _text_cell(win, draft, 0, texts),
         "ahead by": lambda win: cells.points(abs(win.difference)),
     }
     caption = f"Texts where {label(name)} leads most."
-    return blocks.table_of(wins, columns, caption=caption, sortable=True) if wins else None
+    return blocks.table_of(wins, columns, caption=caption, sortable=True)
 
 
 def _text_cell(found: Win | Pattern, draft: int, token: int, texts: Collection[int]) -> Cell:
@@ -125,6 +129,7 @@ def _text_cell(found: Win | Pattern, draft: int, token: int, texts: Collection[i
 
 
 def every_k(summary: Summary) -> list[Props]:
+    """The charts of tokens per target call and, where costs are known, of speedup against K."""
     shown = [blocks.chart(tokens_chart(summary.drafts))]
     if any(draft.speedups for draft in summary.drafts):
         shown.append(blocks.chart(speed_chart(summary.drafts)))
@@ -132,21 +137,25 @@ def every_k(summary: Summary) -> list[Props]:
 
 
 def ways(summary: Summary) -> list[Props]:
-    """Each draft twice: drawn tokens, then its most likely ones."""
-    k, rows = summary.k, []
-    for draft in (draft for draft in summary.drafts if draft.by_argmax is not None):
+    """Each draft twice: with drawn tokens, then with its most likely ones."""
+    rows = []
+    for draft in summary.drafts:
+        if draft.by_argmax is None:
+            continue
         drawn = DraftingMode(
             draft.alpha, draft.tokens_per_call, draft.speedups, draft.best_k, draft.by_position
         )
-        rows += [(draft.name, "drawn", drawn), (draft.name, "most likely", draft.by_argmax)]
+        rows.append((draft.name, "drawn", drawn))
+        rows.append((draft.name, "most likely", draft.by_argmax))
     if not rows:
         return []
     columns = {
         "draft": lambda row: label(row[0]),
         "drafted token": lambda row: row[1],
         "first token accepted": lambda row: cells.share(row[2].alpha),
-        f"tokens per target call at K = {k}": lambda row: cells.number(
-            row[2].tokens_per_call[k - 1] if row[2].tokens_per_call else None, "{:.2f}".format
+        f"tokens per target call at K = {summary.k}": lambda row: cells.number(
+            row[2].tokens_per_call[summary.k - 1] if row[2].tokens_per_call else None,
+            "{:.2f}".format,
         ),
         "best K": lambda row: cells.best_k(row[2].best_k),
         "steps that accept 1, 2, ... K tokens": lambda row: (
@@ -159,7 +168,7 @@ def ways(summary: Summary) -> list[Props]:
     ]
 
 
-SLICES = (
+SLICES = (  # kind, heading, title of the axis
     ("depth", "by depth", "tokens of text before"),
     ("context", "by context length", "tokens before, prompt included"),
     ("class", "by class of token", "class"),
@@ -170,104 +179,128 @@ CHARTED = ("depth", "context", "ahead")
 
 
 def slices(summary: Summary) -> list[Props]:
-    found = {kind: [each for each in summary.slices if each.kind == kind] for kind, _, _ in SLICES}
+    """The agreement of each kind of slices: what stands out in words, then charts, then all numbers in tables."""
     names = [draft.name for draft in summary.drafts]
-    charts = [blocks.chart(slices_chart(f"Agreement {how}", x, found[kind], names)) for kind, how, x in SLICES
-              if kind in CHARTED and found[kind]]  # fmt: skip
-    tables = [
-        (how, _slices_table(found[kind], x, summary.k)) for kind, how, x in SLICES if found[kind]
-    ]
+    charts = []
+    tables = []
+    for kind, heading, x in SLICES:
+        found = [part for part in summary.slices if part.kind == kind]
+        if not found:
+            continue
+        if kind in CHARTED:
+            charts.append(blocks.chart(slices_chart(f"Agreement {heading}", x, found, names)))
+        table = _slices_table(found, x, summary.k)
+        tables.append(blocks.details(f"All numbers {heading}", [table]))
+    shown = [*_fall_verdicts(summary), *_loss_verdicts(summary), *charts]
+    if tables:
+        few = (
+            f"Hollow points and slices of fewer than {ENOUGH_PROMPTS} prompts are rough. Tokens per target call, best "
+            "K and speedup of a slice cover the steps that begin at one of its tokens, wherever they end. They are "
+            f"left out below {FEWEST_TOKENS} tokens, and for the tokens that end a text."
+        )
+        shown.append(blocks.words(few, small=True))
+    return [*shown, *tables]
+
+
+def _fall_verdicts(summary: Summary) -> list[Props]:
+    """The cliffs in words."""
     axes = {kind: x for kind, _, x in SLICES}
-    falls = [(each.draft, f": agreement falls at {label(each.value)} {axes[each.kind]}")
-             for each in summary.slices if each.cliff]  # fmt: skip
-    words = [blocks.verdict("differs", ["", label(draft), fall]) for draft, fall in falls]
-    named = (
-        each for draft in summary.drafts for each in losing_slices(summary, draft)[:MOST_NAMED]
-    )
-    words += [
-        blocks.verdict("differs", ["", label(each.draft), ": the ", *loss_words(each)])
-        for each in named
-    ]
-    few = (
-        f"Hollow points and slices of fewer than {ENOUGH_PROMPTS} prompts are rough. Tokens per target call, best K "
-        "and speedup of a slice cover the steps that begin at one of its tokens, wherever they end. They are left "
-        f"out below {FEWEST_TOKENS} tokens, and for the tokens that end a text."
-    )
-    notes = [blocks.words(few, small=True)] if charts or tables else []
-    folds = [blocks.details(f"All numbers {how}", [table]) for how, table in tables]
-    return [*words, *charts, *notes, *folds]
+    verdicts = []
+    for part in summary.slices:
+        if part.cliff:
+            fall = f": agreement falls at {label(part.value)} {axes[part.kind]}"
+            verdicts.append(blocks.verdict("differs", ["", label(part.draft), fall]))
+    return verdicts
+
+
+def _loss_verdicts(summary: Summary) -> list[Props]:
+    """The slices of each draft that lose more than their share, in words."""
+    verdicts = []
+    for draft in summary.drafts:
+        for part in losing_slices(summary, draft)[:MOST_NAMED]:
+            words = ["", label(part.draft), ": the ", *loss_words(part)]
+            verdicts.append(blocks.verdict("differs", words))
+    return verdicts
 
 
 def losing_slices(summary: Summary, draft: DraftSummary) -> list[Slice]:
-    """Those of the draft that lose more than their share of the tokens, most first."""
-    own = [each for each in summary.slices if each.draft == draft.name and each.stands_out]
-    return sorted(own, key=lambda each: each.share - each.loss_share)
+    """The slices of the draft that lose more than their share of the tokens, the largest excess first."""
+    losing = [part for part in summary.slices if part.draft == draft.name and part.stands_out]
+    return sorted(losing, key=lambda part: part.share - part.loss_share)
 
 
-def loss_words(each: Slice) -> Words:
-    low, high = (100 * end for end in each.excess)
-    more = f"{low:.0f} to {high:.0f} points more, 95 % interval; agreement {percent(each.alpha)}"
-    told = f" is {percent(each.share)} of the tokens but {percent(each.loss_share)} of the loss ({more})."
-    return [f"{label(each.kind)} {label(each.value)}", told]
+def loss_words(part: Slice) -> Words:
+    """What a slice loses, in words that go on after "the"."""
+    low, high = (100 * end for end in part.excess)
+    more = f"{low:.0f} to {high:.0f} points more, 95 % interval; agreement {percent(part.alpha)}"
+    lost = f" is {percent(part.share)} of the tokens but {percent(part.loss_share)} of the loss ({more})."
+    return [f"{label(part.kind)} {label(part.value)}", lost]
 
 
 def _slices_table(found: Sequence[Slice], title: str, k: int) -> Props:
-    places = {(each.draft, each.value): place for place, each in enumerate(found)}
+    """All numbers of slices of one kind. title: of the column of their values."""
+    kind = found[0].kind
+    places = {(part.draft, part.value): place for place, part in enumerate(found)}
+
+    def value_cell(part: Slice) -> Cell:
+        value = label(part.value)
+        place = places[part.draft, part.value]
+        return blocks.cell(value, sort=place if kind in CHARTED else value)
+
     columns = {
-        title: lambda each: blocks.cell(
-            label(each.value),
-            sort=places[each.draft, each.value] if each.kind in CHARTED else label(each.value),
-        ),
-        "draft model": lambda each: label(each.draft),
+        title: value_cell,
+        "draft model": lambda part: label(part.draft),
         "agreement, sum min(p, q)": _slice_agreement,
-        **cells.INTERVAL_AND_MOST_LIKELY,
-        "share of the tokens": lambda each: cells.share(each.share),
-        "share of the loss": lambda each: cells.share(each.loss_share),
-        f"tokens per target call at K = {k}": lambda each: cells.number(
-            each.tokens_per_call, "{:.2f}".format
-        ),
-        "best K": lambda each: (
-            cells.number(each.best_k, str) if _has_speed(each) else blocks.cell(cells.NONE)
-        ),
-        "predicted speedup at best K": lambda each: (
-            cells.speedup(each.speedup) if _has_speed(each) else blocks.cell(cells.NONE)
-        ),
-        **cells.COUNTS,
     }
-    if found[0].kind == "ahead":
-        columns["accepted if the most likely token is drafted"] = columns.pop("same top token")
-        lacking = ("speedup", "K", "share")
-        columns = {
-            name: of for name, of in columns.items() if not any(word in name for word in lacking)
-        }
-    is_cut = len(found) > MOST_ROWS
-    caption = (
-        f"The first {MOST_ROWS:,} of {len(found):,} rows; all are in slices.parquet."
-        if is_cut
-        else ""
-    )
+    if kind == "ahead":
+        most_likely = "accepted if the most likely token is drafted"
+        columns["95 % interval"] = lambda part: cells.spread(part.alpha_interval)
+        columns |= cells.COUNTS
+        columns[most_likely] = lambda part: cells.share(part.greedy_agreement)
+    else:
+        columns |= {**cells.INTERVAL_AND_MOST_LIKELY, **_step_columns(k), **cells.COUNTS}
+    caption = ""
+    if len(found) > MOST_ROWS:
+        caption = f"The first {MOST_ROWS:,} of {len(found):,} rows; all are in slices.parquet."
     return blocks.table_of(found[:MOST_ROWS], columns, caption=caption, sortable=True)
 
 
-def _slice_agreement(each: Slice) -> Cell:
-    if each.cliff:
-        return blocks.cell(f"{percent(each.alpha)}, falls here", sort=each.alpha, tone="rejected")
-    return cells.share(each.alpha)
+def _step_columns(k: int) -> blocks.Columns:
+    """The columns of a slice's share in the loss, and of the steps that begin in it."""
+    return {
+        "share of the tokens": lambda part: cells.share(part.share),
+        "share of the loss": lambda part: cells.share(part.loss_share),
+        f"tokens per target call at K = {k}": lambda part: cells.number(
+            part.tokens_per_call, "{:.2f}".format
+        ),
+        "best K": lambda part: (
+            cells.number(part.best_k, str) if _has_speed(part) else blocks.cell(cells.NONE)
+        ),
+        "predicted speedup at best K": lambda part: (
+            cells.speedup(part.speedup) if _has_speed(part) else blocks.cell(cells.NONE)
+        ),
+    }
 
 
-def _has_speed(each: Slice) -> bool:
-    return each.num_tokens >= FEWEST_TOKENS and (each.kind, each.value) != ("class", ENDING)
+def _slice_agreement(part: Slice) -> Cell:
+    if part.cliff:
+        return blocks.cell(f"{percent(part.alpha)}, falls here", sort=part.alpha, tone="rejected")
+    return cells.share(part.alpha)
+
+
+def _has_speed(part: Slice) -> bool:
+    return part.num_tokens >= FEWEST_TOKENS and (part.kind, part.value) != ("class", ENDING)
 
 
 def reasons(summary: Summary) -> list[Props]:
-    names = sorted(
-        {reason.name for draft in summary.drafts for reason in draft.reasons}, key=_order
-    )
+    """Why p and q differ: a bar per draft with its lost agreement by reason, then all numbers."""
+    rows = []
+    for draft in summary.drafts:
+        in_order = sorted(draft.reasons, key=lambda reason: _order(reason.name))
+        rows += [(draft, reason) for reason in in_order]
+    names = sorted({reason.name for _, reason in rows}, key=_order)
     if not names:
         return []
-    bars = [_reason_bar(draft, names) for draft in summary.drafts]
-    rows = [(draft, reason) for draft in summary.drafts
-            for reason in sorted(draft.reasons, key=lambda reason: _order(reason.name))]  # fmt: skip
     columns = {
         "draft model": lambda row: label(row[0].name),
         "share of the lost agreement": lambda row: cells.share(row[1].share),
@@ -275,10 +308,12 @@ def reasons(summary: Summary) -> list[Props]:
         "tokens": lambda row: cells.number(row[1].num_tokens),
         "in words": lambda row: reveal(row[1].words),
     }
+    table = blocks.table_of(rows, columns, sortable=True)
+    if len(summary.drafts) > 1:
+        table = blocks.details("All numbers by reason", [table])
+    bars = [_reason_bar(draft, names) for draft in summary.drafts]
     heads = ["lost agreement", "upper limit from its vocabulary"]
     key = [(_tone(place), reveal(name)) for place, name in enumerate(names)]
-    table = blocks.table_of(rows, columns, sortable=True)
-    table = table if len(bars) == 1 else blocks.details("All numbers by reason", [table])
     return [blocks.bars(bars, heads=heads, key=key, first="draft model"), table]
 
 
@@ -292,8 +327,8 @@ def _reason_bar(draft: DraftSummary, names: Sequence[str]) -> Props:
     shares = {reason.name: reason.share for reason in draft.reasons}
     parts = [(_tone(place), 100 * shares.get(name, 0.0)) for place, name in enumerate(names)]
     lost = 1 - draft.alpha if cells.is_known(draft.alpha) else None
-    told = [cells.share_words(lost), cells.share_words(draft.ceiling)]
-    return blocks.bar(label(draft.name), parts, told)
+    numbers = [cells.share_words(lost), cells.share_words(draft.ceiling)]
+    return blocks.bar(label(draft.name), parts, numbers)
 
 
 def _tone(place: int) -> str:
@@ -301,85 +336,86 @@ def _tone(place: int) -> str:
 
 
 def calibration(summary: Summary) -> list[Props]:
+    """What each draft's confidence is worth: in words, its gap to acceptance, and a chart per draft."""
     drafts = [draft for draft in summary.drafts if draft.calibration.bins]
     if not drafts:
         return []
+    names_by_words: dict[str, list[str]] = {}
+    for draft in drafts:
+        names = names_by_words.setdefault(reveal(draft.calibration.words), [])
+        names.append(label(draft.name))
+    shown = []
+    for words, names in names_by_words.items():
+        shown.append(blocks.verdict("unsure", ["", ", ".join(names), f": {words}"]))
     columns = {
         "draft model": lambda draft: label(draft.name),
         "mean gap between confidence and acceptance (ECE)": lambda draft: cells.share(
             draft.calibration.ece
         ),
     }
-    named: dict[str, list[str]] = {}
-    for draft in drafts:
-        named.setdefault(reveal(draft.calibration.words), []).append(label(draft.name))
-    return [
-        *(blocks.verdict("unsure", ["", ", ".join(names), f": {words}"]) for words, names in named.items()),
-        blocks.table_of(drafts, columns),
-        *(blocks.chart(calibration_chart(draft)) for draft in drafts),
-    ]  # fmt: skip
+    shown.append(blocks.table_of(drafts, columns))
+    shown += [blocks.chart(calibration_chart(draft)) for draft in drafts]
+    return shown
 
 
 def training(summary: Summary, texts: Collection[int] = ()) -> list[Props]:
-    """texts: numbers of those that the page shows."""
-    made = [
-        (draft, _rejections(draft, place, texts))
-        for place, draft in enumerate(summary.drafts)
-        if draft.losses
-    ]
-    if len(made) == 1:
-        return made[0][1]
-    return [block for draft, found in made
-            for block in (found[0], blocks.details(f"{label(draft.name)}: what to train on", found[1:]))]  # fmt: skip
+    """The rejections of each draft in groups. texts: numbers of the texts that the page shows."""
+    by_draft = []
+    for place, draft in enumerate(summary.drafts):
+        if draft.losses:
+            by_draft.append((draft, _rejections(draft, place, texts)))
+    if len(by_draft) == 1:
+        return by_draft[0][1]
+    shown = []
+    for draft, (words, *tables) in by_draft:
+        shown.append(words)
+        shown.append(blocks.details(f"{label(draft.name)}: what to train on", tables))
+    return shown
 
 
 def _rejections(draft: DraftSummary, place: int, texts: Collection[int]) -> list[Props]:
-    """What the patterns come to, the patterns, then what all rejections lose by class and by reason."""
+    """What the patterns cost in words, the patterns, then what all rejections lose by class and by reason."""
+    shown = [blocks.words(_pattern_words(draft))]
+    if draft.patterns:
+        shown.append(_patterns(draft.patterns, place, texts))
     columns = {
         "rejected tokens, by class or reason": _slice_title,
-        "tokens lost": lambda each: cells.number(each.lost, "{:,.1f}".format),
-        "share of all lost tokens": lambda each: cells.share(each.share),
+        "tokens lost": lambda loss: cells.number(loss.lost, "{:,.1f}".format),
+        "share of all lost tokens": lambda loss: cells.share(loss.share),
     }
     caption = f"Losses from rejections with {label(draft.name)}"
-    losses = blocks.table_of(draft.losses, columns, caption=caption, sortable=True)
-    found = [_patterns(draft.patterns, place, texts)] if draft.patterns else []
-    return [
-        blocks.words(_pattern_words(draft)),
-        *found,
-        losses,
-        blocks.words(LOSSES_NOTE, small=True),
-    ]
+    shown.append(blocks.table_of(draft.losses, columns, caption=caption, sortable=True))
+    shown.append(blocks.words(LOSSES_NOTE, small=True))
+    return shown
 
 
 def _pattern_words(draft: DraftSummary) -> Words:
+    """What all patterns of the draft cost."""
+    name = label(draft.name)
     if not draft.patterns:
-        return [
-            "",
-            label(draft.name),
-            ": no group of rejections recurs in so many texts that its cost is sure.",
-        ]
-    saved, number = sum(each.saved for each in draft.patterns), len(draft.patterns)
+        none = ": no group of rejections recurs in so many texts that its cost is sure."
+        return ["", name, none]
+    number = len(draft.patterns)
+    costs = "this group costs" if number == 1 else f"these {number:,} groups cost"
+    saved = sum(pattern.saved for pattern in draft.patterns)
     part = f" ({percent(saved / draft.calls)})" if draft.calls > 0 else ""
-    told = f": {'this group costs' if number == 1 else f'these {number:,} groups cost'} "
-    return [
-        "",
-        label(draft.name),
-        told,
-        f"{saved:,.1f} of {draft.calls:,.0f}",
-        f" target calls{part}.",
-    ]
+    calls = f"{saved:,.1f} of {draft.calls:,.0f}"
+    return ["", name, f": {costs} ", calls, f" target calls{part}."]
 
 
 def _patterns(found: Sequence[Pattern], draft: int, texts: Collection[int]) -> Props:
+    def interval_cell(pattern: Pattern) -> Cell:
+        low, high = pattern.interval
+        return blocks.cell(f"{low:,.1f} to {high:,.1f}", sort=low)
+
     columns = {
-        "after": lambda each: label(each.before),
-        "the target's token": lambda each: label(each.token),
-        "the draft's top token": lambda each: label(each.draft_token),
-        "target calls to save": lambda each: cells.number(each.saved, "{:,.1f}".format),
-        "95 % interval": lambda each: blocks.cell(f"{each.interval[0]:,.1f} to {each.interval[1]:,.1f}",
-                                                  sort=each.interval[0]),
-        "places": lambda each: cells.number(each.num_places),
-        "texts": lambda each: cells.number(each.num_prompts),
-        "for example": lambda each: _text_cell(each, draft, each.place, texts),
-    }  # fmt: skip
+        "after": lambda pattern: label(pattern.before),
+        "the target's token": lambda pattern: label(pattern.token),
+        "the draft's top token": lambda pattern: label(pattern.draft_token),
+        "target calls to save": lambda pattern: cells.number(pattern.saved, "{:,.1f}".format),
+        "95 % interval": interval_cell,
+        "places": lambda pattern: cells.number(pattern.num_places),
+        "texts": lambda pattern: cells.number(pattern.num_prompts),
+        "for example": lambda pattern: _text_cell(pattern, draft, pattern.place, texts),
+    }
     return blocks.table_of(found, columns, sortable=True)

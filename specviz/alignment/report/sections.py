@@ -1,11 +1,10 @@
-"""What an alignment job found, as sections of a report: a `Summary` in, `blocks` out, every number worded here.
+"""A report of what an alignment job found: takes a `Summary`, returns sections of `blocks` with every number in words.
 
-Texts from outside (names, ids, tags, tokens) are written out so that none of them steers the page. Shares are worded
-as percent, differences of agreement in points of a percent.
+Texts from outside (names, ids, tags, tokens) are written out so that none of them steers the page. Shares are in
+percent, differences of agreement in points of a percent.
 """
 
 from collections.abc import Iterable, Mapping
-from functools import partial
 from typing import Any
 
 from specviz.alignment.report import cells, parts
@@ -30,40 +29,44 @@ COSTS_NOTE = (
 
 def sections(summary: Summary, texts: Props | None = None) -> list[Props]:
     """The whole report. texts: the block of `texts_block`, if there is one."""
-    return [
-        blocks.section(name, title, lead, blocks=found)
-        for name, title, lead, found in _parts(summary, texts)
-    ]
+    shown = []
+    for name, title, lead, found in _parts(summary, texts):
+        shown.append(blocks.section(name, title, lead, blocks=found))
+    return shown
 
 
 def report_page(summary: Summary, texts: Iterable[TextView] = ()) -> str:
-    """The report as one HTML file. texts: read once, in order; those beyond the page's limit are quantity only."""
+    """The report as one HTML file.
+
+    texts: are read once, in order; those beyond the page's limit are left out.
+    """
     names = [draft.name for draft in summary.drafts]
     return page(TITLE, sections(summary, texts_block(texts, names, summary.num_prompts)))
 
 
 def compact(summary: Summary, texts: Props | None = None) -> list[Props]:
-    """The same as blocks of one section of the Compare page: the overview, and the other parts to be opened."""
-    shown = overview(
-        summary, no_costs="press Measure costs above for each draft, then Analyse again"
-    )
+    """The report as blocks of one section of the Compare page: the overview, and the other parts to be opened."""
+    no_costs = "press Measure costs above for each draft, then Analyse again"
+    shown = overview(summary, no_costs=no_costs)
     for _, title, lead, found in _parts(summary, texts)[1:]:
         shown.append(blocks.details(title, [blocks.words(lead, small=True), *found]))
     return shown
 
 
 def _parts(summary: Summary, texts: Props | None) -> list[tuple[str, str, str, list[Props]]]:
-    """Name, title, lead and blocks of the parts that have something to say. Two of them lead to the texts shown."""
+    """Name, title, lead and blocks of the parts that have something to say. The texts stand before the last part."""
     numbers = frozenset() if texts is None else frozenset(texts["numbers"])
-    linked = {make: partial(make, texts=numbers) for make in (parts.against, parts.training)}
-    made = [
-        (name, title, lead, linked.get(make, make)(summary)) for name, title, lead, make in PARTS
-    ]
-    made.insert(-1, (*TEXTS, [] if texts is None else [texts]))
-    return [part for part in made if part[-1]]
+    shown = []
+    for name, title, lead, make in PARTS:
+        opens_texts = make in (parts.against, parts.training)
+        found = make(summary, texts=numbers) if opens_texts else make(summary)
+        shown.append((name, title, lead, found))
+    shown.insert(-1, (*TEXTS, [] if texts is None else [texts]))
+    return [part for part in shown if part[-1]]
 
 
 def how(summary: Summary) -> list[Props]:
+    """How the job was made: settings, costs, minor warnings, and the columns of the saved tables."""
     settings = [
         ["target", label(summary.target)],
         ["draft models", ", ".join(label(draft.name) for draft in summary.drafts)],
@@ -71,57 +74,53 @@ def how(summary: Summary) -> list[Props]:
         ["seed", f"{summary.seed}"],
         ["most new tokens", f"{summary.max_new_tokens:,}"],
         ["prompts in the chat format", "yes" if summary.chat else "no"],
-        *(
-            [["chat options", label(", ".join(options))]]
-            if (options := spell_options(summary.chat_options))
-            else []
-        ),
-        ["K", f"{summary.k}"],
-        ["made", f"{label(summary.created)} by specviz {label(summary.specviz)}"],
     ]
+    options = spell_options(summary.chat_options)
+    if options:
+        settings.append(["chat options", label(", ".join(options))])
+    settings.append(["K", f"{summary.k}"])
+    settings.append(["made", f"{label(summary.created)} by specviz {label(summary.specviz)}"])
     shown = [blocks.table(["setting", "value"], settings)]
     if summary.costs:
         shown += [_costs_table(summary), blocks.words(COSTS_NOTE, small=True)]
-    shown += [
-        blocks.words(reveal(warning), small=True)
-        for warning in summary.warnings
-        if is_aside(warning)
-    ]
+    for warning in summary.warnings:
+        if is_aside(warning):
+            shown.append(blocks.words(reveal(warning), small=True))
     columns = {
         "column": lambda row: row[0],
         "type": lambda row: row[1].type,
         "meaning": lambda row: row[1].meaning,
     }
-    tables = ((name, blocks.table_of([*COLUMNS[name].items()], columns)) for name in SAVED)
-    return [
-        *shown,
-        *(blocks.details(f"Columns of {name}.parquet", [table]) for name, table in tables),
-    ]
+    for name in SAVED:
+        table = blocks.table_of(list(COLUMNS[name].items()), columns)
+        shown.append(blocks.details(f"Columns of {name}.parquet", [table]))
+    return shown
 
 
 def _costs_table(summary: Summary) -> Props:
-    def told(row: tuple[str, Mapping[str, Any]], name: str) -> str:
-        return reveal(str(row[1].get(name, cells.NONE)))
+    def words_of(costs: Mapping[str, Any], name: str) -> str:
+        return reveal(str(costs.get(name, cells.NONE)))
+
+    def device_words(costs: Mapping[str, Any]) -> str:
+        device = words_of(costs, "device")
+        return f"CPU ({device})" if costs.get("device") in CPUS else device
+
+    def call_ms(costs: Mapping[str, Any]) -> Any:
+        return next(iter(costs.get("verify_ms") or ()), None)
 
     columns = {
         "draft model": lambda row: label(row[0]),
         "one drafted token": lambda row: cells.milliseconds(row[1].get("draft_ms")),
-        "one target call": lambda row: cells.milliseconds(
-            next(iter(row[1].get("verify_ms") or ()), None)
-        ),
-        "tokens of context": lambda row: told(row, "context_length"),
-        "device": lambda row: (
-            f"CPU ({told(row, 'device')})" if row[1].get("device") in CPUS else told(row, "device")
-        ),
-        "number format": lambda row: told(row, "dtype"),
+        "one target call": lambda row: cells.milliseconds(call_ms(row[1])),
+        "tokens of context": lambda row: words_of(row[1], "context_length"),
+        "device": lambda row: device_words(row[1]),
+        "number format": lambda row: words_of(row[1], "dtype"),
     }
-    rows = list(summary.costs.items())
-    return blocks.table_of(
-        rows, columns, caption="Measured or given costs behind the predicted speedups."
-    )
+    caption = "Measured or given costs behind the predicted speedups."
+    return blocks.table_of(list(summary.costs.items()), columns, caption=caption)
 
 
-PARTS = (  # name, title, lead and what makes the blocks: none where there is nothing to say
+PARTS = (  # name, title, lead, and the function that makes the blocks
     (
         "overview",
         "Overview",

@@ -1,7 +1,7 @@
 """Texts token by token for a report: `TextView` says what one text needs, `texts_block` makes the block of many.
 
-A view is made from rows of the tokens and prompts tables (`read_texts`), one part of a job at a time: the block reads
-texts in order, holds them compressed, and stops at MOST_BYTES, so a job of any size gives a page that opens.
+A view is made from rows of the tokens and prompts tables (`read_texts`), one part of a job at a time. The block reads
+texts in order, holds them compressed, and stops at MOST_BYTES, so that the page of any job opens.
 """
 
 import json
@@ -21,7 +21,7 @@ from specviz.views.words import GLYPHS, SPACE, label, percent, prose, quantity, 
 
 Rows = Mapping[str, Sequence[Any]]
 Words = defaultdict[str, int]
-"""The different words of a chunk -> their numbers, in order; one that is new gets the next number."""
+"""The different words of a chunk -> their numbers. A new word gets the next number."""
 MOST_BYTES = 20_000_000  # of all texts of a page, before they are compressed
 PER_CHUNK = 16
 PROMPT_END = 400  # characters of a prompt
@@ -38,7 +38,8 @@ COLUMNS = (  # of the tokens table, that are shown
     *("text", "p", "most_likely_text", "most_likely_p", "q", "keep", "overlap"),
     *("draft_most_likely_text", "draft_most_likely_q", "saved", "reason", "readable"),
 )
-OPENING, MOST_TAGS = 60, 8  # characters of a prompt, and tags, in the list of texts
+OPENING = 60  # characters of a prompt in the list of texts
+MOST_TAGS = 8  # of a text in this list
 FACTS = ("position, from 1", "token", "p: the target's probability", "the target's top token")
 DRAFT_FACTS = (
     "q: the draft's probability", "acceptance probability, min(1, q/p)", "agreement here, sum min(p, q)",
@@ -48,14 +49,14 @@ DRAFT_FACTS = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TextView:
-    """One text. number: of its row. prompt: as the target read it. drafts: by name the rows of the tokens table, each
-    column a list; those on the target are the same for all."""
+    """One text with its tokens under every draft."""
 
-    number: int
+    number: int  # of its row
     id: str
     tags: Sequence[str]
-    prompt: str
+    prompt: str  # as the target read it
     drafts: Mapping[str, Rows]
+    """By name the rows of the tokens table, each column a list. Columns on the target are the same for all drafts."""
 
     @property
     def tokens(self) -> Rows:
@@ -63,12 +64,15 @@ class TextView:
 
 
 def read_texts(tokens: pandas.DataFrame, prompts: pandas.DataFrame) -> Iterator[TextView]:
-    """The texts of a job or of a part of it, in order; every text has the rows of a draft in order of place."""
+    """Reads the texts of a job, or of a part of it, in order.
+
+    tokens: the rows of each draft stand in order of place.
+    """
     prompts = prompts.drop_duplicates("prompt").set_index("prompt")
     for number, rows in tokens.groupby("prompt", sort=False):
-        drafts = {
-            name: own[[*COLUMNS]].to_dict("list") for name, own in rows.groupby("draft", sort=False)
-        }
+        drafts = {}
+        for name, draft_rows in rows.groupby("draft", sort=False):
+            drafts[name] = draft_rows[[*COLUMNS]].to_dict("list")
         id_, tags, prompt = prompts.loc[number, ["id", "tags", "prompt_text"]]
         yield TextView(number, id_, [tag for tag in tags.split("|") if tag], prompt, drafts)
 
@@ -76,24 +80,33 @@ def read_texts(tokens: pandas.DataFrame, prompts: pandas.DataFrame) -> Iterator[
 def texts_block(
     texts: Iterable[TextView], drafts: Sequence[str], total: int, *, most_bytes: int = MOST_BYTES
 ) -> Props | None:
-    """Texts of which one is chosen and shown for one of the drafts; None where there is no text.
+    """The block that shows one of many texts under one of the drafts; None where there is no text.
 
-    drafts: the names, in the order that every text has them. total: how many texts the job has. In the block, entries:
-    (id, words) per text; numbers: of their rows, by which `blocks.opening_cell` finds them; chunks: packed, PER_CHUNK
-    texts each, with every word as a place in the chunk's "words" and `steps` with a sign of KEY per token.
+    drafts: the names, in the order that every text has them. total: how many texts the job has. In the block:
+    entries: (id, words) per text. numbers: of their rows, by which `blocks.opening_cell` finds them. chunks: PER_CHUNK
+    texts each, packed; a word is a place in the chunk's "words", `steps` has a sign of KEY per token.
     """
-    texts, entries, numbers, chunks, num_bytes = iter(texts), [], [], [], 0
-    while num_bytes <= most_bytes and (held := list(islice(texts, PER_CHUNK))):
-        entries += [(label(text.id), _entry_words(text)) for text in held]
-        numbers += [text.number for text in held]
+    unread = iter(texts)
+    entries = []
+    numbers = []
+    chunks = []
+    num_bytes = 0
+    while num_bytes <= most_bytes:
+        read = list(islice(unread, PER_CHUNK))
+        if not read:
+            break
+        entries += [(label(text.id), _entry_words(text)) for text in read]
+        numbers += [text.number for text in read]
         words: Words = defaultdict(count().__next__)
-        coded = [_code(text, words) for text in held]
+        coded = [_code(text, words) for text in read]
         chunk = {"words": list(words), "texts": coded}
         num_bytes += len(json.dumps(chunk))
         chunks.append(blocks.pack(chunk))
     if not chunks:
         return None
-    some = f"The first {len(entries):,} of {total:,} texts; the rest are in tokens.parquet."
+    rest = ""
+    if len(entries) < total:
+        rest = f"The first {len(entries):,} of {total:,} texts; the rest are in tokens.parquet."
     return {
         "kind": "texts",
         "entries": entries,
@@ -104,42 +117,56 @@ def texts_block(
         "facts": FACTS,
         "draft_facts": DRAFT_FACTS,
         "key": KEY,
-        "rest": some if len(entries) < total else "",
+        "rest": rest,
     }
 
 
 def _code(text: TextView, words: Words) -> dict[str, Any]:
     """One text of a chunk, every word as its number in `words`."""
     tokens = text.tokens
-    facts = [
-        (f"{place:,}" for place in range(1, len(tokens["text"]) + 1)),
+    places = range(1, len(tokens["text"]) + 1)
+    prompt = words[prose(text.prompt[-PROMPT_END:])]
+    running = [words[_running_text(token)] for token in tokens["text"]]
+    facts = [  # in the order of FACTS
+        map("{:,}".format, places),
         map(_reveal, tokens["text"]),
         map(percent, tokens["p"]),
         _most_likely_tokens(tokens["most_likely_text"], tokens["most_likely_p"], "p"),
     ]
     return {
-        "prompt": words[prose(text.prompt[-PROMPT_END:])],
-        "tokens": [words[_running_text(each)] for each in tokens["text"]],
-        "facts": [[words[word] for word in fact] for fact in facts],
+        "prompt": prompt,
+        "tokens": running,
+        "facts": _number_words(facts, words),
         "drafts": [_code_draft(name, rows, words) for name, rows in text.drafts.items()],
     }
 
 
 def _code_draft(name: str, rows: Rows, words: Words) -> Mapping[str, Any]:
-    facts = [
-        *(map(percent, rows[column]) for column in ("q", "keep", "overlap")),
+    draft_words = words[_draft_words(name, rows)]
+    signs = []
+    for overlap, readable in zip(rows["overlap"], rows["readable"], strict=True):
+        signs.append(str(min(4, int(5 * overlap))) if readable else BEYOND)
+    facts = [  # in the order of DRAFT_FACTS
+        map(percent, rows["q"]),
+        map(percent, rows["keep"]),
+        map(percent, rows["overlap"]),
         _most_likely_tokens(rows["draft_most_likely_text"], rows["draft_most_likely_q"], "q"),
         (f"{saved:.2f} target calls" for saved in rows["saved"]),
         (_reveal(reason) or "they agree" for reason in rows["reason"]),
     ]
-    places = zip(rows["overlap"], rows["readable"], strict=True)
     return {
-        "words": words[_draft_words(name, rows)],
-        "steps": "".join(
-            str(min(4, int(5 * overlap))) if readable else BEYOND for overlap, readable in places
-        ),
-        "facts": [[words[word] for word in fact] for fact in facts],
+        "words": draft_words,
+        "steps": "".join(signs),
+        "facts": _number_words(facts, words),
     }
+
+
+def _number_words(facts: Iterable[Iterable[str]], words: Words) -> list[list[int]]:
+    """The facts of all tokens, fact by fact, every word as its number."""
+    numbered = []
+    for fact in facts:
+        numbered.append([words[word] for word in fact])
+    return numbered
 
 
 _reveal = lru_cache(maxsize=8192)(reveal)  # the labels of a vocabulary come many times
@@ -159,24 +186,28 @@ def _running_text(text: str) -> str:
 
 
 def _alpha(rows: Rows) -> float | None:
-    seen = [
-        overlap
-        for overlap, readable in zip(rows["overlap"], rows["readable"], strict=True)
-        if readable
-    ]
-    return sum(seen) / len(seen) if seen else None
+    """The mean overlap over the tokens that the draft can read; None where there are none."""
+    overlaps = []
+    for overlap, readable in zip(rows["overlap"], rows["readable"], strict=True):
+        if readable:
+            overlaps.append(overlap)
+    return sum(overlaps) / len(overlaps) if overlaps else None
 
 
 def _draft_words(name: str, rows: Rows) -> str:
     alpha = _alpha(rows)
     if alpha is None:
         return f"{label(name)} drafts nothing in this text: beyond its context, after an id it lacks, or no match."
-    return f"{label(name)}: agreement {percent(alpha)} on this text, over {quantity(sum(rows['readable']), 'token')}."
+    readable = quantity(sum(rows["readable"]), "token")
+    return f"{label(name)}: agreement {percent(alpha)} on this text, over {readable}."
 
 
 def _entry_words(text: TextView) -> str:
     """The words of a text in the list of texts; a search looks in them."""
-    opening = reveal(" ".join(text.prompt.split())[:OPENING])
+    tags = [label(tag) for tag in text.tags[:MOST_TAGS]]
+    one_line = " ".join(text.prompt.split())
+    opening = reveal(one_line[:OPENING])
     shares = [f"{label(name)} {share_words(_alpha(rows))}" for name, rows in text.drafts.items()]
-    agreement = f"{quantity(len(text.tokens['text']), 'token')}, agreement: {', '.join(shares)}"
-    return " · ".join(filter(None, [*map(label, text.tags[:MOST_TAGS]), opening, agreement]))
+    num_tokens = quantity(len(text.tokens["text"]), "token")
+    agreement = f"{num_tokens}, agreement: {', '.join(shares)}"
+    return " · ".join(filter(None, [*tags, opening, agreement]))
