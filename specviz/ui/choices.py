@@ -21,8 +21,8 @@ from specviz.rules import RULES
 from specviz.settings import settings
 
 FIRST_SEED = 5
-"""With the bundled pair and the first prompt: a rejection in the middle, a full accept with its bonus, a rejection at
-once, in the first three steps."""
+"""The seed of the first run. Its first three steps, with the bundled pair and the first prompt: a rejection in the
+middle, all accepted with a bonus, a rejection at once."""
 FIRST_LENGTH = 128  # tokens: about half a minute at reading pace
 AWAY = " · not downloaded"
 Option = tuple[str, str]
@@ -31,61 +31,63 @@ Option = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """`prompts`: kind -> title -> text, `dialogues` those kinds whose texts are conversations.
-
-    `any_model`: whether names that are not in the lists may be typed; `may_get`: whether the page may fetch a model.
-    """
+    """What the page offers: its models, its ready prompts, and the request that it begins with."""
 
     targets: tuple[Option, ...]
     drafts: tuple[Option, ...]
     prompts: Mapping[str, Mapping[str, str]]
+    """kind -> title -> text."""
     first: Request
     any_model: bool
+    """Whether names that are not in the lists may be typed."""
     dialogues: tuple[str, ...] = ()
+    """The kinds of prompts that are conversations."""
     may_get: bool = False
+    """Whether the page may fetch a model."""
 
     def knows(self, name: str) -> bool:
         """Whether the model, or the heads, are in the page's lists or in the catalogue."""
-        listed = (known for _, known in (*self.targets, *self.drafts))
+        listed = [option for _, option in (*self.targets, *self.drafts)]
         return name in catalog.MODELS or name in catalog.HEADS or name in listed
 
     def allows(self, name: str) -> bool:
         return self.any_model or self.knows(name)
 
     def may_stay(self, name: object, suiting: Collection[str]) -> bool:
-        """Whether the model `name` may stay chosen with a new target: it suits it, in any format, or is not known."""
+        """Whether the model `name` may stay chosen with a new target: it suits the target, in any format, or is
+        unknown."""
         if not isinstance(name, str) or not name:
             return False
         plain = catalog.without_format(name)
         return plain in suiting or name in suiting or (self.any_model and not self.knows(plain))
 
     def allows_params(self, method: Method, values: Mapping[str, object]) -> bool:
-        """Whether everything that the method's parameters name is on offer. SpecvizError: a value out of range."""
+        """Whether every model that the method's parameters name is on offer. Raises SpecvizError for a bad value."""
         checked = method.validate(values)
-        models = (param for param in method.params if isinstance(param, ModelParam))
-        named = (
-            (param, name)
-            for param in models
-            for name in split_names(str(checked[param.name] or ""))
-        )
-        return all(name in param.reserved or self.allows(name) for param, name in named)
+        for param in method.params:
+            if isinstance(param, ModelParam):
+                names = split_names(str(checked[param.name] or ""))
+                if not all(name in param.reserved or self.allows(name) for name in names):
+                    return False
+        return True
 
     def kinds_for(self, *, answers: bool) -> dict[str, list[str]]:
-        """The titles of the ready prompts by kind; questions come first, and only for a model that answers."""
+        """The titles of the ready prompts by kind. Questions come first, and only for a model that answers."""
         questions = self.dialogues if answers else ()
         kinds = [*questions, *(kind for kind in self.prompts if kind not in self.dialogues)]
         return {kind: list(self.prompts[kind]) for kind in kinds}
 
     def suit(self, prompt: object, *, answers: bool) -> str | None:
-        """A ready prompt in place of one that suits a model that answers, or does not; None: `prompt` stays."""
-        ready = {
-            text: kind in self.dialogues
-            for kind, texts in self.prompts.items()
-            for text in texts.values()
-        }
-        if ready.get(prompt, answers) == answers:
+        """A ready prompt to replace one that does not suit the target; None where `prompt` may stay.
+
+        answers: whether the target answers questions.
+        """
+        is_question: dict[object, bool] = {}  # by the text of a ready prompt
+        for kind, texts in self.prompts.items():
+            is_question |= dict.fromkeys(texts.values(), kind in self.dialogues)
+        if is_question.get(prompt, answers) == answers:
             return None
-        return next(text for text, is_question in ready.items() if is_question == answers)
+        return next(text for text in is_question if is_question[text] == answers)
 
     def drafts_for(self, target: str, method: Method) -> tuple[Option, ...]:
         """The draft models that suit a target under a method."""
@@ -99,24 +101,36 @@ def make_offer(
     any_model: bool = True,
     may_get: bool = False,
 ) -> Offer:
-    """The catalogue's offer, beginning with `target` and `draft`, or heads and their method, or the bundled pair."""
+    """The catalogue's offer, which begins with the bundled pair where no other models are named.
+
+    draft: a draft model, or heads, which bring their method.
+    """
     target = target or catalog.default_pair()[0]
     heads = catalog.HEADS.get(draft or "")
-    draft = (None if heads else draft) or next(iter(catalog.drafts_for(target)), None)
+    if heads or not draft:
+        draft = next(iter(catalog.drafts_for(target)), None)
     file = prompts_file()
-    prompts, dialogues = texts_by_title(file["kinds"]), texts_by_title([file["dialogues"]])
+    prompts = texts_by_title(file["kinds"])
+    dialogues = texts_by_title([file["dialogues"]])
     chats = catalog.chats(target)
-    # A small model's answer wanders off at temperature 1; with this seed it is a whole explanation.
-    kinds, temperature, seed = (dialogues, 0.5, 7) if chats else (prompts, 1.0, FIRST_SEED)
-    prompt = next(text for texts in kinds.values() for text in texts.values())
+    kinds, temperature, seed = prompts, 1.0, FIRST_SEED
+    if chats:
+        # A small model's answer wanders off at temperature 1; with this seed it is a whole explanation.
+        kinds, temperature, seed = dialogues, 0.5, 7
+    first_kind = next(texts for texts in kinds.values() if texts)
     first = Request(
-        prompt=prompt, chat=chats, target=target, draft=draft, temperature=temperature, seed=seed
+        prompt=next(iter(first_kind.values())),
+        chat=chats,
+        target=target,
+        draft=draft,
+        temperature=temperature,
+        seed=seed,
+        max_new_tokens=min(FIRST_LENGTH, settings().max_new_tokens),
     )
-    first = replace(first, max_new_tokens=min(FIRST_LENGTH, settings().max_new_tokens))
-    first = replace(first, method=heads.kind if heads else first.method)
-    targets = as_options((target, *catalog.targets()))
+    if heads:
+        first = replace(first, method=heads.kind)
     return Offer(
-        targets,
+        as_options((target, *catalog.targets())),
         list_drafts(target, draft),
         prompts | dialogues,
         first,
@@ -128,92 +142,109 @@ def make_offer(
 
 def texts_by_title(kinds: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, str]]:
     """The ready prompts of these kinds: kind -> title -> text."""
-    return {
-        kind["title"]: {
-            each["name"].replace("-", " ").capitalize(): _text_of(each) for each in kind["prompts"]
-        }
-        for kind in kinds
-    }
+    texts: dict[str, dict[str, str]] = {}
+    for kind in kinds:
+        texts[kind["title"]] = {_title_of(prompt): _text_of(prompt) for prompt in kind["prompts"]}
+    return texts
+
+
+def _title_of(prompt: Mapping[str, Any]) -> str:
+    return prompt["name"].replace("-", " ").capitalize()
 
 
 def _text_of(prompt: Mapping[str, Any]) -> str:
-    """A lone question as it is, a longer conversation as plain lines."""
+    """The prompt's text: a lone question as it is, a longer conversation as plain lines."""
     messages = prompt.get("messages", ())
-    return (
-        messages[0]["content"] if len(messages) == 1 else prompt.get("text") or as_lines(messages)
-    )
+    if len(messages) == 1:
+        return messages[0]["content"]
+    return prompt.get("text") or as_lines(messages)
 
 
 def list_drafts(target: str, *others: str | None) -> tuple[Option, ...]:
-    """The draft models that suit `target`, after the `others` named."""
+    """The draft models `others`, then those that suit `target`."""
     return as_options((*others, *catalog.drafts_for(target)))
 
 
 def number_or_none(value: Any) -> Any:
-    """The number typed into a field that may be empty; what is none stays as it came, for its check to refuse."""
+    """The number typed into a field that may be empty. Anything else stays as it came, for its check to refuse."""
     text = "" if value is None else str(value).strip()
+    if not text:
+        return None
     try:
-        return None if not text else int(text) if text.isdecimal() else float(text)
+        return int(text) if text.isdecimal() else float(text)
     except ValueError:
         return value
 
 
 def spelled(request: Request) -> dict[str, str]:
-    """The fields of a request that are typed as text."""
-    own = ((name, getattr(request, name)) for name in Request.DRAFT_SAMPLING)
+    """The text in each field that a request's value is typed into."""
     lines = {
         "stop": spell_stops(request.stop),
         "chat_options": "\n".join(spell_options(request.chat_options)),
     }
-    return lines | {name: "" if value is None else str(value) for name, value in own}
+    for name in Request.DRAFT_SAMPLING:
+        value = getattr(request, name)
+        lines[name] = "" if value is None else str(value)
+    return lines
 
 
 def as_options(names: Iterable[str | None]) -> tuple[Option, ...]:
-    """Models for a list; one that is not on this machine says so."""
+    """The entries of a list of models. A model that is not on this machine says so."""
     known = [name for name in dict.fromkeys(names) if name is not None]
-    return tuple((f"{Path(name).name}{'' if is_here(name) else AWAY}", name) for name in known)
+    return tuple((_spell_model(name), name) for name in known)
+
+
+def _spell_model(name: str) -> str:
+    return Path(name).name if is_here(name) else f"{Path(name).name}{AWAY}"
 
 
 def list_methods() -> tuple[Option, ...]:
-    """All methods, the common ones first."""
+    """The entries of the list of methods, the common ones first."""
     ordered = sorted(METHODS.values(), key=lambda method: not method.is_common)
     return tuple((method.title, method.name) for method in ordered)
 
 
 def list_rules(method: Method) -> tuple[Option, ...]:
     """The rules that can judge the method's drafts, each with its badge."""
-    rules = (RULES[name] for name in method.rules)
-    return tuple(
-        (f"{rule.title} · {'exact' if rule.lossless else 'lossy'}", rule.name) for rule in rules
-    )
+    options = []
+    for name in method.rules:
+        rule = RULES[name]
+        badge = "exact" if rule.lossless else "lossy"
+        options.append((f"{rule.title} · {badge}", rule.name))
+    return tuple(options)
 
 
 def list_models(param: ModelParam, target: str) -> tuple[Option, ...]:
     """The known values, for this target, of a parameter that names models."""
-    stand_ins = tuple(
+    stand_ins = [
         (METHODS[name].title if name in METHODS else name, name) for name in param.reserved
-    )
+    ]
     return (*stand_ins, *as_options(catalog.names_for(target, param.kind)))
 
 
 def usual_models(param: ModelParam, target: str) -> list[str]:
-    """The first value of such a parameter: its own default, else the first that suits the target."""
+    """The value that such a parameter has at first: its own default, else the first that suits the target."""
     if param.default is not None:
         return split_names(str(param.default))
-    return list((catalog.names_for(target, param.kind) or param.reserved)[:1])
+    suiting = catalog.names_for(target, param.kind) or param.reserved
+    return list(suiting[:1])
 
 
 def choose_draft(method: Method, target: str, draft: str | None) -> str | None:
     """A draft model that the method can use: `draft`, unless the method needs another kind of vocabulary."""
     if "draft" not in method.roles or target not in catalog.MODELS:
         return draft
-    foreign, own = catalog.MODELS[target].foreign, catalog.drafts_for(target)
-    wanted, other = (foreign, own) if method.foreign else (own, foreign)
-    return wanted[0] if wanted and (draft is None or draft in other) else draft
+    suiting = catalog.drafts_for(target)
+    unsuiting = catalog.MODELS[target].foreign
+    if method.foreign:
+        suiting, unsuiting = unsuiting, suiting
+    if suiting and (draft is None or draft in unsuiting):
+        return suiting[0]
+    return draft
 
 
 def choose_rule(method: Method, rule: str | None) -> str:
-    """The rule where it can judge the method's drafts, else the method's own."""
+    """The rule, if it can judge the method's drafts, else the method's default."""
     return rule if rule in method.rules and method.drafts else method.default_rule
 
 
@@ -228,16 +259,13 @@ def choose_models(
     """The chosen name, or list of names, where all of it may stay with the target, else the usual one."""
     known = [name for _, name in list_models(param, target)]
     names = chosen if isinstance(chosen, list) else [chosen]
-    usual = (
-        names
-        if names and all(offer.may_stay(name, known) for name in names)
-        else usual_models(param, target)
-    )
-    return usual if param.most > 1 else next(iter(usual), None)
+    if not names or not all(offer.may_stay(name, known) for name in names):
+        names = usual_models(param, target)
+    return names if param.most > 1 else next(iter(names), None)
 
 
 def as_value(value: Any) -> Value:
-    """A field's value as a parameter takes it: the names of a list are one text, and no name is None."""
+    """The value of a field as a parameter takes it: a list of names becomes one text, and no name is None."""
     if isinstance(value, list) and all(isinstance(name, str) for name in value):
         value = ", ".join(value)
     return None if value == "" else value

@@ -43,7 +43,8 @@ from specviz.views.learn import plan
 
 QUEUE_LIMIT = 256
 MOST_LEFT = 32
-"""Sessions whose browser has left that Gradio still knows, each with a copy of the page: 0.3 MB and what it showed."""
+"""Sessions that Gradio still knows after their browser has left. Each holds a copy of the page: 0.3 MB and what it
+showed."""
 KEEP_UPLOADS = (600, 3600)
 """Seconds between two looks for files that were sent to be opened, and the age at which they are deleted."""
 
@@ -66,7 +67,7 @@ _OUT_OF_SIGHT = {*RunSettings.NAMES, *RunSettings.ALL_SAMPLING, *_OF_PROMPT} - {
     "draft",
     "temperature",
 }
-"""What decides a run and is no part of the simple view, beside the parameters of the first method."""
+"""Fields that decide a run and that the simple view hides, beside the parameters of the first method."""
 _BAR = {
     "all-controls": "All controls",
     "library-open": "Library",
@@ -90,13 +91,18 @@ def build(
     ) as demo:
         _bar()
         fields, buttons = _setup(offer, bench.pool)
-        asked = [increments_since(registry), opening_of(registry), every_k_of(registry, bench)]
-        stage = components.stage([*asked, standing_of(registry, offer, bench)], shown)
-        more, own = _drawer(offer, fields["target"])
-        fields |= more
+        calls = [
+            increments_since(registry),
+            opening_of(registry),
+            every_k_of(registry, bench),
+            standing_of(registry, offer, bench),
+        ]
+        stage = components.stage(calls, shown)
+        drawer_fields, parts = _drawer(offer, fields["target"])
+        fields |= drawer_fields
         handlers = Handlers(registry, bench, Form.of(fields), offer, welcome)
         add_endpoints(registry, bench, offer)
-        wiring = _Wiring(handlers, fields, buttons, own, stage)
+        wiring = _Wiring(handlers, fields, buttons, parts, stage)
         wiring.wire_runs()
         wiring.wire_live()
         wiring.wire_prompt()
@@ -108,32 +114,34 @@ def build(
         pages = reports(registry, bench, offer)
         for name, report in pages.items():
             _add_report(name, report)
-        _add_leaving(
-            demo,
-            [registry.leave, *(report.leave for report in pages.values()), FreedMemory().give_back],
-        )
+        leave_reports = [report.leave for report in pages.values()]
+        _add_leaving(demo, [registry.leave, *leave_reports, FreedMemory().give_back])
     _describe_once(demo)
     return demo.queue(max_size=QUEUE_LIMIT, api_open=False)
 
 
 def _describe_once(demo: gr.Blocks) -> None:
-    """Gradio has every component describe itself anew for each browser that comes, 14 ms of work. None changes."""
+    """Stores each component's description. Else Gradio makes it for each browser that comes: 14 ms of work."""
     for part in demo.blocks.values():
-        for name in ("get_config",) if part.skip_api else ("get_config", "api_info"):
-            setattr(part, name, partial(copy, getattr(part, name)()))
+        names = ["get_config"] if part.skip_api else ["get_config", "api_info"]
+        for name in names:
+            description = getattr(part, name)()
+            setattr(part, name, partial(copy, description))
 
 
 def reports(registry: Registry, bench: Workbench, offer: Offer) -> dict[str, ReportPage]:
     """The pages of sections by name."""
-    race, two_runs = (
-        RaceSection(bench, offer, registry).section(),
-        TwoRunsSection(registry).section(),
-    )
-    plan_of_lessons = Section(plan.NAME, lambda look: plan.NAME, lambda look: plan.plan())
     pages = {
-        "compare": [race, two_runs, *CompareSections(bench, offer).sections()],
+        "compare": [
+            RaceSection(bench, offer, registry).section(),
+            TwoRunsSection(registry).section(),
+            *CompareSections(bench, offer).sections(),
+        ],
         "check": CheckSections(bench, offer).sections(),
-        "learn": [plan_of_lessons, *Games(bench, offer, registry).sections()],
+        "learn": [
+            Section(plan.NAME, lambda look: plan.NAME, lambda look: plan.plan()),
+            *Games(bench, offer, registry).sections(),
+        ],
     }
     return {name: ReportPage(sections, registry, bench) for name, sections in pages.items()}
 
@@ -157,32 +165,29 @@ def _add_report(name: str, report: ReportPage) -> None:
 
 
 def _add_leaving(demo: gr.Blocks, leaving: Sequence[Callable[[str], None]]) -> None:
-    """What follows when a browser leaves: each of these with its session. Gradio then forgets all but the newest."""
+    """Wires what follows when a browser leaves: each function gets its session. Gradio keeps only the newest ones."""
     left: deque[str] = deque()
 
-    async def leave(
-        request: gr.Request,
-    ) -> None:  # on the event loop, as all that touches Gradio's own sessions
-        for each in leaving:
-            each(request.session_hash)
+    async def leave(request: gr.Request) -> None:
+        # on the event loop, as all that touches Gradio's own sessions
+        for function in leaving:
+            function(request.session_hash)
         left.append(request.session_hash)
-        for session in [left.popleft() for _ in range(len(left) - MOST_LEFT)]:
+        while len(left) > MOST_LEFT:
+            session = left.popleft()
             demo.state_holder.session_data.pop(session, None)
             demo.state_holder.time_last_used.pop(session, None)
-        events, messages = (
-            demo._queue.pending_event_ids_session,
-            demo._queue.pending_messages_per_session,
-        )
-        for session in (
-            events.keys() - messages.keys()
-        ):  # Gradio keeps 2,000 sessions' messages, and all their events
+        # Gradio keeps 2,000 sessions' messages, and all their events
+        events = demo._queue.pending_event_ids_session
+        messages = demo._queue.pending_messages_per_session
+        for session in events.keys() - messages.keys():
             del events[session]
 
     demo.unload(leave)
 
 
 def _bar() -> None:
-    """The top bar: the name, then what concerns files and looks. Its buttons do what the browser does alone."""
+    """Makes the top bar: the name, then what concerns files and looks. The browser alone does what its buttons do."""
     with gr.Row(elem_id="bar"):
         gr.HTML(
             '<h1 class="sv-name" translate="no">specviz</h1>',
@@ -196,186 +201,197 @@ def _bar() -> None:
 
 
 def _setup(offer: Offer, pool: ModelPool) -> tuple[Parts, Parts]:
-    """The row above the stage: the fields people change most, and the buttons."""
+    """Makes the row above the stage. Returns the fields that people change most, and the buttons."""
     first = offer.first
     with gr.Row(elem_id="setup"):
         fields: Parts = {"prompt": components.prompt_box(first.prompt, answers=first.chat)}
-        picker = components.prompt_picker(offer.kinds_for(answers=first.chat))
-        fields["method"] = components.method_list(
-            methods_for(first.target, pool, first.method), first.method
-        )
+        buttons: Parts = {}
+        kinds = offer.kinds_for(answers=first.chat)
+        buttons["picker"] = components.prompt_picker(kinds)
+        methods = methods_for(first.target, pool, first.method)
+        fields["method"] = components.method_list(methods, first.method)
         fields |= components.setup_fields(offer)
         with gr.Row(elem_id="actions"):
-            actions = {
-                name: components.button(name, words) for name, words in components.ACTIONS.items()
-            }
-    return fields, actions | {"picker": picker}
+            for name, words in components.ACTIONS.items():
+                buttons[name] = components.button(name, words)
+    return fields, buttons
 
 
 def _drawer(offer: Offer, target: Component) -> tuple[Parts, Parts]:
-    """What is needed less often, and one group of fields per method that has parameters of its own. target: the list
-    of target models, which a model that was fetched joins."""
+    """Makes the drawer: what is needed less often, and a group of fields for each method that has parameters.
+
+    target: the list of target models, which gains each model that is fetched. Returns the fields, and the parts that
+    are no fields: the help, the rule that was chosen last, the groups by method, the prompt as the target reads it.
+    """
     first = offer.first
     method = METHODS[first.method]
     rule = choose_rule(method, first.rule)
     with gr.Column(elem_id="drawer"):
-        fields: Parts = {
-            "rule": components.rule_list(list_rules(method), rule, visible=method.drafts)
-        }
+        rules = components.rule_list(list_rules(method), rule, visible=method.drafts)
+        fields: Parts = {"rule": rules}
         words = method_help(method, rule_to_explain(method, rule), has_k=method.sets_k)
-        own = {"help": components.method_panel(words), "wanted": gr.State(rule)}
-        for each in (each for each in METHODS.values() if each.params):
-            with gr.Column(visible=each is method, elem_classes="sv-own") as own[each.name]:
-                fields |= {
-                    f"{each.name}.{param.name}": components.parameter(each, param, offer)
-                    for param in each.params
-                }
+        parts: Parts = {"help": components.method_panel(words), "wanted": gr.State(rule)}
+        for known in METHODS.values():
+            if known.params:
+                with gr.Column(visible=known is method, elem_classes="sv-own") as group:
+                    for param in known.params:
+                        field = components.parameter(known, param, offer)
+                        fields[f"{known.name}.{param.name}"] = field
+                parts[known.name] = group
         getting.add(offer, target)
         fields |= components.drawer_fields(first)
-        own["rendered"] = components.rendered_prompt()
-    return fields, own
+        parts["rendered"] = components.rendered_prompt()
+    return fields, parts
 
 
 class _Wiring:
-    """Which event calls which handler.
+    """The wiring of the page: which event calls which handler.
 
-    What follows when method or rule change (`fit`: the fields that are there, `explain`: the help) is chained, never
-    triggered by a field's own change: several fields that change at once would each be seen half changed.
+    When method or rule change, what follows is chained: `fit` shows the fields that count, `explain` the help. A
+    field's own change never triggers it: of several fields that change at once, each would be seen half changed.
     """
 
     def __init__(
-        self, handlers: Handlers, fields: Parts, buttons: Parts, own: Parts, stage: gr.HTML
+        self, handlers: Handlers, fields: Parts, buttons: Parts, parts: Parts, stage: gr.HTML
     ) -> None:
-        self._handlers, self._fields, self._buttons, self._own, self._stage = (
-            handlers,
-            fields,
-            buttons,
-            own,
-            stage,
-        )
-        self._everything, self._picker = list(fields.values()), buttons["picker"]
+        self._handlers = handlers
+        self._fields = fields
+        self._buttons = buttons
+        self._parts = parts
+        self._stage = stage
+        self._everything = list(fields.values())
+        self._picker = buttons["picker"]
         draft, method, rule, target = (fields[name] for name in RunSettings.NAMES)
         governors = [fields[name] for name in handlers.form.governors()]
-        inputs = [method, own["wanted"], draft, target, *governors]
-        outputs = [
-            draft,
-            fields["k"],
-            rule,
-            *(own[name] for name in METHODS if name in own),
-            method,
-        ]
-        self._fit = _call(handlers.fit_method, inputs, outputs)
-        self._explain = _call(handlers.explain, [method, rule, target, *governors], own["help"])
-        self._keep_rule = _call(
-            text_or_none, rule, own["wanted"]
-        )  # a method that cannot use it only hides it
-        outputs = [fields[name] for name in handlers.form.dependents()]
-        self._show_dependents = _call(handlers.form.show_dependents, governors, outputs)
+        groups = [parts[name] for name in METHODS if name in parts]
+        self._fit = _call(
+            handlers.fit_method,
+            [method, parts["wanted"], draft, target, *governors],
+            [draft, fields["k"], rule, *groups, method],
+        )
+        self._explain = _call(handlers.explain, [method, rule, target, *governors], parts["help"])
+        # a method that cannot use the chosen rule only hides it
+        self._keep_rule = _call(text_or_none, rule, parts["wanted"])
+        dependents = [fields[name] for name in handlers.form.dependents()]
+        self._show_dependents = _call(handlers.form.show_dependents, governors, dependents)
 
     def wire_runs(self) -> None:
-        handlers, buttons, prompt, stage = (
-            self._handlers,
-            self._buttons,
-            self._fields["prompt"],
-            self._stage,
-        )
+        """Wires what begins, goes on with, pauses and ends a run, and what measures its speed."""
+        handlers = self._handlers
+        buttons = self._buttons
+        stage = self._stage
         buttons["run"].click(handlers.run, self._everything, stage, **_RUN)
-        prompt.submit(handlers.run, self._everything, stage, **_RUN)
+        self._fields["prompt"].submit(handlers.run, self._everything, stage, **_RUN)
         buttons["step"].click(handlers.step, self._everything, stage, **_RUN)
         buttons["resume"].click(handlers.resume, None, stage, **_STREAM)
         buttons["pause"].click(handlers.pause, None, None, **NOW)
-        self.fill(stage.really, handlers.with_k).success(
-            handlers.run, self._everything, stage, **_RUN
-        )
+        filled = self.fill(stage.really, handlers.with_k)
+        filled.success(handlers.run, self._everything, stage, **_RUN)
         stage.cancel(handlers.cancel, None, None, **NOW)
         buttons["stop"].click(handlers.stop, None, stage, **NOW)
         stage.measure(handlers.measure, None, stage, **_STREAM)
         stage.unmeasure(handlers.stop_measuring, None, None, **NOW)
 
     def wire_live(self) -> None:
-        """Changes that reach the run in progress; lists are queued because only a queued event can warn."""
-        handlers, fields, wanted = self._handlers, self._fields, self._own["wanted"]
+        """Wires changes that reach the run in progress. Lists are queued because only a queued event can warn."""
+        handlers = self._handlers
+        fields = self._fields
+        wanted = self._parts["wanted"]
         for name in _LIVE_NUMBERS:
-            fields[name].input(
-                handlers.live(name), fields[name], None, queue=False, **_RAW, **_LIVE
-            )
+            change = handlers.live(name)
+            fields[name].input(change, fields[name], None, queue=False, **_RAW, **_LIVE)
         for name in RunSettings.NAMES:
-            change, field = handlers.live_choice(name), fields[name]
+            change = handlers.live_choice(name)
+            field = fields[name]
             inputs = [field, wanted] if name == "method" else field
-            done = field.input(change, inputs, field, concurrency_limit=None, **_RAW, **_LIVE)
+            changed = field.input(change, inputs, field, concurrency_limit=None, **_RAW, **_LIVE)
             if name == "method":
-                done.then(**self._fit).then(**self._explain)
+                changed.then(**self._fit).then(**self._explain)
             if name == "rule":
-                done.then(**self._keep_rule).then(**self._explain)
+                changed.then(**self._keep_rule).then(**self._explain)
         choices = [*(fields[name] for name in RunSettings.NAMES), wanted]
-        self._stage.refused(handlers.list_settings, None, choices, **NOW).then(**self._fit).then(
-            **self._explain
-        )
+        refused = self._stage.refused(handlers.list_settings, None, choices, **NOW)
+        refused.then(**self._fit).then(**self._explain)
         for name in handlers.form.governors():
-            fields[name].input(**self._show_dependents).then(**self._fit).then(**self._explain)
-        target, draft, method = fields["target"], fields["draft"], fields["method"]
-        target.change(**_call(handlers.fit_target, [target, draft, method], [draft, method])).then(
-            **self._explain
-        )
-        chat, prompt, picker = fields["chat"], fields["prompt"], self._picker
+            shown = fields[name].input(**self._show_dependents)
+            shown.then(**self._fit).then(**self._explain)
+        self._wire_target()
+
+    def _wire_target(self) -> None:
+        """Wires what another target model changes in the other fields."""
+        handlers = self._handlers
+        fields = self._fields
+        target = fields["target"]
+        draft = fields["draft"]
+        method = fields["method"]
+        chat = fields["chat"]
+        prompt = fields["prompt"]
+        fit_target = _call(handlers.fit_target, [target, draft, method], [draft, method])
+        target.change(**fit_target).then(**self._explain)
         target.input(**_call(handlers.fit_chat, [target, prompt], [chat, prompt]))
-        target.change(**_call(handlers.fit_prompts, target, [prompt, picker]))
+        target.change(**_call(handlers.fit_prompts, target, [prompt, self._picker]))
         if models := [fields[name] for name in handlers.form.model_params()]:
             target.change(**_call(handlers.fit_models, [target, *models], models))
 
     def fill(
         self, event: Any, function: Callable[..., Any], *, opens: bool = True, stands: bool = False
     ) -> Any:
-        """Wire an event that gives all fields their values, and then, in order, all that follows from these. opens:
-        where a value differs that the simple view does not show, all controls are shown. stands: the values are those
-        of the run on the stage. Returns its first part, for what is to follow only where the fields were filled."""
+        """Wires an event that gives all fields their values, then, in order, all that follows from these values.
+
+        opens: where a value differs that the simple view does not show, all controls are shown. stands: the values are
+        those of the run on the stage. Returns the event's first part, for what follows only where the fields were
+        filled.
+        """
         first = event(function, None, self._everything, **NOW)
         filled = first.then(**self._keep_rule).then(**self._fit).then(**self._explain)
         filled = filled.then(**self._show_dependents)
-        own = f"{self._fields['method'].value}."
+        prefix = f"{self._fields['method'].value}."
         hidden = [
             field
             for name, field in self._fields.items()
-            if name in _OUT_OF_SIGHT or name.startswith(own)
+            if name in _OUT_OF_SIGHT or name.startswith(prefix)
         ]
         shown = json.dumps([field.value for field in hidden]) if opens else "[]"
         filled.then(None, hidden, None, js=f"(...values) => specvizPage.restored({shown}, values)")
         if stands:
-            filled.then(None, self._everything, None, js=self._told("stands"))
+            filled.then(None, self._everything, None, js=self._tell_browser("stands"))
         return first
 
-    def _told(self, function: str) -> str:
-        """A call that tells the browser all values by name."""
-        return f"(...values) => specvizPage.{function}({json.dumps(list(self._fields))}, values)"
+    def _tell_browser(self, function: str) -> str:
+        """The JavaScript that tells all values by name to one of the browser's functions."""
+        names = json.dumps(list(self._fields))
+        return f"(...values) => specvizPage.{function}({names}, values)"
 
     def wire_prompt(self) -> None:
-        """The ready prompts, and what the target reads of a conversation."""
-        handlers, names = self._handlers, ("prompt", "target", "chat", "chat_options")
-        prompt, target, chat, options = (self._fields[name] for name in names)
+        """Wires the ready prompts, and the prompt as the target reads it."""
+        handlers = self._handlers
+        prompt = self._fields["prompt"]
+        target = self._fields["target"]
+        chat = self._fields["chat"]
+        options = self._fields["chat_options"]
         self._picker.choose(
             handlers.choose_prompt, target, [prompt, chat], concurrency_limit=None, **QUIET
         )
         changes = [prompt.blur, target.change, chat.change, options.blur]
-        shown = [self._own["rendered"], options]
+        shown = [self._parts["rendered"], options]
         gr.on(changes, handlers.render_prompt, [prompt, target, chat, options], shown, **_LIVE)
 
     def wire_memory(self) -> None:
-        """The browser keeps the fields and the id of its run; the handlers check what it sends back."""
-        prompt, buttons = self._fields["prompt"], self._buttons
-        used = [buttons["run"].click, buttons["step"].click, prompt.submit, prompt.blur]
+        """Wires what the browser stores, the fields and the id of its run. The handlers check what it sends back."""
+        handlers = self._handlers
+        stage = self._stage
+        prompt = self._fields["prompt"]
+        used = [self._buttons["run"].click, self._buttons["step"].click, prompt.submit, prompt.blur]
         used += [field.input for field in self._everything]
-        gr.on(
-            used, None, self._everything, None, js=self._told("remember"), trigger_mode="multiple"
-        )
-        changes = [field.change for field in self._everything]
-        gr.on(
-            changes, None, self._everything, None, js=self._told("changed"), trigger_mode="multiple"
-        )
-        self.fill(self._stage.restore, self._handlers.restore, opens=False)
-        self.fill(self._stage.made, self._handlers.as_made, opens=False, stands=True)
-        first = self.fill(self._stage.first, self._handlers.as_at_first, opens=False)
-        first.success(self._handlers.run, self._everything, self._stage, **_RUN)
-        self._stage.arrive(self._handlers.arrive, None, self._stage, **_STREAM)
+        changed = [field.change for field in self._everything]
+        for events, function in ((used, "remember"), (changed, "changed")):
+            script = self._tell_browser(function)
+            gr.on(events, None, self._everything, None, js=script, trigger_mode="multiple")
+        self.fill(stage.restore, handlers.restore, opens=False)
+        self.fill(stage.made, handlers.as_made, opens=False, stands=True)
+        first = self.fill(stage.first, handlers.as_at_first, opens=False)
+        first.success(handlers.run, self._everything, stage, **_RUN)
+        stage.arrive(handlers.arrive, None, stage, **_STREAM)
 
 
 def _call(function: Callable[..., Any], inputs: Any, outputs: Any) -> dict[str, Any]:

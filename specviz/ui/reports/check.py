@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Generator, Mapping, Sequence
-from operator import attrgetter
 
 from specviz.checks.end_to_end import EndToEnd, FirstToken, end_to_end, first_token
 from specviz.checks.enumerated import enumerate_texts
@@ -18,6 +17,7 @@ from specviz.rules import ANY_CHAIN, RULES
 from specviz.rules.broken import BROKEN
 from specviz.session.setup import Setup, gather
 from specviz.session.workbench import Workbench
+from specviz.trace import Settings
 from specviz.ui.choices import Offer
 from specviz.ui.reports.section import Look, Props, Section, Work, one_of, whole_number
 from specviz.ui.reports.trace_models import RunModels
@@ -45,50 +45,58 @@ class CheckSections:
         self._newest: tuple[object, list[DraftedPlace]] | None = None
 
     def sections(self) -> list[Section]:
-        needs, side = lambda look: self._models.names(look.trace), {"judge": self._judge}
-        first, at_place = (
-            self._models.offer.first.target,
-            lambda look: (self._text_key(look), look.place),
-        )
-        setup = attrgetter("settings")
         return [
-            Section("identity", at_place, self._begin_identity, opening=self._identity),
+            Section("identity", self._place_key, self._begin_identity, opening=self._identity),
             Section(
                 "one_step",
                 self._text_key,
                 self._begin_one_step,
                 {"redraw": self._redraw},
-                needs,
-                self._one_step,
+                needs=self._needs,
+                opening=self._one_step,
             ),
-            Section("end_to_end", setup, self._begin_texts, {"write": self._write_texts}, needs),
+            Section(
+                "end_to_end",
+                _settings_of,
+                self._begin_texts,
+                {"write": self._write_texts},
+                needs=self._needs,
+            ),
             Section(
                 "side_by_side",
-                attrgetter("text"),
+                lambda look: look.text,
                 lambda look: side_view.side_by_side(None),
-                side,
-                needs,
+                {"judge": self._judge},
+                needs=self._needs,
             ),
             Section(
                 "self_checks",
-                setup,
+                _settings_of,
                 lambda look: check.self_checks(()),
                 {"self": self._self},
-                needs,
+                needs=self._needs,
             ),
-            Section(
-                "someone_else",
-                setup,
-                lambda look: check.someone_else(look.settings.target if look.settings else first),
-            ),
+            Section("someone_else", _settings_of, self._someone_else),
         ]
 
+    def _needs(self, look: Look) -> list[str]:
+        return self._models.names(look.trace)
+
+    def _someone_else(self, look: Look) -> Props:
+        target = self._models.offer.first.target
+        if look.settings is not None:
+            target = look.settings.target
+        return check.someone_else(target)
+
     def _text_key(self, look: Look) -> tuple[object, ...]:
-        """The key of sections that read the run's text, which models at hand do without a click."""
+        """The key of a section that reads the run's text, which models at hand do without a click."""
         return (look.text, self._models.are_at_hand(look.trace))
 
+    def _place_key(self, look: Look) -> tuple[object, ...]:
+        return (self._text_key(look), look.place)
+
     def _why_empty(self, look: Look) -> str:
-        """Why nothing of the run on the stage is shown; empty where there is no run."""
+        """The reason why nothing of the run on the stage is shown; empty where there is no run."""
         if look.settings is None:
             return NOTHING_YET if look.place.run else ""
         if self._models.are_at_hand(look.trace):
@@ -107,25 +115,30 @@ class CheckSections:
         return check.one_step(OPTIONS, _rule_of_run(look), None, None, str, refusal=refusal)
 
     def _begin_texts(self, look: Look) -> Props:
-        rule, given = (
+        return check_texts.end_to_end(
+            _options(look),
             _rule_of_run(look),
-            {"made_by": _describe_run(look), "refusal": _why_unchecked(look)},
+            None,
+            str,
+            made_by=_describe_run(look),
+            refusal=_why_unchecked(look),
         )
-        return check_texts.end_to_end(_options(look), rule, None, str, **given)
 
     def _setup(self, look: Look) -> tuple[Setup, Sampling, int]:
         """The run's models and method, its sampling and its K. Raises SpecvizError."""
         target, draft = self._models.load(look.trace)
-        made = look.settings
-        pair = gather(METHODS[made.method], made.params, target, draft, self._models.bench.pool)
-        return pair, Sampling.of(made), max(1, made.k)
+        settings = look.settings
+        method = METHODS[settings.method]
+        pair = gather(method, settings.params, target, draft, self._models.bench.pool)
+        return pair, Sampling.of(settings), max(1, settings.k)
 
     def _places(self, look: Look, waiting: Props) -> Generator[Props, None, list[DraftedPlace]]:
         """The places of the run; those of the newest text are kept. `waiting` is yielded every SLICE_S."""
         models = self._models.load(look.trace)
         if self._newest is not None and self._newest[0] == look.text:
             return self._newest[1]
-        found, yielded_at = [], time.monotonic()
+        found = []
+        yielded_at = time.monotonic()
         for place in places(look.trace, *models):
             found.append(place)
             if time.monotonic() - yielded_at > SLICE_S:
@@ -135,19 +148,18 @@ class CheckSections:
         return found
 
     def _identity(self, look: Look) -> Work:
-        """At the pinned token where the draft gave odds for it, else at the first place where it did."""
+        """Yields the identity at the pinned token where the draft model gave its probability, else at the first such
+        token."""
         if look.settings is None or not self._models.are_at_hand(look.trace):
             return
         found = yield from self._places(look, check.identity(None, str, refusal=READING))
-        pinned = _pinned_place(look, found)
-        if place := pinned or next(iter(found), None):
-            yield check.identity(
-                identity(place),
-                self._setup(look)[0].target.text.label,
-                is_pinned=pinned is not None,
-            )
-        else:
+        if not found:
             yield check.identity(None, str, refusal=NO_PLACE)
+            return
+        pinned = _pinned_place(look, found)
+        place = found[0] if pinned is None else pinned
+        pair, _, _ = self._setup(look)
+        yield check.identity(identity(place), pair.target.text.label, is_pinned=pinned is not None)
 
     def _one_step(self, look: Look) -> Work:
         if look.settings is None or not self._models.are_at_hand(look.trace):
@@ -159,15 +171,15 @@ class CheckSections:
             yield check.one_step(OPTIONS, rule, None, None, str, refusal=str(refusal))
 
     def _redraw(self, look: Look, values: Mapping[str, str]) -> Work:
-        name = one_of(values, "rule", [name for _, name in OPTIONS])
+        rule = one_of(values, "rule", [name for _, name in OPTIONS])
         n = whole_number(values, "n", check.REDRAWS[0], check.REDRAWS[2])
         seed = whole_number(values, "seed", 0, check.MOST_SEED)
-        yield from self._at_worst(look, name, n, seed, draws=True)
+        yield from self._at_worst(look, rule, n, seed, draws=True)
 
     def _at_worst(
         self, look: Look, name: str, n: int, seed: int = 0, *, draws: bool = False
     ) -> Work:
-        """The section at the place where this rule errs most: every outcome of its program, then the redraws."""
+        """Yields the section at the place where this rule errs most: every outcome of its program, then the redraws."""
         if refusal := _why_unchecked(look):
             raise SpecvizError(refusal)
         rule = find_rule(name)
@@ -176,15 +188,22 @@ class CheckSections:
         if not any(place.is_judged for place in found):
             raise SpecvizError(NO_PLACE)
         place = worst_place(found, rule)
-        others = [rule_here(place, each) for each in (*ANY_CHAIN.values(), *BROKEN.values())]
-        shown = {"n": n, "seed": seed, "at": (place.step, place.node), "others": others}
-        pair, *setup = self._setup(look)
-        here, label = rule_here(place, rule), pair.target.text.label
-        for whole in enumerate_texts(pair, rule, [_prompt(look)], *setup):
-            shown["enumerated"] = whole
+        rules = (*ANY_CHAIN.values(), *BROKEN.values())
+        shown = {
+            "n": n,
+            "seed": seed,
+            "at": (place.step, place.node),
+            "others": [rule_here(place, other) for other in rules],
+        }
+        pair, sampling, k = self._setup(look)
+        label = pair.target.text.label
+        here = rule_here(place, rule)
+        for enumerated in enumerate_texts(pair, rule, [_prompt(look)], sampling, k):
+            shown["enumerated"] = enumerated
             yield check.one_step(OPTIONS, name, here, None, label, **shown)
-        for result in redraws(place, rule, n, seed) if draws else ():
-            yield check.one_step(OPTIONS, name, here, result, label, **shown)
+        if draws:
+            for result in redraws(place, rule, n, seed):
+                yield check.one_step(OPTIONS, name, here, result, label, **shown)
 
     def _write_texts(self, look: Look, values: Mapping[str, str]) -> Work:
         if refusal := _why_unchecked(look):
@@ -193,14 +212,15 @@ class CheckSections:
         name = one_of(values, "rule", [name for _, name in options])
         tokens = whole_number(values, "tokens", check_texts.TOKENS[0], check_texts.TOKENS[2])
         seed = whole_number(values, "seed", 0, check.MOST_SEED)
-        (pair, sampling, k), rule = self._setup(look), find_rule(name)
+        pair, sampling, k = self._setup(look)
+        rule = find_rule(name)
         prompts = bundled_prompts(pair.target)
 
         def section(
             result: EndToEnd | None, first: FirstToken | None, same: Greedy | None
         ) -> Props:
-            given = {"first": first, "greedy": same, "tokens": tokens, "seed": seed}
-            return check_texts.end_to_end(options, name, result, pair.target.text.label, **given)
+            results = {"first": first, "greedy": same, "tokens": tokens, "seed": seed}
+            return check_texts.end_to_end(options, name, result, pair.target.text.label, **results)
 
         if sampling.temperature == 0:
             length = max(8, min(GREEDY_TOKENS, tokens // len(prompts)))
@@ -214,9 +234,8 @@ class CheckSections:
             yield section(result, None, None)
             if result.outcome is not None and result.outcome.state == "differs":
                 return  # later texts cannot change this
-        for first in first_token(
-            pair, rule, prompts[0], sampling, k, max(1, round(FIRST_TOKENS * tokens)), seed
-        ):
+        num_first = max(1, round(FIRST_TOKENS * tokens))
+        for first in first_token(pair, rule, prompts[0], sampling, k, num_first, seed):
             yield section(result, first, None)
 
     def _judge(self, look: Look, values: Mapping[str, str]) -> Work:
@@ -225,23 +244,21 @@ class CheckSections:
             yield side_view.side_by_side(result)
 
     def _self(self, look: Look, values: Mapping[str, str]) -> Work:
-        pair, *setup = self._setup(look)
+        pair, sampling, k = self._setup(look)
         found: list[SelfCheck] = []
-        for result in self_checks(pair, _prompt(look), *setup):
+        for result in self_checks(pair, _prompt(look), sampling, k):
             found.append(result)
             yield check.self_checks(tuple(found))
 
 
 def _pinned_place(look: Look, found: Sequence[DraftedPlace]) -> DraftedPlace | None:
-    """The place of the pinned token; for the target's own token that of the draft token it replaced."""
-    step, ref = look.place.step, look.place.ref
-    here = [
-        place
-        for place in found
-        if place.step == step and (place.is_judged or str(place.node) == ref)
-    ]
-    exact = [place for place in here if str(place.node) == ref]
-    return (exact or here or [None])[-1]
+    """The place of the pinned token. For the target's own token it is the draft token that this one replaced."""
+    ref = look.place.ref
+    in_step = [place for place in found if place.step == look.place.step]
+    exact = [place for place in in_step if str(place.node) == ref]
+    judged = [place for place in in_step if place.is_judged]
+    candidates = exact or judged
+    return candidates[-1] if candidates else None
 
 
 def _prompt(look: Look) -> list[int]:
@@ -249,12 +266,19 @@ def _prompt(look: Look) -> list[int]:
 
 
 def _rule_of_run(look: Look) -> str:
-    rule = None if look.settings is None else look.settings.rule
-    return rule if rule in ANY_CHAIN else OPTIONS[0][1]
+    if look.settings is not None and look.settings.rule in ANY_CHAIN:
+        return look.settings.rule
+    return OPTIONS[0][1]
+
+
+def _settings_of(look: Look) -> Settings | None:
+    """The key of a section that begins again with other settings."""
+    return look.settings
 
 
 def _why_unchecked(look: Look) -> str:
-    """Why the run cannot be checked: its rule judges only what its own method has graded. Empty for other runs."""
+    """The reason why the run cannot be checked: its rule judges only what its own method has graded. Empty for other
+    runs."""
     rule = None if look.settings is None else RULES.get(look.settings.rule)
     if rule is None or rule.name in ANY_CHAIN:
         return ""
@@ -265,13 +289,11 @@ def _why_unchecked(look: Look) -> str:
 
 def _options(look: Look) -> list[tuple[str, str]]:
     """The rules that can judge what the run's method drafts, and the wrong ones."""
-    method = METHODS.get(look.settings.method) if look.settings else None
-    method = method and method.under(look.settings.params)
-    return [
-        (words, name)
-        for words, name in OPTIONS
-        if method is None or name not in RULES or name in method.rules
-    ]
+    settings = look.settings
+    if settings is None or settings.method not in METHODS:
+        return OPTIONS
+    rules = METHODS[settings.method].under(settings.params).rules
+    return [(words, name) for words, name in OPTIONS if name not in RULES or name in rules]
 
 
 def _describe_run(look: Look) -> str:
@@ -280,9 +302,9 @@ def _describe_run(look: Look) -> str:
     if settings is None or settings.method not in METHODS:
         return ""
     method = METHODS[settings.method]
-    draft = (
-        f" by {settings.draft_model}" if settings.draft_model and "draft" in method.roles else ""
-    )
-    k = f", K {settings.k}" if method.sets_k else ""
-    pair = f"{settings.target}, {method.title}{draft}{k}"
-    return f"{pair}, temperature {settings.temperature:g}, judged by the rule above"
+    words = f"{settings.target}, {method.title}"
+    if settings.draft_model and "draft" in method.roles:
+        words += f" by {settings.draft_model}"
+    if method.sets_k:
+        words += f", K {settings.k}"
+    return f"{words}, temperature {settings.temperature:g}, judged by the rule above"

@@ -1,10 +1,9 @@
-"""The Compare page: every K and every draft on the text of the run, what things cost here, and why it is not faster."""
+"""The Compare page: every K and every draft on the run's text, what things cost here, why the run is not faster."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from operator import attrgetter
 from types import MappingProxyType
 
 from specviz.alignment import types
@@ -40,13 +39,13 @@ MOST_SPEEDS = 64
 ABSENT = "not loaded here: choose it as the draft model on Explore first"
 MORE = "; use python -m specviz align for more"
 SHARD = 4  # prompts per turn: others wait for the engine no longer than that takes
-ROOM = 64  # tokens that measuring the costs may add to a context
+ROOM = 64  # tokens that a measurement of the costs may add to a context
 Key = tuple[object, ...]
 FINDINGS = {"claims": measure_claims, "poor-cases": measure_poor_cases, "lossy": measure_quality}
 
 
 class CompareSections:
-    """The sections of the page. Measured costs and speeds are kept for all visitors: they are this machine's."""
+    """The sections of the page. Measured costs and speeds belong to this machine: they are kept for all visitors."""
 
     def __init__(self, bench: Workbench, offer: Offer) -> None:
         self._models = RunModels(bench, offer)
@@ -57,11 +56,6 @@ class CompareSections:
         self._kinds = prompts_file()["kinds"]
 
     def sections(self) -> list[Section]:
-        text, constant, needs = (
-            attrgetter("text"),
-            lambda look: (),
-            lambda look: self._models.names(look.trace),
-        )
         return [
             Section("every-k", self._speed_key, lambda look: self._given_text(look)[0]),
             Section(
@@ -69,46 +63,65 @@ class CompareSections:
                 self._costs_key,
                 self._costs_section,
                 {"measure": self._measure_costs},
-                needs=needs,
+                needs=self._needs,
             ),
-            Section(
-                "other-drafts", text, self._other_drafts, {"ask": self._ask_drafts}, needs=needs
-            ),
-            Section(
-                "draft-temperature",
-                text,
-                self._draft_temperature,
-                {"ask": self._ask_pair},
-                needs=needs,
-            ),
-            # names its own settings, so it stays while other runs are looked at
-            Section(
-                live.NAME,
-                constant,
-                self._many_prompts,
-                {"analyse": self._analyse},
-                needs=self._asked,
-                keeps=True,
-            ),
+            *self._draft_sections(),
             Section("theory", self._speed_key, lambda look: self._given_text(look)[1]),
             Section(
                 "why-slow",
                 self._speed_key,
                 self._why_slow,
                 {"speed": self._measure_speed},
-                needs=needs,
+                needs=self._needs,
             ),
-            Section("waits", text, _no_waits, {"measure": self._measure_waits}, needs=needs),
+            Section(
+                "waits",
+                _text_of,
+                _no_waits,
+                {"measure": self._measure_waits},
+                needs=self._needs,
+            ),
             *(self._finding_section(name, measure) for name, measure in FINDINGS.items()),
             Section(
                 claim_view.NUMBERS,
-                constant,
-                lambda at: next(_work_out(at)),
+                _constant,
+                lambda look: next(_work_out(look)),
                 {"work": _work_out},
                 engine=False,
             ),
-            Section("tool-names", text, lambda look: plan.tool_names(look.run)),
+            Section("tool-names", _text_of, lambda look: plan.tool_names(look.run)),
         ]
+
+    def _draft_sections(self) -> list[Section]:
+        """The sections that ask draft models again."""
+        return [
+            Section(
+                "other-drafts",
+                _text_of,
+                self._other_drafts,
+                {"ask": self._ask_drafts},
+                needs=self._needs,
+            ),
+            Section(
+                "draft-temperature",
+                _text_of,
+                self._draft_temperature,
+                {"ask": self._ask_pair},
+                needs=self._needs,
+            ),
+            # names its own settings, so it stays while other runs are looked at
+            Section(
+                live.NAME,
+                _constant,
+                self._many_prompts,
+                {"analyse": self._analyse},
+                needs=self._models_to_analyse,
+                keeps=True,
+            ),
+        ]
+
+    def _needs(self, look: Look) -> list[str]:
+        return self._models.names(look.trace)
 
     def _speed_key(self, look: Look) -> Key:
         return (look.text, self._known_costs(look), self._known_speed(look))
@@ -120,51 +133,62 @@ class CompareSections:
         return self._costs.get(_pair_of(look))
 
     def _known_speed(self, look: Look) -> Speed | None:
-        return None if look.run is None else self._speeds.get(request_of(look.run))
+        if look.run is None:
+            return None
+        return self._speeds.get(request_of(look.run))
 
     def _given_text(self, look: Look) -> tuple[Props, Props]:
-        """Both sections; those of the newest text are kept."""
+        """The sections "every-k" and "theory"; those of the newest text are kept."""
         key = self._speed_key(look)
         if self._newest is None or self._newest[0] != key:
             _, costs, speed = key
-            ratio = speed.found.ratio if speed is not None and not speed.doubt else None
+            ratio = None
+            if speed is not None and not speed.doubt:
+                ratio = speed.found.ratio
             self._newest = (key, plan_theory.given_text(look.run, costs, ratio))
         return self._newest[1]
 
     def _costs_section(self, look: Look, **state: object) -> Props:
-        given = {"context_length": _middle_context(look), "most_context": MOST_CONTEXT, **state}
-        return cost_view.costs(self._known_costs(look), **given)
+        state.setdefault("context_length", _middle_context(look))
+        return cost_view.costs(self._known_costs(look), most_context=MOST_CONTEXT, **state)
 
     def _measure_costs(self, look: Look, values: Mapping[str, str]) -> Work:
         length = whole_number(values, "context_length", 1, MOST_CONTEXT)
         yield self._costs_section(look, context_length=length)
         target, draft = self._models.load(look.trace)
-        for measured in measure_costs(
-            target, [] if draft is None else [draft], context_length=length
-        ):
-            self._costs |= {(costs.target, costs.draft): costs for costs in measured.costs}
+        drafts = [] if draft is None else [draft]
+        for measured in measure_costs(target, drafts, context_length=length):
+            for costs in measured.costs:
+                self._costs[costs.target, costs.draft] = costs
             if not measured.costs:
                 yield self._costs_section(look, context_length=length, running=measured)
         yield self._costs_section(look, context_length=length)
 
     def _other_drafts(self, look: Look, result: OtherDrafts | None = None) -> Props:
-        k = 1 if look.run is None else max(step.settings.k for step in look.run.steps)
+        k = 1
+        if look.run is not None:
+            k = max(step.settings.k for step in look.run.steps)
         return plan.other_drafts(look.run, result, min(k, max(KS)))
 
     def _ask_drafts(self, look: Look, values: Mapping[str, str]) -> Work:
-        """Those drafts that are at hand: a click here downloads nothing."""
-        target, own = self._models.load(look.trace)
-        names = [name for _, name in list_drafts(target.name, own and own.name)]
-        here = [name for name in names if self._models.is_at_hand(name)]
-        absent = tuple(DraftOnText(name, refusal=ABSENT) for name in names if name not in here)
-        costs = {
-            draft: costs
-            for (name, draft), costs in self._costs.items()
-            if name == target.name and draft
-        }
-        models = [self._models.bench.pool.load(name) for name in here]
+        """Asks the drafts that are at hand: a click here downloads nothing."""
+        target, draft = self._models.load(look.trace)
+        known = list_drafts(target.name, None if draft is None else draft.name)
+        names = [name for _, name in known]
+        at_hand = [name for name in names if self._models.is_at_hand(name)]
+        absent = [DraftOnText(name, refusal=ABSENT) for name in names if name not in at_hand]
+        costs = self._costs_of(target.name)
+        models = [self._models.bench.pool.load(name) for name in at_hand]
         for result in other_drafts(look.trace, target, models, costs=costs):
             yield self._other_drafts(look, replace(result, rows=(*result.rows, *absent)))
+
+    def _costs_of(self, target: str) -> dict[str, Costs]:
+        """The measured costs of this target with each draft model, by the draft model's name."""
+        costs = {}
+        for (measured_target, draft), measured in self._costs.items():
+            if measured_target == target and draft:
+                costs[draft] = measured
+        return costs
 
     def _draft_temperature(self, look: Look) -> Props:
         if look.run is None:
@@ -184,7 +208,8 @@ class CompareSections:
     def _why_slow(self, look: Look, running: Measuring | None = None) -> Props:
         if look.run is None:
             return plan.why_slow(None)
-        costs, speed = self._known_costs(look), self._known_speed(look)
+        costs = self._known_costs(look)
+        speed = self._known_speed(look)
         known = {
             "has_run": True,
             "has_costs": costs is not None,
@@ -195,24 +220,31 @@ class CompareSections:
             return plan.why_slow(None, **known)
         if speed.doubt in ("impossible", "shared"):
             return plan.why_slow(None, refusal=f"No breakdown: {doubt_words(speed)}", **known)
-        alone = speed.baseline_tokens_per_s
-        rates = {"tokens_per_s": alone * speed.found.ratio, "baseline_tokens_per_s": alone}
+        baseline = speed.baseline_tokens_per_s
         try:
-            causes = why_slow(look.run, costs, most_timed=NUM_TOKENS, **rates)
+            causes = why_slow(
+                look.run,
+                costs,
+                most_timed=NUM_TOKENS,
+                tokens_per_s=baseline * speed.found.ratio,
+                baseline_tokens_per_s=baseline,
+            )
             return plan.why_slow(causes, instead=doubt_words(speed), **known)
         except SpecvizError as refusal:
-            return plan.why_slow(
-                None, refusal=f"The recorded numbers do not tell: {refusal}.", **known
-            )
+            words = f"The recorded numbers do not tell: {refusal}."
+            return plan.why_slow(None, refusal=words, **known)
 
     def _measure_speed(self, look: Look, values: Mapping[str, str]) -> Work:
         self._models.load(look.trace)
-        for news in measure_in_rounds(request_of(look.trace), self._models.bench):
-            if news.speed is not None:
-                self._speeds[request_of(look.trace)] = news.speed
-                while len(self._speeds) > MOST_SPEEDS:
-                    self._speeds.popitem(last=False)
-            yield self._why_slow(look, None if news.speed is not None else news)
+        request = request_of(look.trace)
+        for progress in measure_in_rounds(request, self._models.bench):
+            if progress.speed is None:
+                yield self._why_slow(look, progress)
+                continue
+            self._speeds[request] = progress.speed
+            while len(self._speeds) > MOST_SPEEDS:
+                self._speeds.popitem(last=False)
+            yield self._why_slow(look)
 
     def _measure_waits(self, look: Look, values: Mapping[str, str]) -> Work:
         self._models.load(look.trace)
@@ -220,38 +252,36 @@ class CompareSections:
             yield claim_view.finding("waits", found)
 
     def _many_prompts(self, look: Look, **state: object) -> Props:
-        return live.many_prompts(
-            tuple((kind["title"], kind["name"]) for kind in self._kinds), **state
-        )
+        kinds = tuple((kind["title"], kind["name"]) for kind in self._kinds)
+        return live.many_prompts(kinds, **state)
 
-    def _asked(self, look: Look) -> list[str]:
-        """The target and those of its drafts that are at hand: a click here downloads nothing. Raises SpecvizError."""
+    def _models_to_analyse(self, look: Look) -> list[str]:
+        """The target, then its drafts that are at hand: a click here downloads nothing. Raises SpecvizError."""
         first = self._models.offer.first
-        own = [first.target, first.draft] if look.run is None else self._models.names(look.run)
-        target, *others = (name for name in own if name is not None)
-        here = [name for _, name in list_drafts(target, *others) if self._models.is_at_hand(name)]
-        if not here:
+        target, draft = first.target, first.draft
+        named = [] if draft is None else [draft]
+        if look.run is not None:
+            target, *named = self._models.names(look.run)
+        drafts = [name for _, name in list_drafts(target, *named) if self._models.is_at_hand(name)]
+        if not drafts:
             raise SpecvizError(
                 f"no draft model for {target} is loaded: run it with one on Explore first"
             )
-        return [target, *here]
+        return [target, *drafts]
 
     def _analyse(self, look: Look, values: Mapping[str, str]) -> Work:
-        target, *drafts = self._asked(look)
-        known = {
-            name: costs
-            for (of, name), costs in self._costs.items()
-            if of == target and name in drafts
-        }
+        target, *drafts = self._models_to_analyse(look)
+        costs = {name: costs for name, costs in self._costs_of(target).items() if name in drafts}
         prompts, words = self._prompts(values)
         settings = self._models.offer.first if look.settings is None else look.settings
+        k = max(1, settings.to_dict()["k"])
         work = align_steps(
             prompts,
             target=target,
             draft=drafts,
-            k=min(max(1, settings.to_dict()["k"]), types.KS[-1]),
+            k=min(k, types.KS[-1]),
             max_new_tokens=whole_number(values, "tokens", live.TOKENS[0], live.TOKENS[2]),
-            costs=known,
+            costs=costs,
             shard_size=SHARD,
             **{name: getattr(settings, name) for name in Request.SAMPLING},
         )
@@ -259,12 +289,14 @@ class CompareSections:
             for progress in work:
                 done = f"{progress.words}: {progress.done} of {progress.total} prompts"
                 yield self._many_prompts(look, progress=(progress.done, progress.total, done))
-        result, summary = progress.result, progress.result.summary
-        views, names = (
+        result = progress.result
+        summary = result.summary
+        names = [draft.name for draft in summary.drafts]
+        texts = texts_block(
             read_texts(result.tokens, result.prompts),
-            [draft.name for draft in summary.drafts],
+            names,
+            summary.num_prompts,
         )
-        texts = texts_block(views, names, summary.num_prompts)
         yield self._many_prompts(look, summary=summary, asked=words, texts=texts)
 
     def _prompts(
@@ -280,12 +312,12 @@ class CompareSections:
                     "write at least one prompt into the box, one per line (got none)"
                 )
             return own, quantity(len(own), "own prompt")
-        kinds = [kind for kind in self._kinds if chosen in (live.EVERY, kind["name"])]
-        pairs = [(kind["name"], prompt) for kind in kinds for prompt in kind["prompts"]]
-        ready = [
-            {"id": prompt["name"], "prompt": prompt["text"], "tags": [name]}
-            for name, prompt in pairs
-        ]
+        ready = []
+        for kind in self._kinds:
+            if chosen in (live.EVERY, kind["name"]):
+                for prompt in kind["prompts"]:
+                    tags = [kind["name"]]
+                    ready.append({"id": prompt["name"], "prompt": prompt["text"], "tags": tags})
         return ready, f"{quantity(len(ready), 'ready prompt')}: {titles[chosen]}"
 
     def _finding_section(
@@ -303,17 +335,25 @@ class CompareSections:
 
 
 def _work_out(look: Look, values: Mapping[str, str] = MappingProxyType({})) -> Work:
-    """Of the values of a worked example, as far as they are given. Raises SpecvizError."""
-    given = {name: values.get(name, str(usual)) for name, (_, usual) in claim_view.FIELDS.items()}
-    drafted = whole_number(given, "drafted", 1, claim_view.MOST)
-    yield claim_view.claim_numbers(
-        drafted,
-        *(
-            whole_number(given, name, low, claim_view.MOST)
-            for name, low in (("draft_ms", 0), ("check_ms", 1))
-        ),
-        whole_number(given, "accepted", 0, drafted),
-    )
+    """Yields the worked example, with the usual number wherever no value came. Raises SpecvizError."""
+    numbers = {}
+    for name, (_, usual) in claim_view.FIELDS.items():
+        numbers[name] = values.get(name, str(usual))
+    drafted = whole_number(numbers, "drafted", 1, claim_view.MOST)
+    draft_ms = whole_number(numbers, "draft_ms", 0, claim_view.MOST)
+    check_ms = whole_number(numbers, "check_ms", 1, claim_view.MOST)
+    accepted = whole_number(numbers, "accepted", 0, drafted)
+    yield claim_view.claim_numbers(drafted, draft_ms, check_ms, accepted)
+
+
+def _text_of(look: Look) -> Key:
+    """The key of a section that begins again with each text."""
+    return look.text
+
+
+def _constant(look: Look) -> Key:
+    """The key of a section that never begins again."""
+    return ()
 
 
 def _no_waits(look: Look) -> Props:
@@ -325,14 +365,19 @@ def _has_draft(look: Look) -> bool:
 
 
 def _pair_of(look: Look) -> tuple[str, str | None] | None:
-    """The names of the target and the draft model."""
-    return look.settings and (look.settings.target, look.settings.draft_model)
+    """The names of the target and the draft model; None before there is a run."""
+    if look.settings is None:
+        return None
+    return (look.settings.target, look.settings.draft_model)
 
 
 def _middle_context(look: Look) -> int:
-    """The context in the middle of the run, as far as the target leaves room."""
+    """The context in the middle of the run, in tokens, as far as the target leaves room."""
     if look.run is None:
         return 128
+    steps = look.run.steps
+    middle = (steps[0].context_length + steps[-1].context_length) // 2
     limit = look.run.models[-1].target.context_limit
-    middle = (look.run.steps[0].context_length + look.run.steps[-1].context_length) // 2
-    return max(1, middle if limit is None else min(middle, limit - ROOM))
+    if limit is not None:
+        middle = min(middle, limit - ROOM)
+    return max(1, middle)

@@ -1,7 +1,6 @@
 """The section "two runs side by side": the runs to choose from, the two that are shown, and how they differ."""
 
 from collections.abc import Mapping
-from itertools import compress
 
 from specviz.errors import SpecvizError
 from specviz.request import Request
@@ -21,10 +20,20 @@ SEPARATOR = " · "  # of the parts of a title in the library
 ONE_BY_ONE = "one-by-one"
 GONE = "this run is gone, or has written nothing yet: open it again from the library"
 MAY_DIFFER = {
-    "seed": "seed", "rule": "rule", "top_p": "top-p", "top_k": "top-k", "k": "K", "temperature": "temperature",
-    "max_new_tokens": "tokens", "target": "target", "draft": "draft", "params": "parameters", "stop": "stop texts",
+    "seed": "seed",
+    "rule": "rule",
+    "top_p": "top-p",
+    "top_k": "top-k",
+    "k": "K",
+    "temperature": "temperature",
+    "max_new_tokens": "tokens",
+    "target": "target",
+    "draft": "draft",
+    "params": "parameters",
+    "stop": "stop texts",
     **{name: CHANGE_NAMES[name] for name in Request.DRAFT_SAMPLING},
-}  # fmt: skip
+}
+"""The settings of a request in which two runs may differ, with their words."""
 
 
 class TwoRunsSection:
@@ -42,22 +51,24 @@ class TwoRunsSection:
         )
 
     def _begin(self, look: Look) -> Props:
-        options, run = self._options(look), _id_on_stage(look)
-        left = SHIPPED + ONE_BY_ONE if SHIPPED + ONE_BY_ONE in options else next(iter(options))
-        return pair.two_runs(
-            _as_choices(options), (left, SHIPPED + FIRST_VISIT if run is None else run)
-        )
+        options = self._options(look)
+        left = SHIPPED + ONE_BY_ONE
+        if left not in options:
+            left = next(iter(options))
+        right = _id_on_stage(look)
+        if right is None:
+            right = SHIPPED + FIRST_VISIT
+        return pair.two_runs(_as_choices(options), (left, right))
 
     def _begin_again(self, look: Look, shown: Props) -> Props:
-        """With another run on the stage: choices and results stay, and the lists are made again."""
+        """The section with another run on the stage: choices and results stay, and the lists are renewed."""
         chosen = tuple(chosen_values(shown).values())
         has_runs = any(block["kind"] == "side_by_side" for block in shown["blocks"])
-        if not has_runs or not all(map(self._is_known, chosen)):
+        if not has_runs or not all(self._is_known(value) for value in chosen):
             return self._begin(look)
-        return {
-            **pair.two_runs(_as_choices(self._options(look, *chosen)), chosen),
-            "blocks": shown["blocks"],
-        }
+        options = self._options(look, *chosen)
+        section = pair.two_runs(_as_choices(options), chosen)
+        return {**section, "blocks": shown["blocks"]}
 
     def _is_known(self, value: str) -> bool:
         try:
@@ -65,38 +76,42 @@ class TwoRunsSection:
         except SpecvizError:
             return False
 
-    def _options(self, look: Look, *others: str) -> dict[str, str]:
-        """value -> words: the run on the stage, the recorded ones, and `others` of the registry."""
+    def _options(self, look: Look, *chosen: str) -> dict[str, str]:
+        """The runs to choose from, value -> words: the one on the stage, the recorded ones, and those chosen before."""
+        options = {}
         run = _id_on_stage(look)
-        stage = {} if run is None else {run: f"on Explore: {_describe(look.trace)}"}
-        known = stage | {
-            SHIPPED + each.name: f"recorded: {each.title}" for each in shipped_runs().values()
-        }
-        return known | {each: _describe(self._trace(each)) for each in others if each not in known}
+        if run is not None:
+            options[run] = f"on Explore: {_describe(look.trace)}"
+        for recorded in shipped_runs().values():
+            options[SHIPPED + recorded.name] = f"recorded: {recorded.title}"
+        for value in chosen:
+            if value not in options:
+                options[value] = _describe(self._trace(value))
+        return options
 
     def _trace(self, value: str) -> Trace:
-        """The run of this name or id, as it is now. SpecvizError where there is none."""
+        """The run of this name or id, as it is now. Raises SpecvizError where there is none."""
         if value.startswith(SHIPPED):
             return shipped_trace(value.removeprefix(SHIPPED))
-        seen = self._registry.get(value)
-        if seen is None or not seen.trace.steps:
+        view = self._registry.get(value)
+        if view is None or not view.trace.steps:
             raise SpecvizError(GONE)
-        return Trace(seen.trace.events())
+        return Trace(view.trace.events())
 
     def _show(self, look: Look, values: Mapping[str, str]) -> Work:
-        chosen = values.get("left", ""), values.get("right", "")
-        traces = self._trace(chosen[0]), self._trace(chosen[1])
+        chosen = (values.get("left", ""), values.get("right", ""))
+        traces = (self._trace(chosen[0]), self._trace(chosen[1]))
         options = self._options(look, *chosen)
         names = [options[value] for value in chosen]
-        if are_of_one_prompt(*traces) and not any(value.startswith(SHIPPED) for value in chosen):
-            names = _drop_common(*(library.entry(trace)["title"] for trace in traces))
+        is_recorded = any(value.startswith(SHIPPED) for value in chosen)
+        if are_of_one_prompt(*traces) and not is_recorded:
+            titles = [library.entry(trace)["title"] for trace in traces]
+            names = _drop_common(*titles)
         if names[0] == names[1]:
-            names = [
-                ", ".join(filter(None, each))
-                for each in zip(names, _differences(*traces), strict=True)
-            ]
-        left, right = (f"{letter} · {name}" for letter, name in zip(LETTERS, names, strict=True))
-        yield pair.two_runs(_as_choices(options), chosen, traces, (left, right))
+            differences = _differences(*traces)
+            names = [_join(names[0], differences[0]), _join(names[1], differences[1])]
+        titles = (f"{LETTERS[0]} · {names[0]}", f"{LETTERS[1]} · {names[1]}")
+        yield pair.two_runs(_as_choices(options), chosen, traces, titles)
 
 
 def _id_on_stage(look: Look) -> str | None:
@@ -108,34 +123,46 @@ def _as_choices(options: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def _drop_common(one: str, other: str) -> list[str]:
-    """Two titles of the library without the parts that both have, except the method."""
-    parts = [title.split(SEPARATOR) for title in (one, other)]
-    if one == other or len(parts[0]) != len(parts[1]):
+    """Two titles of the library without the parts that both have, except the method, which comes first."""
+    parts = one.split(SEPARATOR)
+    other_parts = other.split(SEPARATOR)
+    if one == other or len(parts) != len(other_parts):
         return [one, other]
-    keeps = [not place or both[0] != both[1] for place, both in enumerate(zip(*parts, strict=True))]
-    return [SEPARATOR.join(compress(each, keeps)) for each in parts]
+    differing = [0]
+    differing += [place for place in range(1, len(parts)) if parts[place] != other_parts[place]]
+    return [
+        SEPARATOR.join(parts[place] for place in differing),
+        SEPARATOR.join(other_parts[place] for place in differing),
+    ]
 
 
 def _describe(trace: Trace) -> str:
-    """A run in the words of the library."""
+    """The run in the words of the library."""
     entry = library.entry(trace)
-    return ", ".join(filter(None, [entry["title"], entry["words"]]))
+    return _join(entry["title"], entry["words"])
+
+
+def _join(*words: str) -> str:
+    return ", ".join(filter(None, words))
 
 
 def _differences(one: Trace, other: Trace) -> list[str]:
-    """The settings in which two runs with one title differ, for each of them; of equal ones when they were made."""
-    requests = [trace.header.request for trace in (one, other)]
+    """Words for each of two runs with one title: the settings in which they differ, else when they were made."""
+    requests = [one.header.request, other.header.request]
     names = [name for name in MAY_DIFFER if requests[0].get(name) != requests[1].get(name)]
     if names:
-        return [
-            ", ".join(f"{MAY_DIFFER[name]} {_spell(name, each.get(name))}" for name in names)
-            for each in requests
-        ]
-    made = [label(trace.header.created) for trace in (one, other)]
-    return [f"made {when}" for when in made] if made[0] != made[1] else ["", ""]
+        return [_list_settings(names, request) for request in requests]
+    times = [label(one.header.created), label(other.header.created)]
+    if times[0] == times[1]:
+        return ["", ""]
+    return [f"made {time}" for time in times]
+
+
+def _list_settings(names: list[str], request: Mapping[str, object]) -> str:
+    return ", ".join(f"{MAY_DIFFER[name]} {_spell(name, request.get(name))}" for name in names)
 
 
 def _spell(name: str, value: object) -> str:
-    if value is None and name in Request.DRAFT_SAMPLING:
-        return OF_TARGET
-    return "its own" if value is None else title_of(str(value), FACTS)
+    if value is not None:
+        return title_of(str(value), FACTS)
+    return OF_TARGET if name in Request.DRAFT_SAMPLING else "its own"
