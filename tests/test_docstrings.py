@@ -20,8 +20,10 @@ NAMES_OF_PROGRAMS = ("specviz", "python -m specviz")
 def docstrings(path):
     """Name in the file -> first sentence of each docstring."""
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if isinstance(node, DOCUMENTED) and (text := ast.get_docstring(node)):
-            yield getattr(node, "name", "module"), " ".join(text.partition("\n\n")[0].split())
+        name = getattr(node, "name", "module")
+        says_arguments = name == "__init__"  # the class says what it is
+        if isinstance(node, DOCUMENTED) and not says_arguments and (text := ast.get_docstring(node)):
+            yield name, " ".join(text.partition("\n\n")[0].split())
 
 
 def is_whole(sentence):
