@@ -58,7 +58,7 @@ KINDS = ("all", "tag", "class", "depth", "context", "ahead")
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known besides the tables."""
+    """The facts about a job that its tables do not hold."""
 
     job: Job
     preparation: Preparation

@@ -1,4 +1,4 @@
-"""align() turns a prompt file into texts of the target, every draft's agreement with them, tables and a report.
+"""Turns a prompt file into texts of the target, every draft's agreement with them, tables and a report: align().
 
 `align_steps` works shard by shard and yields its progress. Finished shards lie in the job's folder, so the same call
 resumes a job that was stopped.
@@ -126,15 +126,7 @@ def align_steps(
         yield Progress("loading the models", 0, num_rows)
         ((_, models),) = run_each(identify, [wanted])
         _check_models(models, older, costs)
-        job = Job(
-            request=replace(request, prompt="", time_limit_s=None, target=models[0].name),
-            models=tuple((model.name, model.content) for model in models),
-            prompts=rows.fingerprint,
-            num_rows=num_rows,
-            shard_size=shard_size,
-            costs=_costs_word(costs),
-            specviz=__version__,
-        )
+        job = _job(request, models, rows.fingerprint, num_rows, shard_size, costs)
         with lock_folder(folder):
             job_folder = JobFolder(folder, job, overwrite=overwrite)
             job_run = _JobRun(job_folder, rows, models, batch, run_each)
@@ -156,6 +148,26 @@ def _request(chat: bool, chat_options: Mapping[str, Option], **fields: object) -
         **fields,
     )
     return replace(request.validate(), chat=chat)
+
+
+def _job(
+    request: Request,
+    models: Sequence[ModelIdentity],
+    prompts: str,
+    num_rows: int,
+    shard_size: int,
+    costs: Mapping[str, Costs] | None,
+) -> Job:
+    """The terms that a resumed job must share. prompts: their fingerprint."""
+    return Job(
+        request=replace(request, prompt="", time_limit_s=None, target=models[0].name),
+        models=tuple((model.name, model.content) for model in models),
+        prompts=prompts,
+        num_rows=num_rows,
+        shard_size=shard_size,
+        costs=_costs_word(costs),
+        specviz=__version__,
+    )
 
 
 def _prompt_set(prompts: Prompts) -> PromptSet:
@@ -248,14 +260,14 @@ def _costs_word(costs: Mapping[str, Costs] | None) -> str:
 
 def _check_costs(costs: Mapping[str, Costs], models: Sequence[ModelIdentity]) -> None:
     target, *drafts = (model.name for model in models)
-    for name, own in costs.items():
+    for name, draft_costs in costs.items():
         if name not in drafts:
             raise SpecvizError(
                 f"costs are given for {name}, which is not among the drafts {', '.join(drafts)}"
             )
-        if own.target != target:
+        if draft_costs.target != target:
             raise SpecvizError(
-                f"the costs given for {name} were measured with the target {own.target}, not {target}"
+                f"the costs given for {name} were measured with the target {draft_costs.target}, not {target}"
             )
 
 

@@ -96,14 +96,14 @@ def _numbers(rows: ScoredRows, sampling: Sampling) -> list[dict[str, Tensor]]:
 
 
 def draft_numbers(
-    own: DraftRows, rows: ScoredRows, p: Tensor, most_likely: Tensor, sampling: Sampling
+    draft: DraftRows, rows: ScoredRows, p: Tensor, most_likely: Tensor, sampling: Sampling
 ) -> dict[str, Tensor]:
     """A draft's columns [R]; where it cannot read, its probabilities are 0 and its confidences are not counted.
 
     p: of the target [R, V]. most_likely: the target's tokens [R].
     """
-    readable = own.readable
-    logits = own.logits
+    readable = draft.readable
+    logits = draft.logits
     q = sampling.probs(logits)  # [R, V]
     both = torch.minimum(p, q)
     best, draft_most_likely = logits.max(-1)

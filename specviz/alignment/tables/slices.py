@@ -135,14 +135,14 @@ def excess_of_loss(own: PerPrompt, whole: PerPrompt) -> Excess | None:
     )
 
 
-def excludes_zero(found: Interval, middle: float, num_prompts: int, num_asked: int) -> bool:
+def excludes_zero(around: Interval, middle: float, num_prompts: int, num_asked: int) -> bool:
     """Whether the interval leaves out 0, also as one of `num_asked` intervals that are read together.
 
     Bonferroni: each half grows as Student's t does for the smaller tail.
     """
     tail = (1 - LEVEL) / 2
     growth = stdtrit(num_prompts - 1, tail / num_asked) / stdtrit(num_prompts - 1, tail)
-    low, high = found
+    low, high = around
     is_above = middle + growth * (low - middle) > 0
     is_below = middle + growth * (high - middle) < 0
     return bool(is_above or is_below)
@@ -170,7 +170,7 @@ class PerPrompt:
         return without_each(self.overlap) / without_each(self.num_tokens)
 
     def among(self, other: PerPrompt) -> tuple[PerPrompt, PerPrompt]:
-        """Both, reduced to the prompts that they share."""
+        """Reduces both to the prompts that they share."""
         _, own_places, other_places = np.intersect1d(
             self.prompts, other.prompts, assume_unique=True, return_indices=True
         )

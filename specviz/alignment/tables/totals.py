@@ -75,7 +75,7 @@ class Totals:
 
 
 class DraftTotals:
-    """What is stored of one draft besides its slices."""
+    """The totals of one draft besides its slices."""
 
     def __init__(self, name: str) -> None:
         self.name = name
