@@ -57,9 +57,8 @@ _LAYER_KINDS = {"full_attention", "sliding_attention"}
 _CACHE_LAYERS = (
     DynamicLayer,
     DynamicSlidingWindowLayer,
-    getattr(
-        cache_utils, "DummyLayer", DynamicLayer
-    ),  # of a layer that reads the keys and values of an earlier one
+    # for a layer that reads the keys and values of an earlier one
+    getattr(cache_utils, "DummyLayer", DynamicLayer),
 )
 _LIMIT_NAMES = (
     "max_position_embeddings",
@@ -72,16 +71,18 @@ _LIMIT_NAMES = (
 )
 _UNKNOWN_LIMIT = 2048
 _WRITES_TEXT = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
-_MADE_UP, _SPARE = 2, 2**26
-"""A model may have so many times the numbers that its files hold, and so many more: what lacks is refused by name."""
+_MADE_UP = 2
+_SPARE = 2**26
+"""A model may have _MADE_UP times the numbers that its files hold, and _SPARE more. Missing weights are refused later,
+by name."""
 _PACKED = 16
-"""So many weights may lie in one number of a quantised file."""
-_WRITERS = ("self_attn.o_proj", "mlp.down_proj")  # through which a Llama layer adds to its input
+"""The most weights that one number of a quantised file may hold."""
+_WRITERS = ("self_attn.o_proj", "mlp.down_proj")  # a Llama layer adds their outputs to its input
 _WITH_HEADS = (
     "which specviz does not run: take a draft model or a head of another format in its place",
     "not a model of its own: choose the method {0} with it as the heads, or write {0}: before its name for `align`",
 )
-"""What to do with draft heads that are named as a model: with those that no method runs, and with others."""
+"""Advice for draft heads that are named as a model: for heads that no method runs, and for others."""
 _CONFIG = "has a config.json that cannot be used"
 _PADDING = "Padding_idx must be within num_embeddings"  # torch's words
 _LONGEST = 300  # characters of a library's words
@@ -90,20 +91,24 @@ _NO_CODE = {**_OFFLINE, "trust_remote_code": False}
 
 Result = TypeVar("Result")
 Room = Mapping[torch.device, int | None]
-"""Device of a model -> the bytes that are free there; None: no limit is known."""
+"""The devices of a model -> the bytes that are free there; None: no limit is known."""
 
 
 class ModelFolder:
-    """Reads one folder. name: what errors call the model; one that is not the catalogue's is tried before it is read.
-    Raises SpecvizError for a folder that cannot be loaded."""
+    """A reader of one model's folder. Errors call the model by `name`.
+
+    A model that is not the catalogue's is loaded in a trial process first. Raises SpecvizError for a folder that cannot
+    be loaded.
+    """
 
     def __init__(self, folder: Path, name: str) -> None:
-        self._folder, self._name, self._needed = folder, name, 0
+        self._folder = folder
+        self._name = name
+        self._needed = 0
         self._explain(lambda: check_small_files(folder, name))
-        if held := format_of(folder):
-            raise SpecvizError(
-                f"{name} is {held.name}, {_WITH_HEADS[bool(held.method)].format(held.method)}"
-            )
+        if (heads := format_of(folder)) is not None:
+            advice = _WITH_HEADS[bool(heads.method)].format(heads.method)
+            raise SpecvizError(f"{name} is {heads.name}, {advice}")
         check_files(folder, name)
         self._values = self._checked_values()
         self._is_foreign = not catalog.is_known(name)
@@ -111,7 +116,7 @@ class ModelFolder:
             self._explain(lambda: check_by_trial(folder, name))
 
     def _checked_values(self) -> Mapping[str, object]:
-        """What config.json holds. SpecvizError for a kind that transformers does not know, and for impossible sizes."""
+        """The values of config.json. Raises SpecvizError for an unknown kind of model, and for impossible sizes."""
         values, _ = self._explain(
             lambda: PreTrainedConfig.get_config_dict(self._folder, **_OFFLINE), _CONFIG
         )
@@ -130,7 +135,7 @@ class ModelFolder:
         return values
 
     def config(self) -> PreTrainedConfig:
-        """The configuration; SpecvizError for a kind of model that specviz cannot run."""
+        """The configuration. Raises SpecvizError for a kind of model that specviz cannot run."""
         quantisation.check_checkpoint(self._values, self._name, self._folder)
         config = self._explain(
             lambda: AutoConfig.from_pretrained(self._folder, **_NO_CODE), _CONFIG
@@ -145,7 +150,7 @@ class ModelFolder:
         )
 
     def needed_bytes(self, dtype: torch.dtype, bits: str | None = None) -> int:
-        """What the weights will take in memory, from the headers of their files."""
+        """The bytes that the weights will take in memory, from the headers of their files."""
         files = weight_files(self._folder, self._name)
         self._needed = self._explain(lambda: quantisation.needed_bytes(files, dtype, bits))
         return self._needed
@@ -154,66 +159,68 @@ class ModelFolder:
         self, config: PreTrainedConfig, dtype: torch.dtype, room: Room, bits: str | None = None
     ) -> PreTrainedModel:
         """The model in eval mode, on its device or spread over several. bits: see quantisation.BITS."""
-        options = (
-            {} if bits is None else {"quantization_config": self._quantisation(config, dtype, bits)}
-        )
-        held = getattr(config, "quantization_config", None)
-        if isinstance(held, dict) and held.get("load_in_8bit"):
-            held["llm_int8_threshold"] = _THRESHOLD
-        options |= self._placement(room, by_map=bool(options) or held is not None)
+        options: dict[str, object] = {}
+        if bits is not None:
+            options["quantization_config"] = self._quantisation(config, dtype, bits)
+        stored = getattr(config, "quantization_config", None)
+        if isinstance(stored, dict) and stored.get("load_in_8bit"):
+            stored["llm_int8_threshold"] = _THRESHOLD
+        options |= self._placement(room, by_map=bool(options) or stored is not None)
         options |= {
             "config": config,
             "dtype": dtype,
             "use_safetensors": True,
             "output_loading_info": True,
+            "ignore_mismatched_sizes": True,  # refused below, by name
         }
-        options |= {"ignore_mismatched_sizes": True}  # they are refused below, by name
-        auto = (
-            AutoModelForCausalLM
-            if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
-            else AutoModelForImageTextToText
-        )
+        auto = AutoModelForImageTextToText
+        if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:
+            auto = AutoModelForCausalLM
         if self._is_foreign:
             self._check_sizes(config, auto)
             self._check_generation(config)
         model, report = self._explain(
             lambda: auto.from_pretrained(self._folder, **options, **_NO_CODE)
         )
-        if differing := sorted(report["mismatched_keys"]):
-            key, held, wanted = differing[0]
-            shapes = [" x ".join(f"{size:,}" for size in shape) for shape in (held, wanted)]
-            raise SpecvizError(
-                f"{self._name} holds {key} as {shapes[0]}; by its config.json it is {shapes[1]}"
-            )
-        if lacking := sorted(
-            report["missing_keys"]
-        ):  # transformers fills them with random numbers and goes on
-            raise SpecvizError(
-                f"{self._name} lacks {len(lacking)} of its weights, {lacking[0]} among them"
-            )
+        self._check_report(report)
         if bits is not None and not quantisation.is_quantised(model):
             raise SpecvizError(
                 f"nothing in {self._name} can be held in {bits}; name it without :{bits}"
             )
         model.eval().requires_grad_(False)
-        return (
-            model
-            if "device_map" in options
-            else self._explain(lambda: _placed(model, next(iter(room))))
-        )
+        if "device_map" in options:
+            return model
+        return self._explain(lambda: _move_to(model, next(iter(room))))
+
+    def _check_report(self, report: Mapping[str, Iterable]) -> None:
+        """Raises SpecvizError for weights that are missing or have another shape than the configuration says."""
+        differing = sorted(report["mismatched_keys"])
+        if differing:
+            key, *shapes = differing[0]
+            got, expected = (" x ".join(f"{size:,}" for size in shape) for shape in shapes)
+            raise SpecvizError(
+                f"{self._name} holds {key} as {got}; by its config.json it is {expected}"
+            )
+        missing = sorted(report["missing_keys"])
+        if missing:  # transformers fills them with random numbers and goes on
+            raise SpecvizError(
+                f"{self._name} lacks {len(missing)} of its weights, {missing[0]} among them"
+            )
 
     def _check_sizes(self, config: PreTrainedConfig, auto: type) -> None:
-        """SpecvizError where the configuration is of a model so much larger than its files that making up what they
-        lack would take the memory."""
-        held = self.num_parameters()
+        """Raises SpecvizError if the configuration's model is far larger than the files.
+
+        To make up the missing weights would take all memory.
+        """
+        num_stored = self.num_parameters()
         model = self._explain(
             lambda: build_without_numbers(lambda: auto.from_config(copy.deepcopy(config))), _CONFIG
         )
-        size = sum(each.numel() for each in (*model.parameters(), *model.buffers()))
+        size = sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))
         packed = _PACKED if getattr(config, "quantization_config", None) is not None else 1
-        if size > _MADE_UP * packed * held + _SPARE:
+        if size > _MADE_UP * packed * num_stored + _SPARE:
             raise SpecvizError(
-                f"{self._name} has {held:,} numbers in its files; its config.json asks for {size:,}"
+                f"{self._name} has {num_stored:,} numbers in its files; its config.json asks for {size:,}"
             )
 
     def _quantisation(
@@ -255,22 +262,23 @@ class ModelFolder:
         tokenizer = self._explain(
             lambda: AutoTokenizer.from_pretrained(self._folder, **_NO_CODE), words
         )
-        if not isinstance(length := tokenizer.model_max_length, int | float):
-            file = "a damaged tokenizer_config.json"
+        length = tokenizer.model_max_length
+        if not isinstance(length, int | float):
             raise SpecvizError(
-                f"{self._name} has {file}: model_max_length must be a number (got {length!r:.60})"
+                f"{self._name} has a damaged tokenizer_config.json: model_max_length must be a number "
+                f"(got {length!r:.60})"
             )
         return tokenizer
 
     def generation(self, config: PreTrainedConfig) -> GenerationConfig | None:
-        """The folder's generation settings; the configuration has them where no file does. None for damaged ones."""
+        """The folder's generation settings, or the configuration's if there is no file. None for damaged ones."""
         try:
             return self._own_generation(config)
         except Exception:  # whatever a stranger's file makes transformers raise
             return None
 
     def _check_generation(self, config: PreTrainedConfig) -> None:
-        """SpecvizError for settings at which transformers would stop; a file that it cannot read it leaves out."""
+        """Raises SpecvizError for settings that make transformers stop. It leaves out a file that it cannot read."""
 
         def read() -> None:
             with suppress(OSError):
@@ -284,7 +292,7 @@ class ModelFolder:
         return GenerationConfig.from_pretrained(self._folder, **_OFFLINE)
 
     def eos_ids(self, config: PreTrainedConfig) -> frozenset[int]:
-        """`eos_ids` of this folder, without reading the weights."""
+        """The end tokens of this folder's model, without reading the weights."""
         return eos_ids(self.generation(config), config)
 
     def proof_path(
@@ -294,21 +302,21 @@ class ModelFolder:
         bits: str | None = None,
         times: int = 1,
     ) -> Path:
-        """Where the proof of this model is kept, for these devices, this number format and `times` as many layers."""
+        """The file that stores the proof of this model for these devices, this number format and `times` its layers."""
         files = [self._folder / "config.json", *weight_files(self._folder, self._name)]
         first, *others = homes
-        return proof_path(files, first, " ".join(map(str, (dtype, bits, times, *others))))
+        variant = " ".join(map(str, (dtype, bits, times, *others)))
+        return proof_path(files, first, variant)
 
     def _explain(self, action: Callable[[], Result], words: str = "could not be loaded") -> Result:
-        """words: what is wrong with the folder where the action fails."""
+        """Runs the action. Raises SpecvizError if it fails; `words` say what is then wrong with the folder."""
         try:
             with no_panic(f"{self._name} {words}: "):
                 return action()
         except SpecvizError:
             raise
-        except (
-            Exception
-        ) as error:  # whatever a stranger's files make transformers, torch or tokenizers raise
+        # whatever a stranger's files make transformers, torch or tokenizers raise
+        except Exception as error:
             raise SpecvizError(f"{self._name} {words}: {self._reason(error)}") from error
 
     def _reason(self, error: Exception) -> str:
@@ -325,15 +333,14 @@ class ModelFolder:
             return f"{file} is damaged ({error})"
         if _PADDING in str(error):
             values = self._values.get("text_config") or self._values
-            token, size = (
-                str(values.get(key, "the default")) for key in ("pad_token_id", "vocab_size")
-            )
+            token = str(values.get("pad_token_id", "the default"))
+            size = str(values.get("vocab_size", "the default"))
             return f"pad_token_id must be below vocab_size (got {token:.60} and {size:.60})"
         words = " ".join(str(error).replace(str(self._folder), self._name).split())
         return f"{words:.{_LONGEST}}" or type(error).__name__
 
     def _damaged_file(self) -> str:
-        """The first of the folder's JSON files that holds no JSON; "" where all do."""
+        """The name of the folder's first JSON file that holds no JSON; "" if all do."""
         for file in small_files(self._folder):
             if file.suffix != ".json":
                 continue
@@ -350,20 +357,23 @@ def _torchao_config() -> TorchAoConfig:
     return TorchAoConfig(Int8WeightOnlyConfig())
 
 
-def _placed(model: PreTrainedModel, device: torch.device) -> PreTrainedModel:
-    """The model on the device, all in memory: a mapped file that is cut later would end the process."""
+def _move_to(model: PreTrainedModel, device: torch.device) -> PreTrainedModel:
+    """Copies the model into the device's memory: to shorten a file that is still mapped would end the process."""
     for parameter in model.parameters():
         parameter.data = parameter.data.to(device, copy=True)
     return model.to(device)
 
 
 def deepen(model: PreTrainedModel, times: int) -> None:
-    """Gives the model `times` as many layers: behind its own, copies of them whose both branches give zero. Every logit
-    stays the same to the last bit, as x + 0 = x; reading and multiplying costs what it costs in a model so deep."""
-    config, layers = model.config, model.get_decoder().layers
-    own = list(layers)
-    for index in range(len(own), times * len(own)):
-        layer = copy.deepcopy(own[index % len(own)])
+    """Gives the model `times` as many layers: after its own come copies of them that add zero.
+
+    Every logit stays the same to the last bit, as x + 0 = x. Reading and multiplying cost as in so deep a model.
+    """
+    config = model.config
+    layers = model.get_decoder().layers
+    originals = list(layers)
+    for index in range(len(originals), times * len(originals)):
+        layer = copy.deepcopy(originals[index % len(originals)])
         layer.self_attn.layer_idx = index
         for name in _WRITERS:
             for parameter in layer.get_submodule(name).parameters():
@@ -375,14 +385,17 @@ def deepen(model: PreTrainedModel, times: int) -> None:
 
 
 def _class_for(config: PreTrainedConfig) -> type[PreTrainedModel] | None:
-    """What runs such a model: it writes text after a text, or after pictures too, of which it is given none here."""
-    mappings = (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING)
-    return next((mapping[type(config)] for mapping in mappings if type(config) in mapping), None)
+    """The class that runs such a model. It writes text after a text, or also after pictures, which it never gets."""
+    for mapping in (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING):
+        if type(config) in mapping:
+            return mapping[type(config)]
+    return None
 
 
 def check_kind(config: PreTrainedConfig, model_class: type | None, name: str) -> None:
-    """SpecvizError for a model that does not continue a text, or whose cache cannot be cut back."""
-    kind, architectures = config.model_type, config.architectures or []
+    """Raises SpecvizError for a model that does not continue a text, or whose cache cannot be shortened."""
+    kind = config.model_type
+    architectures = config.architectures or []
     if config.is_encoder_decoder:
         raise SpecvizError(
             f"{name} is an encoder-decoder model ({kind}); specviz needs a decoder-only model"
@@ -404,12 +417,12 @@ def check_kind(config: PreTrainedConfig, model_class: type | None, name: str) ->
 
 
 def check_window(config: PreTrainedConfig, name: str) -> None:
-    """SpecvizError for layers of sliding attention without the size of the window."""
+    """Raises SpecvizError for layers of sliding attention without the size of the window."""
     text_config = config.get_text_config(decoder=True)
     window = getattr(text_config, "sliding_window", None)
-    if "sliding_attention" in (getattr(text_config, "layer_types", None) or ()) and not (
-        type(window) is int and window > 0
-    ):
+    kinds = getattr(text_config, "layer_types", None) or ()
+    is_size = type(window) is int and window > 0
+    if "sliding_attention" in kinds and not is_size:
         raise SpecvizError(
             f"{name} has layers of sliding attention: sliding_window in its config.json must be a whole number from 1 "
             f"(got {window!r:.60})"
@@ -417,7 +430,7 @@ def check_window(config: PreTrainedConfig, name: str) -> None:
 
 
 def _why_unfit(config: PreTrainedConfig, model_class: type) -> str:
-    """Why rows of a model's cache cannot be dropped again, as a clause; "" where they can."""
+    """The reason why rows of a model's cache cannot be dropped again, as a clause; "" if they can."""
     if not hasattr(config, "num_hidden_layers"):
         return "is no single stack of layers: its configuration names no number of them"
     kinds = set(getattr(config, "layer_types", None) or ())
@@ -426,7 +439,7 @@ def _why_unfit(config: PreTrainedConfig, model_class: type) -> str:
         return "is an assistant that reads the keys and values of another model, for which specviz has no method yet"
     if other := _OTHER_ATTENTION & kinds:
         return f"has {other.pop().replace('_', ' ')}, which specviz does not support"
-    if any("compressed" in each for each in kinds):
+    if any("compressed" in kind for kind in kinds):
         return "keeps several tokens in one row of its cache, which cannot be taken apart when one of them is rejected"
     undone = "which cannot be undone when draft tokens are rejected"
     if getattr(model_class, "_is_stateful", False) or kinds & _STATES:
@@ -435,7 +448,8 @@ def _why_unfit(config: PreTrainedConfig, model_class: type) -> str:
         found = ", ".join(sorted(kinds & _CONVOLUTIONS))
         return f"has layers that keep the inputs of a convolution ({found}), {undone}"
     if not (kinds <= _LAYER_KINDS and _has_plain_cache(config)):
-        return f"keeps a cache of a kind that specviz does not know (layers: {', '.join(sorted(kinds)) or 'all alike'})"
+        names = ", ".join(sorted(kinds)) or "all alike"
+        return f"keeps a cache of a kind that specviz does not know (layers: {names})"
     return ""
 
 
@@ -448,52 +462,56 @@ def _has_plain_cache(config: PreTrainedConfig) -> bool:
 
 
 def context_limit(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> int:
-    """The most tokens the model reads at once; with LongRoPE, those before its long factors apply."""
-    own = (getattr(config.get_text_config(decoder=True), name, None) for name in _LIMIT_NAMES)
-    known = [limit for limit in own if isinstance(limit, int) and limit > 0][:1] + _switches(config)
-    return min(known, default=_limit_of(tokenizer))
+    """The most tokens that the model reads at once. With LongRoPE only those before its long factors apply."""
+    text_config = config.get_text_config(decoder=True)
+    limits = _switches(config)
+    for name in _LIMIT_NAMES:
+        limit = getattr(text_config, name, None)
+        if isinstance(limit, int) and limit > 0:
+            limits.append(limit)
+            break
+    return min(limits, default=_limit_of(tokenizer))
 
 
 def _limit_of(tokenizer: PreTrainedTokenizerBase) -> int:
-    """What a tokenizer says that its model reads, which may be any value of a file; at most _UNKNOWN_LIMIT."""
+    """The most tokens that a tokenizer's file names for its model, but at most _UNKNOWN_LIMIT."""
     length = tokenizer.model_max_length
-    return (
-        int(min(length, _UNKNOWN_LIMIT))
-        if type(length) in (int, float) and length >= 1
-        else _UNKNOWN_LIMIT
-    )
+    if type(length) in (int, float) and length >= 1:
+        return int(min(length, _UNKNOWN_LIMIT))
+    return _UNKNOWN_LIMIT
 
 
 def limit_words(config: PreTrainedConfig) -> str:
-    """Why a model reads fewer tokens than its configuration allows; "" where it reads all. Beyond a certain length
-    LongRoPE applies the long factors to every token of a forward call, while cached keys keep the short ones: the odds
-    of a draft across that length would differ from the target's own."""
+    """The reason why a model reads fewer tokens than its configuration allows; "" if it reads all.
+
+    Beyond a certain length LongRoPE applies the long factors to every token of a forward call, while cached keys keep
+    the short ones. The probabilities of a draft across that length would differ from the target's.
+    """
     switches = _switches(config)
-    return (
-        f"it reads at most {min(switches):,} tokens here, as LongRoPE uses other factors beyond"
-        if switches
-        else ""
-    )
+    if not switches:
+        return ""
+    return f"it reads at most {min(switches):,} tokens here, as LongRoPE uses other factors beyond"
 
 
 def _switches(config: PreTrainedConfig) -> list[int]:
-    """The lengths beyond which LongRoPE takes other factors; each kind of layer may have its own settings."""
+    """The lengths beyond which LongRoPE takes other factors. Each kind of layer may have its own settings."""
     text_config = config.get_text_config(decoder=True)
     settings = getattr(text_config, "rope_parameters", None) or {}
-    each = [settings, *(own for own in settings.values() if isinstance(own, Mapping))]
-    lengths = [
-        own.get("original_max_position_embeddings")
-        for own in each
-        if own.get("rope_type") == "longrope"
-    ]
-    return [length for length in lengths if length and length < text_config.max_position_embeddings]
+    inner = [value for value in settings.values() if isinstance(value, Mapping)]
+    lengths: list[int] = []
+    for rope in (settings, *inner):
+        length = rope.get("original_max_position_embeddings")
+        if rope.get("rope_type") != "longrope" or not length:
+            continue
+        if length < text_config.max_position_embeddings:
+            lengths.append(length)
+    return lengths
 
 
 def eos_ids(generation: GenerationConfig | None, config: PreTrainedConfig) -> frozenset[int]:
-    """End tokens by the generation settings, or by the configuration where those say nothing."""
+    """The end tokens by the generation settings, or by the configuration if those name none."""
     ids = getattr(generation, "eos_token_id", None)
     if ids is None:
         ids = getattr(config.get_text_config(decoder=True), "eos_token_id", None)
-    return frozenset(
-        token for token in (ids if isinstance(ids, list) else [ids]) if type(token) is int
-    )
+    values = ids if isinstance(ids, list) else [ids]
+    return frozenset(token for token in values if type(token) is int)

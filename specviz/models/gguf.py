@@ -45,31 +45,31 @@ _ONE_AT_A_TIME = Lock()
 def fetch_model(
     source: ModelSource, *, may_download: bool, on_progress: Progress, weights: bool = True
 ) -> tuple[Path, str | None]:
-    """As `hub.fetch`; for a GGUF file the folder that is made of it."""
+    """The local folder of a source and its revision, like `hub.fetch`. A GGUF file is converted to a folder."""
     folder, revision = fetch(
         source, may_download=may_download, on_progress=on_progress, weights=weights
     )
     file = source.file or _only_file(folder, source.name)
-    return (
-        (folder, revision)
-        if file is None
-        else (convert(folder / file, source.name, on_progress), None)
-    )
+    if file is None:
+        return folder, revision
+    return convert(folder / file, source.name, on_progress), None
 
 
 def _only_file(folder: Path, name: str) -> str | None:
-    """The GGUF file in a folder without safetensors; None where there is none."""
-    found = () if any(folder.glob("*.safetensors")) else folder.glob("*.gguf")
-    files = sorted(file.name for file in found if not file.name.startswith("mmproj"))
+    """The name of the only GGUF file in a folder without safetensors; None if there is none."""
+    if any(folder.glob("*.safetensors")):
+        return None
+    names = (file.name for file in folder.glob("*.gguf"))
+    files = sorted(name for name in names if not name.startswith("mmproj"))
     if len(files) > 1:
         raise SpecvizError(
             f"{name} holds {len(files)} GGUF files: name one ({', '.join(files):.300})"
         )
-    return next(iter(files), None)
+    return files[0] if files else None
 
 
 def convert(file: Path, name: str, report: Progress, about: str = "") -> Path:
-    """The folder of this file's model, made where it is not there yet. about: what else its card says."""
+    """Converts the file to a model's folder, unless the folder is there. about: more words for the model's card."""
     if not file.is_file():
         raise SpecvizError(f"{name} has no file {file.name!r:.120}")
     report(f"reading {name}", None)
@@ -83,10 +83,9 @@ def convert(file: Path, name: str, report: Progress, about: str = "") -> Path:
         TemporaryDirectory(dir=folder.parent) as place,
         _progress(f"converting {name}", report),
     ):
-        made = Path(place, "model")
-        alone = Path(
-            place, file.name
-        )  # transformers takes what lies beside a file for its own, program code too
+        converted = Path(place, "model")
+        # in a folder of its own: transformers reads what lies beside a file, program code too
+        alone = Path(place, file.name)
         try:
             with suppress(OSError):  # Windows asks for a right to make links
                 alone.symlink_to(file.resolve())
@@ -94,20 +93,18 @@ def convert(file: Path, name: str, report: Progress, about: str = "") -> Path:
                 shutil.copyfile(file, alone)
             model = _without_weights(alone, header, name)
             model.config.gguf = {"sha256": sha256, "format": header.format}
-            stored = _write(alone, model, made, name)
+            number_format = _write(alone, model, converted, name)
         except SpecvizError:
             raise
-        except (
-            Exception
-        ) as error:  # whatever a stranger's file makes transformers, gguf or tokenizers raise
+        # whatever a stranger's file makes transformers, gguf or tokenizers raise
+        except Exception as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise SpecvizError(f"{name} could not be converted: {reason:.300}") from error
-        made_from = (
-            f"Converted from {file.name}, sha256 {sha256}, {header.format}. Stored in {stored}."
-        )
-        Path(made, "MODEL_CARD.md").write_text(f"# {name}\n\n{about}{made_from}\n", "utf-8")
+        origin = f"Converted from {file.name}, sha256 {sha256}, {header.format}."
+        card = f"# {name}\n\n{about}{origin} Stored in {number_format}.\n"
+        Path(converted, "MODEL_CARD.md").write_text(card, "utf-8")
         if not folder.is_dir():  # another process may have been quicker
-            made.rename(folder)
+            converted.rename(folder)
     return folder
 
 
@@ -122,15 +119,16 @@ def _progress(message: str, report: Progress) -> Iterator[None]:
 
     disable_progress_bar()
     report(message, None)
-    printed, gguf_reading.tqdm = gguf_reading.tqdm, bar
+    printing_bar = gguf_reading.tqdm
+    gguf_reading.tqdm = bar
     try:
         yield
     finally:
-        gguf_reading.tqdm = printed
+        gguf_reading.tqdm = printing_bar
 
 
 class GGUFHeader(GGUFReader):
-    """ValueError where anything lies beyond the file's end, and for more in lists than any vocabulary holds."""
+    """A header that raises ValueError for data beyond the file's end, and for longer lists than any vocabulary."""
 
     _num_values = 0
 
@@ -153,11 +151,11 @@ class GGUFHeader(GGUFReader):
 
     @property
     def format(self) -> str:
-        """Of most of the weights, by ggml's name."""
-        held: Counter[str] = Counter()
+        """The number format of most weights, by ggml's name."""
+        num_weights: Counter[str] = Counter()
         for tensor in self.tensors:
-            held[tensor.tensor_type.name] += tensor.n_elements
-        return held.most_common(1)[0][0]
+            num_weights[tensor.tensor_type.name] += tensor.n_elements
+        return num_weights.most_common(1)[0][0]
 
     def setting(self, key: str) -> Any:
         field = self.get_field(key)
@@ -165,16 +163,15 @@ class GGUFHeader(GGUFReader):
 
 
 def read_header(file: Path, name: str) -> GGUFHeader:
-    """SpecvizError for a file that cannot be what it says it is, and for one part of a split model."""
+    """Reads a file's header. Raises SpecvizError for a header that cannot be true, and for a part of a split model."""
     try:
         header = GGUFHeader(file)
         if header.byte_order != "I":
             raise ValueError("its numbers are in another machine's byte order")
-        placed = sorted(header.tensors, key=lambda tensor: tensor.data_offset)
-        if any(
-            one.data_offset + one.n_bytes > after.data_offset for one, after in pairwise(placed)
-        ):
-            raise ValueError("its tensors overlap")
+        by_offset = sorted(header.tensors, key=lambda tensor: tensor.data_offset)
+        for tensor, following in pairwise(by_offset):
+            if tensor.data_offset + tensor.n_bytes > following.data_offset:
+                raise ValueError("its tensors overlap")
         num_parts = header.setting("split.count")
     except Exception as error:  # whatever a stranger's file makes gguf and numpy raise
         raise SpecvizError(f"{name} is damaged or not a GGUF file: {error}") from error
@@ -187,26 +184,28 @@ def read_header(file: Path, name: str) -> GGUFHeader:
 
 
 def _without_weights(file: Path, header: GGUFHeader, name: str) -> PreTrainedModel:
-    """The file's model, in no memory. SpecvizError for one that would not be the file's own, or has no room here."""
-    kind, names = header.setting("general.architecture"), [tensor.name for tensor in header.tensors]
+    """The file's model, without memory for its weights.
+
+    Raises SpecvizError if transformers would make another model of the file, or if there is no room to convert it.
+    """
+    kind = header.setting("general.architecture")
+    names = [tensor.name for tensor in header.tensors]
     factor = f"{kind}.rope.scaling.factor"
-    scales = [factor] * (header.setting(factor) not in (None, 0, 1)) + [
-        each for each in names if each[:5] == "rope_"
-    ]
+    scales = [name for name in names if name.startswith("rope_")]
+    if header.setting(factor) not in (None, 0, 1):
+        scales.insert(0, factor)
     if scales and kind != "gpt-oss":
         raise SpecvizError(
             f"{name} scales its positions by {scales[0]}, which transformers ignores: use safetensors"
         )
-    num_layers, num_weights = (
-        header.setting(f"{kind}.block_count"),
-        sum(each.n_elements for each in header.tensors),
-    )
+    num_layers = header.setting(f"{kind}.block_count")
+    num_weights = sum(tensor.n_elements for tensor in header.tensors)
     if type(num_layers) is not int or not 0 < num_layers <= len(names):
         raise SpecvizError(
             f"{name} claims {num_layers!r:.40} layers and holds {len(names):,} tensors"
         )
-    needed, room = _BYTES * num_weights / GB, settings().model_memory_bytes
-    room = room or memory.device_share(torch.device("cpu"))
+    needed = _BYTES * num_weights / GB
+    room = settings().model_memory_bytes or memory.device_share(torch.device("cpu"))
     if room is not None and needed > room / GB:
         raise SpecvizError(
             f"{name} needs {needed:.2g} GB to be converted, but models may take {room / GB:.2g} GB here"
@@ -215,23 +214,25 @@ def _without_weights(file: Path, header: GGUFHeader, name: str) -> PreTrainedMod
     check_kind(config, MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None), name)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
-    if (others := model.num_parameters()) != num_weights:
+    num_parameters = model.num_parameters()
+    if num_parameters != num_weights:
         raise SpecvizError(
-            f"{name} holds {num_weights:,} weights; transformers would make a model of {others:,}"
+            f"{name} holds {num_weights:,} weights; transformers would make a model of {num_parameters:,}"
         )
     return model
 
 
 def _write(file: Path, model: PreTrainedModel, folder: Path, name: str) -> str:
-    """Converts into a folder; returns the number format. model: the file's, which gets its weights."""
+    """Converts into a folder and returns the number format. model: the file's model, which gets its weights here."""
     options: dict[str, Any] = {"gguf_file": file.name, **_OWN_CODE}
     with no_panic(f"{name} could not be converted: "):
         AutoTokenizer.from_pretrained(file.parent, **options).save_pretrained(folder)
     options |= {"config": model.config, "dtype": torch.float32, "output_loading_info": True}
-    read, told = AutoModelForCausalLM.from_pretrained(file.parent, **options)
-    if lacking := sorted(told["missing_keys"]):
-        raise SpecvizError(f"{name} lacks {len(lacking)} of its weights, {lacking[0]} among them")
-    most = torch.stack([each.abs().max() for each in read.parameters()]).max()
+    read, report = AutoModelForCausalLM.from_pretrained(file.parent, **options)
+    missing = sorted(report["missing_keys"])
+    if missing:
+        raise SpecvizError(f"{name} lacks {len(missing)} of its weights, {missing[0]} among them")
+    most = torch.stack([tensor.abs().max() for tensor in read.parameters()]).max()
     if not most <= torch.finfo(torch.bfloat16).max:
         raise SpecvizError(f"{name} holds weights that are not numbers, or too large for bfloat16")
     is_wide = model.config.gguf["format"] == "BF16" or most > torch.finfo(torch.float16).max

@@ -375,7 +375,7 @@ class ModelPool:
         used = 0
         for entry in self._entries.values():
             if entry.is_alive:
-                used += entry.sizes.total() if home is None else entry.sizes[home]
+                used += sum(entry.sizes.values()) if home is None else entry.sizes.get(home, 0)
         return used
 
 

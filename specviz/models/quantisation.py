@@ -1,6 +1,6 @@
 """Weights in fewer bits: formats in a model's name, the libraries that they need, the bytes of files and models.
 
-A quantised checkpoint is read where its library is installed. Loads no transformers; errors are SpecvizErrors.
+A quantised checkpoint is read if its library is installed. This module loads no transformers. Errors are SpecvizErrors.
 """
 
 import math
@@ -28,15 +28,14 @@ READERS: Mapping[str, tuple[str, ...]] = {
     "gptq": ("gptqmodel", "optimum", "accelerate"),
     "awq": ("gptqmodel", "accelerate"),
     "compressed-tensors": ("compressed_tensors", "accelerate"),
-    "fp8": (
-        "accelerate",
-    ),  # transformers' own, in blocks; it widens them where no GPU multiplies such numbers
+    # transformers' own, in blocks; it widens them if no GPU multiplies such numbers
+    "fp8": ("accelerate",),
 }
 """Kind of a quantised checkpoint -> the packages that reading it needs."""
 
-_BLOCK_SCALES = "_scale_inv"  # behind the name of an FP8 weight: the scales of its blocks
+_BLOCK_SCALES = "_scale_inv"  # after the name of an FP8 weight: the scales of its blocks
 _OLD_LAYOUTS = {"quantize_config.json": "GPTQ", "quant_config.json": "AWQ"}
-_TABLES = ("embed", "wte", "wpe", "lm_head", "embed_out")  # kept as they are by every library above
+_TABLES = ("embed", "wte", "wpe", "lm_head", "embed_out")  # no library above reduces them
 _PACKED = (torch.int8, torch.uint8, torch.int32)
 _STORED_BITS: Mapping[str, int] = {
     "I64": 64,
@@ -50,7 +49,7 @@ _STORED_BITS: Mapping[str, int] = {
 
 
 def split_format(wanted: str) -> tuple[str, str | None]:
-    """A model's own name, and the format of its weights that the name asks for."""
+    """The model's name without the format, and the format of its weights that the name asks for."""
     plain = catalog.without_format(wanted)
     return plain, wanted[len(plain) + 1 :] or None
 
@@ -60,30 +59,31 @@ def with_format(name: str, bits: str | None) -> str:
 
 
 def library_for(bits: str, name: str) -> str:
-    """The installed library that can make such weights. SpecvizError: what to install."""
-    if able := next((pool for pool in LIBRARIES[bits] if not _lacking(READERS[pool])), None):
-        return able
-    wanted = " or ".join(f"`pip install {' '.join(READERS[pool])}`" for pool in LIBRARIES[bits])
+    """The installed library that can make such weights. Raises SpecvizError that says what to install."""
+    commands: list[str] = []
+    for library in LIBRARIES[bits]:
+        if not _lacking(READERS[library]):
+            return library
+        commands.append(f"`pip install {' '.join(READERS[library])}`")
     raise SpecvizError(
-        f"{name} cannot be held in {bits} here: run {wanted}, or name the model without :{bits}"
+        f"{name} cannot be held in {bits} here: run {' or '.join(commands)}, or name the model without :{bits}"
     )
 
 
 def check_checkpoint(values: Mapping[str, object], name: str, folder: Path) -> None:
-    """SpecvizError where a configuration names a form of quantised weights that cannot be read here."""
-    about = values.get("quantization_config")
-    if about is None:
-        if told := next((file for file in _OLD_LAYOUTS if (folder / file).is_file()), None):
-            raise SpecvizError(
-                f"{name} holds weights quantised by {_OLD_LAYOUTS[told]} in an old layout ({told}): choose one whose "
-                "config.json has a quantization_config, or the model in full precision"
-            )
+    """Raises SpecvizError if a configuration names a form of quantised weights that cannot be read here."""
+    config = values.get("quantization_config")
+    if config is None:
+        for file, method in _OLD_LAYOUTS.items():
+            if (folder / file).is_file():
+                raise SpecvizError(
+                    f"{name} holds weights quantised by {method} in an old layout ({file}): choose one whose "
+                    "config.json has a quantization_config, or the model in full precision"
+                )
         return
-    kind = (
-        str(about.get("quant_method", "bitsandbytes"))[:80]
-        if isinstance(about, Mapping)
-        else "an unknown kind"
-    )
+    kind = "an unknown kind"
+    if isinstance(config, Mapping):
+        kind = str(config.get("quant_method", "bitsandbytes"))[:80]
     if kind not in READERS:
         raise SpecvizError(
             f"{name} holds weights quantised by {kind}, which specviz does not read; choose one by "
@@ -110,32 +110,31 @@ def num_parameters(files: Iterable[Path]) -> int:
 
 
 def needed_bytes(files: Iterable[Path], dtype: torch.dtype, bits: str | None) -> int:
-    """The bytes of the weights in memory, without quantised ones' scales. SafetensorError for a damaged file."""
-    total, held = 0, list(_headers(files))
-    is_widened = not torch.cuda.is_available()
-    widened = {
-        name.removesuffix(_BLOCK_SCALES)
-        for name, _, _ in held
-        if is_widened and name.endswith(_BLOCK_SCALES)
-    }
-    for name, shape, stored in held:
-        is_reduced = (
-            bits is not None and len(shape) == 2 and not any(key in name for key in _TABLES)
-        )
-        plain = 8 * dtype.itemsize
-        each = (
-            BITS[bits]
-            if is_reduced
-            else plain
-            if name in widened
-            else _STORED_BITS.get(stored, plain)
-        )
-        total += math.prod(shape) * each // 8
+    """The bytes of the weights in memory, without the scales of quantised weights.
+
+    Raises SafetensorError for a damaged file.
+    """
+    total = 0
+    headers = list(_headers(files))
+    widened: set[str] = set()
+    if not torch.cuda.is_available():
+        scales = [name for name, _, _ in headers if name.endswith(_BLOCK_SCALES)]
+        widened = {name.removesuffix(_BLOCK_SCALES) for name in scales}
+    plain_bits = 8 * dtype.itemsize
+    for name, shape, stored in headers:
+        is_table = any(key in name for key in _TABLES)
+        if bits is not None and len(shape) == 2 and not is_table:
+            weight_bits = BITS[bits]
+        elif name in widened:
+            weight_bits = plain_bits
+        else:
+            weight_bits = _STORED_BITS.get(stored, plain_bits)
+        total += math.prod(shape) * weight_bits // 8
     return total
 
 
 def _headers(files: Iterable[Path]) -> Iterator[tuple[str, list[int], str]]:
-    """(name, shape, number format) of every tensor."""
+    """The name, shape and number format of every tensor."""
     for file in files:
         with safe_open(file, framework="numpy") as weights:
             for name in weights.keys():  # noqa: SIM118
@@ -152,23 +151,24 @@ def bytes_by_device(model: torch.nn.Module) -> dict[torch.device, int]:
 
 
 def stored_bytes(tensor: Tensor) -> int:
-    """The bytes of a tensor; for a wrapper, such as torchao's, those of its parts."""
+    """The bytes of a tensor; for a wrapper, such as torchao's, the bytes of its parts."""
     if hasattr(tensor, "__tensor_flatten__"):
-        return sum(stored_bytes(getattr(tensor, part)) for part in tensor.__tensor_flatten__()[0])
+        names, _ = tensor.__tensor_flatten__()
+        return sum(stored_bytes(getattr(tensor, name)) for name in names)
     return tensor.nbytes
 
 
 def is_quantised(model: torch.nn.Module) -> bool:
     """Whether at least one weight is stored in fewer bits."""
-    held = (*model.parameters(), *model.buffers())
-    return any(
-        (each.dim() == 2 and each.dtype in _PACKED) or hasattr(each, "__tensor_flatten__")
-        for each in held
-    )
+    for tensor in (*model.parameters(), *model.buffers()):
+        is_packed = tensor.dim() == 2 and tensor.dtype in _PACKED
+        if is_packed or hasattr(tensor, "__tensor_flatten__"):
+            return True
+    return False
 
 
 def number_format(model: torch.nn.Module, bits: str | None) -> str:
-    """The number format of the computation, and that of the weights where it differs, as a trace names them."""
+    """The number format of the computation, and the weights' format if it differs, as a trace names them."""
     computes = str(model.dtype).removeprefix("torch.")
     kind = getattr(getattr(model, "quantization_method", None), "value", None)
     if kind is None:
@@ -177,7 +177,7 @@ def number_format(model: torch.nn.Module, bits: str | None) -> str:
 
 
 def gguf_origin(config: object) -> tuple[str | None, str]:
-    """The hash of the GGUF file that a model was made from, and what it was in words; (None, "") for other models."""
+    """The hash of the GGUF file that a model was made from, and words for it; (None, "") for other models."""
     match getattr(config, "gguf", None):
         case {"sha256": str(sha256), "format": str(kind)}:
             return f"sha256:{sha256:.64}", f"{kind:.20}, computed from its dequantised weights"
