@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from specviz.analysis.costs import Costs
 
 DEEPEST = 32
-LOW, HIGH = 0.05, 0.95
+LOW = 0.05
+HIGH = 0.95
 NEAR_BEST = 0.98
 MOST_K = 256
 NEGLIGIBLE = 1e-20

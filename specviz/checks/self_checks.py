@@ -177,8 +177,9 @@ def _tolerance(dtype: torch.dtype) -> float:
 
 def _distance(ours: Tensor, full: Tensor) -> float:
     """The largest difference, as a share of the largest logit; not-a-number counts as infinitely far."""
-    ours, full = ours.double(), full.double()
-    distance = float((ours - full).abs().max() / full.abs().max().clamp_min(1e-300))
+    wide = full.double()
+    largest = wide.abs().max().clamp_min(1e-300)
+    distance = float((ours.double() - wide).abs().max() / largest)
     return math.inf if math.isnan(distance) else distance
 
 

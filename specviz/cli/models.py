@@ -208,7 +208,10 @@ def diagnosis_text(diagnosis: Diagnosis) -> str:
         ["Chat format", f"  {diagnosis.chat}"],
         ["Ways to draft", *_table(_way_row(way, diagnosis.is_direct) for way in diagnosis.ways)],
     )
-    return "\n\n".join("\n".join(escape(line, keep=" ") for line in lines) for lines in sections)
+    paragraphs = []
+    for lines in sections:
+        paragraphs.append("\n".join(escape(line, keep=" ") for line in lines))
+    return "\n\n".join(paragraphs)
 
 
 def _verdict(diagnosis: Diagnosis) -> list[str]:

@@ -200,8 +200,10 @@ def _histogram(c: Counters) -> list[int]:
 
 def _conditional_by_depth(c: Counters) -> list[float | None]:
     """The share of steps that accepted j tokens among those that accepted j - 1."""
-    at_least = [c.num_steps, *_accepted_at_least(c)]
-    return [more / fewer if fewer else None for fewer, more in pairwise(at_least)]
+    rates: list[float | None] = []
+    for fewer, more in pairwise([c.num_steps, *_accepted_at_least(c)]):
+        rates.append(more / fewer if fewer else None)
+    return rates
 
 
 METRICS: dict[str, Metric] = {
