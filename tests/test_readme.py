@@ -39,8 +39,8 @@ import specviz
 def quick_costs(*, draft):
     "specviz.costs with one round of timings in place of many."
     from specviz.analysis import costs
-    from specviz.models import catalog, library
-    target, draft = map(library.Library().load, (catalog.default_pair()[0], draft))
+    from specviz.models import catalog, pool
+    target, draft = map(pool.ModelPool().load, (catalog.default_pair()[0], draft))
     *_, last = costs.measure_costs(target, [draft], rounds=1)
     return last.costs[0]
 

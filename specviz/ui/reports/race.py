@@ -151,7 +151,7 @@ class RaceSection:
         source = AS_ON_EXPLORE if base.is_run else AS_AT_FIRST
         setups = {
             PAGE: (f"{source}{_describe(base.request, with_k=False)}", base.request),
-            ALONE: (alone.title, self._change_method(base.request, alone)),
+            alone.name: (alone.title, self._change_method(base.request, alone)),
         }
         for _, name in self._offer.drafts_for(base.request.target, plain):
             if self._models.is_at_hand(name):
