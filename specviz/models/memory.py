@@ -1,4 +1,4 @@
-"""Where models run on this machine: device, number format, bytes for all together, and how its processor multiplies."""
+"""The facts about this machine that models need: device, number format, memory, and how its processor multiplies."""
 
 import multiprocessing
 import os
@@ -23,31 +23,26 @@ _SHARE_OF_GPU = 0.8
 
 def device() -> torch.device:
     """The device that models are loaded to: SPECVIZ_DEVICE, or the first of CUDA, MPS and CPU that is there."""
-    wanted = settings().device
-    if wanted == "auto":
-        wanted = (
-            "cuda"
-            if torch.cuda.is_available()
-            else "mps"
-            if torch.backends.mps.is_available()
-            else "cpu"
-        )
-    return _check_device(wanted, "SPECVIZ_DEVICE")
+    name = settings().device
+    if name == "auto":
+        name = "cpu"
+        if torch.cuda.is_available():
+            name = "cuda"
+        elif torch.backends.mps.is_available():
+            name = "mps"
+    return _check_device(name, "SPECVIZ_DEVICE")
 
 
 def draft_device() -> torch.device:
-    """The device that draft models are loaded to: SPECVIZ_DRAFT_DEVICE, or that of all others."""
+    """The device that draft models are loaded to: SPECVIZ_DRAFT_DEVICE, or the device of all other models."""
     wanted = settings().draft_device
     return device() if wanted == "auto" else _check_device(wanted, "SPECVIZ_DRAFT_DEVICE")
 
 
 def check_gpu(name: str) -> None:
-    """SpecvizError where a model needs a GPU that this process never has: on a ZeroGPU Space only workers have one."""
-    if (
-        settings().zero_gpu
-        and multiprocessing.parent_process() is None
-        and not catalog.needs_no_gpu(name)
-    ):
+    """Raises SpecvizError if a model needs a GPU that this process never has: on a ZeroGPU Space only workers do."""
+    is_main = multiprocessing.parent_process() is None
+    if settings().zero_gpu and is_main and not catalog.needs_no_gpu(name):
         raise SpecvizError(
             f"{name} needs the GPU, which this Space lends to runs on Explore only: for this, choose a bundled model"
         )
@@ -61,13 +56,13 @@ def _check_device(wanted: str, variable: str) -> torch.device:
         )
     if chosen.type == "mps" and not torch.backends.mps.is_available():
         raise SpecvizError(f"{variable} is mps, but torch sees no MPS device here")
-    return (
-        chosen if chosen.type == "cpu" else torch.device(chosen.type, chosen.index or 0)
-    )  # as tensors name theirs
+    if chosen.type == "cpu":
+        return chosen
+    return torch.device(chosen.type, chosen.index or 0)  # tensors name their device with an index
 
 
 def all_gpus() -> tuple[torch.device, ...]:
-    """The GPUs that a model too large for one of them may be spread over; none where SPECVIZ_DEVICE names one."""
+    """The GPUs that a model too large for one of them may be spread over; none if SPECVIZ_DEVICE names one."""
     if settings().device != "auto" or torch.cuda.device_count() < 2:
         return ()
     return tuple(torch.device("cuda", index) for index in range(torch.cuda.device_count()))
@@ -85,12 +80,14 @@ def dtype(on: torch.device) -> torch.dtype:
 
 
 _measuring = threading.Lock()
-"""Of many first visitors only one measures; all at once they took 3 GB, and each disturbed what the others measured."""
+"""A lock that lets one thread measure at a time. All at once took 3 GB, and each disturbed the others' numbers."""
 
 
 def products() -> Products:
-    """How few rows are multiplied on this processor with so many threads: measured once, then read from a file. Where
-    none can be kept, or the machine is too busy to measure now, all go by columns in this process."""
+    """The ways to multiply few rows on this processor with so many threads: measured once, then read from a file.
+
+    If no file can be stored, or the machine is too busy to measure now, this process multiplies all by columns.
+    """
     with _measuring:
         return _products(cache_dir(), torch.get_num_threads())
 
@@ -109,7 +106,7 @@ def _products(folder: Path, num_threads: int) -> Products:
 
 
 def _keep(path: Path) -> None:
-    """Measures, and writes the file unless the machine is busy, or another process was first: what that found holds."""
+    """Measures and writes the file, unless the machine is busy or another process was first: then its file stays."""
     if (found := measure()) is None:
         return
     draft = path.with_suffix(f".{os.getpid()}")
@@ -123,32 +120,31 @@ def _keep(path: Path) -> None:
 
 
 def device_name(on: torch.device) -> str:
-    return (
-        torch.cuda.get_device_name(on)
-        if on.type == "cuda"
-        else platform.processor() or platform.machine()
-    )
+    if on.type == "cuda":
+        return torch.cuda.get_device_name(on)
+    return platform.processor() or platform.machine()
 
 
 def environment(on: torch.device, target: CachedLM | None = None) -> dict[str, object]:
-    """The software and hardware that a measured number depends on. target: its reader."""
-    about = {} if target is None else {"forward": target.path}
-    if target is not None and target.no_trees:
-        about["chains_only"] = target.no_trees
-    if on.type == "cpu":
-        about["products"] = str(products())
-    return {
+    """The software and hardware that a measured number depends on. target: a reader of the target model."""
+    facts: dict[str, object] = {
         "python": platform.python_version(),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "device_name": device_name(on),
         "threads": torch.get_num_threads(),
-        **about,
     }
+    if target is not None:
+        facts["forward"] = target.path
+        if target.no_trees:
+            facts["chains_only"] = target.no_trees
+    if on.type == "cpu":
+        facts["products"] = str(products())
+    return facts
 
 
 def device_share(on: torch.device) -> int | None:
-    """The bytes of a device that models may take; None where the system does not say."""
+    """The bytes of a device that models may take; None if the system does not say."""
     if on.type == "cuda":
         return int(_SHARE_OF_GPU * torch.cuda.get_device_properties(on).total_memory)
     if on.type == "mps":

@@ -1,4 +1,4 @@
-"""Proofs of models, kept in the cache folder: what was found of a model's files once is not tried again."""
+"""Proofs of models, stored in the cache folder, so that a model's files are tried only once."""
 
 import hashlib
 from collections.abc import Iterable
@@ -18,8 +18,11 @@ from specviz.trace.values import TraceError
 
 
 def proof_path(files: Iterable[Path], on: torch.device, number_format: str) -> Path:
-    """Where the proof of the model in these files is kept. It counts for the files as they are, this number format and
-    device, these versions of torch and transformers, and this code. Raises OSError for a file that is not there."""
+    """The file for the proof of the model in these files.
+
+    A proof counts for the files as they are now, this number format and device, these versions of torch and
+    transformers, and this code. Raises OSError for a file that is not there.
+    """
     states = []
     for file in files:
         content = file.read_bytes() if file.suffix == ".json" else b""
@@ -40,7 +43,7 @@ def _code() -> str:
 
 
 def read_proof(path: Path) -> Proof | None:
-    """The proof that is kept there; None where none is, or it is damaged."""
+    """The proof that is stored there; None if there is none, or it is damaged."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Proof)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
@@ -48,7 +51,7 @@ def read_proof(path: Path) -> Proof | None:
 
 
 def keep_proof(path: Path, proof: Proof) -> None:
-    """Writes the proof; nothing where the folder cannot be written, and then it is made again next time."""
+    """Writes the proof. If the folder cannot be written, it does nothing: the proof is made again next time."""
     try:
         write_lines(path, [msgspec.json.encode(proof).decode()])
     except (OSError, TraceError):

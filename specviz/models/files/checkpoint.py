@@ -1,6 +1,6 @@
-"""Weights of an untrusted checkpoint: reads tensors by name without running code, and fills a module with them.
+"""Weights of an untrusted checkpoint: tensors are read by name without running code, and put into a module.
 
-Every error is a SpecvizError that says what is wrong with the file; the caller puts the checkpoint's name in front.
+Every error is a SpecvizError that says what is wrong with the file. The caller puts the checkpoint's name in front.
 """
 
 import os
@@ -24,23 +24,24 @@ from specviz.errors import SpecvizError
 _SHOWN_NAMES = 3
 MOST_BYTES = (
     16 * 2**30
-)  # draft heads are much smaller than their target; a larger file is something else
+)  # a larger file is something else: draft heads are smaller than their target
 Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """Names of tensors: used ones and unused ones of the checkpoint, and those that it lacks."""
+    """The names of a checkpoint's tensors, by what became of them."""
 
     used: tuple[str, ...]
     unused: tuple[str, ...]
-    missing: tuple[str, ...]
+    missing: tuple[str, ...]  # not in the checkpoint
 
 
 def read_tensors(files: Iterable[Path]) -> dict[str, Tensor]:
-    """All tensors of these files, on the CPU. safetensors, or torch's zip format (.pt, .bin) without program code."""
+    """All tensors of these files, on the CPU. Reads safetensors, and torch's zip format (.pt, .bin) without code."""
     files = list(files)
-    if (size := sum(map(_unpacked_bytes, files))) > MOST_BYTES:
+    size = sum(map(_unpacked_bytes, files))
+    if size > MOST_BYTES:
         raise SpecvizError(
             f"its weights must not exceed {MOST_BYTES / 1e9:.3g} GB (got {size / 1e9:.3g} GB)"
         )
@@ -48,18 +49,14 @@ def read_tensors(files: Iterable[Path]) -> dict[str, Tensor]:
     for file in files:
         try:
             state |= load_file(file) if file.suffix == ".safetensors" else _read_zip(file)
-        except (
-            SafetensorError,
-            OSError,
-            ValueError,
-            KeyError,
-        ) as error:  # the last two: a header that makes no sense
+        # the last two: a header that makes no sense
+        except (SafetensorError, OSError, ValueError, KeyError) as error:
             raise SpecvizError(f"{file.name} is damaged or incomplete; fetch it again") from error
     return state
 
 
 def tensor_names(files: Iterable[Path]) -> set[str]:
-    """The names of all tensors of these files, which are not read. SpecvizError as in `read_tensors`."""
+    """The names of all tensors of these files. It reads no tensor. Raises SpecvizError as `read_tensors` does."""
     names: set[str] = set()
     for file in files:
         try:
@@ -86,9 +83,9 @@ def _unpacked_bytes(file: Path) -> int:
 
 
 def _read_zip(file: Path, *, mapped: bool = False) -> dict[str, Tensor]:
-    """mapped: the tensors stay in the file."""
+    """The named tensors of a file. mapped: they stay in the file."""
     try:
-        held = torch.load(file, weights_only=True, map_location="cpu", mmap=mapped)
+        state = torch.load(file, weights_only=True, map_location="cpu", mmap=mapped)
     except pickle.UnpicklingError as error:
         raise SpecvizError(
             f"{file.name} holds more than tensors (program code could run on opening it), so it was not opened; "
@@ -96,20 +93,22 @@ def _read_zip(file: Path, *, mapped: bool = False) -> dict[str, Tensor]:
         ) from error
     except Exception as error:  # whatever else a stranger's file makes torch raise
         raise SpecvizError(f"{file.name} is damaged or incomplete; fetch it again") from error
-    if not isinstance(held, Mapping) or not all(
-        isinstance(name, str) and isinstance(value, Tensor) for name, value in held.items()
+    if not isinstance(state, Mapping) or not all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in state.items()
     ):
         raise SpecvizError(
-            f"{file.name} must hold only named tensors (got a {type(held).__name__} of other things)"
+            f"{file.name} must hold only named tensors (got a {type(state).__name__} of other things)"
         )
-    return dict(held)
+    return dict(state)
 
 
 def list_keys(keys: Sequence[str]) -> str:
     """The number of tensors and the first few of their names, which are untrusted, shortened and quoted."""
     shown = ", ".join(f"{key!r:.60}" for key in keys[:_SHOWN_NAMES])
+    if len(keys) > _SHOWN_NAMES:
+        shown += ", ..."
     count = "1 tensor" if len(keys) == 1 else f"{len(keys):,} tensors"
-    return f"{count} ({shown}{', ...' if len(keys) > _SHOWN_NAMES else ''})"
+    return f"{count} ({shown})"
 
 
 def fill(
@@ -117,8 +116,8 @@ def fill(
 ) -> LoadReport:
     """Puts tensors into `module`, in the number format and on the device of `like`; whole numbers stay whole.
 
-    module: built on the meta device. keys: the checkpoint's name of a tensor -> the module's; others count as unused.
-    Parameters that are missing stay on the meta device. SpecvizError for a tensor of another shape.
+    module: built on the meta device. keys: a tensor's name in the checkpoint -> its name in the module; other tensors
+    count as unused. Missing parameters stay on the meta device. Raises SpecvizError for a tensor of another shape.
     """
     wanted = module.state_dict()
     ready = {}
@@ -144,15 +143,17 @@ def _size(tensor: Tensor) -> str:
 
 
 class Attached:
-    """Objects made for loaded models, each once per model and key; released with the model, or with the device and the
-    number format that it had."""
+    """Objects that belong to loaded models, one per model and key.
+
+    An object is released with its model, or when the model moves to another device or number format.
+    """
 
     def __init__(self) -> None:
         self._made: WeakKeyDictionary[nn.Module, tuple[object, dict[object, object]]] = (
             WeakKeyDictionary()
         )
         self._renew_lock()
-        if hasattr(os, "register_at_fork"):  # whoever held the lock stayed in the other process
+        if hasattr(os, "register_at_fork"):  # a thread that closed the lock is not in the child
             os.register_at_fork(after_in_child=self._renew_lock)
 
     def _renew_lock(self) -> None:

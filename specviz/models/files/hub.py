@@ -24,7 +24,8 @@ from specviz.models import catalog
 if TYPE_CHECKING:
     from tqdm import tqdm
 
-Progress = Callable[[str, float | None], None]  # a message, and the fraction done where it is known
+Progress = Callable[[str, float | None], None]
+"""A function that is told a message, and the fraction done if it is known."""
 
 DOWNLOADING = "downloading"  # the first word of the progress messages of a download
 
@@ -33,11 +34,8 @@ _HUB_FILE = re.compile(rf"({_HUB_ID.pattern})/((?:[\w.-]+/)*[\w.-]+\.gguf)", re.
 _DATA_FILES = ["*.json", "*.jinja", "*.model", "*.safetensors", "*.tiktoken", "*.txt"]
 _NOT_NEEDED = ["*/*", "consolidated*"]
 _WEIGHTS = ["*.safetensors"]
-_HEAD_WEIGHTS = [
-    "*.safetensors",
-    "medusa_lm_head.pt",
-    "pytorch_model*.bin",
-]  # the first that is there is read
+_HEAD_WEIGHTS = ["*.safetensors", "medusa_lm_head.pt", "pytorch_model*.bin"]
+"""The weight files of draft heads. Only the first pattern that matches a file is read."""
 _CONVERT = (
     "load it where you trust it and save it again with save_pretrained, which makes safetensors"
 )
@@ -56,7 +54,7 @@ _OTHER_FORMATS: Mapping[str, tuple[str, str]] = {
         (".bin", ".pt", ".pth"), ("PyTorch's pickles, which can run code when opened", _CONVERT)
     ),
 }
-"""Suffix of a weight file that is not read -> its format, and what to do instead."""
+"""Suffix of a weight file that is not read -> its format, and advice."""
 _ADAPTERS = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
 _FILE_NAME = re.compile(r"[^\0]{1,200}")
 INDEX = "model.safetensors.index.json"
@@ -66,17 +64,17 @@ _TOKENIZERS = ("tokenizer.json", "tokenizer.model", *_VOCABULARIES)
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """Where a model comes from. name: shown and stored; key: its identity; folder None: `key` is a hub id, with the
-    name of a file of it behind it if there is one. file: a GGUF file, in the folder or on the hub."""
+    """The place that a model comes from."""
 
-    name: str
-    key: str
+    name: str  # shown and stored
+    key: str  # its identity
     folder: Path | None = None
-    file: str | None = None
+    """The model's folder; None: `key` is a hub id, or a hub id and the name of a file there."""
+    file: str | None = None  # a GGUF file, in the folder or on the hub
 
 
 def find(name: str, *, allow_any: bool) -> ModelSource:
-    """The source of this name. allow_any False: catalogue names only. Reads no model file."""
+    """The source of the model with this name. Reads no model file. allow_any False: catalogue names only."""
     if name in catalog.MODELS or name in catalog.HEADS:
         place = catalog.resolve(name)
         if isinstance(place, str):
@@ -100,8 +98,10 @@ def find(name: str, *, allow_any: bool) -> ModelSource:
             f"a model must be named by a catalogue name, a folder or a hub id (got {name!r})"
         )
     if (place := _find_place(name)) is not None:
-        folder, file = (place, None) if place.is_dir() else (place.parent, place.name)
-        return ModelSource(_place_name(place), str(place.resolve()), folder, file)
+        key = str(place.resolve())
+        if place.is_dir():
+            return ModelSource(_place_name(place), key, place)
+        return ModelSource(_place_name(place), key, place.parent, place.name)
     if (match := _HUB_FILE.fullmatch(name)) and ".." not in name:
         return ModelSource(name, name, file=match[3])
     if not _HUB_ID.fullmatch(name) or ".." in name or name.endswith(".gguf"):
@@ -117,19 +117,18 @@ def _find_place(name: str) -> Path | None:
     try:
         place = Path(os.path.abspath(Path(name).expanduser()))  # a link keeps its own name
         return place if place.is_dir() or (place.suffix == ".gguf" and place.is_file()) else None
-    except (
-        OSError,
-        RuntimeError,
-    ):  # a name too long for the file system; the home of an unknown user
+    # a name too long for the file system; the home of an unknown user
+    except (OSError, RuntimeError):
         return None
 
 
 def _place_name(place: Path) -> str:
-    """The base name of a folder or file, with " (folder)" or " (file)" where that name alone means another model."""
+    """The base name of a folder or file, with " (folder)" or " (file)" if the name alone means another model."""
     name = place.name or "model"
-    meant = _find_place(name)
-    is_other = catalog.is_known(name) or (meant is not None and not meant.samefile(place))
-    return f"{name} ({'folder' if place.is_dir() else 'file'})" if is_other else name
+    other = _find_place(name)
+    if not catalog.is_known(name) and (other is None or other.samefile(place)):
+        return name
+    return f"{name} (folder)" if place.is_dir() else f"{name} (file)"
 
 
 def ignore_progress(message: str, fraction: float | None) -> None:
@@ -139,7 +138,10 @@ def ignore_progress(message: str, fraction: float | None) -> None:
 def fetch(
     source: ModelSource, *, may_download: bool, on_progress: Progress, weights: bool = True
 ) -> tuple[Path, str | None]:
-    """The local folder of a source, if asked with weights, and a hub model's revision. SpecvizError with what to do."""
+    """Fetches a source, with weights if asked; returns its local folder and a hub model's revision.
+
+    Raises SpecvizError with advice.
+    """
     if source.file is not None:
         return _fetch(source, [source.file], [], may_download, on_progress)
     ignored = _NOT_NEEDED if weights else [*_NOT_NEEDED, *_WEIGHTS]
@@ -158,7 +160,7 @@ def fetch(
 def fetch_heads(
     source: ModelSource, *, may_download: bool, on_progress: Progress
 ) -> tuple[Path, str | None]:
-    """`fetch` for draft heads, whose weights may also be in torch's own format."""
+    """Fetches draft heads like `fetch`; their weights may also be in torch's own format."""
     return _fetch(source, ["config.json", *_HEAD_WEIGHTS], _NOT_NEEDED, may_download, on_progress)
 
 
@@ -190,8 +192,10 @@ def _fetch(
 
 
 def is_here(name: str) -> bool:
-    """Whether all files of a catalogue model or of draft heads are on this machine; reads none, uses no network. True
-    for any other name: a folder needs no download, and a typed hub id is not checked."""
+    """Whether all files of a catalogue model or of draft heads are on this machine. Reads none, uses no network.
+
+    True for any other name: a folder needs no download, and a typed hub id is not checked.
+    """
     plain = catalog.without_format(name)
     if plain not in catalog.MODELS and plain not in catalog.HEADS:
         return True
@@ -209,7 +213,7 @@ def is_here(name: str) -> bool:
 
 
 def hash_of(file: Path) -> str:
-    """sha256 of a file's content."""
+    """The sha256 of a file's content."""
     digest = hashlib.sha256()
     with file.open("rb") as stream:
         while piece := stream.read(1 << 22):
@@ -218,7 +222,7 @@ def hash_of(file: Path) -> str:
 
 
 def check_files(folder: Path, name: str) -> None:
-    """SpecvizError for a folder that transformers could not load, or would load from unsafe files."""
+    """Raises SpecvizError for a folder that transformers could not load, or would load from unsafe files."""
     if not (folder / "config.json").is_file():
         hint = _other_format(os.listdir(folder)) or "this is not a model folder"
         if (folder / "adapter_config.json").is_file():
@@ -234,8 +238,9 @@ def check_files(folder: Path, name: str) -> None:
 
 
 def weight_files(folder: Path, name: str) -> list[Path]:
-    """The safetensors files of a model. SpecvizError if there are none or some are missing."""
-    index, single = folder / INDEX, folder / "model.safetensors"
+    """The safetensors files of a model. Raises SpecvizError if there are none or some are missing."""
+    index = folder / INDEX
+    single = folder / "model.safetensors"
     if not index.is_file() and not single.is_file():
         raise SpecvizError(_no_weights(name, os.listdir(folder)))
     files = [folder / shard for shard in _shards(index, name)] if index.is_file() else [single]
@@ -248,24 +253,25 @@ def weight_files(folder: Path, name: str) -> list[Path]:
 
 
 def head_files(folder: Path, name: str) -> list[Path]:
-    """The weight files of draft heads; safetensors where there are both kinds. SpecvizError if there are none."""
+    """The weight files of draft heads; safetensors if there are both kinds. Raises SpecvizError if there are none."""
     if (folder / INDEX).is_file():
         return weight_files(folder, name)
-    found = (sorted(folder.glob(pattern)) for pattern in _HEAD_WEIGHTS)
-    if files := next(filter(None, found), None):
-        return files
+    for pattern in _HEAD_WEIGHTS:
+        files = sorted(folder.glob(pattern))
+        if files:
+            return files
     raise SpecvizError(f"its folder has no weights ({', '.join(_HEAD_WEIGHTS)})")
 
 
 def _no_weights(name: str, files: Iterable[str]) -> str:
-    """An error's words for a model without safetensors that has files of these names."""
-    if told := _other_format(files):
-        return f"{name} has no safetensors weights; {told}"
+    """The words of the error for a model without safetensors that has files of these names."""
+    if words := _other_format(files):
+        return f"{name} has no safetensors weights; {words}"
     return f"{name} has no weights: model.safetensors is missing; choose a model that has them"
 
 
 def _other_format(files: Iterable[str]) -> str:
-    """The first file in a format that is not read, with its format and what to do; "" where there is none."""
+    """The words for the first file in a format that is not read, with advice; "" if there is none."""
     for file in sorted(files):
         if (suffix := Path(file).suffix.lower()) in _OTHER_FORMATS and file != "training_args.bin":
             format_name, way_out = _OTHER_FORMATS[suffix]
@@ -290,29 +296,24 @@ def _shards(index: Path, name: str) -> list[str]:
 
 
 def progress_bar(message: str, on_progress: Progress) -> type:
-    """A tqdm class that reports a download's bytes to on_progress, or prints a bar where that is ignore_progress."""
+    """A tqdm class that reports a download's bytes to on_progress; if that is ignore_progress, it prints a bar."""
     from tqdm import tqdm
 
     class Bar(tqdm):
         def __init__(self, *args: Any, **options: Any) -> None:
             # the hub counts each byte twice, when it comes and when it is written, under names of its own
-            self._is_told = (
-                not str(options.pop("name", "")).endswith(".transfer")
-                and options.get("unit") == "B"
-            )
-            is_shown = self._is_told and on_progress is ignore_progress
-            shown = (
-                {"file": sys.stderr, "desc": message, "position": 0}
-                if is_shown
-                else {"file": io.StringIO()}
-            )
-            super().__init__(*args, **{**options, "disable": False, **shown})
+            is_transfer = str(options.pop("name", "")).endswith(".transfer")
+            self._counts_bytes = options.get("unit") == "B" and not is_transfer
+            options |= {"disable": False, "file": io.StringIO()}
+            if self._counts_bytes and on_progress is ignore_progress:
+                options |= {"file": sys.stderr, "desc": message, "position": 0}
+            super().__init__(*args, **options)
 
         def update(self, n: float | None = 1) -> bool | None:
-            shown = super().update(n)
-            if self.total and self._is_told:
+            is_displayed = super().update(n)
+            if self.total and self._counts_bytes:
                 on_progress(message, min(1.0, self.n / self.total))
-            return shown
+            return is_displayed
 
     return Bar
 
@@ -350,7 +351,6 @@ def _fetch_error(name: str, error: Exception, may_download: bool) -> SpecvizErro
             f"`hf download {name}`, or choose a bundled model"
         )
     else:
-        words = (
-            f"the download failed: {(str(error).strip() or type(error).__name__).splitlines()[0]}"
-        )
+        lines = (str(error).strip() or type(error).__name__).splitlines()
+        words = f"the download failed: {lines[0]}"
     return SpecvizError(f"{name} could not be fetched: {words}")
