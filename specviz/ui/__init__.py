@@ -2,13 +2,12 @@
 
 import os
 
-os.environ.setdefault(
-    "GRADIO_ANALYTICS_ENABLED", "False"
-)  # read when gradio is imported: no call to any other host
-os.environ.setdefault(
-    "GRADIO_ANALYTICS_CACHE_FREQUENCY", "100000"
-)  # a summary at each event costs more than it
-os.environ.setdefault("GRADIO_ANALYTICS_MAX_EVENTS", "100")  # and 10,000 events are many
+# gradio reads these when it is imported: no call to any other host
+os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+# a summary at each event costs more than the event
+os.environ.setdefault("GRADIO_ANALYTICS_CACHE_FREQUENCY", "100000")
+# and 10,000 events are many
+os.environ.setdefault("GRADIO_ANALYTICS_MAX_EVENTS", "100")
 
 from specviz.ui.page import build
 from specviz.ui.server import launch_options

@@ -1,14 +1,15 @@
-"""What programs and agents may ask over HTTP or MCP: small JSON answers, and files by their address.
+"""The endpoints that programs and agents call over HTTP or MCP: small JSON answers, and files by their address.
 
-Callers read the docstrings, with the words of PARAMETERS put in: Gradio shows them as the endpoints' documents and as
-descriptions of MCP tools. Errors are plain text. Anyone who reaches the server may call: the gate checks what is given
-by the endpoints' own signatures, names are looked up, and work is bounded.
+Callers read the docstrings with the words of PARAMETERS put in, as documents and as descriptions of MCP tools. Errors
+are plain text. Anyone who reaches the server may call: the gate checks arguments by the endpoints' signatures, names
+are looked up, and work is bounded.
 """
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict
+from functools import partial
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args
 
@@ -25,23 +26,26 @@ from specviz.drafters import METHODS, find_method
 from specviz.errors import SpecvizError
 from specviz.models import catalog
 from specviz.models.files.hub import is_here
-from specviz.request import REQUEST_KEYS, Request, check_whole, one_k
+from specviz.request import Request, check_whole, one_k
 from specviz.session.run import open_run
 from specviz.session.workbench import Workbench
 from specviz.settings import settings
 from specviz.trace.metrics import METRICS, count, metrics
 from specviz.trace.values import TraceError, convert, format_got
 from specviz.ui.choices import Offer
-from specviz.ui.events import asker_of_call, callback
+from specviz.ui.events import asker_of_call, callback, in_one_turn
 from specviz.ui.registry import Registry
 from specviz.views.explore import library
 
-API_LIMIT, API_JOBS = 4, 16
-"""Answers of one endpoint that are made at once; and jobs of all endpoints that use the engine, in turns."""
+API_LIMIT = 4
+"""Answers of one endpoint that are made at once."""
+API_JOBS = 16
+"""Jobs of all endpoints that use the engine, in turns."""
 API_LIMIT_S = 60.0
-"""A caller that nobody watches may hold the engine this long."""
+"""Seconds that a caller without a watcher may hold the engine."""
 MOST_PROVED = 500  # tokens
-MOST_PROMPTS, MOST_ALIGNED = 32, 128  # prompts of a job, tokens of a text
+MOST_PROMPTS = 32  # of a job
+MOST_ALIGNED = 128  # tokens of a text
 RENAMED = (
     "this endpoint is called compare_tokenizers now: the next release knows no endpoint doctor"
 )
@@ -74,30 +78,30 @@ PARAMETERS = {
 
 
 def add_endpoints(registry: Registry, bench: Workbench, offer: Offer) -> None:
-    """The endpoints of the page that is being built."""
-    made = _Endpoints(registry, bench, offer)
+    """Adds the endpoints to the page that is being built."""
+    endpoints = _Endpoints(registry, bench, offer)
     for name in ENDPOINTS:
-        shared = {"concurrency_limit": API_JOBS, "concurrency_id": "jobs"} if name in JOBS else {}
-        gr.api(
-            _for_callers(getattr(made, name)),
-            api_name=name,
-            **{"concurrency_limit": API_LIMIT, **shared},
-        )
+        limits = {"concurrency_limit": API_LIMIT}
+        if name in JOBS:
+            limits = {"concurrency_limit": API_JOBS, "concurrency_id": "jobs"}
+        gr.api(_for_callers(getattr(endpoints, name)), api_name=name, **limits)
 
 
 def _for_callers(endpoint: Callable[..., Any]) -> Callable[..., Any]:
     """The endpoint with its parameters described and its SpecvizErrors as plain text."""
-    made = callback(endpoint, as_html=False)
-    words = "".join(
-        f"\n    {name}: {PARAMETERS[name]}" for name in parameters_of(endpoint.__name__)
-    )
-    made.__doc__ = inspect.getdoc(endpoint).replace("\n\nReturns:", f"\n\nArgs:{words}\n\nReturns:")
-    return made
+    called = callback(endpoint, as_html=False)
+    names = parameters_of(endpoint.__name__)
+    words = "".join(f"\n    {name}: {PARAMETERS[name]}" for name in names)
+    document = inspect.getdoc(endpoint)
+    called.__doc__ = document.replace("\n\nReturns:", f"\n\nArgs:{words}\n\nReturns:")
+    return called
 
 
 class _Endpoints:
     def __init__(self, registry: Registry, bench: Workbench, offer: Offer) -> None:
-        self._registry, self._bench, self._offer = registry, bench, offer
+        self._registry = registry
+        self._bench = bench
+        self._offer = offer
 
     def run(
         self,
@@ -133,28 +137,50 @@ class _Endpoints:
         """
         find_method(method)
         target, draft = self._pair(target, draft)
-        params, stop, chat_options = params or {}, stop or [], chat_options or {}
-        k, chat = one_k(k, num_speculative_tokens), bool(chat_options) if chat is None else chat
-        given = {name: value for name, value in locals().items() if name in REQUEST_KEYS}
+        values = {
+            "prompt": prompt,
+            "target": target,
+            "draft": draft,
+            "method": method,
+            "k": one_k(k, num_speculative_tokens),
+            "temperature": temperature,
+            "top_k": top_k,
+            "top_p": top_p,
+            "draft_temperature": draft_temperature,
+            "draft_top_k": draft_top_k,
+            "draft_top_p": draft_top_p,
+            "seed": seed,
+            "max_new_tokens": max_new_tokens,
+            "stop": stop or [],
+            "rule": rule,
+            "params": params or {},
+            "chat": bool(chat_options) if chat is None else chat,
+            "chat_options": chat_options or {},
+        }
+        return self._answer_run(values, caller)
+
+    def _answer_run(self, values: dict[str, Any], caller: gr.Request | None) -> dict:
         limit_s = min(API_LIMIT_S, settings().max_seconds or API_LIMIT_S)
-        request = Request.from_dict({**given, "time_limit_s": limit_s})
+        request = Request.from_dict({**values, "time_limit_s": limit_s})
         with self._job(caller) as asker:
-            made = open_run(request, bench=self._bench, asker=asker)
-            for _ in made.events():
+            run = open_run(request, bench=self._bench, asker=asker)
+            for _ in run.events():
                 pass
-        if made.trace.footer is None:
+        trace = run.trace
+        if trace.footer is None:
             raise SpecvizError("the run was ended before it began")
-        view, values = self._registry.keep(made.trace), metrics(count(made.trace))
-        view.run = made
+        view = self._registry.keep(trace)
+        view.run = run
+        numbers = metrics(count(trace))
         return {
             "run": view.id,
-            "title": library.entry(made.trace)["title"],
-            "text": made.trace.text,
-            "end": made.trace.footer.reason,
+            "title": library.entry(trace)["title"],
+            "text": trace.text,
+            "end": trace.footer.reason,
             "numbers": {
-                name: value
+                name: numbers[name]
                 for name in METRICS
-                if isinstance(value := values[name], float | int | None)
+                if isinstance(numbers[name], float | int | None)
             },
             "trace": f"/specviz/trace/{view.id}",
             "page": f"/specviz/page/{view.id}.html",
@@ -173,15 +199,13 @@ class _Endpoints:
         check_whole("max_k", max_k, 1, max(KS))
         view = self._registry.get(run) or self._registry.find_recorded(run)
         with self._job(caller) as asker:
-            target = view.reader and self._bench.pool.load(view.reader)
-            (judged,) = self._bench.in_turns(
-                (judge_run(view.trace, target=target) for _ in range(1)), asker
-            )
+            target = self._bench.pool.load(view.reader) if view.reader else None
+            judge = partial(judge_run, view.trace, target=target)
+            judged = in_one_turn(self._bench, judge, asker)
         answer = judged.every_k(range(1, max_k + 1))
-        rows = [
-            {name: value for name, value in asdict(row).items() if name != "speedup"}
-            for row in answer.outcomes
-        ]
+        rows = [asdict(row) for row in answer.outcomes]
+        for row in rows:
+            row.pop("speedup", None)
         return {
             "num_tokens": answer.num_tokens,
             "exact": answer.exact,
@@ -211,23 +235,23 @@ class _Endpoints:
         """
         check_whole("tokens", tokens, 1, MOST_PROVED)
         target, draft = self._pair(target, draft)
-        k = one_k(k, num_speculative_tokens)
-        given = {
-            "method": method,
-            "rule": rule,
-            "k": k,
-            "temperature": temperature,
-            "tokens": tokens,
-            "seed": seed,
-        }
-        drafts = "draft" in find_method(method).roles
-        with self._job(caller) as asker, self._held(target, draft if drafts else None):
-            (report,) = self._bench.in_turns(
-                (prove(target=target, draft=draft, **given) for _ in range(1)), asker
-            )
+        check_pair = partial(
+            prove,
+            target=target,
+            draft=draft,
+            method=method,
+            rule=rule,
+            k=one_k(k, num_speculative_tokens),
+            temperature=temperature,
+            tokens=tokens,
+            seed=seed,
+        )
+        loaded_draft = draft if "draft" in find_method(method).roles else None
+        with self._job(caller) as asker, self._held(target, loaded_draft):
+            report = in_one_turn(self._bench, check_pair, asker)
         checks = [
-            {"name": each.name, "verdict": each.verdict, "words": each.words}
-            for each in report.checks
+            {"name": check.name, "verdict": check.verdict, "words": check.words}
+            for check in report.checks
         ]
         return {"verdict": report.verdict, "checks": checks}
 
@@ -257,18 +281,22 @@ class _Endpoints:
             )
         check_whole("max_new_tokens", max_new_tokens, 1, MOST_ALIGNED)
         target, draft = self._pair(target, draft)
-        k = one_k(k, num_speculative_tokens)
-        given = {"k": k, "temperature": temperature, "max_new_tokens": max_new_tokens}
-        work = align_steps(prompts, target=target, draft=draft, costs={}, shard_size=SHARD, **given)
+        work = align_steps(
+            prompts,
+            target=target,
+            draft=draft,
+            k=one_k(k, num_speculative_tokens),
+            temperature=temperature,
+            max_new_tokens=max_new_tokens,
+            costs={},
+            shard_size=SHARD,
+        )
         with self._job(caller) as asker, self._held(target, draft), closing(work):
             for progress in self._bench.in_turns(work, asker):
-                told = {"done": progress.done, "total": progress.total, "words": progress.words}
-                made = progress.result
-                yield (
-                    told
-                    if made is None
-                    else {**told, "result": _drafts_answer(made.summary.drafts[0])}
-                )
+                answer = {"done": progress.done, "total": progress.total, "words": progress.words}
+                if progress.result is not None:
+                    answer["result"] = _drafts_answer(progress.result.summary.drafts[0])
+                yield answer
 
     def compare_tokenizers(self, target: str | None = None, draft: str | None = None) -> dict:
         """Compare the tokenizers of a target and a draft model: can this one draft for that one, and how?
@@ -280,16 +308,17 @@ class _Endpoints:
             bytes; ways: how this pair can draft, each with whether it works and why; notes
         """
         pool = self._bench.pool
-        known = pool.loaded_names()
-        pair = (pool.load(name) if name in known else name for name in self._pair(target, draft))
-        found = examine(
-            *pair, allow_any=pool.allow_any
-        )  # of what is not loaded the tokenizer alone is read
+        loaded = pool.loaded_names()
+        pair = []
+        for name in self._pair(target, draft):
+            # of a model that is not loaded the tokenizer alone is read
+            pair.append(pool.load(name) if name in loaded else name)
+        found = examine(*pair, allow_any=pool.allow_any)
         ways = [{"name": way.name, "works": way.works, "words": way.words} for way in found.ways]
-        numbers = {"num_same": found.num_same, "num_differing": found.num_differing}
         return {
             "direct": found.is_direct,
-            **numbers,
+            "num_same": found.num_same,
+            "num_differing": found.num_differing,
             "ways": ways,
             "chat": found.chat,
             "notes": list(found.notes),
@@ -327,14 +356,14 @@ class _Endpoints:
 
     @contextmanager
     def _job(self, caller: gr.Request | None) -> Iterator[Asker]:
-        """While a call does work, which counts as one of its visitor's jobs. Raises SpecvizError."""
+        """Counts a call as one of its visitor's jobs while it does work. Raises SpecvizError."""
         asker = asker_of_call(caller)
         with self._registry.job(asker.visitor, settings().max_runs):
             yield asker
 
     @contextmanager
     def _held(self, target: str, draft: str | None) -> Iterator[None]:
-        """Loads a pair that is then at hand: what is loaded during a turn would keep others from the engine."""
+        """Loads a pair and holds it at hand: a model that is loaded during a turn would keep others from the engine."""
         held = [self._bench.pool.load(target)]
         if draft is not None:
             held.append(self._bench.pool.load(draft, as_draft=True))
@@ -343,27 +372,36 @@ class _Endpoints:
 
     def _pair(self, target: str | None, draft: str | None) -> tuple[str, str | None]:
         """The named pair, or the page's own. Raises SpecvizError for what is not on offer."""
-        target = target or self._offer.first.target
-        usual = self._offer.first.draft if target == self._offer.first.target else None
-        pair = target, draft or usual or next(iter(catalog.drafts_for(target)), None)
-        for role, name in zip(("target", "draft"), pair, strict=True):
-            if name and not (self._offer.allows(name) or name in self._bench.pool.loaded_names()):
+        first = self._offer.first
+        target = target or first.target
+        if not draft and target == first.target:
+            draft = first.draft
+        if not draft:
+            draft = next(iter(catalog.drafts_for(target)), None)
+        loaded = self._bench.pool.loaded_names()
+        for role, name in (("target", target), ("draft", draft)):
+            if name and not self._offer.allows(name) and name not in loaded:
                 words = "this server offers only the models that `models` lists"
                 raise SpecvizError(f"{role} cannot be used: {words} (got {name!r:.80})")
-        return pair
+        return target, draft
 
 
 def _drafts_answer(draft: DraftSummary) -> dict[str, Any]:
-    numbers = ("alpha", "alpha_interval", "greedy_agreement", "tokens_per_call")
-    return {name: getattr(draft, name) for name in numbers} | {
-        "findings": [each.words for each in draft.findings],
-        "reasons": [
-            {"name": each.name, "share": each.share, "words": each.words} for each in draft.reasons
-        ],
+    reasons = [
+        {"name": reason.name, "share": reason.share, "words": reason.words}
+        for reason in draft.reasons
+    ]
+    return {
+        "alpha": draft.alpha,
+        "alpha_interval": draft.alpha_interval,
+        "greedy_agreement": draft.greedy_agreement,
+        "tokens_per_call": draft.tokens_per_call,
+        "findings": [finding.words for finding in draft.findings],
+        "reasons": reasons,
     }
 
 
-# ---- what callers give, checked by the endpoints' own signatures -----------------------------------------------------
+# ---- the arguments of callers, checked by the endpoints' own signatures ----------------------------------------------
 
 JOBS = ("run", "what_if", "prove", "align")
 """The endpoints whose work takes turns at the engine."""
@@ -377,32 +415,34 @@ KINDS: Mapping[Any, tuple[str, Any]] = {
     dict[str, Any]: ("an object of plain values", dict[str, str | float | bool | None]),
     NoneType: ("null", None),
 }
-"""A type in a signature -> its words, and the type that values are checked against."""
+"""The words for each type in a signature, and the type that values are checked against."""
 
 
 def _arguments_of(endpoint: Callable[..., Any]) -> type[msgspec.Struct]:
     """A record of the endpoint's parameters: their types from its signature, their words from PARAMETERS."""
-    items = []
+    fields = []
     for name, parameter in inspect.signature(endpoint).parameters.items():
         hint = parameter.annotation
         if name == "self" or hint is gr.Request:
             continue
-        kinds = [
-            KINDS[each] for each in (get_args(hint) if isinstance(hint, UnionType) else [hint])
-        ]
-        allowed = " or ".join(", ".join(words for words, _ in kinds).rsplit(", ", 1))
+        hints = get_args(hint) if isinstance(hint, UnionType) else [hint]
+        kinds = [KINDS[kind] for kind in hints]
+        listed = ", ".join(words for words, _ in kinds)
+        allowed = " or ".join(listed.rsplit(", ", 1))
         checked = Union[tuple(checked for _, checked in kinds)]  # noqa: UP007  # there are as many as the hint has
         described = Annotated[checked, msgspec.Meta(title=f"{allowed}: {PARAMETERS[name]}")]
-        is_needed = parameter.default is inspect.Parameter.empty
-        items.append((name, described) if is_needed else (name, described, parameter.default))
-    return msgspec.defstruct(endpoint.__name__, items, kw_only=True, forbid_unknown_fields=True)
+        if parameter.default is inspect.Parameter.empty:
+            fields.append((name, described))
+        else:
+            fields.append((name, described, parameter.default))
+    return msgspec.defstruct(endpoint.__name__, fields, kw_only=True, forbid_unknown_fields=True)
 
 
 _ARGUMENTS = {name: _arguments_of(getattr(_Endpoints, name)) for name in ENDPOINTS}
 
 
 def parameters_of(endpoint: str) -> tuple[str, ...]:
-    """The names of what callers may give, in their order."""
+    """The names of the arguments that callers may give, in their order."""
     return _ARGUMENTS[endpoint].__struct_fields__
 
 
@@ -413,9 +453,8 @@ def check_arguments(endpoint: str, values: Mapping[str, Any]) -> None:
     except TraceError as error:
         raise SpecvizError(str(error) if error.path else f"{endpoint} {error}") from None
     for name, value in values.items():
-        if (
-            isinstance(value, dict) and {"path", "meta"} <= value.keys()
-        ):  # Gradio would look for the file
+        # Gradio would look for the file
+        if isinstance(value, dict) and "path" in value and "meta" in value:
             raise SpecvizError(
                 f"{name} must not name both path and meta, as a file does {format_got(value)}"
             )

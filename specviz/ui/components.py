@@ -1,4 +1,4 @@
-"""Factories for the parts of the page. Each returns plain Gradio components; none of them knows a handler.
+"""The parts of the page: each factory returns plain Gradio components, and none of them knows a handler.
 
 No template holds data: what the stage and the prompt list show arrives as a JSON string and goes through textContent.
 """
@@ -42,13 +42,13 @@ ACTIONS = {
 PAGES = {"explore": "Explore", "compare": "Compare", "check": "Check", "learn": "Learn"}
 Calls = Sequence[Callable[..., object]]
 SCRIPT = "specviz/web/specviz.js"
-"""Beside the page, wherever that lies, as every address that the page asks for."""
+"""The address of the browser's half: beside the page, wherever that lies, as every address that the page asks for."""
 HEAD = f'<script src="{SCRIPT}"></script>'
 
 MOST_NEW_TOKENS = 2048
 DECIMAL_STEPS = (1.0, 0.5, 0.1, 0.05, 0.01, 0.005, 0.001)
 MANY_STEPS = 20
-"""A slider for a decimal number has the first of these steps that leaves it as many places."""
+"""Places on a slider for a decimal number. It has the first of DECIMAL_STEPS that leaves it as many."""
 SEED_INFO = (
     f"The same seed gives the same text. With the small models and seed {FIRST_SEED}, the first example shows every "
     "mark in its first steps."
@@ -87,8 +87,15 @@ def _html(
     function = f"{kind}('{name}', element" if kind else f"{name}(element"
     heard = " ".join(f"'{event}'" for event in events)  # where Gradio looks for the names of events
     script = f"specvizPage.{function}, {{props, watch, trigger, server}});\n// events the page listens to: {heard}"
-    drawn = {"html_template": template, "js_on_load": script, "server_functions": list(calls)}
-    return gr.HTML(value, elem_id=name, head=HEAD, apply_default_css=False, **drawn)
+    return gr.HTML(
+        value,
+        html_template=template,
+        js_on_load=script,
+        server_functions=list(calls),
+        elem_id=name,
+        head=HEAD,
+        apply_default_css=False,
+    )
 
 
 def stage(calls: Calls, value: str) -> gr.HTML:
@@ -108,7 +115,7 @@ def stage(calls: Calls, value: str) -> gr.HTML:
 
 
 def pages_list() -> gr.HTML:
-    """The pages of the app, one of which is shown, and the way to the documents."""
+    """The list of the app's pages, one of which is shown, and the way to the documents."""
     entries = "".join(
         f'<button type="button" data-page="{name}">{title}</button>'
         for name, title in PAGES.items()
@@ -133,25 +140,24 @@ def prompt_picker(titles: Mapping[str, Sequence[str]]) -> gr.HTML:
 
 
 def prompt_label(*, answers: bool) -> str:
-    """What the chosen model can do with a prompt."""
+    """The label of the prompt's field: what the target can do with a prompt."""
     return "Prompt: ask a question" if answers else "Prompt: begin a text"
 
 
 def fold_line() -> gr.HTML:
-    """On a phone, the one line that stands for the setup row and opens it."""
+    """The one line that, on a phone, stands for the setup row and opens it."""
     words = '<span translate="no">Setup</span>'
     return _html("fold", f'<button class="sv-setup-line" aria-expanded="false">{words}</button>')
 
 
 def method_panel(props: Mapping[str, Any]) -> gr.HTML:
-    """What the chosen method does and what the rule in force means."""
+    """The help: what the chosen method does and what the rule in force means."""
     return _html("help", _HELP_HTML, json.dumps(props))
 
 
 def button(name: str, words: str) -> gr.Button:
-    return gr.Button(
-        words, elem_id=name, size="sm", variant="primary" if name == "run" else "secondary"
-    )
+    variant = "primary" if name == "run" else "secondary"
+    return gr.Button(words, elem_id=name, size="sm", variant=variant)
 
 
 def prompt_box(value: str, *, answers: bool = False) -> gr.Textbox:
@@ -175,15 +181,27 @@ def model_list(
     role: str, label: str, choices: Sequence[Option], value: str | None, any_model: bool
 ) -> gr.Dropdown:
     """A list of model names; with `any_model` a path or another name may be typed."""
-    typed = {"filterable": any_model, "allow_custom_value": any_model}
-    return gr.Dropdown(list(choices), value=value, label=label, elem_id=role, **typed)
+    return gr.Dropdown(
+        list(choices),
+        value=value,
+        label=label,
+        elem_id=role,
+        filterable=any_model,
+        allow_custom_value=any_model,
+    )
 
 
 def method_list(choices: Sequence[Option], value: str) -> gr.Dropdown:
-    """One list; the style sheet writes a heading above the first method that is not a common one."""
-    heading = f"sv-first-{sum(METHODS[name].is_common for _, name in choices)}"
-    named = {"label": "Method", "elem_id": "method", "elem_classes": heading}
-    return gr.Dropdown(list(choices), value=value, filterable=False, **named)
+    """The list of methods. The style sheet writes a heading above the first method that is not a common one."""
+    num_common = sum(METHODS[name].is_common for _, name in choices)
+    return gr.Dropdown(
+        list(choices),
+        value=value,
+        filterable=False,
+        label="Method",
+        elem_id="method",
+        elem_classes=f"sv-first-{num_common}",
+    )
 
 
 def rule_list(choices: Sequence[Option], value: str, *, visible: bool) -> gr.Dropdown:
@@ -205,7 +223,7 @@ _WHOLE = {"step": 1, "precision": 0}
 
 
 def setup_fields(offer: Offer) -> dict[str, Component]:
-    """What people change most, by the name of the request's field."""
+    """The fields that people change most, by the name of the request's field."""
     first = offer.first
     return {
         "draft": model_list("draft", "Draft model", offer.drafts, first.draft, offer.any_model),
@@ -221,8 +239,9 @@ def setup_fields(offer: Offer) -> dict[str, Component]:
 
 
 def drawer_fields(first: Request) -> dict[str, Component]:
-    """What every method understands but few people change, by the name of the request's field."""
-    most, own = min(MOST_NEW_TOKENS, settings().max_new_tokens), spelled(first)
+    """The fields that every method understands but few people change, by the name of the request's field."""
+    most = min(MOST_NEW_TOKENS, settings().max_new_tokens)
+    own = spelled(first)
     return {
         "top_p": _slider("top-p", "Top-p", 0.05, 1, first.top_p, step=0.05),
         "top_k": _slider("top-k", "Top-k (0: off)", 0, 100, first.top_k, **_WHOLE),
@@ -247,35 +266,47 @@ def drawer_fields(first: Request) -> dict[str, Component]:
 
 def parameter(method: Method, param: Param, offer: Offer) -> Component:
     """The control of one parameter, by its kind and as the method describes it."""
+    defaults = {other.name: other.default for other in method.params}
     words = {
         "label": param.title[:1].upper() + param.title[1:],
         "info": param.help,
         "elem_id": f"param-{method.name}-{param.name}",
-        "visible": param.counts({each.name: each.default for each in method.params}),
+        "visible": param.counts(defaults),
     }
     match param:
         case IntParam():
             return gr.Slider(param.low, param.high, param.default, buttons=[], **_WHOLE, **words)
         case FloatParam():
-            room = param.high - param.low
-            step = next(
-                (step for step in DECIMAL_STEPS if step * MANY_STEPS <= room), DECIMAL_STEPS[-1]
-            )
+            step = _decimal_step(param.high - param.low)
             return gr.Slider(param.low, param.high, param.default, step=step, buttons=[], **words)
         case Choice():
             choices = [(title, name) for name, title in param.options.items()]
             return gr.Dropdown(choices, value=param.default, filterable=False, **words)
         case ModelParam():
-            target = offer.first.target
-            return gr.Dropdown(
-                _add_missing(list_models(param, target), usual_models(param, target)),
-                value=choose_models(offer, param, target, None),
-                multiselect=param.most > 1,
-                max_choices=param.most if param.most > 1 else None,
-                filterable=offer.any_model,
-                allow_custom_value=offer.any_model,
-                **words,
-            )
+            return _param_models(param, offer, words)
+
+
+def _decimal_step(length: float) -> float:
+    """The first step that leaves a slider of this length many places."""
+    for step in DECIMAL_STEPS:
+        if step * MANY_STEPS <= length:
+            return step
+    return DECIMAL_STEPS[-1]
+
+
+def _param_models(param: ModelParam, offer: Offer, words: Mapping[str, Any]) -> gr.Dropdown:
+    """The list of models for a parameter that names one or several."""
+    target = offer.first.target
+    takes_several = param.most > 1
+    return gr.Dropdown(
+        _add_missing(list_models(param, target), usual_models(param, target)),
+        value=choose_models(offer, param, target, None),
+        multiselect=takes_several,
+        max_choices=param.most if takes_several else None,
+        filterable=offer.any_model,
+        allow_custom_value=offer.any_model,
+        **words,
+    )
 
 
 def update_list(choices: Sequence[Option], *chosen: str | None, **more: Any) -> Any:
@@ -285,18 +316,17 @@ def update_list(choices: Sequence[Option], *chosen: str | None, **more: Any) -> 
 
 def _add_missing(choices: Sequence[Option], chosen: Sequence[str | None]) -> list[Option]:
     known = [name for _, name in choices]
-    return [
-        *((Path(name).name, name) for name in chosen if name is not None and name not in known),
-        *choices,
-    ]
+    missing = [name for name in chosen if name is not None and name not in known]
+    return [*((Path(name).name, name) for name in missing), *choices]
 
 
 def theme() -> gr.themes.Base:
     """The colours of assets/web/theme.json, each for some of Gradio's variables; fonts are the system's."""
-    colours = {}
-    for each in json.loads(web_file("theme.json").read_text("utf-8")):
-        for name in each["variables"]:
-            colours |= {name: each["light"], f"{name}_dark": each["dark"]}
+    variables = {}
+    for colour in json.loads(web_file("theme.json").read_text("utf-8")):
+        for name in colour["variables"]:
+            variables[name] = colour["light"]
+            variables[f"{name}_dark"] = colour["dark"]
     base = gr.themes.Base(
         font="sans-serif",
         font_mono="monospace",
@@ -304,4 +334,4 @@ def theme() -> gr.themes.Base:
         radius_size="sm",
         spacing_size="sm",
     )
-    return base.set(**colours)
+    return base.set(**variables)

@@ -1,5 +1,8 @@
-"""A measurement of the speed of the run on a stage. It has a thread of its own, so it goes on whoever watches, until it
-is over or stopped; its feed tells how far it is and what it found. Knows no Gradio."""
+"""The measurement of the speed of the run on a stage. It knows no Gradio.
+
+It has a thread of its own, so it goes on, whoever watches, until it is over or stopped. Its feed tells how far it is
+and what it found.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,7 @@ from specviz.views.explore.feed import Feed
 
 
 class Measurement:
-    """work: `measure_in_rounds` of the run's settings; it takes turns at the engine with what others do there. visitor:
-    who asked for it."""
+    """A measurement that goes on in its own thread."""
 
     def __init__(
         self,
@@ -25,10 +27,18 @@ class Measurement:
         bench: Workbench,
         visitor: str = "",
     ) -> None:
+        """Begins to measure.
+
+        work: `measure_in_rounds` of the run's settings; it takes turns at the engine with what others do there.
+        visitor: who asked for it.
+        """
         self.refusal = ""  # why it could not be made
         self._asker = Asker(visitor, lambda: not self.goes_on)
-        self._feed, self._work, self._bench = feed, work, bench
-        self._guard, self._is_over = threading.Lock(), threading.Event()
+        self._feed = feed
+        self._work = work
+        self._bench = bench
+        self._guard = threading.Lock()
+        self._is_over = threading.Event()
         feed.measuring = Measuring()
         threading.Thread(target=self._do, daemon=True, name="measuring").start()
 
@@ -42,13 +52,13 @@ class Measurement:
 
     def stop(self) -> None:
         """Ends it at once for those who look, and after the turn it is in for the engine; what it found is dropped."""
-        self._tell(None)
+        self._report(None)
 
     def _do(self) -> None:
         try:
             with closing(self._bench.in_turns(self._work, self._asker)) as turns:
-                for news in turns:
-                    if not self._tell(news):
+                for progress in turns:
+                    if not self._report(progress):
                         return
         except Unwanted:
             pass  # it was stopped
@@ -59,16 +69,18 @@ class Measurement:
                 f"the speed could not be measured: {type(error).__name__}: {error!s:.300}"
             )
         finally:
-            self._tell(None)
+            self._report(None)
 
-    def _tell(self, news: Measuring | None) -> bool:
-        """Puts the news on the page; without any, and with the result, this is over. Whether it goes on."""
+    def _report(self, progress: Measuring | None) -> bool:
+        """Puts the progress on the page. Without any, and with the result, the measurement is over. Whether it goes
+        on."""
         with self._guard:
             if self._is_over.is_set():
                 return False
-            is_last = news is None or news.speed is not None
-            self._feed.measuring = None if is_last else news
-            self._feed.measured = news and news.speed
+            speed = None if progress is None else progress.speed
+            is_last = progress is None or speed is not None
+            self._feed.measuring = None if is_last else progress
+            self._feed.measured = speed
             if is_last:
                 self._is_over.set()
             return not is_last

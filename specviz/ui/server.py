@@ -1,4 +1,4 @@
-"""How the page is served: security headers, the few own routes, Gradio's launch options, the address people type.
+"""The server of the page: security headers, the few own routes, Gradio's launch options, the address people type.
 
 Own routes hand out nothing but the browser's half as one script, plotly.js, documents, a health report, and traces of
 the registry by their unguessable id, also as a page or as tables. No request ever goes to another host.
@@ -50,7 +50,7 @@ from specviz.views.learn.plan import FILE_ADDRESS, FILE_NAME
 PAGE_SCRIPT = "page.js"
 MAX_SESSIONS = 500
 MAX_THREADS = 160
-"""Each running generation holds one thread while it waits for the engine; live controls need threads beside them."""
+"""Each run holds one thread while it waits for the engine; live controls need threads beside them."""
 
 _INLINE = re.compile(rb"<script(?![^>]*\ssrc=)[^>]*>(.*?)</script>", re.DOTALL)
 _SECURITY_HEADERS = {
@@ -71,17 +71,19 @@ _SECURITY_HEADERS = {
         )
     ),
 }
-M_ARENA_MAX, MOST_ARENAS = -8, 2
+M_ARENA_MAX = -8  # a parameter of mallopt
+MOST_ARENAS = 2
 TRIM_S = 30.0
 """Seconds between two times that freed memory goes back to the system, which takes 10 to 200 ms."""
 _LONG_CACHE = "public, max-age=31536000"
-_STEP, _REF = re.compile(r"[0-9]{1,7}"), re.compile(r"[a-z0-9]{1,12}")
+_STEP = re.compile(r"[0-9]{1,7}")
+_REF = re.compile(r"[a-z0-9]{1,12}")
 _PAGE_LOCKS = tuple(threading.Lock() for _ in range(8))
-"""A page may take seconds: at most so many are made at once, and never two of one view; views share locks by chance."""
+"""Locks for pages, which may take seconds each: at most so many are made at once, and never two of one view. Views
+share locks by chance."""
 Make = Callable[[Trace, View, Request], bytes | str]
-with suppress(
-    AttributeError, OSError, TypeError
-):  # only glibc has arenas: else one a thread, which keeps what it took
+# only glibc has arenas: else one a thread, which keeps what it took
+with suppress(AttributeError, OSError, TypeError):
     ctypes.CDLL(None).mallopt(M_ARENA_MAX, MOST_ARENAS)
 
 
@@ -91,60 +93,68 @@ def _trim() -> None:
 
 
 class FreedMemory:
-    """What was freed in pieces goes back to the system, which glibc does by itself only at the end of its heap."""
+    """The memory that was freed in pieces. It goes back to the system, which glibc does only at the end of its heap."""
 
     def __init__(self) -> None:
         self._since = time.monotonic()
 
     def give_back(self, _session: str) -> None:
-        """As a browser leaves, but at most every TRIM_S."""
+        """Gives freed memory back as a browser leaves, but at most every TRIM_S."""
         if time.monotonic() - self._since > TRIM_S:
             self._since = time.monotonic()
             threading.Thread(target=_trim, daemon=True, name="trim").start()
 
 
 class SecurityHeaders:
-    """Pure ASGI middleware (a buffering one would hold the stream back): the same headers on every answer. Only inline
-    scripts of the page and of documents run, by their hashes. head: what the page puts into its head later."""
+    """Pure ASGI middleware that puts the same headers on every answer; a buffering one would hold the stream back. Only
+    inline scripts of the page and of documents run, by their hashes."""
 
     def __init__(self, app: ASGIApp, head: str) -> None:
-        self.app, self._head = app, head.encode()
+        """Stores what the headers need. head: what the page puts into its head later."""
+        self.app = app
+        self._head = head.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
         held: list[Message] = []  # the page's start waits for the page, whose scripts it names
+        has_scripts = scope["path"] == "/" or scope["path"].endswith(".md")
 
         async def with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start" and (
-                scope["path"] == "/" or scope["path"].endswith(".md")
-            ):
+            is_start = message["type"] == "http.response.start"
+            if is_start and has_scripts:
                 held.append(message)
                 return
             if held:
                 start = held.pop()
                 start["headers"] = [*start["headers"], *_raw_headers(message["body"] + self._head)]
                 await send(start)
-            elif message["type"] == "http.response.start":
+            elif is_start:
                 message["headers"] = [*message["headers"], *_RAW_HEADERS]
             await send(message)
 
-        await self.app(scope, receive, with_headers if scope["type"] == "http" else send)
+        await self.app(scope, receive, with_headers)
 
 
 class PackedPage(GZipMiddleware):
-    """The page itself, with its styles, and its script, compressed. Nothing else: no stream is held back."""
+    """Middleware that compresses the page itself, with its styles, and its script. Nothing else: no stream is held
+    back."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_page = scope["type"] == "http" and scope["path"] in ("/", f"/{SCRIPT}")
-        await (super().__call__ if is_page else self.app)(scope, receive, send)
+        if scope["type"] == "http" and scope["path"] in ("/", f"/{SCRIPT}"):
+            await super().__call__(scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
 
 
 @lru_cache(8)
 def _raw_headers(page: bytes = b"") -> list[tuple[bytes, bytes]]:
-    """page: the HTML whose inline scripts may run."""
-    digests = (
-        base64.b64encode(hashlib.sha256(found[1]).digest()) for found in _INLINE.finditer(page)
-    )
-    hashes = "".join(f" 'sha256-{each.decode()}'" for each in digests)
+    """The security headers as bytes. page: the HTML that holds the inline scripts that may run."""
+    hashes = ""
+    for script in _INLINE.finditer(page):
+        digest = base64.b64encode(hashlib.sha256(script[1]).digest())
+        hashes += f" 'sha256-{digest.decode()}'"
     return [
         (name.encode(), value.format(hashes=hashes).encode())
         for name, value in _SECURITY_HEADERS.items()
@@ -162,43 +172,20 @@ def launch_options(
     hosts: Iterable[str] = (),
     root_path: str = "",
 ) -> dict[str, Any]:
-    """Keyword arguments for `Blocks.launch` that every way of starting the page shares. hosts: what people type;
-    root_path: where a proxy serves the page. Raises SpecvizError where MCP is wanted and its package is missing."""
-    own = settings()
-    if own.mcp and find_spec("mcp") is None:
+    """Keyword arguments for `Blocks.launch` that every way of starting the page shares.
+
+    hosts: what people type; root_path: where a proxy serves the page. Raises SpecvizError where MCP is asked for and
+    its package is missing.
+    """
+    has_tools = settings().mcp
+    if has_tools and find_spec("mcp") is None:
         raise SpecvizError("SPECVIZ_MCP needs the package mcp: pip install 'gradio[mcp]'")
-    names = frozenset(
-        name.lower() for name in (*hosts, own.space_host, socket.gethostname()) if name
-    )
     head = f"{palette_head()}<style>{bundle(web_file(PAGE_SCRIPT)).sheet}</style>"
-    routes = [
-        Route("/healthz", _serve_health(registry, engine, ready)),
-        Route("/metrics", _serve_metrics(registry, engine)),
-        Route(f"/{SCRIPT}", _serve_script),
-        Route("/specviz/plotly.min.js", _serve_plotly),
-        *(Route(f"/specviz/{path}", _serve_file(registry, *file)) for path, file in _FILES.items()),
-        Route(f"/{FILE_ADDRESS}", _serve_lessons),
-        Route(UPLOAD, upload, methods=["POST"]),
-        Route("/specviz/{folder}/{file}.md", _serve_document),
-    ]
     return {
         "app_kwargs": {
-            "routes": routes,
-            "middleware": [
-                Middleware(UnderPath, root_path=root_path),
-                Middleware(PackedPage),
-                Middleware(SecurityHeaders, head=head),
-                Middleware(
-                    Gate,
-                    visitors=Visitors(is_proxied=own.space is not None),
-                    hosts=names,
-                    has_tools=own.mcp,
-                ),
-                *([] if is_whole_address(root_path) else [Middleware(RelativePage)]),
-            ],
-            "exception_handlers": {
-                Exception: lambda *_: JSONResponse({"error": FAILED}, 500)
-            },  # the log has the rest
+            "routes": _routes(registry, engine, ready),
+            "middleware": _middleware(hosts, head, root_path),
+            "exception_handlers": {Exception: _answer_failure},
             "docs_url": None,
             "redoc_url": None,
             "openapi_url": None,
@@ -215,14 +202,52 @@ def launch_options(
         "show_error": False,
         "enable_monitoring": False,
         "share": False,
-        "mcp_server": own.mcp,
+        "mcp_server": has_tools,
         "quiet": True,
         "_frontend": False,  # it asks for the page once more, and gives up where that takes 3 s
     }
 
 
+def _routes(registry: Registry, engine: FairQueue, ready: Callable[[], bool]) -> list[Route]:
+    """The addresses that this server answers itself, before Gradio."""
+    files = [
+        Route(f"/specviz/{path}", _serve_file(registry, *file)) for path, file in _FILES.items()
+    ]
+    return [
+        Route("/healthz", _serve_health(registry, engine, ready)),
+        Route("/metrics", _serve_metrics(registry, engine)),
+        Route(f"/{SCRIPT}", _serve_script),
+        Route("/specviz/plotly.min.js", _serve_plotly),
+        *files,
+        Route(f"/{FILE_ADDRESS}", _serve_lessons),
+        Route(UPLOAD, upload, methods=["POST"]),
+        Route("/specviz/{folder}/{file}.md", _serve_document),
+    ]
+
+
+def _middleware(hosts: Iterable[str], head: str, root_path: str) -> list[Middleware]:
+    """The layers between a browser and Gradio, the outermost first."""
+    own = settings()
+    names = [name.lower() for name in (*hosts, own.space_host, socket.gethostname()) if name]
+    visitors = Visitors(is_proxied=own.space is not None)
+    layers = [
+        Middleware(UnderPath, root_path=root_path),
+        Middleware(PackedPage),
+        Middleware(SecurityHeaders, head=head),
+        Middleware(Gate, visitors=visitors, hosts=frozenset(names), has_tools=own.mcp),
+    ]
+    if not is_whole_address(root_path):
+        layers.append(Middleware(RelativePage))
+    return layers
+
+
+def _answer_failure(request: Request, error: Exception) -> Response:
+    """The answer to a request that failed; the log has the rest."""
+    return JSONResponse({"error": FAILED}, 500)
+
+
 def _engine_numbers(engine: FairQueue) -> dict[str, float]:
-    """How many wait for the engine, and in which pieces it has done its work."""
+    """The number of those who wait for the engine, and the pieces in which it has done its work."""
     pieces = engine.pieces
     return {
         "waiting": engine.num_waiting,
@@ -245,10 +270,12 @@ def _serve_health(
 
 def _serve_metrics(registry: Registry, engine: FairQueue) -> Callable[[Request], Any]:
     async def metrics(request: Request) -> Response:
-        """The same numbers in the text format of Prometheus."""
-        own = {f"engine_{name}": value for name, value in _engine_numbers(engine).items()}
+        """The numbers of the health report, in the text format of Prometheus."""
+        numbers: dict[str, float] = {"running": registry.num_running()}
+        for name, value in _engine_numbers(engine).items():
+            numbers[f"engine_{name}"] = value
         lines = []
-        for name, value in {"running": registry.num_running(), **own}.items():
+        for name, value in numbers.items():
             kind = "counter" if name.endswith("_total") else "gauge"
             lines.append(f"# TYPE specviz_{name} {kind}\nspecviz_{name} {value:.9g}\n")
         return PlainTextResponse("".join(lines), media_type="text/plain; version=0.0.4")
@@ -258,9 +285,8 @@ def _serve_metrics(registry: Registry, engine: FairQueue) -> Callable[[Request],
 
 async def _serve_script(request: Request) -> Response:
     """The browser's half, all of it in one script."""
-    return _answer(
-        request, bundle(web_file(PAGE_SCRIPT)).script.encode(), "text/javascript", "no-cache", {}
-    )
+    script = bundle(web_file(PAGE_SCRIPT)).script.encode()
+    return _answer(request, script, "text/javascript", "no-cache", {})
 
 
 def _answer(
@@ -276,30 +302,32 @@ def _answer(
 
 @cache
 def _plotly_bytes(compressed: bool) -> bytes:
-    """plotly.js; compressed once for all visitors."""
+    """The bytes of plotly.js, which are compressed once for all visitors."""
     content = plotly_js().encode()
     return gzip.compress(content, 6, mtime=0) if compressed else content
 
 
 def _serve_plotly(request: Request) -> Response:
-    """A plain function: Starlette runs it in a thread, so compressing never holds the event loop."""
+    """The answer with plotly.js. Starlette runs a plain function in a thread: compressing never holds the event
+    loop."""
     compressed = "gzip" in request.headers.get("accept-encoding", "")
     # "identity" keeps Gradio's own middleware from compressing 5 MB again for every visitor
-    more = {"vary": "accept-encoding", "content-encoding": "gzip" if compressed else "identity"}
-    return _answer(request, _plotly_bytes(compressed), "text/javascript", _LONG_CACHE, more)
+    encoding = "gzip" if compressed else "identity"
+    headers = {"vary": "accept-encoding", "content-encoding": encoding}
+    content = _plotly_bytes(compressed)
+    return _answer(request, content, "text/javascript", _LONG_CACHE, headers)
 
 
 def _serve_file(
     registry: Registry, suffix: str, media_type: str, make: Make
 ) -> Callable[[Request], Any]:
     def file(request: Request) -> Response:
-        """A view's records so far, as a file; the id is the permission (32 random hex digits). Made in a thread."""
+        """A view's records so far, as a file. The id is the permission (32 random hex digits). Made in a thread."""
         view = registry.get(request.path_params["view"])
-        if view is None or view.trace.header is None:
-            words = (
-                "this run is gone from the server" if view is None else "this run has not begun yet"
-            )
-            return PlainTextResponse(words, status_code=404)
+        if view is None:
+            return PlainTextResponse("this run is gone from the server", status_code=404)
+        if view.trace.header is None:
+            return PlainTextResponse("this run has not begun yet", status_code=404)
         trace = Trace(view.trace.events())  # a run that goes on would grow under the reader
         try:
             with other_work.work():
@@ -322,10 +350,9 @@ def _is_small(request: Request) -> bool:
 
 
 def _page(trace: Trace, view: View, request: Request) -> str:
-    """Raises SpecvizError for a selection that is not in the run."""
-    is_whole = view.feed.is_over and len(view.feed) == len(
-        trace.steps
-    )  # then its feed can be reused
+    """The page of a run as a file. Raises SpecvizError for a selection that is not in the run."""
+    # the feed of a whole run can be reused
+    is_whole = view.feed.is_over and len(view.feed) == len(trace.steps)
     options = {
         "charts": not _is_small(request),
         "selection": _selected_place(request),
@@ -341,7 +368,8 @@ def _page(trace: Trace, view: View, request: Request) -> str:
 
 def _selected_place(request: Request) -> tuple[int, str] | None:
     """The place to pin in the page. Raises SpecvizError for anything else."""
-    step, ref = request.query_params.get("step"), request.query_params.get("ref")
+    step = request.query_params.get("step")
+    ref = request.query_params.get("ref")
     if step is None and ref is None:
         return None
     if not _STEP.fullmatch(step or "") or not _REF.fullmatch(ref or ""):
@@ -351,13 +379,13 @@ def _selected_place(request: Request) -> tuple[int, str] | None:
     return int(step), ref
 
 
-# path -> the suffix of the file's name, its media type, and how it is made of a trace
+def _packed_trace(trace: Trace, view: View, request: Request) -> bytes:
+    return gzip.compress(exports.json_lines(trace).encode())
+
+
+# path -> the suffix of the file's name, its media type, and the function that makes it of a trace
 _FILES: dict[str, tuple[str, str, Make]] = {
-    "trace/{view}": (
-        ".jsonl.gz",
-        "application/gzip",
-        lambda trace, *_: gzip.compress(exports.json_lines(trace).encode()),
-    ),
+    "trace/{view}": (".jsonl.gz", "application/gzip", _packed_trace),
     "page/{view}.html": (".html", "text/html", _page),
     "tokens/{view}.csv": ("-tokens.csv", "text/csv", lambda trace, *_: exports.tokens_csv(trace)),
     "steps/{view}.csv": ("-steps.csv", "text/csv", lambda trace, *_: exports.steps_csv(trace)),
@@ -365,24 +393,24 @@ _FILES: dict[str, tuple[str, str, Make]] = {
 
 
 def _serve_lessons(request: Request) -> Response:
-    """All lessons as one file. A plain function: it is made in a thread."""
+    """The answer with all lessons as one file. A plain function: it is made in a thread."""
     try:
         with other_work.work():
             content = _lesson_bytes(assets_dir())
     except SpecvizError as error:
         return PlainTextResponse(str(error), status_code=404)
-    more = {"content-disposition": f'attachment; filename="{FILE_NAME}"'}
-    return _answer(request, content, "text/html", "no-cache", more)
+    headers = {"content-disposition": f'attachment; filename="{FILE_NAME}"'}
+    return _answer(request, content, "text/html", "no-cache", headers)
 
 
 @cache
 def _lesson_bytes(folder: Path) -> bytes:
-    """Of the lessons in this folder of assets."""
+    """The page of the lessons in this folder of assets."""
     return lesson_page().encode()
 
 
 def _serve_document(request: Request) -> Response:
-    """A document as a page: its name is looked up, never joined to a folder."""
+    """The answer with a document as a page. Its name is looked up, never joined to a folder."""
     try:
         content = document_page("{folder}/{file}.md".format(**request.path_params))
     except KeyError:
@@ -391,7 +419,7 @@ def _serve_document(request: Request) -> Response:
 
 
 def typed_address(host: str, port: int) -> str:
-    """The address other people in the room type: this machine's own address when bound to all of them."""
+    """The address that other people in the room type: this machine's own when the server is bound to all of them."""
     return web_address(_lan_address() if host in ("0.0.0.0", "::", "") else host, port)
 
 

@@ -1,4 +1,5 @@
-"""From flags to a served page: what is offered, the address to print, the first pair loaded while people read."""
+"""The way from flags to a served page: what is offered, the address to print, the first pair loaded while people
+read."""
 
 import socket
 import threading
@@ -31,19 +32,23 @@ from specviz.ui.server import launch_options, typed_address
 from specviz.ui.under_path import is_loopback, is_whole_address, web_address
 
 PORTS_TRIED = 20
-MOST_LOGGED, LOGGED_S = 20_000, 60.0
-"""Characters of the log in so many seconds: strangers' mistakes fill no disk."""
+LOGGED_S = 60.0
+MOST_LOGGED = 20_000
+"""Characters of the log in LOGGED_S: strangers' mistakes fill no disk."""
 
 
 class BoundedLog:
-    """A text stream that passes on so much in a while, and then says that there was more."""
+    """A text stream that passes on a bounded number of characters in a while, and then says that there was more."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream, self._since, self._left = stream, time.monotonic(), MOST_LOGGED
+        self._stream = stream
+        self._since = time.monotonic()
+        self._left = MOST_LOGGED  # characters
 
     def write(self, text: str) -> int:
         if time.monotonic() - self._since > LOGGED_S:
-            self._since, self._left = time.monotonic(), MOST_LOGGED
+            self._since = time.monotonic()
+            self._left = MOST_LOGGED
         if self._left > 0:
             self._left -= len(text)
             self._stream.write(text if self._left > 0 else "\n... more than a log should hold\n")
@@ -64,16 +69,24 @@ class Page:
     is_warm: threading.Event = field(default_factory=threading.Event)
 
     def launch(self, host: str, port: int, names: Sequence[str] = (), root_path: str = "") -> str:
-        """Serve in the background; returns the local address. names: by which browsers may call it besides its own;
-        root_path: where a proxy serves it."""
-        about = {"ready": self.is_warm.is_set, "hosts": names, "root_path": root_path}
-        options = launch_options(self.registry, self.bench.engine, **about)
-        return self.demo.launch(
+        """Serves the page in the background, and returns the local address.
+
+        names: by which browsers may call it besides its own; root_path: where a proxy serves it.
+        """
+        options = launch_options(
+            self.registry,
+            self.bench.engine,
+            ready=self.is_warm.is_set,
+            hosts=names,
+            root_path=root_path,
+        )
+        _, address, _ = self.demo.launch(
             server_name=host, server_port=port, prevent_thread_lock=True, **options
-        )[1]
+        )
+        return address
 
     def warm_up(self) -> None:
-        """Load the first pair and make a few tokens, so that the first Run answers at once."""
+        """Loads the first pair and makes a few tokens, so that the first Run answers at once."""
         try:
             for _ in open_run(replace(self.first, max_new_tokens=8), bench=self.bench).events():
                 pass
@@ -87,15 +100,15 @@ def make_page(
 ) -> Page:
     """The page over one library, with the trace file `opened` on its stage if given, or `welcome` at a first visit.
     Raises SpecvizError."""
-    registry, bench = Registry(), Workbench(pool)
+    registry = Registry()
+    bench = Workbench(pool)
     if settings().zero_gpu:
         from specviz.session.gpu_worker import WorkerRun  # it needs the package of such a Space
 
         bench.open_in_worker = WorkerRun
     shown = "" if opened is None else registry.keep(load_trace(opened)).increment()
-    return Page(
-        build(offer, registry, bench, shown=shown, welcome=welcome), registry, bench, offer.first
-    )
+    demo = build(offer, registry, bench, shown=shown, welcome=welcome)
+    return Page(demo, registry, bench, offer.first)
 
 
 def first_visit() -> Trace | None:
@@ -116,44 +129,32 @@ def start(
     names: Sequence[str] = (),
     root_path: str | None = None,
 ) -> Page:
-    """Serve the page in the background and print its address. Where others reach it, only models on offer can be run
-    and none be fetched, unless the settings allow it; a line says so. names: by which browsers may call it besides its
-    own; root_path: where a proxy serves it, None: as the settings say."""
-    root_path = settings().root_path if root_path is None else root_path
-    is_private = (
-        is_loopback(host)
-        and not names
-        and not is_whole_address(root_path)
-        and settings().space is None
-    )
-    pool = workbench().pool  # that of whatever works beside the page in this process
-    target, draft = (
-        _load(pool, name) for name in (target or settings().target, draft or settings().draft)
-    )
-    pool.allow_any = (
-        is_private if settings().allow_any_model is None else settings().allow_any_model
-    )
-    may_get = is_private if settings().allow_get is None else settings().allow_get
-    target = REAL if target is draft is None and is_here(REAL) else target
-    offer = make_offer(target, draft, any_model=pool.allow_any, may_get=may_get)
+    """Serves the page in the background and prints its address.
+
+    Where others reach it, they can run only models on offer and fetch none, unless the settings allow it; a line says
+    so. names: by which browsers may call it besides its own; root_path: where a proxy serves it, None: as the settings
+    say.
+    """
+    own = settings()
+    if root_path is None:
+        root_path = own.root_path
+    is_public = bool(names) or is_whole_address(root_path) or own.space is not None
+    is_private = is_loopback(host) and not is_public
+    pool = workbench().pool  # the same as for all other work in this process
+    offer = _make_offer(pool, target or own.target, draft or own.draft, is_private)
     page = make_page(offer, pool, opened, first_visit())
     for fault in found_lessons().faults:
         print(f"specviz: a lesson is left out: {fault}", flush=True)
-    port = (
-        free_port(host, settings().server_port, PORTS_TRIED)
-        if port is None
-        else free_port(host, port, 1)
-    )
-    if (
-        settings().zero_gpu
-    ):  # a worker has what was loaded before the launch, and its time is not spent on warming up
+    first_port = own.server_port if port is None else port
+    port = free_port(host, first_port, PORTS_TRIED if port is None else 1)
+    if own.zero_gpu:
+        # a worker has what was loaded before the launch, and its time is not spent on warming up
         for kind, name in models_named(offer.first.settings)[:2]:
             pool.load(name, as_draft=kind != "target")
         page.is_warm.set()
     page.launch(host, port, names, root_path)
-    print(
-        f"specviz: open {web_address(host if is_loopback(host) else 'localhost', port)}", flush=True
-    )
+    local_host = host if is_loopback(host) else "localhost"
+    print(f"specviz: open {web_address(local_host, port)}", flush=True)
     if not is_loopback(host):
         print(f"specviz: others on this network type {typed_address(host, port)}", flush=True)
     if not is_private:
@@ -163,9 +164,25 @@ def start(
     return page
 
 
+def _make_offer(pool: ModelPool, target: str | None, draft: str | None, is_private: bool) -> Offer:
+    """The offer that begins with these models, which are loaded. The settings may allow more than is private."""
+    target = _load(pool, target)
+    draft = _load(pool, draft)
+    own = settings()
+    pool.allow_any = is_private if own.allow_any_model is None else own.allow_any_model
+    may_get = is_private if own.allow_get is None else own.allow_get
+    if target is None and draft is None and is_here(REAL):
+        target = REAL
+    return make_offer(target, draft, any_model=pool.allow_any, may_get=may_get)
+
+
 def what_others_may(offer: Offer, is_proxied: bool) -> str:
-    """One line: what those can do who reach the page, and what narrows it. is_proxied: by a proxy, not at its host."""
-    models, narrower = "the listed models that this machine has, and download none", []
+    """One line that says what those can do who reach the page, and what narrows it.
+
+    is_proxied: whether they reach it by a proxy, and not at its host.
+    """
+    models = "the listed models that this machine has, and download none"
+    narrower = []
     if offer.may_get:
         models = f"the listed models that this machine has, and fetch {', '.join(get.on_offer())}"
         narrower.append("SPECVIZ_ALLOW_GET=0 forbids fetching")
@@ -179,13 +196,15 @@ def what_others_may(offer: Offer, is_proxied: bool) -> str:
 
 
 def _load(pool: ModelPool, name: str | None) -> str | None:
-    """Load a model that whoever starts the page has named: any one; smollm2 is fetched where it is not here."""
+    """Loads a model that whoever starts the page has named, any one. What `get` offers is fetched where it is not
+    here. Returns its name."""
     if name is None or name in HEADS:  # heads are loaded with their target
         return name
     if name in get.on_offer() and not is_here(name):
         print(f"specviz: fetching {get.describe(name)}", flush=True)
         get.get(name, ignore_progress)
-    allowed, pool.allow_any = pool.allow_any, True
+    allowed = pool.allow_any
+    pool.allow_any = True
     try:
         return pool.load(name).name
     finally:

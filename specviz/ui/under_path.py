@@ -15,11 +15,12 @@ _BESIDE = b"new URL('.', location).href.slice(0, -1)"
 _NEXT = b"<script>window.gradio_api_info"
 _OWN = b"<script>window.gradio_config.root = %b;</script>" % _BESIDE
 _ROOT = re.compile(rb'const root = "https?://[^"]*"')
-"""Where Gradio's page holds its own idea of the server's address, made of what the proxy told: in what stands before
-_NEXT, and in a script."""
+"""The place where Gradio's page holds its own idea of the server's address, made of what the proxy told: in what stands
+before _NEXT, and in a script."""
 _MANIFEST = b'<link rel="manifest" href="/manifest.json" />'
 _FILES = b'<link rel="icon" href="favicon.ico" /><link rel="manifest" href="manifest.json" />'
-"""What is else asked for at the root of the host: by Gradio's page, and by browsers of a page that names no icon."""
+"""The files that are else asked for at the root of the host: by Gradio's page, and by browsers of a page without an
+icon."""
 
 
 def is_whole_address(root_path: str) -> bool:
@@ -44,23 +45,23 @@ class UnderPath:
     """Pure ASGI middleware: what is behind it sees paths as at the root, whether the proxy has cut this one or not."""
 
     def __init__(self, app: ASGIApp, root_path: str) -> None:
-        self.app, self._below = app, unquote(urlsplit(root_path).path)
+        self.app = app
+        self._below = unquote(urlsplit(root_path).path)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path, below = scope.get("path", ""), self._below
-        if (
-            below and path == below and scope["type"] == "http"
-        ):  # what lies beside the page would be asked for above it
-            asked = scope["query_string"].decode("latin-1")
-            place = f"{below.rpartition('/')[2]}/{'?' if asked else ''}{asked}"
+        path = scope.get("path", "")
+        below = self._below
+        if below and path == below and scope["type"] == "http":
+            # what lies beside the page would be asked for above it
+            query = scope["query_string"].decode("latin-1")
+            place = f"{below.rpartition('/')[2]}/"
+            if query:
+                place += f"?{query}"
             await RedirectResponse(place)(scope, receive, send)
             return
         if below and path.startswith(f"{below}/"):
-            scope = {
-                **scope,
-                "path": path.removeprefix(below),
-                "raw_path": path.removeprefix(below).encode(),
-            }
+            path = path.removeprefix(below)
+            scope = {**scope, "path": path, "raw_path": path.encode()}
         await self.app(scope, receive, send)
 
 
@@ -79,7 +80,8 @@ class RelativePage:
                 return
             if held:
                 message = {**message, "body": _beside_itself(message["body"])}
-                start, length = held.pop(), str(len(message["body"])).encode()
+                start = held.pop()
+                length = str(len(message["body"])).encode()
                 headers = [
                     (name, length if name == b"content-length" else value)
                     for name, value in start["headers"]

@@ -1,8 +1,7 @@
-"""Files that are sent to be opened: one at a time, small, few, and deleted."""
+"""The files that are sent to be opened: one at a time, small, few, and deleted."""
 
 import os
 import secrets
-from itertools import accumulate
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
 
@@ -11,41 +10,46 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 MOST_BYTES = 128 << 20
-"""Of all files together: beyond it the oldest are deleted."""
+"""Bytes of all files together: beyond them the oldest are deleted."""
 
 
 async def upload(request: Request) -> Response:
-    """The place of the one file in the field `files`, by which an event names it next. Gradio deletes it in a while."""
+    """Stores the one file in the field `files` and answers its path, which an event names next. Gradio deletes it in a
+    while."""
     try:
         async with request.form(max_files=1, max_fields=0) as form:
             file = form.get("files")
             if file is None:
                 return PlainTextResponse("a file must be in the field 'files'", status_code=400)
-            place = await anyio.to_thread.run_sync(_keep, file.file, file.filename, request.app)
+            path = await anyio.to_thread.run_sync(_keep, file.file, file.filename, request.app)
     except OSError as error:
-        return PlainTextResponse(
-            f"the server cannot keep this file ({error.strerror})", status_code=507
-        )
-    return JSONResponse([str(place)])
+        words = f"the server cannot keep this file ({error.strerror})"
+        return PlainTextResponse(words, status_code=507)
+    return JSONResponse([str(path)])
 
 
 def _keep(file: SpooledTemporaryFile, name: str | None, app: object) -> Path:
-    """The file under a name that nobody can guess; only its ending is the sender's."""
-    kept, suffix = (
-        app.get_blocks().upload_file_set,
-        ".gz" if str(name).endswith(".gz") else ".jsonl",
-    )
-    place = Path(app.uploaded_file_dir) / f"{secrets.token_hex(16)}{suffix}"
-    place.parent.mkdir(parents=True, exist_ok=True)
+    """Stores the file under a name that nobody can guess; only its ending is the sender's. Returns its path."""
+    suffix = ".gz" if str(name).endswith(".gz") else ".jsonl"
+    path = Path(app.uploaded_file_dir) / f"{secrets.token_hex(16)}{suffix}"
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        place.write_bytes(file.read())
+        path.write_bytes(file.read())
     except OSError:
-        place.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
         raise
-    kept.add(str(place))
-    newest = sorted(filter(os.path.exists, list(kept)), key=os.path.getmtime, reverse=True)
-    for path, size in zip(newest, accumulate(map(os.path.getsize, newest)), strict=True):
-        if size > MOST_BYTES:
+    kept = app.get_blocks().upload_file_set
+    kept.add(str(path))
+    _delete_oldest(kept)
+    return path
+
+
+def _delete_oldest(kept: set[str]) -> None:
+    """Deletes the oldest files, beyond those that fit into MOST_BYTES together."""
+    paths = [path for path in list(kept) if os.path.exists(path)]
+    num_bytes = 0
+    for path in sorted(paths, key=os.path.getmtime, reverse=True):
+        num_bytes += os.path.getsize(path)
+        if num_bytes > MOST_BYTES:
             Path(path).unlink(missing_ok=True)
             kept.discard(path)
-    return place

@@ -1,7 +1,6 @@
-"""One thing on a stage: a run (live, paused or ended) or one opened trace, with the feed that turns its records into
-JSON increments. Knows no Gradio.
+"""The view: one thing on a stage, with the feed that turns its records into JSON increments. It knows no Gradio.
 
-A live run whose reader left waits a while for the next one, without working; then it is stopped.
+A live run without a reader waits a while for the next one, without working; then it is stopped.
 """
 
 from __future__ import annotations
@@ -24,47 +23,57 @@ from specviz.views.compare.side_by_side_player import comparison_words
 from specviz.views.explore.feed import INCOMPLETE, Feed
 
 BYTES_PER_CHARACTER = 3
-"""Of a feed, with all that it keeps beside its text; the records that it was made of take no more than that again."""
+"""Memory of a feed for each character of its text. The records that it was made of take no more than that again."""
 GRACE_S = 30.0
-"""How long a run whose browser left is kept ready to go on: a reload takes seconds, a closed tab never comes back."""
+"""Seconds that a run waits for a browser that left: a reload takes seconds, a closed tab never comes back."""
 MEASURING_GRACE_S = 300.0
-"""The same for a measurement, which takes minutes on a slow machine: a phone sleeps, a tab is hidden."""
+"""Seconds that a measurement waits. It takes minutes on a slow machine: a phone sleeps, a tab is hidden."""
 FLUSH_S = 0.05
-"""At full pace: 20 increments a second are all an eye needs. At the slower paces, and where others have the engine
-before the next step, every step is sent at once."""
-MOST_CPU_S, MOST_SHOWN_CPU_S = 1.0, 8.0
-"""For the records of a stranger's file, and for what is shown of them: a run of 5,000 steps takes half of each."""
-_waiting, _at_once = threading.BoundedSemaphore(32), threading.BoundedSemaphore(2)
-"""Two such files are read at a time; a few more may wait."""
+"""Seconds between two increments at full pace: an eye needs no more. At the slower paces, and where others have the
+engine before the next step, every step is sent at once."""
+MOST_CPU_S = 1.0
+"""Seconds of work that the records of a stranger's file may take: a run of 5,000 steps takes half of that."""
+MOST_SHOWN_CPU_S = 8.0
+"""Seconds of work that the feed of such a file may take: a run of 5,000 steps takes half of that, too."""
+_waiting = threading.BoundedSemaphore(32)
+_at_once = threading.BoundedSemaphore(2)
+"""Two files of strangers are read at a time; a few more may wait."""
 
 
 @dataclass(slots=True, eq=False)
 class View:
-    """One thing on a stage. `run` is None for an opened trace; `idle` is set while no event streams from it.
-
-    `unended`: the words of its file where it has no end. `left`: the events of a run whose reader left early; the
-    next reader goes on with them. `key`: the hash of its lines, once it was asked for. `twin`: finds another run
-    whose text should be this one's. `owner`: the visitor who brought it here; "" for what came with specviz.
-    `measurement`: the newest one of its speed.
-    """
+    """One thing on a stage: a run that is live, paused or over, or a trace that was opened."""
 
     id: str
     feed: Feed
     trace: Trace
     run: Run | None = None
+    """The run that writes the trace; None for an opened trace."""
     unended: str = INCOMPLETE
+    """The words that its file shows where the trace has no end."""
     status: Status | None = None
+    """The newest status of the run; None for an opened trace."""
     num_sent: int = 0
+    """The number of steps that the stage has been sent."""
     idle: threading.Event = field(default_factory=threading.Event)
+    """Set while nobody streams from this view."""
     left: Generator[Status | Event, None, None] | None = None
+    """The events of a run that was left by its reader; the next reader goes on with them."""
     grace_s: float = GRACE_S
+    """Seconds that a run waits for the next reader before it is stopped."""
     key: str = ""
+    """The hash of the trace's lines, once somebody asked for it."""
     is_brought: bool = False
+    """Whether a browser has stored this view and brought it back."""
     owner: str = ""
+    """The visitor who made this run or brought it here; "" for what came with specviz."""
     twin: Callable[[View], Trace | None] = lambda view: None
+    """The function that finds another run with a text that should be the same."""
     measurement: Measurement | None = None
+    """The newest measurement of the run's speed."""
     _claiming: threading.Lock = field(default_factory=threading.Lock)
     _end: threading.Timer | None = None
+    """The timer that stops a run without a reader."""
 
     def __post_init__(self) -> None:
         self.idle.set()
@@ -75,17 +84,18 @@ class View:
 
     @property
     def reader(self) -> str | None:
-        """The target that reads the text again for another K; only of a run made here, as files may name any model."""
+        """The target that reads the text again for another K. None for a file's trace, which may name any model."""
         return None if self.run is None else reader_of(self.trace)
 
     @property
     def num_bytes(self) -> int:
-        """What it takes in memory, about: of its records as they were read, else as of its feed, and of its feed."""
+        """The memory that the feed and its records take, about. Without a known size, records take as much as the
+        feed."""
         feed = BYTES_PER_CHARACTER * self.feed.num_characters
         return feed + max(feed, self.trace.num_bytes)
 
     def claim(self) -> bool:
-        """Whether the caller may stream from this view now; whoever may sets `idle` in the end."""
+        """Whether the caller may stream from this view now. A caller who may must set `idle` in the end."""
         with self._claiming:
             was_idle = self.idle.is_set()
             self.idle.clear()
@@ -103,76 +113,89 @@ class View:
             self.measurement.stop()
 
     def linger(self) -> None:
-        """Nobody watches any more: a live run and a measurement stop in a while, unless `stay` is called before."""
+        """Notes that nobody watches any more: a live run and a measurement stop in a while, unless `stay` comes
+        first."""
         self.stay()
         if self.is_live or self.is_measured:
-            self._end = threading.Timer(
-                self.grace_s if self.is_live else MEASURING_GRACE_S, self._give_up
-            )
+            seconds = self.grace_s if self.is_live else MEASURING_GRACE_S
+            self._end = threading.Timer(seconds, self._give_up)
             self._end.daemon = True
             self._end.start()
 
     def stay(self) -> None:
-        timer, self._end = self._end, None
+        """Calls off what `linger` began."""
+        timer = self._end
+        self._end = None
         if timer is not None:
             timer.cancel()
 
     def take_record(self, record: Event) -> None:
-        """Add a record, which means that the run is at work, whatever it was waiting for before."""
+        """Adds a record, which means that the run is at work, whatever it was waiting for before."""
         self.feed.add(record)
-        if isinstance(record, Footer) and (other := self.twin(self)) is not None:
-            self.feed.comparison = comparison_words(self.trace, other)
+        if isinstance(record, Footer):
+            twin = self.twin(self)
+            if twin is not None:
+                self.feed.comparison = comparison_words(self.trace, twin)
         self.status = Status(self.run.state)
 
     def increment(self) -> str:
-        """What the stage has not been sent yet, with the present state."""
-        first, self.num_sent = self.num_sent, len(self.feed)
+        """A message with the steps that the stage has not been sent yet, and with the present state."""
+        first = self.num_sent
+        self.num_sent = len(self.feed)
         return self._message(first, self.status)
 
     def whole(self, *, begin: str = "", status: Status | None = None) -> str:
-        """Everything from the first step on, for an empty stage. begin: see Feed.message; status: replaces its own."""
+        """A message with everything from the first step on, for an empty stage. begin: see Feed.message; status:
+        replaces the view's own."""
         self.num_sent = len(self.feed)
         return self._message(0, status or self.status, begin)
 
     def _message(self, first: int, status: Status | None, begin: str = "") -> str:
-        names = ("message", "ahead", "fraction")
-        state = status and {"name": status.state, **{name: getattr(status, name) for name in names}}
+        state = None
+        if status is not None:
+            state = {
+                "name": status.state,
+                "message": status.message,
+                "ahead": status.ahead,
+                "fraction": status.fraction,
+            }
         message = self.feed.message(first, state, begin)
-        if (
-            self.trace.header is None
-        ):  # a stage keeps the first head it gets: one without a prompt must not arrive
-            message = json.dumps(
-                {name: value for name, value in json.loads(message).items() if name != "head"}
-            )
+        if self.trace.header is None:
+            # a stage keeps the first head it gets: one without a prompt must not arrive
+            fields = json.loads(message)
+            fields.pop("head", None)
+            message = json.dumps(fields)
         return message.replace("<", "\\u003c")  # Gradio looks for script tags in texts
 
     def since(self, first: int) -> dict[str, Any] | None:
-        """What a stage with `first` steps lacks; None while there is nothing but a status."""
-        return None if self.trace.header is None else self.feed.since(first)
+        """The increment that a stage with `first` steps lacks; None while there is nothing but a status."""
+        if self.trace.header is None:
+            return None
+        return self.feed.since(first)
 
     def stop(self) -> bool:
-        """Whether this ended the run; one that streams reports its end itself."""
+        """Stops the run. Whether this ended it; a run that streams reports its end itself."""
         self.stop_measuring()
         if self.run is None:
             return False
         is_over = self.run.stop()
         if self.left is None or not self.claim():
             return is_over
-        left, self.left = self.left, None
+        left = self.left
+        self.left = None
         if left is not None:
             left.close()
         self.status = Status(self.run.state)
-        last = () if self.trace.footer is None else (self.trace.footer,)
-        for record in (
-            *self.trace.steps[len(self.feed) :],
-            *last,
-        ):  # of several steps in a turn some were not read
-            self.take_record(record)
+        # of several steps in a turn some were not read
+        for step in self.trace.steps[len(self.feed) :]:
+            self.take_record(step)
+        if self.trace.footer is not None:
+            self.take_record(self.trace.footer)
         self.idle.set()
         return True
 
     def _give_up(self) -> None:
-        """Nobody came back."""
+        """Stops the run and reads its end: nobody came back."""
         if self.stop() and self.claim():
             for footer in self.run.events():
                 self.take_record(footer)
@@ -180,13 +203,14 @@ class View:
 
 
 def view_of(trace: Trace, view_id: str = "", max_cpu_s: float = math.inf) -> View:
-    """A view of a loaded trace, under an id that nobody can guess or the given one. TraceError beyond `max_cpu_s`."""
+    """A view of a loaded trace, under an id that nobody can guess or the given one. Raises TraceError beyond
+    `max_cpu_s`."""
     view_id = view_id or uuid.uuid4().hex
     return View(view_id, Feed.from_trace(trace, view_id, max_cpu_s=max_cpu_s), trace)
 
 
 def view_sent(content: bytes) -> View:
-    """The view of the trace in bytes that a stranger sent. Raises TraceError."""
+    """The view of a trace that a stranger sent as bytes. Raises TraceError."""
     if not _waiting.acquire(blocking=False):
         raise TraceError("must wait: too many are being read here just now, try again", "the file")
     try:
@@ -197,10 +221,13 @@ def view_sent(content: bytes) -> View:
 
 
 def measured(view: View) -> Iterator[str]:
-    """What the stage shows of the view's measurement, until that is over. Closing this leaves it going on."""
-    measurement, told = view.measurement, None
+    """The increments of the view's measurement, until it is over. It goes on when this generator is closed."""
+    measurement = view.measurement
+    shown = None
     while not measurement.wait(FLUSH_S):
-        if told != (told := view.feed.measuring):
+        progress = view.feed.measuring
+        if progress != shown:
+            shown = progress
             yield view.increment()
     yield view.increment()
     if measurement.refusal:
@@ -218,30 +245,28 @@ def what_goes_on(view: View, warn: Callable[[str], None]) -> Iterator[str]:
 def increments(
     view: View, warn: Callable[[str], None], max_steps: int | None = None
 ) -> Iterator[str]:
-    """Drive the view's run until it ends, pauses or has made `max_steps`; empty while another stream does so.
+    """Drives the view's run until it ends, pauses or has made `max_steps`; empty while another stream does so.
 
-    Closing this generator leaves the run where it is for a while; whoever streams from it next goes on with it.
-    `warn` gets the messages of the running run, such as a change that it could not make.
+    A closed generator leaves the run where it is for a while, and the next stream goes on with it. `warn` gets the
+    messages of the running run, such as a change that it could not make.
     """
     if not view.claim():
         return
-    left, view.left = view.left, None
-    events = view.run.events(max_steps) if left is None else left
+    events = view.left
+    view.left = None
+    if events is None:
+        events = view.run.events(max_steps)
     flushed_at = 0.0
     try:
         for event in events:
             if isinstance(event, Status):
-                is_due, view.status = event != view.status, event
+                is_due = event != view.status
+                view.status = event
                 if event.state == "running" and event.message:
                     warn(event.message)
             else:
                 view.take_record(event)
-                must_wait = (
-                    view.run.controls.read().pace != "full" or len(view.run.bench.engine) > 0
-                )
-                is_due = isinstance(event, Step) and (
-                    must_wait or time.monotonic() - flushed_at >= FLUSH_S
-                )
+                is_due = isinstance(event, Step) and _is_step_due(view.run, flushed_at)
             if is_due:
                 yield view.increment()
                 flushed_at = time.monotonic()
@@ -256,3 +281,10 @@ def increments(
         raise
     finally:
         view.idle.set()
+
+
+def _is_step_due(run: Run, flushed_at: float) -> bool:
+    """Whether a new step is sent at once, after an increment at `flushed_at`. At full pace it may wait for others."""
+    if run.controls.read().pace != "full" or len(run.bench.engine) > 0:
+        return True
+    return time.monotonic() - flushed_at >= FLUSH_S

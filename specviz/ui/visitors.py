@@ -1,6 +1,7 @@
-"""Who a visitor is: the server says so, in a signed cookie. Without one, all visitors of one address are one.
+"""The identity of visitors: the server gives it, in a signed cookie. Without a cookie, all of one address are one
+visitor.
 
-A session of the page bears its visitor's name in front, and that the name of the network it came from.
+The name of a session begins with its visitor's name, and a visitor's name begins with the name of his network.
 """
 
 import hashlib
@@ -11,7 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from ipaddress import ip_network
 from typing import Any
 
@@ -23,17 +24,22 @@ from specviz.decoding.turns import Asker
 from specviz.errors import SpecvizError
 
 COOKIE = "specviz-visitor"
-MOST_ASKED, MOST_ASKED_BY_ALL, MOST_UNHEARD = 40, 400, 48
-"""Events of a browser and of a whole network in ASKED_S, of which opening a page takes about eight; and those of a
-network that wait for a listener."""
-ASKED_S, LISTENER_S, LEFT_S = 2.0, 10.0, 5.0
-"""LISTENER_S: how long work waits for whoever asked for it to listen: a browser does so at once, but may be busy.
-LEFT_S: how long it goes on when nobody listens any more, as a connection may be made anew."""
+ASKED_S = 2.0
+MOST_ASKED = 40
+"""Events of one browser in ASKED_S. A page that opens takes about eight."""
+MOST_ASKED_BY_ALL = 400
+"""Events of a whole network in ASKED_S."""
+MOST_UNHEARD = 48
+"""Events of a network that wait for a listener."""
+LISTENER_S = 10.0
+"""Seconds that work waits until its asker listens. A browser does so at once, but may be busy."""
+LEFT_S = 5.0
+"""Seconds that work goes on when nobody listens any more: a lost connection may come back."""
 UNHEARD = "nobody listens to this run: it was not begun"
 
 
 def visitor_of(session: str) -> str:
-    """The visitor whose session this is; a session that came through no gate is its own visitor."""
+    """The visitor who has this session. A session that came through no gate is its own visitor."""
     return session.rpartition(".")[0] or session
 
 
@@ -47,14 +53,17 @@ def has_cookie(visitor: str) -> bool:
 
 
 class Visitors:
-    """Issues identities, and knows which sessions somebody listens to. is_proxied: addresses are told by a proxy."""
+    """The identities that this server has given, and the sessions that somebody listens to."""
 
     def __init__(self, *, is_proxied: bool = False) -> None:
-        self._secret, self._is_proxied = secrets.token_bytes(32), is_proxied
+        """Begins with nobody known. is_proxied: whether a proxy tells the addresses."""
+        self._secret = secrets.token_bytes(32)
+        self._is_proxied = is_proxied
         self._listening: Counter[str] = Counter()
         self._unheard: Counter[str] = Counter()
         self._asked: Counter[str] = Counter()
-        self._since, self._lock = time.monotonic(), threading.Lock()
+        self._since = time.monotonic()
+        self._lock = threading.Lock()
 
     def of(self, scope: Scope, headers: Headers) -> str:
         """The visitor of the cookie if this server has signed it, else of the address."""
@@ -64,8 +73,8 @@ class Visitors:
         return self._sign(self._address(scope, headers))[:12]
 
     def issue(self, scope: Scope, send: Send) -> Send:
-        """`send`, which gives the page, and nothing else, a new visitor's cookie, for all that lies beside the page. A
-        frame on another site needs one of its own kind, which only https has."""
+        """A `send` that gives the page, and nothing else, a new visitor's cookie, for all that lies beside the page. A
+        frame on another site needs a cookie of its own kind, which only https has."""
         visitor = scope["specviz_visitor"]
         if scope["path"] != "/" or has_cookie(visitor):
             return send
@@ -83,15 +92,19 @@ class Visitors:
 
     def admit(self, visitor: str) -> bool:
         """Whether the visitor may ask for one more event now: neither one browser nor one network fills the queue."""
-        if time.monotonic() - self._since > ASKED_S:
-            self._asked, self._since = Counter(), time.monotonic()
-        self._asked.update({visitor, network_of(visitor)})
-        is_one_too_many = has_cookie(visitor) and self._asked[visitor] > MOST_ASKED
-        return self._asked[network_of(visitor)] <= MOST_ASKED_BY_ALL and not is_one_too_many
+        now = time.monotonic()
+        if now - self._since > ASKED_S:
+            self._asked = Counter()
+            self._since = now
+        network = network_of(visitor)
+        self._asked.update({visitor, network})
+        if has_cookie(visitor) and self._asked[visitor] > MOST_ASKED:
+            return False
+        return self._asked[network] <= MOST_ASKED_BY_ALL
 
     @contextmanager
     def listening(self, name: str) -> Iterator[None]:
-        """While somebody waits for news of this session or event."""
+        """Counts somebody who waits for news of this session or event, for as long as he waits."""
         self._listening[name] += 1
         try:
             yield
@@ -105,8 +118,9 @@ class Visitors:
         return any(self._listening[name] for name in names if name)
 
     def await_listener(self, visitor: str, *names: str | None) -> None:
-        """Raises SpecvizError where nobody begins to listen to any of these."""
-        network, deadline = network_of(visitor), time.monotonic() + LISTENER_S
+        """Waits until somebody listens to one of these sessions and events. Raises SpecvizError where nobody does."""
+        network = network_of(visitor)
+        deadline = time.monotonic() + LISTENER_S
         with self._lock:
             self._unheard[network] += 1
         try:
@@ -119,40 +133,48 @@ class Visitors:
                 self._unheard[network] -= 1
 
     def _address(self, scope: Scope, headers: Headers) -> str:
-        """The address that the request came from; of IPv6 the part that a provider gives one customer."""
-        told = (
-            headers.get("x-forwarded-for", "").rpartition(",")[2].strip()
-            if self._is_proxied
-            else ""
-        )
-        address = told or (scope.get("client") or ("",))[0]
-        with suppress(ValueError):  # a proxy may write anything
-            return str(ip_network((address, 64), strict=False)) if ":" in address else address
-        return address
+        """The address that the request came from. For IPv6 it is the network that a provider gives to one customer."""
+        address = ""
+        if self._is_proxied:
+            address = headers.get("x-forwarded-for", "").rpartition(",")[2].strip()
+        if not address:
+            client = scope.get("client") or ("",)
+            address = client[0]
+        if ":" not in address:
+            return address
+        try:
+            return str(ip_network((address, 64), strict=False))
+        except ValueError:  # a proxy may write anything
+            return address
 
     def _sign(self, words: str) -> str:
         return hmac.new(self._secret, words.encode(), hashlib.sha256).hexdigest()[:32]
 
 
 def asker_of(request: Any, event: str | None = None) -> Asker:
-    """Whoever made this call, who has left when nobody has listened to its session or event for a while. Work begins
-    only for those who listen: raises SpecvizError. Of a call that did not come through the gate nobody is known."""
+    """The asker who made this call; he has left when nobody has listened to its session or event for a while. Work
+    begins only for those who listen: raises SpecvizError. Nobody is known of a call that came through no gate."""
     scope = getattr(getattr(request, "request", None), "scope", {})
-    visitors, visitor = scope.get("specviz_listeners"), scope.get("specviz_visitor", "")
+    visitors = scope.get("specviz_listeners")
+    visitor = scope.get("specviz_visitor", "")
     if visitors is None:
         return Asker(visitor)
-    names = request.session_hash, event
+    names = (request.session_hash, event)
     visitors.await_listener(visitor, *names)
     silent_since = math.inf
 
     def has_left() -> bool:
         nonlocal silent_since
-        silent_since = math.inf if visitors.hears(*names) else min(silent_since, time.monotonic())
-        return time.monotonic() - silent_since > LEFT_S
+        if visitors.hears(*names):
+            silent_since = math.inf
+            return False
+        now = time.monotonic()
+        silent_since = min(silent_since, now)
+        return now - silent_since > LEFT_S
 
     return Asker(visitor, has_left)
 
 
 def asking_visitor(request: Any) -> str:
-    """Whose call this is; all that came through no gate are one."""
+    """The visitor who makes this call; all that came through no gate are one."""
     return getattr(request, "scope", {}).get("specviz_visitor", "visitor")

@@ -18,34 +18,30 @@ SLICE_S = 0.25
 
 
 class Getting:
-    """One model's download; of all who watch the page one at a time may start it."""
+    """A download of one model. Of all who watch the page, one at a time may start it."""
 
     def __init__(self, name: str, offer: Offer) -> None:
-        self._name, self._offer, self._task = name, offer, None
+        self._name = name
+        self._offer = offer
+        self._task: BackgroundTask | None = None
 
     @callback
     def fetch(self) -> Iterator[list[Any]]:
+        """Downloads the model. Yields updates of the words, the button and the list of targets."""
         if self._task is not None:
             raise SpecvizError(f"{self._name} is already being downloaded")
-        self._task = task = BackgroundTask(partial(get.get, self._name))
+        task = BackgroundTask(partial(get.get, self._name))
+        self._task = task
         try:
             while not task.wait(SLICE_S):
                 message, share = task.news
-                yield [
-                    message if share is None else f"{message}: {share:.0%}",
-                    gr.skip(),
-                    gr.skip(),
-                ]
+                yield _say(message if share is None else f"{message}: {share:.0%}")
             if task.is_abandoned:
-                yield [
-                    f"Stopped: finished files stay. {get.describe(self._name)}",
-                    gr.skip(),
-                    gr.skip(),
-                ]
+                yield _say(f"Stopped: finished files stay. {get.describe(self._name)}")
                 return
             task.result()
         except SpecvizError:
-            yield [f"Not fetched. {get.describe(self._name)}", gr.skip(), gr.skip()]
+            yield _say(f"Not fetched. {get.describe(self._name)}")
             raise
         finally:
             task.abandon()
@@ -58,17 +54,28 @@ class Getting:
             self._task.abandon()
 
 
+def _say(words: str) -> list[Any]:
+    """Updates that show the words and change nothing else."""
+    return [words, gr.skip(), gr.skip()]
+
+
 def add(offer: Offer, targets: gr.Dropdown) -> None:
     """Makes and wires the parts of each model that is not here, where the page's owner allows it."""
-    for name in get.on_offer() if offer.may_get else ():
-        if not is_here(name):
-            getting, label = Getting(name, offer), f"{name} is not on this machine"
-            words = gr.Textbox(
-                get.describe(name), label=label, lines=2, interactive=False, elem_id="get-words"
-            )
-            with gr.Row(elem_classes="sv-own"):
-                start, stop = button("get", f"Get {name}"), button("get-stop", "Stop the download")
-            start.click(
-                getting.fetch, None, [words, start, targets], concurrency_limit=None, **QUIET
-            )
-            stop.click(getting.stop, None, None, **NOW)
+    if not offer.may_get:
+        return
+    for name in get.on_offer():
+        if is_here(name):
+            continue
+        getting = Getting(name, offer)
+        words = gr.Textbox(
+            get.describe(name),
+            label=f"{name} is not on this machine",
+            lines=2,
+            interactive=False,
+            elem_id="get-words",
+        )
+        with gr.Row(elem_classes="sv-own"):
+            start = button("get", f"Get {name}")
+            stop = button("get-stop", "Stop the download")
+        start.click(getting.fetch, None, [words, start, targets], concurrency_limit=None, **QUIET)
+        stop.click(getting.stop, None, None, **NOW)

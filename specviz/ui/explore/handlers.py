@@ -1,13 +1,14 @@
-"""What the page's events do: unpack, call the session or a view, return what the stage shows.
+"""The callbacks of the page's events: they unpack, call the session or a view, and return what the stage shows.
 
-Every function here can be called by anyone who reaches the server, whatever its visibility: names are looked up and
-numbers go through `Request.validate` or `Controls.set`.
+Anyone who reaches the server can call every function here, whatever its visibility. So names are looked up, and numbers
+go through `Request.validate` or `Controls.set`.
 """
 
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import gradio as gr
@@ -34,7 +35,15 @@ from specviz.ui.choices import (
     rule_to_explain,
 )
 from specviz.ui.components import OPTIONS_INFO, prompt_label
-from specviz.ui.events import as_fields, callback, data_of, errors_on_page, text_or_none, warn
+from specviz.ui.events import (
+    as_fields,
+    callback,
+    data_of,
+    errors_on_page,
+    in_one_turn,
+    text_or_none,
+    warn,
+)
 from specviz.ui.explore.form import Form, update_drafts, update_models, update_rules
 from specviz.ui.explore.standing import (
     about_fields,
@@ -55,7 +64,7 @@ from specviz.views.explore.opening import telling_step
 from specviz.views.learn.lesson import SHIPPED
 
 SUPERSEDE_S = 5.0
-"""How long a new run waits for the end of the step that the old one is in."""
+"""Seconds that a new run waits for the old one to end its step."""
 GONE = "The run shown here is gone: the server restarted or dropped it. Finished runs are in the library."
 RUN_ID = re.compile(r"[0-9a-f]{32}")
 
@@ -71,7 +80,7 @@ class Handlers:
         offer: Offer,
         welcome: Trace | None = None,
     ) -> None:
-        """welcome: the recorded run that a first visit sees."""
+        """Stores what the callbacks use. welcome: the recorded run that a first visit sees."""
         self._registry = registry
         self._welcome = welcome and view_of(welcome, f"{SHIPPED}{WELCOME}")
         self._bench = bench
@@ -88,23 +97,24 @@ class Handlers:
 
     def _start(self, request: gr.Request, values: Sequence[Any]) -> View:
         """A new current view. The previous run has left the stage when this returns, so that its words come first."""
-        wanted, pace = self.form.request(values)
-        method = METHODS[wanted.method]
-        if method.target_has and (missing := lacks(method, wanted.target, self._bench.pool)):
+        run_request, pace = self.form.request(values)
+        method = METHODS[run_request.method]
+        if method.target_has and (missing := lacks(method, run_request.target, self._bench.pool)):
             raise SpecvizError(missing)  # before the previous run leaves the stage
         self._registry.require_place(request.session_hash, settings().max_runs)
         if previous := self._current(request):
             previous.stop()
             previous.idle.wait(SUPERSEDE_S)
         asker = Asker(visitor_of(request.session_hash))
-        run = open_run(wanted, bench=self._bench, pace=pace, may_cut=True, asker=asker)
+        run = open_run(run_request, bench=self._bench, pace=pace, may_cut=True, asker=asker)
         return self._registry.add_run(request.session_hash, run)
 
     def _begin(
         self, request: gr.Request, values: Sequence[Any], max_steps: int | None = None
     ) -> Iterator[str]:
-        """The increments of a new run; one that fails before its first token leaves the stage as it was."""
-        previous, view = self._current(request), self._start(request, values)
+        """The increments of a new run. If it fails before its first token, the stage stays as it was."""
+        previous = self._current(request)
+        view = self._start(request, values)
         try:
             yield from increments(view, warn, max_steps)
         except SpecvizError as error:
@@ -120,7 +130,7 @@ class Handlers:
         yield from self._begin(request, values)
 
     def _pause_live(self, request: gr.Request) -> View | None:
-        """The session's unfinished run, paused, with no stream from it, if any. SpecvizError, once, for a lost one."""
+        """The session's unfinished run, paused, with no stream from it. Raises SpecvizError, once, for a lost run."""
         if self._current(request) is None and self._registry.has_lost(request.session_hash):
             raise SpecvizError(GONE)
         if view := self._live_view(request):
@@ -130,13 +140,12 @@ class Handlers:
 
     @callback
     def step(self, request: gr.Request, *values: Any) -> Iterator[str]:
-        """One real step: of the unfinished run, or the first one of a new run."""
+        """Makes one real step: of the unfinished run, or the first one of a new run."""
         view = self._pause_live(request)
-        yield from (
-            increments(view, warn, max_steps=1)
-            if view
-            else self._begin(request, values, max_steps=1)
-        )
+        if view is None:
+            yield from self._begin(request, values, max_steps=1)
+        else:
+            yield from increments(view, warn, max_steps=1)
 
     @callback
     def resume(self, request: gr.Request) -> Iterator[str]:
@@ -150,42 +159,42 @@ class Handlers:
             view.run.pause()
 
     def cancel(self, request: gr.Request) -> None:
-        """Stop waiting for a model that is being loaded."""
+        """Stops waiting for a model that is being loaded."""
         if view := self._live_view(request):
             view.run.cancel()
 
     def stop(self, request: gr.Request) -> Any:
-        """A running run reports its end in its own stream; for a paused one this reports it."""
+        """Stops the run. A running one reports its end in its own stream; for a paused one this reports it."""
         view = self._live_view(request)
         if view is None or not view.stop():
             return gr.skip()
         view.idle.wait(SUPERSEDE_S)
-        return [gr.skip(), *increments(view, warn)][-1]
+        last = gr.skip()
+        for increment in increments(view, warn):
+            last = increment
+        return last
 
     @callback
     def arrive(self, request: gr.Request, event: gr.EventData) -> Iterator[str]:
-        """What a page that was just opened shows: the recorded run that its address names, the run that it had before,
-        at a first visit a recorded one."""
-        asked = data_of(event)
-        if name := text_or_none(asked.get("recorded")):
-            yield self._registry.show(
-                self._registry.find_recorded(name), request.session_hash
-            ).whole()
-        elif view := self._registry.adopt(request.session_hash, asked.get("run")):
+        """Shows a page that was just opened the recorded run that its address names, else the run that it had before.
+        At a first visit it shows a recorded run."""
+        browser = data_of(event)
+        session = request.session_hash
+        if name := text_or_none(browser.get("recorded")):
+            yield self._registry.show(self._registry.find_recorded(name), session).whole()
+        elif view := self._registry.adopt(session, browser.get("run")):
             yield view.whole()
             yield from what_goes_on(view, warn)
-        elif self._welcome and asked.get("isFirst") is True and not self._current(request):
-            yield self._registry.show(self._welcome, request.session_hash).whole(begin="opening")
-        elif asked.get("isOwn") is True and self._has_let_go(asked.get("run")):
+        elif self._welcome and browser.get("isFirst") is True and not self._current(request):
+            yield self._registry.show(self._welcome, session).whole(begin="opening")
+        elif browser.get("isOwn") is True and self._has_let_go(browser.get("run")):
             warn(GONE)
 
     def _has_let_go(self, run: Any) -> bool:
         """Whether this is the id of a run that the registry does not have."""
-        return (
-            isinstance(run, str)
-            and RUN_ID.fullmatch(run) is not None
-            and self._registry.get(run) is None
-        )
+        if not isinstance(run, str) or not RUN_ID.fullmatch(run):
+            return False
+        return self._registry.get(run) is None
 
     def restore(self, event: gr.EventData) -> list[Any]:
         """The fields as this browser remembers them; as they are if that cannot be used any more."""
@@ -206,60 +215,58 @@ class Handlers:
         return change
 
     def live_choice(self, name: str) -> Callable[..., Any]:
-        """As `live` for a list: of a bad choice it warns and shows the one in force, to a good one it says nothing."""
+        """The callback that sets one list of the run in progress; it takes effect from the next step.
+
+        A choice that cannot be used brings a warning, and the list shows the value in force again. After a choice that
+        can be used the page stays as it is.
+        """
 
         def change(request: gr.Request, value: Any, wanted: Any = None) -> Any:
-            now = value
-            if view := self._live_view(request):
-                with errors_on_page(mildly=True):
-                    changes = self._changes(view, name, value, wanted)
-                    self._offer_typed(view, changes)
-                    view.run.controls.change(**changes)
-                now = getattr(view.run.controls.settings, name)
-            return gr.skip() if now == value else now
+            view = self._live_view(request)
+            if view is None:
+                return gr.skip()
+            with errors_on_page(mildly=True):
+                changes = self._changes(view, name, value, wanted)
+                self._offer_typed(view, changes)
+                view.run.controls.change(**changes)
+            in_force = getattr(view.run.controls.settings, name)
+            return gr.skip() if in_force == value else in_force
 
         return change
 
     def _changes(self, view: View, name: str, value: Any, wanted: Any) -> dict[str, Any]:
-        """What a choice changes: a method brings a rule that can judge its drafts and a draft model that it can use, a
-        target one that suits it. wanted: the rule that was chosen last, under whatever method."""
-        now = view.run.controls.settings
+        """The settings that a choice changes. A method brings a rule that can judge its drafts and a draft model that
+        it can use; a target brings a draft model that suits it. wanted: the rule that was chosen last, under any
+        method."""
+        in_force = view.run.controls.settings
         if name == "target":
-            return {
-                "target": value,
-                "draft": now.draft and self._suiting(value, now.draft, METHODS[now.method]),
-            }
+            draft = in_force.draft
+            if draft:
+                draft = self._suiting(value, draft, METHODS[in_force.method])
+            return {"target": value, "draft": draft}
         if name != "method":
             return {name: value}
         method = find_method(value)
-        draft = choose_draft(method, now.target, now.draft)
-        return {
-            "method": value,
-            "rule": choose_rule(method, text_or_none(wanted) or now.rule),
-            "draft": draft,
-        }
+        draft = choose_draft(method, in_force.target, in_force.draft)
+        rule = choose_rule(method, text_or_none(wanted) or in_force.rule)
+        return {"method": value, "rule": rule, "draft": draft}
 
     def _offer_typed(self, view: View, changes: Mapping[str, Any]) -> None:
-        """A model that was typed may be chosen where any may; loading it shows whether it can be used."""
+        """Lets a model that was typed be chosen where any model may; loading it shows whether it can be used."""
         for kind, name in changes.items():
             if kind in ("target", "draft") and isinstance(name, str) and self._offer.allows(name):
                 view.run.controls.offer(kind, name)
 
     def list_settings(self, request: gr.Request) -> Any:
-        """What the lists show after a run could not adopt a change, and the rule that counts as chosen last."""
+        """The values of the lists after a run could not adopt a change, and the rule that counts as chosen last."""
         view = self._live_view(request)
         if view is None:
             return tuple(gr.skip() for _ in range(5))
-        values = view.run.controls.settings
-        method = METHODS[values.method].under(values.params)
-        drafts = update_drafts(self._offer, values.target, method, values.draft)
-        return (
-            drafts,
-            method.name,
-            update_rules(method, choose_rule(method, values.rule)),
-            values.target,
-            values.rule,
-        )
+        in_force = view.run.controls.settings
+        method = METHODS[in_force.method].under(in_force.params)
+        drafts = update_drafts(self._offer, in_force.target, method, in_force.draft)
+        rules = update_rules(method, choose_rule(method, in_force.rule))
+        return drafts, method.name, rules, in_force.target, in_force.rule
 
     @callback
     def with_k(self, request: gr.Request, event: gr.EventData) -> list[Any]:
@@ -267,14 +274,13 @@ class Handlers:
         view = self._current(request)
         if view is None or view.trace.header is None:
             raise SpecvizError(GONE)
-        asked = Request.from_dict(
-            {**view.trace.header.request, "k": data_of(event).get("k"), "time_limit_s": None}
-        )
-        if not asked.prompt:
+        values = {**view.trace.header.request, "k": data_of(event).get("k"), "time_limit_s": None}
+        run_request = Request.from_dict(values)
+        if not run_request.prompt:
             raise SpecvizError(
                 "this run's prompt was given as token ids: it can be run again from Python only"
             )
-        return self.form.fill(asked, self._offer)
+        return self.form.fill(run_request, self._offer)
 
     def as_made(self, request: gr.Request) -> list[Any]:
         """Updates that put the run on the stage into the fields; none where the bar cannot say how it was made."""
@@ -289,25 +295,24 @@ class Handlers:
 
     @callback
     def open_trace(self, request: gr.Request, content: bytes | None) -> str:
-        """Show a saved trace on the stage; the views are those of a run, and no model is needed."""
+        """Shows a saved trace on the stage. The views are those of a run, and no model is needed."""
         if content is None:
             raise SpecvizError("no file was sent: choose one that ends in .jsonl or .jsonl.gz")
         return self._registry.show(view_sent(content), request.session_hash).increment()
 
     @callback
     def measure(self, request: gr.Request) -> Iterator[str]:
-        """Measures the speed of the settings this run has come to, against one target call per token, and tells how far
-        that is; one that goes on already is gone on with."""
+        """Measures the speed of the run's last settings against one target call per token, and reports its progress.
+        A measurement that goes on already is watched further."""
         view = self._current(request)
         if view is None or view.run is None or not view.trace.steps:
             raise SpecvizError("nothing to measure yet: press Run first")
         if not view.is_measured:
-            self._registry.require_place(request.session_hash, settings().max_runs)
+            session = request.session_hash
+            self._registry.require_place(session, settings().max_runs)
             most = min(NUM_TOKENS, len(view.trace.tokens))
             work = measure_in_rounds(request_of(view.trace), self._bench, most)
-            view.measurement = Measurement(
-                view.feed, work, self._bench, visitor_of(request.session_hash)
-            )
+            view.measurement = Measurement(view.feed, work, self._bench, visitor_of(session))
         yield from measured(view)
 
     def stop_measuring(self, request: gr.Request) -> None:
@@ -317,18 +322,20 @@ class Handlers:
     @callback
     def choose_prompt(self, target: str, event: gr.EventData) -> Any:
         """The text of a ready prompt, and whether the chat template is used for it."""
-        asked = data_of(event)
-        kind = str(asked.get("kind"))
-        text = self._offer.prompts.get(kind, {}).get(str(asked.get("title")))
+        chosen = data_of(event)
+        kind = str(chosen.get("kind"))
+        text = self._offer.prompts.get(kind, {}).get(str(chosen.get("title")))
         if text is None:
             return gr.skip(), gr.skip()
-        if kind not in self._offer.dialogues or self._can_chat(target):
-            return text, kind in self._offer.dialogues
+        is_dialogue = kind in self._offer.dialogues
+        if not is_dialogue or self._can_chat(target):
+            return text, is_dialogue
         warn(f"{target} has no chat template: it reads the conversation as plain lines")
         return text, False
 
     def _can_chat(self, target: str) -> bool:
-        """True for a model that is not in memory, too; a run would say if it cannot."""
+        """Whether the target has a chat template. True as well for an unknown model that is not in memory: its run
+        would say."""
         pool = self._bench.pool
         known = MODELS.get(without_format(target))
         if known and known.is_bundled:
@@ -337,50 +344,54 @@ class Handlers:
 
     @callback
     def render_prompt(self, prompt: str, target: str, chat: bool, typed: str) -> tuple[Any, Any]:
-        """The prompt as the target reads it and the options of the chat template, both shown while it is used. A model
-        that is not in memory may have options; a target without a template tells so at Run, as fields that are filled
-        one after the other pair any target with any prompt."""
-        if (
-            not chat or target not in self._bench.pool.loaded_names()
-        ):  # looking at a model must not fetch it
+        """The prompt as the target reads it and the options of its chat template, both shown while the template is
+        used.
+
+        A model that is not in memory may have options. A target without a template says so at Run only: fields that
+        are filled one after the other pair any target with any prompt.
+        """
+        # a look at a model must not fetch it
+        if not chat or target not in self._bench.pool.loaded_names():
             return gr.update(visible=False), gr.update(visible=bool(chat), info=OPTIONS_INFO)
         tokenizer = self._bench.pool.load(target).tokenizer
         if not has_chat_form(tokenizer):
             return gr.update(visible=False), gr.update(value="", visible=False)
         switches = chat_switches(tokenizer)
         options = read_options(str(typed or "").splitlines()) if switches else {}
-        rendered = gr.update(
-            value=render_chat(tokenizer, as_messages(prompt), options), visible=True
-        )
+        shown = gr.update(value=render_chat(tokenizer, as_messages(prompt), options), visible=True)
         if not switches:
-            return rendered, gr.update(value="", visible=False)
-        return rendered, gr.update(
-            visible=True, info=f"{OPTIONS_INFO} This template has: {', '.join(switches)}."
-        )
+            return shown, gr.update(value="", visible=False)
+        info = f"{OPTIONS_INFO} This template has: {', '.join(switches)}."
+        return shown, gr.update(visible=True, info=info)
 
     @callback
     def fit_target(
         self, target: Any, draft: Any, method: Any, request: gr.Request = None
     ) -> list[Any]:
-        """The draft models that suit this target, the chosen one stays if it does, was typed, or if this very pair is
-        that of the run on the stage; and its methods."""
-        known, view = find_method(method), request and self._current(request)
+        """The draft models that suit this target, and its methods. The chosen draft model stays if it suits, if it was
+        typed, or if the run on the stage has this very pair."""
+        known = find_method(method)
+        view = None if request is None else self._current(request)
         last = view.trace.steps[-1].settings if view and view.trace.steps else None
         is_pair = last is not None and (target, draft) == (last.target, last.draft_model)
         chosen = draft if is_pair else self._suiting(str(target), draft, known)
-        return [
-            update_drafts(self._offer, str(target), known, chosen),
-            self._methods(str(target), method),
-        ]
+        drafts = update_drafts(self._offer, str(target), known, chosen)
+        return [drafts, self._methods(str(target), method)]
 
     def _suiting(self, target: str, draft: Any, method: Method) -> str | None:
+        """The draft model if it may stay with this target, else the first one that suits."""
         names = [name for _, name in self._offer.drafts_for(target, method)]
-        return draft if self._offer.may_stay(draft, names) else next(iter(names), None)
+        if self._offer.may_stay(draft, names):
+            return draft
+        return next(iter(names), None)
 
     @callback
     def fit_chat(self, request: gr.Request, target: Any, prompt: Any) -> Any:
-        """The chat template, and a ready prompt that suits: on for a chat model on offer, off for the bundled ones, and
-        else as it was, as during a run, whose prompt is written."""
+        """Whether the chat template is used, and a ready prompt that suits the target.
+
+        It is on for a chat model on offer, off for the bundled ones. Else both stay as they were. During a run they
+        stay as well: its prompt is fixed.
+        """
         known = MODELS.get(without_format(str(target)))
         if not known or not (known.chats or known.is_bundled) or self._live_view(request):
             return gr.skip(), gr.skip()
@@ -389,52 +400,54 @@ class Handlers:
 
     @callback
     def fit_prompts(self, target: Any) -> Any:
-        """What the prompt's field asks for, and the ready prompts that the target can use."""
+        """The label of the prompt's field, and the ready prompts that the target can use."""
         answers = self._can_chat(str(target))
-        return gr.update(label=prompt_label(answers=answers)), json.dumps(
-            self._offer.kinds_for(answers=answers)
-        )
+        kinds = self._offer.kinds_for(answers=answers)
+        return gr.update(label=prompt_label(answers=answers)), json.dumps(kinds)
 
     def _methods(self, target: str, chosen: Any) -> Any:
         return gr.update(choices=list(methods_for(target, self._bench.pool, chosen)))
 
     def fit_models(self, target: Any, *values: Any) -> list[Any]:
-        """What the methods' own lists of models offer for this target; what is chosen stays if it suits."""
-        pairs = zip(self.form.model_params().values(), values, strict=True)
-        offer, name = self._offer, str(target)
-        return [
-            update_models(param, name, choose_models(offer, param, name, value))
-            for param, value in pairs
-        ]
+        """Updates of the methods' own lists of models for this target; what is chosen stays if it suits."""
+        params = self.form.model_params().values()
+        updates = []
+        for param, value in zip(params, values, strict=True):
+            chosen = choose_models(self._offer, param, str(target), value)
+            updates.append(update_models(param, str(target), chosen))
+        return updates
 
     @callback
     def fit_method(
         self, name: Any, rule: Any, draft: Any, target: Any, *governors: Any
     ) -> list[Any]:
         """Shows the fields that count under this method, and lists the methods that this target is made for."""
-        method, target = self.form.method(name, *governors), str(target)
+        target = str(target)
+        method = self.form.method(name, *governors)
         fit = choose_draft(method, target, text_or_none(draft))
         drafts = update_drafts(self._offer, target, method, fit, visible="draft" in method.roles)
+        k = gr.update(visible=method.sets_k)
         rules = update_rules(method, choose_rule(method, rule))
-        own = [gr.update(visible=name == other) for other, each in METHODS.items() if each.params]
-        return [drafts, gr.update(visible=method.sets_k), rules, *own, self._methods(target, name)]
+        names = [known.name for known in METHODS.values() if known.params]
+        groups = [gr.update(visible=known == name) for known in names]
+        return [drafts, k, rules, *groups, self._methods(target, name)]
 
     @callback
     def explain(self, name: Any, rule: Any, target: Any, *governors: Any) -> str:
-        """What the help panel says of this method under this rule for this target."""
+        """The help for this method under this rule and for this target, as JSON."""
         method = self.form.method(name, *governors)
         missing = lacks(method, str(target), self._bench.pool)
-        return json.dumps(
-            method_help(method, rule_to_explain(method, rule), has_k=method.sets_k, lacks=missing)
-        )
+        explained = rule_to_explain(method, rule)
+        return json.dumps(method_help(method, explained, has_k=method.sets_k, lacks=missing))
 
 
 def increments_since(registry: Registry) -> Callable[[Any], dict[str, Any] | None]:
-    """The stage's pull for what it has missed: {"run", "from"} -> an increment, or None for what it may not have."""
+    """The function that the stage calls for what it has missed: {"run", "from"} -> an increment, or None."""
 
     def since(data: Any) -> dict[str, Any] | None:
-        asked = as_fields(data)
-        view, first = registry.get(asked.get("run")), asked.get("from")
+        fields = as_fields(data)
+        view = registry.get(fields.get("run"))
+        first = fields.get("from")
         if view is None or type(first) is not int or not 0 <= first <= len(view.feed):
             return None
         return view.since(first)
@@ -443,16 +456,20 @@ def increments_since(registry: Registry) -> Callable[[Any], dict[str, Any] | Non
 
 
 def opening_of(registry: Registry) -> Callable[[Any], dict[str, Any] | None]:
-    """One step as the opening shows it: {"run", "step"} -> props; without a step the most telling. None for others."""
+    """The function that gives one step as the opening shows it: {"run", "step"} -> props, or None where there is no
+    such step. Without a step it takes the most telling one."""
 
     def opening(data: Any) -> dict[str, Any] | None:
-        asked = as_fields(data)
-        view = registry.get(asked.get("run"))
-        steps = view.trace.steps if view is not None else []
-        step = asked.get("step")
-        if not steps or not (step is None or (type(step) is int and 0 <= step < len(steps))):
+        fields = as_fields(data)
+        view = registry.get(fields.get("run"))
+        if view is None or not view.trace.steps:
             return None
-        return tell(view.trace, telling_step(view.trace) if step is None else step)
+        step = fields.get("step")
+        if step is None:
+            step = telling_step(view.trace)
+        if type(step) is not int or not 0 <= step < len(view.trace.steps):
+            return None
+        return tell(view.trace, step)
 
     return opening
 
@@ -460,28 +477,27 @@ def opening_of(registry: Registry) -> Callable[[Any], dict[str, Any] | None]:
 def standing_of(
     registry: Registry, offer: Offer, bench: Workbench
 ) -> Callable[[Any], Mapping[str, Any] | None]:
-    """What Run says while a run stands as it was made: {"run"} -> props; None for a run that is not known. With them
-    comes what the browser must know of the fields to tell whether they say something else, and, of a run that is over,
-    what it was made with in place of what it did not follow any more."""
+    """The function that tells what Run says of a run that stands: {"run"} -> props, or None for an unknown run.
+
+    The props tell the browser how to find out whether the fields still say how the run was made. For a run that is
+    over they name the settings that came too late for any step, with those that the last step had.
+    """
 
     def standing(data: Any) -> Mapping[str, Any] | None:
         view = registry.get(as_fields(data).get("run"))
         if view is None:
             return None
         props = {**standing_props(view.trace, offer, bench.pool), "about": about_fields()}
-        if view.run is None or view.trace.footer is None:
-            return props
-        return {
-            **props,
-            "made": not_followed(view.trace, view.run.controls.settings, bench.pool),
-        }
+        if view.run is not None and view.trace.footer is not None:
+            props["made"] = not_followed(view.trace, view.run.controls.settings, bench.pool)
+        return props
 
     return standing
 
 
 def every_k_of(registry: Registry, bench: Workbench) -> Callable[..., dict[str, Any] | None]:
-    """What every K would have made of a run's text: {"run"} -> props; None for a run that is not known or not over. Of
-    a run made here heads, modules and layers read the text again while its target is loaded."""
+    """The function that tells how every K would have done on a run's text: {"run"} -> props, or None for a run that is
+    unknown or not over. Heads, modules and layers of a run made here read the text again while its target is loaded."""
 
     def every_k(data: Any, request: gr.Request = None) -> dict[str, Any] | None:
         view = registry.get(as_fields(data).get("run"))
@@ -494,9 +510,7 @@ def every_k_of(registry: Registry, bench: Workbench) -> Callable[..., dict[str, 
 
     def read_again(view: View, visitor: str) -> dict[str, Any]:
         with registry.job(visitor, settings().max_runs):
-            (made,) = bench.in_turns(
-                (plan(view.trace, view.reader) for _ in range(1)), Asker(visitor)
-            )
-        return made
+            work = partial(plan, view.trace, view.reader)
+            return in_one_turn(bench, work, Asker(visitor))
 
     return every_k

@@ -22,16 +22,16 @@ GONE = "there is no such lesson: choose one on the Learn page"
 def add(frame: Frame) -> None:
     lesson, show, setup = callbacks_of(frame)
     panel = components.panel("lesson", events=["show", "setup"], calls=[lesson])
-    # a screen that is turned to while the run of another one is still on its way is shown as well
+    # a second screen is shown even while the run of the first one is still on its way
     panel.show(show, None, frame.stage, trigger_mode="multiple", **QUIET)
     frame.fill(panel.setup, setup)
 
 
 def callbacks_of(frame: Frame) -> tuple[Callable[..., Any], ...]:
-    """What the panel calls and triggers: `lesson`, `show` and `setup`."""
+    """The functions that the panel calls and triggers: `lesson`, `show` and `setup`."""
 
     def lesson(data: Any) -> dict[str, Any]:
-        """One lesson for the panel: {"name"} -> its props, or {"refusal"}: why there are none."""
+        """The lesson of this name for the panel: {"name"} -> its props, or {"refusal"}: why there are none."""
         try:
             found = _find_lesson(as_fields(data))
             return {
@@ -45,11 +45,10 @@ def callbacks_of(frame: Frame) -> tuple[Callable[..., Any], ...]:
     @callback
     def show(request: gr.Request, event: gr.EventData) -> str:
         """Puts a recorded run on the stage; `play`: it is replayed from its first step on."""
-        given = data_of(event)
-        view = frame.registry.find_recorded(str(given.get("run")))
-        return frame.registry.show(view, request.session_hash).whole(
-            begin="play" if given.get("play") is True else ""
-        )
+        screen = data_of(event)
+        view = frame.registry.find_recorded(str(screen.get("run")))
+        begin = "play" if screen.get("play") is True else ""
+        return frame.registry.show(view, request.session_hash).whole(begin=begin)
 
     @callback
     def setup(event: gr.EventData) -> list[Any]:
@@ -65,9 +64,9 @@ def callbacks_of(frame: Frame) -> tuple[Callable[..., Any], ...]:
     return lesson, show, setup
 
 
-def _find_lesson(given: Mapping[str, Any]) -> Lesson:
+def _find_lesson(data: Mapping[str, Any]) -> Lesson:
     """The lesson that the browser names. Raises SpecvizError."""
-    name = given.get("name")
+    name = data.get("name")
     found = found_lessons().lessons.get(name) if isinstance(name, str) else None
     if found is None:
         raise SpecvizError(GONE)
@@ -75,7 +74,7 @@ def _find_lesson(given: Mapping[str, Any]) -> Lesson:
 
 
 def _why_not_live(lesson: Lesson, frame: Frame) -> str:
-    """Why the lesson's setup cannot be tried here; empty where it can, or where there is none."""
+    """The reason why the lesson's setup cannot be tried here; empty where it can, or where there is none."""
     try:
         if lesson.setup is not None:
             _fill(lesson, frame)
@@ -85,13 +84,12 @@ def _why_not_live(lesson: Lesson, frame: Frame) -> str:
 
 
 def _fill(lesson: Lesson, frame: Frame) -> list[Any]:
-    """Updates of the fields. Raises SpecvizError."""
+    """Updates that put the lesson's setup into the fields. Raises SpecvizError."""
     return frame.form.fill(live_request(lesson, make_offer().first), frame.offer)
 
 
 def live_request(lesson: Lesson, first: Request) -> Request:
     """The request to try live, no longer than is allowed here. Raises SpecvizError."""
-    wanted = {**first.to_dict(), **lesson.setup}
-    return Request.from_dict(
-        {**wanted, "max_new_tokens": min(wanted["max_new_tokens"], settings().max_new_tokens)}
-    )
+    values = {**first.to_dict(), **lesson.setup}
+    values["max_new_tokens"] = min(values["max_new_tokens"], settings().max_new_tokens)
+    return Request.from_dict(values)

@@ -29,10 +29,11 @@ from specviz.views.explore import library
 from specviz.views.learn.lesson import SHIPPED
 
 MOST_RUNS = 30
+"""Packed runs that one browser stores."""
 MOST_BYTES = 24 << 20
-"""What one browser keeps: packed runs, and their bytes together."""
+"""Bytes of all packed runs that one browser stores."""
 MOST_LETTERS = 4 * (MAX_UPLOAD_BYTES // 3 + 1)
-"""Of a packed trace in base64."""
+"""Letters of a packed trace in base64."""
 LIMITS = {
     "most_runs": MOST_RUNS,
     "most_bytes": MOST_BYTES,
@@ -44,10 +45,11 @@ REFUSED = "sv-refused"
 
 
 def add(frame: Frame, handlers: Handlers) -> None:
-    registry, files = frame.registry, [".jsonl", ".gz"]
+    """Adds the drawer to the page that is being built."""
+    registry = frame.registry
     with gr.Column(elem_id="library"):
         upload = gr.UploadButton(
-            "Open a file", file_types=files, type="binary", elem_id="open", size="sm"
+            "Open a file", file_types=[".jsonl", ".gz"], type="binary", elem_id="open", size="sm"
         )
         panel = components.panel(
             "library-panel", events=["show"], value=json.dumps(LIMITS), calls=calls_of(registry)
@@ -58,7 +60,7 @@ def add(frame: Frame, handlers: Handlers) -> None:
 
 
 def calls_of(registry: Registry) -> list[Callable[[Any], Any]]:
-    """What the drawer asks the server; each takes anything at all, and refuses in words."""
+    """The functions that the drawer calls. Each takes anything at all, and refuses in words."""
 
     def listed(asked: Any) -> list[Props]:
         """The recorded runs that come with specviz."""
@@ -69,21 +71,22 @@ def calls_of(registry: Registry) -> list[Callable[[Any], Any]]:
         return registry.get(as_fields(asked).get("run")) is not None
 
     def kept(asked: Any) -> Props | None:
-        """The drawer's entry of a run, with the packed run for the browser to keep unless it `has` that one; `refusal`
-        where that is too large, None for one that is not known here or not the browser's to keep."""
-        view, has = registry.get(as_fields(asked).get("run")), as_fields(asked).get("has")
-        return (
-            _pack(view, has if isinstance(has, list) else []) if _is_worth_keeping(view) else None
-        )
+        """The drawer's entry of a run, with the packed run for the browser to store unless it `has` that one.
+
+        `refusal` where the run is too large, None for a run that is not known here or not the browser's to store.
+        """
+        fields = as_fields(asked)
+        view = registry.get(fields.get("run"))
+        if not _is_worth_keeping(view):
+            return None
+        has = fields.get("has")
+        return _pack(view, has if isinstance(has, list) else [])
 
     def bring(asked: Any, request: gr.Request = None) -> Props:
-        """A run that the browser has kept, for the server to know again."""
+        """Takes back a run that the browser has stored, for the server to know it again."""
         try:
-            return {
-                "run": registry.bring(
-                    unpack(as_fields(asked).get("packed")), asking_visitor(request)
-                ).id
-            }
+            view = unpack(as_fields(asked).get("packed"))
+            return {"run": registry.bring(view, asking_visitor(request)).id}
         except SpecvizError as error:
             return {"refusal": str(error)}
 
@@ -93,7 +96,7 @@ def calls_of(registry: Registry) -> list[Callable[[Any], Any]]:
 def show_callback(registry: Registry) -> Callable[[gr.Request, gr.EventData], str]:
     @callback
     def show(request: gr.Request, event: gr.EventData) -> str:
-        """Puts a run of the drawer on the stage: one that comes with specviz, or one that the browser has kept."""
+        """Puts a run of the drawer on the stage: one that comes with specviz, or one that the browser has stored."""
         asked = data_of(event)
         name = text_or_none(asked.get("shipped"))
         view = registry.find_recorded(name) if name else unpack(asked.get("packed"))
@@ -103,7 +106,7 @@ def show_callback(registry: Registry) -> Callable[[gr.Request, gr.EventData], st
 
 
 def unpack(letters: Any) -> View:
-    """The run that a browser has kept, checked as any file is. Raises SpecvizError."""
+    """The run that a browser has stored, checked as any file is. Raises SpecvizError."""
     if not isinstance(letters, str) or not 0 < len(letters) <= MOST_LETTERS:
         raise SpecvizError(
             f"this run cannot be opened: it must be a text of at most {MOST_LETTERS:,} letters"
@@ -117,13 +120,10 @@ def unpack(letters: Any) -> View:
 
 
 def _is_worth_keeping(view: View | None) -> bool:
-    """Whether it is a run that is over, with a step in it, and none of those that come with specviz."""
-    if (
-        view is None
-        or view.id.startswith(SHIPPED)
-        or view.trace.header is None
-        or not view.trace.steps
-    ):
+    """Whether it is a run that is over and has a step, and none that comes with specviz."""
+    if view is None or view.id.startswith(SHIPPED):
+        return False
+    if view.trace.header is None or not view.trace.steps:
         return False
     return view.run is None or view.trace.footer is not None
 
@@ -142,11 +142,12 @@ def _pack(view: View, has: list[Any]) -> Props:
         return {
             "refusal": f"This run is too large to store here ({sizes}): save its file under Share."
         }
-    about = library.entry(view.trace, usual_settings)
-    about["facts"] += "" if view.run is not None else " · opened"
+    entry = library.entry(view.trace, usual_settings)
+    if view.run is None:
+        entry["facts"] += " · opened"
     return {
         "key": view.key,
-        **about,
+        **entry,
         "size": len(file),
         "packed": base64.b64encode(file).decode("ascii"),
     }
@@ -155,4 +156,6 @@ def _pack(view: View, has: list[Any]) -> Props:
 def usual_settings(name: str) -> Mapping[str, Any]:
     """A method's own rule and default parameters, which an entry leaves out; empty for an unknown method."""
     method = METHODS.get(name)
-    return {} if method is None else {"rule": method.default_rule, **method.validate({})}
+    if method is None:
+        return {}
+    return {"rule": method.default_rule, **method.validate({})}

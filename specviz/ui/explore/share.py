@@ -1,7 +1,7 @@
 """The share drawer: a link to the run on the stage and the files that hold it, and the use of a link that came.
 
-A link sets the fields and runs nothing, and nothing is stored. When the person has made that run, its text is compared
-with the shared one by their hashes, the selected place by the token that stands there.
+A link sets the fields and runs nothing, and nothing is stored. Once the person has made that run, two hashes tell
+whether its text is the shared one, and the token that stands there tells whether the selected place is.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -50,15 +50,15 @@ PROMISE = (
 WHOLE = "The files below hold the run itself."
 SPACES = "https://huggingface.co/spaces/"
 MOST_HIDDEN = 4
-"""Invisible characters that are listed when a prompt holds more."""
+"""Invisible characters that are listed where a prompt holds more."""
 MOST_NAMED = 3
-"""Settings that are named when two runs differ in more."""
+"""Settings that are named where two runs differ in more."""
 _TITLES = TITLES | {"draft": "draft model", "chat_options": "chat options", "stop": "stop texts"}
 _NAMES = {name: known.title for name, known in (METHODS | FACTS).items()}
 _OTHERS = {"prompt": "another prompt", "prompt_ids": "another prompt"}
 _OF_ANY_METHOD = [name for name in OF_ANY_METHOD if name not in Request.DRAFT_SAMPLING]
 Place = tuple[int, str]
-"""A step and a token in it, as the browser names it."""
+"""The number of a step, and a token in it as the browser names it."""
 
 
 def add(frame: Frame) -> None:
@@ -76,25 +76,27 @@ def calls_of(frame: Frame) -> list[Callable[[Any], Props | None]]:
     """The functions that the drawer calls; nothing of their data has been checked."""
 
     def offered(data: Any) -> Props:
-        """How a run can be shared; `gone` for one that is not kept."""
-        view = frame.registry.get(as_fields(data).get("run"))
-        step, ref = as_fields(data).get("step"), as_fields(data).get("ref")
+        """The ways to share a run; `gone` for a run that is not stored."""
+        fields = as_fields(data)
+        view = frame.registry.get(fields.get("run"))
+        if view is None:
+            return {"gone": True}
+        step = fields.get("step")
+        ref = fields.get("ref")
         place = (step, ref) if type(step) is int and isinstance(ref, str) else None
-        return {"gone": True} if view is None else share_props(view, place, frame.offer)
+        return share_props(view, place, frame.offer)
 
     def linked(data: Any) -> Props:
         """The run of a link in words, or why it cannot be used here."""
         try:
             request, _ = open_link(frame, as_fields(data).get("link"))
         except SpecvizError as error:
-            return {
-                "state": "refused",
-                "words": ["This link cannot be used here: ", reveal(str(error)), "."],
-            }
+            words = ["This link cannot be used here: ", reveal(str(error)), "."]
+            return {"state": "refused", "words": words}
         return {"state": "ready", "words": invitation(request)}
 
     def compared(data: Any) -> Props | None:
-        """How a run compares with the link's; None for one that is not kept or was only recorded here."""
+        """The comparison of a run with the link's; None for a run that is not stored or was only opened here."""
         view = frame.registry.get(as_fields(data).get("run"))
         if view is None or view.run is None:
             return None
@@ -110,10 +112,11 @@ def open_link(frame: Frame, letters: Any) -> tuple[Request, list[Any]]:
     """The request of a link that came, and updates of the fields. Raises SpecvizError if it cannot be used here."""
     request = decode(letters).request
     fields = frame.form.fill(request, frame.offer)
-    if name := next(filter(_is_folder, _unknown_models(frame.offer, request)), None):
-        raise SpecvizError(
-            f"the model {name!r:.100} would be a local folder; a link may name public models only"
-        )
+    for name in _unknown_models(frame.offer, request):
+        if _is_folder(name):
+            raise SpecvizError(
+                f"the model {name!r:.100} would be a local folder; a link may name public models only"
+            )
     return request, fields
 
 
@@ -125,7 +128,7 @@ def _is_folder(name: str) -> bool:
 
 
 def _unknown_models(offer: Offer, request: Request) -> list[str]:
-    """The models that a request names and neither the page nor the catalogue does."""
+    """The models in a request that are unknown to the page and to the catalogue."""
     return [name for _, name in models_named(request) if not offer.knows(name)]
 
 
@@ -134,19 +137,23 @@ def _unknown_models(offer: Offer, request: Request) -> list[str]:
 
 def share_props(view: View, selection: Place | None, offer: Offer) -> Props:
     """The link to a view, if it has one, what it carries in words, and the addresses of the files."""
-    place, text = place_in(view.trace.steps, selection), None
+    place = place_in(view.trace.steps, selection)
+    letters = None
     try:
         link = link_to(view.trace, selection, offer)
-        text, words = encode(link), describe_link(link, place)
+        letters = encode(link)
+        words = describe_link(link, place)
     except SpecvizError as error:
         words = [f"No link leads to this run: {reveal(str(error))}.", WHOLE]
-    at = f"&step={place[0]}&ref={place[1]}" if place else ""  # a page shows the selected place
-    files = [
-        [*about, f"specviz/{path.format(view.id)}{at if '?' in path else ''}"]
-        for *about, path in FILES
-    ]
+    files = []
+    for name, title, description, path in FILES:
+        address = f"specviz/{path.format(view.id)}"
+        if place and "?" in path:  # a page shows the selected place
+            address += f"&step={place[0]}&ref={place[1]}"
+        files.append([name, title, description, address])
     space = settings().space
-    return {"link": text, "page": space and f"{SPACES}{space}", "words": words, "files": files}
+    page = space and f"{SPACES}{space}"
+    return {"link": letters, "page": page, "words": words, "files": files}
 
 
 def link_to(trace: Trace, selection: Place | None, offer: Offer) -> Link:
@@ -155,44 +162,31 @@ def link_to(trace: Trace, selection: Place | None, offer: Offer) -> Link:
         raise SpecvizError("it has not begun yet")
     request = complete(Request.from_dict({**trace.header.request, "time_limit_s": None}))
     refuse_unoffered(offer, request)
-    if name := next((name for name in _unknown_models(offer, request) if "/" not in name), None):
-        raise SpecvizError(
-            f"the model {name!r:.100} has no public name by which others could find it"
-        )
+    for name in _unknown_models(offer, request):
+        if "/" not in name:
+            raise SpecvizError(
+                f"the model {name!r:.100} has no public name by which others could find it"
+            )
     steps, goes_on = steps_as_asked(list(trace.steps), request)
-    ids, place = ids_of(steps), place_in(steps, selection)
-    return Link(
-        request,
-        place,
-        len(ids),
-        digest(ids) if ids else "",
-        place and mark_of(steps, place),
-        goes_on,
-    )
+    ids = ids_of(steps)
+    place = place_in(steps, selection)
+    mark = None if place is None else mark_of(steps, place)
+    return Link(request, place, len(ids), digest(ids) if ids else "", mark, goes_on)
 
 
 def describe_link(link: Link, selection: Place | None = None) -> list[str]:
-    """Sentences: what a link carries and what it lacks. selection: the place that is selected in the run."""
+    """Sentences that say what a link carries and what it lacks. selection: the place selected in the run."""
     if not link.goes_on:
+        if not link.num_tokens:
+            return [PROMISE]
         place = ", and shows the token that is selected now" if link.selection else ""
-        after = (
-            f"After that run, specviz says whether the text is the same{place}."
-            if link.num_tokens
-            else ""
-        )
-        return [PROMISE, *filter(None, [after])]
-    leads = (
-        f" It reproduces the first {quantity(link.num_tokens, 'token')} of this run."
-        if link.num_tokens
-        else ""
-    )
-    lost = (
-        " The selected token comes after them and is not in the link."
-        if selection and not link.selection
-        else ""
-    )
-    changed = "The settings changed during this run; the link carries those it began with."
-    return [PROMISE, changed + leads + lost, WHOLE]
+        return [PROMISE, f"After that run, specviz says whether the text is the same{place}."]
+    words = "The settings changed during this run; the link carries those it began with."
+    if link.num_tokens:
+        words += f" It reproduces the first {quantity(link.num_tokens, 'token')} of this run."
+    if selection and not link.selection:
+        words += " The selected token comes after them and is not in the link."
+    return [PROMISE, words, WHOLE]
 
 
 def invitation(request: Request) -> Sentence:
@@ -200,44 +194,42 @@ def invitation(request: Request) -> Sentence:
     method = METHODS[request.method]
     models = ", ".join(reveal(name) for _, name in models_named(request))
     rule = FACTS[request.rule or method.default_rule]
-    parts = (
-        f"{method.title} with {models}",
-        method.sets_k and f"K {request.num_speculative_tokens}",
-        f"temperature {request.temperature:g}",
-        method.drafts and not rule.lossless and f"{rule.title} (lossy)",
-        _name_hidden(request.prompt),
-    )
-    return [
-        "",
-        "A shared run: press Run to see it",
-        "".join(f" · {words}" for words in parts if words),
-    ]
+    parts = [f"{method.title} with {models}"]
+    if method.sets_k:
+        parts.append(f"K {request.num_speculative_tokens}")
+    parts.append(f"temperature {request.temperature:g}")
+    if method.drafts and not rule.lossless:
+        parts.append(f"{rule.title} (lossy)")
+    if hidden := _name_hidden(request.prompt):
+        parts.append(hidden)
+    words = "".join(f" · {part}" for part in parts)
+    return ["", "A shared run: press Run to see it", words]
 
 
 def _name_hidden(prompt: str) -> str:
     """The characters of a prompt that nobody sees in the field, such as those that turn the direction of reading."""
-    names = [
-        reveal(char)
-        for char in dict.fromkeys(prompt)
-        if char not in "\n\r\t" and reveal(char) != char
-    ]
-    more = ["…"] if len(names) > MOST_HIDDEN else []
-    shown = " ".join([*names[:MOST_HIDDEN], *more])
-    return f"its prompt contains invisible characters: {shown}" if names else ""
+    visible = "\n\r\t"
+    chars = [char for char in dict.fromkeys(prompt) if char not in visible]
+    names = [reveal(char) for char in chars if reveal(char) != char]
+    if not names:
+        return ""
+    shown = names[:MOST_HIDDEN]
+    if len(names) > MOST_HIDDEN:
+        shown.append("…")
+    return f"its prompt contains invisible characters: {' '.join(shown)}"
 
 
 # ---- what a run and a link have in common ---------------------------------------------------------------------------
 
 
 def complete(request: Request) -> Request:
-    """With the rule that is meant and all parameters. Raises SpecvizError for an unknown method."""
+    """The request with the rule that is meant and all parameters. Raises SpecvizError for an unknown method."""
     method = find_method(request.method)
-    values = {
-        **request.to_dict(),
-        "rule": request.rule or method.default_rule,
-        "time_limit_s": None,
-    }
-    return Request.from_dict({**values, "params": method.validate(request.params)})
+    values = request.to_dict()
+    values["rule"] = request.rule or method.default_rule
+    values["time_limit_s"] = None
+    values["params"] = method.validate(request.params)
+    return Request.from_dict(values)
 
 
 def _values_that_count(request: Request) -> dict[str, Any]:
@@ -249,13 +241,15 @@ def _values_that_count(request: Request) -> dict[str, Any]:
 def steps_as_asked(steps: Sequence[Step], request: Request) -> tuple[Sequence[Step], bool]:
     """The steps before the first one that was made with other settings than a request's, and whether others follow."""
     values = _values_that_count(complete(request))
-    names = [name for name in (*Request.NAMES, *Request.ALL_SAMPLING, "k") if name in values]
-    wanted = {"draft_model" if name == "draft" else name: values[name] for name in names}
-    has_them = (
-        all(getattr(step.settings, name) == value for name, value in wanted.items())
-        for step in steps
-    )
-    count = next((index for index, has in enumerate(has_them) if not has), len(steps))
+    wanted = {}
+    for name in (*Request.NAMES, *Request.ALL_SAMPLING, "k"):
+        if name in values:
+            wanted["draft_model" if name == "draft" else name] = values[name]
+    count = 0
+    for step in steps:
+        if any(getattr(step.settings, name) != value for name, value in wanted.items()):
+            break
+        count += 1
     return steps[:count], count < len(steps)
 
 
@@ -265,44 +259,48 @@ def ids_of(steps: Sequence[Step]) -> list[int]:
 
 def place_in(steps: Sequence[Step], selection: Place | None) -> Place | None:
     """The selection, if these steps have such a token."""
-    return None if selection is None or _id_at(steps, *selection) is None else selection
+    if selection is None or _id_at(steps, *selection) is None:
+        return None
+    return selection
 
 
 def mark_of(steps: Sequence[Step], place: Place) -> tuple[int, int]:
-    """What identifies a place in these steps: the number of tokens before its step, and the id of its own token."""
+    """The mark that identifies a place in these steps: the number of tokens before its step, and the id of its own
+    token."""
     return len(ids_of(steps[: place[0]])), _id_at(steps, *place)
 
 
 def _id_at(steps: Sequence[Step], step: int, ref: str) -> int | None:
+    """The id of a token in a step; None where there is no such token."""
     if not 0 <= step < len(steps):
         return None
     if ref == LAST:
         token = last_token(steps[step])
-        return token and token.id
-    return next(
-        (token.id for node, token in enumerate(steps[step].draft) if ref == str(node)), None
-    )
+        return None if token is None else token.id
+    for node, token in enumerate(steps[step].draft):
+        if ref == str(node):
+            return token.id
+    return None
 
 
 # ---- how a run of this machine compares with the shared one ---------------------------------------------------------
 
 
 def comparison(link: Link, request: Request, trace: Trace) -> Props:
-    """How the run of a request compares with the shared one so far: `state`, `words`, and `at`, the place to select."""
-    if others := list(differences(link.request, request)):
-        named = ", ".join(others[:MOST_NAMED]) + (" and more" if len(others) > MOST_NAMED else "")
+    """The comparison of a request's run with the shared one so far: `state`, `words`, and `at`, the place to select."""
+    if found := list(differences(link.request, request)):
+        named = ", ".join(found[:MOST_NAMED])
+        if len(found) > MOST_NAMED:
+            named += " and more"
         return {"state": "other", "words": [f"The run below differs from the shared one: {named}."]}
-    whole, end = list(trace.steps), trace.footer
-    steps, was_changed = steps_as_asked(whole, link.request)
+    end = trace.footer
+    steps, was_changed = steps_as_asked(list(trace.steps), link.request)
     ids = ids_of(steps)
     if not link.num_tokens:
         return _say_unknown("The shared run was made here. Its link does not describe its text.")
     if len(ids) >= link.num_tokens:
-        return (
-            _say_equal(link, steps)
-            if digest(ids[: link.num_tokens]) == link.digest
-            else _say_different(link)
-        )
+        is_same = digest(ids[: link.num_tokens]) == link.digest
+        return _say_equal(link, steps) if is_same else _say_different(link)
     if was_changed:
         return _say_unknown(
             "The settings changed during this run: its text cannot be compared with the shared one."
@@ -332,47 +330,60 @@ def _say_different(link: Link) -> Props:
 def _say_equal(link: Link, steps: Sequence[Step]) -> Props:
     words = ["", "The same text as the shared run", f": {quantity(link.num_tokens, 'token')}."]
     if link.goes_on:
-        are = "token is" if link.num_tokens == 1 else f"{link.num_tokens:,} tokens are"
+        subject = "token is" if link.num_tokens == 1 else f"{link.num_tokens:,} tokens are"
         more = ". After that the shared run continued with other settings: its file holds it."
-        words = ["", f"The first {are} the same", more]
+        words = ["", f"The first {subject} the same", more]
     if link.selection is None:
         return {"state": "same", "words": words}
-    is_here = place_in(steps, link.selection) and link.mark in (
-        None,
-        mark_of(steps, link.selection),
-    )
-    words[2] += f" The token selected there is {'selected here' if is_here else 'not in this run'}."
-    at = {"at": dict(zip(("step", "ref"), link.selection, strict=True))} if is_here else {}
-    return {"state": "same", "words": words, **at}
+    is_here = place_in(steps, link.selection) is not None
+    if is_here and link.mark is not None:
+        is_here = link.mark == mark_of(steps, link.selection)
+    if not is_here:
+        words[2] += " The token selected there is not in this run."
+        return {"state": "same", "words": words}
+    words[2] += " The token selected there is selected here."
+    step, ref = link.selection
+    return {"state": "same", "words": words, "at": {"step": step, "ref": ref}}
 
 
 def differences(shared: Request, here: Request) -> Iterator[str]:
     """The settings by which `here` asks for another text than `shared`, each in words: "K 3 instead of 6"."""
-    wanted, got = _titled_values(shared), _titled_values(here)
-    if wanted["method"] != got["method"]:
-        wanted, got = ({name: values[name] for name in _OF_ANY_METHOD} for values in (wanted, got))
-    for name, before in wanted.items():
-        if got[name] != before:
-            yield (
-                _OTHERS.get(name)
-                or f"{_TITLES.get(name, name)} {_spell(got[name])} instead of {_spell(before)}"
-            )
+    shared_values = _titled_values(shared)
+    values = _titled_values(here)
+    names = list(shared_values)
+    if shared_values["method"] != values["method"]:
+        names = _OF_ANY_METHOD
+    for name in names:
+        before = shared_values[name]
+        now = values[name]
+        if now == before:
+            continue
+        if name in _OTHERS:
+            yield _OTHERS[name]
+        else:
+            yield f"{_TITLES.get(name, name)} {_spell(now)} instead of {_spell(before)}"
 
 
 def _titled_values(request: Request) -> dict[str, Any]:
     """The values that count under the method of a request; its parameters stand among the rest, by their titles."""
     request = complete(request)
-    own = {param.title: request.params[param.name] for param in find_method(request.method).params}
-    return _values_that_count(request) | own
+    values = _values_that_count(request)
+    for param in find_method(request.method).params:
+        values[param.title] = request.params[param.name]
+    return values
 
 
 def _spell(value: object) -> str:
-    if isinstance(value, bool) or value is None:
-        return {True: "on", False: "off", None: "none"}[value]
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, float):
+        return f"{value:g}"
     if isinstance(value, dict):
         value = spell_options(value)
     if isinstance(value, list):
         return label(", ".join(value)) if value else "none"
-    if not isinstance(value, str):
-        return f"{value:g}" if isinstance(value, float) else f"{value:,}"
-    return _NAMES.get(value) or label(value)
+    if isinstance(value, str):
+        return _NAMES.get(value) or label(value)
+    return f"{value:,}"

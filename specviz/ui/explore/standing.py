@@ -1,4 +1,4 @@
-"""What the bar says of the run that stands on the stage, and why it cannot be made again here. Knows no Gradio.
+"""The words of the bar for the run that stands on the stage, and why it cannot be made again here. It knows no Gradio.
 
 A trace may come from anywhere: nothing of its request has been checked before.
 """
@@ -24,7 +24,8 @@ from specviz.ui.choices import Offer, spelled
 from specviz.ui.reports.trace_models import lacks
 from specviz.views.words import CHANGE_NAMES, label, reveal
 
-RUN, OTHERWISE = "Run", "Run with these settings"
+RUN = "Run"
+OTHERWISE = "Run with these settings"
 TITLES = CHANGE_NAMES | {
     "draft": "draft",
     "max_new_tokens": "max new tokens",
@@ -41,32 +42,30 @@ OF_ANY_METHOD = (*_OF_TEXT, "target", "method", *Request.ALL_SAMPLING, "seed")
 
 
 def request_shown(trace: Trace) -> Request:
-    """A run as it was asked for, with the settings of its last step, as far as the bar can say it. SpecvizError."""
+    """A run as it was asked for, with the settings of its last step, as far as the bar can show it. Raises
+    SpecvizError."""
     if trace.header is None:
         raise SpecvizError("it has not begun yet")
-    asked = {**trace.header.request, "time_limit_s": None}
-    if asked.get("prompt_ids") is not None:
-        asked |= {
-            "prompt": trace.header.prompt.text,
-            "prompt_ids": None,
-            "chat": False,
-            "chat_options": {},
-        }
-    length = asked.get("max_new_tokens")
+    values = {**trace.header.request, "time_limit_s": None}
+    if values.get("prompt_ids") is not None:
+        values["prompt"] = trace.header.prompt.text
+        values["prompt_ids"] = None
+        values["chat"] = False
+        values["chat_options"] = {}
+    length = values.get("max_new_tokens")
     if isinstance(length, int):
-        asked["max_new_tokens"] = min(length, settings().max_new_tokens)
+        values["max_new_tokens"] = min(length, settings().max_new_tokens)
     if trace.steps:
-        made = trace.steps[-1].settings
-        asked |= {
-            name: getattr(made, name)
-            for name in (*Request.NAMES, *Request.ALL_SAMPLING)
-            if name != "draft"
-        }
-        asked |= {"params": dict(made.params)} | (
-            {"draft": made.draft_model} if made.draft_model else {}
-        )
-        asked |= {"k": made.k} if made.k else {}
-    request = Request.from_dict(asked)
+        last = trace.steps[-1].settings
+        for name in (*Request.NAMES, *Request.ALL_SAMPLING):
+            if name != "draft":
+                values[name] = getattr(last, name)
+        values["params"] = dict(last.params)
+        if last.draft_model:
+            values["draft"] = last.draft_model
+        if last.k:
+            values["k"] = last.k
+    request = Request.from_dict(values)
     find_method(request.method).validate(request.params)
     return request
 
@@ -74,12 +73,14 @@ def request_shown(trace: Trace) -> Request:
 def usable_rule(request: Request) -> Request:
     """The request with a rule that can be chosen: a recorded run may have had one that is wrong on purpose."""
     method = find_method(request.method).under(request.params)
-    return request if request.rule in method.rules else replace(request, rule=method.default_rule)
+    if request.rule in method.rules:
+        return request
+    return replace(request, rule=method.default_rule)
 
 
 def standing_props(trace: Trace, offer: Offer, pool: ModelPool) -> Mapping[str, Any]:
-    """{"words", "missing", "needs"}: what Run says while nothing is changed, why it cannot make this run here, if so,
-    and the fields that must change until it can."""
+    """The props {"words", "missing", "needs"} of a run that stands: what Run says while nothing is changed, why it
+    cannot make this run here, if so, and the fields that must change until it can."""
     if trace.header is None:
         return _say()
     try:
@@ -87,16 +88,15 @@ def standing_props(trace: Trace, offer: Offer, pool: ModelPool) -> Mapping[str, 
     except SpecvizError as error:
         return _say(OTHERWISE, f"The bar cannot show how this run was made: {reveal(str(error))}.")
     for kind, name in models_named(request):
-        if why := _why_not_here(name, offer, pool):
-            return _say(f"{RUN} needs {label(Path(name).name)}", why, _fields_of(kind, request))
+        if reason := _why_not_here(name, offer, pool):
+            return _say(f"{RUN} needs {label(Path(name).name)}", reason, _fields_of(kind, request))
     method = METHODS[request.method].under(request.params)
-    if why := lacks(method, request.target, pool):
-        return _say(OTHERWISE, why)
+    if reason := lacks(method, request.target, pool):
+        return _say(OTHERWISE, reason)
     if request.rule is not None and usable_rule(request).rule != request.rule and method.drafts:
         title = RULES[method.default_rule].title
-        return _say(
-            f"{RUN} with {title}", f"This run's rule is not on offer here: {title} judges instead."
-        )
+        missing = f"This run's rule is not on offer here: {title} judges instead."
+        return _say(f"{RUN} with {title}", missing)
     return _say()
 
 
@@ -107,17 +107,21 @@ def _say(words: str = RUN, missing: str = "", needs: Sequence[str] = ()) -> Mapp
 def _fields_of(kind: str, request: Request) -> list[str]:
     """The fields that decide which model of a kind a request names."""
     if kind == "target":
-        return [kind]
-    params = METHODS[request.method].params
-    asked = [param.name for param in params if isinstance(param, ModelParam) and param.kind == kind]
-    own = [f"{request.method}.{name}" for name in asked]
-    depends = ["target"] if any(request.params.get(name) is None for name in asked) else []
-    return ["method", *own, *depends] if own else ["method", "draft"]
+        return ["target"]
+    fields = []
+    depends_on_target = False
+    for param in METHODS[request.method].params:
+        if isinstance(param, ModelParam) and param.kind == kind:
+            fields.append(f"{request.method}.{param.name}")
+            depends_on_target |= request.params.get(param.name) is None
+    if not fields:
+        return ["method", "draft"]
+    return ["method", *fields, "target"] if depends_on_target else ["method", *fields]
 
 
 def _why_not_here(name: str, offer: Offer, pool: ModelPool) -> str:
-    """Why a model cannot be used at once, in words; empty where it can. Loads nothing, and asks no network. A name that
-    only the trace has may be any path: no file system is asked for it."""
+    """The reason why a model cannot be used at once; empty where it can. It loads nothing, and asks no network. A name
+    that only the trace has may be any path: no file system is asked for it."""
     if name in pool.loaded_names():
         return ""
     is_known = catalog.is_known(name) or offer.knows(name)
@@ -133,34 +137,47 @@ def _why_not_here(name: str, offer: Offer, pool: ModelPool) -> str:
 
 
 def not_followed(trace: Trace, asked: RunSettings, pool: ModelPool) -> Mapping[str, Any]:
-    """The live fields whose last change came too late for any step, with the values that the last step was made with.
-    asked: what the run was told in the end."""
+    """The live fields that were changed too late for any step, with the values that the last step was made with.
+
+    asked: the settings that the run had at its end.
+    """
     request = request_shown(trace)
-    made, told = request.to_dict() | spelled(request), request.to_dict()
-    wanted = asked.to_dict() | {"rule": asked.rule or told["rule"]}
-    wanted |= {name: wanted[name] and pool.shown_name(wanted[name]) for name in ("target", "draft")}
-    return {name: made[name] for name in LIVE if told[name] != wanted[name]}
+    shown = request.to_dict() | spelled(request)
+    last = request.to_dict()
+    wanted = asked.to_dict()
+    wanted["rule"] = asked.rule or last["rule"]
+    for name in ("target", "draft"):
+        if wanted[name]:
+            wanted[name] = pool.shown_name(wanted[name])
+    return {name: shown[name] for name in LIVE if last[name] != wanted[name]}
 
 
 def about_fields() -> Mapping[str, Any]:
-    """For the browser: which fields count under each method, their titles, and the titles of methods and rules.
-    live: those that a run in progress follows."""
+    """The facts about fields for the browser: which count under each method, their titles, those of methods and rules.
+
+    live: the fields that a run in progress follows.
+    """
+    titles = dict(TITLES)
+    for method in METHODS.values():
+        for param in method.params:
+            titles[f"{method.name}.{param.name}"] = param.title
     return {
         "counting": {method.name: _counting(method) for method in METHODS.values()},
-        "titles": TITLES
-        | {f"{m.name}.{param.name}": param.title for m in METHODS.values() for param in m.params},
+        "titles": titles,
         "whole": WHOLE,
-        "values": {each.name: each.title for each in (*METHODS.values(), *RULES.values())},
+        "values": {known.name: known.title for known in (*METHODS.values(), *RULES.values())},
         "live": LIVE,
         "otherwise": OTHERWISE,
     }
 
 
 def _counting(method: Method) -> list[str]:
-    own = [f"{method.name}.{param.name}" for param in method.params]
-    return [*OF_ANY_METHOD, *(name for name, does in counts_under(method).items() if does), *own]
+    """The fields that have a meaning under the method."""
+    counting = [name for name, counts in counts_under(method).items() if counts]
+    params = [f"{method.name}.{param.name}" for param in method.params]
+    return [*OF_ANY_METHOD, *counting, *params]
 
 
 def counts_under(method: Method) -> dict[str, bool]:
-    """Whether each field that has no meaning under some method has one under this."""
+    """Whether a field has a meaning under this method, for each field that has none under some methods."""
     return {"draft": "draft" in method.roles, "k": method.sets_k, "rule": method.drafts}

@@ -55,32 +55,39 @@ NO_MODEL = (
 
 @dataclass(frozen=True, slots=True)
 class GameSetup:
-    """How a game begins: a ready prompt by its title, the temperature and the seed, as the fields send them."""
+    """The beginning of a game: a ready prompt by its title, the temperature and the seed, as the fields send them."""
 
     prompt: str
     temperature: str
     seed: str
 
     def request(self, offer: Offer, draft: str | None) -> Request:
-        text, seed = texts(offer)[self.prompt], int(self.seed)
         return replace(
-            offer.first, prompt=text, temperature=float(self.temperature), seed=seed, draft=draft
+            offer.first,
+            prompt=texts(offer)[self.prompt],
+            temperature=float(self.temperature),
+            seed=int(self.seed),
+            draft=draft,
         )
 
 
 def texts(offer: Offer) -> dict[str, str]:
     """The prompts of the game: title -> text."""
     kinds = [kind for kind in KINDS if kind in offer.prompts] or list(offer.prompts)[:1]
-    return {title: text for kind in kinds for title, text in offer.prompts[kind].items()}
+    found: dict[str, str] = {}
+    for kind in kinds:
+        found |= offer.prompts[kind]
+    return found
 
 
 class Games:
     def __init__(self, bench: Workbench, offer: Offer, registry: Registry) -> None:
-        self._bench, self._offer, self._registry = bench, offer, registry
+        self._bench = bench
+        self._offer = offer
+        self._registry = registry
         self._models = RunModels(bench, offer)
-        self._games: OrderedDict[str, tuple[GameSetup, Game]] = (
-            OrderedDict()
-        )  # the least recently played first
+        # the least recently played first
+        self._games: OrderedDict[str, tuple[GameSetup, Game]] = OrderedDict()
         self._guard = threading.Lock()
 
     def sections(self) -> list[Section]:
@@ -127,7 +134,8 @@ class Games:
         yield self._props(self._setup(values))
 
     def _turn(self, look: Look, values: Mapping[str, str]) -> Work:
-        game_id, typed = values.get("game", ""), values.get("words", "")
+        game_id = values.get("game", "")
+        typed = values.get("words", "")
         if game_id:
             setup, game = self._find_game(game_id)
         else:
@@ -136,9 +144,8 @@ class Games:
         try:
             game.turn(typed, self._bench.pool, joined=values.get("joined") == "yes")
         except RefusedDraft as error:  # shown under the line
-            sendable = (
-                typed[: MOST_CHARACTERS + 1].encode("utf-8", "replace").decode()
-            )  # without half surrogate pairs
+            # without half surrogate pairs
+            sendable = typed[: MOST_CHARACTERS + 1].encode("utf-8", "replace").decode()
             yield self._props(setup, game if game_id else None, game_id, str(error), sendable)
             return
         yield self._props(setup, game, game_id or self._keep(setup, game))
@@ -177,22 +184,29 @@ class Games:
         refusal: str = "",
         typed: str = "",
     ) -> Props:
-        trace, message = Trace(), ""
+        trace = Trace()
+        message = ""
+        rivals = []
+        ending = None
         if game is not None:  # the trace can be saved by the game's id, like any other
             trace = Trace(game.trace.events())
-            view = View(game_id, Feed.from_trace(trace, game_id, unended=""), trace, unended=SO_FAR)
+            feed = Feed.from_trace(trace, game_id, unended="")
+            view = View(game_id, feed, trace, unended=SO_FAR)
             message = self._registry.show(view, None).whole()
+            rivals = game.rivals
+            ending = game.ending
         prompts = texts(self._offer)
+        rival = self._rival()
         shown = turns_blocks(
             game_id,
             asdict(setup),
             trace,
-            [] if game is None else game.rivals,
+            rivals,
             prompt=prompts[setup.prompt],
-            rival=self._rival() and self._bench.pool.shown_name(self._rival()),
+            rival=rival and self._bench.pool.shown_name(rival),
             most=MOST_CHARACTERS,
             message=message,
-            ending=game and game.ending,
+            ending=ending,
             refusal=refusal,
             typed=typed,
         )
@@ -212,36 +226,29 @@ def _draft_section(controls: list[Props], shown: list[Props]) -> Props:
 
 def _predict_section(name: str, trace: Trace) -> Props:
     titles = {**_titles_of_runs(), ON_STAGE: "The run on the stage"}
-    options = [(title, each) for each, title in titles.items()]
+    options = [(title, run) for run, title in titles.items()]
     controls = [blocks.choice("run", "Run", options, name), blocks.button("take", "Play this run")]
-    return blocks.section(
-        PREDICT,
-        "Predict the verdict",
-        PREDICT_LEAD,
-        controls,
-        [predict_block({titles[name]: trace})],
-    )
+    shown = [predict_block({titles[name]: trace})]
+    return blocks.section(PREDICT, "Predict the verdict", PREDICT_LEAD, controls, shown)
 
 
 def _titles_of_runs() -> dict[str, str]:
     """The recorded runs that draft chains for the common rule, with their titles; none where they cannot be read."""
     try:
-        entries = [entry for entry in shipped_runs().values() if not entry.broken]
+        runs = [run for run in shipped_runs().values() if not run.broken]
     except SpecvizError:
         return {}
-    asked = [
-        (entry, entry.request.get("method", "draft_model"), entry.request.get("params", {}))
-        for entry in entries
-    ]
-    return {
-        entry.name: entry.title
-        for entry, method, params in asked
-        if facts_of(method).under(params).in_chains
-    }
+    titles = {}
+    for run in runs:
+        method = run.request.get("method", "draft_model")
+        params = run.request.get("params", {})
+        if facts_of(method).under(params).in_chains:
+            titles[run.name] = run.title
+    return titles
 
 
 def _find_trace(name: str, look: Look) -> Trace:
-    """A recorded run, or the one on the stage. Raises SpecvizError where there is none."""
+    """The trace of a recorded run, or of the one on the stage. Raises SpecvizError where there is none."""
     if name != ON_STAGE:
         return shipped_trace(name)
     if look.trace is None:

@@ -1,6 +1,6 @@
 """The pages of sections: what every browser session sees of one, which work goes on, how it takes turns at the engine.
 
-A page declares its sections; here they are kept per session, so that leaving a page and coming back changes nothing,
+A page declares its sections. Here they are stored per session, so that leaving a page and coming back changes nothing,
 and sent as JSON. A button starts one job; a session has one job at a time, which can be stopped between two turns.
 """
 
@@ -31,14 +31,15 @@ NEVER = object()
 SLICE_S = 0.25  # between two messages about what is being loaded
 MOST_SESSIONS = 500
 MOST_CHARACTERS = 48_000_000
-"""Of all that the sessions of one page see; a character of it takes about 3 bytes."""
+"""Characters of all that the sessions of one page see; each takes about 3 bytes."""
 TAB = re.compile(r"[0-9a-f]{32}")
-KEPT_S = 600.0  # how long a tab that has left may come back
+KEPT_S = 600.0
+"""Seconds in which a tab that has left may come back."""
 _numbers = itertools.count()
 
 
 class ReportWork:
-    """One piece of work: the sections that it has changed, and what is said aloud at its end."""
+    """A job of a session: the sections that it has changed, and what is said aloud at its end."""
 
     def __init__(self) -> None:
         self.changed: dict[str, None] = {}  # in order
@@ -46,33 +47,36 @@ class ReportWork:
 
 
 class Session:
-    """What one browser session sees of one page. Of the run that it looks at it holds the id, and how far it was."""
+    """The page as one browser session sees it. Of the run that it looks at it stores the id, and how far the run
+    was."""
 
     def __init__(self, name: str = "") -> None:
         self.name = name
-        self.place, self.num_events = StagePlace(), 0
+        self.place = StagePlace()
+        self.num_events = 0  # of the run, when it was looked at
         self.num_characters = 0  # of all that is shown
         self.keys: dict[str, object] = {}
         self.shown: dict[str, Props] = {}
         self.due: list[str] = []  # sections whose opening work is still to be done
         self.stop = threading.Event()
         self.busy: str | None = None  # the section of the job
-        self.renewing = (
-            threading.Lock()
-        )  # two looks at once: the second finds what the first has begun
+        # two looks at once: the second finds what the first has begun
+        self.renewing = threading.Lock()
         self.left_at: float | None = None
         self._job: ReportWork | None = None
         self._guard = threading.Lock()
 
     def copy(self, name: str, opening: Collection[str]) -> Session:
-        """The same page for the session of this name, which takes this one's place; its job is left where it was, and
-        one that had begun by itself (a section of `opening`) begins again."""
+        """The same page for the session of this name, which takes this one's place. A job is left where it was.
+
+        opening: the sections that begin their work by themselves, and so begin it again.
+        """
         session = Session(name)
-        session.place, session.num_events, session.due = self.place, self.num_events, list(self.due)
-        session.keys, session.shown = (
-            dict(self.keys),
-            {name: end_bars(props) for name, props in self.shown.items()},
-        )
+        session.place = self.place
+        session.num_events = self.num_events
+        session.due = list(self.due)
+        session.keys = dict(self.keys)
+        session.shown = {name: end_bars(props) for name, props in self.shown.items()}
         if self.busy in opening:
             session.keys.pop(self.busy, None)
         return session
@@ -89,13 +93,15 @@ class Session:
     def end_job(self, job: ReportWork) -> None:
         with self._guard:
             if self._job is job:
-                self._job = self.busy = None
+                self._job = None
+                self.busy = None
 
 
 class Sessions:
-    """The sessions of one page by name. opening: the sections whose work begins by itself."""
+    """The sessions of one page by name, and by the tab of the browser."""
 
     def __init__(self, opening: Iterable[str]) -> None:
+        """Begins with no session. opening: the sections that begin their work by themselves."""
         self._opening = frozenset(opening)
         self._by_name: dict[str, Session] = {}
         self._by_tab: dict[str, Session] = {}
@@ -107,16 +113,18 @@ class Sessions:
         return self._by_name.get(name)
 
     def open(self, name: str, tab: Any = None) -> Session:
-        """The session of this name. A new one begins with what its tab had before a reload or a lost connection. tab:
-        the browser's own id of it, which nobody else knows."""
+        """The session of this name. A new one begins with what its tab had before a reload or a lost connection.
+
+        tab: the browser's own id of the tab, which nobody else knows.
+        """
         if (session := self._by_name.get(name)) is not None:
             return session
         self._make_room()
-        tab = tab if isinstance(tab, str) and TAB.fullmatch(tab) else None
+        if not isinstance(tab, str) or not TAB.fullmatch(tab):
+            tab = None
         before = self._by_tab.pop(tab, None)
-        session = self._by_name[name] = (
-            Session(name) if before is None else before.copy(name, self._opening)
-        )
+        session = Session(name) if before is None else before.copy(name, self._opening)
+        self._by_name[name] = session
         if tab is not None:
             self._by_tab[tab] = session
         return session
@@ -126,37 +134,39 @@ class Sessions:
             session.left_at = time.monotonic()
 
     def _make_room(self) -> None:
-        """For one more session and one more tab."""
+        """Drops sessions and tabs until there is room for one more of each: those that left too long ago, the
+        oldest."""
         latest = time.monotonic() - KEPT_S
         for tab, session in list(self._by_tab.items()):
             if session.left_at is not None and session.left_at <= latest:
                 self._by_tab.pop(tab, None)
-        for kept in (self._by_name, self._by_tab):
-            size = sum(session.num_characters for session in list(kept.values()))
-            while len(kept) >= MOST_SESSIONS or (kept and size > MOST_CHARACTERS):
-                size -= kept.pop(next(iter(kept))).num_characters
+        for sessions in (self._by_name, self._by_tab):
+            size = sum(session.num_characters for session in list(sessions.values()))
+            while len(sessions) >= MOST_SESSIONS or (sessions and size > MOST_CHARACTERS):
+                oldest = sessions.pop(next(iter(sessions)))
+                size -= oldest.num_characters
 
 
 class ReportPage:
-    """One page of sections, for all browser sessions."""
+    """A page of sections, for all browser sessions."""
 
     def __init__(self, sections: Sequence[Section], registry: Registry, bench: Workbench) -> None:
         self._sections = {section.name: section for section in sections}
-        self._registry, self._bench = registry, bench
-        self._sessions = Sessions(
-            name for name, section in self._sections.items() if section.opening is not None
-        )
+        self._registry = registry
+        self._bench = bench
+        opening = [section.name for section in sections if section.opening is not None]
+        self._sessions = Sessions(opening)
 
     def look(self, name: str, data: Mapping[str, Any]) -> Iterator[str]:
-        """The whole page for the place that is looked at now; a section whose key has not changed stays as it was."""
+        """Yields the whole page for the place that is looked at now, then what its opening work finds. A section with
+        an unchanged key stays as it was."""
         session = self._sessions.open(name, data.get("tab"))
         self._look_at(session, StagePlace.from_data(data.get("place")))
         self._renew(session)
         whole = [session.shown[name] for name in self._sections]
         job = session.start_job() if session.due else None
-        message = _message(
-            whole, order=list(self._sections), busy=session.busy if job is None else session.due[0]
-        )
+        busy = session.busy if job is None else session.due[0]
+        message = _message(whole, order=list(self._sections), busy=busy)
         session.num_characters = len(message)
         if job is None:  # the job that goes on does what is due as well
             yield message
@@ -168,10 +178,10 @@ class ReportPage:
             session.end_job(job)
 
     def act(self, name: str, data: Mapping[str, Any]) -> Iterator[str]:
-        """The job of a section's button. Raises SpecvizError."""
+        """Does the job of a section's button. Raises SpecvizError."""
         session = self._sessions.open(name, data.get("tab"))
         section = self._sections.get(str(data.get("section")))
-        action = section and section.acts.get(str(data.get("do")))
+        action = None if section is None else section.acts.get(str(data.get("do")))
         if action is None:
             yield _message([], busy=session.busy)
             raise SpecvizError("this page has changed: load it again")
@@ -181,21 +191,19 @@ class ReportPage:
             raise SpecvizError("one task at a time: wait for the running one, or stop it")
         try:
             place = StagePlace.from_data(data.get("place"))
-            if (
-                place.run != session.place.run or section.name not in session.keys
-            ):  # forgotten, or stopped before
+            # a section without a key was forgotten, or stopped before
+            if place.run != session.place.run or section.name not in session.keys:
                 self._look_at(session, place)
                 self._renew(session)
-            given = data.get("values") if isinstance(data.get("values"), dict) else {}
-            values = {str(name): value for name, value in given.items() if isinstance(value, str)}
-            work = self._do(session, section, partial(action, self._look(session), values), job)
+            begin = partial(action, self._look(session), _texts_in(data.get("values")))
+            work = self._do(session, section, begin, job)
             yield from self._as_job(session, job, work)
             yield from self._do_due(session, job)
         finally:
             session.end_job(job)
 
     def halt(self, name: str) -> None:
-        """End the job that goes on, after its present turn."""
+        """Ends the job that goes on, after its present turn."""
         if (session := self._sessions.find(name)) is not None:
             session.stop.set()
 
@@ -204,24 +212,22 @@ class ReportPage:
         self._sessions.leave(name)
 
     def _look_at(self, session: Session, place: StagePlace) -> None:
-        """From now on the session looks at this place, in its run as it is now."""
+        """Makes the session look at this place from now on, in its run as it is now."""
         view = self._registry.get(place.run)
-        session.place, session.num_events = (
-            place,
-            0 if view is None else len(tuple(view.trace.events())),
-        )
+        session.place = place
+        session.num_events = 0 if view is None else len(tuple(view.trace.events()))
 
     def _look(self, session: Session) -> Look:
+        """The place that the session looks at, with the trace as it was then."""
         view = self._registry.get(session.place.run)
-        is_known = view is not None and view.trace.header is not None and session.num_events
-        return Look(
-            session.place,
-            Trace(islice(view.trace.events(), session.num_events)) if is_known else None,
-        )
+        if view is None or view.trace.header is None or session.num_events == 0:
+            return Look(session.place, None)
+        return Look(session.place, Trace(islice(view.trace.events(), session.num_events)))
 
     def _renew(self, session: Session, keep: str | None = None) -> list[str]:
-        """Begin every section whose key has changed, and return their names; the contents of `keep` stay."""
-        renewed, look = [], self._look(session)
+        """Begins every section with a key that has changed, and returns their names; the contents of `keep` stay."""
+        renewed = []
+        look = self._look(session)
         with session.renewing:
             for name, section in self._sections.items():
                 key = section.key(look)
@@ -237,7 +243,7 @@ class ReportPage:
         return renewed
 
     def _as_job(self, session: Session, job: ReportWork, work: Iterator[str]) -> Iterator[str]:
-        """The work, as one of the visitor's jobs. Raises SpecvizError where he has too many going on."""
+        """Yields what the work yields, as one of the visitor's jobs. Raises SpecvizError where he has too many."""
         with ExitStack() as stack:
             try:
                 stack.enter_context(self._registry.job(session.name, settings().max_runs))
@@ -247,7 +253,7 @@ class ReportPage:
             yield from work
 
     def _do_due(self, session: Session, job: ReportWork) -> Iterator[str]:
-        """The opening work that is due, then the message that the page is idle."""
+        """Does the opening work that is due, then yields the message that the page is idle."""
         if session.due:
             yield from self._as_job(session, job, self._open(session, job))
         while session.due:
@@ -255,17 +261,16 @@ class ReportPage:
         yield self._end(session, job)
 
     def _open(self, session: Session, job: ReportWork) -> Iterator[str]:
-        """The opening work of the sections where it is due, until it is stopped."""
+        """Does the opening work of the sections where it is due, until it is stopped."""
         while session.due and not session.stop.is_set():
-            section, is_done = self._sections[session.due.pop(0)], False
+            section = self._sections[session.due.pop(0)]
+            is_done = False
             try:
-                yield from self._take_turns(
-                    session, section, section.opening(self._look(session)), job
-                )
+                work = section.opening(self._look(session))
+                yield from self._take_turns(session, section, work, job)
                 is_done = not session.stop.is_set()
-            except (
-                Exception
-            ) as error:  # nobody has asked for this work: its section shows the error
+            except Exception as error:
+                # nobody has asked for this work: its section shows the error
                 session.shown[section.name] |= {"blocks": [blocks.words(describe_error(error))]}
                 is_done = True
             finally:
@@ -273,38 +278,39 @@ class ReportPage:
                     session.keys.pop(section.name, None)
 
     def _do(
-        self, session: Session, section: Section, work: Callable[[], Work], job: ReportWork
+        self, session: Session, section: Section, begin: Callable[[], Work], job: ReportWork
     ) -> Iterator[str]:
-        """Load what the work needs, do it, and renew the sections that depend on what it found."""
+        """Loads what the work needs, does it, and renews the sections that depend on what it found."""
         try:
             models = yield from self._load_models(session, section)
             if not session.stop.is_set():
-                yield from self._take_turns(session, section, work(), job)
+                yield from self._take_turns(session, section, begin(), job)
             del models
         except Exception as error:  # models and traces of strangers may raise anything
             job.changed[section.name] = None
             yield self._end(session, job)
             raise SpecvizError(describe_error(error)) from error
         job.say = _verdicts(session.shown[section.name])
-        job.changed |= dict.fromkeys((section.name, *self._renew(session, keep=section.name)))
+        renewed = self._renew(session, keep=section.name)
+        job.changed |= dict.fromkeys((section.name, *renewed))
 
     def _end(self, session: Session, job: ReportWork) -> str:
-        """The page is idle. All that has changed is sent once more: a page may have missed a message."""
+        """Ends the job: the page is idle. All that has changed is sent once more: a page may have missed a message."""
         session.end_job(job)
         return _message([session.shown[name] for name in job.changed], say=job.say)
 
     def _load_models(
         self, session: Session, section: Section
     ) -> Generator[str, None, list[object]]:
-        """The models that the section's work needs; they stay loaded as long as the list lives. The engine is free."""
+        """Loads the models that the section's work needs; they stay loaded as long as the list lives. The engine is
+        free."""
         held = []
         for name in section.needs(self._look(session)):
             loading = BackgroundTask(partial(self._bench.pool.load, name))
             while not loading.wait(SLICE_S) and not session.stop.is_set():
                 message, fraction = loading.news
-                bar = blocks.progress(
-                    round(100 * (fraction or 0)), 100, message or f"loading {name}"
-                )
+                percent = round(100 * (fraction or 0))
+                bar = blocks.progress(percent, 100, message or f"loading {name}")
                 shown = session.shown[section.name]
                 yield _message([{**shown, "blocks": [bar, *shown["blocks"]]}], busy=section.name)
             if session.stop.is_set():
@@ -316,16 +322,22 @@ class ReportPage:
     def _take_turns(
         self, session: Session, section: Section, work: Work, job: ReportWork
     ) -> Iterator[str]:
-        """Do the work in turns, until it is stopped or the section's key has changed."""
+        """Does the work in turns, until it is stopped or the section's key has changed."""
         name = section.name
-        session.busy, key, before = name, session.keys[name], session.shown[name]
+        session.busy = name
+        key = session.keys[name]
+        before = session.shown[name]
         job.changed[name] = None
-        asker = Asker(visitor_of(session.name), session.stop.is_set)
+        turns = work
+        if section.engine:
+            asker = Asker(visitor_of(session.name), session.stop.is_set)
+            turns = self._bench.in_turns(work, asker)
         try:
-            for props in self._bench.in_turns(work, asker) if section.engine else work:
+            for props in turns:
                 if session.keys[name] != key:
                     return
-                session.shown[name] = shown = _put_above(props, before) if section.keeps else props
+                shown = _put_above(props, before) if section.keeps else props
+                session.shown[name] = shown
                 yield _message([shown], busy=name)
                 if session.stop.is_set():
                     return
@@ -336,14 +348,19 @@ class ReportPage:
             session.shown[name] = end_bars(session.shown[name])
 
 
+def _texts_in(values: Any) -> dict[str, str]:
+    """The values of a section's controls that are texts; nothing of them has been checked."""
+    if not isinstance(values, dict):
+        return {}
+    return {str(name): value for name, value in values.items() if isinstance(value, str)}
+
+
 def _begin(section: Section, look: Look, before: Props | None = None) -> Props:
     """The section before anything is pressed; an error stands in its own place."""
     try:
-        return (
-            section.begin(look)
-            if before is None or section.again is None
-            else section.again(look, before)
-        )
+        if before is None or section.again is None:
+            return section.begin(look)
+        return section.again(look, before)
     except Exception as error:  # a trace may come from anywhere
         words = blocks.words(describe_error(error))
         return blocks.section(section.name, section.name.replace("_", " "), "", (), [words])
@@ -351,13 +368,14 @@ def _begin(section: Section, look: Look, before: Props | None = None) -> Props:
 
 def end_bars(props: Props) -> Props:
     """The section without work: a progress bar becomes the words where the work was left."""
-    shown = [
-        {**blocks.words(f"Stopped at: {block['words']}", small=True), "stopped": True}
-        if block["kind"] == "progress"
-        else block
-        for block in props["blocks"]
-    ]
-    return {**props, "blocks": shown}
+    return {**props, "blocks": [_end_bar(block) for block in props["blocks"]]}
+
+
+def _end_bar(block: Props) -> Props:
+    if block["kind"] != "progress":
+        return block
+    words = blocks.words(f"Stopped at: {block['words']}", small=True)
+    return {**words, "stopped": True}
 
 
 def _is_progress(block: Props) -> bool:
@@ -365,8 +383,8 @@ def _is_progress(block: Props) -> bool:
 
 
 def _put_above(props: Props, before: Props) -> Props:
-    """How far the work is, above what was found before it."""
-    if not all(map(_is_progress, props["blocks"])):
+    """The progress of the work, above what was found before it."""
+    if not all(_is_progress(block) for block in props["blocks"]):
         return props
     found = [
         block for block in before["blocks"] if not (_is_progress(block) or blocks.is_notice(block))
@@ -384,15 +402,13 @@ def describe_error(error: Exception) -> str:
 
 def _verdicts(props: Props) -> str:
     """The verdicts of a section that is done, for screen readers. One that still shows its progress was stopped."""
-    if any(map(_is_progress, props["blocks"])):
+    if any(_is_progress(block) for block in props["blocks"]):
         return f"{props['title']}: stopped"
-    found = [block["words"] for block in props["blocks"] if block["kind"] == "verdict"]
-    return ". ".join(
-        [
-            f"{props['title']}: done",
-            *(each if isinstance(each, str) else "".join(each) for each in found),
-        ]
-    )
+    sentences = [f"{props['title']}: done"]
+    for block in props["blocks"]:
+        if block["kind"] == "verdict":
+            sentences.append("".join(block["words"]))
+    return ". ".join(sentences)
 
 
 def _message(
@@ -402,7 +418,7 @@ def _message(
     busy: str | None = None,
     say: str = "",
 ) -> str:
-    """Numbered, because a page hears only of values that differ from the one before."""
+    """A message for the page. It is numbered, because a page hears only of values that differ from the one before."""
     message: Props = {
         "number": next(_numbers),
         "sections": list(sections),

@@ -1,4 +1,4 @@
-"""What models had to find out for a site without a server: the app's own sections, with every button pressed once."""
+"""The sections of a site without a server: the app's own, with every button pressed once while there are models."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -31,44 +31,50 @@ WHEN = (
 
 def recorded_sections(say: Callable[[str], None]) -> dict[str, list[Props]]:
     """The sections of each page, after minutes of real work of the bundled models. say: is told what is done next."""
-    bench, registry, offer = workbench(), Registry(), make_offer()
+    bench = workbench()
+    registry = Registry()
     view = registry.show(registry.find_recorded(FIRST_VISIT), None)
-    return press_all(Look(StagePlace(view.id), view.trace), bench, registry, offer, say)
+    look = Look(StagePlace(view.id), view.trace)
+    return press_all(look, bench, registry, make_offer(), say)
 
 
 def press_all(
     look: Look, bench: Workbench, registry: Registry, offer: Offer, say: Callable[[str], None]
 ) -> dict[str, list[Props]]:
-    """The same for a run of models that the workbench has."""
+    """The sections of each page for a run of models that the workbench has."""
+    race = RaceSection(bench, offer, registry).section()
     pages = {
-        "compare": [
-            RaceSection(bench, offer, registry).section(),
-            *CompareSections(bench, offer).sections(),
-        ],
+        "compare": [race, *CompareSections(bench, offer).sections()],
         "check": CheckSections(bench, offer).sections(),
     }
-    machine = environment(torch.device(bench.pool.load(offer.first.target).info.device))
-    when = WHEN.format(
-        version=__version__, date=f"{datetime.now(timezone.utc):%Y-%m-%d}", **machine
-    )
+    target = bench.pool.load(offer.first.target)
+    machine = environment(torch.device(target.info.device))
+    date = f"{datetime.now(timezone.utc):%Y-%m-%d}"
+    when = WHEN.format(version=__version__, date=date, **machine)
     found: dict[str, list[Props]] = {}
     for name, sections in pages.items():
         found[name] = [blocks.section("found", "How this was found", when)]
         for section in sections:
             if section.name not in OF_A_RUN:  # the site has those for every run
                 say(re.sub("[-_]", " ", section.name))
-                found[name].append(_without_server(_pressed(section, look, bench)))
+                found[name].append(_without_server(_press_first(section, look, bench)))
     return found
 
 
-def _pressed(section: Section, look: Look, bench: Workbench) -> Props:
-    """The section once its first button was pressed, with the values of its fields; why not, where it could not be."""
+def _press_first(section: Section, look: Look, bench: Workbench) -> Props:
+    """The section once its first button was pressed, with the values of its fields, or why that could not be done."""
     shown = section.begin(look)
-    press = next(iter(section.acts.values()), None)
     values = {name: str(value) for name, value in chosen_values(shown).items()}
-    work = press(look, values) if press else section.opening(look) if section.opening else None
+    work = None
+    if section.acts:
+        press = next(iter(section.acts.values()))
+        work = press(look, values)
+    elif section.opening:
+        work = section.opening(look)
+    if work is None:
+        return shown
     try:
-        for state in bench.in_turns(work) if work else ():
+        for state in bench.in_turns(work):
             shown = state
     except SpecvizError as error:
         shown = {**shown, "blocks": [*shown["blocks"], blocks.words(reveal(str(error)))]}
@@ -77,22 +83,16 @@ def _pressed(section: Section, look: Look, bench: Workbench) -> Props:
 
 def _without_server(part: Props) -> Props:
     """A section or a fold without what only a server answers: files, and buttons in tables."""
-    kept = [_without_server(each) for each in part.get("blocks", ()) if each["kind"] != "links"]
-    rows = (
-        [[_words(cell) for cell in row] for row in part.get("rows", ())]
-        if part.get("kind") == "table"
-        else None
-    )
-    return {
-        **part,
-        **({"blocks": kept} if "blocks" in part else {}),
-        **({} if rows is None else {"rows": rows}),
-    }
+    left = dict(part)
+    if "blocks" in part:
+        inside = [block for block in part["blocks"] if block["kind"] != "links"]
+        left["blocks"] = [_without_server(block) for block in inside]
+    if part.get("kind") == "table":
+        left["rows"] = [[_without_button(cell) for cell in row] for row in part.get("rows", ())]
+    return left
 
 
-def _words(cell: blocks.Cell) -> blocks.Cell:
-    return (
-        {name: value for name, value in cell.items() if name != "does"}
-        if isinstance(cell, Mapping)
-        else cell
-    )
+def _without_button(cell: blocks.Cell) -> blocks.Cell:
+    if not isinstance(cell, Mapping):
+        return cell
+    return {name: value for name, value in cell.items() if name != "does"}

@@ -1,5 +1,8 @@
-"""The models behind a trace, for the pages that ask them again. A trace may come from anywhere: names are looked up,
-and a trace that the models cannot have written is refused before they are asked."""
+"""The models behind a trace, for the pages that ask them again.
+
+A trace may come from anywhere. Names are looked up, and a trace that the models cannot have written is refused before
+they are asked.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,21 +33,18 @@ class RunModels:
     offer: Offer
 
     def names(self, trace: Trace | None) -> list[str]:
-        """The models of the last step: the target, the draft model and what the parameters name, if any. Loads nothing.
-        Raises SpecvizError for models that are not on offer, and for a trace that cannot be a run of them."""
+        """The target and the draft model of the last step. Loads nothing. Raises SpecvizError for models that are not
+        on offer, also for those that the parameters name, and for a trace that cannot be a run of them."""
         self._check(trace)
         return [name for kind, name in _models_of(trace) if kind in ("target", "draft")]
 
     def load(self, trace: Trace | None) -> tuple[LoadedModel, LoadedModel | None]:
-        """The target and the draft model. Raises SpecvizError for others than those that made the run, too."""
+        """The target and the draft model. Raises SpecvizError as `names`, and for other models than made the run."""
         self._check(trace)
-        target, draft = (
-            info and self._load(info)
-            for info in (trace.models[-1].target, trace.models[-1].draft_model)
-        )
-        ids = [token.id for token in trace.header.prompt.tokens] + [
-            token.id for token in trace.tokens
-        ]
+        named = trace.models[-1]
+        target = self._load(named.target)
+        draft = None if named.draft_model is None else self._load(named.draft_model)
+        ids = [token.id for token in (*trace.header.prompt.tokens, *trace.tokens)]
         if max(ids) >= target.info.vocab_size or len(ids) > target.info.context_limit:
             raise SpecvizError(f"{target.name} cannot have read and written the text of this run")
         return target, draft
@@ -65,7 +65,8 @@ class RunModels:
     def _check(self, trace: Trace | None) -> None:
         if trace is None or not trace.steps or not trace.header.prompt.tokens:
             raise SpecvizError(NO_RUN)
-        settings, named = trace.steps[-1].settings, trace.models[-1]
+        settings = trace.steps[-1].settings
+        named = trace.models[-1]
         draft = None if named.draft_model is None else named.draft_model.name
         if (settings.target, settings.draft_model) != (named.target.name, draft):
             raise SpecvizError("the steps of this trace name other models than its models event")
@@ -86,83 +87,70 @@ class RunModels:
                 )
 
     def _load(self, info: ModelInfo) -> LoadedModel:
-        """Raises SpecvizError where the model of this name is another one here."""
+        """The model of this name. Raises SpecvizError where it is another model here."""
         check_gpu(info.name)
         loaded = self.bench.pool.load(info.name)
-        known = (
-            (info.tokenizer_sha, loaded.info.tokenizer_sha),
-            (info.num_parameters, loaded.info.num_parameters),
-        )
-        if any(recorded not in (None, own) for recorded, own in known):
+        is_same = info.tokenizer_sha in (None, loaded.info.tokenizer_sha)
+        if not is_same or info.num_parameters not in (None, loaded.info.num_parameters):
             raise SpecvizError(f"{info.name} here is another model than the one that made this run")
         return loaded
 
 
 def lacks(method: Method, target: str, pool: ModelPool) -> str:
-    """Why the method cannot run on this target, in words; empty where it can, or where only loading would tell."""
-    heads = [
-        param
-        for param in method.params
-        if isinstance(param, ModelParam) and "heads" in method.roles
-    ]
-    if missing := next(
-        (param for param in heads if param.default is None and not names_for(target, param.kind)),
-        None,
-    ):
-        return f"For {Path(target).name} no {missing.title} are known: name some below, or choose another method."
+    """The reason why the method cannot run on this target; empty where it can, or where only loading would tell."""
+    if "heads" in method.roles:
+        for param in method.params:
+            names_models = isinstance(param, ModelParam) and param.default is None
+            if names_models and not names_for(target, param.kind):
+                return f"For {Path(target).name} no {param.title} are known: name some below, or choose another method."
     if method.target_has is None:
         return ""
     number, words = method.target_has
     if without_format(target) not in MODELS:  # no model of the catalogue brings any
-        is_loaded = target in pool.loaded_names()
-        if not is_loaded or getattr(
-            pool.load(target).model.config.get_text_config(decoder=True), number, None
-        ):
+        if target not in pool.loaded_names():
+            return ""
+        config = pool.load(target).model.config.get_text_config(decoder=True)
+        if getattr(config, number, None):
             return ""
     return f"{Path(target).name} has no {words}: choose another method."
 
 
 def methods_for(target: str, pool: ModelPool, chosen: object) -> tuple[Option, ...]:
     """The methods that the target is made for, as far as that is known, and the chosen one."""
-    return tuple(
-        (title, name)
-        for title, name in list_methods()
-        if name == chosen
-        or METHODS[name].target_has is None
-        or not lacks(METHODS[name], target, pool)
-    )
+    options = []
+    for title, name in list_methods():
+        method = METHODS[name]
+        if name == chosen or method.target_has is None or not lacks(method, target, pool):
+            options.append((title, name))
+    return tuple(options)
 
 
 def _models_of(trace: Trace) -> list[tuple[str, str]]:
-    """(kind, name) of the models of a run's last step. SpecvizError for parameters that the method refuses."""
+    """(kind, name) of the models of a run's last step. Raises SpecvizError for parameters that the method refuses."""
     last = trace.models[-1]
-    pair = [
-        (kind, info.name)
-        for kind, info in (("target", last.target), ("draft", last.draft_model))
-        if info
-    ]
-    settings = trace.steps[-1].settings if trace.steps else None
-    return pair + (models_in_params(settings) if settings and settings.method in METHODS else [])
+    models = [("target", last.target.name)]
+    if last.draft_model:
+        models.append(("draft", last.draft_model.name))
+    if trace.steps:
+        settings = trace.steps[-1].settings
+        if settings.method in METHODS:
+            models += models_in_params(settings)
+    return models
 
 
 def request_of(trace: Trace) -> Request:
     """The request that makes a run with the settings of the trace's last step from its prompt's ids."""
-    made, prompt, seed = (
-        trace.steps[-1].settings,
-        trace.header.prompt,
-        trace.header.request.get("seed"),
-    )
+    last = trace.steps[-1].settings
+    prompt = trace.header.prompt
+    seed = trace.header.request.get("seed")
+    names = [name for name in (*Request.NAMES, *Request.ALL_SAMPLING) if name != "draft"]
     return Request(
         prompt=prompt.text,
         prompt_ids=tuple(token.id for token in prompt.tokens),
-        draft=made.draft_model,
-        params=dict(made.params),
-        num_speculative_tokens=made.k,
+        draft=last.draft_model,
+        params=dict(last.params),
+        num_speculative_tokens=last.k,
         seed=seed if type(seed) is int else 0,
         max_new_tokens=min(64, settings().max_new_tokens),
-        **{
-            name: getattr(made, name)
-            for name in (*Request.NAMES, *Request.ALL_SAMPLING)
-            if name != "draft"
-        },
+        **{name: getattr(last, name) for name in names},
     )
