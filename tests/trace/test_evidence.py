@@ -4,6 +4,7 @@ import json
 import math
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import evidence_traces
 import pytest
@@ -150,6 +151,16 @@ def test_scores_stand_at_their_nodes():
     step = evidence_traces.tree().steps[0]
     for ref, *_, score, _, _, _ in nodes_of(step):
         assert score == percent(step.evidence["scores"][int(ref)])
+
+
+def test_scores_of_drafted_nodes_alone_stand_at_these_nodes_wherever_scratch_nodes_stand():
+    step = evidence_traces.tree().steps[0]
+    helper = replace(step.draft[0], status="scratch", p_judged=None, accept_prob=None, u=None)
+    scores = step.evidence["scores"][1:]
+    step = replace(step, draft=(helper, *step.draft[1:]), evidence={**step.evidence, "scores": scores})
+    shown = {int(ref): score for ref, *_, score, _, _, _ in nodes_of(step)}
+    assert shown
+    assert shown == {node: percent(scores[node - 1]) for node in shown}
 
 
 def test_a_chain_has_no_tree():

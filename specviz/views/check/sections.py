@@ -150,7 +150,9 @@ def _choice_words(here: RuleHere, at: tuple[int, int]) -> Words:
     reason = "the models' agreement is closest to one half"
     if _errs(here):
         reason = "its mistake shows clearly"
-    accepts = f" accepts the drafted token {percent(here.accepted)} of the time here, judged alone. "
+    accepts = (
+        f" accepts the drafted token {percent(here.accepted)} of the time here, judged alone. "
+    )
     return [
         f"Step {step + 1}, drafted token {token + 1}: chosen for this rule, whatever is pinned, as {reason} there. ",
         here.rule.title,

@@ -44,9 +44,7 @@ def tree(step: Step, evidence: Evidence, _text: Sequence[str]) -> list[Part]:
     shown, num_hidden = _choose_nodes(step)
     children = _children(step, shown)
     rows = _rows(children)
-    scores = evidence.numbers("scores", len(step.draft))
-    if not scores:
-        scores = evidence.numbers("scores", len(drafted_nodes(step)))
+    scores = _scores(step, evidence)
     nodes = []
     notes = []
     by_head = "ranks" in evidence
@@ -71,6 +69,15 @@ def tree(step: Step, evidence: Evidence, _text: Sequence[str]) -> list[Part]:
         "nodes": nodes,
     }
     return [drawing]
+
+
+def _scores(step: Step, evidence: Evidence) -> dict[int, float]:
+    """The score of each node by its number; evidence may leave out nodes that only helped to draft. Empty: none."""
+    for nodes in (range(len(step.draft)), drafted_nodes(step)):
+        numbers = evidence.numbers("scores", len(nodes))
+        if numbers:
+            return dict(zip(nodes, numbers, strict=True))
+    return {}
 
 
 def _choose_nodes(step: Step) -> tuple[set[int], int]:
