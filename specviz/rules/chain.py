@@ -114,12 +114,10 @@ class ChainRule(Rule):
         wide = exact_dtype(probs.device)
         columns = torch.cat([rows.p[:, 0].to(wide), rows.q[:, 0].to(wide), thresholds, u.to(wide)])
         singles = torch.stack([num_accepted.to(wide), token.to(wide), final.sum(dtype=wide)])
-        *numbers, num_accepted, token, total = to_host(torch.cat([columns, singles])).tolist()
+        numbers = to_host(torch.cat([columns, singles]))  # [4N + 3]
         size = len(draft)
-        p = numbers[:size]
-        q = numbers[size : 2 * size]
-        thresholds = numbers[2 * size : 3 * size]
-        u = numbers[3 * size :]
+        p, q, thresholds, u = numbers[:-3].reshape(4, size).tolist()
+        num_accepted, token, total = numbers[-3:].tolist()
         refuse_nan([*p, total], TARGET)
 
         num_accepted = int(num_accepted)

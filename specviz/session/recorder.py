@@ -1,7 +1,7 @@
 """Recorder: turns a step of the engine into a step of a trace, with one transfer from the device.
 
-Numbers are rounded to nine significant digits. A record shows a few tokens of each distribution: both
-models' most likely ones, the drafted and the emitted one. The rest is a sum.
+Numbers are rounded to nine significant digits. A record shows a few tokens of each distribution: both models' most
+likely ones, the drafted and the emitted one. The rest is a sum.
 """
 
 from __future__ import annotations
@@ -104,23 +104,13 @@ class Recorder:
         positions = []
         is_lossy = not step.plan.rule.lossless
         for draw in numbers.draws:
-            is_final = draw.child is None
             rows, rest = _top_rows(draw, self._label)
             is_only_child = len(step.draft.children(draw.node)) == 1
-            overlap, kl, p_entropy, q_entropy = _statistics(draw, is_only_child)
-            positions.append(
-                trace.Position(
-                    draw.node,
-                    draw.child,
-                    rows,
-                    rest,
-                    overlap,
-                    kl,
-                    p_entropy,
-                    q_entropy,
-                    trace.round9(draw.shift) if is_lossy and not is_final else None,
-                )
-            )
+            statistics = _statistics(draw, is_only_child)
+            shift = None
+            if is_lossy and draw.child is not None:
+                shift = trace.round9(draw.shift)
+            positions.append(trace.Position(draw.node, draw.child, rows, rest, *statistics, shift))
         return tuple(positions)
 
     def _draft_tokens(self, step: StepResult, numbers: _Numbers) -> tuple[trace.DraftToken, ...]:
@@ -191,11 +181,15 @@ class _Draw:
     child: int | None  # None for the final token
     has_q: bool
     ids: list[int]  # the shown tokens: drafted, emitted, the target's most likely, the draft's
-    columns: list[list[float]]  # per name in COLUMNS the shown tokens' probabilities
+    p: list[float]  # the shown tokens' probabilities
+    q: list[float]
+    residual: list[float]
+    p_raw: list[float]
+    q_raw: list[float]
     p_log_p: float  # sums over all tokens
     q_log_q: float
     p_log_q: float
-    beyond_q: float  # the sum of p where q is 0
+    beyond_q: float  # p where q is 0
     shortfall: float
     shift: float  # as in `_shift`
 
@@ -225,11 +219,11 @@ class _Numbers:
         """The target's own p of the last token, and the q of the last rejected draft token at its place, if any."""
         *judged, final = self.draws
         if verdict.kind != "resampled":
-            return final.columns[0][0], None
+            return final.p[0], None
         siblings = [draw for draw in judged if draw.node == verdict.last_node]
         last = siblings[-1]
-        p = siblings[0].columns[0][1]  # the token is shown second there
-        q = last.columns[1][1] if last.has_q else None
+        p = siblings[0].p[1]  # the emitted token is shown second
+        q = last.q[1] if last.has_q else None
         return p, q
 
 
@@ -237,7 +231,8 @@ def _unpack(row: list[float], node: int, child: int | None, has_q: bool) -> _Dra
     """The draw of a row that `_pack` has packed."""
     size = (len(row) - NUM_SUMS) // NUM_COLUMNS
     ids, *columns = (row[size * i : size * (i + 1)] for i in range(NUM_COLUMNS))
-    return _Draw(node, child, has_q, list(map(int, ids)), columns, *row[size * NUM_COLUMNS :])
+    sums = row[size * NUM_COLUMNS :]
+    return _Draw(node, child, has_q, list(map(int, ids)), *columns, *sums)
 
 
 def _top_rows(
@@ -250,10 +245,9 @@ def _top_rows(
     """
     ids = draw.ids
     num_always = len(ids) - (len(ids) - 2) // 2  # the first two and the target's most likely
-    q = draw.columns[1]
     places: dict[int, int] = {}
     for place, token in enumerate(ids):
-        if token not in places and (place < num_always or q[place]):
+        if token not in places and (place < num_always or draw.q[place]):
             places[token] = place
 
     unknown = set()
@@ -261,19 +255,20 @@ def _top_rows(
         unknown |= {"q", "q_raw"}
     if draw.child is None:
         unknown.add("residual")
-    shown_columns = []
+    columns = []
     rest: dict[str, float | None] = {}
-    for name, column in zip(COLUMNS, draw.columns, strict=True):
+    for name in COLUMNS:
         if name in unknown:
-            shown_columns.append([None] * len(places))
+            columns.append([None] * len(places))
             rest[name] = None
-            continue
-        shown = [column[place] for place in places.values()]
-        shown_columns.append(shown)
-        rest[name] = min(1.0, max(0.0, round(1.0 - sum(shown), 9)))
-    if rest["residual"] is not None and not draw.shortfall:
+        else:
+            column = getattr(draw, name)
+            shown = [column[place] for place in places.values()]
+            columns.append(shown)
+            rest[name] = min(1.0, max(0.0, round(1.0 - sum(shown), 9)))
+    if draw.child is not None and not draw.shortfall:
         rest["residual"] = 0.0
-    return tuple(zip(places, map(label, places), *shown_columns, strict=True)), rest
+    return tuple(zip(places, map(label, places), *columns, strict=True)), rest
 
 
 def _statistics(draw: _Draw, is_only_child: bool) -> tuple[float | None, ...]:

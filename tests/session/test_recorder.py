@@ -308,7 +308,7 @@ def test_ids_come_whole_from_a_device_whose_widest_numbers_are_float32(monkeypat
     plan, text = plan_of(target, ModelDrafter(draft)), [0, 0]
     for step in speculate(text, lambda: plan, Seeded(0), max_new_tokens=12):
         draw = recorder._Numbers(step).draws[0]
-        ids, p = draw.ids, draw.columns[0]
+        ids, p = draw.ids, draw.p
         np.testing.assert_allclose(p, target.row(text).softmax(0)[ids].numpy(), rtol=1e-5)
         text = [*text, *step.tokens]
 
