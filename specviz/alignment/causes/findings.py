@@ -258,13 +258,11 @@ def calibration(confidence: Array, cost_ratio: float | None) -> Calibration:
     mean_confidence = (squared / divisor).tolist()
     mean_accepted = (accepted / divisor).tolist()
     bins = []
-    ece = 0.0
     for place in range(BINS):
         low = place / BINS
         high = (place + 1) / BINS
-        found = Bin(low, high, shares[place], mean_confidence[place], mean_accepted[place])
-        bins.append(found)
-        ece += found.share * abs(found.confidence - found.kept)
+        bins.append(Bin(low, high, shares[place], mean_confidence[place], mean_accepted[place]))
+    ece = sum(found.share * abs(found.confidence - found.kept) for found in bins)
     return Calibration(tuple(bins), ece, _stop_words(bins, cost_ratio))
 
 
