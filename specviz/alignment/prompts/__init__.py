@@ -1,7 +1,7 @@
 """Prompt files, or values in memory, become checked `PromptRow`s; a row that cannot be used is named by its line.
 
-Files are not trusted. Every line is read and checked once when the set is opened. `rows()` reads the file again, so
-that memory stays flat but for the ids, and fails at the end if the file has changed. `formats` and `rows` read a row,
+Files are not trusted. Every line is read and checked once when the set is opened. `rows()` reads the file again: memory
+stays flat but for the ids. It fails at the end if the file has changed. `formats` and `rows` read a row,
 `tables` reads files that are not JSON lines. Errors of a row go on after "line 7".
 """
 
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from specviz.alignment.prompts.fields import parse_fields
-from specviz.alignment.prompts.formats import own_fields
-from specviz.alignment.prompts.rows import own_row
+from specviz.alignment.prompts.formats import read_values
+from specviz.alignment.prompts.rows import check_row
 from specviz.alignment.prompts.tables import MOST_BYTES, table_of
 from specviz.alignment.types import PromptRow, RefusedRow
 from specviz.errors import SpecvizError
@@ -215,7 +215,7 @@ def _to_json(value: object) -> object:
 
 
 class _Reading:
-    """One pass over the lines: what was read so far, and a hash of it."""
+    """One pass over the lines: what was read so far, and its hash."""
 
     def __init__(self) -> None:
         self.num_rows = 0
@@ -246,8 +246,8 @@ class _Reading:
     def _read_row(self, line: int, raw: bytes) -> PromptRow | RefusedRow:
         try:
             fields = parse_fields(raw)
-            name, own = own_fields(fields)
-            row = own_row(own, fields, line, self.num_rows)
+            name, values = read_values(fields)
+            row = check_row(values, fields, line, self.num_rows)
         except SpecvizError as error:
             return RefusedRow(line, str(error))
         self.formats[name] = None

@@ -28,7 +28,7 @@ class Fields:
     """The fields of one object, which notes what was read."""
 
     def __init__(self, values: Mapping[str, Any], prefix: str = "") -> None:
-        """prefix: stands before the names of unread fields."""
+        """Takes the values that are not null. prefix: stands before the names of unread fields."""
         self._values = {name: value for name, value in values.items() if value is not None}
         self._prefix = prefix
         self._read: set[str] = set()

@@ -17,7 +17,7 @@ from specviz.models.chat import ROLES
 from specviz.request import MAX_PROMPT_CHARACTERS
 from specviz.trace.values import format_got
 
-Own = dict[str, Any]
+Values = dict[str, Any]
 """The fields of a row under specviz's names."""
 OTHER_IDS = ("prompt_id", "question_id", "task_id", "custom_id")
 SYSTEM = ("system", "system_prompt")
@@ -39,24 +39,24 @@ class Format(NamedTuple):
     name: str
     fields: Sequence[str]
     """The fields that such a row must have."""
-    own: Callable[[Fields], Own]
+    read: Callable[[Fields], Values]
     """Returns such a row in specviz's fields."""
     fits: Callable[[Fields], bool] = lambda row: True
     """Whether a row with these fields is of this format."""
 
 
-def own_fields(row: Fields) -> tuple[str, Own]:
+def read_values(row: Fields) -> tuple[str, Values]:
     """The name of the row's format, and the row's fields under specviz's names."""
     found = _find_format(row)
-    own = {**row.take("completion", "sampled"), **found.own(row)}
+    values = {**row.take("completion", "sampled"), **found.read(row)}
     id_name = _find_id_name(row)
     if id_name is not None:
-        own["id"] = row.get(id_name)
-    more_tags = [*own.pop("kind", ())]
+        values["id"] = row.get(id_name)
+    more_tags = [*values.pop("kind", ())]
     if usable_tag(row.peek("category")):
         more_tags.append(row.get("category"))
-    own["tags"] = joined_tags(row.get("tags", ()), more_tags)
-    return found.name, own
+    values["tags"] = joined_tags(row.get("tags", ()), more_tags)
+    return found.name, values
 
 
 def _find_format(row: Fields) -> Format:
@@ -79,18 +79,18 @@ def _find_id_name(row: Fields) -> str | None:
 # ---- what stands beside a conversation -------------------------------------------------------------------------------
 
 
-def _in_chat(row: Fields, **own: Any) -> Own:
+def _in_chat(row: Fields, **values: Any) -> Values:
     """The given fields, with the others that a chat server reads: system message, tools, switches of the template."""
     for name in UNREADABLE:
         if row.peek(name):
             raise SpecvizError(f'has "{name}", which belongs to the prompt and cannot be read')
         row.get(name)
-    own |= row.take("tools", "chat_template_kwargs")
+    values |= row.take("tools", "chat_template_kwargs")
     for name in SYSTEM:
         system = row.get(name)
         if system:
-            own["system"] = check_text(name, system, MAX_PROMPT_CHARACTERS)
-    return own
+            values["system"] = check_text(name, system, MAX_PROMPT_CHARACTERS)
+    return values
 
 
 def _passage(row: Fields) -> str:
@@ -112,13 +112,13 @@ def _behind_passage(row: Fields, text: str) -> str:
     return text if passage in text else f"{passage}\n\n{text}"
 
 
-def _ask(row: Fields, name: str, text: object) -> Own:
+def _ask(row: Fields, name: str, text: object) -> Values:
     """A message of the user that asks the question, behind its passage."""
     text = _behind_passage(row, check_text(name, text, MAX_PROMPT_CHARACTERS))
     return _in_chat(row, messages=[{"role": "user", "content": text}])
 
 
-def _answer(row: Fields) -> Own:
+def _answer(row: Fields) -> Values:
     """The response as the completion, unless the row has a completion."""
     response = row.peek("response")
     if "completion" in row or not isinstance(response, str) or not response:
@@ -129,7 +129,7 @@ def _answer(row: Fields) -> Own:
 # ---- formats ---------------------------------------------------------------------------------------------------------
 
 
-def _prompt(row: Fields) -> Own:
+def _prompt(row: Fields) -> Values:
     """A text, token ids, or messages. A text beside messages must be their first question, or empty."""
     prompt = row.get("prompt")
     if row.get("messages"):
@@ -142,16 +142,16 @@ def _prompt(row: Fields) -> Own:
         talk = _conversation(row)
     else:
         text = _behind_passage(row, check_text("prompt", prompt, MAX_PROMPT_CHARACTERS))
-        own = {**_in_chat(row), **_answer(row)}
-        if "system" in own:
-            own["messages"] = [{"role": "user", "content": text}]
+        values = {**_in_chat(row), **_answer(row)}
+        if "system" in values:
+            values["messages"] = [{"role": "user", "content": text}]
         else:
-            own["prompt"] = text
-        return own
+            values["prompt"] = text
+        return values
     return talk if prompt == "" else {**talk, "prompt": prompt}
 
 
-def _conversational(row: Fields, prompt: list[object]) -> Own:
+def _conversational(row: Fields, prompt: list[object]) -> Values:
     """A prompt of messages, as TRL has it. A completion of messages continues the conversation."""
     completion = row.peek("completion")
     if not is_messages(completion):
@@ -159,11 +159,11 @@ def _conversational(row: Fields, prompt: list[object]) -> Own:
     return {**_talk(row, [*prompt, *completion]), "completion": None}
 
 
-def _talk(row: Fields, messages: object) -> Own:
+def _talk(row: Fields, messages: object) -> Values:
     return _in_chat(row, messages=messages, passage=_passage(row))
 
 
-def _conversation(row: Fields) -> Own:
+def _conversation(row: Fields) -> Values:
     """ShareGPT's turns. Turns may also be messages as OpenAI has them."""
     turns = row.get("conversations")
     if not isinstance(turns, list) or not 1 <= len(turns) <= MOST_MESSAGES:
@@ -190,62 +190,64 @@ def _turn(place: int, turn: object) -> object:
     return {**others, "role": role, "content": turn["value"]}
 
 
-def _batch_request(row: Fields) -> Own:
+def _batch_request(row: Fields) -> Values:
     """A line of OpenAI's batch input. It does not tell how an answer was sampled."""
     body = row.get("body")
     inside = Fields(body if isinstance(body, dict) else {}, "body.")
     if ("messages" in inside) == ("prompt" in inside):
         raise SpecvizError(f'needs the body with either "messages" or "prompt" {format_got(body)}')
-    own = _prompt(inside) if "prompt" in inside else _talk(inside, inside.get("messages"))
+    values = _prompt(inside) if "prompt" in inside else _talk(inside, inside.get("messages"))
     row.take("method", "url")
     row.pass_over(inside)
-    return own
+    return values
 
 
-def _batch_answer(row: Fields) -> Own:
+def _batch_answer(row: Fields) -> Values:
     raise SpecvizError(
         "is an answer of OpenAI's batch API, which holds no prompt: give the file of requests"
     )
 
 
-def _instruction(row: Fields) -> Own:
+def _instruction(row: Fields) -> Values:
     """A row of Alpaca or Dolly: an instruction, its input below; the output or the response is an existing answer."""
     text = check_text("instruction", row.get("instruction"), MAX_PROMPT_CHARACTERS)
     more = row.get("input")
     if more:
         more = check_text("instruction and the input", more, MAX_PROMPT_CHARACTERS)
         text = f"{text}\n\n{more}"
-    own = {**_ask(row, "instruction", text), **_answer(row)}
-    if "completion" not in own:
+    values = {**_ask(row, "instruction", text), **_answer(row)}
+    if "completion" not in values:
         output = row.get("output")
         if output not in (None, ""):
-            own["completion"] = output
-    return own
+            values["completion"] = output
+    return values
 
 
-def _first_message(row: Fields) -> Own:
+def _first_message(row: Fields) -> Values:
     """The first message of a SPEED-Bench row as NeMo Skills prepares it: the user's turns, without answers."""
     return _talk(row, row.get("messages")[:1])
 
 
-def _first_turn(row: Fields) -> Own:
+def _first_turn(row: Fields) -> Values:
     turns = row.get("turns")
     if not isinstance(turns, list) or not turns:
         raise SpecvizError(f"needs the turns as a list of at least one text {format_got(turns)}")
     return _ask(row, "first of the turns", turns[0])
 
 
-def _samples(row: Fields, names: tuple[str, str]) -> Own:
+def _samples(row: Fields, names: tuple[str, str]) -> Values:
     """A row of token ids, as `prove --samples` and engines write it. names: of the prompt's and the text's fields."""
-    own = {}
+    values = {}
     pairs = list(zip(("prompt", "completion"), names, strict=True))
-    for own_name, name in pairs:
+    for value_name, name in pairs:
         if name in row:
-            own[own_name] = row.get(name)
-    for own_name, name in pairs:
-        if own_name in own and not isinstance(own[own_name], list):
-            raise SpecvizError(f"needs the {name} as a list of ids {format_got(own[own_name])}")
-    return own
+            values[value_name] = row.get(name)
+    for value_name, name in pairs:
+        if value_name in values and not isinstance(values[value_name], list):
+            raise SpecvizError(
+                f"needs the {name} as a list of ids {format_got(values[value_name])}"
+            )
+    return values
 
 
 def _is_gsm8k(row: Fields) -> bool:
@@ -263,19 +265,19 @@ def _asks_only(row: Fields) -> bool:
     return all(isinstance(turn, dict) and turn.get("role") == "user" for turn in messages)
 
 
-def _human_eval(row: Fields) -> Own:
+def _human_eval(row: Fields) -> Values:
     return {"prompt": row.get("prompt"), "kind": ("code",)}
 
 
-def _messages(row: Fields) -> Own:
+def _messages(row: Fields) -> Values:
     return _talk(row, row.get("messages"))
 
 
-def _gsm8k(row: Fields) -> Own:
+def _gsm8k(row: Fields) -> Values:
     return {**_ask(row, "question", row.get("question")), "kind": ("math",)}
 
 
-def _question(row: Fields) -> Own:
+def _question(row: Fields) -> Values:
     return {**_ask(row, "question", row.get("question")), **_answer(row)}
 
 

@@ -32,35 +32,35 @@ SAMPLED_FIELDS = ("target", *Request.SAMPLING)
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
-def own_row(own: Mapping[str, Any], row: Fields, line: int, number: int) -> PromptRow:
+def check_row(values: Mapping[str, Any], row: Fields, line: int, number: int) -> PromptRow:
     """Checks the fields of a row, returns the row. Raises SpecvizError.
 
-    own: the fields under specviz's names. row: the same fields as they were read; unused fields of messages are noted
+    values: the fields under specviz's names. row: the fields as they were read; unused fields of messages are noted
     there. line: where the row stands in the file. number: its place, and its id if it has none.
     """
     prompt = None
     messages = None
     answer = None
-    if "messages" in own:
-        messages, answer = split_answer(read_messages(own["messages"], row))
-        if "prompt" in own:
-            _check_same(own["prompt"], messages)
-        messages = _with_system(own, messages)
-        _check_passage(own, messages)
+    if "messages" in values:
+        messages, answer = split_answer(read_messages(values["messages"], row))
+        if "prompt" in values:
+            _check_same(values["prompt"], messages)
+        messages = _with_system(values, messages)
+        _check_passage(values, messages)
     else:
-        prompt = _ids_or_text("prompt", own.get("prompt"), MAX_PROMPT_CHARACTERS)
+        prompt = _ids_or_text("prompt", values.get("prompt"), MAX_PROMPT_CHARACTERS)
     _check_placeholder([turn.content for turn in messages or ()] if prompt is None else [prompt])
-    completion, answer = _read_completion(own, answer, row)
-    if "sampled" in own and completion is None:
+    completion, answer = _read_completion(values, answer, row)
+    if "sampled" in values and completion is None:
         raise SpecvizError(
             'has "sampled", which says how a "completion" was sampled, but no "completion"'
         )
-    row_id = _id(own.get("id", number))
-    tags = _tags(own.get("tags", ()))
-    sampled_from = _read_sampled(own["sampled"]) if "sampled" in own else None
-    tools = read_tools(own.get("tools"))
-    has_options = "chat_template_kwargs" in own
-    chat_options = read_options(own["chat_template_kwargs"]) if has_options else {}
+    row_id = _id(values.get("id", number))
+    tags = _tags(values.get("tags", ()))
+    sampled_from = _read_sampled(values["sampled"]) if "sampled" in values else None
+    tools = read_tools(values.get("tools"))
+    has_options = "chat_template_kwargs" in values
+    chat_options = read_options(values["chat_template_kwargs"]) if has_options else {}
     return PromptRow(
         number=number,
         line=line,
@@ -109,11 +109,11 @@ def _check_same(prompt: object, messages: Sequence[Message]) -> None:
         )
 
 
-def _with_system(own: Mapping[str, Any], messages: tuple[Message, ...]) -> tuple[Message, ...]:
+def _with_system(values: Mapping[str, Any], messages: tuple[Message, ...]) -> tuple[Message, ...]:
     """The messages behind the system message that stands in a field beside them."""
-    if "system" not in own:
+    if "system" not in values:
         return messages
-    system = own["system"]
+    system = values["system"]
     if messages[0].role not in ("system", "developer"):
         return (Message("system", system), *messages)
     if messages[0].content.strip() != system.strip():
@@ -123,9 +123,9 @@ def _with_system(own: Mapping[str, Any], messages: tuple[Message, ...]) -> tuple
     return messages
 
 
-def _check_passage(own: Mapping[str, Any], messages: Sequence[Message]) -> None:
+def _check_passage(values: Mapping[str, Any], messages: Sequence[Message]) -> None:
     """Refuses a passage that stands in none of the messages."""
-    passage = own.get("passage", "")
+    passage = values.get("passage", "")
     if not any(passage in turn.content for turn in messages):
         raise SpecvizError(
             "has a passage beside the messages that none of them holds: write it into one of them"
@@ -142,14 +142,14 @@ def _check_placeholder(texts: Sequence[str | Ids]) -> None:
 
 
 def _read_completion(
-    own: Mapping[str, Any], answer: Message | None, row: Fields
+    values: Mapping[str, Any], answer: Message | None, row: Fields
 ) -> tuple[str | Ids | None, Message | None]:
     """The completion and the assistant's answer.
 
     The completion is None where there is none, or where only a chat template can write it. The answer is None where its
     text does not depend on a chat template. answer: the last message of the row, if it is the assistant's.
     """
-    completion = own.get("completion")
+    completion = values.get("completion")
     if is_messages(completion):
         turns = read_messages(completion, row)
         if len(turns) > 1 or turns[0].role != "assistant" or answer is not None:

@@ -25,7 +25,7 @@ _BY_JSON = (
     *("messages", "conversations", "tags", "completion", "prompt", "turns", "body", "sampled"),
     *("prompt_ids", "ids", "prompt_token_ids", "token_ids", "tools", "chat_template_kwargs"),
 )
-"""Columns of a CSV file whose cells may be JSON lists or objects."""
+"""The columns of a CSV file that may hold JSON lists or objects."""
 
 
 def table_of(path: Path) -> Iterator[object] | None:
