@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from specviz.alignment.prompts.fields import Fields, check_text
 from specviz.alignment.prompts.messages import MOST_MESSAGES, is_messages
-from specviz.alignment.prompts.rows import joined_tags, usable_id, usable_tag
+from specviz.alignment.prompts.rows import is_usable_id, is_usable_tag, join_tags
 from specviz.errors import SpecvizError
 from specviz.models.chat import ROLES
 from specviz.request import MAX_PROMPT_CHARACTERS
@@ -53,9 +53,9 @@ def read_values(row: Fields) -> tuple[str, Values]:
     if id_name is not None:
         values["id"] = row.get(id_name)
     more_tags = [*values.pop("kind", ())]
-    if usable_tag(row.peek("category")):
+    if is_usable_tag(row.peek("category")):
         more_tags.append(row.get("category"))
-    values["tags"] = joined_tags(row.get("tags", ()), more_tags)
+    values["tags"] = join_tags(row.get("tags", ()), more_tags)
     return found.name, values
 
 
@@ -73,7 +73,7 @@ def _find_id_name(row: Fields) -> str | None:
     """The field that holds the row's id; None where it has none that can be used."""
     if "id" in row:
         return "id"
-    return next((name for name in OTHER_IDS if usable_id(row.peek(name))), None)
+    return next((name for name in OTHER_IDS if is_usable_id(row.peek(name))), None)
 
 
 # ---- what stands beside a conversation -------------------------------------------------------------------------------

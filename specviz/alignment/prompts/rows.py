@@ -76,7 +76,7 @@ def check_row(values: Mapping[str, Any], row: Fields, line: int, number: int) ->
     )
 
 
-def usable_id(value: object) -> bool:
+def is_usable_id(value: object) -> bool:
     """Whether a row can have this value as its id."""
     try:
         return bool(_id(value))
@@ -84,7 +84,7 @@ def usable_id(value: object) -> bool:
         return False
 
 
-def usable_tag(value: object) -> bool:
+def is_usable_tag(value: object) -> bool:
     """Whether this value is one tag."""
     try:
         return isinstance(value, str) and len(_tags(value)) == 1
@@ -92,7 +92,7 @@ def usable_tag(value: object) -> bool:
         return False
 
 
-def joined_tags(values: object, more: Sequence[str]) -> tuple[str, ...]:
+def join_tags(values: object, more: Sequence[str]) -> tuple[str, ...]:
     """The tags of a row, then `more` tags from its format or its category, each once."""
     tags = list(_tags(values))
     for value in more:
