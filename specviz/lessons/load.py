@@ -1,4 +1,4 @@
-"""Lessons: the files of assets/lessons, read and checked, strictly; every message names the file and the field.
+"""Reads the files of assets/lessons and checks them strictly; every error names the file and the field.
 
 Loads no model.
 """
@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from msgspec.structs import replace
 
 from specviz.errors import SpecvizError
-from specviz.lessons.types import Lesson, Pin, RuleDistributions
+from specviz.lessons.types import Lesson, Pin, RuleDistributions, Show
 from specviz.request import REQUEST_KEYS, Request
 from specviz.settings import assets_dir
 from specviz.trace.shipped import shipped_runs, shipped_trace
@@ -31,14 +31,14 @@ SETUP = [key for key in REQUEST_KEYS if key not in ("prompt_ids", "time_limit_s"
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the folder of lessons holds. faults: per file that is left out, what is wrong with it."""
+    """The lessons of a folder, and the faults of its other files."""
 
-    lessons: Mapping[str, Lesson]
-    faults: tuple[str, ...]
+    lessons: Mapping[str, Lesson]  # by name, in the order of their files
+    faults: tuple[str, ...]  # what is wrong with each file that is left out
 
 
 def lessons() -> Mapping[str, Lesson]:
-    """All of them by name, in the order of their files. Raises SpecvizError where one cannot be used."""
+    """All lessons by name, in the order of their files. Raises SpecvizError where one cannot be used."""
     found = found_lessons()
     if found.faults:
         raise SpecvizError(found.faults[0])
@@ -46,12 +46,12 @@ def lessons() -> Mapping[str, Lesson]:
 
 
 def found_lessons() -> Found:
-    """Those that can be used: a file with a fault takes no other lesson away."""
+    """The lessons that can be used, and the faults of the others. A file with a fault takes no other lesson away."""
     return _read_all(assets_dir() / "lessons")
 
 
 def read_lesson(content: str, file: str, runs: Collection[str]) -> Lesson:
-    """The lesson of one file. runs: the names of the recorded runs. Raises SpecvizError."""
+    """Checks the content of one file, returns its lesson. runs: the names of the recorded runs. Raises SpecvizError."""
     if len(content) > MOST_BYTES:
         raise SpecvizError(
             f"{file} must have at most {MOST_BYTES:,} characters (got {len(content):,})"
@@ -62,14 +62,16 @@ def read_lesson(content: str, file: str, runs: Collection[str]) -> Lesson:
         _check_texts({**data, "setup": None}, "", "", runs)
         return replace(lesson, setup=_read_setup(lesson.setup))
     except TraceError as error:
-        place = re.sub(
-            r"\[(\d+)\]", lambda number: f"[{int(number[1]) + 1}]", error.path
-        )  # as people count
-        raise SpecvizError(
-            f"{': '.join([file, *filter(None, place.split('.'))])} {error.problem}"
-        ) from None
+        path = re.sub(r"\[(\d+)\]", _count_from_1, error.path)
+        fields = [field for field in path.split(".") if field]
+        raise SpecvizError(f"{': '.join([file, *fields])} {error.problem}") from None
     except (ValueError, RecursionError) as error:
         raise SpecvizError(f"{file} must be JSON ({str(error)[:200]})") from None
+
+
+def _count_from_1(index: re.Match[str]) -> str:
+    """The index as people count."""
+    return f"[{int(index[1]) + 1}]"
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -84,14 +86,16 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def _check_texts(value: Any, path: str, field: str, runs: Collection[str]) -> None:
-    """TraceError for a text with control characters, and for a run that is not known. field: the name of the value's
-    own field, or of its list's."""
+    """Raises TraceError for a text with control characters, and for a run that is not known.
+
+    field: the name of the field that holds the value, or a list with the value.
+    """
     if isinstance(value, dict):
-        for name, each in value.items():
-            _check_texts(each, f"{path}.{name}", name, runs)
+        for name, item in value.items():
+            _check_texts(item, f"{path}.{name}", name, runs)
     elif isinstance(value, list):
-        for index, each in enumerate(value):
-            _check_texts(each, f"{path}[{index}]", field, runs)
+        for index, item in enumerate(value):
+            _check_texts(item, f"{path}[{index}]", field, runs)
     elif isinstance(value, str):
         is_plain = not any(unicodedata.category(char).startswith("C") for char in value)
         require(is_plain, path, f"must be a text without control characters {format_got(value)}")
@@ -100,25 +104,25 @@ def _check_texts(value: Any, path: str, field: str, runs: Collection[str]) -> No
 
 
 def _read_setup(setup: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Its values as a request has them. Raises TraceError."""
+    """The values of a lesson's setup as a request has them. Raises TraceError."""
     if setup is None:
         return None
     require(setup, "setup", f"must be null or at least one field of a request {format_got(setup)}")
+    allowed = ", ".join(SETUP)
     for name in setup:
-        require(
-            name in SETUP, "setup", f"has no field {name!r:.60}; it may have {', '.join(SETUP)}"
-        )
+        require(name in SETUP, "setup", f"has no field {name!r:.60}; it may have {allowed}")
     try:
-        found = Request.from_dict({"target": "any", "prompt": "any", **setup}).to_dict()
+        request = Request.from_dict({"target": "any", "prompt": "any", **setup}).to_dict()
     except SpecvizError as error:
         raise TraceError(str(error), "setup:") from None
-    return {name: found[name] for name in setup}
+    return {name: request[name] for name in setup}
 
 
 @cache
 def _read_all(folder: Path) -> Found:
     found: dict[str, Lesson] = {}
-    paths, faults = sorted(folder.glob("*.json")), []
+    faults = []
+    paths = sorted(folder.glob("*.json"))
     if len(paths) > MOST_LESSONS:
         faults.append(TOO_MANY % len(paths))
     for path in paths[:MOST_LESSONS]:
@@ -131,7 +135,10 @@ def _read_all(folder: Path) -> Found:
 
 
 def _read_file(path: Path, before: Collection[str]) -> Lesson:
-    """The lesson of one file, with all that it points at there. Raises SpecvizError."""
+    """Reads one file, returns its lesson, checked with the runs that it shows. Raises SpecvizError.
+
+    before: the names of the lessons read so far.
+    """
     try:
         lesson = read_lesson(path.read_text("utf-8"), path.name, shipped_runs())
     except (OSError, UnicodeDecodeError) as error:
@@ -145,18 +152,21 @@ def _read_file(path: Path, before: Collection[str]) -> Lesson:
 
 
 def _refuse_absent_tokens(lesson: Lesson, file: str) -> None:
-    """A token that a screen pins must be in the run that is on the stage by then; a law needs both models' odds."""
+    """Raises SpecvizError for a token that its recorded run lacks.
+
+    A pinned token must be in the run that is on the stage. A distribution needs the probabilities of both models.
+    """
     run = None
-    for number, screen in enumerate(lesson.screens, 1):
-        run = screen.show.run if screen.show and screen.show.run else run
-        if screen.show and screen.show.pin and not _is_in(screen.show.pin, run):
-            _refuse_pin(
-                screen.show.pin,
-                f"{file}: screens[{number}]: the run {run} must have what is pinned",
-            )
-        if screen.distribution and not _has_probabilities(screen.distribution):
-            what = f"{screen.distribution.run} must have a draft token there with both models' probabilities"
-            _refuse_pin(screen.distribution, f"{file}: screens[{number}]: law: the run {what}")
+    for number, screen in enumerate(lesson.screens, start=1):
+        where = f"{file}: screens[{number}]"
+        show = screen.show or Show()
+        run = show.run or run
+        if show.pin and not _is_in(show.pin, run):
+            _refuse_pin(show.pin, f"{where}: the run {run} must have what is pinned")
+        distribution = screen.distribution
+        if distribution and not _has_probabilities(distribution):
+            needed = "must have a draft token there with both models' probabilities"
+            _refuse_pin(distribution, f"{where}: law: the run {distribution.run} {needed}")
 
 
 def _refuse_pin(pin: Pin, must: str) -> NoReturn:
@@ -164,16 +174,21 @@ def _refuse_pin(pin: Pin, must: str) -> NoReturn:
 
 
 def _is_in(pin: Pin, run: str | None) -> bool:
+    """Whether the run has the pinned token."""
     steps = () if run is None else shipped_trace(run).steps
     if pin.step >= len(steps):
         return False
-    return pin.ref == LAST_REF or pin.ref in [
-        str(place) for place in range(len(steps[pin.step].draft))
-    ]
+    draft = steps[pin.step].draft
+    return pin.ref == LAST_REF or pin.ref in map(str, range(len(draft)))
 
 
 def _has_probabilities(distribution: RuleDistributions) -> bool:
+    """Whether the run has both models' probabilities for the draft token."""
     steps = shipped_trace(distribution.run).steps
-    positions = steps[distribution.step].positions if distribution.step < len(steps) else ()
-    return any(place.child is not None and str(place.child) == distribution.ref and place.overlap is not None
-               for place in positions)  # fmt: skip
+    if distribution.step >= len(steps):
+        return False
+    for position in steps[distribution.step].positions:
+        is_there = position.child is not None and str(position.child) == distribution.ref
+        if is_there and position.overlap is not None:
+            return True
+    return False

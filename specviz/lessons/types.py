@@ -1,6 +1,6 @@
-"""What a lesson is, as its file declares it: its screens, what each puts on the stage, and the task completed there.
+"""The records of a lesson's file: a lesson, its screens, what each puts on the stage, and the task completed there.
 
-A paragraph is a text, or a list of texts of which every second one is set off.
+A paragraph is a text, or a list of texts with every second one set off.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,16 +13,10 @@ from specviz.trace.values import format_got
 
 TEXT = 800  # characters of a paragraph
 DISTRIBUTION_RULES = ("speculative_sampling", "broken:resample_p")
-"""The rules of which a law can be drawn (views.laws)."""
+"""The rules for which a distribution can be drawn (`views.check.distributions`)."""
 PACES = ("slow", "reading", "full")
-MARKS = (
-    "accepted",
-    "rejected",
-    "ignored",
-    "resampled",
-    "bonus",
-    "plain",
-)  # what a token of the stage can be
+MARKS = ("accepted", "rejected", "ignored", "resampled", "bonus", "plain")
+"""The marks of tokens on the stage."""
 
 
 def _one_of(names: tuple[str, ...]) -> Any:
@@ -30,7 +24,9 @@ def _one_of(names: tuple[str, ...]) -> Any:
     return Annotated[Literal[names], Meta(title=f"one of {', '.join(names)}")]
 
 
-DistributionRule, Pace, Mark = map(_one_of, (DISTRIBUTION_RULES, PACES, MARKS))
+DistributionRule = _one_of(DISTRIBUTION_RULES)
+Pace = _one_of(PACES)
+Mark = _one_of(MARKS)
 Name = Annotated[
     str,
     Meta(
@@ -49,14 +45,16 @@ Times = Annotated[int, Meta(ge=1, le=100)]
 
 
 def _list_pieces(field: str, paragraphs: Sequence[Paragraph]) -> tuple[tuple[str, ...], ...]:
-    """Each paragraph as its texts. ValueError for one that is empty or too long."""
+    """The texts of each paragraph. Raises ValueError for a paragraph that is empty or too long."""
+    pieces = []
     for place, paragraph in enumerate(paragraphs):
         if not 1 <= sum(map(len, paragraph)) <= TEXT:
             got = format_got(paragraph)
             raise ValueError(
                 f"{field}[{place}] must be a paragraph of 1 to {TEXT} characters {got}"
             )
-    return tuple((each,) if isinstance(each, str) else each for each in paragraphs)
+        pieces.append((paragraph,) if isinstance(paragraph, str) else paragraph)
+    return tuple(pieces)
 
 
 class LessonObject(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -79,17 +77,18 @@ class Show(LessonObject):
 
 
 class RuleDistributions(Pin):
-    """The laws that some rules make of one recorded position."""
+    """The distributions of the emitted token that some rules give at one recorded position."""
 
     run: Run
     rules: Annotated[tuple[DistributionRule, ...], Meta(min_length=1, max_length=4)]
 
 
 class OpenedRun(LessonObject):
-    """A recorded run that a task opens. words: what its button says; empty: the run's title."""
+    """A recorded run that a task opens."""
 
     run: Run
     words: Line
+    """What the button says; empty for a run named alone: the run's title."""
 
 
 class Option(LessonObject):
@@ -108,7 +107,7 @@ class Reasoned(Option):
 
 
 class Done(LessonObject, tag_field="kind"):
-    """What completes a task. Each kind declares what it needs; the rest is as here."""
+    """What completes a task. A kind declares the fields that it needs and leaves the others as they are here."""
 
     times: ClassVar[int] = 1
     status: ClassVar[tuple[Mark, ...]] = ()
@@ -126,11 +125,11 @@ class Play(Done, tag="play"):
 
 
 class Made(Done, tag="made"):
-    """How a draft was made has been opened."""
+    """The panel that shows how a draft was made has been opened."""
 
 
 class Throw(Done, tag="throw"):
-    """The dart was thrown again."""
+    """The random draw was drawn again."""
 
     times: Times = 1
 
@@ -149,16 +148,17 @@ class PinMark(Done, tag="pin"):
 
 
 class See(Done, tag="see"):
-    """All of these runs were opened, each of which counts once."""
+    """All of these runs were opened. Each counts once."""
 
     runs: Annotated[tuple[Run | OpenedRun, ...], Meta(min_length=1, max_length=4)]
 
     def __post_init__(self) -> None:
-        seen = [
-            OpenedRun(run=each, words="") if isinstance(each, str) else each
-            for each in reversed(self.runs)
-        ]
-        force_setattr(self, "runs", tuple({each.run: each for each in seen}.values())[::-1])
+        last_of_each = {}  # by name; the last entry of a run counts, at its place
+        for opened in reversed(self.runs):
+            if isinstance(opened, str):
+                opened = OpenedRun(run=opened, words="")
+            last_of_each[opened.run] = opened
+        force_setattr(self, "runs", tuple(last_of_each.values())[::-1])
 
 
 class Choose(Done, tag="choose"):
@@ -180,17 +180,19 @@ class Guess(Done, tag="guess"):
     reveal: Text
 
     def __post_init__(self) -> None:
-        options = tuple(
-            Option(words=each) if isinstance(each, str) else each for each in self.options
-        )
+        options = []
+        for option in self.options:
+            options.append(Option(words=option) if isinstance(option, str) else option)
         if sum(option.right for option in options) > 1:
             raise ValueError(
                 f"options must have at most one right answer {format_got(self.options)}"
             )
-        force_setattr(self, "options", options)
+        force_setattr(self, "options", tuple(options))
 
 
 class Task(LessonObject):
+    """What the reader of a screen is asked to do."""
+
     words: Paragraph
     done: Play | Made | Throw | Predict | PinMark | See | Choose | Guess
     praise: Text
@@ -200,6 +202,8 @@ class Task(LessonObject):
 
 
 class Screen(LessonObject):
+    """One page of a lesson."""
+
     title: Line
     words: Paragraphs
     show: Show | None = None
@@ -207,32 +211,29 @@ class Screen(LessonObject):
     task: Task | None = None
 
     def __post_init__(self) -> None:
-        if self.show and (
-            self.show == Show() or (self.show.compare and (self.show.run or self.show.pin))
-        ):
-            must = "must be a run, a pin, both of these, or two runs to compare"
-            raise ValueError(f"show {must} {format_got(self.show)}")
+        show = self.show
+        if show is not None:
+            has_too_much = show.compare and (show.run or show.pin)
+            if show == Show() or has_too_much:
+                must = "must be a run, a pin, both of these, or two runs to compare"
+                raise ValueError(f"show {must} {format_got(show)}")
         force_setattr(self, "words", _list_pieces("words", self.words))
 
     @property
     def runs(self) -> list[str]:
-        """The recorded runs that it uses."""
-        show, distribution, task = self.show or Show(), self.distribution, self.task
-        named = [
-            show.run,
-            *(show.compare or ()),
-            distribution and distribution.run,
-            *(seen.run for seen in (task.done.runs if task else ())),
-        ]
-        return [name for name in named if name]
+        """The recorded runs that the screen uses."""
+        names = []
+        if self.show is not None:
+            names += [self.show.run, *(self.show.compare or ())]
+        if self.distribution is not None:
+            names.append(self.distribution.run)
+        if self.task is not None:
+            names += [opened.run for opened in self.task.done.runs]
+        return [name for name in names if name]
 
 
 class Lesson(LessonObject):
-    """setup: what the request to try live changes in the bundled pair's first one; None: nothing to try.
-
-    live: what to look for in it, in a sentence; empty: what it sets is listed. pace: that of the run; None: as it is.
-    teacher: a note, in paragraphs.
-    """
+    """A lesson: its screens, and what is set for its live run."""
 
     name: Name
     title: Line
@@ -240,15 +241,22 @@ class Lesson(LessonObject):
     misconception: Line
     question: Text
     teacher: Text | Paragraphs
+    """A note for teachers."""
     setup: Mapping[str, Any] | None
+    """The fields of the live run's request that differ from the bundled pair's first request; None: no live run."""
     screens: Annotated[tuple[Screen, ...], Meta(min_length=1, max_length=12)]
     live: Text = ""
+    """What to look for in the live run; empty: the fields of setup are listed."""
     pace: Pace | None = None
+    """The pace of the live run; None: unchanged."""
 
     def __post_init__(self) -> None:
         note = [self.teacher] if isinstance(self.teacher, str) else self.teacher
         force_setattr(self, "teacher", _list_pieces("teacher", note))
 
     def runs(self) -> list[str]:
-        """The recorded runs that it uses, each once."""
-        return list(dict.fromkeys(run for screen in self.screens for run in screen.runs))
+        """The recorded runs that the lesson uses, each once."""
+        names = []
+        for screen in self.screens:
+            names += screen.runs
+        return list(dict.fromkeys(names))

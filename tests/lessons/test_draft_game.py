@@ -22,7 +22,7 @@ from specviz.lessons.draft_game import (
     Game,
     RefusedDraft,
     Rival,
-    _ending,
+    _find_ending,
     typed_ids,
 )
 from specviz.models.pool import ModelPool
@@ -246,7 +246,7 @@ def asked(share, limit):
     probabilities[text.encode("s")[0]], probabilities[text.encode(" and")[0]] = share, 1 - share
     target = SimpleNamespace(text=text, info=SimpleNamespace(context_limit=limit))
     forward = SimpleNamespace(forward=lambda ids: probabilities.log()[None])
-    return _ending(SimpleNamespace(target=target, plan=SimpleNamespace(target=forward)), text.encode("a fox"))
+    return _find_ending(SimpleNamespace(target=target, plan=SimpleNamespace(target=forward)), text.encode("a fox"))
 
 
 def test_a_word_goes_on_where_that_is_likelier_than_not():

@@ -47,7 +47,7 @@ class NamedId:
 
 @dataclass(frozen=True, slots=True)
 class PairSide:
-    """One of the two models."""
+    """A model of the pair."""
 
     name: str
     text: TokenText = field(compare=False, repr=False)

@@ -124,7 +124,7 @@ def looked_for(parts: Parts) -> tuple[str, ...]:
     if any(part.kind == "context" for part, *_ in _steps(parts)):
         words.append(LONGER_CONTEXT)
     words.append(OUT_OF_REACH)
-    if any(True for _ in _tagged(parts)):
+    if any(True for _ in _tag_sums(parts)):
         words.append(DOMAIN)
     return tuple(words)
 
@@ -174,7 +174,7 @@ def _domains(draft: str, parts: Parts) -> list[Finding]:
     Kinds of text differ for sound drafts too. The cost of a tag is what the agreement over all texts would gain if its
     texts agreed as the others do.
     """
-    tagged = list(_tagged({part: sums for part, sums in parts.items() if part.draft == draft}))
+    tagged = list(_tag_sums({part: sums for part, sums in parts.items() if part.draft == draft}))
     findings = []
     for part, whole, others in tagged:
         alpha = _alpha(parts[part])
@@ -197,7 +197,7 @@ def _domains(draft: str, parts: Parts) -> list[Finding]:
     return sorted(findings, key=lambda finding: -finding.numbers["cost"])
 
 
-def _tagged(parts: Parts) -> Iterator[tuple[DraftSlice, PerPrompt, PerPrompt]]:
+def _tag_sums(parts: Parts) -> Iterator[tuple[DraftSlice, PerPrompt, PerPrompt]]:
     """Every tag with enough texts in and out of it: its part, the sums of all texts, the sums of the other texts.
 
     The last keep a place for every text, with zeros for texts that have the tag.
@@ -258,13 +258,11 @@ def calibration(confidence: Array, cost_ratio: float | None) -> Calibration:
     mean_confidence = (squared / divisor).tolist()
     mean_accepted = (accepted / divisor).tolist()
     bins = []
-    ece = 0.0
     for place in range(BINS):
         low = place / BINS
         high = (place + 1) / BINS
-        found = Bin(low, high, shares[place], mean_confidence[place], mean_accepted[place])
-        bins.append(found)
-        ece += found.share * abs(found.confidence - found.kept)
+        bins.append(Bin(low, high, shares[place], mean_confidence[place], mean_accepted[place]))
+    ece = sum(found.share * abs(found.confidence - found.kept) for found in bins)
     return Calibration(tuple(bins), ece, _stop_words(bins, cost_ratio))
 
 

@@ -87,7 +87,7 @@ class ConventionResult:
     words: str
     """What differs, in words."""
     agreement: tuple[float, ...]
-    """sum min(p, q) by depth; p: the target's probabilities, q: the head's."""
+    """The agreement by depth: sum min(p, q), p the target's probabilities and q the head's."""
     gain: float
     """How much more the head agrees than as it is served, a mean over depths and texts."""
     p_value: float

@@ -36,7 +36,7 @@ class DeafIds:
     share: float
     """The target's probability on these ids that the draft lacks, as a share of all."""
     found: Mapping[int, int]
-    """For some of these ids, the id whose row stands in their place."""
+    """The id that the draft gives instead, for some of these ids. Their rows have changed places."""
 
 
 def deaf_ids(sample: TargetTexts, draft: LoadedModel, texts: Sequence[TextIds]) -> DeafIds:
@@ -96,9 +96,10 @@ def deaf_words(draft: LoadedModel, found: DeafIds) -> str:
 def swap_trials(
     draft: LoadedModel, texts: Sequence[TextIds], found: Mapping[int, int]
 ) -> list[Trial]:
-    """Trials that give each id the row of its other id, in the embedding and the output matrix or in the output alone.
+    """Trials that give each id the row of the id in its place.
 
-    Tied matrices are changed together only.
+    The first changes the embedding and the output matrix, the second the output matrix alone. Tied matrices are changed
+    together only.
     """
     if not found:
         return []

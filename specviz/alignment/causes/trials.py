@@ -277,8 +277,11 @@ class Changed(Drafter):
         places: int = 0,
         divided_by: float = 1.0,
     ) -> None:
-        """layers: whose states it reads, None for the drafter's own. places: how many tokens older each state is than
-        the drafter's own; at the ends of the text the nearest state is taken."""
+        """Wraps a drafter.
+
+        layers: the layers with the states to read; None: the drafter's own. places: how many tokens older each state is
+        than the drafter's own; at the ends of the text the nearest state is taken. divided_by: of the logits.
+        """
         self._drafter = drafter
         self._places = places
         self._divided_by = divided_by

@@ -1,8 +1,8 @@
-"""Prompt files, or values in memory, become checked `PromptRow`s; what cannot be used is named by its line.
+"""Prompt files, or values in memory, become checked `PromptRow`s; a row that cannot be used is named by its line.
 
-The file is not trusted. Every line is read and checked once when the set is opened; `rows()` reads it again, so memory
-stays flat but for the ids, and fails at the end if the file has changed. `formats` and `rows` read a row, `tables` the
-files that are not JSON lines. Errors of a row go on after "line 7".
+Files are not trusted. Every line is read and checked once when the set is opened. `rows()` reads the file again: memory
+stays flat but for the ids. It fails at the end if the file has changed. `formats` and `rows` read a row,
+`tables` reads files that are not JSON lines. Errors of a row go on after "line 7".
 """
 
 import codecs
@@ -16,51 +16,55 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from specviz.alignment.prompts.fields import parse_fields
-from specviz.alignment.prompts.formats import own_fields
-from specviz.alignment.prompts.rows import own_row
+from specviz.alignment.prompts.formats import read_values
+from specviz.alignment.prompts.rows import check_row
 from specviz.alignment.prompts.tables import MOST_BYTES, table_of
 from specviz.alignment.types import PromptRow, RefusedRow
 from specviz.errors import SpecvizError
 
 MOST_LINE_BYTES = 8 << 20
-MOST_REFUSED = 20  # refused rows that are kept with their reasons; all are counted
+MOST_REFUSED = 20  # refused rows that are stored with their reasons; all are counted
 MOST_IGNORED = 50  # names of fields that nothing reads
 MOST_NAME = 80  # characters of such a name
 MOST_NAMED = 5  # bad lines in the error for a file without a usable row
 
 Line = tuple[int, bytes] | RefusedRow
+"""The number of a line, from 1, and its content; or why it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PromptSet:
-    """Prompts that were counted and checked. refused: the first of them; ignored: fields that nothing reads, by name.
-
-    fingerprint: a hash of every row, accepted or refused: equal where the same work follows.
-    """
+    """Prompts that were counted and checked."""
 
     name: str
     num_rows: int
     num_refused: int
-    refused: tuple[RefusedRow, ...]
+    refused: tuple[RefusedRow, ...]  # the first of them
     format: str
     ignored: tuple[str, ...]
+    """The names of fields that nothing reads."""
     fingerprint: str
+    """A hash of every row, usable or refused. Equal hashes mean equal work."""
     _lines: Callable[[], Iterator[Line]] = field(repr=False)
 
     def __len__(self) -> int:
         return self.num_rows
 
     def rows(self) -> Iterator[PromptRow]:
-        """The accepted rows in order, read again. SpecvizError at the end if they are not those that were counted."""
+        """Reads the usable rows again, in order. Raises SpecvizError at the end if the file has changed."""
         reading = _Reading()
-        yield from (item for item in reading.items(self._lines()) if isinstance(item, PromptRow))
+        for item in reading.items(self._lines()):
+            if isinstance(item, PromptRow):
+                yield item
         if reading.fingerprint != self.fingerprint:
             raise SpecvizError(f"{self.name} has changed since it was first read; start again")
 
 
 def open_prompts(path: str | Path) -> PromptSet:
-    """The prompts of a file: JSON lines, one JSON list, CSV, TSV, Parquet or text. SpecvizError where it cannot be read
-    or holds no usable row."""
+    """The prompts of a file: JSON lines, one JSON list, CSV, TSV, Parquet or text.
+
+    Raises SpecvizError where the file cannot be read or holds no usable row.
+    """
     try:
         path = Path(path).expanduser()
     except RuntimeError as error:
@@ -71,7 +75,7 @@ def open_prompts(path: str | Path) -> PromptSet:
 
 
 def from_values(values: Iterable[str | Mapping[str, Any]]) -> PromptSet:
-    """The same for texts and mappings in memory, or a data frame; their "line" is their place, from 1."""
+    """The prompts of texts and mappings in memory, or of a data frame. A row's "line" is its place, from 1."""
     if isinstance(values, (str, Mapping)) or not isinstance(values, Iterable):
         raise ValueError(
             f"values must be a list of texts or mappings (got {type(values).__name__})"
@@ -85,16 +89,21 @@ def from_values(values: Iterable[str | Mapping[str, Any]]) -> PromptSet:
 
 
 def _check_set(name: str, lines: Callable[[], Iterator[Line]]) -> PromptSet:
-    found = _Reading()
-    for _ in found.items(lines()):
+    reading = _Reading()
+    for _ in reading.items(lines()):
         pass
-    if not found.num_rows:
-        raise SpecvizError(
-            f"{name} holds no usable prompt{_list_refused(found.refused, found.num_refused)}"
-        )
-    formats, ignored, refused = ", ".join(found.formats), tuple(found.ignored), tuple(found.refused)
+    if not reading.num_rows:
+        reasons = _list_refused(reading.refused, reading.num_refused)
+        raise SpecvizError(f"{name} holds no usable prompt{reasons}")
     return PromptSet(
-        name, found.num_rows, found.num_refused, refused, formats, ignored, found.fingerprint, lines
+        name=name,
+        num_rows=reading.num_rows,
+        num_refused=reading.num_refused,
+        refused=tuple(reading.refused),
+        format=", ".join(reading.formats),
+        ignored=tuple(reading.ignored),
+        fingerprint=reading.fingerprint,
+        _lines=lines,
     )
 
 
@@ -107,15 +116,17 @@ def _list_refused(refused: Sequence[RefusedRow], num_refused: int) -> str:
 
 
 def _file_lines(path: Path) -> Iterator[Line]:
-    """Every line that holds something, without the mark that some editors put before the first, or a table's rows."""
+    """The lines of a file that hold something, or the rows of a table."""
     _check_file(path)
     try:
-        if (rows := table_of(path)) is not None:
+        rows = table_of(path)
+        if rows is not None:
             yield from _value_lines(rows)
             return
+        is_text = path.suffix.lower() == ".txt"
         with path.open("rb") as stream:
-            lines = _lines_with_text(stream)
-            yield from map(_as_prompt, lines) if path.suffix.lower() == ".txt" else lines
+            for line in _lines_with_text(stream):
+                yield _as_prompt(line) if is_text else line
     except OSError as error:
         raise SpecvizError(f"{path.name} cannot be read ({error.strerror})") from None
 
@@ -136,6 +147,7 @@ def _check_file(path: Path) -> None:
 
 
 def _lines_with_text(stream: BinaryIO) -> Iterator[Line]:
+    """The lines that are not blank, without the mark that some editors put before the first."""
     for number in count(1):
         line = stream.readline(MOST_LINE_BYTES)
         if not line:
@@ -152,13 +164,15 @@ def _lines_with_text(stream: BinaryIO) -> Iterator[Line]:
 
 
 def _as_prompt(line: Line) -> Line:
-    """Of a text file every line is a prompt."""
+    """The JSON line with the prompt that a line of a text file holds."""
     if isinstance(line, RefusedRow):
         return line
+    number, raw = line
     try:
-        return line[0], json.dumps({"prompt": line[1].decode("utf-8").strip()}).encode()
+        prompt = raw.decode("utf-8").strip()
     except UnicodeDecodeError:
-        return RefusedRow(line[0], "is not text in UTF-8")
+        return RefusedRow(number, "is not text in UTF-8")
+    return number, json.dumps({"prompt": prompt}).encode()
 
 
 def _too_long(number: int) -> RefusedRow:
@@ -166,29 +180,34 @@ def _too_long(number: int) -> RefusedRow:
 
 
 def _value_lines(values: Iterable[object]) -> Iterator[Line]:
-    """Values as the lines they would be in a file, so that there is one check for both."""
+    """The lines that values would be in a file, so that one check serves both."""
     for number, value in enumerate(values, start=1):
         if isinstance(value, RefusedRow):
             yield replace(value, line=number)
             continue
         try:
-            value = {"prompt": value} if isinstance(value, str) else value
-            if isinstance(value, Mapping):
-                cells = value.items()
-                value = {
-                    name: cell
-                    for name, cell in cells
-                    if not (isinstance(cell, float) and math.isnan(cell))
-                }
-            line = json.dumps(value, default=_to_json).encode("utf-8")
+            line = _write_line(value)
         except (TypeError, ValueError, RecursionError) as error:
             yield RefusedRow(number, f"cannot be written as JSON ({error})")
-        else:
-            yield _too_long(number) if len(line) > MOST_LINE_BYTES else (number, line)
+            continue
+        yield _too_long(number) if len(line) > MOST_LINE_BYTES else (number, line)
+
+
+def _write_line(value: object) -> bytes:
+    """A JSON line for a prompt or a mapping; fields that are NaN are left out."""
+    if isinstance(value, str):
+        value = {"prompt": value}
+    elif isinstance(value, Mapping):
+        value = {name: cell for name, cell in value.items() if not _is_nan(cell)}
+    return json.dumps(value, default=_to_json).encode("utf-8")
+
+
+def _is_nan(value: object) -> bool:
+    return isinstance(value, float) and math.isnan(value)
 
 
 def _to_json(value: object) -> object:
-    """NumPy's numbers and arrays, and times, as JSON has them."""
+    """A JSON value for NumPy's numbers and arrays, and for times."""
     for name in ("tolist", "isoformat"):
         if hasattr(value, name):
             return getattr(value, name)()
@@ -196,13 +215,14 @@ def _to_json(value: object) -> object:
 
 
 class _Reading:
-    """One pass over the lines: what was read so far, and a hash of it."""
+    """One pass over the lines: what was read so far, and its hash."""
 
     def __init__(self) -> None:
-        self.num_rows = self.num_refused = 0
+        self.num_rows = 0
+        self.num_refused = 0
         self.refused: list[RefusedRow] = []
-        self.formats: dict[str, None] = {}
-        self.ignored: dict[str, None] = {}
+        self.formats: dict[str, None] = {}  # an ordered set
+        self.ignored: dict[str, None] = {}  # an ordered set
         self._digest = hashlib.sha256()
         self._next_number: dict[str, int] = {}  # by id that was given away
 
@@ -212,20 +232,22 @@ class _Reading:
 
     def items(self, lines: Iterator[Line]) -> Iterator[PromptRow | RefusedRow]:
         for line in lines:
-            item = line if isinstance(line, RefusedRow) else self._item(*line)
-            self._digest.update(
-                (repr(item) if isinstance(item, RefusedRow) else item.decisive()).encode("utf-8")
-            )
+            item = line if isinstance(line, RefusedRow) else self._read_row(*line)
             if isinstance(item, RefusedRow):
                 self.num_refused += 1
-                self.refused += [item] if len(self.refused) < MOST_REFUSED else []
+                if len(self.refused) < MOST_REFUSED:
+                    self.refused.append(item)
+                decisive = repr(item)
+            else:
+                decisive = item.decisive()
+            self._digest.update(decisive.encode("utf-8"))
             yield item
 
-    def _item(self, line: int, raw: bytes) -> PromptRow | RefusedRow:
+    def _read_row(self, line: int, raw: bytes) -> PromptRow | RefusedRow:
         try:
             fields = parse_fields(raw)
-            name, own = own_fields(fields)
-            row = own_row(own, fields, line, self.num_rows)
+            name, values = read_values(fields)
+            row = check_row(values, fields, line, self.num_rows)
         except SpecvizError as error:
             return RefusedRow(line, str(error))
         self.formats[name] = None
@@ -241,7 +263,9 @@ class _Reading:
         if number is None:
             self._next_number[name] = 2
             return name
-        while (free := f"{name} ({number})") in self._next_number:
+        while f"{name} ({number})" in self._next_number:
             number += 1
-        self._next_number |= {name: number + 1, free: 2}
+        free = f"{name} ({number})"
+        self._next_number[name] = number + 1
+        self._next_number[free] = 2
         return free

@@ -1,6 +1,6 @@
-"""The fields of a row, or of an object in it: null counts as missing, and what nothing reads is noted.
+"""The fields of a row, or of an object in it. Null counts as missing, and unread fields are noted.
 
-A value that JSON or UTF-8 does not know, as Python writes them, is refused where it is read, and nowhere else.
+Python writes some values that are not JSON or UTF-8. Such a value is refused where it is read, and nowhere else.
 """
 
 import json
@@ -15,7 +15,7 @@ MOST_DIGITS = 20
 
 
 class Unusable:
-    """What stands in the place of such a value. No reader takes it for one of its own types."""
+    """A stand-in for a value that is not JSON in UTF-8. No reader takes it for one of its own types."""
 
     def __init__(self, words: str) -> None:
         self._words = words
@@ -25,9 +25,10 @@ class Unusable:
 
 
 class Fields:
-    """Which fields there are, and which were read. prefix: of their names in the note."""
+    """The fields of one object, which notes what was read."""
 
     def __init__(self, values: Mapping[str, Any], prefix: str = "") -> None:
+        """Takes the values that are not null. prefix: stands before the names of unread fields."""
         self._values = {name: value for name, value in values.items() if value is not None}
         self._prefix = prefix
         self._read: set[str] = set()
@@ -40,10 +41,11 @@ class Fields:
         return iter(self._values)
 
     def peek(self, name: str) -> Any:
-        """The field's value, which does not count as read; None where it is missing."""
+        """The field's value without counting as read; None where the field is missing."""
         return self._values.get(name)
 
     def get(self, name: str, default: Any = None) -> Any:
+        """Reads a field, returns its value. Raises SpecvizError for a value that is not JSON in UTF-8."""
         self._read.add(name)
         value = self._values.get(name, default)
         if isinstance(value, Unusable):
@@ -53,23 +55,21 @@ class Fields:
         return value
 
     def take(self, *names: str) -> dict[str, Any]:
-        """Those of these fields that there are."""
+        """Reads the fields of these names that there are."""
         return {name: self.get(name) for name in names if name in self}
 
     def pass_over(self, inside: "Fields") -> None:
-        """Notes what was not read of an object in this row."""
+        """Notes the unread fields of an object in this row."""
         self._inside |= dict.fromkeys(inside.unread())
 
     def unread(self) -> list[str]:
         """The names of fields that nothing read."""
-        return [
-            *(f"{self._prefix}{name}" for name in self if name not in self._read),
-            *self._inside,
-        ]
+        unread = [f"{self._prefix}{name}" for name in self if name not in self._read]
+        return [*unread, *self._inside]
 
 
 def parse_fields(line: bytes) -> Fields:
-    """The fields of the JSON object on a line. TraceError for what is none."""
+    """The fields of the JSON object on a line. Raises TraceError for any other line."""
     try:
         values = parse_line(line, whole=True)
     except TraceError:
@@ -82,48 +82,52 @@ def parse_fields(line: bytes) -> Fields:
 
 
 def _parse_in_part(line: bytes) -> object:
-    """The value on a line with `Unusable` in place of what is neither JSON nor UTF-8; None where nothing can be read.
-    A field that is NaN is null: so data frames write a missing value."""
+    """The value on a line, with `Unusable` in place of values that are not JSON in UTF-8.
+
+    None where nothing can be read. A field that is NaN becomes None: so data frames write a missing value.
+    """
     try:
         values = json.loads(line.decode("utf-8"), parse_constant=Unusable, parse_int=_whole_number)
         if isinstance(values, dict):
-            values = {
-                name: None if repr(value) == "NaN" else value for name, value in values.items()
-            }
+            for name, value in values.items():
+                if repr(value) == "NaN":
+                    values[name] = None
         return _replace_halves(values)
     except (ValueError, RecursionError):
         return None
 
 
 def _whole_number(digits: str) -> int | Unusable:
-    return (
-        int(digits)
-        if len(digits) <= MOST_DIGITS
-        else Unusable(f"a whole number of {len(digits):,} digits")
-    )
+    if len(digits) > MOST_DIGITS:
+        return Unusable(f"a whole number of {len(digits):,} digits")
+    return int(digits)
 
 
 def _replace_halves(value: object) -> object:
+    """The value with `Unusable` in place of texts that hold half a surrogate pair."""
     if isinstance(value, str):
         return value if _is_whole(value) else Unusable("half a surrogate pair")
     if isinstance(value, list):
-        return [_replace_halves(each) for each in value]
+        return [_replace_halves(item) for item in value]
     if isinstance(value, dict):
-        return {
-            name.encode("utf-8", "replace").decode("utf-8"): _replace_halves(each)
-            for name, each in value.items()
-        }
+        replaced = {}
+        for name, item in value.items():
+            whole_name = name.encode("utf-8", "replace").decode("utf-8")
+            replaced[whole_name] = _replace_halves(item)
+        return replaced
     return value
 
 
 def _is_whole(text: str) -> bool:
     try:
-        return text.encode("utf-8") is not None
+        text.encode("utf-8")
     except UnicodeEncodeError:
         return False
+    return True
 
 
 def check_text(name: str, value: object, most: int) -> str:
+    """Returns a text of 1 to `most` characters. Raises SpecvizError for any other value."""
     if not isinstance(value, str) or not value:
         raise SpecvizError(f"needs the {name} as a non-empty text {format_got(value)}")
     if len(value) > most:

@@ -1,6 +1,6 @@
-"""The formats of rows: specviz's own, public prompt sets, the rows of training and serving tools (`FORMATS`).
+"""The formats of rows (`FORMATS`): specviz's own, public prompt sets, the rows of training and serving tools.
 
-Each gives a row's fields under specviz's names; what nothing reads stays unread. Errors go on after "line 7".
+Each format returns a row's fields under specviz's names and leaves other fields unread. Errors go on after "line 7".
 """
 
 import re
@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 
 from specviz.alignment.prompts.fields import Fields, check_text
 from specviz.alignment.prompts.messages import MOST_MESSAGES, is_messages
-from specviz.alignment.prompts.rows import joined_tags, usable_id, usable_tag
+from specviz.alignment.prompts.rows import is_usable_id, is_usable_tag, join_tags
 from specviz.errors import SpecvizError
 from specviz.models.chat import ROLES
 from specviz.request import MAX_PROMPT_CHARACTERS
 from specviz.trace.values import format_got
 
-Own = dict[str, Any]
+Values = dict[str, Any]
+"""The fields of a row under specviz's names."""
 OTHER_IDS = ("prompt_id", "question_id", "task_id", "custom_id")
 SYSTEM = ("system", "system_prompt")
 PASSAGES = ("context", "passage")
@@ -25,66 +26,71 @@ UNREADABLE = (
     *("functions", "documents", "history"),
     *("image", "images", "audio", "audios", "video", "videos"),
 )
-"""Fields that change what the model reads, and that are not read here."""
-SPEAKERS = {
-    "human": "user",
-    "gpt": "assistant",
-    "chatgpt": "assistant",
-    **{role: role for role in ROLES},
-}
-"""Who speaks in ShareGPT's conversations -> the role."""
+"""Fields that change what the model reads and that are not read here."""
+SPEAKERS = {"human": "user", "gpt": "assistant", "chatgpt": "assistant"}
+SPEAKERS |= {role: role for role in ROLES}
+"""The speakers of ShareGPT's conversations -> their roles."""
 _GSM8K = re.compile(r"#### ?-?\$?[\d.,/]+%?")
 
 
 class Format(NamedTuple):
-    """A kind of rows. fields: what it is known by; own: such a row in specviz's fields; fits: what else must hold."""
+    """A format of rows."""
 
     name: str
     fields: Sequence[str]
-    own: Callable[[Fields], Own]
+    """The fields that such a row must have."""
+    read: Callable[[Fields], Values]
+    """Returns such a row in specviz's fields."""
     fits: Callable[[Fields], bool] = lambda row: True
+    """Whether a row with these fields is of this format."""
 
 
-def own_fields(row: Fields) -> tuple[str, Own]:
-    """The name of the row's format, and what is known of the row under specviz's names."""
-    found = next(
-        (item for item in FORMATS if all(name in row for name in item.fields) and item.fits(row)),
-        None,
+def read_values(row: Fields) -> tuple[str, Values]:
+    """The name of the row's format, and the row's fields under specviz's names."""
+    found = _find_format(row)
+    values = {**row.take("completion", "sampled"), **found.read(row)}
+    id_name = _find_id_name(row)
+    if id_name is not None:
+        values["id"] = row.get(id_name)
+    more_tags = [*values.pop("kind", ())]
+    if is_usable_tag(row.peek("category")):
+        more_tags.append(row.get("category"))
+    values["tags"] = join_tags(row.get("tags", ()), more_tags)
+    return found.name, values
+
+
+def _find_format(row: Fields) -> Format:
+    for item in FORMATS:
+        if all(name in row for name in item.fields) and item.fits(row):
+            return item
+    allowed = ", ".join(dict.fromkeys(f'"{item.fields[0]}"' for item in FORMATS[1:]))
+    raise SpecvizError(
+        f'has neither "prompt" nor "messages" (its fields: {reprlib.repr([*row])}; formats are known by {allowed})'
     )
-    if found is None:
-        allowed = ", ".join(dict.fromkeys(f'"{item.fields[0]}"' for item in FORMATS[1:]))
-        raise SpecvizError(
-            f'has neither "prompt" nor "messages" (its fields: {reprlib.repr([*row])}; formats are known by {allowed})'
-        )
-    own = {**row.take("completion", "sampled"), **found.own(row)}
-    name = (
-        "id"
-        if "id" in row
-        else next((name for name in OTHER_IDS if usable_id(row.peek(name))), None)
-    )
-    if name is not None:
-        own["id"] = row.get(name)
-    more = [
-        *own.pop("kind", ()),
-        *([row.get("category")] if usable_tag(row.peek("category")) else ()),
-    ]
-    return found.name, {**own, "tags": joined_tags(row.get("tags", ()), more)}
+
+
+def _find_id_name(row: Fields) -> str | None:
+    """The field that holds the row's id; None where it has none that can be used."""
+    if "id" in row:
+        return "id"
+    return next((name for name in OTHER_IDS if is_usable_id(row.peek(name))), None)
 
 
 # ---- what stands beside a conversation -------------------------------------------------------------------------------
 
 
-def _in_chat(row: Fields, **own: Any) -> Own:
-    """These fields, and what else a chat server reads: words of the system, tools, switches of the template."""
+def _in_chat(row: Fields, **values: Any) -> Values:
+    """The given fields, with the others that a chat server reads: system message, tools, switches of the template."""
     for name in UNREADABLE:
         if row.peek(name):
             raise SpecvizError(f'has "{name}", which belongs to the prompt and cannot be read')
         row.get(name)
-    own |= row.take("tools", "chat_template_kwargs")
+    values |= row.take("tools", "chat_template_kwargs")
     for name in SYSTEM:
-        if words := row.get(name):
-            own["system"] = check_text(name, words, MAX_PROMPT_CHARACTERS)
-    return own
+        system = row.get(name)
+        if system:
+            values["system"] = check_text(name, system, MAX_PROMPT_CHARACTERS)
+    return values
 
 
 def _passage(row: Fields) -> str:
@@ -106,23 +112,24 @@ def _behind_passage(row: Fields, text: str) -> str:
     return text if passage in text else f"{passage}\n\n{text}"
 
 
-def _ask(row: Fields, name: str, text: object) -> Own:
-    """A question of the user, behind its passage."""
+def _ask(row: Fields, name: str, text: object) -> Values:
+    """A message of the user that asks the question, behind its passage."""
     text = _behind_passage(row, check_text(name, text, MAX_PROMPT_CHARACTERS))
     return _in_chat(row, messages=[{"role": "user", "content": text}])
 
 
-def _answer(row: Fields) -> Own:
-    """The response as the completion, if there is none of this name."""
+def _answer(row: Fields) -> Values:
+    """The response as the completion, unless the row has a completion."""
     response = row.peek("response")
-    is_used = "completion" not in row and isinstance(response, str) and bool(response)
-    return {"completion": row.get("response")} if is_used else {}
+    if "completion" in row or not isinstance(response, str) or not response:
+        return {}
+    return {"completion": row.get("response")}
 
 
 # ---- formats ---------------------------------------------------------------------------------------------------------
 
 
-def _prompt(row: Fields) -> Own:
+def _prompt(row: Fields) -> Values:
     """A text, token ids, or messages. A text beside messages must be their first question, or empty."""
     prompt = row.get("prompt")
     if row.get("messages"):
@@ -135,29 +142,29 @@ def _prompt(row: Fields) -> Own:
         talk = _conversation(row)
     else:
         text = _behind_passage(row, check_text("prompt", prompt, MAX_PROMPT_CHARACTERS))
-        own = {**_in_chat(row), **_answer(row)}
-        return own | (
-            {"messages": [{"role": "user", "content": text}]}
-            if "system" in own
-            else {"prompt": text}
-        )
+        values = {**_in_chat(row), **_answer(row)}
+        if "system" in values:
+            values["messages"] = [{"role": "user", "content": text}]
+        else:
+            values["prompt"] = text
+        return values
     return talk if prompt == "" else {**talk, "prompt": prompt}
 
 
-def _conversational(row: Fields, prompt: list[object]) -> Own:
-    """A prompt of messages, as TRL has it; a completion of messages goes on with the same conversation."""
+def _conversational(row: Fields, prompt: list[object]) -> Values:
+    """A prompt of messages, as TRL has it. A completion of messages continues the conversation."""
     completion = row.peek("completion")
     if not is_messages(completion):
         return _talk(row, prompt)
     return {**_talk(row, [*prompt, *completion]), "completion": None}
 
 
-def _talk(row: Fields, messages: object) -> Own:
+def _talk(row: Fields, messages: object) -> Values:
     return _in_chat(row, messages=messages, passage=_passage(row))
 
 
-def _conversation(row: Fields) -> Own:
-    """ShareGPT's turns; also those that name the role and the content as OpenAI does."""
+def _conversation(row: Fields) -> Values:
+    """ShareGPT's turns. Turns may also be messages as OpenAI has them."""
     turns = row.get("conversations")
     if not isinstance(turns, list) or not 1 <= len(turns) <= MOST_MESSAGES:
         raise SpecvizError(
@@ -183,84 +190,99 @@ def _turn(place: int, turn: object) -> object:
     return {**others, "role": role, "content": turn["value"]}
 
 
-def _batch_request(row: Fields) -> Own:
-    """A line of OpenAI's batch input; what the answer was sampled with is not known from it."""
+def _batch_request(row: Fields) -> Values:
+    """A line of OpenAI's batch input. It does not tell how an answer was sampled."""
     body = row.get("body")
-    names = [
-        name
-        for name in ("messages", "prompt")
-        if isinstance(body, dict) and body.get(name) is not None
-    ]
-    if len(names) != 1:
+    inside = Fields(body if isinstance(body, dict) else {}, "body.")
+    if ("messages" in inside) == ("prompt" in inside):
         raise SpecvizError(f'needs the body with either "messages" or "prompt" {format_got(body)}')
-    inside = Fields(body, "body.")
-    own = _prompt(inside) if names == ["prompt"] else _talk(inside, inside.get("messages"))
+    values = _prompt(inside) if "prompt" in inside else _talk(inside, inside.get("messages"))
     row.take("method", "url")
     row.pass_over(inside)
-    return own
+    return values
 
 
-def _batch_answer(row: Fields) -> Own:
+def _batch_answer(row: Fields) -> Values:
     raise SpecvizError(
         "is an answer of OpenAI's batch API, which holds no prompt: give the file of requests"
     )
 
 
-def _instruction(row: Fields) -> Own:
-    """Alpaca and Dolly: the input stands below the instruction; the output or the response is an existing answer."""
+def _instruction(row: Fields) -> Values:
+    """A row of Alpaca or Dolly: an instruction, its input below; the output or the response is an existing answer."""
     text = check_text("instruction", row.get("instruction"), MAX_PROMPT_CHARACTERS)
-    if more := row.get("input"):
-        text = f"{text}\n\n{check_text('instruction and the input', more, MAX_PROMPT_CHARACTERS)}"
-    own = {**_ask(row, "instruction", text), **_answer(row)}
-    output = None if "completion" in own else row.get("output")
-    return own | ({} if output in (None, "") else {"completion": output})
+    more = row.get("input")
+    if more:
+        more = check_text("instruction and the input", more, MAX_PROMPT_CHARACTERS)
+        text = f"{text}\n\n{more}"
+    values = {**_ask(row, "instruction", text), **_answer(row)}
+    if "completion" not in values:
+        output = row.get("output")
+        if output not in (None, ""):
+            values["completion"] = output
+    return values
 
 
-def _first_message(row: Fields) -> Own:
-    """SPEED-Bench as NeMo Skills prepares it: the turns of the user alone, without the answers in between."""
+def _first_message(row: Fields) -> Values:
+    """The first message of a SPEED-Bench row as NeMo Skills prepares it: the user's turns, without answers."""
     return _talk(row, row.get("messages")[:1])
 
 
-def _first_turn(row: Fields) -> Own:
+def _first_turn(row: Fields) -> Values:
     turns = row.get("turns")
     if not isinstance(turns, list) or not turns:
         raise SpecvizError(f"needs the turns as a list of at least one text {format_got(turns)}")
     return _ask(row, "first of the turns", turns[0])
 
 
-def _samples(row: Fields, names: tuple[str, str]) -> Own:
-    """Rows of token ids, as `prove --samples` and engines write them."""
-    own = {
-        as_own: row.get(name)
-        for as_own, name in zip(("prompt", "completion"), names, strict=True)
-        if name in row
-    }
-    for as_own, name in zip(("prompt", "completion"), names, strict=True):
-        if not isinstance(own.get(as_own, []), list):
-            raise SpecvizError(f"needs the {name} as a list of ids {format_got(own[as_own])}")
-    return own
+def _samples(row: Fields, names: tuple[str, str]) -> Values:
+    """A row of token ids, as `prove --samples` and engines write it. names: of the prompt's and the text's fields."""
+    values = {}
+    pairs = list(zip(("prompt", "completion"), names, strict=True))
+    for value_name, name in pairs:
+        if name in row:
+            values[value_name] = row.get(name)
+    for value_name, name in pairs:
+        if value_name in values and not isinstance(values[value_name], list):
+            raise SpecvizError(
+                f"needs the {name} as a list of ids {format_got(values[value_name])}"
+            )
+    return values
 
 
 def _is_gsm8k(row: Fields) -> bool:
-    """Whether the answer ends as those of GSM8K, and nothing else belongs to the question."""
+    """Whether the answer ends as answers of GSM8K do, and the row has no passage."""
     answer = row.peek("answer")
     last_line = answer.rstrip().rpartition("\n")[2] if isinstance(answer, str) else ""
     return bool(_GSM8K.fullmatch(last_line)) and not any(row.peek(name) for name in PASSAGES)
 
 
 def _asks_only(row: Fields) -> bool:
+    """Whether all messages are of the user."""
     messages = row.peek("messages")
-    return is_messages(messages) and all(
-        isinstance(each, dict) and each.get("role") == "user" for each in messages
-    )
+    if not is_messages(messages):
+        return False
+    return all(isinstance(turn, dict) and turn.get("role") == "user" for turn in messages)
+
+
+def _human_eval(row: Fields) -> Values:
+    return {"prompt": row.get("prompt"), "kind": ("code",)}
+
+
+def _messages(row: Fields) -> Values:
+    return _talk(row, row.get("messages"))
+
+
+def _gsm8k(row: Fields) -> Values:
+    return {**_ask(row, "question", row.get("question")), "kind": ("math",)}
+
+
+def _question(row: Fields) -> Values:
+    return {**_ask(row, "question", row.get("question")), **_answer(row)}
 
 
 FORMATS = (  # the first whose fields are all there, and that fits, reads the row
-    Format(
-        "HumanEval",
-        ("task_id", "prompt", "entry_point"),
-        lambda row: {"prompt": row.get("prompt"), "kind": ("code",)},
-    ),
+    Format("HumanEval", ("task_id", "prompt", "entry_point"), _human_eval),
     Format(
         "SPEED-Bench, first turns",
         ("messages", "sub_category", "question_id"),
@@ -268,7 +290,7 @@ FORMATS = (  # the first whose fields are all there, and that fits, reads the ro
         _asks_only,
     ),
     Format("specviz", ("prompt",), _prompt),
-    Format("specviz", ("messages",), lambda row: _talk(row, row.get("messages"))),
+    Format("specviz", ("messages",), _messages),
     Format("conversations", ("conversations",), _conversation),
     Format("OpenAI batch", ("custom_id", "body"), _batch_request),
     Format("OpenAI batch", ("custom_id", "response"), _batch_answer),
@@ -281,15 +303,6 @@ FORMATS = (  # the first whose fields are all there, and that fits, reads the ro
     Format("Alpaca or Dolly", ("instruction",), _instruction),
     Format("SPEED-Bench, first turns", ("turns", "sub_category", "question_id"), _first_turn),
     Format("MT-Bench or Spec-Bench, first turns", ("turns",), _first_turn),
-    Format(
-        "GSM8K",
-        ("question", "answer"),
-        lambda row: {**_ask(row, "question", row.get("question")), "kind": ("math",)},
-        _is_gsm8k,
-    ),
-    Format(
-        "questions",
-        ("question",),
-        lambda row: {**_ask(row, "question", row.get("question")), **_answer(row)},
-    ),
+    Format("GSM8K", ("question", "answer"), _gsm8k, _is_gsm8k),
+    Format("questions", ("question",), _question),
 )

@@ -1,5 +1,7 @@
-"""A row's messages, tools and switches as chat servers and agents log them, checked. Rows are not trusted; errors go on
-after "line 7". What changes no text is passed over and noted in the row; what changes it and cannot be read is refused.
+"""A row's messages, tools and switches, as chat servers and agents log them, become checked values.
+
+Rows are not trusted. Fields that change no text are passed over and noted in the row; fields that change the text and
+cannot be read are refused. Errors go on after "line 7".
 """
 
 import json
@@ -32,18 +34,21 @@ def is_messages(value: object) -> bool:
 
 
 def read_messages(values: object, row: Fields) -> tuple[Message, ...]:
-    """All of a list of messages; of their fields what is not used is noted in the row."""
+    """Checks and returns a list of messages. Their unused fields are noted in the row."""
     if not isinstance(values, list) or not 1 <= len(values) <= MOST_MESSAGES:
         raise SpecvizError(
             f"needs the messages as a list of 1 to {MOST_MESSAGES:,} messages {format_got(values)}"
         )
-    return tuple(_message(place, value, row) for place, value in enumerate(values, start=1))
+    return tuple(_read_message(place, value, row) for place, value in enumerate(values, start=1))
 
 
 def split_answer(messages: Sequence[Message]) -> tuple[tuple[Message, ...], Message | None]:
-    """The messages before the assistant's answer, if they end with one, and that answer."""
-    answer = messages[-1] if messages[-1].role == "assistant" else None
-    asked = tuple(messages if answer is None else messages[:-1])
+    """The messages before the assistant's answer, and the answer; None where the messages end without one."""
+    asked = tuple(messages)
+    answer = None
+    if messages[-1].role == "assistant":
+        *before, answer = messages
+        asked = tuple(before)
     if not asked or asked[-1].role == "assistant":
         raise SpecvizError(
             "needs a message of the user or the system before the assistant's last one"
@@ -52,7 +57,8 @@ def split_answer(messages: Sequence[Message]) -> tuple[tuple[Message, ...], Mess
         check_text("assistant's answer", answer.content, MAX_CHARACTERS)
     if asked[-1].role != "tool":  # a tool may answer nothing
         check_text("last message", asked[-1].content, MAX_PROMPT_CHARACTERS)
-    if (total := sum(_num_characters(turn) for turn in asked)) > MAX_PROMPT_CHARACTERS:
+    total = sum(_num_characters(turn) for turn in asked)
+    if total > MAX_PROMPT_CHARACTERS:
         raise SpecvizError(
             f"needs the messages to have at most {MAX_PROMPT_CHARACTERS:,} characters (got {total:,})"
         )
@@ -63,49 +69,49 @@ def _num_characters(turn: Message) -> int:
     return sum(len(str(value)) for name, value in turn.to_dict().items() if name != "role")
 
 
-def _message(place: int, value: object, row: Fields) -> Message:
+def _read_message(place: int, value: object, row: Fields) -> Message:
+    """Checks and returns one message. place: from 1."""
     if not isinstance(value, dict):
         raise SpecvizError(
             f'needs message {place} to be an object with "role" and "content" {format_got(value)}'
         )
-    own = Fields(value, "messages.")
-    role = own.get("role")
+    fields = Fields(value, "messages.")
+    role = fields.get("role")
     if role not in CHAT_ROLES:
         allowed = ", ".join(CHAT_ROLES)
         raise SpecvizError(
             f"has a role in message {place} that is not one of {allowed} {format_got(role)}"
         )
     for name in UNREADABLE:
-        if own.get(name):
+        if fields.get(name):
             raise SpecvizError(
                 f'has "{name}" in message {place}, which belongs to the text and cannot be read'
             )
     calls: tuple[Mapping[str, Any], ...] = ()
-    reasoning = call_id = name = ""
+    reasoning = ""
+    call_id = ""
+    name = ""
     if role == "assistant":
-        calls = _tool_calls(place, own.get("tool_calls"))
-        reasoning = _reasoning(place, own)
-    elif own.get("tool_calls"):
+        calls = _read_tool_calls(place, fields.get("tool_calls"))
+        reasoning = _read_reasoning(place, fields)
+    elif fields.get("tool_calls"):
         raise SpecvizError(
             f"has tool calls in message {place} of the {role}: only the assistant calls tools"
         )
     if role == "tool":
-        call_id, name = (
-            _short_text(place, each, own.get(each)) for each in ("tool_call_id", "name")
-        )
-    content = _content(place, own.get("content", "" if calls else None))
-    row.pass_over(own)
+        call_id = _read_short_text(place, "tool_call_id", fields)
+        name = _read_short_text(place, "name", fields)
+    content = fields.get("content", "" if calls else None)
+    if isinstance(content, list):
+        content = _join_parts(place, content)
+    if not isinstance(content, str):
+        raise SpecvizError(f"needs the content of message {place} as a text {format_got(content)}")
+    row.pass_over(fields)
     return Message(role, content, reasoning, calls, call_id, name)
 
 
-def _content(place: int, content: object) -> str:
-    """A text, or the texts of a list of parts, as OpenAI's API has them."""
-    if not isinstance(content, list):
-        if not isinstance(content, str):
-            raise SpecvizError(
-                f"needs the content of message {place} as a text {format_got(content)}"
-            )
-        return content
+def _join_parts(place: int, content: list[object]) -> str:
+    """The texts of a list of parts, as OpenAI's API has them, line by line."""
     texts = []
     for part in content[: MOST_PARTS + 1]:
         kind = part.get("type") if isinstance(part, dict) else None
@@ -122,15 +128,21 @@ def _content(place: int, content: object) -> str:
     return "\n".join(texts)
 
 
-def _reasoning(place: int, message: Fields) -> str:
-    name = next((name for name in REASONING if name in message), None)
-    value = "" if name is None else message.get(name)
-    if not isinstance(value, str):
-        raise SpecvizError(f"needs the {name} of message {place} as a text {format_got(value)}")
-    return value if value.strip() else ""
+def _read_reasoning(place: int, message: Fields) -> str:
+    """The text of the first field of REASONING that the message has."""
+    for name in REASONING:
+        if name not in message:
+            continue
+        value = message.get(name)
+        if not isinstance(value, str):
+            raise SpecvizError(f"needs the {name} of message {place} as a text {format_got(value)}")
+        return value if value.strip() else ""
+    return ""
 
 
-def _short_text(place: int, name: str, value: object) -> str:
+def _read_short_text(place: int, name: str, message: Fields) -> str:
+    """The text of a field; empty where it is missing."""
+    value = message.get(name)
     if value is not None and (not isinstance(value, str) or len(value) > MOST_NAME):
         raise SpecvizError(
             f"needs the {name} of message {place} as a short text {format_got(value)}"
@@ -138,20 +150,20 @@ def _short_text(place: int, name: str, value: object) -> str:
     return value or ""
 
 
-def _tool_calls(place: int, values: object) -> tuple[Mapping[str, Any], ...]:
+def _read_tool_calls(place: int, values: object) -> tuple[Mapping[str, Any], ...]:
     values = _parse_json(values) or []
     if not isinstance(values, list) or len(values) > MOST_CALLS:
         raise SpecvizError(
             f"needs the tool_calls of message {place} as a list of at most {MOST_CALLS} {format_got(values)}"
         )
-    return tuple(
-        _tool_call(f"tool call {number} of message {place}", value)
-        for number, value in enumerate(values, 1)
-    )
+    calls = []
+    for number, value in enumerate(values, start=1):
+        calls.append(_read_tool_call(f"tool call {number} of message {place}", value))
+    return tuple(calls)
 
 
-def _tool_call(where: str, value: object) -> Mapping[str, Any]:
-    """A call as OpenAI logs it, or only its name and arguments; these may be the JSON text of an object."""
+def _read_tool_call(where: str, value: object) -> Mapping[str, Any]:
+    """A call as OpenAI logs it, or only its name and arguments. Arguments may be the JSON text of an object."""
     function = value.get("function", value) if isinstance(value, dict) else None
     name = function.get("name") if isinstance(function, dict) else None
     if not isinstance(name, str) or not 1 <= len(name) <= MOST_NAME:
@@ -162,8 +174,9 @@ def _tool_call(where: str, value: object) -> Mapping[str, Any]:
             f"needs the arguments of {where} as an object or its JSON {format_got(arguments)}"
         )
     _check_size(f"arguments of {where}", arguments)
-    call_id = {"id": value["id"]} if isinstance(value.get("id"), str) else {}
-    return {**call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+    call = {"type": "function", "function": {"name": name, "arguments": arguments}}
+    call_id = value.get("id")
+    return {"id": call_id, **call} if isinstance(call_id, str) else call
 
 
 def read_tools(values: object) -> tuple[Mapping[str, Any], ...]:
@@ -193,7 +206,7 @@ def read_options(values: object) -> Mapping[str, bool | int | float | str]:
 
 
 def _parse_json(value: object) -> object:
-    """What a JSON text of a list or an object holds; anything else as it is."""
+    """The list or object that a JSON text holds; any other value as it is."""
     if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
         try:
             return msgspec.json.decode(value)

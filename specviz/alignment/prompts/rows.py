@@ -32,62 +32,76 @@ SAMPLED_FIELDS = ("target", *Request.SAMPLING)
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
-def own_row(own: Mapping[str, Any], row: Fields, line: int, number: int) -> PromptRow:
-    """The row whose fields under specviz's names are `own`, checked. line: where it stands; number: its place, and its
-    id if it has none. What is not used of its messages is noted in `row`."""
-    prompt, messages, answer = None, None, None
-    if "messages" in own:
-        messages, answer = split_answer(read_messages(own["messages"], row))
-        if "prompt" in own:
-            _check_same(own["prompt"], messages)
-        messages = _with_system(own, messages)
-        _check_passage(own, messages)
+def check_row(values: Mapping[str, Any], row: Fields, line: int, number: int) -> PromptRow:
+    """Checks the fields of a row, returns the row. Raises SpecvizError.
+
+    values: the fields under specviz's names. row: the fields as they were read; unused fields of messages are noted
+    there. line: where the row stands in the file. number: its place, and its id if it has none.
+    """
+    prompt = None
+    messages = None
+    answer = None
+    if "messages" in values:
+        messages, answer = split_answer(read_messages(values["messages"], row))
+        if "prompt" in values:
+            _check_same(values["prompt"], messages)
+        messages = _with_system(values, messages)
+        _check_passage(values, messages)
     else:
-        prompt = _ids_or_text("prompt", own.get("prompt"), MAX_PROMPT_CHARACTERS)
+        prompt = _ids_or_text("prompt", values.get("prompt"), MAX_PROMPT_CHARACTERS)
     _check_placeholder([turn.content for turn in messages or ()] if prompt is None else [prompt])
-    completion, answer = _given(own, answer, row)
-    if "sampled" in own and completion is None:
+    completion, answer = _read_completion(values, answer, row)
+    if "sampled" in values and completion is None:
         raise SpecvizError(
             'has "sampled", which says how a "completion" was sampled, but no "completion"'
         )
+    row_id = _id(values.get("id", number))
+    tags = _tags(values.get("tags", ()))
+    sampled_from = _read_sampled(values["sampled"]) if "sampled" in values else None
+    tools = read_tools(values.get("tools"))
+    has_options = "chat_template_kwargs" in values
+    chat_options = read_options(values["chat_template_kwargs"]) if has_options else {}
     return PromptRow(
         number=number,
         line=line,
-        id=_id(own.get("id", number)),
-        tags=_tags(own.get("tags", ())),
+        id=row_id,
+        tags=tags,
         prompt=prompt,
         messages=messages,
         completion=completion,
-        told=_sampled_from(own["sampled"]) if "sampled" in own else None,
+        told=sampled_from,
         answer=answer,
-        tools=read_tools(own.get("tools")),
-        chat_options=read_options(own["chat_template_kwargs"])
-        if "chat_template_kwargs" in own
-        else {},
+        tools=tools,
+        chat_options=chat_options,
     )
 
 
-def usable_id(value: object) -> bool:
+def is_usable_id(value: object) -> bool:
+    """Whether a row can have this value as its id."""
     try:
         return bool(_id(value))
     except SpecvizError:
         return False
 
 
-def usable_tag(value: object) -> bool:
+def is_usable_tag(value: object) -> bool:
+    """Whether this value is one tag."""
     try:
         return isinstance(value, str) and len(_tags(value)) == 1
     except SpecvizError:
         return False
 
 
-def joined_tags(values: object, more: Sequence[str]) -> tuple[str, ...]:
-    """The tags of a row, then those that its format or its category give it."""
-    return tuple(dict.fromkeys([*_tags(values), *(tag for each in more for tag in _tags(each))]))
+def join_tags(values: object, more: Sequence[str]) -> tuple[str, ...]:
+    """The tags of a row, then `more` tags from its format or its category, each once."""
+    tags = list(_tags(values))
+    for value in more:
+        tags += _tags(value)
+    return tuple(dict.fromkeys(tags))
 
 
 def _check_same(prompt: object, messages: Sequence[Message]) -> None:
-    """Many training sets repeat the first question of the messages as the prompt."""
+    """Refuses a prompt beside messages, unless it repeats the user's first message, as in many training sets."""
     first = next((turn.content for turn in messages if turn.role == "user"), None)
     if not isinstance(prompt, str) or first is None or prompt.strip() != first.strip():
         raise SpecvizError(
@@ -95,22 +109,23 @@ def _check_same(prompt: object, messages: Sequence[Message]) -> None:
         )
 
 
-def _with_system(own: Mapping[str, Any], messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    """The messages behind the words of the system that stand in a field of their own."""
-    if "system" not in own:
+def _with_system(values: Mapping[str, Any], messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    """The messages behind the system message that stands in a field beside them."""
+    if "system" not in values:
         return messages
-    words = own["system"]
+    system = values["system"]
     if messages[0].role not in ("system", "developer"):
-        return (Message("system", words), *messages)
-    if messages[0].content.strip() != words.strip():
+        return (Message("system", system), *messages)
+    if messages[0].content.strip() != system.strip():
         raise SpecvizError(
             "has other words of the system beside the messages than in their first one: give only one"
         )
     return messages
 
 
-def _check_passage(own: Mapping[str, Any], messages: Sequence[Message]) -> None:
-    passage = own.get("passage", "")
+def _check_passage(values: Mapping[str, Any], messages: Sequence[Message]) -> None:
+    """Refuses a passage that stands in none of the messages."""
+    passage = values.get("passage", "")
     if not any(passage in turn.content for turn in messages):
         raise SpecvizError(
             "has a passage beside the messages that none of them holds: write it into one of them"
@@ -118,28 +133,34 @@ def _check_passage(own: Mapping[str, Any], messages: Sequence[Message]) -> None:
 
 
 def _check_placeholder(texts: Sequence[str | Ids]) -> None:
-    if any(isinstance(text, str) and text.lstrip().startswith(PLACEHOLDER) for text in texts):
-        raise SpecvizError(
-            "is a placeholder of SPEED-Bench, whose text is elsewhere: write the file with the benchmark's own "
-            "prepare_data.py first"
-        )
+    for text in texts:
+        if isinstance(text, str) and text.lstrip().startswith(PLACEHOLDER):
+            raise SpecvizError(
+                "is a placeholder of SPEED-Bench, whose text is elsewhere: write the file with the benchmark's own "
+                "prepare_data.py first"
+            )
 
 
-def _given(
-    own: Mapping[str, Any], answer: Message | None, row: Fields
+def _read_completion(
+    values: Mapping[str, Any], answer: Message | None, row: Fields
 ) -> tuple[str | Ids | None, Message | None]:
-    """The completion; and the answer that it is the plain form of, where its text depends on a chat template."""
-    given = own.get("completion")
-    if is_messages(given):
-        turns = read_messages(given, row)
+    """The completion and the assistant's answer.
+
+    The completion is None where there is none, or where only a chat template can write it. The answer is None where its
+    text does not depend on a chat template. answer: the last message of the row, if it is the assistant's.
+    """
+    completion = values.get("completion")
+    if is_messages(completion):
+        turns = read_messages(completion, row)
         if len(turns) > 1 or turns[0].role != "assistant" or answer is not None:
             raise SpecvizError(
-                f"needs the completion as one message of the assistant {format_got(given)}"
+                f"needs the completion as one message of the assistant {format_got(completion)}"
             )
-        answer, given = turns[0], None
+        answer = turns[0]
+        completion = None
     if answer is None:
-        return None if given is None else _ids_or_text("completion", given), None
-    if given is not None and given != answer.content:
+        return None if completion is None else _ids_or_text("completion", completion), None
+    if completion is not None and completion != answer.content:
         raise SpecvizError(
             'has an answer twice: as last message of the assistant and as "completion"'
         )
@@ -150,41 +171,39 @@ def _given(
 
 
 def _id(value: object) -> str:
-    if (
-        type(value) in (int, float) and abs(value) <= MAX_SEED and value == int(value)
-    ):  # 7.0 in a table that lacks ids
+    """The id as a text. 7.0, as tables write 7 in a column that lacks ids, is 7."""
+    is_number = type(value) in (int, float) and abs(value) <= MAX_SEED
+    if is_number and value == int(value):
         return str(int(value))
     return _clean_text("id", check_text("id", value, MOST_ID))
 
 
 def _tags(values: object) -> tuple[str, ...]:
-    """A text, a list of texts, or {name: value}, which reads "name:value"; a tag given twice counts once."""
+    """The tags of a text, a list of texts, or {name: value}, which reads "name:value". Each tag counts once."""
     if isinstance(values, dict):
-        values = [
-            f"{name}:{_tag_value(name, value)}"
-            for name, value in values.items()
-            if value is not None
-        ]
-    values = [values] if isinstance(values, str) else values
+        present = {name: value for name, value in values.items() if value is not None}
+        values = [f"{name}:{_tag_value(name, value)}" for name, value in present.items()]
+    elif isinstance(values, str):
+        values = [values]
     if not isinstance(values, (list, tuple)) or len(values) > MOST_TAGS:
         raise SpecvizError(
             f"needs the tags as a text or a list of at most {MOST_TAGS} texts {format_got(values)}"
         )
-    return tuple(
-        dict.fromkeys(_clean_text("tag", check_text("tag", value, MOST_TAG)) for value in values)
-    )
+    tags = [_clean_text("tag", check_text("tag", value, MOST_TAG)) for value in values]
+    return tuple(dict.fromkeys(tags))
 
 
 def _tag_value(name: str, value: object) -> str:
-    if isinstance(value, (str, int, float)):
-        return value if isinstance(value, str) else json.dumps(value)
-    raise SpecvizError(
-        f"needs the tag {format_got(name)[5:-1]} as a text or a number {format_got(value)}"
-    )
+    if isinstance(value, str):
+        return value
+    if isinstance(value, (int, float)):
+        return json.dumps(value)
+    shown_name = format_got(name)[5:-1]
+    raise SpecvizError(f"needs the tag {shown_name} as a text or a number {format_got(value)}")
 
 
 def _clean_text(name: str, text: str) -> str:
-    """On one line, without characters that steer a terminal."""
+    """The text on one line, without characters that steer a terminal."""
     words = " ".join(text.split())
     if not words or CONTROL.search(words):
         raise SpecvizError(
@@ -206,11 +225,10 @@ def _ids_or_text(name: str, value: object, most: int = MAX_CHARACTERS) -> str | 
     return tuple(value)
 
 
-def _sampled_from(values: object) -> dict[str, object]:
-    """What a completion was sampled from; a filter that is not named did not filter."""
-    if not isinstance(values, dict) or not {"target", "temperature"} <= set(values) <= set(
-        SAMPLED_FIELDS
-    ):
+def _read_sampled(values: object) -> dict[str, object]:
+    """The model and the sampling of a completion. A filter that is not named did not filter."""
+    needed = {"target", "temperature"}
+    if not isinstance(values, dict) or not needed <= set(values) <= set(SAMPLED_FIELDS):
         raise SpecvizError(
             f'needs "sampled" as an object with target, temperature, top_k and top_p {format_got(values)}'
         )

@@ -1,6 +1,6 @@
-"""Prompt files that are not read line by line: one JSON list, CSV and TSV, Parquet. Each gives its rows in order.
+"""Prompt files that are not read line by line: one JSON list, CSV and TSV, Parquet. Returns their rows in order.
 
-Files are not trusted: what is held at once is bounded, and nothing but data is read from them.
+Files are not trusted: memory is bounded, and nothing but data is read from them.
 """
 
 import csv
@@ -25,11 +25,12 @@ _BY_JSON = (
     *("messages", "conversations", "tags", "completion", "prompt", "turns", "body", "sampled"),
     *("prompt_ids", "ids", "prompt_token_ids", "token_ids", "tools", "chat_template_kwargs"),
 )
-"""Columns of a CSV file whose cells may be JSON lists or objects."""
+"""The columns of a CSV file that may hold JSON lists or objects."""
 
 
 def table_of(path: Path) -> Iterator[object] | None:
-    """The rows of such a file; None for lines of JSON or text. Raises SpecvizError, also while it is read."""
+    """The rows of a table or a list; None for a file of JSON lines or text. Raises SpecvizError, also later, while the
+    rows are read."""
     suffix = path.suffix.lower()
     if suffix in _DELIMITERS:
         return _csv_rows(path, _DELIMITERS[suffix])
@@ -43,7 +44,7 @@ def table_of(path: Path) -> Iterator[object] | None:
 
 
 def _csv_rows(path: Path, delimiter: str) -> Iterator[object]:
-    """Cells are texts; an empty one is no value."""
+    """The rows of a CSV or TSV file. Cells are texts; an empty cell is no value."""
     with path.open(encoding="utf-8-sig", errors="strict", newline="") as stream:
         try:
             for row in csv.DictReader(stream, delimiter=delimiter, strict=True):
@@ -54,10 +55,10 @@ def _csv_rows(path: Path, delimiter: str) -> Iterator[object]:
 
 def _csv_row(row: dict[str | None, Any]) -> object:
     if None in row:  # DictReader's place for cells beyond the last column
-        return RefusedRow(
-            0,
-            f"has {len(row) - 1 + len(row[None]):,} cells; the first line names {len(row) - 1:,} columns",
-        )
+        num_columns = len(row) - 1
+        num_cells = num_columns + len(row[None])
+        words = f"has {num_cells:,} cells; the first line names {num_columns:,} columns"
+        return RefusedRow(0, words)
     return {name: _cell(name, text) for name, text in row.items() if text}
 
 
@@ -71,15 +72,15 @@ def _cell(name: str, text: str) -> object:
 
 
 def _list_rows(path: Path) -> Iterator[object]:
-    if (size := path.stat().st_size) > MOST_LIST_BYTES:
+    size = path.stat().st_size
+    if size > MOST_LIST_BYTES:
         raise SpecvizError(
             f"{path.name} is one JSON list, of which at most {MOST_LIST_BYTES:,} bytes are read (got {size:,}): write "
             "one JSON object per line"
         )
     try:
-        rows = msgspec.json.decode(
-            path.read_bytes().removeprefix(b"\xef\xbb\xbf"), type=list[msgspec.Raw]
-        )
+        content = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
+        rows = msgspec.json.decode(content, type=list[msgspec.Raw])
     except (ValueError, RecursionError) as error:
         raise SpecvizError(f"{path.name} begins as one JSON list and is none ({error})") from None
     for row in rows:
@@ -90,19 +91,24 @@ def _list_rows(path: Path) -> Iterator[object]:
 
 
 def _without_nulls(value: object) -> object:
-    """Parquet gives every object of a column the fields of all others, as nulls: a tool would gain their parameters."""
+    """The value without null fields, at any depth.
+
+    Parquet gives every object of a column the fields of all others, as nulls: a tool would gain their parameters.
+    """
     if isinstance(value, dict):
-        return {name: _without_nulls(each) for name, each in value.items() if each is not None}
-    return [_without_nulls(each) for each in value] if isinstance(value, list) else value
+        return {name: _without_nulls(item) for name, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    return value
 
 
 def _parquet_rows(path: Path) -> Iterator[object]:
     try:
         with parquet.ParquetFile(path) as file:
-            groups = (
-                file.metadata.row_group(place) for place in range(file.metadata.num_row_groups)
-            )
-            if (size := sum(group.total_byte_size for group in groups)) > MOST_UNPACKED:
+            size = 0
+            for place in range(file.metadata.num_row_groups):
+                size += file.metadata.row_group(place).total_byte_size
+            if size > MOST_UNPACKED:
                 raise SpecvizError(
                     f"{path.name} unpacks to more than {MOST_UNPACKED:,} bytes (got {size:,})"
                 )

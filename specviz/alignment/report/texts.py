@@ -56,7 +56,7 @@ class TextView:
     tags: Sequence[str]
     prompt: str  # as the target read it
     drafts: Mapping[str, Rows]
-    """By name the rows of the tokens table, each column a list. Columns on the target are the same for all drafts."""
+    """The rows of the tokens table by draft, each column a list. Columns on the target are the same for all drafts."""
 
     @property
     def tokens(self) -> Rows:
