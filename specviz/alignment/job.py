@@ -249,7 +249,7 @@ def _is_pair(value: Sequence[Any]) -> bool:
 
 
 def _costs_word(costs: Mapping[str, Costs] | None) -> str:
-    """Where the costs come from: "measured", "none", or a hash of those given."""
+    """The source of the costs: "measured", "none", or a hash of those given."""
     if costs is None:
         return "measured"
     if not costs:

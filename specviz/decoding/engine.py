@@ -1,4 +1,4 @@
-"""speculate(): the only decoding loop of the project. It knows token ids, no text, no files, no screens.
+"""The only decoding loop of the project: `speculate`. It knows token ids, no text, no files, no screens.
 
 A step: the drafter proposes, the target reads the proposal in one forward, the rule judges. `plan()` is asked before
 every step, so K, sampling, drafter and target can change while tokens flow. Close the generator to stop.

@@ -148,7 +148,7 @@ class PinMark(Done, tag="pin"):
 
 
 class See(Done, tag="see"):
-    """All of these runs were opened. Each counts once."""
+    """The task of opening all of these runs. Each counts once."""
 
     runs: Annotated[tuple[Run | OpenedRun, ...], Meta(min_length=1, max_length=4)]
 

@@ -313,7 +313,7 @@ class Tokenizer(Protocol):
 
 
 def chat_difference(target: Tokenizer, draft: Tokenizer) -> str | None:
-    """Where the two chat forms differ, in words.
+    """The difference of the two chat forms, in words.
 
     None where three dialogues render alike, or neither tokenizer has a template.
     """
@@ -341,7 +341,7 @@ def _chat_words(target: Tokenizer, draft: Tokenizer) -> str:
 def _dialogue_difference(
     name: str, messages: Sequence[dict[str, str]], target: Tokenizer, draft: Tokenizer
 ) -> str | None:
-    """Where the two forms of one dialogue differ, in words; None where they are alike."""
+    """The difference of the two forms of one dialogue, in words; None where they are alike."""
     ours = render(target, messages)
     theirs = render(draft, messages)
     if ours == theirs:

@@ -69,7 +69,7 @@ def side_by_side_block(
 
 
 def difference_words(left: Trace, right: Trace, titles: tuple[str, str]) -> Sentence:
-    """Where the two texts first differ, or that they do not."""
+    """The sentence that says where the two texts first differ, or that they do not."""
     if not are_of_one_prompt(left, right):
         return [
             "The two runs have different prompts, so their texts cannot be compared token by token."
