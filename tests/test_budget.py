@@ -4,7 +4,6 @@ import ast
 import io
 import re
 import tokenize
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -39,17 +38,27 @@ def room_of(path: Path) -> str:
     return inside[0] if len(inside) > 1 else "top"
 
 
-def num_tokens(source: str) -> int:
+def tokens_of(source: str) -> list[tokenize.TokenInfo]:
     """The tokens of Python in a file, without comments, docstrings and layout, as a comma before a bracket closes."""
     texts = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Expr) and is_text(node.value)]
     documented = {line for text in texts for line in range(text.lineno, text.end_lineno + 1)}
-    tokens = [
-        token.string
-        for token in tokenize.generate_tokens(io.StringIO(source).readline)
-        if token.type not in LAYOUT and token.start[0] not in documented
-    ]
-    trailing_commas = sum(pair in TRAILING for pair in pairwise(tokens))
-    return len(tokens) - trailing_commas
+    found = []
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type in LAYOUT or token.start[0] in documented:
+            continue
+        if found and (found[-1].string, token.string) in TRAILING:
+            found.pop()
+        found.append(token)
+    return found
+
+
+def num_tokens(source: str) -> int:
+    return len(tokens_of(source))
+
+
+def num_lines(source: str) -> int:
+    """The lines on which any of these tokens stands."""
+    return len({line for token in tokens_of(source) for line in range(token.start[0], token.end[0] + 1)})
 
 
 def is_text(node: ast.expr) -> bool:
@@ -82,6 +91,24 @@ def test_lines_comments_and_docstrings_cost_nothing():
     long = 'def f(\n    x,\n):  # one\n    """It adds\n    one."""\n\n    return (\n        x + 1\n    )\n'
     assert num_tokens(short) == 10
     assert num_tokens(long) == 12  # and two brackets
+
+
+def test_a_line_holds_few_tokens():
+    sources = {path: path.read_text("utf-8") for path in FILES if room_of(path) != "zoo"}
+    lines = {path: num_lines(source) for path, source in sources.items()}
+    tokens = {path: num_tokens(source) for path, source in sources.items()}
+    assert sum(tokens.values()) <= BUDGET["tokens_per_line"] * sum(lines.values())
+    dense = {
+        path.relative_to(PACKAGE).as_posix(): round(tokens[path] / lines[path], 1)
+        for path in sources
+        if tokens[path] > BUDGET["tokens_per_line_of_a_file"] * lines[path]
+    }
+    assert dense == {}
+
+
+def test_the_lines_of_a_folded_call_are_all_counted():
+    assert num_lines("f(\n    1,\n    2,\n)\n\n# one\nx = 1\n") == 5
+    assert num_tokens("f(\n    1,\n    2,\n)\n\n# one\nx = 1\n") == 9
 
 
 def test_few_files_lie_side_by_side():

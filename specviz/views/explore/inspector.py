@@ -301,7 +301,7 @@ def _log_place(share: float) -> float | None:
 
 
 def _random_draw(token: DraftToken, bar: float) -> dict[str, Any]:
-    """The place at which u falls on a bar of this width, a share of the axis, and the part `fill` of it that accepts the token."""
+    """The place at which u falls on a bar of this width, a share of the axis; `fill`: the part that accepts it."""
     u = token.u or 0.0
     chance = token.accept_prob or 0.0
     _, u_words = random_draw(chance, u)
