@@ -404,7 +404,7 @@ def _drafts_answer(draft: DraftSummary) -> dict[str, Any]:
 # ---- the arguments of callers, checked by the endpoints' own signatures ----------------------------------------------
 
 JOBS = ("run", "what_if", "prove", "align")
-"""The endpoints whose work takes turns at the engine."""
+"""The endpoints that take turns at the engine for their work."""
 ENDPOINTS = (*JOBS, "compare_tokenizers", "doctor", "models")
 KINDS: Mapping[Any, tuple[str, Any]] = {
     str: ("a text", str),

@@ -1,4 +1,4 @@
-"""What the page offers: models, methods, rules and ready prompts, the first request, the browser's files.
+"""The offer of the page: models, methods, rules and ready prompts, the first request, the browser's files.
 
 Only this module decides which draft, rule and further models fit a method and a target.
 """
@@ -31,12 +31,12 @@ Option = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What the page offers: its models, its ready prompts, and the request that it begins with."""
+    """The models and ready prompts that the page offers, and the request that it begins with."""
 
     targets: tuple[Option, ...]
     drafts: tuple[Option, ...]
     prompts: Mapping[str, Mapping[str, str]]
-    """kind -> title -> text."""
+    """The texts of the prompts: kind -> title -> text."""
     first: Request
     any_model: bool
     """Whether names that are not in the lists may be typed."""
@@ -73,8 +73,9 @@ class Offer:
 
     def kinds_for(self, *, answers: bool) -> dict[str, list[str]]:
         """The titles of the ready prompts by kind. Questions come first, and only for a model that answers."""
-        questions = self.dialogues if answers else ()
-        kinds = [*questions, *(kind for kind in self.prompts if kind not in self.dialogues)]
+        kinds = [kind for kind in self.prompts if kind not in self.dialogues]
+        if answers:
+            kinds = [*self.dialogues, *kinds]
         return {kind: list(self.prompts[kind]) for kind in kinds}
 
     def suit(self, prompt: object, *, answers: bool) -> str | None:
@@ -113,10 +114,13 @@ def make_offer(
     prompts = texts_by_title(file["kinds"])
     dialogues = texts_by_title([file["dialogues"]])
     chats = catalog.chats(target)
-    kinds, temperature, seed = prompts, 1.0, FIRST_SEED
+    temperature = 1.0
+    seed = FIRST_SEED
     if chats:
         # A small model's answer wanders off at temperature 1; with this seed it is a whole explanation.
-        kinds, temperature, seed = dialogues, 0.5, 7
+        temperature = 0.5
+        seed = 7
+    kinds = dialogues if chats else prompts
     first_kind = next(texts for texts in kinds.values() if texts)
     first = Request(
         prompt=next(iter(first_kind.values())),
@@ -142,14 +146,14 @@ def make_offer(
 
 def texts_by_title(kinds: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, str]]:
     """The ready prompts of these kinds: kind -> title -> text."""
-    texts: dict[str, dict[str, str]] = {}
+    texts_by_kind: dict[str, dict[str, str]] = {}
     for kind in kinds:
-        texts[kind["title"]] = {_title_of(prompt): _text_of(prompt) for prompt in kind["prompts"]}
-    return texts
-
-
-def _title_of(prompt: Mapping[str, Any]) -> str:
-    return prompt["name"].replace("-", " ").capitalize()
+        texts = {}
+        for prompt in kind["prompts"]:
+            title = prompt["name"].replace("-", " ").capitalize()
+            texts[title] = _text_of(prompt)
+        texts_by_kind[kind["title"]] = texts
+    return texts_by_kind
 
 
 def _text_of(prompt: Mapping[str, Any]) -> str:
@@ -216,10 +220,11 @@ def list_rules(method: Method) -> tuple[Option, ...]:
 
 def list_models(param: ModelParam, target: str) -> tuple[Option, ...]:
     """The known values, for this target, of a parameter that names models."""
-    stand_ins = [
-        (METHODS[name].title if name in METHODS else name, name) for name in param.reserved
-    ]
-    return (*stand_ins, *as_options(catalog.names_for(target, param.kind)))
+    options = []
+    for name in param.reserved:
+        title = METHODS[name].title if name in METHODS else name
+        options.append((title, name))
+    return (*options, *as_options(catalog.names_for(target, param.kind)))
 
 
 def usual_models(param: ModelParam, target: str) -> list[str]:

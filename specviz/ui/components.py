@@ -115,7 +115,7 @@ def stage(calls: Calls, value: str) -> gr.HTML:
 
 
 def pages_list() -> gr.HTML:
-    """The list of the app's pages, one of which is shown, and the way to the documents."""
+    """The list of the app's pages, and the way to the documents."""
     entries = "".join(
         f'<button type="button" data-page="{name}">{title}</button>'
         for name, title in PAGES.items()

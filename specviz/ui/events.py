@@ -1,4 +1,4 @@
-"""What every callback of the page shares: how an event's data is read, and how an error reaches the person."""
+"""The parts that all callbacks of the page share: how an event's data is read, and how an error reaches the person."""
 
 import functools
 import html

@@ -58,8 +58,8 @@ _STREAM = {
 }
 _LIVE = {"trigger_mode": "always_last", **QUIET}
 _RAW = {"preprocess": False}
-"""While the list of drafts changes with the target, Gradio's own check would refuse good names; handlers check them.
-That check also takes a thread for every field, one after another, which is slow in a full room."""
+"""Events without Gradio's own check of values. It would refuse good names while the list of drafts changes with the
+target; handlers check them. It also takes a thread for every field, one after another: slow in a full room."""
 _RUN = _STREAM | _RAW
 _LIVE_NUMBERS = ("k", *RunSettings.ALL_SAMPLING, "pace")
 _OF_PROMPT = {"chat", "chat_options", "stop"}
@@ -100,14 +100,15 @@ def build(
         stage = components.stage(calls, shown)
         drawer_fields, parts = _drawer(offer, fields["target"])
         fields |= drawer_fields
-        handlers = Handlers(registry, bench, Form.of(fields), offer, welcome)
+        form = Form.of(fields)
+        handlers = Handlers(registry, bench, form, offer, welcome)
         add_endpoints(registry, bench, offer)
         wiring = _Wiring(handlers, fields, buttons, parts, stage)
         wiring.wire_runs()
         wiring.wire_live()
         wiring.wire_prompt()
         wiring.wire_memory()
-        frame = Frame(registry, offer, handlers.form, stage, wiring.fill)
+        frame = Frame(registry, offer, form, stage, wiring.fill)
         library.add(frame, handlers)
         share.add(frame)
         lessons.add(frame)
@@ -230,7 +231,7 @@ def _drawer(offer: Offer, target: Component) -> tuple[Parts, Parts]:
         rules = components.rule_list(list_rules(method), rule, visible=method.drafts)
         fields: Parts = {"rule": rules}
         words = method_help(method, rule_to_explain(method, rule), has_k=method.sets_k)
-        parts: Parts = {"help": components.method_panel(words), "wanted": gr.State(rule)}
+        parts: Parts = {"help": components.method_panel(words), "last_rule": gr.State(rule)}
         for known in METHODS.values():
             if known.params:
                 with gr.Column(visible=known is method, elem_classes="sv-own") as group:
@@ -266,12 +267,16 @@ class _Wiring:
         groups = [parts[name] for name in METHODS if name in parts]
         self._fit = _call(
             handlers.fit_method,
-            [method, parts["wanted"], draft, target, *governors],
+            [method, parts["last_rule"], draft, target, *governors],
             [draft, fields["k"], rule, *groups, method],
         )
-        self._explain = _call(handlers.explain, [method, rule, target, *governors], parts["help"])
+        self._explain = _call(
+            handlers.explain,
+            [method, rule, target, *governors],
+            parts["help"],
+        )
         # a method that cannot use the chosen rule only hides it
-        self._keep_rule = _call(text_or_none, rule, parts["wanted"])
+        self._keep_rule = _call(text_or_none, rule, parts["last_rule"])
         dependents = [fields[name] for name in handlers.form.dependents()]
         self._show_dependents = _call(handlers.form.show_dependents, governors, dependents)
 
@@ -296,20 +301,21 @@ class _Wiring:
         """Wires changes that reach the run in progress. Lists are queued because only a queued event can warn."""
         handlers = self._handlers
         fields = self._fields
-        wanted = self._parts["wanted"]
+        last_rule = self._parts["last_rule"]
         for name in _LIVE_NUMBERS:
             change = handlers.live(name)
-            fields[name].input(change, fields[name], None, queue=False, **_RAW, **_LIVE)
+            field = fields[name]
+            field.input(change, field, None, queue=False, **_RAW, **_LIVE)
         for name in RunSettings.NAMES:
             change = handlers.live_choice(name)
             field = fields[name]
-            inputs = [field, wanted] if name == "method" else field
+            inputs = [field, last_rule] if name == "method" else field
             changed = field.input(change, inputs, field, concurrency_limit=None, **_RAW, **_LIVE)
             if name == "method":
                 changed.then(**self._fit).then(**self._explain)
             if name == "rule":
                 changed.then(**self._keep_rule).then(**self._explain)
-        choices = [*(fields[name] for name in RunSettings.NAMES), wanted]
+        choices = [*(fields[name] for name in RunSettings.NAMES), last_rule]
         refused = self._stage.refused(handlers.list_settings, None, choices, **NOW)
         refused.then(**self._fit).then(**self._explain)
         for name in handlers.form.governors():
@@ -381,8 +387,13 @@ class _Wiring:
         handlers = self._handlers
         stage = self._stage
         prompt = self._fields["prompt"]
-        used = [self._buttons["run"].click, self._buttons["step"].click, prompt.submit, prompt.blur]
-        used += [field.input for field in self._everything]
+        used = [
+            self._buttons["run"].click,
+            self._buttons["step"].click,
+            prompt.submit,
+            prompt.blur,
+            *(field.input for field in self._everything),
+        ]
         changed = [field.change for field in self._everything]
         for events, function in ((used, "remember"), (changed, "changed")):
             script = self._tell_browser(function)

@@ -93,7 +93,7 @@ class Registry:
                 self._jobs -= Counter({visitor: 1})
 
     def _check_quota(self, visitor: str, most: int, but: str | None = None) -> None:
-        """Raises SpecvizError where the visitor finds no place. but: the session whose own run does not count."""
+        """Raises SpecvizError where the visitor finds no place. but: a session that counts without its own run."""
         working = list(self._jobs.elements())  # one visitor per run or job
         for session, view in self._current.items():
             if session != but and (view.is_live or view.is_measured):

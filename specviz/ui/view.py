@@ -42,7 +42,7 @@ _at_once = threading.BoundedSemaphore(2)
 
 @dataclass(slots=True, eq=False)
 class View:
-    """One thing on a stage: a run that is live, paused or over, or a trace that was opened."""
+    """A thing on a stage: a run that is live, paused or over, or a trace that was opened."""
 
     id: str
     feed: Feed

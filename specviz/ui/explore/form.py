@@ -94,12 +94,16 @@ class Form:
 
     def model_params(self) -> dict[str, ModelParam]:
         """The parameters that name further models, by their field's name."""
-        params = {name: param for name, (_, param) in self._params().items()}
-        return {name: param for name, param in params.items() if isinstance(param, ModelParam)}
+        models = {}
+        for name, (_, param) in self._params().items():
+            if isinstance(param, ModelParam):
+                models[name] = param
+        return models
 
     def governors(self) -> list[str]:
         """The fields that decide whether others count, each once."""
-        return list(dict.fromkeys(governor for governor, _ in self.dependents().values()))
+        governors = [governor for governor, _ in self.dependents().values()]
+        return list(dict.fromkeys(governors))
 
     def method(self, name: Any, *values: Any) -> Method:
         """The method of that name under the governors' values, as far as these came. Raises SpecvizError."""
@@ -153,7 +157,8 @@ class Form:
         return self._updates(request, saved, offer)
 
     def _updates(self, request: Request, values: Mapping[str, Any], offer: Offer) -> list[Any]:
-        """One update per field, to its value. A list has what is chosen in it, and a slider reaches its value."""
+        """Updates that set all fields to these values. A list has what is chosen in it, and a slider reaches its
+        value."""
         method = METHODS[request.method].under(request.params)
         targets = as_options(name for _, name in offer.targets)
         updates = {
@@ -167,11 +172,16 @@ class Form:
         for name in self.ranges:
             if name in values:
                 updates[name] = self._update_slider(name, values[name])
-        return [updates.get(name, values.get(name, gr.skip())) for name in self.names]
+        all_values = {**values, **updates}
+        return [all_values.get(name, gr.skip()) for name in self.names]
 
     def _update_slider(self, name: str, value: float) -> Any:
         low, high = self.ranges[name]
-        return gr.update(value=value, minimum=min(low, value), maximum=max(high, value))
+        return gr.update(
+            value=value,
+            minimum=min(low, value),
+            maximum=max(high, value),
+        )
 
 
 def refuse_unoffered(offer: Offer, request: Request) -> None:
@@ -196,7 +206,7 @@ def params_of(method: Method, fields: Mapping[str, Any]) -> dict[str, Value]:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What a panel beside the stage may use of the page."""
+    """The parts of the page that a panel beside the stage may use."""
 
     registry: Registry
     offer: Offer

@@ -82,7 +82,7 @@ class Handlers:
     ) -> None:
         """Stores what the callbacks use. welcome: the recorded run that a first visit sees."""
         self._registry = registry
-        self._welcome = welcome and view_of(welcome, f"{SHIPPED}{WELCOME}")
+        self._welcome = None if welcome is None else view_of(welcome, f"{SHIPPED}{WELCOME}")
         self._bench = bench
         self.form = form
         self._offer = offer
@@ -99,7 +99,8 @@ class Handlers:
         """A new current view. The previous run has left the stage when this returns, so that its words come first."""
         run_request, pace = self.form.request(values)
         method = METHODS[run_request.method]
-        if method.target_has and (missing := lacks(method, run_request.target, self._bench.pool)):
+        missing = lacks(method, run_request.target, self._bench.pool) if method.target_has else ""
+        if missing:
             raise SpecvizError(missing)  # before the previous run leaves the stage
         self._registry.require_place(request.session_hash, settings().max_runs)
         if previous := self._current(request):
@@ -221,12 +222,12 @@ class Handlers:
         can be used the page stays as it is.
         """
 
-        def change(request: gr.Request, value: Any, wanted: Any = None) -> Any:
+        def change(request: gr.Request, value: Any, last_rule: Any = None) -> Any:
             view = self._live_view(request)
             if view is None:
                 return gr.skip()
             with errors_on_page(mildly=True):
-                changes = self._changes(view, name, value, wanted)
+                changes = self._changes(view, name, value, last_rule)
                 self._offer_typed(view, changes)
                 view.run.controls.change(**changes)
             in_force = getattr(view.run.controls.settings, name)
@@ -234,10 +235,12 @@ class Handlers:
 
         return change
 
-    def _changes(self, view: View, name: str, value: Any, wanted: Any) -> dict[str, Any]:
+    def _changes(self, view: View, name: str, value: Any, last_rule: Any) -> dict[str, Any]:
         """The settings that a choice changes. A method brings a rule that can judge its drafts and a draft model that
-        it can use; a target brings a draft model that suits it. wanted: the rule that was chosen last, under any
-        method."""
+        it can use; a target brings a draft model that suits it.
+
+        last_rule: the rule that was chosen last, under any method.
+        """
         in_force = view.run.controls.settings
         if name == "target":
             draft = in_force.draft
@@ -248,7 +251,7 @@ class Handlers:
             return {name: value}
         method = find_method(value)
         draft = choose_draft(method, in_force.target, in_force.draft)
-        rule = choose_rule(method, text_or_none(wanted) or in_force.rule)
+        rule = choose_rule(method, text_or_none(last_rule) or in_force.rule)
         return {"method": value, "rule": rule, "draft": draft}
 
     def _offer_typed(self, view: View, changes: Mapping[str, Any]) -> None:
@@ -274,7 +277,9 @@ class Handlers:
         view = self._current(request)
         if view is None or view.trace.header is None:
             raise SpecvizError(GONE)
-        values = {**view.trace.header.request, "k": data_of(event).get("k"), "time_limit_s": None}
+        values = dict(view.trace.header.request)
+        values["k"] = data_of(event).get("k")
+        values["time_limit_s"] = None
         run_request = Request.from_dict(values)
         if not run_request.prompt:
             raise SpecvizError(
@@ -324,7 +329,8 @@ class Handlers:
         """The text of a ready prompt, and whether the chat template is used for it."""
         chosen = data_of(event)
         kind = str(chosen.get("kind"))
-        text = self._offer.prompts.get(kind, {}).get(str(chosen.get("title")))
+        title = str(chosen.get("title"))
+        text = self._offer.prompts.get(kind, {}).get(title)
         if text is None:
             return gr.skip(), gr.skip()
         is_dialogue = kind in self._offer.dialogues
@@ -358,7 +364,10 @@ class Handlers:
             return gr.update(visible=False), gr.update(value="", visible=False)
         switches = chat_switches(tokenizer)
         options = read_options(str(typed or "").splitlines()) if switches else {}
-        shown = gr.update(value=render_chat(tokenizer, as_messages(prompt), options), visible=True)
+        shown = gr.update(
+            value=render_chat(tokenizer, as_messages(prompt), options),
+            visible=True,
+        )
         if not switches:
             return shown, gr.update(value="", visible=False)
         info = f"{OPTIONS_INFO} This template has: {', '.join(switches)}."
@@ -487,9 +496,11 @@ def standing_of(
         view = registry.get(as_fields(data).get("run"))
         if view is None:
             return None
-        props = {**standing_props(view.trace, offer, bench.pool), "about": about_fields()}
+        props = dict(standing_props(view.trace, offer, bench.pool))
+        props["about"] = about_fields()
         if view.run is not None and view.trace.footer is not None:
-            props["made"] = not_followed(view.trace, view.run.controls.settings, bench.pool)
+            last_asked = view.run.controls.settings
+            props["made"] = not_followed(view.trace, last_asked, bench.pool)
         return props
 
     return standing

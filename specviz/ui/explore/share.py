@@ -152,7 +152,7 @@ def share_props(view: View, selection: Place | None, offer: Offer) -> Props:
             address += f"&step={place[0]}&ref={place[1]}"
         files.append([name, title, description, address])
     space = settings().space
-    page = space and f"{SPACES}{space}"
+    page = None if space is None else f"{SPACES}{space}"
     return {"link": letters, "page": page, "words": words, "files": files}
 
 
@@ -254,7 +254,11 @@ def steps_as_asked(steps: Sequence[Step], request: Request) -> tuple[Sequence[St
 
 
 def ids_of(steps: Sequence[Step]) -> list[int]:
-    return [token.id for step in steps for token in step.emitted]
+    """The ids of all tokens that these steps emitted."""
+    ids = []
+    for step in steps:
+        ids += [token.id for token in step.emitted]
+    return ids
 
 
 def place_in(steps: Sequence[Step], selection: Place | None) -> Place | None:

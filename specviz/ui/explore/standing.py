@@ -33,7 +33,7 @@ TITLES = CHANGE_NAMES | {
     "seed": "seed",
 }
 WHOLE = {"prompt": "this prompt", "stop": "these stop texts", "chat_options": "these chat options"}
-"""Fields whose values are too long to name."""
+"""Fields with values that are too long to name, and the words that stand for these."""
 LIVE = ("k", *Request.NAMES, *Request.ALL_SAMPLING)
 """Fields that a run in progress follows."""
 _OF_TEXT = ("prompt", "chat", "chat_options", "max_new_tokens", "stop")

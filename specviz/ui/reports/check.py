@@ -159,7 +159,11 @@ class CheckSections:
         pinned = _pinned_place(look, found)
         place = found[0] if pinned is None else pinned
         pair, _, _ = self._setup(look)
-        yield check.identity(identity(place), pair.target.text.label, is_pinned=pinned is not None)
+        yield check.identity(
+            identity(place),
+            pair.target.text.label,
+            is_pinned=pinned is not None,
+        )
 
     def _one_step(self, look: Look) -> Work:
         if look.settings is None or not self._models.are_at_hand(look.trace):
@@ -183,7 +187,16 @@ class CheckSections:
         if refusal := _why_unchecked(look):
             raise SpecvizError(refusal)
         rule = find_rule(name)
-        waiting = check.one_step(OPTIONS, name, None, None, str, n=n, seed=seed, refusal=READING)
+        waiting = check.one_step(
+            OPTIONS,
+            name,
+            None,
+            None,
+            str,
+            n=n,
+            seed=seed,
+            refusal=READING,
+        )
         found = yield from self._places(look, waiting)
         if not any(place.is_judged for place in found):
             raise SpecvizError(NO_PLACE)

@@ -28,7 +28,8 @@ from specviz.views.learn.draft_game import turns_blocks
 from specviz.views.learn.predict import predict_block
 from specviz.views.words import quantity
 
-PREDICT, DRAFT = "predict", "be-the-draft"
+PREDICT = "predict"
+DRAFT = "be-the-draft"
 ON_STAGE = "on the stage"
 MOST_GAMES = 64
 MOST_SEED = 1_000_000
@@ -197,13 +198,14 @@ class Games:
             ending = game.ending
         prompts = texts(self._offer)
         rival = self._rival()
+        rival_name = None if rival is None else self._bench.pool.shown_name(rival)
         shown = turns_blocks(
             game_id,
             asdict(setup),
             trace,
             rivals,
             prompt=prompts[setup.prompt],
-            rival=rival and self._bench.pool.shown_name(rival),
+            rival=rival_name,
             most=MOST_CHARACTERS,
             message=message,
             ending=ending,

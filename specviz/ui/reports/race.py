@@ -29,7 +29,14 @@ PAGE = "explore"  # the setup of the run that is looked at
 AS_ON_EXPLORE = "as the run on Explore: "
 AS_AT_FIRST = "the page's first setup: "
 ALONE = "none"  # the method that a race has on its left at first
-FIRST = {"left": ALONE, "right": PAGE, "temperature": 0.0, "tokens": 64, "prompts": 6, "own": ""}
+FIRST = {
+    "left": ALONE,
+    "right": PAGE,
+    "temperature": 0.0,
+    "tokens": 64,
+    "prompts": 6,
+    "own": "",
+}
 TEMPERATURES = (0.0, 0.2, 0.5, 0.7, 0.8, 1.0, 1.2, 1.5)
 MOST_WORDS = 48  # characters of a prompt that stand for it
 MOST_STEPS = 8_000  # of all races that are kept; a step takes about 10 kB
@@ -61,7 +68,9 @@ class _KeptRace:
 
     @property
     def num_steps(self) -> int:
-        heats = () if self.result is None else self.result.heats
+        if self.result is None:
+            return 0
+        heats = self.result.heats
         return sum(len(heat.left.steps) + len(heat.right.steps) for heat in heats)
 
 
@@ -165,11 +174,17 @@ class RaceSection:
         return setups
 
     def _change_method(self, base: Request, method: Method) -> Request:
-        """The same request by another method, with its default parameters and its own rule."""
+        """The request by another method, with the default parameters and the rule of that method."""
         draft = None
         if "draft" in method.roles:
             draft = choose_draft(method, base.target, base.draft or self._offer.first.draft)
-        return replace(base, method=method.name, params={}, rule=None, draft=draft)
+        return replace(
+            base,
+            method=method.name,
+            params={},
+            rule=None,
+            draft=draft,
+        )
 
     def _can_run(self, request: Request) -> bool:
         """Whether the request's models are at hand, because a click on this page downloads nothing. It loads
@@ -184,17 +199,18 @@ class RaceSection:
         base = self._base(look)
         chosen = self._choices(base, values)
         starts = self._starts(base, values)
-        requests = [self._contestant(base, chosen, side) for side in ("left", "right")]
-        if _identify(requests[0]) == _identify(requests[1]):
-            same = _describe(requests[0])
+        left = self._contestant(base, chosen, "left")
+        right = self._contestant(base, chosen, "right")
+        if _identify(left) == _identify(right):
+            same = _describe(left)
             raise SpecvizError(
                 f"A and B are the same setup, {same}: choose another one, or another K, for one of them"
             )
-        titles = tuple(
-            f"{letter} · {_describe(request)}"
-            for letter, request in zip(view.LETTERS, requests, strict=True)
+        titles = (
+            f"{view.LETTERS[0]} · {_describe(left)}",
+            f"{view.LETTERS[1]} · {_describe(right)}",
         )
-        sides = [RaceSide(title, request) for title, request in zip(titles, requests, strict=True)]
+        sides = (RaceSide(titles[0], left), RaceSide(titles[1], right))
         key = uuid.uuid4().hex
         kept = _KeptRace(base, chosen, titles)
         self._races[key] = kept
@@ -234,7 +250,7 @@ class RaceSection:
         return chosen
 
     def _contestant(self, base: _Base, chosen: Mapping[str, object], side: str) -> Request:
-        """The setup of one side at its own K, and at the temperature and length that both sides share."""
+        """The request of one side: its setup at its own K, and at the temperature and length that both sides share."""
         _, request = self._setups(base)[chosen[side]]
         k = request.num_speculative_tokens
         if METHODS[request.method].sets_k:
@@ -254,7 +270,13 @@ class RaceSection:
         heat = whole_number(values, "heat", 0, len(kept.result.heats) - 1)
         seat = view.Seat(values["race"], heat, self._files(kept, heat))
         base = self._base(look)
-        section = self._props(base, kept.chosen, result=kept.result, titles=kept.titles, seat=seat)
+        section = self._props(
+            base,
+            kept.chosen,
+            result=kept.result,
+            titles=kept.titles,
+            seat=seat,
+        )
         if base != kept.base:
             section = view.with_earlier_result(section, section)
         yield section

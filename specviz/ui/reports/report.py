@@ -67,7 +67,7 @@ class Session:
         self._guard = threading.Lock()
 
     def copy(self, name: str, opening: Collection[str]) -> Session:
-        """The same page for the session of this name, which takes this one's place. A job is left where it was.
+        """A copy of the page for the session of this name, which takes this one's place. A job is left where it was.
 
         opening: the sections that begin their work by themselves, and so begin it again.
         """

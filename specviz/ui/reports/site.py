@@ -77,7 +77,8 @@ def _press_first(section: Section, look: Look, bench: Workbench) -> Props:
         for state in bench.in_turns(work):
             shown = state
     except SpecvizError as error:
-        shown = {**shown, "blocks": [*shown["blocks"], blocks.words(reveal(str(error)))]}
+        words = blocks.words(reveal(str(error)))
+        shown = {**shown, "blocks": [*shown["blocks"], words]}
     return shown
 
 
@@ -88,7 +89,9 @@ def _without_server(part: Props) -> Props:
         inside = [block for block in part["blocks"] if block["kind"] != "links"]
         left["blocks"] = [_without_server(block) for block in inside]
     if part.get("kind") == "table":
-        left["rows"] = [[_without_button(cell) for cell in row] for row in part.get("rows", ())]
+        left["rows"] = []
+        for row in part.get("rows", ()):
+            left["rows"].append([_without_button(cell) for cell in row])
     return left
 
 

@@ -128,12 +128,13 @@ def _drop_common(one: str, other: str) -> list[str]:
     other_parts = other.split(SEPARATOR)
     if one == other or len(parts) != len(other_parts):
         return [one, other]
-    differing = [0]
-    differing += [place for place in range(1, len(parts)) if parts[place] != other_parts[place]]
-    return [
-        SEPARATOR.join(parts[place] for place in differing),
-        SEPARATOR.join(other_parts[place] for place in differing),
-    ]
+    left = [parts[0]]
+    right = [other_parts[0]]
+    for part, other_part in zip(parts[1:], other_parts[1:], strict=True):
+        if part != other_part:
+            left.append(part)
+            right.append(other_part)
+    return [SEPARATOR.join(left), SEPARATOR.join(right)]
 
 
 def _describe(trace: Trace) -> str:
@@ -148,10 +149,11 @@ def _join(*words: str) -> str:
 
 def _differences(one: Trace, other: Trace) -> list[str]:
     """Words for each of two runs with one title: the settings in which they differ, else when they were made."""
-    requests = [one.header.request, other.header.request]
-    names = [name for name in MAY_DIFFER if requests[0].get(name) != requests[1].get(name)]
+    left = one.header.request
+    right = other.header.request
+    names = [name for name in MAY_DIFFER if left.get(name) != right.get(name)]
     if names:
-        return [_list_settings(names, request) for request in requests]
+        return [_list_settings(names, left), _list_settings(names, right)]
     times = [label(one.header.created), label(other.header.created)]
     if times[0] == times[1]:
         return ["", ""]
