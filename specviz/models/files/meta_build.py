@@ -1,4 +1,4 @@
-"""A model of an untrusted configuration, without its numbers and with no more parts than MOST_PARTS."""
+"""Builds the model of an untrusted configuration, without its numbers and with no more parts than MOST_PARTS."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch.nn.modules import module as hooks
 from specviz.errors import SpecvizError
 
 MOST_PARTS = 100_000
-"""Modules, parameters and buffers; those of 1,024 layers of Qwen2-VL's tower are a fourth of that."""
+"""The most modules, parameters and buffers; 1,024 layers of Qwen2-VL's tower have a fourth of that."""
 _made = threading.local()
 
 
 def build_without_numbers(make: Callable[[], nn.Module]) -> nn.Module:
-    """What `make` builds, on the meta device. SpecvizError as soon as it has too many parts."""
+    """Builds a module with `make` on the meta device. Raises SpecvizError as soon as it has too many parts."""
     _made.num_parts = 0
     try:
         with torch.device("meta"):

@@ -1,4 +1,4 @@
-"""The files of a model's folder that transformers opens, but for the weights, and how large each may be.
+"""The files that transformers opens in a model's folder, weights aside, and how large each may be.
 
 Only ordinary files count: reading a pipe or a device may never end.
 """
@@ -12,7 +12,9 @@ from specviz.errors import SpecvizError
 from specviz.models.files.draft_formats import MOST_CONFIG_BYTES
 from specviz.models.files.hub import INDEX
 
-MOST_BYTES, MOST_INDEX_BYTES, MOST_BYTES_IN_ALL = 256 << 20, 32 << 20, 512 << 20
+MOST_BYTES = 256 << 20  # of a file
+MOST_INDEX_BYTES = 32 << 20
+MOST_BYTES_IN_ALL = 512 << 20
 _MOST = {
     "config.json": MOST_CONFIG_BYTES,
     "generation_config.json": MOST_CONFIG_BYTES,
@@ -46,23 +48,23 @@ _TEMPLATES = "additional_chat_templates"
 
 
 def small_files(folder: Path) -> list[Path]:
-    """The files, in the order of their names."""
-    own = (
-        file
-        for file in folder.iterdir()
-        if any(fnmatch(file.name, pattern) for pattern in _PATTERNS)
-    )
-    return sorted(file for file in (*own, *folder.glob(f"{_TEMPLATES}/*.jinja")) if file.is_file())
+    """The small files of a folder, in the order of their names."""
+    files = list(folder.glob(f"{_TEMPLATES}/*.jinja"))
+    for file in folder.iterdir():
+        if any(fnmatch(file.name, pattern) for pattern in _PATTERNS):
+            files.append(file)
+    return sorted(file for file in files if file.is_file())
 
 
 def check_small_files(folder: Path, name: str) -> None:
-    """SpecvizError for files that are too large, or no ordinary files; opens none."""
+    """Raises SpecvizError for files that are too large, or no ordinary files. Opens none."""
     for file in map(folder.joinpath, _MOST):
         if file.exists() and not file.is_file():
             raise SpecvizError(f"{name} was not loaded: {file.name} is no ordinary file")
     in_all = 0
     for file in small_files(folder):
-        size, most = file.stat().st_size, _MOST.get(file.name, MOST_BYTES)
+        size = file.stat().st_size
+        most = _MOST.get(file.name, MOST_BYTES)
         if size > most:
             raise SpecvizError(
                 f"{name} was not loaded: {file.name!r:.80} must have at most {most:,} bytes (got {size:,})"

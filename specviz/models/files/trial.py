@@ -1,8 +1,7 @@
-"""A model that is not of the catalogue is tried before it is read: its settings, its tokenizer and its chat template.
+"""Trials of models that are not in the catalogue: settings, tokenizer and chat template are tried before they are read.
 
-Each is a stranger's input to a library that sets no bound on its work. A helper process tries them, see
-trial_process.py. What a folder passed is kept by the content of its small files: a model is tried once, and a
-catalogue's never.
+Each is a stranger's input to a library that sets no bound on its work. A helper process tries them; see
+trial_process.py. A passed trial is stored under a hash of the folder's small files, so a model is tried only once.
 """
 
 from __future__ import annotations
@@ -29,38 +28,38 @@ from specviz.models.files.small_files import small_files
 from specviz.models.files.trial_process import MOST_CPU_S, MOST_MEMORY_GB, MOST_S
 from specviz.settings import cache_dir
 
-MOST_AT_ONCE, MOST_WAITING = 2, 4
-"""The models that are tried at a time, and those that wait until one was tried; a further one is refused."""
+MOST_AT_ONCE = 2  # models that are tried at a time
+MOST_WAITING = 4  # models that wait for that; a further one is refused
 FORGOTTEN_S = 300
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS", "MALLOC_ARENA_MAX")
-"""Set to 1: each thread would reserve addresses, which the limit of memory counts."""
-_PATIENCE_S = 20.0  # beyond the limits of a trial: until the helper has started
+"""Environment variables that are set to 1: each thread would reserve addresses, which the memory limit counts."""
+_PATIENCE_S = 20.0  # beyond the limits of a trial, for the helper's start
 _NO_PROCESS = "no process in which to try a model could be started"
 _WORDS = {
     "SIGXCPU": f"needs more than {MOST_CPU_S} s of CPU",
     "SIGALRM": f"was not done when its trial had taken {MOST_S} s",
     "memory": f"needs more than {MOST_MEMORY_GB} GB of memory",
 }
-"""What ended the trial -> what is said of the step in which it ended."""
+"""The end of a trial -> the words about the step in which it ended."""
 _OF_THE_MACHINE = ("SIGALRM", "SIGKILL")
-"""What a busy machine may do to any model: such a refusal is remembered for FORGOTTEN_S alone."""
+"""Ends that a busy machine may bring to any model: such a refusal is remembered only for FORGOTTEN_S."""
 
 
 def check_by_trial(folder: Path, name: str) -> None:
-    """Tries a model's folder unless it passed before. SpecvizError with the step and the limit that it broke."""
+    """Tries a model's folder unless it passed before. Raises SpecvizError with the step and the limit that it broke."""
     state = _state(folder)
-    kept = cache_dir() / "trials" / state
-    if kept.is_file():
+    passed = cache_dir() / "trials" / state
+    if passed.is_file():
         return
     if words := _helpers.find_fault(folder, state):
         raise SpecvizError(f"{name} was not loaded: {words}")
     with suppress(OSError):  # then it is tried again next time
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.touch()
+        passed.parent.mkdir(parents=True, exist_ok=True)
+        passed.touch()
 
 
 def _state(folder: Path) -> str:
-    """A hash of all that the outcome of a trial depends on."""
+    """A hash of everything that the outcome of a trial depends on."""
     files = [(str(file.relative_to(folder)), hash_of(file)) for file in small_files(folder)]
     return hashlib.sha256(json.dumps([_code(), files]).encode()).hexdigest()[:24]
 
@@ -75,16 +74,14 @@ def _code() -> str:
 
 
 class _Helpers:
-    """The processes that try folders. Each starts when it is needed, and ends when it has long been idle."""
+    """The processes that try folders. Each starts when it is needed, and ends after a long idle time."""
 
     def __init__(self) -> None:
-        self._known: dict[
-            str, tuple[str, float]
-        ] = {}  # state -> the fault, and until when it counts
+        # state -> the fault, and until when it counts
+        self._known: dict[str, tuple[str, float]] = {}
         self.forget()
-        if hasattr(
-            os, "register_at_fork"
-        ):  # the processes and whoever holds the lock belong to the other one
+        # the processes, and a thread that closed the lock, belong to the parent
+        if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self.forget)
 
     def forget(self) -> None:
@@ -94,7 +91,7 @@ class _Helpers:
         self._num_waiting = 0
 
     def find_fault(self, folder: Path, state: str) -> str:
-        """Which step of its trial ended at which limit, in words; "" where none did. state: names the content."""
+        """The words for the step of its trial that ended at a limit; "" if none did. state: names the content."""
         helper = None
         try:
             with self._changed:
@@ -105,8 +102,9 @@ class _Helpers:
                 self._tried.add(state)
             step, ended = helper.attempt(folder)
             until = monotonic() + FORGOTTEN_S if ended in _OF_THE_MACHINE else math.inf
-            self._known[state] = _describe(step, ended), until
-            return self._known[state][0]
+            words = _describe(step, ended)
+            self._known[state] = (words, until)
+            return words
         finally:
             if helper is not None:
                 with self._changed:
@@ -115,7 +113,7 @@ class _Helpers:
                     self._changed.notify_all()
 
     def _wait(self, state: str) -> None:
-        """Until the fault is known, or a helper is idle and no other tries such a folder."""
+        """Waits until the fault is known, or until a helper is idle and no other tries such a folder."""
 
         def is_over() -> bool:
             return self._find(state) is not None or bool(self.idle and state not in self._tried)
@@ -136,7 +134,7 @@ class _Helpers:
 
 
 class _Helper:
-    """One of these processes, which tries one folder at a time."""
+    """A process that tries one folder at a time."""
 
     def __init__(self) -> None:
         self.process: subprocess.Popen[str] | None = None
@@ -144,7 +142,7 @@ class _Helper:
         self._is_late = False
 
     def attempt(self, folder: Path) -> tuple[str, str]:
-        """The last step of the folder's trial, and what ended it."""
+        """Tries a folder; returns the last step of its trial, and what ended it."""
         answer = self._ask(folder)
         if answer is None and self._number > 1:  # it was idle, and may have ended just now
             answer = self._ask(folder)
@@ -154,9 +152,12 @@ class _Helper:
         return answer
 
     def _ask(self, folder: Path) -> tuple[str, str] | None:
-        """`attempt`, or None where the process ended before the first step. Unless its answer was read to the end, the
-        process is ended: what it still says belongs to no other folder."""
-        process, step = self._running(), ""
+        """Asks the process for `attempt`'s answer; None if it ended before the first step.
+
+        Unless the answer was read to its end, the process is ended: the rest of it belongs to no other folder.
+        """
+        process = self._running()
+        step = ""
         self._number += 1
         self._is_late = False
         limit = threading.Timer(MOST_S + _PATIENCE_S, self._end_late, (process,))
@@ -180,7 +181,9 @@ class _Helper:
         finally:
             limit.cancel()
         self._end(process)
-        return (step, "SIGALRM" if self._is_late else "SIGKILL") if step else None
+        if not step:
+            return None
+        return step, "SIGALRM" if self._is_late else "SIGKILL"
 
     def _end_late(self, process: subprocess.Popen[str]) -> None:
         self._is_late = True
@@ -198,8 +201,8 @@ class _Helper:
             raise SpecvizError(f"{_NO_PROCESS}: this Python does not know where its own program is")
         place = Path(specviz.__file__).parents[
             1
-        ]  # with -m, modules of the current folder come first
-        own = {**dict.fromkeys(_ONE_THREAD, "1"), "HF_HUB_OFFLINE": "1"}
+        ]  # with -m, the current folder's modules come first
+        variables = {**dict.fromkeys(_ONE_THREAD, "1"), "HF_HUB_OFFLINE": "1"}
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
         command = [sys.executable, "-m", "specviz.models.files.trial_process"]
         try:
@@ -208,21 +211,20 @@ class _Helper:
                 text=True,
                 encoding="utf-8",
                 cwd=place,
-                env={**os.environ, **own},
+                env={**os.environ, **variables},
                 start_new_session=True,
                 **pipes,
             )
         except OSError as error:
             raise SpecvizError(f"{_NO_PROCESS}: {error.strerror}") from error
         self._number = 0
-        threading.Thread(
-            target=self.process.wait, daemon=True
-        ).start()  # one that ended when idle leaves no zombie
+        # so that a process that ends when idle leaves no zombie
+        threading.Thread(target=self.process.wait, daemon=True).start()
         return self.process
 
 
 def _kill(process: subprocess.Popen[str]) -> None:
-    """Ends the process and the child in which it tries a folder; the child would go on, and keep the pipe open."""
+    """Ends the process and the child in which it tries a folder. The child would go on and hold the pipe open."""
     if hasattr(os, "killpg"):
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -236,7 +238,9 @@ _helpers = _Helpers()
 def _describe(step: str, ended: str) -> str:
     if not ended:
         return ""
-    if ended.startswith("SIG"):
-        again = f"; try again in {FORGOTTEN_S // 60} minutes" if ended in _OF_THE_MACHINE else ""
-        return f"{step} {_WORDS.get(ended) or f'ends the process that tries it ({ended})'}{again}"
-    return f"{step} {_WORDS.get(ended, ended)}"
+    if not ended.startswith("SIG"):
+        return f"{step} {_WORDS.get(ended, ended)}"
+    fault = _WORDS.get(ended, f"ends the process that tries it ({ended})")
+    if ended in _OF_THE_MACHINE:
+        fault += f"; try again in {FORGOTTEN_S // 60} minutes"
+    return f"{step} {fault}"

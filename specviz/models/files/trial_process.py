@@ -1,8 +1,8 @@
-"""python -m specviz.models.files.trial_process: tries the folders whose names it reads, each in a child with limits.
+"""python -m specviz.models.files.trial_process tries model folders, each in a child process with limits.
 
-Needs no torch, which would take most of the time and of the addresses: tokenizers and configurations work without. It
-reads lines of JSON, [number, folder], and writes [number, "step", words] before each step, then [number, "end", what
-ended it], which is "" for a folder that passed.
+It needs no torch, which would take most of the time and memory: tokenizers and configurations work without it. It reads
+lines of JSON, [number, folder]. It writes [number, "step", words] before each step, then [number, "end", cause]; the
+cause is "" for a folder that passed.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from typing import TypeVar
 
 Result = TypeVar("Result")
 
-MOST_CPU_S, MOST_S, MOST_MEMORY_GB = 10, 40, 4
-"""The CPU time of each step, the time of all of them, and the addresses of the child."""
+MOST_CPU_S = 10  # of a step
+MOST_S = 40  # of all steps
+MOST_MEMORY_GB = 4  # of the child's addresses
 MOST_TOKENS = 100
-"""Per character of a probe; a tokenizer of bytes gives up to 4."""
+"""The most tokens per character of a probe; a tokenizer of bytes gives up to 4."""
 LENGTH = 2_000
 _MIXED = (
     "«Où est-il?» 12,345 times;\n\tif x != y: return 'Ærø' "
@@ -37,11 +38,9 @@ PROBES = (
     "a" * (LENGTH - 1) + "!",
     "x" * (LENGTH - 1) + "y",
 )
-"""Long runs of one kind and of a pair, with and without another end: what makes regular expressions try again."""
-_QUESTION, _ANSWER = (
-    {"role": "user", "content": "What is two and two?"},
-    {"role": "assistant", "content": "Four."},
-)
+"""Long runs of one kind and of a pair, with and without another end: they make regular expressions try again."""
+_QUESTION = {"role": "user", "content": "What is two and two?"}
+_ANSWER = {"role": "assistant", "content": "Four."}
 CONVERSATIONS = {
     "a question": (_QUESTION,),
     "a conversation of 4 messages": (
@@ -80,7 +79,7 @@ def main() -> None:
 
 
 def _import() -> None:
-    """Everything that a child needs."""
+    """Imports everything that a child needs."""
     import jinja2.meta
     import jinja2.sandbox  # noqa: F401
     from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast  # noqa: F401
@@ -89,7 +88,7 @@ def _import() -> None:
 
 
 def _try_in_child(folder: Path, say: Callable[[str, str], None]) -> str:
-    """What ended the trial of a folder: the name of a signal, "memory", other words, or ""."""
+    """Tries a folder; returns the cause of its end: the name of a signal, "memory", other words, or ""."""
     if not hasattr(os, "fork"):
         return _try(folder, say)
     with TemporaryFile() as errors:
@@ -103,25 +102,21 @@ def _try_in_child(folder: Path, say: Callable[[str, str], None]) -> str:
                 os._exit(0)
         os.close(writing)
         status = os.waitpid(child, 0)[1]
-        with os.fdopen(reading, "rb") as told:
-            answer = told.read()
+        with os.fdopen(reading, "rb") as pipe:
+            answer = pipe.read()
         errors.seek(0)
-        said = errors.read(1 << 20)
+        error_text = errors.read(1 << 20)
     if os.WIFSIGNALED(status):
-        return (
-            "memory"
-            if any(each in said for each in _NO_MEMORY)
-            else signal.Signals(os.WTERMSIG(status)).name
-        )
-    return (
-        answer.removeprefix(_ENDED).decode("utf-8", "replace")
-        if answer
-        else "ends the process that tries it"
-    )
+        if any(words in error_text for words in _NO_MEMORY):
+            return "memory"
+        return signal.Signals(os.WTERMSIG(status)).name
+    if not answer:
+        return "ends the process that tries it"
+    return answer.removeprefix(_ENDED).decode("utf-8", "replace")
 
 
 def _limit() -> None:
-    """The limits of this process; the CPU's is set anew before each step."""
+    """Sets the limits of this process. The CPU limit is set again before each step."""
     import resource
 
     signal.alarm(MOST_S)
@@ -142,15 +137,17 @@ def _limit_cpu() -> None:
 def _set_limit(kind: int, most: int) -> None:
     import resource
 
-    hard = resource.getrlimit(kind)[1]
+    _, hard = resource.getrlimit(kind)
+    soft = most if hard == resource.RLIM_INFINITY else min(most, hard)
     with suppress(ValueError, OSError):  # macOS bounds no addresses
-        resource.setrlimit(
-            kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard)
-        )
+        resource.setrlimit(kind, (soft, hard))
 
 
 def _try(folder: Path, say: Callable[[str, str], None]) -> str:
-    """Empty where every step ends, with an ordinary error too: reading the model raises it again, in words."""
+    """Runs every step; returns the cause of an early end, or "".
+
+    An ordinary error is no such cause: reading the model raises it again, in words.
+    """
     from specviz.models.tokens import PanicError
 
     try:
@@ -165,11 +162,11 @@ def _try(folder: Path, say: Callable[[str, str], None]) -> str:
 
 
 class _RefusedError(Exception):
-    """A step that ended, with more than it may give."""
+    """An error for a step that ended with a larger result than it may give."""
 
 
 def _steps(folder: Path) -> Iterator[str]:
-    """What reading a model does to its small files; says each step before it."""
+    """Reads a model's small files as loading does; yields the words for each step before it."""
     from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
     from specviz.models.chat import chat_switches, has_chat_form, render_chat
@@ -206,7 +203,7 @@ def _steps(folder: Path) -> Iterator[str]:
 
 
 def _attempt(action: Callable[[], Result]) -> Result | None:
-    """Its result; None where it fails in an ordinary way."""
+    """Runs the action; returns its result, or None if it fails in an ordinary way."""
     from specviz.models.tokens import PanicError
 
     try:
@@ -220,7 +217,7 @@ def _attempt(action: Callable[[], Result]) -> Result | None:
 
 
 def _is_of_memory(error: BaseException | None) -> bool:
-    """Whether memory was lacking, though a library made another error of it."""
+    """Whether an error means that memory was lacking, though a library made another error of it."""
     while error is not None:
         if isinstance(error, MemoryError):
             return True
