@@ -152,7 +152,7 @@ def _load(model: nn.Module, name: str) -> nn.Module:
         )
 
     class Whole(MtpModel):
-        """transformers' modules, which also refuse a checkpoint with tensors that nothing uses."""
+        """Modules of transformers, which also refuse a checkpoint with tensors that nothing uses."""
 
         # transformers finds the names of a checkpoint's tensors by the class's module and name
         __module__ = MtpModel.__module__
