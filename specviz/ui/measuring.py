@@ -72,8 +72,8 @@ class Measurement:
             self._report(None)
 
     def _report(self, progress: Measuring | None) -> bool:
-        """Puts the progress on the page. Without any, and with the result, the measurement is over. Whether it goes
-        on."""
+        """Puts the progress on the page, and returns whether the measurement goes on. Without progress, and with the
+        result, it is over."""
         with self._guard:
             if self._is_over.is_set():
                 return False

@@ -261,7 +261,7 @@ def _serve_health(
     registry: Registry, engine: FairQueue, ready: Callable[[], bool]
 ) -> Callable[[Request], Any]:
     async def healthz(request: Request) -> Response:
-        """200 as soon as the page can be used; `models_ready` says whether the default pair is loaded."""
+        """Answers 200 as soon as the page can be used; `models_ready` says whether the default pair is loaded."""
         numbers = {"running": registry.num_running(), "engine": _engine_numbers(engine)}
         return JSONResponse({"ok": True, "models_ready": ready(), **numbers})
 

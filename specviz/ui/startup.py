@@ -165,7 +165,8 @@ def start(
 
 
 def _make_offer(pool: ModelPool, target: str | None, draft: str | None, is_private: bool) -> Offer:
-    """The offer that begins with these models, which are loaded. The settings may allow more than is private."""
+    """The offer that begins with these models, which this loads. Other models may be named, and fetched, as the
+    settings say, else on a private page alone."""
     target = _load(pool, target)
     draft = _load(pool, draft)
     own = settings()

@@ -174,7 +174,7 @@ class View:
         return self.feed.since(first)
 
     def stop(self) -> bool:
-        """Stops the run. Whether this ended it; a run that streams reports its end itself."""
+        """Stops the run, and returns whether that ended it. A run that streams reports its end itself."""
         self.stop_measuring()
         if self.run is None:
             return False

@@ -42,7 +42,7 @@ FILES = (
     ("tokens", "Tokens (.csv)", "a table, one line per token", "tokens/{}.csv"),
     ("steps", "Steps (.csv)", "a table, one line per step", "steps/{}.csv"),
 )
-"""(name, title, description, address)."""
+"""The files that hold a run: name, title, description, address."""
 PROMISE = (
     "The link contains the prompt and all settings: whoever has it can read them. Opening it fills them in and runs "
     "nothing. No server stores it."

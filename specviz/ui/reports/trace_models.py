@@ -126,7 +126,7 @@ def methods_for(target: str, pool: ModelPool, chosen: object) -> tuple[Option, .
 
 
 def _models_of(trace: Trace) -> list[tuple[str, str]]:
-    """(kind, name) of the models of a run's last step. Raises SpecvizError for parameters that the method refuses."""
+    """The models of a run's last step, as (kind, name). Raises SpecvizError for parameters that the method refuses."""
     last = trace.models[-1]
     models = [("target", last.target.name)]
     if last.draft_model:
