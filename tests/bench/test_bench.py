@@ -12,7 +12,7 @@ from listening import lines_during
 from runs import begin, make_steps
 from tiny_models import tiny, tiny_tokenizer
 
-from specviz.alignment import speed as pace
+from specviz.alignment import bench as pace
 from specviz.analysis.rounds import WORDS, SpeedComparison
 from specviz.bench import methods as bench_methods
 from specviz.bench import speed

@@ -117,7 +117,7 @@ class RaceSection:
 
     def _begin(self, look: Look) -> Props:
         base = self._base(look)
-        others = [name for name in self._setups(base) if name not in (PAGE, ALONE)]
+        _, _, *others = self._setups(base)  # behind the run's own and no draft
         right = PAGE
         if others and not METHODS[base.request.method].drafts:
             right = others[0]
