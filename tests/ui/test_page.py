@@ -237,6 +237,7 @@ def test_a_tab_that_is_closed_while_its_run_waits_leaves_no_waiting_run(page, re
 def test_of_several_steps_in_a_turn_those_that_nobody_read_are_shown_too(page, registry, monkeypatch):
     monkeypatch.setattr(Turn, "is_over", False)
     monkeypatch.setattr(FairQueue, "num_waiting", 1)
+    monkeypatch.setattr("specviz.ui.view.FLUSH_S", 0.0)  # else a quick run sends all its steps in one message
     streaming = page.run(SESSION, *values())
     until_first_step(streaming)
     streaming.close()
