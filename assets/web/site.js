@@ -92,7 +92,7 @@ const Places = ({ block: { entries } }) => html`<ul class="sv-block sv-plan sv-p
     <a class="sv-button" href=${href} aria-label="Open: ${title}">Open</a></li>`)}</ul>`;
 
 class Site {
-  constructor({ lessons, pages, runs, side_by_sides: pairs }) {
+  constructor({ lessons, pages, runs, pairs }) {
     Object.assign(this, { lessons, pages, runs, pairs, hub: makeStage(place('stage'), runs.length > 0) });
     this.reports = Object.fromEntries(Object.entries(pages).map(([name, message]) => [name, makeReport(name, message)]));
     this.show = stageOf(this.hub);

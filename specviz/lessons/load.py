@@ -166,7 +166,7 @@ def _refuse_absent_tokens(lesson: Lesson, file: str) -> None:
         distribution = screen.distribution
         if distribution and not _has_probabilities(distribution):
             needed = "must have a draft token there with both models' probabilities"
-            _refuse_pin(distribution, f"{where}: law: the run {distribution.run} {needed}")
+            _refuse_pin(distribution, f"{where}: distribution: the run {distribution.run} {needed}")
 
 
 def _refuse_pin(pin: Pin, must: str) -> NoReturn:

@@ -226,7 +226,9 @@ class Position(Record):
     q_entropy: Number | None
     one_step_tv: Annotated[
         Probability | None,
-        Meta(description="under a lossy rule: total variation between its law of one token and p"),
+        Meta(
+            description="under a lossy rule: total variation between its distribution of one token and p"
+        ),
     ] = None
 
 

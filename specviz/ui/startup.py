@@ -98,7 +98,7 @@ class Page:
 def make_page(
     offer: Offer, pool: ModelPool, opened: Path | None = None, welcome: Trace | None = None
 ) -> Page:
-    """The page over one library, with the trace file `opened` on its stage if given, or `welcome` at a first visit.
+    """The page over one pool, with the trace file `opened` on its stage if given, or `welcome` at a first visit.
     Raises SpecvizError."""
     registry = Registry()
     bench = Workbench(pool)

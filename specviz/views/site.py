@@ -60,15 +60,15 @@ def site_files(
     """
     runs = [WELCOME, *(name for name in shipped_runs() if name != WELCOME)]
     pairs = list(dict.fromkeys([*RACES, *lesson_pairs()]))
-    side_by_sides = ["-".join(pair) for pair in pairs]
+    names_of_pairs = ["-".join(pair) for pair in pairs]
     content = {
         "lessons": lesson_panels(),
         "pages": _pages(recorded, runs, pairs),
         "runs": runs,
-        "side_by_sides": side_by_sides,
+        "pairs": names_of_pairs,
     }
     data = {"sv-data": pack(content)}
-    for name, pair in zip(side_by_sides, pairs, strict=True):
+    for name, pair in zip(names_of_pairs, pairs, strict=True):
         data[f"sv-side-by-side-{name}"] = pack(side_by_side(pair))
     for name in runs:
         data |= _run_data(name)

@@ -197,7 +197,8 @@ def test_a_distribution_can_be_drawn_of_every_rule_that_a_lesson_may_name():
 )
 def test_a_distribution_of_a_token_without_both_probabilities_is_refused(run, step, ref, tmp_path):
     distribution = {"run": run, "step": step, "ref": ref, "rules": ["speculative_sampling"]}
-    said = rf"01-first\.json: screens\[1\]: law: the run {run} must have a draft token .*step {step}, ref '{ref}'"
+    run_words = rf"01-first\.json: screens\[1\]: distribution: the run {run}"
+    said = rf"{run_words} must have a draft token .*step {step}, ref '{ref}'"
     with (
         taught(tmp_path, lesson("first", screens=[screen(distribution=distribution)])),
         pytest.raises(SpecvizError, match=said),

@@ -71,7 +71,7 @@ const Numbers = ({ numbers, names }) => numbers.map((value, place) => value && h
 
 export class Inspector {
   options = { log: false, raw: false };
-  randomDraws = [];                                         // thrown at the token that is shown: {at, top, isIn}
+  randomDraws = [];                                   // thrown at the token that is shown: {at, top, isIn}
   shown = null;
   ofDraft = false;                                    // how the draft was made is shown, not the token's probabilities
   looks = 0;                                          // counted, so that each look is drawn from the beginning

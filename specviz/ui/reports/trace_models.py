@@ -27,7 +27,7 @@ NO_RUN = "there is no run to look at: make one on Explore, or open a recorded on
 
 @dataclass(frozen=True, slots=True)
 class RunModels:
-    """The models behind runs, from the workbench's library, as far as they are in memory or on offer."""
+    """The models behind runs, from the workbench's pool, as far as they are in memory or on offer."""
 
     bench: Workbench
     offer: Offer

@@ -29,7 +29,7 @@ BODY = """<header class="sv-report sv-site-head"><h1><a href="#{home}">{title}</
 <button type="button" class="sv-button" id="sv-present" aria-pressed="false">Present</button>
 <button type="button" class="sv-button" id="sv-theme">Dark</button></header>
 <main id="sv-file"><div id="lesson"></div><div id="stage"></div>
-<div id="compare"><div class="sv-report sv-side-by-sides"><section class="sv-card sv-section">
+<div id="compare"><div class="sv-report sv-pairs"><section class="sv-card sv-section">
 <h2>Two runs side by side</h2>
 <div class="sv-blocks"></div></section></div><div id="compare-page">{report}</div></div>
 <div id="check"><div id="check-page">{report}</div></div><div id="runs"><div id="runs-page">{report}</div></div>
@@ -42,7 +42,7 @@ def lesson_page() -> str:
         "lessons": lesson_panels(),
         "pages": {"learn": learn_page()},
         "runs": [],
-        "side_by_sides": [],
+        "pairs": [],
     }
     data = {"sv-data": pack(content)}
     for lesson in _known_lessons().values():

@@ -144,7 +144,7 @@ def write_dialogues(
 def _dialogues(
     target: LoadedModel, template: Template, layers: Sequence[int], size: Size
 ) -> Iterator[tuple[Ids, Ids, StoredDistribution]]:
-    """(prompt, answer, law) of those that were begun and whose user's turn came to an end."""
+    """The dialogues whose user's turn came to an end, each as prompt, answer and distributions."""
     ends = frozenset(template.after[:1]) | target.text.eos_ids
     begun = [
         _Dialogue(template, _ANSWERS[index % len(_ANSWERS)], ends, size)

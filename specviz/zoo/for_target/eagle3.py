@@ -1,7 +1,7 @@
 """An EAGLE-3 head for a loaded target, in the public layout (arXiv:2503.01840, sections 3.1 and 3.2).
 
 Training-time test: at depth s (0, 1, ...) the head reads its own features of depth s - 1, as it must when it drafts,
-and learns the target's law of the token s + 2 places ahead. It starts from the target's own last layer."""
+and learns the target's distribution of the token s + 2 places ahead. It starts from the target's own last layer."""
 
 import json
 import math

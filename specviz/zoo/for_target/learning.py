@@ -1,4 +1,4 @@
-"""The loop in which a draft learns the target's laws: cut off anywhere and run again, it goes on.
+"""The loop in which a draft learns the target's distributions: stopped anywhere and run again, it goes on.
 
 State is (weights, optimiser, running average of the weights, step, seconds); a batch is a function of the seed, the
 step and the texts that are there. What is measured and exported is the running average."""

@@ -169,7 +169,10 @@ def write_shard(
     first: int,
     vocab_size: int,
 ) -> None:
-    """A whole shard or none, from (prompt, answer, law) per text. first: how many places they all begin with."""
+    """Writes a whole shard or none, from (prompt, answer, distribution) per text.
+
+    first: how many places they all begin with.
+    """
     name, kind = next(
         (name, kind) for name, kind in _IDS.items() if vocab_size <= np.iinfo(kind).max + 1
     )
