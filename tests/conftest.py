@@ -7,7 +7,8 @@ import os
 import pytest
 import torch
 from hypothesis import settings
-from tiny_models import bigram, tiny, tiny_folder, tiny_tokenizer
+
+from tests.helpers.tiny_models import bigram, tiny, tiny_folder, tiny_tokenizer
 
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # in what the tests start, too

@@ -9,15 +9,15 @@ import sys
 import warnings
 from pathlib import Path
 
-import environments
 import pytest
-from environments import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 
 import specviz
 from tests import dependency_audit
 from tests.dependency_audit import CHANGELOG, Package, findings, packages_of, settle, standing, with_section
+from tests.helpers import environments
+from tests.helpers.environments import ROOT
 
 AGAIN = "run .ci/release, which audits them or says why it could not"
 LOG = "# Changelog\n\nWords.\n\n## [2.0.0]\n\n### Fixed\n- One.\n\n## [1.0.0]\n\n### Added\n- All.\n"

@@ -6,12 +6,12 @@ import tarfile
 import urllib.request
 import zipfile
 
-import environments
 import pytest
-from environments import ROOT
 
 import specviz
 from tests import starts_up
+from tests.helpers import environments
+from tests.helpers.environments import ROOT
 
 pytestmark = pytest.mark.slow
 SHOWN = "import specviz, sys; print(specviz.__file__, *sys.path, sep='\\n')"

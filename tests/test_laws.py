@@ -13,13 +13,13 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-import traces
 
 import specviz
 from specviz.drafters import METHODS
 from specviz.request import RunSettings
 from specviz.rules.broken import BROKEN
 from specviz.rules.facts import FACTS
+from tests.helpers import traces
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "specviz"

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import traces
 
 import specviz
 from specviz.errors import SpecvizError
@@ -15,6 +14,7 @@ from specviz.listing import Listing
 from specviz.trace import Trace, TraceError
 from specviz.trace.shipped import shipped_trace
 from specviz.views.explore.run_file import stage_page
+from tests.helpers import traces
 
 ROOT = Path(__file__).parent.parent
 FRAME = re.compile(

@@ -6,8 +6,6 @@ import re
 import shlex
 
 import pytest
-import warm
-from documents import ALL, DOCS, PATHS, README, ROOT, SNIPPETS
 
 import specviz
 from specviz.alignment.tables.columns import COLUMNS
@@ -20,6 +18,8 @@ from specviz.trace import export as exports
 from specviz.trace.frames import STEP_COLUMNS, TOKEN_COLUMNS
 from specviz.zoo import __main__ as zoo
 from specviz.zoo.for_target import __main__ as for_target
+from tests.helpers import warm_processes
+from tests.helpers.documents import ALL, DOCS, PATHS, README, ROOT, SNIPPETS
 
 COMMANDS = {
     cli._parser: [*re.findall(r"python -m specviz ([^`\n]+)", ALL)]
@@ -65,7 +65,7 @@ def test_each_python_sample_runs_in_a_fresh_process(number, run_before, tmp_path
     for slow, quick in SHORTER.items():
         code = code.replace(slow, quick)
     code = code if code.startswith("import") else AROUND + code
-    done = warm.run(code, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=300)
+    done = warm_processes.run(code, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=300)
     assert done.returncode == 0, done.stderr
     assert specviz.load_trace(tmp_path / "run.jsonl.gz").footer.reason == "length"
 
@@ -73,7 +73,7 @@ def test_each_python_sample_runs_in_a_fresh_process(number, run_before, tmp_path
 def test_the_samples_that_readme_writes_can_be_judged(tmp_path):
     (code,) = (code for code in SNIPPETS if "samples.jsonl" in code)
     code += 'print(specviz.prove(samples="samples.jsonl").exit_code)\n'
-    done = warm.run(code, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=300)
+    done = warm_processes.run(code, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=300)
     few = 3  # cannot tell: nothing differs
     assert (done.returncode, done.stdout.split()[-1:]) == (0, [str(few)]), done.stderr
 

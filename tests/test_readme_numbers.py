@@ -11,8 +11,6 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-import restated
-from documents import ALL, MEASURED
 
 from specviz import settings
 from specviz.alignment.aggregate import LEAST_EXCESS, LEAST_TIMES
@@ -49,6 +47,8 @@ from specviz.views.compare.claims import FIELDS
 from specviz.views.learn.lesson_file import lesson_page
 from specviz.views.learn.plan import plan
 from specviz.views.site import site_files
+from tests.helpers import restated_numbers
+from tests.helpers.documents import ALL, MEASURED
 
 NAMES = ["none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven"]
 NUMBER = re.compile(rf"\d|\b({'|'.join([*NAMES[2:], 'half', 'thirds?', 'quarters?', 'twice'])})\b", re.IGNORECASE)
@@ -204,15 +204,15 @@ def costs():
 @cache
 def at_every_k():
     trace, known = shipped_trace("first-visit"), costs()
-    rows = what_if(trace, restated.KS, costs=known).set_index("k").loc[list(restated.KS)]
+    rows = what_if(trace, restated_numbers.KS, costs=known).set_index("k").loc[list(restated_numbers.KS)]
     alpha, c = metrics(trace)["alpha"], theory.cost_ratio(known)
-    formula = [theory.walltime_improvement(alpha, k, c) for k in restated.KS]
+    formula = [theory.walltime_improvement(alpha, k, c) for k in restated_numbers.KS]
     return rows, alpha, c, formula
 
 
 def test_one_text_at_every_k_is_the_what_if_of_a_recorded_run():
     rows, alpha, c, formula = at_every_k()
-    assert row("K")[: len(restated.KS)] == [str(k) for k in restated.KS]
+    assert row("K")[: len(restated_numbers.KS)] == [str(k) for k in restated_numbers.KS]
     assert row("expected target calls, this text (5-95 %)") == [
         f"{each.expected_target_calls:.1f} ({each.calls_low}-{each.calls_high})" for each in rows.itertuples()
     ]
@@ -223,26 +223,26 @@ def test_one_text_at_every_k_is_the_what_if_of_a_recorded_run():
 
 
 def test_the_runs_beside_it_are_really_made():
-    found = [restated.calls_of_runs(k) for k in restated.KS]
-    assert row(f"target calls of {restated.NUM_RUNS} runs: mean, sd, smallest to largest") == [
-        "{}, sd {}, ".format(*restated.spread(calls, 1)) + f"{min(calls)}-{max(calls)}" for calls in found
+    found = [restated_numbers.calls_of_runs(k) for k in restated_numbers.KS]
+    assert row(f"target calls of {restated_numbers.NUM_RUNS} runs: mean, sd, smallest to largest") == [
+        "{}, sd {}, ".format(*restated_numbers.spread(calls, 1)) + f"{min(calls)}-{max(calls)}" for calls in found
     ]
 
 
 def test_agreement_by_temperature_is_that_of_texts_drawn_from_the_target():
-    found = [[100 * each for each in restated.agreements(float(at))] for at in row("temperature")]
-    assert row("mean") == [f"{restated.spread(each, 1)[0]} %" for each in found]
-    assert row("sd of one text") == [restated.spread(each, 1)[1] for each in found]
+    found = [[100 * each for each in restated_numbers.agreements(float(at))] for at in row("temperature")]
+    assert row("mean") == [f"{restated_numbers.spread(each, 1)[0]} %" for each in found]
+    assert row("sd of one text") == [restated_numbers.spread(each, 1)[1] for each in found]
 
 
 def test_what_is_said_of_the_bundled_models_and_prompts_is_so():
     told, kinds = " ".join(MEASURED.split()), prompts_file()["kinds"]
-    target, draft = restated.pair()
+    target, draft = restated_numbers.pair()
     assert f"`fable-target` ({target.info.num_parameters / 1e6:.1f} M parameters)" in told
     assert f"`fable-draft` ({draft.info.num_parameters / 1e6:.1f} M)" in told
     assert f"the {target.info.num_parameters * 4 / 1e6:.1f} MB of weights" in told
     assert f"{sum(len(kind['prompts']) for kind in kinds)} prompts of {NAMES[len(kinds)]} kinds" in told
-    assert f"{restated.read_for_a_draft_token():.0%} of the weights".replace("%", " %") in told
+    assert f"{restated_numbers.read_for_a_draft_token():.0%} of the weights".replace("%", " %") in told
 
 
 def test_the_cost_of_an_early_exit_is_that_of_its_row():

@@ -1,12 +1,12 @@
 """The versions that requirements.txt allows: the lowest ones work, and tables are the same bytes under all of them."""
 
 import gzip
-import os
 import sys
 
-import environments
 import pytest
-from environments import ROOT
+
+from tests.helpers import environments
+from tests.helpers.environments import ROOT
 
 pytestmark = pytest.mark.slow
 QUICK = (
@@ -28,8 +28,7 @@ def python(version):
 def tables(command, folder):
     """What the parts that need no torch write there, by name."""
     folder.mkdir()
-    path = os.pathsep.join((str(ROOT), str(ROOT / "tests" / "helpers")))
-    environments.run(command, ROOT / "tests" / "helpers" / "without_torch.py", folder, env={"PYTHONPATH": path})
+    environments.run(command, "-m", "tests.helpers.without_torch", folder, env={"PYTHONPATH": str(ROOT)})
     plain = {path.name: path.read_bytes() for path in folder.glob("*.csv")}
     return plain | {path.name: gzip.decompress(path.read_bytes()) for path in folder.glob("*.csv.gz")}
 

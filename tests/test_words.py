@@ -10,10 +10,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-import evidence_traces
 import pytest
-import traces
-from made_summaries import made_summary
 
 from specviz.alignment.report.sections import sections as alignment_sections
 from specviz.cli.main import main
@@ -39,6 +36,8 @@ from specviz.views.learn.lesson import lesson_props
 from specviz.views.learn.plan import plan
 from specviz.views.learn.predict import predict_block
 from specviz.views.palette import palette
+from tests.helpers import evidence_traces, traces
+from tests.helpers.made_summaries import made_summary
 
 PACKAGE = Path(__file__).parent.parent / "specviz"
 OLD = re.compile(r"\b(kept|cuts?|darts?|owed|odds|favou?rites?|befell|anew)\b", re.IGNORECASE)

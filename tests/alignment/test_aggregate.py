@@ -9,7 +9,6 @@ from collections import defaultdict
 from dataclasses import replace
 from types import SimpleNamespace
 
-import aligned
 import numpy as np
 import pandas
 import pytest
@@ -22,6 +21,7 @@ from specviz.alignment.tables import shard_tables as tables
 from specviz.alignment.tables import totals
 from specviz.alignment.types import RefusedRow, ShardTables
 from specviz.analysis.whatif import start_chances
+from tests.helpers import analysed_texts
 
 DRAFTS = ("one", "two")
 COSTS = SimpleNamespace(
@@ -36,21 +36,21 @@ STEP_MS = (10.5, *(k * 1.0 + 10.0 + k + 1.0 for k in range(1, 17)))
 
 
 def texts_of(num=12, **changes):
-    return [aligned.text(n, drafts=DRAFTS, tags=("even",) if n % 2 == 0 else (), **changes) for n in range(num)]
+    return [analysed_texts.text(n, drafts=DRAFTS, tags=("even",) if n % 2 == 0 else (), **changes) for n in range(num)]
 
 
 def gathered(texts, k=4, per_shard=5, step_ms=None):
     found = Aggregator(k, DRAFTS)
     for first in range(0, len(texts), per_shard):
         some = texts[first : first + per_shard]
-        shard = aligned.shard([text.written.row for text in some], DRAFTS, k, step_ms or {})
+        shard = analysed_texts.shard([text.written.row for text in some], DRAFTS, k, step_ms or {})
         found.add(tables.build_tables(some, shard))
     return found
 
 
 def summary_of(texts, costs=None, **changes):
     step_ms = {"one": STEP_MS} if costs else None
-    facts = aligned.facts(aligned.request(), costs=costs or {}, **changes)
+    facts = analysed_texts.facts(analysed_texts.request(), costs=costs or {}, **changes)
     return gathered(texts, step_ms=step_ms).summary(facts)
 
 
@@ -82,7 +82,7 @@ def test_a_draft_has_the_means_of_all_readable_tokens(texts):
 
 def test_tokens_per_call_and_speedups_are_those_of_all_texts_together(texts):
     found = summary_of(texts, costs={"one": COSTS})
-    shard = aligned.shard([text.written.row for text in texts], DRAFTS, step_ms={"one": STEP_MS})
+    shard = analysed_texts.shard([text.written.row for text in texts], DRAFTS, step_ms={"one": STEP_MS})
     prompts = tables.build_tables(texts, shard).prompts
     calls = [
         40 / rate for rate, draft in zip(prompts["tokens_per_call"], prompts["draft"], strict=True) if draft == "one"
@@ -127,7 +127,7 @@ def test_slices_stand_in_the_order_of_the_report(texts):
 
 
 def test_how_work_was_cut_into_shards_changes_nothing(texts):
-    facts = aligned.facts(aligned.request())
+    facts = analysed_texts.facts(analysed_texts.request())
     whole, parts = (gathered(texts, per_shard=size).summary(facts).to_dict() for size in (12, 1))
     assert _close(whole, parts)
 
@@ -141,13 +141,13 @@ def _close(ours, theirs):
 
 
 def test_a_summary_is_plain_json_without_numbers_that_are_none(texts):
-    unread = [aligned.text(20 + n, drafts=DRAFTS, limit=3) for n in range(2)]
+    unread = [analysed_texts.text(20 + n, drafts=DRAFTS, limit=3) for n in range(2)]
     told = summary_of([*texts, *unread], costs={"one": COSTS}).to_dict()
     assert json.loads(json.dumps(told, allow_nan=False))["drafts"][0]["name"] == "one"
 
 
 def test_a_job_without_a_usable_text_says_so():
-    found = gathered([]).summary(aligned.facts(aligned.request()))
+    found = gathered([]).summary(analysed_texts.facts(analysed_texts.request()))
     assert (found.num_prompts, found.slices, found.exact, found.note) == (0, (), False, "No text could be used.")
     json.dumps(found.to_dict(), allow_nan=False)
 
@@ -161,7 +161,7 @@ def test_alphas_are_kept_by_prompt(texts):
 
 def test_a_prompt_that_a_draft_cannot_read_has_an_alpha_of_0():
     """Or a job in which it reads more would be compared on other prompts."""
-    unread, read = aligned.text(0, drafts=DRAFTS, limit=3), aligned.text(1, drafts=DRAFTS)
+    unread, read = analysed_texts.text(0, drafts=DRAFTS, limit=3), analysed_texts.text(1, drafts=DRAFTS)
     assert summary_of([unread, read]).by_prompt["row 0"] == {"one": 0.0, "two": 0.0}
 
 
@@ -196,8 +196,8 @@ def test_a_pattern_saves_what_its_places_save_in_all_texts_with_the_interval_of_
 
 def test_one_costly_text_makes_no_pattern():
     """Or the list would hold whatever is rare: chance decides which rare words a job meets."""
-    text = aligned.text(0, drafts=DRAFTS, weight=0.0)
-    others = [aligned.text(n, drafts=DRAFTS, weight=1.0) for n in range(1, 12)]
+    text = analysed_texts.text(0, drafts=DRAFTS, weight=0.0)
+    others = [analysed_texts.text(n, drafts=DRAFTS, weight=1.0) for n in range(1, 12)]
     assert summary_of([text, *others]).draft("one").patterns == ()
 
 
@@ -214,7 +214,7 @@ def tagged(num, weak, strong, share=0.5):
     """Texts of which this share has the tag `weak`, drafted with that weight of p in q, the others with `strong`."""
     num_weak = int(num * share)
     return [
-        aligned.text(n, drafts=DRAFTS, tags=("weak" if n < num_weak else "strong",),
+        analysed_texts.text(n, drafts=DRAFTS, tags=("weak" if n < num_weak else "strong",),
                      weight=weak if n < num_weak else strong)
         for n in range(num)
     ]  # fmt: skip
@@ -249,7 +249,7 @@ def test_a_slice_that_only_holds_most_tokens_does_not_stand_out():
 @pytest.mark.parametrize("num_read", [0, 1, 3, 28])
 def test_below_30_texts_no_slice_stands_out(num_read):
     """Nor where the draft can read that many of more texts."""
-    unread = [aligned.text(n, drafts=DRAFTS, limit=0) for n in range(28, 64)] if num_read else []
+    unread = [analysed_texts.text(n, drafts=DRAFTS, limit=0) for n in range(28, 64)] if num_read else []
     assert standing_out([*tagged(28, 0.1, 0.9)[: num_read or 28], *unread]) == set()
 
 
@@ -275,7 +275,7 @@ def test_losses_add_up_to_all_that_the_steps_could_have_added_by_class_and_by_re
 
 
 def test_calls_are_the_expected_target_calls_for_all_texts(texts):
-    prompts = tables.build_tables(texts, aligned.shard([text.written.row for text in texts], DRAFTS)).prompts
+    prompts = tables.build_tables(texts, analysed_texts.shard([text.written.row for text in texts], DRAFTS)).prompts
     rates = [rate for rate, draft in zip(prompts["tokens_per_call"], prompts["draft"], strict=True) if draft == "two"]
     assert summary_of(texts).draft("two").calls == pytest.approx(sum(40 / rate for rate in rates), rel=1e-6)
 
@@ -296,10 +296,12 @@ def test_reasons_share_out_all_that_is_lost(texts):
 
 def test_refused_lines_are_counted_and_listed_once_from_the_file_and_from_the_models():
     found = gathered(texts_of(2))
-    late = tables.build_tables([], aligned.shard([], DRAFTS), [RefusedRow(9, "is too long")], ["mind this", "and this"])
+    late = tables.build_tables(
+        [], analysed_texts.shard([], DRAFTS), [RefusedRow(9, "is too long")], ["mind this", "and this"]
+    )
     found.add(late)
-    facts = aligned.facts(
-        aligned.request(), refused=[RefusedRow(4, "is empty")], num_refused=30, warnings=["mind this"]
+    facts = analysed_texts.facts(
+        analysed_texts.request(), refused=[RefusedRow(4, "is empty")], num_refused=30, warnings=["mind this"]
     )
     told = found.summary(facts)
     assert (told.num_refused, told.refused) == (31, ((4, "is empty"), (9, "is too long")))
@@ -315,7 +317,7 @@ def test_findings_on_models_come_first_and_to_their_draft(texts):
 
 
 def test_given_texts_are_called_estimates():
-    given = [aligned.text(5, drafts=DRAFTS, given=True)]
+    given = [analysed_texts.text(5, drafts=DRAFTS, given=True)]
     told = summary_of(texts_of(2) + given)
     assert (told.exact, summary_of(texts_of(2)).exact) == (False, True)
     assert "1 text given: an estimate" in told.note
@@ -323,7 +325,7 @@ def test_given_texts_are_called_estimates():
 
 
 def test_the_note_names_the_filters_that_are_on():
-    facts = aligned.facts(aligned.request(top_k=5, top_p=0.9, temperature=0.7))
+    facts = analysed_texts.facts(analysed_texts.request(top_k=5, top_p=0.9, temperature=0.7))
     assert (
         gathered(texts_of(2)).summary(facts).note == "2 texts sampled from big at temperature 0.7, top-k 5, top-p 0.9."
     )
@@ -331,7 +333,7 @@ def test_the_note_names_the_filters_that_are_on():
 
 def test_texts_that_fill_the_targets_context_are_counted():
     ends = ["context", "eos", "length", "context"]
-    told = summary_of([aligned.text(n, drafts=DRAFTS, finish=finish) for n, finish in enumerate(ends)])
+    told = summary_of([analysed_texts.text(n, drafts=DRAFTS, finish=finish) for n, finish in enumerate(ends)])
     assert told.num_cut == 2
 
 
@@ -347,13 +349,13 @@ def test_what_was_looked_for_in_models_and_numbers_is_named(texts):
 
 
 def test_the_prompt_set_and_the_chat_form_are_told():
-    facts = aligned.facts(aligned.request(chat=True), prompts="a3f")
+    facts = analysed_texts.facts(analysed_texts.request(chat=True), prompts="a3f")
     told = gathered(texts_of(2)).summary(facts)
     assert (told.prompts, told.chat) == ("a3f", True)
 
 
 def test_a_draft_that_reads_nothing_has_no_agreement_but_still_its_calls():
-    found = summary_of([aligned.text(n, drafts=DRAFTS, limit=3) for n in range(3)]).draft("one")
+    found = summary_of([analysed_texts.text(n, drafts=DRAFTS, limit=3) for n in range(3)]).draft("one")
     assert found.alpha is found.greedy_agreement is found.mean_acceptance is found.ceiling is None
     assert (found.readable, found.calls, found.tokens_per_call[3]) == (0.0, 120.0, 1.0)
     assert [each.kind for each in found.findings] == ["reach"]
@@ -361,7 +363,7 @@ def test_a_draft_that_reads_nothing_has_no_agreement_but_still_its_calls():
 
 def test_a_slice_in_which_no_step_begins_has_no_tokens_per_call():
     """Every token is kept, so one step takes all five; at K = 4 none begins at the third."""
-    text = aligned.text(0, size=5, drafts=DRAFTS, weight=1.0)
+    text = analysed_texts.text(0, size=5, drafts=DRAFTS, weight=1.0)
     classes = np.array(["word", "word", "digit", "word", "word"], dtype=object)
     found = summary_of([replace(text, tokens=text.tokens | {"class": classes})], costs={"one": COSTS})
     apart = next(each for each in found.slices if each.value == "digit")
@@ -372,7 +374,7 @@ def test_a_slice_in_which_no_step_begins_has_no_tokens_per_call():
 def test_of_many_tags_those_with_most_prompts_are_listed(monkeypatch):
     monkeypatch.setattr(aggregate, "TAGS_SHOWN", 2)
     monkeypatch.setattr(aggregate, "MOST_TAGS", 4)
-    texts = [aligned.text(n, size=5, drafts=DRAFTS, tags=("a", "b", f"own {n}")) for n in range(6)]
+    texts = [analysed_texts.text(n, size=5, drafts=DRAFTS, tags=("a", "b", f"own {n}")) for n in range(6)]
     told = summary_of(texts)
     assert {each.value for each in told.slices if each.kind == "tag"} == {"a", "b"}
     assert told.warnings == (
@@ -395,8 +397,8 @@ def later(found, by):
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [20, 200])
 def test_memory_grows_by_a_few_hundred_bytes_per_prompt_and_not_with_tokens(size):
-    texts = [aligned.text(n, size=size) for n in range(10)]
-    found, shard = Aggregator(4, ("one",)), aligned.shard([text.written.row for text in texts])
+    texts = [analysed_texts.text(n, size=size) for n in range(10)]
+    found, shard = Aggregator(4, ("one",)), analysed_texts.shard([text.written.row for text in texts])
     made = tables.build_tables(texts, shard)
     made = [
         {name: cells.to_numpy() for name, cells in table.items()} for table in (made.tokens, made.prompts, made.sums)

@@ -6,8 +6,6 @@ import re
 from dataclasses import replace
 
 import pytest
-from made_costs import made_costs
-from tiny_models import tiny_folder
 
 import specviz.session.workbench as session
 from specviz.alignment import job as jobs
@@ -22,6 +20,8 @@ from specviz.cli import align as command
 from specviz.cli.output import output
 from specviz.errors import CannotTell, SpecvizError
 from specviz.session.workbench import Workbench
+from tests.helpers.made_costs import made_costs
+from tests.helpers.tiny_models import tiny_folder
 
 ESCAPE = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 ROWS = [{"prompt": f"Once upon a time {word}", "id": word} for word in ("ant", "bee", "cat")]

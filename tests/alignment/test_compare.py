@@ -3,7 +3,6 @@
 import json
 from dataclasses import replace
 
-import aligned
 import msgspec
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ from specviz.alignment.tables.compare import BETTER, SAME, UNSURE, WORSE
 from specviz.alignment.types import ModelIdentity
 from specviz.cli.align import change_line
 from specviz.errors import SpecvizError
+from tests.helpers import analysed_texts
 
 DRAFTS = ("one", "two")
 
@@ -28,14 +28,14 @@ def summary_of(num=35, drafts=DRAFTS, weights=(0.6, 0.7), first=0, **changes):
     """Texts on which the second draft is better by its weight."""
     aggregator = Aggregator(4, drafts)
     texts = [text_of(first + n, drafts, weights) for n in range(num)]
-    aggregator.add(tables.build_tables(texts, aligned.shard([text.written.row for text in texts], drafts)))
-    return aggregator.summary(aligned.facts(aligned.request(**changes), prompts="a3f"))
+    aggregator.add(tables.build_tables(texts, analysed_texts.shard([text.written.row for text in texts], drafts)))
+    return aggregator.summary(analysed_texts.facts(analysed_texts.request(**changes), prompts="a3f"))
 
 
 def text_of(number, drafts, weights, limits=(10**6,) * 3):
     """The same text under drafts of different weights and contexts."""
     settings = zip(drafts, weights, limits, strict=False)
-    made = [aligned.text(number, drafts=(name,), weight=weight, limit=limit) for name, weight, limit in settings]
+    made = [analysed_texts.text(number, drafts=(name,), weight=weight, limit=limit) for name, weight, limit in settings]
     columns = {name: own.drafts[name] for name, own in zip(drafts, made, strict=True)}
     return replace(made[0], drafts=columns)
 
@@ -57,7 +57,7 @@ def old(summary, **changes):
 def test_equal_drafts_differ_in_about_5_of_100_jobs_and_in_some_slice_in_as_many():
     """240 jobs of 40 prompts: a rate of 5 % gives more than 22 false alarms in fewer than 1 of 500 such tests."""
     generator = np.random.default_rng(5)
-    jobs = [compared(aligned.parts(generator, 40, drafts=DRAFTS), 40) for _ in range(240)]
+    jobs = [compared(analysed_texts.parts(generator, 40, drafts=DRAFTS), 40) for _ in range(240)]
     assert sum(job.slices[0].significant for job in jobs) <= 22
     assert sum(any(each.significant for each in job.slices[1:]) for job in jobs) <= 22
 
@@ -91,7 +91,7 @@ def test_a_slice_with_few_prompts_is_not_called_significant_beside_a_whole_that_
 
 def test_texts_where_each_wins_are_those_it_is_ahead_on():
     generator = np.random.default_rng(3)
-    parts = aligned.parts(generator, 15, drafts=DRAFTS)
+    parts = analysed_texts.parts(generator, 15, drafts=DRAFTS)
     found = compared(parts, 15)
     whole = {part.draft: own.alphas for part, own in parts.items() if part.kind == "all"}
     gaps = whole["one"] - whole["two"]
@@ -107,10 +107,10 @@ def test_every_two_drafts_are_compared_and_one_alone_with_none():
 
 
 def test_a_draft_that_reads_nothing_is_compared_on_nothing():
-    texts = [aligned.text(n, drafts=DRAFTS, limit=3) for n in range(3)]
+    texts = [analysed_texts.text(n, drafts=DRAFTS, limit=3) for n in range(3)]
     aggregator = Aggregator(4, DRAFTS)
-    aggregator.add(tables.build_tables(texts, aligned.shard([text.written.row for text in texts], DRAFTS)))
-    (found,) = aggregator.summary(aligned.facts(aligned.request())).comparisons
+    aggregator.add(tables.build_tables(texts, analysed_texts.shard([text.written.row for text in texts], DRAFTS)))
+    (found,) = aggregator.summary(analysed_texts.facts(analysed_texts.request())).comparisons
     assert (found.slices, found.wins_a, found.wins_b) == ((), (), ())
 
 
@@ -118,8 +118,8 @@ def test_a_draft_that_reads_nothing_is_compared_on_nothing():
 def unequal():
     """Drafts alike in all but their context: the first ten tokens of 40, and all."""
     texts, aggregator = [text_of(n, DRAFTS, (0.6, 0.6), (39, 10**6)) for n in range(35)], Aggregator(4, DRAFTS)
-    aggregator.add(tables.build_tables(texts, aligned.shard([text.written.row for text in texts], DRAFTS)))
-    return aggregator.summary(aligned.facts(aligned.request(), prompts="a3f"))
+    aggregator.add(tables.build_tables(texts, analysed_texts.shard([text.written.row for text in texts], DRAFTS)))
+    return aggregator.summary(analysed_texts.facts(analysed_texts.request(), prompts="a3f"))
 
 
 def test_drafts_of_different_reach_are_compared_where_all_can_read(unequal):
@@ -137,8 +137,8 @@ def test_drafts_of_different_reach_are_compared_where_all_can_read(unequal):
 
 def test_drafts_without_a_place_in_common_are_not_compared():
     texts, aggregator = [text_of(n, DRAFTS, (0.6, 0.6), (3, 10**6)) for n in range(3)], Aggregator(4, DRAFTS)
-    aggregator.add(tables.build_tables(texts, aligned.shard([text.written.row for text in texts], DRAFTS)))
-    (found,) = aggregator.summary(aligned.facts(aligned.request())).comparisons
+    aggregator.add(tables.build_tables(texts, analysed_texts.shard([text.written.row for text in texts], DRAFTS)))
+    (found,) = aggregator.summary(analysed_texts.facts(analysed_texts.request())).comparisons
     assert found.words == "No token can be read by all drafts, so nothing is compared."
     assert (found.slices, found.wins_a, found.wins_b) == ((), (), ())
 
@@ -270,13 +270,13 @@ def test_other_prompts_lengths_or_chat_forms_are_refused_in_words(summary, chang
     with pytest.raises(SpecvizError, match=words):
         comparing.compare_with_old(summary, old(summary, **change))
     with pytest.raises(SpecvizError, match=words):
-        comparing.check_old_job(old(summary, **change), aligned.request(), "a3f")
+        comparing.check_old_job(old(summary, **change), analysed_texts.request(), "a3f")
 
 
 def test_an_old_file_is_checked_before_the_job(summary):
-    comparing.check_old_job(old(summary), aligned.request(), "a3f")
+    comparing.check_old_job(old(summary), analysed_texts.request(), "a3f")
     with pytest.raises(SpecvizError, match="another sampling"):
-        comparing.check_old_job(old(summary), aligned.request(top_k=3), "a3f")
+        comparing.check_old_job(old(summary), analysed_texts.request(top_k=3), "a3f")
 
 
 def test_the_models_are_checked_before_the_first_shard(summary):

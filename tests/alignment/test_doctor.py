@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tiny_models import CHAT_TEMPLATE, EOS, tiny, tiny_folder, tiny_tokenizer
 from tokenizers import Tokenizer, models, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -15,6 +14,7 @@ from specviz.cli.models import diagnosis_text
 from specviz.errors import SpecvizError
 from specviz.models.catalog import resolve
 from specviz.models.pool import check_pair
+from tests.helpers.tiny_models import CHAT_TEMPLATE, EOS, tiny, tiny_folder, tiny_tokenizer
 
 
 @pytest.fixture

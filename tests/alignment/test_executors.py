@@ -8,13 +8,13 @@ from contextlib import nullcontext
 from functools import partial
 
 import pytest
-from executor_toys import die_always, die_once, refuse_seven, square, whose
-from tiny_models import tiny, tiny_folder, tiny_tokenizer
 
 import specviz.session.workbench as session
 from specviz.alignment import executors
 from specviz.alignment.job import align
 from specviz.errors import SpecvizError
+from tests.helpers.executor_toys import die_always, die_once, refuse_seven, square, whose
+from tests.helpers.tiny_models import tiny, tiny_folder, tiny_tokenizer
 
 pytestmark = pytest.mark.slow
 

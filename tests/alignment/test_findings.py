@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import aligned
 import numpy as np
 import pytest
 
@@ -12,6 +11,7 @@ from specviz.alignment.causes.findings import of_draft
 from specviz.alignment.tables import shard_tables as tables
 from specviz.alignment.tables.slices import DraftSlice, PerPrompt
 from specviz.alignment.types import BINS
+from tests.helpers import analysed_texts
 
 # ---- cliffs ---------------------------------------------------------------------------------------------------------
 
@@ -25,14 +25,14 @@ def test_healthy_drafts_are_never_called_off_a_cliff():
     """0 of 100 simulated jobs of 40 prompts and two drafts; of 3,500 others one was. Texts drift, prompts
     differ, and the last bucket holds few tokens."""
     generator = np.random.default_rng(7)
-    jobs = [aligned.parts(generator, 40, drafts=("one", "two")) for _ in range(100)]
+    jobs = [analysed_texts.parts(generator, 40, drafts=("one", "two")) for _ in range(100)]
     assert not [cliff for job in jobs for cliff in findings.cliffs(job) if cliff.significant]
 
 
 def test_a_few_healthy_prompts_rarely_look_like_a_cliff():
     """10 prompts: in about 2 of 100 jobs something looks like one, which is then said not to be significant."""
     generator = np.random.default_rng(8)
-    jobs = [aligned.parts(generator, 10, drafts=("one", "two")) for _ in range(150)]
+    jobs = [analysed_texts.parts(generator, 10, drafts=("one", "two")) for _ in range(150)]
     seen = [findings.cliffs(job) for job in jobs]
     assert sum(map(bool, seen)) <= 10
     assert not any(cliff.significant for found in seen for cliff in found)
@@ -42,7 +42,7 @@ def test_a_few_healthy_prompts_rarely_look_like_a_cliff():
 def test_a_draft_blind_from_some_context_on_is_found_there(start):
     generator = np.random.default_rng(start)
     for _ in range(20):
-        job = aligned.parts(generator, 40, drafts=("one",), agreement=beyond(start, 1.2), size=200)
+        job = analysed_texts.parts(generator, 40, drafts=("one",), agreement=beyond(start, 1.2), size=200)
         steepest = max(findings.cliffs(job), key=lambda cliff: (cliff.part.kind == "context", cliff.fall))
         assert steepest.significant
         assert steepest.part.value.startswith(f"{start}-")
@@ -54,12 +54,12 @@ def test_easier_first_tokens_are_no_cliff_by_context_wherever_the_prompts_end(sh
     """The first bucket of context holds only first tokens of texts; only the fall by depth is one."""
     generator = np.random.default_rng(shift)
     for _ in range(20):
-        job = aligned.parts(generator, 40, early=0.8, prompts=(15 + shift, 30 + shift))
+        job = analysed_texts.parts(generator, 40, early=0.8, prompts=(15 + shift, 30 + shift))
         assert {(cliff.part.kind, cliff.part.value) for cliff in findings.cliffs(job)} == {("depth", "16-31")}
 
 
 def test_the_fall_is_that_of_the_prompts_with_tokens_on_both_sides():
-    job = aligned.parts(np.random.default_rng(1), 40, agreement=beyond(128, 1.5), size=200)
+    job = analysed_texts.parts(np.random.default_rng(1), 40, agreement=beyond(128, 1.5), size=200)
     cliff = next(each for each in findings.cliffs(job) if each.part == DraftSlice("one", "context", "128-191"))
     before, after = (job[DraftSlice("one", "settled", value)] for value in ("96-127", "128-191"))
     shared = set(before.prompts) & set(after.prompts)
@@ -74,12 +74,12 @@ def test_the_fall_is_that_of_the_prompts_with_tokens_on_both_sides():
 
 
 def test_a_small_fall_is_no_cliff_however_sure():
-    job = aligned.parts(np.random.default_rng(2), 400, agreement=beyond(128, 0.25), size=200)
+    job = analysed_texts.parts(np.random.default_rng(2), 400, agreement=beyond(128, 0.25), size=200)
     assert findings.cliffs(job) == ()
 
 
 def test_below_30_prompts_a_cliff_is_only_said_to_look_like_one(summary):
-    found = findings.cliffs(aligned.parts(np.random.default_rng(3), 20, agreement=beyond(128, 1.5), size=200))
+    found = findings.cliffs(analysed_texts.parts(np.random.default_rng(3), 20, agreement=beyond(128, 1.5), size=200))
     (finding,) = of_draft(summary, found)
     assert "seems to fall" in finding.words
     assert "not called significant: fewer than 30 prompts" in finding.words
@@ -89,9 +89,11 @@ def test_below_30_prompts_a_cliff_is_only_said_to_look_like_one(summary):
 def test_a_cliff_is_found_in_texts_and_marked_in_the_slices():
     """The whole way from texts: a draft that stops following the target at 64 tokens of context."""
     aggregator = Aggregator(4, ("one",))
-    texts = [aligned.text(n, size=60, weight=lambda contexts: np.where(contexts < 64, 0.7, 0.2)) for n in range(40)]
-    aggregator.add(tables.build_tables(texts, aligned.shard([text.written.row for text in texts])))
-    summary = aggregator.summary(aligned.facts(aligned.request()))
+    texts = [
+        analysed_texts.text(n, size=60, weight=lambda contexts: np.where(contexts < 64, 0.7, 0.2)) for n in range(40)
+    ]
+    aggregator.add(tables.build_tables(texts, analysed_texts.shard([text.written.row for text in texts])))
+    summary = aggregator.summary(analysed_texts.facts(analysed_texts.request()))
     assert [each.value for each in summary.slices if each.cliff and each.kind == "context"] == ["64-95"]
     (finding,) = summary.draft("one").findings
     assert (finding.kind, finding.numbers["at"], finding.numbers["num_prompts"]) == ("context", 64, 40)
@@ -103,9 +105,9 @@ def test_a_cliff_is_found_in_texts_and_marked_in_the_slices():
 
 @pytest.fixture
 def summary():
-    texts, aggregator = [aligned.text(n) for n in range(3)], Aggregator(4, ("one",))
-    aggregator.add(tables.build_tables(texts, aligned.shard([text.written.row for text in texts])))
-    return aggregator.summary(aligned.facts(aligned.request())).draft("one")
+    texts, aggregator = [analysed_texts.text(n) for n in range(3)], Aggregator(4, ("one",))
+    aggregator.add(tables.build_tables(texts, analysed_texts.shard([text.written.row for text in texts])))
+    return aggregator.summary(analysed_texts.facts(analysed_texts.request())).draft("one")
 
 
 def test_nothing_is_found_in_a_draft_that_has_nothing(summary):
@@ -172,8 +174,8 @@ def test_a_tag_is_not_named_for_its_size_or_on_few_texts(summary, job):
 
 def test_calibration_is_that_of_every_token_that_might_be_drafted():
     generator = np.random.default_rng(5)
-    p, q = aligned.simplex(generator, 300), aligned.simplex(generator, 300)
-    found = findings.calibration(aligned.confidence_of(p, q, np.ones(300, dtype=bool)), None)
+    p, q = analysed_texts.simplex(generator, 300), analysed_texts.simplex(generator, 300)
+    found = findings.calibration(analysed_texts.confidence_of(p, q, np.ones(300, dtype=bool)), None)
     drawn = [(theirs, min(1, ours / theirs)) for ours, theirs in zip(p.ravel(), q.ravel(), strict=True)]
     ece = 0.0
     for place, each in enumerate(found.bins):
@@ -242,6 +244,6 @@ def test_no_draft_token_at_all_has_a_calibration_of_nothing():
 @pytest.mark.parametrize(("num_prompts", "size", "has_context"), [(4, 160, False), (8, 160, True), (8, 16, False)])
 def test_falls_are_said_to_be_looked_for_only_where_prompts_suffice(num_prompts, size, has_context):
     """At least 5 prompts with tokens on both sides of some step, behind the first 16 of their texts."""
-    told = findings.looked_for(aligned.parts(np.random.default_rng(1), num_prompts, size=size))
+    told = findings.looked_for(analysed_texts.parts(np.random.default_rng(1), num_prompts, size=size))
     context = ["a fall with longer context"] * has_context
     assert list(told) == ["a vocabulary that ends early", *context, "tokens out of reach"]

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from tiny_models import FAMILIES, tiny, tiny_tokenizer
 
 from specviz.alignment import generate
 from specviz.alignment.generate import sample
@@ -14,6 +13,7 @@ from specviz.drafters.none import NoDraft
 from specviz.errors import SpecvizError
 from specviz.models.pool import LoadedModel, ModelPool, bytes_per_token
 from specviz.rules import RULES
+from tests.helpers.tiny_models import FAMILIES, tiny, tiny_tokenizer
 
 PROMPTS = [[5, 9, 12], [7], [3, 22, 41, 8, 30, 2, 17, 11, 4, 19, 33], [60, 61, 20, 20], [5, 9, 12]]
 SEEDS = [seed_of(3, number) for number in range(len(PROMPTS))]

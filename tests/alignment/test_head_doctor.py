@@ -5,9 +5,6 @@ from itertools import chain
 import numpy as np
 import pytest
 import torch
-from eagle_heads import HIDDEN
-from head_formats import folder_of, speculators_eagle3, speculators_peagle, vllm_medusa
-from tiny_models import tiny, tiny_tokenizer
 
 from specviz.alignment.ahead import read_states
 from specviz.alignment.causes import head_doctor
@@ -20,6 +17,9 @@ from specviz.drafters.heads import load_heads
 from specviz.errors import SpecvizError
 from specviz.models.pool import ModelPool
 from specviz.prompts import prompts_file
+from tests.helpers.eagle_heads import HIDDEN
+from tests.helpers.head_formats import folder_of, speculators_eagle3, speculators_peagle, vllm_medusa
+from tests.helpers.tiny_models import tiny, tiny_tokenizer
 
 pytestmark = pytest.mark.slow
 

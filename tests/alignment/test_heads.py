@@ -5,9 +5,6 @@ from itertools import cycle, islice
 import numpy as np
 import pytest
 import torch
-from eagle_heads import HIDDEN, eagle3
-from head_formats import IDS, SAMPLES, folder_of, speculators_eagle3, speculators_mtp, speculators_peagle
-from tiny_models import tiny, tiny_tokenizer
 
 from specviz.alignment.ahead import Proposer, load_draft, measure_ahead
 from specviz.alignment.job import align
@@ -23,6 +20,9 @@ from specviz.prompts import prompts_file
 from specviz.rules import RULES
 from specviz.session.setup import gather
 from specviz.session.workbench import workbench
+from tests.helpers.eagle_heads import HIDDEN, eagle3
+from tests.helpers.head_formats import IDS, SAMPLES, folder_of, speculators_eagle3, speculators_mtp, speculators_peagle
+from tests.helpers.tiny_models import tiny, tiny_tokenizer
 
 PROMPTS = [each["text"] for kind in prompts_file()["kinds"] for each in kind["prompts"]]
 K = 4

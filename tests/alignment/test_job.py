@@ -10,15 +10,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-import aligned
 import numpy as np
 import pandas
 import pyarrow
 import pyarrow.parquet as parquet
 import pytest
-import warm
-from made_costs import made_costs
-from tiny_models import tiny, tiny_folder, tiny_tokenizer
 
 import specviz.session.workbench as session
 from specviz import __version__
@@ -35,6 +31,9 @@ from specviz.errors import SpecvizError
 from specviz.models.pool import ModelPool
 from specviz.request import Request
 from specviz.session.workbench import Workbench
+from tests.helpers import analysed_texts, warm_processes
+from tests.helpers.made_costs import made_costs
+from tests.helpers.tiny_models import tiny, tiny_folder, tiny_tokenizer
 
 ROOT = Path(__file__).parents[2]
 WORDS = ("ant", "bee", "cat", "dog", "elk", "fox")
@@ -198,7 +197,7 @@ def test_a_killed_process_loses_no_part_and_the_job_ends_the_same(tmp_path, monk
     settings = {"target": str(names[0]), "draft": str(names[1]), "max_new_tokens": 8, "shard_size": 2}
     told = json.dumps({"prompts": PROMPTS, **settings, "out": str(tmp_path / "cut")})
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    ended = warm.run(KILLED, told, env=environment, cwd=tmp_path)
+    ended = warm_processes.run(KILLED, told, env=environment, cwd=tmp_path)
     assert ended.returncode == -signal.SIGKILL
     kept = sorted((tmp_path / "cut" / "parts").iterdir())
     assert [path.name for path in kept] == ["part-00000", "part-00001"]
@@ -517,7 +516,7 @@ def test_progress_counts_prompts_and_ends_with_the_result(bench):
 
 
 STREAMING = (jobs.READING, jobs.TOGETHER)
-TEXT = aligned.text(0, drafts=("near",), size=32)
+TEXT = analysed_texts.text(0, drafts=("near",), size=32)
 
 
 def stand_in(shard):

@@ -10,7 +10,6 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import aligned
 import numpy as np
 import pyarrow.parquet as parquet
 import pytest
@@ -24,19 +23,24 @@ from specviz.alignment.tables.columns import COLUMNS, PROMPTS, SLICES, TOKENS
 from specviz.alignment.tables.shard_tables import build_tables
 from specviz.alignment.types import RefusedRow, ShardTables
 from specviz.errors import SpecvizError
+from tests.helpers import analysed_texts
 
 DRAFTS = ("one", "two")
 FORMULA = '=HYPERLINK("https://example.org","open"),\n"+1"'
 
 
 def job(**changes):
-    values = {"request": aligned.request(), "models": (("big", "1a"), ("one", "2b"), ("two", "3c")), "prompts": "4d"}
+    values = {
+        "request": analysed_texts.request(),
+        "models": (("big", "1a"), ("one", "2b"), ("two", "3c")),
+        "prompts": "4d",
+    }
     return Job(**{**values, "num_rows": 7, "shard_size": 3, "costs": "none", "specviz": "0.1.0", **changes})
 
 
 def tables(first=0, count=3, **changes):
-    texts = [aligned.text(number, drafts=DRAFTS, size=12, tags=("a",)) for number in range(first, first + count)]
-    shard = aligned.shard([text.written.row for text in texts], DRAFTS)
+    texts = [analysed_texts.text(number, drafts=DRAFTS, size=12, tags=("a",)) for number in range(first, first + count)]
+    shard = analysed_texts.shard([text.written.row for text in texts], DRAFTS)
     return replace(build_tables(texts, shard, (RefusedRow(9, "is too long"),), ("a warning",)), **changes)
 
 
@@ -73,7 +77,7 @@ def test_a_part_comes_back_as_it_was(folder):
 
 
 def test_a_part_without_a_usable_row_comes_back(folder):
-    empty = build_tables([], aligned.shard([], DRAFTS), (RefusedRow(1, "nothing"),))
+    empty = build_tables([], analysed_texts.shard([], DRAFTS), (RefusedRow(1, "nothing"),))
     folder.write(0, empty)
     assert same(empty, folder.read(0))
 
@@ -137,14 +141,14 @@ def test_the_same_job_goes_on(folder):
         ({"models": (("big", "1a"), ("one", "2b"), ("two", "changed"))}, "models was"),
         ({"models": (("big", "1a"), ("two", "3c"), ("one", "2b"))}, "drafts was"),
         ({"models": (("big", "1a"), ("big", "1a"), ("one", "2b"), ("two", "3c"))}, "drafts was"),
-        ({"request": aligned.request(seed=1)}, "seed was 0, is 1"),
-        ({"request": aligned.request(temperature=0.5)}, "temperature was 1.0, is 0.5"),
-        ({"request": aligned.request(top_k=3)}, "top_k was 0, is 3"),
-        ({"request": aligned.request(top_p=0.5)}, "top_p was 1.0, is 0.5"),
-        ({"request": aligned.request(max_new_tokens=9)}, "max_new_tokens was 40, is 9"),
-        ({"request": aligned.request(chat=True)}, "chat was false, is true"),
-        ({"request": aligned.request(chat_options={"x": True})}, 'chat_options was {}, is {"x": true}'),
-        ({"request": aligned.request(num_speculative_tokens=5)}, "k was 4, is 5"),
+        ({"request": analysed_texts.request(seed=1)}, "seed was 0, is 1"),
+        ({"request": analysed_texts.request(temperature=0.5)}, "temperature was 1.0, is 0.5"),
+        ({"request": analysed_texts.request(top_k=3)}, "top_k was 0, is 3"),
+        ({"request": analysed_texts.request(top_p=0.5)}, "top_p was 1.0, is 0.5"),
+        ({"request": analysed_texts.request(max_new_tokens=9)}, "max_new_tokens was 40, is 9"),
+        ({"request": analysed_texts.request(chat=True)}, "chat was false, is true"),
+        ({"request": analysed_texts.request(chat_options={"x": True})}, 'chat_options was {}, is {"x": true}'),
+        ({"request": analysed_texts.request(num_speculative_tokens=5)}, "k was 4, is 5"),
     ],
 )
 def test_the_folder_of_another_job_is_refused_with_what_differs(folder, change, words):
@@ -373,7 +377,9 @@ def summary():
     for part in (tables(), tables(3, 4)):
         aggregator.add(part)
     found = (Finding("two", "layer", "layer 3 does harm", {"layer": 3.0}),)
-    return aggregator.summary(aligned.facts(aligned.request(), "2026-01-01T00:00:00Z", specviz="0.1.0", findings=found))
+    return aggregator.summary(
+        analysed_texts.facts(analysed_texts.request(), "2026-01-01T00:00:00Z", specviz="0.1.0", findings=found)
+    )
 
 
 def plain(value):

@@ -3,14 +3,14 @@
 import json
 
 import pytest
-import served
-from one_file import unpacked
-from visits import Visit, made
 
 from specviz.alignment.report.live import MOST_CHARACTERS, MOST_PROMPTS, many_prompts
 from specviz.errors import SpecvizError
 from specviz.prompts import prompts_file
 from specviz.session import workbench as session
+from tests.helpers import tiny_server
+from tests.helpers.one_file import unpacked
+from tests.helpers.visits import Visit, made
 
 SECTION = "many-prompts"
 VALUES = {"prompts": "own", "own": "One day\n\n  a fox \nran", "tokens": "8"}
@@ -18,7 +18,7 @@ VALUES = {"prompts": "own", "own": "One day\n\n  a fox \nran", "tokens": "8"}
 
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory):
-    return served.tiny_library(tmp_path_factory.mktemp("models"))
+    return tiny_server.tiny_library(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture

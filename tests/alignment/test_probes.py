@@ -5,7 +5,6 @@ import copy
 import numpy as np
 import pytest
 import torch
-from planted import PLANTED, findings_with, half_noised, noised
 
 from specviz.alignment.ahead import load_draft
 from specviz.alignment.causes import probes as faults
@@ -20,6 +19,7 @@ from specviz.models.score import TextIds
 from specviz.prompts import prompts_file
 from specviz.request import Request
 from specviz.session.workbench import workbench
+from tests.helpers.planted_faults import PLANTED, findings_with, half_noised, noised
 
 CHATS = [[{"role": "user", "content": f"Tell me about the {thing}."}] for thing in ("fox", "sea", "king", "moon")]
 TOLD = "{% for message in messages %}Tell: {{ message['content'] }}\n\n{% endfor %}"

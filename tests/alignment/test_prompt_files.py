@@ -7,7 +7,6 @@ import re
 import tracemalloc
 
 import pytest
-from prompt_values import only, refused
 
 from specviz.alignment import prompts as prompt_files
 from specviz.alignment.prompts import MOST_REFUSED, from_values, open_prompts
@@ -15,6 +14,7 @@ from specviz.alignment.prompts import tables as prompt_tables
 from specviz.alignment.types import Message, PromptRow
 from specviz.errors import SpecvizError
 from specviz.request import MAX_PROMPT_CHARACTERS
+from tests.helpers.prompt_values import only, refused
 
 USER = {"role": "user", "content": "Hello"}
 SAMPLED = {"target": "big", "temperature": 0.5}

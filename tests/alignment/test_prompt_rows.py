@@ -7,11 +7,11 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from prompt_values import only, refused
 
 from specviz.alignment.prompts import from_values, open_prompts
 from specviz.alignment.types import Message, PromptRow
 from specviz.errors import SpecvizError
+from tests.helpers.prompt_values import only, refused
 
 USER = {"role": "user", "content": "Name a river."}
 ANSWER = {"role": "assistant", "content": "The Ashwell."}

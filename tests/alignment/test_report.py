@@ -6,19 +6,6 @@ from dataclasses import replace
 
 import pandas
 import pytest
-from made_summaries import (
-    COSTS,
-    HOSTILE,
-    NAMES,
-    REASONS,
-    comparison,
-    draft,
-    made_summary,
-    made_text,
-    pattern,
-    slices_of,
-)
-from one_file import unpacked
 
 from specviz.alignment.report import (
     charts as alignment_charts,
@@ -37,6 +24,19 @@ from specviz.alignment.summary import (
     Finding,
 )
 from specviz.alignment.tables.columns import COLUMNS
+from tests.helpers.made_summaries import (
+    COSTS,
+    HOSTILE,
+    NAMES,
+    REASONS,
+    comparison,
+    draft,
+    made_summary,
+    made_text,
+    pattern,
+    slices_of,
+)
+from tests.helpers.one_file import unpacked
 
 
 def said(shown):

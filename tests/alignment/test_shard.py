@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tiny_models import tiny, tiny_tokenizer
 
 from specviz.alignment import shard as shards
 from specviz.alignment.token_stats import measure_texts
@@ -18,6 +17,7 @@ from specviz.errors import SpecvizError
 from specviz.models.pool import ModelPool
 from specviz.models.score import TextIds
 from specviz.request import Request
+from tests.helpers.tiny_models import tiny, tiny_tokenizer
 
 CALLER = (
     "{{ tools | tojson if tools else tools }}{% for m in messages %}<{{ m.role }}>"

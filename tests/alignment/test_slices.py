@@ -2,7 +2,6 @@
 
 import itertools
 
-import aligned
 import numpy as np
 import pytest
 from scipy import stats
@@ -10,6 +9,7 @@ from scipy import stats
 from specviz.alignment.tables import slices
 from specviz.alignment.tables.compare import compare_drafts
 from specviz.alignment.tables.slices import CONTEXT_STARTS, DEPTH_STARTS, DraftSlice, PerPrompt
+from tests.helpers import analysed_texts
 
 
 @pytest.mark.parametrize("starts", [DEPTH_STARTS, CONTEXT_STARTS])
@@ -29,7 +29,7 @@ def test_buckets_are_those_that_are_promised():
 
 
 def test_every_token_is_in_one_slice_of_each_kind_and_in_every_tag_once():
-    text = aligned.text(0, size=100, tags=("a", "b", "a"))
+    text = analysed_texts.text(0, size=100, tags=("a", "b", "a"))
     found = slices.find_slices(text)
     for kind, times in {"all": 1, "tag": 2, "class": 1, "depth": 1, "context": 1}.items():
         np.testing.assert_array_equal(found.inside[found.kinds == kind].sum(0), times)
@@ -68,7 +68,7 @@ FEW = {2: 800, 3: 800, 5: 600, 9: 500, 20: 400}
 def coverage(num_prompts, interval_of, drafts=("one",)):
     generator, inside = np.random.default_rng((4, num_prompts)), 0
     for _ in range(FEW[num_prompts]):
-        job = aligned.parts(generator, num_prompts, drafts=drafts, size=40)
+        job = analysed_texts.parts(generator, num_prompts, drafts=drafts, size=40)
         (low, high), truth = interval_of({part: own for part, own in job.items() if part.kind == "all"})
         inside += low <= truth <= high
     return inside / FEW[num_prompts]

@@ -4,7 +4,6 @@ import itertools
 import math
 from dataclasses import replace
 
-import aligned
 import numpy as np
 import pytest
 
@@ -15,6 +14,7 @@ from specviz.alignment.tables.columns import COLUMNS
 from specviz.alignment.tables.reasons import BEYOND, NO_REASON, OUTSIDE, REASONS
 from specviz.alignment.types import KS
 from specviz.analysis import whatif
+from tests.helpers import analysed_texts
 
 DRAFTS = ("one", "two")
 STEP_MS = {"one": tuple(4 + 0.7 * depth + 0.1 * (depth > 3) for depth in range(17))}
@@ -22,7 +22,7 @@ STEP_MS = {"one": tuple(4 + 0.7 * depth + 0.1 * (depth > 3) for depth in range(1
 
 def made(texts, **changes):
     return tables.build_tables(
-        texts, aligned.shard([text.written.row for text in texts], DRAFTS, step_ms=STEP_MS, **changes)
+        texts, analysed_texts.shard([text.written.row for text in texts], DRAFTS, step_ms=STEP_MS, **changes)
     )
 
 
@@ -57,7 +57,7 @@ def walked(keep, readable, k, allowed):
     ("limit", "finish", "allowed"), [(10**6, "length", 7), (10**6, "eos", 40), (34, "length", 7), (34, "eos", 40)]
 )
 def test_calls_tokens_and_time_of_every_slice_are_those_of_all_ways_to_cut_the_text(limit, finish, allowed):
-    text = aligned.text(0, size=7, drafts=DRAFTS, tags=("a",), limit=limit, finish=finish)
+    text = analysed_texts.text(0, size=7, drafts=DRAFTS, tags=("a",), limit=limit, finish=finish)
     sums, draft = made([text]).sums, text.drafts["one"]
     slices = {(row["kind"], row["value"]): row for row in rows_of(sums, draft="one") if row["kind"] != "ahead"}
     inside = {
@@ -83,7 +83,7 @@ def _time(step):
 
 
 def test_the_whole_text_is_what_the_what_if_says():
-    text = aligned.text(3, size=150, drafts=DRAFTS)
+    text = analysed_texts.text(3, size=150, drafts=DRAFTS)
     found = made([text])
     outcomes = whatif.every_k(whatif.chances_along_text(text.drafts["one"]["keep"], deepest=16), KS).outcomes
     (row,) = rows_of(found.sums, draft="one", kind="all")
@@ -96,7 +96,7 @@ def test_the_whole_text_is_what_the_what_if_says():
 
 
 def test_tokens_that_every_draft_can_read_are_summed_apart():
-    near, far = (aligned.text(2, drafts=(name,), limit=limit) for name, limit in (("one", 49), ("two", 59)))
+    near, far = (analysed_texts.text(2, drafts=(name,), limit=limit) for name, limit in (("one", 49), ("two", 59)))
     text = replace(near, drafts=near.drafts | far.drafts)
     (row,) = rows_of(made([text]).sums, draft="two", kind="all")
     assert (row["num_readable"], row["num_shared"]) == (30, 20)  # contexts 30 to 59, and to 49
@@ -105,7 +105,7 @@ def test_tokens_that_every_draft_can_read_are_summed_apart():
 
 @pytest.mark.parametrize("limit", [10**6, 60])
 def test_slices_of_a_kind_add_up_to_the_whole(limit):
-    sums = made([aligned.text(n, size=90, drafts=DRAFTS, limit=limit) for n in range(3)]).sums
+    sums = made([analysed_texts.text(n, size=90, drafts=DRAFTS, limit=limit) for n in range(3)]).sums
     for prompt, draft, kind in itertools.product(range(3), DRAFTS, ("class", "depth", "context")):
         (whole,) = rows_of(sums, prompt=prompt, draft=draft, kind="all")
         parts = rows_of(sums, prompt=prompt, draft=draft, kind=kind)
@@ -114,7 +114,7 @@ def test_slices_of_a_kind_add_up_to_the_whole(limit):
 
 
 def test_without_costs_there_is_no_time_and_no_best_k():
-    found = made([aligned.text(0, drafts=DRAFTS)])
+    found = made([analysed_texts.text(0, drafts=DRAFTS)])
     (row,) = rows_of(found.prompts, draft="two")
     assert (row["best_k"], math.isnan(row["speedup"])) == (0, True)
     assert all(np.isnan(row["time_ms"]).all() for row in rows_of(found.sums, draft="two", kind="all"))
@@ -125,7 +125,7 @@ def test_without_costs_there_is_no_time_and_no_best_k():
 
 @pytest.mark.parametrize("num_texts", [0, 2])
 def test_tables_have_the_columns_that_are_documented_in_their_types(num_texts):
-    found = made([aligned.text(n, drafts=DRAFTS) for n in range(num_texts)])
+    found = made([analysed_texts.text(n, drafts=DRAFTS) for n in range(num_texts)])
     for name in ("tokens", "prompts", "sums"):
         table = getattr(found, name)
         assert list(table) == list(COLUMNS[name])
@@ -142,7 +142,7 @@ def test_columns_of_slices_are_the_fields_of_a_slice():
 
 
 def test_every_token_row_says_what_the_models_say_there():
-    texts = [aligned.text(n, size=20, drafts=DRAFTS, num_ids=10, limit=40) for n in (4, 5)]
+    texts = [analysed_texts.text(n, size=20, drafts=DRAFTS, num_ids=10, limit=40) for n in (4, 5)]
     table = made(texts).tokens
     assert len(table["prompt"]) == 2 * 2 * 20
     for text, name, place in itertools.product(texts, DRAFTS, (0, 7, 19)):
@@ -158,7 +158,7 @@ def test_every_token_row_says_what_the_models_say_there():
 
 
 def test_a_prompt_row_has_the_means_over_readable_tokens():
-    text = aligned.text(1, size=50, drafts=DRAFTS, limit=59, tags=("math", "easy"), finish="eos")
+    text = analysed_texts.text(1, size=50, drafts=DRAFTS, limit=59, tags=("math", "easy"), finish="eos")
     (row,) = rows_of(made([text]).prompts, draft="two")
     draft, read = text.drafts["two"], slice(0, 30)  # contexts 30 to 59
     assert (row["num_tokens"], row["num_readable"], row["num_prompt_tokens"]) == (50, 30, 30)
@@ -171,13 +171,13 @@ def test_a_prompt_row_has_the_means_over_readable_tokens():
 
 
 def test_a_draft_that_reads_nothing_has_no_alpha():
-    (row,) = rows_of(made([aligned.text(0, drafts=DRAFTS, limit=3)]).prompts, draft="one")
+    (row,) = rows_of(made([analysed_texts.text(0, drafts=DRAFTS, limit=3)]).prompts, draft="one")
     assert (row["num_readable"], math.isnan(row["alpha"])) == (0, True)
     assert row["tokens_per_call"] == 1
 
 
 def test_confidence_is_summed_over_texts():
-    texts = [aligned.text(n, drafts=DRAFTS) for n in range(3)]
+    texts = [analysed_texts.text(n, drafts=DRAFTS) for n in range(3)]
     found = made(texts).confidence
     np.testing.assert_allclose(found["two"], sum(text.drafts["two"]["confidence"] for text in texts))
 
@@ -248,9 +248,9 @@ def test_a_near_tie_is_close_in_points_and_by_half(most_likely_p, its_p, is_tie)
 
 def test_all_that_is_lost_falls_to_some_reason_and_the_missing_vocabulary_to_its_own():
     for number, (limit, num_ids) in enumerate([(10**6, 12), (10**6, 9), (50, 9)]):
-        text = aligned.text(number, size=60, limit=limit, num_ids=num_ids)
+        text = analysed_texts.text(number, size=60, limit=limit, num_ids=num_ids)
         draft = text.drafts["one"]
-        lost = reasons.lost_by_reason(tables.build_tables([text], aligned.shard([text.written.row])).tokens)
+        lost = reasons.lost_by_reason(tables.build_tables([text], analysed_texts.shard([text.written.row])).tokens)
         assert lost.sum() == pytest.approx((1 - draft["overlap"]).sum(), rel=1e-5)
         assert lost[OUTSIDE] == pytest.approx(draft["outside"][draft["readable"]].sum(), rel=1e-5)
         assert lost[BEYOND] == pytest.approx((~draft["readable"]).sum())

@@ -4,11 +4,11 @@ import math
 from dataclasses import dataclass, replace
 
 import pytest
-import traces
-from traces import Builder
 
 from specviz.analysis.breakdown import why_slow
 from specviz.errors import SpecvizError
+from tests.helpers import traces
+from tests.helpers.traces import Builder
 
 NAMES = ["shorter drafts", "rejections", "draft cost", "verify growth", "overhead"]
 

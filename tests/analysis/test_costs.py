@@ -9,8 +9,6 @@ from random import Random
 
 import pytest
 import torch
-from clocks import TICK_MS, Clock
-from tiny_models import tiny
 
 from specviz.analysis import costs as costing
 from specviz.analysis.costs import (
@@ -28,6 +26,8 @@ from specviz.cli.main import main
 from specviz.errors import CannotTell, SpecvizError
 from specviz.rules import RULES
 from specviz.rules.speculative_sampling import SpeculativeSampling
+from tests.helpers.clocks import TICK_MS, Clock
+from tests.helpers.tiny_models import tiny
 
 CONTEXT, MOST = 24, 9
 TARGET_MS, TOKEN_MS, DRAFT_MS, RULE_MS = 20.0, 2.0, 3.0, 50.0

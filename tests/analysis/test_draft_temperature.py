@@ -4,8 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import traces
-from runs import made
 
 from specviz.analysis.draft_temperature import OverlapCurve, ask_models, read_overlaps
 from specviz.checks.rows import step_rows
@@ -13,6 +11,8 @@ from specviz.errors import SpecvizError
 from specviz.models.score import overlap_of
 from specviz.views.compare.plan import draft_temperature
 from specviz.views.words import percent
+from tests.helpers import traces
+from tests.helpers.runs import made
 
 PLACES = {each: place for place, each in enumerate(OverlapCurve.temperatures)}
 

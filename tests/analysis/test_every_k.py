@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-import traces
-from runs import NUM_IDS, PROMPT, ids, made, probabilities, whole_text
 
 import specviz
 from specviz.analysis import every_k as planning
@@ -16,6 +14,8 @@ from specviz.errors import SpecvizError
 from specviz.settings import assets_dir
 from specviz.trace import load_trace
 from specviz.trace.shipped import shipped_trace
+from tests.helpers import traces
+from tests.helpers.runs import NUM_IDS, PROMPT, ids, made, probabilities, whole_text
 
 FIRST_VISIT = assets_dir() / "traces" / "first-visit.jsonl.gz"
 OTHER_KS = (1, 2, 4, 8)

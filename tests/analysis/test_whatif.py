@@ -8,13 +8,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from toys import TableLM, plan_of
 
 from specviz.analysis import whatif
 from specviz.decoding.draws import Seeded, distribution
 from specviz.decoding.engine import speculate
 from specviz.decoding.sampling import Sampling
 from specviz.drafters.draft_model import ModelDrafter
+from tests.helpers.toys import TableLM, plan_of
 
 EXACT = 1e-12
 PROMPT = (0, 1, 2, 0, 1)

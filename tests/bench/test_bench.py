@@ -8,9 +8,6 @@ import sys
 from dataclasses import replace
 
 import pytest
-from listening import lines_during
-from runs import begin, make_steps
-from tiny_models import tiny, tiny_tokenizer
 
 from specviz.alignment import bench as pace
 from specviz.analysis.rounds import WORDS, SpeedComparison
@@ -35,6 +32,9 @@ from specviz.models.pool import ModelPool
 from specviz.request import Request
 from specviz.session.setup import gather
 from specviz.session.workbench import Workbench
+from tests.helpers.printed_text import lines_during
+from tests.helpers.runs import begin, make_steps
+from tests.helpers.tiny_models import tiny, tiny_tokenizer
 
 NONE, DRAFT, PEER = "specviz, none", "specviz, draft_model", "generate, assistant_model"
 BASE = TimedGeneration(

@@ -3,8 +3,6 @@
 import re
 
 import pytest
-from few_claims import few_claims
-from runs import REQUEST
 
 from specviz.analysis.costs import batch_growth
 from specviz.bench import claims, lossy
@@ -12,6 +10,8 @@ from specviz.bench.claims import ClaimReading, measure_claims, measure_poor_case
 from specviz.bench.lossy import answers_row, drawn_exams, drawn_sums, drawn_word_problems, measure_quality, solve
 from specviz.session.workbench import workbench
 from specviz.zoo import arithmetic
+from tests.helpers.few_claims import few_claims
+from tests.helpers.runs import REQUEST
 
 
 @pytest.fixture

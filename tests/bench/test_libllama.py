@@ -10,7 +10,6 @@ from importlib.util import find_spec
 import gguf
 import pytest
 import torch
-from tiny_models import tiny, tiny_tokenizer
 
 from specviz.bench.contenders import BenchPrompt, BenchTask, TimedGeneration, run_bench, specviz_contender
 from specviz.bench.libllama import FAMILIES, NAME, LlamaReader, compare, llama_contender, write_gguf
@@ -22,6 +21,7 @@ from specviz.errors import SpecvizError
 from specviz.models.gguf import read_header
 from specviz.models.pool import ModelPool
 from specviz.session.setup import gather
+from tests.helpers.tiny_models import tiny, tiny_tokenizer
 
 OURS = "specviz, draft_model"
 PROMPTS = [BenchPrompt("story", name, ids) for name, ids in (("one", (5, 9, 2)), ("two", (40, 8, 8, 30, 7)))]

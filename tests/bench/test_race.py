@@ -7,8 +7,6 @@ from random import Random
 import numpy as np
 import pytest
 import torch
-import traces
-from runs import PROMPT, REQUEST, Fails, greedy, ids
 
 from specviz.analysis.rounds import turns
 from specviz.bench import race
@@ -19,6 +17,8 @@ from specviz.models.score import TextIds
 from specviz.session.workbench import BackgroundTask
 from specviz.trace import Trace
 from specviz.trace.first_difference import are_of_one_prompt, first_difference
+from tests.helpers import traces
+from tests.helpers.runs import PROMPT, REQUEST, Fails, greedy, ids
 
 GREEDY = replace(REQUEST, temperature=0.0, max_new_tokens=12)
 ALONE = RaceSide("A", replace(GREEDY, method="none"))

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from runs import REQUEST
 
 from specviz.bench import waits
 from specviz.bench.speed import ALONE, ASKED
@@ -10,6 +9,7 @@ from specviz.decoding.cached_lm import CachedLM
 from specviz.models.quantisation import bytes_by_device
 from specviz.request import Request
 from specviz.session.whole_run import activate
+from tests.helpers.runs import REQUEST
 
 
 @pytest.fixture

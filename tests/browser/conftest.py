@@ -8,10 +8,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-import served as pages
-from windows import ALL_CONTROLS, BROWSERS, DESKTOP, PATIENCE_MS, SWITCHES, borrowed
 
 from specviz.session.controls import PACES
+from tests.browser.windows import ALL_CONTROLS, BROWSERS, DESKTOP, PATIENCE_MS, SWITCHES, borrowed
+from tests.helpers import tiny_server as pages
 
 playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 

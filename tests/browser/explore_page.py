@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 import time
 
-from windows import PATIENCE_MS
-
 from specviz.trace import Trace, read_trace
+from tests.browser.windows import PATIENCE_MS
 
 HOSTILE = (
     "<img src=x onerror=window.__pwned=1>${window.__pwned=2}{{window.__pwned=3}}<script>window.__pwned=4</script>`"

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from stage_page import openings, page_html, watched_page
-
 from specviz.ui.components import REPORT_HTML
+from tests.browser.stage_page import openings, page_html, watched_page
 
 BODY = f'<main id="host">{REPORT_HTML}</main>'
 MOUNT = """() => {

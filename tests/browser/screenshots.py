@@ -10,22 +10,19 @@ from __future__ import annotations
 import argparse
 import io
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from PIL import Image
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from specviz.models.pool import ModelPool
+from specviz.ui.choices import make_offer
+from specviz.ui.startup import first_visit, free_port, make_page
+from tests.browser.windows import ALL_CONTROLS, BROWSERS, DESKTOP, PHONE, SWITCHES
+
 ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT / "tests" / "browser"), str(ROOT / "tests" / "helpers"), str(ROOT)]
-
-from PIL import Image  # noqa: E402
-from playwright.sync_api import Browser, Page, sync_playwright  # noqa: E402
-from windows import ALL_CONTROLS, BROWSERS, DESKTOP, PHONE, SWITCHES  # noqa: E402
-
-from specviz.models.pool import ModelPool  # noqa: E402
-from specviz.ui.choices import make_offer  # noqa: E402
-from specviz.ui.startup import first_visit, free_port, make_page  # noqa: E402
-
 HOST = "127.0.0.1"
 PROJECTOR = {"width": 1920, "height": 1080}
 TABLET = {"width": 768, "height": 1024}

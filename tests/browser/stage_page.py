@@ -13,13 +13,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from windows import borrowed
-
 from specviz.trace import Trace
 from specviz.views.bundle import bundle
 from specviz.views.document import palette_head
 from specviz.views.document import stage_html as stage_markup
 from specviz.views.explore.feed import Feed
+from tests.browser.windows import borrowed
 
 HOST = "http://stage.test"  # never resolved: every request is answered here
 CSP = (

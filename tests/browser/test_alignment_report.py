@@ -3,18 +3,18 @@
 from dataclasses import replace
 
 import pytest
-from access import serious
-from made_summaries import HOSTILE, NAMES, made_summary, made_text, pattern
-from report_page import push, reports
-from stage_page import settle, shown
-from windows import DESKTOP
-from windows import PHONE as PHONE_SIZE
 
 from specviz.alignment.report.live import many_prompts
 from specviz.alignment.report.sections import report_page
 from specviz.views import blocks
 from specviz.views.document import page as page_of
 from specviz.views.words import percent
+from tests.browser.access import serious
+from tests.browser.report_page import push, reports
+from tests.browser.stage_page import settle, shown
+from tests.browser.windows import DESKTOP
+from tests.browser.windows import PHONE as PHONE_SIZE
+from tests.helpers.made_summaries import HOSTILE, NAMES, made_summary, made_text, pattern
 
 pytestmark = pytest.mark.slow
 

@@ -1,9 +1,10 @@
 """The documents under Help, in a real browser."""
 
 import pytest
-from access import serious
-from documents import DOCS
-from windows import DESKTOP, PHONE
+
+from tests.browser.access import serious
+from tests.browser.windows import DESKTOP, PHONE
+from tests.helpers.documents import DOCS
 
 pytestmark = pytest.mark.slow
 

@@ -1,10 +1,11 @@
 """K over a finished run on the real page: one drag shows another K, and one press runs it for real."""
 
 import pytest
-from access import serious
-from explore_page import run_to_end, slide
 from playwright.sync_api import expect
-from windows import PHONE
+
+from tests.browser.access import serious
+from tests.browser.explore_page import run_to_end, slide
+from tests.browser.windows import PHONE
 
 pytestmark = pytest.mark.slow
 

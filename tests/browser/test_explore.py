@@ -7,8 +7,12 @@ import re
 import time
 
 import pytest
-import traces
-from explore_page import (
+from playwright.sync_api import expect
+
+from specviz.analysis.rounds import WORDS
+from specviz.trace import Trace
+from specviz.views.explore.speed import DOUBTS
+from tests.browser.explore_page import (
     HOSTILE,
     PIECES,
     STATE,
@@ -23,12 +27,8 @@ from explore_page import (
     wait_for_state,
     wait_for_steps,
 )
-from playwright.sync_api import expect
-from windows import DESKTOP, PATIENCE_MS, PHONE
-
-from specviz.analysis.rounds import WORDS
-from specviz.trace import Trace
-from specviz.views.explore.speed import DOUBTS
+from tests.browser.windows import DESKTOP, PATIENCE_MS, PHONE
+from tests.helpers import traces
 
 CELLS = """() => [...document.querySelectorAll('.sv-cell')].map((node) => ({
   step: Number(node.dataset.step), ref: node.dataset.ref,

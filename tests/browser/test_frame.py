@@ -6,9 +6,9 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from playwright.sync_api import expect
-from windows import DESKTOP
 
 from specviz.trace.shipped import shipped_trace
+from tests.browser.windows import DESKTOP
 
 pytestmark = pytest.mark.slow
 

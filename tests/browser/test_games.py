@@ -3,16 +3,16 @@
 import json
 
 import pytest
-import traces
-from access import serious
-from stage_page import page_html, settle, watched_page
-from windows import PHONE
 
 from specviz.trace import read_trace
 from specviz.trace.shipped import FIRST_VISIT, shipped_trace
 from specviz.ui.components import REPORT_HTML
 from specviz.views.document import stage_template
 from specviz.views.learn.predict import predict_block, predict_props
+from tests.browser.access import serious
+from tests.browser.stage_page import page_html, settle, watched_page
+from tests.browser.windows import PHONE
+from tests.helpers import traces
 
 pytestmark = pytest.mark.slow
 

@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 import pytest
-import served as pages
-from made_index import NAME, make_index
-from windows import DESKTOP
 
 from specviz.models.files.hub import is_here
 from specviz.ui.startup import free_port, make_page
+from tests.browser.windows import DESKTOP
+from tests.helpers import tiny_server as pages
+from tests.helpers.package_index import NAME, make_index
 
 pytestmark = pytest.mark.slow
 

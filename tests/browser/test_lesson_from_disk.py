@@ -1,13 +1,13 @@
 """The file of all lessons, opened from disk in Chromium: every view works, nothing is asked of anybody."""
 
 import pytest
-from access import serious
-from lesson_texts import HOSTILE, hostile_lesson, other_lesson, stage_lesson, taught
 from playwright.sync_api import expect
-from windows import DESKTOP, PHONE
 
 from specviz.trace.shipped import shipped_trace
 from specviz.views.learn.lesson_file import lesson_page
+from tests.browser.access import serious
+from tests.browser.windows import DESKTOP, PHONE
+from tests.helpers.lesson_texts import HOSTILE, hostile_lesson, other_lesson, stage_lesson, taught
 
 pytestmark = pytest.mark.slow
 

@@ -3,14 +3,24 @@
 from itertools import pairwise
 
 import pytest
-import served as pages
-from access import serious
-from lesson_texts import HOSTILE, PIN, hostile_lesson, lesson, other_lesson, screen, stage_lesson, task, taught
-from page_reports import turn_to
 from playwright.sync_api import expect
-from windows import DESKTOP, PHONE
 
 from specviz.trace.shipped import shipped_trace
+from tests.browser.access import serious
+from tests.browser.page_reports import turn_to
+from tests.browser.windows import DESKTOP, PHONE
+from tests.helpers import tiny_server as pages
+from tests.helpers.lesson_texts import (
+    HOSTILE,
+    PIN,
+    hostile_lesson,
+    lesson,
+    other_lesson,
+    screen,
+    stage_lesson,
+    task,
+    taught,
+)
 
 HEADING = "#lesson .sv-lesson-body h3"
 TASK = "#lesson .sv-lesson-task"

@@ -1,15 +1,15 @@
 """The library drawer in a real browser: runs join, outlive the server, open, go and come back, and are compared."""
 
 import pytest
-import served as pages
-import traces
-from access import serious
-from explore_page import HOSTILE, PIECES, STATE, begin, open_file, run_to_end, stop, wait_until
-from stage_page import PAGES
-from windows import DESKTOP, PHONE
 
 from specviz.trace.shipped import shipped_runs
 from specviz.views.bundle import bundle
+from tests.browser.access import serious
+from tests.browser.explore_page import HOSTILE, PIECES, STATE, begin, open_file, run_to_end, stop, wait_until
+from tests.browser.stage_page import PAGES
+from tests.browser.windows import DESKTOP, PHONE
+from tests.helpers import tiny_server as pages
+from tests.helpers import traces
 
 pytestmark = pytest.mark.slow
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-import served as pages
-from explore_page import begin, choose, saved, stop
-from made_up import MADE_UP
-from page_memory import reload
-from windows import PHONE
 
 from specviz.drafters import METHODS
+from tests.browser.explore_page import begin, choose, saved, stop
+from tests.browser.page_memory import reload
+from tests.browser.windows import PHONE
+from tests.helpers import tiny_server as pages
+from tests.helpers.made_up_methods import MADE_UP
 
 pytestmark = pytest.mark.slow
 

@@ -3,13 +3,13 @@
 from itertools import pairwise
 
 import pytest
-import served as pages
-from access import serious
 from playwright.sync_api import expect
-from windows import PHONE
 
 from specviz.trace.shipped import shipped_trace
 from specviz.views.explore.opening import opening, telling_step
+from tests.browser.access import serious
+from tests.browser.windows import PHONE
+from tests.helpers import tiny_server as pages
 
 TRACE = shipped_trace("first-visit")
 BEATS = opening(TRACE, telling_step(TRACE))["beats"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
-import served as pages
-from explore_page import (
+
+from tests.browser.explore_page import (
     PIECES,
     STATE,
     begin,
@@ -16,7 +16,8 @@ from explore_page import (
     saved,
     wait_for_state,
 )
-from windows import DESKTOP, PHONE
+from tests.browser.windows import DESKTOP, PHONE
+from tests.helpers import tiny_server as pages
 
 PROJECTOR = {"width": 1920, "height": 1080}
 PRESENTED = "document.documentElement.hasAttribute('data-sv-present')"

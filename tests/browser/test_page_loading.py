@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-import served as pages
-from explore_page import begin, choose_pace, run_to_end, saved, stop, wait_for_state
-from fake_hub import HUB_ID, Hub
-from hub_stub import hub_error
 from playwright.sync_api import expect
+
+from tests.browser.explore_page import begin, choose_pace, run_to_end, saved, stop, wait_for_state
+from tests.helpers import tiny_server as pages
+from tests.helpers.fake_hub import HUB_ID, Hub
+from tests.helpers.hub_errors import hub_error
 
 pytestmark = pytest.mark.slow
 

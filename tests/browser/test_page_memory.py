@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import pytest
-import served as pages
-import traces
-from explore_page import PIECES, STATE, begin, choose, choose_pace, run_to_end, saved, slide, stop, wait_for_state
-from page_memory import reload
 from playwright.sync_api import expect
+
+from tests.browser.explore_page import (
+    PIECES,
+    STATE,
+    begin,
+    choose,
+    choose_pace,
+    run_to_end,
+    saved,
+    slide,
+    stop,
+    wait_for_state,
+)
+from tests.browser.page_memory import reload
+from tests.helpers import tiny_server as pages
+from tests.helpers import traces
 
 RUN = "sessionStorage.getItem('specviz-run')"
 

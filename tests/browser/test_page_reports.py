@@ -1,12 +1,13 @@
 """Compare and Check on the real page: opened, left, worked with and stopped, in a real browser."""
 
 import pytest
-import traces
-from access import serious
-from explore_page import begin, choose_pace, open_file, run_to_end, stop
-from page_reports import IDLE, SECTIONS, turn_to
 from playwright.sync_api import expect
-from windows import DESKTOP, PHONE
+
+from tests.browser.access import serious
+from tests.browser.explore_page import begin, choose_pace, open_file, run_to_end, stop
+from tests.browser.page_reports import IDLE, SECTIONS, turn_to
+from tests.browser.windows import DESKTOP, PHONE
+from tests.helpers import traces
 
 VIEWS = ((DESKTOP, "light"), (PHONE, "dark"))
 

@@ -1,13 +1,13 @@
 """A race and two runs side by side on the real page: one player, two stages, the place where the texts part."""
 
 import pytest
-import traces
-from access import serious
-from explore_page import open_file
 from playwright.sync_api import expect
-from windows import DESKTOP, PHONE
 
 from specviz.trace.shipped import shipped_trace
+from tests.browser.access import serious
+from tests.browser.explore_page import open_file
+from tests.browser.windows import DESKTOP, PHONE
+from tests.helpers import traces
 
 pytestmark = pytest.mark.slow
 

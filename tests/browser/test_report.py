@@ -1,11 +1,11 @@
 """Pages of sections in Chromium: every kind of block, controls that keep what was set, work that can be stopped."""
 
 import pytest
-from access import serious
-from report_page import push, reports
-from stage_page import PHONE, settle, shown
 
 from specviz.views import blocks
+from tests.browser.access import serious
+from tests.browser.report_page import push, reports
+from tests.browser.stage_page import PHONE, settle, shown
 
 pytestmark = pytest.mark.slow
 

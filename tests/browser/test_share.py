@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-import served as pages
-import traces
-from explore_page import (
+from playwright.sync_api import expect
+
+from specviz.request import Request
+from specviz.trace import Trace, read_trace
+from specviz.trace.link import Link, decode, encode
+from tests.browser.explore_page import (
     HOSTILE,
     PIECES,
     STATE,
@@ -19,12 +22,9 @@ from explore_page import (
     wait_for_state,
     wait_until,
 )
-from playwright.sync_api import expect
-from windows import PHONE
-
-from specviz.request import Request
-from specviz.trace import Trace, read_trace
-from specviz.trace.link import Link, decode, encode
+from tests.browser.windows import PHONE
+from tests.helpers import tiny_server as pages
+from tests.helpers import traces
 
 pytestmark = pytest.mark.slow
 

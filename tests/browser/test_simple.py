@@ -6,14 +6,23 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-import served as pages
-from access import serious
-from counter import WATCH_SHIFTS, seen, shifts
-from explore_page import STATE, begin, choose, choose_unseen_pace, run_to_end, slide, wait_for_state, wait_for_steps
 from playwright.sync_api import expect
-from windows import DESKTOP
 
 from specviz.trace.link import Link, encode
+from tests.browser.access import serious
+from tests.browser.counter import WATCH_SHIFTS, seen, shifts
+from tests.browser.explore_page import (
+    STATE,
+    begin,
+    choose,
+    choose_unseen_pace,
+    run_to_end,
+    slide,
+    wait_for_state,
+    wait_for_steps,
+)
+from tests.browser.windows import DESKTOP
+from tests.helpers import tiny_server as pages
 
 PROJECTOR = {"width": 1920, "height": 1080}
 SETUP = ["prompt", "draft", "k", "temperature", "run"]

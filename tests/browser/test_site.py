@@ -6,12 +6,12 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from access import serious
 from playwright.sync_api import expect
-from windows import DESKTOP, PHONE
 
 from specviz.cli.main import main
 from specviz.trace.shipped import WELCOME, shipped_trace
+from tests.browser.access import serious
+from tests.browser.windows import DESKTOP, PHONE
 
 pytestmark = pytest.mark.slow
 

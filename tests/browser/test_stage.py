@@ -4,13 +4,13 @@ import json
 import re
 
 import pytest
-import traces
-from stage_page import PHONE, RUNNING, part, push, settle, shown, stages, whole
 
 from specviz.analysis.rounds import SpeedComparison
 from specviz.bench.speed import Measuring, Speed
 from specviz.trace import Trace
 from specviz.views.explore.feed import Feed
+from tests.browser.stage_page import PHONE, RUNNING, part, push, settle, shown, stages, whole
+from tests.helpers import traces
 
 stage = pytest.fixture(stages)
 

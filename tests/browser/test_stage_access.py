@@ -4,9 +4,10 @@ A filter and the spotlight of presenting dim on purpose and are not among the st
 """
 
 import pytest
-import traces
-from access import serious
-from stage_page import PHONE, push, settle, shown, stages, whole
+
+from tests.browser.access import serious
+from tests.browser.stage_page import PHONE, push, settle, shown, stages, whole
+from tests.helpers import traces
 
 LOADING = {"name": "loading", "message": "", "ahead": 0, "words": "loading", "progress": {"width": 40, "words": "40 %"}}
 STATES = {

@@ -1,11 +1,11 @@
 """Laws of the charts on the stage: loaded when opened, drawn from the points, one selection with all other views."""
 
 import pytest
-import traces
-from growing import grown
-from stage_page import PHONE, part, push, settle, shown, stages, whole
 
 from specviz.views.explore.charts import KINDS
+from tests.browser.stage_page import PHONE, part, push, settle, shown, stages, whole
+from tests.helpers import traces
+from tests.helpers.growing_charts import grown
 
 stage = pytest.fixture(stages)
 

@@ -1,10 +1,10 @@
 """Laws of the panel "how this draft was made" in Chromium: reached by hand, by keys and by ear, in both themes and on
 a phone."""
 
-import evidence_traces
 import pytest
-import traces
-from stage_page import PHONE, push, settle, shown, stages, whole
+
+from tests.browser.stage_page import PHONE, push, settle, shown, stages, whole
+from tests.helpers import evidence_traces, traces
 
 pytestmark = pytest.mark.slow
 

@@ -3,17 +3,17 @@
 from pathlib import Path
 
 import pytest
-import traces
-from access import serious
-from hostile_trace import EVIL, evil_trace
-from stage_page import settle, shown
-from windows import DESKTOP, PHONE
 
 import specviz
 from specviz.trace import Trace, load_trace
 from specviz.trace.shipped import shipped_trace
 from specviz.views.explore.feed import Feed
 from specviz.views.explore.run_file import stage_page
+from tests.browser.access import serious
+from tests.browser.stage_page import settle, shown
+from tests.browser.windows import DESKTOP, PHONE
+from tests.helpers import traces
+from tests.helpers.hostile_trace import EVIL, evil_trace
 
 pytestmark = pytest.mark.slow
 

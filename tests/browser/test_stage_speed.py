@@ -5,8 +5,9 @@ import json
 import statistics
 
 import pytest
-import traces
-from stage_page import FRAMES, open_stage, push, settle, stages, whole
+
+from tests.browser.stage_page import FRAMES, open_stage, push, settle, stages, whole
+from tests.helpers import traces
 
 pytestmark = pytest.mark.timed
 STEPS = 1000

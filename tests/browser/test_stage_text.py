@@ -5,11 +5,11 @@ import re
 from dataclasses import replace
 
 import pytest
-import traces
-from stage_page import PHONE, part, push, settle, shown, stages, whole
 
 from specviz.trace import Footer, Header, Prompt, Token, Trace
 from specviz.views.explore.feed import Feed
+from tests.browser.stage_page import PHONE, part, push, settle, shown, stages, whole
+from tests.helpers import traces
 
 pytestmark = pytest.mark.slow
 

@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from explore_page import begin, choose, run_to_end, slide, stop, wait_for_state
 from playwright.sync_api import expect
 
 from specviz.trace.shipped import shipped_trace
+from tests.browser.explore_page import begin, choose, run_to_end, slide, stop, wait_for_state
 
 DIM = "document.documentElement.hasAttribute('data-sv-changed')"
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from io import BytesIO
 
 import pytest
-from explore_page import run_to_end
 from PIL import Image
+
+from tests.browser.explore_page import run_to_end
 
 pytestmark = pytest.mark.slow
 

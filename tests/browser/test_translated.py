@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from explore_page import run_to_end
-from stage_page import push, settle, stages, whole
-from translator import MARK, texts, translated, without_marks
 
 from specviz.trace.shipped import shipped_trace
 from specviz.views import blocks
 from specviz.views.document import page as one_file
 from specviz.views.documentation import document_page
 from specviz.views.learn.lesson_file import lesson_page
+from tests.browser.explore_page import run_to_end
+from tests.browser.stage_page import push, settle, stages, whole
+from tests.browser.translator import MARK, texts, translated, without_marks
 
 stage = pytest.fixture(stages)
 TOKENS = ".sv-text-body, .sv-cell-text, .sv-probabilities-token"

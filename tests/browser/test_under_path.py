@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import httpx
 import pytest
-import served as pages
-from explore_page import run_to_end, saved
 from gradio_client import Client
-from proxied import proxied
-from windows import ALL_CONTROLS, DESKTOP, borrowed
 
 from specviz.models.pool import ModelPool
 from specviz.trace import read_trace
 from specviz.ui.choices import make_offer
 from specviz.ui.startup import free_port, make_page
+from tests.browser.explore_page import run_to_end, saved
+from tests.browser.windows import ALL_CONTROLS, DESKTOP, borrowed
+from tests.helpers import tiny_server as pages
+from tests.helpers.path_proxy import proxied
 
 PATH = "/user/ann%40example/proxy/7860"
 WAYS = {"left in, and told": (PATH, False), "cut off, and told": (PATH, True), "cut off, and not told": ("", True)}

@@ -1,8 +1,9 @@
 """A browser that calls the server by a name that it does not know: people read what to do, and the link there works."""
 
 import pytest
-from access import serious
-from windows import PHONE
+
+from tests.browser.access import serious
+from tests.browser.windows import PHONE
 
 pytestmark = pytest.mark.slow
 

@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from windows import DESKTOP
 
 from specviz.trace.shipped import shipped_trace
 from specviz.views.explore.run_file import stage_page
 from specviz.views.learn.lesson_file import lesson_page
+from tests.browser.windows import DESKTOP
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 wait = pytest.importorskip("selenium.webdriver.support.wait")

@@ -57,7 +57,7 @@ NAMES_OF_CLASSES = (
 
 def sound(folder: Path) -> Path:
     """A tiny model that works, with a chat template."""
-    from tiny_models import tiny, tiny_folder, tiny_tokenizer
+    from tests.helpers.tiny_models import tiny, tiny_folder, tiny_tokenizer
 
     tokenizer = tiny_tokenizer(chat=True)
     return tiny_folder(folder, tiny("llama", vocab_size=len(tokenizer)), tokenizer)

@@ -9,10 +9,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-import served
-
 from specviz.session import workbench
 from specviz.ui import BoundedLog
+from tests.helpers import tiny_server
 
 OWN = ("127.0.0.1", "localhost", "::1", "0.0.0.0", None, "")
 LOOK_UPS = {"socket.getaddrinfo": 0, "socket.gethostbyname": 0, "socket.connect": 1, "socket.sendto": 1}
@@ -34,7 +33,7 @@ def main() -> None:
     with (
         tempfile.TemporaryDirectory() as cache,
         tempfile.TemporaryDirectory() as folder,
-        served.served(Path(folder), any_model=True) as page,
+        tiny_server.served(Path(folder), any_model=True) as page,
     ):
         os.environ["SPECVIZ_CACHE"] = cache  # what passed a trial is kept there
         workbench._shared[:] = [workbench.Workbench(page.page.bench.pool)]  # as the command does

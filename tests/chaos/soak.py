@@ -14,9 +14,9 @@ from random import Random
 from typing import Any
 
 import httpx
-import load
 
 from tests.chaos.attack import PATIENCE_S, TRACE, Report, Target, running
+from tests.helpers import load_test
 
 SAMPLE_S = 5.0
 WARM_UP = 1 / 3
@@ -79,16 +79,16 @@ class Tab:
     run: str | None = None
 
     async def press_run(self) -> None:
-        event, parts = load.run_event(self.config)
-        values = load.values_of(parts, max_tokens=self.chance.randint(16, 64), seed=self.chance.randrange(999))
-        self.run = (await load.watch(self.client, self.session, event, values)).run or self.run
+        event, parts = load_test.run_event(self.config)
+        values = load_test.values_of(parts, max_tokens=self.chance.randint(16, 64), seed=self.chance.randrange(999))
+        self.run = (await load_test.watch(self.client, self.session, event, values)).run or self.run
 
     async def leave_in_the_middle(self) -> None:
         """Presses Run and is gone after the first words."""
-        event, parts = load.run_event(self.config)
-        values = load.values_of(parts, max_tokens=400, seed=self.chance.randrange(999))
+        event, parts = load_test.run_event(self.config)
+        values = load_test.values_of(parts, max_tokens=400, seed=self.chance.randrange(999))
         with suppress(TimeoutError):
-            await asyncio.wait_for(load.watch(self.client, self.session, event, values), 1.0)
+            await asyncio.wait_for(load_test.watch(self.client, self.session, event, values), 1.0)
 
     async def bring(self) -> None:
         parts = self.config["components"]
@@ -103,8 +103,8 @@ class Tab:
         looks = [each for each in self.config["dependencies"] if each["targets"] and each["targets"][0][1] == "look"]
         place = {"place": {"run": self.run}, "tab": f"{self.chance.getrandbits(128):032x}"}
         joined = {"data": [], "fn_index": self.chance.choice(looks)["id"], "session_hash": self.session}
-        await load.join(self.client, {**joined, "event_data": place})
-        async for _ in load.outputs(self.client, self.session):
+        await load_test.join(self.client, {**joined, "event_data": place})
+        async for _ in load_test.outputs(self.client, self.session):
             pass
 
     async def save(self) -> None:

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from pairs import pair_of
 
 from specviz.checks import scoring
 from specviz.checks.end_to_end import TEXT_LENGTH, end_to_end, first_token
@@ -17,6 +16,7 @@ from specviz.decoding.engine import speculate
 from specviz.decoding.sampling import Sampling
 from specviz.rules import ANY_CHAIN, RULES
 from specviz.rules.broken import BROKEN, tamper_if_broken
+from tests.helpers.pairs import pair_of
 
 EVERY = {**ANY_CHAIN, **BROKEN}
 LOSSLESS = [name for name, rule in EVERY.items() if rule.lossless]

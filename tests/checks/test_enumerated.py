@@ -3,9 +3,6 @@ of one token shows."""
 
 import pytest
 import torch
-from enumerating import Forgets, WritesP
-from pairs import pair_of
-from runs import made
 
 from specviz.checks import enumerated as module
 from specviz.checks.enumerated import NUM_CELLS, OPENING, enumerate_texts
@@ -16,6 +13,9 @@ from specviz.decoding.sampling import Sampling
 from specviz.rules import ANY_CHAIN, RULES
 from specviz.rules.broken import BROKEN
 from specviz.rules.speculative_sampling import SpeculativeSampling
+from tests.helpers.broken_engines import Forgets, WritesP
+from tests.helpers.pairs import pair_of
+from tests.helpers.runs import made
 
 EVERY = {**ANY_CHAIN, **BROKEN}
 LOSSLESS = [name for name, rule in EVERY.items() if rule.lossless]

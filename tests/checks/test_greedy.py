@@ -4,12 +4,12 @@ import copy
 
 import pytest
 import torch
-from pairs import pair_of
 
 from specviz.checks.greedy import greedy
 from specviz.models.pool import LoadedModel
 from specviz.rules import RULES
 from specviz.rules.speculative_sampling import SpeculativeSampling
+from tests.helpers.pairs import pair_of
 
 PROMPTS = [tuple(range(5 + i, 25 + i)) for i in range(3)]
 K = 3

@@ -7,7 +7,6 @@ from functools import cache
 
 import pytest
 import torch
-from runs import begin, finish, make_steps
 
 from specviz.checks import one_step
 from specviz.checks.one_step import TELLING, DraftedPlace, identity, places, redraws, rule_here, worst_place
@@ -17,6 +16,7 @@ from specviz.rules import RULES
 from specviz.rules.broken import BROKEN
 from specviz.settings import assets_dir
 from specviz.trace import load_trace
+from tests.helpers.runs import begin, finish, make_steps
 
 EVERY = {**RULES, **BROKEN}
 LOSSLESS = [name for name, rule in EVERY.items() if rule.lossless]

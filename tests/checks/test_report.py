@@ -4,8 +4,6 @@ import argparse
 import json
 
 import pytest
-from enumerating import Forgets, WritesP
-from tiny_models import bigram, tiny_tokenizer
 
 from specviz.checks.prove import bundled_prompts, find_rule, prove
 from specviz.checks.report import STATES, CheckResult, Report
@@ -16,6 +14,8 @@ from specviz.request import Request
 from specviz.rules import ANY_CHAIN, RULES
 from specviz.rules.broken import BROKEN
 from specviz.session.active_setup import text_of
+from tests.helpers.broken_engines import Forgets, WritesP
+from tests.helpers.tiny_models import bigram, tiny_tokenizer
 
 PROMPT = list(range(5, 20))
 

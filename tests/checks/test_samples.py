@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from pairs import pair_of
 from transformers import AutoModelForCausalLM
 
 from specviz.api import run
@@ -18,6 +17,7 @@ from specviz.checks.statistics import SUSPICION, Evidence
 from specviz.decoding.sampling import Sampling
 from specviz.errors import SpecvizError
 from specviz.session.workbench import workbench
+from tests.helpers.pairs import pair_of
 
 GREEDY, PLAIN = {"temperature": 0.0}, {"temperature": 0.5}
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from pairs import pair_of
 
 from specviz.checks.self_checks import STEP_ENDS, self_checks
 from specviz.decoding.cached_lm import PRODUCTS, CachedLM
@@ -18,6 +17,7 @@ from specviz.decoding.sampling import Sampling
 from specviz.drafters.draft_model import ModelDrafter
 from specviz.models.pool import LoadedModel
 from specviz.rules import RULES
+from tests.helpers.pairs import pair_of
 
 PROMPT = (5, 9, 40, 7, 31, 5, 9, 40)
 SAMPLINGS = (

@@ -12,11 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import traces
-import warm
-from small_disk import small_disk
 
 from specviz.trace import load_trace
+from tests.helpers import traces, warm_processes
+from tests.helpers.small_disk import small_disk
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +31,7 @@ def command(out, *more):
 @contextmanager
 def running(out, *more, before=""):
     """before: what the process does before it becomes the command."""
-    process = warm.start(before + warm.COMMAND, *command(out, *more), cwd=ROOT)
+    process = warm_processes.start(before + warm_processes.COMMAND, *command(out, *more), cwd=ROOT)
     fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, 4096)  # a run that nobody reads waits: it can't end before that
     try:
         yield process
@@ -88,7 +87,7 @@ def test_a_signal_before_the_first_step_leaves_the_older_file(tmp_path):
 def test_a_run_that_fails_before_its_first_step_leaves_the_older_file(tmp_path):
     out = tmp_path / "run.jsonl"
     traces.chain().save(out)
-    done = warm.run(warm.COMMAND, *command(out, "--max-new-tokens", "100000"), cwd=ROOT)
+    done = warm_processes.run(warm_processes.COMMAND, *command(out, "--max-new-tokens", "100000"), cwd=ROOT)
     assert done.returncode == 2
     assert "specviz: " in done.stderr
     assert load_trace(out) == traces.chain()
@@ -132,7 +131,7 @@ def test_a_full_disk_is_said_and_what_was_written_is_kept(tmp_path):
     """A limit on the size of a file stands for the disk; the system's error is a real one."""
     out, limit = tmp_path / "run.jsonl", 60_000
     smaller = f"import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))\n"
-    done = warm.run(smaller + warm.COMMAND, *command(out), cwd=ROOT)
+    done = warm_processes.run(smaller + warm_processes.COMMAND, *command(out), cwd=ROOT)
     kept = load_trace(out)
     assert done.returncode == 2
     words = f"specviz: {out} cannot be written (File too large); it holds the run up to step {len(kept.steps)}\n"
@@ -146,14 +145,14 @@ def test_a_full_disk_is_said_and_what_was_written_is_kept(tmp_path):
 def test_a_disk_that_is_full_keeps_what_was_written_and_takes_the_next_run(tmp_path, suffix):
     with small_disk(tmp_path / "disk", 40) as disk:
         out = disk / f"run{suffix}"
-        done = warm.run(warm.COMMAND, *command(out), cwd=ROOT)
+        done = warm_processes.run(warm_processes.COMMAND, *command(out), cwd=ROOT)
         kept = load_trace(out)
         assert done.returncode == 2
         told = f"(No space left on device); it holds the run up to step {len(kept.steps)}\n"
         assert done.stderr == f"specviz: {out} cannot be written {told}"
         assert kept.steps
         out.unlink()
-        done = warm.run(warm.COMMAND, *command(out, "--max-new-tokens", "4"), cwd=ROOT)
+        done = warm_processes.run(warm_processes.COMMAND, *command(out, "--max-new-tokens", "4"), cwd=ROOT)
         assert (done.returncode, done.stderr) == (0, "")
         assert load_trace(out).footer.reason == "length"
 
@@ -200,7 +199,7 @@ def align_command(folder, *more):
 
 @contextmanager
 def started(*arguments):
-    process = warm.start(warm.COMMAND, *arguments, cwd=ROOT)
+    process = warm_processes.start(warm_processes.COMMAND, *arguments, cwd=ROOT)
     try:
         yield process
     finally:
@@ -268,7 +267,7 @@ except KeyboardInterrupt as end:
     sys.exit(ending.exit_code(end))
 """
     number = getattr(signal, name)
-    done = warm.run(program, str(number), cwd=ROOT, timeout=60)
+    done = warm_processes.run(program, str(number), cwd=ROOT, timeout=60)
     assert (done.returncode, done.stderr) == (128 + number, "")
 
 

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from made_index import NAME, WHEEL, make_index
 from transformers.utils.logging import enable_progress_bar
 
 import specviz
@@ -20,6 +19,7 @@ from specviz.models.chat import render_chat
 from specviz.models.files.hub import find, ignore_progress, is_here
 from specviz.models.pool import ModelPool
 from specviz.ui.choices import AWAY, make_offer
+from tests.helpers.package_index import NAME, WHEEL, make_index
 
 GB = 10**9
 

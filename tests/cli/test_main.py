@@ -12,12 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-import traces
-from eagle_heads import HIDDEN, eagle3, loaded
-from head_formats import SAMPLES, folder_of
-from runs import PROMPT, Fails
 from safetensors.torch import save_file
-from tiny_models import tiny, tiny_folder, tiny_tokenizer
 
 import specviz
 from specviz.checks.report import EXIT_CODES
@@ -33,6 +28,11 @@ from specviz.session import workbench as session
 from specviz.trace import Footer, Trace, load_trace
 from specviz.trace.metrics import METRICS
 from specviz.views.terminal import escape
+from tests.helpers import traces
+from tests.helpers.eagle_heads import HIDDEN, eagle3, loaded
+from tests.helpers.head_formats import SAMPLES, folder_of
+from tests.helpers.runs import PROMPT, Fails
+from tests.helpers.tiny_models import tiny, tiny_folder, tiny_tokenizer
 
 ROOT = Path(__file__).parents[2]
 ESCAPE = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")

@@ -8,9 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from made_costs import made_costs
-from runs import PROMPT
-from tiny_models import tiny, tiny_folder, tiny_tokenizer
 
 from specviz.analysis.costs import Measured
 from specviz.bench import report as bench_report
@@ -20,6 +17,9 @@ from specviz.cli.output import output
 from specviz.trace import export as exports
 from specviz.trace import read_trace
 from specviz.trace.shipped import shipped_trace
+from tests.helpers.made_costs import made_costs
+from tests.helpers.runs import PROMPT
+from tests.helpers.tiny_models import tiny, tiny_folder, tiny_tokenizer
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,8 +9,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from huggingface_hub import HfApi, constants
-from served import tiny_library
-from tiny_models import tiny, tiny_folder, tiny_tokenizer
 
 from specviz.cli import space
 from specviz.cli.main import main
@@ -18,6 +16,8 @@ from specviz.errors import SpecvizError
 from specviz.models.catalog import drafts_for
 from specviz.ui import startup
 from specviz.ui.choices import make_offer
+from tests.helpers.tiny_models import tiny, tiny_folder, tiny_tokenizer
+from tests.helpers.tiny_server import tiny_library
 
 NAME = "owner/specviz"
 PAIR = ["--target", "Qwen/Qwen3-8B", "--draft", "AngelSlim/Qwen3-8B_eagle3", "--hardware", "zero-a10g"]

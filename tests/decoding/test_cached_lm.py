@@ -4,7 +4,6 @@ import warnings
 
 import pytest
 import torch
-from tiny_models import CONTEXT_LIMIT, FAMILIES, Bigram, bigram, tiny
 from torch.nn import functional
 from transformers import DynamicCache
 
@@ -14,6 +13,7 @@ from specviz.decoding.draft import Draft, chain
 from specviz.decoding.forward import transformers_forward as forward
 from specviz.decoding.forward.transformers_forward import asked_of
 from specviz.errors import SpecvizError
+from tests.helpers.tiny_models import CONTEXT_LIMIT, FAMILIES, Bigram, bigram, tiny
 
 PROMPT = [5, 9, 12, 7, 3, 22, 41, 8, 30, 2, 17, 11]  # longer than the sliding windows
 TREE = Draft((4, 6, 8, 10, 12, 14), (-1, -1, 0, 0, 1, 2), (None,) * 6)

@@ -4,7 +4,6 @@ import copy
 
 import pytest
 import torch
-from tiny_models import tiny
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -18,6 +17,7 @@ from specviz.decoding.forward.transformers_forward import TransformersForward
 from specviz.decoding.sampling import Sampling
 from specviz.drafters.draft_model import ModelDrafter
 from specviz.rules import RULES
+from tests.helpers.tiny_models import tiny
 
 TREE = Draft((4, 6, 8, 10, 12, 14), (-1, -1, 0, 0, 1, 2), (None,) * 6)
 LLAMA3 = {

@@ -3,12 +3,12 @@
 import pytest
 import torch
 from scipy import stats
-from toys import TableLM, plan_of, target_distribution
 
 from specviz.decoding.draws import ACCEPT, DRAFT, FINAL, Draws, Recorded, Seeded, distribution, enumerate_outcomes
 from specviz.decoding.engine import speculate
 from specviz.decoding.sampling import Sampling
 from specviz.drafters.draft_model import ModelDrafter
+from tests.helpers.toys import TableLM, plan_of, target_distribution
 
 
 def test_seeded_draws_depend_on_their_address_alone():

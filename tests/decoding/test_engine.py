@@ -5,8 +5,6 @@ from functools import cache
 
 import pytest
 import torch
-from tiny_models import CONTEXT_LIMIT, FAMILIES, tiny
-from toys import RULE, TableLM, TreeDrafter, plan_of, top
 
 from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.draft import chain
@@ -19,6 +17,8 @@ from specviz.drafters.draft_model import ModelDrafter
 from specviz.drafters.method import Part, Parts
 from specviz.drafters.prompt_lookup import PromptLookup
 from specviz.errors import SpecvizError
+from tests.helpers.tiny_models import CONTEXT_LIMIT, FAMILIES, tiny
+from tests.helpers.toys import RULE, TableLM, TreeDrafter, plan_of, top
 
 PROMPT = [5, 9, 12, 7, 3]
 GREEDY = Sampling(0.0)

@@ -2,8 +2,19 @@
 
 import pytest
 import torch
-from tiny_models import tiny
-from toys import (
+
+from specviz.decoding.cached_lm import CachedLM
+from specviz.decoding.draws import distribution
+from specviz.decoding.engine import speculate
+from specviz.decoding.sampling import Sampling
+from specviz.drafters.draft_model import ModelDrafter
+from specviz.drafters.method import CHAIN_RULES
+from specviz.drafters.prompt_lookup import PromptLookup
+from specviz.rules import RULES
+from specviz.rules.broken import BROKEN, ClampedQ, UntruncatedQ
+from specviz.rules.speculative_sampling import residual
+from tests.helpers.tiny_models import tiny
+from tests.helpers.toys import (
     RULE,
     TableLM,
     TreeDrafter,
@@ -16,17 +27,6 @@ from toys import (
     total_variation,
     without_replacement,
 )
-
-from specviz.decoding.cached_lm import CachedLM
-from specviz.decoding.draws import distribution
-from specviz.decoding.engine import speculate
-from specviz.decoding.sampling import Sampling
-from specviz.drafters.draft_model import ModelDrafter
-from specviz.drafters.method import CHAIN_RULES
-from specviz.drafters.prompt_lookup import PromptLookup
-from specviz.rules import RULES
-from specviz.rules.broken import BROKEN, ClampedQ, UntruncatedQ
-from specviz.rules.speculative_sampling import residual
 
 PROMPT = (0, 1, 2, 0, 1)
 EXACT = 1e-12

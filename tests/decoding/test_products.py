@@ -4,7 +4,6 @@ import gc
 
 import pytest
 import torch
-from tiny_models import tiny
 
 from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.draft import chain
@@ -21,6 +20,7 @@ from specviz.decoding.forward.products import (
     read_products,
     with_products,
 )
+from tests.helpers.tiny_models import tiny
 
 PACKED = Products(packed=(frozenset(range(1, MORE + 1)),) * len(FORMATS) * len(SHAPES))
 CLOSE = {torch.float32: (1e-4, 1e-5), torch.bfloat16: (2e-2, 2e-2)}

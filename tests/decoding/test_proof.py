@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from tiny_models import FAMILIES, SLIDING_WINDOW, tiny
 from transformers import LlamaForCausalLM
 
 from specviz.decoding import cached_lm
 from specviz.decoding.cached_lm import CachedLM, prove_model
 from specviz.decoding.draft import Draft
 from specviz.errors import SpecvizError
+from tests.helpers.tiny_models import FAMILIES, SLIDING_WINDOW, tiny
 
 MPT = {"d_model": 32, "n_heads": 4, "n_layers": 2, "max_seq_len": 256}
 BLOOM = {"n_head": 4, "n_layer": 2}

@@ -2,8 +2,6 @@
 
 import pytest
 import torch
-from pretend_device import DEVICE, There, moved, pretended
-from tiny_models import CONTEXT_LIMIT, tiny
 
 from specviz.decoding.cached_lm import PRODUCTS, CachedLM
 from specviz.decoding.draft import EMPTY, ROOT, Draft, chain
@@ -15,6 +13,8 @@ from specviz.decoding.sampling import Sampling
 from specviz.drafters.draft_model import ModelDrafter
 from specviz.drafters.tree import TreeDrafter
 from specviz.rules import RULES
+from tests.helpers.pretend_device import DEVICE, There, moved, pretended
+from tests.helpers.tiny_models import CONTEXT_LIMIT, tiny
 
 PROMPT = [5, 9, 12, 7, 3]
 EXACT = RULES["speculative_sampling"]

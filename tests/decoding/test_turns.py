@@ -4,11 +4,11 @@ import threading
 import time
 
 import pytest
-from waiting import PATIENCE_S, until
 
 from specviz.decoding import turns
 from specviz.decoding.turns import Asker, FairQueue, Turn, Unwanted, aside, clock, give_way, waited_s
 from specviz.session.workbench import Workbench
+from tests.helpers.waits import PATIENCE_S, until
 
 
 @pytest.fixture

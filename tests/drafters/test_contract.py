@@ -7,9 +7,6 @@ from functools import cache
 
 import pytest
 import torch
-from runs import statuses, timeless
-from setups import plan_with, setup_of
-from toys import total_variation
 
 from specviz import trace
 from specviz.decoding.draft import ROOT, chain
@@ -26,6 +23,9 @@ from specviz.rules import RULES
 from specviz.session.recorder import Recorder
 from specviz.session.run import open_run
 from specviz.session.workbench import Workbench
+from tests.helpers.runs import statuses, timeless
+from tests.helpers.setups import plan_with, setup_of
+from tests.helpers.toys import total_variation
 
 PROMPT = [0, 2, 1, 0, 3, 2, 1, 0]
 PLAIN, GREEDY = Sampling(), Sampling(0.0)

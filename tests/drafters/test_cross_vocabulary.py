@@ -2,9 +2,7 @@
 
 import pytest
 import torch
-from tiny_models import TRAINING_TEXT, tiny, tiny_tokenizer
 from tokenizers import Tokenizer, decoders, models, normalizers
-from toys import TableLM, plan_of, target_distribution, text_distribution, total_variation
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from specviz.decoding.cached_lm import CachedLM
@@ -19,6 +17,8 @@ from specviz.errors import SpecvizError
 from specviz.models.tokens import TokenText, encode_after, ends_whole, shared_ids, whole_start
 from specviz.rules import RULES
 from specviz.settings import assets_dir
+from tests.helpers.tiny_models import TRAINING_TEXT, tiny, tiny_tokenizer
+from tests.helpers.toys import TableLM, plan_of, target_distribution, text_distribution, total_variation
 
 EXACT = 1e-12
 PROMPT = (2, 0, 1)

@@ -6,9 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from eagle_heads import HIDDEN, SlowHead, eagle, eagle3, target_of, texts
 from safetensors.torch import load_file
-from toys import total_variation
 from transformers import GenerationConfig
 
 from specviz import run
@@ -26,6 +24,8 @@ from specviz.rules import RULES
 from specviz.session.workbench import Workbench
 from specviz.settings import assets_dir
 from specviz.views.words import headline
+from tests.helpers.eagle_heads import HIDDEN, SlowHead, eagle, eagle3, target_of, texts
+from tests.helpers.toys import total_variation
 
 PROMPTS = ("Once upon a time, there was a little girl named Lily.", "12 + 25 =", "def add(a, b):\n    return")
 

@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from eagle_heads import HIDDEN, SlowHead, _random, eagle, eagle3, target_of, texts
-from small_zoo import EAGLE
 
 from specviz.drafters.eagle import layouts
 from specviz.drafters.eagle.heads import read
 from specviz.drafters.eagle.layers import KeyValueRows
 from specviz.errors import SpecvizError
 from specviz.zoo.training.heads import build_head, head_settings, rotary_of
+from tests.helpers.eagle_heads import HIDDEN, SlowHead, _random, eagle, eagle3, target_of, texts
+from tests.helpers.small_zoo import EAGLE
 
 
 def bundled_layout(model, seed=0):

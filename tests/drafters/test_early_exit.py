@@ -4,9 +4,7 @@ import copy
 
 import pytest
 import torch
-from tiny_models import CONTEXT_LIMIT, FAMILIES, tiny
 from torch import nn
-from toys import plan_of
 from transformers import DynamicCache
 
 from specviz.decoding.cached_lm import CachedLM
@@ -18,6 +16,8 @@ from specviz.drafters.early_exit import METHOD
 from specviz.drafters.method import Part, Parts
 from specviz.drafters.none import NoDraft
 from specviz.errors import SpecvizError
+from tests.helpers.tiny_models import CONTEXT_LIMIT, FAMILIES, tiny
+from tests.helpers.toys import plan_of
 
 PROMPT = [5, 9, 12, 7, 3, 22, 41, 8, 30, 2, 17, 11]
 

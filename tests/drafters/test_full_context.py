@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-import traces
 
 from specviz.decoding.draft import EMPTY
 from specviz.decoding.drafter import no_draft
@@ -15,6 +14,7 @@ from specviz.views.explore.opening import opening
 from specviz.views.explore.titles import drawn_title, last_token
 from specviz.views.terminal import event_text
 from specviz.views.words import speech, why_nothing
+from tests.helpers import traces
 
 FULL = "the draft model's context of 40 tokens is full"
 ALL_GOOD = {"reasoning": {"threshold": -20.0}}

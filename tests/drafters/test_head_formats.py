@@ -5,21 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from eagle_heads import HIDDEN, SlowHead, _random, target_of, texts
-from head_formats import (
-    EAGLE3_NORMS,
-    IDS,
-    SAMPLES,
-    PlainHead,
-    folder_of,
-    peagle_outside,
-    speculators_eagle3,
-    speculators_mtp,
-    speculators_peagle,
-    vllm_medusa,
-    wrapped_eagle,
-)
-from tiny_models import tiny, tiny_tokenizer
 from torch.nn.functional import silu
 
 from specviz.decoding.drafter import Context
@@ -32,6 +17,21 @@ from specviz.drafters.heads import KINDS, load_heads
 from specviz.drafters.medusa.heads import read as read_medusa
 from specviz.errors import SpecvizError
 from specviz.models.pool import ModelPool
+from tests.helpers.eagle_heads import HIDDEN, SlowHead, _random, target_of, texts
+from tests.helpers.head_formats import (
+    EAGLE3_NORMS,
+    IDS,
+    SAMPLES,
+    PlainHead,
+    folder_of,
+    peagle_outside,
+    speculators_eagle3,
+    speculators_mtp,
+    speculators_peagle,
+    vllm_medusa,
+    wrapped_eagle,
+)
+from tests.helpers.tiny_models import tiny, tiny_tokenizer
 
 DOCUMENT = Path(__file__).parents[2] / "assets" / "docs" / "methods.md"
 DRAFTED = [4, 9]

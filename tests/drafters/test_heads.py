@@ -8,10 +8,7 @@ import zipfile
 
 import pytest
 import torch
-from eagle_heads import HIDDEN as EAGLE_HIDDEN
-from eagle_heads import eagle3
 from safetensors.torch import load_file, save_file
-from tiny_models import tiny, tiny_tokenizer
 from torch.nn.functional import silu
 
 from specviz.drafters.heads import KINDS, load_heads
@@ -24,6 +21,9 @@ from specviz.request import Request
 from specviz.session.run import Status, open_run
 from specviz.session.workbench import Workbench
 from specviz.settings import assets_dir
+from tests.helpers.eagle_heads import HIDDEN as EAGLE_HIDDEN
+from tests.helpers.eagle_heads import eagle3
+from tests.helpers.tiny_models import tiny, tiny_tokenizer
 
 HIDDEN, VOCAB = 32, 320
 

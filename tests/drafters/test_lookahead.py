@@ -2,8 +2,6 @@
 
 import pytest
 import torch
-from tiny_models import CONTEXT_LIMIT, tiny
-from toys import TableLM, plan_of, target_distribution, total_variation
 
 from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.draft import ROOT
@@ -14,6 +12,8 @@ from specviz.decoding.sampling import Sampling
 from specviz.drafters.lookahead import METHOD, Lookahead
 from specviz.drafters.method import Part, Parts
 from specviz.rules import RULES
+from tests.helpers.tiny_models import CONTEXT_LIMIT, tiny
+from tests.helpers.toys import TableLM, plan_of, target_distribution, total_variation
 
 EXACT, WRONG = 1e-12, 1e-2
 TEXT = [3, 1, 4, 1, 5, 9, 2, 6]

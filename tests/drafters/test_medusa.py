@@ -7,9 +7,6 @@ from itertools import cycle
 
 import pytest
 import torch
-from reading import AlwaysRead, own_distribution
-from tiny_models import tiny
-from toys import text_distribution, total_variation
 
 from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.draft import ROOT
@@ -25,6 +22,9 @@ from specviz.models.pool import ModelPool
 from specviz.rules import RULES
 from specviz.session.setup import gather
 from specviz.settings import assets_dir
+from tests.helpers.state_readers import AlwaysRead, own_distribution
+from tests.helpers.tiny_models import tiny
+from tests.helpers.toys import text_distribution, total_variation
 
 RULE = RULES["speculative_sampling"]
 PROMPT = [1, 2, 0, 1]

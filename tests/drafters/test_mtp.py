@@ -9,11 +9,7 @@ from itertools import cycle
 
 import pytest
 import torch
-from mtp_targets import MtpModel, tiny_modules, tiny_target
-from reading import AlwaysRead, own_distribution
 from safetensors.torch import load_file, save_file
-from tiny_models import tiny_tokenizer
-from toys import text_distribution, total_variation
 
 from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.drafter import Context
@@ -30,6 +26,10 @@ from specviz.errors import SpecvizError
 from specviz.models.pool import ModelPool
 from specviz.rules import RULES
 from specviz.session.setup import gather
+from tests.helpers.mtp_targets import MtpModel, tiny_modules, tiny_target
+from tests.helpers.state_readers import AlwaysRead, own_distribution
+from tests.helpers.tiny_models import tiny_tokenizer
+from tests.helpers.toys import text_distribution, total_variation
 
 if not hasattr(MtpModel, "forward_layer"):
     pytest.skip("this transformers runs no single modules", allow_module_level=True)

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from documents import SNIPPETS
+
+from tests.helpers.documents import SNIPPETS
 
 ROOT = Path(__file__).parents[2]
 (FILE,) = (code for code in SNIPPETS if "class LastToken" in code)  # of CONTRIBUTING
@@ -16,7 +17,7 @@ USES = """
 import json, sys
 from specviz import METHODS, load_trace, prove, what_if
 from specviz.analysis.breakdown import why_slow
-from made_costs import made_costs
+from tests.helpers.made_costs import made_costs
 from specviz.rules import RULES
 from specviz.ui.choices import list_methods
 from specviz.views.explore.help import method_help
@@ -54,7 +55,7 @@ def scratch(tmp_path_factory):
 
 def started(scratch, *arguments):
     """What a Python program in the copy writes."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(scratch), str(scratch / "tests" / "helpers")])}
+    environment = {**os.environ, "PYTHONPATH": str(scratch)}
     done = subprocess.run(
         [sys.executable, *map(str, arguments)], cwd=scratch, env=environment, capture_output=True, text=True
     )

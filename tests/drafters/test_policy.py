@@ -4,7 +4,6 @@ import itertools
 
 import pytest
 import torch
-from toys import TableLM, plan_of, target_distribution, total_variation
 
 from specviz.decoding.draft import chain
 from specviz.decoding.draws import Seeded, distribution
@@ -17,6 +16,7 @@ from specviz.drafters.policy import BLIND_K_PARAMS, K_PARAMS, make_policy
 from specviz.drafters.prompt_lookup import PromptLookup
 from specviz.errors import SpecvizError
 from specviz.rules import RULES
+from tests.helpers.toys import TableLM, plan_of, target_distribution, total_variation
 
 POLICIES = tuple(K_PARAMS[0].options)
 LOSSLESS = [rule for rule in RULES.values() if rule.lossless]

@@ -3,7 +3,6 @@
 import random
 
 import pytest
-from listening import lines_during
 
 from specviz.decoding.drafter import Context
 from specviz.decoding.draws import Seeded
@@ -12,6 +11,7 @@ from specviz.drafters import prompt_lookup
 from specviz.drafters.method import Parts
 from specviz.drafters.prompt_lookup import METHOD, PromptLookup
 from specviz.errors import SpecvizError
+from tests.helpers.printed_text import lines_during
 
 
 def drafted(drafter, tokens):

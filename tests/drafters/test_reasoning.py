@@ -2,8 +2,6 @@
 
 import pytest
 import torch
-from tiny_models import tiny, tiny_tokenizer
-from toys import TableLM, plan_of, target_distribution, text_distribution, total_variation
 
 from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.draft import EMPTY, chain
@@ -22,6 +20,8 @@ from specviz.rules.lossy import Graded
 from specviz.session.setup import gather
 from specviz.session.workbench import workbench
 from specviz.ui.choices import FIRST_SEED
+from tests.helpers.tiny_models import tiny, tiny_tokenizer
+from tests.helpers.toys import TableLM, plan_of, target_distribution, text_distribution, total_variation
 
 EXACT = 1e-12
 RULE: Rule = Graded()

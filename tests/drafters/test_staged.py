@@ -4,9 +4,6 @@ import json
 
 import pytest
 import torch
-from listening import lines_during
-from tiny_models import tiny
-from toys import TableLM, plan_of, target_distribution, text_distribution, total_variation
 
 from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.drafter import Context
@@ -21,6 +18,9 @@ from specviz.drafters.staged import METHOD
 from specviz.drafters.staged.drafter import InnerDraws, StagedDrafter
 from specviz.errors import SpecvizError
 from specviz.rules import RULES
+from tests.helpers.printed_text import lines_during
+from tests.helpers.tiny_models import tiny
+from tests.helpers.toys import TableLM, plan_of, target_distribution, text_distribution, total_variation
 
 PROMPT = (0, 1, 2, 0, 1)
 EXACT = 1e-12

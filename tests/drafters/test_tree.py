@@ -5,8 +5,6 @@ from collections import Counter
 
 import pytest
 import torch
-from tiny_models import CONTEXT_LIMIT, tiny
-from toys import TableLM, plan_of, target_distribution, text_distribution, total_variation
 
 from specviz.decoding import sampling as sampling_module
 from specviz.decoding.cached_lm import CachedLM
@@ -20,6 +18,8 @@ from specviz.drafters.method import Part, Parts
 from specviz.drafters.tree import METHOD, TreeDrafter
 from specviz.errors import SpecvizError
 from specviz.rules import RULES
+from tests.helpers.tiny_models import CONTEXT_LIMIT, tiny
+from tests.helpers.toys import TableLM, plan_of, target_distribution, text_distribution, total_variation
 
 EXACT, WRONG = 1e-12, 1e-2
 PROMPT = (0, 1, 2, 0, 1)

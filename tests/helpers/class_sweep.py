@@ -1,7 +1,7 @@
 """What specviz does with a tiny model of every class: its texts against `generate`, its refusals against what the model
 does and keeps.
 
-`PYTHONPATH=.:tests/helpers python -m class_sweep [NAME ...]` prints a line for each class and then the table.
+`python -m tests.helpers.class_sweep [NAME ...]` prints a line for each class and then the table.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from itertools import cycle, islice
 from pathlib import Path
 
 import torch
-from every_class import CANNOT, IDS, PADDING, answers_about_images, names, tiny_of
-from tiny_models import tiny_folder, tiny_tokenizer
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
@@ -35,6 +33,8 @@ from specviz.request import Request
 from specviz.session.run import open_run
 from specviz.session.workbench import Workbench
 from specviz.trace import Trace
+from tests.helpers.tiny_classes import CANNOT, IDS, PADDING, answers_about_images, names, tiny_of
+from tests.helpers.tiny_models import tiny_folder, tiny_tokenizer
 
 METHODS = {"none": None, "draft_model": "draft", "tree": "draft", "lookahead": None, "prompt_lookup": None}
 """Method -> its draft model."""

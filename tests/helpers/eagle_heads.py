@@ -3,10 +3,10 @@
 import math
 
 import torch
-from tiny_models import tiny
 
 from specviz.models.pool import LoadedModel
 from specviz.trace import ModelInfo
+from tests.helpers.tiny_models import tiny
 
 HIDDEN = 16
 

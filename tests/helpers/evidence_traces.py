@@ -6,10 +6,9 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-import traces
-
 from specviz import trace
 from specviz.trace import ROOT
+from tests.helpers import traces
 
 BRANCHY = (ROOT, ROOT, ROOT, 0, 0, 1, 3, 3, 4, 6)
 BINARY = tuple(ROOT if node < 2 else (node - 2) // 2 for node in range(60))

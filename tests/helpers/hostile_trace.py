@@ -2,9 +2,8 @@
 
 from dataclasses import replace
 
-import traces
-
 from specviz.trace import Trace
+from tests.helpers import traces
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(1)><!--<script>"
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from tiny_models import tiny_tokenizer
 
 from specviz import trace
 from specviz.request import Request
 from specviz.session.run import Run, Status, open_run
 from specviz.session.workbench import Workbench
+from tests.helpers.tiny_models import tiny_tokenizer
 
 PROMPT = "The fox said hello to the small dog, and the fox said"
 REQUEST = Request(prompt=PROMPT, target="big", draft="near", max_new_tokens=24, seed=1)

@@ -11,8 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from eagle_heads import HIDDEN, eagle
-from tiny_models import CONTEXT_LIMIT, tiny
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -27,6 +25,8 @@ from specviz.drafters.mtp import modules as mtp_modules
 from specviz.models.files.checkpoint import LoadReport
 from specviz.models.pool import LoadedModel, ModelPool
 from specviz.session.setup import Setup
+from tests.helpers.eagle_heads import HIDDEN, eagle
+from tests.helpers.tiny_models import CONTEXT_LIMIT, tiny
 
 FEW = 3  # tokens of a vocabulary whose every outcome is enumerated: drafts are made small there
 CHARACTERS = "a\n" + "bc" + string.ascii_uppercase + string.digits + string.ascii_lowercase[3:]
@@ -83,7 +83,7 @@ def _headed(method, vocab_size, dtype, limit, make: Callable[[LoadedModel], torc
 
 
 def _mtp(method, vocab_size, dtype, limit) -> Setup:
-    from mtp_targets import tiny_modules, tiny_target  # skips where this transformers cannot run them
+    from tests.helpers.mtp_targets import tiny_modules, tiny_target  # skips where this transformers cannot run them
 
     model = tiny_target(vocab_size=vocab_size, dtype=dtype)
     mtp_modules._attached.get(model, None, lambda: tiny_modules(model))

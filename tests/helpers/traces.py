@@ -13,10 +13,9 @@ import random
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from trace_walk import Distribution, Walk, entropy, one_hot, overlap, residual
-
 from specviz import trace
 from specviz.trace import ROOT, round9
+from tests.helpers.trace_walk import Distribution, Walk, entropy, one_hot, overlap, residual
 
 STORY = [
     piece.encode()

@@ -2,13 +2,12 @@
 
 import json
 
-import served
-
 from specviz.session import run as session
 from specviz.session.workbench import Workbench
 from specviz.ui.page import reports
 from specviz.ui.registry import Registry
 from specviz.ui.view import view_of
+from tests.helpers import tiny_server
 
 
 class Visit:
@@ -16,7 +15,7 @@ class Visit:
 
     def __init__(self, pool, trace=None):
         self.bench, registry = Workbench(pool), Registry()
-        self.pages = reports(registry, self.bench, served.tiny_offer())
+        self.pages = reports(registry, self.bench, tiny_server.tiny_offer())
         self.run = None if trace is None else registry.show(view_of(trace), "one").id
 
     def look(self, page, step=None, ref=None):
@@ -34,8 +33,8 @@ class Visit:
 
 
 def made(pool, **changes):
-    request = served.tiny_offer(max_new_tokens=24).first
-    run = session.open_run(served.replace(request, **changes), bench=Workbench(pool))
+    request = tiny_server.tiny_offer(max_new_tokens=24).first
+    run = session.open_run(tiny_server.replace(request, **changes), bench=Workbench(pool))
     for _ in run.events():
         pass
     return run.trace

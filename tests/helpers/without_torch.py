@@ -9,15 +9,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import aligned
-import traces
-
 from specviz.alignment import outputs
 from specviz.alignment.tables.shard_tables import build_tables
 from specviz.cli.main import main
 from specviz.trace import export as exports
 from specviz.trace.shipped import shipped_runs, shipped_trace
 from specviz.views.explore.run_file import stage_page
+from tests.helpers import analysed_texts, traces
 
 
 def write_all(folder: Path) -> None:
@@ -29,9 +27,9 @@ def write_all(folder: Path) -> None:
     made["chain"].save(folder / "run.jsonl")
     assert main(["show", str(folder / "run.jsonl")]) == 0
     assert main(["export", str(folder / "run.jsonl"), "--html", str(folder / "run.html")]) == 0
-    texts = [aligned.text(number, drafts=("one", "two"), size=12, tags=("a",)) for number in range(3)]
+    texts = [analysed_texts.text(number, drafts=("one", "two"), size=12, tags=("a",)) for number in range(3)]
     rows = [text.written.row for text in texts]
-    list(outputs.write_tables(folder, [build_tables(texts, aligned.shard(rows, ("one", "two")))]))
+    list(outputs.write_tables(folder, [build_tables(texts, analysed_texts.shard(rows, ("one", "two")))]))
 
 
 if __name__ == "__main__":

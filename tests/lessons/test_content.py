@@ -9,8 +9,6 @@ from functools import cache
 from statistics import mean, median
 
 import pytest
-import restated
-from documents import MEASURED
 
 from specviz.lessons.load import lessons
 from specviz.trace.metrics import count, metrics
@@ -19,6 +17,8 @@ from specviz.views.check.distributions import distribution_block
 from specviz.views.explore.inspector import looks
 from specviz.views.explore.speed import speed_words
 from specviz.views.words import label, percent, quote
+from tests.helpers import restated_numbers
+from tests.helpers.documents import MEASURED
 
 ORDER = [
     "why-slow", "draft-and-verify", "acceptance-rule", "residual", "choosing-k", "drafts", "temperature",
@@ -79,12 +79,12 @@ def agreement(name):
 
 
 def shared(temperature):
-    return share(mean(restated.agreements(temperature)))
+    return share(mean(restated_numbers.agreements(temperature)))
 
 
 def off(temperature):
     """Points that a single text lies off the mean, give or take."""
-    return restated.spread([100 * each for each in restated.agreements(temperature)])[1]
+    return restated_numbers.spread([100 * each for each in restated_numbers.agreements(temperature)])[1]
 
 
 def cost_of_a_draft_token():
@@ -285,8 +285,8 @@ def of_choosing_k():
     assert calls("k-8") < calls("k-1") / 2
     assert max(one, four, eight) < 1.3 * min(one, four, eight)
     assert len({trace(run).text for run in runs}) == 3
-    expected = restated.expected().expected_target_calls
-    least, most = ({k: end(restated.calls_of_runs(k)) for k in (1, 4, 8)} for end in (min, max))
+    expected = restated_numbers.expected().expected_target_calls
+    least, most = ({k: end(restated_numbers.calls_of_runs(k)) for k in (1, 4, 8)} for end in (min, max))
     return [
         f"{per_call('k-1')} with K 1, {per_call('first-visit')} with K 4, {per_call('k-8')} with K 8",
         ", ".join(map(used, runs)),
@@ -294,9 +294,9 @@ def of_choosing_k():
         f"{', '.join(str(calls(run, 'draft')) for run in runs)}",
         f"The passes of the draft: {', '.join(str(calls(run, 'draft')) for run in runs)}.",
         f"there were {ignored} draft tokens that were not judged",
-        "Expected passes of the target: " + ", ".join(f"{expected[k]:.1f} with K {k}" for k in restated.KS),
+        "Expected passes of the target: " + ", ".join(f"{expected[k]:.1f} with K {k}" for k in restated_numbers.KS),
         f"{twice(4, 8).removeprefix('about ')} the drafting saves {expected[4] - expected[8]:.1f} passes",
-        f"Of {restated.NUM_RUNS} runs each: "
+        f"Of {restated_numbers.NUM_RUNS} runs each: "
         + ", ".join(f"{least[k]} to {most[k]}{' passes' if k == 1 else ''} with K {k}" for k in least),
         "17 prompts at temperature 1, against no draft: 1.26x as fast with K 1, "
         + ", ".join(f"{speed} with K {k}" for k, speed in speeds.items() if k > 1),
@@ -335,10 +335,10 @@ def of_temperature():
     assert max(map(judged, (*runs, "first-visit"))) < 60
     assert max(each.steps[0].settings.temperature for each in map(trace, shipped_runs())) == 1.5
     cold, warm, hot = map(agreement, runs)
-    means = [mean(restated.agreements(at)) for at in hotness]
+    means = [mean(restated_numbers.agreements(at)) for at in hotness]
     assert means[0] > means[1] > means[2] < means[3] < means[4] < means[5]
     told = [f"{shared(at)} at {at}" for at in hotness]
-    strange, usual = (share(restated.agreement_on(run, 1.0)) for run in ("hot", "right-rule"))
+    strange, usual = (share(restated_numbers.agreement_on(run, 1.0)) for run in ("hot", "right-rule"))
     return [
         f"{counters('greedy').statuses['rejected']} of {judged('greedy')} judged tokens were rejected",
         f"{cold} at temperature 0, {warm} at 1, {hot} at 1.5. Accepted of judged: {', '.join(map(kept, runs))}.",
@@ -347,13 +347,14 @@ def of_temperature():
         f"a U, with its bottom near {hotness[means.index(min(means))]}.",
         f"there they share {strange}, on the text written at 1 they share {usual}",
         "From 0 to 1.5 the agreement fell. There is no recorded run beyond 1.5",
-        f"Over {restated.NUM_TEXTS} texts at each temperature the agreement is {', '.join(told[:-1])} and {told[-1]}: ",
+        f"Over {restated_numbers.NUM_TEXTS} texts at each temperature "
+        f"the agreement is {', '.join(told[:-1])} and {told[-1]}: ",
         f"its models share {agreement('first-visit')}, and {kept('first-visit')} of the judged tokens were accepted, "
         "of fewer than 60.",
-        f"So {restated.NUM_TEXTS} texts were written at each temperature",
+        f"So {restated_numbers.NUM_TEXTS} texts were written at each temperature",
         f"A single text lies {off(1)} points off at temperature 1, give or take, {off(1.5)} points at 1.5 and "
         f"{off(5)} point at 5.",
-        f"Over {restated.NUM_TEXTS} texts the",
+        f"Over {restated_numbers.NUM_TEXTS} texts the",
         f"In step 1 the draft wrote {drafted('greedy', 0).split(', ')[0]}, the target's most likely token",
         f"agreement is {shared(1)} at temperature 1 and {shared(1.5)} at 1.5, but a single text lies {off(1)} and "
         f"{off(1.5)} points off",
@@ -414,7 +415,8 @@ def of_no_draft_model():
         f"{calls('prompt-lookup', 'draft')} of a draft model",
         f"Here {len(layers['layers'])} of the {layers['of']} layers draft",
         f"{length('early-exit')} tokens took {calls('early-exit')} passes",
-        f"the output layer as well, and so {share(restated.read_for_a_draft_token())} of the weights that a pass reads",
+        f"the output layer as well, and so {share(restated_numbers.read_for_a_draft_token())} "
+        "of the weights that a pass reads",
         f"it took {share(cost_of_a_draft_token())} of the time of a pass over one token",
         f"stories were measured at {stories} tokens per target call",
         f"{repeats} tokens per target call when repeating a text, {stories} in a story",

@@ -8,10 +8,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-import served
 import torch
-import traces
-from runs import REQUEST, make_steps
 
 from specviz.errors import SpecvizError
 from specviz.lessons.draft_game import (
@@ -36,6 +33,8 @@ from specviz.ui.reports.games import DRAFT, ON_STAGE, PREDICT, Games, texts
 from specviz.ui.reports.section import Look, StagePlace
 from specviz.views.explore.feed import SO_FAR, Feed
 from specviz.views.learn.draft_game import turns_blocks
+from tests.helpers import tiny_server, traces
+from tests.helpers.runs import REQUEST, make_steps
 
 WORDS = ("the small dog", "said hello", ", and", "the fox said", "hello")
 NOTHING = Look(StagePlace(), None)
@@ -284,13 +283,13 @@ def test_between_two_turns_no_model_is_held(folder):
 
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory):
-    return served.tiny_library(tmp_path_factory.mktemp("models"))
+    return tiny_server.tiny_library(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture
 def page(pool):
     registry = Registry()
-    made = Games(Workbench(pool), served.tiny_offer(), registry)
+    made = Games(Workbench(pool), tiny_server.tiny_offer(), registry)
     return {section.name: section for section in made.sections()}, registry
 
 
@@ -320,7 +319,7 @@ def test_turn_by_turn_the_page_keeps_one_game_that_can_be_saved(page):
 def test_a_turn_belongs_to_the_game_that_was_begun_whatever_is_sent_with_it(page):
     section = page[0][DRAFT]
     first = block_of(press(section, "turn", words="the fox", game="", **block_of(section.begin(NOTHING))["setup"]))
-    others = {"prompt": list(texts(served.tiny_offer()))[1], "temperature": "0", "seed": "99"}
+    others = {"prompt": list(texts(tiny_server.tiny_offer()))[1], "temperature": "0", "seed": "99"}
     assert first["setup"] != others
     second = block_of(press(section, "turn", words="said", game=first["game"], **others))
     assert second["setup"] == first["setup"]
@@ -412,7 +411,7 @@ def test_only_the_newest_games_are_kept(page, monkeypatch):
 
 
 def test_without_its_model_the_game_says_so(pool):
-    offer = served.tiny_offer()
+    offer = tiny_server.tiny_offer()
     offer = replace(offer, first=replace(offer.first, target="someone/large"))
     section = Games(Workbench(pool), offer, Registry()).sections()[1]
     [said] = section.begin(NOTHING)["blocks"]

@@ -3,14 +3,14 @@
 import re
 
 import pytest
-from lesson_texts import HOSTILE, hostile_lesson, lesson, other_lesson, stage_lesson, taught
-from one_file import held, unpacked
 from starlette.testclient import TestClient
 
 from specviz.errors import SpecvizError
 from specviz.lessons.load import lessons
 from specviz.trace.shipped import shipped_trace
 from specviz.views.learn.lesson_file import lesson_page
+from tests.helpers.lesson_texts import HOSTILE, hostile_lesson, lesson, other_lesson, stage_lesson, taught
+from tests.helpers.one_file import held, unpacked
 
 LYING = re.compile(r'<script type="text/plain" id="([^"]*)">(.*?)</script>', re.DOTALL)
 MOST_BYTES = 1_500_000

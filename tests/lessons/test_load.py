@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import gradio as gr
 import pytest
-from lesson_texts import HOSTILE, PIN, hostile_lesson, lesson, other_lesson, screen, stage_lesson, task, taught
 
 from specviz.errors import SpecvizError
 from specviz.lessons.load import MOST_LESSONS, found_lessons, lessons, read_lesson
@@ -19,6 +18,17 @@ from specviz.ui.registry import Registry
 from specviz.views.check import distributions
 from specviz.views.learn import lesson as view
 from specviz.views.learn import plan as planned
+from tests.helpers.lesson_texts import (
+    HOSTILE,
+    PIN,
+    hostile_lesson,
+    lesson,
+    other_lesson,
+    screen,
+    stage_lesson,
+    task,
+    taught,
+)
 
 RUNS = shipped_runs()
 LONG = "x" * 10_000

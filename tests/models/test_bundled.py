@@ -5,7 +5,6 @@ import os
 
 import pytest
 import torch
-import warm
 
 from specviz import metrics, run
 from specviz.models import catalog
@@ -16,6 +15,7 @@ from specviz.ui.choices import make_offer
 from specviz.zoo.__main__ import MODELS
 from specviz.zoo.config import load_recipe, recipe_names
 from specviz.zoo.training.export import Origin
+from tests.helpers import warm_processes
 
 MOST_BYTES = {"fable": 48_000_000, "smol": 40_000_000}
 MOST_BYTES_PER_FILE = 10_000_000
@@ -67,7 +67,7 @@ def test_it_runs_with_the_network_forbidden(tmp_path):
     )
     online = {name: value for name, value in os.environ.items() if name != "HF_HUB_OFFLINE"}
     environment = {**online, "PYTHONPATH": str(MODELS.parents[1])}
-    done = warm.run(program, cwd=tmp_path, env=environment)
+    done = warm_processes.run(program, cwd=tmp_path, env=environment)
     assert done.stdout.strip() == "8", done.stderr
 
 

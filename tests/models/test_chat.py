@@ -4,11 +4,11 @@ import sys
 import time
 
 import pytest
-from tiny_models import tiny_tokenizer
 
 from specviz.errors import SpecvizError
 from specviz.models import chat
 from specviz.models.chat import ROLES, as_lines, as_messages, chat_switches, render_answer, render_chat
+from tests.helpers.tiny_models import tiny_tokenizer
 
 MESSAGES = [{"role": role, "content": f"words of {role}\nin two lines: yes"} for role in ROLES]
 ASKED = [*MESSAGES, {"role": "user", "content": "and now?"}]

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from runs import PROMPT, finish, ids, make_steps
 
 from specviz.models import catalog
 from specviz.models.pool import ModelPool
 from specviz.request import Request
 from specviz.session.run import open_run
 from specviz.session.workbench import Workbench
+from tests.helpers.runs import PROMPT, finish, ids, make_steps
 
 BASE = "fable-target"
 TIMES = {name: model.dial[1] for name, model in catalog.MODELS.items() if model.dial}

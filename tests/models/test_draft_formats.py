@@ -4,15 +4,15 @@ import json
 
 import pytest
 import torch
-from eagle_heads import eagle, eagle3, target_of
-from head_formats import SAMPLES, folder_of, speculators_eagle3, vllm_medusa
 from safetensors.torch import save_file
-from tiny_models import FAMILIES, tiny, tiny_tokenizer
 from transformers import CONFIG_MAPPING
 
 from specviz.errors import SpecvizError
 from specviz.models.files.draft_formats import draft_format, format_of
 from specviz.models.folder import ModelFolder
+from tests.helpers.eagle_heads import eagle, eagle3, target_of
+from tests.helpers.head_formats import SAMPLES, folder_of, speculators_eagle3, vllm_medusa
+from tests.helpers.tiny_models import FAMILIES, tiny, tiny_tokenizer
 
 FOREIGN = {
     "speculators `dflash`": "a head in the format speculators 'dflash'",

@@ -1,11 +1,12 @@
 """Every class of transformers that continues a text: specviz writes what `generate` writes, or says truly why not.
 
-`PYTHONPATH=.:tests/helpers python -m class_sweep` prints the same as one table.
+`python -m tests.helpers.class_sweep` prints the same as one table.
 """
 
 import pytest
-from class_sweep import outcome_of
-from every_class import names
+
+from tests.helpers.class_sweep import outcome_of
+from tests.helpers.tiny_classes import names
 
 
 @pytest.mark.slow

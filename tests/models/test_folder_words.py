@@ -6,7 +6,6 @@ from itertools import count
 
 import pytest
 import torch
-from tiny_models import tiny, tiny_folder, tiny_tokenizer
 from torch import nn
 from transformers import AutoModelForCausalLM, BloomConfig, LlamaConfig, Mamba2Config, Qwen3MoeConfig
 
@@ -14,6 +13,7 @@ from specviz.errors import SpecvizError
 from specviz.models.files.config_values import check_values
 from specviz.models.files.meta_build import build_without_numbers
 from specviz.models.folder import context_limit
+from tests.helpers.tiny_models import tiny, tiny_folder, tiny_tokenizer
 
 INDEX = "model.safetensors.index.json"
 SLIDING = {"model_type": "qwen3", "use_sliding_window": True, "layer_types": ["sliding_attention"] * 2}

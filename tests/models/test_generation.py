@@ -5,7 +5,6 @@ import math
 
 import pytest
 import torch
-from tiny_models import tiny, tiny_tokenizer
 from transformers import GenerationConfig
 from transformers.generation import (
     GenerationMixin,
@@ -22,6 +21,7 @@ from specviz.models.generation import asked_by, describe, settings_for, unlike, 
 from specviz.models.pool import ModelPool
 from specviz.session.setup import gather
 from specviz.trace.events import ModelInfo
+from tests.helpers.tiny_models import tiny, tiny_tokenizer
 
 ASKED = {
     "temperature": 0.6,

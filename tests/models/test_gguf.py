@@ -11,8 +11,6 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from gguf_files import write_gguf
-from tiny_models import tiny, tiny_tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import specviz
@@ -20,6 +18,8 @@ from specviz.errors import SpecvizError
 from specviz.models.files.hub import find, ignore_progress
 from specviz.models.gguf import convert, read_header
 from specviz.models.pool import ModelPool
+from tests.helpers.gguf_files import write_gguf
+from tests.helpers.tiny_models import tiny, tiny_tokenizer
 
 FEW_BYTES = 8 << 20
 TEXT = (

@@ -8,10 +8,7 @@ from functools import partialmethod
 
 import pytest
 import torch
-from fake_hub import HUB_ID, Hub
-from hub_stub import hub_error
 from tqdm import tqdm
-from waiting import until
 
 import specviz
 from specviz.cli.main import main
@@ -21,6 +18,9 @@ from specviz.models.files import hub as fetch
 from specviz.models.pool import ModelPool
 from specviz.session import workbench as session
 from specviz.session.workbench import Workbench
+from tests.helpers.fake_hub import HUB_ID, Hub
+from tests.helpers.hub_errors import hub_error
+from tests.helpers.waits import until
 
 GB = 10**9
 

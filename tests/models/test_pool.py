@@ -8,15 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_models import (
-    CONTEXT_LIMIT,
-    FAMILIES,
-    REFUSED_FAMILIES,
-    tiny,
-    tiny_folder,
-    tiny_pair,
-    tiny_tokenizer,
-)
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoConfig,
@@ -37,6 +28,15 @@ from specviz.models import memory
 from specviz.models.catalog import default_pair, resolve
 from specviz.models.folder import check_kind
 from specviz.models.pool import ModelPool, bytes_per_token, check_pair
+from tests.helpers.tiny_models import (
+    CONTEXT_LIMIT,
+    FAMILIES,
+    REFUSED_FAMILIES,
+    tiny,
+    tiny_folder,
+    tiny_pair,
+    tiny_tokenizer,
+)
 
 GB = 10**9
 

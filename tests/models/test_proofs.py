@@ -1,7 +1,6 @@
 """A proof at the library: kept for a model's files, told to the person, and what it refuses is refused by name."""
 
 import pytest
-from tiny_models import tiny, tiny_folder, tiny_tokenizer
 
 import specviz
 from specviz.decoding import cached_lm
@@ -9,6 +8,7 @@ from specviz.decoding.forward.proof import Proof
 from specviz.errors import SpecvizError
 from specviz.models import pool
 from specviz.models.pool import ModelPool
+from tests.helpers.tiny_models import tiny, tiny_folder, tiny_tokenizer
 
 MPT = {"d_model": 32, "n_heads": 4, "n_layers": 2, "max_seq_len": 256}
 

@@ -8,9 +8,7 @@ import math
 
 import pytest
 import torch
-from runs import finish, greedy, probabilities
 from safetensors.torch import load_file, save_file
-from tiny_models import tiny, tiny_folder, tiny_tokenizer
 
 from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.draft import EMPTY, ROOT, Draft
@@ -23,6 +21,8 @@ from specviz.models.pool import ModelPool, _Entry
 from specviz.request import Request
 from specviz.session.run import open_run
 from specviz.session.workbench import Workbench
+from tests.helpers.runs import finish, greedy, probabilities
+from tests.helpers.tiny_models import tiny, tiny_folder, tiny_tokenizer
 
 WIDE = 64
 IDS = list(range(3, 43))

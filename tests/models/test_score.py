@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from tiny_models import CONTEXT_LIMIT, FAMILIES, tiny, tiny_tokenizer
 
 from specviz.decoding.forward import transformers_forward as forward
 from specviz.models import score as scorer
 from specviz.models.pool import ModelPool
 from specviz.models.score import TextIds, read
+from tests.helpers.tiny_models import CONTEXT_LIMIT, FAMILIES, tiny, tiny_tokenizer
 
 TEXTS = (
     TextIds([5, 9, 12], [7, 3, 22, 41, 8, 30, 2, 17, 11, 4, 19]),

@@ -5,13 +5,13 @@ import json
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tiny_models import EOS, tiny_tokenizer
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from specviz.errors import SpecvizError
 from specviz.models.chat import render_chat
 from specviz.models.tokens import MAX_CHARACTERS, TokenText, differing_ids
+from tests.helpers.tiny_models import EOS, tiny_tokenizer
 
 BYTE_LEVEL = TokenText(tiny_tokenizer())
 

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 import transformers
-from tiny_models import tiny, tiny_tokenizer
 
 from specviz.alignment.causes.doctor import examine
 from specviz.cli.models import LocalModel
@@ -23,6 +22,7 @@ from specviz.models.files.small_files import small_files
 from specviz.models.files.trial_process import MOST_CPU_S
 from specviz.models.folder import ModelFolder
 from specviz.models.pool import ModelPool
+from tests.helpers.tiny_models import tiny, tiny_tokenizer
 
 PANIC = {"normalizer": {"type": "Precompiled", "precompiled_charsmap": ""}}
 ENDS = {"id": "E", "ids": [1] * 1_000, "tokens": ["x"] * 1_000}

@@ -6,7 +6,6 @@ import sys
 import numpy as np
 import pytest
 import torch
-from toys import TableLM
 
 from specviz.decoding.drafter import Context
 from specviz.decoding.draws import ACCEPT, DRAFT, FINAL, Seeded, distribution
@@ -14,6 +13,7 @@ from specviz.decoding.sampling import Sampling
 from specviz.drafters.draft_model import ModelDrafter
 from specviz.rules import RULES
 from specviz.rules.broken import BROKEN, DroppedDraft, UntruncatedQ
+from tests.helpers.toys import TableLM
 
 RIGHT = RULES["speculative_sampling"]
 each = pytest.mark.parametrize("rule", BROKEN.values(), ids=lambda rule: rule.name)

@@ -6,8 +6,6 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from recorded import models, vocabulary
-from tiny_models import CONTEXT_LIMIT, tiny
 
 from specviz import trace
 from specviz.decoding.cached_lm import CachedLM
@@ -23,6 +21,8 @@ from specviz.rules import chain as chain_module
 from specviz.rules.broken import BROKEN, ClampedQ, UntruncatedQ
 from specviz.rules.speculative_sampling import residual
 from specviz.session.recorder import Recorder
+from tests.helpers.recorded_steps import models, vocabulary
+from tests.helpers.tiny_models import CONTEXT_LIMIT, tiny
 
 EXACT = 1e-12
 TOKEN, BLOCK = RULES["speculative_sampling"], RULES["block_verification"]

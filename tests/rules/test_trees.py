@@ -4,18 +4,6 @@ import math
 
 import pytest
 import torch
-from recorded import vocabulary
-from toys import (
-    TableLM,
-    TreeDrafter,
-    independent,
-    plan_of,
-    target_distribution,
-    text_distribution,
-    top,
-    total_variation,
-)
-from toys import without_replacement as without
 
 from specviz import trace
 from specviz.decoding.draft import ROOT, Draft
@@ -29,6 +17,18 @@ from specviz.rules.lossless import SampleAndMatch
 from specviz.rules.speculative_sampling import SpeculativeSampling, residual
 from specviz.rules.typical import longest_path
 from specviz.session.recorder import Recorder
+from tests.helpers.recorded_steps import vocabulary
+from tests.helpers.toys import (
+    TableLM,
+    TreeDrafter,
+    independent,
+    plan_of,
+    target_distribution,
+    text_distribution,
+    top,
+    total_variation,
+)
+from tests.helpers.toys import without_replacement as without
 
 EXACT, WRONG = 1e-12, 1e-2
 PROMPT = (0, 1, 2, 0, 1)

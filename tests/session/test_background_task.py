@@ -9,14 +9,14 @@ import threading
 
 import pytest
 import torch
-from fake_hub import HUB_ID, Hub
-from hub_stub import hub_error
-from runs import Fails, begin, finish, is_free, make_steps, statuses
 
 from specviz.errors import SpecvizError
 from specviz.models import folder as folders
 from specviz.session.run import Status
 from specviz.session.workbench import BackgroundTask, Workbench
+from tests.helpers.fake_hub import HUB_ID, Hub
+from tests.helpers.hub_errors import hub_error
+from tests.helpers.runs import Fails, begin, finish, is_free, make_steps, statuses
 
 
 @pytest.fixture

@@ -1,29 +1,28 @@
-"""Runs on a ZeroGPU Space, in `spaces`' own emulation with a stub of its scheduler (helpers/zero_gpu.py)."""
+"""Runs on a ZeroGPU Space, in `spaces`' own emulation with a stub of its scheduler (`tests.helpers.zero_gpu`)."""
 
 import json
 import math
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import httpx
 import pytest
 from gradio_client import Client
-from tiny_models import tiny, tiny_folder, tiny_tokenizer
-from waiting import until
-from zero_gpu import NUM_TOKENS, ROOT
 
 from specviz.models.pool import ModelPool
 from specviz.request import Request
 from specviz.session.run import open_run
 from specviz.session.workbench import Workbench
 from specviz.ui.startup import free_port
+from tests.helpers.tiny_models import tiny, tiny_folder, tiny_tokenizer
+from tests.helpers.waits import until
+from tests.helpers.zero_gpu import NUM_TOKENS, ROOT
 
 pytestmark = pytest.mark.slow
 
 pytest.importorskip("spaces")
-SPACE = Path(__file__).parents[1] / "helpers" / "zero_gpu.py"
+SPACE = ("-m", "tests.helpers.zero_gpu")
 LEFT_OVER = "Recorded runs, lessons and the bundled models work without it."
 PAUSED = f"Nothing is lost: press Resume later. {LEFT_OVER}"
 
@@ -44,7 +43,7 @@ def environment(tmp_path_factory):
 @pytest.fixture(scope="module")
 def told(folders, environment):
     done = subprocess.run(
-        [sys.executable, SPACE, *folders], env=environment, capture_output=True, text=True, timeout=300
+        [sys.executable, *SPACE, *folders], env=environment, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
@@ -123,7 +122,7 @@ def test_bundled_models_run_without_a_gpu_and_reports_say_that_others_cannot(tol
 
 def test_the_page_starts_there_and_serves_a_run(folders, environment):
     port = free_port("127.0.0.1", 8200, 200)
-    command = [sys.executable, SPACE, "page", "--port", str(port), "--target", folders[0], "--draft", folders[1]]
+    command = [sys.executable, *SPACE, "page", "--port", str(port), "--target", folders[0], "--draft", folders[1]]
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as space:
         address = f"http://127.0.0.1:{port}"
 

@@ -6,7 +6,18 @@ from dataclasses import replace
 
 import pytest
 import torch
-from runs import (
+
+from specviz import trace
+from specviz.decoding.forward.products import Products
+from specviz.drafters import METHODS
+from specviz.errors import SpecvizError
+from specviz.models import memory
+from specviz.models.pool import ModelPool
+from specviz.request import Request
+from specviz.session.run import Run, Status, open_run
+from specviz.session.workbench import Workbench
+from specviz.ui.reports.trace_models import request_of
+from tests.helpers.runs import (
     NUM_IDS,
     REQUEST,
     Fails,
@@ -21,18 +32,7 @@ from runs import (
     timeless,
     whole_text,
 )
-from tiny_models import tiny, tiny_folder, tiny_tokenizer
-
-from specviz import trace
-from specviz.decoding.forward.products import Products
-from specviz.drafters import METHODS
-from specviz.errors import SpecvizError
-from specviz.models import memory
-from specviz.models.pool import ModelPool
-from specviz.request import Request
-from specviz.session.run import Run, Status, open_run
-from specviz.session.workbench import Workbench
-from specviz.ui.reports.trace_models import request_of
+from tests.helpers.tiny_models import tiny, tiny_folder, tiny_tokenizer
 
 PAIR = {"target": "fable-target", "draft": "fable-draft"}
 

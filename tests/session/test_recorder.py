@@ -9,8 +9,20 @@ from dataclasses import astuple, replace
 import numpy as np
 import pytest
 import torch
-from pretend_device import moved, pretended
-from recorded import (
+from torch import Tensor
+
+from specviz import trace
+from specviz.decoding.cached_lm import CachedLM
+from specviz.decoding.draft import NO_EVIDENCE, ROOT, chain
+from specviz.decoding.drafter import Drafter
+from specviz.decoding.draws import ACCEPT, Seeded
+from specviz.decoding.engine import speculate
+from specviz.drafters.draft_model import ModelDrafter
+from specviz.rules import RULES
+from specviz.session import recorder
+from specviz.session.recorder import Recorder
+from tests.helpers.pretend_device import moved, pretended
+from tests.helpers.recorded_steps import (
     DRAFTERS,
     SAMPLINGS,
     SEED,
@@ -25,20 +37,8 @@ from recorded import (
     softmax,
     vocabulary,
 )
-from tiny_models import CONTEXT_LIMIT
-from torch import Tensor
-from toys import RULE, TableLM, plan_of
-
-from specviz import trace
-from specviz.decoding.cached_lm import CachedLM
-from specviz.decoding.draft import NO_EVIDENCE, ROOT, chain
-from specviz.decoding.drafter import Drafter
-from specviz.decoding.draws import ACCEPT, Seeded
-from specviz.decoding.engine import speculate
-from specviz.drafters.draft_model import ModelDrafter
-from specviz.rules import RULES
-from specviz.session import recorder
-from specviz.session.recorder import Recorder
+from tests.helpers.tiny_models import CONTEXT_LIMIT
+from tests.helpers.toys import RULE, TableLM, plan_of
 
 COLUMNS = ("p", "q", "residual", "p_raw", "q_raw")
 NUM_TOP = 8  # the least number of rows that a reader is promised

@@ -6,7 +6,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from jsonschema import Draft202012Validator
-from runs import (
+
+import specviz
+from specviz import trace
+from specviz.errors import SpecvizError
+from specviz.models.pool import ModelPool
+from specviz.request import Request
+from specviz.session.run import Status, open_run
+from specviz.session.workbench import Workbench
+from specviz.settings import assets_dir
+from tests.helpers.runs import (
     NUM_IDS,
     PROMPT,
     REQUEST,
@@ -21,16 +30,7 @@ from runs import (
     timeless,
     whole_text,
 )
-from tiny_models import CONTEXT_LIMIT, tiny, tiny_folder, tiny_pair, tiny_tokenizer
-
-import specviz
-from specviz import trace
-from specviz.errors import SpecvizError
-from specviz.models.pool import ModelPool
-from specviz.request import Request
-from specviz.session.run import Status, open_run
-from specviz.session.workbench import Workbench
-from specviz.settings import assets_dir
+from tests.helpers.tiny_models import CONTEXT_LIMIT, tiny, tiny_folder, tiny_pair, tiny_tokenizer
 
 # What a finished run has recorded
 

@@ -6,9 +6,6 @@ import time
 from itertools import pairwise
 
 import pytest
-from clocks import Clock
-from runs import begin, finish, is_free, made, make_steps, statuses, timeless
-from waiting import until
 
 from specviz import trace
 from specviz.bench import speed
@@ -18,6 +15,9 @@ from specviz.session import run as session
 from specviz.session.run import SLICE_S, Status
 from specviz.session.workbench import Workbench
 from specviz.trace import metrics as measures
+from tests.helpers.clocks import Clock
+from tests.helpers.runs import begin, finish, is_free, made, make_steps, statuses, timeless
+from tests.helpers.waits import until
 
 START_MS = 1e3  # the pace then lets a first step begin at once
 SLICE_MS = 1e3 * SLICE_S + 1  # and what looking at the clock takes

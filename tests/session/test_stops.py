@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from runs import ids, made
 
 import specviz
 from specviz import trace
@@ -10,6 +9,7 @@ from specviz.models.tokens import Watch
 from specviz.request import Request, read_stops, spell_stops
 from specviz.session.whole_run import activate, whole_run
 from specviz.session.workbench import Workbench
+from tests.helpers.runs import ids, made
 
 PAIR = {"target": "fable-target", "draft": "fable-target"}  # its own draft: every block is accepted
 BLOCKS = {"prompt": "Once upon a time", **PAIR, "num_speculative_tokens": 6, "max_new_tokens": 14}

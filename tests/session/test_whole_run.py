@@ -4,11 +4,11 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from runs import REQUEST, made, timeless
 
 from specviz.rules.broken import BROKEN
 from specviz.session.whole_run import activate, whole_run
 from specviz.trace import Scores
+from tests.helpers.runs import REQUEST, made, timeless
 
 
 def recorded(bench, *, rule=None, scored=False, **changes):

@@ -6,9 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
-import evidence_traces
 import pytest
-import traces
 
 from specviz.trace import ROOT, Step, Trace
 from specviz.trace.evidence import MOST_DEPTH, MOST_TEXT, MOST_VALUES, write_evidence
@@ -19,6 +17,7 @@ from specviz.views.explore.evidence.view import made_props
 from specviz.views.explore.feed import Feed
 from specviz.views.explore.titles import lossy_note
 from specviz.views.words import label, percent
+from tests.helpers import evidence_traces, traces
 
 every_evidence = pytest.mark.parametrize("make", evidence_traces.ALL.values(), ids=list(evidence_traces.ALL))
 

@@ -12,9 +12,6 @@ from pathlib import Path
 
 import pandas
 import pytest
-import served as pages
-import traces
-from one_file import held, unpacked
 
 from specviz.analysis.rounds import SpeedComparison
 from specviz.bench.speed import Speed
@@ -27,6 +24,9 @@ from specviz.trace.shipped import shipped_trace
 from specviz.ui.view import View
 from specviz.views.explore.feed import INCOMPLETE, SO_FAR, Feed
 from specviz.views.explore.run_file import stage_page
+from tests.helpers import tiny_server as pages
+from tests.helpers import traces
+from tests.helpers.one_file import held, unpacked
 
 ROOT = Path(__file__).parents[2]
 EVIL = ["=cmd|' /C calc'!A1", "+1+cmd", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "=\n1"]

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import traces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
-from traces import as_bytes, events_of, lines_of, read_events
 
 from specviz.trace import Trace, TraceError, file, read_trace
 from specviz.trace.schema import schema_text
+from tests.helpers import traces
+from tests.helpers.traces import as_bytes, events_of, lines_of, read_events
 
 SCHEMA_PATH = Path(__file__).parents[2] / "assets" / "trace.schema.json"
 SCHEMA = json.loads(SCHEMA_PATH.read_text("utf-8"))

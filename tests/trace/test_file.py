@@ -9,10 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import traces
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from traces import as_bytes, events_of, lines_of, read_events
 
 from specviz.trace import (
     Footer,
@@ -26,6 +24,8 @@ from specviz.trace import (
     read_trace,
     round9,
 )
+from tests.helpers import traces
+from tests.helpers.traces import as_bytes, events_of, lines_of, read_events
 
 every_trace = pytest.mark.parametrize("make", traces.ALL.values(), ids=traces.ALL.keys())
 

@@ -6,9 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
-import evidence_traces
 import pytest
-import traces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +15,7 @@ from specviz.trace.counters import Counters, wilson
 from specviz.trace.frames import STEP_COLUMNS, TOKEN_COLUMNS, steps, tokens
 from specviz.trace.metrics import METRICS, count, lossy_words, metrics
 from specviz.trace.tool_names import VLLM, export
+from tests.helpers import evidence_traces, traces
 
 every_trace = pytest.mark.parametrize("make", traces.ALL.values(), ids=traces.ALL.keys())
 near = pytest.approx

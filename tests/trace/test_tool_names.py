@@ -3,10 +3,10 @@
 import json
 
 import pytest
-import traces
 
 from specviz.trace import tool_names
 from specviz.trace.tool_names import SGLANG, TOOLS, VLLM, export, tool_numbers
+from tests.helpers import traces
 
 
 def counted(recorded):

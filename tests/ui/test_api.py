@@ -4,7 +4,6 @@ import asyncio
 import json
 
 import pytest
-import served as pages
 from gradio_client import Client
 from gradio_client.exceptions import AppError
 
@@ -12,6 +11,7 @@ from specviz.drafters.mtp import modules as mtp_modules
 from specviz.session import workbench
 from specviz.trace import read_trace
 from specviz.ui import api
+from tests.helpers import tiny_server as pages
 
 NAMES = ["run", "what_if", "prove", "align", "compare_tokenizers", "models"]
 RENAMED = {"doctor": "compare_tokenizers"}
@@ -73,7 +73,7 @@ READ_AGAIN = {
 
 def with_modules(pool):
     """A tiny target with modules of its own, its tokenizer that of the page's."""
-    from mtp_targets import tiny_modules, tiny_target  # skips where this transformers cannot run them
+    from tests.helpers.mtp_targets import tiny_modules, tiny_target  # skips where this transformers cannot run them
 
     tokenizer = pool.load("tiny-target").tokenizer
     model = tiny_target(vocab_size=len(tokenizer))

@@ -5,13 +5,13 @@ import json
 from random import Random
 
 import pytest
-import served as pages
 from gradio_client import Client
 from gradio_client.exceptions import ValidationError
 
 from specviz.session import workbench
 from specviz.ui import api, events
 from tests.chaos.inputs import value
+from tests.helpers import tiny_server as pages
 
 served, client = pages.fixtures()
 CHEAP = {"prompt": "The fox", "prompts": ["The fox"], "run": "k-1", "tokens": 2, "max_new_tokens": 1}

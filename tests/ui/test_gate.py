@@ -21,7 +21,6 @@ from types import SimpleNamespace
 
 import httpx
 import pytest
-import served as pages
 from gradio import Blocks
 from gradio_client import Client
 from starlette.exceptions import HTTPException
@@ -33,6 +32,7 @@ from specviz.ui import BoundedLog, events, gate, startup, uploads, view, visitor
 from specviz.ui.gate import checked_body
 from specviz.ui.view import view_sent
 from specviz.ui.visitors import Visitors, network_of, visitor_of
+from tests.helpers import tiny_server as pages
 
 served, client = pages.fixtures()
 FOREIGN = "http://attacker.invalid/x.png"

@@ -3,7 +3,6 @@
 import gradio as gr
 import httpx
 import pytest
-from made_index import NAME, make_index
 
 from specviz.errors import SpecvizError
 from specviz.models import get
@@ -12,6 +11,7 @@ from specviz.session import workbench
 from specviz.ui import startup
 from specviz.ui.choices import make_offer
 from specviz.ui.explore import getting
+from tests.helpers.package_index import NAME, make_index
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import gradio as gr
 import pytest
-import traces
 
 from specviz.trace import Trace, read_trace
 from specviz.trace import export as exports
@@ -20,6 +19,7 @@ from specviz.ui.registry import Registry
 from specviz.ui.view import View
 from specviz.views.explore import library
 from specviz.views.explore.feed import INCOMPLETE, Feed
+from tests.helpers import traces
 
 SESSION = SimpleNamespace(session_hash="one")
 

@@ -14,12 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import httpx
-import load
 import pytest
-import served as pages
 from gradio_client import Client
-from small_disk import small_disk
-from waiting import until
 
 from specviz.errors import SpecvizError
 from specviz.models.pool import ModelPool
@@ -27,6 +23,10 @@ from specviz.session import run as session
 from specviz.session.workbench import Workbench
 from specviz.trace import Trace, read_trace
 from tests.chaos.attack import Report, Target, running
+from tests.helpers import load_test
+from tests.helpers import tiny_server as pages
+from tests.helpers.small_disk import small_disk
+from tests.helpers.waits import until
 
 served, client = pages.fixtures()
 
@@ -39,10 +39,10 @@ def runs(address: str) -> Trace:
 
 async def begun(client: httpx.AsyncClient, name: str) -> str:
     """The id of a long run of this session, of which some steps have been shown. Its listener goes away."""
-    event, parts = load.run_event((await client.get("/config")).json())
-    asked = {"data": load.values_of(parts, max_tokens=400), "fn_index": event, "session_hash": name}
-    await load.join(client, asked)
-    async for message in load.outputs(client, name):
+    event, parts = load_test.run_event((await client.get("/config")).json())
+    asked = {"data": load_test.values_of(parts, max_tokens=400), "fn_index": event, "session_hash": name}
+    await load_test.join(client, asked)
+    async for message in load_test.outputs(client, name):
         if (shown := json.loads(message))["steps"]:
             return shown["run"]
     raise AssertionError("it showed no step")
@@ -52,7 +52,7 @@ def kept_until(target: Target, number: int) -> bytes:
     """What a browser has of a run in whose midst its server is ended by this signal."""
 
     async def keep() -> bytes:
-        async with httpx.AsyncClient(base_url=target.address, timeout=load.PATIENCE_S) as client:
+        async with httpx.AsyncClient(base_url=target.address, timeout=load_test.PATIENCE_S) as client:
             answer = await client.get(f"/specviz/trace/{await begun(client, 'one')}")
             assert target.end(number) == -number
             return answer.content
@@ -67,7 +67,7 @@ def test_a_server_that_is_killed_takes_nothing_that_a_browser_keeps():
         kept = kept_until(target, signal.SIGKILL)
     recorded = read_trace(kept)
     assert recorded.steps
-    with running(Report()) as target, httpx.Client(base_url=target.address, timeout=load.PATIENCE_S) as client:
+    with running(Report()) as target, httpx.Client(base_url=target.address, timeout=load_test.PATIENCE_S) as client:
         parts = client.get("/config").json()["components"]
         panel = next(each["id"] for each in parts if "bring" in (each["props"].get("server_fns") or ()))
         asked = {"data": {"packed": base64.b64encode(kept).decode()}, "component_id": panel, "fn_name": "bring"}
@@ -80,8 +80,8 @@ def test_a_server_that_is_killed_takes_nothing_that_a_browser_keeps():
 @pytest.mark.slow
 def test_a_cut_connection_ends_its_run_and_leaves_its_steps(served, client, monkeypatch):
     monkeypatch.setattr(served.page.registry, "_grace_s", 0.2)
-    event, parts = load.run_event(client.get("/config").json())
-    asked = {"data": load.values_of(parts, max_tokens=400, pace="slow"), "fn_index": event, "session_hash": "cut"}
+    event, parts = load_test.run_event(client.get("/config").json())
+    asked = {"data": load_test.values_of(parts, max_tokens=400, pace="slow"), "fn_index": event, "session_hash": "cut"}
     client.post("/gradio_api/queue/join", json=asked).raise_for_status()
     address = httpx.URL(served.address)
     with socket.create_connection((address.host, address.port)) as line:

@@ -14,11 +14,6 @@ from types import SimpleNamespace
 
 import gradio as gr
 import pytest
-import served
-import traces
-from hub_stub import hub_error
-from made_up import EVERY_KIND, MADE_UP
-from waiting import until
 
 from specviz.analysis.rounds import SpeedComparison
 from specviz.bench.speed import Measuring, Speed
@@ -49,6 +44,10 @@ from specviz.ui.view import View, increments, view_of
 from specviz.views.explore.every_k import every_k
 from specviz.views.explore.feed import Feed
 from specviz.views.explore.opening import telling_step
+from tests.helpers import tiny_server, traces
+from tests.helpers.hub_errors import hub_error
+from tests.helpers.made_up_methods import EVERY_KIND, MADE_UP
+from tests.helpers.waits import until
 
 SESSION = SimpleNamespace(session_hash="one")
 OTHER = SimpleNamespace(session_hash="two")
@@ -78,7 +77,7 @@ FORM = Form(tuple(FIRST))
 
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory):
-    return served.tiny_library(tmp_path_factory.mktemp("models"))
+    return tiny_server.tiny_library(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture
@@ -88,7 +87,7 @@ def registry():
 
 @pytest.fixture
 def page(pool, registry):
-    return Handlers(registry, Workbench(pool), FORM, served.tiny_offer())
+    return Handlers(registry, Workbench(pool), FORM, tiny_server.tiny_offer())
 
 
 def values(**changes):
@@ -328,7 +327,7 @@ def test_what_is_not_known_is_forgotten_silently(page, data):
 
 def test_a_first_visit_opens_with_one_step_of_the_recorded_run_and_starts_no_run(pool, registry):
     bench = Workbench(pool)
-    page = Handlers(registry, bench, FORM, served.tiny_offer(), traces.chain())
+    page = Handlers(registry, bench, FORM, tiny_server.tiny_offer(), traces.chain())
     first, second = (arrived(page, who, isFirst=True)[0] for who in (SESSION, OTHER))
     assert first["opening"] is True
     assert first["head"]["recorded"] is True
@@ -338,7 +337,7 @@ def test_a_first_visit_opens_with_one_step_of_the_recorded_run_and_starts_no_run
 
 
 def test_a_first_visit_does_not_replace_what_has_begun_meanwhile(pool, registry):
-    page = Handlers(registry, Workbench(pool), FORM, served.tiny_offer(), traces.chain())
+    page = Handlers(registry, Workbench(pool), FORM, tiny_server.tiny_offer(), traces.chain())
     list(page.step(SESSION, *values()))
     assert arrived(page, SESSION, isFirst=True) == []
 
@@ -397,7 +396,7 @@ def test_a_new_run_first_stops_the_old_one_of_the_same_session_only(page, regist
 
 
 def test_the_temperature_can_be_set_as_high_as_a_request_may_ask():
-    assert components.setup_fields(served.tiny_offer())["temperature"].maximum == MAX_TEMPERATURE
+    assert components.setup_fields(tiny_server.tiny_offer())["temperature"].maximum == MAX_TEMPERATURE
 
 
 @pytest.mark.parametrize(
@@ -416,7 +415,7 @@ def test_a_live_number_is_in_force_from_the_next_step(page, registry, name, valu
 @pytest.mark.parametrize(("typed", "value"), [("", None), (" 0.5 ", 0.5), ("0", 0.0), ("2", 2.0)])
 def test_a_field_of_the_draft_alone_may_be_empty(page, registry, typed, value):
     """Gradio shows an empty number as 0, which would be a greedy draft: so these fields are texts."""
-    assert components.drawer_fields(served.tiny_offer().first)["draft_temperature"].value == ""
+    assert components.drawer_fields(tiny_server.tiny_offer().first)["draft_temperature"].value == ""
     list(page.step(SESSION, *values(draft_temperature=typed)))
     assert registry.current("one").trace.steps[0].settings.draft_temperature == value
     page.live("draft_temperature")(SESSION, "1.5")
@@ -435,7 +434,7 @@ def test_what_is_typed_as_a_stop_ends_the_answer_and_comes_back_into_the_field(p
     run = registry.current("one").run
     assert run.request.stop == (stop, "\n\n")
     assert run.trace.answer == text[: text.index(stop)]
-    fields = dict(zip(FORM.names, FORM.fill(run.request, served.tiny_offer()), strict=True))
+    fields = dict(zip(FORM.names, FORM.fill(run.request, tiny_server.tiny_offer()), strict=True))
     assert fields["stop"] == f"{stop}\n\\n\\n"
 
 
@@ -578,7 +577,7 @@ def forge(page, registry, more_methods, request):
     ],
 )
 def test_what_a_trace_names_is_offered_or_refused(pool, forge, settings, words):
-    trace, bench, offer = forge(**settings), Workbench(pool), served.tiny_offer()
+    trace, bench, offer = forge(**settings), Workbench(pool), tiny_server.tiny_offer()
     models = trace_models.RunModels(bench, offer)
     for ask in (models.names, models.load):
         with pytest.raises(SpecvizError, match=words):
@@ -586,7 +585,7 @@ def test_what_a_trace_names_is_offered_or_refused(pool, forge, settings, words):
 
 
 def test_the_models_that_parameters_name_belong_to_the_run(pool, forge):
-    models = trace_models.RunModels(Workbench(pool), served.tiny_offer())
+    models = trace_models.RunModels(Workbench(pool), tiny_server.tiny_offer())
     trace = forge(method="everything", rule="typical", params={"stages": "tiny-other, prompt_lookup"})
     assert models.names(trace) == ["tiny-target", "tiny-draft", "tiny-other"]
     assert not models.are_at_hand(trace), "the heads are not bundled, so nobody loads them unasked"
@@ -606,7 +605,7 @@ def test_a_list_of_models_with_nothing_chosen_means_what_is_usual(methods, empty
 
 
 def test_controls_build_themselves_from_the_parameters(methods):
-    offer = replace(served.tiny_offer(), first=replace(served.tiny_offer().first, target="tiny-target"))
+    offer = replace(tiny_server.tiny_offer(), first=replace(tiny_server.tiny_offer().first, target="tiny-target"))
     made = {param.name: components.parameter(METHODS["everything"], param, offer) for param in EVERY_KIND}
     assert [type(made[name]) for name in ("width", "least", "way")] == [gr.Slider, gr.Slider, gr.Dropdown]
     assert (made["width"].minimum, made["width"].maximum, made["width"].value) == (1, 8, 2)
@@ -620,7 +619,7 @@ def test_controls_build_themselves_from_the_parameters(methods):
 
 @pytest.mark.parametrize("any_model", [True, False])
 def test_models_may_be_typed_where_any_may(methods, any_model):
-    offer = served.tiny_offer(any_model=any_model)
+    offer = tiny_server.tiny_offer(any_model=any_model)
     assert components.parameter(METHODS["everything"], EVERY_KIND[3], offer).allow_custom_value is any_model
 
 
@@ -662,13 +661,15 @@ def test_a_rule_stays_where_it_can_judge_the_methods_drafts(page, methods, metho
     [("top", TREE_RULES, "speculative_sampling"), ("drawn", CHAIN_RULES, "block_verification")],
 )
 def test_the_rules_on_offer_are_those_that_can_judge_what_the_parameters_make_of_the_drafts(children, rules, kept):
-    page = Handlers(Registry(), Workbench(None), whole_form()[0], served.tiny_offer())
+    page = Handlers(Registry(), Workbench(None), whole_form()[0], tiny_server.tiny_offer())
     given = [children if name == "eagle.children" else None for name in page.form.governors()]
     _, _, update, *_ = page.fit_method("eagle", "block_verification", None, "tiny-target", *given)
     assert ([name for _, name in update["choices"]], update["value"]) == (list(rules), kept)
     said = json.loads(page.explain("eagle", "block_verification", "tiny-target", *given))
     assert said["rule"]["title"] == RULES[kept].title
-    request = replace(served.tiny_offer().first, method="eagle", params={"children": children, "heads": "fable-eagle"})
+    request = replace(
+        tiny_server.tiny_offer().first, method="eagle", params={"children": children, "heads": "fable-eagle"}
+    )
     allowed = [rule for rule in RULES if _is_allowed(replace(request, rule=rule))]
     assert allowed == list(rules)
 
@@ -676,7 +677,7 @@ def test_the_rules_on_offer_are_those_that_can_judge_what_the_parameters_make_of
 def _is_allowed(request):
     try:
         form.refuse_unoffered(
-            served.tiny_offer(any_model=True), replace(request, params=METHODS["eagle"].validate(request.params))
+            tiny_server.tiny_offer(any_model=True), replace(request, params=METHODS["eagle"].validate(request.params))
         )
     except SpecvizError:
         return False
@@ -698,7 +699,7 @@ def test_a_method_brings_a_draft_model_that_it_can_use(page, methods):
 
 def test_another_target_brings_what_suits_it(methods):
     form, _ = whole_form()
-    page = Handlers(Registry(), Workbench(None), form, served.tiny_offer())
+    page = Handlers(Registry(), Workbench(None), form, tiny_server.tiny_offer())
     others = [None for name in form.model_params() if not name.startswith("everything.")]
     stages, heads = page.fit_models("tiny-target", *others, ["tiny-draft"], "of-another-target")[-2:]
     assert (stages["value"], heads["value"]) == (["tiny-draft"], "tiny-heads")
@@ -749,7 +750,7 @@ def test_questions_are_offered_with_a_model_that_answers(page, target, answers):
 
 def test_a_model_that_was_typed_stays_beside_another_target(methods):
     form, _ = whole_form()
-    offers = (served.tiny_offer(any_model=True), served.tiny_offer(any_model=False))
+    offers = (tiny_server.tiny_offer(any_model=True), tiny_server.tiny_offer(any_model=False))
     typed, offered = (Handlers(Registry(), Workbench(None), form, offer) for offer in offers)
     fit = [page.fit_target("fable-target", "my/own-draft", "draft_model")[0]["value"] for page in (typed, offered)]
     assert fit == ["my/own-draft", "fable-draft"]
@@ -811,7 +812,7 @@ def test_what_a_parameter_depends_on_is_a_choice_of_its_method(method):
 
 def test_a_control_that_counts_for_nothing_at_first_is_not_shown():
     shown = {
-        param.name: components.parameter(METHODS["reasoning"], param, served.tiny_offer()).visible
+        param.name: components.parameter(METHODS["reasoning"], param, tiny_server.tiny_offer()).visible
         for param in METHODS["reasoning"].params
     }
     assert shown == {"judged_by": True, "threshold": True, "least_grade": False, "delimiter": True, "longest": True}
@@ -1002,7 +1003,7 @@ def test_a_run_whose_drafts_never_reached_the_target_is_called_neither_faster_no
 def test_remembered_lists_come_back_with_what_was_chosen_in_them(methods):
     changes = {"method": "other_words", "rule": "typical", "draft": "stranger"}
     form, given = whole_form(**changes, **{"everything.stages": ["tiny-other", "prompt_lookup"]})
-    page = Handlers(Registry(), Workbench(None), form, served.tiny_offer())
+    page = Handlers(Registry(), Workbench(None), form, tiny_server.tiny_offer())
     updates = dict(zip(form.names, page.restore(told(fields=given)), strict=True))
     assert updates["method"] == "other_words"
     assert [updates[name]["value"] for name in ("rule", "draft")] == ["typical", "stranger"]
@@ -1027,7 +1028,7 @@ def test_remembered_lists_come_back_with_what_was_chosen_in_them(methods):
 )
 def test_remembered_parameters_that_cannot_be_used_change_nothing(methods, changes):
     form, given = whole_form(**changes)
-    page = Handlers(Registry(), Workbench(None), form, served.tiny_offer())
+    page = Handlers(Registry(), Workbench(None), form, tiny_server.tiny_offer())
     assert page.restore(told(fields=given)) == [gr.skip() for _ in form.names]
 
 
@@ -1080,7 +1081,7 @@ def test_chat_options_are_the_requests_while_the_chat_template_is_used():
     options = {"enable_thinking": False, "effort": "high"}
     asked, _ = FORM.request(values(chat=True, chat_options=typed))
     assert asked.chat_options == options
-    fields = dict(zip(FORM.names, FORM.fill(replace(asked, draft="tiny-draft"), served.tiny_offer()), strict=True))
+    fields = dict(zip(FORM.names, FORM.fill(replace(asked, draft="tiny-draft"), tiny_server.tiny_offer()), strict=True))
     assert fields["chat_options"] == typed
     assert FORM.request(values(chat=False, chat_options=typed))[0].chat_options == {}
 
@@ -1347,7 +1348,7 @@ def test_what_is_shown_again_is_the_newest():
 @pytest.mark.parametrize("press", ["step", "resume"])
 def test_where_a_paused_run_was_let_go_the_next_press_says_so_and_starts_nothing(pool, press):
     registry = Registry(most_views=1)
-    page = Handlers(registry, Workbench(pool), FORM, served.tiny_offer())
+    page = Handlers(registry, Workbench(pool), FORM, tiny_server.tiny_offer())
     pressed = {"step": lambda: page.step(SESSION, *values()), "resume": lambda: page.resume(SESSION)}[press]
     list(page.step(SESSION, *values()))
     registry.show(view_of(traces.chain()), "two")
@@ -1361,7 +1362,7 @@ def test_where_a_paused_run_was_let_go_the_next_press_says_so_and_starts_nothing
 
 def test_whoever_begins_something_or_leaves_is_told_nothing_of_a_run_that_was_let_go(pool):
     registry = Registry(most_views=1)
-    page = Handlers(registry, Workbench(pool), FORM, served.tiny_offer())
+    page = Handlers(registry, Workbench(pool), FORM, tiny_server.tiny_offer())
     list(page.step(SESSION, *values()))
     registry.show(view_of(traces.chain()), "two")
     list(page.run(SESSION, *values()))
@@ -1438,7 +1439,7 @@ def offline(monkeypatch):
 
 @pytest.mark.parametrize("begin", ["run", "step"])
 def test_a_model_that_cannot_be_had_leaves_the_stage_as_it_was(pool, registry, offline, begin):
-    page = Handlers(registry, Workbench(ModelPool(allow_any=True)), FORM, served.tiny_offer(any_model=True))
+    page = Handlers(registry, Workbench(ModelPool(allow_any=True)), FORM, tiny_server.tiny_offer(any_model=True))
     shown = registry.show(view_of(traces.chain()), "one")
     said, stream = [], getattr(page, begin)(SESSION, *values(target=AWAY, draft=AWAY))
     with pytest.raises(gr.Error, match="the hub cannot be reached"):
@@ -1451,7 +1452,7 @@ def test_a_model_that_cannot_be_had_leaves_the_stage_as_it_was(pool, registry, o
 
 
 def test_a_paused_run_that_gave_way_to_one_that_cannot_begin_comes_back_with_its_end(pool, registry, offline):
-    page = Handlers(registry, Workbench(pool), FORM, served.tiny_offer(any_model=True))
+    page = Handlers(registry, Workbench(pool), FORM, tiny_server.tiny_offer(any_model=True))
     list(page.step(SESSION, *values()))
     said, stream = [], page.run(SESSION, *values(draft=AWAY))
     with pytest.raises(gr.Error):
@@ -1461,7 +1462,7 @@ def test_a_paused_run_that_gave_way_to_one_that_cannot_begin_comes_back_with_its
 
 
 def test_a_model_that_is_looked_at_is_not_loaded(registry, offline):
-    page = Handlers(registry, Workbench(ModelPool(allow_any=True)), FORM, served.tiny_offer(any_model=True))
+    page = Handlers(registry, Workbench(ModelPool(allow_any=True)), FORM, tiny_server.tiny_offer(any_model=True))
     rendered, options = page.render_prompt("Hello", AWAY, True, "")
     assert rendered == gr.update(visible=False)
     assert options["visible"] is True  # nobody knows yet whether it has some

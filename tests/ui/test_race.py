@@ -4,9 +4,6 @@ import json
 from dataclasses import replace
 
 import pytest
-import served
-import traces
-from one_file import unpacked
 
 from specviz.errors import SpecvizError
 from specviz.rules import RULES
@@ -21,6 +18,8 @@ from specviz.ui.reports.two_runs import TwoRunsSection
 from specviz.ui.view import view_of
 from specviz.views.compare import race as view
 from specviz.views.explore import library as library_view
+from tests.helpers import tiny_server, traces
+from tests.helpers.one_file import unpacked
 
 VALUES = {
     "left": "none", "right": "explore", "k_left": "4", "k_right": "4", "temperature": "0.0", "tokens": "8",
@@ -30,14 +29,14 @@ VALUES = {
 
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory):
-    return served.tiny_library(tmp_path_factory.mktemp("models"))
+    return tiny_server.tiny_library(tmp_path_factory.mktemp("models"))
 
 
 class Page:
     """The two sections for one visitor."""
 
     def __init__(self, pool):
-        self.bench, self.registry, self.offer = Workbench(pool), Registry(), served.tiny_offer(max_new_tokens=12)
+        self.bench, self.registry, self.offer = Workbench(pool), Registry(), tiny_server.tiny_offer(max_new_tokens=12)
         self.racing = RaceSection(self.bench, self.offer, self.registry)
         sections = [self.racing.section(), TwoRunsSection(self.registry).section()]
         self.report, self.run = ReportPage(sections, self.registry, self.bench), None

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 import pytest
 from gradio_client import Client
 from gradio_client.exceptions import AppError
-from tiny_models import tiny, tiny_folder, tiny_tokenizer
 
 from specviz import ui
 from specviz.cli.main import main
 from specviz.models import catalog
 from specviz.session import workbench
 from specviz.ui import startup
+from tests.helpers.tiny_models import tiny, tiny_folder, tiny_tokenizer
 
 OPEN = ("0.0.0.0", (), "")
 PRIVATE = ("127.0.0.1", (), "")

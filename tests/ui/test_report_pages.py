@@ -6,10 +6,6 @@ from contextlib import suppress
 from functools import partial
 
 import pytest
-import served
-import traces
-from few_claims import few_claims
-from visits import Visit, made, said
 
 from specviz.analysis.costs import Costs, measure_costs
 from specviz.bench import waits
@@ -22,11 +18,14 @@ from specviz.ui.registry import Registry
 from specviz.ui.reports import compare
 from specviz.ui.reports.check import OPTIONS
 from specviz.ui.view import view_of
+from tests.helpers import tiny_server, traces
+from tests.helpers.few_claims import few_claims
+from tests.helpers.visits import Visit, made, said
 
 
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory):
-    return served.tiny_library(tmp_path_factory.mktemp("models"))
+    return tiny_server.tiny_library(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(scope="module")
@@ -251,8 +250,8 @@ def forged(trace, **changes):
     events = []
     for event in trace.events():
         if isinstance(event, session.trace.Models):
-            own = None if draft is None else served.replace(event.draft_model, **draft)
-            event = served.replace(event, target=served.replace(event.target, **changes), draft_model=own)
+            own = None if draft is None else tiny_server.replace(event.draft_model, **draft)
+            event = tiny_server.replace(event, target=tiny_server.replace(event.target, **changes), draft_model=own)
         events.append(event)
     return session.trace.Trace(events)
 
@@ -260,7 +259,7 @@ def forged(trace, **changes):
 def with_settings(trace, **changes):
     """The same run with other settings in every step."""
     return session.trace.Trace(
-        served.replace(event, settings=served.replace(event.settings, **changes))
+        tiny_server.replace(event, settings=tiny_server.replace(event.settings, **changes))
         if isinstance(event, session.trace.Step)
         else event
         for event in trace.events()
@@ -292,9 +291,9 @@ def test_a_trace_that_its_models_cannot_have_made_is_refused_everywhere(pool, tr
 
 def test_ids_that_the_target_lacks_are_refused(pool, trace):
     header, *events = trace.events()
-    tokens = (served.replace(header.prompt.tokens[0], id=10**6), *header.prompt.tokens[1:])
+    tokens = (tiny_server.replace(header.prompt.tokens[0], id=10**6), *header.prompt.tokens[1:])
     strange = session.trace.Trace(
-        [served.replace(header, prompt=served.replace(header.prompt, tokens=tokens)), *events]
+        [tiny_server.replace(header, prompt=tiny_server.replace(header.prompt, tokens=tokens)), *events]
     )
     with pytest.raises(SpecvizError, match="tiny-target cannot have read and written"):
         Visit(pool, strange).press("check", "self_checks", "self", {})
@@ -302,7 +301,7 @@ def test_ids_that_the_target_lacks_are_refused(pool, trace):
 
 def test_one_crafted_trace_breaks_no_other_visitors_page(pool, trace):
     bench, registry = Workbench(pool), Registry()
-    pages = reports(registry, bench, served.tiny_offer())
+    pages = reports(registry, bench, tiny_server.tiny_offer())
     crafted = registry.show(view_of(forged(trace, draft={"name": "tiny-other"})), "bad").id
     honest = registry.show(view_of(trace), "good").id
     place = {"place": {"run": crafted}, "section": "costs", "do": "measure", "values": {"context_length": "16"}}
@@ -327,7 +326,7 @@ class Empty:
 
 def test_models_are_loaded_by_a_button_alone(tmp_path, trace):
     """A page that is opened asks nobody: not the hub, not the disk."""
-    pool = served.tiny_library(tmp_path)
+    pool = tiny_server.tiny_library(tmp_path)
     visit = Visit(pool, trace)
     asked = []
     visit.bench.pool = Empty(asked)

@@ -8,8 +8,6 @@ from contextlib import ExitStack
 from types import FunctionType, ModuleType
 
 import pytest
-import traces
-from served import tiny_library
 
 from specviz.errors import SpecvizError
 from specviz.session.workbench import Workbench
@@ -19,6 +17,8 @@ from specviz.ui.reports import report as reports_file
 from specviz.ui.reports.report import KEPT_S, MOST_SESSIONS, ReportPage
 from specviz.ui.reports.section import Look, Section, StagePlace, one_of, whole_number
 from specviz.views import blocks
+from tests.helpers import traces
+from tests.helpers.tiny_server import tiny_library
 
 PLACE = {"run": None, "step": 3, "ref": "1"}
 

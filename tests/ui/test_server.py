@@ -13,10 +13,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-import served as pages
-from documents import DOCS
 from gradio.state_holder import SessionState
-from waiting import until
 
 from specviz.settings import assets_dir
 from specviz.trace import read_trace
@@ -26,6 +23,9 @@ from specviz.ui.explore.handlers import increments_since
 from specviz.ui.under_path import UnderPath, is_loopback
 from specviz.ui.view import view_of
 from specviz.views.bundle import bundle, web_file
+from tests.helpers import tiny_server as pages
+from tests.helpers.documents import DOCS
+from tests.helpers.waits import until
 
 served, client = pages.fixtures()
 ARENAS = """

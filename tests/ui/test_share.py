@@ -8,8 +8,6 @@ from dataclasses import replace
 
 import gradio as gr
 import pytest
-import served
-import traces
 
 from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
@@ -24,6 +22,7 @@ from specviz.ui.explore import share
 from specviz.ui.explore.form import Form, Frame
 from specviz.ui.registry import Registry
 from specviz.ui.view import increments
+from tests.helpers import tiny_server, traces
 
 REQUEST = Request(
     prompt="The fox said", target="tiny-target", draft="tiny-draft", rule="speculative_sampling", max_new_tokens=24
@@ -32,13 +31,13 @@ REQUEST = Request(
 
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory):
-    return served.tiny_library(tmp_path_factory.mktemp("models"))
+    return tiny_server.tiny_library(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(scope="module")
 def form():
     """The form of fields made as the page makes them."""
-    offer = served.tiny_offer()
+    offer = tiny_server.tiny_offer()
     with gr.Blocks():
         fields = {"prompt": components.prompt_box(""), **components.setup_fields(offer)}
         fields |= {"method": gr.Dropdown(), "rule": gr.Dropdown()}
@@ -54,7 +53,7 @@ class Machine:
     """A server of its own: its registry, its page's form, and what its drawer may ask."""
 
     def __init__(self, pool, form, **offer):
-        self.registry, self.bench, self.offer = Registry(), Workbench(pool), served.tiny_offer(**offer)
+        self.registry, self.bench, self.offer = Registry(), Workbench(pool), tiny_server.tiny_offer(**offer)
         frame = Frame(self.registry, self.offer, form, None, None)
         self.frame = frame
         self.offered, self.linked, self.compared = share.calls_of(frame)
@@ -328,8 +327,10 @@ def test_every_recorded_run_has_a_link_or_says_why_not(pool, form):
 
 def test_a_folder_of_this_machine_is_in_no_link_and_in_no_word(pool, form, tmp_path, monkeypatch):
     monkeypatch.setattr(pool, "allow_any", True)
-    folder = served.tiny_folder(
-        tmp_path / "private-one", served.tiny("llama", vocab_size=len(served.tiny_tokenizer())), served.tiny_tokenizer()
+    folder = tiny_server.tiny_folder(
+        tmp_path / "private-one",
+        tiny_server.tiny("llama", vocab_size=len(tiny_server.tiny_tokenizer())),
+        tiny_server.tiny_tokenizer(),
     )
     machine = Machine(pool, form, any_model=True)
     told = machine.offered({"run": machine.begun(replace(REQUEST, target=str(folder), max_new_tokens=4)).id})

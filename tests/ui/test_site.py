@@ -1,14 +1,14 @@
 """What models find out for a site: the app's own sections, every button pressed once, and nothing left to press."""
 
 import pytest
-import served as pages
-from few_claims import few_claims
 
 from specviz.session import workbench
 from specviz.ui.registry import Registry
 from specviz.ui.reports.section import Look, StagePlace
 from specviz.ui.reports.site import press_all
 from specviz.views.site import site_files
+from tests.helpers import tiny_server as pages
+from tests.helpers.few_claims import few_claims
 
 pytestmark = pytest.mark.slow
 

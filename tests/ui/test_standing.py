@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import gradio as gr
 import pytest
-import traces
 
 from specviz.drafters import METHODS
 from specviz.models.files.hub import is_here
@@ -20,6 +19,7 @@ from specviz.ui.explore.handlers import Handlers, standing_of
 from specviz.ui.explore.standing import OTHERWISE, about_fields, not_followed, request_shown, standing_props
 from specviz.ui.registry import Registry
 from specviz.ui.view import view_of
+from tests.helpers import traces
 
 SESSION = SimpleNamespace(session_hash="one")
 OWN = tuple(f"{method.name}.{param.name}" for method in METHODS.values() for param in method.params)

@@ -6,18 +6,18 @@ import time
 from dataclasses import replace
 from itertools import chain
 
-import heaviest
 import httpx
 import pytest
-import served as pages
 from gradio_client import Client
 from gradio_client.exceptions import AppError
-from waiting import PATIENCE_S, until
 
 from specviz.decoding.turns import Asker, Pieces
 from specviz.session import run as session
 from specviz.session import workbench
 from specviz.ui import registry, visitors
+from tests.helpers import heaviest_work
+from tests.helpers import tiny_server as pages
+from tests.helpers.waits import PATIENCE_S, until
 
 MOST_CPU_S = 0.5
 """Of one piece, on the bundled pair."""
@@ -29,13 +29,13 @@ GIVEN_S, QUICK_S = 15.0, 0.5
 
 @pytest.fixture(scope="module")
 def page():
-    page = heaviest.bundled_page()
-    heaviest.finished_run(page, 8)  # loads the pair
+    page = heaviest_work.bundled_page()
+    heaviest_work.finished_run(page, 8)  # loads the pair
     return page
 
 
 def all_work(page):
-    return chain(heaviest.heaviest_calls(page), heaviest.every_button(page))
+    return chain(heaviest_work.heaviest_calls(page), heaviest_work.every_button(page))
 
 
 def longest_pieces(page, seconds):
@@ -43,7 +43,7 @@ def longest_pieces(page, seconds):
     found = {}
     for work in all_work(page):
         end = time.monotonic() + seconds
-        found[work.name] = heaviest.do_until(lambda end=end: time.monotonic() > end, page, work).longest_cpu_s
+        found[work.name] = heaviest_work.do_until(lambda end=end: time.monotonic() > end, page, work).longest_cpu_s
     return found
 
 
@@ -69,7 +69,7 @@ def test_eight_tokens_of_one_visitor_come_soon_beside_the_heaviest_work_of_anoth
     (work,) = [each for each in all_work(page) if each.name == name]
     engine, ended = page.bench.engine, threading.Event()
     engine.pieces = Pieces()
-    other = threading.Thread(target=heaviest.do_until, args=(ended.is_set, page, work))
+    other = threading.Thread(target=heaviest_work.do_until, args=(ended.is_set, page, work))
     other.start()
     until(lambda: engine.pieces.number > 3)
     took = []

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from traces import HOSTILE
 
 from specviz.checks.end_to_end import EndToEnd, FirstToken, Power
 from specviz.checks.enumerated import Enumeration
@@ -19,6 +18,7 @@ from specviz.views.blocks import VERDICTS
 from specviz.views.check import sections as check
 from specviz.views.check import whole_texts as check_texts
 from specviz.views.palette import colour
+from tests.helpers.traces import HOSTILE
 
 OPTIONS = [("Speculative sampling", "speculative_sampling"), ("Greedy draft", "argmax_draft")]
 RIGHT = RuleHere(RULES["speculative_sampling"], 0.6, 1e-17, None)

@@ -6,12 +6,12 @@ import json
 import re
 
 import pytest
-from made_summaries import HOSTILE, made_summary, made_text
-from one_file import held, unpacked, unpacked_text
 
 from specviz.alignment.report.sections import report_page
 from specviz.views import blocks
 from specviz.views.document import page, quiet_json
+from tests.helpers.made_summaries import HOSTILE, made_summary, made_text
+from tests.helpers.one_file import held, unpacked, unpacked_text
 
 TAG = re.compile(r"<script([^>]*)>(.*?)</script>", re.DOTALL)
 

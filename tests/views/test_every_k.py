@@ -5,8 +5,6 @@ import json
 import math
 
 import pytest
-import traces
-from runs import made
 
 from specviz.models.pool import ModelPool
 from specviz.request import Request
@@ -16,6 +14,8 @@ from specviz.trace.metrics import metrics
 from specviz.trace.shipped import shipped_trace
 from specviz.views.explore.every_k import MOST_K, every_k
 from specviz.views.explore.feed import Feed
+from tests.helpers import traces
+from tests.helpers.runs import made
 
 KS = (1, 2, 3, 5, 8, 16)
 

@@ -9,9 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-import evidence_traces
 import pytest
-import traces
 
 from specviz.analysis.rounds import Timings, log_median, turns
 from specviz.bench.speed import ALONE, ASKED, ROUNDS, Measuring, Speed
@@ -29,6 +27,7 @@ from specviz.views.explore.steps import step_props
 from specviz.views.explore.titles import judged_title, replacement_note
 from specviz.views.terminal import numbers_text
 from specviz.views.words import label, percent, percents, prose, quote, random_draw
+from tests.helpers import evidence_traces, traces
 
 WEB = Path(__file__).parents[2] / "assets" / "web"
 RUNNING = {"name": "running", "message": "", "ahead": 0}

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import traces
-from growing import grown
 
 from specviz.trace import Trace
 from specviz.trace.metrics import metrics
 from specviz.views import palette
 from specviz.views.explore.charts import DEEPEST, KINDS, PHASES, Figures
 from specviz.views.words import percent
+from tests.helpers import traces
+from tests.helpers.growing_charts import grown
 
 ROOT_FOLDER = Path(__file__).parents[2]
 PALETTE = json.loads((ROOT_FOLDER / "assets" / "web" / "palette.json").read_text("utf-8"))

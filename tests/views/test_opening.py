@@ -3,11 +3,11 @@
 import math
 
 import pytest
-import traces
 
 from specviz.trace.shipped import shipped_runs, shipped_trace
 from specviz.views.explore.opening import opening, telling_step
 from specviz.views.words import label
+from tests.helpers import traces
 
 STEPS = [(name, step.index) for name in shipped_runs() for step in shipped_trace(name).steps]
 ORDER = ("slow", "draft", "check", "judge", "verdict", "last", "point")

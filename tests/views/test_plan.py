@@ -5,7 +5,6 @@ import math
 from dataclasses import dataclass, replace
 
 import pytest
-import traces
 
 from specviz.analysis import given_text as judged
 from specviz.analysis import theory
@@ -16,6 +15,7 @@ from specviz.trace import load_trace, tool_names
 from specviz.trace.metrics import metrics
 from specviz.views.compare import plan, plan_charts, plan_theory
 from specviz.views.palette import palette
+from tests.helpers import traces
 
 KNOWN = {name for group in palette().values() for name in group}
 

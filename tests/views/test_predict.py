@@ -5,13 +5,13 @@ import math
 from dataclasses import replace
 
 import pytest
-import traces
-from one_file import unpacked
 
 from specviz.trace import Trace
 from specviz.trace.shipped import shipped_trace
 from specviz.views.learn.predict import MOST_PLACES, NO_DRAWS, predict_block, predict_props
 from specviz.views.words import percent, prose
+from tests.helpers import traces
+from tests.helpers.one_file import unpacked
 
 RUNS = ("first-visit", "tiny-draft", "k-8", "sum")
 TELLING = ("draw", "zoom", "note", "numbers", "siblings")

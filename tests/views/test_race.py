@@ -6,8 +6,6 @@ from dataclasses import replace
 from itertools import accumulate
 
 import pytest
-import traces
-from one_file import unpacked
 
 from specviz.bench.race import Heat, PartingLogits, Race, RaceDifference
 from specviz.trace import Footer, Scores, Trace
@@ -20,6 +18,8 @@ from specviz.views.compare.race import Seat
 from specviz.views.compare.race_words import IMPOSSIBLE, SAME_DISTRIBUTION
 from specviz.views.compare.side_by_side_player import MOST_STEPS, NUM_FRAMES, num_shown, side_by_side_block
 from specviz.views.words import percent
+from tests.helpers import traces
+from tests.helpers.one_file import unpacked
 
 TITLES = ("A · one", "B · other")
 OPTIONS = [("one", "one"), ("other", "other")]

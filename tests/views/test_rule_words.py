@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-import traces
 
 from specviz.decoding.draft import chain
 from specviz.drafters import METHODS
@@ -16,6 +15,7 @@ from specviz.views.explore.help import method_help, sources
 from specviz.views.explore.inspector import NUMBERS, looks
 from specviz.views.explore.steps import step_props
 from specviz.views.explore.titles import chance_accepted, drawn_title, last_token, rule_title
+from tests.helpers import traces
 
 NEW = [name for name, rule in RULES.items() if not rule.facts.is_plain]
 SURE, FAILS, RESCUED = (0.6, 0.25, "accepted"), (0.6, 0.75, "rejected"), (0.6, 0.75, "accepted")

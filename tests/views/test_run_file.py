@@ -7,15 +7,15 @@ import re
 from dataclasses import replace
 
 import pytest
-import traces
-from hostile_trace import evil_trace
-from one_file import held, unpacked, unpacked_text
 
 from specviz import __version__
 from specviz.trace import Trace, read_trace
 from specviz.trace.shipped import shipped_runs, shipped_trace
 from specviz.views.explore.feed import SO_FAR, Feed
 from specviz.views.explore.run_file import stage_page
+from tests.helpers import traces
+from tests.helpers.hostile_trace import evil_trace
+from tests.helpers.one_file import held, unpacked, unpacked_text
 
 TAG = re.compile(r"<script([^>]*)>(.*?)</script>", re.DOTALL)
 LIMIT, LIMIT_WITH_CHARTS = 400_000, 2_500_000

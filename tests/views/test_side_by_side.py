@@ -6,9 +6,6 @@ from functools import partial
 
 import pytest
 import torch
-import traces
-from recorded import distribution as numpy_distribution
-from runs import REQUEST, begin, finish, made, make_steps
 
 from specviz import trace
 from specviz.checks import rows
@@ -25,6 +22,9 @@ from specviz.settings import assets_dir
 from specviz.trace import load_trace
 from specviz.views.blocks import TONES
 from specviz.views.compare.rules import side_by_side as section
+from tests.helpers import traces
+from tests.helpers.recorded_steps import distribution as numpy_distribution
+from tests.helpers.runs import REQUEST, begin, finish, made, make_steps
 
 SAMPLING = Sampling(1.0, top_k=6)  # few outcomes to enumerate
 DRAFTS_WRONGLY = {"argmax_draft", "untruncated_q"}

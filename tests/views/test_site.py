@@ -5,13 +5,13 @@ import re
 from posixpath import dirname, join, normpath
 
 import pytest
-from one_file import held, unpacked
 
 from specviz.trace.shipped import shipped_runs, shipped_trace
 from specviz.views import blocks
 from specviz.views.explore.opening import opening
 from specviz.views.explore.run_file import stage_page
 from specviz.views.site import OF_A_RUN, site_files
+from tests.helpers.one_file import held, unpacked
 
 MOST_BYTES = 5_000_000
 RUNS = re.compile(r"data/sv-(run|opening|of|side-by-side)-")

@@ -5,9 +5,7 @@ import re
 import unicodedata
 from collections.abc import Callable
 
-import evidence_traces
 import pytest
-import traces
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +13,7 @@ from specviz.trace import Footer, Trace, UnknownEvent
 from specviz.trace.metrics import METRICS
 from specviz.views.palette import palette
 from specviz.views.terminal import MARKS, escape, event_text, generated_text, nearest_256, numbers_text, wants_colour
+from tests.helpers import evidence_traces, traces
 
 every_trace = pytest.mark.parametrize("make", traces.ALL.values(), ids=traces.ALL.keys())
 OWN_CODES = re.compile(r"\x1b\[(?:[0-9]+(?:;[0-9]+)*)m")

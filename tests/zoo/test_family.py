@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
-from small_zoo import FAMILY, write_configs, write_corpus
 
 from specviz.errors import SpecvizError
 from specviz.zoo import __main__ as program
@@ -18,6 +17,7 @@ from specviz.zoo.data.corpus import TokenFile
 from specviz.zoo.evaluation import trials
 from specviz.zoo.family import Workplace
 from specviz.zoo.training.export import HEAD_FILES, Origin
+from tests.helpers.small_zoo import FAMILY, write_configs, write_corpus
 
 
 class Zoo:

@@ -9,9 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from setups import CHARACTERS, tokenizer_of
-from small_zoo import write_corpus
-from tiny_models import tiny
 
 from specviz.decoding.drafter import Context
 from specviz.decoding.draws import Draws, Seeded
@@ -38,6 +35,9 @@ from specviz.zoo.for_target.small_draft import SmallDraft
 from specviz.zoo.for_target.store import make_batch, read_texts
 from specviz.zoo.for_target.teacher import with_whole_distributions
 from specviz.zoo.training.export import write_json
+from tests.helpers.setups import CHARACTERS, tokenizer_of
+from tests.helpers.small_zoo import write_corpus
+from tests.helpers.tiny_models import tiny
 
 pytestmark = pytest.mark.slow
 

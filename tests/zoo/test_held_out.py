@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-from small_zoo import SOURCES, write_texts
 
 from specviz.errors import SpecvizError
 from specviz.zoo.data.corpus import TokenFile, documents, held_out, load_sources, prepare
 from specviz.zoo.data.tokenizer import train_tokenizer
+from tests.helpers.small_zoo import SOURCES, write_texts
 
 CORPUS = Path(__file__).parents[3] / "shared" / "corpus"
 """The real texts, where they lie beside the repository."""

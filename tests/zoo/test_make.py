@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 import torch
-from small_zoo import RECIPE, SOURCES, write_corpus
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from specviz.errors import SpecvizError
@@ -18,6 +17,7 @@ from specviz.zoo.training.export import Origin, export_model, load_model
 from specviz.zoo.training.model import build_model
 from specviz.zoo.training.objectives import NextToken
 from specviz.zoo.training.train import Data, Trainer, TrainingPace, train
+from tests.helpers.small_zoo import RECIPE, SOURCES, write_corpus
 
 
 @pytest.fixture(scope="module")

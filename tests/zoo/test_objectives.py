@@ -5,7 +5,6 @@ from itertools import pairwise
 
 import pytest
 import torch
-from small_zoo import DEEP, DISTILLED, EAGLE, MEDUSA, RECIPE
 from torch.nn.functional import cross_entropy
 
 from specviz.zoo.evaluation.evaluate import Predicted, RunningSums, add, eagle_head, exit_at, look, medusa_head
@@ -22,6 +21,7 @@ from specviz.zoo.training.heads import (
 from specviz.zoo.training.model import build_model, dropout_rates, layer_outputs, output_logits
 from specviz.zoo.training.objectives import DISTANCES, Distil, NextTokenWithExits, objective_of
 from specviz.zoo.training.train import Trainer
+from tests.helpers.small_zoo import DEEP, DISTILLED, EAGLE, MEDUSA, RECIPE
 
 VOCAB = 40
 LAYERS = DEEP.shape.num_layers

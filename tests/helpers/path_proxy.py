@@ -13,9 +13,9 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
-from waiting import until
 
 from specviz.ui.startup import free_port
+from tests.helpers.waits import until
 
 HOST = "127.0.0.1"
 OF_ONE_HOP = (b"content-length", b"transfer-encoding")

@@ -1,7 +1,7 @@
 """What the lessons and measured.md say of texts and runs that are not recorded, worked out from the bundled models.
 
 All of it starts from the page's first request: its prompt, its pair of models, its length. What takes a minute to make
-lies in `tests/restated.json`, which `python tests/helpers/restated.py` writes and a slow test makes again.
+lies in `tests/restated.json`, which `python -m tests.helpers.restated_numbers` writes and a slow test makes again.
 """
 
 import json

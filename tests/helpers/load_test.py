@@ -1,4 +1,4 @@
-"""python tests/helpers/load.py [--sessions 30] [--tokens 48] [--target NAME | --tiny]: many people run at once.
+"""python -m tests.helpers.load_test [--sessions 30] [--tokens 48] [--target NAME | --tiny]: many people run at once.
 
 Serves the page on this machine's loopback interface, a model's in a process of its own, and joins its queue as browsers
 do. Nothing else is called.
@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from waiting import until
+
+from tests.helpers.waits import until
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 300.0
@@ -145,9 +146,9 @@ def _is_ready(address: str) -> bool:
 
 @contextmanager
 def tiny() -> Iterator[str]:
-    import served
+    from tests.helpers import tiny_server
 
-    with tempfile.TemporaryDirectory() as folder, served.served(Path(folder)) as page:
+    with tempfile.TemporaryDirectory() as folder, tiny_server.served(Path(folder)) as page:
         yield page.address
 
 
@@ -163,5 +164,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "helpers")]
     main()

@@ -8,8 +8,6 @@ from functools import cache, cached_property
 
 import numpy as np
 import torch
-from tiny_models import CONTEXT_LIMIT, tiny, tiny_tokenizer
-from toys import RULE, TableLM, TreeDrafter, independent, without_replacement
 from transformers import PreTrainedModel
 
 from specviz import trace
@@ -24,6 +22,8 @@ from specviz.drafters.none import NoDraft
 from specviz.drafters.prompt_lookup import PromptLookup
 from specviz.models.tokens import TokenText
 from specviz.session.recorder import Recorder
+from tests.helpers.tiny_models import CONTEXT_LIMIT, tiny, tiny_tokenizer
+from tests.helpers.toys import RULE, TableLM, TreeDrafter, independent, without_replacement
 
 SAMPLINGS = (
     Sampling(0.0),

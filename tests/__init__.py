@@ -1,0 +1,1 @@
+"""The tests of specviz; `tests.helpers` holds what they share."""

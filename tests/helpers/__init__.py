@@ -1,0 +1,1 @@
+"""What tests share: models, traces, servers and clocks made for them."""
