@@ -1,4 +1,4 @@
-"""The parts of a report page as plain JSON values: sections of controls and blocks, which the browser lays out.
+"""The parts of a report page as typed records: sections of controls and blocks, which the browser lays out.
 
 A section is sent whole whenever something in it changes, with every number, width and sentence. Its texts are harmless
 already (see `words.py`). A sentence may be a list of texts; every second one is set off.
@@ -8,17 +8,15 @@ import base64
 import gzip
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
-Props = dict[str, Any]
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
 Words = str | Sequence[str]
-Cell = str | Mapping[str, Any]
-Columns = Mapping[str, Callable[[Any], Cell]]
-"""The head of each column of a table -> the function that makes its cell for an item."""
 Options = Sequence[tuple[str, str]]
 """(words, value) of each entry of a list."""
-VERDICTS = ("exact", "consistent", "suspicious", "differs", "unsure")
-TONES = (
+Tone = Literal[
     "both",
     "shortfall",
     "excess",
@@ -30,230 +28,281 @@ TONES = (
     "resampled",
     "bonus",
     "plain",
-)
+]
+VerdictState = Literal["exact", "consistent", "suspicious", "differs", "unsure"]
 
 
-def section(
-    name: str, title: str, lead: Words, controls: Sequence[Props] = (), blocks: Sequence[Props] = ()
-) -> Props:
-    """A section of a page; `lead` is the sentence below its title."""
-    return {
-        "id": name,
-        "title": title,
-        "lead": lead,
-        "controls": list(controls),
-        "blocks": list(blocks),
-    }
+class PageRecord(Struct, frozen=True, forbid_unknown_fields=True):
+    """A value that the browser gets. A field that is UNSET is left out."""
 
 
-def whole_page(sections: Sequence[Props]) -> Props:
-    """A report page of these sections, without controls: no server answers them."""
-    shown = [{**section, "controls": []} for section in sections]
-    return {
-        "sections": shown,
-        "order": [section["id"] for section in shown],
-        "busy": None,
-        "say": "",
-    }
+class PageControl(PageRecord, tag_field="kind"):
+    """A field or a button of a section. A person sets the fields before pressing a button of the same section."""
 
 
-# ---- controls: a person sets them before pressing a button of the same section --------------------------------------
+class ButtonControl(PageControl, tag="button"):
+    """A button that sends the section's values."""
+
+    do: str  # the name of the action
+    label: str
+    primary: bool = False
 
 
-def button(does: str, label: str, *, primary: bool = False) -> Props:
-    """A button that sends the section's values, and `does`, the name of the action."""
-    return {"kind": "button", "do": does, "label": label, "primary": primary}
+class ChoiceControl(PageControl, tag="choice"):
+    """A list of options, of which one is chosen."""
+
+    name: str
+    label: str
+    options: Options
+    value: str
 
 
-def choice(name: str, label: str, options: Options, value: str) -> Props:
-    """A list of options; the one with this value is chosen."""
-    return {
-        "kind": "choice",
-        "name": name,
-        "label": label,
-        "options": [list(pair) for pair in options],
-        "value": value,
-    }
-
-
-def count(name: str, label: str, value: int, low: int, high: int) -> Props:
+class CountControl(PageControl, tag="count"):
     """A whole number from `low` to `high`."""
-    return {"kind": "count", "name": name, "label": label, "value": value, "low": low, "high": high}
+
+    name: str
+    label: str
+    value: int
+    low: int
+    high: int
 
 
-def lines(name: str, label: str, value: str, hint: str, most: int) -> Props:
-    """A text of several lines with at most `most` characters; one more can be sent, to be refused in words."""
-    return {
-        "kind": "lines",
-        "name": name,
-        "label": label,
-        "value": value,
-        "hint": hint,
-        "most": most,
-    }
+class LinesControl(PageControl, tag="lines"):
+    """A text of several lines."""
+
+    name: str
+    label: str
+    value: str
+    hint: str
+    most: int  # characters; one more can be sent, to be refused in words
 
 
-# ---- blocks: a person reads them ------------------------------------------------------------------------------------
+class PageBlock(PageRecord, tag_field="kind"):
+    """A part of a section that a person reads."""
 
 
-def words(text: Words, *, small: bool = False) -> Props:
+class WordsBlock(PageBlock, tag="words"):
     """A paragraph."""
-    return {"kind": "words", "words": text, "small": small}
+
+    words: Words
+    small: bool = False
+    passing: bool | UnsetType = UNSET  # it disappears as soon as the section's work begins
+    stopped: bool | UnsetType = UNSET  # it stands where a progress bar was
 
 
-def notice(text: Words) -> Props:
-    """Words that disappear as soon as the section's work begins."""
-    return {**words(text), "passing": True}
-
-
-def is_notice(block: Props) -> bool:
-    return block.get("passing", False)
-
-
-def verdict(state: str, text: Words) -> Props:
+class VerdictBlock(PageBlock, tag="verdict"):
     """The outcome of a check; a mark and a colour come with the state."""
-    assert state in VERDICTS, f"state must be one of {VERDICTS} (got {state!r})"
-    return {"kind": "verdict", "state": state, "words": text}
+
+    state: VerdictState
+    words: Words
 
 
-def progress(done: int, total: int, text: str) -> Props:
+class ProgressBlock(PageBlock, tag="progress"):
     """The progress of long work, with a button that stops it."""
-    width = round(100 * done / total, 1) if total else 0.0
-    return {"kind": "progress", "width": width, "words": text}
+
+    width: float  # percent
+    words: str
 
 
-def table(
-    columns: Sequence[str],
-    rows: Sequence[Sequence[Cell]],
-    *,
-    caption: str = "",
-    marked: int = -1,
-    sortable: bool = False,
-) -> Props:
-    """A table; the first column names the row. A cell is a text or made by `cell`.
+class PlaceInText(PageRecord):
+    """A token in a text of the `texts` block of the same page."""
 
-    marked: the row that stands out. sortable: a click on a column's head sorts by the cells' own keys, or by their
-    texts where they have none.
-    """
-    return {
-        "kind": "table",
-        "columns": list(columns),
-        "rows": [list(row) for row in rows],
-        "caption": caption,
-        "marked": marked,
-        "sortable": sortable,
-    }
+    text: int  # number of the text
+    draft: int  # the draft model that marks the text
+    token: int
 
 
-def table_of(items: Sequence[Any], columns: Columns, **options: Any) -> Props:
-    """A table with a row per item. options: as for `table`."""
+class Press(PageRecord):
+    """What a button in a table does: the same as a button of the section, with these values."""
+
+    section: str
+    do: str
+    values: Mapping[str, str]
+
+
+class TableCell(PageRecord):
+    """A cell that is more than its text."""
+
+    text: Words
+    sort: float | str | None = None  # the key to sort by; None: at the end
+    tone: Tone | UnsetType = UNSET
+    opens: PlaceInText | UnsetType = UNSET
+    does: Press | UnsetType = UNSET
+
+
+Cell = str | TableCell
+Columns = Mapping[str, Callable[[Any], Cell]]
+"""The head of each column of a table -> the function that makes its cell for an item."""
+
+
+class TableBlock(PageBlock, tag="table"):
+    """A table; the first column names the row."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    caption: str = ""
+    marked: int = -1  # the row that stands out
+    # a click on a column's head sorts by the cells' own keys, or by their texts where they have none
+    sortable: bool = False
+
+
+class ChartBlock(PageBlock, tag="chart"):
+    """A figure in the format of `charts.py`: {"data", "layout"} with layout.meta.title and layout.meta.table."""
+
+    figure: Mapping[str, Any]
+
+
+class BarRow(PageRecord):
+    """A bar of stacked parts."""
+
+    label: str
+    parts: Sequence[tuple[Tone, float]]  # with their widths, in percent of the axis
+    values: Sequence[str]
+    tick: float | None  # a place in percent
+
+
+class BarsBlock(PageBlock, tag="bars"):
+    """Rows of bars, all on one scale."""
+
+    rows: Sequence[BarRow]
+    heads: Sequence[str] = ()  # of the rows' values
+    key: Sequence[tuple[str, str]] = ()  # tones, each with its meaning
+    first: str = "token"  # the name of a row for a screen reader
+
+
+class TextDivision(PageRecord):
+    """A text divided into the steps of one K."""
+
+    lengths: Sequence[int]  # tokens per step
+    kinds: Sequence[str]  # of the token that ended each step
+    words: Words
+
+
+class SegmentsBlock(PageBlock, tag="segments"):
+    """A text divided into steps for every K, which the block's slider chooses."""
+
+    tokens: Sequence[str]
+    by_k: Mapping[int, TextDivision]
+    k: int
+
+
+class DownloadBlock(PageBlock, tag="download"):
+    """A text to copy or to save as a file."""
+
+    label: str
+    file: str
+    text: str
+
+
+class LinksBlock(PageBlock, tag="links"):
+    """Links to files of this server."""
+
+    entries: Sequence[tuple[str, str]]  # words and address
+
+
+class PlaceLink(PageRecord):
+    """A link to a place of this page."""
+
+    href: str
+    title: str
+    words: str
+    facts: str
+
+
+class PlacesBlock(PageBlock, tag="places"):
+    """Links to places of this page."""
+
+    entries: Sequence[PlaceLink]
+
+
+class DetailsBlock(PageBlock, tag="details"):
+    """Blocks that open on demand."""
+
+    title: str
+    blocks: Sequence[PageBlock]
+
+
+class PageSection(PageRecord):
+    """A section of a page."""
+
+    id: str
+    title: str
+    lead: Words  # the sentence below the title
+    controls: Sequence[PageControl] = ()
+    blocks: Sequence[PageBlock] = ()
+
+
+class PageMessage(PageRecord):
+    """What a report page is told: the sections that changed, and what goes on."""
+
+    sections: Sequence[PageSection]
+    order: Sequence[str] | UnsetType = UNSET  # the ids of all sections; left out: as before
+    busy: str | None = None  # the section that works
+    say: str = ""  # for screen readers
+    number: int | UnsetType = UNSET  # a page hears only of values that differ from the one before
+
+
+def whole_page(sections: Sequence[PageSection]) -> PageMessage:
+    """A report page of these sections, without controls: no server answers them."""
+    shown = [msgspec.structs.replace(section, controls=()) for section in sections]
+    return PageMessage(shown, order=[section.id for section in shown])
+
+
+def notice(text: Words) -> WordsBlock:
+    """Words that disappear as soon as the section's work begins."""
+    return WordsBlock(text, passing=True)
+
+
+def is_notice(block: PageBlock) -> bool:
+    return isinstance(block, WordsBlock) and block.passing is True
+
+
+def progress(done: int, total: int, text: str) -> ProgressBlock:
+    """The progress of work of which `done` parts of `total` are done."""
+    return ProgressBlock(round(100 * done / total, 1) if total else 0.0, text)
+
+
+def table_of(items: Sequence[Any], columns: Columns, **options: Any) -> TableBlock:
+    """A table with a row per item. options: as for `TableBlock`."""
     rows = []
     for item in items:
         rows.append([make_cell(item) for make_cell in columns.values()])
-    return table(list(columns), rows, **options)
+    return TableBlock(list(columns), rows, **options)
 
 
-def cell(text: Words, *, sort: float | str | None = None, tone: str = "") -> Cell:
-    """A cell with a tone, with every second of its texts set off, or with a key to sort by (None: at the end)."""
-    props: dict[str, Any] = {"text": text, "sort": sort}
-    if tone:
-        props["tone"] = tone
-    return props
+def opening_cell(text: str, number: int, draft: int, token: int) -> TableCell:
+    """A cell that opens a text in the `texts` block of the same page. number: of the text."""
+    return TableCell(text, sort=text, opens=PlaceInText(number, draft, token))
 
 
-def opening_cell(text: str, number: int, draft: int, token: int) -> Cell:
-    """A cell that opens a text in the `texts` block of the same page.
-
-    number: of the text; draft: the draft model that marks it; token: the token at which it opens.
-    """
-    return {"text": text, "sort": text, "opens": {"text": number, "draft": draft, "token": token}}
-
-
-def button_cell(text: str, section: str, does: str, values: Mapping[str, str]) -> Cell:
+def button_cell(text: str, section: str, does: str, values: Mapping[str, str]) -> TableCell:
     """A cell with a button that acts as a button of the section, with these values."""
-    press = {"section": section, "do": does, "values": dict(values)}
-    return {"text": text, "sort": text, "does": press}
-
-
-def chart(figure: Mapping[str, Any]) -> Props:
-    """A figure in the format of `charts.py`: {"data", "layout"} with layout.meta.title and layout.meta.table."""
-    return {"kind": "chart", "figure": figure}
-
-
-def bars(
-    rows: Sequence[Props],
-    *,
-    heads: Sequence[str] = (),
-    key: Sequence[tuple[str, str]] = (),
-    first: str = "token",
-) -> Props:
-    """Rows of `bar`, all on one scale.
-
-    heads: the columns of the rows' values. key: (tone, its meaning) each. first: the name of a row for a screen reader.
-    """
-    return {
-        "kind": "bars",
-        "rows": list(rows),
-        "heads": list(heads),
-        "key": [list(pair) for pair in key],
-        "first": first,
-    }
+    return TableCell(text, sort=text, does=Press(section, does, values))
 
 
 def bar(
     label: str,
-    parts: Sequence[tuple[str, float]],
+    parts: Sequence[tuple[Tone, float]],
     values: Sequence[str] = (),
     tick: float | None = None,
-) -> Props:
+) -> BarRow:
     """A bar of stacked parts (tone, width in percent of the axis), and a tick at a place in percent."""
-    return {
-        "label": label,
-        "parts": [[tone, round(width, 3)] for tone, width in parts],
-        "values": list(values),
-        "tick": None if tick is None else round(tick, 3),
-    }
-
-
-def segments(tokens: Sequence[str], by_k: Mapping[int, Props], k: int) -> Props:
-    """A text divided into steps for every K, which the block's slider chooses.
-
-    `by_k`[K] = {"lengths": tokens per step, "kinds": the kind of the token that ended each step, "words"}.
-    """
-    return {
-        "kind": "segments",
-        "tokens": list(tokens),
-        "by_k": {str(length): steps for length, steps in by_k.items()},
-        "k": k,
-    }
+    widths = [(tone, round(width, 3)) for tone, width in parts]
+    return BarRow(label, widths, values, None if tick is None else round(tick, 3))
 
 
 def dump(value: Any) -> str:
-    """JSON without spaces."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    """JSON without spaces. value: a record, or plain values with records in them."""
+    return json.dumps(
+        value,
+        ensure_ascii=False,
+        allow_nan=False,
+        separators=(",", ":"),
+        default=msgspec.to_builtins,
+    )
 
 
 def pack(value: Any) -> str:
     """JSON, compressed, in letters and digits that any page can hold."""
     text = dump(value).encode("utf-8", "replace")
     return base64.b64encode(gzip.compress(text, 9, mtime=0)).decode("ascii")
-
-
-def download(label: str, file_name: str, text: str) -> Props:
-    """A text to copy or to save as a file."""
-    return {"kind": "download", "label": label, "file": file_name, "text": text}
-
-
-def links(entries: Sequence[tuple[str, str]]) -> Props:
-    """Links to files of this server: (words, address) each."""
-    return {"kind": "links", "entries": [list(entry) for entry in entries]}
-
-
-def places(entries: Sequence[Props]) -> Props:
-    """Links to places of this page: each has `href`, `title`, `words` and `facts`."""
-    return {"kind": "places", "entries": list(entries)}
-
-
-def details(title: str, blocks: Sequence[Props]) -> Props:
-    """Blocks that open on demand."""
-    return {"kind": "details", "title": title, "blocks": list(blocks)}

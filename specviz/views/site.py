@@ -44,7 +44,7 @@ RACES_LEAD = (
     "Two recorded runs side by side: one player moves both, by recorded time or token by token."
 )
 NOT_RECORDED = "Nothing was recorded here: this site was written without its measurements."
-NO_COSTS = blocks.words(plan.NO_COSTS)
+NO_COSTS = blocks.WordsBlock(plan.NO_COSTS)
 """The block that a page without a button to measure with leaves out."""
 OF_A_RUN = ("every-k", "theory", "tool-names")
 """The ids of the sections of Compare that speak of the run on the stage."""
@@ -118,11 +118,15 @@ def _pages(
             "facts": "",
         }
         raced.append(race)
-    run_list = blocks.section("runs", "Recorded runs", RUNS_LEAD, blocks=[blocks.places(opened)])
-    races = blocks.section("races", "Recorded races", RACES_LEAD, blocks=[blocks.places(raced)])
+    run_list = blocks.PageSection(
+        "runs", "Recorded runs", RUNS_LEAD, blocks=[blocks.PlacesBlock(opened)]
+    )
+    races = blocks.PageSection(
+        "races", "Recorded races", RACES_LEAD, blocks=[blocks.PlacesBlock(raced)]
+    )
     compare = blocks.whole_page([races, *recorded.get("compare", ())])
     compare["order"] += OF_A_RUN
-    checks = recorded.get("check") or [blocks.section("none", "Check", NOT_RECORDED)]
+    checks = recorded.get("check") or [blocks.PageSection("none", "Check", NOT_RECORDED)]
     return {
         "runs": blocks.whole_page([run_list]),
         "compare": compare,

@@ -64,13 +64,13 @@ def test_the_contents_lead_to_the_parts(opened, report):
 
 def sorting_page():
     rows = [
-        ["ten", blocks.cell("10 %", sort=0.1)],
-        ["five", blocks.cell("5.0 %", sort=0.05)],
-        ["none", blocks.cell("–")],
-        ["ninety", blocks.cell("90 %", sort=0.9)],
+        ["ten", blocks.TableCell("10 %", sort=0.1)],
+        ["five", blocks.TableCell("5.0 %", sort=0.05)],
+        ["none", blocks.TableCell("–")],
+        ["ninety", blocks.TableCell("90 %", sort=0.9)],
     ]
-    table = blocks.table(["name", "share"], rows, marked=1, sortable=True)
-    return page_of("Tables", [blocks.section("one", "One", "", blocks=[table])])
+    table = blocks.TableBlock(["name", "share"], rows, marked=1, sortable=True)
+    return page_of("Tables", [blocks.PageSection("one", "One", "", blocks=[table])])
 
 
 def test_a_table_sorts_by_its_keys_with_the_keyboard(opened):
@@ -219,11 +219,11 @@ def test_own_prompts_and_what_is_set_stay_when_there_is_a_result(page_of_reports
     page.select_option("[name=prompts]", "own")
     page.fill("[name=own]", "one\ntwo")
     page.fill("[name=tokens]", "64")
-    result = blocks.table(["a"], [["b"]])
+    result = blocks.TableBlock(["a"], [["b"]])
     primary = many_prompts([("Code", "code")])
     push(
         page,
-        [{**primary, "controls": [*primary["controls"][:3], blocks.button("analyse", "Analyse")], "blocks": [result]}],
+        [{**primary, "controls": [*primary["controls"][:3], blocks.ButtonControl("analyse", "Analyse")], "blocks": [result]}],
     )
     assert page.locator(".sv-primary").count() == 0
     page.click("[data-act=analyse]")
@@ -236,11 +236,11 @@ def test_a_field_whose_own_value_or_choices_have_changed_shows_what_fits(page_of
 
     def section(value, options, most):
         controls = [
-            blocks.choice("kind", "Kind", [(each, each) for each in options], "a"),
-            blocks.count("length", "Length", value, 1, most),
-            blocks.button("go", "Go"),
+            blocks.ChoiceControl("kind", "Kind", [(each, each) for each in options], "a"),
+            blocks.CountControl("length", "Length", value, 1, most),
+            blocks.ButtonControl("go", "Go"),
         ]
-        return blocks.section("one", "One", "", controls, [blocks.words("x")])
+        return blocks.PageSection("one", "One", "", controls, [blocks.WordsBlock("x")])
 
     push(page, [section(5, "abc", 10)])
     page.select_option("[name=kind]", "c")
@@ -259,8 +259,8 @@ def test_more_than_the_box_may_hold_is_sent_to_be_refused(page_of_reports):
 
 def test_what_stands_below_the_progress_is_not_made_again(page_of_reports):
     page = page_of_reports()
-    found = [blocks.table(["a"], [["b"]]), blocks.details("More", [blocks.words("inside")])]
-    section = blocks.section("one", "One", "", [blocks.button("go", "Go")], found)
+    found = [blocks.TableBlock(["a"], [["b"]]), blocks.DetailsBlock("More", [blocks.WordsBlock("inside")])]
+    section = blocks.PageSection("one", "One", "", [blocks.ButtonControl("go", "Go")], found)
     push(page, [section])
     page.click("summary")
     page.evaluate("window.before = [...document.querySelectorAll('.sv-blocks > *')]")
@@ -269,7 +269,7 @@ def test_what_stands_below_the_progress_is_not_made_again(page_of_reports):
     assert page.evaluate(same)
     push(page, [section])
     assert page.evaluate(same)
-    push(page, [{**section, "blocks": [blocks.details("More", [blocks.words("other")])]}])
+    push(page, [{**section, "blocks": [blocks.DetailsBlock("More", [blocks.WordsBlock("other")])]}])
     assert page.evaluate("document.querySelector('details').open")
     assert page.inner_text("details .sv-words") == "other"
 

@@ -29,26 +29,26 @@ def cuts():
     """A text of six tokens in steps of one and of two."""
     one = {"lengths": [1, 1, 2, 2], "kinds": ["resampled", "resampled", "bonus", "bonus"], "words": ["", "4", " calls"]}
     two = {"lengths": [1, 2, 3], "kinds": ["resampled", "resampled", "bonus"], "words": ["", "3", " calls"]}
-    return blocks.segments(["One", " day", HOSTILE, " a", " fox", "."], {1: one, 2: two}, 1)
+    return blocks.SegmentsBlock(["One", " day", HOSTILE, " a", " fox", "."], {1: one, 2: two}, 1)
 
 
 def everything(**changes):
     """A section with a control and a block of every kind."""
-    section = blocks.section(
+    section = blocks.PageSection(
         "all",
         "Everything",
         ["Kept with ", "63 %", " of all throws."],
         [
-            blocks.choice("rule", "Rule", [("Speculative sampling", "right"), (HOSTILE, "wrong")], "right"),
-            blocks.count("n", "Redraws", 5000, 100, 20000),
-            blocks.button("redraw", "Redraw", primary=True),
+            blocks.ChoiceControl("rule", "Rule", [("Speculative sampling", "right"), (HOSTILE, "wrong")], "right"),
+            blocks.CountControl("n", "Redraws", 5000, 100, 20000),
+            blocks.ButtonControl("redraw", "Redraw", primary=True),
         ],
         [
-            blocks.words(["The draft gave ", HOSTILE, " 40 %."]),
-            blocks.verdict("consistent", "consistent, n = 5,000, would have seen a shift of 2 %"),
-            blocks.verdict("differs", ["differs: ", "fox", " came too often"]),
-            blocks.table(["rule", "acceptance", "verdict"], RULES, marked=1),
-            blocks.bars(
+            blocks.WordsBlock(["The draft gave ", HOSTILE, " 40 %."]),
+            blocks.VerdictBlock("consistent", "consistent, n = 5,000, would have seen a shift of 2 %"),
+            blocks.VerdictBlock("differs", ["differs: ", "fox", " came too often"]),
+            blocks.TableBlock(["rule", "acceptance", "verdict"], RULES, marked=1),
+            blocks.BarsBlock(
                 [
                     blocks.bar("fox", [("both", 40.0), ("shortfall", 20.0)], ["12 %", "13 %"], 61.0),
                     blocks.bar(HOSTILE, [("both", 10)], ["1 %", "1 %"]),
@@ -56,10 +56,10 @@ def everything(**changes):
                 heads=["seen", "distribution"],
                 key=[("both", "both agree"), ("shortfall", "shortfall"), ("tick", "the law")],
             ),
-            blocks.chart(FIGURE),
+            blocks.ChartBlock(FIGURE),
             cuts(),
-            blocks.download("Save as JSON", "numbers.json", '{"k": 4}'),
-            blocks.details("More", [blocks.words("inside"), blocks.chart(FIGURE)]),
+            blocks.DownloadBlock("Save as JSON", "numbers.json", '{"k": 4}'),
+            blocks.DetailsBlock("More", [blocks.WordsBlock("inside"), blocks.ChartBlock(FIGURE)]),
         ],
     )  # fmt: skip
     return {**section, **changes}
@@ -113,7 +113,7 @@ def test_what_was_set_and_opened_stays_while_a_section_grows(report):
     page.click("summary:has-text('More')")
     page.evaluate("window.before = document.querySelector('.sv-bars-table')")
     growing = blocks.progress(1200, 5000, "1,200 of 5,000")
-    grown = [blocks.words("now"), *section["blocks"][1:], growing]
+    grown = [blocks.WordsBlock("now"), *section["blocks"][1:], growing]
     push(page, [{**section, "blocks": grown}], busy="all")
     assert page.input_value("[name=rule]") == "wrong"
     assert page.evaluate("document.querySelector('details.sv-block').open")

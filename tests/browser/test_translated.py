@@ -81,11 +81,11 @@ def test_the_app_keeps_tokens_and_names_when_it_is_translated(page):
 
 
 ROWS = [["fox", "fable-draft", 0.25], ["little dog", "my-draft", 0.5]]
-SECTION = blocks.section(
+SECTION = blocks.PageSection(
     "numbers", "What was found", [], [],
     [
-        blocks.table(("token", "draft", "share"), ROWS, sortable=True),
-        blocks.words(["The draft gave ", "fox", " too little."]),
+        blocks.TableBlock(("token", "draft", "share"), ROWS, sortable=True),
+        blocks.WordsBlock(["The draft gave ", "fox", " too little."]),
     ],
 )  # fmt: skip
 

@@ -24,7 +24,7 @@ PLACE = {"run": None, "step": 3, "ref": "1"}
 
 
 def words(name, *lines):
-    return blocks.section(name, name.title(), "", [blocks.button("go", "Go")], [blocks.words(line) for line in lines])
+    return blocks.PageSection(name, name.title(), "", [blocks.ButtonControl("go", "Go")], [blocks.WordsBlock(line) for line in lines])
 
 
 def counting(name, turns, log=None):
@@ -139,7 +139,7 @@ def test_a_tab_that_comes_back_as_another_session_finds_what_it_had(report, left
 def test_work_that_a_lost_connection_ended_says_where_it_was_left_and_may_be_done_again(bench):
     def counts(look, values):
         for turn in (1, 2):
-            yield blocks.section("counts", "Counts", "", [], [blocks.progress(turn, 2, f"{turn} of 2 runs")])
+            yield blocks.PageSection("counts", "Counts", "", [], [blocks.progress(turn, 2, f"{turn} of 2 runs")])
 
     report = ReportPage([always("counts", counts)], Registry(), bench)
     look(report, tab=TAB)
@@ -252,7 +252,7 @@ def keeping(bench):
 
     def work(look, values):
         for done in (1, 2):
-            yield blocks.section("finds", "Finds", "", [], [blocks.progress(done, 2, f"{done} of 2")])
+            yield blocks.PageSection("finds", "Finds", "", [], [blocks.progress(done, 2, f"{done} of 2")])
         yield words("finds", f"result {next(results)}")
 
     section = Section("finds", lambda look: None, lambda look: words("finds", "not yet"), {"go": work}, keeps=True)
@@ -289,7 +289,7 @@ def test_stopped_work_is_called_stopped_and_what_was_found_stays(bench):
 
 def test_work_that_fails_leaves_no_bar_behind(bench):
     def work(look, values):
-        yield blocks.section("finds", "Finds", "", [], [blocks.progress(1, 2, "1 of 2")])
+        yield blocks.PageSection("finds", "Finds", "", [], [blocks.progress(1, 2, "1 of 2")])
         raise SpecvizError("it cannot be done")
 
     report = ReportPage([always("finds", work)], Registry(), bench)

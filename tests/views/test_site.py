@@ -20,7 +20,7 @@ LINK = re.compile(r'href="(?!https?:|#)([^"#]*)')
 
 @pytest.fixture(scope="module")
 def files():
-    race = blocks.section("race", "Race", "", [blocks.button("race", "Race")], [blocks.words("A won")])
+    race = blocks.PageSection("race", "Race", "", [blocks.ButtonControl("race", "Race")], [blocks.WordsBlock("A won")])
     return site_files({"compare": [race]}, report="<!doctype html><title>a report</title>")
 
 

@@ -31,7 +31,7 @@ def share_words(value: float | None) -> str:
 
 
 def number(value: float | None, words: Callable[[float], str] = "{:,}".format) -> Cell:
-    return blocks.cell(words(value), sort=value) if is_known(value) else blocks.cell(NONE)
+    return blocks.TableCell(words(value), sort=value) if is_known(value) else blocks.TableCell(NONE)
 
 
 def share(value: float | None) -> Cell:
@@ -46,25 +46,25 @@ def points(value: float) -> Cell:
 def speedup(value: float | None) -> Cell:
     """A speedup; a value below 1 says "slower" and is toned."""
     if not is_known(value):
-        return blocks.cell(UNKNOWN)
+        return blocks.TableCell(UNKNOWN)
     if value < 1:
-        return blocks.cell(f"{value:.2f}x, slower", sort=value, tone="rejected")
-    return blocks.cell(f"{value:.2f}x", sort=value)
+        return blocks.TableCell(f"{value:.2f}x, slower", sort=value, tone="rejected")
+    return blocks.TableCell(f"{value:.2f}x", sort=value)
 
 
 def best_k(best: tuple[int, int] | None) -> Cell:
     if best is None:
-        return blocks.cell(UNKNOWN)
+        return blocks.TableCell(UNKNOWN)
     low, high = best
-    return blocks.cell(str(low) if low == high else f"{low} to {high}", sort=low)
+    return blocks.TableCell(str(low) if low == high else f"{low} to {high}", sort=low)
 
 
 def points_range(interval: Interval | None) -> Cell:
     """An interval of differences of shares."""
     if interval is None:
-        return blocks.cell(NONE)
+        return blocks.TableCell(NONE)
     low, high = interval
-    return blocks.cell(f"{_format_points(low)} to {_format_points(high)}", sort=low)
+    return blocks.TableCell(f"{_format_points(low)} to {_format_points(high)}", sort=low)
 
 
 def spread_words(interval: Interval | None) -> str:
@@ -77,7 +77,7 @@ def spread_words(interval: Interval | None) -> str:
 
 def spread(interval: Interval | None) -> Cell:
     """An interval of shares, sorted by its lower end."""
-    return blocks.cell(spread_words(interval), sort=None if interval is None else interval[0])
+    return blocks.TableCell(spread_words(interval), sort=None if interval is None else interval[0])
 
 
 def _format_points(share: float) -> str:

@@ -46,15 +46,15 @@ def many_prompts(
     """
     shown = [blocks.progress(*progress)] if progress is not None else []
     if summary is None:
-        shown = shown or [blocks.words(NOT_YET)]
-        return blocks.section(NAME, TITLE, LEAD, _controls(kinds, True), shown)
+        shown = shown or [blocks.WordsBlock(NOT_YET)]
+        return blocks.PageSection(NAME, TITLE, LEAD, _controls(kinds, True), shown)
     if asked:
-        shown.append(blocks.words(f"{asked}."))
+        shown.append(blocks.WordsBlock(f"{asked}."))
     shown += compact(summary, texts)
-    shown.append(blocks.words(_command(summary), small=True))
+    shown.append(blocks.WordsBlock(_command(summary), small=True))
     text = json.dumps(summary.to_dict(), ensure_ascii=False, indent=1)
-    shown.append(blocks.download("Save the summary as JSON", "summary.json", text))
-    return blocks.section(NAME, TITLE, LEAD, _controls(kinds, False), shown)
+    shown.append(blocks.DownloadBlock("Save the summary as JSON", "summary.json", text))
+    return blocks.PageSection(NAME, TITLE, LEAD, _controls(kinds, False), shown)
 
 
 def _controls(kinds: Sequence[tuple[str, str]], is_new: bool) -> list[Props]:
@@ -62,10 +62,10 @@ def _controls(kinds: Sequence[tuple[str, str]], is_new: bool) -> list[Props]:
     least, usual, most = TOKENS
     hint = f"one prompt per line, at most {MOST_PROMPTS}"
     return [
-        blocks.choice("prompts", "Prompts", options, EVERY),
-        blocks.lines("own", "Own prompts", "", hint, MOST_CHARACTERS),
-        blocks.count("tokens", "Tokens per prompt", usual, least, most),
-        blocks.button("analyse", "Analyse", primary=is_new),
+        blocks.ChoiceControl("prompts", "Prompts", options, EVERY),
+        blocks.LinesControl("own", "Own prompts", "", hint, MOST_CHARACTERS),
+        blocks.CountControl("tokens", "Tokens per prompt", usual, least, most),
+        blocks.ButtonControl("analyse", "Analyse", primary=is_new),
     ]
 
 

@@ -39,30 +39,30 @@ NO_COSTS = {  # why a draft has none, by where the job's costs come from
 
 def overview(summary: Summary, *, no_costs: str = "") -> list[Props]:
     """The blocks of the overview. no_costs: what to do where costs are not known."""
-    shown = [blocks.words(_source_words(summary))]
+    shown = [blocks.WordsBlock(_source_words(summary))]
     if not summary.exact:
         words = "Some texts may not be the target's own at these settings. The numbers hold for these texts only."
-        shown.append(blocks.verdict("unsure", words))
-    shown.append(blocks.words(reveal(summary.note), small=True))
+        shown.append(blocks.VerdictBlock("unsure", words))
+    shown.append(blocks.WordsBlock(reveal(summary.note), small=True))
     for draft in summary.drafts:
         if cells.is_known(draft.alpha):
-            shown.append(blocks.words(_answer(summary, draft)))
+            shown.append(blocks.WordsBlock(_answer(summary, draft)))
     for draft in summary.drafts:
         for finding in draft.findings:
             words = ["", label(finding.draft), f": {reveal(finding.words)}"]
-            shown.append(blocks.verdict("differs", words))
+            shown.append(blocks.VerdictBlock("differs", words))
     for warning in summary.warnings:
         if not is_aside(warning):
-            shown.append(blocks.verdict("unsure", reveal(warning)))
-    shown.append(blocks.words(_faults_words(summary), small=True))
+            shown.append(blocks.VerdictBlock("unsure", reveal(warning)))
+    shown.append(blocks.WordsBlock(_faults_words(summary), small=True))
     shown += _fastest_words(summary)
     shown.append(_drafts_table(summary))
-    shown.append(blocks.words(COLUMN_WORDS, small=True))
+    shown.append(blocks.WordsBlock(COLUMN_WORDS, small=True))
     lacking = [label(draft.name) for draft in summary.drafts if draft.name not in summary.costs]
     if lacking:
         why = no_costs or NO_COSTS.get(summary.costs_from, NO_COSTS[""])
         words = f"No speedup is given for {', '.join(lacking)}: {why}."
-        shown.append(blocks.words(words, small=True))
+        shown.append(blocks.WordsBlock(words, small=True))
     if summary.num_refused:
         shown.append(_refused_table(summary))
     return shown
@@ -160,17 +160,17 @@ def _fastest_words(summary: Summary) -> list[Props]:
             "The drafts' costs were measured separately, and the target's own time differed between them. So their "
             "speedups are not ranked: measure all in one job."
         )
-        return [blocks.verdict("unsure", words)]
+        return [blocks.VerdictBlock("unsure", words)]
     timed.sort(reverse=True)
     best, best_name = timed[0]
     second, second_name = timed[1]
     if second > best * (1 - TOO_CLOSE):
         close = f" differ by less than {percent(TOO_CLOSE)}: too little to call one the fastest."
         names = [label(best_name), " and ", label(second_name)]
-        return [blocks.words(["The predicted speedups of ", *names, close])]
+        return [blocks.WordsBlock(["The predicted speedups of ", *names, close])]
     end = ": still slower than no draft." if best < 1 else "."
     words = f" is predicted to be fastest of the {len(timed)}, {best:.2f}x{end}"
-    return [blocks.words(["", label(best_name), words])]
+    return [blocks.WordsBlock(["", label(best_name), words])]
 
 
 def _drafts_table(summary: Summary) -> Props:
@@ -209,4 +209,4 @@ def _refused_table(summary: Summary) -> Props:
     caption = "" if len(shown) == summary.num_refused else f"The first {len(shown):,} of them."
     columns = {"line": lambda row: cells.number(row[0]), "why": lambda row: reveal(row[1])}
     title = f"Lines that could not be used: {summary.num_refused:,}"
-    return blocks.details(title, [blocks.table_of(shown, columns, caption=caption)])
+    return blocks.DetailsBlock(title, [blocks.table_of(shown, columns, caption=caption)])

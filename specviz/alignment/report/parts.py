@@ -55,10 +55,10 @@ def against(summary: Summary, texts: Collection[int] = ()) -> list[Props]:
         return []
     shown = []
     for series in checkpoint_series(summary.drafts):
-        shown.append(blocks.chart(checkpoints_chart(series, summary.k)))
+        shown.append(blocks.ChartBlock(checkpoints_chart(series, summary.k)))
     for words in dict.fromkeys(pair.words for pair in pairs):
         if words:
-            shown.append(blocks.words(reveal(words)))
+            shown.append(blocks.WordsBlock(reveal(words)))
     rows = []
     for pair in pairs:
         rows += [(pair, whole) for whole in pair.slices[:1]]
@@ -69,7 +69,7 @@ def against(summary: Summary, texts: Collection[int] = ()) -> list[Props]:
     shown.append(blocks.table_of(rows, columns, sortable=len(rows) > 1))
     places = {draft.name: place for place, draft in enumerate(summary.drafts)}
     for pair in pairs:
-        shown.append(blocks.details(_pair_title(pair), _pair_blocks(pair, places, texts)))
+        shown.append(blocks.DetailsBlock(_pair_title(pair), _pair_blocks(pair, places, texts)))
     return shown
 
 
@@ -105,12 +105,12 @@ def _slice_title(found: AlphaDifference | Loss) -> str:
 
 def _difference_verdict(pair: DraftComparison, found: AlphaDifference) -> Cell:
     if found.significant is None:
-        return blocks.cell(NOT_CALLED, sort=NOT_CALLED, tone="ignored")
+        return blocks.TableCell(NOT_CALLED, sort=NOT_CALLED, tone="ignored")
     if not found.significant:
-        return blocks.cell("no significant difference", sort="no", tone="ignored")
+        return blocks.TableCell("no significant difference", sort="no", tone="ignored")
     better = pair.a if found.difference > 0 else pair.b
     words = f"{label(better)} agrees more"
-    return blocks.cell(words, sort=words, tone="accepted")
+    return blocks.TableCell(words, sort=words, tone="accepted")
 
 
 def _wins_table(name: str, wins: Sequence[Win], draft: int, texts: Collection[int]) -> Props:
@@ -130,9 +130,9 @@ def _text_cell(found: Win | Pattern, draft: int, token: int, texts: Collection[i
 
 def every_k(summary: Summary) -> list[Props]:
     """The charts of tokens per target call and, where costs are known, of speedup against K."""
-    shown = [blocks.chart(tokens_chart(summary.drafts))]
+    shown = [blocks.ChartBlock(tokens_chart(summary.drafts))]
     if any(draft.speedups for draft in summary.drafts):
-        shown.append(blocks.chart(speed_chart(summary.drafts)))
+        shown.append(blocks.ChartBlock(speed_chart(summary.drafts)))
     return shown
 
 
@@ -164,7 +164,7 @@ def ways(summary: Summary) -> list[Props]:
     }
     return [
         blocks.table_of(rows, columns, sortable=True),
-        blocks.words(WAYS_OF_DRAFTING, small=True),
+        blocks.WordsBlock(WAYS_OF_DRAFTING, small=True),
     ]
 
 
@@ -188,9 +188,9 @@ def slices(summary: Summary) -> list[Props]:
         if not found:
             continue
         if kind in CHARTED:
-            charts.append(blocks.chart(slices_chart(f"Agreement {heading}", x, found, names)))
+            charts.append(blocks.ChartBlock(slices_chart(f"Agreement {heading}", x, found, names)))
         table = _slices_table(found, x, summary.k)
-        tables.append(blocks.details(f"All numbers {heading}", [table]))
+        tables.append(blocks.DetailsBlock(f"All numbers {heading}", [table]))
     shown = [*_fall_verdicts(summary), *_loss_verdicts(summary), *charts]
     if tables:
         few = (
@@ -198,7 +198,7 @@ def slices(summary: Summary) -> list[Props]:
             "K and speedup of a slice cover the steps that begin at one of its tokens, wherever they end. They are "
             f"left out below {FEWEST_TOKENS} tokens, and for the tokens that end a text."
         )
-        shown.append(blocks.words(few, small=True))
+        shown.append(blocks.WordsBlock(few, small=True))
     return [*shown, *tables]
 
 
@@ -209,7 +209,7 @@ def _fall_verdicts(summary: Summary) -> list[Props]:
     for part in summary.slices:
         if part.cliff:
             fall = f": agreement falls at {label(part.value)} {axes[part.kind]}"
-            verdicts.append(blocks.verdict("differs", ["", label(part.draft), fall]))
+            verdicts.append(blocks.VerdictBlock("differs", ["", label(part.draft), fall]))
     return verdicts
 
 
@@ -219,7 +219,7 @@ def _loss_verdicts(summary: Summary) -> list[Props]:
     for draft in summary.drafts:
         for part in losing_slices(summary, draft)[:MOST_NAMED]:
             words = ["", label(part.draft), ": the ", *loss_words(part)]
-            verdicts.append(blocks.verdict("differs", words))
+            verdicts.append(blocks.VerdictBlock("differs", words))
     return verdicts
 
 
@@ -245,7 +245,7 @@ def _slices_table(found: Sequence[Slice], title: str, k: int) -> Props:
     def value_cell(part: Slice) -> Cell:
         value = label(part.value)
         place = places[part.draft, part.value]
-        return blocks.cell(value, sort=place if kind in CHARTED else value)
+        return blocks.TableCell(value, sort=place if kind in CHARTED else value)
 
     columns = {
         title: value_cell,
@@ -274,17 +274,19 @@ def _step_columns(k: int) -> blocks.Columns:
             part.tokens_per_call, "{:.2f}".format
         ),
         "best K": lambda part: (
-            cells.number(part.best_k, str) if _has_speed(part) else blocks.cell(cells.NONE)
+            cells.number(part.best_k, str) if _has_speed(part) else blocks.TableCell(cells.NONE)
         ),
         "predicted speedup at best K": lambda part: (
-            cells.speedup(part.speedup) if _has_speed(part) else blocks.cell(cells.NONE)
+            cells.speedup(part.speedup) if _has_speed(part) else blocks.TableCell(cells.NONE)
         ),
     }
 
 
 def _slice_agreement(part: Slice) -> Cell:
     if part.cliff:
-        return blocks.cell(f"{percent(part.alpha)}, falls here", sort=part.alpha, tone="rejected")
+        return blocks.TableCell(
+            f"{percent(part.alpha)}, falls here", sort=part.alpha, tone="rejected"
+        )
     return cells.share(part.alpha)
 
 
@@ -304,17 +306,17 @@ def reasons(summary: Summary) -> list[Props]:
     columns = {
         "draft model": lambda row: label(row[0].name),
         "share of the lost agreement": lambda row: cells.share(row[1].share),
-        "reason": lambda row: blocks.cell(label(row[1].name), sort=names.index(row[1].name)),
+        "reason": lambda row: blocks.TableCell(label(row[1].name), sort=names.index(row[1].name)),
         "tokens": lambda row: cells.number(row[1].num_tokens),
         "in words": lambda row: reveal(row[1].words),
     }
     table = blocks.table_of(rows, columns, sortable=True)
     if len(summary.drafts) > 1:
-        table = blocks.details("All numbers by reason", [table])
+        table = blocks.DetailsBlock("All numbers by reason", [table])
     bars = [_reason_bar(draft, names) for draft in summary.drafts]
     heads = ["lost agreement", "upper limit from its vocabulary"]
     key = [(_tone(place), reveal(name)) for place, name in enumerate(names)]
-    return [blocks.bars(bars, heads=heads, key=key, first="draft model"), table]
+    return [blocks.BarsBlock(bars, heads=heads, key=key, first="draft model"), table]
 
 
 def _order(name: str) -> tuple[int, str]:
@@ -346,7 +348,7 @@ def calibration(summary: Summary) -> list[Props]:
         names.append(label(draft.name))
     shown = []
     for words, names in names_by_words.items():
-        shown.append(blocks.verdict("unsure", ["", ", ".join(names), f": {words}"]))
+        shown.append(blocks.VerdictBlock("unsure", ["", ", ".join(names), f": {words}"]))
     columns = {
         "draft model": lambda draft: label(draft.name),
         "mean gap between confidence and acceptance (ECE)": lambda draft: cells.share(
@@ -354,7 +356,7 @@ def calibration(summary: Summary) -> list[Props]:
         ),
     }
     shown.append(blocks.table_of(drafts, columns))
-    shown += [blocks.chart(calibration_chart(draft)) for draft in drafts]
+    shown += [blocks.ChartBlock(calibration_chart(draft)) for draft in drafts]
     return shown
 
 
@@ -369,13 +371,13 @@ def training(summary: Summary, texts: Collection[int] = ()) -> list[Props]:
     shown = []
     for draft, (words, *tables) in by_draft:
         shown.append(words)
-        shown.append(blocks.details(f"{label(draft.name)}: what to train on", tables))
+        shown.append(blocks.DetailsBlock(f"{label(draft.name)}: what to train on", tables))
     return shown
 
 
 def _rejections(draft: DraftSummary, place: int, texts: Collection[int]) -> list[Props]:
     """What the patterns cost in words, the patterns, then what all rejections lose by class and by reason."""
-    shown = [blocks.words(_pattern_words(draft))]
+    shown = [blocks.WordsBlock(_pattern_words(draft))]
     if draft.patterns:
         shown.append(_patterns(draft.patterns, place, texts))
     columns = {
@@ -385,7 +387,7 @@ def _rejections(draft: DraftSummary, place: int, texts: Collection[int]) -> list
     }
     caption = f"Losses from rejections with {label(draft.name)}"
     shown.append(blocks.table_of(draft.losses, columns, caption=caption, sortable=True))
-    shown.append(blocks.words(LOSSES_NOTE, small=True))
+    shown.append(blocks.WordsBlock(LOSSES_NOTE, small=True))
     return shown
 
 
@@ -406,7 +408,7 @@ def _pattern_words(draft: DraftSummary) -> Words:
 def _patterns(found: Sequence[Pattern], draft: int, texts: Collection[int]) -> Props:
     def interval_cell(pattern: Pattern) -> Cell:
         low, high = pattern.interval
-        return blocks.cell(f"{low:,.1f} to {high:,.1f}", sort=low)
+        return blocks.TableCell(f"{low:,.1f} to {high:,.1f}", sort=low)
 
     columns = {
         "after": lambda pattern: label(pattern.before),

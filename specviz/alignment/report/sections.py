@@ -31,7 +31,7 @@ def sections(summary: Summary, texts: Props | None = None) -> list[Props]:
     """The whole report. texts: the block of `texts_block`, if there is one."""
     shown = []
     for name, title, lead, found in _parts(summary, texts):
-        shown.append(blocks.section(name, title, lead, blocks=found))
+        shown.append(blocks.PageSection(name, title, lead, blocks=found))
     return shown
 
 
@@ -49,7 +49,7 @@ def compact(summary: Summary, texts: Props | None = None) -> list[Props]:
     no_costs = "press Measure costs above for each draft, then Analyse again"
     shown = overview(summary, no_costs=no_costs)
     for _, title, lead, found in _parts(summary, texts)[1:]:
-        shown.append(blocks.details(title, [blocks.words(lead, small=True), *found]))
+        shown.append(blocks.DetailsBlock(title, [blocks.WordsBlock(lead, small=True), *found]))
     return shown
 
 
@@ -80,12 +80,12 @@ def how(summary: Summary) -> list[Props]:
         settings.append(["chat options", label(", ".join(options))])
     settings.append(["K", f"{summary.k}"])
     settings.append(["made", f"{label(summary.created)} by specviz {label(summary.specviz)}"])
-    shown = [blocks.table(["setting", "value"], settings)]
+    shown = [blocks.TableBlock(["setting", "value"], settings)]
     if summary.costs:
-        shown += [_costs_table(summary), blocks.words(COSTS_NOTE, small=True)]
+        shown += [_costs_table(summary), blocks.WordsBlock(COSTS_NOTE, small=True)]
     for warning in summary.warnings:
         if is_aside(warning):
-            shown.append(blocks.words(reveal(warning), small=True))
+            shown.append(blocks.WordsBlock(reveal(warning), small=True))
     columns = {
         "column": lambda row: row[0],
         "type": lambda row: row[1].type,
@@ -93,7 +93,7 @@ def how(summary: Summary) -> list[Props]:
     }
     for name in SAVED:
         table = blocks.table_of(list(COLUMNS[name].items()), columns)
-        shown.append(blocks.details(f"Columns of {name}.parquet", [table]))
+        shown.append(blocks.DetailsBlock(f"Columns of {name}.parquet", [table]))
     return shown
 
 

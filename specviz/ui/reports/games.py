@@ -128,7 +128,7 @@ class Games:
     def _begin_draft(self, look: Look) -> Props:
         if not self._is_playable():
             name = self._bench.pool.shown_name(self._offer.first.target)
-            return _draft_section([], [blocks.words(NO_MODEL.format(name=name))])
+            return _draft_section([], [blocks.WordsBlock(NO_MODEL.format(name=name))])
         return self._props(GameSetup(next(iter(texts(self._offer))), "1", "1"))
 
     def _new(self, look: Look, values: Mapping[str, str]) -> Work:
@@ -213,25 +213,30 @@ class Games:
             typed=typed,
         )
         controls = [
-            blocks.choice("prompt", "Text", [(title, title) for title in prompts], setup.prompt),
-            blocks.choice("temperature", "Temperature", TEMPERATURES, setup.temperature),
-            blocks.count("seed", "Seed", int(setup.seed), 0, MOST_SEED),
-            blocks.button("new", "New game"),
+            blocks.ChoiceControl(
+                "prompt", "Text", [(title, title) for title in prompts], setup.prompt
+            ),
+            blocks.ChoiceControl("temperature", "Temperature", TEMPERATURES, setup.temperature),
+            blocks.CountControl("seed", "Seed", int(setup.seed), 0, MOST_SEED),
+            blocks.ButtonControl("new", "New game"),
         ]
         return _draft_section(controls, shown)
 
 
 def _draft_section(controls: list[Props], shown: list[Props]) -> Props:
     lead = DRAFT_LEAD.format(typed=MOST_TYPED, most=quantity(most_tokens(), "token"))
-    return blocks.section(DRAFT, "You are the draft model", lead, controls, shown)
+    return blocks.PageSection(DRAFT, "You are the draft model", lead, controls, shown)
 
 
 def _predict_section(name: str, trace: Trace) -> Props:
     titles = {**_titles_of_runs(), ON_STAGE: "The run on the stage"}
     options = [(title, run) for run, title in titles.items()]
-    controls = [blocks.choice("run", "Run", options, name), blocks.button("take", "Play this run")]
+    controls = [
+        blocks.ChoiceControl("run", "Run", options, name),
+        blocks.ButtonControl("take", "Play this run"),
+    ]
     shown = [predict_block({titles[name]: trace})]
-    return blocks.section(PREDICT, "Predict the verdict", PREDICT_LEAD, controls, shown)
+    return blocks.PageSection(PREDICT, "Predict the verdict", PREDICT_LEAD, controls, shown)
 
 
 def _titles_of_runs() -> dict[str, str]:

@@ -271,7 +271,9 @@ class ReportPage:
                 is_done = not session.stop.is_set()
             except Exception as error:
                 # nobody has asked for this work: its section shows the error
-                session.shown[section.name] |= {"blocks": [blocks.words(describe_error(error))]}
+                session.shown[section.name] |= {
+                    "blocks": [blocks.WordsBlock(describe_error(error))]
+                }
                 is_done = True
             finally:
                 if not is_done:
@@ -362,8 +364,8 @@ def _begin(section: Section, look: Look, before: Props | None = None) -> Props:
             return section.begin(look)
         return section.again(look, before)
     except Exception as error:  # a trace may come from anywhere
-        words = blocks.words(describe_error(error))
-        return blocks.section(section.name, section.name.replace("_", " "), "", (), [words])
+        words = blocks.WordsBlock(describe_error(error))
+        return blocks.PageSection(section.name, section.name.replace("_", " "), "", (), [words])
 
 
 def end_bars(props: Props) -> Props:
@@ -374,7 +376,7 @@ def end_bars(props: Props) -> Props:
 def _end_bar(block: Props) -> Props:
     if block["kind"] != "progress":
         return block
-    words = blocks.words(f"Stopped at: {block['words']}", small=True)
+    words = blocks.WordsBlock(f"Stopped at: {block['words']}", small=True)
     return {**words, "stopped": True}
 
 

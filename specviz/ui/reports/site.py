@@ -53,7 +53,7 @@ def press_all(
     when = WHEN.format(version=__version__, date=date, **machine)
     found: dict[str, list[Props]] = {}
     for name, sections in pages.items():
-        found[name] = [blocks.section("found", "How this was found", when)]
+        found[name] = [blocks.PageSection("found", "How this was found", when)]
         for section in sections:
             if section.name not in OF_A_RUN:  # the site has those for every run
                 say(re.sub("[-_]", " ", section.name))
@@ -77,7 +77,7 @@ def _press_first(section: Section, look: Look, bench: Workbench) -> Props:
         for state in bench.in_turns(work):
             shown = state
     except SpecvizError as error:
-        words = blocks.words(reveal(str(error)))
+        words = blocks.WordsBlock(reveal(str(error)))
         shown = {**shown, "blocks": [*shown["blocks"], words]}
     return shown
 

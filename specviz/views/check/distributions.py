@@ -60,7 +60,7 @@ def distribution_block(trace: Trace, step: int, ref: str, rules: Sequence[str]) 
         parts = [("excess", scale * misplaced)] if misplaced else []
         amount = f"at least {percent(misplaced)}" if misplaced else percent(0)
         bars.append(blocks.bar(_row_name(WRONG, rule, facts), parts, ("", amount)))
-    return blocks.bars(bars, heads=("target", "written"), key=KEY)
+    return blocks.BarsBlock(bars, heads=("target", "written"), key=KEY)
 
 
 def _read_position(step: Step, ref: str) -> tuple[float, list[TokenRow]]:

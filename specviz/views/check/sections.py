@@ -59,7 +59,7 @@ def identity(
         missing = (
             "Nothing to show yet. Make a run with a draft model on Explore and pin a drafted token."
         )
-        return blocks.section(*IDENTITY, blocks=[blocks.words(refusal or missing)])
+        return blocks.PageSection(*IDENTITY, blocks=[blocks.WordsBlock(refusal or missing)])
     key = [
         ("both", "both models agree: min(p, q)"),
         ("shortfall", "shortfall: p - q where p is larger"),
@@ -75,10 +75,10 @@ def identity(
     tokens = f"each of {result.num_tokens:,} tokens, largest difference {result.largest_error:.1e}"
     if result.largest_error <= SAME:
         words = f"exact (enumerated): agreed + shortfall = p for {tokens}"
-        verdict = blocks.verdict("exact", words)
+        verdict = blocks.VerdictBlock("exact", words)
     else:
         words = f"differs: agreed + shortfall is not p for {tokens}"
-        verdict = blocks.verdict("differs", words)
+        verdict = blocks.VerdictBlock("differs", words)
     which = PINNED if is_pinned else FIRST
     place = f"Step {result.step + 1}, drafted token {result.node + 1}: {which}"
     sums = result.sums
@@ -87,8 +87,8 @@ def identity(
         percent(min(1.0, sums.written)),
         f". The draft has {percent(sums.excess)} too much on other tokens: it is rejected, and equals the shortfall.",
     ]  # fmt: skip
-    bars = blocks.bars(rows, heads=heads, key=key)
-    return blocks.section(*IDENTITY, blocks=[bars, blocks.words(balance), verdict])
+    bars = blocks.BarsBlock(rows, heads=heads, key=key)
+    return blocks.PageSection(*IDENTITY, blocks=[bars, blocks.WordsBlock(balance), verdict])
 
 
 ONE_STEP = (
@@ -119,20 +119,20 @@ def one_step(
     rule. refusal: why there is none. enumerated: the rule's program over texts.
     """
     controls = [
-        blocks.choice("rule", "Rule", options, rule),
-        blocks.count("n", "Redraws", n, REDRAWS[0], REDRAWS[2]),
+        blocks.ChoiceControl("rule", "Rule", options, rule),
+        blocks.CountControl("n", "Redraws", n, REDRAWS[0], REDRAWS[2]),
         seed_control(seed),
-        blocks.button("redraw", "Redraw", primary=True),
+        blocks.ButtonControl("redraw", "Redraw", primary=True),
     ]
     if here is None or at is None:
         missing = (
             "Nothing to show yet. Make a run with a draft model on Explore, then press Redraw."
         )
-        return blocks.section(*ONE_STEP, controls, [blocks.words(refusal or missing)])
+        return blocks.PageSection(*ONE_STEP, controls, [blocks.WordsBlock(refusal or missing)])
     shown = []
     if enumerated is not None:
         shown += state_blocks(enumerated, "Enumerating the rule's program over small texts")
-    shown += [blocks.words(_choice_words(here, at)), _formula_verdict(here)]
+    shown += [blocks.WordsBlock(_choice_words(here, at)), _formula_verdict(here)]
     if redraws is not None:
         counted = f"{redraws.done:,} of {redraws.total:,} redraws; the verdict comes after the last"
         shown += state_blocks(redraws, counted)
@@ -140,8 +140,8 @@ def one_step(
         shown.append(cell_bars(redraws.cells, redraws.tokens, names, is_done=is_done))
     if others:
         table = _rules_table(others, rule)
-        shown.append(blocks.details("Every rule on this token, by formula", [table]))
-    return blocks.section(*ONE_STEP, controls, shown)
+        shown.append(blocks.DetailsBlock("Every rule on this token, by formula", [table]))
+    return blocks.PageSection(*ONE_STEP, controls, shown)
 
 
 def _choice_words(here: RuleHere, at: tuple[int, int]) -> Words:
@@ -162,7 +162,7 @@ def _choice_words(here: RuleHere, at: tuple[int, int]) -> Words:
 
 def seed_control(seed: int) -> Props:
     """The control of the seed: the same seed repeats the same draws, another one draws independently."""
-    return blocks.count("seed", "Seed", seed, 0, MOST_SEED)
+    return blocks.CountControl("seed", "Seed", seed, 0, MOST_SEED)
 
 
 def state_blocks(
@@ -171,7 +171,7 @@ def state_blocks(
     """The verdict, once there is one, and the progress in these words until all is done."""
     shown = []
     if result.outcome is not None:
-        shown.append(blocks.verdict(result.outcome.state, result.outcome.words))
+        shown.append(blocks.VerdictBlock(result.outcome.state, result.outcome.words))
     if result.done < result.total:
         shown.append(blocks.progress(result.done, result.total, words))
     return shown
@@ -181,12 +181,12 @@ def _formula_verdict(here: RuleHere) -> Props:
     if _errs(here):
         words = f"differs: by formula, {percent(here.distance)} of its probability here lies on the wrong tokens"
         effort = effort_words(here.draws_needed, "redraws")
-        return blocks.verdict("differs", f"{words}; {effort} show it")
+        return blocks.VerdictBlock("differs", f"{words}; {effort} show it")
     if here.rule.lossless:
         words = "exact by formula, one token judged alone: what it writes here follows the target's probabilities"
-        return blocks.verdict("exact", words)
+        return blocks.VerdictBlock("exact", words)
     words = "cannot tell: the rule's error has no effect on this token; another token shows it"
-    return blocks.verdict("unsure", words)
+    return blocks.VerdictBlock("unsure", words)
 
 
 def cell_bars(cells: Cells, tokens: Sequence[int], names: Names, *, is_done: bool) -> Props:
@@ -212,7 +212,7 @@ def cell_bars(cells: Cells, tokens: Sequence[int], names: Names, *, is_done: boo
             tick = scale * expected
         parts = [("plain", scale * share)]
         rows.append(blocks.bar(_token_words(token, names), parts, values, tick))
-    return blocks.bars(rows, heads=heads, key=key)
+    return blocks.BarsBlock(rows, heads=heads, key=key)
 
 
 def _rules_table(found: Sequence[RuleHere], chosen: str) -> Props:
@@ -230,7 +230,7 @@ def _rules_table(found: Sequence[RuleHere], chosen: str) -> Props:
         rows.append([here.rule.title, kind, percent(here.accepted), distance, effort])
     columns = ("rule", "kind", "accepted", "distance to the target", "redraws to detect it")
     caption = "Same acceptance, right text or wrong: acceptance alone cannot tell."
-    return blocks.table(columns, rows, caption=caption, marked=marked)
+    return blocks.TableBlock(columns, rows, caption=caption, marked=marked)
 
 
 def _errs(here: RuleHere) -> bool:
@@ -254,15 +254,19 @@ SELF_CHECKS = (
 def self_checks(results: Sequence[SelfCheck]) -> Props:
     """The section with one verdict per check; no results before the button was pressed."""
     if not results:
-        shown = [blocks.words("Not checked yet. Press Check this pair; it takes a few seconds.")]
+        shown = [
+            blocks.WordsBlock("Not checked yet. Press Check this pair; it takes a few seconds.")
+        ]
     else:
-        shown = [blocks.verdict(check.verdict, f"{check.name}: {check.words}") for check in results]
+        shown = [
+            blocks.VerdictBlock(check.verdict, f"{check.name}: {check.words}") for check in results
+        ]
         last = results[-1]
         if last.done < last.total:
             words = f"{last.done} of {last.total} checks"
             shown.append(blocks.progress(last.done, last.total, words))
-    controls = [blocks.button("self", "Check this pair", primary=True)]
-    return blocks.section(*SELF_CHECKS, controls, shown)
+    controls = [blocks.ButtonControl("self", "Check this pair", primary=True)]
+    return blocks.PageSection(*SELF_CHECKS, controls, shown)
 
 
 SOMEONE_ELSE = (
@@ -281,20 +285,20 @@ def someone_else(target: str) -> Props:
     name = shlex.quote("".join(character for character in target if character.isprintable()))
     command = f"python -m specviz prove --target {name} --samples samples.jsonl"
     shown = [
-        blocks.words(["One line per text: ", line]),
-        blocks.words(["Then: ", command]),
-        blocks.words(
+        blocks.WordsBlock(["One line per text: ", line]),
+        blocks.WordsBlock(["Then: ", command]),
+        blocks.WordsBlock(
             "Give token ids, not text: the same text can be split into tokens in several ways, and the check is "
             "about the tokens that were drawn. Each line is an independent draw at its own settings."
         ),
-        blocks.words(
+        blocks.WordsBlock(
             "Text made in bf16 or fp16 differs from float32 at near-ties. Say so with --made-in bf16 or with "
             '"made_in" in its line; near-ties within that format\'s rounding are then counted separately.'
         ),
-        blocks.words(f"Exit codes, for automatic tests: {codes}.", small=True),
-        blocks.download("Example line", "samples.jsonl", line + "\n"),
+        blocks.WordsBlock(f"Exit codes, for automatic tests: {codes}.", small=True),
+        blocks.DownloadBlock("Example line", "samples.jsonl", line + "\n"),
     ]
-    return blocks.section(*SOMEONE_ELSE, blocks=shown)
+    return blocks.PageSection(*SOMEONE_ELSE, blocks=shown)
 
 
 def _token_words(token: int | None, names: Names) -> str:

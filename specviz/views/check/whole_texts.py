@@ -54,12 +54,12 @@ def end_to_end(
     made_by: the writer of the texts, in words. refusal: why there is nothing to check.
     """
     if refusal:
-        return blocks.section(*END_TO_END, blocks=[blocks.words(refusal)])
+        return blocks.PageSection(*END_TO_END, blocks=[blocks.WordsBlock(refusal)])
     controls = [
-        blocks.choice("rule", "Rule", options, rule),
-        blocks.count("tokens", "Tokens", tokens, TOKENS[0], TOKENS[2]),
+        blocks.ChoiceControl("rule", "Rule", options, rule),
+        blocks.CountControl("tokens", "Tokens", tokens, TOKENS[0], TOKENS[2]),
         seed_control(seed),
-        blocks.button("write", "Write and judge", primary=True),
+        blocks.ButtonControl("write", "Write and judge", primary=True),
     ]
     shown = []
     if greedy is not None:
@@ -69,22 +69,22 @@ def end_to_end(
     if first is not None:
         words = f"{first.done:,} of {first.total:,} first tokens; the verdict comes after the last"
         bars = cell_bars(first.cells, first.tokens, names, is_done=first.outcome is not None)
-        lead = blocks.words("The first token after one prompt, drawn with many seeds:")
+        lead = blocks.WordsBlock("The first token after one prompt, drawn with many seeds:")
         shown += [lead, *state_blocks(first, words), bars]
     if not shown:
         writer = made_by or "the pair and the settings of Explore"
         words = f"No text yet. Press Write and judge: texts are written with {writer}."
-        shown.append(blocks.words(words))
-    return blocks.section(*END_TO_END, controls, shown)
+        shown.append(blocks.WordsBlock(words))
+    return blocks.PageSection(*END_TO_END, controls, shown)
 
 
 def _evidence_blocks(result: EndToEnd) -> list[Props]:
     shown = state_blocks(result, f"{result.done:,} of {result.total:,} tokens written and judged")
     if result.done:
-        shown += [_features_table(result.evidence), blocks.chart(evidence_chart(result.track))]
+        shown += [_features_table(result.evidence), blocks.ChartBlock(evidence_chart(result.track))]
     if result.power:
         title = "Which wrong rules would this many tokens show?"
-        shown.append(blocks.details(title, [_power_table(result)]))
+        shown.append(blocks.DetailsBlock(title, [_power_table(result)]))
     return shown
 
 
@@ -99,7 +99,7 @@ def _power_table(result: EndToEnd) -> Props:
         effort = effort_words(power.tokens_needed, "tokens")
         rows.append([power.rule.title, effort, "yes" if needed <= result.done else "no"])
     columns = ("wrong or lossy rule", "tokens needed", f"shown by {result.done:,}")
-    return blocks.table(columns, rows, caption=POWER_CAPTION)
+    return blocks.TableBlock(columns, rows, caption=POWER_CAPTION)
 
 
 def _features_table(evidence: Evidence) -> Props:
@@ -128,7 +128,7 @@ def _features_table(evidence: Evidence) -> Props:
         "smallest detectable shift",
     )
     caption = "z is a guide only; the verdict rests on the evidence below."
-    return blocks.table(columns, rows, caption=caption)
+    return blocks.TableBlock(columns, rows, caption=caption)
 
 
 def evidence_chart(track: Sequence[tuple[int, float]]) -> Chart:
@@ -148,7 +148,7 @@ def evidence_chart(track: Sequence[tuple[int, float]]) -> Chart:
 def _greedy_blocks(greedy: Greedy) -> list[Props]:
     words = "At temperature 0, the text must be the target's own greedy text, token for token:"
     progress = f"{greedy.done} of {greedy.total} prompts compared"
-    shown = [blocks.words(words), *state_blocks(greedy, progress)]
+    shown = [blocks.WordsBlock(words), *state_blocks(greedy, progress)]
     if greedy.differences:
         rows = []
         for difference in greedy.differences:
@@ -156,5 +156,5 @@ def _greedy_blocks(greedy: Greedy) -> list[Props]:
             expected = f"{difference.expected} ({difference.expected_logit:.6f})"
             rows.append([f"{difference.prompt + 1}", f"{difference.place + 1}", ours, expected])
         columns = ("prompt", "token", "written id (logit)", "the target's own id (logit)")
-        shown.append(blocks.table(columns, rows, caption="Where the texts first differ."))
+        shown.append(blocks.TableBlock(columns, rows, caption="Where the texts first differ."))
     return shown

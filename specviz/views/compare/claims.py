@@ -70,7 +70,7 @@ def finding(name: str, found: BenchProgress | None, *, may_measure: bool = True)
     is_done = found is not None and found.done == found.total
     shown = []
     if not found:
-        shown.append(blocks.words(NO_WAITS if name == "waits" else EMPTY))
+        shown.append(blocks.WordsBlock(NO_WAITS if name == "waits" else EMPTY))
     else:
         if not is_done:
             words = f"{found.doing}: {found.done:,} of {found.total:,}"
@@ -79,15 +79,17 @@ def finding(name: str, found: BenchProgress | None, *, may_measure: bool = True)
             cells = []
             for row in rows:
                 cells.append([_cell(value) for value in row])
-            shown.append(blocks.table(heads, cells, caption=caption))
-    controls = [blocks.button("measure", "Measure", primary=not is_done)] if may_measure else []
-    return blocks.section(name, *ABOUT[name], controls, shown)
+            shown.append(blocks.TableBlock(heads, cells, caption=caption))
+    controls = (
+        [blocks.ButtonControl("measure", "Measure", primary=not is_done)] if may_measure else []
+    )
+    return blocks.PageSection(name, *ABOUT[name], controls, shown)
 
 
 def _cell(value: str | ClaimReading) -> Cell:
     if isinstance(value, str):
         return value
-    return blocks.cell(str(value), tone=TONES[value.holds])
+    return blocks.TableCell(str(value), tone=TONES[value.holds])
 
 
 def claim_numbers(drafted: int, draft_ms: int, check_ms: int, accepted: int) -> Props:
@@ -95,7 +97,7 @@ def claim_numbers(drafted: int, draft_ms: int, check_ms: int, accepted: int) -> 
     values = (drafted, draft_ms, check_ms, accepted)
     controls = []
     for (name, (words, _)), value in zip(FIELDS.items(), values, strict=True):
-        controls.append(blocks.count(name, words, value, 0, MOST))
+        controls.append(blocks.CountControl(name, words, value, 0, MOST))
     stated, whole, alone = stated_rates(*values)
     words = [
         "Counting the accepted tokens: ", f"{stated:.0f} tokens/s", ". The check also writes one token of the target's "
@@ -104,5 +106,7 @@ def claim_numbers(drafted: int, draft_ms: int, check_ms: int, accepted: int) -> 
         f"{draft_ms / drafted / check_ms:.3f}.",
     ]  # fmt: skip
     lead = "Type in the numbers of a worked example, as introductions give them, and see what they come to."
-    controls.append(blocks.button("work", "Work it out"))
-    return blocks.section(NUMBERS, "A claim's own numbers", lead, controls, [blocks.words(words)])
+    controls.append(blocks.ButtonControl("work", "Work it out"))
+    return blocks.PageSection(
+        NUMBERS, "A claim's own numbers", lead, controls, [blocks.WordsBlock(words)]
+    )

@@ -43,15 +43,15 @@ def costs(
 ) -> Props:
     """The section of measured costs. measured: the latest result; running: the progress of a new one."""
     controls = [
-        blocks.count("context_length", "tokens of context", context_length, 1, most_context),
-        blocks.button("measure", "Measure costs", primary=measured is None),
+        blocks.CountControl("context_length", "tokens of context", context_length, 1, most_context),
+        blocks.ButtonControl("measure", "Measure costs", primary=measured is None),
     ]
     shown = [] if running is None else [blocks.progress(running.done, running.total, running.doing)]
     if measured is not None:
         shown += _result_blocks(measured)
     elif not shown:
-        shown.append(blocks.words(EMPTY))
-    return blocks.section(NAME, TITLE, LEAD, controls, shown)
+        shown.append(blocks.WordsBlock(EMPTY))
+    return blocks.PageSection(NAME, TITLE, LEAD, controls, shown)
 
 
 def _result_blocks(costs: Costs) -> list[Props]:
@@ -61,22 +61,22 @@ def _result_blocks(costs: Costs) -> list[Props]:
         f"{label(costs.target)} with {draft}, {costs.context_length:,} tokens of context; {machine}. Medians; the "
         f"middle half of the repeated timings spans {percent(costs.spread)} of the median."
     )
-    shown = [blocks.words(setting, small=True)]
+    shown = [blocks.WordsBlock(setting, small=True)]
     if costs.doubt:
         doubt = f"{costs.doubt} Until then no speedup and no best K are given."
-        shown += [blocks.verdict("unsure", doubt), blocks.chart(chart(costs))]
+        shown += [blocks.VerdictBlock("unsure", doubt), blocks.ChartBlock(chart(costs))]
     else:
-        shown += [blocks.words(_growth_words(costs)), blocks.chart(chart(costs))]
-        shown += [blocks.words(_draft_words(costs)), blocks.words(_floor_words(costs))]
+        shown += [blocks.WordsBlock(_growth_words(costs)), blocks.ChartBlock(chart(costs))]
+        shown += [blocks.WordsBlock(_draft_words(costs)), blocks.WordsBlock(_floor_words(costs))]
         if costs.batch:
-            shown += [blocks.words(_batch_words(costs)), _batch_table(costs)]
+            shown += [blocks.WordsBlock(_batch_words(costs)), _batch_table(costs)]
     one = costs.verify_ms[0]
     rows = []
     for n, ms in enumerate(costs.verify_ms, 1):
         if n in SHOWN:
             rows.append([str(n), _format_ms(ms), f"{ms / one:.2f}"])
-    table = blocks.table(["tokens in one pass", "time", "relative to one token"], rows)
-    return [*shown, blocks.details("Numbers", [table, blocks.words(CACHE_NOTE)])]
+    table = blocks.TableBlock(["tokens in one pass", "time", "relative to one token"], rows)
+    return [*shown, blocks.DetailsBlock("Numbers", [table, blocks.WordsBlock(CACHE_NOTE)])]
 
 
 def _growth_words(costs: Costs) -> Words:
@@ -163,7 +163,7 @@ def _batch_table(costs: Costs) -> Props:
         "One target pass over a batch, contexts cached (a plain forward, not the engine). The upper limit assumes "
         "that every drafted token is accepted and drafting is free."
     )
-    return blocks.table(columns, rows, caption=caption)
+    return blocks.TableBlock(columns, rows, caption=caption)
 
 
 def chart(costs: Costs) -> Chart:

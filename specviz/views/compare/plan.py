@@ -69,19 +69,19 @@ def every_k(
 ) -> Props:
     """The section on every K. cuts: the same text at every K, one draw for all. refusal: why there is none."""
     if refusal or what_if is None or recorded is None:
-        return blocks.section(*EVERY_K, blocks=[blocks.words(refusal or NO_RUN)])
-    shown = [blocks.words(what_if.note)]
+        return blocks.PageSection(*EVERY_K, blocks=[blocks.WordsBlock(refusal or NO_RUN)])
+    shown = [blocks.WordsBlock(what_if.note)]
     if cuts:
         shown.append(_segments_block(recorded, what_if, cuts, point))
-    shown.append(blocks.words(_calls_words(what_if, point)))
-    shown.append(blocks.chart(charts.calls_chart(what_if, point)))
-    shown.append(blocks.chart(charts.tokens_chart(what_if, None, point)))
+    shown.append(blocks.WordsBlock(_calls_words(what_if, point)))
+    shown.append(blocks.ChartBlock(charts.calls_chart(what_if, point)))
+    shown.append(blocks.ChartBlock(charts.tokens_chart(what_if, None, point)))
     if what_if.best is None:
-        shown.append(blocks.words(NO_COSTS))
+        shown.append(blocks.WordsBlock(NO_COSTS))
     else:
-        shown.append(blocks.words(_best_words(what_if)))
-        shown.append(blocks.chart(charts.speed_chart(what_if, None, None, point)))
-    return blocks.section(*EVERY_K, blocks=shown)
+        shown.append(blocks.WordsBlock(_best_words(what_if)))
+        shown.append(blocks.ChartBlock(charts.speed_chart(what_if, None, None, point)))
+    return blocks.PageSection(*EVERY_K, blocks=shown)
 
 
 def _segments_block(
@@ -108,7 +108,7 @@ def _segments_block(
     own_k = recorded.steps[-1].settings.k
     if point is not None and point.k in cuts:
         own_k = point.k
-    return blocks.segments(texts, by_k, own_k if own_k in cuts else min(cuts))
+    return blocks.SegmentsBlock(texts, by_k, own_k if own_k in cuts else min(cuts))
 
 
 def _calls_words(what_if: WhatIf, point: charts.Point | None) -> Words:
@@ -149,11 +149,11 @@ OTHER_DRAFTS = (
 def other_drafts(recorded: Trace | None, result: OtherDrafts | None, k: int) -> Props:
     """The section on other drafts. k: the K at which the table compares them."""
     if recorded is None:
-        return blocks.section(*OTHER_DRAFTS, (), [blocks.words(NO_RUN)])
-    controls = [blocks.button("ask", "Ask the other drafts", primary=result is None)]
+        return blocks.PageSection(*OTHER_DRAFTS, (), [blocks.WordsBlock(NO_RUN)])
+    controls = [blocks.ButtonControl("ask", "Ask the other drafts", primary=result is None)]
     if result is None:
         missing = "Not asked yet. Press “Ask the other drafts”: each model is loaded if needed and reads the text once."
-        return blocks.section(*OTHER_DRAFTS, controls, [blocks.words(missing)])
+        return blocks.PageSection(*OTHER_DRAFTS, controls, [blocks.WordsBlock(missing)])
     shown = []
     if result.done < result.total:
         words = f"{result.done} of {result.total} draft models asked"
@@ -161,8 +161,8 @@ def other_drafts(recorded: Trace | None, result: OtherDrafts | None, k: int) -> 
     if result.rows:
         shown.append(_drafts_table(result.rows, k))
     if any(row.what_if is not None for row in result.rows):
-        shown.append(blocks.chart(charts.depths_chart(result.rows)))
-    return blocks.section(*OTHER_DRAFTS, controls, shown)
+        shown.append(blocks.ChartBlock(charts.depths_chart(result.rows)))
+    return blocks.PageSection(*OTHER_DRAFTS, controls, shown)
 
 
 def _drafts_table(rows: Sequence[DraftOnText], k: int) -> Props:
@@ -188,7 +188,7 @@ def _drafts_table(rows: Sequence[DraftOnText], k: int) -> Props:
                 marked = len(cells)
         cells.append([label(row.name), percent(row.alpha), tokens, _range_words(row.what_if.best)])
     caption = "Agreement is averaged over all positions in the text; the paper calls it alpha."
-    return blocks.table(columns, cells, caption=caption, marked=marked)
+    return blocks.TableBlock(columns, cells, caption=caption, marked=marked)
 
 
 def _range_words(best: tuple[int, int] | None) -> str:
@@ -221,23 +221,25 @@ def draft_temperature(
     may_ask: the run has a draft model that reads the target's tokens. refusal: why nothing is known, in words.
     """
     is_exact = overlaps is not None and overlaps.is_exact
-    controls = [blocks.button("ask", "Ask the models", primary=not is_exact)] if may_ask else []
+    controls = (
+        [blocks.ButtonControl("ask", "Ask the models", primary=not is_exact)] if may_ask else []
+    )
     if overlaps is None:
         hint = f" {READ[1]}" if may_ask else ""
-        return blocks.section(*DRAFT_TEMPERATURE, controls, [blocks.words(refusal + hint)])
+        return blocks.PageSection(*DRAFT_TEMPERATURE, controls, [blocks.WordsBlock(refusal + hint)])
     places = f"{overlaps.num_positions:,} positions"
     words = " ".join(READ) if may_ask else READ[0]
     if is_exact:
         words = f"Exact: both models read the text, {places}."
-    shown = [blocks.words(words), blocks.chart(_overlap_chart(overlaps, places))]
+    shown = [blocks.WordsBlock(words), blocks.ChartBlock(_overlap_chart(overlaps, places))]
     if overlaps.best:
         temperature, overlap = overlaps.best
         end = f": {percent(overlap)}."
         if overlaps.own is not None:
             end += f" This run's draft was sampled at {overlaps.own:g}."
         best = ["The overlap is largest at ", f"{temperature:g}", end]
-        shown.append(blocks.words(best))
-    return blocks.section(*DRAFT_TEMPERATURE, controls, shown)
+        shown.append(blocks.WordsBlock(best))
+    return blocks.PageSection(*DRAFT_TEMPERATURE, controls, shown)
 
 
 def _overlap_chart(overlaps: OverlapCurve, places: str) -> Chart:
@@ -276,20 +278,20 @@ def why_slow(
     """
     controls = []
     if has_run:
-        controls.append(blocks.button("speed", "Measure the speed", primary=not has_speed))
+        controls.append(blocks.ButtonControl("speed", "Measure the speed", primary=not has_speed))
     shown = []
     if running is not None:
         words = f"{progress_words(running)}: short runs, alternating with and without a draft"
         shown.append(blocks.progress(running.done, running.total, words))
     if breakdown is None:
         missing = refusal or _missing_words(has_run, has_costs, has_speed)
-        return blocks.section(*WHY_SLOW, controls, [*shown, blocks.words(missing)])
+        return blocks.PageSection(*WHY_SLOW, controls, [*shown, blocks.WordsBlock(missing)])
     verdict = [f"Measured: {instead}."] if instead else _verdict_words(breakdown)
-    shown.append(blocks.words(verdict))
-    shown.append(blocks.chart(charts.factors_chart(breakdown)))
+    shown.append(blocks.WordsBlock(verdict))
+    shown.append(blocks.ChartBlock(charts.factors_chart(breakdown)))
     shown.append(_factors_table(breakdown))
-    shown += [blocks.words(note, small=True) for note in breakdown.notes]
-    return blocks.section(*WHY_SLOW, controls, shown)
+    shown += [blocks.WordsBlock(note, small=True) for note in breakdown.notes]
+    return blocks.PageSection(*WHY_SLOW, controls, shown)
 
 
 def _missing_words(has_run: bool, has_costs: bool, has_speed: bool) -> str:
@@ -313,7 +315,7 @@ def _factors_table(breakdown: Breakdown) -> Props:
     formula = METRICS["speedup"].formula
     rows.append(["measured speedup", speed, formula, "The product of all lines above."])
     columns = ["factor", "value", "formula", "in words"]
-    return blocks.table(columns, rows, marked=len(rows) - 1)
+    return blocks.TableBlock(columns, rows, marked=len(rows) - 1)
 
 
 def _verdict_words(breakdown: Breakdown) -> Words:
@@ -343,17 +345,17 @@ TOOL_NAMES = (
 def tool_names(recorded: Trace | None) -> Props:
     """The run's numbers under every tool's names, and as JSON under two tools' own field names."""
     if recorded is None:
-        return blocks.section(*TOOL_NAMES, blocks=[blocks.words(NO_RUN)])
+        return blocks.PageSection(*TOOL_NAMES, blocks=[blocks.WordsBlock(NO_RUN)])
     rows = []
     for row in tool_numbers(recorded):
         value = f"n/a: {row.reason}" if row.reason else row.shown
         rows.append([row.tool, row.name, value, row.label, row.formula])
     shown = [
-        blocks.table(["tool", "its name", "value", "our name", "formula"], rows),
-        blocks.words(WAYS_OF_DRAFTING, small=True),
+        blocks.TableBlock(["tool", "its name", "value", "our name", "formula"], rows),
+        blocks.WordsBlock(WAYS_OF_DRAFTING, small=True),
     ]
     for tool in (VLLM, SGLANG):
         words = f"Save as JSON, {tool} field names"
         file_name = f"specviz-{tool.lower()}.json"
-        shown.append(blocks.download(words, file_name, export(recorded, tool)))
-    return blocks.section(*TOOL_NAMES, blocks=shown)
+        shown.append(blocks.DownloadBlock(words, file_name, export(recorded, tool)))
+    return blocks.PageSection(*TOOL_NAMES, blocks=shown)

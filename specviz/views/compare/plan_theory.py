@@ -53,24 +53,26 @@ def theory(
     """The section on the paper's formula. alpha: the metric of that name, over all places of the text."""
     if what_if is None or alpha is None:
         missing = "No alpha yet. It needs a finished run with a draft model, scored by both models."
-        return blocks.section(*THEORY, blocks=[blocks.words(missing), _published_numbers()])
+        return blocks.PageSection(
+            *THEORY, blocks=[blocks.WordsBlock(missing), _published_numbers()]
+        )
     shown = [
-        blocks.words(_gap_words(what_if, alpha, point)),
-        blocks.chart(tokens_chart(what_if, alpha, point)),
+        blocks.WordsBlock(_gap_words(what_if, alpha, point)),
+        blocks.ChartBlock(tokens_chart(what_if, alpha, point)),
     ]
     if alpha < 1:
         most: Words = [
             "Even if every step knew in advance how many drafted tokens will be accepted, the formula gives at most ",
             f"{paper.oracle_tokens(alpha):.2f}", " tokens per target call: the first rejection ends a step.",
         ]  # fmt: skip
-        shown.append(blocks.words(most))
+        shown.append(blocks.WordsBlock(most))
     if costs is None or what_if.best is None:
         doubt = "" if costs is None else costs.doubt
-        shown.append(blocks.words(doubt or NO_COSTS))
+        shown.append(blocks.WordsBlock(doubt or NO_COSTS))
     else:
-        shown.append(blocks.words(_speed_words(what_if, alpha, costs)))
-        shown.append(blocks.chart(speed_chart(what_if, alpha, costs, point)))
-    return blocks.section(*THEORY, blocks=[*shown, _published_numbers()])
+        shown.append(blocks.WordsBlock(_speed_words(what_if, alpha, costs)))
+        shown.append(blocks.ChartBlock(speed_chart(what_if, alpha, costs, point)))
+    return blocks.PageSection(*THEORY, blocks=[*shown, _published_numbers()])
 
 
 def _gap_words(what_if: WhatIf, alpha: float, point: Point | None) -> Words:
@@ -131,20 +133,20 @@ def _published_numbers() -> Props:
         speed = [f"{row.speed:.2f}x", f"{improvement:.2f}x"]
         rows.append([f"{row.alpha}", f"{row.k}", *operations, *speed])
     tables = [
-        blocks.table(
+        blocks.TableBlock(
             ["alpha", "K", "operations, printed", "by the formula", "speed, printed", "by the formula"], rows,
             caption=f"{paper.PAPER}, Table 1: a draft that costs no time.",
         ),
-        blocks.table(
+        blocks.TableBlock(
             ["task", "draft model", "temperature", "K", "alpha", "c", "expected, printed", "by the formula",
              "measured"],
             [_published_row(row) for row in paper.TABLES_2_AND_4],
             caption=f"{paper.PAPER}, Tables 2 and 4: published numbers for T5-XXL (11B), measured on the authors' "
             "machines.",
         ),
-        blocks.words(words),
+        blocks.WordsBlock(words),
     ]  # fmt: skip
-    return blocks.details("Published numbers, for comparison", tables)
+    return blocks.DetailsBlock("Published numbers, for comparison", tables)
 
 
 def _published_row(row: paper.PublishedRun) -> list[blocks.Cell]:

@@ -118,7 +118,7 @@ def race(
         chosen["prompt"],
         ". To race another, run it on Explore first.",
     ]
-    return blocks.section(NAME, TITLE, lead, _controls(options, chosen), shown)
+    return blocks.PageSection(NAME, TITLE, lead, _controls(options, chosen), shown)
 
 
 def with_earlier_result(fresh: Props, shown: Props) -> Props:
@@ -151,17 +151,19 @@ def _controls(options: Options, chosen: Mapping[str, Any]) -> list[Props]:
         temperatures.append(("0: the most likely token" if float(value) == 0 else words, value))
     most = chosen["most_tokens"]
     return [
-        blocks.choice("left", LETTERS[0], options, chosen["left"]),
-        blocks.count("k_left", f"K of {LETTERS[0]}", chosen["k_left"], 1, MAX_K),
-        blocks.choice("right", LETTERS[1], options, chosen["right"]),
-        blocks.count("k_right", f"K of {LETTERS[1]}", chosen["k_right"], 1, MAX_K),
-        blocks.choice("temperature", "Temperature", temperatures, repr(chosen["temperature"])),
-        blocks.count("tokens", "Tokens", chosen["tokens"], min(FEWEST_TOKENS, most), most),
-        blocks.count("prompts", "Prompts", chosen["prompts"], 1, MOST_PROMPTS),
-        blocks.lines(
+        blocks.ChoiceControl("left", LETTERS[0], options, chosen["left"]),
+        blocks.CountControl("k_left", f"K of {LETTERS[0]}", chosen["k_left"], 1, MAX_K),
+        blocks.ChoiceControl("right", LETTERS[1], options, chosen["right"]),
+        blocks.CountControl("k_right", f"K of {LETTERS[1]}", chosen["k_right"], 1, MAX_K),
+        blocks.ChoiceControl(
+            "temperature", "Temperature", temperatures, repr(chosen["temperature"])
+        ),
+        blocks.CountControl("tokens", "Tokens", chosen["tokens"], min(FEWEST_TOKENS, most), most),
+        blocks.CountControl("prompts", "Prompts", chosen["prompts"], 1, MOST_PROMPTS),
+        blocks.LinesControl(
             "own", "Own prompts, one per line", chosen.get("own", ""), HINT, MOST_CHARACTERS
         ),
-        blocks.button("race", "Race", primary=True),
+        blocks.ButtonControl("race", "Race", primary=True),
     ]
 
 
@@ -171,7 +173,7 @@ def _progress_blocks(result: Race, titles: Titles, seat: Seat) -> list[Props]:
     bar = blocks.progress(result.done, result.total, words)
     if not result.heats:
         return [bar]
-    return [bar, blocks.verdict(*speed_verdict(result, titles)), _prompts_table(result, seat)]
+    return [bar, blocks.VerdictBlock(*speed_verdict(result, titles)), _prompts_table(result, seat)]
 
 
 def _result_blocks(result: Race, titles: Titles, seat: Seat) -> list[Props]:
@@ -181,12 +183,12 @@ def _result_blocks(result: Race, titles: Titles, seat: Seat) -> list[Props]:
     shown = []
     if result.done < result.total:
         words = f"Stopped after {result.done} of {result.total} runs."
-        shown.append(blocks.words(words, small=True))
+        shown.append(blocks.WordsBlock(words, small=True))
     text, *details = text_verdict(result, titles)
     shown += [
-        blocks.verdict(*speed_verdict(result, titles)),
+        blocks.VerdictBlock(*speed_verdict(result, titles)),
         text,
-        blocks.words(["Both runs on the prompt ", f"“{reveal(heat.title)}”", ":"]),
+        blocks.WordsBlock(["Both runs on the prompt ", f"“{reveal(heat.title)}”", ":"]),
         _replay(result, heat, titles),
         *details,
     ]
@@ -194,20 +196,20 @@ def _result_blocks(result: Race, titles: Titles, seat: Seat) -> list[Props]:
         _side_row(titles[0], heat.left, result.is_shared),
         _side_row(titles[1], heat.right, result.is_shared),
     ]
-    shown.append(blocks.table(COLUMNS, rows, caption="The two runs above"))
+    shown.append(blocks.TableBlock(COLUMNS, rows, caption="The two runs above"))
     if len(result.heats) > 1:
         shown.append(_prompts_table(result, seat, place))
     if seat.files:
         links = []
         for letter, name in zip(LETTERS, seat.files, strict=True):
             links.append((f"Save this run of {letter} as a trace", f"specviz/trace/{name}"))
-        shown.append(blocks.links(links))
-    how = [blocks.words(note) for note in _how_measured(result, titles)]
+        shown.append(blocks.LinksBlock(links))
+    how = [blocks.WordsBlock(note) for note in _how_measured(result, titles)]
     return [
         *shown,
-        blocks.words(_request_words(result), small=True),
-        blocks.details("How it is measured", how),
-        blocks.download("Save this race as JSON", "race.json", _json_file(result, titles)),
+        blocks.WordsBlock(_request_words(result), small=True),
+        blocks.DetailsBlock("How it is measured", how),
+        blocks.DownloadBlock("Save this race as JSON", "race.json", _json_file(result, titles)),
     ]
 
 
@@ -305,7 +307,7 @@ def _prompts_table(result: Race, seat: Seat, place: int = -1) -> Props:
         rows.append([label(heat.title), *numbers, texts, replay])
     if len(rows) > 1:
         rows.append(_all_prompts_row(result))
-    return blocks.table(PROMPT_COLUMNS, rows, caption="Prompt by prompt", marked=place)
+    return blocks.TableBlock(PROMPT_COLUMNS, rows, caption="Prompt by prompt", marked=place)
 
 
 def _all_prompts_row(result: Race) -> list[Cell]:

@@ -141,15 +141,15 @@ def text_verdict(result: Race, titles: Titles) -> list[Props]:
                 " and ".join(lossy),
                 " used a lossy rule.",
             ]
-        return [blocks.words(words)]
+        return [blocks.WordsBlock(words)]
     if result.difference is not None:
         return _difference_blocks(result, result.difference, lossy, titles)
     num_different = sum(heat.parting is not None for heat in result.heats)
     if num_different:
         words = f"Not identical: the texts differ on {num_different} of {num_prompts} prompts."
         why = "The race was stopped before the models were asked for the logits of both tokens."
-        return [blocks.verdict("unsure", f"{words} {why}")]
-    return [blocks.verdict("exact", _identical_words(result))]
+        return [blocks.VerdictBlock("unsure", f"{words} {why}")]
+    return [blocks.VerdictBlock("exact", _identical_words(result))]
 
 
 def _identical_words(result: Race) -> str:
@@ -200,7 +200,7 @@ def _difference_blocks(
         probabilities = [percent(probability) for probability in reading.probabilities]
         rows.append([f"{reading.role} {label(reading.name)}", *logits, *probabilities])
     state = "unsure" if difference.is_tie or lossy else "differs"
-    return [blocks.verdict(state, where), blocks.table(columns, rows)]
+    return [blocks.VerdictBlock(state, where), blocks.TableBlock(columns, rows)]
 
 
 def _reason(difference: RaceDifference, lossy: Sequence[str]) -> str:

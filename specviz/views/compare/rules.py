@@ -52,10 +52,10 @@ NOTES = (
 
 def side_by_side(result: SideBySide | None) -> Props:
     """The section that compares all rules. result: None before the button was pressed."""
-    controls = [blocks.button("judge", "Judge with every rule", primary=True)]
+    controls = [blocks.ButtonControl("judge", "Judge with every rule", primary=True)]
     if result is None:
         words = "Nothing judged yet. It needs a run with drafted tokens and takes a few seconds."
-        return blocks.section(NAME, TITLE, LEAD, controls, [blocks.words(words)])
+        return blocks.PageSection(NAME, TITLE, LEAD, controls, [blocks.WordsBlock(words)])
     shown = []
     if result.done < result.total:
         words = ENUMERATING
@@ -64,19 +64,21 @@ def side_by_side(result: SideBySide | None) -> Props:
         shown.append(blocks.progress(result.done, result.total, words))
     if result.num_skipped:
         others = "were made by other models, or drafted by heads, layers or another vocabulary; they are left out."
-        shown.append(blocks.words(f"{result.num_skipped} more steps {others}"))
+        shown.append(blocks.WordsBlock(f"{result.num_skipped} more steps {others}"))
     if result.done:
         caption = f"{result.done} steps of this run; lossless rules first, then by the wrong share"
         rows = [_row(row) for row in result.rows]
-        shown.append(blocks.table(COLUMNS, rows, caption=caption))
+        shown.append(blocks.TableBlock(COLUMNS, rows, caption=caption))
     if result.done == result.total:
-        shown.append(blocks.words(_finding(result)))
-    notes = [blocks.words(note) for note in NOTES]
-    shown.append(blocks.details("What the columns mean", notes))
+        shown.append(blocks.WordsBlock(_finding(result)))
+    notes = [blocks.WordsBlock(note) for note in NOTES]
+    shown.append(blocks.DetailsBlock("What the columns mean", notes))
     if result.rows:
-        rules = [blocks.words(["", row.rule.title, f": {row.rule.summary}"]) for row in result.rows]
-        shown.append(blocks.details("The rules", rules))
-    return blocks.section(NAME, TITLE, LEAD, controls, shown)
+        rules = [
+            blocks.WordsBlock(["", row.rule.title, f": {row.rule.summary}"]) for row in result.rows
+        ]
+        shown.append(blocks.DetailsBlock("The rules", rules))
+    return blocks.PageSection(NAME, TITLE, LEAD, controls, shown)
 
 
 def _row(row: RuleResult) -> list[Cell]:

@@ -27,12 +27,12 @@ def two_runs(
 ) -> Props:
     """The section of two runs. options: (words, value) per known run. traces: the two runs to show, if any."""
     controls = [
-        blocks.choice("left", LETTERS[0], options, chosen[0]),
-        blocks.choice("right", LETTERS[1], options, chosen[1]),
-        blocks.button("show", "Show", primary=True),
+        blocks.ChoiceControl("left", LETTERS[0], options, chosen[0]),
+        blocks.ChoiceControl("right", LETTERS[1], options, chosen[1]),
+        blocks.ButtonControl("show", "Show", primary=True),
     ]
-    shown = [blocks.words(NOTHING)] if traces is None else _comparison_blocks(traces, titles)
-    return blocks.section(NAME, TITLE, LEAD, controls, shown)
+    shown = [blocks.WordsBlock(NOTHING)] if traces is None else _comparison_blocks(traces, titles)
+    return blocks.PageSection(NAME, TITLE, LEAD, controls, shown)
 
 
 def _comparison_blocks(traces: tuple[Trace, Trace], titles: Titles) -> list[Props]:
@@ -45,10 +45,10 @@ def _comparison_blocks(traces: tuple[Trace, Trace], titles: Titles) -> list[Prop
         most = num_shown(trace)
         if most < len(trace.steps):
             note = f"{name} is long: only its first {most:,} steps are shown."
-            notes.append(blocks.words(note))
+            notes.append(blocks.WordsBlock(note))
     return [
-        blocks.table(("run", *WORDS[1:]), rows),
+        blocks.TableBlock(("run", *WORDS[1:]), rows),
         *notes,
         side_by_side_block(*traces, "token", titles),
-        blocks.words(PACE, small=True),
+        blocks.WordsBlock(PACE, small=True),
     ]

@@ -97,7 +97,7 @@ def learn_page() -> Props:
     for name in GAMES:
         if name in shipped_runs():
             games[shipped_runs()[name].title] = shipped_trace(name)
-    game = blocks.section(PREDICT.section, PREDICT.title, LEAD, (), [predict_block(games)])
+    game = blocks.PageSection(PREDICT.section, PREDICT.title, LEAD, (), [predict_block(games)])
     return blocks.whole_page([plan(has_server=False), game])
 
 

@@ -104,9 +104,9 @@ def plan(*, has_server: bool = True) -> Props:
     faults = []
     for fault in found.faults:
         words = [f"{LEFT_OUT}: ", "", f"{reveal(fault)}. {NO_FILE}"]
-        faults.append(blocks.words(words))
+        faults.append(blocks.WordsBlock(words))
     if not known:
-        return blocks.section(NAME, TITLE, "", (), [*faults, blocks.words(NONE_YET)])
+        return blocks.PageSection(NAME, TITLE, "", (), [*faults, blocks.WordsBlock(NONE_YET)])
     slots = list(_slots(known, has_server))
     total = sum(slot.minutes for slot in slots)
     short = sum(slot.minutes for slot in _short_way(slots))
@@ -120,11 +120,13 @@ def plan(*, has_server: bool = True) -> Props:
     file = FILE if has_server and not faults else None
     listed = {"kind": "lessons", "entries": _entries(slots), "ways": ways, "file": file}
     use = [ROOM, HAND_OUT if has_server else HANDED_OUT, (notes,)]
-    room = blocks.details("How to use this in a room", [blocks.words(list(text)) for text in use])
+    room = blocks.DetailsBlock(
+        "How to use this in a room", [blocks.WordsBlock(list(text)) for text in use]
+    )
     lessons = "One short lesson" if len(known) == 1 else f"{len(known)} short lessons"
     games = "two games" if has_server else "a game that is played twice"
     lead = LEAD.format(lessons=lessons, games=games)
-    return blocks.section(NAME, title, lead, (), [*faults, listed, room])
+    return blocks.PageSection(NAME, title, lead, (), [*faults, listed, room])
 
 
 def _slots(known: Sequence[Lesson], has_server: bool) -> Iterator[Slot]:
