@@ -5,14 +5,14 @@ A live run without a reader waits a while for the next one, without working; the
 
 from __future__ import annotations
 
-import json
 import math
 import threading
 import time
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+
+from msgspec import UNSET
 
 from specviz.analysis.given_text import reader_of
 from specviz.errors import SpecvizError
@@ -20,7 +20,8 @@ from specviz.session.run import Run, Status
 from specviz.trace import Event, Footer, Step, Trace, TraceError, read_trace
 from specviz.ui.measuring import Measurement
 from specviz.views.compare.side_by_side_player import comparison_words
-from specviz.views.explore.feed import INCOMPLETE, Feed
+from specviz.views.explore.feed import INCOMPLETE, Feed, show_state
+from specviz.views.explore.message import RunMessage
 
 BYTES_PER_CHARACTER = 3
 """Memory of a feed for each character of its text. The records that it was made of take no more than that again."""
@@ -151,23 +152,13 @@ class View:
         return self._message(0, status or self.status, begin)
 
     def _message(self, first: int, status: Status | None, begin: str = "") -> str:
-        state = None
+        state = UNSET
         if status is not None:
-            state = {
-                "name": status.state,
-                "message": status.message,
-                "ahead": status.ahead,
-                "fraction": status.fraction,
-            }
+            state = show_state(status.state, status.message, status.ahead, status.fraction)
         message = self.feed.message(first, state, begin)
-        if self.trace.header is None:
-            # a stage keeps the first head it gets: one without a prompt must not arrive
-            fields = json.loads(message)
-            fields.pop("head", None)
-            message = json.dumps(fields)
         return message.replace("<", "\\u003c")  # Gradio looks for script tags in texts
 
-    def since(self, first: int) -> dict[str, Any] | None:
+    def since(self, first: int) -> RunMessage | None:
         """The increment that a stage with `first` steps lacks; None while there is nothing but a status."""
         if self.trace.header is None:
             return None

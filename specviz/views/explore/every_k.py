@@ -5,7 +5,10 @@ Elsewhere each token has its exact chance to be drafted and accepted: no rejecti
 target that is named.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
+from msgspec import UNSET, UnsetType
 
 from specviz.analysis import whatif
 from specviz.analysis.given_text import GivenText, is_own_plan, judge_run
@@ -14,8 +17,8 @@ from specviz.drafters import facts_of
 from specviz.errors import SpecvizError
 from specviz.trace import Step, Trace
 from specviz.trace.metrics import METRICS
-from specviz.views.blocks import Props
 from specviz.views.explore.inspector import ref_of
+from specviz.views.explore.message import EveryK, KTotals, NoOtherK, OtherK
 from specviz.views.explore.steps import ACCEPTED
 from specviz.views.words import drafted_nodes, percent, quantity, token_label
 
@@ -26,21 +29,16 @@ SURE = " The lanes below are those of a real run with this K."
 LIKELY = " Each cell shows the exact chance that the token is drafted and accepted."
 
 
-def every_k(recorded: Trace, target: str | None = None) -> Props:
-    """The props for every K from 1 to MOST_K; only `refusal`, a sentence, where the run cannot tell of another K.
+def every_k(recorded: Trace, target: str | None = None) -> EveryK | NoOtherK:
+    """The run under every K from 1 to MOST_K.
 
     target: a model, for methods that read the text again with it.
-
-    own: the K whose lanes are the run's own. by_k: for K = 1, 2, ... its sentence, totals, and either `steps` (tokens
-    accepted, tokens drafted, place in `kinds`) or `chances` (per token a place in `labels`, each [words, width]).
-    tokens: [text, step, ref] each. drafted: place in the text -> the texts that the run drafted there and behind it,
-    from the rejected token on.
     """
     try:
         judged = _judge(recorded, target)
     except SpecvizError as error:
         reason, _, _ = str(error).partition(";")  # the advice behind it is for other places
-        return {"refusal": f"No other K here: {reason}."}
+        return NoOtherK(f"No other K here: {reason}.")
     chances = judged.chances
     is_sure = bool(np.isin(chances.accept, (0, 1)).all())
     labels: dict[str, float] = {}
@@ -49,21 +47,21 @@ def every_k(recorded: Trace, target: str | None = None) -> Props:
     is_own = is_own_plan(recorded) and len({step.settings.k for step in recorded.steps}) == 1
     by_k = []
     for k, shown in enumerate(lanes, 1):
-        by_k.append(_k_props(recorded, k, shown, is_own, is_sure))
+        by_k.append(_other_k(recorded, k, shown, is_own, is_sure))
     tokens = []
     for step in recorded.steps:
         for token in step.emitted:
-            tokens.append([token_label(token), step.index, ref_of(token)])
-    return {
-        "own": last.k if is_own else None,
-        "at": min(last.k, MOST_K),
-        "sure": is_sure,
-        "by_k": by_k,
-        "tokens": tokens,
-        "drafted": _drafted(recorded, judged) if is_sure else {},
-        "kinds": KINDS,
-        "labels": [[words, width] for words, width in labels.items()],
-    }
+            tokens.append((token_label(token), step.index, ref_of(token)))
+    return EveryK(
+        own=last.k if is_own else None,
+        at=min(last.k, MOST_K),
+        sure=is_sure,
+        by_k=by_k,
+        tokens=tokens,
+        drafted=_drafted(recorded, judged) if is_sure else {},
+        kinds=KINDS,
+        labels=list(labels.items()),
+    )
 
 
 def _judge(recorded: Trace, target: str | None) -> GivenText:
@@ -77,8 +75,15 @@ def _judge(recorded: Trace, target: str | None) -> GivenText:
     return judge_run(recorded, target=target, deepest=MOST_K)
 
 
-Lanes = tuple[float, float, float, Props]
-"""Target calls, tokens judged, tokens accepted, and the props of the lanes."""
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """The lanes of one K, and the sums over them."""
+
+    num_calls: float
+    num_judged: float
+    num_accepted: float
+    steps: list[tuple[int, int, int]] | UnsetType = UNSET
+    chances: list[int] | UnsetType = UNSET
 
 
 def _sure_lanes(chances: Chances) -> list[Lanes]:
@@ -92,11 +97,11 @@ def _sure_lanes(chances: Chances) -> list[Lanes]:
         start = 0
         for length, kind in zip(division.lengths, division.kinds, strict=True):
             accepted = length if kind == "accepted" else length - 1
-            steps.append([accepted, int(depths[start]), KINDS.index(kind)])
+            steps.append((accepted, int(depths[start]), KINDS.index(kind)))
             num_accepted += accepted
             start += length
         num_judged = num_accepted + division.kinds.count("resampled")
-        by_k.append((len(steps), num_judged, num_accepted, {"steps": steps}))
+        by_k.append(Lanes(len(steps), num_judged, num_accepted, steps=steps))
     return by_k
 
 
@@ -106,8 +111,9 @@ def _likely_lanes(chances: Chances, labels: dict[str, float]) -> list[Lanes]:
     for k in range(1, MOST_K + 1):
         judged, accepted = whatif.fates_along_text(chances, k)
         calls = float(whatif.start_chances(chances, [k]).sum())
-        lanes = {"chances": _places(accepted, labels)}
-        by_k.append((calls, float(judged.sum()), float(accepted.sum()), lanes))
+        chances_by_place = _places(accepted, labels)
+        sums = (calls, float(judged.sum()), float(accepted.sum()))
+        by_k.append(Lanes(*sums, chances=chances_by_place))
     return by_k
 
 
@@ -121,9 +127,8 @@ def _places(accepted: Array, labels: dict[str, float]) -> list[int]:
     return [order[label] for label in words]
 
 
-def _k_props(recorded: Trace, k: int, shown: Lanes, is_own: bool, is_sure: bool) -> Props:
-    """The props of one K: its sentence, its totals and its lanes."""
-    calls, judged, accepted, lanes = shown
+def _other_k(recorded: Trace, k: int, lanes: Lanes, is_own: bool, is_sure: bool) -> OtherK:
+    calls = lanes.num_calls
     number = f"{calls:,.1f} target calls on average"
     if is_sure:
         number = quantity(round(calls), "target call")
@@ -132,13 +137,16 @@ def _k_props(recorded: Trace, k: int, shown: Lanes, is_own: bool, is_sure: bool)
     words = f", this text takes {number}. This run made {own_calls:,}{own_k}."
     words += SURE if is_sure else LIKELY
     how = "With " if is_own else "With speculative sampling and "
-    share = METRICS["acceptance_rate_judged"].spell(accepted / judged) if judged else ""
-    totals = {
-        "tokens_per_call": f"{len(recorded.tokens) / calls:.1f}",
-        "accepted": share,
-        "accepted_words": ACCEPTED,
-    }
-    return {"k": k, "sentence": [how, f"K {k}", words], "totals": totals, **lanes}
+    share = ""
+    if lanes.num_judged:
+        share = METRICS["acceptance_rate_judged"].spell(lanes.num_accepted / lanes.num_judged)
+    return OtherK(
+        k=k,
+        sentence=[how, f"K {k}", words],
+        totals=KTotals(f"{len(recorded.tokens) / calls:.1f}", share, ACCEPTED),
+        steps=lanes.steps,
+        chances=lanes.chances,
+    )
 
 
 def _drafted(recorded: Trace, judged: GivenText) -> dict[str, list[str]]:

@@ -1,4 +1,4 @@
-"""Feed turns a run's records into the props of the Explore page, as increments that cost O(K) per step.
+"""Feed turns a run's events into the messages of the Explore page, as increments that cost O(K) per step.
 
 Every number, width, label and sentence of the page is computed below this class; the browser lays out what it gets.
 Records come in order from one thread; any thread may read.
@@ -9,9 +9,13 @@ from __future__ import annotations
 import json
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from specviz.drafters import METHODS, facts_of
 from specviz.models.generation import describe
@@ -21,12 +25,21 @@ from specviz.trace.counters import Counters
 from specviz.trace.metrics import METRICS, lossy_words, metrics, rounding_words
 from specviz.trace.tool_names import other_names
 from specviz.trace.values import stopwatch
-from specviz.views.blocks import Props, dump
+from specviz.views.blocks import dump
 from specviz.views.explore.charts import Figures
-from specviz.views.explore.evidence.view import made_props
+from specviz.views.explore.evidence.view import show_making
 from specviz.views.explore.inspector import LOG_TICKS, NUMBERS
+from specviz.views.explore.message import (
+    AnswerEnd,
+    HiddenText,
+    ProgressBar,
+    RunEnd,
+    RunHead,
+    RunMessage,
+    RunState,
+)
 from specviz.views.explore.speed import speed_words
-from specviz.views.explore.steps import step_props
+from specviz.views.explore.steps import show_step
 from specviz.views.palette import palette, word_of
 from specviz.views.words import (
     ENDINGS,
@@ -75,7 +88,7 @@ class Feed:
         self._written: list[tuple[int, int, str]] = []
         self.measuring: Measuring | None = None  # the measurement of its speed that goes on
         self.measured: Speed | None = None  # the result of the last one
-        self._steps: list[str] = []  # each step's props as JSON, made once
+        self._steps: list[str] = []  # each step as JSON, made once
         self.num_characters = 0  # of all of them
 
     @classmethod
@@ -113,91 +126,104 @@ class Feed:
             self._add_step(record)
 
     def _add_step(self, step: Step) -> None:
-        props = step_props(step, self._counters)
-        if (how_made := made_props(step, self._labels)) is not None:
-            props["made"] = how_made
-        props["changes"] = changes(self._settings, step)
+        sentence = UNSET
+        context = UNSET
         if self._settings != step.settings:
             self.measured = None  # it was measured with other settings
             lossy = lossy_words(self._counters)
             rounding = rounding_words(self._counters)
-            props["sentence"] = headline(step.settings, was_lossy=bool(lossy), rounding=rounding)
+            sentence = headline(step.settings, was_lossy=bool(lossy), rounding=rounding)
             context = _context(step, self._models, lossy, rounding)
-            props["context"] = [*context, *_chains_only(self._header, step.settings.target)]
-        props["points"] = _round(self._figures.extend(step))
-        # exactly the text, for the clipboard alone
-        props["written"] = "".join(token.text for token in step.emitted)
+            context += _chains_only(self._header, step.settings.target)
+        shown = replace(
+            show_step(step, self._counters),
+            made=show_making(step, self._labels) or UNSET,
+            changes=changes(self._settings, step),
+            sentence=sentence,
+            context=context,
+            points=_round(self._figures.extend(step)),
+            written="".join(token.text for token in step.emitted),
+        )
         self._settings = step.settings
         self._labels += [token_label(token) for token in step.emitted]
-        places = [place for place, (_, kind, _) in enumerate(props["pieces"]) if kind != "rejected"]
+        places = [place for place, (_, kind, _) in enumerate(shown.pieces) if kind != "rejected"]
         for place, token in zip(places, step.emitted, strict=True):
             self._written.append((step.index, place, token.text))
-        self._steps.append(dump(props))
+        self._steps.append(dump(shown))
         self.num_characters += len(self._steps[-1])
 
-    def message(self, since: int, status: Mapping[str, Any] | None, begin: str = "") -> str:
+    def message(
+        self,
+        since: int,
+        state: RunState | UnsetType = UNSET,
+        begin: Literal["", "play", "opening", "back"] = "",
+    ) -> str:
         """The increment from step `since` on, as JSON.
 
-        begin: the first action of the page: "play" replays the run, "opening" explains one of its steps.
+        begin: the first action of the page: "play" replays the run, "opening" explains one of its steps, "back" brings
+        it back.
         """
-        props = self._props(since)
-        if status is not None:
-            words = state_words(
-                status["name"], status.get("message") or "", status.get("ahead") or 0
-            )
-            progress = _progress(status.get("fraction"))
-            props["state"] = {**status, "words": words, "progress": progress}
-        if begin:
-            props[begin] = True
-        end = min(props["total"], since + MOST_SENT)  # more steps may have come meanwhile
+        message = self._message(since)
+        beginning = {begin: True} if begin else {}
+        begun = dump(replace(message, state=state, **beginning))
+        end = min(message.total, since + MOST_SENT)  # more steps may have come meanwhile
         steps = ",".join(self._steps[since:end])
-        return f'{dump(props)[:-1]},"steps":[{steps}]}}'
+        return f'{begun[:-1]},"steps":[{steps}]}}'
 
-    def since(self, first: int) -> Props:
+    def since(self, first: int) -> RunMessage:
         """The increment for a page that has `first` steps, at most MOST_SENT steps."""
-        return json.loads(self.message(first, None))
+        return msgspec.convert(json.loads(self.message(first)), RunMessage)
 
-    def recorded_parts(self, run_id: str) -> Iterator[Props]:
+    def recorded_parts(self, run_id: str) -> Iterator[RunMessage]:
         """Yields the whole run as a recording under this id, in the parts that a page pulls."""
         speed = speed_words(self._counters, self.measured, recorded=True)
         for first in range(0, max(1, len(self)), MOST_SENT):
-            part = {**self.since(first), "run": run_id, "speed": speed}
+            part = replace(self.since(first), run=run_id, speed=speed)
             if first == 0:
-                part["head"]["recorded"] = True
+                part = replace(part, head=replace(part.head, recorded=True))
             yield part
 
-    def _props(self, first: int) -> Props:
-        props: Props = {"run": self._run_id, "from": first, "total": len(self._steps)}
-        if first == 0:
-            props["head"] = self._head()
-        props["speed"] = speed_words(
-            self._counters, self.measured, recorded=self._recorded, measuring=self.measuring
-        )
-        props["numbers"] = _numbers(self._counters)
+    def _message(self, first: int) -> RunMessage:
+        """The increment without its steps."""
+        end = UNSET
         if self.is_over:
-            props |= {"end": self._end(), "done": len(self._steps)}
+            end = self._end()
         elif self._unended:
-            props["end"] = {"reason": "cut", "words": self._end_words(self._unended)}
-        return props
+            end = RunEnd("cut", self._end_words(self._unended))
+        total = len(self._steps)
+        return RunMessage(
+            run=self._run_id,
+            start=first,
+            total=total,
+            # a stage keeps the first head that it gets: one without a prompt must not arrive
+            head=UNSET if first or self._header is None else self._head(self._header),
+            speed=speed_words(
+                self._counters, self.measured, recorded=self._recorded, measuring=self.measuring
+            ),
+            numbers=_numbers(self._counters),
+            end=end,
+            done=total if self.is_over else UNSET,
+        )
 
-    def _head(self) -> Props:
-        prompt = _prompt(self._header.prompt) if self._header else {"prompt": ""}
+    def _head(self, header: Header) -> RunHead:
+        prompt, hidden = _show_prompt(header.prompt)
         statuses = palette()["statuses"]
-        legend = [[status, word_of(status), statuses[status]["means"]] for status in LEGEND]
+        legend = [(status, word_of(status), statuses[status]["means"]) for status in LEGEND]
         metric_rows = []
         for name, metric in METRICS.items():
-            metric_rows.append([metric.label, metric.formula, other_names(name)])
-        return {
-            **prompt,
-            "recorded": self._recorded,
-            "legend": legend,
-            "figures": self._figures.initial(),
-            "metrics": metric_rows,
-            "look_numbers": NUMBERS,
-            "log_ticks": LOG_TICKS,
-        }
+            metric_rows.append((metric.label, metric.formula, other_names(name)))
+        return RunHead(
+            prompt=prompt,
+            hidden=hidden,
+            recorded=self._recorded,
+            legend=legend,
+            figures=self._figures.initial(),
+            metrics=metric_rows,
+            look_numbers=NUMBERS,
+            log_ticks=LOG_TICKS,
+        )
 
-    def _end(self) -> Props:
+    def _end(self) -> RunEnd:
         """Why the run ended, in words, and the place where its answer ends if that is earlier."""
         footer = self._counters.footer
         words = ENDINGS.get(footer.reason, footer.reason)
@@ -208,19 +234,17 @@ class Feed:
         words = self._end_words(words)
         if self.comparison:
             words += f" · {self.comparison}"
-        end: Props = {"reason": footer.reason, "words": words}
-        if footer.stop:
-            end["answer"] = self._end_of_answer(footer.stop["at"])
-        return end
+        answer = self._end_of_answer(footer.stop["at"]) if footer.stop else UNSET
+        return RunEnd(footer.reason, words, answer)
 
-    def _end_of_answer(self, length: int) -> Props:
-        """The piece of the text in which the answer of this length ends, and the piece's part of the answer."""
+    def _end_of_answer(self, length: int) -> AnswerEnd | UnsetType:
+        """The place where the answer of this length ends; UNSET where the text is no longer."""
         left = length
         for step, place, text in self._written:
             if left < len(text):
-                return {"length": length, "step": step, "place": place, "text": prose(text[:left])}
+                return AnswerEnd(length, step, place, prose(text[:left]))
             left -= len(text)
-        return {}
+        return UNSET
 
     def _end_words(self, words: str) -> str:
         """The words for the end, followed by how far the run came."""
@@ -231,21 +255,33 @@ class Feed:
         )
 
 
-def _prompt(prompt: Prompt) -> Props:
-    """The prompt for reading. A long one shows its end; `hidden` has the text before, shown on demand."""
+def show_state(
+    name: str, message: str | None, ahead: int | None, fraction: float | None
+) -> RunState:
+    """The state of a run with its words. ahead: how many others have the engine first. fraction: loaded so far."""
+    words = state_words(name, message or "", ahead or 0)
+    return RunState(
+        name=name,
+        message=message,
+        ahead=ahead,
+        fraction=fraction,
+        words=words,
+        progress=_progress(fraction),
+    )
+
+
+def _show_prompt(prompt: Prompt) -> tuple[str, HiddenText | UnsetType]:
+    """The prompt for reading: all of it, or the end of a long one and the text before that."""
     text = prompt.text
     if len(text) <= PROMPT_FITS:
-        return {"prompt": prose(text)}
+        return prose(text), UNSET
     start, num_tokens = _shown_start(prompt)
     tokens = f" ({num_tokens:,} tokens)" if num_tokens else ""
     sent = text[max(0, len(text) - MOST_PROMPT) : start]
     num_missing = start - len(sent)
     missing = f"{num_missing:,} characters are not on this page … " if num_missing else ""
-    hidden = {
-        "words": f"{start:,} characters{tokens} before this",
-        "text": missing + prose(sent),
-    }
-    return {"prompt": prose(text[start:]), "hidden": hidden}
+    hidden = HiddenText(f"{start:,} characters{tokens} before this", missing + prose(sent))
+    return prose(text[start:]), hidden
 
 
 def _shown_start(prompt: Prompt) -> tuple[int, int]:
@@ -261,16 +297,16 @@ def _shown_start(prompt: Prompt) -> tuple[int, int]:
     return starts[num_before], num_before
 
 
-def _progress(fraction: float | None) -> Props | None:
+def _progress(fraction: float | None) -> ProgressBar | None:
     """How far work has come, as the width of a bar and in words; None where it is unknown."""
     if fraction is None:
         return None
     share = min(1.0, max(0.0, fraction))
-    return {"width": round(100 * share, 1), "words": f"{100 * share:.0f}\u00a0%"}
+    return ProgressBar(round(100 * share, 1), f"{100 * share:.0f}\u00a0%")
 
 
-def _context(step: Step, models: Models | None, lossy: str, rounding: str) -> list[list[str]]:
-    """The parts that are at work in this step, as [role, words].
+def _context(step: Step, models: Models | None, lossy: str, rounding: str) -> list[tuple[str, str]]:
+    """The parts that are at work in this step, as (role, words).
 
     They are the promise and the rule's name, the models with their sizes, the method and the sampling. Options in the
     models' files that no run applies follow. lossy, rounding: the caveats on the steps so far.
@@ -278,12 +314,12 @@ def _context(step: Step, models: Models | None, lossy: str, rounding: str) -> li
     settings = step.settings
     target = models.target if models else None
     draft = models.draft_model if models else None
-    words = [["lossy" if lossy else "exact", _promise(settings, lossy or rounding)]]
-    words.append(["target", _model(settings.target, target)])
+    words = [("lossy" if lossy else "exact", _promise(settings, lossy or rounding))]
+    words.append(("target", _model(settings.target, target)))
     if settings.draft_model:
-        words.append(["draft", _model(settings.draft_model, draft)])
+        words.append(("draft", _model(settings.draft_model, draft)))
     if not facts_of(settings.method).is_plain:
-        words.append(["method", title_of(settings.method, METHODS)])
+        words.append(("method", title_of(settings.method, METHODS)))
     sampling = [f"temperature {settings.temperature:g}"]
     if settings.top_k:
         sampling.append(f"top-k {settings.top_k}")
@@ -291,23 +327,23 @@ def _context(step: Step, models: Models | None, lossy: str, rounding: str) -> li
         sampling.append(f"top-p {settings.top_p:g}")
     if draft_sampling := own_sampling(settings):
         sampling.append(draft_sampling)
-    return [*words, ["sampling", ", ".join(sampling)], *_unused(models)]
+    return [*words, ("sampling", ", ".join(sampling)), *_unused(models)]
 
 
-def _chains_only(header: Header | None, target: str) -> list[list[str]]:
+def _chains_only(header: Header | None, target: str) -> list[tuple[str, str]]:
     """Why the run's first target reads no token trees: a sentence, if the trace says so."""
     why = header.environment.get("chains_only") if header else None
     if not isinstance(why, str) or header.request.get("target") != target:
         return []
-    return [["unused", f"{label(target)}: it reads chains only, as {reveal(why[:MOST_REASON])}"]]
+    return [("unused", f"{label(target)}: it reads chains only, as {reveal(why[:MOST_REASON])}")]
 
 
-def _unused(models: Models | None) -> list[list[str]]:
+def _unused(models: Models | None) -> list[tuple[str, str]]:
     """The options in the models' files that no run applies: a sentence for each model that has some."""
     sentences = []
     for info in (models.target, models.draft_model) if models else ():
         if info is not None and (words := describe(info.generation_config)):
-            sentences.append(["unused", f"{label(info.name)}: {reveal(words)}"])
+            sentences.append(("unused", f"{label(info.name)}: {reveal(words)}"))
     return sentences
 
 

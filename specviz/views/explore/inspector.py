@@ -5,13 +5,16 @@ axis. A row has the bars `both` = min(p, q), `excess` = max(0, q - p) and `short
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from specviz.rules.facts import facts_of
 from specviz.trace import DraftToken, EmittedToken, Position, Step
 from specviz.views.explore import titles
+from specviz.views.explore.message import DrawOnBar, LookRows, TokenLook
 from specviz.views.words import drafted_nodes, label, percent, quote, random_draw, token_label
 
 MOST_ROWS = 8
@@ -20,7 +23,7 @@ LAST = "last"  # names a step's own last token; a drafted one is named by its no
 OTHERS = "all others"
 LOG_DECADES = 4  # the log axis reaches from 0.01 % to 100 %
 LOG_TICKS = [
-    [25 * i, f"{100 * 10.0 ** (i - LOG_DECADES):g}\u00a0%"] for i in range(LOG_DECADES + 1)
+    (25 * i, f"{100 * 10.0 ** (i - LOG_DECADES):g}\u00a0%") for i in range(LOG_DECADES + 1)
 ]
 AXES = (  # (end of the axis, distance of its ticks)
     (0.05, 0.01),
@@ -58,7 +61,6 @@ NUMBERS = (
         "probability that u falls below it and accepts the draft at least up to here; block verification only",
     ),
 )
-Look = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +105,9 @@ def ref_of(token: EmittedToken) -> str:
     return LAST if token.node is None else str(token.node)
 
 
-def looks(step: Step) -> dict[str, Look]:
+def looks(step: Step) -> dict[str, TokenLook]:
     """The look of each token of the step, by its draft node or "last"."""
-    shown: dict[str, Look] = {}
+    shown: dict[str, TokenLook] = {}
     last = titles.last_token(step)
     for position in step.positions:
         node = position.child
@@ -117,11 +119,14 @@ def looks(step: Step) -> dict[str, Look]:
     for node, token in enumerate(step.draft):
         if token.status == "ignored":
             title, note = titles.ignored_words(step, token)
-            look: Look = {"status": "ignored", "view": "words", "title": title, "note": note}
             is_reached = token.parent in reached  # else there is no order of judging to show
-            if is_reached and (siblings := _siblings(step, node)):
-                look["siblings"] = siblings
-            shown[str(node)] = look
+            shown[str(node)] = TokenLook(
+                status="ignored",
+                view="words",
+                title=title,
+                note=note,
+                siblings=(_siblings(step, node) if is_reached else ()) or UNSET,
+            )
     return shown
 
 
@@ -134,24 +139,31 @@ def focus(step: Step) -> str:
     return str(max((token.node for token in step.emitted), default=0))
 
 
-def _show_judged(step: Step, node: int, position: Position) -> Look:
+def _show_judged(step: Step, node: int, position: Position) -> TokenLook:
     """The look of a judged draft token."""
     token = step.draft[node]
     emitted = step.emitted[token.depth - 1] if len(step.emitted) >= token.depth else None
     rows, shortfall = _read_rows(token, emitted, position)
     axis, ticks = _axis(rows)
     later = bool(titles.rejected_siblings(step, node))
-    look: Look = {
-        "status": token.status,
-        "axis": ticks,
-        "rows": _columns(rows, axis, OVERLAY),
-        "numbers": _numbers(step, token, position, shortfall, later=later),
-    }
-    if siblings := _siblings(step, node):
-        look["siblings"] = siblings
-        look["heading"] = "judged" if later else "target"
-    if not facts_of(step.settings.rule).is_plain:
-        return look | _threshold(step, node, emitted, position)
+    siblings = _siblings(step, node)
+    heading = "judged" if later else "target"
+    if is_plain := facts_of(step.settings.rule).is_plain:
+        title = titles.judged_title(step, node, emitted)
+    else:
+        title = titles.rule_title(step, token, emitted)
+    look = TokenLook(
+        status=token.status,
+        view="overlay" if is_plain else "threshold",
+        title=title,
+        heading=heading if siblings else UNSET,
+        axis=ticks,
+        rows=_columns(rows, axis, OVERLAY),
+        numbers=_numbers(step, token, position, shortfall, later=later),
+        siblings=siblings or UNSET,
+    )
+    if not is_plain:
+        return _add_threshold(look, step, node, position)
     residual = next((row.residual for row in rows if row.role == "emitted"), None)
     notes = [
         titles.end_note(step, node),
@@ -159,35 +171,31 @@ def _show_judged(step: Step, node: int, position: Position) -> Look:
         titles.replacement_note(step, token, residual),
     ]
     bar = (1.0 if token.q is None else token.q) / axis
+    zoom = UNSET
     if bar < SMALL_BAR:
-        look["zoom"] = _random_draw(token, 1.0)
-        look["zoom"]["words"] = f"the bar of {quote(token)}, enlarged"
-    return look | {
-        "view": "overlay",
-        "title": titles.judged_title(step, node, emitted),
-        "note": titles.join(notes),
-        "draw": _random_draw(token, bar),
-        "foot": [round(100 * (1 - shortfall), 2), percent(1 - shortfall), percent(shortfall)],
-    }
+        zoom = _random_draw(token, 1.0, f"the bar of {quote(token)}, enlarged")
+    return replace(
+        look,
+        note=titles.join(notes),
+        draw=_random_draw(token, bar),
+        zoom=zoom,
+        foot=(round(100 * (1 - shortfall), 2), percent(1 - shortfall), percent(shortfall)),
+    )
 
 
-def _threshold(step: Step, node: int, emitted: EmittedToken | None, position: Position) -> Look:
-    """The rest of a judged token's look where the rule is not speculative sampling."""
+def _add_threshold(look: TokenLook, step: Step, node: int, position: Position) -> TokenLook:
+    """The look with the draw and the notes of a rule that is not speculative sampling."""
     token = step.draft[node]
     rule = facts_of(step.settings.rule)
-    look: Look = {"view": "threshold"}
+    draw = UNSET
     if rule.uses_draw:
-        look["draw"] = _random_draw(token, 1.0)
-        if rule.judges_block:
-            look["draw"]["words"] = "the stopping test"
+        draw = _random_draw(token, 1.0, "the stopping test" if rule.judges_block else UNSET)
     notes = [
         titles.end_note(step, node),
         titles.replacement_note(step, token),
         titles.lossy_note(step, position.one_step_tv),
     ]
-    look["title"] = titles.rule_title(step, token, emitted)
-    look["note"] = titles.join(notes)
-    return look
+    return replace(look, note=titles.join(notes), draw=draw)
 
 
 def _read_rows(
@@ -256,8 +264,8 @@ def _rest_of(shown: Sequence[TokenRow], name: str) -> float | None:
     return None if None in values else max(0.0, 1 - math.fsum(values))
 
 
-def _axis(rows: Sequence[TokenRow]) -> tuple[float, list[list[Any]]]:
-    """The right end of the scale, and its ticks as [percent of the axis, label]."""
+def _axis(rows: Sequence[TokenRow]) -> tuple[float, list[tuple[float, str]]]:
+    """The right end of the scale, and its ticks as (percent of the axis, label)."""
     has_raw = any(row.has_raw for row in rows)
     shares = []
     for row in rows:
@@ -269,28 +277,26 @@ def _axis(rows: Sequence[TokenRow]) -> tuple[float, list[list[Any]]]:
     ticks = []
     for number in range(round(end / distance) + 1):
         share = number * distance
-        ticks.append([round(100 * number * distance / end, 2), percent(share)])
+        ticks.append((round(100 * number * distance / end, 2), percent(share)))
     return end, ticks
 
 
-def _columns(rows: Sequence[TokenRow], axis: float, bars: dict[str, str]) -> dict[str, list[Any]]:
+def _columns(rows: Sequence[TokenRow], axis: float, bars: Mapping[str, str]) -> LookRows:
     """The rows as columns: widths in percent of the axis, labels, places on the log axis."""
-    columns: dict[str, list[Any]] = {
-        "text": [row.text for row in rows],
-        "role": [row.role for row in rows],
-    }
+    columns: dict[str, list] = {}
     for distribution in ("p", "q") if bars is OVERLAY else ("p",):
         shares = [getattr(row, distribution) for row in rows]
         columns[distribution] = [percent(share) for share in shares]
         columns[f"{distribution}_dot"] = [_log_place(share) for share in shares]
     if any(row.has_raw for row in rows):
-        bars = bars | {"p_raw": "p_raw", "q_raw": "q_raw"}
+        bars = {**bars, "p_raw": "p_raw", "q_raw": "q_raw"}
     for bar, field in bars.items():
         columns[bar] = []
         for row in rows:
             value = getattr(row, field)
             columns[bar].append(None if value is None else round(100 * value / axis, 2))
-    return columns
+    texts = [row.text for row in rows]
+    return LookRows(texts, [row.role for row in rows], **columns)
 
 
 def _log_place(share: float) -> float | None:
@@ -300,21 +306,22 @@ def _log_place(share: float) -> float | None:
     return round(max(0.0, 100 * (1 + math.log10(share) / LOG_DECADES)), 1)
 
 
-def _random_draw(token: DraftToken, bar: float) -> dict[str, Any]:
-    """The place at which u falls on a bar of this width, a share of the axis; `fill`: the part that accepts it."""
+def _random_draw(token: DraftToken, bar: float, words: str | UnsetType = UNSET) -> DrawOnBar:
+    """The place at which u falls on a bar of this width, a share of the axis. words: what the bar is."""
     u = token.u or 0.0
     chance = token.accept_prob or 0.0
     _, u_words = random_draw(chance, u)
-    return {
-        "x": round(100 * (u * bar), 2),
-        "bar": round(100 * bar, 2),
-        "fill": round(100 * (chance * bar), 2),
-        "u": u_words,
-        "accepted": token.status == "accepted",
-    }
+    return DrawOnBar(
+        x=round(100 * (u * bar), 2),
+        bar=round(100 * bar, 2),
+        fill=round(100 * (chance * bar), 2),
+        u=u_words,
+        accepted=token.status == "accepted",
+        words=words,
+    )
 
 
-def _show_last(step: Step, last: EmittedToken, position: Position) -> Look:
+def _show_last(step: Step, last: EmittedToken, position: Position) -> TokenLook:
     """The look of the step's last token: bars of the distribution that it was drawn from."""
     is_resampled = last.kind == "resampled"
     rows = []
@@ -331,22 +338,19 @@ def _show_last(step: Step, last: EmittedToken, position: Position) -> Look:
     if rest > 1e-6:
         shown.append(TokenRow(OTHERS, "others", rest, p_raw=_rest_of(shown, "p_raw")))
     axis, ticks = _axis(shown)
-    return {
-        "status": last.kind,
-        "title": titles.drawn_title(step, last, share),
-        "view": "draw",
-        "heading": "share" if is_resampled else "target",
-        "axis": ticks,
-        "rows": _columns(shown, axis, DISTRIBUTION),
-        "numbers": ["", "", _nats(position.p_entropy), "", "", "", "", ""],
-    }
+    return TokenLook(
+        status=last.kind,
+        view="draw",
+        title=titles.drawn_title(step, last, share),
+        heading="share" if is_resampled else "target",
+        axis=ticks,
+        rows=_columns(shown, axis, DISTRIBUTION),
+        numbers=["", "", _nats(position.p_entropy), "", "", "", "", ""],
+    )
 
 
-def _siblings(step: Step, node: int) -> list[list[str]]:
-    """The drafted tokens at this place, in the order in which they are judged; none for an only child.
-
-    Each is [ref, token, status, the target's own probability, the one judged against, the draft's].
-    """
+def _siblings(step: Step, node: int) -> list[tuple[str, str, str, str, str, str]]:
+    """The drafted tokens at this place, in the order in which they are judged; none for an only child."""
     parent = step.draft[node].parent
     here = [sibling for sibling in drafted_nodes(step) if step.draft[sibling].parent == parent]
     if len(here) < 2:
@@ -359,7 +363,7 @@ def _siblings(step: Step, node: int) -> list[list[str]]:
             words = []
             for share in (token.p, token.p_judged, q):
                 words.append("–" if share is None else percent(share))
-            shown.append([str(sibling), token_label(token), token.status, *words])
+            shown.append((str(sibling), token_label(token), token.status, *words))
     return shown
 
 

@@ -1,20 +1,21 @@
 """The opening: one step of a run in at most seven beats, so that a newcomer sees what is drafted, judged and resampled.
 
-It can show any step: every number is the run's own, and a beat with nothing to show is left out. The props are for
-opening.js, which moves from beat to beat and computes nothing.
+It can show any step: every number is the run's own, and a beat with nothing to show is left out. `opening.js` moves
+from beat to beat and computes nothing.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
 from statistics import median
-from typing import Any
+
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from specviz.drafters import facts_of as method_facts
 from specviz.models.chat import as_messages
 from specviz.rules.facts import facts_of
 from specviz.trace import DraftToken, EmittedToken, Header, Step, Trace
 from specviz.trace.metrics import METRICS, count, metrics
-from specviz.views.blocks import Props
+from specviz.views.explore.message import Beat, Chip, JudgedBar, Opening
 from specviz.views.explore.speed import speed_words, two_digits
 from specviz.views.explore.steps import most_telling
 from specviz.views.explore.titles import last_token, telling_rejection
@@ -82,42 +83,20 @@ SEEN = 0.1  # of a bar: a solid part that can be seen
 LEAST_COST = 0.01  # milliseconds for a drafted token; below, there is nothing to tell
 
 
-@dataclass(frozen=True, slots=True)
-class Beat:
-    """One moment of a step."""
-
-    name: str
-    sentence: str
-    chips: Sequence[Sequence[str]] = ()
-    """The step's tokens at this moment, each [text, status, words below it]: a status of the trace, or `drafted`."""
-    bar: Mapping[str, Any] = field(default_factory=dict)
-    """The random draw on the token that is judged."""
-    shares: Sequence[Sequence[Any]] = ()
-    """The distribution of a replacement: each [text, percent of the longest, words, whether it was drawn]."""
-    numbers: Sequence[Sequence[str]] = ()
-    sweep: bool = False
-    """Whether the target makes a pass."""
-
-    def props(self) -> Props:
-        """The fields that hold something."""
-        values = {name: getattr(self, name) for name in self.__slots__}
-        return {name: value for name, value in values.items() if value}
-
-
-def opening(trace: Trace, index: int) -> Props:
+def opening(trace: Trace, index: int) -> Opening:
     """The beats of step `index`, 0 <= index < len(trace.steps)."""
     before: list[EmittedToken] = []
     for step in trace.steps[:index]:
         before += step.emitted
     written = before[-WRITTEN:] if len(before) > WRITTEN else []
     earlier = before[: len(before) - len(written)]
-    return {
-        "step": index + 1,
-        "question": _end_of(question_of(trace.header)),
-        "before": _end_of("".join(token.text for token in earlier)),
-        "written": [token_label(token) for token in written],
-        "beats": [beat.props() for beat in _Opening(trace, trace.steps[index]).beats()],
-    }
+    return Opening(
+        step=index + 1,
+        question=_end_of(question_of(trace.header)),
+        before=_end_of("".join(token.text for token in earlier)),
+        written=[token_label(token) for token in written],
+        beats=list(_Beats(trace, trace.steps[index])),
+    )
 
 
 def telling_step(trace: Trace) -> int:
@@ -143,7 +122,7 @@ def _num_shown(step: Step) -> int:
     return number
 
 
-class _Opening:
+class _Beats:
     """The beats of one step."""
 
     def __init__(self, trace: Trace, step: Step) -> None:
@@ -158,7 +137,7 @@ class _Opening:
         pass_ms = median(recorded.timing.verify_ms for recorded in trace.steps)
         self._pass_words = f"{two_digits(pass_ms)} ms"
 
-    def beats(self) -> Iterator[Beat]:
+    def __iter__(self) -> Iterator[Beat]:
         yield Beat("slow", SLOW.format(cost=self._pass_words))
         if self._shown:
             drafted = self._chips(0)
@@ -195,19 +174,19 @@ class _Opening:
 
     def _judge_beat(self, token: DraftToken, name: str, sentence: str) -> Beat:
         """The moment at which a token is judged; all tokens before it are settled."""
-        bar = {
-            "token": token_label(token),
-            "accepted": token.status == "accepted",
-            "target": percent(token.p_judged or 0.0),
-        }
-        if token.q is not None:
-            bar["draft"] = percent(token.q)
+        draw = {}
         if self._rule.uses_draw and self._step.settings.temperature > 0:
             chance = token.accept_prob or 0.0
             u = token.u or 0.0
-            bar["fill"] = round(100 * chance, 3)
-            bar["x"] = round(100 * u, 3)
-            _, bar["u"] = random_draw(chance, u)
+            _, u_words = random_draw(chance, u)
+            draw = {"fill": round(100 * chance, 3), "x": round(100 * u, 3), "u": u_words}
+        bar = JudgedBar(
+            token=token_label(token),
+            accepted=token.status == "accepted",
+            target=percent(token.p_judged or 0.0),
+            draft=UNSET if token.q is None else percent(token.q),
+            **draw,
+        )
         return Beat(name, sentence, self._chips(self._shown.index(token), judging=True), bar)
 
     def _verdict_beat(self) -> Beat:
@@ -235,20 +214,20 @@ class _Opening:
         reason = f", as {why}" if why else ""
         return Beat("last", PLAIN.format(token=_quoted(last), why=reason), chips)
 
-    def _shares(self) -> list[list[Any]]:
+    def _shares(self) -> list[tuple[str, float, str, bool]] | UnsetType:
         """The distribution of the replacement: its most likely tokens, and the one that was drawn."""
         if self._step.settings.temperature == 0:
-            return []
+            return UNSET
         rows = next((draw.top for draw in self._step.positions if draw.child is None), ())
         shares = [(p, id_ == self._last.id, label(text)) for id_, text, p, *_ in rows]
         shares.sort(key=lambda share: (not share[1], -share[0]))
         shown = sorted(shares[:MOST_SHARES], key=lambda share: -share[0])
         longest = max((p for p, *_ in shown), default=0.0) or 1.0
-        props = []
+        shares = []
         for p, drawn, text in shown:
             width = round(100 * p / longest, 1)
-            props.append([text, width, percent(p), drawn])
-        return props
+            shares.append((text, width, percent(p), drawn))
+        return shares or UNSET
 
     def _words(
         self, table: Mapping[str, str], token: DraftToken | None, named: EmittedToken | None = None
@@ -280,7 +259,7 @@ class _Opening:
 
     def _chips(
         self, num_settled: int, *, judging: bool = False, with_last: bool = False
-    ) -> list[list[str]]:
+    ) -> list[Chip]:
         """The first tokens as judged, the others as drafted.
 
         judging: the first token that is not settled is being judged. with_last: the step's own token stands in place of
@@ -291,12 +270,12 @@ class _Opening:
             if with_last and token.status == "ignored":
                 continue
             if place < num_settled:
-                chips.append([token_label(token), token.status, ""])
+                chips.append((token_label(token), token.status, ""))
                 continue
             status = "judged" if judging and place == num_settled else "drafted"
-            chips.append([token_label(token), status, share_words(token.q)])
+            chips.append((token_label(token), status, share_words(token.q)))
         if with_last and self._last is not None:
-            chips.append([token_label(self._last), self._last.kind, ""])
+            chips.append((token_label(self._last), self._last.kind, ""))
         return chips
 
     def _point(self) -> str:
@@ -309,7 +288,7 @@ class _Opening:
             why = WHY.get(self._judging(self._judged[0]), why)
         return POINT.format(tokens=tokens, why=why)
 
-    def _numbers(self) -> list[list[str]]:
+    def _numbers(self) -> list[tuple[str, str]] | UnsetType:
         """The three numbers of the whole run, each if it is known."""
         counters = count(self._trace)
         values = metrics(counters)
@@ -317,11 +296,11 @@ class _Opening:
         for name in ("tokens_per_target_call", "acceptance_rate_judged"):
             if values[name] is not None:
                 metric = METRICS[name]
-                numbers.append([metric.spell(values[name]), f"{metric.label}, whole run"])
+                numbers.append((metric.spell(values[name]), f"{metric.label}, whole run"))
         speed = speed_words(counters, recorded=True)
-        if speed["value"]:
-            numbers.append([speed["value"], speed["words"]])
-        return numbers
+        if speed.value:
+            numbers.append((speed.value, speed.words))
+        return numbers or UNSET
 
 
 def question_of(header: Header) -> str:

@@ -8,13 +8,17 @@ import base64
 import gzip
 import html
 
+from msgspec import UNSET
+from msgspec.structs import replace
+
 from specviz import __version__
 from specviz.trace import Trace
 from specviz.trace import export as exports
-from specviz.views.blocks import Props, pack
+from specviz.views.blocks import pack
 from specviz.views.document import document, quiet_json, stage_template
 from specviz.views.explore.every_k import every_k
 from specviz.views.explore.feed import INCOMPLETE, MOST_SENT, Feed
+from specviz.views.explore.message import RunMessage
 from specviz.views.words import reveal
 
 RUN = "file"
@@ -50,7 +54,7 @@ def stage_page(
     words = html.escape(_words(trace, unended))
     body = BODY.format(title=html.escape(title), words=words, template=stage_template())
     index = {
-        "starts": [part["from"] for part in parts],
+        "starts": [part.start for part in parts],
         "selection": None if selection is None else _find_selection(selection, parts),
         "file": exports.file_name(trace, ".jsonl"),
     }
@@ -65,32 +69,29 @@ def stage_page(
     return document(title, body, entry="run_file.js", data=data, has_charts=charts)
 
 
-def packed_run(feed: Feed, view_id: str, *, charts: bool) -> tuple[str, list[Props]]:
+def packed_run(feed: Feed, view_id: str, *, charts: bool) -> tuple[str, list[RunMessage]]:
     """A whole run in one text, for a page without a server; and its parts as a stage takes them."""
     parts = list(feed.recorded_parts(view_id))
     if not charts:
-        for part in parts:
-            _drop_charts(part)
+        parts = [_without_charts(part) for part in parts]
     return "\n".join(pack(part) for part in parts), parts
 
 
-def _drop_charts(part: Props) -> None:
-    """Takes the charts out of a part of a run."""
-    for step in part["steps"]:
-        del step["points"]
-    if "head" in part:
-        part["head"]["figures"] = {}
+def _without_charts(part: RunMessage) -> RunMessage:
+    steps = [replace(step, points=UNSET) for step in part.steps]
+    head = replace(part.head, figures={}) if part.head else UNSET
+    return replace(part, steps=steps, head=head)
 
 
-def _find_selection(selection: tuple[int, str], parts: list[Props]) -> Props:
+def _find_selection(selection: tuple[int, str], parts: list[RunMessage]) -> dict[str, int | str]:
     index, ref = selection
-    num_steps = parts[0]["total"]
+    num_steps = parts[0].total
     if not 0 <= index < num_steps:
         raise ValueError(f"selection must name one of {num_steps:,} steps (got {index})")
-    step = parts[index // MOST_SENT]["steps"][index % MOST_SENT]
-    if ref not in step["looks"]:
+    step = parts[index // MOST_SENT].steps[index % MOST_SENT]
+    if ref not in step.looks:
         raise ValueError(
-            f"selection must name one of {', '.join(step['looks'])} in step {index} (got {ref!r:.40})"
+            f"selection must name one of {', '.join(step.looks)} in step {index} (got {ref!r:.40})"
         )
     return {"step": index, "ref": ref}
 

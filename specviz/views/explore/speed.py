@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from specviz.analysis.rounds import ONE_RUN, WORDS, is_far, spell_ratio
 from specviz.trace.counters import Counters
 from specviz.trace.metrics import metrics, why_no_speedup
-from specviz.views.blocks import Props
+from specviz.views.explore.message import ProgressBar, SpeedWords
 from specviz.views.words import reveal
 
 if TYPE_CHECKING:
@@ -38,24 +40,24 @@ def speed_words(
     *,
     recorded: bool,
     measuring: Measuring | None = None,
-) -> Props:
-    """The props {"value", "words", "note", "can_measure", "progress"}; without a ratio, value is "" and words says why.
+) -> SpeedWords:
+    """The speed of a run; without a ratio, its words say why.
 
     measuring: the measurement that goes on. recorded: nothing can be measured any more.
     """
     if measuring is not None:
-        props = _props("measuring: runs with and without a draft, in turn")
-        props["progress"] = {"words": progress_words(measuring), "width": _share(measuring)}
-        return props
+        words = "measuring: runs with and without a draft, in turn"
+        bar = ProgressBar(_share(measuring), progress_words(measuring))
+        return SpeedWords("", words, "", progress=bar)
     if measured is not None and not counters.distribution_changed:
-        props = _measured(counters, measured, THERE if recorded else HERE)
+        speed = _measured(counters, measured, THERE if recorded else HERE)
     elif reason := why_no_speedup(counters):
-        props = _props(f"no speedup: {reason}")
+        speed = _say(f"no speedup: {reason}")
     else:
-        props = _recorded(counters) if recorded else _unmeasured(counters)
+        speed = _recorded(counters) if recorded else _unmeasured(counters)
     has_steps = counters.num_steps > 0
-    props["can_measure"] = not recorded and has_steps and not counters.distribution_changed
-    return props
+    can_measure = not recorded and has_steps and not counters.distribution_changed
+    return replace(speed, can_measure=can_measure)
 
 
 def progress_words(measuring: Measuring) -> str:
@@ -85,7 +87,7 @@ def _between(speed: Speed, most: float) -> str:
     return f"{ratio}×, between {low}× and {high}×"
 
 
-def _measured(counters: Counters, speed: Speed, where: str) -> Props:
+def _measured(counters: Counters, speed: Speed, where: str) -> SpeedWords:
     """The words on a measurement of this run."""
     comparison = speed.found
     rounds = f"median of {len(comparison.ratios)} rounds of runs of {speed.num_tokens} tokens"
@@ -93,19 +95,19 @@ def _measured(counters: Counters, speed: Speed, where: str) -> Props:
     if comparison.spread >= ONE_RUN:
         note += f"; {BUSY.format(comparison.spread)}"
     if speed.doubt:
-        return _props(f"{doubt_words(speed)}{_mark(counters)}", note=note)
+        return _say(f"{doubt_words(speed)}{_mark(counters)}", note=note)
     per_call = metrics(counters)["tokens_per_target_call"]
     most = min(speed.tokens_per_call, per_call or speed.tokens_per_call)
     if comparison.ratio > most:
         written = f"the measured runs wrote {speed.tokens_per_call:.2f} tokens per target call, this run {per_call:.2f}"
         words = f"{two_digits(speed.tokens_per_s)} tokens/s; no ratio: {written}"
-        return _props(words, note=note)
+        return _say(words, note=note)
     speeds = (speed.baseline_tokens_per_s, speed.tokens_per_s)
     note += f"; {_between(speed, most)}"
     return _comparison(counters, comparison.ratio, most, speeds, where, note, comparison.between)
 
 
-def _recorded(counters: Counters) -> Props:
+def _recorded(counters: Counters) -> SpeedWords:
     """The words on a recording: it has a ratio only if a baseline was measured in turn with it."""
     values = metrics(counters)
     speed = values["tokens_per_s"]
@@ -114,11 +116,11 @@ def _recorded(counters: Counters) -> Props:
     if speedup is None or was_paced:
         reason = NO_DRAFT if counters.num_steps and not counters.may_draft else NONE_BESIDE
         if speed is None or was_paced:
-            return _props(reason)
-        return _props(f"{two_digits(speed)} tokens/s; {reason}")
+            return _say(reason)
+        return _say(f"{two_digits(speed)} tokens/s; {reason}")
     most = values["tokens_per_target_call"]
     if not is_far(speedup):
-        return _props(f"about as fast{_mark(counters)} ({spell_ratio(speedup, most)}×)")
+        return _say(f"about as fast{_mark(counters)} ({spell_ratio(speedup, most)}×)")
     baseline = counters.footer.baseline
     speeds = (baseline["tokens_per_s"], speed)
     between = baseline.get("between", ())
@@ -126,12 +128,12 @@ def _recorded(counters: Counters) -> Props:
     return _comparison(counters, speedup, most, speeds, THERE, note, between)
 
 
-def _unmeasured(counters: Counters) -> Props:
+def _unmeasured(counters: Counters) -> SpeedWords:
     """The words on a run that was made here: its own tokens/s, once they are known, and no ratio."""
     speed = metrics(counters)["tokens_per_s"]
     if counters.footer is None or speed is None or _was_paced(counters):
-        return _props(NOT_YET)
-    return _props(f"{two_digits(speed)} tokens/s; the ratio is {NOT_YET}")
+        return _say(NOT_YET)
+    return _say(f"{two_digits(speed)} tokens/s; the ratio is {NOT_YET}")
 
 
 def _was_paced(counters: Counters) -> bool:
@@ -147,7 +149,7 @@ def _comparison(
     where: str,
     note: str,
     between: Sequence[float],
-) -> Props:
+) -> SpeedWords:
     """The words on a known ratio, which is shown as `most` at most. speeds: without a draft and with it."""
     shown = spell_ratio(ratio, most)
     how = "faster" if ratio > 1 else "slower"
@@ -157,7 +159,7 @@ def _comparison(
     if between:
         low, high = (spell_ratio(min(end, most), most) for end in between)
         words += f" ({low}× to {high}×)"
-    return _props(words, value=f"{shown}×", note=note)
+    return _say(words, value=f"{shown}×", note=note)
 
 
 def _arrow(speeds: tuple[float, float]) -> str:
@@ -176,11 +178,5 @@ def two_digits(number: float) -> str:
     return f"{number:.0f}" if number >= 10 else f"{number:.1f}"
 
 
-def _props(words: str, *, value: str = "", note: str = "") -> Props:
-    return {
-        "value": value,
-        "words": words,
-        "note": reveal(note),
-        "can_measure": False,
-        "progress": None,
-    }
+def _say(words: str, *, value: str = "", note: str = "") -> SpeedWords:
+    return SpeedWords(value, words, reveal(note))

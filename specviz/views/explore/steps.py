@@ -1,11 +1,18 @@
-"""One step as props: its lane of cells, its pieces of text, its bar, the totals after it, the inspector's looks."""
+"""One step as the page gets it: its lane, its pieces of text, its bar, the totals after it, the inspector's looks."""
 
 from specviz.rules.facts import facts_of
 from specviz.trace import ROOT, DraftToken, EmittedToken, Step
 from specviz.trace.counters import Counters
 from specviz.trace.metrics import METRICS, Undefined
-from specviz.views.blocks import Props
 from specviz.views.explore.inspector import LAST, focus, looks, ref_of
+from specviz.views.explore.message import (
+    LaneCell,
+    Piece,
+    RefusedStep,
+    ShownStep,
+    StepBar,
+    StepTotals,
+)
 from specviz.views.explore.titles import end_note, last_token, telling_rejection
 from specviz.views.palette import word_of
 from specviz.views.words import (
@@ -25,32 +32,32 @@ ACCEPTED_OF_TREES = "accepted of judged, siblings included"
 ACCEPTED_WHOLE = "reasoning steps accepted"
 
 
-def step_props(step: Step, counters: Counters) -> Props:
-    """The props of one step. `counters` already hold this step."""
+def show_step(step: Step, counters: Counters) -> ShownStep:
+    """One step, without what only a run knows. `counters` already hold this step."""
     shown, num_others = most_telling(step)
     last = last_token(step)
     rule = facts_of(step.settings.rule)
     statuses = [token.status for token in step.draft]
-    bar = {name: statuses.count(name) for name in ("accepted", "rejected", "ignored")}
-    return {
-        "index": step.index,
-        "k": step.settings.k,
-        "cells": [_cell(step, node) for node in shown],
-        "more": num_others,
-        "more_words": others_words(step, num_others),
-        "refused": _refused(step),
-        "last": None if last is None else _last_cell(last),
-        "cut_off": step.truncated,
-        "pieces": _pieces(step),
-        "looks": looks(step),
-        "focus": focus(step),
-        "has_rejected": telling_rejection(step) is not None or num_refused(step) > 0,
-        "drawless": not rule.uses_draw,
-        "whole": rule.judges_block,
-        "bar": {**bar, "refused": num_refused(step)},
-        "totals": _totals(step, counters),
-        "say": speech(step),
-    }
+    counts = [statuses.count(name) for name in ("accepted", "rejected", "ignored")]
+    return ShownStep(
+        index=step.index,
+        k=step.settings.k,
+        cells=[_cell(step, node) for node in shown],
+        more=num_others,
+        more_words=others_words(step, num_others),
+        refused=_refused(step),
+        last=None if last is None else _last_cell(last),
+        cut_off=step.truncated,
+        pieces=_pieces(step),
+        looks=looks(step),
+        focus=focus(step),
+        has_rejected=telling_rejection(step) is not None or num_refused(step) > 0,
+        drawless=not rule.uses_draw,
+        whole=rule.judges_block,
+        bar=StepBar(*counts, num_refused(step)),
+        totals=_totals(step, counters),
+        say=speech(step),
+    )
 
 
 def most_telling(step: Step) -> tuple[list[int], int]:
@@ -82,45 +89,46 @@ def others_words(step: Step, num_others: int) -> list[str]:
     return [number, " off this path"] if step.is_tree else [number]
 
 
-def _refused(step: Step) -> Props | None:
+def _refused(step: Step) -> RefusedStep | None:
     """The mark in a lane for a whole reasoning step that the target rejected; its tokens are not in the draft."""
     size = num_refused(step)
     if not size:
         return None
     words = [f"{size:,}", " token" if size == 1 else " tokens"]
-    return {"text": words, "say": f"a reasoning step of {''.join(words)}, rejected"}
+    return RefusedStep(words, f"a reasoning step of {''.join(words)}, rejected")
 
 
-def _cell(step: Step, node: int) -> Props:
+def _cell(step: Step, node: int) -> LaneCell:
     """The cell of a drafted token; `say` is for a screen reader."""
     token = step.draft[node]
     text = token_label(token)
-    cell: Props = {"ref": str(node), "status": token.status, "text": text}
     say = f"{text}, {word_of(token.status)}"
+    more = {}
     if end_note(step, node):
-        cell["behind_end"] = True
+        more["behind_end"] = True
         say += ", after the end of the text"
     if token.is_judged:
         rule = facts_of(step.settings.rule)
         chance = token.accept_prob or 0.0
-        cell["fill"] = round(100 * chance, 1)
+        more["fill"] = round(100 * chance, 1)
         if rule.uses_draw:
             u = token.u or 0.0
             probability, fell = random_draw(chance, u)
             test = "stopping test" if rule.judges_block else "chance"
-            cell["tick"] = round(100 * u, 1)
-            cell["label"] = percent(chance)
+            more["tick"] = round(100 * u, 1)
+            more["label"] = percent(chance)
             say += f": {test} {probability}, draw {fell}"
-    return cell | {"say": say}
+    return LaneCell(ref=str(node), status=token.status, text=text, say=say, **more)
 
 
-def _last_cell(last: EmittedToken) -> Props:
+def _last_cell(last: EmittedToken) -> LaneCell:
     text = token_label(last)
-    return {"ref": LAST, "status": last.kind, "text": text, "say": f"{text}, {word_of(last.kind)}"}
+    say = f"{text}, {word_of(last.kind)}"
+    return LaneCell(ref=LAST, status=last.kind, text=text, say=say)
 
 
-def _pieces(step: Step) -> list[list[str]]:
-    """The step's text as [text, status, ref] in reading order; a rejected token stands before its replacement.
+def _pieces(step: Step) -> list[Piece]:
+    """The step's text in reading order; a rejected token stands before its replacement.
 
     Of siblings that were all rejected, only the last is shown; where one of them was accepted, none.
     """
@@ -130,10 +138,10 @@ def _pieces(step: Step) -> list[list[str]]:
     for token in step.emitted:
         for node, drafted in enumerate(step.draft):
             if drafted is rejected and drafted.parent == parent:
-                pieces.append([_rejected_text(drafted), "rejected", str(node)])
+                pieces.append((_rejected_text(drafted), "rejected", str(node)))
         is_half = token.bytes and not token.text  # half a character
         text = token_label(token) if is_half else prose(token.text)
-        pieces.append([text, token.kind, ref_of(token)])
+        pieces.append((text, token.kind, ref_of(token)))
         parent = token.node
     return pieces
 
@@ -145,7 +153,7 @@ def _rejected_text(token: DraftToken) -> str:
     return word.rjust(len(shown)) if word else shown
 
 
-def _totals(step: Step, counters: Counters) -> Props:
+def _totals(step: Step, counters: Counters) -> StepTotals:
     """The numbers after this step, so that the player can show any moment."""
     judges_graded = facts_of(step.settings.rule).judges_graded
     name = "reasoning_steps_kept" if judges_graded else "acceptance_rate_judged"
@@ -158,13 +166,13 @@ def _totals(step: Step, counters: Counters) -> Props:
         words = ACCEPTED_OF_TREES if counters.num_trees else ACCEPTED
     per_call = _find_value("tokens_per_target_call", counters)
     statuses = {status: counters.statuses[status] for status in ("rejected", "ignored")}
-    return {
-        "tokens_per_call": "" if per_call is None else f"{per_call:.1f}",
-        "accepted": "" if share is None else accepted,
-        "accepted_words": words,
-        "accepted_share": None if share is None else round(100 * share, 1),
-        "counts": {**counters.kinds, **statuses},
-    }
+    return StepTotals(
+        tokens_per_call="" if per_call is None else f"{per_call:.1f}",
+        accepted="" if share is None else accepted,
+        accepted_words=words,
+        accepted_share=None if share is None else round(100 * share, 1),
+        counts={**counters.kinds, **statuses},
+    )
 
 
 def _find_value(name: str, counters: Counters) -> float | None:

@@ -1,7 +1,6 @@
 """Reads evidence, and makes the parts of a panel.
 
-Evidence may come from any file, so `Evidence` returns a value only if it has the type asked for. A chip is
-[text, mark, note]: a token as it is shown, the status or role that marks it, and a short note.
+Evidence may come from any file, so `Evidence` returns a value only if it has the type asked for.
 """
 
 from __future__ import annotations
@@ -11,14 +10,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specviz.trace import Step
+from specviz.views.explore.message import Chip, FactsPart, LinesPart
 from specviz.views.words import drafted_nodes, label, reveal, token_label
 
 MOST_CHIPS = 64
 MOST_LINES = 24
 MOST_WORDS = 1_500
 MOST_WHOLE = 10**9
-Chip = list[str]
-Part = dict[str, Any]
+Line = tuple[str, Sequence[Chip], str]
+"""A name, tokens, and words that say how many more tokens there are."""
 
 
 class Evidence:
@@ -80,7 +80,7 @@ class Evidence:
         half = self._value.get("bytes")
         if not isinstance(half, str):
             half = None
-        return [label(text, half) or "<?>", mark, ""]
+        return label(text, half) or "<?>", mark, ""
 
 
 def _whole(value: object) -> int | None:
@@ -101,18 +101,17 @@ def token_chips(tokens: object) -> list[Chip]:
 def draft_chips(step: Step) -> list[Chip]:
     """The drafted tokens, marked by their statuses."""
     tokens = [step.draft[node] for node in drafted_nodes(step)]
-    return [[token_label(token), token.status, ""] for token in tokens]
+    return [(token_label(token), token.status, "") for token in tokens]
 
 
-def line(name: str, chips: Sequence[Chip]) -> list[Any]:
-    """A line as [name, chips, words that say how many more chips there are]."""
+def line(name: str, chips: Sequence[Chip]) -> Line:
     more = len(chips) - MOST_CHIPS
-    return [name, list(chips[:MOST_CHIPS]), f"+{more:,} more" if more > 0 else ""]
+    return name, chips[:MOST_CHIPS], f"+{more:,} more" if more > 0 else ""
 
 
 def lines(
-    title: str, rows: Sequence[list[Any]], note: str = "", *, lead: str = "", aligned: bool = False
-) -> Part:
+    title: str, rows: Sequence[Line], note: str = "", *, lead: str = "", aligned: bool = False
+) -> LinesPart:
     """A part with these lines, its `lead` above them and its `note` below.
 
     aligned: chips are as wide as their texts, so that rows that spell one text stand above each other.
@@ -121,19 +120,9 @@ def lines(
     if more > 0:
         hidden = f"{more:,} more lines are not shown."
         note = f"{note} {hidden}" if note else hidden
-    return {
-        "kind": "lines",
-        "title": title,
-        "lead": lead,
-        "note": note,
-        "lines": list(rows[:MOST_LINES]),
-        "aligned": aligned,
-    }
+    return LinesPart(title, lead, note, rows[:MOST_LINES], aligned)
 
 
-def facts(title: str, items: Sequence[Sequence[str]]) -> list[Part]:
+def facts(title: str, items: Sequence[tuple[str, str]]) -> list[FactsPart]:
     """One part with these (name, words); none where there are no items."""
-    if not items:
-        return []
-    shown = [list(item) for item in items[:MOST_LINES]]
-    return [{"kind": "facts", "title": title, "items": shown}]
+    return [FactsPart(title, items[:MOST_LINES])] if items else []

@@ -1,14 +1,14 @@
-"""A token tree as props: every node's place in a grid, its mark and its words; and candidates by head or level.
+"""The drawing of a token tree: every node's place in a grid, its mark and its words; and candidates by head or level.
 
 A column is a depth. A leaf has a row of its own, and a node stands in the row of its first child, so the accepted path
 is the first row. Nodes come in reading order: a node, then everything below it.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from specviz.trace import ROOT, Step
-from specviz.views.explore.evidence.parts import Chip, Evidence, Part, line, lines
+from specviz.views.explore.evidence.parts import Evidence, line, lines
+from specviz.views.explore.message import Chip, LinesPart, TreeNode, TreePart
 from specviz.views.words import (
     Sentence,
     drafted_nodes,
@@ -37,7 +37,7 @@ def tree_words(step: Step) -> Sentence:
     return [f"{size}no branch was accepted."]
 
 
-def tree(step: Step, evidence: Evidence, _text: Sequence[str]) -> list[Part]:
+def tree(step: Step, evidence: Evidence, _text: Sequence[str]) -> list[TreePart]:
     """The drawing of a draft with branches."""
     if not step.is_tree:
         return []
@@ -59,15 +59,14 @@ def tree(step: Step, evidence: Evidence, _text: Sequence[str]) -> list[Part]:
         notes.append(f"{num_hidden:,} more nodes are not shown.")
     column = "head" if "heads" in evidence else "depth"
     deepest = max(step.draft[node].depth for node in shown)
-    drawing = {
-        "kind": "tree",
-        "title": "The tree",
-        "note": " ".join(notes),
-        "rows": 1 + max(rows.values()),
-        "heads": [f"{column} {number}" for number in range(1, deepest + 1)],
-        "whose": "its head gave it" if by_head else "the draft gave its path",
-        "nodes": nodes,
-    }
+    drawing = TreePart(
+        title="The tree",
+        note=" ".join(notes),
+        rows=1 + max(rows.values()),
+        heads=[f"{column} {number}" for number in range(1, deepest + 1)],
+        whose="its head gave it" if by_head else "the draft gave its path",
+        nodes=nodes,
+    )
     return [drawing]
 
 
@@ -118,28 +117,23 @@ def _rows(children: Mapping[int, list[int]]) -> dict[int, int]:
 
 def _node(
     step: Step, node: int, rows: Mapping[int, int], siblings: list[int], score: str
-) -> list[Any]:
-    """A node's props.
-
-    [ref, text, status, depth, row, the parent's row, its score, place among its siblings, their number, the target's
-    probability]
-    """
+) -> TreeNode:
     token = step.draft[node]
-    return [
-        str(node),
-        token_label(token),
-        token.status,
-        token.depth,
-        rows[node],
-        rows[token.parent],
-        score,
-        siblings.index(node) + 1,
-        len(siblings),
-        "" if token.p is None else percent(token.p),
-    ]
+    return TreeNode(
+        ref=str(node),
+        text=token_label(token),
+        status=token.status,
+        depth=token.depth,
+        row=rows[node],
+        parent_row=rows[token.parent],
+        score=score,
+        place=siblings.index(node) + 1,
+        num_siblings=len(siblings),
+        p="" if token.p is None else percent(token.p),
+    )
 
 
-def candidates(step: Step, evidence: Evidence, _text: Sequence[str]) -> list[Part]:
+def candidates(step: Step, evidence: Evidence, _text: Sequence[str]) -> list[LinesPart]:
     """The most likely tokens of each Medusa head, or of each EAGLE level; a tree shows them already."""
     size = len(step.draft)
     scores = evidence.numbers("scores", size)
@@ -159,7 +153,7 @@ def candidates(step: Step, evidence: Evidence, _text: Sequence[str]) -> list[Par
 
 def _by_depth(
     step: Step, title: str, name: str, ranks: Sequence[int], scores: Sequence[float]
-) -> Part:
+) -> LinesPart:
     """A line per depth, its tokens by rank. A token on several branches comes once, with its best status."""
     rows: dict[int, dict[tuple[int, int], Chip]] = {}
     best_first = sorted(
@@ -167,7 +161,7 @@ def _by_depth(
     )
     for node in best_first:
         token = step.draft[node]
-        chip = [token_label(token), token.status, share_words(scores[node])]
+        chip = (token_label(token), token.status, share_words(scores[node]))
         rows.setdefault(token.depth, {}).setdefault((ranks[node], token.id), chip)
     shown = []
     for depth, chips in sorted(rows.items()):

@@ -1,20 +1,24 @@
-"""How a step's draft was made, as props: parts that follow from the evidence alone, whichever method wrote it.
+"""How a step's draft was made: parts that follow from the evidence alone, whichever method wrote it.
 
-A part is {"kind": "tree" | "lines" | "facts" | "passage", "title", ...}; the browser lays it out and computes nothing.
 Each function of MAKERS reads its own keys of the evidence, and returns the parts that follow from them, or none.
 Evidence comes from files too: a value of an unexpected shape is left out, never shown in part.
 """
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from specviz.drafters import METHODS
 from specviz.drafters.policy import K_PARAMS
 from specviz.trace import Step
 from specviz.views.explore.evidence import parts
-from specviz.views.explore.evidence.parts import Chip, Evidence, Part
+from specviz.views.explore.evidence.parts import Evidence
 from specviz.views.explore.evidence.tree import candidates, tree, tree_words
+from specviz.views.explore.message import (
+    Chip,
+    DraftPart,
+    MadeDraft,
+    PassagePart,
+)
 from specviz.views.words import (
     drafted_nodes,
     label,
@@ -71,7 +75,7 @@ FOUND = "The last {} also stood {} earlier; what followed there is proposed."
 TAKEN_BACK = "the draft took back {} (“{}”) to spell the end of the text in its own tokens"
 
 
-def made_props(step: Step, text: Sequence[str]) -> dict[str, Any] | None:
+def show_making(step: Step, text: Sequence[str]) -> MadeDraft | None:
     """How the step's draft was made; None where there is nothing to show beside the lane.
 
     text: the labels of the tokens before this step.
@@ -80,16 +84,16 @@ def made_props(step: Step, text: Sequence[str]) -> dict[str, Any] | None:
     shown = []
     for make_parts in MAKERS:
         shown += make_parts(step, evidence, text)
-    return {"lead": tree_words(step), "parts": shown} if shown else None
+    return MadeDraft(tree_words(step), shown) if shown else None
 
 
-def _nothing(step: Step, _evidence: Evidence, _text: Sequence[str]) -> list[Part]:
+def _nothing(step: Step, _evidence: Evidence, _text: Sequence[str]) -> list[DraftPart]:
     """Why nothing was drafted."""
     why = why_nothing(step)
-    return parts.facts("Why K is 0", [["reason", why]] if why else [])
+    return parts.facts("Why K is 0", [("reason", why)] if why else [])
 
 
-def _policy(_step: Step, evidence: Evidence, _text: Sequence[str]) -> list[Part]:
+def _policy(_step: Step, evidence: Evidence, _text: Sequence[str]) -> list[DraftPart]:
     """The K in force, and the policy that chose it."""
     policy = evidence.words("policy")
     k = evidence.whole("k")
@@ -98,23 +102,23 @@ def _policy(_step: Step, evidence: Evidence, _text: Sequence[str]) -> list[Part]
     words = policy.replace("_", " ")
     if explanation := POLICIES.get(policy):
         words = f"{words}: {explanation}"
-    return parts.facts("How long a draft may be", [["K in force", str(k)], ["policy", words]])
+    return parts.facts("How long a draft may be", [("K in force", str(k)), ("policy", words)])
 
 
-def _growth(_step: Step, evidence: Evidence, _text: Sequence[str]) -> list[Part]:
+def _growth(_step: Step, evidence: Evidence, _text: Sequence[str]) -> list[DraftPart]:
     """How the nodes of a tree came to be."""
     items = []
     if children := CHILDREN.get(evidence.words("children")):
-        items.append(["children", children])
+        items.append(("children", children))
     num_grown = evidence.whole("grown")
     num_proposed = evidence.whole("kept")
     if num_grown is not None and num_proposed is not None:
         words = f"{num_grown:,}, then the best {num_proposed:,}"
-        items.append(["grown, then proposed", words])
+        items.append(("grown, then proposed", words))
     return parts.facts("How the tree was grown", items)
 
 
-def _lookup(step: Step, evidence: Evidence, text: Sequence[str]) -> list[Part]:
+def _lookup(step: Step, evidence: Evidence, text: Sequence[str]) -> list[DraftPart]:
     """The place where the last words stood before, above the end of the text as it is now."""
     start = evidence.whole("start")
     matched = evidence.whole("matched")
@@ -127,7 +131,7 @@ def _lookup(step: Step, evidence: Evidence, text: Sequence[str]) -> list[Part]:
         return []
 
     def chips(first: int, behind: int, mark: str = "") -> list[Chip]:
-        return [[label(word), mark, ""] for word in text[max(0, first) : behind]]
+        return [(label(word), mark, "") for word in text[max(0, first) : behind]]
 
     now = len(text) - matched
     earlier = [
@@ -146,7 +150,7 @@ def _lookup(step: Step, evidence: Evidence, text: Sequence[str]) -> list[Part]:
     return [parts.lines("Where it was found", rows, note)]
 
 
-def _layers(_step: Step, evidence: Evidence, _text: Sequence[str]) -> list[Part]:
+def _layers(_step: Step, evidence: Evidence, _text: Sequence[str]) -> list[DraftPart]:
     """The target's layers that wrote the draft."""
     used = evidence.wholes("layers")
     total = evidence.whole("of")
@@ -154,20 +158,20 @@ def _layers(_step: Step, evidence: Evidence, _text: Sequence[str]) -> list[Part]
         return []
     chips: list[Chip] = []
     for number in range(total):
-        chips.append([str(number + 1), "on" if number in used else "off", ""])
+        chips.append((str(number + 1), "on" if number in used else "off", ""))
     note = f"{len(used)} of the target's {total} layers wrote the draft, with the target's own output head."
     return [parts.lines("Layers used", [parts.line("", chips)], note)]
 
 
-def _modules(_step: Step, evidence: Evidence, _text: Sequence[str]) -> list[Part]:
+def _modules(_step: Step, evidence: Evidence, _text: Sequence[str]) -> list[DraftPart]:
     """How many modules for later tokens the target has."""
     modules = evidence.whole("modules")
     if modules is None:
         return []
-    return parts.facts("Modules for later tokens", [["the target's modules", str(modules)]])
+    return parts.facts("Modules for later tokens", [("the target's modules", str(modules))])
 
 
-def _rounds(step: Step, evidence: Evidence, _text: Sequence[str]) -> list[Part]:
+def _rounds(step: Step, evidence: Evidence, _text: Sequence[str]) -> list[DraftPart]:
     """The draft model's own draft-verify rounds, and their outcome."""
     rounds = [Evidence(item) for item in evidence.items("rounds")]
     if not rounds:
@@ -184,12 +188,12 @@ def _rounds(step: Step, evidence: Evidence, _text: Sequence[str]) -> list[Part]:
     rows = []
     for name, draft_round in zip(names, rounds, strict=True):
         rows.append(parts.line(name, _round_chips(draft_round)))
-    proposed = [[text, "", ""] for text, *_ in parts.draft_chips(step)]
+    proposed = [(text, "", "") for text, *_ in parts.draft_chips(step)]
     rows = [*rows[: parts.MOST_LINES - 1], parts.line("proposed to the target", proposed)]
     calls = []
     for name, number in evidence.inside("calls").counts():
         if number:
-            calls.append([f"forwards of {_name(name)}", f"{number:,}"])
+            calls.append((f"forwards of {_name(name)}", f"{number:,}"))
     shown = parts.lines("Rounds inside the draft", rows, lead=lead)
     return [shown, *parts.facts("What drafting cost", calls)]
 
@@ -211,7 +215,7 @@ def _round_chips(draft_round: Evidence) -> list[Chip]:
     return chips
 
 
-def _window(_step: Step, evidence: Evidence, _text: Sequence[str]) -> list[Part]:
+def _window(_step: Step, evidence: Evidence, _text: Sequence[str]) -> list[DraftPart]:
     """Lookahead's window, the n-grams that it verified, the n-grams that it found last, and the size of its pool."""
     shown = []
     for key, title, name, note in WINDOW:
@@ -224,12 +228,12 @@ def _window(_step: Step, evidence: Evidence, _text: Sequence[str]) -> list[Part]
     keys = pool.whole("keys")
     ngrams = pool.whole("ngrams")
     if keys is not None and ngrams is not None:
-        items = [["n-grams", f"{ngrams:,}"], ["different first tokens", f"{keys:,}"]]
+        items = [("n-grams", f"{ngrams:,}"), ("different first tokens", f"{keys:,}")]
         shown += parts.facts("The pool", items)
     return shown
 
 
-def _tokenisations(step: Step, evidence: Evidence, _text: Sequence[str]) -> list[Part]:
+def _tokenisations(step: Step, evidence: Evidence, _text: Sequence[str]) -> list[DraftPart]:
     """The draft's own tokens, above the target's tokens for the same text."""
     way = evidence.words("way")
     if way not in WAYS_TO_TARGET:
@@ -243,40 +247,35 @@ def _tokenisations(step: Step, evidence: Evidence, _text: Sequence[str]) -> list
         parts.line("draft", parts.token_chips(evidence.items("draft_tokens"))),
         parts.line("target", target_chips),
     ]
-    items = [["way", WAYS_TO_TARGET[way]]]
+    items = [("way", WAYS_TO_TARGET[way])]
     boundary = evidence.inside("boundary")
     if backed := boundary.whole("backed"):
         words = TAKEN_BACK.format(quantity(backed, "token"), label(boundary.words("text")))
-        items.append(["at the boundary", words])
+        items.append(("at the boundary", words))
     if shared := share_words(evidence.number("shared")):
-        items.append(["the draft's probability on shared tokens", shared])
+        items.append(("the draft's probability on shared tokens", shared))
     shown = parts.lines("The same text in both vocabularies", rows, aligned=True)
     return [shown, *parts.facts("Between the vocabularies", items)]
 
 
-def _grade(_step: Step, evidence: Evidence, _text: Sequence[str]) -> list[Part]:
+def _grade(_step: Step, evidence: Evidence, _text: Sequence[str]) -> list[DraftPart]:
     """A whole reasoning step, the target's grade of it, and the threshold."""
     verdict = evidence.words("verdict")
     threshold = evidence.number("threshold")
     judged_by = evidence.words("judged_by")
     if verdict not in VERDICT_WORDS or threshold is None:
         return []
-    items = [["verdict", VERDICT_WORDS[verdict]]]
+    items = [("verdict", VERDICT_WORDS[verdict])]
     if (grade := evidence.number("grade")) is not None:
-        items.append(["grade", _grade_words(judged_by, grade, threshold)])
+        items.append(("grade", _grade_words(judged_by, grade, threshold)))
     if judged_by in JUDGES:
-        items.append(["judged by", JUDGES[judged_by]])
+        items.append(("judged by", JUDGES[judged_by]))
     if (tokens := evidence.whole("tokens")) is not None:
-        items.append(["tokens", f"{tokens:,}"])
+        items.append(("tokens", f"{tokens:,}"))
     shown = parts.facts("The grade", items)
     if text := evidence.inside("step").passage("text"):
-        passage = {
-            "kind": "passage",
-            "title": "The reasoning step",
-            "text": prose(text),
-            "mark": VERDICTS.get(verdict, ""),
-            "note": "",
-        }
+        mark = VERDICTS.get(verdict, "")
+        passage = PassagePart("The reasoning step", prose(text), mark, "")
         shown.insert(0, passage)
     return shown
 

@@ -1,0 +1,370 @@
+"""What the Explore page gets about a run, as typed records: its increments, every other K, and the opening's beats.
+
+Every number, width, label and sentence is computed in Python; the browser lays out what it gets. `assets/web` has these
+types, too: see `views/message_types.py`. Texts are harmless already (see `words.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from msgspec import UNSET, UnsetType, field
+
+from specviz.trace.events import Kind, Reason, Status
+from specviz.views.blocks import PageRecord
+
+Chart = Mapping[str, Any]  # a figure, or the points that a step adds to it, in Plotly's own format
+Sentence = Sequence[str]  # texts; every second one is a token or a number to set off
+Chip = tuple[
+    str, str, str
+]  # a token as it is shown, the status or role that marks it, and a short note
+Piece = tuple[str, Literal[Kind, "rejected"], str]  # a text, its status, and the ref of its token
+
+
+class ProgressBar(PageRecord):
+    """How far work has come."""
+
+    width: float  # percent
+    words: str
+
+
+class RunState(PageRecord, kw_only=True):
+    """What a run does at this moment."""
+
+    name: Literal["queued", "loading", "running", "paused", "finished"]
+    message: str | None = None
+    ahead: int | None = None  # others who have the engine before it
+    fraction: float | None = None  # of the models that has been loaded
+    words: str
+    progress: ProgressBar | None
+
+
+class HiddenText(PageRecord):
+    """The text before the shown end of a long prompt, shown on demand."""
+
+    words: str  # how long it is
+    text: str
+
+
+class RunHead(PageRecord, kw_only=True):
+    """What a stage is told once, before the first step."""
+
+    prompt: str
+    hidden: HiddenText | UnsetType = UNSET
+    recorded: bool
+    legend: Sequence[tuple[str, str, str]]  # statuses, each with its word and its meaning
+    figures: Mapping[str, Chart]  # the empty charts by name
+    metrics: Sequence[tuple[str, str, str]]  # label, formula, and what other tools call it
+    look_numbers: Sequence[tuple[str, str]]  # of `TokenLook.numbers`: label and formula
+    log_ticks: Sequence[tuple[float, str]]  # places in percent on the log axis, and their labels
+
+
+class SpeedWords(PageRecord):
+    """The speed of a run against its target alone; without a ratio, value is "" and words says why."""
+
+    value: str
+    words: str
+    note: str
+    can_measure: bool = False
+    progress: ProgressBar | None = None
+
+
+class AnswerEnd(PageRecord):
+    """The place where the answer ends, inside the text that was generated."""
+
+    length: int  # characters
+    step: int
+    place: int  # in the step's pieces
+    text: str  # the part of that piece that belongs to the answer
+
+
+class RunEnd(PageRecord):
+    """Why a run ended."""
+
+    reason: Literal[Reason, "cut"]  # cut: the recording has no end
+    words: str
+    answer: AnswerEnd | UnsetType = UNSET
+
+
+class LaneCell(PageRecord, kw_only=True):
+    """A token in the lane of its step."""
+
+    ref: str  # the number of its node in the draft, or "last"
+    status: Literal[Status, Kind]
+    text: str
+    behind_end: bool | UnsetType = UNSET  # the text ended before it
+    fill: float | UnsetType = UNSET  # its chance to be accepted, in percent
+    tick: float | UnsetType = UNSET  # where the random draw fell, in percent
+    label: str | UnsetType = UNSET  # the chance in words
+    say: str  # for a screen reader
+
+
+class RefusedStep(PageRecord):
+    """The mark in a lane for a whole reasoning step that the target rejected."""
+
+    text: Sentence
+    say: str
+
+
+class StepBar(PageRecord):
+    """How many drafted tokens of a step have each status."""
+
+    accepted: int
+    rejected: int
+    ignored: int
+    refused: int  # tokens of a whole reasoning step that was rejected
+
+
+class StepTotals(PageRecord):
+    """The numbers of the run after a step."""
+
+    tokens_per_call: str
+    accepted: str
+    accepted_words: str
+    accepted_share: float | None  # percent
+    counts: Mapping[str, int]  # tokens by status
+
+
+class LookRows(PageRecord):
+    """The tokens of a look, column by column: labels, widths in percent of the axis, places on the log axis."""
+
+    text: Sequence[str]
+    role: Sequence[str]
+    p: Sequence[str]
+    p_dot: Sequence[float | None]
+    q: Sequence[str] | UnsetType = UNSET
+    q_dot: Sequence[float | None] | UnsetType = UNSET
+    both: Sequence[float] | UnsetType = UNSET
+    excess: Sequence[float] | UnsetType = UNSET
+    shortfall: Sequence[float] | UnsetType = UNSET
+    distribution: Sequence[float] | UnsetType = UNSET
+    p_raw: Sequence[float | None] | UnsetType = (
+        UNSET  # before the sampling filters, at temperature 1
+    )
+    q_raw: Sequence[float | None] | UnsetType = UNSET
+
+
+class DrawOnBar(PageRecord):
+    """A random draw on the bar of a token. Places and widths are percent of the axis."""
+
+    x: float  # where the draw fell
+    bar: float
+    fill: float  # the part that accepts the token
+    u: str
+    accepted: bool
+    words: str | UnsetType = UNSET  # what the bar is, where it is not the token's own
+
+
+class TokenLook(PageRecord, kw_only=True):
+    """What the inspector shows of a token."""
+
+    status: Literal[Status, Kind]
+    view: Literal["overlay", "threshold", "draw", "words"]
+    title: Sentence
+    note: Sentence | UnsetType = UNSET
+    heading: Literal["judged", "target", "share"] | UnsetType = UNSET  # of the column p
+    axis: Sequence[tuple[float, str]] | UnsetType = (
+        UNSET  # its ticks: places in percent, and labels
+    )
+    rows: LookRows | UnsetType = UNSET
+    numbers: Sequence[str] | UnsetType = (
+        UNSET  # the values of `RunHead.look_numbers`; "" where there is none
+    )
+    # the tokens at the same place: ref, text, status, the target's probability, the one judged against, the draft's
+    siblings: Sequence[tuple[str, str, str, str, str, str]] | UnsetType = UNSET
+    draw: DrawOnBar | UnsetType = UNSET
+    zoom: DrawOnBar | UnsetType = UNSET  # the same draw on the bar enlarged
+    foot: tuple[float, str, str] | UnsetType = (
+        UNSET  # agreement in percent and in words, and the shortfall
+    )
+
+
+class DraftPart(PageRecord, tag_field="kind"):
+    """A part of the panel that tells how a draft was made."""
+
+
+class TreeNode(PageRecord, array_like=True):
+    """A node in the drawing of a token tree."""
+
+    ref: str
+    text: str
+    status: Status
+    depth: int
+    row: int
+    parent_row: int
+    score: str
+    place: int  # among its siblings, from 1
+    num_siblings: int
+    p: str  # the target's probability
+
+
+class TreePart(DraftPart, tag="tree"):
+    """The drawing of a token tree; a column is a depth."""
+
+    title: str
+    note: str
+    rows: int
+    heads: Sequence[str]  # of the columns
+    whose: str  # who gave the scores
+    nodes: Sequence[TreeNode]
+
+
+class LinesPart(DraftPart, tag="lines"):
+    """Lines of tokens."""
+
+    title: str
+    lead: str
+    note: str
+    lines: Sequence[tuple[str, Sequence[Chip], str]]  # name, tokens, and how many more there are
+    aligned: bool  # tokens are as wide as their texts
+
+
+class FactsPart(DraftPart, tag="facts"):
+    """Names, each with its value in words."""
+
+    title: str
+    items: Sequence[tuple[str, str]]
+
+
+class PassagePart(DraftPart, tag="passage"):
+    """A text of several lines."""
+
+    title: str
+    text: str
+    mark: str  # the status that colours it
+    note: str
+
+
+class MadeDraft(PageRecord):
+    """How the draft of a step was made."""
+
+    lead: Sentence
+    parts: Sequence[TreePart | LinesPart | FactsPart | PassagePart]
+
+
+class ShownStep(PageRecord, kw_only=True):
+    """One step: its lane, its text, its bar, the totals after it, and what the inspector shows."""
+
+    index: int
+    k: int
+    cells: Sequence[LaneCell]
+    more: int  # drafted tokens that the lane leaves out
+    more_words: Sentence
+    refused: RefusedStep | None
+    last: LaneCell | None  # the step's own last token
+    cut_off: int  # tokens of the step behind the end of the text
+    pieces: Sequence[Piece]
+    looks: Mapping[str, TokenLook]  # by ref
+    focus: str  # the ref of the token that says most
+    has_rejected: bool
+    drawless: bool  # the rule uses no random draw
+    whole: bool  # the rule judges the draft as a whole
+    bar: StepBar
+    totals: StepTotals
+    say: str  # for a screen reader
+    made: MadeDraft | UnsetType = UNSET
+    changes: Sequence[str] = ()  # of the settings, in words
+    sentence: Sentence | UnsetType = UNSET  # what happens from this step on; left out: as before
+    context: Sequence[tuple[str, str]] | UnsetType = (
+        UNSET  # roles and the parts at work; left out: as before
+    )
+    points: Mapping[str, Chart] | UnsetType = UNSET  # by chart; left out in a file without charts
+    written: str = ""  # exactly the text, for the clipboard alone
+
+
+class RunMessage(PageRecord, kw_only=True):
+    """An increment of a run: what the stage does not have yet."""
+
+    run: str
+    start: int = field(name="from")  # the number of the first step in `steps`
+    total: int  # steps so far
+    head: RunHead | UnsetType = UNSET
+    speed: SpeedWords
+    numbers: Sequence[str]  # the values of `RunHead.metrics`
+    end: RunEnd | UnsetType = UNSET
+    done: int | UnsetType = UNSET  # the number of steps of a run that is over
+    state: RunState | UnsetType = UNSET  # left out for a recording
+    play: bool | UnsetType = UNSET  # the page begins to replay the run
+    opening: bool | UnsetType = UNSET  # the page begins to explain a step
+    back: bool | UnsetType = UNSET  # the run comes back, because the one after it was refused
+    steps: Sequence[ShownStep] | UnsetType = UNSET
+
+
+class KTotals(PageRecord):
+    """The numbers of a run with another K."""
+
+    tokens_per_call: str
+    accepted: str
+    accepted_words: str
+
+
+class OtherK(PageRecord, kw_only=True):
+    """What a text is with another K: the steps of a real run, or each token's chance."""
+
+    k: int
+    sentence: Sentence
+    totals: KTotals
+    steps: Sequence[tuple[int, int, int]] | UnsetType = (
+        UNSET  # tokens accepted, tokens drafted, place in `kinds`
+    )
+    chances: Sequence[int] | UnsetType = (
+        UNSET  # of each token to be drafted and accepted: places in `labels`
+    )
+
+
+class EveryK(PageRecord):
+    """A finished run under every K from 1 on."""
+
+    own: int | None  # the K with the run's own lanes
+    at: int  # the K to begin with
+    sure: bool  # nothing is left to chance: the lanes are those of real runs
+    by_k: Sequence[OtherK]
+    tokens: Sequence[tuple[str, int, str]]  # each with its step and its ref
+    drafted: Mapping[
+        str, Sequence[str]
+    ]  # place in the text -> the texts that the run drafted from there on
+    kinds: Sequence[str]  # of a step's last token
+    labels: Sequence[tuple[str, float]]  # chances in words, and their widths in percent
+
+
+class NoOtherK(PageRecord):
+    """Why a run cannot tell of another K."""
+
+    refusal: str
+
+
+class JudgedBar(PageRecord, kw_only=True):
+    """The bar of the token that a beat judges. Places and widths are percent."""
+
+    token: str
+    accepted: bool
+    target: str  # its probability
+    draft: str | UnsetType = UNSET  # its probability
+    fill: float | UnsetType = UNSET  # the part that accepts the token
+    x: float | UnsetType = UNSET  # where the draw fell
+    u: str | UnsetType = UNSET
+
+
+class Beat(PageRecord):
+    """One moment of a step."""
+
+    name: Literal["slow", "draft", "check", "judge", "verdict", "last", "point"]
+    sentence: str
+    # the step's tokens at this moment: text, a status of the trace or "drafted" or "judged", and words below it
+    chips: Sequence[Chip] | UnsetType = UNSET
+    bar: JudgedBar | UnsetType = UNSET  # of the token that is judged
+    # the distribution of a replacement: text, percent of the longest, words, and whether it was drawn
+    shares: Sequence[tuple[str, float, str, bool]] | UnsetType = UNSET
+    numbers: Sequence[tuple[str, str]] | UnsetType = UNSET  # of the whole run: value and words
+    sweep: bool | UnsetType = UNSET  # the target makes a pass
+
+
+class Opening(PageRecord):
+    """One step, explained beat by beat."""
+
+    step: int  # from 1
+    question: str
+    before: str  # the end of the text so far
+    written: Sequence[str]  # the last tokens of the text so far
+    beats: Sequence[Beat]
