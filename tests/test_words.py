@@ -38,6 +38,7 @@ from specviz.views.learn.predict import predict_block
 from specviz.views.palette import palette
 from tests.helpers import evidence_traces, traces
 from tests.helpers.made_summaries import made_summary
+from tests.helpers.messages import as_json
 
 PACKAGE = Path(__file__).parent.parent / "specviz"
 OLD = re.compile(r"\b(kept|cuts?|darts?|owed|odds|favou?rites?|befell|anew)\b", re.IGNORECASE)
@@ -103,7 +104,7 @@ each_run = pytest.mark.parametrize("name", RUNS)
 @each_run
 def test_the_page_of_a_run_has_the_new_words(name):
     feed = Feed.from_trace(run(name), "run")
-    assert old_words(feed.since(0)) == []
+    assert old_words(as_json(feed.since(0))) == []
     assert old_words([entry(run(name)), predict_block({"run": run(name)})]) == []
 
 
@@ -248,7 +249,7 @@ def test_a_link_of_before_still_opens():
 
 
 def test_a_run_of_before_keeps_the_keys_that_others_read():
-    (step, *_) = Feed.from_trace(traces.chain(), "run").since(0)["steps"]
+    (step, *_) = as_json(Feed.from_trace(traces.chain(), "run").since(0).steps)
     assert {"accepted", "accepted_words", "accepted_share"} <= step["totals"].keys()
     assert {"both", "excess", "shortfall"} <= next(
         look["rows"].keys() for look in step["looks"].values() if "draw" in look

@@ -12,8 +12,6 @@ import uuid
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 
-from msgspec import UNSET
-
 from specviz.analysis.given_text import reader_of
 from specviz.errors import SpecvizError
 from specviz.session.run import Run, Status
@@ -152,7 +150,7 @@ class View:
         return self._message(0, status or self.status, begin)
 
     def _message(self, first: int, status: Status | None, begin: str = "") -> str:
-        state = UNSET
+        state = None
         if status is not None:
             state = show_state(status.state, status.message, status.ahead, status.fraction)
         message = self.feed.message(first, state, begin)

@@ -17,15 +17,16 @@ from specviz.trace import Trace
 from specviz.views.bundle import bundle
 from specviz.views.document import palette_head
 from specviz.views.document import stage_html as stage_markup
-from specviz.views.explore.feed import Feed
+from specviz.views.explore.feed import Feed, show_state
 from tests.browser.windows import borrowed
+from tests.helpers.messages import as_json
 
 HOST = "http://stage.test"  # never resolved: every request is answered here
 CSP = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; connect-src 'self'"
 )
-RUNNING = {"name": "running", "message": "", "ahead": 0}
+RUNNING = as_json(show_state("running"))
 FRAMES = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))"
 PAGES = Path(__file__).with_name("pages.js")
 PHONE = {"width": 390, "height": 844, "has_touch": True, "is_mobile": True}

@@ -10,9 +10,10 @@ from specviz.views.explore.opening import opening, telling_step
 from tests.browser.access import serious
 from tests.browser.windows import PHONE
 from tests.helpers import tiny_server as pages
+from tests.helpers.messages import as_json
 
 TRACE = shipped_trace("first-visit")
-BEATS = opening(TRACE, telling_step(TRACE))["beats"]
+BEATS = as_json(opening(TRACE, telling_step(TRACE)))["beats"]
 SENTENCE = ".sv-beat-sentence"
 
 
@@ -99,7 +100,7 @@ def test_the_question_mark_plays_it_for_the_step_that_is_selected(told):
     page.click("[data-do=opening]")
     expect(page.locator(".sv-beat-where")).to_have_text("Step 4, beat by beat")
     page.keyboard.press("ArrowRight")
-    expect(page.locator(SENTENCE)).to_have_text(opening(TRACE, 3)["beats"][1]["sentence"])
+    expect(page.locator(SENTENCE)).to_have_text(as_json(opening(TRACE, 3))["beats"][1]["sentence"])
 
 
 @pytest.mark.slow

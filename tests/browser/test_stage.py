@@ -8,9 +8,10 @@ import pytest
 from specviz.analysis.rounds import SpeedComparison
 from specviz.bench.speed import Measuring, Speed
 from specviz.trace import Trace
-from specviz.views.explore.feed import Feed
+from specviz.views.explore.feed import Feed, show_state
 from tests.browser.stage_page import PHONE, RUNNING, part, push, settle, shown, stages, whole
 from tests.helpers import traces
+from tests.helpers.messages import as_json
 
 stage = pytest.fixture(stages)
 
@@ -91,7 +92,7 @@ def test_the_legend_counts_up_to_the_step_shown(stage):
 @pytest.mark.slow
 def test_a_short_wait_between_two_steps_is_not_told(stage):
     page, message = stage(), whole(traces.chain(), recorded=False)
-    queued = {"name": "queued", "message": "", "ahead": 2, "words": "waiting, 2 ahead"}
+    queued = as_json(show_state("queued", ahead=2)) | {"words": "waiting, 2 ahead"}
     running = RUNNING | {"words": "running"}
     push(page, {**part(message, 0, 1), "state": running})
     push(page, {**part(message, 1, 1), "state": queued})
@@ -432,7 +433,7 @@ def test_measure_asks_once_tells_its_round_can_be_stopped_and_shows_what_came_ba
     feed = Feed("run")
     for event in traces.Builder().chain().finish(baseline=None).events():
         feed.add(event)
-    push(page, feed.message(0, {"name": "finished", "message": "", "ahead": 0}))
+    push(page, feed.message(0, show_state("finished")))
     page.click('[data-do="measure"]')
     assert page.is_disabled('[data-do="measure"]')
     assert page.evaluate("triggers.at(-1)") == ["measure", {"run": "run"}]

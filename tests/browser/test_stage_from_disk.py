@@ -14,6 +14,7 @@ from tests.browser.stage_page import settle, shown
 from tests.browser.windows import DESKTOP, PHONE
 from tests.helpers import traces
 from tests.helpers.hostile_trace import EVIL, evil_trace
+from tests.helpers.messages import as_json
 
 pytestmark = pytest.mark.slow
 
@@ -157,7 +158,7 @@ def test_a_hostile_trace_stays_text(opened, make):
 def test_a_stage_in_a_file_shows_what_the_apps_stage_gets(opened):
     trace = shipped_trace("first-visit")
     page = opened(stage_page(trace, charts=False))
-    steps = Feed.from_trace(trace, "x").since(0)["steps"]
+    steps = as_json(Feed.from_trace(trace, "x").since(0).steps)
     expected = [[status, ref] for step in steps for _, status, ref in step["pieces"]]
     seen = "(node) => [node.className.split(' ')[1].slice(6), node.dataset.ref]"
     settle(page)

@@ -7,15 +7,16 @@ from dataclasses import replace
 import pytest
 
 from specviz.trace import Footer, Header, Prompt, Token, Trace
-from specviz.views.explore.feed import Feed
+from specviz.views.explore.feed import Feed, show_state
+from specviz.views.explore.message import RunState
 from tests.browser.stage_page import PHONE, part, push, settle, shown, stages, whole
 from tests.helpers import traces
+from tests.helpers.messages import as_json
 
 pytestmark = pytest.mark.slow
 
 OPACITY = "(node) => Number(getComputedStyle(node).opacity)"
 CAN_COPY = {"permissions": ["clipboard-read", "clipboard-write"]}
-LOADING = {"name": "loading", "message": "downloading fable-target", "ahead": 0}
 
 stage = pytest.fixture(stages)
 
@@ -215,14 +216,14 @@ def test_the_key_p_asks_the_page_to_present_and_does_nothing_without_one(stage):
 # ---- loading ------------------------------------------------------------------------------------------------------
 
 
-def loading(**status) -> dict:
-    return json.loads(Feed("run").message(0, LOADING | status))
+def loading(fraction: float | None) -> RunState:
+    return show_state("loading", "downloading fable-target", fraction=fraction)
 
 
 @pytest.mark.parametrize("options", [{}, PHONE], ids=["desktop", "phone"])
 def test_loading_shows_how_far_it_is_and_can_be_cancelled(stage, options):
     page = stage(**options)
-    push(page, loading(fraction=0.43))
+    push(page, Feed("run").message(0, loading(0.43)))
     bar = page.get_by_role("progressbar")
     assert bar.is_visible()
     assert bar.get_attribute("aria-valuenow") == "43"
@@ -236,7 +237,7 @@ def test_loading_shows_how_far_it_is_and_can_be_cancelled(stage, options):
 
 def test_a_share_that_nobody_knows_is_not_claimed(stage):
     page = stage()
-    push(page, loading(fraction=None))
+    push(page, Feed("run").message(0, loading(None)))
     assert page.get_by_role("progressbar").get_attribute("aria-valuenow") is None
     assert page.inner_text(".sv-progress-words") == ""
 
@@ -244,13 +245,13 @@ def test_a_share_that_nobody_knows_is_not_claimed(stage):
 def test_a_model_that_is_loaded_during_a_run_is_told_above_the_text(stage):
     page, message = stage(), whole(traces.chain(), recorded=False)
     push(page, part(message, 0, 3))
-    push(page, {**part(message, 3, 3), "state": loading(fraction=0.5)["state"]})
+    push(page, {**part(message, 3, 3), "state": as_json(loading(0.5))})
     assert page.is_visible(".sv-line .sv-loading")
     assert page.inner_text(".sv-state") == "downloading fable-target"
     page.click('[data-do="cancel"]')
     push(page, part(message, 3, 4))
     assert not page.is_visible(".sv-loading")
-    push(page, {**part(message, 4, 4), "state": loading(fraction=0.5)["state"]})
+    push(page, {**part(message, 4, 4), "state": as_json(loading(0.5))})
     assert page.is_enabled('[data-do="cancel"]')
 
 

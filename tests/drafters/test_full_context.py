@@ -9,12 +9,13 @@ from specviz.decoding.drafter import no_draft
 from specviz.drafters import METHODS
 from specviz.request import Request
 from specviz.session.whole_run import activate, whole_run
-from specviz.views.explore.evidence.view import made_props
+from specviz.views.explore.evidence.view import show_making
 from specviz.views.explore.opening import opening
 from specviz.views.explore.titles import drawn_title, last_token
 from specviz.views.terminal import event_text
 from specviz.views.words import speech, why_nothing
 from tests.helpers import traces
+from tests.helpers.messages import as_json
 
 FULL = "the draft model's context of 40 tokens is full"
 ALL_GOOD = {"reasoning": {"threshold": -20.0}}
@@ -45,10 +46,14 @@ def test_no_step_says_so_while_the_draft_model_can_read_the_text(named_models):
 def test_the_words_stand_in_the_terminal_the_inspector_the_opening_and_for_a_screen_reader(named_models):
     run = run_of(named_models, 40)
     step = run.steps[-2]
-    (part,) = made_props(step, [])["parts"]
-    assert part["items"] == [["reason", FULL]]
+    (part,) = show_making(step, []).parts
+    assert part.items == [("reason", FULL)]
     assert drawn_title(step, last_token(step), 0.5)[0] == f"Nothing was drafted here, as {FULL}: the target wrote "
-    said = [event_text(step), speech(step), *(beat["sentence"] for beat in opening(run, len(run.steps) - 2)["beats"])]
+    said = [
+        event_text(step),
+        speech(step),
+        *(beat["sentence"] for beat in as_json(opening(run, len(run.steps) - 2))["beats"]),
+    ]
     assert [FULL in words for words in said] == [True, True, False, True, False]
 
 

@@ -67,7 +67,7 @@ def faster(name):
 
 def tile(name):
     """What the third number's words say of a recorded run."""
-    return speed_words(counters(name), None, recorded=True)["words"]
+    return speed_words(counters(name), None, recorded=True).words
 
 
 def calls(name, model="target"):
@@ -643,19 +643,19 @@ def test_every_task_can_be_done_on_the_run_of_its_screen(name):
             assert any(step.evidence for step in trace(run).steps)
         if done and done.kind == "throw":
             pin = screen.show.pin
-            assert "draw" in looks(trace(run).steps[pin.step])[pin.ref]
+            assert looks(trace(run).steps[pin.step])[pin.ref].draw
 
 
 def test_the_inspector_of_lesson_three_says_what_was_drafted_why_it_was_rejected_and_where_the_replacement_came_from():
     pin = screens("acceptance-rule")[0].show.pin
     look = looks(trace("first-visit").steps[pin.step])[pin.ref]
-    title, note = ("".join(look[name]).replace("\u00a0", " ") for name in ("title", "note"))
+    title, note = ("".join(words).replace("\u00a0", " ") for words in (look.title, look.note))
     assert title == (
         "The draft gave saw 26 %, the target only 6.4 %: accept it 6.4/26 = 25 % of the time. "
         "The random draw fell at 0.82: rejected, resampled as went."
     )
     assert note.startswith("went was resampled from the hatched parts")
-    assert look["draw"]["x"] > look["draw"]["fill"]
+    assert look.draw.x > look.draw.fill
 
 
 @each

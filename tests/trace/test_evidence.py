@@ -13,11 +13,12 @@ from specviz.trace.evidence import MOST_DEPTH, MOST_TEXT, MOST_VALUES, write_evi
 from specviz.trace.metrics import METRICS, count, metrics
 from specviz.views.explore.evidence.parts import MOST_CHIPS, MOST_LINES
 from specviz.views.explore.evidence.tree import MOST_NODES
-from specviz.views.explore.evidence.view import made_props
+from specviz.views.explore.evidence.view import show_making
 from specviz.views.explore.feed import Feed
 from specviz.views.explore.titles import lossy_note
 from specviz.views.words import label, percent
 from tests.helpers import evidence_traces, traces
+from tests.helpers.messages import as_json
 
 every_evidence = pytest.mark.parametrize("make", evidence_traces.ALL.values(), ids=list(evidence_traces.ALL))
 
@@ -84,7 +85,7 @@ def test_evidence_that_json_does_not_know_is_the_drafters_fault():
 
 
 def nodes_of(step: Step) -> list[list]:
-    found = [part for part in made_props(step, [])["parts"] if part["kind"] == "tree"]
+    found = [part for part in as_json(show_making(step, []))["parts"] if part["kind"] == "tree"]
     return found[0]["nodes"]
 
 

@@ -98,7 +98,7 @@ def test_it_was_measured_beside_the_same_run_without_a_draft(name):
     baseline = recorded.footer.baseline
     assert baseline["environment"] == recorded.header.environment
     assert 0.9 * len(recorded.tokens) <= baseline["num_tokens"] <= 64
-    words = speed_words(count(recorded), None, recorded=True)["words"]
+    words = speed_words(count(recorded), None, recorded=True).words
     assert NONE_BESIDE not in words
     assert ("measured where it was recorded" in words or "about as fast" in words) == (
         name not in ("one-by-one", "real-alone")

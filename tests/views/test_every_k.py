@@ -15,6 +15,7 @@ from specviz.trace.shipped import shipped_trace
 from specviz.views.explore.every_k import MOST_K, every_k
 from specviz.views.explore.feed import Feed
 from tests.helpers import traces
+from tests.helpers.messages import as_json
 from tests.helpers.runs import made
 
 KS = (1, 2, 3, 5, 8, 16)
@@ -53,7 +54,7 @@ def lanes_of(told, k):
 
 def lanes_of_run(recorded):
     feed, lanes = Feed.from_trace(recorded, "run"), []
-    for step in feed.since(0)["steps"]:
+    for step in as_json(feed.since(0))["steps"]:
         last = step["last"] or {"text": None, "status": None}
         kept = sum(cell["status"] == "accepted" and not cell.get("behind_end") for cell in step["cells"])
         lanes.append(([cell["text"] for cell in step["cells"]], kept, last["text"], last["status"]))
@@ -75,14 +76,14 @@ def same(imagined, real):
 @pytest.mark.parametrize("own", [1, 4])
 @pytest.mark.parametrize("draft", ["fable-draft", "fable-draft-tiny"])
 def test_at_temperature_0_the_lanes_are_those_of_a_real_run_at_that_k(bundled, draft, own):
-    told = every_k(bundled(draft=draft, num_speculative_tokens=own))
+    told = as_json(every_k(bundled(draft=draft, num_speculative_tokens=own)))
     assert told["sure"]
     assert told["own"] == told["at"] == own
     for k in KS:
         real = bundled(draft=draft, num_speculative_tokens=k)
         assert same(lanes_of(told, k), lanes_of_run(real)), f"K {k}"
         values, totals = metrics(real), told["by_k"][k - 1]["totals"]
-        last = Feed.from_trace(real, "run").since(0)["steps"][-1]["totals"]
+        last = as_json(Feed.from_trace(real, "run").since(0))["steps"][-1]["totals"]
         assert totals == {name: last[name] for name in totals}
         assert f"this text takes {values['target_calls']} target calls." in told["by_k"][k - 1]["sentence"][2]
 
@@ -91,7 +92,7 @@ def test_at_temperature_0_the_lanes_are_those_of_a_real_run_at_that_k(bundled, d
 @pytest.mark.parametrize(("target", "draft"), [("big", "near"), ("big", "far"), ("ending", "near")])
 def test_so_they_are_for_other_pairs_and_for_texts_that_end_by_themselves(bench, target, draft):
     options = {"target": target, "draft": draft, "temperature": 0.0, "max_new_tokens": 40}
-    told = every_k(made(bench, num_speculative_tokens=3, **options))
+    told = as_json(every_k(made(bench, num_speculative_tokens=3, **options)))
     for k in KS:
         real = made(bench, num_speculative_tokens=k, **options)
         assert same(lanes_of(told, k), lanes_of_run(real)), f"K {k}"
@@ -99,7 +100,7 @@ def test_so_they_are_for_other_pairs_and_for_texts_that_end_by_themselves(bench,
 
 def test_a_lookup_that_needs_no_model_has_sure_lanes_too(bench):
     options = {"method": "prompt_lookup", "temperature": 0.0}
-    told = every_k(made(bench, num_speculative_tokens=3, **options))
+    told = as_json(every_k(made(bench, num_speculative_tokens=3, **options)))
     for k in KS:
         assert same(lanes_of(told, k), lanes_of_run(made(bench, num_speculative_tokens=k, **options))), f"K {k}"
 
@@ -111,7 +112,7 @@ def chances_of(told, k):
 @pytest.mark.parametrize("k", [1, 2, 5])
 def test_above_0_each_token_has_its_chance_over_every_pattern(bench, k):
     recorded = made(bench, max_new_tokens=9, seed=3)
-    told, size = every_k(recorded), 9
+    told, size = as_json(every_k(recorded)), 9
     scores = recorded.scores[-1]
     a = [min(1.0, q / p) for p, q in zip(scores.p, scores.q, strict=True)]
     accepted, judged, calls = [0.0] * size, 0.0, 0.0
@@ -137,7 +138,7 @@ def test_above_0_each_token_has_its_chance_over_every_pattern(bench, k):
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_one_message_holds_every_k_and_is_small(bench, temperature):
     recorded = made(bench, temperature=temperature, max_new_tokens=128)
-    told = every_k(recorded)
+    told = as_json(every_k(recorded))
     assert [each["k"] for each in told["by_k"]] == [*range(1, MOST_K + 1)]
     assert len(told["tokens"]) == 128
     assert len(json.dumps(told, separators=(",", ":"))) < 30_000
@@ -145,8 +146,8 @@ def test_one_message_holds_every_k_and_is_small(bench, temperature):
 
 def test_a_token_leads_to_its_place_in_the_run():
     recorded = shipped_trace("first-visit")
-    steps = Feed.from_trace(recorded, "run").since(0)["steps"]
-    for text, step, ref in every_k(recorded)["tokens"]:
+    steps = as_json(Feed.from_trace(recorded, "run").since(0))["steps"]
+    for text, step, ref in as_json(every_k(recorded))["tokens"]:
         cells = {cell["ref"]: cell for cell in [*steps[step]["cells"], steps[step]["last"]]}
         assert cells[ref]["text"] == text
         assert cells[ref]["status"] in ("accepted", "resampled", "bonus")
@@ -162,7 +163,7 @@ def test_a_token_leads_to_its_place_in_the_run():
     ],
 )
 def test_where_the_distribution_does_not_allow_it_one_sentence_says_why(recorded, says):
-    told = every_k(recorded())
+    told = as_json(every_k(recorded()))
     assert list(told) == ["refusal"]
     assert told["refusal"].startswith(f"No other K here: {says}")
     assert ";" not in told["refusal"]

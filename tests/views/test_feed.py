@@ -20,17 +20,18 @@ from specviz.trace.first_difference import first_difference, should_be_one_text
 from specviz.trace.metrics import METRICS, count, metrics, rounding_words
 from specviz.views.compare.side_by_side_player import comparison_words, difference_words
 from specviz.views.document import palette_head
-from specviz.views.explore.feed import MOST_PROMPT, MOST_SENT, PROMPT_SHOWN, Feed
+from specviz.views.explore.feed import MOST_PROMPT, MOST_SENT, PROMPT_SHOWN, Feed, show_state
 from specviz.views.explore.inspector import MOST_SIBLINGS, looks
 from specviz.views.explore.library import entry
-from specviz.views.explore.steps import step_props
+from specviz.views.explore.steps import show_step
 from specviz.views.explore.titles import judged_title, replacement_note
 from specviz.views.terminal import numbers_text
 from specviz.views.words import label, percent, percents, prose, quote, random_draw
 from tests.helpers import evidence_traces, traces
+from tests.helpers.messages import as_json
 
 WEB = Path(__file__).parents[2] / "assets" / "web"
-RUNNING = {"name": "running", "message": "", "ahead": 0}
+RUNNING = show_state("running")
 every_trace = pytest.mark.parametrize("make", traces.ALL.values(), ids=traces.ALL.keys())
 
 
@@ -44,6 +45,10 @@ def end_of(step: Step) -> DraftToken | None:
     last = max(path, default=-1)
     cut = [token for token in step.draft if token.status == "rejected" and token.parent == last]
     return cut[-1] if cut else None
+
+
+def as_looks(step: Step) -> dict:
+    return as_json(looks(step))
 
 
 def steps_of(made: Trace) -> Iterator[tuple[Step, dict]]:
@@ -125,7 +130,7 @@ def judged_looks(made: Trace) -> Iterator[tuple[Step, DraftToken, object, dict]]
     for step in made.steps:
         for position in step.positions:
             if position.child is not None:
-                yield step, step.draft[position.child], position, looks(step)[str(position.child)]
+                yield step, step.draft[position.child], position, as_looks(step)[str(position.child)]
 
 
 def axis_end(look: dict) -> float:
@@ -160,7 +165,7 @@ def test_the_drafted_row_comes_first_and_its_draw_is_in_the_solid_part_exactly_w
 @every_trace
 def test_at_most_eight_tokens_are_shown_and_the_emitted_one_is_among_them(make):
     for step in make().steps:
-        for ref, look in looks(step).items():
+        for ref, look in as_looks(step).items():
             if "rows" not in look:
                 continue
             roles = look["rows"]["role"]
@@ -233,7 +238,7 @@ def test_the_note_says_where_the_replacement_came_from():
 
 def test_siblings_stand_beside_each_other_with_the_targets_own_probabilities_and_those_judged_against():
     step = traces.tree().steps[0]
-    look = looks(step)["1"]
+    look = as_looks(step)["1"]
     assert [ref for ref, *_ in look["siblings"]] == ["0", "1", "2"]
     for ref, text, status, own, judged, drafted in look["siblings"]:
         token = step.draft[int(ref)]
@@ -250,14 +255,14 @@ def test_siblings_stand_beside_each_other_with_the_targets_own_probabilities_and
 
 
 def test_a_chain_has_no_siblings():
-    assert not any("siblings" in look for step in traces.chain().steps for look in looks(step).values())
+    assert not any("siblings" in look for step in traces.chain().steps for look in as_looks(step).values())
 
 
 def test_a_wide_place_shows_few_siblings_and_always_the_token_itself():
     words = [f" word{number}".encode() for number in range(100)]
     step = traces.Builder(words).step((-1,) * 30, {20}).trace.steps[0]
     for node in (0, 3, 20):
-        refs = [ref for ref, *_ in looks(step)[str(node)]["siblings"]]
+        refs = [ref for ref, *_ in as_looks(step)[str(node)]["siblings"]]
         assert str(node) in refs
         assert len(refs) <= MOST_SIBLINGS
 
@@ -266,7 +271,7 @@ def test_another_rule_gets_its_own_threshold_bar():
     step = rejection(0.25, 0.4, 0.71)
     original = traces.chain().steps[2]
     other = replace(original, settings=replace(original.settings, rule="typical_acceptance", lossless=False))
-    look = next(iter(looks(other).values()))
+    look = next(iter(as_looks(other).values()))
     assert look["view"] == "threshold"
     assert look["title"][0] == "The rule “typical acceptance” accepts "
     assert look["draw"]["fill"] == pytest.approx(100 * other.draft[0].accept_prob, abs=0.01)
@@ -275,9 +280,9 @@ def test_another_rule_gets_its_own_threshold_bar():
 
 def test_raw_probabilities_are_sent_only_where_they_differ():
     step = traces.chain().steps[0]
-    assert "p_raw" not in looks(step)["0"]["rows"]
+    assert "p_raw" not in as_looks(step)["0"]["rows"]
     warm = replace(step.positions[0], top=tuple((*row[:5], row[5] / 2, row[6]) for row in step.positions[0].top))
-    assert "p_raw" in looks(replace(step, positions=(warm, *step.positions[1:])))["0"]["rows"]
+    assert "p_raw" in as_looks(replace(step, positions=(warm, *step.positions[1:])))["0"]["rows"]
 
 
 # ---- words and numbers --------------------------------------------------------------------------------------------
@@ -513,19 +518,19 @@ def test_what_was_kept_behind_the_end_of_the_text_is_faded():
 def test_the_lane_of_a_tree_shows_the_path_and_its_end_and_counts_the_rest():
     words = [f" word{number}".encode() for number in range(100)]
     made = traces.Builder(words).step((-1,) * 60, {40}).finish()
-    props = step_props(made.steps[0], count(made))
+    props = as_json(show_step(made.steps[0], count(made)))
     assert [cell["ref"] for cell in props["cells"]] == ["40"]
     assert (props["more"], props["more_words"]) == (59, ["+59", " off this path"])
     assert props["focus"] == "last"
     none_kept = traces.Builder(words).step((-1,) * 60, set()).finish()
-    props = step_props(none_kept.steps[0], count(none_kept))
+    props = as_json(show_step(none_kept.steps[0], count(none_kept)))
     assert [cell["ref"] for cell in props["cells"]] == ["59"] == [props["focus"]]
 
 
 def test_a_long_chain_shows_every_judged_token_and_counts_the_rest():
     words = [f" word{number}".encode() for number in range(100)]
     made = traces.Builder(words).chain(60, 40).finish()
-    props = step_props(made.steps[0], count(made))
+    props = as_json(show_step(made.steps[0], count(made)))
     assert [cell["ref"] for cell in props["cells"]] == [str(node) for node in range(41)]
     assert (props["more"], props["more_words"]) == (19, ["+19"])
 
@@ -677,13 +682,13 @@ def test_increments_add_up_to_the_whole(make):
 
 def test_a_pull_gives_what_is_missing_in_bounded_parts():
     feed = Feed.from_trace(traces.long(MOST_SENT + 30), "run")
-    first, second = feed.since(0), feed.since(MOST_SENT)
+    first, second = as_json(feed.since(0)), as_json(feed.since(MOST_SENT))
     assert len(first["steps"]) == MOST_SENT
     assert [step["index"] for step in second["steps"]] == list(range(MOST_SENT, MOST_SENT + 30))
     assert first["total"] == MOST_SENT + 30
     assert "head" in first
     assert "head" not in second
-    assert feed.since(10**9)["steps"] == []
+    assert feed.since(10**9).steps == []
 
 
 def test_a_step_is_as_heavy_at_the_end_as_at_the_beginning():
@@ -694,7 +699,7 @@ def test_a_step_is_as_heavy_at_the_end_as_at_the_beginning():
 
 def test_state_and_end_are_said_in_words():
     feed = Feed("run")
-    waiting = {"name": "queued", "message": "waiting for the engine", "ahead": 2}
+    waiting = show_state("queued", "waiting for the engine", ahead=2)
     assert json.loads(feed.message(0, waiting))["state"]["words"] == "waiting for the engine, 2 ahead"
     assert whole(traces.changed_k())["end"]["words"].startswith("done: the model ended its text · ")
     assert json.loads(Feed.from_trace(traces.chain(), "run").message(0, None, "play"))["play"] is True
@@ -745,14 +750,16 @@ def test_of_a_huge_prompt_only_the_end_travels_and_that_is_said():
     ],
 )
 def test_how_far_loading_has_come_is_a_width_and_a_word(fraction, progress):
-    status = {"name": "loading", "message": "loading a model", "ahead": 0, "fraction": fraction}
-    said = json.loads(Feed("run").message(0, status))["state"]["progress"]
+    said = as_json(show_state("loading", "loading a model", fraction=fraction).progress)
     assert (said and said | {"words": said["words"].replace("\u00a0", " ")}) == progress
 
 
 def test_an_empty_trace_has_a_page():
     assert whole(traces.empty())["steps"] == []
-    assert json.loads(Feed("run").message(0, None))["head"]["prompt"] == ""
+
+
+def test_a_run_without_its_first_event_sends_no_head_for_a_stage_keeps_the_first_that_it_gets():
+    assert "head" not in json.loads(Feed("run").message(0))
 
 
 def test_the_whole_table_of_numbers_travels_in_the_order_of_the_metrics():

@@ -8,6 +8,7 @@ from specviz.trace.shipped import shipped_runs, shipped_trace
 from specviz.views.explore.opening import opening, telling_step
 from specviz.views.words import label
 from tests.helpers import traces
+from tests.helpers.messages import as_json
 
 STEPS = [(name, step.index) for name in shipped_runs() for step in shipped_trace(name).steps]
 ORDER = ("slow", "draft", "check", "judge", "verdict", "last", "point")
@@ -15,7 +16,7 @@ MOST_WORDS = 20
 
 
 def beats_of(name, index):
-    return {beat["name"]: beat for beat in opening(shipped_trace(name), index)["beats"]}
+    return {beat["name"]: beat for beat in as_json(opening(shipped_trace(name), index))["beats"]}
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +27,7 @@ def every():
 
 def test_beats_come_in_one_order_each_at_most_once_and_always_end_with_the_point():
     for name, index in STEPS:
-        names = [beat["name"] for beat in opening(shipped_trace(name), index)["beats"]]
+        names = [beat["name"] for beat in as_json(opening(shipped_trace(name), index))["beats"]]
         assert names == [each for each in ORDER if each in names]
         assert (names[0], names[-1]) == ("slow", "point")
 
@@ -102,13 +103,13 @@ def test_the_step_that_opens_has_a_token_accepted_one_rejected_and_one_dropped()
 
 
 def test_of_a_conversation_the_question_is_the_last_turn_alone():
-    assert opening(shipped_trace("real-eagle"), 0)["question"] == "Why is the sky blue?"
-    assert opening(shipped_trace("first-visit"), 0)["question"].startswith("Once upon a time")
+    assert as_json(opening(shipped_trace("real-eagle"), 0))["question"] == "Why is the sky blue?"
+    assert as_json(opening(shipped_trace("first-visit"), 0))["question"].startswith("Once upon a time")
 
 
 def test_the_answer_so_far_and_the_tokens_written_first_are_the_text_before_the_step():
     trace = shipped_trace("first-visit")
-    shown = opening(trace, 4)
+    shown = as_json(opening(trace, 4))
     before = [token for step in trace.steps[:4] for token in step.emitted]
     assert shown["written"] == [label(token.text) for token in before[-3:]]
     assert "".join(token.text for token in before[:-3]).endswith(shown["before"].removeprefix("… "))
@@ -118,4 +119,4 @@ def test_the_answer_so_far_and_the_tokens_written_first_are_the_text_before_the_
 def test_every_kind_of_trace_can_be_opened(name):
     trace = traces.ALL[name]()
     for step in trace.steps:
-        assert opening(trace, step.index)["beats"]
+        assert as_json(opening(trace, step.index))["beats"]

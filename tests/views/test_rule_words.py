@@ -13,9 +13,10 @@ from specviz.rules import RULES
 from specviz.trace.counters import Counters
 from specviz.views.explore.help import method_help, sources
 from specviz.views.explore.inspector import NUMBERS, looks
-from specviz.views.explore.steps import step_props
+from specviz.views.explore.steps import show_step
 from specviz.views.explore.titles import chance_accepted, drawn_title, last_token, rule_title
 from tests.helpers import traces
+from tests.helpers.messages import as_json
 
 NEW = [name for name, rule in RULES.items() if not rule.facts.is_plain]
 SURE, FAILS, RESCUED = (0.6, 0.25, "accepted"), (0.6, 0.75, "rejected"), (0.6, 0.75, "accepted")
@@ -66,15 +67,15 @@ def test_the_title_says_what_the_chance_is(rule, case, expected):
 
 
 def test_under_block_verification_the_stopping_test_and_the_chance_to_be_kept_are_two_numbers():
-    look = looks(judged("block_verification", *SURE)[0])["0"]
+    look = as_json(looks(judged("block_verification", *SURE)[0]))["0"]
     numbers = dict(zip([name for name, _ in NUMBERS], look["numbers"], strict=True))
     assert numbers["probability of acceptance"].startswith("0.8000")
     assert numbers["stopping test"] == "0.6000"
     assert (look["draw"]["fill"], "stopping test" in look["draw"]["words"]) == (60.0, True)
-    lane = step_props(judged("block_verification", *SURE)[0], Counters())
+    lane = as_json(show_step(judged("block_verification", *SURE)[0], Counters()))
     assert lane["whole"]
     assert "stopping test 60" in lane["cells"][0]["say"]
-    other = looks(judged("sample_and_match", *SURE)[0])["0"]
+    other = as_json(looks(judged("sample_and_match", *SURE)[0]))["0"]
     assert (other["numbers"][-1], "words" in other["draw"]) == ("", False)
 
 
@@ -119,7 +120,7 @@ def test_the_last_token_says_where_it_came_from(rule, kind):
 @pytest.mark.parametrize("rule", NEW)
 def test_every_new_rule_has_words_of_its_own(rule):
     step, _ = judged(rule, *SURE)
-    look = looks(step)["0"]
+    look = as_json(looks(step))["0"]
     assert look["view"] == "threshold"
     assert "The rule “" not in words(look["title"])
 

@@ -155,7 +155,7 @@ class Feed:
     def message(
         self,
         since: int,
-        state: RunState | UnsetType = UNSET,
+        state: RunState | None = None,
         begin: Literal["", "play", "opening", "back"] = "",
     ) -> str:
         """The increment from step `since` on, as JSON.
@@ -165,7 +165,7 @@ class Feed:
         """
         message = self._message(since)
         beginning = {begin: True} if begin else {}
-        begun = dump(replace(message, state=state, **beginning))
+        begun = dump(replace(message, state=state or UNSET, **beginning))
         end = min(message.total, since + MOST_SENT)  # more steps may have come meanwhile
         steps = ",".join(self._steps[since:end])
         return f'{begun[:-1]},"steps":[{steps}]}}'
@@ -256,10 +256,10 @@ class Feed:
 
 
 def show_state(
-    name: str, message: str | None, ahead: int | None, fraction: float | None
+    name: str, message: str | None = None, ahead: int = 0, fraction: float | None = None
 ) -> RunState:
     """The state of a run with its words. ahead: how many others have the engine first. fraction: loaded so far."""
-    words = state_words(name, message or "", ahead or 0)
+    words = state_words(name, message or "", ahead)
     return RunState(
         name=name,
         message=message,

@@ -33,9 +33,9 @@ class RunState(PageRecord, kw_only=True):
     """What a run does at this moment."""
 
     name: Literal["queued", "loading", "running", "paused", "finished"]
-    message: str | None = None
-    ahead: int | None = None  # others who have the engine before it
-    fraction: float | None = None  # of the models that has been loaded
+    message: str | None
+    ahead: int  # others who have the engine before it
+    fraction: float | None  # of the models that has been loaded
     words: str
     progress: ProgressBar | None
 
