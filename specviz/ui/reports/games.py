@@ -7,7 +7,7 @@ holds no model.
 import threading
 import uuid
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
 from specviz.drafters import facts_of
@@ -224,9 +224,9 @@ class Games:
         return _draft_section(controls, shown)
 
 
-def _draft_section(controls: Sequence[PageControl], shown: Sequence[PageBlock]) -> PageSection:
+def _draft_section(controls: list[PageControl], shown: list[PageBlock]) -> PageSection:
     lead = DRAFT_LEAD.format(typed=MOST_TYPED, most=quantity(most_tokens(), "token"))
-    return PageSection(DRAFT, "You are the draft model", lead, controls, shown)
+    return blocks.PageSection(DRAFT, "You are the draft model", lead, controls, shown)
 
 
 def _predict_section(name: str, trace: Trace) -> PageSection:
@@ -237,7 +237,7 @@ def _predict_section(name: str, trace: Trace) -> PageSection:
         blocks.ButtonControl("take", "Play this run"),
     ]
     shown = [predict_block({titles[name]: trace})]
-    return PageSection(PREDICT, "Predict the verdict", PREDICT_LEAD, controls, shown)
+    return blocks.PageSection(PREDICT, "Predict the verdict", PREDICT_LEAD, controls, shown)
 
 
 def _titles_of_runs() -> dict[str, str]:
