@@ -11,6 +11,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from msgspec import to_builtins
+from msgspec.structs import replace
 
 from specviz.alignment.report.sections import sections as alignment_sections
 from specviz.cli.main import main
@@ -65,7 +67,7 @@ def read(value):
 
 
 def old_words(value):
-    return sorted({text for text in read(value) if OLD.search(text)})
+    return sorted({text for text in read(to_builtins(value)) if OLD.search(text)})
 
 
 def muted(trace):
@@ -163,18 +165,14 @@ def test_a_rule_has_the_new_words(rule):
 
 @pytest.mark.parametrize("name", lessons())
 def test_a_lesson_has_the_new_words(name):
-    screens = lesson_props(name)["screens"]
-    assert old_words({**lesson_props(name), "screens": [{**screen, "distribution": None} for screen in screens]}) == []
+    panel = lesson_props(name)
+    screens = [replace(screen, distribution=None) for screen in panel.screens]
+    assert old_words(replace(panel, screens=screens)) == []
 
 
 def distributions():
     """What the lessons show of the rules."""
-    return [
-        screen["distribution"]
-        for name in lessons()
-        for screen in lesson_props(name)["screens"]
-        if screen["distribution"]
-    ]
+    return [screen.distribution for name in lessons() for screen in lesson_props(name).screens if screen.distribution]
 
 
 def comparisons():

@@ -5,10 +5,12 @@ No template holds data: what the stage and the prompt list show arrives as a JSO
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
+import msgspec
 from gradio.components import Component
 
 from specviz.drafters import METHODS
@@ -26,8 +28,10 @@ from specviz.ui.choices import (
     spelled,
     usual_models,
 )
+from specviz.views.blocks import dump
 from specviz.views.bundle import web_file
 from specviz.views.document import REPORT_HTML, stage_html
+from specviz.views.explore.panels import MethodHelp
 
 ACTIONS = {
     "back": "‹ Step",
@@ -91,11 +95,21 @@ def _html(
         value,
         html_template=template,
         js_on_load=script,
-        server_functions=list(calls),
+        server_functions=[_in_builtins(call) for call in calls],
         elem_id=name,
         head=HEAD,
         apply_default_css=False,
     )
+
+
+def _in_builtins(call: Callable[..., object]) -> Callable[..., Any]:
+    """A function of the server that answers in builtin types: Gradio cannot send a record."""
+
+    @wraps(call)
+    def answer(*args: Any, **named: Any) -> Any:
+        return msgspec.to_builtins(call(*args, **named))
+
+    return answer
 
 
 def stage(calls: Calls, value: str) -> gr.HTML:
@@ -150,9 +164,9 @@ def fold_line() -> gr.HTML:
     return _html("fold", f'<button class="sv-setup-line" aria-expanded="false">{words}</button>')
 
 
-def method_panel(props: Mapping[str, Any]) -> gr.HTML:
+def method_panel(words: MethodHelp) -> gr.HTML:
     """The help: what the chosen method does and what the rule in force means."""
-    return _html("help", _HELP_HTML, json.dumps(props))
+    return _html("help", _HELP_HTML, dump(words))
 
 
 def button(name: str, words: str) -> gr.Button:

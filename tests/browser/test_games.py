@@ -7,6 +7,7 @@ import pytest
 from specviz.trace import read_trace
 from specviz.trace.shipped import FIRST_VISIT, shipped_trace
 from specviz.ui.components import REPORT_HTML
+from specviz.views.blocks import dump
 from specviz.views.document import stage_template
 from specviz.views.learn.predict import predict_block, predict_props
 from tests.browser.access import serious
@@ -48,32 +49,32 @@ def guessed(page, word, by_key=False):
 
 def test_a_whole_round_is_played_and_counted(open_page):
     page = at_learn(open_page(reduced_motion="reduce"))
-    places = predict_props(shipped_trace(FIRST_VISIT))["places"]
+    places = predict_props(shipped_trace(FIRST_VISIT)).places
     page.evaluate(COUNT_EVENTS)
     right = 0
     for number, place in enumerate(places, 1):
-        assert title(page) == "".join(place["ask"]["title"])
+        assert title(page) == "".join(place.ask["title"])
         assert page.locator(f"{BOARD} :is(.sv-random-draw, .sv-throw, .sv-role-emitted)").count() == 0
         assert page.inner_text(f"{BOARD} .sv-pill") == "undecided"
         assert page.inner_text(".sv-predict-outcome") == ""
         said = "rejected" if number % 3 == 0 else "accepted"
         guessed(page, said, by_key=number > 1)  # the first click takes the keys to the game
-        right += (said == "accepted") == place["accepted"]
-        assert title(page) == "".join(place["look"]["title"])
+        right += (said == "accepted") == place.accepted
+        assert title(page) == "".join(place.look["title"])
         assert page.inner_text(".sv-predict-outcome").endswith(
-            f"it was {'accepted' if place['accepted'] else 'rejected'}."
+            f"it was {'accepted' if place.accepted else 'rejected'}."
         )
         assert f"right {right} of {number} ·" in page.inner_text(".sv-predict-score")
-        assert place["bet"] in page.inner_text(".sv-predict-score")
+        assert place.bet in page.inner_text(".sv-predict-score")
         assert page.locator(f"{BOARD} .sv-random-draw").count() >= 1
         page.keyboard.press("Enter")
     page.wait_for_selector(f"{BOARD}[data-state=over]")
     assert f"right {right} of {len(places)} times" in page.inner_text(".sv-predict-outcome")
-    assert [each["accepted"] for each in page.evaluate("window.told")] == [place["accepted"] for place in places]
+    assert [each["accepted"] for each in page.evaluate("window.told")] == [place.accepted for place in places]
     assert sum(each["right"] for each in page.evaluate("window.told")) == right
     assert serious(page) == []
     page.click("text=Play again")
-    assert title(page) == "".join(places[0]["ask"]["title"])
+    assert title(page) == "".join(places[0].ask["title"])
 
 
 def test_the_draw_falls_first_and_another_run_can_be_taken(open_page):
@@ -92,7 +93,7 @@ def test_the_draw_falls_first_and_another_run_can_be_taken(open_page):
     page.click("[data-act=take]")
     page.wait_for_function(IDLE)
     first = page.eval_on_selector("[data-section=predict] select[name=run]", "(node) => node.value")
-    asked = "".join(predict_props(shipped_trace(first))["places"][0]["ask"]["title"])
+    asked = "".join(predict_props(shipped_trace(first)).places[0].ask["title"])
     page.wait_for_function(
         "(words) => document.querySelector('.sv-predict-board .sv-title').textContent === words", arg=asked
     )
@@ -215,10 +216,10 @@ def file_html(theme="light"):
 def test_a_file_holds_several_runs_and_asks_no_server(chromium):
     runs = {name: shipped_trace(name) for name in ("first-visit", "sum")}
     with watched_page(chromium, file_html(), viewport={"width": 1366, "height": 768}, reduced_motion="reduce") as page:
-        page.evaluate(PLAY, json.loads(json.dumps(predict_block(runs))))
+        page.evaluate(PLAY, json.loads(dump(predict_block(runs))))
         for place, (name, trace) in enumerate(runs.items()):
             page.select_option(".sv-predict > .sv-control select", str(place))
-            asked = "".join(predict_props(trace)["places"][0]["ask"]["title"])
+            asked = "".join(predict_props(trace).places[0].ask["title"])
             page.wait_for_function(
                 "(words) => document.querySelector('.sv-predict-board .sv-title')?.textContent === words", arg=asked
             )
@@ -230,11 +231,11 @@ def test_hostile_tokens_prompts_and_titles_stay_text(chromium):
     bad = "<img src=x onerror=window.__pwned=1><script>window.__pwned=2</script>"
     trace = traces.hostile()
     with watched_page(chromium, file_html("dark"), viewport=PHONE, reduced_motion="reduce") as page:
-        page.evaluate(PLAY, json.loads(json.dumps(predict_block({bad: trace, "other": trace}))))
-        for place in predict_props(trace)["places"][:5]:
+        page.evaluate(PLAY, json.loads(dump(predict_block({bad: trace, "other": trace}))))
+        for place in predict_props(trace).places[:5]:
             page.wait_for_selector(f"{BOARD}[data-state=asked]")
             guessed(page, "accepted")
-            assert title(page) == "".join(place["look"]["title"]).replace("\n", " ")
+            assert title(page) == "".join(place.look["title"]).replace("\n", " ")
             page.click(".sv-predict-buttons .sv-primary:visible")
         settle(page)
         assert page.evaluate("window.__pwned") is None

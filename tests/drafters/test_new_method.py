@@ -29,7 +29,7 @@ report = prove(method="last_token", tokens=60)
 print(json.dumps({
     "headline": "".join(headline(run.steps[-1].settings)),
     "listed": ["Last token", "last_token"] in [list(each) for each in list_methods()],
-    "help": method_help(method, RULES[method.default_rule], has_k=method.sets_k)["title"],
+    "help": method_help(method, RULES[method.default_rule], has_k=method.sets_k).title,
     "docs": "Last token" in repr(METHODS),
     "what_if": list(what_if(run, [1, 2, 4]).k),
     "breakdown": [each.name for each in why_slow(run, costs, tokens_per_s=9.0, baseline_tokens_per_s=10.0).factors],

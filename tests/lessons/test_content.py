@@ -603,9 +603,8 @@ def test_every_screen_has_a_run_and_every_pin_something_to_show(name):
             assert {quote(shown), label(shown.text)} & told or f"q = {share(shown.q)}" in " ".join(told)
         if screen.distribution:
             distribution = screen.distribution
-            assert distribution_block(trace(distribution.run), distribution.step, distribution.ref, distribution.rules)[
-                "rows"
-            ]
+            shown = trace(distribution.run)
+            assert distribution_block(shown, distribution.step, distribution.ref, distribution.rules).rows
 
 
 @each

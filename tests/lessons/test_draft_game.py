@@ -32,7 +32,8 @@ from specviz.ui.reports import games as playing
 from specviz.ui.reports.games import DRAFT, ON_STAGE, PREDICT, Games, texts
 from specviz.ui.reports.section import Look, StagePlace
 from specviz.views.explore.feed import SO_FAR, Feed
-from specviz.views.learn.draft_game import turns_blocks
+from specviz.views.learn.draft_game import DraftGameBlock, turns_blocks
+from specviz.views.learn.predict import PredictBlock
 from tests.helpers import tiny_server, traces
 from tests.helpers.runs import REQUEST, make_steps
 
@@ -299,78 +300,78 @@ def press(section, does, **values):
 
 
 def block_of(props):
-    return next(block for block in props["blocks"] if block["kind"] == "draft_game")
+    return next(block for block in props.blocks if isinstance(block, DraftGameBlock))
 
 
 def test_turn_by_turn_the_page_keeps_one_game_that_can_be_saved(page):
     sections, registry = page
     block = block_of(sections[DRAFT].begin(NOTHING))
-    assert (block["game"], block["tiles"], block["can_finish"]) == ("", [], False)
-    first = block_of(press(sections[DRAFT], "turn", words="the fox", joined="no", game="", **block["setup"]))
-    second = block_of(press(sections[DRAFT], "turn", words="said", joined="no", game=first["game"], **block["setup"]))
-    assert second["game"] == first["game"]
-    saved = registry.get(first["game"]).trace
+    assert (block.game, block.tiles, block.can_finish) == ("", [], False)
+    first = block_of(press(sections[DRAFT], "turn", words="the fox", joined="no", game="", **block.setup))
+    second = block_of(press(sections[DRAFT], "turn", words="said", joined="no", game=first.game, **block.setup))
+    assert second.game == first.game
+    saved = registry.get(first.game).trace
     assert [step.settings.method for step in saved.steps] == [METHOD] * 2
-    assert len(second["tiles"]) == 3
-    assert second["tiles"][0][0] == f"{len(saved.tokens) / 2:.2f}"
-    assert "in 2 turns" in second["tiles"][0][1]
+    assert len(second.tiles) == 3
+    assert second.tiles[0][0] == f"{len(saved.tokens) / 2:.2f}"
+    assert "in 2 turns" in second.tiles[0][1]
 
 
 def test_a_turn_belongs_to_the_game_that_was_begun_whatever_is_sent_with_it(page):
     section = page[0][DRAFT]
-    first = block_of(press(section, "turn", words="the fox", game="", **block_of(section.begin(NOTHING))["setup"]))
+    first = block_of(press(section, "turn", words="the fox", game="", **block_of(section.begin(NOTHING)).setup))
     others = {"prompt": list(texts(tiny_server.tiny_offer()))[1], "temperature": "0", "seed": "99"}
-    assert first["setup"] != others
-    second = block_of(press(section, "turn", words="said", game=first["game"], **others))
-    assert second["setup"] == first["setup"]
+    assert first.setup != others
+    second = block_of(press(section, "turn", words="said", game=first.game, **others))
+    assert second.setup == first.setup
 
 
 def test_the_rivals_score_is_its_tokens_by_turn():
     recorded = traces.chain()
     rivals = [Rival(("a",), 1, 2), Rival(("a", "b", "c"), 3, 4), Rival(("a",), 0, 1)]
-    tiles = turns_blocks("", {}, recorded, rivals, prompt="", rival="small", most=9)[0]["tiles"]
-    assert tiles[1] == ["2.33", "small, measured in the same places with as many tokens"]
+    tiles = turns_blocks("", {}, recorded, rivals, prompt="", rival="small", most=9)[0].tiles
+    assert tiles[1] == ("2.33", "small, measured in the same places with as many tokens")
 
 
 def test_refused_words_come_back_to_be_mended_and_the_text_stays_as_it_was(page):
     section = page[0][DRAFT]
-    setup = block_of(section.begin(NOTHING))["setup"]
+    setup = block_of(section.begin(NOTHING)).setup
     before = press(section, "turn", words="", game="", **setup)
-    assert (block_of(before)["game"], len(before["blocks"])) == ("", 1)  # no game is kept for it
+    assert (block_of(before).game, len(before.blocks)) == ("", 1)  # no game is kept for it
     shown = press(section, "turn", words="the fox", game="", **setup)
-    game, words = block_of(shown)["game"], "fox " * 30
+    game, words = block_of(shown).game, "fox " * 30
     refused = press(section, "turn", words=words, game=game, **setup)
     block = block_of(refused)
-    assert (block["game"], block["typed"]) == (game, words)
-    assert block["problem"].startswith(f"Your words must be at most {MOST_TYPED} tokens (got ")
-    assert block["problem"].count(" | ") == MOST_TYPED  # so many pieces, and the rest as one
-    assert refused["blocks"][1] == shown["blocks"][1]  # the stage stays where it is
-    assert block_of(press(section, "turn", words="\ud800x", game=game, **setup))["typed"] == "?x"
-    assert block_of(press(section, "turn", words="said", game=game, **setup))["problem"] == ""
+    assert (block.game, block.typed) == (game, words)
+    assert block.problem.startswith(f"Your words must be at most {MOST_TYPED} tokens (got ")
+    assert block.problem.count(" | ") == MOST_TYPED  # so many pieces, and the rest as one
+    assert refused.blocks[1] == shown.blocks[1]  # the stage stays where it is
+    assert block_of(press(section, "turn", words="\ud800x", game=game, **setup)).typed == "?x"
+    assert block_of(press(section, "turn", words="said", game=game, **setup)).problem == ""
 
 
 def test_a_game_is_finished_from_the_page(page):
     section = page[0][DRAFT]
-    setup = block_of(section.begin(NOTHING))["setup"]
-    game = block_of(press(section, "turn", words="the fox", game="", **setup))["game"]
+    setup = block_of(section.begin(NOTHING)).setup
+    game = block_of(press(section, "turn", words="the fox", game="", **setup)).game
     block = block_of(press(section, "finish", game=game, **setup))
-    assert block["end"].startswith("You finished here.")
-    assert len(block["tiles"]) == 3
+    assert block.end.startswith("You finished here.")
+    assert len(block.tiles) == 3
     with pytest.raises(SpecvizError, match="this game is gone"):
         press(section, "finish", game="nobody", **setup)
 
 
 def test_the_page_names_the_length_that_a_game_has_here(page, monkeypatch):
     section = page[0][DRAFT]
-    assert "until the text has 24 tokens, or" in section.begin(NOTHING)["lead"]
+    assert "until the text has 24 tokens, or" in section.begin(NOTHING).lead
     monkeypatch.setenv("SPECVIZ_MAX_NEW_TOKENS", "5")
-    assert "until the text has 5 tokens, or" in section.begin(NOTHING)["lead"]
+    assert "until the text has 5 tokens, or" in section.begin(NOTHING).lead
 
 
 def test_the_file_of_a_game_that_goes_on_says_so(page):
     sections, registry = page
-    setup = block_of(sections[DRAFT].begin(NOTHING))["setup"]
-    game = block_of(press(sections[DRAFT], "turn", words="the fox", game="", **setup))["game"]
+    setup = block_of(sections[DRAFT].begin(NOTHING)).setup
+    game = block_of(press(sections[DRAFT], "turn", words="the fox", game="", **setup)).game
     assert registry.get(game).unended == SO_FAR
     assert "end" not in json.loads(registry.get(game).whole())
 
@@ -378,10 +379,10 @@ def test_the_file_of_a_game_that_goes_on_says_so(page):
 @pytest.mark.parametrize(("letters", "goes_on"), [("R", True), ("they", False), ("<img>\u202e", True)])
 def test_the_choice_at_a_letter_is_the_likelier_one_and_names_the_letters(letters, goes_on):
     [block] = turns_blocks("", {}, Trace(), [], prompt="", rival=None, most=9, ending=Ending(letters, goes_on))
-    made = block["join"]
-    assert (made["is_on"], made["letters"].startswith(letters[:4])) == (goes_on, True)
-    assert "\u202e" not in "".join(made["words"])
-    assert ("beginning of a word" in made["words"][2]) == goes_on
+    made = block.join
+    assert (made.is_on, made.letters.startswith(letters[:4])) == (goes_on, True)
+    assert "\u202e" not in "".join(made.words)
+    assert ("beginning of a word" in made.words[2]) == goes_on
 
 
 @pytest.mark.parametrize(
@@ -395,7 +396,7 @@ def test_the_choice_at_a_letter_is_the_likelier_one_and_names_the_letters(letter
 )
 def test_what_comes_from_elsewhere_is_refused_by_name(page, changes, why):
     section = page[0][DRAFT]
-    setup = block_of(section.begin(NOTHING))["setup"]
+    setup = block_of(section.begin(NOTHING)).setup
     with pytest.raises(SpecvizError, match=why):
         press(section, "turn", **{"words": "the", "game": "", **setup, **changes})
 
@@ -403,8 +404,8 @@ def test_what_comes_from_elsewhere_is_refused_by_name(page, changes, why):
 def test_only_the_newest_games_are_kept(page, monkeypatch):
     monkeypatch.setattr(playing, "MOST_GAMES", 2)
     section = page[0][DRAFT]
-    setup = block_of(section.begin(NOTHING))["setup"]
-    games = [block_of(press(section, "turn", words="the", game="", **setup))["game"] for _ in range(3)]
+    setup = block_of(section.begin(NOTHING)).setup
+    games = [block_of(press(section, "turn", words="the", game="", **setup)).game for _ in range(3)]
     with pytest.raises(SpecvizError, match="this game is gone"):
         press(section, "turn", words="the", game=games[0], **setup)
     press(section, "turn", words="the", game=games[1], **setup)
@@ -414,21 +415,21 @@ def test_without_its_model_the_game_says_so(pool):
     offer = tiny_server.tiny_offer()
     offer = replace(offer, first=replace(offer.first, target="someone/large"))
     section = Games(Workbench(pool), offer, Registry()).sections()[1]
-    [said] = section.begin(NOTHING)["blocks"]
-    assert "large is not loaded here" in said["words"]
+    [said] = section.begin(NOTHING).blocks
+    assert "large is not loaded here" in said.words
 
 
 def test_the_run_on_the_stage_can_be_played_and_no_run_is_said(page):
     section = page[0][PREDICT]
     *_, shown = section.acts["take"](Look(StagePlace(), traces.chain()), {"run": ON_STAGE})
-    assert [block["kind"] for block in shown["blocks"]] == ["predict"]
+    assert [type(block) for block in shown.blocks] == [PredictBlock]
     with pytest.raises(SpecvizError, match="no run to look at"):
         press(section, "take", run=ON_STAGE)
     with pytest.raises(SpecvizError, match="run must be one of"):
         press(section, "take", run="../secret")
-    assert section.begin(NOTHING)["blocks"][0]["kind"] == "predict"
+    assert isinstance(section.begin(NOTHING).blocks[0], PredictBlock)
 
 
 def test_what_nobody_drafted_is_said_in_words(page):
     *_, shown = page[0][PREDICT].acts["take"](Look(StagePlace(), Trace(traces.plain().events())), {"run": ON_STAGE})
-    assert "has nothing to guess" in shown["blocks"][0]["words"]
+    assert "has nothing to guess" in shown.blocks[0].words

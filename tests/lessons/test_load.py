@@ -15,7 +15,9 @@ from specviz.session import controls
 from specviz.trace.shipped import shipped_runs, shipped_trace
 from specviz.ui.explore.lessons import GONE, callbacks_of, live_request
 from specviz.ui.registry import Registry
+from specviz.views.blocks import BarsBlock, WordsBlock, dump
 from specviz.views.check import distributions
+from specviz.views.explore.panels import PanelRefusal
 from specviz.views.learn import lesson as view
 from specviz.views.learn import plan as planned
 from tests.helpers.lesson_texts import (
@@ -74,8 +76,8 @@ def test_a_run_of_a_task_may_have_words_of_its_own(tmp_path):
     ]
     assert read(own).runs() == ["first-visit", "k-8"]
     with taught(tmp_path, own):
-        runs = view.lesson_props("own")["screens"][0]["task"]["runs"]
-    assert [(run["run"], run["title"]) for run in runs] == [("first-visit", "K 4"), ("k-8", RUNS["k-8"].title)]
+        runs = view.lesson_props("own").screens[0].task.runs
+    assert [(run.run, run.title) for run in runs] == [("first-visit", "K 4"), ("k-8", RUNS["k-8"].title)]
 
 
 def test_a_pace_is_one_that_a_run_can_have():
@@ -224,11 +226,11 @@ def test_a_faulty_file_takes_no_other_lesson_away(tmp_path):
         with pytest.raises(SpecvizError, match=r"02-two\.json: minutes"):
             lessons()
         section = planned.plan()
-        assert section["blocks"][0]["words"][0].startswith(planned.LEFT_OUT)
-        assert "02-two.json: minutes must be" in section["blocks"][0]["words"][-1]
-        assert [entry["name"] for entry in listed(section)["entries"] if "name" in entry] == ["one", "three"]
-        assert listed(section)["file"] is None
-        assert view.lesson_props("three")["place"] == "Lesson 2 of 2 · 7 min"
+        assert section.blocks[0].words[0].startswith(planned.LEFT_OUT)
+        assert "02-two.json: minutes must be" in section.blocks[0].words[-1]
+        assert [entry.name for entry in lesson_entries(section)] == ["one", "three"]
+        assert listed(section).file is None
+        assert view.lesson_props("three").place == "Lesson 2 of 2 · 7 min"
 
 
 def test_no_more_than_so_many_files_are_read_and_that_is_said(tmp_path):
@@ -242,7 +244,7 @@ def test_a_lesson_is_that_of_the_assets_in_use(tmp_path):
     for title in ("Before", "After"):
         (tmp_path / title).mkdir()
         with taught(tmp_path / title, lesson("same", title=title)):
-            assert view.lesson_props("same")["title"] == title
+            assert view.lesson_props("same").title == title
 
 
 def test_two_lessons_of_one_name_are_refused(tmp_path):
@@ -265,7 +267,7 @@ def test_a_pin_on_what_the_run_does_not_have_is_refused(show, tmp_path):
 def test_a_pin_counts_in_the_run_of_an_earlier_screen(tmp_path):
     shows = [screen(show={"run": "first-visit"}), screen(show={"pin": {"step": 0, "ref": "last"}})]
     with taught(tmp_path, lesson("first", screens=shows)):
-        assert view.lesson_props("first")["screens"][1]["show"]["run"] == "first-visit"
+        assert view.lesson_props("first").screens[1].show.run == "first-visit"
 
 
 def test_a_file_that_is_no_text_is_refused_by_name(tmp_path):
@@ -279,7 +281,11 @@ def test_a_file_that_is_no_text_is_refused_by_name(tmp_path):
 
 
 def listed(section):
-    return next(block for block in section["blocks"] if block["kind"] == "lessons")
+    return next(block for block in section.blocks if isinstance(block, planned.LessonsBlock))
+
+
+def lesson_entries(section):
+    return [entry for entry in listed(section).entries if isinstance(entry, planned.LessonEntry)]
 
 
 def at(clock):
@@ -291,13 +297,13 @@ def at(clock):
 def test_the_minutes_of_the_plan_add_up_by_the_clock(tmp_path):
     many = [lesson(f"number-{number}", minutes=number) for number in range(1, 8)]
     with taught(tmp_path, *many):
-        entries = listed(planned.plan())["entries"]
-        minutes = [int(entry["minutes"].removesuffix(" min")) for entry in entries]
-        assert [at(entry["clocks"][0]) for entry in entries] == [sum(minutes[:place]) for place in range(len(minutes))]
-        assert {entry["clocks"][1] for entry in entries} == {None}
-        assert listed(planned.plan())["ways"] == []
-        assert planned.plan()["title"] == f"The plan: {sum(minutes)} minutes"
-        names = [entry.get("name", entry["title"]) for entry in entries]
+        entries = listed(planned.plan()).entries
+        minutes = [int(entry.minutes.removesuffix(" min")) for entry in entries]
+        assert [at(entry.clocks[0]) for entry in entries] == [sum(minutes[:place]) for place in range(len(minutes))]
+        assert {entry.clocks[1] for entry in entries} == {None}
+        assert listed(planned.plan()).ways == []
+        assert planned.plan().title == f"The plan: {sum(minutes)} minutes"
+        names = [getattr(entry, "name", entry.title) for entry in entries]
     assert names[3] == planned.PREDICT.title
     assert names[7] == planned.BREAK.title
     assert names[-1] == planned.BE_THE_DRAFT.title
@@ -305,84 +311,84 @@ def test_the_minutes_of_the_plan_add_up_by_the_clock(tmp_path):
 
 
 def test_the_plan_of_the_lessons_that_come_with_specviz_takes_98_minutes():
-    assert listed(planned.plan())["ways"][0] == "All of it: 98 minutes"
+    assert listed(planned.plan()).ways[0] == "All of it: 98 minutes"
     assert 8 <= len(lessons()) <= 11
 
 
 def test_the_short_way_is_part_of_the_plan_and_its_minutes_add_up():
     section = planned.plan()
-    way = [entry for entry in listed(section)["entries"] if entry["clocks"][1] is not None]
-    assert [entry.get("number", entry["title"]) for entry in way] == ["1", "2", "3", planned.PREDICT.title, "4", "8"]
-    minutes = [int(entry["minutes"].removesuffix(" min")) for entry in way]
-    assert [at(entry["clocks"][1]) for entry in way] == [sum(minutes[:place]) for place in range(len(way))]
+    way = [entry for entry in listed(section).entries if entry.clocks[1] is not None]
+    assert [getattr(entry, "number", entry.title) for entry in way] == ["1", "2", "3", planned.PREDICT.title, "4", "8"]
+    minutes = [int(entry.minutes.removesuffix(" min")) for entry in way]
+    assert [at(entry.clocks[1]) for entry in way] == [sum(minutes[:place]) for place in range(len(way))]
     assert 40 <= sum(minutes) <= 45
-    assert listed(section)["ways"][1] == f"The short way: {sum(minutes)} minutes"
-    assert f"{sum(minutes)} minutes" in json.dumps(section["blocks"][0])
-    assert listed(planned.plan(has_server=False))["ways"] == listed(section)["ways"]
+    assert listed(section).ways[1] == f"The short way: {sum(minutes)} minutes"
+    assert f"{sum(minutes)} minutes" in dump(section.blocks[0])
+    assert listed(planned.plan(has_server=False)).ways == listed(section).ways
 
 
 def test_the_game_that_follows_a_lesson_in_the_plan_is_offered_at_its_end():
     names = list(lessons())
-    games = {name: view.lesson_props(name)["game"] for name in names}
-    assert games.pop(names[2]) == {"section": "predict", "words": "Play: predict the verdict"}
-    assert games.pop(names[-1]) == {"section": "be-the-draft", "words": "Play: you are the draft model"}
+    games = {name: view.lesson_props(name).game for name in names}
+    assert games.pop(names[2]) == planned.GameLink("predict", "Play: predict the verdict")
+    assert games.pop(names[-1]) == planned.GameLink("be-the-draft", "Play: you are the draft model")
     assert set(games.values()) == {None}
-    assert view.lesson_props(names[-1], has_server=False)["game"]["section"] == "predict"
+    assert view.lesson_props(names[-1], has_server=False).game.section == "predict"
 
 
 def test_the_plan_counts_the_tasks_of_a_lesson(tmp_path):
     with taught(tmp_path, other_lesson(), lesson()):
-        tasks = [entry["tasks"] for entry in listed(planned.plan())["entries"] if "name" in entry]
-        assert view.lesson_props("other")["tasks"] == tasks[0]
-    assert tasks[0] == {"places": [1, 2, 4], "words": ["0 of 3 tasks", "1 of 3 tasks", "2 of 3 tasks"]}
-    assert tasks[1] == {"places": [], "words": []}
+        tasks = [entry.tasks for entry in lesson_entries(planned.plan())]
+        assert view.lesson_props("other").tasks == tasks[0]
+    assert tasks[0] == planned.LessonTasks([1, 2, 4], ["0 of 3 tasks", "1 of 3 tasks", "2 of 3 tasks"])
+    assert tasks[1] == planned.LessonTasks([], [])
 
 
 def test_the_plan_in_a_file_offers_nothing_that_needs_a_server(tmp_path):
     with taught(tmp_path, lesson()):
         here, away = listed(planned.plan()), listed(planned.plan(has_server=False))
-    assert here["file"]["href"] == "specviz/lessons.html"
-    assert away["file"] is None
-    last = [listing["entries"][-1] for listing in (here, away)]
-    assert [entry["section"] for entry in last] == ["be-the-draft", "predict"]
-    assert last[0]["minutes"] == last[1]["minutes"]
+    assert here.file.href == "specviz/lessons.html"
+    assert away.file is None
+    last = [listing.entries[-1] for listing in (here, away)]
+    assert [entry.section for entry in last] == ["be-the-draft", "predict"]
+    assert last[0].minutes == last[1].minutes
 
 
 def test_the_plan_in_a_file_says_nothing_that_is_not_so_there(tmp_path):
     with taught(tmp_path, lesson()):
-        here, away = (json.dumps(planned.plan(has_server=each)) for each in (True, False))
+        here, away = (dump(planned.plan(has_server=each)) for each in (True, False))
     assert ("save the one file below" in here, "two games" in here) == (True, True)
     assert ("below" in away, "two games" in away, "share this file" in away) == (False, False, True)
 
 
 def test_no_lessons_are_no_error_but_a_word(tmp_path):
     with taught(tmp_path):
-        assert planned.plan()["blocks"] == [{"kind": "words", "words": planned.NONE_YET, "small": False}]
+        assert planned.plan().blocks == [WordsBlock(planned.NONE_YET)]
 
 
 def test_a_lesson_for_the_panel_has_everything_in_words(tmp_path):
     with taught(tmp_path, stage_lesson(), other_lesson()):
         first, second = view.lesson_props("stage"), view.lesson_props("other")
-    assert (first["place"], first["live"]) == ("Lesson 1 of 2 · 7 min", "K 2, temperature 0.5.")
-    assert (first["next"], second["next"]) == ({"name": "other", "title": "The other lesson"}, None)
-    assert [each["place"] for each in first["screens"]] == [f"{number} of 5" for number in range(1, 6)]
-    assert first["screens"][2]["show"]["id"] == "shipped:first-visit"
-    assert first["screens"][2]["task"]["counts"] == ["0 of 2", "1 of 2", "2 of 2"]
-    assert second["screens"][0]["distribution"]["kind"] == "bars" or "blocks" in second["screens"][0]["distribution"]
-    assert [run["run"] for run in second["screens"][1]["task"]["runs"]] == ["k-1", "sum"]
-    assert [run["run"] for run in second["screens"][3]["compare"]["runs"]] == ["first-visit", "broken-residual"]
+    assert (first.place, first.live) == ("Lesson 1 of 2 · 7 min", "K 2, temperature 0.5.")
+    assert (first.next, second.next) == (view.NextLesson("other", "The other lesson"), None)
+    assert [each.place for each in first.screens] == [f"{number} of 5" for number in range(1, 6)]
+    assert first.screens[2].show.id == "shipped:first-visit"
+    assert first.screens[2].task.counts == ["0 of 2", "1 of 2", "2 of 2"]
+    assert isinstance(second.screens[0].distribution, BarsBlock)
+    assert [run.run for run in second.screens[1].task.runs] == ["k-1", "sum"]
+    assert [run.run for run in second.screens[3].compare.runs] == ["first-visit", "broken-residual"]
 
 
 def test_what_is_tried_live_may_have_a_sentence_of_its_own(tmp_path):
     with taught(tmp_path, lesson("said", live="Watch the lanes."), lesson("none", live="Nothing.", setup=None)):
-        assert [view.lesson_props(name)["live"] for name in ("said", "none")] == ["Watch the lanes.", ""]
+        assert [view.lesson_props(name).live for name in ("said", "none")] == ["Watch the lanes.", ""]
 
 
 def test_every_lesson_that_comes_with_specviz_makes_its_panel():
     for name, found in lessons().items():
         props = view.lesson_props(name)
-        assert len(props["screens"]) == len(found.screens)
-        json.dumps(props, allow_nan=False)
+        assert len(props.screens) == len(found.screens)
+        dump(props)
         for run in found.runs():
             assert shipped_trace(run).steps
 
@@ -406,9 +412,9 @@ def test_a_hostile_lesson_is_texts_and_nothing_else(tmp_path):
     with taught(tmp_path, hostile_lesson()):
         props = view.lesson_props("hostile")
         section = planned.plan()
-    assert props["title"] == HOSTILE
-    assert HOSTILE in listed(section)["entries"][0]["question"]
-    assert "prompt of its own" in props["live"]
+    assert props.title == HOSTILE
+    assert HOSTILE in listed(section).entries[0].question
+    assert "prompt of its own" in props.live
 
 
 # ---- the page's half -------------------------------------------------------------------------------------------------
@@ -447,7 +453,7 @@ def test_an_unknown_run_is_refused_by_name(frame, run):
 
 @pytest.mark.parametrize("data", [None, [], 5, {}, {"name": None}, {"name": ["x"]}, {"name": HOSTILE}, {"name": {}}])
 def test_whoever_asks_for_no_lesson_is_told_so(frame, data):
-    assert callbacks_of(frame)[0](data) == {"refusal": GONE}
+    assert callbacks_of(frame)[0](data) == PanelRefusal(GONE)
 
 
 def test_a_setup_sets_the_pace_only_where_the_lesson_has_one(frame, tmp_path):
@@ -478,6 +484,6 @@ def test_a_setup_that_cannot_be_run_here_says_why_and_the_lesson_is_there_all_th
     with taught(tmp_path, lesson("far", setup={"draft": "nobody/nothing"}), lesson("near")):
         object.__setattr__(frame.offer, "any_model", False)
         answer = lesson_of({"name": "far"})
-        assert re.search("nobody/nothing' is not on offer here", answer["not_live"])
-        assert answer["screens"]
-        assert lesson_of({"name": "near"})["not_live"] == ""
+        assert re.search("nobody/nothing' is not on offer here", answer.not_live)
+        assert answer.screens
+        assert lesson_of({"name": "near"}).not_live == ""

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import gradio as gr
 import pytest
+from msgspec.structs import astuple
 
 from specviz.trace import Trace, read_trace
 from specviz.trace import export as exports
@@ -19,6 +20,7 @@ from specviz.ui.registry import Registry
 from specviz.ui.view import View
 from specviz.views.explore import library
 from specviz.views.explore.feed import INCOMPLETE, Feed
+from specviz.views.explore.panels import PanelRefusal, RunEntry, StoredRun
 from tests.helpers import traces
 
 SESSION = SimpleNamespace(session_hash="one")
@@ -57,47 +59,47 @@ def test_a_run_is_told_by_its_settings_its_prompt_its_numbers_and_its_date():
     said = library.entry(traces.chain())
     emitted = sum(len(event.get("emitted", ())) for event in traces.events_of(traces.chain()))
     calls = sum(event.get("calls", {}).get("target", 0) for event in traces.events_of(traces.chain()))
-    assert said == {
-        "title": "Draft model · fable-draft · K 4 · temperature 1",
-        "words": "“Once upon a”",
-        "facts": f"{emitted} tokens · {emitted / calls:.2f} tokens per target call",
-        "date": "2025-01-01T00:00:00Z",
-    }
+    assert said == RunEntry(
+        title="Draft model · fable-draft · K 4 · temperature 1",
+        words="“Once upon a”",
+        facts=f"{emitted} tokens · {emitted / calls:.2f} tokens per target call",
+        date="2025-01-01T00:00:00Z",
+    )
 
 
 def test_a_file_that_was_cut_short_says_so(registry, ask):
     whole = exports.json_lines(traces.chain()).encode()
     cut = registry.keep(read_trace(whole[: whole.rindex(b"\n", 0, -1) - 20]))
     assert cut.trace.steps
-    assert ask("kept", {"run": cut.id})["facts"].endswith(f" tokens per target call · {INCOMPLETE} · opened")
-    assert INCOMPLETE not in ask("kept", {"run": registry.keep(read_trace(whole)).id})["facts"]
+    assert ask("kept", {"run": cut.id}).facts.endswith(f" tokens per target call · {INCOMPLETE} · opened")
+    assert INCOMPLETE not in ask("kept", {"run": registry.keep(read_trace(whole)).id}).facts
 
 
 def test_what_was_changed_on_the_way_is_told_in_order():
-    assert library.entry(traces.changed_k())["title"] == "Draft model · fable-draft · K 4 → 2 → 8 · temperature 1"
+    assert library.entry(traces.changed_k()).title == "Draft model · fable-draft · K 4 → 2 → 8 · temperature 1"
 
 
 def test_of_many_changes_the_first_are_told():
     made = traces.Builder()
     for k in (1, 2, 3, 4, 5):
         made.chain(k, 0, changed={"k": k})
-    assert "K 1 → 2 → 3 → … · " in library.entry(made.finish())["title"]
+    assert "K 1 → 2 → 3 → … · " in library.entry(made.finish()).title
 
 
 def test_a_run_without_a_draft_model_names_none():
     made = traces.Builder().chain(0, 0, changed={"method": "none", "draft_model": None, "k": 0, "temperature": 0.0})
-    assert library.entry(made.finish())["title"] == "No draft · temperature 0"
+    assert library.entry(made.finish()).title == "No draft · temperature 0"
 
 
 def test_one_token_is_not_called_tokens():
-    assert library.entry(traces.Builder().chain(0, 0).finish())["facts"].startswith(
+    assert library.entry(traces.Builder().chain(0, 0).finish()).facts.startswith(
         "1 token · 1.00 tokens per target call"
     )
 
 
 def test_a_lossy_rule_is_told():
     made = traces.Builder().chain(changed={"rule": "typical", "lossless": False}).finish()
-    assert library.entry(made)["facts"].endswith(" · lossy")
+    assert library.entry(made).facts.endswith(" · lossy")
 
 
 @pytest.mark.parametrize(
@@ -117,12 +119,12 @@ def test_a_lossy_rule_is_told():
 def test_whatever_is_not_as_usual_is_told(changed, told):
     usual = "Draft model · fable-draft · K 4 · temperature 1"
     made = traces.Builder().chain(changed=changed).finish()
-    assert library.entry(made, library_panel.usual_settings)["title"] == usual + told
+    assert library.entry(made, library_panel.usual_settings).title == usual + told
     if "params" not in changed:
         later = traces.Builder().chain().chain(changed=changed).finish()
         before = {"top_p": "top-p 1", "top_k": "top-k 0", "rule": "Speculative sampling"}.get(next(iter(changed)), "")
         was = f" · {before} → {told.split()[-1]}" if before else told
-        assert was[-9:] in library.entry(later)["title"], "and what it was before"
+        assert was[-9:] in library.entry(later).title, "and what it was before"
 
 
 @pytest.mark.parametrize(
@@ -137,11 +139,11 @@ def test_whatever_is_not_as_usual_is_told(changed, told):
 def test_the_chat_options_of_a_run_are_told(options, told):
     first, *rest = traces.chain().events()
     made = Trace([replace(first, request={**first.request, "chat_options": options}), *rest])
-    assert library.entry(made)["title"] == library.entry(traces.chain())["title"] + told
+    assert library.entry(made).title == library.entry(traces.chain()).title + told
 
 
 def test_two_runs_that_differ_in_their_seed_alone_have_different_words():
-    first, second = (library.entry(traces.Builder(seed=seed).chain().finish())["facts"] for seed in (0, 7))
+    first, second = (library.entry(traces.Builder(seed=seed).chain().finish()).facts for seed in (0, 7))
     assert first != second
     assert second.endswith(" · seed 7")
 
@@ -165,38 +167,38 @@ def prompted(text: object) -> Trace:
     ],
 )
 def test_the_prompt_is_told_by_its_first_words(typed, told):
-    assert library.entry(prompted(typed))["words"] == told
+    assert library.entry(prompted(typed)).words == told
 
 
 @pytest.mark.parametrize("made", [*traces.ALL.values(), lambda: prompted("\x1b[31m" * 99)])
 def test_no_word_steers_the_page_or_has_no_end(made):
-    for words in library.entry(made()).values():
+    for words in astuple(library.entry(made())):
         assert len(words) < 300
         assert not any(unicodedata.category(char) in ("Cc", "Cf", "Zl", "Zp") for char in words)
 
 
 def test_the_date_of_a_strange_clock_is_shown_as_it_stands():
     made = traces.Builder(created="yesterday\n<b>").chain().finish()
-    assert library.entry(made)["facts"].endswith(" · yesterday⏎<b>")
-    assert library.entry(made)["date"] == ""
+    assert library.entry(made).facts.endswith(" · yesterday⏎<b>")
+    assert library.entry(made).date == ""
 
 
 def test_every_run_that_comes_with_specviz_is_listed_with_its_numbers(ask):
     listed = ask("listed", None)
-    assert [said["name"] for said in listed] == list(shipped_runs())
+    assert [said.name for said in listed] == list(shipped_runs())
     for said in listed:
-        lines = gzip.decompress(shipped_file(said["name"]).read_bytes()).splitlines()
+        lines = gzip.decompress(shipped_file(said.name).read_bytes()).splitlines()
         steps = [event for event in map(json.loads, lines) if event["event"] == "step"]
         tokens, calls = sum(len(step["emitted"]) for step in steps), sum(step["calls"]["target"] for step in steps)
         told = f"{tokens} tokens · {tokens / calls:.2f} tokens per target call"
-        assert said["facts"] == told + (" · lossy" if shipped_runs()[said["name"]].broken else "")
-        assert said["title"] == shipped_runs()[said["name"]].title
+        assert said.facts == told + (" · lossy" if shipped_runs()[said.name].broken else "")
+        assert said.title == shipped_runs()[said.name].title
 
 
 def test_a_shipped_run_that_cannot_be_read_says_so(monkeypatch):
     monkeypatch.setattr(library, "shipped_trace", lambda name: read_trace(b"hello\n"))
     said = library.shipped_entry(next(iter(shipped_runs().values())))
-    assert said["facts"].startswith("cannot be read: line 1")
+    assert said.facts.startswith("cannot be read: line 1")
 
 
 # ---- what a browser keeps -------------------------------------------------------------------------
@@ -205,26 +207,26 @@ def test_a_shipped_run_that_cannot_be_read_says_so(monkeypatch):
 def test_what_a_browser_keeps_comes_back_as_the_same_run(registry, ask):
     run = registry.show(ended(traces.chain()), None).id
     kept = ask("kept", {"run": run})
-    assert read_trace(base64.b64decode(kept["packed"])) == traces.chain()
-    assert kept["size"] == len(base64.b64decode(kept["packed"]))
-    brought = ask("bring", {"packed": kept["packed"]})["run"]
+    assert read_trace(base64.b64decode(kept.packed)) == traces.chain()
+    assert kept.size == len(base64.b64decode(kept.packed))
+    brought = ask("bring", {"packed": kept.packed}).run
     assert registry.get(brought).trace == traces.chain()
-    assert ask("kept", {"run": brought})["key"] == ask("kept", {"run": run})["key"] == kept["key"]
+    assert ask("kept", {"run": brought}).key == ask("kept", {"run": run}).key == kept.key
 
 
 def test_what_the_browser_has_is_not_sent_again_nor_packed_twice(registry, ask, monkeypatch):
     run = registry.keep(traces.chain()).id
-    key = ask("kept", {"run": run, "has": "no list"})["key"]
+    key = ask("kept", {"run": run, "has": "no list"}).key
     monkeypatch.setattr(library_panel.exports, "json_lines", None)  # it is not even written out
-    assert ask("kept", {"run": run, "has": [{}, key]}) == {"key": key}
+    assert ask("kept", {"run": run, "has": [{}, key]}) == StoredRun(key)
     monkeypatch.undo()
-    assert ask("kept", {"run": registry.keep(traces.chain()).id, "has": [key]}) == {"key": key}
-    assert ask("kept", {"run": run, "has": ["another"]})["packed"]
+    assert ask("kept", {"run": registry.keep(traces.chain()).id, "has": [key]}) == StoredRun(key)
+    assert ask("kept", {"run": run, "has": ["another"]}).packed
 
 
 def test_two_runs_that_differ_at_all_have_two_keys(registry, ask):
     runs = (traces.chain(), traces.Builder(seed=1).chain().finish(), traces.Builder(seed=1).chain().finish("eos"))
-    assert len({ask("kept", {"run": registry.keep(trace).id})["key"] for trace in runs}) == len(runs)
+    assert len({ask("kept", {"run": registry.keep(trace).id}).key for trace in runs}) == len(runs)
 
 
 def test_whether_a_run_is_known_is_asked_without_reading_it(registry, ask, monkeypatch):
@@ -235,8 +237,8 @@ def test_whether_a_run_is_known_is_asked_without_reading_it(registry, ask, monke
 
 def test_only_what_was_not_run_here_is_called_opened(registry, ask):
     ran, opened = registry.show(ended(traces.chain()), None), registry.keep(traces.chain())
-    assert not ask("kept", {"run": ran.id})["facts"].endswith("opened")
-    assert ask("kept", {"run": opened.id})["facts"].endswith(" · opened")
+    assert not ask("kept", {"run": ran.id}).facts.endswith("opened")
+    assert ask("kept", {"run": opened.id}).facts.endswith(" · opened")
 
 
 @pytest.mark.parametrize(
@@ -257,12 +259,12 @@ def test_nothing_else_is_kept(registry, ask, view):
 def test_a_recorded_run_that_cannot_be_read_keeps_no_other_from_joining(registry, ask, monkeypatch):
     monkeypatch.setattr(library_panel, "shipped_runs", None)
     monkeypatch.setattr(registry_file, "shipped_trace", None)
-    assert ask("kept", {"run": registry.keep(traces.chain()).id})["packed"]
+    assert ask("kept", {"run": registry.keep(traces.chain()).id}).packed
 
 
 def test_the_file_of_a_shipped_run_is_kept_like_any_other(registry, ask):
     opened = registry.keep(read_trace(shipped_file("greedy").read_bytes()))
-    assert ask("kept", {"run": opened.id})["facts"].endswith(" · opened")
+    assert ask("kept", {"run": opened.id}).facts.endswith(" · opened")
 
 
 @pytest.mark.parametrize("asked", [None, [], "run", {"run": None}, {"run": ["a"]}, {"run": "no such run"}, {}])
@@ -272,7 +274,7 @@ def test_whatever_is_asked_for_that_is_not_there_is_none(ask, asked):
 
 def test_a_run_that_could_not_be_brought_back_is_not_kept(registry, ask, monkeypatch):
     monkeypatch.setattr(library_panel, "MAX_UPLOAD_BYTES", 1000)
-    refusal = ask("kept", {"run": registry.keep(traces.long()).id})["refusal"]
+    refusal = ask("kept", {"run": registry.keep(traces.long()).id}).refusal
     assert refusal.startswith("This run is too large to store here (0.")
 
 
@@ -292,9 +294,9 @@ def test_a_run_that_could_not_be_brought_back_is_not_kept(registry, ask, monkeyp
 )
 def test_what_is_no_run_is_refused_in_words(registry, ask, sent, words):
     answer = ask("bring", {"packed": sent})
-    assert set(answer) == {"refusal"}
-    assert answer["refusal"].startswith("this run cannot be opened: ")
-    assert words in answer["refusal"]
+    assert isinstance(answer, PanelRefusal)
+    assert answer.refusal.startswith("this run cannot be opened: ")
+    assert words in answer.refusal
     with pytest.raises(gr.Error, match="this run cannot be opened"):
         showing(registry, packed=sent)
 
@@ -303,7 +305,7 @@ def test_however_much_is_brought_nobody_loses_a_run_and_few_of_them_are_kept(reg
     other = registry.show(ended(traces.chain(), "paused"), "two")
     known = registry.keep(traces.chain())
     packed = letters(exports.json_lines(traces.chain()).encode())
-    brought = [ask("bring", {"packed": packed})["run"] for _ in range(registry_file.MOST_VIEWS + 2)]
+    brought = [ask("bring", {"packed": packed}).run for _ in range(registry_file.MOST_VIEWS + 2)]
     assert registry.current("two") is other
     assert registry.get(known.id) is known
     last = brought[-registry_file.MOST_BROUGHT :]

@@ -37,6 +37,7 @@ from specviz.ui.choices import FIRST_LENGTH, list_methods, make_offer
 from specviz.ui.events import FAILED, errors_on_page
 from specviz.ui.explore import form, handlers
 from specviz.ui.explore.handlers import Form, Handlers, every_k_of, increments_since, opening_of
+from specviz.ui.page import build
 from specviz.ui.registry import Registry
 from specviz.ui.reports import trace_models
 from specviz.ui.startup import first_visit
@@ -1459,6 +1460,18 @@ def test_a_paused_run_that_gave_way_to_one_that_cannot_begin_comes_back_with_its
         said.extend(iter(lambda: json.loads(next(stream)), None))
     assert said[-1]["back"] is True
     assert (len(said[-1]["steps"]), said[-1]["end"]["reason"]) == (1, "stopped")
+
+
+def test_whatever_the_server_answers_to_a_part_of_the_page_is_a_value_of_json(pool, registry):
+    run = registry.show(view_of(shipped_trace("first-visit")), None).id
+    asked = {"run": run, "from": 0, "step": 0, "name": "why-slow", "packed": "", "link": ""}
+    demo = build(tiny_server.tiny_offer(), registry, Workbench(pool))
+    calls = {call.__name__: call for part in demo.blocks.values() for call in getattr(part, "server_fns", ())}
+    assert {"since", "opening", "every_k", "standing", "lesson", "kept", "offered", "linked"} <= set(calls)
+    answers = {name: json.loads(json.dumps(call(asked))) for name, call in calls.items()}
+    assert answers["lesson"]["screens"]
+    assert answers["standing"]["about"]["titles"]
+    assert set(answers["bring"]) == {"refusal"}
 
 
 def test_a_model_that_is_looked_at_is_not_loaded(registry, offline):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import replace
 
 import gradio as gr
@@ -22,6 +21,8 @@ from specviz.ui.explore import share
 from specviz.ui.explore.form import Form, Frame
 from specviz.ui.registry import Registry
 from specviz.ui.view import increments
+from specviz.views.blocks import dump
+from specviz.views.explore.panels import GoneRun, TokenPlace
 from tests.helpers import tiny_server, traces
 
 REQUEST = Request(
@@ -64,10 +65,10 @@ class Machine:
         return view
 
     def link(self, view, **place):
-        return self.offered({"run": view.id, **place})["link"]
+        return self.offered({"run": view.id, **place}).link
 
     def words(self, view):
-        return " ".join(self.offered({"run": view.id})["words"])
+        return " ".join(self.offered({"run": view.id}).words)
 
 
 @pytest.fixture
@@ -103,14 +104,14 @@ def test_a_run_made_from_a_link_on_another_server_is_found_to_be_the_same(machin
     first, second = view.trace.steps[:2]
     mark = (len(first.emitted), second.draft[0].id)
     assert decode(link) == Link(complete, (1, "0"), count, hash_of(view.trace, count), mark)
-    assert other.linked({"link": link})["state"] == "ready"
+    assert other.linked({"link": link}).state == "ready"
     fields = {name: value_of(value) for name, value in put(form, decode(link).request, other.offer).items()}
     skipped = {name: 0 for name, value in fields.items() if value == gr.skip() and name != "pace"}
     made = other.begun(form.request([skipped.get(name, fields[name]) for name in form.names])[0])
     told = other.compared({"link": link, "run": made.id})
-    assert (told["state"], told["at"]) == ("same", {"step": 1, "ref": "0"})
-    assert "The same text as the shared run" in told["words"]
-    assert told["words"][-1].endswith(" The token selected there is selected here.")
+    assert (told.state, told.at) == ("same", TokenPlace(1, "0"))
+    assert "The same text as the shared run" in told.words
+    assert told.words[-1].endswith(" The token selected there is selected here.")
 
 
 PLACES = [
@@ -126,15 +127,15 @@ def test_a_place_that_the_same_text_did_not_come_from_here_is_said_and_not_selec
     view = machine.begun()
     link = decode(machine.link(view, step=1, ref="0"))
     told = machine.compared({"link": encode(replace(link, **changes)), "run": view.id})
-    assert told["state"] == "same"
-    assert "at" not in told
-    assert told["words"][-1].endswith(" The token selected there is not in this run.")
+    assert told.state == "same"
+    assert told.at is None
+    assert told.words[-1].endswith(" The token selected there is not in this run.")
 
 
 def test_a_place_without_a_mark_is_selected_as_far_as_it_is_there(machine):
     view = machine.begun()
     link = replace(decode(machine.link(view, step=1, ref="last")), mark=None)
-    assert machine.compared({"link": encode(link), "run": view.id})["at"] == {"step": 1, "ref": "last"}
+    assert machine.compared({"link": encode(link), "run": view.id}).at == TokenPlace(1, "last")
 
 
 def test_a_token_that_a_step_did_not_come_to_is_no_place(machine):
@@ -148,17 +149,17 @@ def test_another_text_is_said_and_drops_the_selection(machine):
     view = machine.begun()
     link = replace(decode(machine.link(view, step=1, ref="0")), digest="0" * 12)
     told = machine.compared({"link": encode(link), "run": view.id})
-    assert told["state"] == "differs"
-    assert "at" not in told
-    assert "another text" in told["words"][0]
-    assert "selection was dropped" in told["words"][0]
+    assert told.state == "differs"
+    assert told.at is None
+    assert "another text" in told.words[0]
+    assert "selection was dropped" in told.words[0]
 
 
 def test_a_text_that_ended_earlier_by_itself_is_another_text(machine):
     view = machine.begun()
     link = decode(machine.link(view))
     link = replace(link, num_tokens=link.num_tokens + 1)
-    assert machine.compared({"link": encode(link), "run": view.id})["state"] == "differs"
+    assert machine.compared({"link": encode(link), "run": view.id}).state == "differs"
 
 
 @pytest.mark.parametrize(
@@ -178,7 +179,7 @@ def test_a_text_that_ended_earlier_by_itself_is_another_text(machine):
 def test_only_the_same_request_is_compared(machine, changes, state):
     link = machine.link(machine.begun())
     made = machine.begun(replace(REQUEST, **changes))
-    assert machine.compared({"link": link, "run": made.id})["state"] == state
+    assert machine.compared({"link": link, "run": made.id}).state == state
 
 
 @pytest.mark.parametrize(
@@ -204,28 +205,28 @@ def test_only_the_same_request_is_compared(machine, changes, state):
 def test_what_is_other_is_named(changes, words):
     trace = traces.chain()
     told = share.comparison(Link(REQUEST), replace(REQUEST, **changes), trace)
-    assert told["state"] == "other"
-    assert words in told["words"][0]
-    assert told["words"][0].startswith("The run below differs from the shared one: ")
-    assert told["words"][0].count(" instead of ") <= 3
+    assert told.state == "other"
+    assert words in told.words[0]
+    assert told.words[0].startswith("The run below differs from the shared one: ")
+    assert told.words[0].count(" instead of ") <= 3
 
 
 def test_what_does_not_count_under_a_method_makes_no_other_run(machine):
     plain = replace(REQUEST, method="none", rule=None, draft=None)
     link = machine.link(machine.begun(plain))
     made = machine.begun(replace(plain, draft="tiny-other", num_speculative_tokens=9))
-    assert machine.compared({"link": link, "run": made.id})["state"] == "same"
+    assert machine.compared({"link": link, "run": made.id}).state == "same"
 
 
 def test_nothing_is_said_of_the_text_before_there_is_enough_of_it(machine):
     link = machine.link(machine.begun())
     made = machine.begun(max_steps=2)
-    assert machine.compared({"link": link, "run": made.id})["state"] == "waiting"
+    assert machine.compared({"link": link, "run": made.id}).state == "waiting"
     made.run.stop()
     list(increments(made, print))
     told = machine.compared({"link": link, "run": made.id})
-    assert told["state"] == "unknown"
-    assert "cannot be compared" in told["words"][0]
+    assert told.state == "unknown"
+    assert "cannot be compared" in told.words[0]
 
 
 def test_a_stopped_run_is_shared_as_far_as_it_went(machine):
@@ -236,7 +237,7 @@ def test_a_stopped_run_is_shared_as_far_as_it_went(machine):
     assert 0 < decode(link).num_tokens < len(machine.begun().trace.tokens)
     whole = machine.begun()
     assert decode(link).digest == hash_of(whole.trace, decode(link).num_tokens)
-    assert machine.compared({"link": link, "run": whole.id})["state"] == "same"
+    assert machine.compared({"link": link, "run": whole.id}).state == "same"
 
 
 def test_of_a_run_whose_settings_were_changed_only_its_beginning_is_shared(machine):
@@ -249,12 +250,12 @@ def test_of_a_run_whose_settings_were_changed_only_its_beginning_is_shared(machi
     assert decode(machine.link(view, step=1, ref="0")).selection == (1, "0")
     assert f"first {first} tokens of this run" in machine.words(view)
     told = machine.compared({"link": machine.link(machine.begun()), "run": view.id})
-    assert told["state"] == "unknown", "not a word about models or numbers"
+    assert told.state == "unknown", "not a word about models or numbers"
     assert "The selected token comes after them" in " ".join(
-        machine.offered({"run": view.id, "step": 5, "ref": "0"})["words"]
+        machine.offered({"run": view.id, "step": 5, "ref": "0"}).words
     )
     for place in ({"step": 1, "ref": "0"}, {"step": 999, "ref": "0"}, {}):
-        assert "The selected token" not in " ".join(machine.offered({"run": view.id, **place})["words"])
+        assert "The selected token" not in " ".join(machine.offered({"run": view.id, **place}).words)
 
 
 def test_whoever_follows_the_link_of_a_run_that_was_changed_is_told_how_far_it_leads(machine):
@@ -263,8 +264,8 @@ def test_whoever_follows_the_link_of_a_run_that_was_changed_is_told_how_far_it_l
     list(increments(view, print))
     first = sum(len(step.emitted) for step in view.trace.steps[:2])
     told = machine.compared({"link": machine.link(view), "run": machine.begun().id})
-    assert told["state"] == "same"
-    assert told["words"] == [
+    assert told.state == "same"
+    assert told.words == [
         "",
         f"The first {first} tokens are the same",
         ". After that the shared run continued with other settings: its file holds it.",
@@ -276,7 +277,7 @@ def test_a_run_that_goes_on_with_other_settings_is_not_waited_for(machine):
     view.run.controls.set("num_speculative_tokens", 2)
     list(increments(view, print, 1))
     assert view.is_live
-    assert machine.compared({"link": link, "run": view.id})["state"] == "unknown"
+    assert machine.compared({"link": link, "run": view.id}).state == "unknown"
 
 
 def test_a_link_made_while_the_run_goes_on_tells_of_the_text_so_far(machine):
@@ -308,9 +309,9 @@ def opened(machine, trace=None, **request):
 )
 def test_a_run_that_cannot_be_made_again_here_has_no_link_but_files(machine, request_, words):
     told = machine.offered({"run": opened(machine, **request_).id})
-    assert told["link"] is None
-    assert words in " ".join(told["words"])
-    assert [name for name, *_ in told["files"]] == ["page", "page-small", "trace", "tokens", "steps"]
+    assert told.link is None
+    assert words in " ".join(told.words)
+    assert [name for name, *_ in told.files] == ["page", "page-small", "trace", "tokens", "steps"]
 
 
 def test_every_recorded_run_has_a_link_or_says_why_not(pool, form):
@@ -319,8 +320,8 @@ def test_every_recorded_run_has_a_link_or_says_why_not(pool, form):
     for name in shipped_runs():
         view = machine.registry.keep(shipped_trace(name))
         told = machine.offered({"run": view.id})
-        assert told["words"]
-        with_link |= {name} if told["link"] else set()
+        assert told.words
+        with_link |= {name} if told.link else set()
         assert machine.compared({"link": encode(Link(REQUEST)), "run": view.id}) is None, "nothing was made here"
     assert set(shipped_runs()) - with_link == {name for name, each in shipped_runs().items() if each.broken}
 
@@ -334,9 +335,9 @@ def test_a_folder_of_this_machine_is_in_no_link_and_in_no_word(pool, form, tmp_p
     )
     machine = Machine(pool, form, any_model=True)
     told = machine.offered({"run": machine.begun(replace(REQUEST, target=str(folder), max_new_tokens=4)).id})
-    assert told["link"] is None
-    assert "'private-one' has no public name" in told["words"][0]
-    assert str(tmp_path) not in json.dumps(told)
+    assert told.link is None
+    assert "'private-one' has no public name" in told.words[0]
+    assert str(tmp_path) not in dump(told)
 
 
 def test_before_the_prompt_is_read_there_is_no_link_yet(machine):
@@ -347,9 +348,9 @@ def test_before_the_prompt_is_read_there_is_no_link_yet(machine):
 
 def test_on_a_space_the_link_leads_to_the_page_of_the_space(machine, monkeypatch):
     view = machine.begun()
-    assert machine.offered({"run": view.id})["page"] is None
+    assert machine.offered({"run": view.id}).page is None
     monkeypatch.setenv("SPACE_ID", "someone/a-space")
-    assert machine.offered({"run": view.id})["page"] == "https://huggingface.co/spaces/someone/a-space"
+    assert machine.offered({"run": view.id}).page == "https://huggingface.co/spaces/someone/a-space"
     monkeypatch.setenv("SPACE_ID", "someone")
     with pytest.raises(SpecvizError, match="SPACE_ID must be owner/name"):
         machine.offered({"run": view.id})
@@ -364,7 +365,7 @@ def test_the_link_of_the_first_run_is_short(pool, form):
 def test_the_addresses_of_the_files_are_those_of_the_run(machine):
     view = machine.begun()
     run = f"specviz/{{}}/{view.id}"  # beside the page
-    files = {name: address for name, _, _, address in machine.offered({"run": view.id})["files"]}
+    files = {name: address for name, _, _, address in machine.offered({"run": view.id}).files}
     assert files == {
         "page": f"{run.format('page')}.html?charts=1",
         "page-small": f"{run.format('page')}.html?charts=0",
@@ -378,7 +379,7 @@ def test_a_saved_page_shows_what_is_selected(machine):
     view = machine.begun(max_steps=2)
 
     def pages(**place):
-        files = {name: address for name, _, _, address in machine.offered({"run": view.id, **place})["files"]}
+        files = {name: address for name, _, _, address in machine.offered({"run": view.id, **place}).files}
         assert not any("?" in files[name] for name in ("trace", "tokens", "steps"))
         return [files[name].split("?")[1] for name in ("page", "page-small")]
 
@@ -392,15 +393,15 @@ def test_a_link_that_names_a_folder_of_this_machine_is_refused_by_name(pool, for
     machine = Machine(pool, form, any_model=True)
     monkeypatch.chdir(tmp_path)
     link = {"link": encode(Link(replace(REQUEST, draft=name.removesuffix(":int8"))))}
-    assert machine.linked(link)["state"] == "ready", "as far as is known it is a public name"
+    assert machine.linked(link).state == "ready", "as far as is known it is a public name"
     (tmp_path / name.removesuffix(":int8")).mkdir(parents=True)
     told = machine.linked(link)
-    assert told["state"] == "refused"
-    assert "would be a local folder" in "".join(told["words"])
+    assert told.state == "refused"
+    assert "would be a local folder" in "".join(told.words)
     (tmp_path / "tiny-draft").mkdir()
     (tmp_path / "fable-draft").mkdir()
     for offered in ("tiny-draft", "fable-draft"):
-        assert machine.linked({"link": encode(Link(replace(REQUEST, draft=offered)))})["state"] == "ready"
+        assert machine.linked({"link": encode(Link(replace(REQUEST, draft=offered)))}).state == "ready"
     with pytest.raises(SpecvizError, match="would be a local folder"):
         share.open_link(machine.frame, link["link"])
 
@@ -429,7 +430,7 @@ def test_a_link_that_names_a_folder_of_this_machine_is_refused_by_name(pool, for
 )
 def test_the_line_of_a_link_says_what_would_be_run(machine, changes, words):
     told = machine.linked({"link": encode(Link(replace(REQUEST, **changes)))})
-    assert told["words"] == ["", "A shared run: press Run to see it", words]
+    assert told.words == ["", "A shared run: press Run to see it", words]
 
 
 @pytest.mark.parametrize(
@@ -446,8 +447,8 @@ def test_the_line_of_a_link_says_what_would_be_run(machine, changes, words):
 def test_a_link_to_what_is_not_on_offer_is_refused_by_name_and_sets_nothing(machine, form, changes, words):
     request = replace(REQUEST, **changes)
     told = machine.linked({"link": encode(Link(request))})
-    assert told["state"] == "refused"
-    assert words in "".join(told["words"])
+    assert told.state == "refused"
+    assert words in "".join(told.words)
     with pytest.raises(SpecvizError):
         form.fill(request, machine.offer)
 
@@ -456,9 +457,9 @@ def test_a_link_to_what_is_not_on_offer_is_refused_by_name_and_sets_nothing(mach
     "data", [None, 7, [], "text", {}, {"run": []}, {"run": {"a": 1}, "link": []}, {"link": "A" * 99}]
 )
 def test_whatever_is_asked_gets_an_answer(machine, data):
-    assert machine.offered(data) == {"gone": True}
+    assert machine.offered(data) == GoneRun()
     assert machine.compared(data) is None
-    assert machine.linked(data)["state"] == "refused"
+    assert machine.linked(data).state == "refused"
 
 
 NO_PLACES = [("1", "0"), (True, "0"), (-1, "0"), (0, None), (0, "4"), (0, "<b>"), (0, "x" * 100), (999, "0")]
@@ -468,7 +469,7 @@ NO_PLACES = [("1", "0"), (True, "0"), (-1, "0"), (0, None), (0, "4"), (0, "<b>")
 def test_a_link_that_was_never_accepted_is_compared_with_nothing_or_something_else(machine, changes):
     made = machine.begun(max_steps=1)
     told = machine.compared({"link": encode(Link(replace(REQUEST, **changes))), "run": made.id})
-    assert told is None or told["state"] == "other"
+    assert told is None or told.state == "other"
 
 
 @pytest.mark.parametrize(("step", "ref"), NO_PLACES)

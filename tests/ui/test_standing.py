@@ -19,6 +19,7 @@ from specviz.ui.explore.handlers import Handlers, standing_of
 from specviz.ui.explore.standing import OTHERWISE, about_fields, not_followed, request_shown, standing_props
 from specviz.ui.registry import Registry
 from specviz.ui.view import view_of
+from specviz.views.explore.panels import RunButton
 from tests.helpers import traces
 
 SESSION = SimpleNamespace(session_hash="one")
@@ -91,37 +92,37 @@ def test_of_a_run_that_the_bar_cannot_show_no_field_is_touched_and_run_says_so(p
     _, updates = shown(page, made)
     assert all(each == gr.skip() for each in updates)
     props = standing_props(made, page._offer, page._bench.pool)
-    assert props["words"] == OTHERWISE
-    assert props["missing"].startswith("The bar cannot show how this run was made: ")
+    assert props.words == OTHERWISE
+    assert props.missing.startswith("The bar cannot show how this run was made: ")
 
 
 def test_run_says_what_is_missing(page):
     def said(trace):
         return standing_props(trace, page._offer, page._bench.pool)
 
-    assert said(shipped_trace("k-8")) == {"words": "Run", "missing": "", "needs": []}
+    assert said(shipped_trace("k-8")) == RunButton("Run", missing="", needs=())
     if not is_here("smollm2"):
         props = said(shipped_trace("real-eagle"))
-        assert props["words"] == "Run needs smollm2"
-        assert "`python -m specviz get smollm2` fetches it" in props["missing"]
+        assert props.words == "Run needs smollm2"
+        assert "`python -m specviz get smollm2` fetches it" in props.missing
     far = {"target": "someone/large", "draft_model": "fable-draft"}
     props = said(asked_as(traces.Builder().chain(changed=far).finish(), **far))
-    assert (props["words"], "Run would look for it" in props["missing"]) == ("Run needs large", True)
+    assert (props.words, "Run would look for it" in props.missing) == ("Run needs large", True)
     props = said(shipped_trace("broken-residual"))
-    assert props["words"] == "Run with Speculative sampling"
-    assert "not on offer here" in props["missing"]
+    assert props.words == "Run with Speculative sampling"
+    assert "not on offer here" in props.missing
 
 
 def test_on_a_server_with_models_of_its_own_a_strangers_model_is_missing(page):
     far = {"target": "someone/large", "draft_model": "fable-draft"}
     trace = asked_as(traces.Builder().chain(changed=far).finish(), **far)
     props = standing_props(trace, replace(page._offer, any_model=False), page._bench.pool)
-    assert props["words"] == "Run needs large"
-    assert "this server offers only its own models" in props["missing"]
+    assert props.words == "Run needs large"
+    assert "this server offers only its own models" in props.missing
 
 
 def test_of_a_run_that_has_not_begun_nothing_is_missing(page):
-    assert standing_props(Trace(), page._offer, page._bench.pool) == {"words": "Run", "missing": "", "needs": []}
+    assert standing_props(Trace(), page._offer, page._bench.pool) == RunButton("Run", missing="", needs=())
 
 
 def test_a_run_that_left_the_rule_to_its_method_lacks_none(page):
@@ -129,7 +130,7 @@ def test_a_run_that_left_the_rule_to_its_method_lacks_none(page):
     request = {"prompt": "Once", "target": "fable-target", "draft": "fable-draft", "rule": None}
     trace = Trace(replace(each, request=request) for each in events)
     assert not trace.steps
-    assert standing_props(trace, page._offer, page._bench.pool)["missing"] == ""
+    assert standing_props(trace, page._offer, page._bench.pool).missing == ""
 
 
 @pytest.mark.parametrize(
@@ -142,7 +143,7 @@ def test_a_run_that_left_the_rule_to_its_method_lacks_none(page):
 def test_what_is_missing_names_the_fields_that_can_end_the_need(page, changes, needs):
     pair = {"target": "fable-target", "draft_model": "fable-draft"} | changes
     trace = asked_as(traces.Builder().chain(changed=pair).finish(), **pair)
-    assert standing_props(trace, page._offer, page._bench.pool)["needs"] == needs
+    assert standing_props(trace, page._offer, page._bench.pool).needs == needs
 
 
 def test_no_file_system_is_asked_for_a_name_that_only_the_trace_has(page, tmp_path):
@@ -152,8 +153,8 @@ def test_no_file_system_is_asked_for_a_name_that_only_the_trace_has(page, tmp_pa
         pair = {"target": str(place), "draft_model": "fable-draft"}
         trace = asked_as(traces.Builder().chain(changed=pair).finish(), **pair)
         props = standing_props(trace, page._offer, page._bench.pool)
-        assert props["words"] == f"Run needs {place.name}"
-        said.add(props["missing"].replace(str(place), ""))
+        assert props.words == f"Run needs {place.name}"
+        said.add(props.missing.replace(str(place), ""))
     assert len(said) == 1
 
 
@@ -179,12 +180,12 @@ def test_the_pair_of_the_run_on_the_stage_stays_whatever_else_suits_the_target(o
 
 def test_the_browser_knows_every_field_that_counts_by_a_title(page):
     about = about_fields()
-    for method, names in about["counting"].items():
+    for method, names in about.counting.items():
         assert set(names) <= {*page.form.names}
         assert {f"{method}.{param.name}" for param in METHODS[method].params} <= set(names)
-        assert all(name in about["titles"] or name in about["whole"] for name in names)
-    assert "k" not in about["counting"]["none"]
-    assert set(about["live"]) <= set(page.form.names)
+        assert all(name in about.titles or name in about.whole for name in names)
+    assert "k" not in about.counting["none"]
+    assert set(about.live) <= set(page.form.names)
 
 
 def test_a_run_that_is_not_known_tells_nothing(offer):

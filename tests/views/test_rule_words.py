@@ -128,17 +128,17 @@ def test_every_new_rule_has_words_of_its_own(rule):
 @pytest.mark.parametrize("method", METHODS.values(), ids=lambda method: method.name)
 def test_every_method_says_what_it_does_and_when_it_pays(method):
     said = method_help(method, RULES[method.default_rule], has_k=method.depth is None)
-    assert said["summary"].endswith(".")
-    assert said["caution"].endswith(".") or method.name == "none"
-    assert all(address for words, address in said["sources"] if "arXiv" in words)
+    assert said.summary.endswith(".")
+    assert said.caution.endswith(".") or method.name == "none"
+    assert all(address for words, address in said.sources if "arXiv" in words)
     assert all(param.help.endswith(".") for param in method.params)
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=lambda rule: rule.name)
 def test_the_badge_is_that_of_the_rule_alone(rule):
-    said = method_help(METHODS["draft_model"], rule, has_k=True)["rule"]
-    assert (said["title"], said["badge"]) == (rule.title, "exact" if rule.lossless else "lossy")
-    assert ("not distributed as if" in said["meaning"]) != rule.lossless
+    said = method_help(METHODS["draft_model"], rule, has_k=True).rule
+    assert (said.title, said.badge) == (rule.title, "exact" if rule.lossless else "lossy")
+    assert ("not distributed as if" in said.meaning) != rule.lossless
 
 
 @pytest.mark.parametrize(
@@ -160,6 +160,6 @@ def test_a_paper_leads_to_arxiv_and_everything_else_nowhere(source, pieces):
 
 def test_the_help_says_what_stands_for_k():
     deep = replace(METHODS["prompt_lookup"], depth="max_ngram")
-    notes = method_help(deep, RULES["typical"], has_k=False)["notes"]
+    notes = method_help(deep, RULES["typical"], has_k=False).notes
     assert "longest match" in notes[0]
-    assert method_help(METHODS["none"], RULES["typical"], has_k=False)["notes"] == []
+    assert method_help(METHODS["none"], RULES["typical"], has_k=False).notes == []

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import gradio as gr
+from msgspec import UNSET
 
 from specviz.bench.speed import NUM_TOKENS, measure_in_rounds
 from specviz.decoding.turns import Asker
@@ -57,10 +58,12 @@ from specviz.ui.registry import Registry
 from specviz.ui.reports.trace_models import lacks, methods_for, request_of
 from specviz.ui.view import View, increments, measured, view_of, view_sent, what_goes_on
 from specviz.ui.visitors import asking_visitor, visitor_of
+from specviz.views.blocks import dump
 from specviz.views.explore.every_k import every_k as plan
 from specviz.views.explore.help import method_help
 from specviz.views.explore.opening import opening as tell
 from specviz.views.explore.opening import telling_step
+from specviz.views.explore.panels import StandingRun
 from specviz.views.learn.lesson import SHIPPED
 
 SUPERSEDE_S = 5.0
@@ -447,7 +450,7 @@ class Handlers:
         method = self.form.method(name, *governors)
         missing = lacks(method, str(target), self._bench.pool)
         explained = rule_to_explain(method, rule)
-        return json.dumps(method_help(method, explained, has_k=method.sets_k, lacks=missing))
+        return dump(method_help(method, explained, has_k=method.sets_k, lacks=missing))
 
 
 def increments_since(registry: Registry) -> Callable[[Any], dict[str, Any] | None]:
@@ -485,23 +488,22 @@ def opening_of(registry: Registry) -> Callable[[Any], dict[str, Any] | None]:
 
 def standing_of(
     registry: Registry, offer: Offer, bench: Workbench
-) -> Callable[[Any], Mapping[str, Any] | None]:
-    """The function that tells what Run says of a run that stands: {"run"} -> props, or None for an unknown run.
+) -> Callable[[Any], StandingRun | None]:
+    """The function that tells what the bar says of a run that stands: {"run"} -> its words, or None for an unknown
+    run. For a run that is over it names the settings that came too late for any step, with those that the last step
+    had."""
 
-    The props tell the browser how to find out whether the fields still say how the run was made. For a run that is
-    over they name the settings that came too late for any step, with those that the last step had.
-    """
-
-    def standing(data: Any) -> Mapping[str, Any] | None:
+    def standing(data: Any) -> StandingRun | None:
         view = registry.get(as_fields(data).get("run"))
         if view is None:
             return None
-        props = dict(standing_props(view.trace, offer, bench.pool))
-        props["about"] = about_fields()
+        button = standing_props(view.trace, offer, bench.pool)
+        made = UNSET
         if view.run is not None and view.trace.footer is not None:
-            last_asked = view.run.controls.settings
-            props["made"] = not_followed(view.trace, last_asked, bench.pool)
-        return props
+            made = not_followed(view.trace, view.run.controls.settings, bench.pool)
+        return StandingRun(
+            button.words, button.missing, button.needs, about=about_fields(), made=made
+        )
 
     return standing
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import gradio as gr
+from msgspec.structs import replace
 
 from specviz.errors import SpecvizError
 from specviz.lessons.load import found_lessons
@@ -14,7 +15,8 @@ from specviz.ui import components
 from specviz.ui.choices import make_offer
 from specviz.ui.events import QUIET, as_fields, callback, data_of
 from specviz.ui.explore.form import Frame
-from specviz.views.learn.lesson import lesson_props
+from specviz.views.explore.panels import PanelRefusal
+from specviz.views.learn.lesson import LessonPanel, lesson_props
 
 GONE = "there is no such lesson: choose one on the Learn page"
 
@@ -30,17 +32,14 @@ def add(frame: Frame) -> None:
 def callbacks_of(frame: Frame) -> tuple[Callable[..., Any], ...]:
     """The functions that the panel calls and triggers: `lesson`, `show` and `setup`."""
 
-    def lesson(data: Any) -> dict[str, Any]:
-        """The lesson of this name for the panel: {"name"} -> its props, or {"refusal"}: why there are none."""
+    def lesson(data: Any) -> LessonPanel | PanelRefusal:
+        """The lesson of this name for the panel: {"name"} -> the lesson, or why there is none."""
         try:
             found = _find_lesson(as_fields(data))
-            return {
-                **lesson_props(found.name),
-                "refusal": "",
-                "not_live": _why_not_live(found, frame),
-            }
+            shown = lesson_props(found.name)
+            return replace(shown, refusal="", not_live=_why_not_live(found, frame))
         except SpecvizError as error:
-            return {"refusal": str(error)}
+            return PanelRefusal(str(error))
 
     @callback
     def show(request: gr.Request, event: gr.EventData) -> str:

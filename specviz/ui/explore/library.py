@@ -6,7 +6,6 @@ A browser keeps its runs itself, as packed traces; here they are packed, named, 
 import base64
 import gzip
 import hashlib
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -24,8 +23,16 @@ from specviz.ui.explore.handlers import Handlers
 from specviz.ui.registry import Registry
 from specviz.ui.view import View, view_sent
 from specviz.ui.visitors import asking_visitor
-from specviz.views.blocks import Props
+from specviz.views.blocks import dump
 from specviz.views.explore import library
+from specviz.views.explore.panels import (
+    BroughtRun,
+    KeptRun,
+    LibraryLimits,
+    PanelRefusal,
+    ShippedEntry,
+    StoredRun,
+)
 from specviz.views.learn.lesson import SHIPPED
 
 MOST_RUNS = 30
@@ -34,12 +41,12 @@ MOST_BYTES = 24 << 20
 """Bytes of all packed runs that one browser stores."""
 MOST_LETTERS = 4 * (MAX_UPLOAD_BYTES // 3 + 1)
 """Letters of a packed trace in base64."""
-LIMITS = {
-    "most_runs": MOST_RUNS,
-    "most_bytes": MOST_BYTES,
-    "most_opened": MAX_UPLOAD_BYTES,
-    "let_go": f"This browser stores at most {MOST_RUNS} runs and {MOST_BYTES >> 20} MB: the oldest was deleted.",
-}
+LIMITS = LibraryLimits(
+    MOST_RUNS,
+    MOST_BYTES,
+    MAX_UPLOAD_BYTES,
+    f"This browser stores at most {MOST_RUNS} runs and {MOST_BYTES >> 20} MB: the oldest was deleted.",
+)
 REFUSED = "sv-refused"
 """The event by which the browser's half learns that a file could not be opened."""
 
@@ -52,7 +59,7 @@ def add(frame: Frame, handlers: Handlers) -> None:
             "Open a file", file_types=[".jsonl", ".gz"], type="binary", elem_id="open", size="sm"
         )
         panel = components.panel(
-            "library-panel", events=["show"], value=json.dumps(LIMITS), calls=calls_of(registry)
+            "library-panel", events=["show"], value=dump(LIMITS), calls=calls_of(registry)
         )
     opened = upload.upload(handlers.open_trace, upload, frame.stage, **QUIET)
     opened.failure(None, None, None, js=f"() => document.dispatchEvent(new Event('{REFUSED}'))")
@@ -62,7 +69,7 @@ def add(frame: Frame, handlers: Handlers) -> None:
 def calls_of(registry: Registry) -> list[Callable[[Any], Any]]:
     """The functions that the drawer calls. Each takes anything at all, and refuses in words."""
 
-    def listed(asked: Any) -> list[Props]:
+    def listed(asked: Any) -> list[ShippedEntry]:
         """The recorded runs that come with specviz."""
         return [library.shipped_entry(run) for run in shipped_runs().values()]
 
@@ -70,10 +77,10 @@ def calls_of(registry: Registry) -> list[Callable[[Any], Any]]:
         """Whether a run is known here."""
         return registry.get(as_fields(asked).get("run")) is not None
 
-    def kept(asked: Any) -> Props | None:
-        """The drawer's entry of a run, with the packed run for the browser to store unless it `has` that one.
+    def kept(asked: Any) -> KeptRun | StoredRun | PanelRefusal | None:
+        """A run for the browser to store, unless it `has` that one.
 
-        `refusal` where the run is too large, None for a run that is not known here or not the browser's to store.
+        A refusal where the run is too large, None for a run that is not known here or not the browser's to store.
         """
         fields = as_fields(asked)
         view = registry.get(fields.get("run"))
@@ -82,13 +89,13 @@ def calls_of(registry: Registry) -> list[Callable[[Any], Any]]:
         has = fields.get("has")
         return _pack(view, has if isinstance(has, list) else [])
 
-    def bring(asked: Any, request: gr.Request = None) -> Props:
+    def bring(asked: Any, request: gr.Request = None) -> BroughtRun | PanelRefusal:
         """Takes back a run that the browser has stored, for the server to know it again."""
         try:
             view = unpack(as_fields(asked).get("packed"))
-            return {"run": registry.bring(view, asking_visitor(request)).id}
+            return BroughtRun(registry.bring(view, asking_visitor(request)).id)
         except SpecvizError as error:
-            return {"refusal": str(error)}
+            return PanelRefusal(str(error))
 
     return [listed, known, kept, bring]
 
@@ -128,29 +135,24 @@ def _is_worth_keeping(view: View | None) -> bool:
     return view.run is None or view.trace.footer is not None
 
 
-def _pack(view: View, has: list[Any]) -> Props:
+def _pack(view: View, has: list[Any]) -> KeptRun | StoredRun | PanelRefusal:
     """The entry of a view with its packed lines; only its key where the browser `has` that one."""
     if view.key and view.key in has:
-        return {"key": view.key}
+        return StoredRun(view.key)
     lines = exports.json_lines(view.trace).encode()
     view.key = hashlib.blake2b(lines, digest_size=16).hexdigest()
     if view.key in has:
-        return {"key": view.key}
+        return StoredRun(view.key)
     file = gzip.compress(lines, 6, mtime=0)
     if len(file) > MAX_UPLOAD_BYTES:
         sizes = f"{len(file) / (1 << 20):.1f} MB; at most {MAX_UPLOAD_BYTES >> 20} MB"
-        return {
-            "refusal": f"This run is too large to store here ({sizes}): save its file under Share."
-        }
+        return PanelRefusal(
+            f"This run is too large to store here ({sizes}): save its file under Share."
+        )
     entry = library.entry(view.trace, usual_settings)
-    if view.run is None:
-        entry["facts"] += " · opened"
-    return {
-        "key": view.key,
-        **entry,
-        "size": len(file),
-        "packed": base64.b64encode(file).decode("ascii"),
-    }
+    facts = entry.facts if view.run is not None else f"{entry.facts} · opened"
+    packed = base64.b64encode(file).decode("ascii")
+    return KeptRun(view.key, entry.title, entry.words, facts, entry.date, len(file), packed)
 
 
 def usual_settings(name: str) -> Mapping[str, Any]:

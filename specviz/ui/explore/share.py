@@ -25,8 +25,8 @@ from specviz.ui.events import as_fields, callback, data_of
 from specviz.ui.explore.form import Frame, refuse_unoffered
 from specviz.ui.explore.standing import OF_ANY_METHOD, TITLES, counts_under
 from specviz.ui.view import View
-from specviz.views.blocks import Props
 from specviz.views.explore.inspector import LAST
+from specviz.views.explore.panels import GoneRun, SharedRunLine, ShareOffer, TokenPlace
 from specviz.views.explore.titles import last_token
 from specviz.views.words import Sentence, label, quantity, reveal
 
@@ -72,30 +72,30 @@ def add(frame: Frame) -> None:
     frame.fill(part.apply, apply)
 
 
-def calls_of(frame: Frame) -> list[Callable[[Any], Props | None]]:
+def calls_of(frame: Frame) -> list[Callable[[Any], Any]]:
     """The functions that the drawer calls; nothing of their data has been checked."""
 
-    def offered(data: Any) -> Props:
-        """The ways to share a run; `gone` for a run that is not stored."""
+    def offered(data: Any) -> ShareOffer | GoneRun:
+        """The ways to share a run."""
         fields = as_fields(data)
         view = frame.registry.get(fields.get("run"))
         if view is None:
-            return {"gone": True}
+            return GoneRun()
         step = fields.get("step")
         ref = fields.get("ref")
         place = (step, ref) if type(step) is int and isinstance(ref, str) else None
         return share_props(view, place, frame.offer)
 
-    def linked(data: Any) -> Props:
+    def linked(data: Any) -> SharedRunLine:
         """The run of a link in words, or why it cannot be used here."""
         try:
             request, _ = open_link(frame, as_fields(data).get("link"))
         except SpecvizError as error:
             words = ["This link cannot be used here: ", reveal(str(error)), "."]
-            return {"state": "refused", "words": words}
-        return {"state": "ready", "words": invitation(request)}
+            return SharedRunLine("refused", words)
+        return SharedRunLine("ready", invitation(request))
 
-    def compared(data: Any) -> Props | None:
+    def compared(data: Any) -> SharedRunLine | None:
         """The comparison of a run with the link's; None for a run that is not stored or was only opened here."""
         view = frame.registry.get(as_fields(data).get("run"))
         if view is None or view.run is None:
@@ -135,7 +135,7 @@ def _unknown_models(offer: Offer, request: Request) -> list[str]:
 # ---- a link to a run ------------------------------------------------------------------------------------------------
 
 
-def share_props(view: View, selection: Place | None, offer: Offer) -> Props:
+def share_props(view: View, selection: Place | None, offer: Offer) -> ShareOffer:
     """The link to a view, if it has one, what it carries in words, and the addresses of the files."""
     place = place_in(view.trace.steps, selection)
     letters = None
@@ -150,10 +150,10 @@ def share_props(view: View, selection: Place | None, offer: Offer) -> Props:
         address = f"specviz/{path.format(view.id)}"
         if place and "?" in path:  # a page shows the selected place
             address += f"&step={place[0]}&ref={place[1]}"
-        files.append([name, title, description, address])
+        files.append((name, title, description, address))
     space = settings().space
     page = None if space is None else f"{SPACES}{space}"
-    return {"link": letters, "page": page, "words": words, "files": files}
+    return ShareOffer(letters, page, words, files)
 
 
 def link_to(trace: Trace, selection: Place | None, offer: Offer) -> Link:
@@ -290,13 +290,14 @@ def _id_at(steps: Sequence[Step], step: int, ref: str) -> int | None:
 # ---- how a run of this machine compares with the shared one ---------------------------------------------------------
 
 
-def comparison(link: Link, request: Request, trace: Trace) -> Props:
-    """The comparison of a request's run with the shared one so far: `state`, `words`, and `at`, the place to select."""
+def comparison(link: Link, request: Request, trace: Trace) -> SharedRunLine:
+    """The comparison of a request's run with the shared one so far."""
     if found := list(differences(link.request, request)):
         named = ", ".join(found[:MOST_NAMED])
         if len(found) > MOST_NAMED:
             named += " and more"
-        return {"state": "other", "words": [f"The run below differs from the shared one: {named}."]}
+        words = [f"The run below differs from the shared one: {named}."]
+        return SharedRunLine("other", words)
     end = trace.footer
     steps, was_changed = steps_as_asked(list(trace.steps), link.request)
     ids = ids_of(steps)
@@ -310,7 +311,7 @@ def comparison(link: Link, request: Request, trace: Trace) -> Props:
             "The settings changed during this run: its text cannot be compared with the shared one."
         )
     if end is None:
-        return {"state": "waiting", "words": ["The shared run is being made on this machine."]}
+        return SharedRunLine("waiting", ["The shared run is being made on this machine."])
     if end.reason in ("eos", "stop", "length", "context"):
         return _say_different(link)
     tokens = quantity(link.num_tokens, "token")
@@ -319,35 +320,34 @@ def comparison(link: Link, request: Request, trace: Trace) -> Props:
     )
 
 
-def _say_unknown(words: str) -> Props:
-    return {"state": "unknown", "words": [words]}
+def _say_unknown(words: str) -> SharedRunLine:
+    return SharedRunLine("unknown", [words])
 
 
-def _say_different(link: Link) -> Props:
+def _say_different(link: Link) -> SharedRunLine:
     dropped = " The selection was dropped." if link.selection else ""
     words = (
         f"This machine wrote another text than the shared run: models or rounding differ.{dropped}"
     )
-    return {"state": "differs", "words": [words]}
+    return SharedRunLine("differs", [words])
 
 
-def _say_equal(link: Link, steps: Sequence[Step]) -> Props:
+def _say_equal(link: Link, steps: Sequence[Step]) -> SharedRunLine:
     words = ["", "The same text as the shared run", f": {quantity(link.num_tokens, 'token')}."]
     if link.goes_on:
         subject = "token is" if link.num_tokens == 1 else f"{link.num_tokens:,} tokens are"
         more = ". After that the shared run continued with other settings: its file holds it."
         words = ["", f"The first {subject} the same", more]
     if link.selection is None:
-        return {"state": "same", "words": words}
+        return SharedRunLine("same", words)
     is_here = place_in(steps, link.selection) is not None
     if is_here and link.mark is not None:
         is_here = link.mark == mark_of(steps, link.selection)
     if not is_here:
         words[2] += " The token selected there is not in this run."
-        return {"state": "same", "words": words}
+        return SharedRunLine("same", words)
     words[2] += " The token selected there is selected here."
-    step, ref = link.selection
-    return {"state": "same", "words": words, "at": {"step": step, "ref": ref}}
+    return SharedRunLine("same", words, TokenPlace(*link.selection))
 
 
 def differences(shared: Request, here: Request) -> Iterator[str]:

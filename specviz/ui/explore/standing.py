@@ -3,10 +3,9 @@
 A trace may come from anywhere: nothing of its request has been checked before.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from specviz.drafters import METHODS, find_method
 from specviz.drafters.method import Method
@@ -22,9 +21,9 @@ from specviz.settings import settings
 from specviz.trace import Trace
 from specviz.ui.choices import Offer, spelled
 from specviz.ui.reports.trace_models import lacks
+from specviz.views.explore.panels import FieldFacts, RunButton
 from specviz.views.words import CHANGE_NAMES, label, reveal
 
-RUN = "Run"
 OTHERWISE = "Run with these settings"
 TITLES = CHANGE_NAMES | {
     "draft": "draft",
@@ -78,30 +77,27 @@ def usable_rule(request: Request) -> Request:
     return replace(request, rule=method.default_rule)
 
 
-def standing_props(trace: Trace, offer: Offer, pool: ModelPool) -> Mapping[str, Any]:
-    """The props {"words", "missing", "needs"} of a run that stands: what Run says while nothing is changed, why it
-    cannot make this run here, if so, and the fields that must change until it can."""
+def standing_props(trace: Trace, offer: Offer, pool: ModelPool) -> RunButton:
+    """What Run says of a run that stands."""
     if trace.header is None:
-        return _say()
+        return RunButton()
     try:
         request = request_shown(trace)
     except SpecvizError as error:
-        return _say(OTHERWISE, f"The bar cannot show how this run was made: {reveal(str(error))}.")
+        missing = f"The bar cannot show how this run was made: {reveal(str(error))}."
+        return RunButton(OTHERWISE, missing)
     for kind, name in models_named(request):
         if reason := _why_not_here(name, offer, pool):
-            return _say(f"{RUN} needs {label(Path(name).name)}", reason, _fields_of(kind, request))
+            words = f"Run needs {label(Path(name).name)}"
+            return RunButton(words, reason, _fields_of(kind, request))
     method = METHODS[request.method].under(request.params)
     if reason := lacks(method, request.target, pool):
-        return _say(OTHERWISE, reason)
+        return RunButton(OTHERWISE, reason)
     if request.rule is not None and usable_rule(request).rule != request.rule and method.drafts:
         title = RULES[method.default_rule].title
         missing = f"This run's rule is not on offer here: {title} judges instead."
-        return _say(f"{RUN} with {title}", missing)
-    return _say()
-
-
-def _say(words: str = RUN, missing: str = "", needs: Sequence[str] = ()) -> Mapping[str, Any]:
-    return {"words": words, "missing": missing, "needs": list(needs)}
+        return RunButton(f"Run with {title}", missing)
+    return RunButton()
 
 
 def _fields_of(kind: str, request: Request) -> list[str]:
@@ -136,7 +132,9 @@ def _why_not_here(name: str, offer: Offer, pool: ModelPool) -> str:
     return f"{label(name)} is not on this machine: Run would fetch it."
 
 
-def not_followed(trace: Trace, asked: RunSettings, pool: ModelPool) -> Mapping[str, Any]:
+def not_followed(
+    trace: Trace, asked: RunSettings, pool: ModelPool
+) -> Mapping[str, str | float | None]:
     """The live fields that were changed too late for any step, with the values that the last step was made with.
 
     asked: the settings that the run had at its end.
@@ -152,23 +150,15 @@ def not_followed(trace: Trace, asked: RunSettings, pool: ModelPool) -> Mapping[s
     return {name: shown[name] for name in LIVE if last[name] != wanted[name]}
 
 
-def about_fields() -> Mapping[str, Any]:
-    """The facts about fields for the browser: which count under each method, their titles, those of methods and rules.
-
-    live: the fields that a run in progress follows.
-    """
+def about_fields() -> FieldFacts:
+    """The facts about the fields of every method."""
     titles = dict(TITLES)
     for method in METHODS.values():
         for param in method.params:
             titles[f"{method.name}.{param.name}"] = param.title
-    return {
-        "counting": {method.name: _counting(method) for method in METHODS.values()},
-        "titles": titles,
-        "whole": WHOLE,
-        "values": {known.name: known.title for known in (*METHODS.values(), *RULES.values())},
-        "live": LIVE,
-        "otherwise": OTHERWISE,
-    }
+    counting = {method.name: _counting(method) for method in METHODS.values()}
+    values = {known.name: known.title for known in (*METHODS.values(), *RULES.values())}
+    return FieldFacts(counting, titles, WHOLE, values, LIVE, OTHERWISE)
 
 
 def _counting(method: Method) -> list[str]:

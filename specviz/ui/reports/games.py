@@ -19,10 +19,11 @@ from specviz.trace import Trace
 from specviz.trace.shipped import FIRST_VISIT, shipped_runs, shipped_trace
 from specviz.ui.choices import Offer
 from specviz.ui.registry import Registry
-from specviz.ui.reports.section import Look, Props, Section, Work, one_of, whole_number
+from specviz.ui.reports.section import Look, Section, Work, one_of, whole_number
 from specviz.ui.reports.trace_models import NO_RUN, RunModels
 from specviz.ui.view import View
 from specviz.views import blocks
+from specviz.views.blocks import PageBlock, PageControl, PageSection
 from specviz.views.explore.feed import SO_FAR, Feed
 from specviz.views.learn.draft_game import turns_blocks
 from specviz.views.learn.predict import predict_block
@@ -106,7 +107,7 @@ class Games:
             ),
         ]
 
-    def _begin_predict(self, look: Look) -> Props:
+    def _begin_predict(self, look: Look) -> PageSection:
         runs = _titles_of_runs()
         name = FIRST_VISIT if FIRST_VISIT in runs else next(iter(runs), ON_STAGE)
         return _predict_section(name, _find_trace(name, look) if runs else Trace())
@@ -125,14 +126,14 @@ class Games:
     def _list_models(self, look: Look) -> list[str]:
         return [name for name in (self._offer.first.target, self._rival()) if name is not None]
 
-    def _begin_draft(self, look: Look) -> Props:
+    def _begin_draft(self, look: Look) -> PageSection:
         if not self._is_playable():
             name = self._bench.pool.shown_name(self._offer.first.target)
             return _draft_section([], [blocks.WordsBlock(NO_MODEL.format(name=name))])
-        return self._props(GameSetup(next(iter(texts(self._offer))), "1", "1"))
+        return self._section(GameSetup(next(iter(texts(self._offer))), "1", "1"))
 
     def _new(self, look: Look, values: Mapping[str, str]) -> Work:
-        yield self._props(self._setup(values))
+        yield self._section(self._setup(values))
 
     def _turn(self, look: Look, values: Mapping[str, str]) -> Work:
         game_id = values.get("game", "")
@@ -147,15 +148,15 @@ class Games:
         except RefusedDraft as error:  # shown under the line
             # without half surrogate pairs
             sendable = typed[: MOST_CHARACTERS + 1].encode("utf-8", "replace").decode()
-            yield self._props(setup, game if game_id else None, game_id, str(error), sendable)
+            yield self._section(setup, game if game_id else None, game_id, str(error), sendable)
             return
-        yield self._props(setup, game, game_id or self._keep(setup, game))
+        yield self._section(setup, game, game_id or self._keep(setup, game))
 
     def _finish(self, look: Look, values: Mapping[str, str]) -> Work:
         game_id = values.get("game", "")
         setup, game = self._find_game(game_id)
         game.finish()
-        yield self._props(setup, game, game_id)
+        yield self._section(setup, game, game_id)
 
     def _setup(self, values: Mapping[str, str]) -> GameSetup:
         prompt = one_of(values, "prompt", list(texts(self._offer)))
@@ -177,14 +178,14 @@ class Games:
                 self._games.popitem(last=False)
         return game_id
 
-    def _props(
+    def _section(
         self,
         setup: GameSetup,
         game: Game | None = None,
         game_id: str = "",
         refusal: str = "",
         typed: str = "",
-    ) -> Props:
+    ) -> PageSection:
         trace = Trace()
         message = ""
         rivals = []
@@ -223,12 +224,12 @@ class Games:
         return _draft_section(controls, shown)
 
 
-def _draft_section(controls: list[Props], shown: list[Props]) -> Props:
+def _draft_section(controls: list[PageControl], shown: list[PageBlock]) -> PageSection:
     lead = DRAFT_LEAD.format(typed=MOST_TYPED, most=quantity(most_tokens(), "token"))
     return blocks.PageSection(DRAFT, "You are the draft model", lead, controls, shown)
 
 
-def _predict_section(name: str, trace: Trace) -> Props:
+def _predict_section(name: str, trace: Trace) -> PageSection:
     titles = {**_titles_of_runs(), ON_STAGE: "The run on the stage"}
     options = [(title, run) for run, title in titles.items()]
     controls = [

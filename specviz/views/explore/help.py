@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from specviz.views.explore.panels import MethodHelp, RuleHelp
 from specviz.views.words import reveal
 
 if TYPE_CHECKING:
@@ -22,10 +23,8 @@ K_WORDS = "K: how many tokens are drafted at most before the target checks them.
 LATER = "The settings below apply on the next run."
 
 
-def method_help(
-    method: Method, rule: Rule | None, *, has_k: bool, lacks: str = ""
-) -> dict[str, Any]:
-    """Props of the help panel.
+def method_help(method: Method, rule: Rule | None, *, has_k: bool, lacks: str = "") -> MethodHelp:
+    """The help on a method.
 
     rule: None where there is nothing to judge. has_k: whether a person sets K for the method. lacks: why it cannot run
     on the chosen target.
@@ -39,24 +38,21 @@ def method_help(
                 notes.append(f"K is not used here: “{param.title}” limits how much is drafted.")
     if method.params:
         notes.append(LATER)
-    return {
-        "title": method.title,
-        "summary": method.summary,
-        "caution": method.caution,
-        "sources": [list(piece) for piece in sources(method.source)],
-        "lacks": reveal(lacks),
-        "rule": None if rule is None else _rule_help(rule),
-        "notes": notes,
-    }
+    return MethodHelp(
+        method.title,
+        method.summary,
+        method.caution,
+        list(sources(method.source)),
+        reveal(lacks),
+        None if rule is None else _rule_help(rule),
+        notes,
+    )
 
 
-def _rule_help(rule: Rule) -> dict[str, str]:
-    return {
-        "title": rule.title,
-        "badge": "exact" if rule.lossless else "lossy",
-        "meaning": EXACT if rule.lossless else LOSSY,
-        "summary": rule.summary,
-    }
+def _rule_help(rule: Rule) -> RuleHelp:
+    if rule.lossless:
+        return RuleHelp(rule.title, "exact", EXACT, rule.summary)
+    return RuleHelp(rule.title, "lossy", LOSSY, rule.summary)
 
 
 def sources(text: str) -> Iterator[tuple[str, str | None]]:

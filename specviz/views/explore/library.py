@@ -15,8 +15,8 @@ from specviz.rules.facts import FACTS, facts_of
 from specviz.trace import Header, Settings, Trace
 from specviz.trace.metrics import METRICS, count, lossy_words, metrics, rounding_words
 from specviz.trace.shipped import ShippedRun, shipped_trace
-from specviz.views.blocks import Props
 from specviz.views.explore.feed import INCOMPLETE
+from specviz.views.explore.panels import RunEntry, ShippedEntry
 from specviz.views.words import label, own_sampling, quantity, reveal, title_of
 
 MOST_WORDS = 12  # of a prompt
@@ -28,8 +28,8 @@ Usual = Callable[[str], Mapping[str, Any]]
 """A method's name -> its usual parameters, and its `rule`."""
 
 
-def entry(trace: Trace, usual: Usual | None = None) -> Props:
-    """The `title`, the `words` below it and the `facts` of one run that is over, and its `date`.
+def entry(trace: Trace, usual: Usual | None = None) -> RunEntry:
+    """The entry of one run that is over.
 
     The browser writes the date in local time. Without `usual` the parameters of methods are left out.
     """
@@ -41,21 +41,17 @@ def entry(trace: Trace, usual: Usual | None = None) -> Props:
         INCOMPLETE if trace.footer is None else "",
         "" if is_date else label(created),
     ]
-    return {
-        "title": _title(trace, usual),
-        "words": _beginning(trace.header),
-        "facts": _join(facts),
-        "date": created if is_date else "",
-    }
+    date = created if is_date else ""
+    return RunEntry(_title(trace, usual), _beginning(trace.header), _join(facts), date)
 
 
-def shipped_entry(run: ShippedRun) -> Props:
-    """The entry of a run that comes with specviz, with its `name`, without a date. It says if the run is unreadable."""
+def shipped_entry(run: ShippedRun) -> ShippedEntry:
+    """The entry of a run that comes with specviz. It says if the run is unreadable."""
     try:
         facts = _numbers(shipped_trace(run.name))
     except SpecvizError as error:
         facts = f"cannot be read: {reveal(str(error))}"
-    return {"name": run.name, "title": run.title, "words": run.about, "facts": facts}
+    return ShippedEntry(run.name, run.title, run.about, facts)
 
 
 def _join(parts: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from specviz.trace import Step, Trace
 from specviz.trace.metrics import METRICS, metrics
-from specviz.views.blocks import Props, pack
+from specviz.views.blocks import PageBlock, PageRecord, pack
 from specviz.views.explore.inspector import focus
 from specviz.views.explore.titles import last_token, telling_rejection
 from specviz.views.words import ENDINGS, Sentence, label, prose, quantity, quote, reveal
@@ -21,10 +21,43 @@ END_WORDS["stopped"] = "You finished here. Begin a new game from this text or an
 PER_CALL = "tokens_per_target_call"
 
 
+class JoinChoice(PageRecord):
+    """The choice to go on without a space where the text ends in a letter."""
+
+    words: Sentence
+    label: str
+    is_on: bool
+    letters: str  # the last letters of the text
+
+
+class DraftGameBlock(PageBlock, tag="draft_game"):
+    """The game: the last turn in words, the line to type in, the score."""
+
+    game: str  # its id; "" before the first turn
+    setup: Mapping[str, str]  # values that the first turn sends
+    prompt: str  # "" from the first turn on
+    most: int  # characters of a turn
+    said: Sequence[Sentence]  # the verdicts of the last turn
+    join: JoinChoice | None
+    problem: str  # why the typed words were not judged
+    typed: str
+    can_finish: bool
+    end: str  # why the game is over
+    tiles: Sequence[tuple[str, str]]  # the score: numbers and words
+
+
+class DraftGameStageBlock(PageBlock, tag="draft-game-stage"):
+    """A stage with the text of the game."""
+
+    game: str
+    feed: str  # what the stage shows, packed
+    focus: tuple[int, str]  # the step and the token to begin with
+
+
 def turns_blocks(
     game: str, setup: Mapping[str, str], trace: Trace, rivals: Sequence[Rival], *, prompt: str, rival: str | None,
     most: int, message: str = "", ending: Ending | None = None, refusal: str = "", typed: str = "",
-) -> list[Props]:  # fmt: skip
+) -> list[PageBlock]:  # fmt: skip
     """The game's block, and from the first turn on a stage with its text.
 
     game: its id, empty before the first turn. setup: values that the first turn sends. rival: the draft model's name.
@@ -33,24 +66,23 @@ def turns_blocks(
     """
     is_begun = bool(trace.steps)
     problem = reveal(f"{refusal[:1].upper()}{refusal[1:]}.") if refusal else ""
-    block = {
-        "kind": "draft_game",
-        "game": game,
-        "setup": dict(setup),
-        "prompt": "" if is_begun else prose(prompt),
-        "most": most,
-        "said": _turn_words(trace, rivals),
-        "join": None if ending is None else _join_control(ending),
-        "problem": problem,
-        "typed": typed,
-        "can_finish": is_begun,
-        "end": "" if trace.footer is None else END_WORDS[trace.footer.reason],
-        "tiles": _tiles(trace, rivals, rival),
-    }
+    block = DraftGameBlock(
+        game=game,
+        setup=setup,
+        prompt="" if is_begun else prose(prompt),
+        most=most,
+        said=_turn_words(trace, rivals),
+        join=None if ending is None else _join_choice(ending),
+        problem=problem,
+        typed=typed,
+        can_finish=is_begun,
+        end="" if trace.footer is None else END_WORDS[trace.footer.reason],
+        tiles=_tiles(trace, rivals, rival),
+    )
     if not is_begun:
         return [block]
-    at = [len(trace.steps) - 1, focus(trace.steps[-1])]
-    return [block, {"kind": "draft-game-stage", "game": game, "feed": pack(message), "focus": at}]
+    at = (len(trace.steps) - 1, focus(trace.steps[-1]))
+    return [block, DraftGameStageBlock(game, pack(message), at)]
 
 
 def _turn_words(trace: Trace, rivals: Sequence[Rival]) -> list[Sentence]:
@@ -67,16 +99,11 @@ def _turn_words(trace: Trace, rivals: Sequence[Rival]) -> list[Sentence]:
     return sentences
 
 
-def _join_control(ending: Ending) -> Props:
-    """The choice to go on without a space where the text ends in a letter."""
+def _join_choice(ending: Ending) -> JoinChoice:
     letters = reveal(ending.letters[-MOST_LETTERS:])
     looks_like = "the beginning of a word" if ending.goes_on else "a whole word"
-    return {
-        "words": ["The text ends with ", f"“{letters}”", f", which looks like {looks_like}."],
-        "label": "go on without a space",
-        "is_on": ending.goes_on,
-        "letters": letters,
-    }
+    words = ["The text ends with ", f"“{letters}”", f", which looks like {looks_like}."]
+    return JoinChoice(words, "go on without a space", ending.goes_on, letters)
 
 
 def _verdict_words(step: Step) -> Sentence:
@@ -99,15 +126,15 @@ def _verdict_words(step: Step) -> Sentence:
     ]
 
 
-def _tiles(trace: Trace, rivals: Sequence[Rival], rival: str | None) -> list[list[str]]:
-    """The score as [number, words]."""
+def _tiles(trace: Trace, rivals: Sequence[Rival], rival: str | None) -> list[tuple[str, str]]:
+    """The score as (number, words)."""
     if not trace.steps:
         return []
     spell = METRICS[PER_CALL].spell
     turns = quantity(len(trace.steps), "turn")
-    tiles = [[spell(metrics(trace)[PER_CALL]), f"your tokens per target call, in {turns}"]]
+    tiles = [(spell(metrics(trace)[PER_CALL]), f"your tokens per target call, in {turns}")]
     if rivals:
         mean = sum(turn.num_emitted for turn in rivals) / len(rivals)
         name = label(rival or "the draft model")
-        tiles.append([spell(mean), f"{name}, measured in the same places with as many tokens"])
-    return [*tiles, [spell(1.0), "without a draft"]]
+        tiles.append((spell(mean), f"{name}, measured in the same places with as many tokens"))
+    return [*tiles, (spell(1.0), "without a draft")]

@@ -1,19 +1,21 @@
-"""The props of one lesson, for the panel beside the stage; the browser remembers the tasks done. Loads no torch."""
+"""One lesson as the panel beside the stage gets it; the browser remembers the tasks done. Loads no torch."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
 
-from msgspec.structs import asdict
+from msgspec import UNSET, UnsetType
 
 from specviz.drafters import METHODS
 from specviz.lessons.load import found_lessons
-from specviz.lessons.types import Done, Lesson, Screen, Show
+from specviz.lessons.types import Lesson, Screen, Show
 from specviz.request import spell_options
 from specviz.rules.facts import FACTS
+from specviz.trace.events import Kind, Status
 from specviz.trace.shipped import shipped_runs, shipped_trace
-from specviz.views.blocks import Props
+from specviz.views.blocks import BarsBlock, PageRecord
 from specviz.views.check.distributions import distribution_block
-from specviz.views.learn.plan import game_after, tasks_of
+from specviz.views.explore.panels import TokenPlace
+from specviz.views.learn.plan import GameLink, LessonTasks, game_after, tasks_of
 from specviz.views.words import label, reveal, title_of
 
 AT_INSPECTOR = ("throw", "made")  # kinds of tasks that are done at the inspector
@@ -21,8 +23,84 @@ SHIPPED = "shipped:"
 """The beginning of a recorded run's id in the page; the run's name follows."""
 
 
-def lesson_props(name: str, *, has_server: bool = True) -> Props:
-    """The props of a lesson's panel. Raises KeyError for an unknown name."""
+class RecordedRun(PageRecord):
+    """A recorded run that a lesson shows."""
+
+    run: str  # its name
+    id: str  # its id in the page
+    title: str
+    about: str
+    pin: TokenPlace | None = None  # the token that is pinned there
+
+
+class RunPair(PageRecord):
+    """Two recorded runs that a lesson shows side by side."""
+
+    runs: tuple[RecordedRun, RecordedRun]
+
+
+class TaskOption(PageRecord):
+    """An answer of a task."""
+
+    why: str  # it is right or wrong; "" where anything may be guessed
+    words: str
+    right: bool
+
+
+class LessonTask(PageRecord):
+    """A task of a lesson, and what completes it."""
+
+    words: Sequence[str]  # every second one is set off
+    praise: str
+    kind: Literal["play", "made", "throw", "predict", "pin", "see", "choose", "guess"]
+    times: int  # how often it must be done
+    counts: Sequence[str]  # words for 0, 1, ... times
+    status: Sequence[Literal[Status, Kind]]  # the marks of which a token must have one to be pinned
+    runs: Sequence[RecordedRun]  # to be opened
+    options: Sequence[TaskOption]
+    reveal: str  # said after a guess
+
+
+class LessonScreen(PageRecord):
+    """One screen of a lesson."""
+
+    title: str
+    place: str  # among the screens
+    width: float  # the part of the lesson behind it, in percent
+    words: Sequence[Sequence[str]]  # paragraphs; every second text of one is set off
+    show: RecordedRun | None  # on the stage
+    compare: RunPair | None
+    # the panels of the stage that the screen is about
+    lit: Sequence[Literal["text", "lanes", "inspector", "numbers", "player"]]
+    distribution: BarsBlock | None
+    task: LessonTask | None
+
+
+class NextLesson(PageRecord):
+    """The lesson that follows in the plan."""
+
+    name: str
+    title: str
+
+
+class LessonPanel(PageRecord, kw_only=True):
+    """A lesson for the panel beside the stage."""
+
+    name: str
+    title: str
+    question: str
+    place: str  # among the lessons, and its minutes
+    live: str  # what to look for in the live run; "" without one
+    next: NextLesson | None
+    game: GameLink | None  # the game that follows
+    tasks: LessonTasks
+    screens: Sequence[LessonScreen]
+    refusal: Literal[""] | UnsetType = UNSET  # a server sends a lesson or a `PanelRefusal`
+    not_live: str | UnsetType = UNSET  # why the live run cannot be made on this server
+
+
+def lesson_props(name: str, *, has_server: bool = True) -> LessonPanel:
+    """The lesson of this name. Raises KeyError for an unknown name."""
     known = list(found_lessons().lessons.values())
     lesson = found_lessons().lessons[name]
     place = known.index(lesson)
@@ -32,18 +110,18 @@ def lesson_props(name: str, *, has_server: bool = True) -> Props:
     following = None
     if place + 1 < len(known):
         after = known[place + 1]
-        following = {"name": after.name, "title": after.title}
-    return {
-        "name": name,
-        "title": lesson.title,
-        "question": lesson.question,
-        "place": f"Lesson {place + 1} of {len(known)} · {lesson.minutes} min",
-        "live": live,
-        "next": following,
-        "game": game_after(lesson, known, has_server),
-        "tasks": tasks_of(lesson),
-        "screens": list(_screens(lesson)),
-    }
+        following = NextLesson(after.name, after.title)
+    return LessonPanel(
+        name=name,
+        title=lesson.title,
+        question=lesson.question,
+        place=f"Lesson {place + 1} of {len(known)} · {lesson.minutes} min",
+        live=live,
+        next=following,
+        game=game_after(lesson, known, has_server),
+        tasks=tasks_of(lesson),
+        screens=list(_screens(lesson)),
+    )
 
 
 def _setup_words(setup: Mapping[str, Any]) -> list[str]:
@@ -85,7 +163,7 @@ _SETUP_WORDS = {
 }
 
 
-def _screens(lesson: Lesson) -> Iterator[Props]:
+def _screens(lesson: Lesson) -> Iterator[LessonScreen]:
     run = None  # the one on the stage
     for number, screen in enumerate(lesson.screens, 1):
         if screen.show and screen.show.run:
@@ -97,23 +175,40 @@ def _screens(lesson: Lesson) -> Iterator[Props]:
             bars = distribution_block(
                 trace, distribution.step, distribution.ref, distribution.rules
             )
-        yield {
-            "title": screen.title,
-            "place": f"{number} of {len(lesson.screens)}",
-            "width": round(100 * number / len(lesson.screens), 1),
-            "words": [list(words) for words in screen.words],
-            **_stage(screen.show, run),
-            "lit": _lit(screen),
-            "distribution": bars,
-            "task": _task(screen),
-        }
+        show, pair = _stage(screen.show, run)
+        yield LessonScreen(
+            screen.title,
+            f"{number} of {len(lesson.screens)}",
+            round(100 * number / len(lesson.screens), 1),
+            screen.words,
+            show,
+            pair,
+            _lit(screen),
+            bars,
+            _task(screen),
+        )
 
 
-def _task(screen: Screen) -> Props | None:
+def _task(screen: Screen) -> LessonTask | None:
     task = screen.task
     if task is None:
         return None
-    return {"words": list(task.words), "praise": task.praise, **_condition(task.done)}
+    done = task.done
+    times = len(done.runs) if done.kind == "see" else done.times
+    counts = []
+    if times > 1:
+        counts = [f"{number} of {times}" for number in range(times + 1)]
+    return LessonTask(
+        task.words,
+        task.praise,
+        done.kind,
+        times,
+        counts,
+        done.status,
+        [_run(run.run, run.words) for run in done.runs],
+        [TaskOption(option.why, option.words, option.right) for option in done.options],
+        done.reveal,
+    )
 
 
 def _lit(screen: Screen) -> list[str]:
@@ -128,38 +223,18 @@ def _lit(screen: Screen) -> list[str]:
     return panels
 
 
-def _stage(show: Show | None, run: str | None) -> Props:
+def _stage(show: Show | None, run: str | None) -> tuple[RecordedRun | None, RunPair | None]:
     """The content of the stage: one run with a pin, two runs to compare, or nothing."""
     if show is None:
-        return {"show": None, "compare": None}
+        return None, None
     if show.compare:
-        return {"show": None, "compare": {"runs": [_run(name) for name in show.compare]}}
-    pin = asdict(show.pin) if show.pin else None
-    return {"show": {**_run(run), "pin": pin}, "compare": None}
+        left, right = show.compare
+        return None, RunPair((_run(left), _run(right)))
+    pin = TokenPlace(show.pin.step, show.pin.ref) if show.pin else None
+    return _run(run, pin=pin), None
 
 
-def _run(name: str, title: str = "") -> Props:
+def _run(name: str, title: str = "", pin: TokenPlace | None = None) -> RecordedRun:
     entry = shipped_runs()[name]
-    return {
-        "run": name,
-        "id": f"{SHIPPED}{name}",
-        "title": title or reveal(entry.title),
-        "about": reveal(entry.about),
-    }
-
-
-def _condition(done: Done) -> Props:
-    """When a task counts as done."""
-    times = len(done.runs) if done.kind == "see" else done.times
-    counts = []
-    if times > 1:
-        counts = [f"{number} of {times}" for number in range(times + 1)]
-    return {
-        "kind": done.kind,
-        "times": times,
-        "counts": counts,
-        "status": list(done.status),
-        "runs": [_run(run.run, run.words) for run in done.runs],
-        "options": [{"why": option.why, **asdict(option)} for option in done.options],
-        "reveal": done.reveal,
-    }
+    title = title or reveal(entry.title)
+    return RecordedRun(name, f"{SHIPPED}{name}", title, reveal(entry.about), pin)

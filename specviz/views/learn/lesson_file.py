@@ -4,7 +4,7 @@ It opens from disk without network and server, and leaves out all parts that nee
 and are unpacked when they are first shown. No text from outside becomes markup (see views.document).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from specviz import __version__
 from specviz.errors import SpecvizError
@@ -12,12 +12,12 @@ from specviz.lessons.load import lessons
 from specviz.lessons.types import Lesson
 from specviz.trace.shipped import shipped_runs, shipped_trace
 from specviz.views import blocks
-from specviz.views.blocks import Props, pack
+from specviz.views.blocks import PageBlock, PageMessage, PageRecord, pack
 from specviz.views.compare.side_by_side_player import side_by_side_block
 from specviz.views.document import REPORT_HTML, document, stage_template
 from specviz.views.explore.feed import Feed
 from specviz.views.explore.run_file import packed_run
-from specviz.views.learn.lesson import SHIPPED, lesson_props
+from specviz.views.learn.lesson import SHIPPED, LessonPanel, lesson_props
 from specviz.views.learn.plan import NONE_YET, PREDICT, plan
 from specviz.views.learn.predict import predict_block
 
@@ -36,14 +36,18 @@ BODY = """<header class="sv-report sv-site-head"><h1><a href="#{home}">{title}</
 <div id="learn"><div id="learn-page">{report}</div></div></main>{template}"""
 
 
+class SiteContent(PageRecord):
+    """What a page without a server shows, apart from its runs."""
+
+    lessons: Mapping[str, LessonPanel]
+    pages: Mapping[str, PageMessage]
+    runs: Sequence[str]  # the recorded runs that are offered by name
+    pairs: Sequence[str]  # of these, the names of two with a dash between them
+
+
 def lesson_page() -> str:
     """The whole HTML page. Raises SpecvizError where the lessons cannot be read, or where there are none."""
-    content = {
-        "lessons": lesson_panels(),
-        "pages": {"learn": learn_page()},
-        "runs": [],
-        "pairs": [],
-    }
+    content = SiteContent(lesson_panels(), {"learn": learn_page()}, runs=(), pairs=())
     data = {"sv-data": pack(content)}
     for lesson in _known_lessons().values():
         for name in lesson.runs():
@@ -76,8 +80,8 @@ def _known_lessons() -> Mapping[str, Lesson]:
     return known
 
 
-def lesson_panels() -> dict[str, Props]:
-    """The props of each lesson's panel without a server, by name."""
+def lesson_panels() -> dict[str, LessonPanel]:
+    """Each lesson as it is without a server, by name."""
     return {name: lesson_props(name, has_server=False) for name in _known_lessons()}
 
 
@@ -91,8 +95,8 @@ def lesson_pairs() -> list[tuple[str, str]]:
     return list(pairs)
 
 
-def learn_page() -> Props:
-    """The plan and the game over the runs of GAMES that exist, as a page of sections is sent."""
+def learn_page() -> PageMessage:
+    """The plan and the game over the runs of GAMES that exist."""
     games = {}
     for name in GAMES:
         if name in shipped_runs():
@@ -109,7 +113,7 @@ def run_text(run: str, *, charts: bool) -> str:
     return packed
 
 
-def side_by_side(names: tuple[str, str]) -> Props:
+def side_by_side(names: tuple[str, str]) -> PageBlock:
     """The block of two recorded runs."""
     left, right = names
     titles = (shipped_runs()[left].title, shipped_runs()[right].title)

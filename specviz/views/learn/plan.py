@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from specviz.lessons.load import found_lessons
 from specviz.lessons.types import Lesson
 from specviz.views import blocks
-from specviz.views.blocks import Props
-from specviz.views.learn.picture import picture
+from specviz.views.blocks import PageBlock, PageRecord
+from specviz.views.learn.picture import LessonPicture, picture
 from specviz.views.words import quantity, reveal
 
 NAME = "plan"
@@ -38,12 +38,73 @@ LEAD = (
     "{lessons}, {games} and a break. Every lesson begins with a question, has something to do, and corrects one wrong "
     "idea. The runs are recorded: no model is needed to take part."
 )
-FILE = {
-    "href": FILE_ADDRESS,
-    "name": FILE_NAME,
-    "words": "Save all lessons as one file",
-    "note": "All lessons, their recorded runs and the first game, for a browser without network.",
-}
+
+
+class LessonFile(PageRecord):
+    """The link to all lessons in one file."""
+
+    href: str
+    name: str
+    words: str
+    note: str
+
+
+class LessonTasks(PageRecord):
+    """The tasks of a lesson."""
+
+    places: Sequence[int]  # of the screens that have one
+    words: Sequence[str]  # for 0, 1, ... of them done
+
+
+class GameLink(PageRecord):
+    """The button at the end of a lesson that leads to a game."""
+
+    section: str  # of the Learn page
+    words: str
+
+
+class PlanEntry(PageRecord):
+    """An entry of the plan."""
+
+    # when it begins in the whole plan and in the short way; None where the short way leaves it out
+    clocks: tuple[str, str | None]
+    minutes: str
+    title: str
+
+
+class PauseEntry(PlanEntry):
+    """A break or a game between two lessons."""
+
+    words: str
+    section: str  # the game's on the Learn page; "" for a break
+
+
+class LessonEntry(PlanEntry):
+    """A lesson in the plan."""
+
+    name: str
+    question: str
+    misconception: str
+    teacher: Sequence[Sequence[str]]  # paragraphs; every second text of one is set off
+    tasks: LessonTasks
+    number: str
+    picture: LessonPicture
+
+
+class LessonsBlock(PageBlock, tag="lessons"):
+    """The lessons, games and breaks in the plan's order."""
+
+    entries: Sequence[PlanEntry]
+    ways: Sequence[str]  # the whole plan and the short way, if there is one
+    file: LessonFile | None
+
+
+FILE = LessonFile(
+    FILE_ADDRESS,
+    FILE_NAME,
+    "Save all lessons as one file",
+    "All lessons, their recorded runs and the first game, for a browser without network.",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +158,7 @@ SHORT = (
 """The short way, in the plan's order. It is offered only if all its parts are in the plan."""
 
 
-def plan(*, has_server: bool = True) -> Props:
+def plan(*, has_server: bool = True) -> blocks.PageSection:
     """The section "plan". has_server: False in the one-file export, which offers no file and runs no model."""
     found = found_lessons()
     known = list(found.lessons.values())
@@ -118,7 +179,7 @@ def plan(*, has_server: bool = True) -> Props:
         ways = [f"All of it: {total} minutes", f"The short way: {short} minutes"]
         notes += LESS_TIME.format(minutes=short)
     file = FILE if has_server and not faults else None
-    listed = {"kind": "lessons", "entries": _entries(slots), "ways": ways, "file": file}
+    listed = LessonsBlock(list(_entries(slots)), ways, file)
     use = [ROOM, HAND_OUT if has_server else HANDED_OUT, (notes,)]
     room = blocks.DetailsBlock(
         "How to use this in a room", [blocks.WordsBlock(list(text)) for text in use]
@@ -144,36 +205,30 @@ def _short_way(slots: Sequence[Slot]) -> list[Slot]:
     return short if [slot.name for slot in short] == list(SHORT) else []
 
 
-def _entries(slots: Sequence[Slot]) -> list[Props]:
-    """An entry for each slot.
-
-    clocks: when it begins in the whole plan and in the short way, null where the short way leaves it out.
-    """
+def _entries(slots: Sequence[Slot]) -> Iterator[PlanEntry]:
+    """An entry for each slot."""
     clocks = _clocks(slots)
     short_clocks = _clocks(_short_way(slots))
-    entries = []
     number = 0
     for slot in slots:
-        entry: Props = {
-            "clocks": [clocks[slot.name], short_clocks.get(slot.name)],
-            "minutes": f"{slot.minutes} min",
-            "title": slot.title,
-        }
+        begins = clocks[slot.name], short_clocks.get(slot.name)
+        minutes = f"{slot.minutes} min"
         if isinstance(slot, Pause):
-            entry |= {"words": slot.words, "section": slot.section}
+            yield PauseEntry(begins, minutes, slot.title, slot.words, slot.section)
         else:
             number += 1
-            entry |= {
-                "name": slot.name,
-                "question": slot.question,
-                "misconception": slot.misconception,
-                "teacher": [list(words) for words in slot.teacher],
-                "tasks": tasks_of(slot),
-                "number": f"{number}",
-                "picture": picture(slot),
-            }
-        entries.append(entry)
-    return entries
+            yield LessonEntry(
+                begins,
+                minutes,
+                slot.title,
+                slot.name,
+                slot.question,
+                slot.misconception,
+                slot.teacher,
+                tasks_of(slot),
+                f"{number}",
+                picture(slot),
+            )
 
 
 def _clocks(slots: Sequence[Slot]) -> dict[str, str]:
@@ -186,17 +241,17 @@ def _clocks(slots: Sequence[Slot]) -> dict[str, str]:
     return clocks
 
 
-def tasks_of(lesson: Lesson) -> Props:
-    """The places of the screens that have a task, and the words for 0, 1, ... of them done."""
+def tasks_of(lesson: Lesson) -> LessonTasks:
+    """The tasks of a lesson, with words for how many of them are done."""
     places = [place for place, screen in enumerate(lesson.screens) if screen.task is not None]
     tasks = quantity(len(places), "task")
-    return {"places": places, "words": [f"{number} of {tasks}" for number in range(len(places))]}
+    return LessonTasks(places, [f"{number} of {tasks}" for number in range(len(places))])
 
 
-def game_after(lesson: Lesson, known: Sequence[Lesson], has_server: bool) -> Props | None:
+def game_after(lesson: Lesson, known: Sequence[Lesson], has_server: bool) -> GameLink | None:
     """The game that follows the lesson in the plan."""
     slots = list(_slots(known, has_server))
     after = slots[slots.index(lesson) + 1]
     if isinstance(after, Lesson) or not after.section:
         return None
-    return {"section": after.section, "words": f"Play{after.title.removeprefix('Game')}"}
+    return GameLink(after.section, f"Play{after.title.removeprefix('Game')}")

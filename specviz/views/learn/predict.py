@@ -3,14 +3,16 @@
 Only packed data holds the verdicts, so that no page shows one before the guess. Loads no model.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
+from typing import Any, Literal
 
 from specviz.rules.facts import facts_of
 from specviz.trace import DraftToken, Step, Trace
 from specviz.trace.counters import Counters
-from specviz.views.blocks import Props, pack, words
+from specviz.trace.events import Kind
+from specviz.views.blocks import PageBlock, PageRecord, WordsBlock, pack
 from specviz.views.explore.inspector import LOG_TICKS, NUMBERS, looks
 from specviz.views.explore.steps import step_props
 from specviz.views.words import PERCENT, Sentence, percent, percents, prose, quote
@@ -29,20 +31,51 @@ BY_CHANCE = (
     "draw alone says which one. A rejected token may still be a fine word."
 )
 ASK = "Accepted or rejected?"
+TextPiece = tuple[str, Literal[Kind, "rejected"]]
+"""A piece of the text, and its status."""
 
 
-def predict_block(traces: Mapping[str, Trace]) -> Props:
+class PlaceToGuess(PageRecord):
+    """A draft token with its verdict."""
+
+    step: int
+    ref: str  # the number of its node in the draft
+    before: Sequence[TextPiece]  # the text since the place before
+    after: Sequence[TextPiece]  # the text of its verdict
+    ask: Mapping[str, Any]  # before the guess
+    look: Mapping[str, Any]  # after it
+    accepted: bool
+    bet: str  # how often betting on the likelier side was right so far
+
+
+class PredictGame(PageRecord):
+    """A recorded run as a game."""
+
+    prompt: str
+    places: Sequence[PlaceToGuess]
+    learned: Sentence
+
+
+class PredictBlock(PageBlock, tag="predict"):
+    """The game over some runs."""
+
+    runs: Sequence[tuple[str, str]]  # titles, each with its packed game
+    look_numbers: Sequence[tuple[str, str]]  # of a look's numbers: label and formula
+    log_ticks: Sequence[tuple[float, str]]  # places in percent on the log axis, and their labels
+
+
+def predict_block(traces: Mapping[str, Trace]) -> PredictBlock | WordsBlock:
     """The game over these runs by their titles; words if no run has a verdict to guess."""
     runs = []
     for title, trace in traces.items():
         if (game := predict_props(trace)) is not None:
-            runs.append([title, pack(game)])
+            runs.append((title, pack(game)))
     if not runs:
-        return words(NO_DRAWS)
-    return {"kind": "predict", "runs": runs, "look_numbers": NUMBERS, "log_ticks": LOG_TICKS}
+        return WordsBlock(NO_DRAWS)
+    return PredictBlock(runs, NUMBERS, LOG_TICKS)
 
 
-def predict_props(trace: Trace) -> Props | None:
+def predict_props(trace: Trace) -> PredictGame | None:
     """The first places of a run in reading order, each with the text since the place before; None without a place.
 
     A bet on the likelier side is right with the probability max(a, 1 - a), where a is the probability of acceptance.
@@ -57,23 +90,16 @@ def predict_props(trace: Trace) -> Props | None:
         num_right += (chance >= 0.5) == is_accepted
         expected += max(chance, 1 - chance)
         num = len(places) + 1
-        place = {
-            "step": step.index,
-            "ref": str(node),
-            "before": before,
-            "after": after,
-            "ask": _look_before(step, node),
-            "look": look,
-            "accepted": is_accepted,
-            "bet": f"{num_right} of {num} (on average {percent(expected / num)})",
-        }
+        bet = f"{num_right} of {num} (on average {percent(expected / num)})"
+        ask = _look_before(step, node)
+        place = PlaceToGuess(step.index, str(node), before, after, ask, look, is_accepted, bet)
         places.append(place)
     if not places:
         return None
     text = trace.header.prompt.text if trace.header is not None else ""
     prompt = prose(text) if len(text) <= PROMPT_SHOWN else f"… {prose(text[-PROMPT_SHOWN:])}"
     learned = _lesson_words(num_right, len(places), expected / len(places))
-    return {"prompt": prompt, "places": places, "learned": learned}
+    return PredictGame(prompt, places, learned)
 
 
 def _lesson_words(num_right: int, num: int, share: float) -> Sentence:
@@ -95,14 +121,16 @@ def _nodes(step: Step) -> Iterator[int]:
             yield node
 
 
-def _walk(trace: Trace) -> Iterator[tuple[Step, int, list[list[str]], list[list[str]], Props]]:
+def _walk(
+    trace: Trace,
+) -> Iterator[tuple[Step, int, list[TextPiece], list[TextPiece], Mapping[str, Any]]]:
     """Each place to guess, in reading order.
 
     Yields the step, the drafted token, the pieces of text since the place before, the pieces of its verdict, and its
     whole look.
     """
     counters = Counters()
-    before: list[list[str]] = []
+    before: list[TextPiece] = []
     for step in trace.steps:
         counters.add(step)
         props = step_props(step, counters)
@@ -110,17 +138,18 @@ def _walk(trace: Trace) -> Iterator[tuple[Step, int, list[list[str]], list[list[
         pieces = iter(props["pieces"])
         for text, status, ref in pieces:
             if ref not in refs:
-                before.append([text, status])
+                before.append((text, status))
                 continue
-            after = [[text, status]]
+            after = [(text, status)]
             replacement = next(pieces, None) if status == "rejected" else None
             if replacement is not None:
-                after.append(replacement[:2])
+                text, status, _ = replacement
+                after.append((text, status))
             yield step, int(ref), before, after, props["looks"][ref]
             before = []
 
 
-def _look_before(step: Step, node: int) -> Props:
+def _look_before(step: Step, node: int) -> Mapping[str, Any]:
     """The look without random draw, verdict and replacement."""
     whole = looks(replace(step, emitted=()))[str(node)]
     look = {name: whole[name] for name in BEFORE_GUESS}
