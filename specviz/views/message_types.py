@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from specviz.views.blocks import PageBlock, PageControl, PageMessage, PageRecord
-from specviz.views.explore.message import DraftPart, EveryK, NoOtherK, Opening, RunMessage
+from specviz.views.explore.message import DraftPart, EveryK, Opening, RunMessage
 
-MESSAGES = (RunMessage, EveryK, NoOtherK, Opening, PageMessage)
+MESSAGES = (RunMessage, EveryK, Opening, PageMessage)
 FAMILIES = (PageBlock, PageControl, DraftPart)
 """The records that stand for any of their kinds, which the field `kind` tells apart."""
 PLAIN = {
@@ -42,7 +42,9 @@ def definitions() -> dict[str, dict[str, Any]]:
 
 def type_declarations() -> str:
     """The content of assets/web/messages.d.ts."""
-    parts = ["// Made by `python -m specviz.views.message_types` from the records that Python sends."]
+    parts = [
+        "// Made by `python -m specviz.views.message_types` from the records that Python sends."
+    ]
     for name, schema in sorted(definitions().items()):
         parts.append(f"/** {schema['description']} */\n{_declaration(name, schema)}")
     return "\n\n".join(parts) + "\n"

@@ -61,9 +61,10 @@ from specviz.ui.visitors import asking_visitor, visitor_of
 from specviz.views.blocks import dump
 from specviz.views.explore.every_k import every_k as plan
 from specviz.views.explore.help import method_help
+from specviz.views.explore.message import EveryK, Opening, RunMessage
 from specviz.views.explore.opening import opening as tell
 from specviz.views.explore.opening import telling_step
-from specviz.views.explore.panels import StandingRun
+from specviz.views.explore.panels import PanelRefusal, StandingRun
 from specviz.views.learn.lesson import SHIPPED
 
 SUPERSEDE_S = 5.0
@@ -453,10 +454,10 @@ class Handlers:
         return dump(method_help(method, explained, has_k=method.sets_k, lacks=missing))
 
 
-def increments_since(registry: Registry) -> Callable[[Any], dict[str, Any] | None]:
+def increments_since(registry: Registry) -> Callable[[Any], RunMessage | None]:
     """The function that the stage calls for what it has missed: {"run", "from"} -> an increment, or None."""
 
-    def since(data: Any) -> dict[str, Any] | None:
+    def since(data: Any) -> RunMessage | None:
         fields = as_fields(data)
         view = registry.get(fields.get("run"))
         first = fields.get("from")
@@ -467,11 +468,11 @@ def increments_since(registry: Registry) -> Callable[[Any], dict[str, Any] | Non
     return since
 
 
-def opening_of(registry: Registry) -> Callable[[Any], dict[str, Any] | None]:
-    """The function that gives one step as the opening shows it: {"run", "step"} -> props, or None where there is no
-    such step. Without a step it takes the most telling one."""
+def opening_of(registry: Registry) -> Callable[[Any], Opening | None]:
+    """The function that gives one step as the opening shows it: {"run", "step"} -> its beats, or None where there is
+    no such step. Without a step it takes the most telling one."""
 
-    def opening(data: Any) -> dict[str, Any] | None:
+    def opening(data: Any) -> Opening | None:
         fields = as_fields(data)
         view = registry.get(fields.get("run"))
         if view is None or not view.trace.steps:
@@ -508,11 +509,11 @@ def standing_of(
     return standing
 
 
-def every_k_of(registry: Registry, bench: Workbench) -> Callable[..., dict[str, Any] | None]:
-    """The function that tells how every K would have done on a run's text: {"run"} -> props, or None for a run that is
+def every_k_of(registry: Registry, bench: Workbench) -> Callable[..., EveryK | PanelRefusal | None]:
+    """The function that tells how every K would have done on a run's text: {"run"}, or None for a run that is
     unknown or not over. Heads, modules and layers of a run made here read the text again while its target is loaded."""
 
-    def every_k(data: Any, request: gr.Request = None) -> dict[str, Any] | None:
+    def every_k(data: Any, request: gr.Request = None) -> EveryK | PanelRefusal | None:
         view = registry.get(as_fields(data).get("run"))
         if view is None or view.trace.footer is None:
             return None
@@ -521,7 +522,7 @@ def every_k_of(registry: Registry, bench: Workbench) -> Callable[..., dict[str, 
                 return read_again(view, asking_visitor(request))
         return plan(view.trace)  # as far as the records tell
 
-    def read_again(view: View, visitor: str) -> dict[str, Any]:
+    def read_again(view: View, visitor: str) -> EveryK | PanelRefusal:
         with registry.job(visitor, settings().max_runs):
             work = partial(plan, view.trace, view.reader)
             return in_one_turn(bench, work, Asker(visitor))

@@ -18,7 +18,8 @@ from specviz.errors import SpecvizError
 from specviz.trace import Step, Trace
 from specviz.trace.metrics import METRICS
 from specviz.views.explore.inspector import ref_of
-from specviz.views.explore.message import EveryK, KTotals, NoOtherK, OtherK
+from specviz.views.explore.message import EveryK, KTotals, OtherK
+from specviz.views.explore.panels import PanelRefusal
 from specviz.views.explore.steps import ACCEPTED
 from specviz.views.words import drafted_nodes, percent, quantity, token_label
 
@@ -29,7 +30,7 @@ SURE = " The lanes below are those of a real run with this K."
 LIKELY = " Each cell shows the exact chance that the token is drafted and accepted."
 
 
-def every_k(recorded: Trace, target: str | None = None) -> EveryK | NoOtherK:
+def every_k(recorded: Trace, target: str | None = None) -> EveryK | PanelRefusal:
     """The run under every K from 1 to MOST_K.
 
     target: a model, for methods that read the text again with it.
@@ -38,7 +39,7 @@ def every_k(recorded: Trace, target: str | None = None) -> EveryK | NoOtherK:
         judged = _judge(recorded, target)
     except SpecvizError as error:
         reason, _, _ = str(error).partition(";")  # the advice behind it is for other places
-        return NoOtherK(f"No other K here: {reason}.")
+        return PanelRefusal(f"No other K here: {reason}.")
     chances = judged.chances
     is_sure = bool(np.isin(chances.accept, (0, 1)).all())
     labels: dict[str, float] = {}

@@ -159,7 +159,7 @@ class DrawOnBar(PageRecord):
 class TokenLook(PageRecord, kw_only=True):
     """What the inspector shows of a token."""
 
-    status: Literal[Status, Kind]
+    status: Literal[Status, Kind, "undecided"]  # undecided: before a guess
     view: Literal["overlay", "threshold", "draw", "words"]
     title: Sentence
     note: Sentence | UnsetType = UNSET
@@ -326,12 +326,6 @@ class EveryK(PageRecord):
     ]  # place in the text -> the texts that the run drafted from there on
     kinds: Sequence[str]  # of a step's last token
     labels: Sequence[tuple[str, float]]  # chances in words, and their widths in percent
-
-
-class NoOtherK(PageRecord):
-    """Why a run cannot tell of another K."""
-
-    refusal: str
 
 
 class JudgedBar(PageRecord, kw_only=True):

@@ -6,7 +6,7 @@ Only packed data holds the verdicts, so that no page shows one before the guess.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any, Literal
+from typing import Literal
 
 from specviz.rules.facts import facts_of
 from specviz.trace import DraftToken, Step, Trace
@@ -14,13 +14,12 @@ from specviz.trace.counters import Counters
 from specviz.trace.events import Kind
 from specviz.views.blocks import PageBlock, PageRecord, WordsBlock, pack
 from specviz.views.explore.inspector import LOG_TICKS, NUMBERS, looks
-from specviz.views.explore.steps import step_props
+from specviz.views.explore.message import TokenLook
+from specviz.views.explore.steps import show_step
 from specviz.views.words import PERCENT, Sentence, percent, percents, prose, quote
 
 MOST_PLACES = 20
 PROMPT_SHOWN = 400  # characters of a prompt, its end
-UNDECIDED = "undecided"
-BEFORE_GUESS = ("axis", "rows", "foot", "view")  # the parts of a look that show no verdict
 NO_DRAWS = (
     "This run has nothing to guess: a random draw decides only where speculative sampling judges a draft token "
     "without siblings."
@@ -42,8 +41,8 @@ class PlaceToGuess(PageRecord):
     ref: str  # the number of its node in the draft
     before: Sequence[TextPiece]  # the text since the place before
     after: Sequence[TextPiece]  # the text of its verdict
-    ask: Mapping[str, Any]  # before the guess
-    look: Mapping[str, Any]  # after it
+    ask: TokenLook  # before the guess
+    look: TokenLook  # after it
     accepted: bool
     bet: str  # how often betting on the likelier side was right so far
 
@@ -123,7 +122,7 @@ def _nodes(step: Step) -> Iterator[int]:
 
 def _walk(
     trace: Trace,
-) -> Iterator[tuple[Step, int, list[TextPiece], list[TextPiece], Mapping[str, Any]]]:
+) -> Iterator[tuple[Step, int, list[TextPiece], list[TextPiece], TokenLook]]:
     """Each place to guess, in reading order.
 
     Yields the step, the drafted token, the pieces of text since the place before, the pieces of its verdict, and its
@@ -133,9 +132,9 @@ def _walk(
     before: list[TextPiece] = []
     for step in trace.steps:
         counters.add(step)
-        props = step_props(step, counters)
+        shown = show_step(step, counters)
         refs = {str(node) for node in _nodes(step)}
-        pieces = iter(props["pieces"])
+        pieces = iter(shown.pieces)
         for text, status, ref in pieces:
             if ref not in refs:
                 before.append((text, status))
@@ -145,17 +144,21 @@ def _walk(
             if replacement is not None:
                 text, status, _ = replacement
                 after.append((text, status))
-            yield step, int(ref), before, after, props["looks"][ref]
+            yield step, int(ref), before, after, shown.looks[ref]
             before = []
 
 
-def _look_before(step: Step, node: int) -> Mapping[str, Any]:
+def _look_before(step: Step, node: int) -> TokenLook:
     """The look without random draw, verdict and replacement."""
     whole = looks(replace(step, emitted=()))[str(node)]
-    look = {name: whole[name] for name in BEFORE_GUESS}
-    look["status"] = UNDECIDED
-    look["title"] = _question(step.draft[node])
-    return look
+    return TokenLook(
+        status="undecided",
+        view=whole.view,
+        title=_question(step.draft[node]),
+        axis=whole.axis,
+        rows=whole.rows,
+        foot=whole.foot,
+    )
 
 
 def _question(token: DraftToken) -> Sentence:
