@@ -223,7 +223,13 @@ def test_own_prompts_and_what_is_set_stay_when_there_is_a_result(page_of_reports
     primary = many_prompts([("Code", "code")])
     push(
         page,
-        [{**primary, "controls": [*primary["controls"][:3], blocks.ButtonControl("analyse", "Analyse")], "blocks": [result]}],
+        [
+            {
+                **primary,
+                "controls": [*primary["controls"][:3], blocks.ButtonControl("analyse", "Analyse")],
+                "blocks": [result],
+            }
+        ],
     )
     assert page.locator(".sv-primary").count() == 0
     page.click("[data-act=analyse]")

@@ -24,7 +24,9 @@ PLACE = {"run": None, "step": 3, "ref": "1"}
 
 
 def words(name, *lines):
-    return blocks.PageSection(name, name.title(), "", [blocks.ButtonControl("go", "Go")], [blocks.WordsBlock(line) for line in lines])
+    return blocks.PageSection(
+        name, name.title(), "", [blocks.ButtonControl("go", "Go")], [blocks.WordsBlock(line) for line in lines]
+    )
 
 
 def counting(name, turns, log=None):

@@ -17,7 +17,9 @@ TAG = re.compile(r"<script([^>]*)>(.*?)</script>", re.DOTALL)
 
 
 def words_page(text="hello", title="A page"):
-    return page(title, [blocks.PageSection("one", "One", text, [blocks.ButtonControl("go", "Go")], [blocks.WordsBlock(text)])])
+    return page(
+        title, [blocks.PageSection("one", "One", text, [blocks.ButtonControl("go", "Go")], [blocks.WordsBlock(text)])]
+    )
 
 
 def message(html):

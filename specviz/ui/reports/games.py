@@ -19,10 +19,11 @@ from specviz.trace import Trace
 from specviz.trace.shipped import FIRST_VISIT, shipped_runs, shipped_trace
 from specviz.ui.choices import Offer
 from specviz.ui.registry import Registry
-from specviz.ui.reports.section import Look, Props, Section, Work, one_of, whole_number
+from specviz.ui.reports.section import Look, Section, Work, one_of, whole_number
 from specviz.ui.reports.trace_models import NO_RUN, RunModels
 from specviz.ui.view import View
 from specviz.views import blocks
+from specviz.views.blocks import PageBlock, PageControl, PageSection
 from specviz.views.explore.feed import SO_FAR, Feed
 from specviz.views.learn.draft_game import turns_blocks
 from specviz.views.learn.predict import predict_block
@@ -106,7 +107,7 @@ class Games:
             ),
         ]
 
-    def _begin_predict(self, look: Look) -> Props:
+    def _begin_predict(self, look: Look) -> PageSection:
         runs = _titles_of_runs()
         name = FIRST_VISIT if FIRST_VISIT in runs else next(iter(runs), ON_STAGE)
         return _predict_section(name, _find_trace(name, look) if runs else Trace())
@@ -125,7 +126,7 @@ class Games:
     def _list_models(self, look: Look) -> list[str]:
         return [name for name in (self._offer.first.target, self._rival()) if name is not None]
 
-    def _begin_draft(self, look: Look) -> Props:
+    def _begin_draft(self, look: Look) -> PageSection:
         if not self._is_playable():
             name = self._bench.pool.shown_name(self._offer.first.target)
             return _draft_section([], [blocks.WordsBlock(NO_MODEL.format(name=name))])
@@ -184,7 +185,7 @@ class Games:
         game_id: str = "",
         refusal: str = "",
         typed: str = "",
-    ) -> Props:
+    ) -> PageSection:
         trace = Trace()
         message = ""
         rivals = []
@@ -223,12 +224,12 @@ class Games:
         return _draft_section(controls, shown)
 
 
-def _draft_section(controls: list[Props], shown: list[Props]) -> Props:
+def _draft_section(controls: list[PageControl], shown: list[PageBlock]) -> PageSection:
     lead = DRAFT_LEAD.format(typed=MOST_TYPED, most=quantity(most_tokens(), "token"))
     return blocks.PageSection(DRAFT, "You are the draft model", lead, controls, shown)
 
 
-def _predict_section(name: str, trace: Trace) -> Props:
+def _predict_section(name: str, trace: Trace) -> PageSection:
     titles = {**_titles_of_runs(), ON_STAGE: "The run on the stage"}
     options = [(title, run) for run, title in titles.items()]
     controls = [
