@@ -10,6 +10,7 @@ import re
 from functools import cache
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from specviz.alignment.report.sections import sections as alignment_sections
@@ -64,7 +65,7 @@ def read(value):
 
 
 def old_words(value):
-    return sorted({text for text in read(value) if OLD.search(text)})
+    return sorted({text for text in read(msgspec.to_builtins(value)) if OLD.search(text)})
 
 
 def muted(trace):

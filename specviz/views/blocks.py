@@ -8,7 +8,7 @@ import base64
 import gzip
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -291,7 +291,7 @@ def notice(text: Words) -> WordsBlock:
     return WordsBlock(text, passing=True)
 
 
-def is_notice(block: PageBlock) -> bool:
+def is_notice(block: PageBlock) -> TypeGuard[WordsBlock]:
     return isinstance(block, WordsBlock) and block.passing is True
 
 

@@ -128,7 +128,8 @@ def _pages(
         "races", "Recorded races", RACES_LEAD, blocks=[blocks.PlacesBlock(raced)]
     )
     compare = blocks.whole_page([races, *recorded.get("compare", ())])
-    compare = msgspec.structs.replace(compare, order=[*compare.order, *OF_A_RUN])
+    order = [*(section.id for section in compare.sections), *OF_A_RUN]
+    compare = msgspec.structs.replace(compare, order=order)
     checks = recorded.get("check") or [blocks.PageSection("none", "Check", NOT_RECORDED)]
     return {
         "runs": blocks.whole_page([run_list]),

@@ -10,7 +10,7 @@ from specviz.alignment.report.sections import compact
 from specviz.alignment.summary import Summary
 from specviz.models.catalog import is_known
 from specviz.views import blocks
-from specviz.views.blocks import PageControl, PageSection, TextsBlock, Words
+from specviz.views.blocks import PageBlock, PageControl, PageSection, TextsBlock, Words
 from specviz.views.words import label
 
 NAME = "many-prompts"
@@ -44,7 +44,7 @@ def many_prompts(
     kinds: (title, name) of the ready prompts. asked: the prompts that the summary is about, in words. texts: the block
     of `texts_block`. progress: prompts done, prompts in all, and words.
     """
-    shown = [blocks.progress(*progress)] if progress is not None else []
+    shown: list[PageBlock] = [blocks.progress(*progress)] if progress is not None else []
     if summary is None:
         shown = shown or [blocks.WordsBlock(NOT_YET)]
         return blocks.PageSection(NAME, TITLE, LEAD, _controls(kinds, True), shown)

@@ -39,7 +39,7 @@ NO_COSTS = {  # why a draft has none, by where the job's costs come from
 
 def overview(summary: Summary, *, no_costs: str = "") -> list[PageBlock]:
     """The blocks of the overview. no_costs: what to do where costs are not known."""
-    shown = [blocks.WordsBlock(_source_words(summary))]
+    shown: list[PageBlock] = [blocks.WordsBlock(_source_words(summary))]
     if not summary.exact:
         words = "Some texts may not be the target's own at these settings. The numbers hold for these texts only."
         shown.append(blocks.VerdictBlock("unsure", words))

@@ -355,7 +355,7 @@ def calibration(summary: Summary) -> list[PageBlock]:
     for draft in drafts:
         names = names_by_words.setdefault(reveal(draft.calibration.words), [])
         names.append(label(draft.name))
-    shown = []
+    shown: list[PageBlock] = []
     for words, names in names_by_words.items():
         shown.append(blocks.VerdictBlock("unsure", ["", ", ".join(names), f": {words}"]))
     columns = {

@@ -178,7 +178,7 @@ def state_blocks(
     result: Enumeration | Redraws | EndToEnd | FirstToken | Greedy, words: str
 ) -> list[PageBlock]:
     """The verdict, once there is one, and the progress in these words until all is done."""
-    shown = []
+    shown: list[PageBlock] = []
     if result.outcome is not None:
         shown.append(blocks.VerdictBlock(result.outcome.state, result.outcome.words))
     if result.done < result.total:

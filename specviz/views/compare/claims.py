@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from specviz.analysis.theory import stated_rates
 from specviz.views import blocks
-from specviz.views.blocks import Cell, PageSection
+from specviz.views.blocks import Cell, PageSection, Tone
 
 if TYPE_CHECKING:
     from specviz.bench.claims import ClaimReading
@@ -58,7 +58,7 @@ CAPTIONS = {
         "Word problems of one operation for the real model, in the same way; the last number of an answer counts.",
     ),
 }
-TONES = {True: "accepted", False: "rejected", None: "ignored"}
+TONES: dict[bool | None, Tone] = {True: "accepted", False: "rejected", None: "ignored"}
 NUMBERS = "claim-numbers"
 MOST = 1_000
 FIELDS = {"drafted": ("tokens drafted", 5), "draft_ms": ("ms to draft them", 2), "check_ms": ("ms to check them", 33),

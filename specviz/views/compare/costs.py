@@ -46,7 +46,9 @@ def costs(
         blocks.CountControl("context_length", "tokens of context", context_length, 1, most_context),
         blocks.ButtonControl("measure", "Measure costs", primary=measured is None),
     ]
-    shown = [] if running is None else [blocks.progress(running.done, running.total, running.doing)]
+    shown: list[PageBlock] = []
+    if running is not None:
+        shown.append(blocks.progress(running.done, running.total, running.doing))
     if measured is not None:
         shown += _result_blocks(measured)
     elif not shown:
@@ -61,7 +63,7 @@ def _result_blocks(costs: Costs) -> list[PageBlock]:
         f"{label(costs.target)} with {draft}, {costs.context_length:,} tokens of context; {machine}. Medians; the "
         f"middle half of the repeated timings spans {percent(costs.spread)} of the median."
     )
-    shown = [blocks.WordsBlock(setting, small=True)]
+    shown: list[PageBlock] = [blocks.WordsBlock(setting, small=True)]
     if costs.doubt:
         doubt = f"{costs.doubt} Until then no speedup and no best K are given."
         shown += [blocks.VerdictBlock("unsure", doubt), blocks.ChartBlock(chart(costs))]

@@ -16,8 +16,10 @@ from specviz.trace.counters import Counters
 from specviz.trace.metrics import METRICS, count, metrics
 from specviz.views import blocks
 from specviz.views.blocks import (
-    ButtonControl,
     Cell,
+    ChoiceControl,
+    CountControl,
+    LinesControl,
     Options,
     PageBlock,
     PageControl,
@@ -117,7 +119,9 @@ def race(
     options: (words, value) per setup. chosen: the values of the controls by name, "prompt": the first prompt, in words,
     and "most_tokens": the server's limit. titles: of both sides. problem: a note on the setups.
     """
-    shown = [blocks.notice(problem)] if problem and (result is None or result.heats) else []
+    shown: list[PageBlock] = []
+    if problem and (result is None or result.heats):
+        shown.append(blocks.notice(problem))
     if result is None:
         shown.append(blocks.notice(NOTHING))
     elif result.done < result.total and seat.heat is None:
@@ -146,8 +150,11 @@ def has_result(section: PageSection) -> bool:
 
 def chosen_values(section: PageSection) -> dict[str, str | int]:
     """The values of a section's controls by name."""
-    fields = [control for control in section.controls if not isinstance(control, ButtonControl)]
-    return {field.name: field.value for field in fields}
+    values = {}
+    for control in section.controls:
+        if isinstance(control, (ChoiceControl, CountControl, LinesControl)):
+            values[control.name] = control.value
+    return values
 
 
 def heat_to_replay(result: Race) -> int:
@@ -191,7 +198,7 @@ def _result_blocks(result: Race, titles: Titles, seat: Seat) -> list[PageBlock]:
     """The verdicts, the replay of one heat, the numbers of all, and how they were measured."""
     place = heat_to_replay(result) if seat.heat is None else seat.heat
     heat = result.heats[place]
-    shown = []
+    shown: list[PageBlock] = []
     if result.done < result.total:
         words = f"Stopped after {result.done} of {result.total} runs."
         shown.append(blocks.WordsBlock(words, small=True))
