@@ -8,7 +8,7 @@ import base64
 import gzip
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -186,6 +186,44 @@ class SegmentsBlock(PageBlock, tag="segments"):
     k: int
 
 
+class TextUnderDraft(PageRecord):
+    """A text of a chunk under one draft model."""
+
+    words: int
+    steps: str  # a sign of the block's key per token
+    facts: Sequence[Sequence[int]]  # fact by fact, one word per token
+
+
+class CodedText(PageRecord):
+    """A text of a chunk, every word as its number among the chunk's words."""
+
+    prompt: int
+    tokens: Sequence[int]
+    facts: Sequence[Sequence[int]]  # fact by fact, one word per token
+    drafts: Sequence[TextUnderDraft]
+
+
+class TextChunk(PageRecord):
+    """Some of the texts of a `texts` block."""
+
+    words: Sequence[str]  # each different one once
+    texts: Sequence[CodedText]
+
+
+class TextsBlock(PageBlock, tag="texts"):
+    """Many texts, of which one is shown token by token under one of the draft models."""
+
+    entries: Sequence[tuple[str, str]]  # the id and the words of each text
+    chunks: Sequence[str]  # packed, each a `TextChunk`
+    numbers: Sequence[int]  # of the texts, as a `PlaceInText` has them
+    per_chunk: int
+    drafts: Sequence[str]
+    facts: Sequence[str]  # their names
+    draft_facts: Sequence[str]
+    key: Sequence[tuple[str, str]]  # signs of tokens, each with its meaning
+    rest: str  # which texts are left out
+
+
 class DownloadBlock(PageBlock, tag="download"):
     """A text to copy or to save as a file."""
 
@@ -253,7 +291,7 @@ def notice(text: Words) -> WordsBlock:
     return WordsBlock(text, passing=True)
 
 
-def is_notice(block: PageBlock) -> bool:
+def is_notice(block: PageBlock) -> TypeGuard[WordsBlock]:
     return isinstance(block, WordsBlock) and block.passing is True
 
 

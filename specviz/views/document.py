@@ -16,7 +16,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from specviz.views.blocks import Props, pack, whole_page
+from specviz.views.blocks import (
+    ChartBlock,
+    DetailsBlock,
+    PageBlock,
+    PageSection,
+    pack,
+    whole_page,
+)
 from specviz.views.bundle import bundle, web_file
 from specviz.views.palette import palette, palette_css
 
@@ -50,11 +57,11 @@ def stage_template() -> str:
     return f'<template id="sv-stage-html">{stage_html()}</template>'
 
 
-def page(title: str, sections: Sequence[Props]) -> str:
+def page(title: str, sections: Sequence[PageSection]) -> str:
     """A whole HTML page of these sections."""
     body = BODY.format(title=html.escape(title), report=REPORT_HTML)
     data = {"sv-data": pack(whole_page(sections))}
-    has_charts = any(_has_chart(section["blocks"]) for section in sections)
+    has_charts = any(_has_chart(section.blocks) for section in sections)
     return document(title, body, entry="report_file.js", data=data, has_charts=has_charts)
 
 
@@ -134,8 +141,13 @@ def plotly_js() -> str:
     return Path(location, "package_data", "plotly.min.js").read_text("utf-8")
 
 
-def _has_chart(shown: Sequence[Props]) -> bool:
-    return any(block["kind"] == "chart" or _has_chart(block.get("blocks", ())) for block in shown)
+def _has_chart(shown: Sequence[PageBlock]) -> bool:
+    for block in shown:
+        if isinstance(block, ChartBlock):
+            return True
+        if isinstance(block, DetailsBlock) and _has_chart(block.blocks):
+            return True
+    return False
 
 
 def quiet_json(value: Any) -> str:

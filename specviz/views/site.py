@@ -6,10 +6,12 @@ checks) are handed in as they were recorded. Loads no torch.
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from specviz.trace import Trace
 from specviz.trace.shipped import WELCOME, shipped_runs, shipped_trace
 from specviz.views import blocks
-from specviz.views.blocks import Props, pack
+from specviz.views.blocks import PageMessage, PageSection, PlaceLink, pack
 from specviz.views.compare import plan, plan_theory
 from specviz.views.document import folder
 from specviz.views.documentation import document_page, documents
@@ -51,7 +53,7 @@ OF_A_RUN = ("every-k", "theory", "tool-names")
 
 
 def site_files(
-    recorded: Mapping[str, Sequence[Props]], report: str | None = None
+    recorded: Mapping[str, Sequence[PageSection]], report: str | None = None
 ) -> dict[str, str]:
     """Every file of the site by its path.
 
@@ -104,20 +106,21 @@ def _links(has_report: bool) -> str:
 
 
 def _pages(
-    recorded: Mapping[str, Sequence[Props]], runs: Sequence[str], pairs: Sequence[tuple[str, str]]
-) -> dict[str, Props]:
+    recorded: Mapping[str, Sequence[PageSection]],
+    runs: Sequence[str],
+    pairs: Sequence[tuple[str, str]],
+) -> dict[str, PageMessage]:
     """The pages of sections; Compare has room for the sections on the run that is on the stage."""
     known = shipped_runs()
-    opened = [{**shipped_entry(known[name]), "href": f"#run={name}"} for name in runs]
+    opened = []
+    for name in runs:
+        entry = shipped_entry(known[name])
+        opened.append(PlaceLink(f"#run={name}", entry["title"], entry["words"], entry["facts"]))
     raced = []
     for first, second in pairs:
-        race = {
-            "href": f"#side-by-side={first}-{second}",
-            "title": f"{reveal(known[first].title)} and {reveal(known[second].title)}",
-            "words": reveal(known[second].about),
-            "facts": "",
-        }
-        raced.append(race)
+        href = f"#side-by-side={first}-{second}"
+        title = f"{reveal(known[first].title)} and {reveal(known[second].title)}"
+        raced.append(PlaceLink(href, title, reveal(known[second].about), ""))
     run_list = blocks.PageSection(
         "runs", "Recorded runs", RUNS_LEAD, blocks=[blocks.PlacesBlock(opened)]
     )
@@ -125,7 +128,8 @@ def _pages(
         "races", "Recorded races", RACES_LEAD, blocks=[blocks.PlacesBlock(raced)]
     )
     compare = blocks.whole_page([races, *recorded.get("compare", ())])
-    compare["order"] += OF_A_RUN
+    order = [*(section.id for section in compare.sections), *OF_A_RUN]
+    compare = msgspec.structs.replace(compare, order=order)
     checks = recorded.get("check") or [blocks.PageSection("none", "Check", NOT_RECORDED)]
     return {
         "runs": blocks.whole_page([run_list]),
@@ -135,9 +139,10 @@ def _pages(
     }
 
 
-def _of_run(trace: Trace) -> list[Props]:
+def _of_run(trace: Trace) -> list[PageSection]:
     """The sections of OF_A_RUN, computed from the trace alone."""
-    sections = [*plan_theory.given_text(trace), plan.tool_names(trace)]
-    for section in sections:
-        section["blocks"] = [block for block in section["blocks"] if block != NO_COSTS]
+    sections = []
+    for section in (*plan_theory.given_text(trace), plan.tool_names(trace)):
+        shown = [block for block in section.blocks if block != NO_COSTS]
+        sections.append(msgspec.structs.replace(section, blocks=shown))
     return sections

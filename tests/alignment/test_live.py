@@ -8,6 +8,7 @@ from specviz.alignment.report.live import MOST_CHARACTERS, MOST_PROMPTS, many_pr
 from specviz.errors import SpecvizError
 from specviz.prompts import prompts_file
 from specviz.session import workbench as session
+from specviz.views.blocks import WordsBlock
 from tests.helpers import tiny_server
 from tests.helpers.one_file import unpacked
 from tests.helpers.visits import Visit, made
@@ -148,6 +149,7 @@ def test_a_result_stays_while_the_next_one_is_made(visit):
 
 def test_progress_and_nothing_yet():
     section = many_prompts([("Story", "story")], progress=(3, 12, "reading the texts: 3 of 12 prompts"))
-    assert section["blocks"][0]["width"] == 25.0
-    assert kinds(section) == ["progress"]
-    assert kinds(many_prompts([])) == ["words"]
+    (bar,) = section.blocks
+    assert bar.width == 25.0
+    (words,) = many_prompts([]).blocks
+    assert isinstance(words, WordsBlock)

@@ -12,6 +12,7 @@ from specviz.models.score import overlap_of
 from specviz.views.compare.plan import draft_temperature
 from specviz.views.words import percent
 from tests.helpers import traces
+from tests.helpers.page_records import kinds
 from tests.helpers.runs import made
 
 PLACES = {each: place for place, each in enumerate(OverlapCurve.temperatures)}
@@ -77,10 +78,10 @@ def test_what_the_trace_does_not_tell_is_said(bench, changes, says):
 def test_the_section_names_the_best_temperature_only_where_every_value_is_known():
     known = tuple(0.5 - abs(each - 0.6) / 10 for each in OverlapCurve.temperatures)
     exact = OverlapCurve(known, known, 64, 1.0, is_exact=True)
-    words = draft_temperature(exact)["blocks"][-1]["words"]
+    words = draft_temperature(exact).blocks[-1].words
     assert words == ["The overlap is largest at ", "0.6", f": {percent(0.5)}. This run's draft was sampled at 1."]
     vague = replace(exact, high=tuple(each + 0.3 for each in known), is_exact=False)
     shown = draft_temperature(vague, may_ask=True)
-    assert [block["kind"] for block in shown["blocks"]] == ["words", "chart"]
-    assert "Ask the models" in shown["blocks"][0]["words"]
-    assert [trace["name"] for trace in shown["blocks"][1]["figure"]["data"]] == ["overlap", "at least", "at most"]
+    assert kinds(shown) == ["words", "chart"]
+    assert "Ask the models" in shown.blocks[0].words
+    assert [trace["name"] for trace in shown.blocks[1].figure["data"]] == ["overlap", "at least", "at most"]

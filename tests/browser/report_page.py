@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from specviz.ui.components import REPORT_HTML
+from specviz.views.blocks import PageMessage, PageSection, dump
 from tests.browser.stage_page import openings, page_html, watched_page
 
 BODY = f'<main id="host">{REPORT_HTML}</main>'
@@ -31,9 +31,9 @@ def open_report(launched: Any, *, width: int = 1366, height: int = 768, theme: s
         yield page
 
 
-def push(page: Any, sections: list[dict], **message: Any) -> None:
-    order = {"order": [section["id"] for section in sections]}
-    page.evaluate("(value) => push(value)", json.dumps({"sections": sections, "busy": None, **order, **message}))
+def push(page: Any, sections: list[PageSection], busy: str | None = None) -> None:
+    message = PageMessage(sections, [section.id for section in sections], busy)
+    page.evaluate("(value) => push(value)", dump(message))
 
 
 def reports(chromium: Any) -> Iterator[Callable[..., Any]]:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from specviz.alignment.report.live import many_prompts
 from specviz.alignment.report.sections import report_page
@@ -221,16 +222,8 @@ def test_own_prompts_and_what_is_set_stay_when_there_is_a_result(page_of_reports
     page.fill("[name=tokens]", "64")
     result = blocks.TableBlock(["a"], [["b"]])
     primary = many_prompts([("Code", "code")])
-    push(
-        page,
-        [
-            {
-                **primary,
-                "controls": [*primary["controls"][:3], blocks.ButtonControl("analyse", "Analyse")],
-                "blocks": [result],
-            }
-        ],
-    )
+    controls = [*primary.controls[:3], blocks.ButtonControl("analyse", "Analyse")]
+    push(page, [structs.replace(primary, controls=controls, blocks=[result])])
     assert page.locator(".sv-primary").count() == 0
     page.click("[data-act=analyse]")
     values = {"prompts": "own", "own": "one\ntwo", "tokens": "64"}
@@ -270,12 +263,12 @@ def test_what_stands_below_the_progress_is_not_made_again(page_of_reports):
     push(page, [section])
     page.click("summary")
     page.evaluate("window.before = [...document.querySelectorAll('.sv-blocks > *')]")
-    push(page, [{**section, "blocks": [blocks.progress(1, 2, "half"), *found]}], busy="one")
+    push(page, [structs.replace(section, blocks=[blocks.progress(1, 2, "half"), *found])], busy="one")
     same = "before.every((node) => node.isConnected) && document.querySelector('details').open"
     assert page.evaluate(same)
     push(page, [section])
     assert page.evaluate(same)
-    push(page, [{**section, "blocks": [blocks.DetailsBlock("More", [blocks.WordsBlock("other")])]}])
+    push(page, [structs.replace(section, blocks=[blocks.DetailsBlock("More", [blocks.WordsBlock("other")])])])
     assert page.evaluate("document.querySelector('details').open")
     assert page.inner_text("details .sv-words") == "other"
 

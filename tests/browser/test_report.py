@@ -1,6 +1,7 @@
 """Pages of sections in Chromium: every kind of block, controls that keep what was set, work that can be stopped."""
 
 import pytest
+from msgspec import structs
 
 from specviz.views import blocks
 from tests.browser.access import serious
@@ -11,7 +12,7 @@ pytestmark = pytest.mark.slow
 
 report = pytest.fixture(reports)
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>"
-RULES = [["right", "63 %", "exact"], ["wrong", "63 %", {"text": "differs", "tone": "rejected"}]]
+RULES = [["right", "63 %", "exact"], ["wrong", "63 %", blocks.TableCell("differs", tone="rejected")]]
 FIGURE = {
     "data": [
         {"type": "scatter", "mode": "lines+markers", "name": "measured", "meta": {"status": "p"}, "x": [1, 2, 3],
@@ -27,14 +28,14 @@ FIGURE = {
 
 def cuts():
     """A text of six tokens in steps of one and of two."""
-    one = {"lengths": [1, 1, 2, 2], "kinds": ["resampled", "resampled", "bonus", "bonus"], "words": ["", "4", " calls"]}
-    two = {"lengths": [1, 2, 3], "kinds": ["resampled", "resampled", "bonus"], "words": ["", "3", " calls"]}
+    one = blocks.TextDivision([1, 1, 2, 2], ["resampled", "resampled", "bonus", "bonus"], ["", "4", " calls"])
+    two = blocks.TextDivision([1, 2, 3], ["resampled", "resampled", "bonus"], ["", "3", " calls"])
     return blocks.SegmentsBlock(["One", " day", HOSTILE, " a", " fox", "."], {1: one, 2: two}, 1)
 
 
-def everything(**changes):
+def everything():
     """A section with a control and a block of every kind."""
-    section = blocks.PageSection(
+    return blocks.PageSection(
         "all",
         "Everything",
         ["Kept with ", "63 %", " of all throws."],
@@ -62,7 +63,6 @@ def everything(**changes):
             blocks.DetailsBlock("More", [blocks.WordsBlock("inside"), blocks.ChartBlock(FIGURE)]),
         ],
     )  # fmt: skip
-    return {**section, **changes}
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -113,8 +113,8 @@ def test_what_was_set_and_opened_stays_while_a_section_grows(report):
     page.click("summary:has-text('More')")
     page.evaluate("window.before = document.querySelector('.sv-bars-table')")
     growing = blocks.progress(1200, 5000, "1,200 of 5,000")
-    grown = [blocks.WordsBlock("now"), *section["blocks"][1:], growing]
-    push(page, [{**section, "blocks": grown}], busy="all")
+    grown = [blocks.WordsBlock("now"), *section.blocks[1:], growing]
+    push(page, [structs.replace(section, blocks=grown)], busy="all")
     assert page.input_value("[name=rule]") == "wrong"
     assert page.evaluate("document.querySelector('details.sv-block').open")
     assert page.evaluate("document.querySelector('.sv-bars-table') === before")
@@ -128,10 +128,10 @@ def test_what_was_set_and_opened_stays_while_a_section_grows(report):
 
 def test_a_press_on_stop_counts_also_when_the_work_moves_on_meanwhile(report):
     page, section = report(), everything()
-    push(page, [{**section, "blocks": [blocks.progress(1, 4, "1 of 4"), *section["blocks"]]}], busy="all")
+    push(page, [structs.replace(section, blocks=[blocks.progress(1, 4, "1 of 4"), *section.blocks])], busy="all")
     page.hover(".sv-job button")
     page.mouse.down()
-    push(page, [{**section, "blocks": [blocks.progress(2, 4, "2 of 4"), *section["blocks"]]}], busy="all")
+    push(page, [structs.replace(section, blocks=[blocks.progress(2, 4, "2 of 4"), *section.blocks])], busy="all")
     assert page.inner_text(".sv-job-words") == "2 of 4"
     assert page.get_by_role("progressbar", name="2 of 4").get_attribute("aria-valuenow") == "50"
     page.mouse.up()

@@ -337,7 +337,7 @@ def test_two_looks_at_once_begin_a_section_once(bench):
 
 def test_a_section_may_be_made_from_the_one_that_is_shown(bench):
     def again(look, shown):
-        return words("on", *lines(shown), f"step {look.place.step}")
+        return words("on", *(block.words for block in shown.blocks), f"step {look.place.step}")
 
     on = Section("on", lambda look: look.place.step, lambda look: words("on", "first"), again=again)
     report = ReportPage([on], Registry(), bench)

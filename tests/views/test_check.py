@@ -14,10 +14,11 @@ from specviz.checks.self_checks import SelfCheck
 from specviz.checks.statistics import Cells, Evidence
 from specviz.rules import RULES
 from specviz.rules.broken import BROKEN
-from specviz.views.blocks import VERDICTS
+from specviz.views.blocks import dump
 from specviz.views.check import sections as check
 from specviz.views.check import whole_texts as check_texts
 from specviz.views.palette import colour
+from tests.helpers.page_records import check_record, every_block, kind_of, kinds
 from tests.helpers.traces import HOSTILE
 
 OPTIONS = [("Speculative sampling", "speculative_sampling"), ("Greedy draft", "argmax_draft")]
@@ -30,41 +31,26 @@ def names(token):
     return HOSTILE[token % len(HOSTILE)].decode()
 
 
-def walk(node):
-    if isinstance(node, dict):
-        yield node
-        for value in node.values():
-            yield from walk(value)
-    elif isinstance(node, list):
-        for value in node:
-            yield from walk(value)
-
-
-def kinds(section):
-    return [block["kind"] for block in section["blocks"]]
-
-
 def of_kind(section, kind):
-    return [block for block in walk(section["blocks"]) if block.get("kind") == kind]
+    return [block for block in every_block(section.blocks) if kind_of(block) == kind]
 
 
 def texts(section):
-    return json.dumps(section, ensure_ascii=False)
+    return dump(section)
 
 
 def sound(section):
     """A section that the browser can show: JSON, known verdicts, widths within the axis, tokens written out."""
-    json.dumps(section, allow_nan=False)
-    assert all(block["state"] in VERDICTS for block in of_kind(section, "verdict"))
+    check_record(section)
     for block in of_kind(section, "bars"):
-        for row in block["rows"]:
-            assert sum(width for _, width in row["parts"]) <= 100.01
-            assert row["tick"] is None or 0 <= row["tick"] <= 100.01
-            assert len(row["values"]) == len(block["heads"])
-            assert "\x1b" not in row["label"]
-            assert "\u202e" not in row["label"]
+        for row in block.rows:
+            assert sum(width for _, width in row.parts) <= 100.01
+            assert row.tick is None or 0 <= row.tick <= 100.01
+            assert len(row.values) == len(block.heads)
+            assert "\x1b" not in row.label
+            assert "\u202e" not in row.label
     for block in of_kind(section, "table"):
-        assert {len(row) for row in block["rows"]} <= {len(block["columns"])}
+        assert {len(row) for row in block.rows} <= {len(block.columns)}
     assert "proof" not in texts(section).lower()
     return section
 
@@ -80,17 +66,17 @@ def made_identity():
 def test_the_identity_stacks_to_p():
     section = sound(check.identity(made_identity(), names))
     (bars,) = of_kind(section, "bars")
-    for row, share in zip(bars["rows"], made_identity().rows, strict=True):
-        assert sum(width for _, width in row["parts"]) == pytest.approx(100 * share.p / 0.5, abs=0.01)
-        assert row["tick"] == pytest.approx(sum(width for _, width in row["parts"]), abs=0.01)
-    assert bars["rows"][-1]["label"] == "all others"
-    assert "4,096 tokens" in of_kind(section, "verdict")[0]["words"]
+    for row, share in zip(bars.rows, made_identity().rows, strict=True):
+        assert sum(width for _, width in row.parts) == pytest.approx(100 * share.p / 0.5, abs=0.01)
+        assert row.tick == pytest.approx(sum(width for _, width in row.parts), abs=0.01)
+    assert bars.rows[-1].label == "all others"
+    assert "4,096 tokens" in of_kind(section, "verdict")[0].words
     assert "Step 3, drafted token 2" in texts(section)
 
 
 def test_an_identity_that_does_not_hold_is_not_called_exact():
     section = sound(check.identity(replace(made_identity(), largest_error=1e-3), names))
-    assert [block["state"] for block in of_kind(section, "verdict")] == ["differs"]
+    assert [block.state for block in of_kind(section, "verdict")] == ["differs"]
 
 
 def test_no_identity_says_what_is_missing():
@@ -110,7 +96,7 @@ def made_redraws(counts, total=1000, here=RIGHT):
 def test_no_place_says_what_is_missing():
     section = sound(check.one_step(OPTIONS, "argmax_draft", None, None, names))
     assert "Make a run" in texts(section)
-    assert [control["kind"] for control in section["controls"]] == ["choice", "count", "count", "button"]
+    assert [kind_of(control) for control in section.controls] == ["choice", "count", "count", "button"]
 
 
 @pytest.mark.parametrize("made", [
@@ -118,32 +104,32 @@ def test_no_place_says_what_is_missing():
     lambda seed: check_texts.end_to_end(OPTIONS, "argmax_draft", None, names, seed=seed),
 ])  # fmt: skip
 def test_the_seed_can_be_chosen(made):
-    (control,) = [control for control in made(7)["controls"] if control.get("name") == "seed"]
-    assert (control["value"], control["low"]) == (7, 0)
-    assert control["high"] >= 10**6
+    (control,) = [control for control in made(7).controls if getattr(control, "name", "") == "seed"]
+    assert (control.value, control.low) == (7, 0)
+    assert control.high >= 10**6
 
 
 def test_the_programs_own_enumeration_stands_first_and_alone_says_enumerated():
     finished = Enumeration(4, 4, True, 3, 640, 2e-16)
     section = sound(check.one_step(OPTIONS, "speculative_sampling", RIGHT, None, names, at=(0, 0), enumerated=finished))
     first, second = of_kind(section, "verdict")
-    assert first["words"].startswith("exact (enumerated): 640 outcomes of the real program")
-    assert second["words"].startswith("exact by formula, one token judged alone")
+    assert first.words.startswith("exact (enumerated): 640 outcomes of the real program")
+    assert second.words.startswith("exact by formula, one token judged alone")
     begun = Enumeration(1, 4, True, 3)
     section = check.one_step(OPTIONS, "speculative_sampling", RIGHT, None, names, at=(0, 0), enumerated=begun)
     assert kinds(section)[0] == "progress"
     wrong = Enumeration(4, 4, False, 3, 64, 0.25)
     section = check.one_step(OPTIONS, "argmax_draft", WRONG, None, names, at=(0, 0), enumerated=wrong)
-    assert "25 % of probability" in of_kind(section, "verdict")[0]["words"]
+    assert "25 % of probability" in of_kind(section, "verdict")[0].words
 
 
 def test_before_the_last_draw_there_are_only_counts():
     section = sound(check.one_step(OPTIONS, "speculative_sampling", RIGHT, made_redraws((5, 3, 2)), names, at=(0, 1)))
     (progress,), (bars,) = of_kind(section, "progress"), of_kind(section, "bars")
-    assert progress["width"] == 1.0
-    assert bars["heads"] == ["count"]
-    assert all(row["tick"] is None for row in bars["rows"])
-    assert [block["words"] for block in of_kind(section, "verdict")][1:] == []  # the formula's own stands first
+    assert progress.width == 1.0
+    assert bars.heads == ("count",)
+    assert all(row.tick is None for row in bars.rows)
+    assert [block.words for block in of_kind(section, "verdict")][1:] == []  # the formula's own stands first
 
 
 def test_after_the_last_draw_shares_stand_beside_the_distribution():
@@ -151,19 +137,19 @@ def test_after_the_last_draw_shares_stand_beside_the_distribution():
         check.one_step(OPTIONS, "speculative_sampling", RIGHT, made_redraws((510, 300, 190)), names, at=(0, 1))
     )
     (bars,) = of_kind(section, "bars")
-    assert [row["values"] for row in bars["rows"]] == [
+    assert [row.values for row in bars.rows] == [
         ["510", "51\u00a0%", "50\u00a0%"],
         ["300", "30\u00a0%", "30\u00a0%"],
         ["190", "19\u00a0%", "20\u00a0%"],
     ]
-    assert bars["rows"][0]["tick"] == pytest.approx(100 * 0.5 / 0.51, abs=0.01)
+    assert bars.rows[0].tick == pytest.approx(100 * 0.5 / 0.51, abs=0.01)
 
 
 def test_a_wrong_rule_is_exactly_wrong_before_any_draw():
     section = sound(check.one_step(OPTIONS, "argmax_draft", WRONG, None, names, at=(4, 0)))
     (verdict,) = of_kind(section, "verdict")
-    assert verdict["state"] == "differs"
-    assert "about 130 redraws show it" in verdict["words"]
+    assert verdict.state == "differs"
+    assert "about 130 redraws show it" in verdict.words
     assert "Step 5, drafted token 1" in texts(section)
 
 
@@ -175,15 +161,15 @@ def test_a_wrong_rule_that_hides_takes_more_than_fits():
 def test_a_wrong_rule_that_does_no_harm_here_is_not_called_exact():
     harmless = RuleHere(BROKEN["dropped_draft"], 0.0, 1e-17, None)
     section = sound(check.one_step(OPTIONS, "dropped_draft", harmless, None, names, at=(0, 0)))
-    assert [block["state"] for block in of_kind(section, "verdict")] == ["unsure"]
+    assert [block.state for block in of_kind(section, "verdict")] == ["unsure"]
 
 
 def test_every_rule_at_the_place_stands_in_a_table_with_the_chosen_one_marked():
     section = check.one_step(OPTIONS, "argmax_draft", WRONG, None, names, at=(0, 0), others=[RIGHT, WRONG, HOPELESS])
     (table,) = of_kind(sound(section), "table")
-    assert table["marked"] == 1
-    assert table["rows"][0][3:] == ["0", "–"]
-    assert "acceptance alone cannot tell" in table["caption"]
+    assert table.marked == 1
+    assert table.rows[0][3:] == ["0", "–"]
+    assert "acceptance alone cannot tell" in table.caption
 
 
 # ---- end to end -----------------------------------------------------------------------------------------------------
@@ -209,15 +195,15 @@ def test_texts_under_way_show_their_numbers_and_no_verdict():
 
 def test_finished_texts_have_a_verdict_and_say_which_wrong_rules_they_would_show():
     section = sound(check_texts.end_to_end(OPTIONS, "speculative_sampling", made_texts(), names))
-    assert of_kind(section, "verdict")[0]["state"] == "unsure"
+    assert of_kind(section, "verdict")[0].state == "unsure"
     table = of_kind(section, "table")[1]
-    assert [row[-1] for row in table["rows"]] == ["yes", "no"]
-    assert table["rows"][0][1] == "about 40 tokens"
+    assert [row[-1] for row in table.rows] == ["yes", "no"]
+    assert table.rows[0][1] == "about 40 tokens"
 
 
 def test_a_difference_may_be_said_at_any_time_and_the_work_can_still_be_stopped():
     section = sound(check_texts.end_to_end(OPTIONS, "argmax_draft", made_texts(total=500, wrong=True), names))
-    assert of_kind(section, "verdict")[0]["state"] == "differs"
+    assert of_kind(section, "verdict")[0].state == "differs"
     assert kinds(section)[:2] == ["verdict", "progress"]
     section = sound(check_texts.end_to_end(OPTIONS, "argmax_draft", made_texts(total=64, wrong=True), names))
     assert "progress" not in kinds(section)
@@ -225,7 +211,7 @@ def test_a_difference_may_be_said_at_any_time_and_the_work_can_still_be_stopped(
 
 def test_two_checks_are_two_chances_to_be_wrong():
     section = check_texts.end_to_end(OPTIONS, "speculative_sampling", None, names)
-    assert "Each of these two checks" in section["lead"]
+    assert "Each of these two checks" in section.lead
 
 
 def test_the_evidence_is_a_chart_with_its_table_and_named_colours():
@@ -243,17 +229,17 @@ def test_first_tokens_show_counts_until_the_last():
         first = FirstToken(sum(counts), 1000, (3, 8), Cells(DISTRIBUTION, counts))
         section = sound(check_texts.end_to_end(OPTIONS, "speculative_sampling", None, names, first=first))
         (bars,) = of_kind(section, "bars")
-        assert (len(bars["heads"]) == 3) is done
+        assert (len(bars.heads) == 3) is done
         assert bool(of_kind(section, "verdict")) is done
 
 
 def test_greedy_texts_show_where_they_part():
     parted = Greedy(2, 2, 48, (TextDifference(1, 7, 30, 31, 4.5, 4.5),), (), ())
     section = sound(check_texts.end_to_end(OPTIONS, "speculative_sampling", None, names, greedy=Greedy(2, 2, 48)))
-    assert of_kind(section, "verdict")[0]["state"] == "exact"
+    assert of_kind(section, "verdict")[0].state == "exact"
     section = sound(check_texts.end_to_end(OPTIONS, "speculative_sampling", None, names, greedy=parted))
-    assert of_kind(section, "verdict")[0]["state"] == "consistent"
-    assert of_kind(section, "table")[0]["rows"] == [["2", "8", "30 (4.500000)", "31 (4.500000)"]]
+    assert of_kind(section, "verdict")[0].state == "consistent"
+    assert of_kind(section, "table")[0].rows == [["2", "8", "30 (4.500000)", "31 (4.500000)"]]
 
 
 # ---- the rest -------------------------------------------------------------------------------------------------------
@@ -264,27 +250,27 @@ def test_self_checks_are_shown_as_they_come():
     some = [SelfCheck("One", "consistent", "fine", 1, 2)]
     assert kinds(sound(check.self_checks(some))) == ["verdict", "progress"]
     every = [*some, SelfCheck("Two", "differs", "not fine", 2, 2)]
-    assert [block["state"] for block in sound(check.self_checks(every))["blocks"]] == ["consistent", "differs"]
+    assert [block.state for block in sound(check.self_checks(every)).blocks] == ["consistent", "differs"]
 
 
 def test_another_decoder_is_judged_by_a_command_and_never_uploaded():
     section = sound(check.someone_else("fable-target"))
     assert "python -m specviz prove --target fable-target --samples samples.jsonl" in texts(section)
     (example,) = of_kind(section, "download")
-    assert json.loads(example["text"]).keys() == {"prompt_ids", "ids", "sampling"}
-    assert section["controls"] == []
+    assert json.loads(example.text).keys() == {"prompt_ids", "ids", "sampling"}
+    assert section.controls == ()
 
 
 def test_a_long_name_stands_whole_in_the_command_and_no_name_ends_it():
     long = "somebody-with-a-long-name/a-model-with-an-even-longer-name-7B-Instruct"
     assert f"--target {long} --samples" in texts(check.someone_else(long))
     assert "--target 'a; rm b' --samples" in texts(check.someone_else("a; rm b"))
-    assert "\u202e" not in check.someone_else("a\u202eb")["blocks"][1]["words"][1]
+    assert "\u202e" not in check.someone_else("a\u202eb").blocks[1].words[1]
 
 
 def test_the_example_line_is_one_that_the_check_reads(tmp_path, named_models):
     from specviz.checks.samples import read_samples
 
     path = tmp_path / "samples.jsonl"
-    path.write_text(of_kind(check.someone_else("big"), "download")[0]["text"])
+    path.write_text(of_kind(check.someone_else("big"), "download")[0].text)
     assert len(read_samples(path, named_models.load("big"))) == 1

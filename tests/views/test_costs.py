@@ -1,13 +1,14 @@
 """The section of measured costs: every sentence and every point comes from the measured numbers."""
 
-import json
 from dataclasses import replace
 
 import pytest
 
 from specviz.analysis.costs import BatchCost, Costs, Measured
+from specviz.views.blocks import WordsBlock, dump
 from specviz.views.compare.costs import chart, costs
 from specviz.views.palette import colour
+from tests.helpers.page_records import check_record, kind_of
 
 VERIFY = tuple(4.0 + 0.5 * n for n in range(33))  # 4 ms for one token, 6 for five, 20 for 33
 BATCH = tuple(BatchCost(b, n, 3.0 + b * n) for b in (1, 2, 8) for n in (1, 5, 9))
@@ -32,13 +33,13 @@ COSTS = Costs(
 
 def section(measured=COSTS, **options):
     props = costs(measured, context_length=128, most_context=900, **options)
-    json.dumps(props, allow_nan=False)
+    check_record(props)
     return props
 
 
 def said(props):
     """All words of a section, as a person reads them."""
-    texts = [block["words"] for block in props["blocks"] if block["kind"] == "words"]
+    texts = [block.words for block in props.blocks if isinstance(block, WordsBlock)]
     return " ".join(text if isinstance(text, str) else "".join(text) for text in texts).replace("\u00a0", " ")
 
 
@@ -48,10 +49,10 @@ def test_what_a_target_was_read_from_is_told_in_full():
 
 
 def test_what_is_set_off_is_a_number():
-    for block in section()["blocks"]:
-        if block["kind"] == "words" and not isinstance(block["words"], str):
-            assert all(any(char.isdigit() for char in text) for text in block["words"][1::2])
-            assert len(block["words"]) % 2 == 1
+    for block in section().blocks:
+        if isinstance(block, WordsBlock) and not isinstance(block.words, str):
+            assert all(any(char.isdigit() for char in text) for text in block.words[1::2])
+            assert len(block.words) % 2 == 1
 
 
 def test_the_growth_is_said_for_five_tokens_and_for_all():
@@ -102,15 +103,15 @@ def test_a_bigger_batch_that_goes_on_gaining_is_not_explained_away():
 
 
 def test_the_batch_table_has_the_most_that_drafts_can_gain():
-    (table,) = [block for block in section()["blocks"] if block["kind"] == "table"]
-    assert table["columns"][-2:] == ["upper limit for K = 4", "upper limit for K = 8"]
-    first = [cell.replace("\u00a0", " ") for cell in table["rows"][0]]
+    (table,) = [block for block in section().blocks if kind_of(block) == "table"]
+    assert table.columns[-2:] == ["upper limit for K = 4", "upper limit for K = 8"]
+    first = [cell.replace("\u00a0", " ") for cell in table.rows[0]]
     assert first == ["1", "4.00 ms", "8.00 ms", "12.0 ms", "2.50x", "3.00x"]
-    assert [row[0] for row in table["rows"]] == ["1", "2", "8"]
+    assert [row[0] for row in table.rows] == ["1", "2", "8"]
 
 
 def test_without_batches_there_is_no_table_of_them():
-    assert not [block for block in section(replace(COSTS, batch=()))["blocks"] if block["kind"] == "table"]
+    assert not [block for block in section(replace(COSTS, batch=())).blocks if kind_of(block) == "table"]
 
 
 def test_the_chart_has_the_measured_times_beside_single_passes_and_the_floor():
@@ -128,30 +129,30 @@ def test_the_chart_has_the_measured_times_beside_single_passes_and_the_floor():
 
 
 def test_doubtful_timings_are_called_doubtful():
-    assert "verdict" not in [block["kind"] for block in section()["blocks"]]
+    assert "verdict" not in [kind_of(block) for block in section().blocks]
     for doubtful in (replace(COSTS, spread=0.4), replace(COSTS, verify_ms=(315.0, 2749.0, 1521.0))):
-        blocks = section(doubtful)["blocks"]
-        (told,) = [block for block in blocks if block["kind"] == "verdict"]
-        assert told["state"] == "unsure"
-        assert told["words"] == f"{doubtful.doubt} Until then no speedup and no best K are given."
-        assert [block["kind"] for block in blocks] == ["words", "verdict", "chart", "details"]  # numbers, no reading
+        blocks = section(doubtful).blocks
+        (told,) = [block for block in blocks if kind_of(block) == "verdict"]
+        assert told.state == "unsure"
+        assert told.words == f"{doubtful.doubt} Until then no speedup and no best K are given."
+        assert [kind_of(block) for block in blocks] == ["words", "verdict", "chart", "details"]  # numbers, no reading
 
 
 def test_names_from_outside_are_labelled():
     assert "⟨202E⟩" in said(section(replace(COSTS, target="\u202eevil", device="a\u0007")))
-    assert "\u202e" not in json.dumps(section(replace(COSTS, target="\u202eevil")), ensure_ascii=False)
+    assert "\u202e" not in dump(section(replace(COSTS, target="\u202eevil")))
 
 
 def test_an_empty_section_says_what_is_missing_and_offers_it():
     empty = section(None)
-    assert [(control["kind"], control.get("do")) for control in empty["controls"]] == [
+    assert [(kind_of(control), getattr(control, "do", None)) for control in empty.controls] == [
         ("count", None),
         ("button", "measure"),
     ]
-    assert (empty["controls"][0]["value"], empty["controls"][0]["high"]) == (128, 900)
+    assert (empty.controls[0].value, empty.controls[0].high) == (128, 900)
     assert "Nothing measured yet" in said(empty)
 
 
 def test_a_measurement_under_way_shows_how_far_it_is():
-    block = section(None, running=Measured(3, 12, "warming up"))["blocks"][0]
-    assert (block["kind"], block["width"], block["words"]) == ("progress", 25.0, "warming up")
+    block = section(None, running=Measured(3, 12, "warming up")).blocks[0]
+    assert (kind_of(block), block.width, block.words) == ("progress", 25.0, "warming up")

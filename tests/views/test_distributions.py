@@ -38,7 +38,7 @@ def block(place, rules):
 
 def ends(rows):
     """Where each bar ends and where its tick stands, in percent of the axis."""
-    return [(sum(width for _, width in row["parts"]), row["tick"]) for row in rows if row["tick"] is not None]
+    return [(sum(width for _, width in row.parts), row.tick) for row in rows if row.tick is not None]
 
 
 def read(values):
@@ -56,26 +56,26 @@ def texts_at(place):
 def test_every_bar_is_the_rules_own_distribution_over_all_probabilities(rule):
     for place in judged():
         ids, distribution = texts_at(place), OF[rule].one_step_distribution(place.p, place.q)
-        bars = [row for row in block(place, [rule])["rows"] if row["tick"] is not None]
+        bars = [row for row in block(place, [rule]).rows if row.tick is not None]
         assert max(max(pair) for pair in ends(bars)) == pytest.approx(100, abs=1e-2)  # the longest fills the axis
         assert len(bars) == distributions.MOST_ROWS + 1
         for row, (end, tick) in zip(bars[:-1], ends(bars), strict=False):
-            token = ids[row["label"].removesuffix(", broken")]
+            token = ids[row.label.removesuffix(", broken")]
             written, target = float(distribution[token]), float(place.p[token])
             assert end * target == pytest.approx(tick * written, abs=0.02)
-            assert read(row["values"]) == pytest.approx([100 * target, 100 * written], rel=0.06, abs=0.1)
+            assert read(row.values) == pytest.approx([100 * target, 100 * written], rel=0.06, abs=0.1)
 
 
 def test_under_the_right_rule_every_bar_ends_at_its_tick():
     for place in judged():
-        rows = block(place, [RIGHT])["rows"]
+        rows = block(place, [RIGHT]).rows
         assert all(end == pytest.approx(tick, abs=2e-3) for end, tick in ends(rows))
-        assert rows[-1]["values"] == ["", "0\u00a0%"]
+        assert rows[-1].values == ("", "0\u00a0%")
 
 
 def test_all_that_comes_out_is_one_whole_under_each_rule():
     for place in judged():
-        rows = [row for row in block(place, BOTH)["rows"] if row["tick"] is not None]
+        rows = [row for row in block(place, BOTH).rows if row.tick is not None]
         for first in (0, 1):
             bars = ends(rows[first::2])
             assert sum(end for end, _ in bars) == pytest.approx(sum(tick for _, tick in bars), abs=0.05)
@@ -85,18 +85,18 @@ def test_what_lies_wrong_is_never_said_to_be_more_than_it_is():
     for place in judged():
         distribution = OF[BROKEN_ONE].one_step_distribution(place.p, place.q).double()
         true = float((distribution - place.p).abs().sum() / 2)
-        rows = block(place, [BROKEN_ONE])["rows"]
-        said = rows[-1]["values"][1]
+        rows = block(place, [BROKEN_ONE]).rows
+        said = rows[-1].values[1]
         assert said.startswith("at least ")
-        scale = rows[0]["tick"] / float(place.p[place.token])
-        moved = rows[-1]["parts"][0][1] / scale
+        scale = rows[0].tick / float(place.p[place.token])
+        moved = rows[-1].parts[0][1] / scale
         assert moved <= true + 1e-3
         assert moved > 0.9 * true or (place.step, place.node) != (0, 1)  # close where the lesson shows it
 
 
 def test_the_cut_token_stands_first_and_the_rest_last():
-    rows = distribution_block(shipped_trace("first-visit"), 0, "1", BOTH)["rows"]
-    labels = [row["label"].strip() for row in rows]
+    rows = distribution_block(shipped_trace("first-visit"), 0, "1", BOTH).rows
+    labels = [row.label.strip() for row in rows]
     assert labels[::2] == ["␣saw", "␣decided", "␣went", "␣found", "␣were", "all others", "misplaced"]
     assert labels[1::2] == ["broken"] * 7
 
@@ -105,8 +105,8 @@ def test_a_token_that_only_the_draft_finds_likely_has_a_row():
     """In step 11 the draft gives shiny more than most, the target not: it is shown in place of a likelier one by p."""
     position = next(each for each in shipped_trace("first-visit").steps[10].positions if each.child == 1)
     p, q = ({text: row[at] for row in position.top for text in [label(row[1])]} for at in (2, 3))
-    rows = distribution_block(shipped_trace("first-visit"), 10, "1", [RIGHT])["rows"]
-    shown = [row["label"] for row in rows if row["label"] in p]
+    rows = distribution_block(shipped_trace("first-visit"), 10, "1", [RIGHT]).rows
+    shown = [row.label for row in rows if row.label in p]
     assert "␣shiny" in shown
     assert q["␣shiny"] > p["␣bit"] > p["␣shiny"]
     assert "␣bit" not in shown
@@ -122,14 +122,14 @@ def test_recorded_probabilities_that_add_up_to_a_little_more_than_one_leave_noth
     rest = 1 + 1e-3 - sum(row[2] for row in others)
     full = replace(step.positions[at], top=((token, text, rest, 1e-6, rest, None, None), *others), overlap=1e-6)
     events[place] = replace(step, positions=(*step.positions[:at], full, *step.positions[at + 1 :]))
-    rows = distribution_block(Trace(events), 0, "1", BOTH)["rows"]
-    widths = [width for row in rows for _, width in row["parts"]]
-    assert min([*widths, *(row["tick"] or 0 for row in rows)]) >= 0
+    rows = distribution_block(Trace(events), 0, "1", BOTH).rows
+    widths = [width for row in rows for _, width in row.parts]
+    assert min([*widths, *(row.tick or 0 for row in rows)]) >= 0
 
 
 def test_a_rule_that_stands_first_is_named_unless_it_is_right():
-    rows = distribution_block(shipped_trace("first-visit"), 0, "1", BOTH[::-1])["rows"]
-    assert [row["label"].strip() for row in rows[:2]] == ["␣saw, broken", "right"]
+    rows = distribution_block(shipped_trace("first-visit"), 0, "1", BOTH[::-1]).rows
+    assert [row.label.strip() for row in rows[:2]] == ["␣saw, broken", "right"]
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,11 @@ from specviz.analysis.every_k import DraftOnText, OtherDrafts
 from specviz.settings import assets_dir
 from specviz.trace import load_trace, tool_names
 from specviz.trace.metrics import metrics
+from specviz.views.blocks import ChartBlock
 from specviz.views.compare import plan, plan_charts, plan_theory
 from specviz.views.palette import palette
 from tests.helpers import traces
+from tests.helpers.page_records import check_record, every_block, kind_of, kinds
 
 KNOWN = {name for group in palette().values() for name in group}
 
@@ -47,31 +49,18 @@ def alpha(first_visit):
     return metrics(first_visit)["alpha"]
 
 
-def blocks_of(section):
-    """All blocks, those inside details too."""
-    found = list(section["blocks"])
-    for block in found:
-        found += block.get("blocks", [])
-    return found
-
-
-def kinds(section):
-    return [block["kind"] for block in section["blocks"]]
-
-
 def said(section):
-    words = [block["words"] for block in blocks_of(section) if "words" in block]
+    words = [block.words for block in every_block(section.blocks) if hasattr(block, "words")]
     return " ".join(each if isinstance(each, str) else "".join(each) for each in words)
 
 
 def figures(section):
-    return [block["figure"] for block in blocks_of(section) if block["kind"] == "chart"]
+    return [block.figure for block in every_block(section.blocks) if isinstance(block, ChartBlock)]
 
 
 def check_form(section):
     """JSON without not-a-number; every chart's colours by name, its traces as long as each other, its table whole."""
-    json.dumps(section, allow_nan=False)
-    assert set(section) == {"id", "title", "lead", "controls", "blocks"}
+    check_record(section)
     for figure in figures(section):
         places = len(figure["data"][0]["x"])
         for line in figure["data"]:
@@ -100,12 +89,12 @@ def test_every_k_without_costs(first_visit, text):
 
 
 def test_the_slider_begins_with_the_run_itself(first_visit, text):
-    block = plan.every_k(first_visit, text.every_k(), text.cuts(), point=plan.run_point(first_visit))["blocks"][1]
-    assert (block["k"], len(block["by_k"]), len(block["tokens"])) == (4, 32, 64)
-    assert block["by_k"]["4"]["lengths"] == [len(step.emitted) for step in first_visit.steps]
-    assert block["by_k"]["4"]["words"][1] == f"{len(first_visit.steps)} target calls"
-    assert all(sum(cut["lengths"]) == 64 for cut in block["by_k"].values())
-    assert block["tokens"][0] == " they"
+    block = plan.every_k(first_visit, text.every_k(), text.cuts(), point=plan.run_point(first_visit)).blocks[1]
+    assert (block.k, len(block.by_k), len(block.tokens)) == (4, 32, 64)
+    assert block.by_k[4].lengths == tuple(len(step.emitted) for step in first_visit.steps)
+    assert block.by_k[4].words[1] == f"{len(first_visit.steps)} target calls"
+    assert all(sum(cut.lengths) == 64 for cut in block.by_k.values())
+    assert block.tokens[0] == " they"
 
 
 def test_the_charts_hold_the_what_ifs_numbers_and_the_runs_own_mark(first_visit, text):
@@ -181,7 +170,7 @@ def test_hostile_token_texts_are_written_out():
         scored.chain(drafted, kept)
     hostile = scored.score().finish()
     tokens = plan.every_k(recorded, judged.judge_run(hostile).every_k([4]), judged.judge_run(hostile).cuts([4]))
-    assert not any(char in text for text in tokens["blocks"][1]["tokens"] for char in "\x1b\u202e\x00")
+    assert not any(char in text for text in tokens.blocks[1].tokens for char in "\x1b\u202e\x00")
 
 
 # ---- other drafts ---------------------------------------------------------------------------------------------------
@@ -193,11 +182,11 @@ def test_other_drafts_table_marks_the_best_and_says_who_cannot(first_visit, text
     rows = (DraftOnText("slow", 0.3, worse.every_k()), near, DraftOnText("stranger", refusal="another vocabulary"))
     section = plan.other_drafts(first_visit, OtherDrafts(3, 3, rows), 4)
     check_form(section)
-    table = section["blocks"][0]
-    assert table["marked"] == 1
-    assert table["rows"][1][:3] == ["fable-draft", "68\u00a0%", f"{near.what_if.at(4).tokens_per_call:.2f}"]
-    assert table["rows"][0][3] == "not known"
-    assert table["rows"][2] == ["stranger", "another vocabulary", "–", "–"]
+    table = section.blocks[0]
+    assert table.marked == 1
+    assert table.rows[1][:3] == ["fable-draft", "68\u00a0%", f"{near.what_if.at(4).tokens_per_call:.2f}"]
+    assert table.rows[0][3] == "not known"
+    assert table.rows[2] == ["stranger", "another vocabulary", "–", "–"]
     (figure,) = figures(section)
     assert [each["name"] for each in figure["data"]] == ["slow", "fable-draft"]
     assert figure["data"][1]["y"] == [round(share, 4) for share in near.what_if.by_depth[:16]]
@@ -207,12 +196,12 @@ def test_other_drafts_table_marks_the_best_and_says_who_cannot(first_visit, text
 def test_other_drafts_under_way_show_how_far(first_visit):
     section = plan.other_drafts(first_visit, OtherDrafts(0, 4, ()), 4)
     assert kinds(section) == ["progress"]
-    assert section["controls"][0]["do"] == "ask"
+    assert section.controls[0].do == "ask"
 
 
 def test_other_drafts_before_and_without_a_run(first_visit):
     assert "Press “Ask the other drafts”" in said(plan.other_drafts(first_visit, None, 4))
-    assert plan.other_drafts(None, None, 4)["controls"] == []
+    assert plan.other_drafts(None, None, 4).controls == ()
 
 
 # ---- theory ---------------------------------------------------------------------------------------------------------
@@ -270,8 +259,8 @@ def test_factors_lead_from_the_ideal_to_the_measured_speedup(speed, says):
     section = plan.why_slow(made)
     check_form(section)
     assert f"Measured: {says} no draft." in said(section)
-    table = next(block for block in section["blocks"] if block["kind"] == "table")
-    assert [row[0] for row in table["rows"]] == ["ideal", *(each.name for each in made.factors), "measured speedup"]
+    table = next(block for block in section.blocks if kind_of(block) == "table")
+    assert [row[0] for row in table.rows] == ["ideal", *(each.name for each in made.factors), "measured speedup"]
     (figure,) = figures(section)
     assert figure["layout"]["yaxis"]["type"] == "log"
     ends = [
@@ -309,14 +298,14 @@ def test_what_is_missing_for_the_factors_is_named():
 def test_every_tool_has_its_rows_and_two_have_a_file(first_visit):
     section = plan.tool_names(first_visit)
     check_form(section)
-    assert {row[0] for row in section["blocks"][0]["rows"]} == set(tool_names.TOOLS)
-    files = [block for block in section["blocks"] if block["kind"] == "download"]
-    assert [block["file"] for block in files] == ["specviz-vllm.json", "specviz-sglang.json"]
-    assert json.loads(files[0]["text"])["num_spec_tokens"] == 4
+    assert {row[0] for row in section.blocks[0].rows} == set(tool_names.TOOLS)
+    files = [block for block in section.blocks if kind_of(block) == "download"]
+    assert [block.file for block in files] == ["specviz-vllm.json", "specviz-sglang.json"]
+    assert json.loads(files[0].text)["num_spec_tokens"] == 4
 
 
 def test_undefined_numbers_say_why_and_no_run_says_so():
-    rows = plan.tool_names(traces.plain())["blocks"][0]["rows"]
+    rows = plan.tool_names(traces.plain()).blocks[0].rows
     assert any(row[2] == "n/a: no token was drafted" for row in rows)
     assert "Start a run" in said(plan.tool_names(None))
 

@@ -11,6 +11,7 @@ from specviz.bench.race import Heat, PartingLogits, Race, RaceDifference
 from specviz.trace import Footer, Scores, Trace
 from specviz.trace.metrics import metrics
 from specviz.trace.shipped import shipped_trace
+from specviz.views.blocks import Press, VerdictBlock, WordsBlock, dump
 from specviz.views.compare import race as view
 from specviz.views.compare import side_by_side_player as duel_view
 from specviz.views.compare import two_runs as pair
@@ -20,6 +21,7 @@ from specviz.views.compare.side_by_side_player import MOST_STEPS, NUM_FRAMES, nu
 from specviz.views.words import percent
 from tests.helpers import traces
 from tests.helpers.one_file import unpacked
+from tests.helpers.page_records import kind_of
 
 TITLES = ("A · one", "B · other")
 OPTIONS = [("one", "one"), ("other", "other")]
@@ -31,7 +33,7 @@ CHOSEN = {
 
 
 def data_of(block):
-    return unpacked(block["data"])
+    return unpacked(block.data)
 
 
 def side_by_side(left="one-by-one", right="first-visit", **options):
@@ -122,7 +124,7 @@ def test_the_counters_of_each_side_are_the_traces_own():
 
 @pytest.mark.parametrize("name", ["medusa", "tree", "k-8"])
 def test_the_largest_recorded_runs_fit_into_a_small_block(name):
-    assert len(side_by_side_block(shipped_trace(name), shipped_trace("first-visit"))["data"]) < 400_000
+    assert len(side_by_side_block(shipped_trace(name), shipped_trace("first-visit")).data) < 400_000
 
 
 def long_trace(num_steps):
@@ -142,9 +144,9 @@ def test_of_a_very_long_run_the_first_steps_are_shown_and_that_is_said():
     assert num_shown(long) == MOST_STEPS
     shown = pair.two_runs(OPTIONS, ("one", "other"), (long, long_trace(3)), TITLES)
     assert f"A · one is long: only its first {MOST_STEPS} steps are shown." in [
-        block.get("words") for block in shown["blocks"]
+        getattr(block, "words", None) for block in shown.blocks
     ]
-    assert len(data_of(shown["blocks"][-2])["sides"][0]["message"]["steps"]) == MOST_STEPS
+    assert len(data_of(shown.blocks[-2])["sides"][0]["message"]["steps"]) == MOST_STEPS
 
 
 def test_a_run_of_few_steps_and_very_many_tokens_is_cut_too(monkeypatch):
@@ -159,7 +161,7 @@ def test_without_recorded_times_there_is_only_the_replay_by_token():
     zero = replace(still.steps[0].timing, total_ms=0.0, wait_ms=0.0)
     quiet = Trace([replace(event, timing=zero) if hasattr(event, "timing") else event for event in events])
     block = side_by_side_block(quiet, still, "time")
-    assert block["by"] == "token"
+    assert block.by == "token"
     assert [each["name"] for each in data_of(block)["modes"]] == ["token"]
 
 
@@ -198,8 +200,8 @@ def result(*factors, names=("greedy", "greedy"), slower=1.0, **more):
 
 def verdicts(found):
     shown = view.race(OPTIONS, CHOSEN, found, TITLES)
-    told = [block for block in shown["blocks"] if block["kind"] in ("verdict", "words")]
-    return [("".join(block["words"]), block.get("state")) for block in told]
+    told = [block for block in shown.blocks if isinstance(block, (VerdictBlock, WordsBlock))]
+    return [("".join(block.words), getattr(block, "state", None)) for block in told]
 
 
 FIRM, FEW, NONE = "B · other was {}", "Too few to tell: B · other ran at {}", "No clear difference: B · other ran at {}"
@@ -265,8 +267,8 @@ def test_the_verdict_does_not_depend_on_who_is_called_a():
 
 
 def test_how_steady_the_machine_was_is_said_below():
-    *_, fold, _ = view.race(OPTIONS, CHOSEN, result(2, 2, slower=1.04), TITLES)["blocks"]
-    assert "took 4.0\u00a0% more time" in fold["blocks"][0]["words"]
+    *_, fold, _ = view.race(OPTIONS, CHOSEN, result(2, 2, slower=1.04), TITLES).blocks
+    assert "took 4.0\u00a0% more time" in fold.blocks[0].words
 
 
 def cut(heat, left, right):
@@ -284,7 +286,7 @@ def test_no_ratio_above_the_tokens_per_target_call_is_shown_whichever_side_has_n
     found = result(*[factor] * 6, names=names)
     section = view.race(OPTIONS, CHOSEN, found, TITLES)
     assert verdicts(found)[0] == (IMPOSSIBLE, "unsure")
-    told = json.dumps([block for block in section["blocks"] if block["kind"] != "side_by_side"], ensure_ascii=False)
+    told = dump([block for block in section.blocks if kind_of(block) != "side_by_side"])
     assert not re.search(r"9\.00×|0\.11×", told)
     assert told.count('"no ratio"') == 7, "of every prompt, and of all together"
     assert '\\"median_ratio_b_over_a\\": null' in told
@@ -315,18 +317,18 @@ def test_the_verdict_of_the_clock_names_every_lossy_side(names, words):
 
 
 def test_a_race_under_load_gives_no_speedup_anywhere():
-    shown = view.race(OPTIONS, CHOSEN, result(2, 3, is_shared=True), TITLES)["blocks"]
-    (block,) = [each for each in shown if each["kind"] == "side_by_side"]
-    text = json.dumps([each for each in shown if each["kind"] != "side_by_side"])
-    assert shown[0]["words"].startswith("Under load")
-    assert "\\u00d7" not in text
+    shown = view.race(OPTIONS, CHOSEN, result(2, 3, is_shared=True), TITLES).blocks
+    (block,) = [each for each in shown if kind_of(each) == "side_by_side"]
+    text = dump([each for each in shown if kind_of(each) != "side_by_side"])
+    assert shown[0].words.startswith("Under load")
+    assert "×" not in text
     assert "no ratio" in text
-    table, prompts = (each for each in shown if each["kind"] == "table")
-    assert [row[1:3] for row in table["rows"]] == [["under load", "under load"]] * 2
-    *rows, together = prompts["rows"]
+    table, prompts = (each for each in shown if kind_of(each) == "table")
+    assert [row[1:3] for row in table.rows] == [["under load", "under load"]] * 2
+    *rows, together = prompts.rows
     assert [row[1:4] for row in rows] == [["under load", "under load", "no ratio"]] * 2
     assert together[1:4] == ["", "", "no ratio"]
-    assert all(row[4].isdigit() and row[5].isdigit() for row in prompts["rows"])  # no clock is needed to count
+    assert all(row[4].isdigit() and row[5].isdigit() for row in prompts.rows)  # no clock is needed to count
     assert [mode["name"] for mode in data_of(block)["modes"]] == ["token"]
     assert not {"first", "second"} & set(" ".join(mode(data_of(block), "token")["ends"]).split())
 
@@ -338,17 +340,17 @@ def test_how_much_of_the_times_went_into_recording_is_said():
         steps = [step for trace in traces_of for step in trace.steps]
         shares.append(sum(s.timing.record_ms for s in steps) / sum(s.timing.total_ms - s.timing.wait_ms for s in steps))
     assert shares[0] != pytest.approx(shares[1])
-    *_, block, _ = view.race(OPTIONS, CHOSEN, found, TITLES)["blocks"]
+    *_, block, _ = view.race(OPTIONS, CHOSEN, found, TITLES).blocks
     one, other = (percent(share) for share in shares)
-    assert "".join(block["blocks"][-1]["words"]).endswith(
+    assert "".join(block.blocks[-1].words).endswith(
         f"A · one spent {one} of its time on it, B · other {other}."
     )  # fmt: skip
 
 
 def test_the_table_holds_the_numbers_of_the_two_runs_above():
     found = result(2)
-    table = next(block for block in view.race(OPTIONS, CHOSEN, found, TITLES)["blocks"] if block["kind"] == "table")
-    for row, trace in zip(table["rows"], (found.heats[0].left, found.heats[0].right), strict=True):
+    table = next(block for block in view.race(OPTIONS, CHOSEN, found, TITLES).blocks if kind_of(block) == "table")
+    for row, trace in zip(table.rows, (found.heats[0].left, found.heats[0].right), strict=True):
         seconds = time_after(trace, len(trace.steps)) / 1000
         number = len(trace.tokens)
         calls = sum(step.calls["target"] for step in trace.steps)
@@ -386,9 +388,9 @@ def test_of_a_race_that_was_stopped_the_texts_are_not_called_identical_where_the
     cold = [replace(event, request={**event.request, "temperature": 0.0}) if hasattr(event, "request") else event
             for event in parted.left.events()]  # fmt: skip
     found = Race(4, 8, "", (replace(parted, left=Trace(cold)),))
-    shown = view.race(OPTIONS, CHOSEN, found, TITLES, seat=Seat("key", 0))["blocks"]
-    assert shown[0]["words"] == "Stopped after 4 of 8 runs."
-    assert shown[2]["words"].startswith("Not identical: the texts differ on 1 of 1 prompts.")
+    shown = view.race(OPTIONS, CHOSEN, found, TITLES, seat=Seat("key", 0)).blocks
+    assert shown[0].words == "Stopped after 4 of 8 runs."
+    assert shown[2].words.startswith("Not identical: the texts differ on 1 of 1 prompts.")
 
 
 def difference(gap, is_tie, above=0.0, heat=0):
@@ -407,11 +409,11 @@ def difference(gap, is_tie, above=0.0, heat=0):
 )
 def test_the_first_difference_is_shown_with_its_logits_and_its_reason(gap, is_tie, names, state, words):
     found = result(2, names=names, difference=difference(gap, is_tie))
-    shown = view.race(OPTIONS, CHOSEN, found, TITLES)["blocks"]
-    assert shown[1]["state"] == state
-    assert words in "".join(shown[1]["words"])
-    assert "differ from token 7" in "".join(shown[1]["words"])
-    assert next(each for each in shown if each["kind"] == "table")["rows"] == [
+    shown = view.race(OPTIONS, CHOSEN, found, TITLES).blocks
+    assert shown[1].state == state
+    assert words in "".join(shown[1].words)
+    assert "differ from token 7" in "".join(shown[1].words)
+    assert next(each for each in shown if kind_of(each) == "table").rows == [
         ["target fable-target", f"{9 + gap:.5f}", "9.00000", "50\u00a0%", "40\u00a0%"]
     ]
 
@@ -424,20 +426,20 @@ def test_where_neither_token_is_the_most_likely_that_is_said():
 def test_the_heat_that_parts_is_replayed():
     same, other = result(2, 3).heats, result(2, names=("first-visit", "broken-residual")).heats[0]
     found = Race(8, 8, "", (*same, replace(other, title="the odd one")), difference=difference(2.0, False, heat=2))
-    shown = view.race(OPTIONS, CHOSEN, found, TITLES)["blocks"]
-    (block,) = [each for each in shown if each["kind"] == "side_by_side"]
+    shown = view.race(OPTIONS, CHOSEN, found, TITLES).blocks
+    (block,) = [each for each in shown if kind_of(each) == "side_by_side"]
     assert data_of(block)["part"] == other.parting
-    assert block["by"] == "token"
-    kinds = [each["kind"] for each in shown]
+    assert block.by == "token"
+    kinds = [kind_of(each) for each in shown]
     assert kinds.index("side_by_side") < kinds.index("table")  # the lanes stand first
-    assert shown[kinds.index("side_by_side") - 1]["words"] == ["Both runs on the prompt ", "“the odd one”", ":"]
-    *_, runs, prompts = (each for each in shown if each["kind"] == "table")
-    assert [each["caption"] for each in (runs, prompts)] == ["The two runs above", "Prompt by prompt"]
-    assert [each["marked"] for each in (runs, prompts)] == [-1, 2]
+    assert shown[kinds.index("side_by_side") - 1].words == ["Both runs on the prompt ", "“the odd one”", ":"]
+    *_, runs, prompts = (each for each in shown if kind_of(each) == "table")
+    assert [each.caption for each in (runs, prompts)] == ["The two runs above", "Prompt by prompt"]
+    assert [each.marked for each in (runs, prompts)] == [-1, 2]
     (block,) = [
-        each for each in view.race(OPTIONS, CHOSEN, result(2, 3), TITLES)["blocks"] if each["kind"] == "side_by_side"
+        each for each in view.race(OPTIONS, CHOSEN, result(2, 3), TITLES).blocks if kind_of(each) == "side_by_side"
     ]
-    assert (block["by"], data_of(block)["part"]) == ("time", None)
+    assert (block.by, data_of(block)["part"]) == ("time", None)
 
 
 def test_who_was_first_is_who_took_less_time_and_waiting_is_no_work():
@@ -457,43 +459,43 @@ def test_who_was_first_is_who_took_less_time_and_waiting_is_no_work():
 
 def test_what_is_known_when_a_race_is_stopped_is_shown_while_it_goes_on():
     found = replace(result(2, 3), done=6)
-    shown = view.race(OPTIONS, CHOSEN, found, TITLES)["blocks"]
-    assert [each["kind"] for each in shown] == ["progress", "verdict", "table"]
-    assert "median of 2 prompts" in "".join(shown[1]["words"])
-    assert [row[3] for row in shown[2]["rows"]] == ["2.00×", "3.00×", "2.45×"]
+    shown = view.race(OPTIONS, CHOSEN, found, TITLES).blocks
+    assert [kind_of(each) for each in shown] == ["progress", "verdict", "table"]
+    assert "median of 2 prompts" in "".join(shown[1].words)
+    assert [row[3] for row in shown[2].rows] == ["2.00×", "3.00×", "2.45×"]
 
 
 def test_prompt_by_prompt_the_numbers_are_the_runs_own_and_their_totals_those_of_all():
     found = result(2, 4, names=("first-visit", "k-8"))
-    _, table = (each for each in view.race(OPTIONS, CHOSEN, found, TITLES)["blocks"] if each["kind"] == "table")
+    _, table = (each for each in view.race(OPTIONS, CHOSEN, found, TITLES).blocks if kind_of(each) == "table")
     for runs, place in ((["first-visit"] * 2, 0), (["k-8"] * 2, 1)):
         steps = [step for name in runs for step in shipped_trace(name).steps]
         calls = sum(step.calls["target"] for step in steps)
         statuses = [token.status for step in steps for token in step.draft]
         kept = statuses.count("accepted") / (statuses.count("accepted") + statuses.count("rejected"))
-        assert table["rows"][-1][4 + place] == str(calls)
-        assert table["rows"][0][4 + place] == str(calls // 2)
-        assert table["rows"][0][6 + place] == table["rows"][-1][6 + place] == f"{100 * kept:.0f} %"
-    for row in table["rows"][:2]:
+        assert table.rows[-1][4 + place] == str(calls)
+        assert table.rows[0][4 + place] == str(calls // 2)
+        assert table.rows[0][6 + place] == table.rows[-1][6 + place] == f"{100 * kept:.0f} %"
+    for row in table.rows[:2]:
         assert float(row[2]) / float(row[1]) == pytest.approx(float(row[3][:-1]), rel=0.02)
 
 
 def test_a_race_that_is_kept_can_be_replayed_prompt_by_prompt_and_its_runs_saved():
     found = result(2, 4, slower=1.1)
-    shown = view.race(OPTIONS, CHOSEN, found, TITLES, seat=Seat("key", 1, ("one", "other")))["blocks"]
-    _, table, links = (each for each in shown if each["kind"] in ("table", "links"))
-    assert [row[-1] and row[-1]["does"] for row in table["rows"]] == [
-        {"section": "race", "do": "replay", "values": {"race": "key", "heat": str(number)}} for number in (0, 1)
+    shown = view.race(OPTIONS, CHOSEN, found, TITLES, seat=Seat("key", 1, ("one", "other"))).blocks
+    _, table, links = (each for each in shown if kind_of(each) in ("table", "links"))
+    assert [row[-1] and row[-1].does for row in table.rows] == [
+        Press("race", "replay", {"race": "key", "heat": str(number)}) for number in (0, 1)
     ] + [""]
-    assert [href for _, href in links["entries"]] == ["specviz/trace/one", "specviz/trace/other"]
-    assert table["marked"] == 1
-    assert not any(each["kind"] == "links" for each in view.race(OPTIONS, CHOSEN, found, TITLES)["blocks"])
+    assert [href for _, href in links.entries] == ["specviz/trace/one", "specviz/trace/other"]
+    assert table.marked == 1
+    assert not any(kind_of(each) == "links" for each in view.race(OPTIONS, CHOSEN, found, TITLES).blocks)
 
 
 def test_the_file_of_a_race_holds_all_its_numbers():
     found = result(2, 4, slower=1.1)
-    *_, saved = view.race(OPTIONS, CHOSEN, found, TITLES)["blocks"]
-    told = json.loads(saved["text"])
+    *_, saved = view.race(OPTIONS, CHOSEN, found, TITLES).blocks
+    told = json.loads(saved.text)
     assert [side["title"] for side in told["sides"]] == list(TITLES)
     assert told["machine"] == found.heats[0].left.header.environment
     assert told["median_ratio_b_over_a"] == pytest.approx(8**0.5)
@@ -509,18 +511,18 @@ def test_with_another_run_on_explore_what_was_found_stays_under_a_line_that_says
     shown = view.race(OPTIONS, CHOSEN, result(2, 4), TITLES, problem="old trouble")
     fresh = view.race(OPTIONS, CHOSEN, problem="new trouble")
     section = view.with_earlier_result(fresh, shown)
-    assert [block["words"] for block in section["blocks"][:2]] == ["new trouble", view.BEFORE]
-    assert section["blocks"][2:] == shown["blocks"][1:]
+    assert [block.words for block in section.blocks[:2]] == ["new trouble", view.BEFORE]
+    assert section.blocks[2:] == shown.blocks[1:]
     assert view.with_earlier_result(fresh, section) == section
     assert view.has_result(section)
     assert not view.has_result(fresh)
 
 
 def test_the_prompt_that_is_raced_stands_above_the_buttons():
-    assert "The first prompt: “Once”" in "".join(view.race(OPTIONS, CHOSEN)["lead"])
+    assert "The first prompt: “Once”" in "".join(view.race(OPTIONS, CHOSEN).lead)
 
 
 def test_before_and_during_the_race():
-    assert view.race(OPTIONS, CHOSEN)["blocks"][0]["words"] == view.NOTHING
-    running = view.race(OPTIONS, CHOSEN, Race(1, 4, "warming up\u202e B"))["blocks"][0]
-    assert (running["width"], running["words"]) == (25.0, "1 of 4 runs · warming up⟨202E⟩ B")
+    assert view.race(OPTIONS, CHOSEN).blocks[0].words == view.NOTHING
+    running = view.race(OPTIONS, CHOSEN, Race(1, 4, "warming up\u202e B")).blocks[0]
+    assert (running.width, running.words) == (25.0, "1 of 4 runs · warming up⟨202E⟩ B")

@@ -1,6 +1,5 @@
 """Rules side by side: shares and distances against plain forwards and the enumerated code of every rule."""
 
-import json
 from dataclasses import replace
 from functools import partial
 
@@ -20,9 +19,10 @@ from specviz.rules.broken import BROKEN
 from specviz.session.workbench import Workbench
 from specviz.settings import assets_dir
 from specviz.trace import load_trace
-from specviz.views.blocks import TONES
+from specviz.views.blocks import dump
 from specviz.views.compare.rules import side_by_side as section
 from tests.helpers import traces
+from tests.helpers.page_records import check_record, kind_of
 from tests.helpers.recorded_steps import distribution as numpy_distribution
 from tests.helpers.runs import REQUEST, begin, finish, made, make_steps
 
@@ -129,7 +129,7 @@ def test_acceptance_is_the_mean_overlap_where_p_over_q_is_the_test(run, models, 
 def test_a_rule_that_judges_a_draft_as_a_whole_has_no_acceptance_of_one_token(result):
     assert [name for name, each in by_name(result).items() if each.acceptance is None] == ["block_verification"]
     (table,) = shown(section(result), "table")
-    assert next(row for row in table["rows"] if row[0] == "Block verification")[3] == "–"
+    assert next(row for row in table.rows if row[0] == "Block verification")[3] == "–"
 
 
 @pytest.mark.parametrize("name", [*ANY_CHAIN, *BROKEN])
@@ -226,7 +226,7 @@ def test_a_run_without_drafts_has_no_shares(bench, models):
     *_, result = side_by_side(run, models[0], None)
     mine = by_name(result)["speculative_sampling"]
     assert (mine.num_judged, mine.acceptance, mine.tokens_per_call, mine.verdict) == (0, None, 1.0, "unsure")
-    said = json.dumps(section(result), allow_nan=False)
+    said = dump(section(result))
     assert "nothing judged" in said
     assert "no error here" not in said
     assert "judged no drafted token" in said
@@ -250,7 +250,7 @@ def test_steps_of_another_draft_are_skipped_and_counted(bench, named_models):
     assert (result.total, result.num_skipped) == (len(names) - 3, 3)
     drafted = [token for step in run.steps[3:] for token in step.draft]
     assert by_name(result)["speculative_sampling"].num_accepted == sum(token.status == "accepted" for token in drafted)
-    assert "3 more steps were made by other models" in json.dumps(section(result))
+    assert "3 more steps were made by other models" in dump(section(result))
 
 
 def test_other_models_than_the_runs_are_refused(run, named_models):
@@ -291,51 +291,50 @@ def test_on_the_shipped_run_every_wrong_rule_is_off_and_every_right_one_exact(sh
 
 
 def shown(props, kind):
-    return [block for block in props["blocks"] if block["kind"] == kind]
+    return [block for block in props.blocks if kind_of(block) == kind]
 
 
 def test_the_table_says_what_was_found(shipped):
+    check_record(section(shipped))
     (table,) = shown(section(shipped), "table")
-    assert len(table["rows"]) == len(shipped.rows)
-    for cells, each in zip(table["rows"], shipped.rows, strict=True):
+    assert len(table.rows) == len(shipped.rows)
+    for cells, each in zip(table.rows, shipped.rows, strict=True):
         assert each.rule.title in cells[0]
-        assert (cells[1]["text"][0], cells[1]["tone"] in TONES) == ("✓" if each.rule.lossless else "✗", True)
+        assert cells[1].text[0] == ("✓" if each.rule.lossless else "✗")
         assert cells[2] == f"{each.num_accepted} of {each.num_judged}"
         assert cells[4] == f"{each.tokens_per_call:.2f}"
         assert (cells[5] == "0\u00a0%") == each.rule.lossless
         assert (cells[7] == "0\u00a0%") == (each.rule.lossless or each.rule.name in HARMLESS_IN_THREE)
-        assert not each.rule.lossless or cells[1]["text"] == "✓ exact (enumerated)"
+        assert not each.rule.lossless or cells[1].text == "✓ exact (enumerated)"
 
 
 def test_without_the_enumeration_a_rule_is_exact_by_formula_only(shipped):
     by_formula = replace(shipped, rows=tuple(replace(each, whole_distance=None) for each in shipped.rows))
-    assert "exact by formula (one token judged alone)" in json.dumps(section(by_formula))
-    assert "exact (enumerated)" not in json.dumps(shown(section(by_formula), "table"))
+    assert "exact by formula (one token judged alone)" in dump(section(by_formula))
+    assert "exact (enumerated)" not in dump(shown(section(by_formula), "table"))
 
 
 def test_the_lesson_names_both_rules_of_equal_acceptance(shipped):
     right, wrong = shipped.twins
-    lesson = next(
-        block["words"] for block in shown(section(shipped), "words") if "Acceptance alone" in block["words"][0]
-    )
+    lesson = next(block.words for block in shown(section(shipped), "words") if "Acceptance alone" in block.words[0])
     assert (lesson[1], lesson[3]) == (right.rule.title, wrong.rule.title)
 
 
 def test_an_empty_section_says_what_is_missing_and_offers_it():
     empty = section(None)
-    assert [control["do"] for control in empty["controls"]] == ["judge"]
-    assert "needs a run" in shown(empty, "words")[0]["words"]
+    assert [control.do for control in empty.controls] == ["judge"]
+    assert "needs a run" in shown(empty, "words")[0].words
 
 
 def test_an_unfinished_section_shows_how_far_it_is(run, models, monkeypatch):
     monkeypatch.setattr(module, "PAUSE_S", 0.0)
     results = side_by_side(run, *models)
     (progress,) = shown(section(next(results)), "progress")
-    assert (progress["width"], "Enumerating" in progress["words"]) == (0.0, True)
+    assert (progress.width, "Enumerating" in progress.words) == (0.0, True)
     props = section(next(each for each in results if each.done))
     (progress,) = shown(props, "progress")
-    assert progress["width"] == pytest.approx(100 / len(run.steps), abs=0.1)
-    assert not any("Acceptance alone" in str(block) for block in props["blocks"])
+    assert progress.width == pytest.approx(100 / len(run.steps), abs=0.1)
+    assert not any("Acceptance alone" in str(block) for block in props.blocks)
 
 
 def test_drafts_that_layers_drew_are_not_judged_as_if_they_were_certain(bench, models):

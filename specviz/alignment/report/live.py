@@ -10,7 +10,7 @@ from specviz.alignment.report.sections import compact
 from specviz.alignment.summary import Summary
 from specviz.models.catalog import is_known
 from specviz.views import blocks
-from specviz.views.blocks import Props, Words
+from specviz.views.blocks import PageBlock, PageControl, PageSection, TextsBlock, Words
 from specviz.views.words import label
 
 NAME = "many-prompts"
@@ -36,15 +36,15 @@ def many_prompts(
     *,
     summary: Summary | None = None,
     asked: str = "",
-    texts: Props | None = None,
+    texts: TextsBlock | None = None,
     progress: tuple[int, int, str] | None = None,
-) -> Props:
+) -> PageSection:
     """The whole section.
 
     kinds: (title, name) of the ready prompts. asked: the prompts that the summary is about, in words. texts: the block
     of `texts_block`. progress: prompts done, prompts in all, and words.
     """
-    shown = [blocks.progress(*progress)] if progress is not None else []
+    shown: list[PageBlock] = [blocks.progress(*progress)] if progress is not None else []
     if summary is None:
         shown = shown or [blocks.WordsBlock(NOT_YET)]
         return blocks.PageSection(NAME, TITLE, LEAD, _controls(kinds, True), shown)
@@ -57,7 +57,7 @@ def many_prompts(
     return blocks.PageSection(NAME, TITLE, LEAD, _controls(kinds, False), shown)
 
 
-def _controls(kinds: Sequence[tuple[str, str]], is_new: bool) -> list[Props]:
+def _controls(kinds: Sequence[tuple[str, str]], is_new: bool) -> list[PageControl]:
     options = [("All ready-made prompts", EVERY), *kinds, ("Own prompts, from the box", OWN)]
     least, usual, most = TOKENS
     hint = f"one prompt per line, at most {MOST_PROMPTS}"

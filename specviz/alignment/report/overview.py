@@ -10,7 +10,7 @@ from specviz.alignment.report.parts import losing_slices, loss_words
 from specviz.alignment.summary import IGNORED, DraftSummary, Reason, Summary
 from specviz.analysis.rounds import is_far
 from specviz.views import blocks
-from specviz.views.blocks import Props, Words
+from specviz.views.blocks import DetailsBlock, PageBlock, TableBlock, Words
 from specviz.views.explore.titles import join
 from specviz.views.words import label, percent, quantity, reveal
 
@@ -37,9 +37,9 @@ NO_COSTS = {  # why a draft has none, by where the job's costs come from
 }
 
 
-def overview(summary: Summary, *, no_costs: str = "") -> list[Props]:
+def overview(summary: Summary, *, no_costs: str = "") -> list[PageBlock]:
     """The blocks of the overview. no_costs: what to do where costs are not known."""
-    shown = [blocks.WordsBlock(_source_words(summary))]
+    shown: list[PageBlock] = [blocks.WordsBlock(_source_words(summary))]
     if not summary.exact:
         words = "Some texts may not be the target's own at these settings. The numbers hold for these texts only."
         shown.append(blocks.VerdictBlock("unsure", words))
@@ -147,7 +147,7 @@ def _points(value: float) -> str:
     return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
 
 
-def _fastest_words(summary: Summary) -> list[Props]:
+def _fastest_words(summary: Summary) -> list[PageBlock]:
     """The fastest of several drafts, or why none can be named."""
     timed = [(max(draft.speedups), draft.name) for draft in summary.drafts if draft.speedups]
     if len(timed) < 2:
@@ -173,7 +173,7 @@ def _fastest_words(summary: Summary) -> list[Props]:
     return [blocks.WordsBlock(["", label(best_name), words])]
 
 
-def _drafts_table(summary: Summary) -> Props:
+def _drafts_table(summary: Summary) -> TableBlock:
     drafts = summary.drafts
     k = summary.k
     columns = {
@@ -204,7 +204,7 @@ def _agrees_most(drafts: Sequence[DraftSummary]) -> int:
     return max(known, key=lambda place: drafts[place].alpha)
 
 
-def _refused_table(summary: Summary) -> Props:
+def _refused_table(summary: Summary) -> DetailsBlock:
     shown = summary.refused
     caption = "" if len(shown) == summary.num_refused else f"The first {len(shown):,} of them."
     columns = {"line": lambda row: cells.number(row[0]), "why": lambda row: reveal(row[1])}

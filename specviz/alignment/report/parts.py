@@ -21,7 +21,7 @@ from specviz.alignment.summary import ENOUGH_PROMPTS, NOT_CALLED, DraftingMode
 from specviz.alignment.tables.reasons import REASONS
 from specviz.trace.tool_names import WAYS_OF_DRAFTING
 from specviz.views import blocks
-from specviz.views.blocks import Cell, Props, Words
+from specviz.views.blocks import BarRow, Cell, PageBlock, TableBlock, Tone, Words
 from specviz.views.words import label, percent, reveal
 
 if TYPE_CHECKING:
@@ -45,10 +45,19 @@ LOSSES_NOTE = (
     "at the rejected token, so the shares add up to 100 %."
 )
 REASON_ORDER = {name: place for place, name in enumerate(REASONS)}  # in which they are tried
-REASON_TONES = ("ignored", "plain", "p", "q", "shortfall", "accepted", "rejected", "bonus")
+REASON_TONES: tuple[Tone, ...] = (
+    "ignored",
+    "plain",
+    "p",
+    "q",
+    "shortfall",
+    "accepted",
+    "rejected",
+    "bonus",
+)
 
 
-def against(summary: Summary, texts: Collection[int] = ()) -> list[Props]:
+def against(summary: Summary, texts: Collection[int] = ()) -> list[PageBlock]:
     """The drafts compared in pairs, with charts of checkpoints. texts: numbers of the texts that the page shows."""
     pairs = summary.comparisons
     if not pairs:
@@ -79,7 +88,7 @@ def _pair_title(pair: DraftComparison) -> str:
 
 def _pair_blocks(
     pair: DraftComparison, places: Mapping[str, int], texts: Collection[int]
-) -> list[Props]:
+) -> list[PageBlock]:
     rows = [(pair, difference) for difference in pair.slices[:MOST_ROWS]]
     columns = _difference_columns(f"{label(pair.a)} less {label(pair.b)}")
     shown = [blocks.table_of(rows, columns, sortable=True)]
@@ -113,7 +122,7 @@ def _difference_verdict(pair: DraftComparison, found: AlphaDifference) -> Cell:
     return blocks.TableCell(words, sort=words, tone="accepted")
 
 
-def _wins_table(name: str, wins: Sequence[Win], draft: int, texts: Collection[int]) -> Props:
+def _wins_table(name: str, wins: Sequence[Win], draft: int, texts: Collection[int]) -> TableBlock:
     columns = {
         "text": lambda win: _text_cell(win, draft, 0, texts),
         "ahead by": lambda win: cells.points(abs(win.difference)),
@@ -128,7 +137,7 @@ def _text_cell(found: Win | Pattern, draft: int, token: int, texts: Collection[i
     return blocks.opening_cell(name, found.prompt, draft, token) if found.prompt in texts else name
 
 
-def every_k(summary: Summary) -> list[Props]:
+def every_k(summary: Summary) -> list[PageBlock]:
     """The charts of tokens per target call and, where costs are known, of speedup against K."""
     shown = [blocks.ChartBlock(tokens_chart(summary.drafts))]
     if any(draft.speedups for draft in summary.drafts):
@@ -136,7 +145,7 @@ def every_k(summary: Summary) -> list[Props]:
     return shown
 
 
-def ways(summary: Summary) -> list[Props]:
+def ways(summary: Summary) -> list[PageBlock]:
     """Each draft twice: with drawn tokens, then with its most likely ones."""
     rows = []
     for draft in summary.drafts:
@@ -178,7 +187,7 @@ SLICES = (  # kind, heading, title of the axis
 CHARTED = ("depth", "context", "ahead")
 
 
-def slices(summary: Summary) -> list[Props]:
+def slices(summary: Summary) -> list[PageBlock]:
     """The agreement of each kind of slices: what stands out in words, then charts, then all numbers in tables."""
     names = [draft.name for draft in summary.drafts]
     charts = []
@@ -202,7 +211,7 @@ def slices(summary: Summary) -> list[Props]:
     return [*shown, *tables]
 
 
-def _fall_verdicts(summary: Summary) -> list[Props]:
+def _fall_verdicts(summary: Summary) -> list[PageBlock]:
     """The cliffs in words."""
     axes = {kind: x for kind, _, x in SLICES}
     verdicts = []
@@ -213,7 +222,7 @@ def _fall_verdicts(summary: Summary) -> list[Props]:
     return verdicts
 
 
-def _loss_verdicts(summary: Summary) -> list[Props]:
+def _loss_verdicts(summary: Summary) -> list[PageBlock]:
     """The slices of each draft that lose more than their share, in words."""
     verdicts = []
     for draft in summary.drafts:
@@ -237,7 +246,7 @@ def loss_words(part: Slice) -> Words:
     return [f"{label(part.kind)} {label(part.value)}", lost]
 
 
-def _slices_table(found: Sequence[Slice], title: str, k: int) -> Props:
+def _slices_table(found: Sequence[Slice], title: str, k: int) -> TableBlock:
     """All numbers of slices of one kind. title: of the column of their values."""
     kind = found[0].kind
     places = {(part.draft, part.value): place for place, part in enumerate(found)}
@@ -294,7 +303,7 @@ def _has_speed(part: Slice) -> bool:
     return part.num_tokens >= FEWEST_TOKENS and (part.kind, part.value) != ("class", ENDING)
 
 
-def reasons(summary: Summary) -> list[Props]:
+def reasons(summary: Summary) -> list[PageBlock]:
     """Why p and q differ: a bar per draft with its lost agreement by reason, then all numbers."""
     rows = []
     for draft in summary.drafts:
@@ -324,7 +333,7 @@ def _order(name: str) -> tuple[int, str]:
     return REASON_ORDER.get(name, len(REASON_ORDER)), name
 
 
-def _reason_bar(draft: DraftSummary, names: Sequence[str]) -> Props:
+def _reason_bar(draft: DraftSummary, names: Sequence[str]) -> BarRow:
     """The draft's lost agreement, its parts in the order of the key."""
     shares = {reason.name: reason.share for reason in draft.reasons}
     parts = [(_tone(place), 100 * shares.get(name, 0.0)) for place, name in enumerate(names)]
@@ -333,11 +342,11 @@ def _reason_bar(draft: DraftSummary, names: Sequence[str]) -> Props:
     return blocks.bar(label(draft.name), parts, numbers)
 
 
-def _tone(place: int) -> str:
+def _tone(place: int) -> Tone:
     return REASON_TONES[place % len(REASON_TONES)]
 
 
-def calibration(summary: Summary) -> list[Props]:
+def calibration(summary: Summary) -> list[PageBlock]:
     """What each draft's confidence is worth: in words, its gap to acceptance, and a chart per draft."""
     drafts = [draft for draft in summary.drafts if draft.calibration.bins]
     if not drafts:
@@ -346,7 +355,7 @@ def calibration(summary: Summary) -> list[Props]:
     for draft in drafts:
         names = names_by_words.setdefault(reveal(draft.calibration.words), [])
         names.append(label(draft.name))
-    shown = []
+    shown: list[PageBlock] = []
     for words, names in names_by_words.items():
         shown.append(blocks.VerdictBlock("unsure", ["", ", ".join(names), f": {words}"]))
     columns = {
@@ -360,7 +369,7 @@ def calibration(summary: Summary) -> list[Props]:
     return shown
 
 
-def training(summary: Summary, texts: Collection[int] = ()) -> list[Props]:
+def training(summary: Summary, texts: Collection[int] = ()) -> list[PageBlock]:
     """The rejections of each draft in groups. texts: numbers of the texts that the page shows."""
     by_draft = []
     for place, draft in enumerate(summary.drafts):
@@ -375,7 +384,7 @@ def training(summary: Summary, texts: Collection[int] = ()) -> list[Props]:
     return shown
 
 
-def _rejections(draft: DraftSummary, place: int, texts: Collection[int]) -> list[Props]:
+def _rejections(draft: DraftSummary, place: int, texts: Collection[int]) -> list[PageBlock]:
     """What the patterns cost in words, the patterns, then what all rejections lose by class and by reason."""
     shown = [blocks.WordsBlock(_pattern_words(draft))]
     if draft.patterns:
@@ -405,7 +414,7 @@ def _pattern_words(draft: DraftSummary) -> Words:
     return ["", name, f": {costs} ", calls, f" target calls{part}."]
 
 
-def _patterns(found: Sequence[Pattern], draft: int, texts: Collection[int]) -> Props:
+def _patterns(found: Sequence[Pattern], draft: int, texts: Collection[int]) -> TableBlock:
     def interval_cell(pattern: Pattern) -> Cell:
         low, high = pattern.interval
         return blocks.TableCell(f"{low:,.1f} to {high:,.1f}", sort=low)

@@ -14,7 +14,7 @@ from specviz.alignment.summary import ENOUGH_PROMPTS, Summary
 from specviz.alignment.tables.columns import COLUMNS
 from specviz.request import spell_options
 from specviz.views import blocks
-from specviz.views.blocks import Props
+from specviz.views.blocks import PageBlock, PageSection, TableBlock, TextsBlock
 from specviz.views.document import page
 from specviz.views.words import label, reveal
 
@@ -27,7 +27,7 @@ COSTS_NOTE = (
 )
 
 
-def sections(summary: Summary, texts: Props | None = None) -> list[Props]:
+def sections(summary: Summary, texts: TextsBlock | None = None) -> list[PageSection]:
     """The whole report. texts: the block of `texts_block`, if there is one."""
     shown = []
     for name, title, lead, found in _parts(summary, texts):
@@ -44,7 +44,7 @@ def report_page(summary: Summary, texts: Iterable[TextView] = ()) -> str:
     return page(TITLE, sections(summary, texts_block(texts, names, summary.num_prompts)))
 
 
-def compact(summary: Summary, texts: Props | None = None) -> list[Props]:
+def compact(summary: Summary, texts: TextsBlock | None = None) -> list[PageBlock]:
     """The report as blocks of one section of the Compare page: the overview, and the other parts to be opened."""
     no_costs = "press Measure costs above for each draft, then Analyse again"
     shown = overview(summary, no_costs=no_costs)
@@ -53,9 +53,11 @@ def compact(summary: Summary, texts: Props | None = None) -> list[Props]:
     return shown
 
 
-def _parts(summary: Summary, texts: Props | None) -> list[tuple[str, str, str, list[Props]]]:
+def _parts(
+    summary: Summary, texts: TextsBlock | None
+) -> list[tuple[str, str, str, list[PageBlock]]]:
     """Name, title, lead and blocks of the parts that have something to say. The texts stand before the last part."""
-    numbers = frozenset() if texts is None else frozenset(texts["numbers"])
+    numbers = frozenset() if texts is None else frozenset(texts.numbers)
     shown = []
     for name, title, lead, make in PARTS:
         opens_texts = make in (parts.against, parts.training)
@@ -65,7 +67,7 @@ def _parts(summary: Summary, texts: Props | None) -> list[tuple[str, str, str, l
     return [part for part in shown if part[-1]]
 
 
-def how(summary: Summary) -> list[Props]:
+def how(summary: Summary) -> list[PageBlock]:
     """How the job was made: settings, costs, minor warnings, and the columns of the saved tables."""
     settings = [
         ["target", label(summary.target)],
@@ -97,7 +99,7 @@ def how(summary: Summary) -> list[Props]:
     return shown
 
 
-def _costs_table(summary: Summary) -> Props:
+def _costs_table(summary: Summary) -> TableBlock:
     def words_of(costs: Mapping[str, Any], name: str) -> str:
         return reveal(str(costs.get(name, cells.NONE)))
 

@@ -12,11 +12,12 @@ from functools import lru_cache
 from itertools import count, islice
 from typing import Any
 
+import msgspec
 import pandas
 
 from specviz.alignment.report.cells import share_words
 from specviz.views import blocks
-from specviz.views.blocks import Props
+from specviz.views.blocks import CodedText, TextChunk, TextsBlock, TextUnderDraft
 from specviz.views.words import GLYPHS, SPACE, label, percent, prose, quantity, reveal
 
 Rows = Mapping[str, Sequence[Any]]
@@ -79,12 +80,10 @@ def read_texts(tokens: pandas.DataFrame, prompts: pandas.DataFrame) -> Iterator[
 
 def texts_block(
     texts: Iterable[TextView], drafts: Sequence[str], total: int, *, most_bytes: int = MOST_BYTES
-) -> Props | None:
+) -> TextsBlock | None:
     """The block that shows one of many texts under one of the drafts; None where there is no text.
 
-    drafts: the names, in the order that every text has them. total: how many texts the job has. In the block:
-    entries: (id, words) per text. numbers: of their rows, by which `blocks.opening_cell` finds them. chunks: PER_CHUNK
-    texts each, packed; a word is a place in the chunk's "words", `steps` has a sign of KEY per token.
+    drafts: the names, in the order that every text has them. total: how many texts the job has.
     """
     unread = iter(texts)
     entries = []
@@ -99,29 +98,28 @@ def texts_block(
         numbers += [text.number for text in read]
         words: Words = defaultdict(count().__next__)
         coded = [_code(text, words) for text in read]
-        chunk = {"words": list(words), "texts": coded}
-        num_bytes += len(json.dumps(chunk))
+        chunk = TextChunk(list(words), coded)
+        num_bytes += len(json.dumps(chunk, default=msgspec.to_builtins))
         chunks.append(blocks.pack(chunk))
     if not chunks:
         return None
     rest = ""
     if len(entries) < total:
         rest = f"The first {len(entries):,} of {total:,} texts; the rest are in tokens.parquet."
-    return {
-        "kind": "texts",
-        "entries": entries,
-        "chunks": chunks,
-        "numbers": numbers,
-        "per_chunk": PER_CHUNK,
-        "drafts": [label(name) for name in drafts],
-        "facts": FACTS,
-        "draft_facts": DRAFT_FACTS,
-        "key": KEY,
-        "rest": rest,
-    }
+    return TextsBlock(
+        entries,
+        chunks,
+        numbers,
+        PER_CHUNK,
+        [label(name) for name in drafts],
+        FACTS,
+        DRAFT_FACTS,
+        KEY,
+        rest,
+    )
 
 
-def _code(text: TextView, words: Words) -> dict[str, Any]:
+def _code(text: TextView, words: Words) -> CodedText:
     """One text of a chunk, every word as its number in `words`."""
     tokens = text.tokens
     places = range(1, len(tokens["text"]) + 1)
@@ -133,15 +131,12 @@ def _code(text: TextView, words: Words) -> dict[str, Any]:
         map(percent, tokens["p"]),
         _most_likely_tokens(tokens["most_likely_text"], tokens["most_likely_p"], "p"),
     ]
-    return {
-        "prompt": prompt,
-        "tokens": running,
-        "facts": _number_words(facts, words),
-        "drafts": [_code_draft(name, rows, words) for name, rows in text.drafts.items()],
-    }
+    numbered = _number_words(facts, words)
+    drafts = [_code_draft(name, rows, words) for name, rows in text.drafts.items()]
+    return CodedText(prompt, running, numbered, drafts)
 
 
-def _code_draft(name: str, rows: Rows, words: Words) -> Mapping[str, Any]:
+def _code_draft(name: str, rows: Rows, words: Words) -> TextUnderDraft:
     draft_words = words[_draft_words(name, rows)]
     signs = []
     for overlap, readable in zip(rows["overlap"], rows["readable"], strict=True):
@@ -154,11 +149,7 @@ def _code_draft(name: str, rows: Rows, words: Words) -> Mapping[str, Any]:
         (f"{saved:.2f} target calls" for saved in rows["saved"]),
         (_reveal(reason) or "they agree" for reason in rows["reason"]),
     ]
-    return {
-        "words": draft_words,
-        "steps": "".join(signs),
-        "facts": _number_words(facts, words),
-    }
+    return TextUnderDraft(draft_words, "".join(signs), _number_words(facts, words))
 
 
 def _number_words(facts: Iterable[Iterable[str]], words: Words) -> list[list[int]]:

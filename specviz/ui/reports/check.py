@@ -19,8 +19,9 @@ from specviz.session.setup import Setup, gather
 from specviz.session.workbench import Workbench
 from specviz.trace import Settings
 from specviz.ui.choices import Offer
-from specviz.ui.reports.section import Look, Props, Section, Work, one_of, whole_number
+from specviz.ui.reports.section import Look, Section, Work, one_of, whole_number
 from specviz.ui.reports.trace_models import RunModels
+from specviz.views.blocks import PageSection
 from specviz.views.check import sections as check
 from specviz.views.check import whole_texts as check_texts
 from specviz.views.compare import rules as side_view
@@ -82,7 +83,7 @@ class CheckSections:
     def _needs(self, look: Look) -> list[str]:
         return self._models.names(look.trace)
 
-    def _someone_else(self, look: Look) -> Props:
+    def _someone_else(self, look: Look) -> PageSection:
         target = self._models.offer.first.target
         if look.settings is not None:
             target = look.settings.target
@@ -107,14 +108,14 @@ class CheckSections:
             return str(refusal)
         return NOT_AT_HAND
 
-    def _begin_identity(self, look: Look) -> Props:
+    def _begin_identity(self, look: Look) -> PageSection:
         return check.identity(None, str, refusal=self._why_empty(look))
 
-    def _begin_one_step(self, look: Look) -> Props:
+    def _begin_one_step(self, look: Look) -> PageSection:
         refusal = _why_unchecked(look) or self._why_empty(look)
         return check.one_step(OPTIONS, _rule_of_run(look), None, None, str, refusal=refusal)
 
-    def _begin_texts(self, look: Look) -> Props:
+    def _begin_texts(self, look: Look) -> PageSection:
         return check_texts.end_to_end(
             _options(look),
             _rule_of_run(look),
@@ -132,7 +133,9 @@ class CheckSections:
         pair = gather(method, settings.params, target, draft, self._models.bench.pool)
         return pair, Sampling.of(settings), max(1, settings.k)
 
-    def _places(self, look: Look, waiting: Props) -> Generator[Props, None, list[DraftedPlace]]:
+    def _places(
+        self, look: Look, waiting: PageSection
+    ) -> Generator[PageSection, None, list[DraftedPlace]]:
         """The places of the run; those of the newest text are kept. `waiting` is yielded every SLICE_S."""
         models = self._models.load(look.trace)
         if self._newest is not None and self._newest[0] == look.text:
@@ -231,7 +234,7 @@ class CheckSections:
 
         def section(
             result: EndToEnd | None, first: FirstToken | None, same: Greedy | None
-        ) -> Props:
+        ) -> PageSection:
             results = {"first": first, "greedy": same, "tokens": tokens, "seed": seed}
             return check_texts.end_to_end(options, name, result, pair.target.text.label, **results)
 

@@ -26,8 +26,9 @@ from specviz.prompts import prompts_file
 from specviz.request import Request
 from specviz.session.workbench import Workbench
 from specviz.ui.choices import Offer, list_drafts
-from specviz.ui.reports.section import Look, Props, Section, Work, one_of, own_prompts, whole_number
+from specviz.ui.reports.section import Look, Section, Work, one_of, own_prompts, whole_number
 from specviz.ui.reports.trace_models import RunModels, request_of
+from specviz.views.blocks import PageSection
 from specviz.views.compare import claims as claim_view
 from specviz.views.compare import costs as cost_view
 from specviz.views.compare import plan, plan_theory
@@ -52,7 +53,7 @@ class CompareSections:
         self._costs: dict[tuple[str, str | None], Costs] = {}
         self._speeds: OrderedDict[Request, Speed] = OrderedDict()
         self._findings: dict[str, BenchProgress] = {}
-        self._newest: tuple[Key, tuple[Props, Props]] | None = None
+        self._newest: tuple[Key, tuple[PageSection, PageSection]] | None = None
         self._kinds = prompts_file()["kinds"]
 
     def sections(self) -> list[Section]:
@@ -137,7 +138,7 @@ class CompareSections:
             return None
         return self._speeds.get(request_of(look.run))
 
-    def _given_text(self, look: Look) -> tuple[Props, Props]:
+    def _given_text(self, look: Look) -> tuple[PageSection, PageSection]:
         """The sections "every-k" and "theory"; those of the newest text are kept."""
         key = self._speed_key(look)
         if self._newest is None or self._newest[0] != key:
@@ -148,7 +149,7 @@ class CompareSections:
             self._newest = (key, plan_theory.given_text(look.run, costs, ratio))
         return self._newest[1]
 
-    def _costs_section(self, look: Look, **state: object) -> Props:
+    def _costs_section(self, look: Look, **state: object) -> PageSection:
         state.setdefault("context_length", _middle_context(look))
         return cost_view.costs(self._known_costs(look), most_context=MOST_CONTEXT, **state)
 
@@ -164,7 +165,7 @@ class CompareSections:
                 yield self._costs_section(look, context_length=length, running=measured)
         yield self._costs_section(look, context_length=length)
 
-    def _other_drafts(self, look: Look, result: OtherDrafts | None = None) -> Props:
+    def _other_drafts(self, look: Look, result: OtherDrafts | None = None) -> PageSection:
         k = 1
         if look.run is not None:
             k = max(step.settings.k for step in look.run.steps)
@@ -190,7 +191,7 @@ class CompareSections:
                 costs[draft] = measured
         return costs
 
-    def _draft_temperature(self, look: Look) -> Props:
+    def _draft_temperature(self, look: Look) -> PageSection:
         if look.run is None:
             return plan.draft_temperature(None, refusal=plan.NO_RUN)
         try:
@@ -205,7 +206,7 @@ class CompareSections:
             raise SpecvizError("this run has no draft model")
         yield plan.draft_temperature(ask_models(look.trace, target, draft), may_ask=True)
 
-    def _why_slow(self, look: Look, running: Measuring | None = None) -> Props:
+    def _why_slow(self, look: Look, running: Measuring | None = None) -> PageSection:
         if look.run is None:
             return plan.why_slow(None)
         costs = self._known_costs(look)
@@ -251,7 +252,7 @@ class CompareSections:
         for found in measure_waits(request_of(look.trace), self._models.bench):
             yield claim_view.finding("waits", found)
 
-    def _many_prompts(self, look: Look, **state: object) -> Props:
+    def _many_prompts(self, look: Look, **state: object) -> PageSection:
         kinds = tuple((kind["title"], kind["name"]) for kind in self._kinds)
         return live.many_prompts(kinds, **state)
 
@@ -323,7 +324,7 @@ class CompareSections:
     def _finding_section(
         self, name: str, measure: Callable[[Workbench], Iterator[BenchProgress]]
     ) -> Section:
-        def begin(look: Look) -> Props:
+        def begin(look: Look) -> PageSection:
             return claim_view.finding(name, self._findings.get(name))
 
         def work(look: Look, values: Mapping[str, str]) -> Work:
@@ -356,7 +357,7 @@ def _constant(look: Look) -> Key:
     return ()
 
 
-def _no_waits(look: Look) -> Props:
+def _no_waits(look: Look) -> PageSection:
     return claim_view.finding("waits", None, may_measure=look.run is not None)
 
 

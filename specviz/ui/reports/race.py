@@ -19,8 +19,9 @@ from specviz.settings import settings
 from specviz.trace import Footer, Trace
 from specviz.ui.choices import Offer, choose_draft
 from specviz.ui.registry import Registry
-from specviz.ui.reports.section import Look, Props, Section, Work, one_of, own_prompts, whole_number
+from specviz.ui.reports.section import Look, Section, Work, one_of, own_prompts, whole_number
 from specviz.ui.reports.trace_models import RunModels, lacks, request_of
+from specviz.views.blocks import PageSection
 from specviz.views.compare import race as view
 from specviz.views.explore.opening import question_of
 from specviz.views.words import label, reveal
@@ -115,7 +116,7 @@ class RaceSection:
         models = models_named(self._base(look).request)
         return [name for kind, name in models if kind in ("target", "draft")]
 
-    def _begin(self, look: Look) -> Props:
+    def _begin(self, look: Look) -> PageSection:
         base = self._base(look)
         _, _, *others = self._setups(base)  # behind the run's own and no draft
         right = PAGE
@@ -126,7 +127,7 @@ class RaceSection:
         chosen = {**FIRST, "k_left": k, "k_right": k, "right": right, "tokens": tokens}
         return self._props(base, chosen)
 
-    def _begin_again(self, look: Look, shown: Props) -> Props:
+    def _begin_again(self, look: Look, shown: PageSection) -> PageSection:
         """The section with another run on Explore: choices and results stay, under a line that says so."""
         if not view.has_result(shown):
             return self._begin(look)
@@ -138,7 +139,7 @@ class RaceSection:
         section = self._props(base, {**chosen, "temperature": float(temperature)})
         return view.with_earlier_result(section, shown)
 
-    def _props(self, base: _Base, chosen: Mapping[str, object], **result: object) -> Props:
+    def _props(self, base: _Base, chosen: Mapping[str, object], **result: object) -> PageSection:
         setups = self._setups(base)
         options = [(words, value) for value, (words, _) in setups.items()]
         values = {

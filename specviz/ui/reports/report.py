@@ -16,6 +16,9 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+import msgspec
+from msgspec import UNSET, UnsetType
+
 from specviz.decoding.device import is_out_of_memory
 from specviz.decoding.turns import Asker, Unwanted
 from specviz.errors import SpecvizError
@@ -23,9 +26,17 @@ from specviz.session.workbench import BackgroundTask, Workbench
 from specviz.settings import settings
 from specviz.trace import Trace
 from specviz.ui.registry import Registry
-from specviz.ui.reports.section import Look, Props, Section, StagePlace, Work
+from specviz.ui.reports.section import Look, Section, StagePlace, Work
 from specviz.ui.visitors import visitor_of
 from specviz.views import blocks
+from specviz.views.blocks import (
+    PageBlock,
+    PageMessage,
+    PageSection,
+    ProgressBlock,
+    VerdictBlock,
+    WordsBlock,
+)
 
 NEVER = object()
 SLICE_S = 0.25  # between two messages about what is being loaded
@@ -56,7 +67,7 @@ class Session:
         self.num_events = 0  # of the run, when it was looked at
         self.num_characters = 0  # of all that is shown
         self.keys: dict[str, object] = {}
-        self.shown: dict[str, Props] = {}
+        self.shown: dict[str, PageSection] = {}
         self.due: list[str] = []  # sections whose opening work is still to be done
         self.stop = threading.Event()
         self.busy: str | None = None  # the section of the job
@@ -76,7 +87,7 @@ class Session:
         session.num_events = self.num_events
         session.due = list(self.due)
         session.keys = dict(self.keys)
-        session.shown = {name: end_bars(props) for name, props in self.shown.items()}
+        session.shown = {name: end_bars(section) for name, section in self.shown.items()}
         if self.busy in opening:
             session.keys.pop(self.busy, None)
         return session
@@ -271,9 +282,8 @@ class ReportPage:
                 is_done = not session.stop.is_set()
             except Exception as error:
                 # nobody has asked for this work: its section shows the error
-                session.shown[section.name] |= {
-                    "blocks": [blocks.WordsBlock(describe_error(error))]
-                }
+                words = WordsBlock(describe_error(error))
+                session.shown[section.name] = _with_blocks(session.shown[section.name], [words])
                 is_done = True
             finally:
                 if not is_done:
@@ -314,7 +324,8 @@ class ReportPage:
                 percent = round(100 * (fraction or 0))
                 bar = blocks.progress(percent, 100, message or f"loading {name}")
                 shown = session.shown[section.name]
-                yield _message([{**shown, "blocks": [bar, *shown["blocks"]]}], busy=section.name)
+                with_bar = _with_blocks(shown, [bar, *shown.blocks])
+                yield _message([with_bar], busy=section.name)
             if session.stop.is_set():
                 loading.abandon()
                 return held
@@ -335,10 +346,11 @@ class ReportPage:
             asker = Asker(visitor_of(session.name), session.stop.is_set)
             turns = self._bench.in_turns(work, asker)
         try:
-            for props in turns:
+            for shown in turns:
                 if session.keys[name] != key:
                     return
-                shown = _put_above(props, before) if section.keeps else props
+                if section.keeps:
+                    shown = _put_above(shown, before)
                 session.shown[name] = shown
                 yield _message([shown], busy=name)
                 if session.stop.is_set():
@@ -357,41 +369,47 @@ def _texts_in(values: Any) -> dict[str, str]:
     return {str(name): value for name, value in values.items() if isinstance(value, str)}
 
 
-def _begin(section: Section, look: Look, before: Props | None = None) -> Props:
+def _begin(section: Section, look: Look, before: PageSection | None = None) -> PageSection:
     """The section before anything is pressed; an error stands in its own place."""
     try:
         if before is None or section.again is None:
             return section.begin(look)
         return section.again(look, before)
     except Exception as error:  # a trace may come from anywhere
-        words = blocks.WordsBlock(describe_error(error))
-        return blocks.PageSection(section.name, section.name.replace("_", " "), "", (), [words])
+        words = WordsBlock(describe_error(error))
+        return PageSection(section.name, section.name.replace("_", " "), "", (), [words])
 
 
-def end_bars(props: Props) -> Props:
+def _with_blocks(section: PageSection, shown: Sequence[PageBlock]) -> PageSection:
+    """The section with these blocks in place of its own."""
+    return msgspec.structs.replace(section, blocks=shown)
+
+
+def end_bars(section: PageSection) -> PageSection:
     """The section without work: a progress bar becomes the words where the work was left."""
-    return {**props, "blocks": [_end_bar(block) for block in props["blocks"]]}
+    return _with_blocks(section, [_end_bar(block) for block in section.blocks])
 
 
-def _end_bar(block: Props) -> Props:
-    if block["kind"] != "progress":
-        return block
-    words = blocks.WordsBlock(f"Stopped at: {block['words']}", small=True)
-    return {**words, "stopped": True}
+def _end_bar(block: PageBlock) -> PageBlock:
+    if isinstance(block, ProgressBlock):
+        return WordsBlock(f"Stopped at: {block.words}", small=True, stopped=True)
+    return block
 
 
-def _is_progress(block: Props) -> bool:
-    return block["kind"] == "progress" or block.get("stopped", False)
+def _is_progress(block: PageBlock) -> bool:
+    if isinstance(block, WordsBlock):
+        return block.stopped is True
+    return isinstance(block, ProgressBlock)
 
 
-def _put_above(props: Props, before: Props) -> Props:
+def _put_above(section: PageSection, before: PageSection) -> PageSection:
     """The progress of the work, above what was found before it."""
-    if not all(_is_progress(block) for block in props["blocks"]):
-        return props
+    if not all(_is_progress(block) for block in section.blocks):
+        return section
     found = [
-        block for block in before["blocks"] if not (_is_progress(block) or blocks.is_notice(block))
+        block for block in before.blocks if not (_is_progress(block) or blocks.is_notice(block))
     ]
-    return {**before, "blocks": [*props["blocks"], *found]}
+    return _with_blocks(before, [*section.blocks, *found])
 
 
 def describe_error(error: Exception) -> str:
@@ -402,31 +420,24 @@ def describe_error(error: Exception) -> str:
     return f"this could not be done: {type(error).__name__}: {str(error)[:300]}"
 
 
-def _verdicts(props: Props) -> str:
+def _verdicts(section: PageSection) -> str:
     """The verdicts of a section that is done, for screen readers. One that still shows its progress was stopped."""
-    if any(_is_progress(block) for block in props["blocks"]):
-        return f"{props['title']}: stopped"
-    sentences = [f"{props['title']}: done"]
-    for block in props["blocks"]:
-        if block["kind"] == "verdict":
-            sentences.append("".join(block["words"]))
+    if any(_is_progress(block) for block in section.blocks):
+        return f"{section.title}: stopped"
+    sentences = [f"{section.title}: done"]
+    for block in section.blocks:
+        if isinstance(block, VerdictBlock):
+            sentences.append("".join(block.words))
     return ". ".join(sentences)
 
 
 def _message(
-    sections: Sequence[Props],
+    sections: Sequence[PageSection],
     *,
-    order: Sequence[str] | None = None,
+    order: Sequence[str] | UnsetType = UNSET,
     busy: str | None = None,
     say: str = "",
 ) -> str:
     """A message for the page. It is numbered, because a page hears only of values that differ from the one before."""
-    message: Props = {
-        "number": next(_numbers),
-        "sections": list(sections),
-        "busy": busy,
-        "say": say,
-    }
-    if order is not None:
-        message["order"] = list(order)
+    message = PageMessage(sections, order, busy, say, next(_numbers))
     return blocks.dump(message).replace("<", "\\u003c")  # Gradio looks for script tags in texts

@@ -8,7 +8,7 @@ from typing import Any
 
 from specviz.errors import SpecvizError
 from specviz.trace import Settings, Trace
-from specviz.views.blocks import Props
+from specviz.views.blocks import PageSection
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Look:
         return (self.place.run, len(self.trace.steps), len(self.trace.scores))
 
 
-Work = Generator[Props, None, None]
+Work = Generator[PageSection, None, None]
 """The work of a section. Every value that it yields is the whole section as it is by then."""
 Act = Callable[[Look, Mapping[str, str]], Work]
 
@@ -73,7 +73,7 @@ class Section:
     name: str
     key: Callable[[Look], object]
     """A value that changes when the contents have to begin again."""
-    begin: Callable[[Look], Props]
+    begin: Callable[[Look], PageSection]
     """The contents before anything is pressed."""
     acts: Mapping[str, Act] = field(default_factory=dict)
     """The work of each button, by name, from the values of the section's controls."""
@@ -85,7 +85,7 @@ class Section:
     """Whether earlier findings stay below while the work shows only its progress."""
     engine: bool = True
     """Whether the work asks models, and so takes turns at the engine."""
-    again: Callable[[Look, Props], Props] | None = None
+    again: Callable[[Look, PageSection], PageSection] | None = None
     """The contents for another place, from those that the section has already."""
 
 

@@ -1,9 +1,10 @@
 """The sections of a site without a server: the app's own, with every button pressed once while there are models."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 
+import msgspec
 import torch
 
 from specviz import __version__
@@ -18,7 +19,14 @@ from specviz.ui.reports.compare import CompareSections
 from specviz.ui.reports.race import RaceSection
 from specviz.ui.reports.section import Look, Section, StagePlace
 from specviz.views import blocks
-from specviz.views.blocks import Props
+from specviz.views.blocks import (
+    DetailsBlock,
+    LinksBlock,
+    PageBlock,
+    PageSection,
+    TableBlock,
+    TableCell,
+)
 from specviz.views.compare.race import chosen_values
 from specviz.views.site import OF_A_RUN
 from specviz.views.words import reveal
@@ -29,7 +37,7 @@ WHEN = (
 )
 
 
-def recorded_sections(say: Callable[[str], None]) -> dict[str, list[Props]]:
+def recorded_sections(say: Callable[[str], None]) -> dict[str, list[PageSection]]:
     """The sections of each page, after minutes of real work of the bundled models. say: is told what is done next."""
     bench = workbench()
     registry = Registry()
@@ -40,7 +48,7 @@ def recorded_sections(say: Callable[[str], None]) -> dict[str, list[Props]]:
 
 def press_all(
     look: Look, bench: Workbench, registry: Registry, offer: Offer, say: Callable[[str], None]
-) -> dict[str, list[Props]]:
+) -> dict[str, list[PageSection]]:
     """The sections of each page for a run of models that the workbench has."""
     race = RaceSection(bench, offer, registry).section()
     pages = {
@@ -51,17 +59,19 @@ def press_all(
     machine = environment(torch.device(target.info.device))
     date = f"{datetime.now(timezone.utc):%Y-%m-%d}"
     when = WHEN.format(version=__version__, date=date, **machine)
-    found: dict[str, list[Props]] = {}
+    found: dict[str, list[PageSection]] = {}
     for name, sections in pages.items():
         found[name] = [blocks.PageSection("found", "How this was found", when)]
         for section in sections:
             if section.name not in OF_A_RUN:  # the site has those for every run
                 say(re.sub("[-_]", " ", section.name))
-                found[name].append(_without_server(_press_first(section, look, bench)))
+                pressed = _press_first(section, look, bench)
+                shown = _without_server(pressed.blocks)
+                found[name].append(msgspec.structs.replace(pressed, blocks=shown))
     return found
 
 
-def _press_first(section: Section, look: Look, bench: Workbench) -> Props:
+def _press_first(section: Section, look: Look, bench: Workbench) -> PageSection:
     """The section once its first button was pressed, with the values of its fields, or why that could not be done."""
     shown = section.begin(look)
     values = {name: str(value) for name, value in chosen_values(shown).items()}
@@ -78,24 +88,28 @@ def _press_first(section: Section, look: Look, bench: Workbench) -> Props:
             shown = state
     except SpecvizError as error:
         words = blocks.WordsBlock(reveal(str(error)))
-        shown = {**shown, "blocks": [*shown["blocks"], words]}
+        shown = msgspec.structs.replace(shown, blocks=[*shown.blocks, words])
     return shown
 
 
-def _without_server(part: Props) -> Props:
-    """A section or a fold without what only a server answers: files, and buttons in tables."""
-    left = dict(part)
-    if "blocks" in part:
-        inside = [block for block in part["blocks"] if block["kind"] != "links"]
-        left["blocks"] = [_without_server(block) for block in inside]
-    if part.get("kind") == "table":
-        left["rows"] = []
-        for row in part.get("rows", ()):
-            left["rows"].append([_without_button(cell) for cell in row])
+def _without_server(shown: Sequence[PageBlock]) -> list[PageBlock]:
+    """The blocks without what only a server answers: files, and buttons in tables."""
+    left = []
+    for block in shown:
+        if isinstance(block, DetailsBlock):
+            inside = _without_server(block.blocks)
+            left.append(msgspec.structs.replace(block, blocks=inside))
+        elif isinstance(block, TableBlock):
+            rows = []
+            for row in block.rows:
+                rows.append([_without_button(cell) for cell in row])
+            left.append(msgspec.structs.replace(block, rows=rows))
+        elif not isinstance(block, LinksBlock):
+            left.append(block)
     return left
 
 
 def _without_button(cell: blocks.Cell) -> blocks.Cell:
-    if not isinstance(cell, Mapping):
-        return cell
-    return {name: value for name, value in cell.items() if name != "does"}
+    if isinstance(cell, TableCell):
+        return msgspec.structs.replace(cell, does=msgspec.UNSET)
+    return cell

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+import msgspec
+
 from specviz.errors import SpecvizError
 from specviz.request import Request
 from specviz.rules.facts import FACTS
@@ -9,9 +11,11 @@ from specviz.trace import Trace
 from specviz.trace.first_difference import are_of_one_prompt
 from specviz.trace.shipped import FIRST_VISIT, shipped_runs, shipped_trace
 from specviz.ui.registry import Registry
-from specviz.ui.reports.section import Look, Props, Section, Work
+from specviz.ui.reports.section import Look, Section, Work
+from specviz.views.blocks import PageSection
 from specviz.views.compare import two_runs as pair
 from specviz.views.compare.race import LETTERS, chosen_values
+from specviz.views.compare.side_by_side_player import SideBySideBlock
 from specviz.views.explore import library
 from specviz.views.learn.lesson import SHIPPED
 from specviz.views.words import CHANGE_NAMES, OF_TARGET, label, title_of
@@ -50,7 +54,7 @@ class TwoRunsSection:
             again=self._begin_again,
         )
 
-    def _begin(self, look: Look) -> Props:
+    def _begin(self, look: Look) -> PageSection:
         options = self._options(look)
         left = SHIPPED + ONE_BY_ONE
         if left not in options:
@@ -60,15 +64,15 @@ class TwoRunsSection:
             right = SHIPPED + FIRST_VISIT
         return pair.two_runs(_as_choices(options), (left, right))
 
-    def _begin_again(self, look: Look, shown: Props) -> Props:
+    def _begin_again(self, look: Look, shown: PageSection) -> PageSection:
         """The section with another run on the stage: choices and results stay, and the lists are renewed."""
         chosen = tuple(chosen_values(shown).values())
-        has_runs = any(block["kind"] == "side_by_side" for block in shown["blocks"])
+        has_runs = any(isinstance(block, SideBySideBlock) for block in shown.blocks)
         if not has_runs or not all(self._is_known(value) for value in chosen):
             return self._begin(look)
         options = self._options(look, *chosen)
         section = pair.two_runs(_as_choices(options), chosen)
-        return {**section, "blocks": shown["blocks"]}
+        return msgspec.structs.replace(section, blocks=shown.blocks)
 
     def _is_known(self, value: str) -> bool:
         try:

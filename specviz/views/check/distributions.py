@@ -11,7 +11,7 @@ from specviz.lessons.types import DISTRIBUTION_RULES
 from specviz.rules.facts import RuleFacts, facts_of
 from specviz.trace import Step, Trace
 from specviz.views import blocks
-from specviz.views.blocks import Props
+from specviz.views.blocks import BarsBlock
 from specviz.views.explore.inspector import OTHERS, TokenRow
 from specviz.views.words import label, percent
 
@@ -30,7 +30,7 @@ KEY = (
 )
 
 
-def distribution_block(trace: Trace, step: int, ref: str, rules: Sequence[str]) -> Props:
+def distribution_block(trace: Trace, step: int, ref: str, rules: Sequence[str]) -> BarsBlock:
     """A bar per token and rule at the judged drafted token `ref` of a step. Raises ValueError."""
     facts = [facts_of(rule.removeprefix(BROKEN)) for rule in rules]
     unknown = [name for name, rule in zip(rules, facts, strict=True) if not rule.residual_column]

@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING
 from specviz.checks.report import EXIT_WORDS
 from specviz.checks.statistics import round_up
 from specviz.views import blocks
-from specviz.views.blocks import Options, Props, Words
+from specviz.views.blocks import (
+    BarsBlock,
+    CountControl,
+    Options,
+    PageBlock,
+    PageSection,
+    TableBlock,
+    VerdictBlock,
+    Words,
+)
 from specviz.views.words import label, percent
 
 if TYPE_CHECKING:
@@ -50,7 +59,7 @@ FIRST = (
 
 def identity(
     result: SumIdentity | None, names: Names, *, is_pinned: bool = True, refusal: str = ""
-) -> Props:
+) -> PageSection:
     """The section that stacks min(p, q) and max(0, p - q) of each token to p.
 
     is_pinned: whether the token is pinned on Explore. refusal: why there is no result.
@@ -112,7 +121,7 @@ def one_step(
     refusal: str = "",
     seed: int = 0,
     enumerated: Enumeration | None = None,
-) -> Props:
+) -> PageSection:
     """The section on one drafted token under a rule.
 
     options: the rules as (words, name). at: (step, drafted token), counted from 0. others: the same token under every
@@ -160,16 +169,16 @@ def _choice_words(here: RuleHere, at: tuple[int, int]) -> Words:
     ]
 
 
-def seed_control(seed: int) -> Props:
+def seed_control(seed: int) -> CountControl:
     """The control of the seed: the same seed repeats the same draws, another one draws independently."""
     return blocks.CountControl("seed", "Seed", seed, 0, MOST_SEED)
 
 
 def state_blocks(
     result: Enumeration | Redraws | EndToEnd | FirstToken | Greedy, words: str
-) -> list[Props]:
+) -> list[PageBlock]:
     """The verdict, once there is one, and the progress in these words until all is done."""
-    shown = []
+    shown: list[PageBlock] = []
     if result.outcome is not None:
         shown.append(blocks.VerdictBlock(result.outcome.state, result.outcome.words))
     if result.done < result.total:
@@ -177,7 +186,7 @@ def state_blocks(
     return shown
 
 
-def _formula_verdict(here: RuleHere) -> Props:
+def _formula_verdict(here: RuleHere) -> VerdictBlock:
     if _errs(here):
         words = f"differs: by formula, {percent(here.distance)} of its probability here lies on the wrong tokens"
         effort = effort_words(here.draws_needed, "redraws")
@@ -189,7 +198,7 @@ def _formula_verdict(here: RuleHere) -> Props:
     return blocks.VerdictBlock("unsure", words)
 
 
-def cell_bars(cells: Cells, tokens: Sequence[int], names: Names, *, is_done: bool) -> Props:
+def cell_bars(cells: Cells, tokens: Sequence[int], names: Names, *, is_done: bool) -> BarsBlock:
     """How often each token was drawn; with is_done beside the target's share, as a tick."""
     n = max(1, cells.n)
     seen = [count / n for count in cells.counts]
@@ -215,7 +224,7 @@ def cell_bars(cells: Cells, tokens: Sequence[int], names: Names, *, is_done: boo
     return blocks.BarsBlock(rows, heads=heads, key=key)
 
 
-def _rules_table(found: Sequence[RuleHere], chosen: str) -> Props:
+def _rules_table(found: Sequence[RuleHere], chosen: str) -> TableBlock:
     rows = []
     marked = -1
     for here in found:
@@ -251,7 +260,7 @@ SELF_CHECKS = (
 )
 
 
-def self_checks(results: Sequence[SelfCheck]) -> Props:
+def self_checks(results: Sequence[SelfCheck]) -> PageSection:
     """The section with one verdict per check; no results before the button was pressed."""
     if not results:
         shown = [
@@ -277,7 +286,7 @@ SOMEONE_ELSE = (
 )
 
 
-def someone_else(target: str) -> Props:
+def someone_else(target: str) -> PageSection:
     """The section that says how to check another decoder with the command line."""
     line = json.dumps(SAMPLE)
     meanings = {**EXIT_WORDS, 2: "unusable input"}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from specviz.views import blocks
-from specviz.views.blocks import Options, Props
+from specviz.views.blocks import Options, PageBlock, PageSection, TableBlock
 from specviz.views.check.sections import Names, cell_bars, effort_words, seed_control, state_blocks
 from specviz.views.compare.plan_charts import curve
 from specviz.views.explore.charts import Chart, axes_of, chart_of, line_of
@@ -47,7 +47,7 @@ def end_to_end(
     seed: int = 0,
     made_by: str = "",
     refusal: str = "",
-) -> Props:
+) -> PageSection:
     """The section "End to end".
 
     first: one prompt's first token, drawn many times. greedy: the check at temperature 0, without the other two.
@@ -78,7 +78,7 @@ def end_to_end(
     return blocks.PageSection(*END_TO_END, controls, shown)
 
 
-def _evidence_blocks(result: EndToEnd) -> list[Props]:
+def _evidence_blocks(result: EndToEnd) -> list[PageBlock]:
     shown = state_blocks(result, f"{result.done:,} of {result.total:,} tokens written and judged")
     if result.done:
         shown += [_features_table(result.evidence), blocks.ChartBlock(evidence_chart(result.track))]
@@ -88,7 +88,7 @@ def _evidence_blocks(result: EndToEnd) -> list[Props]:
     return shown
 
 
-def _power_table(result: EndToEnd) -> Props:
+def _power_table(result: EndToEnd) -> TableBlock:
     """How many tokens each wrong or lossy rule needs to be detected, the fewest first."""
     needs = []
     for power in result.power:
@@ -102,7 +102,7 @@ def _power_table(result: EndToEnd) -> Props:
     return blocks.TableBlock(columns, rows, caption=POWER_CAPTION)
 
 
-def _features_table(evidence: Evidence) -> Props:
+def _features_table(evidence: Evidence) -> TableBlock:
     """How often the tokens had each feature, beside how often they should."""
     n = max(1, evidence.num_tokens)
     features = zip(
@@ -145,7 +145,7 @@ def evidence_chart(track: Sequence[tuple[int, float]]) -> Chart:
     return chart_of("Evidence against the rule, token by token", [run, limit], axes, table)
 
 
-def _greedy_blocks(greedy: Greedy) -> list[Props]:
+def _greedy_blocks(greedy: Greedy) -> list[PageBlock]:
     words = "At temperature 0, the text must be the target's own greedy text, token for token:"
     progress = f"{greedy.done} of {greedy.total} prompts compared"
     shown = [blocks.WordsBlock(words), *state_blocks(greedy, progress)]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from specviz.analysis.theory import stated_rates
 from specviz.views import blocks
-from specviz.views.blocks import Cell, Props
+from specviz.views.blocks import Cell, PageSection, Tone
 
 if TYPE_CHECKING:
     from specviz.bench.claims import ClaimReading
@@ -58,14 +58,14 @@ CAPTIONS = {
         "Word problems of one operation for the real model, in the same way; the last number of an answer counts.",
     ),
 }
-TONES = {True: "accepted", False: "rejected", None: "ignored"}
+TONES: dict[bool | None, Tone] = {True: "accepted", False: "rejected", None: "ignored"}
 NUMBERS = "claim-numbers"
 MOST = 1_000
 FIELDS = {"drafted": ("tokens drafted", 5), "draft_ms": ("ms to draft them", 2), "check_ms": ("ms to check them", 33),
           "accepted": ("of them accepted", 4)}  # fmt: skip
 
 
-def finding(name: str, found: BenchProgress | None, *, may_measure: bool = True) -> Props:
+def finding(name: str, found: BenchProgress | None, *, may_measure: bool = True) -> PageSection:
     """A section of ABOUT. found: the results so far; None before the first."""
     is_done = found is not None and found.done == found.total
     shown = []
@@ -92,7 +92,7 @@ def _cell(value: str | ClaimReading) -> Cell:
     return blocks.TableCell(str(value), tone=TONES[value.holds])
 
 
-def claim_numbers(drafted: int, draft_ms: int, check_ms: int, accepted: int) -> Props:
+def claim_numbers(drafted: int, draft_ms: int, check_ms: int, accepted: int) -> PageSection:
     """The section that works out a claim's own numbers."""
     values = (drafted, draft_ms, check_ms, accepted)
     controls = []

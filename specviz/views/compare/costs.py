@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from specviz.views import blocks
-from specviz.views.blocks import Props, Words
+from specviz.views.blocks import PageBlock, PageSection, TableBlock, Words
 from specviz.views.compare.plan_charts import curve
 from specviz.views.explore.charts import Chart, axes_of, chart_of, list_columns
 from specviz.views.words import label, percent, quantity, reveal
@@ -40,13 +40,15 @@ def costs(
     context_length: int,
     most_context: int,
     running: Measured | None = None,
-) -> Props:
+) -> PageSection:
     """The section of measured costs. measured: the latest result; running: the progress of a new one."""
     controls = [
         blocks.CountControl("context_length", "tokens of context", context_length, 1, most_context),
         blocks.ButtonControl("measure", "Measure costs", primary=measured is None),
     ]
-    shown = [] if running is None else [blocks.progress(running.done, running.total, running.doing)]
+    shown: list[PageBlock] = []
+    if running is not None:
+        shown.append(blocks.progress(running.done, running.total, running.doing))
     if measured is not None:
         shown += _result_blocks(measured)
     elif not shown:
@@ -54,14 +56,14 @@ def costs(
     return blocks.PageSection(NAME, TITLE, LEAD, controls, shown)
 
 
-def _result_blocks(costs: Costs) -> list[Props]:
+def _result_blocks(costs: Costs) -> list[PageBlock]:
     draft = "no draft model" if costs.draft is None else label(costs.draft)
     machine = f"{label(costs.device)}, {quantity(costs.threads, 'thread')}, {reveal(costs.dtype)}"
     setting = (
         f"{label(costs.target)} with {draft}, {costs.context_length:,} tokens of context; {machine}. Medians; the "
         f"middle half of the repeated timings spans {percent(costs.spread)} of the median."
     )
-    shown = [blocks.WordsBlock(setting, small=True)]
+    shown: list[PageBlock] = [blocks.WordsBlock(setting, small=True)]
     if costs.doubt:
         doubt = f"{costs.doubt} Until then no speedup and no best K are given."
         shown += [blocks.VerdictBlock("unsure", doubt), blocks.ChartBlock(chart(costs))]
@@ -147,7 +149,7 @@ def _batch_words(costs: Costs) -> Words:
     ]  # fmt: skip
 
 
-def _batch_table(costs: Costs) -> Props:
+def _batch_table(costs: Costs) -> TableBlock:
     """Plain passes of the model, every text with its own cached context."""
     sizes = sorted({cost.tokens for cost in costs.batch})
     drafted = [n for n in sizes if n > 1]

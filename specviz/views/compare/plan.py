@@ -12,7 +12,7 @@ from specviz.analysis.given_text import is_own_plan
 from specviz.trace.metrics import METRICS, metrics
 from specviz.trace.tool_names import SGLANG, VLLM, WAYS_OF_DRAFTING, export, tool_numbers
 from specviz.views import blocks
-from specviz.views.blocks import Props, Words
+from specviz.views.blocks import PageSection, SegmentsBlock, TableBlock, TextDivision, Words
 from specviz.views.compare import plan_charts as charts
 from specviz.views.explore.charts import Chart
 from specviz.views.explore.speed import progress_words
@@ -66,7 +66,7 @@ def every_k(
     *,
     point: charts.Point | None = None,
     refusal: str = "",
-) -> Props:
+) -> PageSection:
     """The section on every K. cuts: the same text at every K, one draw for all. refusal: why there is none."""
     if refusal or what_if is None or recorded is None:
         return blocks.PageSection(*EVERY_K, blocks=[blocks.WordsBlock(refusal or NO_RUN)])
@@ -86,7 +86,7 @@ def every_k(
 
 def _segments_block(
     recorded: Trace, what_if: WhatIf, cuts: Mapping[int, Cut], point: charts.Point | None
-) -> Props:
+) -> SegmentsBlock:
     """The text, divided into steps at every K."""
     texts = []
     for token in recorded.tokens:
@@ -100,11 +100,7 @@ def _segments_block(
         if outcome is not None:
             end += f"; on average {outcome.expected_target_calls:.1f}"
         words = ["", calls, end]
-        by_k[k] = {
-            "lengths": list(division.lengths),
-            "kinds": list(division.kinds),
-            "words": words,
-        }
+        by_k[k] = TextDivision(division.lengths, division.kinds, words)
     own_k = recorded.steps[-1].settings.k
     if point is not None and point.k in cuts:
         own_k = point.k
@@ -146,7 +142,7 @@ OTHER_DRAFTS = (
 )
 
 
-def other_drafts(recorded: Trace | None, result: OtherDrafts | None, k: int) -> Props:
+def other_drafts(recorded: Trace | None, result: OtherDrafts | None, k: int) -> PageSection:
     """The section on other drafts. k: the K at which the table compares them."""
     if recorded is None:
         return blocks.PageSection(*OTHER_DRAFTS, (), [blocks.WordsBlock(NO_RUN)])
@@ -165,7 +161,7 @@ def other_drafts(recorded: Trace | None, result: OtherDrafts | None, k: int) -> 
     return blocks.PageSection(*OTHER_DRAFTS, controls, shown)
 
 
-def _drafts_table(rows: Sequence[DraftOnText], k: int) -> Props:
+def _drafts_table(rows: Sequence[DraftOnText], k: int) -> TableBlock:
     columns = [
         "draft model",
         "agreement, sum min(p, q)",
@@ -215,7 +211,7 @@ HOVER = "draft temperature %{x}: overlap %{y:.1%}"
 
 def draft_temperature(
     overlaps: OverlapCurve | None, *, may_ask: bool = False, refusal: str = ""
-) -> Props:
+) -> PageSection:
     """The section on the draft's own temperature.
 
     may_ask: the run has a draft model that reads the target's tokens. refusal: why nothing is known, in words.
@@ -271,7 +267,7 @@ def why_slow(
     running: Measuring | None = None,
     refusal: str = "",
     instead: str = "",
-) -> Props:
+) -> PageSection:
     """The section on the factors of the speedup.
 
     running: the progress of measuring. refusal: why there is no breakdown. instead: why the speedup says nothing.
@@ -306,7 +302,7 @@ def _missing_words(has_run: bool, has_costs: bool, has_speed: bool) -> str:
     return f"Not known yet: press {' and '.join(needed)}."
 
 
-def _factors_table(breakdown: Breakdown) -> Props:
+def _factors_table(breakdown: Breakdown) -> TableBlock:
     explanation = "Every drafted token accepted, in the time of one target call."
     rows = [["ideal", f"{breakdown.ideal}", "K + 1", explanation]]
     for factor in breakdown.factors:
@@ -342,7 +338,7 @@ TOOL_NAMES = (
 )
 
 
-def tool_names(recorded: Trace | None) -> Props:
+def tool_names(recorded: Trace | None) -> PageSection:
     """The run's numbers under every tool's names, and as JSON under two tools' own field names."""
     if recorded is None:
         return blocks.PageSection(*TOOL_NAMES, blocks=[blocks.WordsBlock(NO_RUN)])

@@ -10,7 +10,7 @@ from specviz.analysis.given_text import judge_run
 from specviz.errors import SpecvizError
 from specviz.trace.metrics import metrics
 from specviz.views import blocks
-from specviz.views.blocks import Props, Words
+from specviz.views.blocks import DetailsBlock, PageSection, TableCell, Words
 from specviz.views.compare.plan import NO_COSTS, every_k, run_point
 from specviz.views.compare.plan_charts import Point, speed_chart, tokens_chart
 
@@ -31,7 +31,7 @@ THEORY = (
 
 def given_text(
     recorded: Trace | None, costs: Costs | None = None, speedup: float | None = None
-) -> tuple[Props, Props]:
+) -> tuple[PageSection, PageSection]:
     """The sections on every K and on the theory, as far as the run's text tells. speedup: see `run_point`."""
     if recorded is None:
         return every_k(None, None), theory(None, None, None)
@@ -49,7 +49,7 @@ def given_text(
 
 def theory(
     what_if: WhatIf | None, alpha: float | None, costs: Costs | None, point: Point | None = None
-) -> Props:
+) -> PageSection:
     """The section on the paper's formula. alpha: the metric of that name, over all places of the text."""
     if what_if is None or alpha is None:
         missing = "No alpha yet. It needs a finished run with a draft model, scored by both models."
@@ -118,7 +118,7 @@ def _speed_words(what_if: WhatIf, alpha: float, costs: Costs) -> Words:
     ]  # fmt: skip
 
 
-def _published_numbers() -> Props:
+def _published_numbers() -> DetailsBlock:
     above = sum(row.measured > row.by_formula for row in paper.TABLES_2_AND_4)
     below = sum(row.measured < row.by_formula for row in paper.TABLES_2_AND_4)
     words = (
@@ -150,8 +150,8 @@ def _published_numbers() -> Props:
 
 
 def _published_row(row: paper.PublishedRun) -> list[blocks.Cell]:
-    measured = {"text": f"{row.measured:.1f}x below", "tone": "rejected"}
+    measured = TableCell(f"{row.measured:.1f}x below", tone="rejected")
     if row.measured > row.by_formula:
-        measured = {"text": f"{row.measured:.1f}x above", "tone": "accepted"}
+        measured = TableCell(f"{row.measured:.1f}x above", tone="accepted")
     return [row.task, row.draft, f"{row.temperature:g}", str(row.k), f"{row.alpha:.2f}", f"{row.c:.2f}",
             f"{row.expected:.1f}x", f"{row.by_formula:.2f}x", measured]  # fmt: skip

@@ -7,13 +7,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from specviz.analysis.rounds import FEWEST, LEVEL, NEAR, ONE_RUN
 from specviz.request import MAX_K
 from specviz.trace import Step, Timing, Trace
 from specviz.trace.counters import Counters
 from specviz.trace.metrics import METRICS, count, metrics
 from specviz.views import blocks
-from specviz.views.blocks import Cell, Options, Props, Words
+from specviz.views.blocks import (
+    Cell,
+    ChoiceControl,
+    CountControl,
+    LinesControl,
+    Options,
+    PageBlock,
+    PageControl,
+    PageSection,
+    TableBlock,
+    Words,
+)
 from specviz.views.compare.race_words import (
     ENOUGH_TOKENS,
     Titles,
@@ -22,7 +35,7 @@ from specviz.views.compare.race_words import (
     speed_verdict,
     text_verdict,
 )
-from specviz.views.compare.side_by_side_player import side_by_side_block
+from specviz.views.compare.side_by_side_player import SideBySideBlock, side_by_side_block
 from specviz.views.words import label, percent, quantity, reveal
 
 if TYPE_CHECKING:
@@ -100,13 +113,15 @@ def race(
     titles: Titles = LETTERS,
     problem: str = "",
     seat: Seat = Seat(),
-) -> Props:
+) -> PageSection:
     """The section of a race.
 
     options: (words, value) per setup. chosen: the values of the controls by name, "prompt": the first prompt, in words,
     and "most_tokens": the server's limit. titles: of both sides. problem: a note on the setups.
     """
-    shown = [blocks.notice(problem)] if problem and (result is None or result.heats) else []
+    shown: list[PageBlock] = []
+    if problem and (result is None or result.heats):
+        shown.append(blocks.notice(problem))
     if result is None:
         shown.append(blocks.notice(NOTHING))
     elif result.done < result.total and seat.heat is None:
@@ -121,22 +136,25 @@ def race(
     return blocks.PageSection(NAME, TITLE, lead, _controls(options, chosen), shown)
 
 
-def with_earlier_result(fresh: Props, shown: Props) -> Props:
+def with_earlier_result(fresh: PageSection, shown: PageSection) -> PageSection:
     """The section of another run on Explore, with the result of the race that was shown before."""
-    notices = [block for block in fresh["blocks"] if blocks.is_notice(block)]
-    notices = [notice for notice in notices if notice["words"] != NOTHING]
-    result = [block for block in shown["blocks"] if not blocks.is_notice(block)]
-    return {**fresh, "blocks": [*notices, blocks.notice(BEFORE), *result]}
+    notices = [block for block in fresh.blocks if blocks.is_notice(block)]
+    notices = [notice for notice in notices if notice.words != NOTHING]
+    result = [block for block in shown.blocks if not blocks.is_notice(block)]
+    return msgspec.structs.replace(fresh, blocks=[*notices, blocks.notice(BEFORE), *result])
 
 
-def has_result(section: Props) -> bool:
-    return any(not blocks.is_notice(block) for block in section["blocks"])
+def has_result(section: PageSection) -> bool:
+    return any(not blocks.is_notice(block) for block in section.blocks)
 
 
-def chosen_values(section: Props) -> dict[str, Any]:
+def chosen_values(section: PageSection) -> dict[str, str | int]:
     """The values of a section's controls by name."""
-    controls = [control for control in section["controls"] if "name" in control]
-    return {control["name"]: control["value"] for control in controls}
+    values = {}
+    for control in section.controls:
+        if isinstance(control, (ChoiceControl, CountControl, LinesControl)):
+            values[control.name] = control.value
+    return values
 
 
 def heat_to_replay(result: Race) -> int:
@@ -144,7 +162,7 @@ def heat_to_replay(result: Race) -> int:
     return 0 if result.difference is None else result.difference.heat
 
 
-def _controls(options: Options, chosen: Mapping[str, Any]) -> list[Props]:
+def _controls(options: Options, chosen: Mapping[str, Any]) -> list[PageControl]:
     temperatures = []
     for value in chosen["temperatures"]:
         words = f"{float(value):g}"
@@ -167,7 +185,7 @@ def _controls(options: Options, chosen: Mapping[str, Any]) -> list[Props]:
     ]
 
 
-def _progress_blocks(result: Race, titles: Titles, seat: Seat) -> list[Props]:
+def _progress_blocks(result: Race, titles: Titles, seat: Seat) -> list[PageBlock]:
     """The progress, and the results of the finished prompts, at which a race may be stopped."""
     words = f"{result.done} of {result.total} runs · {reveal(result.note)}"
     bar = blocks.progress(result.done, result.total, words)
@@ -176,11 +194,11 @@ def _progress_blocks(result: Race, titles: Titles, seat: Seat) -> list[Props]:
     return [bar, blocks.VerdictBlock(*speed_verdict(result, titles)), _prompts_table(result, seat)]
 
 
-def _result_blocks(result: Race, titles: Titles, seat: Seat) -> list[Props]:
+def _result_blocks(result: Race, titles: Titles, seat: Seat) -> list[PageBlock]:
     """The verdicts, the replay of one heat, the numbers of all, and how they were measured."""
     place = heat_to_replay(result) if seat.heat is None else seat.heat
     heat = result.heats[place]
-    shown = []
+    shown: list[PageBlock] = []
     if result.done < result.total:
         words = f"Stopped after {result.done} of {result.total} runs."
         shown.append(blocks.WordsBlock(words, small=True))
@@ -213,7 +231,7 @@ def _result_blocks(result: Race, titles: Titles, seat: Seat) -> list[Props]:
     ]
 
 
-def _replay(result: Race, heat: Heat, titles: Titles) -> Props:
+def _replay(result: Race, heat: Heat, titles: Titles) -> SideBySideBlock:
     """The two runs of a heat, side by side."""
     left = heat.left
     right = heat.right
@@ -294,7 +312,7 @@ def metric_cells(trace: Trace) -> list[Cell]:
     return [METRICS[name].spell(values[name]) for name in SHOWN]
 
 
-def _prompts_table(result: Race, seat: Seat, place: int = -1) -> Props:
+def _prompts_table(result: Race, seat: Seat, place: int = -1) -> TableBlock:
     """A row per prompt, and one of all together; place: the heat that is replayed."""
     rows = []
     for number, heat in enumerate(result.heats):

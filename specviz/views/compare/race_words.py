@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from specviz.analysis.rounds import FEWEST
 from specviz.trace import Trace
 from specviz.views import blocks
-from specviz.views.blocks import Props, Words
+from specviz.views.blocks import PageBlock, VerdictState, Words
 from specviz.views.words import label, percent, reveal, token_label
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def _is_lossy(trace: Trace) -> bool:
     return any(not step.settings.lossless for step in trace.steps)
 
 
-def speed_verdict(result: Race, titles: Titles) -> tuple[str, Words]:
+def speed_verdict(result: Race, titles: Titles) -> tuple[VerdictState, Words]:
     """The state of the verdict, and its words with both sides' names."""
     if result.is_shared:
         return "unsure", LOADED
@@ -71,7 +71,7 @@ def speed_verdict(result: Race, titles: Titles) -> tuple[str, Words]:
 
 def _comparison_words(
     result: Race, comparison: SpeedComparison, one: str, other: str
-) -> tuple[str, list[str]]:
+) -> tuple[VerdictState, list[str]]:
     if not comparison.is_possible:
         return "unsure", [IMPOSSIBLE]
     ratio = f"{comparison.ratio:.2f}× the speed of "
@@ -129,7 +129,7 @@ def _range_words(result: Race, comparison: SpeedComparison) -> str:
     return words
 
 
-def text_verdict(result: Race, titles: Titles) -> list[Props]:
+def text_verdict(result: Race, titles: Titles) -> list[PageBlock]:
     """Whether the texts are the same; where they first differ, the models' logits and probabilities of both tokens."""
     lossy = lossy_names(result, titles)
     num_prompts = len(result.heats)
@@ -169,7 +169,7 @@ def _identical_words(result: Race) -> str:
 
 def _difference_blocks(
     result: Race, difference: RaceDifference, lossy: Sequence[str], titles: Titles
-) -> list[Props]:
+) -> list[PageBlock]:
     reason = _reason(difference, lossy)
     if len(result.heats) > 1:
         num_same = sum(heat.parting is None for heat in result.heats)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from specviz.views import blocks
-from specviz.views.blocks import Cell, Props, Words
+from specviz.views.blocks import Cell, PageSection, TableCell, Tone, Words
 from specviz.views.words import percent
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ BY_FORMULA = "✓ exact by formula (one token judged alone)"
 ROUNDING = 1e-9  # distances below it come from float64
 MARKS = {"exact": "✓ exact (enumerated)", "differs": "✗ differs", "unsure": "– no error here"}
 NOT_JUDGED = "– nothing judged"
-TONES = {"exact": "accepted", "differs": "rejected", "unsure": "ignored"}
+TONES: dict[str, Tone] = {"exact": "accepted", "differs": "rejected", "unsure": "ignored"}
 NONE = "–"
 ENUMERATING = (
     "Enumerating every rule's program over small texts; then the run's steps are judged again"
@@ -50,7 +50,7 @@ NOTES = (
 )
 
 
-def side_by_side(result: SideBySide | None) -> Props:
+def side_by_side(result: SideBySide | None) -> PageSection:
     """The section that compares all rules. result: None before the button was pressed."""
     controls = [blocks.ButtonControl("judge", "Judge with every rule", primary=True)]
     if result is None:
@@ -91,7 +91,7 @@ def _row(row: RuleResult) -> list[Cell]:
     per_call = NONE if row.tokens_per_call is None else f"{row.tokens_per_call:.2f}"
     return [
         name,
-        {"text": _verdict_words(row), "tone": TONES[row.verdict]},
+        TableCell(_verdict_words(row), tone=TONES[row.verdict]),
         f"{row.num_accepted} of {row.num_judged}",
         NONE if row.acceptance is None else percent(row.acceptance),
         per_call,

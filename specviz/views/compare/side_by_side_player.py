@@ -5,13 +5,14 @@ side_by_side_player.js plays it.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from typing import Any, Literal
 
 from specviz.trace import Footer, Scores, Step, Trace
 from specviz.trace.first_difference import are_of_one_prompt, first_difference, should_be_one_text
 from specviz.trace.metrics import count, rounding_words
-from specviz.views.blocks import Props, pack
+from specviz.views.blocks import PageBlock, PageRecord, pack
 from specviz.views.explore.feed import Feed
 from specviz.views.words import Sentence, label, quantity, token_label
 
@@ -23,6 +24,60 @@ LONG_ENOUGH_MS = 6_000  # a replay that takes this long can be followed
 SLOWER = (1, 4, 16, 64)
 TOKEN_PACES = (("slow", 800), ("reading", 250), ("fast", 80))
 NO_TIME = 1e-6
+ModeName = Literal["time", "token"]
+
+
+class PlayerSide(PageRecord):
+    """A run on its stage."""
+
+    title: str
+    said: Sequence[str]  # over the stage after 0, 1, ... steps
+    widths: Sequence[float]  # of the bar there after as many steps, in percent
+    message: Mapping[str, Any]  # what the stage shows
+
+
+class PlayerFrame(PageRecord, array_like=True):
+    """A place of the player."""
+
+    words: str
+    num_steps: Sequence[int]  # shown on each side
+    num_tokens: int | None  # shown without marks on both sides; None: all
+
+
+class PlayerPace(PageRecord, array_like=True):
+    """A speed of the player."""
+
+    words: str
+    ms: float  # per frame
+    is_chosen: bool
+
+
+class PlayerMode(PageRecord):
+    """A way in which the player moves both runs."""
+
+    name: ModeName
+    label: str
+    frames: Sequence[PlayerFrame]
+    paces: Sequence[PlayerPace]
+    ends: Sequence[str]  # the words of each side once it is done
+    rest: int = -1  # the frame at which the replay pauses; -1: none
+
+
+class PlayerData(PageRecord):
+    """All that the player of two runs shows."""
+
+    sides: Sequence[PlayerSide]
+    modes: Sequence[PlayerMode]
+    part: int | None  # the token from which the texts differ
+    parted: Sentence
+
+
+class SideBySideBlock(PageBlock, tag="side_by_side"):
+    """Two runs on two stages that one player moves."""
+
+    by: ModeName  # the mode at first
+    titles: Sequence[str]
+    data: str  # packed `PlayerData`
 
 
 class _Side:
@@ -41,31 +96,24 @@ class _Side:
 def side_by_side_block(
     left: Trace,
     right: Trace,
-    by: str = "token",
+    by: ModeName = "token",
     titles: tuple[str, str] = ("A · first run", "B · second run"),
-) -> Props:
-    """The block of two runs. by: "time" or "token", the player's first mode; without recorded times only "token"."""
+) -> SideBySideBlock:
+    """The block of two runs. by: the player's first mode; without recorded times always "token"."""
     sides = [_Side(titles[0], _first_steps(left)), _Side(titles[1], _first_steps(right))]
     difference = None
     if are_of_one_prompt(left, right):
         difference = first_difference(sides[0].trace, sides[1].trace)
     modes = [_token_mode(sides, difference)]
-    if (time_mode := _time_mode(sides)) is not None:
+    time_mode = _time_mode(sides)
+    if time_mode is None:
+        by = "token"
+    else:
         modes.insert(0, time_mode)
     most_tokens = max(1, sides[0].tokens[-1], sides[1].tokens[-1])
-    data = {
-        "sides": [_stage(side, most_tokens) for side in sides],
-        "modes": modes,
-        "part": difference,
-        "parted": difference_words(left, right, titles),
-    }
-    is_known = by in [mode["name"] for mode in modes]
-    return {
-        "kind": "side_by_side",
-        "by": by if is_known else "token",
-        "titles": [label(title) for title in titles],
-        "data": pack(data),
-    }
+    stages = [_stage(side, most_tokens) for side in sides]
+    data = PlayerData(stages, modes, difference, difference_words(left, right, titles))
+    return SideBySideBlock(by, [side.title for side in sides], pack(data))
 
 
 def difference_words(left: Trace, right: Trace, titles: tuple[str, str]) -> Sentence:
@@ -126,7 +174,7 @@ def _first_steps(trace: Trace) -> Trace:
     return Trace(event for event in events if not isinstance(event, Step) or event.index < most)
 
 
-def _stage(side: _Side, most_tokens: int) -> Props:
+def _stage(side: _Side, most_tokens: int) -> PlayerSide:
     """A stage: the message that it shows, and the words and the bar above it after 0, 1, ... steps."""
     words = []
     widths = []
@@ -137,15 +185,11 @@ def _stage(side: _Side, most_tokens: int) -> Props:
     message, *others = feed.recorded_parts("side_by_side")
     for part in others:
         message["steps"] += part["steps"]
-    return {"title": side.title, "said": words, "widths": widths, "message": message}
+    return PlayerSide(side.title, words, widths, message)
 
 
-def _time_mode(sides: Sequence[_Side]) -> Props | None:
-    """The mode that plays both runs at their recorded pace, or slowed down by the same factor; None without times.
-
-    frames: [words, steps shown on each side, tokens shown without marks or None]. paces: [words, ms per frame, is
-    chosen]. ends: the words of a side that is done. rest: the frame at which the replay pauses.
-    """
+def _time_mode(sides: Sequence[_Side]) -> PlayerMode | None:
+    """The mode that plays both runs at their recorded pace, or slowed down by the same factor; None without times."""
     times = [side.clock[-1] for side in sides]
     end = max(times)
     if min(times) < NO_TIME:
@@ -154,49 +198,37 @@ def _time_mode(sides: Sequence[_Side]) -> Props | None:
     for number in range(NUM_FRAMES + 1):
         ms = end * number / NUM_FRAMES if number < NUM_FRAMES else end
         num_steps = [bisect_right(side.clock, ms) - 1 for side in sides]
-        frames.append([_format_seconds(ms), num_steps, None])
+        frames.append(PlayerFrame(_format_seconds(ms), num_steps, None))
     factor = next((factor for factor in SLOWER if factor * end >= LONG_ENOUGH_MS), SLOWER[-1])
     paces = []
     for slower in SLOWER:
         words = "as recorded" if slower == 1 else f"{slower}× slower"
-        paces.append([words, round(slower * end / NUM_FRAMES, 3), slower == factor])
+        wait_ms = round(slower * end / NUM_FRAMES, 3)
+        paces.append(PlayerPace(words, wait_ms, slower == factor))
     ends = []
     for ms in times:
         place = "first" if ms == min(times) else "second"
         if times[0] == times[1]:
             place = "both at once"
         ends.append(f"done after {_format_seconds(ms)}, {place}")
-    return _mode("time", "By time", frames, paces, ends)
+    return PlayerMode("time", "By time", frames, paces, ends)
 
 
-def _token_mode(sides: Sequence[_Side], difference: int | None) -> Props:
+def _token_mode(sides: Sequence[_Side], difference: int | None) -> PlayerMode:
     """The mode that shows the same number of tokens of both runs, and pauses where the texts differ."""
     frames = []
     for number in range(max(side.tokens[-1] for side in sides) + 1):
         num_steps = []
         for side in sides:
             num_steps.append(bisect_left(side.tokens, number, hi=len(side.trace.steps)))
-        frames.append([quantity(number, "token"), num_steps, number])
-    paces = [[words, ms, words == "reading"] for words, ms in TOKEN_PACES]
+        frames.append(PlayerFrame(quantity(number, "token"), num_steps, number))
+    paces = [PlayerPace(words, ms, words == "reading") for words, ms in TOKEN_PACES]
     ends = []
     for side in sides:
         calls = quantity(side.calls[-1], "target call")
         ends.append(f"{quantity(side.tokens[-1], 'token')} in {calls}")
     rest = -1 if difference is None else difference + 1
-    return _mode("token", "By token", frames, paces, ends, rest)
-
-
-def _mode(
-    name: str, words: str, frames: list, paces: list, ends: list[str], rest: int = -1
-) -> Props:
-    return {
-        "name": name,
-        "label": words,
-        "frames": frames,
-        "paces": paces,
-        "ends": ends,
-        "rest": rest,
-    }
+    return PlayerMode("token", "By token", frames, paces, ends, rest)
 
 
 def _format_seconds(ms: float) -> str:

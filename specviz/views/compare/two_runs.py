@@ -2,7 +2,7 @@
 
 from specviz.trace import Trace
 from specviz.views import blocks
-from specviz.views.blocks import Options, Props
+from specviz.views.blocks import Options, PageBlock, PageSection
 from specviz.views.compare.race import LETTERS, WORDS, metric_cells
 from specviz.views.compare.race_words import Titles, bare_title
 from specviz.views.compare.side_by_side_player import num_shown, side_by_side_block
@@ -24,7 +24,7 @@ def two_runs(
     chosen: tuple[str, str],
     traces: tuple[Trace, Trace] | None = None,
     titles: Titles = LETTERS,
-) -> Props:
+) -> PageSection:
     """The section of two runs. options: (words, value) per known run. traces: the two runs to show, if any."""
     controls = [
         blocks.ChoiceControl("left", LETTERS[0], options, chosen[0]),
@@ -35,7 +35,7 @@ def two_runs(
     return blocks.PageSection(NAME, TITLE, LEAD, controls, shown)
 
 
-def _comparison_blocks(traces: tuple[Trace, Trace], titles: Titles) -> list[Props]:
+def _comparison_blocks(traces: tuple[Trace, Trace], titles: Titles) -> list[PageBlock]:
     rows = []
     notes = []
     for title, trace in zip(titles, traces, strict=True):
