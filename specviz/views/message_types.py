@@ -8,10 +8,14 @@ from typing import Any
 
 import msgspec
 
-from specviz.views.blocks import PageBlock, PageControl, PageMessage, PageRecord
-from specviz.views.explore.message import DraftPart, EveryK, Opening, RunMessage
+from specviz.views.blocks import PageBlock, PageControl, PageRecord
+from specviz.views.compare import side_by_side_player
+from specviz.views.explore import message, panels
+from specviz.views.explore.message import DraftPart
+from specviz.views.learn import draft_game, lesson_file, predict
 
-MESSAGES = (RunMessage, EveryK, Opening, PageMessage)
+MODULES = (message, panels, side_by_side_player, draft_game, lesson_file, predict)
+"""The modules that define records, each with those that it imports."""
 FAMILIES = (PageBlock, PageControl, DraftPart)
 """The records that stand for any of their kinds, which the field `kind` tells apart."""
 PLAIN = {
@@ -26,10 +30,7 @@ REFERENCE = "#/$defs/{name}"
 
 def definitions() -> dict[str, dict[str, Any]]:
     """The JSON Schema of each record by its name; a field with a default is required, since it is always sent."""
-    records: list[type[PageRecord]] = [*MESSAGES]
-    for family in FAMILIES:
-        records += family.__subclasses__()
-    _, schemas = msgspec.json.schema_components(records, ref_template=REFERENCE)
+    _, schemas = msgspec.json.schema_components(_kinds_of(PageRecord), ref_template=REFERENCE)
     for schema in schemas.values():
         fields = schema.get("properties", {}).items()
         sent = [name for name, field in fields if "default" in field]
@@ -38,6 +39,14 @@ def definitions() -> dict[str, dict[str, Any]]:
         kinds = [{"$ref": REFERENCE.format(name=kind.__name__)} for kind in family.__subclasses__()]
         schemas[family.__name__] = {"description": family.__doc__, "anyOf": kinds}
     return schemas
+
+
+def _kinds_of(record: type[PageRecord]) -> list[type[PageRecord]]:
+    """The records that are kinds of this one, with their own kinds."""
+    kinds = []
+    for kind in record.__subclasses__():
+        kinds += [kind, *_kinds_of(kind)]
+    return kinds
 
 
 def type_declarations() -> str:
