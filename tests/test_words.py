@@ -10,9 +10,8 @@ import re
 from functools import cache
 from pathlib import Path
 
+import msgspec
 import pytest
-from msgspec import to_builtins
-from msgspec.structs import replace
 
 from specviz.alignment.report.sections import sections as alignment_sections
 from specviz.cli.main import main
@@ -67,7 +66,7 @@ def read(value):
 
 
 def old_words(value):
-    return sorted({text for text in read(to_builtins(value)) if OLD.search(text)})
+    return sorted({text for text in read(msgspec.to_builtins(value)) if OLD.search(text)})
 
 
 def muted(trace):
@@ -166,8 +165,8 @@ def test_a_rule_has_the_new_words(rule):
 @pytest.mark.parametrize("name", lessons())
 def test_a_lesson_has_the_new_words(name):
     panel = lesson_props(name)
-    screens = [replace(screen, distribution=None) for screen in panel.screens]
-    assert old_words(replace(panel, screens=screens)) == []
+    screens = [msgspec.structs.replace(screen, distribution=None) for screen in panel.screens]
+    assert old_words(msgspec.structs.replace(panel, screens=screens)) == []
 
 
 def distributions():

@@ -21,6 +21,7 @@ from specviz.views.words import label, reveal, title_of
 AT_INSPECTOR = ("throw", "made")  # kinds of tasks that are done at the inspector
 SHIPPED = "shipped:"
 """The beginning of a recorded run's id in the page; the run's name follows."""
+StagePart = Literal["text", "lanes", "inspector", "numbers", "player"]
 
 
 class RecordedRun(PageRecord):
@@ -70,8 +71,7 @@ class LessonScreen(PageRecord):
     words: Sequence[Sequence[str]]  # paragraphs; every second text of one is set off
     show: RecordedRun | None  # on the stage
     compare: RunPair | None
-    # the panels of the stage that the screen is about
-    lit: Sequence[Literal["text", "lanes", "inspector", "numbers", "player"]]
+    lit: Sequence[StagePart]  # what it is about
     distribution: BarsBlock | None
     task: LessonTask | None
 
@@ -211,13 +211,13 @@ def _task(screen: Screen) -> LessonTask | None:
     )
 
 
-def _lit(screen: Screen) -> list[str]:
+def _lit(screen: Screen) -> list[StagePart]:
     """The panels of the stage that the screen is about; none marks all of them."""
     if screen.show is None or not (screen.show.run or screen.show.pin):
         return []
     kind = screen.task.done.kind if screen.task else ""
     at_inspector = screen.show.pin is not None or kind in AT_INSPECTOR
-    panels = ["text", "lanes", "inspector" if at_inspector else "numbers"]
+    panels: list[StagePart] = ["text", "lanes", "inspector" if at_inspector else "numbers"]
     if kind == "play":
         panels.append("player")
     return panels

@@ -122,6 +122,7 @@ def _draw_bar(show: Show) -> BarRow | None:
     if not facts_of(step.settings.rule).uses_draw:
         return None
     chance = 100 * token.accept_prob
-    parts = [("both", chance), ("excess", 100 - chance)]
     values = [percent(token.accept_prob)]
-    return blocks.bar(_word(token), parts, values, 100 * token.u)
+    return blocks.bar(
+        _word(token), [("both", chance), ("excess", 100 - chance)], values, 100 * token.u
+    )
