@@ -17,11 +17,15 @@ import { share } from './share/share.js';
 import { mountHelp } from './stage/help.js';
 import { mountStage, pinPlace } from './stage/stage.js';
 
+/** @import { Host, Hub, StageServer } from './core/hub.js' */
+/** @typedef {Host & { server: StageServer & { standing: (wanted: { run: string }) => Promise<any> } }} PageHost */
+
 const RUN = 'specviz-run', TAB = 'specviz-tab';
 const LIVE = ['queued', 'loading', 'running'];
 const root = document.documentElement;
 let current = null;             // the run on the stage
 let refused = () => {};
+/** @type {PageHost} */
 let stage_ = null;              // what the stage may ask and tell
 const standing = new Standing();
 const left = new Set();         // runs that the stage has left: a late last message must not bring them back
@@ -110,13 +114,14 @@ function restored(first, values) {
 // a page that was just opened asks for what it had; the server judges whether it may have it
 const recalled = () => ({ fields: parse(stored(FIELDS, false)), own: stored(RUN, true), latest: stored(RUN, false) });
 
+/** @param {Host} host */
 function ask(host, { fields, own, latest }) {
   if (fields) document.addEventListener(FIELDS, settle, { once: true });
   else settle();
   if (fields) host.trigger('restore', { fields });
   const { run: recorded, step, ref } = inAddress(location.search);
   if (recorded) {
-    onRun.push(({ run }) => { if (run === `shipped:${recorded}` && step > 0) pinPlace(hub, { step: step - 1, ref }); });
+    onRun.push(({ run }) => { if (run === `shipped:${recorded}` && Number(step) > 0) pinPlace(hub, { step: Number(step) - 1, ref }); });
     return host.trigger('arrive', { recorded });
   }
   // whoever follows a link to a run or to a lesson waits for what that shows, not for another run
@@ -131,9 +136,11 @@ const reports = {};
 const routes = {};              // name -> who takes what stands behind "#name=" in the address
 const LOOK = 120, PATIENCE = 10000;                                // milliseconds between two looks at a page, and for all
 let asked = null;               // what is to be done in a page as soon as that is idle
+/** @type {(value?: any) => void} */
 let settle = () => {};
 const settled = new Promise((done) => { settle = done; });          // the fields are as this browser remembers them
 const onRun = [];               // who is told that another run is on the stage, or that one is over
+/** @type {Hub} */
 let hub = null;
 
 function place() {
@@ -193,6 +200,7 @@ function follow(name) {
 }
 
 // What a panel beside the stage may use of the page.
+/** @typedef {typeof shared} Page */
 const shared = {
   hub: () => hub,
   run: () => current,
@@ -233,6 +241,7 @@ function report(name, element, host) {
   if (root.dataset.svPage === name) reports[name].look();
 }
 
+/** @param {HTMLElement} element @param {PageHost} host */
 function stage(element, host) {
   const before = recalled();
   stage_ = host;
@@ -252,6 +261,7 @@ function stage(element, host) {
   });
 }
 
+/** @param {HTMLElement} holder @param {Host} host */
 function picker(holder, { props, watch, trigger }) {
   const select = holder.querySelector('select');
   const list = () => {
@@ -277,7 +287,7 @@ function picker(holder, { props, watch, trigger }) {
 
 // Escape first closes an open list, which says so itself only until its own listener has run
 let closesList = false;
-document.addEventListener('keydown', ({ target }) => { closesList = target.matches('[role=combobox][aria-expanded=true]'); }, true);
+document.addEventListener('keydown', ({ target }) => { closesList = /** @type {Element} */ (target).matches('[role=combobox][aria-expanded=true]'); }, true);
 document.addEventListener('keydown', (event) => {
   if (event.key !== 'Escape' || closesList) return;
   if (DRAWERS.some(isOpen)) close();
@@ -286,7 +296,8 @@ document.addEventListener('keydown', (event) => {
 
 // a list opens when it is entered: one that was closed by Escape is left, so that the click enters it again
 document.addEventListener('mousedown', ({ target }) => {
-  if (target === document.activeElement && target.matches('[role=combobox][aria-expanded=false]')) target.blur();
+  const list = /** @type {HTMLElement} */ (target);
+  if (list === document.activeElement && list.matches('[role=combobox][aria-expanded=false]')) list.blur();
 }, true);
 
 // what the browser does alone is done here, also while the server is away
@@ -295,7 +306,7 @@ const DOES = {
   back: () => hub?.back(), forward: () => hub?.forward(),
 };
 document.addEventListener('click', ({ target }) => {
-  const name = target.closest('button')?.id;
+  const name = /** @type {Element} */ (target).closest('button')?.id;
   if (name === 'run' || name === 'step') setOpen('setup', false);
   else if (Object.hasOwn(DOES, name)) DOES[name]();
 });

@@ -13,9 +13,10 @@ import { lessonOpen, shownAgain } from './learn/progress.js';
 import { Blocks, addKinds } from './reports/blocks.js';
 import { sideBySide } from './reports/side_by_side_player.js';
 import { mountReport } from './reports/report.js';
-import { bringText, fileText, presentable, openFile } from './share/one_file.js';
+import { bringText, presentable, openFile } from './share/one_file.js';
 import { pinPlace, stageMarkup, mountStage } from './stage/stage.js';
 import { render } from './vendor/preact_htm.js';
+/** @import { StageServer } from './core/hub.js' */
 
 const { documentElement: root } = document;
 const SHIPPED = 'shipped:', NAME = /^[a-z0-9-]{1,160}$/;
@@ -24,7 +25,7 @@ const unpacked = async (id) => JSON.parse(await unpack(await bringText(id)));
 
 function turnTo(name) {
   root.dataset.svPage = name;
-  for (const link of document.querySelectorAll('.sv-pages a')) {
+  for (const link of /** @type {NodeListOf<HTMLAnchorElement>} */ (document.querySelectorAll('.sv-pages a'))) {
     if (link.hash === `#${name}`) link.setAttribute('aria-current', 'page');
     else link.removeAttribute('aria-current');
   }
@@ -36,13 +37,14 @@ function makeStage(holder, isFolder) {
   const stage = stageMarkup(), told = new Map();
   if (!isFolder) stage.querySelector('.sv-charts').remove();
   holder.append(stage);
+  /** @type {StageServer['opening']} */
   const opening = async ({ run, step }) => {
     if (!told.has(run)) told.set(run, unpacked(`sv-opening-${run.slice(SHIPPED.length)}`));
     const { telling, steps } = await told.get(run);
     return steps[step ?? telling];
   };
   const everyK = ({ run }) => unpacked(`sv-every-k-${run.slice(SHIPPED.length)}`);
-  return mountStage(holder, { source: embeddedSource(null), server: isFolder && { opening, every_k: everyK } });
+  return mountStage(holder, { source: embeddedSource(null), server: isFolder ? { opening, every_k: everyK } : null });
 }
 
 function stageOf(hub) {
@@ -93,7 +95,11 @@ const Places = ({ block: { entries } }) => html`<ul class="sv-block sv-plan sv-p
 
 class Site {
   constructor({ lessons, pages, runs, pairs }) {
-    Object.assign(this, { lessons, pages, runs, pairs, hub: makeStage(place('stage'), runs.length > 0) });
+    this.lessons = lessons;
+    this.pages = pages;
+    this.runs = runs;
+    this.pairs = pairs;
+    this.hub = makeStage(place('stage'), runs.length > 0);
     this.reports = Object.fromEntries(Object.entries(pages).map(([name, message]) => [name, makeReport(name, message)]));
     this.show = stageOf(this.hub);
     this.hub.on('head', () => this.ofRun());
@@ -119,8 +125,10 @@ class Site {
     if (this.reports.compare) this.reports.compare(await unpacked(`sv-of-${this.hub.run.slice(SHIPPED.length)}`));
   }
 
+  /** @param {string} run @param {string} how @param {{ step?: string, ref?: string }} place */
   open(run, how, { step, ref }) {
-    this.show({ run, id: SHIPPED + run }, how, () => { if (this.hub.steps[step - 1]) pinPlace(this.hub, { step: step - 1, ref }); });
+    const at = Number(step) - 1;
+    this.show({ run, id: SHIPPED + run }, how, () => { if (this.hub.steps[at]) pinPlace(this.hub, { step: at, ref }); });
   }
 
   // isBack: the page was loaded anew

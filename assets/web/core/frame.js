@@ -69,7 +69,7 @@ export function fold(element) {
   line.addEventListener('click', () => setOpen('setup', !isOpen('setup')));
   // a field that does nothing under the method is not in the document
   const fields = () => ['#method input', '#draft input', '#k input', '#temperature input', '#pace input:checked']
-    .map((selector) => document.querySelector(selector)?.value);
+    .map((selector) => /** @type {HTMLInputElement} */ (document.querySelector(selector))?.value);
   const summarise = () => {
     const [method, draft, k, temperature, pace] = fields();
     const mark = document.querySelector('#help .sv-help-lossy') && 'lossy';

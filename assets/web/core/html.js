@@ -31,4 +31,5 @@ function secured(drawn) {
   return drawn;
 }
 
-export const html = (...parts) => secured(template(...parts));
+/** @type {typeof template} */
+export const html = (parts, ...values) => secured(template(parts, ...values));

@@ -9,7 +9,28 @@ const parse = (value) => {
   try { return value ? JSON.parse(value) : null; } catch (error) { return null; }
 };
 
+// What Gradio gives to a part of the page, or what stands in for it: a value, a call when that is another one, and events
+// for Python. Some parts have a server as well: functions of Python's.
+/** @typedef {(event: string, data: object) => void} Trigger */
+/** @typedef {{ props: { value: string }, watch: (name: string, changed: () => void) => void, trigger: Trigger }} Host */
+
+/** @typedef {(wanted: { run: string }) => Promise<any>} AskEveryK what every K would have done with a run */
+/**
+ * @typedef {object} StageServer
+ * @property {(wanted: { run: string, from: number }) => Promise<any>} [since] the part of a run from a step on
+ * @property {(wanted: { run: string, step?: number }) => Promise<any>} opening
+ * @property {AskEveryK} every_k
+ */
+/**
+ * @typedef {object} Source a supplier of one run, or of one after another
+ * @property {(take: (message: any) => void) => void} start
+ * @property {(wanted: { run: string, from: number }) => Promise<any>} pull
+ * @property {AskEveryK} [everyK]
+ */
+/** @typedef {{ step: number, ref?: string }} Place a token of a run */
+
 // Supplier 1: Gradio's value, one increment at a time, and a pull for what was missed.
+/** @param {Pick<Host, 'props' | 'watch'> & { server?: StageServer }} host @returns {Source} */
 export const streamSource = ({ props, watch, server }) => ({
   start(take) {
     const read = () => take(parse(props.value));
@@ -20,6 +41,7 @@ export const streamSource = ({ props, watch, server }) => ({
 });
 
 // Supplier 2: a whole run that lies in the page.
+/** @returns {Source} */
 export const embeddedSource = (message) => ({
   start(take) { take(parse(message)); },
   pull: async () => null,
@@ -34,6 +56,7 @@ export class Hub {
   isPresented = false;
   #wasLive = false; #found = 0;                       // found: how many steps a run has that was over when it came
 
+  /** @param {Source} source */
   constructor(source) { this.#source = source; }
 
   on(name, listener) {

@@ -9,6 +9,7 @@ import { render, useState } from '../vendor/preact_htm.js';
 import { Task } from './lesson_task.js';
 import { setLessonOpen, taskName } from './progress.js';
 import { watchTasks } from './tasks.js';
+/** @import { Hub } from '../core/hub.js' */
 
 const NOT_IN_FILE = 'This needs specviz itself, with a model: a file can only replay.';
 const FILLED = 'The setup is filled in. Press Run when you are ready.';
@@ -66,13 +67,29 @@ function Frame({ of, lesson, at, refusal, isFolded, isBelow, brief, said, drawn 
     <p class="sv-hidden" aria-live="polite">${said}</p>`;
 }
 
+/**
+ * What a lesson stands beside.
+ * @typedef {object} Stage
+ * @property {() => Hub} hub
+ * @property {(run: { run: string, id: string }, how: 'play' | 'come' | 'whole', then: () => void) => void} show 'play'
+ *   replays a run, 'come' only when it comes onto the stage, 'whole' shows it at its end
+ * @property {(runs: { run: string, id: string }[]) => void} compare
+ * @property {(section: string) => void} game
+ * @property {(lesson: any) => void} [live] absent where no model can run
+ * @property {(name: string) => void} go
+ * @property {() => void} plan
+ * @property {() => void} leave
+ */
+
 class Lesson {
   shown = { lesson: null, at: 0, refusal: '', isFolded: false, isHidden: true, isBelow: false, brief: '', said: '', drawn: 0 };
   tasks = null;
   sight = null;
 
+  /** @param {HTMLElement} host @param {Stage} stage */
   constructor(host, stage) {
-    Object.assign(this, { host, stage });
+    this.host = host;
+    this.stage = stage;
     this.set({});
   }
 
@@ -172,7 +189,6 @@ class Lesson {
   }
 }
 
-// host: an empty element. stage: {hub(), show(run, how, then), compare(runs), game(section), live(lesson), go(name), plan(),
-// leave()}. how: 'play' replays a run, 'come' only when it comes onto the stage, 'whole' shows it at its end. live is
-// absent where no model can run. Gives {open(lesson, isBack), refuse(reason), close()}; isBack: the page was loaded anew.
+// host: an empty element. Gives {open(lesson, isBack), refuse(reason), close()}; isBack: the page was loaded anew.
+/** @param {HTMLElement} host @param {Stage} stage */
 export const mountLesson = (host, stage) => new Lesson(host, stage);

@@ -2,7 +2,10 @@
 // fields, both as events.
 import { mountLesson } from './lesson.js';
 import { lessonOpen, shownAgain } from './progress.js';
+/** @import { Host } from '../core/hub.js' */
+/** @import { Page } from '../page.js' */
 
+/** @param {HTMLElement} element @param {Host & { page: Page, server: { lesson: (wanted: { name: string }) => Promise<any> } }} host */
 export const lessonPanel = (element, { page, server, trigger }) => {
   const { documentElement: root } = document;
   let heard = null, pending = null, isBack = false, stays = false;    // loaded anew: with this lesson, on this page

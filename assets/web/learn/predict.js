@@ -22,7 +22,7 @@ function inspector(root, head) {
   root.append(host, element('div', 'sv-shade'));
   let place = null, look = null, tell = null;
   const hub = {
-    head, steps: [], selected: () => place, look: () => look, pin() {}, moveToken() {},
+    head, run: '', steps: [], selected: () => place, look: () => look, pin() {}, moveToken() {},
     on(name, listener) { if (name === 'select') tell = listener; },
   };
   new Inspector(root, hub);

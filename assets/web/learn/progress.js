@@ -1,5 +1,6 @@
 // progress.js: what this browser remembers of the lessons, and which of them is open in this tab.
 import { recall } from '../core/memory.js';
+/** @import { Hub } from '../core/hub.js' */
 
 const OPEN = 'specviz-lesson';
 
@@ -19,6 +20,7 @@ export const setLessonOpen = (name) => tab((memory) => (name ? memory.setItem(OP
 export const lessonOpen = () => tab((memory) => memory.getItem(OPEN)) || '';
 
 // a run that is on the stage already, shown once more
+/** @param {Hub} hub @param {string} how */
 export const shownAgain = (hub, how) => {
   if (how === 'whole') hub.last();
   if (how !== 'play') return;

@@ -1,7 +1,12 @@
 // tasks.js: watches what a person does on a stage, and counts it until a lesson's task is done. What a task wants
 // arrives as plain data; one task is watched at a time.
+/** @import { Hub } from '../core/hub.js' */
+
+/** @param {Hub} hub */
 export const watchTasks = (hub) => {
-  let task = null, tell = () => {}, count = 0, seen = new Set(), isAside = false;
+  let task = null, count = 0, seen = new Set(), isAside = false;
+  /** @type {(count: number) => void} */
+  let tell = () => {};
 
   function add(by) {
     if (count >= task.times) return;
@@ -33,7 +38,8 @@ export const watchTasks = (hub) => {
     once(`${hub.run} ${hub.pinned.step} ${hub.pinned.ref}`);
   });
   document.addEventListener('click', ({ target }) => {
-    const pressed = target.closest('[data-part]');
+    /** @type {HTMLElement} */
+    const pressed = /** @type {Element} */ (target).closest('[data-part]');
     if (!pressed) return;
     const { part } = pressed.dataset;
     if (wants('throw') && part === 'again') add(1);

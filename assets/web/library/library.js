@@ -5,6 +5,8 @@ import { VERBATIM } from '../core/element.js';
 import { html } from '../core/html.js';
 import { render } from '../vendor/preact_htm.js';
 import { keepRuns } from './kept_runs.js';
+/** @import { Host } from '../core/hub.js' */
+/** @import { Page } from '../page.js' */
 
 const DELETED = 'specviz-deleted', MOST_DELETED = 60;      // runs that a reload must not bring back
 const PATIENCE = 5, PAUSE_MS = 1000;                       // a run that has left the stage takes a moment to end
@@ -57,6 +59,8 @@ export const Group = ({ title, note, list, shown, ticked, tick }) => html`<secti
 
 const isOpen = () => document.documentElement.hasAttribute('data-sv-library');
 
+/** @typedef {'kept' | 'known' | 'bring' | 'listed'} Question what the server can be asked */
+
 class LibraryPanel {
   ids = new Map();                                    // run -> key, of all runs of this page that the drawer knows
   asked = new Set();                                  // runs that are joining or have joined
@@ -64,8 +68,13 @@ class LibraryPanel {
   reading = null;                                     // the run on the stage while a file is read, or null
   said = ''; undo = null;                             // what is said, and the run that Undo brings back: {entry, packed}
 
+  /** @param {HTMLElement} holder @param {Host & { page: Page, server: Record<Question, (wanted: object) => Promise<any>> }} host */
   constructor(holder, { props, trigger, server, page }) {
-    Object.assign(this, { trigger, server, page, limits: JSON.parse(props.value), root: holder.querySelector('.sv-panel') });
+    this.trigger = trigger;
+    this.server = server;
+    this.page = page;
+    this.limits = JSON.parse(props.value);
+    this.root = holder.querySelector('.sv-panel');
     this.channel = 'BroadcastChannel' in window ? new BroadcastChannel('specviz-library') : null;
     this.root.classList.add('sv-library');
     this.draw();
@@ -83,6 +92,7 @@ class LibraryPanel {
   }
 
   // null where the server does not answer
+  /** @param {Question} name @param {object} data */
   async ask(name, data) {
     try { return await this.server[name](data); } catch (error) { return null; }
   }
@@ -230,7 +240,8 @@ class LibraryPanel {
     const hasFile = (event) => event.dataTransfer && [...event.dataTransfer.types].includes('Files');
     const setDropping = (isOn) => document.documentElement.toggleAttribute('data-sv-dropping', isOn);
     document.addEventListener('change', ({ target }) => {
-      if (target.matches('#library input[type=file]')) this.setReading(target.files.length === 1 && target.files[0].size <= this.limits.most_opened);
+      const input = /** @type {HTMLInputElement} */ (target);
+      if (input.matches('#library input[type=file]')) this.setReading(input.files.length === 1 && input.files[0].size <= this.limits.most_opened);
     });
     document.addEventListener('sv-refused', () => this.setReading(false));
     this.page.onRun(({ run }) => {
@@ -246,6 +257,7 @@ class LibraryPanel {
     document.addEventListener('dragleave', (event) => { if (!event.relatedTarget) setDropping(false); });
     document.addEventListener('drop', (event) => {
       setDropping(false);
+      /** @type {HTMLInputElement} */
       const input = document.querySelector('#library input[type=file]');
       if (!hasFile(event) || !input) return;
       event.preventDefault();
@@ -267,7 +279,10 @@ class LibraryPanel {
 
   attach() {
     const hub = this.page.hub();
-    if (!hub) return setTimeout(() => this.attach(), PAUSE_MS);
+    if (!hub) {
+      setTimeout(() => this.attach(), PAUSE_MS);
+      return;
+    }
     hub.on('info', () => this.note());
     this.note();
   }

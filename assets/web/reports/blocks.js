@@ -46,7 +46,7 @@ function later(one, other) {                        // texts are ordered as peop
 // the places of the rows in their order; cells without a key stay at the end
 export function sorted(rows, by) {
   const places = [...rows.keys()], keys = rows.map((cells) => by && keyOf(cells[by.column]));
-  return by ? places.sort((a, b) => isEmpty(keys[a]) - isEmpty(keys[b]) || (by.isDown ? later(keys[b], keys[a]) : later(keys[a], keys[b]))) : places;
+  return by ? places.sort((a, b) => Number(isEmpty(keys[a])) - Number(isEmpty(keys[b])) || (by.isDown ? later(keys[b], keys[a]) : later(keys[a], keys[b]))) : places;
 }
 
 // a part that scrolls by itself is reached by the keyboard, and has a name

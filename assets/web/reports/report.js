@@ -4,6 +4,7 @@ import { VERBATIM, worded } from '../core/element.js';
 import { html } from '../core/html.js';
 import { render, useLayoutEffect, useRef } from '../vendor/preact_htm.js';
 import { Blocks } from './blocks.js';
+/** @import { Host } from '../core/hub.js' */
 
 const LONG = 5;                                        // sections from which on a page has a list of them
 
@@ -55,6 +56,7 @@ export const Contents = ({ page, sections }) => html`<nav class="sv-contents" ar
 
 // page: its name, for the addresses of its sections, where it has a list of them. holder: holds .sv-report. host: Gradio's props, watch and trigger; `place` says what is looked at on the stage, `tab`
 // what this tab is called.
+/** @param {HTMLElement} holder @param {Host & { place: () => any, tab?: string, page?: string }} host */
 export function mountReport(holder, { props, watch, trigger, place, tab, page }) {
   const root = holder.querySelector('.sv-report'), body = root.querySelector('.sv-report-body'), live = root.querySelector('.sv-live');
   const sections = new Map();                         // what was drawn, by name: one that is the same costs nothing
@@ -70,7 +72,7 @@ export function mountReport(holder, { props, watch, trigger, place, tab, page })
 
   function setBusy(isBusy) {
     root.toggleAttribute('data-busy', isBusy);
-    for (const made of root.querySelectorAll('[data-act]')) made.disabled = isBusy;
+    for (const made of /** @type {NodeListOf<HTMLButtonElement>} */ (root.querySelectorAll('[data-act]'))) made.disabled = isBusy;
   }
 
   function take(message) {

@@ -79,7 +79,9 @@ class Player {
   due = 0;
 
   constructor(modes, by, sides, parted) {
-    Object.assign(this, { modes, sides, parted });
+    this.modes = modes;
+    this.sides = sides;
+    this.parted = parted;
     this.turn(modes.find(({ name }) => name === by) || modes[0]);
   }
 

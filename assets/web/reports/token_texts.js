@@ -118,7 +118,9 @@ export function tokenTexts(box, block, { root }) {
   const line = verbatim('div', 'sv-texts-line'), panel = element('div', 'sv-texts-panel'), about = element('p', 'sv-texts-about');
   const side = element('div', 'sv-texts-side'), { search, list, more, fill, open } = chooser(entries);
   const choice = verbatim('select'), read = reader(block), looked = new Map();      // per text, the token looked at
-  let text = null, shown = '', go = () => {};
+  let text = null, shown = '';
+  /** @type {(by: number) => void} */
+  let go = () => {};
   panel.id = `sv-texts-${made += 1}`;
   choice.append(...drafts.map(option));
   line.tabIndex = 0;

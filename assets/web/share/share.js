@@ -2,13 +2,24 @@
 // stage for a link that came. What is said, and whether two texts are the same, comes from the server.
 import { element, button, sentence } from '../core/element.js';
 import { copyText } from '../core/files.js';
+/** @import { Host } from '../core/hub.js' */
+/** @import { Page } from '../page.js' */
 
 const MOST = 20000;                                 // characters of an address that are looked at at all
 const OWN = ['localhost', '127.0.0.1', '[::1]'];
 const HERE = 'This address leads to your own computer only. On another one, start specviz there and append everything from # to its address.';
 const root = document.documentElement;
 
+/**
+ * @typedef {object} ShareServer
+ * @property {(wanted: { run: string, step: number | null, ref: string | null }) => Promise<any>} offered what can be shared of a run
+ * @property {(wanted: { link: string }) => Promise<any>} linked what a link asks for
+ * @property {(wanted: { link: string, run: string }) => Promise<any>} compared whether a run has the text that the link tells of
+ */
+/** @typedef {Host & { page: Page, server: ShareServer }} ShareHost */
+
 // ---- the drawer: what can be shared of the run on the stage -------------------------------------------------------
+/** @param {HTMLElement} panel @param {ShareHost} host */
 function drawer(panel, host) {
   const field = Object.assign(element('input', 'sv-share-link'), { readOnly: true });
   field.setAttribute('aria-label', 'Link to this run');
@@ -62,6 +73,7 @@ function drawer(panel, host) {
 }
 
 // ---- a link that came: its settings are filled in; when its run was made here, the texts are compared -------------
+/** @param {ShareHost} host */
 function guest(host) {
   const line = element('div', 'sv-shared'), words = element('p', 'sv-shared-words');
   const again = button('sv-shared-again', 'Fill in the shared settings', () => take(link));

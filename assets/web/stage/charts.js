@@ -2,6 +2,7 @@
 // arrive computed. A click on a place selects what it stands for.
 import { element, framed } from '../core/element.js';
 import { loadPlotly, themed, frame, fillTable, drawFigure } from '../core/figure.js';
+/** @import { Hub } from '../core/hub.js' */
 
 const REDRAW = 250, REST = 4;                       // milliseconds between redraws while a run grows; a long one rests longer
 
@@ -26,9 +27,11 @@ const placeOf = ({ data: [{ customdata }] }, { step, ref }) => {
 };
 
 export class Charts {
+  /** @param {HTMLElement} root @param {Hub} hub */
   constructor(root, hub) {
-    Object.assign(this, { root, hub });
-    this.box = this.root.querySelector('.sv-charts');
+    this.root = root;
+    this.hub = hub;
+    this.box = /** @type {HTMLDetailsElement} */ (this.root.querySelector('.sv-charts'));
     if (!this.box) return;                            // a file without charts
     this.host = this.root.querySelector('.sv-charts-body');
     this.charts = new Map();                         // name -> {figure, taken, plot, table, fold, isDrawn, inSight}

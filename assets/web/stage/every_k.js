@@ -3,6 +3,7 @@
 import { VERBATIM } from '../core/element.js';
 import { html } from '../core/html.js';
 import { render } from '../vendor/preact_htm.js';
+/** @import { AskEveryK, Hub, Trigger } from '../core/hub.js' */
 
 const PER_ROW = 5;                                         // tokens in a row where no step begins or ends for sure
 const UNKNOWN = '·';                                       // a drafted token that nobody has recorded
@@ -54,8 +55,17 @@ export function Slider({ told, k, isImagined, choose, really }) {
 
 // ask({run}) -> what every K would have done with a run that is over, or null; trigger: the server's, to run a K.
 export class EveryK {
+  told = null;
+  asked = null;
+  k = 0;
+
+  /** @param {HTMLElement} root @param {Hub} hub @param {{ ask: AskEveryK, trigger?: Trigger }} server */
   constructor(root, hub, { ask, trigger }) {
-    Object.assign(this, { root, hub, ask, trigger, box: root.querySelector('.sv-every-k'), told: null, asked: null, k: 0 });
+    this.root = root;
+    this.hub = hub;
+    this.ask = ask;
+    this.trigger = trigger;
+    this.box = root.querySelector('.sv-every-k');
     this.hub.on('reset', () => this.tell(null));
     this.hub.on('info', () => this.look());
     this.hub.on('imagine', () => {
@@ -74,7 +84,8 @@ export class EveryK {
   }
 
   tell(told) {
-    Object.assign(this, { told, k: told ? told.at : 0 });
+    this.told = told;
+    this.k = told ? told.at : 0;
     if (!told) this.asked = null;
     this.draw();
   }

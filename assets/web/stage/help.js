@@ -3,6 +3,7 @@
 import { VERBATIM } from '../core/element.js';
 import { html } from '../core/html.js';
 import { render } from '../vendor/preact_htm.js';
+/** @import { Host } from '../core/hub.js' */
 
 const PAPERS = 'https://arxiv.org/abs/';
 
@@ -18,6 +19,7 @@ export const Help = ({ summary, caution, sources, lacks, rule, notes }) => html`
   ${notes.map((words) => html`<p class="sv-help-note">${words}</p>`)}`;
 
 // holder: holds .sv-help; props.value: JSON of the help, anew whenever the method or the rule changes.
+/** @param {HTMLElement} holder @param {Pick<Host, 'props' | 'watch'>} host */
 export function mountHelp(holder, { props, watch }) {
   const box = holder.querySelector('.sv-help');
   const show = () => {

@@ -6,6 +6,7 @@ import { labelOf } from '../core/palette.js';
 import { render } from '../vendor/preact_htm.js';
 import { Evidence } from './evidence.js';
 import { Token } from './token.js';
+/** @import { Hub } from '../core/hub.js' */
 
 const ROLES = { drafted: 'drafted', emitted: 'emitted', both: 'drafted, accepted' };
 const MANY = 100;
@@ -76,8 +77,13 @@ export class Inspector {
   ofDraft = false;                                    // how the draft was made is shown, not the token's probabilities
   looks = 0;                                          // counted, so that each look is drawn from the beginning
 
+  /** @param {HTMLElement} root @param {Pick<Hub, 'head' | 'steps' | 'run' | 'on' | 'selected' | 'look' | 'pin' | 'moveToken'>} hub */
   constructor(root, hub) {
-    Object.assign(this, { root, hub, host: root.querySelector('.sv-inspector'), parts: {} });
+    this.root = root;
+    this.hub = hub;
+    this.host = root.querySelector('.sv-inspector');
+    /** @type {Record<string, HTMLElement>} */
+    this.parts = {};
     for (const node of this.host.querySelectorAll('[data-part]')) this.parts[node.dataset.part] = node;
     const close = () => root.removeAttribute('data-sheet');
     const does = [() => this.throwDraws(1), () => this.throwDraws(MANY), () => this.turn(false), () => this.turn(true),
@@ -141,7 +147,7 @@ export class Inspector {
     parts['raw-key'].hidden = !options.raw;
     parts['log-key'].hidden = !(look.rows && isLog(look, options));
     parts.siblings.hidden = !look.siblings;
-    render(html`<${Siblings} siblings=${look.siblings || []} chosen=${place.ref} pin=${(ref) => this.hub.pin(place.step, ref)} />`, parts.siblings.tBodies[0]);
+    render(html`<${Siblings} siblings=${look.siblings || []} chosen=${place.ref} pin=${(ref) => this.hub.pin(place.step, ref)} />`, /** @type {HTMLTableElement} */ (parts.siblings).tBodies[0]);
     this.foot(look);
     this.tools(look);
     this.probabilities();

@@ -3,13 +3,16 @@
 import { button, element, framed, spelled, verbatim } from '../core/element.js';
 import { pointing } from './pointing.js';
 import { tokenLabel } from './token.js';
+/** @import { Hub } from '../core/hub.js' */
 
 const ROW = 40, CHANGE = 24, BEYOND = 6;            // pixels of a row, of a change between rows; rows kept outside
 const GLYPHS_FROM = 5;                              // on a narrow page cells beyond these are glyphs
 
 export class Lanes {
+  /** @param {HTMLElement} root @param {Hub} hub */
   constructor(root, hub) {
-    Object.assign(this, { root, hub });
+    this.root = root;
+    this.hub = hub;
     this.host = this.root.querySelector('.sv-lanes-body');
     this.sheet = this.root.querySelector('.sv-lanes-sheet');
     this.tops = [0];                                   // tops[i]: where row i begins, its change line included

@@ -1,14 +1,18 @@
 // legend.js: what the marks mean and how often each has come so far. A pressed entry dims all tokens of other kinds.
 import { button, element, spelled, verbatim } from '../core/element.js';
+/** @import { Hub } from '../core/hub.js' */
 
 export class Legend {
+  /** @param {HTMLElement} root @param {Hub} hub */
   constructor(root, hub) {
-    Object.assign(this, { root, hub });
+    this.root = root;
+    this.hub = hub;
     this.host = this.root.querySelector('.sv-legend');
     this.chosen = new Set();
     this.counts = new Map();
     this.host.addEventListener('click', (event) => {
-      const button = event.target.closest('.sv-legend-entry');
+      /** @type {HTMLElement} */
+      const button = /** @type {Element} */ (event.target).closest('.sv-legend-entry');
       if (button) this.choose(button);
     });
     this.hub.on('head', () => { this.entries(); this.count(); });
@@ -37,7 +41,7 @@ export class Legend {
   // In the simple view the marks are explained, and nothing is chosen among them.
   still() {
     const isSimple = document.documentElement.hasAttribute('data-sv-simple');
-    for (const press of this.host.querySelectorAll('.sv-legend-entry')) {
+    for (const press of /** @type {NodeListOf<HTMLButtonElement>} */ (this.host.querySelectorAll('.sv-legend-entry'))) {
       if (isSimple && press.getAttribute('aria-pressed') === 'true') this.choose(press);
       press.disabled = isSimple;
     }

@@ -1,22 +1,26 @@
 // numbers.js: the sentence with K in it, the three numbers, the state of the run, and the table of all numbers.
 import { element, sentence, verbatim } from '../core/element.js';
+/** @import { Hub, Trigger } from '../core/hub.js' */
 
 const PATIENCE = 30000;                             // milliseconds until Measure may be pressed again where nothing comes back
 const UNMEASURED = { value: '', words: 'not measured yet', note: '', can_measure: false, progress: null };
 const LASTING = 1000;                               // milliseconds after which a wait between two steps is told
 
 export class Numbers {
+  /** @param {HTMLElement} root @param {Hub} hub @param {{ trigger: Trigger }} host */
   constructor(root, hub, { trigger }) {
-    Object.assign(this, { root, hub, trigger });
+    this.root = root;
+    this.hub = hub;
+    this.trigger = trigger;
     this.lead = this.root.querySelector('.sv-sentence');
     this.context = this.root.querySelector('.sv-context');
     this.state = this.root.querySelector('.sv-state');
     this.table = this.root.querySelector('.sv-table-body');
-    this.measure = this.root.querySelector('[data-do="measure"]');
+    this.measure = /** @type {HTMLButtonElement} */ (this.root.querySelector('[data-do="measure"]'));
     this.measuring = this.root.querySelector('.sv-measuring');
     this.loading = this.root.querySelector('.sv-loading');
     this.bar = this.loading.querySelector('.sv-progress');
-    this.cancel = this.loading.querySelector('[data-do="cancel"]');
+    this.cancel = /** @type {HTMLButtonElement} */ (this.loading.querySelector('[data-do="cancel"]'));
     this.shownSentence = null;
     this.shownContext = null;
     this.told = null;

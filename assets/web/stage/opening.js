@@ -4,6 +4,7 @@ import { VERBATIM } from '../core/element.js';
 import { html } from '../core/html.js';
 import { render } from '../vendor/preact_htm.js';
 import { parts } from './token.js';
+/** @import { StageServer } from '../core/hub.js' */
 
 const SWIPE = 40;                                          // pixels
 const GUESSES = [['accepted', true], ['rejected', false]];
@@ -68,9 +69,14 @@ export class Opening {
   hasFallen = false;
   guess = null;
   start = null;
+  before = null;                                      // what had the focus
 
+  /** @param {HTMLElement} root @param {{ ask: StageServer['opening'], leave: (where: '' | 'run' | 'why') => void }} host */
   constructor(root, { ask, leave }) {
-    Object.assign(this, { root, ask, leave, box: root.querySelector('.sv-opening') });
+    this.root = root;
+    this.ask = ask;
+    this.leave = leave;
+    this.box = root.querySelector('.sv-opening');
     const keys = { ArrowRight: () => this.move(1), ArrowLeft: () => this.move(-1), Escape: () => this.close('') };
     this.box.addEventListener('keydown', (event) => {
       event.stopPropagation();                              // these keys are not the stage's while this is open
@@ -89,7 +95,8 @@ export class Opening {
   async open(wanted) {
     const told = await this.ask(wanted);
     if (!told) return;
-    Object.assign(this, { told, before: document.activeElement });
+    this.told = told;
+    this.before = /** @type {HTMLElement} */ (document.activeElement);
     this.show(true);
     this.go(0);
   }

@@ -1,14 +1,17 @@
 // player.js: the buttons that move through the steps, and one stacked bar per step with the running rate above it.
 // Replaying costs no request: all steps already lie in the page.
 import { spelled, framed, verbatim } from '../core/element.js';
+/** @import { Hub } from '../core/hub.js' */
 
 const SVG = 'http://www.w3.org/2000/svg';
 const WIDE = 14, NARROW = 5, HEIGHT = 46;           // pixels per bar; fewer when there are many steps
 const PARTS = ['accepted', 'rejected', 'ignored', 'refused'];
 
 export class Player {
+  /** @param {HTMLElement} root @param {Hub} hub */
   constructor(root, hub) {
-    Object.assign(this, { root, hub });
+    this.root = root;
+    this.hub = hub;
     this.strip = this.root.querySelector('.sv-bars');
     this.svg = this.strip.querySelector('svg');
     this.layer = this.svg.querySelector('.sv-bars-layer');
@@ -22,7 +25,7 @@ export class Player {
     this.first = 0;
     this.isStale = false;
     this.redraw = framed(() => this.layout());
-    this.pace = this.root.querySelector('.sv-pace');
+    this.pace = /** @type {HTMLSelectElement} */ (this.root.querySelector('.sv-pace'));
     for (const name of ['first', 'back', 'toggle', 'forward', 'last']) {
       this.button(name).addEventListener('click', () => this.hub[name]());
     }
@@ -60,6 +63,7 @@ export class Player {
     new ResizeObserver(this.redraw).observe(this.strip);
   }
 
+  /** @returns {HTMLButtonElement} */
   button(name) { return this.root.querySelector(`[data-do="${name}"]`); }
 
   draft(step) { return PARTS.reduce((sum, part) => sum + step.bar[part], 0); }

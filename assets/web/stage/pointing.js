@@ -1,4 +1,7 @@
 // pointing.js: hover looks at a token, a click or a tap pins it; the same for every view that shows tokens.
+/** @import { Hub } from '../core/hub.js' */
+
+/** @param {HTMLElement} host @param {string} selector @param {Hub} hub */
 export const pointing = (host, selector, hub) => {
   const placeOf = (event) => {
     const node = event.target.closest ? event.target.closest(selector) : null;

@@ -11,12 +11,15 @@ import { Numbers } from './numbers.js';
 import { Opening } from './opening.js';
 import { Player } from './player.js';
 import { TextView } from './text.js';
+/** @import { Host, Place, Source, StageServer } from '../core/hub.js' */
 
 const SPOKEN = 2000;                                // milliseconds between two messages of the live region
 export const SETTLED = 120;                         // milliseconds until a text that has just arrived rests at its end
+/** @type {(new (root: HTMLElement, hub: Hub, host: Pick<Host, 'trigger'>) => unknown)[]} */
 const VIEWS = [Numbers, Legend, TextView, Lanes, Inspector, Player, Charts];
 const FIELDS = 'input, select, textarea, [contenteditable]';
 
+/** @param {HTMLElement} root @param {Hub} hub */
 function speak(root, hub) {
   const region = root.querySelector('.sv-live');
   let waiting = '', timer = 0;
@@ -35,6 +38,7 @@ function speak(root, hub) {
 }
 
 // The opening: at a first visit by itself, later for the step that is selected. Only a server can tell it.
+/** @param {HTMLElement} root @param {Hub} hub @param {StageServer} [server] */
 function openings(root, hub, server) {
   const asks = root.querySelectorAll('[data-do="opening"]');
   for (const each of asks) each.hidden = !server;
@@ -50,6 +54,7 @@ function openings(root, hub, server) {
   return again;
 }
 
+/** @param {HTMLElement} root @param {Hub} hub @param {() => void} again */
 function keys(root, hub, again) {
   const actions = {
     ArrowLeft: () => hub.moveToken(-1),
@@ -63,11 +68,11 @@ function keys(root, hub, again) {
     p: () => document.dispatchEvent(new Event('sv-present')),
     '?': again,
   };
-  const single = root.querySelector('.sv-keys-on');
+  const single = /** @type {HTMLInputElement} */ (root.querySelector('.sv-keys-on'));
   single.checked = recall('keys', [true, false]);
   single.addEventListener('change', () => remember('keys', single.checked));
   root.addEventListener('keydown', (event) => {
-    const action = actions[event.key], { target } = event;
+    const action = actions[event.key], target = /** @type {Element} */ (event.target);
     if (!action || event.ctrlKey || event.metaKey || event.altKey || target.closest(FIELDS)) return;
     if (event.key === ' ' && target.closest('button, summary, a') && !target.closest('.sv-cell')) return;
     if (!single.checked && event.key !== 'Escape') return;
@@ -84,10 +89,11 @@ function names(root) {
 
 // A fresh stage, for one more of them: as the page's first one came, or from the template of a page that is one file.
 let pristine = null;
-export const stageMarkup = () => (pristine || document.getElementById('sv-stage-html').content.firstElementChild).cloneNode(true);
+export const stageMarkup = () => (pristine || /** @type {HTMLTemplateElement} */ (document.getElementById('sv-stage-html')).content.firstElementChild).cloneNode(true);
 
 // Pins a place once the whole run is there and its text rests; without `ref` the step's own. The chosen token is shown in
 // the text and in the lanes; no sheet opens before anybody has touched the page.
+/** @param {Hub} hub @param {Place} place @param {HTMLElement} [stage] */
 export function pinPlace(hub, { step, ref }, stage = document.querySelector('#stage .sv-stage')) {
   let isDone = false;
   const pin = () => {
@@ -108,6 +114,7 @@ export function pinPlace(hub, { step, ref }, stage = document.querySelector('#st
 
 // holder: holds stage.html. props.value, watch, trigger and server are Gradio's, or `source` any other supplier.
 // quiet: another stage speaks.
+/** @param {HTMLElement} holder @param {Partial<Host> & { server?: StageServer, source?: Source, quiet?: boolean }} host */
 export const mountStage = (holder, { props, watch, trigger, server, source, quiet }) => {
   const root = holder.querySelector('.sv-stage');
   pristine = pristine || root.cloneNode(true);

@@ -3,6 +3,7 @@ import { button, element, framed } from '../core/element.js';
 import { copyText } from '../core/files.js';
 import { recall, remember } from '../core/memory.js';
 import { pointing } from './pointing.js';
+/** @import { Hub } from '../core/hub.js' */
 
 const STEPS_PER_BLOCK = 120;                        // one layout never covers more than this many steps
 const MODES = ['rejected', 'final'];
@@ -11,8 +12,10 @@ const LASTING = 1800;                               // milliseconds that "copied
 const LEAD = /^(\s*)([\s\S]*?)$/;
 
 export class TextView {
+  /** @param {HTMLElement} root @param {Hub} hub */
   constructor(root, hub) {
-    Object.assign(this, { root, hub });
+    this.root = root;
+    this.hub = hub;
     this.host = this.root.querySelector('.sv-text');
     this.scroll = this.root.querySelector('.sv-text-scroll');
     this.body = this.root.querySelector('.sv-text-body');
@@ -29,7 +32,7 @@ export class TextView {
     this.look = framed(() => { this.isPinSeen = Boolean(this.hub.pinned && this.marked[0] && !this.beyond()); });
     this.keepPin = framed(() => { if (this.marked[0]) this.scroll.scrollTop += this.beyond(); });
     this.host.querySelector('.sv-modes').addEventListener('click', (event) => {
-      const { mode } = event.target.dataset;
+      const { mode } = /** @type {HTMLElement} */ (event.target).dataset;
       if (!mode) return;
       this.setMode(mode);
       remember('text', mode);
