@@ -491,7 +491,7 @@ export interface PlanEntry {
   title: string;
 }
 
-/** All that the player of two runs shows. */
+/** The content of the player of two runs. */
 export interface PlayerData {
   sides: Array<PlayerSide>;
   modes: Array<PlayerMode>;
