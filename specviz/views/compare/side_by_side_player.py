@@ -5,15 +5,18 @@ side_by_side_player.js plays it.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any, Literal
+from typing import Literal
+
+from msgspec.structs import replace
 
 from specviz.trace import Footer, Scores, Step, Trace
 from specviz.trace.first_difference import are_of_one_prompt, first_difference, should_be_one_text
 from specviz.trace.metrics import count, rounding_words
 from specviz.views.blocks import PageBlock, PageRecord, pack
 from specviz.views.explore.feed import Feed
+from specviz.views.explore.message import RunMessage
 from specviz.views.words import Sentence, label, quantity, token_label
 
 # of a run that is shown beside another
@@ -33,7 +36,7 @@ class PlayerSide(PageRecord):
     title: str
     said: Sequence[str]  # over the stage after 0, 1, ... steps
     widths: Sequence[float]  # of the bar there after as many steps, in percent
-    message: Mapping[str, Any]  # what the stage shows
+    message: RunMessage  # what the stage shows
 
 
 class PlayerFrame(PageRecord, array_like=True):
@@ -182,10 +185,9 @@ def _stage(side: _Side, most_tokens: int) -> PlayerSide:
         words.append(f"{quantity(num_tokens, 'token')} · {quantity(num_calls, 'target call')}")
         widths.append(round(100 * num_tokens / most_tokens, 1))
     feed = Feed.from_trace(side.trace, "side_by_side")
-    message, *others = feed.recorded_parts("side_by_side")
-    for part in others:
-        message["steps"] += part["steps"]
-    return PlayerSide(side.title, words, widths, message)
+    parts = list(feed.recorded_parts("side_by_side"))
+    steps = [step for part in parts for step in part.steps]
+    return PlayerSide(side.title, words, widths, replace(parts[0], steps=steps))
 
 
 def _time_mode(sides: Sequence[_Side]) -> PlayerMode | None:
