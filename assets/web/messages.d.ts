@@ -491,7 +491,7 @@ export interface PlanEntry {
   title: string;
 }
 
-/** The content of the player of two runs. */
+/** The contents of the player of two runs. */
 export interface PlayerData {
   sides: Array<PlayerSide>;
   modes: Array<PlayerMode>;

@@ -1147,11 +1147,11 @@ def test_another_k_of_a_run_of_layers_is_told_where_it_was_made_and_its_target_i
     run, told = made(2), every_k_of(registry, bench)
     here, opened = registry.add_run("one", run), registry.show(view_of(run.trace), "two")
     answer = told({"run": here.id})
-    assert answer["sure"]
+    assert answer.sure
     for k in (1, 5):
-        assert len(answer["by_k"][k - 1]["steps"]) == len(made(k).trace.steps)
+        assert len(answer.by_k[k - 1].steps) == len(made(k).trace.steps)
     for refused in (told({"run": opened.id}), every_k_of(registry, Workbench(ModelPool()))({"run": here.id})):
-        assert "was not recorded" in refused["refusal"]
+        assert "was not recorded" in refused.refusal
 
 
 def test_a_k_that_is_to_be_run_for_real_comes_with_all_that_the_run_was_asked_with(page):
@@ -1175,14 +1175,14 @@ def test_a_run_whose_prompt_was_given_as_ids_is_not_run_from_the_page(page, regi
 
 def test_the_opening_shows_the_step_that_is_asked_for_else_the_most_telling(registry):
     view = registry.keep(traces.chain())
-    assert opening_of(registry)({"run": view.id, "step": 2})["step"] == 3
-    assert opening_of(registry)({"run": view.id})["step"] == telling_step(view.trace) + 1
+    assert opening_of(registry)({"run": view.id, "step": 2}).step == 3
+    assert opening_of(registry)({"run": view.id}).step == telling_step(view.trace) + 1
 
 
 def test_the_pull_gives_what_is_missing(registry):
     view = registry.keep(traces.chain())
     answer = increments_since(registry)({"run": view.id, "from": 2})
-    assert (answer["from"], len(answer["steps"])) == (2, len(view.trace.steps) - 2)
+    assert (answer.start, len(answer.steps)) == (2, len(view.trace.steps) - 2)
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])

@@ -18,6 +18,7 @@ from specviz.ui.reports.two_runs import TwoRunsSection
 from specviz.ui.view import view_of
 from specviz.views.compare import race as view
 from specviz.views.explore import library as library_view
+from specviz.views.explore.panels import RunEntry
 from tests.helpers import tiny_server, traces
 from tests.helpers.one_file import unpacked
 
@@ -376,7 +377,7 @@ def test_two_runs_of_one_prompt_are_told_by_what_differs(page):
     ],
 )  # fmt: skip
 def test_two_runs_whose_titles_are_equal_are_told_apart(page, monkeypatch, changes, words):
-    monkeypatch.setattr(library_view, "entry", lambda trace: {"title": "the same", "words": ""})
+    monkeypatch.setattr(library_view, "entry", lambda trace: RunEntry("the same", "", "", ""))
     section = page.act("two-runs", "show", left=page.made(seed=5), right=page.made(**{"seed": 5, **changes}))
     titles = block(section, "side_by_side")["titles"]
     assert titles == [f"{letter} · the same, {each}" for letter, each in zip("AB", words, strict=True)]

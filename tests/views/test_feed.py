@@ -406,7 +406,7 @@ def test_where_the_format_rounds_every_badge_says_so_in_the_same_words(dtype, na
     assert first["context"][0] == ["exact", f"{words} · Speculative sampling"]
     assert first["sentence"][2].endswith(f"The text is distributed as if the target had written alone ({words}).")
     assert numbers_text(made).startswith(f"{words}\n")
-    assert words in entry(made)["facts"]
+    assert words in entry(made).facts
     assert rounding_words(count(traces.chain())) == rounding_words(count(rounded(mixed(), dtype))) == ""
 
 
@@ -643,7 +643,7 @@ def test_no_ratio_above_the_tokens_per_target_call_is_ever_shown_of_200_busy_mea
         per_call = metrics(run)["tokens_per_target_call"]
         live = json.loads(feed.message(0, None))["speed"]
         (saved, *_) = feed.recorded_parts("file")
-        for shown in (live, saved["speed"]):
+        for shown in (live, as_json(saved.speed)):
             told = " ".join((shown["value"], shown["words"], shown["note"]))
             ratios = [float(ratio) for ratio in re.findall(r"([\d.]+)[×x]", told)]
             assert all(ratio <= per_call + 1e-9 for ratio in ratios), (seed, per_call, told)

@@ -12,6 +12,7 @@ from specviz.views.blocks import dump
 from specviz.views.learn.predict import MOST_PLACES, NO_DRAWS, predict_block, predict_props
 from specviz.views.words import percent, prose
 from tests.helpers import traces
+from tests.helpers.messages import as_json
 from tests.helpers.one_file import unpacked
 
 RUNS = ("first-visit", "tiny-draft", "k-8", "sum")
@@ -34,10 +35,10 @@ def test_every_place_is_a_judged_token_with_its_verdict_and_look(name):
     for place, (step, node) in zip(places_of(trace), judged(trace), strict=True):
         token = step.draft[node]
         assert (place.step, place.ref, place.accepted) == (step.index, str(node), token.status == "accepted")
-        assert place.look["status"] == token.status
-        assert place.look["draw"]["accepted"] == place.accepted
-        assert place.look["rows"]["p"][0] == percent(token.p_judged)
-        assert place.ask["rows"]["q"][0] == percent(1.0 if token.q is None else token.q)
+        assert place.look.status == token.status
+        assert place.look.draw.accepted == place.accepted
+        assert place.look.rows.p[0] == percent(token.p_judged)
+        assert place.ask.rows.q[0] == percent(1.0 if token.q is None else token.q)
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -61,15 +62,15 @@ def test_the_text_before_a_place_is_what_was_written_until_then(name):
 def test_before_the_guess_nothing_tells_the_verdict(name):
     for place in places_of(shipped_trace(name)):
         ask = place.ask
-        assert not set(TELLING) & set(ask)
-        assert ask["status"] == "undecided"
-        assert set(ask["rows"]["role"][1:]) <= {"", "others"}
-        assert ask["rows"]["role"][0] == "drafted"
+        assert not set(TELLING) & set(as_json(ask))
+        assert ask.status == "undecided"
+        assert set(ask.rows.role[1:]) <= {"", "others"}
+        assert ask.rows.role[0] == "drafted"
         assert not any(
-            words in "".join(ask["title"])
+            words in "".join(ask.title)
             for words in ("random draw", "accepted.", "rejected,", "rejected.", "resampled", "always")
         )
-        shown = [row for row, role in zip(ask["rows"]["p_dot"], ask["rows"]["role"], strict=True) if role == ""]
+        shown = [row for row, role in zip(ask.rows.p_dot, ask.rows.role, strict=True) if role == ""]
         shown = [-1.0 if at is None else at for at in shown]
         assert shown == sorted(shown, reverse=True)  # the token that came instead stands where its probabilities put it
 
@@ -94,8 +95,8 @@ def test_the_question_spells_both_probabilities_as_the_bars_do():
     told = 0
     for name in RUNS:
         for place in places_of(shipped_trace(name)):
-            p, q = (place.ask["rows"][probabilities][0] for probabilities in ("p", "q"))
-            words = "".join(place.ask["title"])
+            p, q = place.ask.rows.p[0], place.ask.rows.q[0]
+            words = "".join(place.ask.title)
             told += p != q
             if p != q and "without a probability" not in words:
                 assert f" {q}, the target {p}. Accepted or rejected?" in words

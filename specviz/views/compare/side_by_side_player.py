@@ -67,7 +67,7 @@ class PlayerMode(PageRecord):
 
 
 class PlayerData(PageRecord):
-    """The content of the player of two runs."""
+    """The contents of the player of two runs."""
 
     sides: Sequence[PlayerSide]
     modes: Sequence[PlayerMode]
