@@ -161,9 +161,10 @@ def test_causes_are_looked_for_where_texts_suffice_and_a_chat_form_where_the_dra
     draft = chatting(pool, "fable-draft", ASKED, "asked-draft").name
     prompts, chat = {"prompt": "Once upon a time"}, {"messages": (Message("user", "Tell me."),)}
     assert looked_for(pool, [prompts] * 7) == ()
-    assert {"a damaged layer", "wrong rotary positions"} < {*looked_for(pool, [prompts] * 8)}
+    enough = {*looked_for(pool, [prompts] * 8)}
+    assert {"a damaged layer", "wrong rotary positions"} < enough
+    assert "a different chat format" not in enough
     assert "a different chat format" in looked_for(pool, [chat] * 8, (draft,), target)
-    assert "a different chat format" not in looked_for(pool, [prompts] * 8)
 
 
 @pytest.mark.slow

@@ -367,7 +367,7 @@ READABLE = (
 OTHER_FIELDS = st.dictionaries(st.text(min_size=1, max_size=6).map(lambda name: f"x {name}"), VALUES, max_size=3)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.sampled_from(READABLE), OTHER_FIELDS, OTHER_FIELDS)
 def test_a_field_that_nobody_knows_changes_no_row_wherever_it_stands(values, beside, inside):
     more = {**beside, **values}
@@ -383,7 +383,7 @@ def test_a_field_that_nobody_knows_changes_no_row_wherever_it_stands(values, bes
     assert {name for name, value in beside.items() if value is not None and value == value} <= {*prompts.ignored}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=6),
     st.dictionaries(st.sampled_from(("messages", "prompt", "completion")), MESSAGES, max_size=2),
