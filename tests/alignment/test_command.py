@@ -9,7 +9,7 @@ import pytest
 
 import specviz.session.workbench as session
 from specviz.alignment import job as jobs
-from specviz.alignment.job import Progress, align
+from specviz.alignment.job import align
 from specviz.alignment.outputs import read_summary
 from specviz.alignment.summary import AlphaDifference
 from specviz.alignment.tables import compare as comparing
@@ -300,16 +300,3 @@ def test_nothing_from_outside_commands_the_terminal(cli, prompts):
         stream.write('{"prompt": 3, "\\u001b[1m": 1}\n')
     for printed in cli()[1:]:
         assert ESCAPE.search(printed) is None
-
-
-@pytest.mark.parametrize(
-    ("progress", "line"),
-    [
-        (Progress("reading", 0, 1200), "reading: 0 of 1,200 prompts"),
-        (Progress("reading", 4, 9, 80, 1234.4, 0.0), "reading: 4 of 9 prompts, 1,234 tokens/s, 0 s left"),
-        (Progress("reading", 4, 9, 80, 3.0, 125.2), "reading: 4 of 9 prompts, 3 tokens/s, 2 min 5 s left"),
-        (Progress("reading", 4, 9, 80, 3.0, 7262.0), "reading: 4 of 9 prompts, 3 tokens/s, 2 h 1 min left"),
-    ],
-)
-def test_progress_in_one_line(progress, line):
-    assert command.progress_line(progress) == line

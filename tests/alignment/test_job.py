@@ -115,7 +115,7 @@ def test_a_prompt_file_that_is_changed_during_a_job_is_noticed(bench, tmp_path):
     steps = align_steps(file, **BRIEF, shard_size=1)
     next(steps)
     file.write_text("one\nwo!\nthree\n")
-    with pytest.raises(SpecvizError, match=r"prompts\.txt has changed since it was first read"):
+    with pytest.raises(SpecvizError, match=r"prompts\.txt has changed"):
         list(steps)
 
 
@@ -462,7 +462,7 @@ def test_work_is_refused_where_a_folder_holds_other_weights_than_the_job_began_w
     while next(work).words != jobs.READING:
         continue
     tiny_folder(draft, second, tokenizer)
-    with pytest.raises(SpecvizError, match="draft has changed since this job began: its weights"):
+    with pytest.raises(SpecvizError, match=r"draft has changed .*weights"):
         list(work)
 
 
@@ -489,7 +489,7 @@ def test_models_in_memory_stay_in_this_process(bench):
     near = bench.pool.load("near")
     settings = {**BRIEF, "draft": (near.model, near.tokenizer)}
     assert align(PROMPTS[:1], **settings).summary.drafts[0].name == "near"
-    with pytest.raises(SpecvizError, match="models in memory cannot be sent to other processes"):
+    with pytest.raises(SpecvizError, match="models in memory"):
         align(PROMPTS, **settings, executor=backwards)
 
 

@@ -175,7 +175,7 @@ def test_a_cut_vocabulary_is_named_with_its_ceiling(pool, prompts):
     cut = named(pool, "cut", model, sound.tokenizer)
     found, made = findings(prompts, cut.name)
     (own,) = made.summary.drafts
-    assert "It can draft 2,048 of the target's 4,096 ids" in found["vocabulary"].words
+    assert " 2,048 of the target's 4,096 ids" in found["vocabulary"].words
     assert own.alpha <= own.ceiling < 0.999
     assert found["reach"].numbers["beyond"] > 0.5  # behind a token that it has no id for it cannot read
 
