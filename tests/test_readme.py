@@ -70,6 +70,7 @@ def test_each_python_sample_runs_in_a_fresh_process(number, run_before, tmp_path
     assert specviz.load_trace(tmp_path / "run.jsonl.gz").footer.reason == "length"
 
 
+@pytest.mark.slow
 def test_the_samples_that_readme_writes_can_be_judged(tmp_path):
     (code,) = (code for code in SNIPPETS if "samples.jsonl" in code)
     code += 'print(specviz.prove(samples="samples.jsonl").exit_code)\n'

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from specviz import settings
 from specviz.alignment.aggregate import LEAST_EXCESS, LEAST_TIMES
@@ -259,6 +260,7 @@ def test_the_lessons_in_one_file_have_the_size_that_is_said():
     assert row("all eleven lessons with their runs as one file") == [f"{len(lesson_page().encode()) / 1e6:.2f} MB"]
 
 
+@pytest.mark.slow
 def test_a_site_has_the_size_that_is_said():
     sizes = {"own": 0, "runs": 0, "plotly.min.js": 0}
     for name, text in site_files({}).items():

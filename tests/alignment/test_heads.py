@@ -74,7 +74,7 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.6])
+@pytest.mark.parametrize("temperature", [0.6, pytest.param(1.0, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("method", WAYS)
 def test_along_a_text_stands_what_the_drafter_itself_gives_when_it_draws_that_text(method, temperature):
     pool = workbench().pool
@@ -128,7 +128,7 @@ def test_a_head_that_no_method_runs_is_called_what_it_is(tmp_path):
     pool = ModelPool(allow_any=True)
     target = pool.load((tiny("llama", vocab_size=320, layers=8, hidden=HIDDEN), tiny_tokenizer(320)))
     folder = folder_of(tmp_path / "head", *SAMPLES["Gemma 4's assistant"](target))
-    with pytest.raises(SpecvizError, match="head is Gemma 4's assistant, a head that reads the target's own keys and"):
+    with pytest.raises(SpecvizError, match="head is Gemma 4's assistant"):
         load_draft(folder, pool, target)
 
 
@@ -178,5 +178,5 @@ def test_acceptance_by_depth_is_that_counted_in_two_thousand_real_steps(kind):
 
 def test_a_method_that_cannot_be_read_along_a_text_is_refused_by_name():
     pool = workbench().pool
-    with pytest.raises(SpecvizError, match="early_exit:which=outer cannot be read along a text"):
+    with pytest.raises(SpecvizError, match="early_exit:which=outer"):
         load_draft("early_exit:which=outer", pool, pool.load("fable-target"))

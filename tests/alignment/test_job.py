@@ -4,10 +4,12 @@ import gc
 import json
 import os
 import pickle
+import shutil
 import signal
 import tracemalloc
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +28,7 @@ from specviz.alignment.shard import analyse
 from specviz.alignment.summary import Examined
 from specviz.alignment.tables.shard_tables import build_tables
 from specviz.alignment.types import KS, PromptRow, Shard
+from specviz.analysis import costs as costing
 from specviz.analysis import theory
 from specviz.errors import SpecvizError
 from specviz.models.pool import ModelPool
@@ -39,6 +42,8 @@ ROOT = Path(__file__).parents[2]
 WORDS = ("ant", "bee", "cat", "dog", "elk", "fox")
 PROMPTS = [{"prompt": f"Once upon a time {word}", "id": word, "tags": word[0]} for word in WORDS]
 SETTINGS = {"target": "big", "draft": ["near", "far"], "max_new_tokens": 12, "seed": 3, "costs": {}}
+BRIEF = {**SETTINGS, "draft": "near", "max_new_tokens": 4}  # where the texts do not matter
+WHOLE, BY_ONE = 50, 1  # sizes of shards
 TABLES = ("tokens.parquet", "prompts.parquet", "slices.parquet", "tokens.csv.gz", "prompts.csv", "slices.csv")
 
 
@@ -50,9 +55,31 @@ def bench(named_models, monkeypatch):
     return made
 
 
+@pytest.fixture(scope="module")
+def finished(named_models, tmp_path_factory):
+    """Finished jobs over all prompts by the size of their shards; nothing changes them."""
+    made = {}
+
+    def job(shard_size):
+        if shard_size not in made:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(session, "_shared", [Workbench(named_models)])
+                out = tmp_path_factory.mktemp("job")
+                made[shard_size] = align(PROMPTS, **SETTINGS, shard_size=shard_size, out=out, keep_parts=True)
+        return made[shard_size]
+
+    return job
+
+
 @pytest.fixture
-def costs():
-    return {name: made_costs(name) for name in ("near", "far")}
+def copied(finished, tmp_path):
+    """A copy of the finished job in one shard, with its parts or without."""
+
+    def copy(name, *, with_parts=False):
+        left_out = shutil.ignore_patterns(*([] if with_parts else ["parts"]))
+        return shutil.copytree(finished(WHOLE).folder, tmp_path / name, ignore=left_out)
+
+    return copy
 
 
 def names_of(models):
@@ -70,9 +97,9 @@ def rows_of(done, name):
 # the same rows
 
 
-def test_the_rows_are_those_of_the_shards(bench):
-    done = align(PROMPTS, **SETTINGS, k=3, shard_size=4)
-    request = Request(target="big", num_speculative_tokens=3, seed=3, max_new_tokens=12)
+def test_the_rows_are_those_of_the_shards(bench, finished):
+    done = finished(4)
+    request = Request(target="big", num_speculative_tokens=4, seed=3, max_new_tokens=12)
     rows = [PromptRow(n, n + 1, each["id"], (each["tags"],), each["prompt"]) for n, each in enumerate(PROMPTS)]
     wanted = analyse(Shard(request, ("near", "far"), tuple(rows), {}))
     got = done.tokens
@@ -85,16 +112,16 @@ def test_the_rows_are_those_of_the_shards(bench):
 def test_a_prompt_file_that_is_changed_during_a_job_is_noticed(bench, tmp_path):
     file = tmp_path / "prompts.txt"
     file.write_text("one\ntwo\nthree\n")
-    steps = align_steps(file, **SETTINGS, shard_size=1)
+    steps = align_steps(file, **BRIEF, shard_size=1)
     next(steps)
     file.write_text("one\nwo!\nthree\n")
-    with pytest.raises(SpecvizError, match=r"prompts\.txt has changed since it was first read"):
+    with pytest.raises(SpecvizError, match=r"prompts\.txt has changed"):
         list(steps)
 
 
-@pytest.mark.parametrize("shard_size", [1, 4, 50])
-def test_how_the_work_is_cut_changes_no_token(bench, shard_size):
-    whole, cut = (align(PROMPTS, **SETTINGS, shard_size=size) for size in (6, shard_size))
+@pytest.mark.parametrize("shard_size", [BY_ONE, 4])
+def test_how_the_work_is_cut_changes_no_token(finished, shard_size):
+    whole, cut = finished(WHOLE), finished(shard_size)
     assert whole.tokens["token"].tolist() == cut.tokens["token"].tolist()
     np.testing.assert_allclose(whole.tokens["keep"], cut.tokens["keep"], atol=1e-5)
     for one, other in zip(whole.summary.drafts, cut.summary.drafts, strict=True):
@@ -111,59 +138,57 @@ def backwards():
     yield each
 
 
-def test_results_may_come_in_any_order(bench, tmp_path):
-    settings = {**SETTINGS, "shard_size": 1}
-    one = align(PROMPTS, **settings, out=tmp_path / "one")
-    other = align(PROMPTS, **settings, out=tmp_path / "other", executor=backwards)
-    assert contents(one.folder) == contents(other.folder)
+def test_results_may_come_in_any_order(bench, finished):
+    other = align(PROMPTS, **SETTINGS, shard_size=BY_ONE, executor=backwards)
+    assert contents(finished(BY_ONE).folder) == contents(other.folder)
 
 
 def test_the_target_may_be_its_own_draft_and_agrees_with_itself(bench):
-    summary = align(PROMPTS, **{**SETTINGS, "draft": ["big", "near"]}).summary
+    summary = align(PROMPTS[:2], **{**SETTINGS, "draft": ["big", "near"]}).summary
     assert [draft.name for draft in summary.drafts] == ["big", "near"]
     assert summary.drafts[0].alpha == pytest.approx(1, abs=1e-6)
     assert summary.drafts[0].tokens_per_call[0] == pytest.approx(2, abs=1e-4)
 
 
-def test_a_file_and_a_list_give_the_same(bench, tmp_path):
+def test_a_file_and_a_list_give_the_same(bench, finished, tmp_path):
     file = tmp_path / "prompts.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in PROMPTS))
-    one, other = align(file, **SETTINGS), align(PROMPTS, **SETTINGS)
-    assert contents(one.folder) == contents(other.folder)
+    other = align(file, **SETTINGS, shard_size=WHOLE)
+    assert contents(finished(WHOLE).folder) == contents(other.folder)
 
 
 def test_only_the_first_prompts_are_used_with_a_limit(bench):
-    done = align(PROMPTS, **SETTINGS, limit=2, shard_size=4)
+    done = align(PROMPTS, **BRIEF, limit=2, shard_size=4)
     assert done.prompts["id"].unique().tolist() == ["ant", "bee"]
     assert done.summary.num_prompts == 2
 
 
 def test_a_limit_above_the_number_of_prompts_takes_all(bench, tmp_path):
-    done = align(PROMPTS, **SETTINGS, limit=100, out=tmp_path)
-    assert done.summary.num_prompts == len(PROMPTS)
-    assert align(PROMPTS, **SETTINGS, out=tmp_path).summary == done.summary  # the same job
+    done = align(PROMPTS[:2], **BRIEF, limit=100, out=tmp_path)
+    assert done.summary.num_prompts == 2
+    assert align(PROMPTS[:2], **BRIEF, out=tmp_path).summary == done.summary  # the same job
 
 
 def test_a_data_frame_is_its_rows(bench):
-    frame = pandas.DataFrame([*PROMPTS, {"prompt": "The end"}])
-    done = align(frame, **SETTINGS)
-    assert done.prompts["id"].unique().tolist() == [*WORDS, str(len(WORDS))]
+    frame = pandas.DataFrame([*PROMPTS[:2], {"prompt": "The end"}])
+    done = align(frame, **BRIEF)
+    assert done.prompts["id"].unique().tolist() == [*WORDS[:2], "2"]
 
 
-def test_the_summary_knows_its_prompts_and_their_form(bench, tmp_path):
+def test_the_summary_knows_its_prompts_and_their_form(bench, finished):
     rows = from_values(PROMPTS)
-    done = align(rows, **SETTINGS, out=tmp_path / "one")
-    assert (done.summary.prompts, done.summary.chat) == (rows.fingerprint, False)
-    assert "a vocabulary that ends early" in done.summary.looked_for
-    other = align(PROMPTS[:5], **SETTINGS).summary
-    assert other.prompts not in ("", done.summary.prompts)
+    whole = finished(WHOLE).summary
+    assert (whole.prompts, whole.chat) == (rows.fingerprint, False)
+    assert "a vocabulary that ends early" in whole.looked_for
+    done = align(from_values(PROMPTS[:1]), **BRIEF)
+    assert done.summary.prompts == from_values(PROMPTS[:1]).fingerprint not in ("", whole.prompts)
 
 
 # going on
 
 
-def test_a_job_that_was_stopped_goes_on_and_ends_the_same(bench, tmp_path):
-    whole = align(PROMPTS, **SETTINGS, shard_size=1, out=tmp_path / "whole")
+def test_a_job_that_was_stopped_goes_on_and_ends_the_same(bench, finished, tmp_path):
+    whole = finished(BY_ONE)
     steps = align_steps(PROMPTS, **SETTINGS, shard_size=1, out=tmp_path / "cut")
     while next(steps).done < 3:
         pass
@@ -208,47 +233,43 @@ def test_a_killed_process_loses_no_part_and_the_job_ends_the_same(tmp_path, monk
     assert str(tmp_path) not in "".join((cut.folder / name).read_text() for name in ("summary.json", "job.json"))
 
 
-def test_a_finished_job_returns_at_once(bench, tmp_path, monkeypatch):
-    first = align(PROMPTS, **SETTINGS, out=tmp_path / "job")
-    assert not (tmp_path / "job" / "parts").exists()
+def test_a_finished_job_returns_at_once(bench, finished, copied, monkeypatch):
     monkeypatch.setattr(jobs, "analyse", None)
     monkeypatch.setattr(jobs, "look", None)
-    again = align(PROMPTS, **SETTINGS, out=tmp_path / "job")
-    assert again.summary.to_dict() == first.summary.to_dict()
+    again = align(PROMPTS, **SETTINGS, shard_size=WHOLE, out=copied("job"))
+    assert again.summary.to_dict() == finished(WHOLE).summary.to_dict()
 
 
 @pytest.mark.parametrize("name", ["report.html", "tokens.parquet"])
-def test_a_finished_job_that_lacks_something_is_not_called_done(bench, tmp_path, monkeypatch, name):
-    align(PROMPTS, **SETTINGS, out=tmp_path / "one")
-    first = align(PROMPTS, **SETTINGS, out=tmp_path / "kept", keep_parts=True)
-    before = contents(first.folder)
-    for folder in ("one", "kept"):
-        (tmp_path / folder / name).unlink()
+def test_a_finished_job_that_lacks_something_is_not_called_done(bench, finished, copied, monkeypatch, name):
+    bare, kept = copied("bare"), copied("kept", with_parts=True)
+    for folder in (bare, kept):
+        (folder / name).unlink()
     monkeypatch.setattr(jobs, "analyse", None)
-    with pytest.raises(SpecvizError, match=f"one lacks {name} of a finished job"):
-        align(PROMPTS, **SETTINGS, out=tmp_path / "one")
-    again = align(PROMPTS, **SETTINGS, out=tmp_path / "kept", keep_parts=True)
-    assert contents(again.folder) == before
+    with pytest.raises(SpecvizError, match=f"bare lacks {name} "):
+        align(PROMPTS, **SETTINGS, shard_size=WHOLE, out=bare)
+    again = align(PROMPTS, **SETTINGS, shard_size=WHOLE, out=kept, keep_parts=True)
+    assert contents(again.folder) == contents(finished(WHOLE).folder)
     assert again.report_path.exists()
 
 
 def test_a_second_run_in_the_folder_waits_outside(bench, tmp_path):
-    steps = align_steps(PROMPTS, **SETTINGS, shard_size=1, out=tmp_path)
-    while next(steps).done < 2:
+    steps = align_steps(PROMPTS[:4], **BRIEF, shard_size=1, out=tmp_path)
+    while next(steps).done < 1:
         pass
     with pytest.raises(SpecvizError, match="another run works in"):
-        align(PROMPTS, **SETTINGS, shard_size=1, out=tmp_path, overwrite=True)
-    assert [next(steps).done for _ in range(2)] == [3, 4]
+        align(PROMPTS[:4], **BRIEF, shard_size=1, out=tmp_path, overwrite=True)
+    assert [next(steps).done for _ in range(2)] == [2, 3]
     steps.close()
-    assert align(PROMPTS, **SETTINGS, shard_size=1, out=tmp_path).summary.num_prompts == len(PROMPTS)
+    assert align(PROMPTS[:4], **BRIEF, shard_size=1, out=tmp_path).summary.num_prompts == 4
     assert not (tmp_path / "job.lock").exists()
 
 
-def test_the_same_folder_refuses_other_prompts(bench, tmp_path):
-    align(PROMPTS, **SETTINGS, out=tmp_path / "job")
-    with pytest.raises(SpecvizError, match=r"holds another job \(prompts was"):
-        align([*PROMPTS[:5], {**PROMPTS[5], "prompt": "other"}], **SETTINGS, out=tmp_path / "job")
-    done = align(PROMPTS[:1], **SETTINGS, out=tmp_path / "job", overwrite=True)
+def test_the_same_folder_refuses_other_prompts(bench, copied):
+    folder = copied("job")
+    with pytest.raises(SpecvizError, match=r"prompts was"):
+        align([*PROMPTS[:5], {**PROMPTS[5], "prompt": "other"}], **SETTINGS, shard_size=WHOLE, out=folder)
+    done = align(PROMPTS[:1], **BRIEF, out=folder, overwrite=True)
     assert done.summary.num_prompts == 1
 
 
@@ -286,18 +307,22 @@ def test_another_configuration_of_the_same_weights_is_another_job(bench, monkeyp
     assert before[1].content != after[1].content
 
 
-def test_parts_are_kept_when_asked_for(bench, tmp_path):
-    align(PROMPTS, **SETTINGS, out=tmp_path, shard_size=2, keep_parts=True)
-    assert len(list((tmp_path / "parts").iterdir())) == 3
+@pytest.mark.parametrize("keep", [False, True])
+def test_parts_are_kept_only_when_asked_for(bench, tmp_path, keep):
+    align(PROMPTS[:2], **BRIEF, out=tmp_path, shard_size=1, keep_parts=keep)
+    assert len([*tmp_path.glob("parts/*")]) == (2 if keep else 0)
 
 
 # costs
 
 
-def test_given_costs_make_the_speeds(bench, costs):
-    done = align(PROMPTS, **{**SETTINGS, "costs": costs})
+COSTS = {name: made_costs(name) for name in ("near", "far")}
+
+
+def test_given_costs_make_the_speeds(bench):
+    done = align(PROMPTS[:3], **{**SETTINGS, "costs": COSTS})
     for draft in done.summary.drafts:
-        own, plain = costs[draft.name], theory.step_ms(costs[draft.name], 0)
+        own, plain = COSTS[draft.name], theory.step_ms(COSTS[draft.name], 0)
         assert done.summary.costs[draft.name] == own.to_dict()
         rows = [row for row in rows_of(done, "prompts") if row["draft"] == draft.name]
         assert {row["best_k"] for row in rows} <= set(KS)
@@ -313,12 +338,14 @@ def test_costs_are_measured_where_none_are_given(bench, monkeypatch):
         return [*map(made_costs, names_of(models)[1:])]
 
     monkeypatch.setattr(jobs, "measure_models", measure)
-    done = align(PROMPTS, **{**SETTINGS, "costs": None})
+    done = align(PROMPTS[:1], **{**SETTINGS, "costs": None})
     assert asked == [("big", "near", "far")]
     assert {name: costs["draft"] for name, costs in done.summary.costs.items()} == {"near": "near", "far": "far"}
 
 
-def test_the_drafts_of_a_job_are_measured_beside_one_and_the_same_target_where_all_have_room(bench):
+def test_the_drafts_of_a_job_are_measured_beside_one_and_the_same_target_where_all_have_room(bench, monkeypatch):
+    monkeypatch.setattr(costing, "READ_BYTES", 1 << 20)
+    monkeypatch.setattr(jobs, "measure_costs", partial(jobs.measure_costs, rounds=1, most_tokens=4))
     near, brief = jobs.measure_models(identify(("big", "near", "brief")))
     assert [(each.target, each.draft, each.context_length) for each in (near, brief)] == [
         ("big", "near", 7), ("big", "brief", 7),
@@ -326,14 +353,16 @@ def test_the_drafts_of_a_job_are_measured_beside_one_and_the_same_target_where_a
     assert near.verify_ms == brief.verify_ms
 
 
-def test_costs_of_a_busy_machine_give_no_speed_and_no_best_k_and_the_job_says_why(bench, costs):
-    doubted = {"near": replace(costs["near"], spread=0.4), "far": costs["far"]}
-    done = align(PROMPTS, **{**SETTINGS, "costs": doubted})
+def test_costs_of_a_busy_machine_give_no_speed_and_no_best_k_and_the_job_says_why(bench):
+    doubted = COSTS | {"near": replace(COSTS["near"], spread=0.4)}
+    done = align(PROMPTS[:2], **{**SETTINGS, "costs": doubted})
     near, far = done.summary.drafts
     assert (near.speedups, near.best_k) == (None, None)
     assert far.speedups
     assert done.summary.costs["near"] == doubted["near"].to_dict()
-    assert f"near: no speedup and no best K. {doubted['near'].doubt}" in done.summary.warnings
+    (warning,) = done.summary.warnings
+    assert warning.startswith("near: ")
+    assert warning.endswith(doubted["near"].doubt)
     assert {row["best_k"] for row in rows_of(done, "prompts") if row["draft"] == "near"} == {0}
     assert {each.best_k for each in done.summary.slices if each.draft == "near"} == {None}
 
@@ -341,54 +370,52 @@ def test_costs_of_a_busy_machine_give_no_speed_and_no_best_k_and_the_job_says_wh
 def test_a_resumed_job_keeps_the_costs_that_were_measured(bench, tmp_path, monkeypatch):
     times = iter([1.0, 2.0])
     monkeypatch.setattr(jobs, "measure_models", lambda models: [made_costs(models[1].name, draft_ms=next(times))])
-    settings = {**SETTINGS, "draft": "near", "costs": None, "shard_size": 1, "out": tmp_path}
-    steps = align_steps(PROMPTS, **settings)
-    while next(steps).done < 3:
+    settings = {**BRIEF, "costs": None, "shard_size": 1, "out": tmp_path}
+    steps = align_steps(PROMPTS[:2], **settings)
+    while next(steps).done < 1:
         pass
     steps.close()
-    assert align(PROMPTS, **settings).summary.costs["near"]["draft_ms"] == 1.0
+    assert align(PROMPTS[:2], **settings).summary.costs["near"]["draft_ms"] == 1.0
 
 
 # what is refused
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "told"),
     [
-        ({"k": 17}, r"k must be a whole number from 1 to 16 .got 17."),
-        ({"k": 0}, r"k must be a whole number from 1 to 16 .got 0."),
-        ({"k": 4.0}, r"k must be a whole number from 1 to 16 .got 4.0."),
-        ({"k": "4"}, r"k must be a whole number from 1 to 16 .got '4'."),
-        ({"k": True}, r"k must be a whole number from 1 to 16 .got True."),
-        ({"temperature": -1}, "temperature must be a number from 0 to 5"),
-        ({"max_new_tokens": 0}, "max_new_tokens must be a whole number"),
-        ({"batch": 0}, r"batch must be a whole number from 1 to 4,096 .got 0."),
-        ({"shard_size": True}, "shard_size must be a whole number"),
-        ({"limit": 0}, r"limit must be a whole number from 1 to 1,000,000,000 .got 0."),
-        ({"limit": 2.0}, "limit must be a whole number"),
-        ({"draft": 5}, r"a model must be a bundled name, a folder, a hub id or .* pair .got int."),
-        ({"draft": [5]}, "a model must be a bundled name"),
-        ({"draft": [["near", "far"]]}, "a model must be a bundled name"),
-        ({"draft": [None, "far"]}, "a model must be a bundled name"),
-        ({"target": 5}, "a model must be a bundled name"),
-        ({"target": ["big", "near"]}, "a model must be a bundled name"),
-        ({"costs": {"near": 5}}, "costs must be None, or a mapping of drafts to Costs"),
-        ({"costs": 5}, "costs must be None, or a mapping of drafts to Costs"),
-        ({"costs": made_costs("near")}, "costs must be None, or a mapping of drafts to Costs"),
-        ({"out": 5}, r"out must be the name of a folder .got 5."),
-        ({"draft": []}, r"from 1 to 16 drafts can be compared at once .got 0."),
-        ({"draft": None}, "name at least one draft model for a target of your own"),
-        ({"draft": ["near", "near"]}, "each draft must be named once .got near 2 times."),
-        ({"draft": "stranger"}, "stranger cannot draft for big: their vocabularies differ"),
-        (
-            {"costs": {"other": made_costs("other")}},
-            "costs are given for other, which is not among the drafts near, far",
-        ),
-        ({"costs": {"near": made_costs("near", "small")}}, "were measured with the target small, not big"),
+        ({"k": 17}, "k .* 1 to 16 .got 17"),
+        ({"k": 0}, "k .* 1 to 16 .got 0"),
+        ({"k": 4.0}, "k .* 1 to 16 .got 4.0"),
+        ({"k": "4"}, "k .* 1 to 16 .got '4'"),
+        ({"k": True}, "k .* 1 to 16 .got True"),
+        ({"temperature": -1}, "temperature .* 0 to 5 .got -1"),
+        ({"max_new_tokens": 0}, "max_new_tokens .*got 0"),
+        ({"batch": 0}, "batch .* 1 to 4,096 .got 0"),
+        ({"shard_size": True}, "shard_size .*got True"),
+        ({"limit": 0}, "limit .* 1 to 1,000,000,000 .got 0"),
+        ({"limit": 2.0}, "limit .*got 2.0"),
+        ({"draft": 5}, "model .*got int"),
+        ({"draft": [5]}, "model .*got int"),
+        ({"draft": [["near", "far"]]}, "model .*got list"),
+        ({"draft": [None, "far"]}, "model .*got NoneType"),
+        ({"target": 5}, "model .*got int"),
+        ({"target": ["big", "near"]}, "model .*got list"),
+        ({"costs": {"near": 5}}, "costs .* mapping of drafts"),
+        ({"costs": 5}, "costs .* mapping of drafts"),
+        ({"costs": made_costs("near")}, "costs .* mapping of drafts"),
+        ({"out": 5}, "out .*got 5"),
+        ({"draft": []}, "1 to 16 drafts .*got 0"),
+        ({"draft": None}, "at least one draft"),
+        ({"draft": ["near", "near"]}, "once .got near 2 times"),
+        ({"draft": "stranger"}, "stranger .* big: .*vocabularies"),
+        ({"costs": {"other": made_costs("other")}}, "costs .* other, .* near, far"),
+        ({"costs": {"near": made_costs("near", "small")}}, "target small, not big"),
     ],
+    ids=str,
 )
-def test_bad_settings_are_refused_in_words(bench, tmp_path, changes, words):
-    with pytest.raises(SpecvizError, match=words):
+def test_bad_settings_are_refused_by_name_and_value_before_any_work(bench, tmp_path, changes, told):
+    with pytest.raises(SpecvizError, match=told):
         align(PROMPTS, **{**SETTINGS, "out": tmp_path / "job", **changes})
     assert not (tmp_path / "job").exists()
 
@@ -401,8 +428,8 @@ def test_a_folder_that_is_called_like_a_bundled_model_is_read_itself(tmp_path, m
     def job(target, draft):
         pairs = zip((target, draft), models, strict=True)
         places = [tiny_folder(tmp_path / name, model, tokenizer) for name, model in pairs]
-        settings = {"costs": {}, "max_new_tokens": 6, "out": tmp_path / f"of-{draft}"}
-        return align(PROMPTS[:2], target=places[0], draft=places[1], **settings).summary
+        settings = {"costs": {}, "max_new_tokens": 4, "out": tmp_path / f"of-{draft}"}
+        return align(PROMPTS[:1], target=places[0], draft=places[1], **settings).summary
 
     plain, named = job("my-target", "my-draft"), job("fable-target", "fable-draft")
     assert named.drafts[0].alpha == plain.drafts[0].alpha
@@ -435,7 +462,7 @@ def test_work_is_refused_where_a_folder_holds_other_weights_than_the_job_began_w
     while next(work).words != jobs.READING:
         continue
     tiny_folder(draft, second, tokenizer)
-    with pytest.raises(SpecvizError, match="draft has changed since this job began: its weights"):
+    with pytest.raises(SpecvizError, match=r"draft has changed .*weights"):
         list(work)
 
 
@@ -443,59 +470,56 @@ def test_folders_may_be_given_as_paths(tmp_path, monkeypatch):
     monkeypatch.setattr(session, "_shared", [])
     tokenizer = tiny_tokenizer()
     models = [tiny("llama", vocab_size=len(tokenizer), layers=1, seed=seed) for seed in range(3)]
-    folders = [tiny_folder(tmp_path / f"model-{seed}", model, tokenizer) for seed, model in enumerate(models)]
-    target, *drafts = folders
-    assert all(isinstance(folder, Path) for folder in folders)
-    for draft in (drafts, drafts[0]):
+    target, *drafts = (tiny_folder(tmp_path / f"model-{n}", model, tokenizer) for n, model in enumerate(models))
+    for draft, names in ((drafts, ["model-1", "model-2"]), (drafts[0], ["model-1"])):
+        assert isinstance(drafts[0], Path)
         summary = align(PROMPTS[:1], target=target, draft=draft, costs={}, max_new_tokens=4).summary
-        assert [each.name for each in summary.drafts] == ["model-1", "model-2"][: len(summary.drafts)]
-        assert len(summary.drafts) == (2 if draft is drafts else 1)
+        assert [each.name for each in summary.drafts] == names
 
 
 @pytest.mark.parametrize("kind", [list, tuple])
 def test_pairs_in_memory_may_be_lists_or_tuples(bench, kind):
-    near, far = (bench.pool.load(name) for name in ("near", "far"))
-    pairs = [kind((each.model, each.tokenizer)) for each in (near, far)]
-    for draft, names in ((pairs, ["near", "far"]), (tuple(pairs), ["near", "far"]), (pairs[0], ["near"])):
-        summary = align(PROMPTS[:1], **{**SETTINGS, "draft": draft, "max_new_tokens": 4}).summary
+    pairs = [kind((each.model, each.tokenizer)) for each in map(bench.pool.load, ("near", "far"))]
+    for draft, names in ((kind(pairs), ["near", "far"]), (pairs[0], ["near"])):
+        summary = align(PROMPTS[:1], **BRIEF | {"draft": draft}).summary
         assert [each.name for each in summary.drafts] == names
 
 
 def test_models_in_memory_stay_in_this_process(bench):
     near = bench.pool.load("near")
-    settings = {**SETTINGS, "draft": (near.model, near.tokenizer)}
+    settings = {**BRIEF, "draft": (near.model, near.tokenizer)}
     assert align(PROMPTS[:1], **settings).summary.drafts[0].name == "near"
-    with pytest.raises(SpecvizError, match="models in memory cannot be sent to other processes"):
+    with pytest.raises(SpecvizError, match="models in memory"):
         align(PROMPTS, **settings, executor=backwards)
 
 
 def test_rows_that_cannot_be_used_are_named_and_the_others_go_on(bench):
     rows = [PROMPTS[0], {"prompt": ""}, {"prompt": "a", "completion": [0, 999_999]}, PROMPTS[1]]
-    summary = align(rows, **SETTINGS).summary
+    summary = align(rows, **BRIEF).summary
     assert (summary.num_prompts, summary.num_refused) == (2, 2)
     assert [line for line, _ in summary.refused] == [2, 3]
 
 
 def test_a_job_without_a_usable_text_is_an_error(bench):
-    with pytest.raises(SpecvizError, match="none of the prompts could be used: line 1 "):
-        align([{"prompt": "a", "completion": [0, 999_999]}], **SETTINGS)
+    with pytest.raises(SpecvizError, match=r": line 1 .*got 999999"):
+        align([{"prompt": "a", "completion": [0, 999_999]}], **BRIEF)
 
 
 # what comes back
 
 
 def test_the_summary_says_what_was_asked(bench):
-    summary = align(PROMPTS, **SETTINGS, temperature=0.8, top_k=9, top_p=0.9, k=5).summary
+    summary = align(PROMPTS[:1], **BRIEF, temperature=0.8, top_k=9, top_p=0.9, k=5).summary
     assert (summary.specviz, summary.target, summary.seed, summary.k) == (__version__, "big", 3, 5)
     assert summary.sampling == {"temperature": 0.8, "top_k": 9, "top_p": 0.9}
     assert summary.exact
 
 
 def test_a_temporary_folder_lives_as_long_as_its_result(bench):
-    done = align(PROMPTS[:1], **SETTINGS)
+    done = align(PROMPTS[:1], **BRIEF)
     folder = done.folder
     assert done.report_path.read_text("utf-8").startswith("<!doctype html>")
-    assert len(done.tokens) == 2 * 12
+    assert len(done.tokens) == 4
     del done
     gc.collect()
     assert not folder.exists()
@@ -503,10 +527,10 @@ def test_a_temporary_folder_lives_as_long_as_its_result(bench):
 
 def test_progress_counts_prompts_and_ends_with_the_result(bench):
     seen = []
-    done = align(PROMPTS, **SETTINGS, shard_size=4, on_progress=seen.append)
-    assert [each.done for each in seen if each.tokens_per_s] == [4, 6]
-    assert {each.total for each in seen} == {6}
-    assert (seen[-1].result, seen[-1].num_tokens) == (done, 6 * 12)
+    done = align(PROMPTS[:3], **BRIEF, shard_size=2, on_progress=seen.append)
+    assert [each.done for each in seen if each.tokens_per_s] == [2, 3]
+    assert {each.total for each in seen} == {3}
+    assert (seen[-1].result, seen[-1].num_tokens) == (done, 3 * 4)
     assert [each.result for each in seen[:-1]] == [None] * (len(seen) - 1)
     left = [each.seconds_left for each in seen if each.tokens_per_s]
     assert left[0] > left[-1] == 0

@@ -5,9 +5,11 @@ import gzip
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -38,10 +40,11 @@ def job(**changes):
     return Job(**{**values, "num_rows": 7, "shard_size": 3, "costs": "none", "specviz": "0.1.0", **changes})
 
 
-def tables(first=0, count=3, **changes):
+@cache
+def tables(first=0, count=3):
     texts = [analysed_texts.text(number, drafts=DRAFTS, size=12, tags=("a",)) for number in range(first, first + count)]
     shard = analysed_texts.shard([text.written.row for text in texts], DRAFTS)
-    return replace(build_tables(texts, shard, (RefusedRow(9, "is too long"),), ("a warning",)), **changes)
+    return build_tables(texts, shard, (RefusedRow(9, "is too long"),), ("a warning",))
 
 
 def same(one, other):
@@ -100,9 +103,7 @@ def test_columns_that_are_not_those_of_the_table_are_refused(folder):
 
 def test_half_a_part_is_none(folder, monkeypatch):
     monkeypatch.setattr(parts.os, "rename", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-    with pytest.raises(
-        SpecvizError, match=r"job cannot be written \(No space left on device\); finished work is saved"
-    ):
+    with pytest.raises(SpecvizError, match=r"job .*\(No space left on device\); finished work"):
         folder.write(0, tables())
     monkeypatch.undo()
     assert not folder.has(0)
@@ -115,7 +116,7 @@ def test_half_a_part_is_none(folder, monkeypatch):
 def test_a_damaged_part_is_named(folder):
     folder.write(1, tables())
     (folder.path / "parts" / "part-00001" / "tokens.parquet").write_bytes(b"PAR1")
-    with pytest.raises(SpecvizError, match="job/parts/part-00001 is damaged: delete it and run the same command again"):
+    with pytest.raises(SpecvizError, match="job/parts/part-00001 is damaged"):
         folder.read(1)
 
 
@@ -189,39 +190,32 @@ def test_overwriting_keeps_what_else_lies_among_the_parts(folder):
     assert sorted(path.name for path in (folder.path / "parts").iterdir()) == sorted(theirs)
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("name", [name for name in OWN_NAMES if name != "job.json"])
-def test_overwriting_touches_no_file_where_there_is_no_job(tmp_path, name):
+def test_a_folder_with_a_file_of_somebody_else_is_refused_and_left_alone(tmp_path, name, overwrite):
     (tmp_path / name).write_text("mine")
-    with pytest.raises(SpecvizError, match=f"holds {name}, which does not belong to a job that can go on") as raised:
-        JobFolder(tmp_path, job(), overwrite=True)
-    assert "overwrite" not in str(raised.value)
+    with pytest.raises(SpecvizError, match=f"holds {name}, ") as raised:
+        JobFolder(tmp_path, job(), overwrite=overwrite)
+    assert not (overwrite and "overwrite" in str(raised.value))
     assert [path.name for path in tmp_path.iterdir()] == [name]
     assert (tmp_path / name).read_text() == "mine"
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "7", '{"name": "cron"}', '{"asks": {"a": 1}}', '{"asks": "format"}'])
-def test_overwriting_touches_no_file_beside_a_job_file_of_others(tmp_path, text):
+DAMAGED = (
+    *("{", "[]", "7", '{"name": "cron"}', '{"asks": {"a": 1}}', '{"asks": "format"}', '{"asks": 3}'),
+    '{"asks": {}, "known": {"a": 1}, "finished": false}',
+)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("text", DAMAGED)
+def test_a_job_file_of_others_or_damaged_is_refused_and_nothing_beside_it_touched(tmp_path, text, overwrite):
     (tmp_path / "job.json").write_text(text)
     (tmp_path / "report.html").write_text("mine")
-    with pytest.raises(SpecvizError, match=r"job.json is damaged or not from specviz: choose another folder$"):
-        JobFolder(tmp_path, job(), overwrite=True)
+    with pytest.raises(SpecvizError, match=r"job\.json is damaged"):
+        JobFolder(tmp_path, job(), overwrite=overwrite)
     assert (tmp_path / "report.html").read_text() == "mine"
     assert (tmp_path / "job.json").read_text() == text
-
-
-@pytest.mark.parametrize("name", [name for name in OWN_NAMES if name != "job.json"])
-def test_a_folder_with_a_file_of_somebody_else_is_refused(tmp_path, name):
-    (tmp_path / name).write_text("mine")
-    with pytest.raises(SpecvizError, match=f"holds {name}, which does not belong to a job that can go on"):
-        JobFolder(tmp_path, job())
-    assert (tmp_path / name).read_text() == "mine"
-
-
-@pytest.mark.parametrize("text", ["{", "[]", "7", '{"asks": 3}', '{"asks": {}, "known": {"a": 1}, "finished": false}'])
-def test_a_damaged_job_file_is_said(tmp_path, text):
-    (tmp_path / "job.json").write_text(text)
-    with pytest.raises(SpecvizError, match=r"job.json is damaged"):
-        JobFolder(tmp_path, job())
 
 
 def finished(folder, *, keep_parts=False, without=()):
@@ -245,15 +239,11 @@ def test_a_finished_job_keeps_no_parts_unless_asked(folder):
 
 
 @pytest.mark.parametrize("name", OUTPUTS)
-def test_a_finished_job_that_lacks_something_is_put_together_again_from_its_parts(folder, name):
+def test_a_finished_job_that_lacks_something_is_put_together_again_from_its_parts_or_refused(folder, name):
     finished(folder, keep_parts=True, without=[name])
     assert not JobFolder(folder.path, job()).is_finished
-
-
-@pytest.mark.parametrize("name", OUTPUTS)
-def test_a_finished_job_that_lacks_something_without_parts_is_refused(folder, name):
-    finished(folder, without=[name])
-    with pytest.raises(SpecvizError, match=f"job lacks {name} of a finished job: .* overwrite it to start over"):
+    shutil.rmtree(folder.path / "parts")
+    with pytest.raises(SpecvizError, match=f"job lacks {name} .*overwrite"):
         JobFolder(folder.path, job())
     assert not JobFolder(folder.path, job(), overwrite=True).is_finished
 
@@ -305,7 +295,7 @@ def test_the_lock_of_a_process_that_was_killed_is_taken_over(tmp_path):
     with subprocess.Popen(started, env=environment, stdout=subprocess.PIPE, text=True) as other:
         try:
             assert other.stdout.readline() == "held\n"
-            with pytest.raises(SpecvizError, match=rf"another run .* \(process {other.pid}\)"), lock_folder(tmp_path):
+            with pytest.raises(SpecvizError, match=rf"process {other.pid}\b"), lock_folder(tmp_path):
                 pass
         finally:
             other.kill()

@@ -89,15 +89,12 @@ def test_null_is_as_good_as_nothing():
 
 
 def test_ids_that_come_twice_are_numbered_and_stay_unique():
-    ids = [
-        row.id for row in from_values([{"prompt": "x", "id": name} for name in ["a", "a (2)", "a", "a", "b"]]).rows()
-    ]
-    assert ids == ["a", "a (2)", "a (3)", "a (4)", "b"]
-    ids = [
-        row.id
-        for row in from_values([{"prompt": "x", "id": name} for name in ["a", "a", "a (2)", 3, "x"]] + ["y"]).rows()
-    ]
-    assert ids == ["a", "a (2)", "a (2) (2)", "3", "x", "5"]
+    def ids_of(*names):
+        named = [{"prompt": "x", "id": name} for name in names]
+        return [row.id for row in from_values([*named, "without"]).rows()]
+
+    assert ids_of("a", "a (2)", "a", "a", "b") == ["a", "a (2)", "a (3)", "a (4)", "b", "5"]
+    assert ids_of("a", "a", "a (2)", 3, "x") == ["a", "a (2)", "a (2) (2)", "3", "x", "5"]
 
 
 # ---- public sets ----------------------------------------------------------------------------------------------------
@@ -147,93 +144,98 @@ def test_sets_that_were_joined_are_read_row_by_row():
 # ---- what is refused ------------------------------------------------------------------------------------------------
 
 
+def said_by(role, content):
+    return {"messages": [{"role": role, "content": content}]}
+
+
+def answered(**fields):
+    return {"prompt": "x", "completion": "y", **fields}
+
+
 @pytest.mark.parametrize(
-    ("values", "words"),
+    ("values", "told"),
     [
-        ({"text": "x"}, 'has neither "prompt" nor "messages" .its fields: .*text'),
-        ({"prompt": "x", "messages": [USER]}, "has both"),
-        ({"prompt": ""}, "needs the prompt as a non-empty text .got ''"),
-        ({"prompt": ["x"]}, "whole numbers from 0 to .* as ids in the prompt .got 'x'"),
-        ({"prompt": []}, "needs 1 to 100,000 ids in the prompt .got 0."),
-        ({"prompt": "x" * (MAX_PROMPT_CHARACTERS + 1)}, "needs the prompt to have at most 200,000 .* .got 200,001"),
-        ({"messages": []}, "a list of 1 to"),
-        ({"messages": [{"role": "assistant", "content": "x"}]}, "a message of the user or the system before"),
-        ({"messages": [USER, {"role": "assistant", "content": "x"}], "completion": "y"}, "has an answer twice"),
-        (
-            {"messages": [USER, {"role": "assistant", "content": ""}]},
-            "needs the assistant's answer as a non-empty text",
-        ),
-        ({"messages": [{"role": "bot", "content": "x"}]}, "role in message 1 .* developer, tool .got 'bot'"),
-        ({"messages": ["x"]}, 'message 1 to be an object with "role" and "content"'),
-        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "a part in message 1 that is not a text"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "only parts .*got 'image_url'"),
-        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}] * 101}]}, "at most 100 parts"),
-        ({"messages": [{"role": "user", "content": 3}]}, "content of message 1 as a text .got 3"),
-        ({"conversations": []}, "a list of 1 to 1,000 turns"),
-        ({"conversations": [{"from": "tool", "value": "x"}]}, "speaker in turn 1 .* human, gpt, .* .got 'tool'"),
-        ({"conversations": [{"from": "human"}]}, "value of turn 1 as a text .got None"),
-        ({"custom_id": "a", "body": {"model": "m"}}, 'the body with either "messages" or "prompt"'),
-        ({"custom_id": "a", "body": 3}, 'the body with either "messages" or "prompt" .got 3'),
-        ({"custom_id": "a", "response": {"body": {}}}, "an answer of OpenAI's batch API.* give the file of requests"),
-        ({"prompt_ids": "x", "ids": "y"}, "needs the prompt_ids as a list of ids"),
-        ({"prompt_ids": [1], "ids": [-1]}, "ids in the completion .got -1"),
-        ({"instruction": ""}, "needs the instruction as a non-empty text"),
-        ({"instruction": "x", "input": 3}, "the instruction and the input as a non-empty text .got 3"),
-        ({"messages": [{"role": "user", "content": ""}]}, "the last message as a non-empty text"),
-        ({"messages": [{"role": "user", "content": "x" * 150_000}] * 2}, "at most 200,000 characters .got 300,000"),
-        ({"prompt": "x", "id": 1.5}, "needs the id .*got 1.5"),
-        ({"prompt": "x", "id": True}, "needs the id"),
-        ({"prompt": "x", "id": " "}, "needs the id"),
-        ({"prompt": "x", "id": "a\u001b[2J"}, "id as a text without control characters"),
-        ({"prompt": "x", "id": "x" * 201}, "at most 200 characters .got 201"),
-        ({"prompt": "x", "tags": ["t"] * 21}, "at most 20 texts"),
-        ({"prompt": "x", "tags": ["t" * 81]}, "at most 80 characters"),
-        ({"prompt": "x", "tags": [1]}, "needs the tag as a non-empty text"),
-        ({"prompt": "x", "tags": {"a": [1]}}, "needs the tag 'a' as a text or a number"),
-        ({"prompt": "x", "completion": ""}, "needs the completion as a non-empty text"),
-        ({"prompt": "x", "completion": []}, "needs 1 to 100,000 ids .*got 0"),
-        ({"prompt": "x", "completion": [0] * 100_001}, "needs 1 to 100,000 ids .*got 100,001"),
-        ({"prompt": "x", "completion": [1, -1]}, "whole numbers from 0 to .* .got -1"),
+        ({"text": "x"}, '"prompt" nor "messages" .*text'),
+        ({"prompt": "x", "messages": [USER]}, "both"),
+        ({"prompt": ""}, "prompt .*got ''"),
+        ({"prompt": ["x"]}, "ids in the prompt .*got 'x'"),
+        ({"prompt": []}, "1 to 100,000 ids .*got 0"),
+        ({"prompt": "x" * (MAX_PROMPT_CHARACTERS + 1)}, "prompt .* 200,000 .*got 200,001"),
+        ({"messages": []}, "list of 1 to"),
+        (said_by("assistant", "x"), "user or the system"),
+        ({"messages": [USER, {"role": "assistant", "content": "x"}], "completion": "y"}, "answer twice"),
+        ({"messages": [USER, {"role": "assistant", "content": ""}]}, "assistant's answer"),
+        (said_by("bot", "x"), "role in message 1 .* developer, tool .got 'bot'"),
+        ({"messages": ["x"]}, 'message 1 .* "role" and "content"'),
+        (said_by("user", [{"type": "text"}]), "part in message 1"),
+        (said_by("user", [{"type": "image_url"}]), "got 'image_url'"),
+        (said_by("user", [{"type": "text", "text": "a"}] * 101), "at most 100 parts"),
+        (said_by("user", 3), "content of message 1 .*got 3"),
+        (said_by("user", ""), "last message"),
+        ({"messages": [{"role": "user", "content": "x" * 150_000}] * 2}, "200,000 .*got 300,000"),
+        ({"conversations": []}, "1 to 1,000 turns"),
+        ({"conversations": [{"from": "tool", "value": "x"}]}, "turn 1 .* human, gpt, .*got 'tool'"),
+        ({"conversations": [{"from": "human"}]}, "turn 1 .*got None"),
+        ({"custom_id": "a", "body": {"model": "m"}}, 'body .*"messages" or "prompt"'),
+        ({"custom_id": "a", "body": 3}, "body .*got 3"),
+        ({"custom_id": "a", "response": {"body": {}}}, "OpenAI's batch API.* requests"),
+        ({"prompt_ids": "x", "ids": "y"}, "prompt_ids .*list"),
+        ({"prompt_ids": [1], "ids": [-1]}, "completion .*got -1"),
+        ({"instruction": ""}, "instruction"),
+        ({"instruction": "x", "input": 3}, "instruction and the input .*got 3"),
+        ({"prompt": "x", "id": 1.5}, "id .*got 1.5"),
+        ({"prompt": "x", "id": True}, "id .*got True"),
+        ({"prompt": "x", "id": " "}, "id .*got ' '"),
+        ({"prompt": "x", "id": "a\u001b[2J"}, "id .* control characters"),
+        ({"prompt": "x", "id": "x" * 201}, "200 characters .got 201"),
+        ({"prompt": "x", "id": 10**5000}, "JSON|digits|number"),
+        ({"prompt": "x", "tags": ["t"] * 21}, "20 texts"),
+        ({"prompt": "x", "tags": ["t" * 81]}, "80 characters"),
+        ({"prompt": "x", "tags": [1]}, "tag .*got 1"),
+        ({"prompt": "x", "tags": {"a": [1]}}, "tag 'a' .*got"),
+        ({"prompt": "x", "tags": {"a": float("nan")}}, "tag 'a' .*got NaN"),
+        ({"prompt": "x", "completion": ""}, "completion .*got ''"),
+        ({"prompt": "x", "completion": []}, "1 to 100,000 ids .*got 0"),
+        ({"prompt": "x", "completion": [0] * 100_001}, "1 to 100,000 ids .*got 100,001"),
+        ({"prompt": "x", "completion": [1, -1]}, "from 0 to .*got -1"),
         ({"prompt": "x", "completion": [True]}, "got True"),
         ({"prompt": "x", "completion": [2**31]}, "got 2147483648"),
-        ({"prompt": "x", "sampled": SAMPLED}, 'but no "completion"'),
-        ({"prompt": "x", "completion": "y", "sampled": {"target": "big"}}, 'needs "sampled" as an object'),
-        ({"prompt": "x", "completion": "y", "sampled": {**SAMPLED, "seed": 1}}, 'needs "sampled" as an object'),
-        ({"prompt": "x", "completion": "y", "sampled": {**SAMPLED, "top_p": 0}}, 'has in "sampled": top_p must be'),
-        ({**MT_BENCH, "turns": []}, "needs the turns"),
-        ({**MT_BENCH, "turns": [3]}, "needs the first of the turns as a non-empty text .got 3"),
-        ({**GSM8K, "question": 3}, "needs the question as a non-empty text .got 3"),
-        (3, "must be a JSON object .got int"),
-        (object(), "cannot be written as JSON"),
-        ({"prompt": "x", "tags": {"a": float("nan")}}, "tag 'a' as a text or a number .got NaN"),
-        ({"prompt": "\ud800"}, "half a surrogate pair"),
-        ({"prompt": "x", "id": 10**5000}, "JSON|digits|number"),
+        ({"prompt": "x", "sampled": SAMPLED}, '"completion"'),
+        (answered(sampled={"target": "big"}), '"sampled" as an object'),
+        (answered(sampled={**SAMPLED, "seed": 1}), '"sampled" as an object'),
+        (answered(sampled={**SAMPLED, "top_p": 0}), '"sampled": top_p'),
+        ({**MT_BENCH, "turns": []}, "turns"),
+        ({**MT_BENCH, "turns": [3]}, "first of the turns .*got 3"),
+        ({**GSM8K, "question": 3}, "question .*got 3"),
+        (3, "got int"),
+        (object(), "JSON"),
+        ({"prompt": "\ud800"}, "surrogate"),
     ],
 )
-def test_a_bad_row_is_refused_in_words(values, words):
-    assert re.search(words, refused(values))
+def test_a_bad_row_is_refused_by_its_field_and_value(values, told):
+    assert re.search(told, refused(values))
 
 
 def test_what_is_said_of_a_bad_row_is_short():
-    assert len(refused({"prompt": [["x" * 10_000] * 100] * 100})) < 200
-    assert len(refused({f"field {number}": "x" for number in range(5_000)})) < 300
+    assert len(refused({"prompt": [["x" * 1_000] * 10] * 10})) < 200
+    assert len(refused({f"field {number}": "x" for number in range(1_000)})) < 300
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("line", "told"),
     [
-        (b"{", "is not JSON in UTF-8"),
-        (b'{"prompt": "\xff"}', "is not JSON in UTF-8 .bytes that are no characters"),
-        (b'{"prompt": "x"} {}', "is not JSON"),
-        (b"null", "must be a JSON object"),
-        (b"[" * 100_000, "nested too deeply"),
-        (b'{"prompt": "\\ud800"}', "half a surrogate pair"),
+        (b"{", "JSON"),
+        (b'{"prompt": "\xff"}', "UTF-8"),
+        (b'{"prompt": "x"} {}', "JSON"),
+        (b"null", "JSON object"),
+        (b"[" * 100_000, "too deeply"),
+        (b'{"prompt": "\\ud800"}', "surrogate"),
     ],
 )
-def test_a_bad_line_is_named_and_passed_over(written, line, words):
+def test_a_bad_line_is_named_and_passed_over(written, line, told):
     prompts = open_prompts(written({"prompt": "a"}, line, {"prompt": "b"}))
     assert [(row.number, row.line, row.prompt) for row in prompts.rows()] == [(0, 1, "a"), (1, 3, "b")]
-    assert [(item.line, bool(re.search(words, item.reason))) for item in prompts.refused] == [(2, True)]
+    assert [(item.line, bool(re.search(told, item.reason))) for item in prompts.refused] == [(2, True)]
 
 
 def test_all_bad_lines_are_counted_and_the_first_are_named():
@@ -243,13 +245,11 @@ def test_all_bad_lines_are_counted_and_the_first_are_named():
 
 
 def test_a_file_without_a_usable_row_names_the_first_bad_lines(written):
-    with pytest.raises(
-        SpecvizError, match=r"prompts\.jsonl holds no usable prompt: line 1 .*; line 2 .*; and 3 more lines"
-    ):
+    with pytest.raises(SpecvizError, match=r"prompts\.jsonl .*: line 1 .*; line 2 .*; and 3 more lines"):
         open_prompts(written(*["{"] * 8))
-    with pytest.raises(SpecvizError, match='one JSON object with "prompt" or "messages" per line'):
+    with pytest.raises(SpecvizError, match='"prompt" or "messages" per line'):
         open_prompts(written("", " \r"))
-    with pytest.raises(SpecvizError, match="the list of prompts holds no usable prompt"):
+    with pytest.raises(SpecvizError, match="list of prompts"):
         from_values([])
 
 
@@ -356,42 +356,37 @@ def test_a_line_of_a_text_is_one_prompt_or_none_however_long_it_is(tmp_path):
 
 
 DAMAGED = {
-    "a list that does not end": ("p.json", b'[{"prompt": "x"}', "begins as one JSON list and is none"),
-    "a deep list": ("p.json", b"[" * 200_000, "begins as one JSON list and is none"),
-    "no Parquet": ("p.parquet", b"PAR1" + b"\0" * 64, "is damaged, or not Parquet that pyarrow reads"),
-    "no CSV": ("p.csv", b'prompt\n"x\n', "cannot be read as CSV"),
-    "CSV of other bytes": ("p.csv", b"prompt\n\xff\n", "cannot be read as CSV in UTF-8"),
-    "too many cells": ("p.csv", b"prompt\nx,y,z\n", "line 1 has 3 cells; the first line names 1 columns"),
-    "a cell beyond bounds": ("p.csv", b"prompt\n" + b"x" * 200_000 + b"\n", "cannot be read as CSV"),
+    "a list that does not end": ("p.json", b'[{"prompt": "x"}', "JSON list"),
+    "a deep list": ("p.json", b"[" * 200_000, "JSON list"),
+    "no Parquet": ("p.parquet", b"PAR1" + b"\0" * 64, "Parquet"),
+    "no CSV": ("p.csv", b'prompt\n"x\n', "CSV"),
+    "CSV of other bytes": ("p.csv", b"prompt\n\xff\n", "CSV in UTF-8"),
+    "too many cells": ("p.csv", b"prompt\nx,y,z\n", "line 1 has 3 cells; .* 1 columns"),
+    "a cell beyond bounds": ("p.csv", b"prompt\n" + b"x" * 200_000 + b"\n", "CSV"),
 }
 
 
-@pytest.mark.parametrize(("name", "content", "words"), DAMAGED.values(), ids=DAMAGED)
-def test_a_damaged_file_is_refused_in_words(tmp_path, name, content, words):
+@pytest.mark.parametrize(("name", "content", "told"), DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_file_is_refused_by_its_kind(tmp_path, name, content, told):
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(SpecvizError, match=words):
+    with pytest.raises(SpecvizError, match=told):
         open_prompts(tmp_path / name)
 
 
 def test_what_is_held_at_once_is_bounded(saved, monkeypatch):
     monkeypatch.setattr(prompt_tables, "MOST_LIST_BYTES", 10)
-    with pytest.raises(SpecvizError, match="one JSON list, of which at most 10 bytes are read"):
+    with pytest.raises(SpecvizError, match="at most 10 bytes"):
         open_prompts(saved(ROWS, "json"))
     path = saved(ROWS, "parquet")
     monkeypatch.setattr(prompt_tables, "MOST_UNPACKED", 10)
-    with pytest.raises(SpecvizError, match="unpacks to more than 10 bytes"):
+    with pytest.raises(SpecvizError, match="more than 10 bytes"):
         open_prompts(path)
 
 
 def test_what_is_no_file_is_refused_without_its_place(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    for name, words in [
-        ("missing", "No such file"),
-        ("", "is not a file"),
-        ("pipe", "is not a file"),
-        ("a\0b", "no file can"),
-    ]:
-        with pytest.raises(SpecvizError, match=words) as caught:
+    for name in ("missing", "", "pipe", "a\0b"):
+        with pytest.raises(SpecvizError, match="file") as caught:
             open_prompts(tmp_path / name)
         assert str(tmp_path) not in str(caught.value)
 
@@ -400,14 +395,8 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path):
     path = tmp_path / "large.jsonl"
     with path.open("wb") as stream:
         stream.truncate(prompt_files.MOST_BYTES + 1)
-    with pytest.raises(SpecvizError, match="too large: at most 1,073,741,824 bytes"):
+    with pytest.raises(SpecvizError, match="at most 1,073,741,824 bytes"):
         open_prompts(path)
-
-
-def test_one_text_is_not_a_list_of_prompts():
-    for value in ("text", {"prompt": "x"}):
-        with pytest.raises(ValueError, match="must be a list of texts or mappings"):
-            from_values(value)
 
 
 # ---- lines and memory -----------------------------------------------------------------------------------------------
@@ -476,7 +465,7 @@ def test_memory_does_not_grow_with_the_texts(written):
         tracemalloc.stop()
         return most
 
-    assert peak(800) - peak(200) < 600 * 400  # bytes: the ids and no texts of 10,000 characters
+    assert peak(400) - peak(100) < 300 * 400  # bytes: the ids and no texts of 10,000 characters
 
 
 # ---- data frames ----------------------------------------------------------------------------------------------------
@@ -535,10 +524,10 @@ def test_an_id_that_is_no_whole_number_is_refused(value):
 
 @pytest.mark.parametrize("values", ["a", {"prompt": "a"}, 5, None])
 def test_what_is_no_list_is_refused(values):
-    with pytest.raises(ValueError, match="must be a list of texts or mappings"):
+    with pytest.raises(ValueError, match="list of texts or mappings"):
         from_values(values)
 
 
 def test_the_home_of_nobody_is_refused_in_words():
-    with pytest.raises(SpecvizError, match=r"prompts\.jsonl cannot be read: there is no such home folder"):
+    with pytest.raises(SpecvizError, match=r"prompts\.jsonl .* home folder"):
         open_prompts("~nobody-is-called-so/prompts.jsonl")

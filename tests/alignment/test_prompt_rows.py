@@ -65,7 +65,7 @@ def test_a_field_that_is_nan_is_missing(tmp_path):
     )
     prompts = open_prompts(tmp_path / "rows.jsonl")
     assert [(row.id, row.completion) for row in prompts.rows()] == [("0", None)]
-    assert prompts.refused[0].reason == 'holds Infinity as "id", which is not JSON in UTF-8'
+    assert re.search('Infinity as "id"', prompts.refused[0].reason)
 
 
 # ---- a prompt beside messages ----------------------------------------------------------------------------------------
@@ -147,18 +147,18 @@ def test_reasoning_without_a_word_is_none():
 @pytest.mark.parametrize(
     ("messages", "words"),
     [
-        ([USER, {**ANSWER, "function_call": {"name": "f"}}], 'has "function_call" in message 2'),
-        ([{**USER, "images": ["a.png"]}], 'has "images" in message 1'),
-        ([{**USER, "tool_calls": [CALL]}], "tool calls in message 1 of the user"),
-        ([USER, {**ANSWER, "reasoning_content": {"a": 1}}], "reasoning_content of message 2 as a text"),
-        ([USER, {"role": "assistant", "tool_calls": "none"}], "tool_calls of message 2 as a list"),
-        ([USER, {"role": "assistant", "tool_calls": [{"id": "x"}]}], "tool call 1 of message 2 to name its function"),
+        ([USER, {**ANSWER, "function_call": {"name": "f"}}], '"function_call" in message 2'),
+        ([{**USER, "images": ["a.png"]}], '"images" in message 1'),
+        ([{**USER, "tool_calls": [CALL]}], "tool calls in message 1"),
+        ([USER, {**ANSWER, "reasoning_content": {"a": 1}}], "reasoning_content of message 2"),
+        ([USER, {"role": "assistant", "tool_calls": "none"}], "tool_calls of message 2"),
+        ([USER, {"role": "assistant", "tool_calls": [{"id": "x"}]}], "tool call 1 of message 2"),
         (
             [USER, {"role": "assistant", "tool_calls": [{"name": "f", "arguments": "{"}]}],
-            "arguments of tool call 1 of message 2 as an object or its JSON .got '{'",
+            "arguments of tool call 1 of message 2 .*got '{'",
         ),
-        ([USER, {**TOLD, "tool_call_id": 3}], "tool_call_id of message 2 as a short text .got 3"),
-        ([{"role": "developer"}], "content of message 1 as a text .got None"),
+        ([USER, {**TOLD, "tool_call_id": 3}], "tool_call_id of message 2 .*got 3"),
+        ([{"role": "developer"}], "content of message 1 .*got None"),
     ],
 )
 def test_what_changes_the_text_of_a_message_and_cannot_be_read_is_refused_by_name(messages, words):
@@ -283,16 +283,16 @@ def test_switches_of_the_chat_template_are_kept_with_the_row(asked, spelled):
 @pytest.mark.parametrize(
     ("switches", "words"),
     [
-        ([1], "must be an object of at most 32 named values"),
-        ({"a b": 1}, "each name in .* must be one word"),
-        ({"a": [1]}, "chat_template_kwargs.a must be a number of ordinary size, a text, true or false"),
+        ([1], "at most 32"),
+        ({"a b": 1}, "one word"),
+        ({"a": [1]}, "chat_template_kwargs.a"),
         ({"a": "x" * 1_001}, "chat_template_kwargs.a is too long"),
         ({f"n{number}": 1 for number in range(33)}, "at most 32"),
     ],
 )
 def test_what_cannot_be_a_switch_is_refused_by_name(switches, words):
     reason = refused({"messages": [USER], "chat_template_kwargs": switches})
-    assert re.search(f"^has switches that cannot be used: .*{words}", reason)
+    assert re.search(f"switches .*{words}", reason)
 
 
 def test_beside_token_ids_nothing_of_a_conversation_counts():
@@ -367,7 +367,7 @@ READABLE = (
 OTHER_FIELDS = st.dictionaries(st.text(min_size=1, max_size=6).map(lambda name: f"x {name}"), VALUES, max_size=3)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.sampled_from(READABLE), OTHER_FIELDS, OTHER_FIELDS)
 def test_a_field_that_nobody_knows_changes_no_row_wherever_it_stands(values, beside, inside):
     more = {**beside, **values}
@@ -383,7 +383,7 @@ def test_a_field_that_nobody_knows_changes_no_row_wherever_it_stands(values, bes
     assert {name for name, value in beside.items() if value is not None and value == value} <= {*prompts.ignored}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=6),
     st.dictionaries(st.sampled_from(("messages", "prompt", "completion")), MESSAGES, max_size=2),

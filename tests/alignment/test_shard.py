@@ -229,12 +229,12 @@ TOOL_TALK = (Message("user", "2+3?"), CALLING, Message("tool", "5"))
 @pytest.mark.parametrize(
     ("told", "target", "chat", "needed"),
     [
-        ({"messages": TOOL_TALK}, "caller", False, "tool calls, answers of tools, .*: use --chat"),
-        ({"messages": TOOL_TALK}, "large", True, "tool calls, answers of tools, .*: large has none"),
-        ({"messages": TOOL_TALK}, "large", False, "tool calls, answers of tools, .*: large has none"),
-        ({"messages": TOOL_TALK[:1], "tools": ({"name": "add"},)}, "caller", False, "tools, .*: use --chat"),
-        ({"messages": TOOL_TALK[:1], "answer": CALLING}, "caller", False, "tool calls, .*: use --chat"),
-        ({"messages": TOOL_TALK}, "talker", True, "chat template leaves out the tool calls"),
+        ({"messages": TOOL_TALK}, "caller", False, "tool calls, answers of tools, .* --chat"),
+        ({"messages": TOOL_TALK}, "large", True, "tool calls, answers of tools, .* large"),
+        ({"messages": TOOL_TALK}, "large", False, "tool calls, answers of tools, .* large"),
+        ({"messages": TOOL_TALK[:1], "tools": ({"name": "add"},)}, "caller", False, "tools, .* --chat"),
+        ({"messages": TOOL_TALK[:1], "answer": CALLING}, "caller", False, "tool calls, .* --chat"),
+        ({"messages": TOOL_TALK}, "talker", True, "leaves out the tool calls"),
     ],
 )
 def test_what_only_a_chat_template_writes_is_refused_by_name_without_it(pool, told, target, chat, needed):
@@ -293,7 +293,7 @@ def test_a_single_text_that_is_too_much_is_an_error_in_words():
     def work(items):
         raise MemoryError
 
-    with pytest.raises(SpecvizError, match="not enough memory for a single text"):
+    with pytest.raises(SpecvizError, match="single text"):
         shards.in_batches(work, [1, 2], 2)
 
 

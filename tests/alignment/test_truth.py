@@ -33,12 +33,12 @@ def pool(named_models):
         yield named_models
 
 
-def run(pool, pair, prompt, sampling, k, seed):
+def run(pool, pair, prompt, sampling, k, seed, num_tokens=NUM_TOKENS):
     """(prompt ids, emitted ids, target calls) of one real run."""
     target, small = map(pool.load, pair)
     plan = Plan(target.cached_lm(), ModelDrafter(small.cached_lm()), RULES["speculative_sampling"], sampling, k)
     ids = target.text.encode(prompt)
-    steps = list(speculate(ids, lambda: plan, Seeded(seed), max_new_tokens=NUM_TOKENS, eos_ids=target.text.eos_ids))
+    steps = list(speculate(ids, lambda: plan, Seeded(seed), max_new_tokens=num_tokens, eos_ids=target.text.eos_ids))
     return ids, [token for step in steps for token in step.tokens], len(steps)
 
 
@@ -95,9 +95,10 @@ def test_tokens_per_call_are_those_of_real_runs_within_five_percent(sampled, run
 
 
 def test_at_temperature_0_every_number_of_calls_is_that_of_the_run(pool):
-    summary = align(OWN[:8], target="big", draft="near", temperature=0.0, max_new_tokens=NUM_TOKENS, costs={}).summary
+    options = {"target": "big", "draft": "near", "temperature": 0.0, "max_new_tokens": 24, "costs": {}}
+    summary = align(OWN[:4], **options).summary
     for k in (1, 4):
-        made = [run(pool, ("big", "near"), prompt, Sampling(0.0), k, 0) for prompt in OWN[:8]]
+        made = [run(pool, ("big", "near"), prompt, Sampling(0.0), k, 0, num_tokens=24) for prompt in OWN[:4]]
         assert sum(len(text) for _, text, _ in made) == summary.num_tokens
         calls = summary.num_tokens / summary.drafts[0].tokens_per_call[k - 1]
         assert calls == pytest.approx(sum(own for *_, own in made), rel=1e-6)

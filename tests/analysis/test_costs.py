@@ -5,6 +5,7 @@ import json
 import time
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from random import Random
 
 import pytest
@@ -29,7 +30,7 @@ from specviz.rules.speculative_sampling import SpeculativeSampling
 from tests.helpers.clocks import TICK_MS, Clock
 from tests.helpers.tiny_models import tiny
 
-CONTEXT, MOST = 24, 9
+CONTEXT, MOST = 24, 5
 TARGET_MS, TOKEN_MS, DRAFT_MS, RULE_MS = 20.0, 2.0, 3.0, 50.0
 
 
@@ -159,7 +160,7 @@ def test_a_machine_that_slows_down_and_speeds_up_gives_costs_that_say_so(pair, c
     """As one did that gave 315, 2,749 and 1,521 ms for one, two and three tokens."""
     noise = Random(0)
     make_slow(pair, clock)
-    assert measured(*pair, rounds=5).doubt == ""
+    assert measured(*pair, rounds=2).doubt == ""
     watched(pair[0].model, lambda shape, past: setattr(clock, "ms", clock.ms + 20 * noise.paretovariate(0.6)))
     found = measured(*pair, rounds=5)
     assert found.spread > 0.15
@@ -297,6 +298,7 @@ def test_nothing_to_measure_is_a_callers_mistake(pair, wrong):
 
 def test_costs_takes_models_from_memory(bench, pair, monkeypatch):
     monkeypatch.setattr(costing, "workbench", lambda: bench)
+    monkeypatch.setattr(costing, "measure_costs", partial(measure_costs, rounds=1))
     found = costs(*((each.model, each.tokenizer) for each in pair), context_length=CONTEXT)
     assert len(found.verify_ms) == 33
     assert min(found.verify_ms) > 0
@@ -313,6 +315,7 @@ def test_the_tables_hold_the_numbers():
 
 def test_the_lines_say_first_what_is_measured(named_models, monkeypatch):
     monkeypatch.setattr("specviz.bench.report.ModelPool", lambda: named_models)
+    monkeypatch.setattr("specviz.bench.report.measure_costs", partial(measure_costs, rounds=1, most_tokens=5))
     told = []
     with suppress(CannotTell):  # this machine may be busy
         for line in cost_lines(target="big", draft="near", context_length=CONTEXT):

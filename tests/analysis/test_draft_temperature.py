@@ -41,7 +41,7 @@ def slow_means(recorded, models):
 
 @pytest.mark.parametrize("changes", [{}, {"temperature": 0.6}, {"temperature": 0.0, "draft_temperature": 1.4}], ids=str)
 def test_what_a_trace_allows_holds_the_overlap_of_its_models(bench, models, changes):
-    recorded = made(bench, **changes)
+    recorded = made(bench, **changes, max_new_tokens=12)
     curve, slow = read_overlaps(recorded), slow_means(recorded, models)
     assert np.all(np.array(curve.low) <= slow + 1e-6)
     assert np.all(slow <= np.array(curve.high) + 1e-6)

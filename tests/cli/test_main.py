@@ -123,9 +123,9 @@ def test_run_sets_the_switches_of_the_chat_template(cli, switched, tmp_path):
     assert header.prompt.text == f"{PROMPT} at once"
     assert (header.request["chat"], header.request["chat_options"]) == (True, {"enable_thinking": False})
     code, _, err = cli(*asked, "--chat-option", "thinking=false")
-    assert (code, "no option 'thinking'; it has enable_thinking" in err) == (2, True)
+    assert (code, bool(re.search("'thinking'; .* enable_thinking", err))) == (2, True)
     code, _, err = cli(*asked, "--no-chat", "--chat-option", "enable_thinking=false")
-    assert (code, "chat must be true where chat_options are given" in err) == (2, True)
+    assert (code, "chat_options" in err) == (2, True)
 
 
 def test_run_show_and_models_say_what_a_models_file_asks_for(cli, switched, tmp_path, monkeypatch):
@@ -152,7 +152,7 @@ def test_k_is_taken_by_either_of_its_names(command, names):
 def test_k_by_two_names_is_one_number(cli, command):
     status, _, err = cli(*command.split(), "--k", 3, "--num-speculative-tokens", 5)
     assert status == 2
-    assert re.search(r"two names of one number: give one of them \(got \[?3\]? and \[?5\]?\)", err)
+    assert re.search(r"\(got \[?3\]? and \[?5\]?\)", err)
 
 
 @pytest.mark.parametrize(
@@ -187,66 +187,58 @@ def test_run_reads_the_prompt_from_standard_input(cli, pair, monkeypatch):
     assert "prompt  Zoë·said" in cli("run", "--prompt", "-", *pair, "--max-new-tokens", 2)[1]
 
 
-LOOKUP = ["run", "--prompt", "a", "--method", "prompt_lookup", "--param"]
+RUN = ["run", "--prompt", "a"]
+LOOKUP = [*RUN, "--method", "prompt_lookup", "--param"]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "told"),
     [
-        (["run"], "the following arguments are required: --prompt"),
-        (
-            ["run", "--prompt", "a", "--k", "0"],
-            "argument --k/--num-speculative-tokens: must be a whole number of at least 1 .got '0'.",
-        ),
-        (["run", "--prompt", "a", "--k", "99"], "k must be a whole number from 1 to 32 .got 99."),
-        (["run", "--prompt", "a", "--temperature", "x"], "argument --temperature: invalid float value"),
-        (["run", "--prompt", "a", "--temperature", "nan"], "temperature must be a number from 0 to 5 .got nan."),
-        (["run", "--prompt", ""], "the prompt is empty"),
-        (["run", "--prompt", "a", "--method", "guess"], "method must be one of draft_model, prompt_lookup, "),
-        (["run", "--prompt", "a", "--rule", "any"], "rule must be one of speculative_sampling, .* .got 'any'."),
-        (["run", "--prompt", "a", "--param", "x"], "must be given as NAME=VALUE .got 'x'."),
-        (["run", "--prompt", "a", "--param", "x="], "must be given as NAME=VALUE"),
-        ([*LOOKUP, "max_ngram=--1"], "max_ngram must be a whole number from 1 to 16 .got '--1'."),
-        ([*LOOKUP, "max_ngram=²"], "max_ngram must be a whole number from 1 to 16 .got '²'."),
-        ([*LOOKUP, "max_ngram=2.5"], "max_ngram must be a whole number from 1 to 16 .got .2.5."),
-        ([*LOOKUP, "max_ngram=" + "9" * 400], "max_ngram must be a whole number from 1 to 16"),
-        ([*LOOKUP, "max_ngram=" + "9" * 5000], "max_ngram is too long: at most 500 characters"),
-        ([*LOOKUP, "max_ngram=2", "--param", "max_ngram=3"], "the parameter max_ngram was given twice"),
-        ([*LOOKUP, "max_ngram=2", "--param", "min_ngram=3"], "min_ngram must not exceed max_ngram"),
-        (
-            ["run", "--prompt", "a", "--method", "lookahead", "--k", "8"],
-            "has no K: its draft length is the parameter ahead .use --param ahead=8 instead of --k 8.",
-        ),
-        (["prove", "--method", "lookahead", "--k", "8"], "its draft length is the parameter ahead"),
-        (["run", "--prompt", "a", "--param", "x=1"], "the method draft_model has no parameter 'x'"),
-        (["run", "--prompt", "a", "--target", "no/such/place"], "there is no folder or file 'place', and"),
-        (["show", "no-such-file"], "no-such-file cannot be opened .No such file"),
-        (["show"], "the following arguments are required: file"),
-        (["bench", "--num-tokens", "0"], "argument --num-tokens: must be a whole number of at least 1"),
-        (["bench", "--repeats", "-1"], "argument --repeats: must be a whole number of at least 1"),
-        (["dance"], "invalid choice: 'dance'"),
-        (["--port", "x"], "specviz page: error: argument --port: invalid int value: 'x'"),
-        (["--port=1", "--draft"], "specviz page: error: argument --draft: expected one argument"),
+        (["run"], "required: --prompt"),
+        ([*RUN, "--k", "0"], "--k/--num-speculative-tokens: .* 1 .got '0'"),
+        ([*RUN, "--k", "99"], "k .* 1 to 32 .got 99"),
+        ([*RUN, "--temperature", "x"], "--temperature: .*'x'"),
+        ([*RUN, "--temperature", "nan"], "temperature .* 0 to 5 .got nan"),
+        (["run", "--prompt", ""], "prompt is empty"),
+        ([*RUN, "--method", "guess"], "method .* draft_model, prompt_lookup, .*got 'guess'"),
+        ([*RUN, "--rule", "any"], "rule .* speculative_sampling, .*got 'any'"),
+        ([*RUN, "--param", "x"], "NAME=VALUE .got 'x'"),
+        ([*RUN, "--param", "x="], "NAME=VALUE .got 'x='"),
+        ([*LOOKUP, "max_ngram=--1"], "max_ngram .* 1 to 16 .got '--1'"),
+        ([*LOOKUP, "max_ngram=²"], "max_ngram .* 1 to 16 .got '²'"),
+        ([*LOOKUP, "max_ngram=2.5"], "max_ngram .* 1 to 16 .got .2.5"),
+        ([*LOOKUP, "max_ngram=" + "9" * 400], "max_ngram .* 1 to 16"),
+        ([*LOOKUP, "max_ngram=" + "9" * 5000], "max_ngram .* 500 characters"),
+        ([*LOOKUP, "max_ngram=2", "--param", "max_ngram=3"], "max_ngram .*twice"),
+        ([*LOOKUP, "max_ngram=2", "--param", "min_ngram=3"], "min_ngram .* max_ngram"),
+        ([*RUN, "--method", "lookahead", "--k", "8"], "--param ahead=8 .* --k 8"),
+        (["prove", "--method", "lookahead", "--k", "8"], "parameter ahead"),
+        ([*RUN, "--param", "x=1"], "draft_model .* 'x'"),
+        ([*RUN, "--target", "no/such/place"], "no folder or file 'place'"),
+        (["show", "no-such-file"], "no-such-file .*No such file"),
+        (["show"], "required: file"),
+        (["bench", "--num-tokens", "0"], "--num-tokens: .* 1 .got '0'"),
+        (["bench", "--repeats", "-1"], "--repeats: .* 1 .got '-1'"),
+        (["dance"], "'dance'"),
+        (["--port", "x"], "specviz page: .* --port: .*'x'"),
+        (["--port=1", "--draft"], "specviz page: .* --draft: "),
+        (["page", "--root-path", "hub"], "/user/ann/proxy/7860, .*got 'hub'"),
     ],
 )
-def test_bad_arguments_end_with_2_and_words(cli, arguments, words):
+def test_bad_arguments_end_with_2_and_say_what_was_got_and_is_allowed(cli, arguments, told):
     status, out, err = cli(*arguments)
     assert (status, out) == (2, "")
-    assert re.search(words.replace("|", r"\|"), err)
+    assert re.search(told, err)
     assert "Traceback" not in err
 
 
 def test_without_a_command_the_page_opens(cli, monkeypatch):
     monkeypatch.setenv("GRADIO_SERVER_PORT", "x")  # which the page alone reads, when it is started
-    words = "specviz: the environment variable GRADIO_SERVER_PORT must be a whole number from 0 to 65535 (got 'x')\n"
-    assert cli() == cli("page") == (2, "", words)
-    assert cli("show", "no-such-file")[2] != words
-
-
-def test_a_root_path_that_is_none_is_refused(cli):
-    assert cli("page", "--root-path", "hub")[2].endswith(
-        "must be a path such as /user/ann/proxy/7860, or a whole address (got 'hub')\n"
-    )
+    status, out, err = cli()
+    assert (status, out) == (2, "")
+    assert re.search("GRADIO_SERVER_PORT .* 0 to 65535 .got 'x'", err)
+    assert cli("page") == (2, "", err)
+    assert cli("show", "no-such-file")[2] != err
 
 
 def test_the_version_is_told(cli):
@@ -360,7 +352,8 @@ def test_help_names_every_method_and_rule_and_loads_no_torch(cli):
 def test_prompts_that_are_no_text_are_refused(cli, pair, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff")))
     status, _, err = cli("run", "--prompt", "-", *pair)
-    assert (status, err) == (2, "specviz: the prompt on standard input must be UTF-8 text (invalid start byte)\n")
+    assert status == 2
+    assert re.fullmatch("specviz: .*standard input .*UTF-8.*\n", err)
 
 
 @pytest.fixture
@@ -382,7 +375,8 @@ def failing(pair):
 def test_what_was_recorded_is_kept_when_a_run_fails(cli, pair, tmp_path, failing):
     failing(RuntimeError("no more"))
     status, out, err = cli("run", "--prompt", PROMPT, *pair, "--out", tmp_path / "run.jsonl")
-    assert (status, err) == (2, "specviz: the run with my-target failed: RuntimeError: no more\n")
+    assert status == 2
+    assert re.fullmatch("specviz: .*my-target .*RuntimeError: no more\n", err)
     assert out.endswith(f"saved {tmp_path / 'run.jsonl'}\n")
     kept = load_trace(tmp_path / "run.jsonl")
     assert (len(kept.steps), kept.footer.reason) == (3, "error")
@@ -398,7 +392,8 @@ def test_what_was_recorded_is_kept_when_the_person_interrupts(cli, pair, tmp_pat
 
 def test_a_trace_that_cannot_be_saved_is_said_before_the_run(cli, pair, tmp_path):
     status, out, err = cli("run", "--prompt", PROMPT, *pair, "--max-new-tokens", 2, "--out", tmp_path)
-    assert (status, out, err) == (2, "", f"specviz: OUT must name a file (got {str(tmp_path)!r})\n")
+    assert (status, out) == (2, "")
+    assert err.endswith(f"(got {str(tmp_path)!r})\n")
 
 
 # show
@@ -408,7 +403,7 @@ def test_a_trace_that_cannot_be_saved_is_said_before_the_run(cli, pair, tmp_path
 def test_no_trace_sends_a_control_character_to_the_terminal(cli, saved, name):
     status, out, err = cli("show", saved(name))
     is_cut_off = traces.ALL[name]().footer is None
-    assert (status, err) == (0, "specviz: the recording stops before the end of the run\n" if is_cut_off else "")
+    assert (status, err != "") == (0, is_cut_off)
     assert ESCAPE.search(out) is None
 
 
@@ -423,7 +418,8 @@ def test_a_hostile_file_is_refused_without_control_characters(cli, tmp_path):
 def test_errors_of_a_model_are_neutral_too(cli, pair, failing):
     failing(RuntimeError("\x1b[31mred"))
     status, out, err = cli("run", "--prompt", PROMPT, *pair)
-    assert (status, err) == (2, "specviz: the run with my-target failed: RuntimeError: \\x1b[31mred\n")
+    assert status == 2
+    assert err.endswith("RuntimeError: \\x1b[31mred\n")
     assert ESCAPE.search(out) is None
 
 
@@ -558,13 +554,11 @@ def test_heads_in_the_cache_are_no_models(assets, tmp_path, monkeypatch):
 def test_models_reports_how_heads_load(cli):
     status, out, err = cli("models", "--heads", "fable-medusa")
     assert (status, err) == (0, "")
-    assert out.splitlines()[:3] == [
-        "fable-medusa are medusa heads and fit fable-target",
-        "read: 1 of the states of fable-target, whose layers are 1 to 12",
-        "  behind the final norm",
-    ]
+    kind, read, *_ = out.splitlines()
+    assert re.search("^fable-medusa .* medusa .* fable-target$", kind)
+    assert re.search(" 1 of .* fable-target, .* 1 to 12$", read)
     assert "\n  0.1.weight\n" in out
-    assert out.endswith("not used: none\n")
+    assert out.endswith(": none\n")
 
 
 def test_models_names_the_states_that_heads_read(cli, tmp_path):
@@ -583,19 +577,19 @@ def test_models_names_the_states_that_heads_read(cli, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "words"),
+    ("name", "change", "told"),
     [
-        ("EAGLE-3", {"hidden_act": "gelu"}, "its activation must be silu"),
-        ("Gemma 4's assistant", {}, "it is Gemma 4's assistant, a head that reads the target's own keys and values"),
+        ("EAGLE-3", {"hidden_act": "gelu"}, "silu"),
+        ("Gemma 4's assistant", {}, "Gemma 4's assistant"),
     ],
 )
-def test_heads_whose_files_tell_their_kind_are_refused_once(cli, tmp_path, name, change, words):
+def test_heads_whose_files_tell_their_kind_are_refused_once(cli, tmp_path, name, change, told):
     model = tiny("llama", vocab_size=320, layers=8, hidden=HIDDEN)
     target = tiny_folder(tmp_path / "target", model, tiny_tokenizer(320))
     config, state = SAMPLES[name](loaded(model))
     status, out, err = cli("models", "--heads", folder_of(tmp_path / "h", config | change, state), "--target", target)
     assert (status, out) == (2, "")
-    assert err.startswith(f"specviz: h cannot draft for target: {words}")
+    assert re.fullmatch(f"specviz: h .* target: .*{told}.*\n", err)
     assert err.count("cannot draft") == 1
 
 
@@ -642,7 +636,7 @@ def test_bench_compares_several_k_with_no_draft(cli, assets):
 def test_bench_refuses_lengths_that_it_cannot_measure(cli, assets, num_tokens):
     status, out, err = cli("bench", "--k", 2, "--num-tokens", num_tokens)
     assert (status, out) == (2, "")
-    assert "num_tokens must be more than k + 1 = 3" in err
+    assert re.search(f"num_tokens .* 3\\b.*got {num_tokens}", err)
 
 
 def test_bench_refuses_a_pair_that_does_not_fit(cli, assets, tmp_path):
@@ -650,7 +644,7 @@ def test_bench_refuses_a_pair_that_does_not_fit(cli, assets, tmp_path):
     other = tiny_folder(tmp_path / "other", tiny("llama", vocab_size=len(tokenizer)), tokenizer)
     status, _, err = cli("bench", "--draft", other)
     assert status == 2
-    assert "other cannot draft for fable-target: their vocabularies differ" in err
+    assert re.search("other .* fable-target: .*vocabularies", err)
 
 
 def test_models_checks_a_pair_and_says_so_by_its_status(cli, tmp_path):

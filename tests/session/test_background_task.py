@@ -108,7 +108,7 @@ def test_a_cancelled_change_is_taken_back_and_the_run_goes_on(hub, open_bench):
     run, events = changing(open_bench)
     run.cancel()
     said = [status.message for status in statuses(events)]
-    assert f"loading {HUB_ID} was cancelled; the run goes on as it was" in said
+    assert any(HUB_ID in words and "cancelled" in words for words in said)
     assert (drafts(run), run.trace.footer.reason) == (["near"], "length")
     assert run.controls.settings.draft == "near"
     hub.go_on(1)
@@ -131,10 +131,10 @@ def test_stop_ends_a_run_that_waits_for_another_model(hub, open_bench):
 
 
 ERRORS = [
-    ("GatedRepoError", "ask on its page at huggingface.co"),
-    ("RepositoryNotFoundError", "check the spelling"),
-    ("not cached", "the hub cannot be reached; connect once"),
-    ("disk full", "the disk is full; delete something, for example"),
+    ("GatedRepoError", "huggingface.co"),
+    ("RepositoryNotFoundError", "spelling"),
+    ("not cached", "hub cannot be reached"),
+    ("disk full", "disk is full"),
 ]
 
 
@@ -154,7 +154,7 @@ def test_a_change_that_fails_is_taken_back_in_words(hub, open_bench):
     hub.error = hub_error("GatedRepoError")
     hub.go_on(1)
     said = [status.message for status in statuses(events) if status.state == "running"]
-    assert any("ask on its page at huggingface.co" in words for words in said)
+    assert any("huggingface.co" in words for words in said)
     assert (drafts(run), run.trace.footer.reason) == (["near"], "length")
 
 
@@ -182,7 +182,7 @@ def test_a_change_to_a_model_without_room_is_taken_back_and_the_run_goes_on(open
     run.controls.offer("draft", str(folder))
     run.controls.set("draft", str(folder))
     said = [status.message for status in statuses(run.events()) if status.state == "running"]
-    assert any("my-model could not be loaded: there is not enough memory for it; its weights take" in it for it in said)
+    assert any("my-model" in it and "not enough memory" in it for it in said)
     assert str(folder) not in "".join(said)
     assert (drafts(run), run.trace.footer.reason) == (["near"], "length")
 
@@ -192,7 +192,7 @@ def test_a_draft_that_runs_out_of_memory_ends_the_run_in_words_and_leaves_both_m
     run = begin(bench)
     make_steps(run, 2)
     handle = near.model.get_input_embeddings().register_forward_pre_hook(Fails(2, FULL))
-    with pytest.raises(SpecvizError, match="not enough memory on the device to go on with big") as caught:
+    with pytest.raises(SpecvizError, match=r"not enough memory .* big") as caught:
         list(run.events())
     handle.remove()
     num_tokens = len(run.trace.header.prompt.tokens) + len(run.trace.tokens)

@@ -8,7 +8,7 @@ import struct
 from dataclasses import asdict
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specviz.drafters import METHODS
@@ -74,7 +74,8 @@ def test_what_was_set_last_is_what_is_read(changes):
     assert all(value_of(state, name) == value_of(first, name) for name in set(GOOD) - set(last))
 
 
-@given(st.lists(st.one_of(one_change(), any_change()), max_size=20))
+@settings(max_examples=50)
+@given(st.lists(st.one_of(one_change(), any_change()), max_size=12))
 def test_no_value_whatever_corrupts_them(changes):
     live = controls()
     for name, value in changes:
@@ -89,28 +90,28 @@ def test_no_value_whatever_corrupts_them(changes):
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "words"),
+    ("name", "value", "told"),
     [
-        ("num_speculative_tokens", 0, "k must be a whole number from 1 to 32"),
-        ("num_speculative_tokens", 2.5, "k must be a whole number"),
-        ("num_speculative_tokens", True, "k must be a whole number"),
-        ("temperature", math.nan, "temperature must be a number from 0 to 5"),
-        ("temperature", -0.1, "temperature must be a number from 0 to 5"),
-        ("top_p", 0.0, "top_p must be a number above 0"),
-        ("top_k", -1, "top_k must be a whole number from 0"),
-        ("method", "guess", "method must be one of draft_model, prompt_lookup, .*none .got 'guess'"),
-        ("draft", "unheard-of", "draft must be one of near, far .got 'unheard-of'"),
-        ("target", None, "target must be one of big, padded .got None"),
-        ("pace", "fast", "pace must be one of slow, reading, full .got 'fast'"),
+        ("num_speculative_tokens", 0, "k .* 1 to 32 .got 0"),
+        ("num_speculative_tokens", 2.5, "k .*got 2.5"),
+        ("num_speculative_tokens", True, "k .*got True"),
+        ("temperature", math.nan, "temperature .* 0 to 5 .got nan"),
+        ("temperature", -0.1, "temperature .* 0 to 5 .got -0.1"),
+        ("top_p", 0.0, "top_p .* above 0 .*got 0.0"),
+        ("top_k", -1, "top_k .* 0 .*got -1"),
+        ("method", "guess", "method .* draft_model, prompt_lookup, .*none .got 'guess'"),
+        ("draft", "unheard-of", "draft .* near, far .got 'unheard-of'"),
+        ("target", None, "target .* big, padded .got None"),
+        ("pace", "fast", "pace .* slow, reading, full .got 'fast'"),
     ],
 )
-def test_a_value_that_may_not_be_is_refused_in_words(name, value, words):
-    with pytest.raises(SpecvizError, match=words):
+def test_a_value_that_may_not_be_is_refused_by_name_and_value(name, value, told):
+    with pytest.raises(SpecvizError, match=told):
         controls().set(name, value)
 
 
 def test_an_unknown_pace_is_refused_from_the_beginning():
-    with pytest.raises(SpecvizError, match="pace must be one of"):
+    with pytest.raises(SpecvizError, match=r"pace .*got 'fast'"):
         controls(pace="fast")
 
 
@@ -181,7 +182,7 @@ def test_all_of_it_lies_in_the_block():
 def test_settings_that_do_not_fit_are_refused_and_nothing_changes():
     live = controls(store=shared_block(multiprocessing.get_context("fork")))
     live.offer("draft", "x" * Block.SIZE)
-    with pytest.raises(SpecvizError, match="settings of a run are too long"):
+    with pytest.raises(SpecvizError, match="too long"):
         live.set("draft", "x" * Block.SIZE)
     assert live.settings == FIRST
 
@@ -215,7 +216,7 @@ def test_a_process_that_was_killed_in_a_change_is_an_error_and_no_endless_wait(m
     killed.start()
     killed.join(10)
     monkeypatch.setattr(gpu_worker, "PATIENCE_S", 0.1)
-    with pytest.raises(SpecvizError, match="the process that generates was ended"):
+    with pytest.raises(SpecvizError, match="was ended"):
         live.set("stopped", True)
 
 
@@ -226,7 +227,7 @@ def count_up(live, times):
         assert live.settings.validate()
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_two_processes_that_change_them_at_once_never_tear_them(method):
     context = multiprocessing.get_context(method)
     live = controls(store=shared_block(context))

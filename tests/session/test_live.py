@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import re
 from dataclasses import replace
 
 import pytest
@@ -155,20 +156,20 @@ def test_another_methods_parameters_are_its_defaults(bench):
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "words"),
+    ("name", "value", "told"),
     [
-        ("target", "stranger", "stranger splits text into other tokens than big"),
-        ("draft", "stranger", "stranger cannot draft for big"),
-        ("target", "no/such/folder", "there is no folder or file 'folder', and"),
+        ("target", "stranger", "stranger .* big"),
+        ("draft", "stranger", "stranger .* big"),
+        ("target", "no/such/folder", "no folder or file 'folder'"),
     ],
 )
-def test_a_change_that_cannot_be_made_is_taken_back_and_said(bench, name, value, words):
+def test_a_change_that_cannot_be_made_is_taken_back_and_said(bench, name, value, told):
     run = begin(bench)
     make_steps(run, 3)
     run.controls.set(name, value)
     said = [status.message for status in statuses(run.events()) if status.state == "running" and status.message]
     assert len(said) == 1
-    assert words in said[0]
+    assert re.search(told, said[0])
     values = run.controls.settings
     assert (values.target, values.draft) == ("big", "near")
     assert timeless(run.trace) == timeless(made(bench))
@@ -191,7 +192,7 @@ def test_a_text_that_cannot_be_scored_is_finished_all_the_same(bench, monkeypatc
     monkeypatch.setattr("specviz.session.run.scores", refuse)
     recorded = made(bench)
     assert (recorded.footer.reason, recorded.scores) == ("length", [])
-    assert "was not scored: not enough memory" in recorded.footer.message
+    assert "not enough memory" in recorded.footer.message
 
 
 @pytest.mark.slow
@@ -371,9 +372,9 @@ def fragile(named_models):
     ("error", "words"),
     [
         (SpecvizError("the model says no"), "^the model says no$"),
-        (torch.OutOfMemoryError("CUDA out of memory"), "not enough memory .* with fragile; shorten the text"),
-        (RuntimeError("[enforce fail] can't allocate memory"), "not enough memory .* with fragile; shorten the text"),
-        (IndexError("index out of range"), "the run with fragile failed: IndexError: index out of range"),
+        (torch.OutOfMemoryError("CUDA out of memory"), "not enough memory .* fragile"),
+        (RuntimeError("[enforce fail] can't allocate memory"), "not enough memory .* fragile"),
+        (IndexError("index out of range"), "fragile .*IndexError: index out of range"),
     ],
 )
 def test_an_error_is_recorded_and_raised_in_words(fragile, error, words):

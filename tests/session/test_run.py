@@ -207,7 +207,7 @@ def test_run_takes_token_ids_and_shows_their_text(bench):
 
 
 def test_run_knows_the_parameters_of_its_method():
-    with pytest.raises(SpecvizError, match="prompt_lookup has no parameter 'ngram'"):
+    with pytest.raises(SpecvizError, match=r"prompt_lookup .* 'ngram'"):
         specviz.run(PROMPT, target=tiny_pair()[0], method="prompt_lookup", ngram=2)
 
 
@@ -220,8 +220,14 @@ IN_FORCE = {
 }
 
 
-@pytest.mark.parametrize("function", IN_FORCE, ids=lambda function: function.__name__)
-@pytest.mark.parametrize("given", [{"k": 3}, {"num_speculative_tokens": 3}, {"k": 3, "num_speculative_tokens": 3}])
+SECOND = {"num_speculative_tokens": 3}
+
+
+@pytest.mark.parametrize(
+    ("function", "given"),
+    [(specviz.run, {"k": 3}), (specviz.run, SECOND | {"k": 3}), *((function, SECOND) for function in IN_FORCE)],
+    ids=lambda part: getattr(part, "__name__", str(part)),
+)
 def test_k_has_a_second_name(function, given):
     (more, read), (target, draft) = IN_FORCE[function], tiny_pair()
     prompt = [PROMPT] if function is specviz.align else PROMPT
@@ -230,8 +236,7 @@ def test_k_has_a_second_name(function, given):
 
 @pytest.mark.parametrize("function", IN_FORCE, ids=lambda function: function.__name__)
 def test_two_numbers_for_k_are_refused(function):
-    words = r"k and num_speculative_tokens are two names of one number.*\(got k=3 and num_speculative_tokens=4\)"
-    with pytest.raises(SpecvizError, match=words):
+    with pytest.raises(SpecvizError, match=r"got k=3 and num_speculative_tokens=4"):
         function([PROMPT], k=3, num_speculative_tokens=4)
 
 
@@ -241,12 +246,12 @@ def test_two_numbers_for_k_are_refused(function):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"method": "guess"}, "method must be one of draft_model, prompt_lookup, .*none .got 'guess'"),
-        ({"rule": "any"}, "rule must be one of speculative_sampling, .* .got 'any'"),
-        ({"method": "none", "params": {"x": 1}}, "the method none has no parameter 'x'"),
-        ({"method": "prompt_lookup", "params": {"max_ngram": 0}}, "max_ngram must be a whole number from 1 to 16"),
-        ({"num_speculative_tokens": 0}, "k must be a whole number from 1"),
-        ({"prompt": ""}, "the prompt is empty"),
+        ({"method": "guess"}, "method .* draft_model, prompt_lookup, .*none .got 'guess'"),
+        ({"rule": "any"}, "rule .* speculative_sampling, .*got 'any'"),
+        ({"method": "none", "params": {"x": 1}}, "none .* 'x'"),
+        ({"method": "prompt_lookup", "params": {"max_ngram": 0}}, "max_ngram .* 1 to 16"),
+        ({"num_speculative_tokens": 0}, "k .* 1 to 32 .got 0"),
+        ({"prompt": ""}, "prompt is empty"),
     ],
 )
 def test_what_no_model_is_needed_for_is_refused_at_once(bench, changes, words):
@@ -257,11 +262,11 @@ def test_what_no_model_is_needed_for_is_refused_at_once(bench, changes, words):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"draft": "stranger"}, "stranger cannot draft for big: their vocabularies differ .id"),
-        ({"draft": None}, "the method draft_model needs a draft model .got none."),
-        ({"target": "no/such/folder"}, "there is no folder or file 'folder', and"),
+        ({"draft": "stranger"}, "stranger .* big: .*vocabularies"),
+        ({"draft": None}, "draft_model .* draft model .got none"),
+        ({"target": "no/such/folder"}, "no folder or file 'folder'"),
         ({"chat": True}, "no chat template"),
-        ({"prompt": "", "prompt_ids": (3, NUM_IDS)}, f"below the target's vocabulary size {NUM_IDS} .got {NUM_IDS}."),
+        ({"prompt": "", "prompt_ids": (3, NUM_IDS)}, f"vocabulary size {NUM_IDS} .got {NUM_IDS}"),
     ],
 )
 def test_what_cannot_begin_leaves_no_trace(bench, changes, words):
@@ -274,10 +279,9 @@ def test_what_cannot_begin_leaves_no_trace(bench, changes, words):
 
 def test_a_prompt_that_leaves_no_room_is_said_in_the_footer(bench):
     run = begin(bench, prompt="", prompt_ids=(5,) * CONTEXT_LIMIT)
-    with pytest.raises(SpecvizError, match=f"the text has {CONTEXT_LIMIT} tokens .* reads at most {CONTEXT_LIMIT}"):
+    with pytest.raises(SpecvizError, match=f"{CONTEXT_LIMIT} tokens .* {CONTEXT_LIMIT}"):
         finish(run)
     assert run.trace.footer.reason == "error"
-    assert "shorten the prompt" in run.trace.footer.message
 
 
 @pytest.mark.parametrize("num_tokens", [CONTEXT_LIMIT - 9, CONTEXT_LIMIT - 8, CONTEXT_LIMIT, 3 * CONTEXT_LIMIT])

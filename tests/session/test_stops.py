@@ -20,9 +20,13 @@ def bench():
     return Workbench()
 
 
+@pytest.fixture(scope="module")
+def whole(bench):
+    return made(bench, **BLOCKS)
+
+
 @pytest.mark.slow
-def test_at_every_place_of_a_block_the_answer_ends_before_the_stop_text(bench):
-    whole = made(bench, **BLOCKS)
+def test_at_every_place_of_a_block_the_answer_ends_before_the_stop_text(bench, whole):
     text = whole.text
     assert [len(step.emitted) for step in whole.steps] == [7, 7]
     for start in range(len(text) - 3):
@@ -39,23 +43,22 @@ def test_at_every_place_of_a_block_the_answer_ends_before_the_stop_text(bench):
         assert trace.read_trace(lines.encode(), max_bytes=1 << 20).footer == cut.footer
 
 
-def test_the_first_of_several_stop_texts_ends_the_answer(bench):
-    text = made(bench, **BLOCKS).text
+def test_the_first_of_several_stop_texts_ends_the_answer(bench, whole):
+    text = whole.text
     later, first = text[9:12], text[4:6]
     cut = made(bench, **BLOCKS, stop=(later, first))
     assert cut.footer.stop["at"] == min(text.find(later), text.find(first))
 
 
-def test_a_stop_text_that_does_not_come_changes_nothing(bench):
-    plain, asked = made(bench, **BLOCKS), made(bench, **BLOCKS, stop=("never in this text",))
-    assert ids(plain) == ids(asked)
+def test_a_stop_text_that_does_not_come_changes_nothing(bench, whole):
+    asked = made(bench, **BLOCKS, stop=("never in this text",))
+    assert ids(whole) == ids(asked)
     assert asked.footer.stop is None
     assert asked.answer == asked.text
 
 
-def test_a_stop_text_must_begin_in_the_answer(bench):
+def test_a_stop_text_must_begin_in_the_answer(bench, whole):
     """The end of the prompt and the beginning of the answer together are none."""
-    whole = made(bench, **BLOCKS)
     stop = whole.header.prompt.text[-1] + next(char for char in whole.text)
     assert (made(bench, **BLOCKS, stop=(stop,)).footer.reason == "stop") == (stop in whole.text)
 

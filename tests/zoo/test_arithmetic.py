@@ -36,7 +36,7 @@ def test_a_difference_borrows_and_a_product_carries():
 
 @pytest.mark.parametrize("split", ["train", "valid"])
 def test_every_equation_is_true_and_the_written_digits_are_the_answer(split):
-    for text in islice(problems(split), 400):
+    for text in islice(problems(split), 150):
         question, *steps, answer = steps_of(text)
         equations = [EQUATION.search(line).groups() for line in (*steps, answer)]
         assert all(eval(left) == int(right) for left, right in equations), text  # the grammar admits digits only
