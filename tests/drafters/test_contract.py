@@ -34,6 +34,7 @@ MOST_EVIDENCE = 6_000  # characters of JSON, texts of tokens included
 ROUNDING = {"mtp": 1e-8}  # the norms of its target are made in float32
 PAIRS = [(method, rule) for method in METHODS.values() for rule in method.rules]
 LOSSLESS = [(method, rule) for method, rule in PAIRS if RULES[rule].lossless]
+GREEDY_EXACT = [(method, rule) for method, rule in PAIRS if RULES[rule].lossless or rule == "typical"]
 LOSSY = [(method, rule) for method, rule in PAIRS if not RULES[rule].lossless]
 KINDS = {"draft_model", "prompt_lookup", "tree", "lookahead", "none"}
 """A chain and a tree, drawn and certain, and nothing: a rule sees no more of a method than the kind of its drafts."""
@@ -42,17 +43,13 @@ ALIKE = {("none", "lenience"), ("none", "ensemble")}
 METHOD = pytest.mark.parametrize("name", METHODS)
 
 
-def each(pairs):
-    return pytest.mark.parametrize(("name", "rule"), [(method.name, rule) for method, rule in pairs])
-
-
-def each_with_its_draft(temperatures, default):
-    """Every method with every lossless rule and with every temperature of its draft.
+def each_with_its_draft(pairs, temperatures, default):
+    """Every method with every rule and with every temperature of its draft.
 
     Quick: each temperature with the method's own rule, and each rule at the `default` one with every kind of draft.
     """
     cases = []
-    for method, rule in LOSSLESS:
+    for method, rule in pairs:
         for temperature in temperatures:
             is_quick = rule == method.default_rule or (temperature == default and method.name in KINDS)
             cases.append(pytest.param(method.name, rule, temperature, marks=() if is_quick else pytest.mark.slow))
@@ -119,7 +116,7 @@ def test_rules_that_cannot_judge_a_method_are_refused_by_name(name):
 # The text
 
 
-@each_with_its_draft([None, 1.5], default=1.5)
+@each_with_its_draft(GREEDY_EXACT, [None, 1.5], default=1.5)
 def test_greedy_text_is_the_targets_own(name, rule, of_draft):
     """p is one-hot, so a drawn token is kept where it is the target's own and replaced by that one elsewhere."""
     setup = setup_of(name)
@@ -203,7 +200,7 @@ LENGTHS = {"tree": 2}  # drawn siblings have too many outcomes for three tokens 
 SMALL_PROMPT = [0, 1, 2, 0, 1, 0, 1]
 
 
-@each_with_its_draft([None, 0.0, 2.5], default=None)
+@each_with_its_draft(LOSSLESS, [None, 0.0, 2.5], default=None)
 def test_the_distribution_of_whole_texts_is_the_targets_exactly(name, rule, of_draft):
     setup = setup_of(name, vocab_size=3, dtype=torch.float64)
     length = LENGTHS.get(name, 3) if of_draft is None else 2
@@ -217,7 +214,10 @@ def distribution_of_target(name, num_tokens):
     return targets_distribution(setup_of(name, vocab_size=3, dtype=torch.float64), SMALL_PROMPT, num_tokens)
 
 
-@each(LOSSY)
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [pytest.param(method.name, rule, marks=() if method.name in KINDS else pytest.mark.slow) for method, rule in LOSSY],
+)
 def test_a_lossy_rule_gives_another_distribution(name, rule):
     setup = setup_of(name, vocab_size=3, dtype=torch.float64)
     mine = first_tokens_distribution(setup, rule, SMALL_PROMPT, 2)
