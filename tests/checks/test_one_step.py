@@ -55,7 +55,10 @@ def test_the_rows_are_those_of_the_recorded_run():
         assert float(place.q[token.id]) == pytest.approx(token.q, rel=1e-3)
 
 
-@pytest.mark.parametrize("name", LOSSLESS)
+ONE, *OTHERS = LOSSLESS
+
+
+@pytest.mark.parametrize("name", [ONE, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 def test_a_lossless_rule_passes_on_the_shipped_run(name):
     place = worst_place(shipped()[1], EVERY[name])
     result = last(redraws(place, EVERY[name], 2500, seed=1))
@@ -142,7 +145,13 @@ def test_places_are_bounded_by_the_numbers_that_they_keep(monkeypatch):
 # ---- laws -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", EVERY)
+KINDS = {"speculative_sampling", "typical", "resample_p", "argmax_draft"}
+"""Right, lossy, wrong in its own code, and wrong in its drafts. tests/rules enumerates the formula of every rule."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in KINDS else pytest.mark.slow) for name in EVERY]
+)
 def test_what_a_rule_writes_is_its_own_formula(name):
     """Its redraws against its one-step law, not against p; once in a million seeds this fails by chance."""
     result = last(redraws(random_place(3), EVERY[name], 1500, seed=4))

@@ -187,6 +187,14 @@ def written(model, prompt, length):
 
 
 @pytest.fixture(scope="module")
+def in_bf16(bundled):
+    """The bundled target, and a greedy text of it in bf16 with its prompt."""
+    target = bundled.load("fable-target")
+    prompt = list(bundled_prompts(target)[0])
+    return target, prompt, written(in_halves(target), prompt, 12)
+
+
+@pytest.fixture(scope="module")
 def parting(bundled):
     """Greedy texts of the bundled target in bf16, until one has a token that float32 would not have written."""
     target = bundled.load("fable-target")
@@ -216,9 +224,8 @@ def test_greedy_text_of_a_declared_format_is_consistent_and_its_near_ties_are_co
     assert judged(path, target).greedy_outcome == result.greedy_outcome
 
 
-def test_a_wrong_token_differs_in_a_declared_format_too(tmp_path, parting):
-    target, texts = parting
-    prompt, ids = texts[-1]
+def test_a_wrong_token_differs_in_a_declared_format_too(tmp_path, in_bf16):
+    target, prompt, ids = in_bf16
     logits = plain_logits(target, [*prompt, *ids[:5]], 6)
     place = int((logits.topk(2).values @ torch.tensor([1.0, -1.0])).argmax())  # the surest of the first tokens
     wrong = [*ids[:place], int(logits[place].topk(2).indices[1])]
@@ -228,10 +235,10 @@ def test_a_wrong_token_differs_in_a_declared_format_too(tmp_path, parting):
     assert f"line 1, token {place + 1}: id {wrong[-1]}" in result.greedy_outcome.words
 
 
-def test_another_model_in_a_declared_format_differs(tmp_path, bundled, parting):
-    target, texts = parting
+def test_another_model_in_a_declared_format_differs(tmp_path, bundled, in_bf16):
+    target, prompt, _ = in_bf16
     other = in_halves(bundled.load("fable-draft", as_draft=True))
-    path = write(tmp_path / "other.jsonl", [(texts[0][0], written(other, texts[0][0], 40))], GREEDY)
+    path = write(tmp_path / "other.jsonl", [(prompt, written(other, prompt, 40))], GREEDY)
     *_, result = judge_samples(pair_of(target, None), read_samples(path, target, "bf16"))
     assert result.greedy_outcome.state == "differs"
 
