@@ -10,7 +10,7 @@ import torch
 
 from specviz.checks import one_step
 from specviz.checks.one_step import TELLING, DraftedPlace, identity, places, redraws, rule_here, worst_place
-from specviz.checks.statistics import Cells, cells_differ
+from specviz.checks.statistics import COARSE, Cells, cells_differ, smallest_cell_shift
 from specviz.models.pool import ModelPool
 from specviz.rules import RULES
 from specviz.rules.broken import BROKEN
@@ -63,7 +63,7 @@ def test_a_lossless_rule_passes_on_the_shipped_run(name):
     place = worst_place(shipped()[1], EVERY[name])
     result = last(redraws(place, EVERY[name], 2500, seed=1))
     assert result.outcome.state == "consistent"
-    assert "would have seen a shift of" in result.outcome.words
+    assert smallest_cell_shift(result.cells.distribution, 2500) < COARSE
 
 
 @pytest.mark.slow
@@ -78,9 +78,7 @@ def test_a_wrong_rule_is_flagged_on_the_shipped_run_where_it_errs_most(name):
 
 def test_too_few_redraws_of_a_wrong_rule_cannot_tell():
     place = worst_place(shipped()[1], BROKEN["clamped_q"])
-    outcome = last(redraws(place, BROKEN["clamped_q"], 300, seed=1)).outcome
-    assert outcome.state == "unsure"
-    assert "cannot tell" in outcome.words
+    assert last(redraws(place, BROKEN["clamped_q"], 300, seed=1)).outcome.state == "unsure"
 
 
 def test_too_few_redraws_of_a_right_rule_cannot_tell():
