@@ -464,6 +464,7 @@ def test_limits_hold_exactly(name, num_tokens, limit, finish):
     setup = setup_of(name, limit=limit)
     steps = run(plan_with(setup, setup.target.cached_lm(), PLAIN, 8), num_tokens)
     assert len(PROMPT) + len(text_of(steps)) == min(len(PROMPT) + num_tokens, limit)
+    assert {step.finish for step in steps[:-1]} <= {None}
     assert steps[-1].finish == finish
 
 

@@ -101,10 +101,9 @@ def test_evidence_counts_the_pool_and_shows_what_was_found():
     assert evidence["pool"]["keys"] <= evidence["pool"]["ngrams"] <= 3 * evidence["pool"]["keys"]
 
 
-@pytest.mark.parametrize("family", ["gpt2", "mistral"])
-def test_greedy_text_is_the_targets_own(family):
+def test_greedy_text_is_the_targets_own_where_its_attention_has_a_window():
     """Over a Llama it is by the methods' contract."""
-    model = tiny(family, vocab_size=16, seed=5)
+    model = tiny("mistral", vocab_size=16, seed=5)
     lm = CachedLM(model, CONTEXT_LIMIT)
     drafter = METHOD.build(Parts(target=Part("target", lm, lambda: lm)), METHOD.validate({}))
     steps = list(run(lm, drafter, 64))
