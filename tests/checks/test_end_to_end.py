@@ -11,6 +11,7 @@ import torch
 from specviz.checks import scoring
 from specviz.checks.end_to_end import TEXT_LENGTH, end_to_end, first_token
 from specviz.checks.scoring import ROUNDING, beyond_edge, features, find_outside, plain_logits, score_parts, score_text
+from specviz.checks.statistics import COARSE
 from specviz.decoding.draws import Seeded, seed_of
 from specviz.decoding.engine import speculate
 from specviz.decoding.sampling import Sampling
@@ -20,6 +21,7 @@ from tests.helpers.pairs import pair_of
 
 EVERY = {**ANY_CHAIN, **BROKEN}
 LOSSLESS = [name for name, rule in EVERY.items() if rule.lossless]
+ONE, *OTHERS = LOSSLESS  # what the others write is enumerated: see test_enumerated
 HARMLESS = {"dropped_draft", "clamped_q"}  # where the draft is this far off
 SHOWN = ["typical", "lenience", "ensemble", *sorted(set(BROKEN) - HARMLESS)]
 PROMPTS = [tuple(range(5 + i, 25 + i)) for i in range(6)]
@@ -47,11 +49,11 @@ def until_known(results):
     return next(result for result in results if result.outcome is not None)
 
 
-@pytest.mark.parametrize("name", LOSSLESS)
+@pytest.mark.parametrize("name", [ONE, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 def test_a_lossless_rule_is_consistent(pair, name):
     result = last(end_to_end(pair, RULES[name], PROMPTS, Sampling(0.5, top_k=60), K, 1100, seed=1))
     assert result.outcome.state == "consistent"
-    assert "would have seen a shift of" in result.outcome.words
+    assert max(result.evidence.smallest_shifts()) < COARSE
     assert result.distance < 1e-9
 
 
@@ -64,7 +66,7 @@ def test_a_wrong_rule_is_called_out_about_when_its_distribution_says_so(pair, na
 
 
 def test_the_curve_reaches_what_the_verdict_rests_on(pair):
-    for result in end_to_end(pair, EVERY["resample_p"], PROMPTS, Sampling(), K, 1000, seed=1):
+    for result in end_to_end(pair, EVERY["resample_p"], PROMPTS, Sampling(), K, 300, seed=1):
         places = [tokens for tokens, _ in result.track]
         assert places == sorted(set(places))
         assert max([0.0, *(level for _, level in result.track)]) == pytest.approx(result.evidence.peak / math.log(10))
@@ -169,7 +171,8 @@ def test_a_token_behind_the_filter_differs_at_once(pair):
     (found,) = score_text(pair, PROMPTS[0], [least], Sampling(top_k=20)).outside
     assert (found.place, found.token, found.most_likely, found.is_tie) == (0, least, int(row.argmax()), False)
     result = until_known(end_to_end(pair, BROKEN["softmax_residual"], PROMPTS, Sampling(top_k=5), K, 400))
-    assert "have probability 0 under the target" in result.outcome.words
+    assert result.outcome.state == "differs"
+    assert result.impossible > 0
 
 
 ROW = torch.tensor([2.0, 1.0, 1.0, 0.0, -3.0], dtype=torch.float64)
@@ -276,18 +279,19 @@ def test_up_to_the_first_id_that_the_draft_lacks_its_features_are_asked(named_mo
     assert not cut.has[3:, 1:].any()
 
 
-def test_a_token_that_rounding_lets_through_the_filter_is_no_contradiction(named_models, monkeypatch):
+def test_a_token_that_rounding_lets_through_the_filter_is_no_contradiction(pair, monkeypatch):
     """In a coarse format the engine's own rows may leave another token at the edge."""
-    target = named_models.load("big")
+    target = pair.target
     rows = plain_logits(target, PROMPTS[0], 1)[0]
     tenth, eleventh = rows.topk(11).indices[-2:].tolist()
     gap = float(rows[tenth] - rows[eleventh])
     swapped = lambda model, *rest: swap(plain_logits(model, *rest), tenth, eleventh)  # noqa: E731
     monkeypatch.setattr("specviz.checks.end_to_end.plain_logits", swapped)
-    pair, rule = pair_of(target, named_models.load("near")), RULES["speculative_sampling"]
-    for rounding, state in ((2 * gap, "consistent"), (gap / 2, "differs")):
+    rule = RULES["speculative_sampling"]
+    for rounding, differs in ((2 * gap, False), (gap / 2, True)):
         monkeypatch.setitem(ROUNDING, torch.float32, rounding)
-        assert last(first_token(pair, rule, PROMPTS[0], Sampling(top_k=10), K, 1200)).outcome.state == state
+        result = last(first_token(pair, rule, PROMPTS[0], Sampling(top_k=10), K, 300))
+        assert (result.outcome.state == "differs") is differs
 
 
 def swap(logits, one, other):

@@ -10,7 +10,7 @@ import torch
 
 from specviz.checks import one_step
 from specviz.checks.one_step import TELLING, DraftedPlace, identity, places, redraws, rule_here, worst_place
-from specviz.checks.statistics import Cells, cells_differ
+from specviz.checks.statistics import COARSE, Cells, cells_differ, smallest_cell_shift
 from specviz.models.pool import ModelPool
 from specviz.rules import RULES
 from specviz.rules.broken import BROKEN
@@ -55,12 +55,15 @@ def test_the_rows_are_those_of_the_recorded_run():
         assert float(place.q[token.id]) == pytest.approx(token.q, rel=1e-3)
 
 
-@pytest.mark.parametrize("name", LOSSLESS)
+ONE, *OTHERS = LOSSLESS
+
+
+@pytest.mark.parametrize("name", [ONE, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 def test_a_lossless_rule_passes_on_the_shipped_run(name):
     place = worst_place(shipped()[1], EVERY[name])
     result = last(redraws(place, EVERY[name], 2500, seed=1))
     assert result.outcome.state == "consistent"
-    assert "would have seen a shift of" in result.outcome.words
+    assert smallest_cell_shift(result.cells.distribution, 2500) < COARSE
 
 
 @pytest.mark.slow
@@ -75,9 +78,7 @@ def test_a_wrong_rule_is_flagged_on_the_shipped_run_where_it_errs_most(name):
 
 def test_too_few_redraws_of_a_wrong_rule_cannot_tell():
     place = worst_place(shipped()[1], BROKEN["clamped_q"])
-    outcome = last(redraws(place, BROKEN["clamped_q"], 300, seed=1)).outcome
-    assert outcome.state == "unsure"
-    assert "cannot tell" in outcome.words
+    assert last(redraws(place, BROKEN["clamped_q"], 300, seed=1)).outcome.state == "unsure"
 
 
 def test_too_few_redraws_of_a_right_rule_cannot_tell():
@@ -142,7 +143,13 @@ def test_places_are_bounded_by_the_numbers_that_they_keep(monkeypatch):
 # ---- laws -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", EVERY)
+KINDS = {"speculative_sampling", "typical", "resample_p", "argmax_draft"}
+"""Right, lossy, wrong in its own code, and wrong in its drafts. tests/rules enumerates the formula of every rule."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in KINDS else pytest.mark.slow) for name in EVERY]
+)
 def test_what_a_rule_writes_is_its_own_formula(name):
     """Its redraws against its one-step law, not against p; once in a million seeds this fails by chance."""
     result = last(redraws(random_place(3), EVERY[name], 1500, seed=4))

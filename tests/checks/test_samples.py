@@ -92,7 +92,6 @@ def test_samples_of_a_temperature_close_by_are_suspicious_and_so_many_more_decid
     result = judged(write(tmp_path / "warm.jsonl", honest, {"temperature": 0.59}), target)
     assert result.drawn_outcome.state == "suspicious"
     more = result.evidence.tokens_to_go
-    assert f"to 1 against the target's distribution: draw about {more:,} more tokens" in result.drawn_outcome.words
     prompts = list(drawn(target, 0.5, num_texts=40 + 2 * more // 25, seed=0))  # the same, and twice as many as named
     path = write(tmp_path / "more.jsonl", prompts, {"temperature": 0.59})
     assert judged(path, target).drawn_outcome.state == "differs"
@@ -148,14 +147,14 @@ def test_a_token_that_the_filter_forbids_differs_at_once_and_is_named(tmp_path, 
     place = next(i for i in range(25) if distribution(target, [*prompt, *ids[:i]], 1.0).argmax() != ids[i])
     result = judged(write(tmp_path / "filter.jsonl", honest[:1], {"temperature": 0.5, "top_k": 1}), target)
     assert result.drawn_outcome.state == "differs"
-    assert f"line 1, token {place + 1}: id {ids[place]}" in result.drawn_outcome.words
-    assert "probability 0" in result.drawn_outcome.words
+    first = result.impossible.first
+    assert (first.sample.line, first.token.place, first.token.token) == (1, place, ids[place])
 
 
 def test_greedy_samples_are_exact(tmp_path, target):
     result = judged(write(tmp_path / "greedy.jsonl", [greedy_text(target)], GREEDY), target)
     assert result.greedy_outcome.state == "exact"
-    assert result.greedy_outcome.words.startswith("exact, token by token: 12 tokens")
+    assert result.num_greedy == 12
     assert result.drawn_outcome is None
 
 
@@ -187,6 +186,14 @@ def written(model, prompt, length):
 
 
 @pytest.fixture(scope="module")
+def in_bf16(bundled):
+    """The bundled target, and a greedy text of it in bf16 with its prompt."""
+    target = bundled.load("fable-target")
+    prompt = list(bundled_prompts(target)[0])
+    return target, prompt, written(in_halves(target), prompt, 12)
+
+
+@pytest.fixture(scope="module")
 def parting(bundled):
     """Greedy texts of the bundled target in bf16, until one has a token that float32 would not have written."""
     target = bundled.load("fable-target")
@@ -204,11 +211,10 @@ def test_greedy_text_of_a_declared_format_is_consistent_and_its_near_ties_are_co
     target, texts = parting
     path = write(tmp_path / "halves.jsonl", texts, GREEDY)
     undeclared = judged(path, target).greedy_outcome
-    assert (undeclared.state, "--made-in bf16" in undeclared.words) == ("differs", True)
+    assert undeclared.state == "differs"
     *_, result = judge_samples(pair_of(target, None), read_samples(path, target, "bf16"))
     assert result.greedy_outcome.state == "consistent"
-    assert f"{len(result.tied_greedy)} near-tie" in result.greedy_outcome.words
-    assert "within bf16 rounding, first line" in result.greedy_outcome.words
+    assert set(result.tied_greedy.by_format) == {"bf16"}
     *_, finer = judge_samples(pair_of(target, None), read_samples(path, target, "fp32"))
     assert finer.greedy_outcome.state == "differs"
     lines = [json.loads(line) | {"made_in": "bf16"} for line in path.read_text("utf-8").splitlines()]
@@ -216,22 +222,22 @@ def test_greedy_text_of_a_declared_format_is_consistent_and_its_near_ties_are_co
     assert judged(path, target).greedy_outcome == result.greedy_outcome
 
 
-def test_a_wrong_token_differs_in_a_declared_format_too(tmp_path, parting):
-    target, texts = parting
-    prompt, ids = texts[-1]
+def test_a_wrong_token_differs_in_a_declared_format_too(tmp_path, in_bf16):
+    target, prompt, ids = in_bf16
     logits = plain_logits(target, [*prompt, *ids[:5]], 6)
     place = int((logits.topk(2).values @ torch.tensor([1.0, -1.0])).argmax())  # the surest of the first tokens
     wrong = [*ids[:place], int(logits[place].topk(2).indices[1])]
     path = write(tmp_path / "wrong.jsonl", [(prompt, wrong)], GREEDY)
     *_, result = judge_samples(pair_of(target, None), read_samples(path, target, "bf16"))
     assert result.greedy_outcome.state == "differs"
-    assert f"line 1, token {place + 1}: id {wrong[-1]}" in result.greedy_outcome.words
+    first = result.wrong_greedy.first
+    assert (first.sample.line, first.token.place, first.token.token) == (1, place, wrong[-1])
 
 
-def test_another_model_in_a_declared_format_differs(tmp_path, bundled, parting):
-    target, texts = parting
+def test_another_model_in_a_declared_format_differs(tmp_path, bundled, in_bf16):
+    target, prompt, _ = in_bf16
     other = in_halves(bundled.load("fable-draft", as_draft=True))
-    path = write(tmp_path / "other.jsonl", [(texts[0][0], written(other, texts[0][0], 40))], GREEDY)
+    path = write(tmp_path / "other.jsonl", [(prompt, written(other, prompt, 40))], GREEDY)
     *_, result = judge_samples(pair_of(target, None), read_samples(path, target, "bf16"))
     assert result.greedy_outcome.state == "differs"
 

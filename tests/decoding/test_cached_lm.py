@@ -1,6 +1,7 @@
 """CachedLM: whatever the cache holds, its logits are those of one forward over the whole text."""
 
 import warnings
+from functools import cache
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from transformers import DynamicCache
 
 from specviz.decoding import cached_lm
 from specviz.decoding.cached_lm import CachedLM, common_prefix
-from specviz.decoding.draft import Draft, chain
+from specviz.decoding.draft import ROOT, Draft, chain
 from specviz.decoding.forward import transformers_forward as forward
 from specviz.decoding.forward.transformers_forward import asked_of
 from specviz.errors import SpecvizError
@@ -19,6 +20,15 @@ PROMPT = [5, 9, 12, 7, 3, 22, 41, 8, 30, 2, 17, 11]  # longer than the sliding w
 TREE = Draft((4, 6, 8, 10, 12, 14), (-1, -1, 0, 0, 1, 2), (None,) * 6)
 
 
+LAYERS = (0, 1, 2, -1)
+model_of = cache(tiny)
+
+
+def reader(family="llama", **config):
+    """A new one; the models are made, and proved, once."""
+    return CachedLM(model_of(family, **config), CONTEXT_LIMIT)
+
+
 def full_logits(model, tokens):
     with torch.inference_mode():
         return model(torch.tensor([tokens])).logits[0]
@@ -26,21 +36,24 @@ def full_logits(model, tokens):
 
 def path_to(draft, node):
     path = []
-    while node != -1:
-        path.append(draft.tokens[node])
+    while node != ROOT:
+        path.insert(0, node)
         node = draft.parents[node]
-    return path[::-1]
+    return path
 
 
 def assert_rows_are_exact(model, logits, tokens, draft):
-    for row in range(len(draft) + 1):
-        whole = [*tokens, *path_to(draft, row - 1)]
-        torch.testing.assert_close(logits[row], full_logits(model, whole)[-1], rtol=1e-4, atol=1e-4)
+    """Against a full forward for each path down to a leaf."""
+    leaves = set(range(len(draft))) - set(draft.parents)
+    for leaf in leaves or {ROOT}:
+        path = path_to(draft, leaf)
+        full = full_logits(model, [*tokens, *(draft.tokens[node] for node in path)])[len(tokens) - 1 :]
+        torch.testing.assert_close(logits[[0, *(node + 1 for node in path)]], full, rtol=1e-4, atol=1e-4)
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def lm(request):
-    return CachedLM(tiny(request.param), CONTEXT_LIMIT)
+    return reader(request.param)
 
 
 ENDS_OF_A_STEP = pytest.mark.parametrize(
@@ -74,14 +87,14 @@ def in_fives(monkeypatch):
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("draft", [Draft(), chain([4, 6, 8]), TREE], ids=["no draft", "chain", "tree"])
 def test_a_long_text_is_read_in_pieces_to_the_same_logits_in_one_call(in_fives, family, draft):
-    lm, text = CachedLM(tiny(family), CONTEXT_LIMIT), PROMPT + PROMPT[::-1]
+    lm, text = reader(family), PROMPT + PROMPT[::-1]
     calls, fed = lm.calls, lm.fed
     assert_rows_are_exact(lm.model, lm.forward(text, draft), text, draft)
     assert (lm.calls - calls, lm.fed - fed) == (1, len(text) + len(draft))
 
 
 def test_between_two_pieces_of_a_long_text_others_have_the_engine(in_fives, monkeypatch):
-    lm, pauses = CachedLM(tiny("llama"), CONTEXT_LIMIT), []
+    lm, pauses = reader(), []
     monkeypatch.setattr(cached_lm, "give_way", lambda: pauses.append(lm.fed))
     fed = lm.fed
     lm.forward([*PROMPT, *PROMPT])
@@ -115,7 +128,7 @@ def test_rows_that_were_never_settled_are_dropped(lm):
 
 
 def test_a_growing_list_is_followed_without_reading_it_again():
-    lm, text = CachedLM(tiny("llama"), CONTEXT_LIMIT), list(PROMPT)
+    lm, text = reader(), list(PROMPT)
     lm.forward(text, chain([4, 6]))
     text += [4, 9]
     before = lm.fed
@@ -125,7 +138,7 @@ def test_a_growing_list_is_followed_without_reading_it_again():
 
 @pytest.mark.parametrize("family", ["llama", "phi3"])
 def test_a_failed_forward_leaves_a_usable_cache(family, monkeypatch):
-    lm = CachedLM(tiny(family), CONTEXT_LIMIT)
+    lm = reader(family)
     lm.forward(PROMPT)
     attend, layers_left = functional.scaled_dot_product_attention, iter([1])  # it fails in the second layer
     with monkeypatch.context() as patch:
@@ -141,14 +154,14 @@ def test_a_failed_forward_leaves_a_usable_cache(family, monkeypatch):
 
 def test_an_empty_text_is_refused():
     with pytest.raises(ValueError, match="at least one token"):
-        CachedLM(tiny("llama"), CONTEXT_LIMIT).forward([])
+        reader().forward([])
 
 
 # Exit after some layers
 
 
 def test_layers_that_do_not_rise_from_0_are_refused():
-    lm = CachedLM(tiny("llama", layers=3), CONTEXT_LIMIT)
+    lm = reader(layers=3)
     for layers in ((), (1, 2), (0, 2, 1), (0, 0), (0, 3)):
         with pytest.raises(ValueError, match="layers must rise from 0"):
             lm.exit(layers)
@@ -180,7 +193,7 @@ def test_the_common_beginning_of_two_texts_is_found_wherever_it_ends(limit):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_an_exit_leaves_the_whole_models_rows_exact(family):
-    lm = CachedLM(tiny(family, layers=4), CONTEXT_LIMIT)
+    lm = reader(family, layers=4)
     lm.forward(PROMPT, TREE)
     text = [*PROMPT, 6, 12, 13]
     early = lm.exit((0, 1))
@@ -218,11 +231,13 @@ def assert_hidden_is_exact(lm, text, layers, count):
     torch.testing.assert_close(hidden, full_hidden(lm.model, text, layers)[:count], rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("layers", [(-1,), (0, 1, 2), (2, -1)], ids=str)
+@pytest.mark.parametrize(
+    "layers", [LAYERS, *(pytest.param((each,), marks=pytest.mark.slow) for each in LAYERS)], ids=str
+)
 @ENDS_OF_A_STEP
 @pytest.mark.parametrize("family", FAMILIES)
 def test_hidden_states_after_a_step_equal_a_full_forward(family, draft, kept, layers):
-    lm = CachedLM(tiny(family), CONTEXT_LIMIT)
+    lm = reader(family)
     lm.capture(layers)
     lm.forward(PROMPT, draft)
     text = PROMPT + kept
@@ -233,7 +248,7 @@ def test_hidden_states_after_a_step_equal_a_full_forward(family, draft, kept, la
 
 
 def test_layers_named_later_are_read_again_and_none_costs_nothing():
-    lm = CachedLM(tiny("llama"), CONTEXT_LIMIT)
+    lm = reader()
     lm.forward(PROMPT)
     assert lm.hidden(PROMPT) is None
     lm.capture((-1,))
@@ -253,7 +268,7 @@ def test_layers_named_later_are_read_again_and_none_costs_nothing():
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_state_behind_the_last_layer_is_the_one_before_the_final_norm(family):
-    lm = CachedLM(tiny(family), CONTEXT_LIMIT)
+    lm = reader(family)
     lm.capture((lm.num_layers, -1))
     lm.forward(PROMPT)
     before, after = lm.hidden([*PROMPT, 0]).chunk(2, -1)

@@ -158,14 +158,20 @@ def test_numbers_of_16_bits_are_as_near_to_the_exact_ones_as_transformers(name, 
     assert mine <= 1.5 * theirs
 
 
+QUICK = ("llama", "qwen2, windows", "gemma3, windows")
+"""With whole texts in the quick suite: each kind of attention. Single steps are compared for all."""
+
+
 @each_device
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=() if each in QUICK else pytest.mark.slow) for each in MODELS]
+)
 def test_greedy_text_is_the_one_over_transformers(name, device):
     target, small = model_of(name).to(device), model_of(name, layers=1).to(device)
     texts = []
     for lm, draft in zip(readers(target), readers(small), strict=True):
         plan = Plan(lm, ModelDrafter(draft), RULES["speculative_sampling"], Sampling(0.0), 4)
-        steps = speculate([5, 9, 12, 7, 3], lambda plan=plan: plan, Seeded(0), max_new_tokens=64)
+        steps = speculate([5, 9, 12, 7, 3], lambda plan=plan: plan, Seeded(0), max_new_tokens=32)
         texts.append([token for step in steps for token in step.tokens])
     assert texts[0] == texts[1]
 
@@ -257,7 +263,7 @@ def test_damaged_weights_are_not_proved():
 
 
 @each_device
-@pytest.mark.parametrize("name", ["llama", "qwen2, windows", "gemma3, windows"])
+@pytest.mark.parametrize("name", QUICK)
 def test_replays_follow_the_text_the_rows_and_the_weights(name, device, on_cpu):
     """Calls of few shapes at many lengths, through a growing store, with weights changed in place and put in place."""
     if device == "cpu":

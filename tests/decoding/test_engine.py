@@ -24,11 +24,15 @@ PROMPT = [5, 9, 12, 7, 3]
 GREEDY = Sampling(0.0)
 
 
+model_of = cache(tiny)
+
+
 def cached(family="llama", limit=CONTEXT_LIMIT, **config):
-    return CachedLM(tiny(family, **config), limit)
+    """A new reader; the models are made, and proved, once."""
+    return CachedLM(model_of(family, **config), limit)
 
 
-def run(plan, prompt=PROMPT, num_tokens=64, seed=0, eos_ids=frozenset()):
+def run(plan, prompt=PROMPT, num_tokens=40, seed=0, eos_ids=frozenset()):
     plans = plan if callable(plan) else lambda: plan
     return list(speculate(prompt, plans, Seeded(seed), max_new_tokens=num_tokens, eos_ids=eos_ids))
 
@@ -37,11 +41,10 @@ def text(steps):
     return [token for step in steps for token in step.tokens]
 
 
-def generated(model, prompt=PROMPT, num_tokens=64, **options):
+def generated(model, prompt=PROMPT, num_tokens=40):
     ids = torch.tensor([prompt])
-    options = {"attention_mask": torch.ones_like(ids), **options}
-    out = model.generate(ids, max_new_tokens=num_tokens, do_sample=False, eos_token_id=None, pad_token_id=0, **options)
-    return out[0, len(prompt) :].tolist()
+    options = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0, "attention_mask": torch.ones_like(ids)}
+    return model.generate(ids, max_new_tokens=num_tokens, **options)[0, len(prompt) :].tolist()
 
 
 OVER_ANY_TARGET = ("draft_model", "prompt_lookup", "none", "early_exit", "tree", "lookahead", "staged")
@@ -70,9 +73,10 @@ def generated_by(family):
 
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(), Sampling(0.8, top_k=10, top_p=0.9)], ids=str)
 def test_a_draft_equal_to_the_target_is_always_kept(sampling):
-    target, drafter = (CachedLM(tiny("llama").double(), CONTEXT_LIMIT) for _ in range(2))
-    steps = run(Plan(target, ModelDrafter(drafter), RULE, sampling, 4), num_tokens=50)
-    assert [len(step.tokens) for step in steps] == [5] * 10
+    model = tiny("llama").double()
+    target, drafter = CachedLM(model, CONTEXT_LIMIT), CachedLM(model, CONTEXT_LIMIT)
+    steps = run(Plan(target, ModelDrafter(drafter), RULE, sampling, 4))
+    assert [len(step.tokens) for step in steps] == [5] * 8
     assert all(check.accepted for step in steps for check in step.verdict.checks)
 
 
@@ -110,33 +114,16 @@ def test_a_target_changed_mid_run_writes_what_it_would_have_written():
     assert text(steps)[6:] == generated(second.model, PROMPT + text(steps)[:6], 14)
 
 
-def test_an_end_token_ends_the_text_and_drops_what_follows():
-    target = cached()
-    plain = generated(target.model)
-    eos = plain[20]
-    steps = run(Plan(target, same_greedy(), RULE, GREEDY, 6), eos_ids=frozenset({eos}))
-    assert text(steps) == plain[: plain.index(eos) + 1]
-    assert steps[-1].finish == "eos"
-
-
 def same_greedy():
     return ModelDrafter(cached())
 
 
 def test_emitted_tokens_add_up():
     eos_ids = frozenset({11, 12, 13})
-    for seed in range(20):
+    for seed in range(8):
         steps = run(Plan(cached(), same_greedy(), RULE, Sampling(), 5), num_tokens=23, seed=seed, eos_ids=eos_ids)
         accepted, truncated = sum(len(step.verdict.path) for step in steps), sum(step.truncated for step in steps)
         assert len(text(steps)) == accepted + len(steps) - truncated
-
-
-@pytest.mark.parametrize(("num_tokens", "limit", "finish"), [(10, CONTEXT_LIMIT, "length"), (64, 20, "context")])
-def test_limits_hold_exactly(num_tokens, limit, finish):
-    steps = run(Plan(cached(limit=limit), same_greedy(), RULE, GREEDY, 8), num_tokens=num_tokens)
-    assert len(PROMPT) + len(text(steps)) == min(len(PROMPT) + num_tokens, limit)
-    assert steps[-1].finish == finish
-    assert all(step.finish is None for step in steps[:-1])
 
 
 def test_gpt2_is_never_asked_beyond_its_positions():
@@ -186,13 +173,6 @@ def test_a_target_that_returns_nan_is_an_error_in_words():
         run(Plan(target, Fixed(), RULE, Sampling(), 2))
 
 
-def test_same_seed_same_text_and_another_seed_another():
-    def one(seed):
-        return text(run(Plan(cached(), ModelDrafter(cached(layers=1, seed=1)), RULE, Sampling(), 4), seed=seed))
-
-    assert one(3) == one(3) != one(4)
-
-
 class NoDraftDraws(Seeded):
     def uniform(self, role, position, node):
         assert role != DRAFT
@@ -208,16 +188,6 @@ def test_a_greedy_draft_draws_nothing_and_a_sampled_one_does():
     assert one(GREEDY).tokens == tuple(row.argmax().item() for row in q)
     with pytest.raises(AssertionError):
         one(Sampling())
-
-
-def test_closing_the_generator_stops_everything():
-    target = cached()
-    steps = speculate(PROMPT, lambda: plan_of(target), Seeded(0), max_new_tokens=50)
-    next(steps)
-    steps.close()
-    calls = target.calls
-    assert list(steps) == []
-    assert target.calls == calls
 
 
 def test_chain_and_tree_walk_judge_a_chain_alike():

@@ -12,7 +12,6 @@ from specviz.drafters.method import CHAIN_RULES
 from specviz.drafters.prompt_lookup import PromptLookup
 from specviz.rules import RULES
 from specviz.rules.broken import BROKEN, ClampedQ, UntruncatedQ
-from specviz.rules.speculative_sampling import residual
 from tests.helpers.tiny_models import tiny
 from tests.helpers.toys import (
     RULE,
@@ -128,15 +127,3 @@ def test_a_real_model_with_its_cache_has_its_own_distribution():
 
 def test_drafts_pruned_after_drawing_are_caught():
     assert distance(TreeDrafter(TableLM(2), (3,), pruned_by_value)) > WRONG
-
-
-def test_one_step_distribution_is_the_targets():
-    for seed in range(5):
-        p, q = torch.randn(2, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).mul(2).softmax(-1)
-        assert (RULE.one_step_distribution(p, q) - p).abs().max() < EXACT
-        assert (RULE.one_step_distribution(p, p) - p).abs().max() < EXACT
-
-
-def test_residual_falls_back_to_p_where_nothing_is_left():
-    p = torch.tensor([0.25, 0.75], dtype=torch.float64)
-    assert torch.equal(residual(p, p), p)

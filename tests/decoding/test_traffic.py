@@ -1,5 +1,7 @@
 """What a step on a GPU brings to the host and takes there, counted on a device that only pretends to be one."""
 
+from functools import cache
+
 import pytest
 import torch
 
@@ -23,14 +25,17 @@ temperatures = pytest.mark.parametrize("temperature", [0.0, 1.0])
 each_forward = pytest.mark.parametrize("forward", [Compact, TransformersForward])
 
 
+model_of = cache(tiny)
+
+
 def reader(model, forward=Compact):
     return CachedLM(model, CONTEXT_LIMIT, forward=forward(model, PRODUCTS))
 
 
 def steps(temperature, place=lambda model: model, forward=Compact):
-    target, draft = (reader(place(tiny("llama", layers=n, seed=n)), forward) for n in (2, 1))
+    target, draft = (reader(place(model_of("llama", layers=n, seed=n)), forward) for n in (2, 1))
     plan = Plan(target, ModelDrafter(draft), EXACT, Sampling(temperature), K)
-    return speculate(PROMPT, lambda: plan, Seeded(0), max_new_tokens=14)
+    return speculate(PROMPT, lambda: plan, Seeded(0), max_new_tokens=9)
 
 
 @temperatures
@@ -66,9 +71,9 @@ def test_the_text_is_the_cpus(temperature):
 @pytest.mark.parametrize("children", ["suited", "independent", "without_replacement"])
 def test_drawn_trees_are_the_cpus_and_wait_for_nothing_but_their_copies(children):
     def texts(place):
-        target, draft = (reader(place(tiny("llama", layers=n, seed=n))) for n in (2, 1))
+        target, draft = (reader(place(model_of("llama", layers=n, seed=n))) for n in (2, 1))
         plan = Plan(target, TreeDrafter(draft, children, "dynamic", 3, 12), EXACT, Sampling(), K)
-        return [step.tokens for step in speculate(PROMPT, lambda: plan, Seeded(0), max_new_tokens=14)]
+        return [step.tokens for step in speculate(PROMPT, lambda: plan, Seeded(0), max_new_tokens=9)]
 
     alone = texts(lambda model: model)
     with pretended() as traffic:

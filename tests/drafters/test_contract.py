@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 
 import pytest
@@ -12,7 +12,7 @@ from specviz import trace
 from specviz.decoding.draft import ROOT, chain
 from specviz.decoding.drafter import Context, Drafter
 from specviz.decoding.draws import Seeded, distribution
-from specviz.decoding.engine import Plan, speculate
+from specviz.decoding.engine import Plan, StepResult, speculate
 from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
 from specviz.drafters.none import NoDraft
@@ -29,26 +29,39 @@ from tests.helpers.toys import total_variation
 
 PROMPT = [0, 2, 1, 0, 3, 2, 1, 0]
 PLAIN, GREEDY = Sampling(), Sampling(0.0)
-EXACT, WRONG = 1e-12, 1e-3
+SAME, WRONG = 1e-12, 1e-3
 MOST_EVIDENCE = 6_000  # characters of JSON, texts of tokens included
 ROUNDING = {"mtp": 1e-8}  # the norms of its target are made in float32
 PAIRS = [(method, rule) for method in METHODS.values() for rule in method.rules]
 LOSSLESS = [(method, rule) for method, rule in PAIRS if RULES[rule].lossless]
+GREEDY_EXACT = [(method, rule) for method, rule in PAIRS if RULES[rule].lossless or rule == "typical"]
 LOSSY = [(method, rule) for method, rule in PAIRS if not RULES[rule].lossless]
+KINDS = {"draft_model", "prompt_lookup", "tree", "lookahead", "none"}
+"""A chain and a tree, drawn and certain, and nothing: a rule sees no more of a method than the kind of its drafts."""
 ALIKE = {("none", "lenience"), ("none", "ensemble")}
 """Lossy rules that change nothing, as there is nothing to judge."""
 METHOD = pytest.mark.parametrize("name", METHODS)
 
 
-def each(pairs):
-    return pytest.mark.parametrize(("name", "rule"), [(method.name, rule) for method, rule in pairs])
+def each_with_its_draft(pairs, temperatures, default):
+    """Every method with every rule and with every temperature of its draft.
+
+    Quick: each temperature with the method's own rule, and each rule at the `default` one with every kind of draft.
+    """
+    cases = []
+    for method, rule in pairs:
+        for temperature in temperatures:
+            is_quick = rule == method.default_rule or (temperature == default and method.name in KINDS)
+            cases.append(pytest.param(method.name, rule, temperature, marks=() if is_quick else pytest.mark.slow))
+    return pytest.mark.parametrize(("name", "rule", "of_draft"), cases)
 
 
 def ends_exactly(method):
     return RULES[method.default_rule].lossless
 
 
-EXACT_ONLY = pytest.mark.parametrize("name", [name for name, method in METHODS.items() if ends_exactly(method)])
+EXACT = [name for name, method in METHODS.items() if ends_exactly(method)]
+EACH_EXACT = pytest.mark.parametrize("name", EXACT)
 
 
 def run(plan, num_tokens, *, seed=0, prompt=PROMPT, **ends):
@@ -103,23 +116,28 @@ def test_rules_that_cannot_judge_a_method_are_refused_by_name(name):
 # The text
 
 
-@each(LOSSLESS)
-@pytest.mark.parametrize("of_draft", [None, 1.5], ids=["greedy draft", "drawn draft"])
+@each_with_its_draft(GREEDY_EXACT, [None, 1.5], default=1.5)
 def test_greedy_text_is_the_targets_own(name, rule, of_draft):
     """p is one-hot, so a drawn token is kept where it is the target's own and replaced by that one elsewhere."""
     setup = setup_of(name)
-    steps = run(plan_with(setup, setup.target.cached_lm(), replace(GREEDY, draft_temperature=of_draft), 4, rule), 64)
-    assert text_of(steps) == generated_by(name)
+    sampling = replace(GREEDY, draft_temperature=of_draft)
+    steps = run(plan_with(setup, setup.target.cached_lm(), sampling, 4, rule), 40)
+    assert text_of(steps) == generated_by(name)[:40]
 
 
-@each((method, method.default_rule) for method in METHODS.values())
-def test_a_stop_text_cuts_the_same_text_and_changes_nothing_before_it(name, rule):
+@cache
+def generated_by(name):
+    return generated(setup_of(name), 64)
+
+
+@METHOD
+def test_a_stop_text_cuts_the_same_text_and_changes_nothing_before_it(name):
     """At places all over the drafts, for a text that begins in one token and ends in the next."""
     setup = setup_of(name)
     text = setup.target.text
 
     def written(**ends):
-        return run(plan_with(setup, setup.target.cached_lm(), PLAIN, 4, rule), 20, seed=1, **ends)
+        return run(plan_with(setup, setup.target.cached_lm(), PLAIN, 4), 20, seed=1, **ends)
 
     whole = text_of(written())
     raw = b"".join(map(text.bytes_of, whole))
@@ -142,17 +160,13 @@ def test_a_drafted_token_is_drawn_from_the_drafts_own_distribution(name):
                 torch.testing.assert_close(q[: len(logits)], Sampling(2.0, top_k=3).probs(logits)[: len(q)])
 
 
-@cache
-def generated_by(name):
-    return generated(setup_of(name), 64)
-
-
 def first_tokens_distribution(setup, rule, prompt, num_tokens, k=2, sampling=PLAIN):
     """The exact law of the next tokens, step by step; the target has read the text before each step, as in a run."""
     reader = setup.target.cached_lm()
     plan = plan_with(setup, reader, sampling, k, rule)
 
-    def distributions_after(text, remaining):
+    @cache
+    def distribution_after(text, remaining):
         if remaining == 0:
             return {(): 1.0}
         total = {}
@@ -163,11 +177,11 @@ def first_tokens_distribution(setup, rule, prompt, num_tokens, k=2, sampling=PLA
             return next(speculate(text, lambda: plan, draws, max_new_tokens=remaining)).tokens
 
         for tokens, weight in distribution(step).items():
-            for rest, chance in distributions_after([*text, *tokens], remaining - len(tokens)).items():
+            for rest, chance in distribution_after((*text, *tokens), remaining - len(tokens)).items():
                 total[tokens + rest] = total.get(tokens + rest, 0.0) + weight * chance
         return total
 
-    return distributions_after(list(prompt), num_tokens)
+    return distribution_after(tuple(prompt), num_tokens)
 
 
 def targets_distribution(setup, prompt, num_tokens):
@@ -186,14 +200,13 @@ LENGTHS = {"tree": 2}  # drawn siblings have too many outcomes for three tokens 
 SMALL_PROMPT = [0, 1, 2, 0, 1, 0, 1]
 
 
-@each(LOSSLESS)
-@pytest.mark.parametrize("of_draft", [None, 0.0, 2.5])
+@each_with_its_draft(LOSSLESS, [None, 0.0, 2.5], default=None)
 def test_the_distribution_of_whole_texts_is_the_targets_exactly(name, rule, of_draft):
     setup = setup_of(name, vocab_size=3, dtype=torch.float64)
     length = LENGTHS.get(name, 3) if of_draft is None else 2
     mine = first_tokens_distribution(setup, rule, SMALL_PROMPT, length, sampling=Sampling(draft_temperature=of_draft))
-    assert abs(sum(mine.values()) - 1) < EXACT
-    assert total_variation(mine, distribution_of_target(name, length)) < ROUNDING.get(name, EXACT)
+    assert abs(sum(mine.values()) - 1) < SAME
+    assert total_variation(mine, distribution_of_target(name, length)) < ROUNDING.get(name, SAME)
 
 
 @cache
@@ -201,24 +214,29 @@ def distribution_of_target(name, num_tokens):
     return targets_distribution(setup_of(name, vocab_size=3, dtype=torch.float64), SMALL_PROMPT, num_tokens)
 
 
-@each(LOSSY)
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [pytest.param(method.name, rule, marks=() if method.name in KINDS else pytest.mark.slow) for method, rule in LOSSY],
+)
 def test_a_lossy_rule_gives_another_distribution(name, rule):
     setup = setup_of(name, vocab_size=3, dtype=torch.float64)
     mine = first_tokens_distribution(setup, rule, SMALL_PROMPT, 2)
-    assert abs(sum(mine.values()) - 1) < EXACT
+    assert abs(sum(mine.values()) - 1) < SAME
     distance = total_variation(mine, distribution_of_target(name, 2))
-    assert distance < EXACT if (name, rule) in ALIKE else distance > WRONG
+    assert distance < SAME if (name, rule) in ALIKE else distance > WRONG
 
 
-@EXACT_ONLY
-def test_whole_runs_with_all_that_a_drafter_remembers_have_the_targets_distribution(name):
+@EACH_EXACT
+@pytest.mark.parametrize("num_tokens", [3, pytest.param(4, marks=pytest.mark.slow)])
+def test_whole_runs_with_all_that_a_drafter_remembers_have_the_targets_distribution(name, num_tokens):
     setup, prompt = setup_of(name, vocab_size=2, dtype=torch.float64), [0, 1, 0]
 
     def whole_run(draws):
-        plan = plan_with(setup, setup.target.cached_lm(), Sampling(), 2)
-        return tuple(text_of(speculate(prompt, lambda: plan, draws, max_new_tokens=4)))
+        plan = plan_with(setup, setup.target.cached_lm(), PLAIN, 2)
+        return tuple(text_of(speculate(prompt, lambda: plan, draws, max_new_tokens=num_tokens)))
 
-    assert total_variation(distribution(whole_run), targets_distribution(setup, prompt, 4)) < ROUNDING.get(name, EXACT)
+    expected = targets_distribution(setup, prompt, num_tokens)
+    assert total_variation(distribution(whole_run), expected) < ROUNDING.get(name, SAME)
 
 
 RANKS, BOUND = 3, 4.5  # a z beyond it happens by chance to a right sampler less than once in 100,000 cells
@@ -237,10 +255,36 @@ def far_from_the_target(setup, plan, seeds=2, num_tokens=100):
     return float(((seen - expected) / variance.sqrt()).abs().max())
 
 
-@EXACT_ONLY
+STATISTICAL = {"draft_model", "tree"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in STATISTICAL else pytest.mark.slow) for name in EXACT]
+)
 def test_end_to_end_the_tokens_are_as_frequent_as_the_target_wants(name):
+    """With seeded draws. Whether those of the other methods are independent is told by their addresses."""
     setup = setup_of(name, vocab_size=6)
-    assert far_from_the_target(setup, plan_with(setup, setup.target.cached_lm(), Sampling(), 3)) < BOUND
+    assert far_from_the_target(setup, plan_with(setup, setup.target.cached_lm(), PLAIN, 3)) < BOUND
+
+
+class Noted(Seeded):
+    """Remembers every address that was asked for."""
+
+    def __init__(self, seed):
+        super().__init__(seed)
+        self.addresses = []
+
+    def uniform(self, role, position, node):
+        self.addresses.append((role, position, node))
+        return super().uniform(role, position, node)
+
+
+@METHOD
+def test_no_two_draws_of_a_run_share_an_address(name):
+    setup, draws = setup_of(name), Noted(0)
+    plan = plan_with(setup, setup.target.cached_lm(), PLAIN, 3)
+    list(speculate(PROMPT, lambda: plan, draws, max_new_tokens=40))
+    assert len(draws.addresses) == len(set(draws.addresses)) > 0
 
 
 # Caches and states
@@ -282,8 +326,18 @@ class Scripted(Drafter):
         return chain([0, 1, 2, 0][:k])
 
 
-def mixed_run(setup, stale=False, num_tokens=48):
-    """The method in turns with no draft and a scripted one, K changing too: (reader, what it saw, text, steps)."""
+@dataclass(frozen=True)
+class MixedRun:
+    """What was seen of a run in which a method takes turns with no draft and a scripted one, K changing too."""
+
+    watched: Watched
+    texts: list[list[int]]  # before each step, and the whole one
+    steps: list[StepResult]
+
+
+@cache
+def mixed_run(name, stale=False):
+    setup, texts, steps = setup_of(name, dtype=torch.float64), [list(PROMPT)], []
     reader, sure = setup.target.cached_lm(), RULES["speculative_sampling"]
     watched, own = Watched(setup.drafter(reader), stale), setup.rule(None)
     others = [(NoDraft(), sure, 1), (NoDraft(), sure, 1), (Scripted(), sure, 4)]
@@ -291,31 +345,33 @@ def mixed_run(setup, stale=False, num_tokens=48):
 
     def plan():
         drafter, rule, k = next(turns)
-        return Plan(reader, drafter, rule, Sampling(), setup.k(k) if drafter is watched else k)
+        return Plan(reader, drafter, rule, PLAIN, setup.k(k) if drafter is watched else k)
 
-    text, steps = list(PROMPT), []
-    for step in run(plan, num_tokens):
-        steps.append((list(text), step))
-        text += step.tokens
-    return reader, watched, text, steps
+    for step in run(plan, 48):
+        steps.append(step)
+        texts.append([*texts[-1], *step.tokens])
+    return MixedRun(watched, texts, steps)
 
 
 def path_to(draft, node):
+    """The nodes down to this one."""
     path = []
     while node != ROOT:
-        path.append(draft.tokens[node])
+        path.insert(0, node)
         node = draft.parents[node]
-    return path[::-1]
+    return path
 
 
 @METHOD
 def test_logits_behind_the_cache_are_those_of_a_full_forward(name):
-    setup = setup_of(name, dtype=torch.float64)
-    *_, steps = mixed_run(setup)
-    for text, step in steps:
-        for node in {ROOT, 0, len(step.draft) // 2, len(step.draft) - 1} & set(range(ROOT, len(step.draft))):
-            full = full_logits(setup.target.model, [*text, *path_to(step.draft, node)])[-1]
-            torch.testing.assert_close(step.logits[node + 1], full, rtol=1e-5, atol=1e-5)
+    """Behind the text, and along the paths to the draft's middle and last node."""
+    model, mixed = setup_of(name, dtype=torch.float64).target.model, mixed_run(name)
+    for text, step in zip(mixed.texts, mixed.steps, strict=False):
+        for node in {len(step.draft) // 2, len(step.draft) - 1} & set(range(ROOT, len(step.draft))):
+            path = path_to(step.draft, node)
+            full = full_logits(model, [*text, *(step.draft.tokens[each] for each in path)])[len(text) - 1 :]
+            mine = step.logits[[0, *(each + 1 for each in path)]]
+            torch.testing.assert_close(mine, full, rtol=1e-5, atol=1e-5)
 
 
 def full_states(model, tokens, layers):
@@ -326,14 +382,16 @@ def full_states(model, tokens, layers):
 
 @METHOD
 def test_states_that_a_drafter_sees_are_those_of_a_full_forward(name):
-    setup = setup_of(name, dtype=torch.float64)
-    _, watched, _, _ = mixed_run(setup)
+    watched, text = mixed_run(name).watched, mixed_run(name).texts[-1]
+    if not watched.hidden_layers:
+        assert all(hidden is None for _, hidden, _, _ in watched.seen)
+        return
+    full = full_states(setup_of(name, dtype=torch.float64).target.model, text, watched.hidden_layers)
     for tokens, hidden, _, _ in watched.seen:
-        if not watched.hidden_layers:
-            assert hidden is None
-        elif len(hidden):
-            full = full_states(setup.target.model, tokens, watched.hidden_layers)[: len(tokens) - 1]
-            torch.testing.assert_close(hidden, full[: len(hidden)], rtol=1e-5, atol=1e-5)
+        assert tokens == text[: len(tokens)]
+        assert len(hidden) < len(tokens)
+        torch.testing.assert_close(hidden, full[: len(hidden)], rtol=1e-5, atol=1e-5)
+    assert max(len(hidden) for _, hidden, _, _ in watched.seen) > len(PROMPT)
 
 
 REMEMBERING = {"lookahead", "reasoning"}
@@ -349,7 +407,7 @@ def drafted_anew(setup, tokens, k):
         hidden = full_states(setup.target.model, tokens, drafter.hidden_layers)[: len(tokens) - 1]
     reader.forward(tokens)
     with torch.inference_mode():
-        return drafter.draft(Context(list(tokens), Sampling(), Seeded(0), reader.vocab_size, hidden), k)
+        return drafter.draft(Context(list(tokens), PLAIN, Seeded(0), reader.vocab_size, hidden), k)
 
 
 def say_the_same(one, other):
@@ -359,33 +417,31 @@ def say_the_same(one, other):
     return all(p is not None and q is not None and torch.allclose(p, q, atol=1e-9) for p, q in rows)
 
 
-def compared_with_new_drafters(setup, stale=False):
+def compared_with_new_drafters(name, stale=False):
     """Per draft that was not empty, after rejections and switches: whether a new drafter says the same."""
-    _, watched, _, _ = mixed_run(setup, stale)
+    setup = setup_of(name, dtype=torch.float64)
     return [
         say_the_same(draft, drafted_anew(setup, tokens, k))
-        for tokens, _, k, draft in watched.seen
+        for tokens, _, k, draft in mixed_run(name, stale).watched.seen
         if len(draft) and k > 0
     ]
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name not in REMEMBERING | {"none"}])
 def test_after_rejections_and_switches_a_drafter_says_what_a_new_one_says(name):
-    same = compared_with_new_drafters(setup_of(name, dtype=torch.float64))
+    same = compared_with_new_drafters(name)
     assert len(same) > 4
     assert all(same)
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if METHODS[name].roles == ("heads",)])
 def test_heads_that_are_fed_stale_states_are_caught(name):
-    assert not all(compared_with_new_drafters(setup_of(name, dtype=torch.float64), stale=True))
+    assert not all(compared_with_new_drafters(name, stale=True))
 
 
 @METHOD
 def test_no_draft_is_deeper_than_k_and_every_q_fits_the_target(name):
-    setup = setup_of(name)
-    *_, steps = mixed_run(setup)
-    for _, step in steps:
+    for step in mixed_run(name).steps:
         judged = len(step.draft) - step.draft.num_scratch
         assert max(step.draft.depths[:judged], default=0) <= step.plan.k
         assert all(row is None or row.shape == step.probs[0].shape for row in step.draft.probs)
@@ -394,12 +450,11 @@ def test_no_draft_is_deeper_than_k_and_every_q_fits_the_target(name):
 # Where a text ends
 
 
-@each([(method, method.default_rule) for method in METHODS.values() if ends_exactly(method)])
-def test_an_end_token_ends_the_text(name, rule):
-    setup = setup_of(name)
-    plain = generated(setup, 40)
+@EACH_EXACT
+def test_an_end_token_ends_the_text(name):
+    setup, plain = setup_of(name), generated_by(name)
     eos = plain[12]
-    steps = run(plan_with(setup, setup.target.cached_lm(), GREEDY, 4, rule), 40, eos_ids=frozenset({eos}))
+    steps = run(plan_with(setup, setup.target.cached_lm(), GREEDY, 4), 40, eos_ids=frozenset({eos}))
     assert (text_of(steps), steps[-1].finish) == (plain[: plain.index(eos) + 1], "eos")
 
 
@@ -407,12 +462,13 @@ def test_an_end_token_ends_the_text(name, rule):
 @pytest.mark.parametrize(("num_tokens", "limit", "finish"), [(9, 64, "length"), (64, 20, "context")])
 def test_limits_hold_exactly(name, num_tokens, limit, finish):
     setup = setup_of(name, limit=limit)
-    steps = run(plan_with(setup, setup.target.cached_lm(), Sampling(), 8), num_tokens)
+    steps = run(plan_with(setup, setup.target.cached_lm(), PLAIN, 8), num_tokens)
     assert len(PROMPT) + len(text_of(steps)) == min(len(PROMPT) + num_tokens, limit)
+    assert {step.finish for step in steps[:-1]} <= {None}
     assert steps[-1].finish == finish
 
 
-@EXACT_ONLY
+@EACH_EXACT
 def test_a_run_that_is_closed_at_any_step_leaves_models_that_go_on(name):
     setup = setup_of(name, dtype=torch.float64)
     plan, whole = plan_with(setup, setup.target.cached_lm(), GREEDY, 3), generated(setup, 12)
@@ -427,9 +483,10 @@ def test_a_run_that_is_closed_at_any_step_leaves_models_that_go_on(name):
 # Records
 
 
-def recorded(setup, seed=0):
+def recorded(name, seed):
     """The trace's step events of one run."""
-    plan, recorder = plan_with(setup, setup.target.cached_lm(), Sampling(), 3), Recorder(setup.target.text)
+    setup = setup_of(name)
+    plan, recorder = plan_with(setup, setup.target.cached_lm(), PLAIN, 3), Recorder(setup.target.text)
     settings = trace.Settings(
         k=plan.k,
         k_policy="constant",
@@ -446,9 +503,14 @@ def recorded(setup, seed=0):
     return [recorder.record(step, settings, started=0.0) for step in run(plan, 16, seed=seed)]
 
 
+@cache
+def recorded_once(name):
+    return recorded(name, seed=1)
+
+
 @METHOD
 def test_a_record_round_trips_bit_for_bit(name):
-    for step in recorded(setup_of(name)):
+    for step in recorded_once(name):
         line = trace.dump_event(step)
         assert len(json.dumps(dict(step.evidence))) <= MOST_EVIDENCE
         assert trace.dump_event(trace.parse_event(json.loads(line))) == line
@@ -456,9 +518,9 @@ def test_a_record_round_trips_bit_for_bit(name):
 
 @METHOD
 def test_the_same_seed_gives_the_same_record_and_another_seed_another(name):
-    one, again, other = (without_times(recorded(setup_of(name), seed)) for seed in (1, 1, 2))
-    assert one == again
-    assert one != other
+    one = without_times(recorded_once(name))
+    assert one == without_times(recorded(name, seed=1))
+    assert one != without_times(recorded(name, seed=2))
 
 
 def without_times(steps):
@@ -467,6 +529,8 @@ def without_times(steps):
 
 # Live switches
 
+ON_ONE_TARGET = [name for name in EXACT if name != "mtp"]
+
 
 def visits(names):
     """A walk that goes from every name to every other one."""
@@ -474,15 +538,16 @@ def visits(names):
 
 
 def test_from_any_method_to_any_other_the_greedy_text_goes_on():
-    names = [name for name in METHODS if ends_exactly(METHODS[name]) and name != "mtp"]  # mtp has a target of its own
-    setups = {name: setup_of(name, dtype=torch.float64, limit=4096) for name in names}
+    setups = {name: setup_of(name, dtype=torch.float64, limit=4096) for name in ON_ONE_TARGET}
     reader = setups["none"].target.cached_lm()
     plans = {name: plan_with(setup, reader, GREEDY, 2) for name, setup in setups.items()}
-    walk = iter([plans[name] for name in visits(names) + visits(names[::-1]) for _ in range(2)])
+    walk = visits(ON_ONE_TARGET)
+    assert set(itertools.pairwise(walk)) == set(itertools.permutations(ON_ONE_TARGET, 2))
+    turns = iter([plans[name] for name in walk for _ in range(2)])  # in the first, some only read
     last = plans["none"]
-    steps = run(lambda: next(walk, last), 900)
-    assert next(walk, None) is None
-    assert text_of(steps) == generated(setups["none"], 900)
+    steps = run(lambda: next(turns, last), 450)
+    assert next(turns, None) is None
+    assert text_of(steps) == generated(setups["none"], 450)
 
 
 @pytest.fixture(scope="module")
@@ -526,16 +591,16 @@ def test_a_run_that_is_closed_at_any_event_leaves_a_trace_that_loads(name, bundl
 
 
 def test_a_session_changes_through_all_methods_and_its_text_is_the_targets(bundled):
-    names = [name for name in METHODS if ends_exactly(METHODS[name]) and name != "mtp"]
     going = bundled_run(bundled, "draft_model", temperature=0.0, max_new_tokens=200)
     going.controls.offer("draft", "fable-draft-othervocab")
-    for name in [*names, *names[::-1]]:
+    for name in [*ON_ONE_TARGET, *ON_ONE_TARGET[::-1]]:
         draft = "fable-draft-othervocab" if METHODS[name].foreign else "fable-draft"
         going.controls.change(method=name, rule=None, draft=draft)
         refused = [status.message for status in statuses(going.events(max_steps=2)) if status.message]
         assert not [words for words in refused if "cannot" in words or "must" in words], refused
     seen = [step.settings.method for step in going.trace.steps]
-    assert seen[: 2 * len(names) : 2] == names[: len(seen[: 2 * len(names) : 2])]
+    visited = seen[: 2 * len(ON_ONE_TARGET) : 2]
+    assert visited == ON_ONE_TARGET[: len(visited)]
     text = [token.id for token in going.trace.tokens]
     prompt = [token.id for token in going.trace.header.prompt.tokens]
     assert text == greedily(bundled.pool.load("fable-target").model, prompt, len(text))
@@ -560,12 +625,12 @@ class WrongQ(Drafter):
 def test_a_wrong_q_is_caught_by_the_exact_distribution_and_end_to_end():
     setup = setup_of("draft_model", vocab_size=3, dtype=torch.float64)
     reader = setup.target.cached_lm()
-    plan = replace(plan_with(setup, reader, Sampling(), 2), drafter=WrongQ(setup.drafter(reader)))
+    plan = replace(plan_with(setup, reader, PLAIN, 2), drafter=WrongQ(setup.drafter(reader)))
     one_step = distribution(
         lambda draws: next(speculate(SMALL_PROMPT, lambda: plan, draws, max_new_tokens=2)).tokens[:1]
     )
     assert total_variation(one_step, targets_distribution(setup, SMALL_PROMPT, 1)) > WRONG
     setup = setup_of("draft_model", vocab_size=6)
     reader = setup.target.cached_lm()
-    plan = replace(plan_with(setup, reader, Sampling(), 3), drafter=WrongQ(setup.drafter(reader)))
+    plan = replace(plan_with(setup, reader, PLAIN, 3), drafter=WrongQ(setup.drafter(reader)))
     assert far_from_the_target(setup, plan) > BOUND

@@ -283,9 +283,9 @@ def over_models(way, name="tiny", **params):
 def test_greedy_text_is_the_targets_own(way, name):
     big, target, drafter = over_models(way, name)
     prompt = target.encode("the fox said the fox", special=False)
-    expected = big.generate(torch.tensor([prompt]), max_new_tokens=60, do_sample=False, eos_token_id=None)[0]
+    expected = big.generate(torch.tensor([prompt]), max_new_tokens=30, do_sample=False, eos_token_id=None)[0]
     plan = plan_of(CachedLM(big, 256), drafter, 4, Sampling(0.0))
-    steps = list(speculate(prompt, lambda: plan, Seeded(1), max_new_tokens=60))
+    steps = list(speculate(prompt, lambda: plan, Seeded(1), max_new_tokens=30))
     assert [*prompt, *(token for step in steps for token in step.tokens)] == expected.tolist()
     assert any(len(step.draft) for step in steps)
 

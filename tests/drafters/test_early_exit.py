@@ -14,7 +14,6 @@ from specviz.decoding.forward.transformers_forward import asked_of
 from specviz.decoding.sampling import Sampling
 from specviz.drafters.early_exit import METHOD
 from specviz.drafters.method import Part, Parts
-from specviz.drafters.none import NoDraft
 from specviz.errors import SpecvizError
 from tests.helpers.tiny_models import CONTEXT_LIMIT, FAMILIES, tiny
 from tests.helpers.toys import plan_of
@@ -110,20 +109,6 @@ def test_it_reads_one_token_a_call_and_shares_the_targets_rows():
     for step in steps_of(lm, drafter_of(lm, layers=1), sampling=Sampling(0.0))[1:]:
         assert (step.draft_work.calls, step.draft_work.fed) == (len(step.draft), len(step.draft))
         assert (step.target_work.calls, step.target_work.fed) == (1, 1 + len(step.draft))
-
-
-def test_after_a_switch_away_and_back_it_drafts_as_before():
-    lm, own = CachedLM(tiny("llama", layers=4), CONTEXT_LIMIT), []
-    own.append(drafter_of(lm, layers=2))
-    turns = iter([own[0]] * 3 + [NoDraft()] * 3 + [own[0]] * 40)
-    text, cut = list(PROMPT), without_layers(lm.model, (0, 1))
-    for step in steps_of(lm, lambda: next(turns), sampling=Sampling(0.8), num_tokens=30):
-        if len(step.draft):
-            with torch.inference_mode():
-                rows = cut(torch.tensor([[*text, *step.draft.tokens[:-1]]]), use_cache=False).logits[0]
-            q = (rows[-len(step.draft) :] / 0.8).softmax(-1)
-            torch.testing.assert_close(torch.stack(step.draft.probs), q, rtol=1e-3, atol=1e-4)
-        text += step.tokens
 
 
 def test_the_targets_own_model_is_left_as_it_is():

@@ -252,10 +252,14 @@ def test_the_table_names_every_sample_and_no_other():
     assert set(table()) == set(SAMPLES)
 
 
+@pytest.fixture(scope="module")
+def loaded():
+    model = tiny("llama", vocab_size=12, layers=8, hidden=HIDDEN)
+    return ModelPool(allow_any=True).load((model, tiny_tokenizer(320)))
+
+
 @pytest.mark.parametrize("name", SAMPLES)
-def test_every_format_is_read_or_refused_as_the_table_says(name, target, tmp_path):
-    tokenizer = tiny_tokenizer(320)
-    loaded = ModelPool(allow_any=True).load((tiny("llama", vocab_size=12, layers=8, hidden=HIDDEN), tokenizer))
+def test_every_format_is_read_or_refused_as_the_table_says(name, target, loaded, tmp_path):
     folder, told = folder_of(tmp_path / "head", *SAMPLES[name](target)), table()[name]
     refusals = {}
     for kind in KINDS:

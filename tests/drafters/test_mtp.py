@@ -3,7 +3,6 @@
 Tiny random models in the layout of transformers; modules, norms and the decoder layer are called one by one here.
 """
 
-from dataclasses import replace
 from functools import cache
 from itertools import cycle
 
@@ -27,9 +26,7 @@ from specviz.models.pool import ModelPool
 from specviz.rules import RULES
 from specviz.session.setup import gather
 from tests.helpers.mtp_targets import MtpModel, tiny_modules, tiny_target
-from tests.helpers.state_readers import AlwaysRead, own_distribution
 from tests.helpers.tiny_models import tiny_tokenizer
-from tests.helpers.toys import text_distribution, total_variation
 
 if not hasattr(MtpModel, "forward_layer"):
     pytest.skip("this transformers runs no single modules", allow_module_level=True)
@@ -152,30 +149,6 @@ def test_the_first_draft_is_the_one_of_transformers_own_forward():
         states = target.model(torch.tensor([text[:-1]])).last_hidden_state
         drafted, *_ = modules(torch.tensor([text[1:]]), states, None, torch.arange(1, len(text))[None], MtpCache())
     assert steps[1].draft.tokens == tuple(drafted[0].tolist())
-
-
-def test_greedy_text_is_the_targets_own():
-    target, modules = pair()
-    lm, mine = CachedLM(target, 128), drafter_of(target, modules)
-    steps = steps_of(lambda: Plan(lm, mine, RULE, Sampling(temperature=0), 3), 64)
-    own = target.generate(torch.tensor([PROMPT]), do_sample=False, max_new_tokens=64)[0, len(PROMPT) :]
-    assert [token for step in steps for token in step.tokens] == own.tolist()
-
-
-class WrongQ(MtpDrafter):
-    """WRONG: says that every token was drawn evenly."""
-
-    def draft(self, context, k):
-        draft = super().draft(context, k)
-        return replace(draft, probs=tuple(torch.full_like(q, 1 / len(q)) for q in draft.probs))
-
-
-@pytest.mark.parametrize(("kind", "least", "most"), [(MtpDrafter, 0, 1e-7), (WrongQ, 1e-3, 1)], ids=["right", "wrong"])
-def test_the_texts_distribution_is_the_targets(kind, least, most):
-    """Up to what norms in float32, inside a model in float64, make of two orders of reading."""
-    target, modules = pair(vocab_size=3, dtype=torch.float64)
-    plan = Plan(AlwaysRead(target, 128), kind(Modules(modules, 3, 128)), RULE, Sampling(), 2)
-    assert least <= total_variation(text_distribution(plan, [1, 2], 3), own_distribution(target, [1, 2], 3)) < most
 
 
 def test_another_list_of_tokens_is_another_text():

@@ -109,8 +109,14 @@ def test_confidence_goes_by_the_unfiltered_chance_at_temperature_0_too():
     assert {len(step.draft) for step in steps if not step.finish} == {1}
 
 
-@pytest.mark.parametrize("rule", LOSSLESS, ids=lambda rule: rule.name)
-@pytest.mark.parametrize("name", POLICIES)
+def policies_and_rules():
+    """Quick: every policy, and every rule. Slow: the rest of the product."""
+    for name, rule in itertools.product(POLICIES, LOSSLESS):
+        is_quick = name == "heuristic" or rule is LOSSLESS[0]
+        yield pytest.param(name, rule, id=f"{name}-{rule.name}", marks=() if is_quick else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("name", "rule"), policies_and_rules())
 def test_whole_runs_have_the_targets_distribution_under_every_policy(name, rule):
     target, prompt = TableLM(1, vocab_size=2), (0, 1)
 

@@ -166,9 +166,9 @@ def built(room=128, **params):
 def test_greedy_text_is_the_targets_own(stages):
     target = tiny("llama", vocab_size=40, seed=1)
     prompt = [5, 6, 7, 5, 6]
-    expected = target.generate(torch.tensor([prompt]), max_new_tokens=60, do_sample=False, eos_token_id=None)[0, 5:]
+    expected = target.generate(torch.tensor([prompt]), max_new_tokens=40, do_sample=False, eos_token_id=None)[0, 5:]
     drafter, lm = built(stages=stages), CachedLM(target, 128)
-    steps = list(speculate(prompt, lambda: plan_of(lm, drafter, 4, Sampling(0.0)), Seeded(1), max_new_tokens=60))
+    steps = list(speculate(prompt, lambda: plan_of(lm, drafter, 4, Sampling(0.0)), Seeded(1), max_new_tokens=40))
     assert [token for step in steps for token in step.tokens] == expected.tolist()
     assert drafter.work.calls == sum(sum(step.draft.evidence["calls"].values()) for step in steps if len(step.draft))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import string
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -32,8 +33,12 @@ FEW = 3  # tokens of a vocabulary whose every outcome is enumerated: drafts are 
 CHARACTERS = "a\n" + "bc" + string.ascii_uppercase + string.digits + string.ascii_lowercase[3:]
 
 
+@cache
 def setup_of(name: str, vocab_size: int = 32, dtype: torch.dtype = torch.float32, limit: int = CONTEXT_LIMIT) -> Setup:
-    """Tiny models for the method: a target, and the draft model that most need; _MAKERS make what is more."""
+    """Tiny models for the method: a target, and the draft model that most need; _MAKERS make what is more.
+
+    Made once: nothing changes a model, and readers and drafters are made anew of it.
+    """
     method = METHODS[name]
     maker = _MAKERS.get(name, _drafted if method.roles == ("draft",) else _plain)
     return maker(method, vocab_size, dtype, limit)

@@ -1,5 +1,6 @@
 """GGUF files: read as the model that they hold; what lies is refused in words before memory is taken."""
 
+import functools
 import hashlib
 import json
 import struct
@@ -47,10 +48,25 @@ def made(place, family="llama", **more):
     return write_gguf(place / "tiny-Q8_0.gguf", model, tokenizer, **more), model, tokenizer
 
 
+@pytest.fixture(scope="module")
+def loaded_of(tmp_path_factory):
+    """By a family's name: the loaded file, the file, and the model and the tokenizer that it was made of."""
+    place = tmp_path_factory.mktemp("families")
+    pool = ModelPool(10**9, allow_any=True)
+
+    @functools.cache
+    def load(family):
+        file, model, tokenizer = made(place / family, family)
+        return pool.load(str(file)), file, model, tokenizer
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPECVIZ_CACHE", str(place / "cache"))
+        yield load
+
+
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "gemma2"])
-def test_a_file_is_the_model_that_it_was_made_of_within_its_rounding(family, pool, tmp_path):
-    file, model, tokenizer = made(tmp_path / "models", family)
-    loaded = pool.load(str(file))
+def test_a_file_is_the_model_that_it_was_made_of_within_its_rounding(family, loaded_of):
+    loaded, _, model, tokenizer = loaded_of(family)
     ours = dict(loaded.model.named_parameters())
     for name, wanted in model.named_parameters():
         step = wanted.abs().max() / 127 if wanted.dim() > 1 else 0.0  # of Q8_0, at the most
@@ -61,18 +77,16 @@ def test_a_file_is_the_model_that_it_was_made_of_within_its_rounding(family, poo
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
-def test_its_tokenizer_end_and_chat_template_are_the_files_own(family, pool, tmp_path):
-    file, _, tokenizer = made(tmp_path, family)
-    loaded = pool.load(str(file))
+def test_its_tokenizer_end_and_chat_template_are_the_files_own(family, loaded_of):
+    loaded, _, _, tokenizer = loaded_of(family)
     assert loaded.text.encode(TEXT) == tokenizer.encode(TEXT)
     assert loaded.text.eos_ids == {tokenizer.eos_token_id}
     assert loaded.tokenizer.chat_template == tokenizer.chat_template
 
 
-def test_a_trace_knows_the_file_by_its_hash_and_the_format_of_its_weights(pool, tmp_path):
-
-    file, *_ = made(tmp_path)
-    info = pool.load(str(file)).info
+def test_a_trace_knows_the_file_by_its_hash_and_the_format_of_its_weights(loaded_of):
+    loaded, file, *_ = loaded_of("llama")
+    info = loaded.info
     assert info.name == "tiny-Q8_0.gguf"
     assert info.revision == f"sha256:{hashlib.sha256(file.read_bytes()).hexdigest()}"
     assert info.dtype == "float32, Q8_0, computed from its dequantised weights"

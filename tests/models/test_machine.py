@@ -3,6 +3,7 @@
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 
 import pytest
 import torch
@@ -12,9 +13,13 @@ from specviz.decoding.forward.products import Products
 from specviz.models import memory as machine
 from specviz.models.memory import environment
 
+measured_once = cache(products.measure)
+
 
 @pytest.fixture
 def folder(monkeypatch, tmp_path):
+    """Where it is kept. What is measured is measured once for all tests of a quiet machine."""
+    monkeypatch.setattr(machine, "measure", measured_once)
     monkeypatch.setenv("SPECVIZ_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(products, "_QUIET", 0)  # other tests may keep the machine busy
     machine._products.cache_clear()
@@ -22,10 +27,12 @@ def folder(monkeypatch, tmp_path):
 
 
 def test_a_busy_machine_is_measured_at_a_later_start(folder, monkeypatch):
+    monkeypatch.setattr(machine, "measure", products.measure)
     monkeypatch.setattr(products, "_QUIET", 2)
     assert machine.products() == Products()
     assert list(folder.iterdir()) == []
     monkeypatch.setattr(products, "_QUIET", 0)
+    monkeypatch.setattr(machine, "measure", measured_once)
     machine._products.cache_clear()
     first = machine.products()
     (file,) = folder.iterdir()

@@ -27,9 +27,13 @@ def made(monkeypatch):
     return proofs
 
 
-def chains_only(folder):
-    tokenizer = tiny_tokenizer()
-    return str(tiny_folder(folder, tiny("mpt", vocab_size=len(tokenizer), **MPT), tokenizer))
+@pytest.fixture(scope="module")
+def chains_only(tmp_path_factory):
+    """A folder with a model that counts its rows. All that is run with it is proved once."""
+    tokenizer, place = tiny_tokenizer(), tmp_path_factory.mktemp("proved")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPECVIZ_CACHE", str(place / "cache"))
+        yield str(tiny_folder(place / "by-rows", tiny("mpt", vocab_size=len(tokenizer), **MPT), tokenizer))
 
 
 def test_what_was_proved_once_is_not_proved_again(folder, cache, made):
@@ -64,26 +68,24 @@ def test_what_came_in_the_way_of_cuda_graphs_is_told_and_tried_again_at_the_next
     assert not cache.exists()
 
 
-def test_the_cost_and_the_reason_are_told(tmp_path, cache):
+def test_the_cost_and_the_reason_are_told(chains_only):
     told = []
-    loaded = ModelPool().load(chains_only(tmp_path / "by-rows"), lambda words, done: told.append(words))
+    loaded = ModelPool().load(chains_only, lambda words, done: told.append(words))
     assert loaded.proof.ms > 0
     assert "it reads chains only, as its numbers in a token tree are not those of the same tokens in a row" in told[-1]
 
 
 @pytest.mark.parametrize("method", ["tree", "lookahead"])
-def test_a_method_with_branches_is_refused_for_a_model_that_reads_chains_only(tmp_path, cache, method):
-    folder = chains_only(tmp_path / "by-rows")
+def test_a_method_with_branches_is_refused_for_a_model_that_reads_chains_only(chains_only, method):
     with pytest.raises(SpecvizError, match=r"drafts in branches, and by-rows.* reads chains only: .* drafts a chain"):
-        specviz.run("The fox", target=folder, draft=folder, method=method, max_new_tokens=8)
+        specviz.run("The fox", target=chains_only, draft=chains_only, method=method, max_new_tokens=8)
 
 
-def test_chains_of_that_model_write_the_text_of_generate_and_the_trace_says_what_it_reads(tmp_path, cache):
-    folder = chains_only(tmp_path / "by-rows")
-    loaded = ModelPool().load(folder)
+def test_chains_of_that_model_write_the_text_of_generate_and_the_trace_says_what_it_reads(chains_only):
+    loaded = ModelPool().load(chains_only)
     for method in ("none", "draft_model", "prompt_lookup"):
         trace = specviz.run(
-            "The fox said", target=folder, draft=folder, method=method, temperature=0, max_new_tokens=40
+            "The fox said", target=chains_only, draft=chains_only, method=method, temperature=0, max_new_tokens=40
         )
         ids = [token.id for token in trace.header.prompt.tokens]
         (expected,) = loaded.generate([ids], 40)

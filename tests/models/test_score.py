@@ -1,5 +1,7 @@
 """The teacher-forced scorer: every row is that of one plain forward over the text's own beginning."""
 
+from functools import cache
+
 import pytest
 import torch
 
@@ -16,6 +18,7 @@ TEXTS = (
 )
 
 
+@cache
 def loaded(family, **config):
     model = tiny(family, vocab_size=320, **config)
     return ModelPool().load((model, tiny_tokenizer()))
@@ -31,8 +34,9 @@ def whole(text):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("num_rows", [1000, 2], ids=["in one piece", "in pieces"])
-@pytest.mark.parametrize("at_once", [1000, 9], ids=["all at once", "a few tokens at once"])
+@pytest.mark.parametrize(
+    ("num_rows", "at_once"), [(1000, 1000), (2, 9)], ids=["all rows at once", "in pieces, a few tokens at once"]
+)
 def test_every_row_is_that_of_a_plain_forward(family, num_rows, at_once, monkeypatch):
     monkeypatch.setattr(scorer, "LOGITS_BYTES", num_rows * len(TEXTS) * 4 * 320)
     monkeypatch.setattr(forward, "FEWEST", at_once)

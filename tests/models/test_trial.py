@@ -1,5 +1,6 @@
 """A model that is not of the catalogue is tried in a process of its own before it is read, once, within limits."""
 
+import itertools
 import json
 import os
 import re
@@ -40,26 +41,27 @@ def cache(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def new_helper(monkeypatch):
-    """What a process that has tried nothing yet has; called again, another one's."""
-
-    def renew():
-        monkeypatch.setattr(trial, "_helpers", trial._Helpers())
-
-    renew()
-    yield renew
+def renew(monkeypatch):
+    """Gives this process what one has that has tried nothing yet."""
+    shared = trial._helpers
+    yield lambda: monkeypatch.setattr(trial, "_helpers", trial._Helpers())
     for helper in trial._helpers.idle:
-        if helper.process is not None:
+        if trial._helpers is not shared and helper.process is not None:
             helper.process.kill()
             helper.process.wait()
 
 
 @pytest.fixture
-def no_process(new_helper, monkeypatch):
+def new_helper(renew):
+    renew()
+
+
+@pytest.fixture
+def no_process(renew, monkeypatch):
     """From its call on, no helper can be started."""
 
     def deny():
-        new_helper()
+        renew()
         monkeypatch.setattr(sys, "executable", "/nowhere/python")
 
     return deny
@@ -74,6 +76,14 @@ def change(folder, file, **values):
     path = folder / file
     path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | values))
     return folder
+
+
+_lengths = itertools.count(1_000)
+
+
+def untried(folder):
+    """The folder with a setting that no other test gives one: whatever was tried here before, this was not."""
+    return change(folder, "tokenizer_config.json", model_max_length=next(_lengths))
 
 
 def with_template(folder, template):
@@ -157,11 +167,10 @@ def test_program_files_in_the_current_folder_are_not_run(folder, tmp_path, new_h
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_helper_that_ended_is_started_again(folder, new_helper):
-    ModelFolder(folder, "my-model")
+def test_a_helper_that_ended_is_started_again(folder):
+    ModelFolder(untried(folder), "my-model")
     last_process().kill()
-    change(folder, "tokenizer_config.json", model_max_length=77)
-    ModelFolder(folder, "my-model")
+    ModelFolder(untried(folder), "my-model")
     assert last_process().poll() is None
 
 
@@ -177,7 +186,7 @@ def test_a_helper_that_hangs_is_ended_and_another_tries(folder, new_helper, monk
     assert last_process() is not hanging
 
 
-def test_threads_that_ask_at_once_are_all_answered(folder, new_helper):
+def test_threads_that_ask_at_once_are_all_answered(folder):
     said = []
 
     def ask():
@@ -187,7 +196,7 @@ def test_threads_that_ask_at_once_are_all_answered(folder, new_helper):
             said.append(str(error))
 
     threads = [threading.Thread(target=ask) for _ in range(4)]
-    change(folder, "tokenizer.json", **PANIC)
+    change(untried(folder), "tokenizer.json", **PANIC)
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -302,10 +311,10 @@ def test_a_pipe_among_the_files_keeps_nobody_waiting(folder, file):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system copies no process")
-def test_a_copied_process_tries_with_a_helper_of_its_own(folder, new_helper):
-    ModelFolder(folder, "my-model")
-    change(folder, "tokenizer_config.json", model_max_length=77)
+def test_a_copied_process_tries_with_a_helper_of_its_own(folder):
+    ModelFolder(untried(folder), "my-model")
     own = last_process().pid
+    untried(folder)
     if (child := os.fork()) == 0:
         try:
             ModelFolder(folder, "my-model")
@@ -316,8 +325,8 @@ def test_a_copied_process_tries_with_a_helper_of_its_own(folder, new_helper):
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="this system has no such signals")
-def test_a_trial_that_was_interrupted_leaves_no_answer_for_the_next_folder(folder, new_helper):
-    ModelFolder(folder, "my-model")
+def test_a_trial_that_was_interrupted_leaves_no_answer_for_the_next_folder(folder):
+    ModelFolder(untried(folder), "my-model")
 
     def interrupt(_signal, _frame):
         raise KeyboardInterrupt
@@ -364,7 +373,7 @@ def load_aside(folders):
 
 def copies(folder, count):
     made = [Path(shutil.copytree(folder, folder.with_name(f"copy-{number}"))) for number in range(count)]
-    return [change(copy, "tokenizer_config.json", model_max_length=100 + place) for place, copy in enumerate(made)]
+    return [untried(copy) for copy in made]
 
 
 def wait_until(is_so):
@@ -376,8 +385,8 @@ def wait_until(is_so):
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="this system stops no process")
-def test_a_slow_folder_keeps_no_other_waiting(folder, new_helper):
-    ModelFolder(folder, "my-model")
+def test_a_slow_folder_keeps_no_other_waiting(folder):
+    ModelFolder(untried(folder), "my-model")
     slow, other = copies(folder, 2)
     with stopped(last_process()):
         threads, said = load_aside([slow])
@@ -389,9 +398,9 @@ def test_a_slow_folder_keeps_no_other_waiting(folder, new_helper):
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="this system stops no process")
-def test_no_more_than_a_few_wait_and_each_of_them_is_answered(folder, monkeypatch, new_helper):
+def test_no_more_than_a_few_wait_and_each_of_them_is_answered(folder, monkeypatch, renew):
     monkeypatch.setattr(trial, "MOST_AT_ONCE", 1)
-    new_helper()
+    renew()
     ModelFolder(folder, "my-model")
     first, *waiting, further = copies(folder, trial.MOST_WAITING + 2)
     with stopped(last_process()):
@@ -437,8 +446,8 @@ def test_a_helper_that_is_not_ready_in_time_is_told_from_one_that_ended(folder, 
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="needs the states of processes")
-def test_an_idle_helper_that_ended_leaves_no_zombie(folder, new_helper):
-    ModelFolder(folder, "my-model")
+def test_an_idle_helper_that_ended_leaves_no_zombie(folder):
+    ModelFolder(untried(folder), "my-model")
     process = last_process()
     process.send_signal(signal.SIGALRM)
     wait_until(lambda: not os.path.exists(f"/proc/{process.pid}"))

@@ -14,7 +14,7 @@ from specviz.drafters.method import TREE_RULES
 from specviz.errors import SpecvizError
 from specviz.rules import RULES
 from specviz.rules.lossless import SampleAndMatch
-from specviz.rules.speculative_sampling import SpeculativeSampling, residual
+from specviz.rules.speculative_sampling import SpeculativeSampling
 from specviz.rules.typical import longest_path
 from specviz.session.recorder import Recorder
 from tests.helpers.recorded_steps import vocabulary
@@ -253,11 +253,6 @@ def test_a_target_that_is_not_a_number_is_refused(rule):
     draft, probs = random_tree(0, 5)
     with pytest.raises(SpecvizError, match="not-a-number"):
         rule(draft, probs * float("nan"), Seeded(0), 0)
-
-
-def test_what_is_left_of_nothing_is_p():
-    p = torch.tensor([0.0, 1.0], dtype=torch.float64)
-    assert torch.equal(residual(p, p), p)
 
 
 @pytest.mark.gpu
