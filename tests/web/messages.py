@@ -8,16 +8,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from specviz.alignment.report.texts import texts_block
 from specviz.analysis.rounds import SpeedComparison
 from specviz.bench.speed import Measuring, Speed
 from specviz.trace import Footer, Header, Prompt, Token, Trace
 from specviz.views.document import stage_html
 from specviz.views.explore.feed import Feed
+from specviz.views.explore.opening import opening
 from specviz.views.learn.predict import predict_block
 from specviz.views.palette import palette
 from tests.browser.stage_page import whole
 from tests.helpers import evidence_traces, traces
 from tests.helpers.hostile_trace import EVIL
+from tests.helpers.made_summaries import HOSTILE, NAMES, made_text
 
 LOADING = {"name": "loading", "message": "downloading fable-target", "ahead": 0}
 LONG_PROMPT = "word " * 300
@@ -71,6 +74,24 @@ def measuring() -> list[dict]:
     return [json.loads(each) for each in sent]
 
 
+def token_texts() -> dict:
+    """Six texts of twelve tokens under three drafts, with what is known of them, and more texts than a list shows."""
+    texts = [made_text(number, 12) for number in range(6)]
+    texts[1] = made_text(1, 12, NAMES, {"overlap": [0.97] * 12})
+    texts[2] = made_text(2, 12, NAMES, dict.fromkeys(("text", "most_likely_text"), [HOSTILE] * 12), prompt=HOSTILE)
+    texts[3] = replace(texts[3], tags=["fables and tales"])
+    texts[5] = replace(texts[5], prompt="Fox and\n Hawaii")
+    saved = [[text.drafts[name]["saved"] for name in NAMES] for text in texts]
+    tokens = [text.tokens["text"] for text in texts]
+    many = (made_text(number, 3, NAMES[:1]) for number in range(250))
+    return {
+        "few": texts_block(texts, NAMES, 6),
+        "many": texts_block(many, NAMES[:1], 250),
+        "saved": saved,
+        "tokens": tokens,
+    }
+
+
 def messages() -> dict:
     made = {name: make() for name, make in RUNS.items()}
     return {
@@ -80,6 +101,8 @@ def messages() -> dict:
         "answers": {name: trace.answer for name, trace in made.items()},
         "loading": {"known": loading(fraction=0.43), "unknown": loading(fraction=None)},
         "measuring": measuring(),
+        "texts": token_texts(),
+        "opening": opening(made["chain"], 1),
         "predict": {
             "one": predict_block({"first": traces.chain()}),
             "two": predict_block({EVIL: traces.hostile(), "second": traces.chain()}),
