@@ -18,7 +18,7 @@ const drawn = (view) => {
   return root;
 };
 const task = (more) => ({ kind: 'choose', words: ['What is ', 'right', '?'], options: [{ words: 'A', right: false, why: 'No.' }, { words: 'B', right: true, why: 'Because.' }],
-  counts: [''], times: 1, praise: 'Well done.', runs: [], reveal: 'It was B.', ...more });
+  counts: [], status: [], times: 1, praise: 'Well done.', runs: [], reveal: 'It was B.', ...more });
 
 function begun(more, watched = null) {
   const said = [], briefs = [];

@@ -7,19 +7,23 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from specviz.alignment.report.texts import texts_block
 from specviz.analysis.rounds import SpeedComparison
 from specviz.bench.speed import Measuring, Speed
 from specviz.trace import Footer, Header, Prompt, Token, Trace
+from specviz.trace.shipped import shipped_trace
 from specviz.views.document import stage_html
 from specviz.views.explore.feed import Feed
 from specviz.views.explore.opening import opening
+from specviz.views.learn.lesson import lesson_props
 from specviz.views.learn.predict import predict_block
 from specviz.views.palette import palette
 from tests.browser.stage_page import whole
 from tests.helpers import evidence_traces, traces
 from tests.helpers.hostile_trace import EVIL
+from tests.helpers.lesson_texts import hostile_lesson, other_lesson, stage_lesson, taught
 from tests.helpers.made_summaries import HOSTILE, NAMES, made_text
 
 LOADING = {"name": "loading", "message": "downloading fable-target", "ahead": 0}
@@ -92,6 +96,12 @@ def token_texts() -> dict:
     }
 
 
+def lessons() -> dict:
+    made = (stage_lesson(), other_lesson(), hostile_lesson())
+    with TemporaryDirectory() as folder, taught(Path(folder), *made):
+        return {lesson["name"]: lesson_props(lesson["name"]) for lesson in made}
+
+
 def messages() -> dict:
     made = {name: make() for name, make in RUNS.items()}
     return {
@@ -101,6 +111,8 @@ def messages() -> dict:
         "answers": {name: trace.answer for name, trace in made.items()},
         "loading": {"known": loading(fraction=0.43), "unknown": loading(fraction=None)},
         "measuring": measuring(),
+        "lessons": lessons(),
+        "shipped": {name: whole(shipped_trace(name), f"shipped:{name}") for name in ("first-visit", "sum", "eagle")},
         "texts": token_texts(),
         "opening": opening(made["chain"], 1),
         "predict": {
