@@ -30,9 +30,9 @@ test('before the draw falls a guess is asked for and nothing tells the verdict',
 
 test('once it has fallen the draw stands at its place and the guess is told right or wrong', () => {
   const said = (guess) => texts(drawn(1, { hasFallen: true, guess }).root, '.sv-beat-said')[0];
-  assert.equal(said(false), 'The random draw falls at 0.82: rejected. You guessed right.');
-  assert.equal(said(true), 'The random draw falls at 0.82: rejected. You guessed wrong.');
-  assert.equal(said(null), 'The random draw falls at 0.82: rejected.');
+  assert.match(said(false), /0\.82: rejected.* right/);
+  assert.match(said(true), /0\.82: rejected.* wrong/);
+  assert.doesNotMatch(said(null), /guessed/);
   assert.equal(all(drawn(1, { hasFallen: true }).root, '.sv-beat-draw')[0].style.left, '81.6%');
 });
 
