@@ -11,6 +11,7 @@ from specviz.trace import Trace
 from tests.browser.access import serious
 from tests.browser.stage_page import PHONE, part, push, settle, shown, stages, whole
 from tests.helpers import evidence_traces, traces
+from tests.web.messages import stopped
 
 stage = pytest.fixture(stages)
 
@@ -81,6 +82,12 @@ def test_the_final_text_hides_what_was_cut_and_a_pressed_kind_dims_the_others(st
     for view in (".sv-piece", ".sv-cell"):
         assert set(shown(page, f"{view}.sv-is-resampled", opacity)) == {1}
         assert set(shown(page, f"{view}:not(.sv-is-resampled, .sv-is-rejected)", opacity)) == {0.25}
+    push(page, whole(stopped(2), run="stopped"))
+    assert page.locator(".sv-piece.sv-past").count() > 0
+    for mode, is_final in (("final", True), ("rejected", False)):
+        page.click(f'[data-mode="{mode}"]')
+        assert page.is_visible(".sv-answer") == is_final
+        assert page.locator(".sv-piece.sv-past").first.is_visible() != is_final
 
 
 def test_copying_works_on_a_page_that_came_without_encryption(stage):

@@ -85,6 +85,7 @@ def test_a_run_that_is_refused_leaves_what_was_typed_and_the_run_before_it_dimme
     assert page.evaluate(DIM)
 
 
+@pytest.mark.slow
 def test_a_finished_run_that_nobody_changed_says_run_and_lacks_nothing(page):
     run_to_end(page)
     page.wait_for_timeout(500)
@@ -92,6 +93,7 @@ def test_a_finished_run_that_nobody_changed_says_run_and_lacks_nothing(page):
     assert page.get_attribute("#run", "title") == ""
 
 
+@pytest.mark.slow
 def test_a_change_that_no_step_has_used_is_no_part_of_how_the_run_was_made(page):
     begin(page)
     page.click("#pause")

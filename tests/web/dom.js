@@ -297,6 +297,14 @@ export const all = (root, wanted) => root.querySelectorAll(wanted);
 export const texts = (root, wanted) => all(root, wanted).map((each) => each.textContent);
 export const later = () => new Promise((done) => { setTimeout(done, 0); });
 
+// what comes by itself, but must come
+export async function until(isSo, what) {
+  for (let wait = 0; !isSo(); wait += 1) {
+    if (wait > 1000) throw new Error(`it did not come to this: ${what || isSo}`);
+    await new Promise((done) => { setTimeout(done, 1); });
+  }
+}
+
 // as a person does it; what follows is drawn when this has resolved
 export async function fire(target, type, more = {}) {
   target.dispatchEvent(made(type, more));

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { mock, test } from 'node:test';
 import { gunzipSync } from 'node:zlib';
-import { all, fire, node, texts } from './dom.js';
+import { all, fire, node, texts, until } from './dom.js';
 import { sent, staged } from './messages.js';
 import { predict } from '../../assets/web/learn/predict.js';
 import { html, render } from '../../assets/web/vendor/preact_htm.js';
@@ -19,10 +19,9 @@ async function begun(block, isStill = true) {
   told.length = 0;
   document.body.append(root);
   render(html`<${predict} block=${block} host=${{}} />`, root);
-  const until = async (state) => { while (all(root, '.sv-predict-board')[0]?.dataset.state !== state) await new Promise((done) => { setTimeout(done, 1); }); };
-  await until('asked');
+  await until(() => all(root, '.sv-predict-board')[0]?.dataset.state === 'asked');
   const find = (selector) => all(root, selector), text = (selector) => texts(root, selector)[0];
-  return { find, text, until, state: () => find('.sv-predict-board')[0].dataset.state, press: (selector) => fire(find(selector)[0], 'click'), key: (key, more) => fire(find('.sv-predict-board')[0], 'keydown', { key, ...more }) };
+  return { find, text, state: () => find('.sv-predict-board')[0].dataset.state, press: (selector) => fire(find(selector)[0], 'click'), key: (key, more) => fire(find('.sv-predict-board')[0], 'keydown', { key, ...more }) };
 }
 
 test('a whole round is played and counted, and no guess is helped', async () => {
@@ -71,7 +70,7 @@ test('of several runs the chosen one is played, and what a model or a person wro
     const { places } = unpacked(packed);
     select.value = String(place);
     await fire(select, 'change');
-    while (game.text('.sv-title') !== titleOf(places[0].ask)) await new Promise((done) => { setTimeout(done, 1); });
+    await until(() => game.text('.sv-title') === titleOf(places[0].ask));
     await game.key('r');
     assert.equal(game.text('.sv-title'), titleOf(places[0].look));
   }

@@ -1,7 +1,7 @@
 // Many texts, one of them shown: found by a search, walked by keys and pointer, told for the draft that is chosen.
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { all, fire, later, node, texts, type } from './dom.js';
+import { all, fire, node, texts, type, until } from './dom.js';
 import { sent } from './messages.js';
 import { tokenTexts } from '../../assets/web/reports/token_texts.js';
 
@@ -12,9 +12,9 @@ async function drawn(block) {
   root.append(box);
   tokenTexts(box, block, { root });
   // until the text that is chosen, or none, is shown
-  const shown = async (isThere = true) => { for (let wait = 0; wait < 500 && Boolean(found('.sv-texts-line')[0].textContent) !== isThere; wait += 1) await later(); };
+  const shown = (isThere = true) => until(() => Boolean(found('.sv-texts-line')[0].textContent) === isThere);
   await shown();
-  const chosen = async (line) => { while (found('.sv-texts-line')[0].querySelectorAll('.sv-agree')[0] === line) await later(); };
+  const chosen = (line) => until(() => found('.sv-texts-line .sv-agree')[0] !== line);
   return {
     root, found, shown, search: (words) => type(found('input')[0], words),
     at: () => found('.sv-texts-line .sv-agree').findIndex((each) => each.classList.contains('sv-agree-at')),
@@ -83,7 +83,7 @@ test('a cell of a table opens a text at its token for its draft, whatever is sea
   const made = await drawn(few), [list, drafts] = made.found('select');
   await made.search('tales');
   made.root.dispatchEvent(new CustomEvent('sv-open', { detail: { text: few.numbers[4], draft: 1, token: 7 } }));
-  while (made.at() !== 7) await later();
+  await until(() => made.at() === 7);
   assert.deepEqual([list.value, drafts.value, made.facts()['saved if accepted here']], ['4', '1', `${saved[4][1][7].toFixed(2)} target calls`]);
   assert.equal(document.activeElement, made.found('.sv-texts-line')[0]);
 });
@@ -91,6 +91,6 @@ test('a cell of a table opens a text at its token for its draft, whatever is sea
 test('texts from outside stay texts', async () => {
   const made = await drawn(few);
   await made.search('story-2 ');
-  while (!made.found('.sv-texts-line')[0].textContent.includes('<img')) await later();
+  await until(() => made.found('.sv-texts-line')[0].textContent.includes('<img'));
   assert.equal(made.found('img, script').length, 0);
 });
