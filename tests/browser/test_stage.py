@@ -118,6 +118,7 @@ def test_those_who_want_less_motion_get_none_and_what_is_behind_the_end_is_faded
     assert shown(page, ".sv-lanes-sheet .sv-cell", fill) == [False, False, True, True]
 
 
+@pytest.mark.slow
 def test_a_thousand_steps_can_be_scrolled_through(stage):
     page, message = stage(), whole(traces.long(200))
     steps = [{**message["steps"][index % 200], "index": index} for index in range(1000)]

@@ -47,7 +47,7 @@ def test_every_view_works_fits_and_is_accessible(opened, eagle, size):
     assert shown(page, ".sv-text .sv-piece", marks) == [
         [kind, ref] for step in steps for _, kind, ref in step["pieces"]
     ]
-    assert shown(page, ".sv-loading:not([hidden]), .sv-measure:not([hidden])") == []
+    assert page.locator(":is(.sv-loading, .sv-measure):visible").count() == 0
     page.evaluate(OPEN_ALL)
     page.locator(".sv-plot").first.scroll_into_view_if_needed()
     page.wait_for_selector(".sv-plot .main-svg")
