@@ -35,7 +35,7 @@ CELLS = """() => [...document.querySelectorAll('.sv-cell')].map((node) => ({
   status: [...node.classList].find((name) => name.startsWith('sv-is-')).slice(6)}))"""
 
 
-def test_every_mark_is_what_the_trace_says(page, app):
+def test_every_mark_is_what_the_trace_says_and_the_first_screen_fits(page, app):
     run_to_end(page)
     trace = saved(page)
     pieces, cells = page.evaluate(PIECES), page.evaluate(CELLS)
@@ -57,6 +57,9 @@ def test_every_mark_is_what_the_trace_says(page, app):
         drafted = [(str(node), token.status) for node, token in enumerate(step.draft)]
         assert not lane or lane == drafted + last
     assert len({cell["step"] for cell in cells}) >= 5
+    box = page.locator(".sv-screen").bounding_box()
+    assert box["x"] + box["width"] <= DESKTOP["width"]
+    assert box["y"] + box["height"] <= DESKTOP["height"]
 
 
 def test_k_moved_during_a_run_counts_from_the_next_step(page):
@@ -71,6 +74,7 @@ def test_k_moved_during_a_run_counts_from_the_next_step(page):
     assert changed.index >= 1
 
 
+@pytest.mark.slow
 def test_another_draft_model_takes_over_during_a_run(page):
     begin(page)
     choose(page, "draft", "tiny-other")
@@ -115,6 +119,7 @@ def test_the_pace_can_be_changed_during_a_run(page):
     assert saved(page).footer.reason in ("length", "eos")
 
 
+@pytest.mark.slow
 def test_pause_holds_the_run_and_resume_goes_on_with_it(page):
     begin(page)
     page.click("#pause")
@@ -138,15 +143,11 @@ def test_step_makes_one_real_step_at_a_time(page):
 
 
 @pytest.mark.slow
-def test_stop_ends_the_run_and_keeps_what_there_is(page):
+def test_stop_ends_a_run_and_a_paused_one_and_keeps_what_there_is(page):
     begin(page)
     stop(page)
     assert saved(page).footer.reason == "stopped"
     assert page.is_enabled("#run")
-
-
-@pytest.mark.slow
-def test_stop_ends_a_paused_run_too(page):
     page.click("#step")
     wait_for_state(page, "paused")
     stop(page)
@@ -244,14 +245,16 @@ NO_TRACES = {
 }
 
 
-@pytest.mark.parametrize("content", NO_TRACES.values(), ids=NO_TRACES)
-def test_a_file_that_is_no_trace_is_refused_in_words(page, tmp_path, content):
-    path = tmp_path / "wrong.jsonl"
-    path.write_bytes(content)
-    page.set_input_files("input[type=file]", path)
-    page.wait_for_selector(".toast-body.error")
+def test_files_that_are_no_traces_are_refused_in_words(page, tmp_path):
+    for name, content in NO_TRACES.items():
+        path = tmp_path / f"{name}.jsonl"
+        path.write_bytes(content)
+        page.set_input_files("input[type=file]", path)
+        page.wait_for_selector(".toast-body.error")
+        assert page.query_selector(".toast-body img") is None
+        page.click(".toast-body.error .toast-close")
+        page.wait_for_selector(".toast-body.error", state="detached")
     assert page.evaluate("window.__pwned") is None
-    assert page.query_selector(".toast-body img") is None
 
 
 @pytest.mark.slow
@@ -297,16 +300,8 @@ def test_measure_tells_both_speeds_or_between_what_the_ratio_lies(page):
         assert told.startswith((*WORDS.values(), *DOUBTS.values())) or "no ratio: the measured runs wrote" in told
 
 
-def test_the_first_screen_fits_a_projector(page):
-    run_to_end(page)
-    box = page.locator(".sv-screen").bounding_box()
-    assert box["x"] + box["width"] <= DESKTOP["width"]
-    assert box["y"] + box["height"] <= DESKTOP["height"]
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_phone_never_scrolls_sideways_and_run_stays_in_reach(open_page, scheme):
-    page = open_page(viewport=PHONE, color_scheme=scheme, has_touch=True)
+def test_a_phone_never_scrolls_sideways_and_run_stays_in_reach(open_page):
+    page = open_page(viewport=PHONE, color_scheme="dark", has_touch=True)
     page.click("#fold")
     choose_pace(page, "full")
     page.click("#run")

@@ -1,26 +1,18 @@
-"""The two games of the Learn page: guessed and typed by hand and by keys, on the real page and in a file by itself."""
-
-import json
+"""The two games of the Learn page, guessed and typed by hand and by keys on the real page."""
 
 import pytest
 
 from specviz.trace import read_trace
-from specviz.trace.shipped import FIRST_VISIT, shipped_trace
-from specviz.ui.components import REPORT_HTML
-from specviz.views.blocks import dump
-from specviz.views.document import stage_template
-from specviz.views.learn.predict import predict_block, predict_props
+from specviz.trace.shipped import shipped_trace
+from specviz.views.learn.predict import predict_props
 from tests.browser.access import serious
-from tests.browser.stage_page import page_html, settle, watched_page
 from tests.browser.windows import PHONE
-from tests.helpers import traces
 
 pytestmark = pytest.mark.slow
 
 BOARD = ".sv-predict-board"
 LINE = ".sv-turns-form input[name=words]"
 IDLE = "!document.querySelector('#learn .sv-report').hasAttribute('data-busy')"
-COUNT_EVENTS = "window.told = []; document.addEventListener('sv-predicted', ({detail}) => window.told.push(detail));"
 WIDTHS = "[document.documentElement.scrollWidth, window.innerWidth]"
 PRESSED = ".sv-predict-buttons button, .sv-turns-form :is(button, input[type=text])"
 SMALL = """([pressed, least]) => [...document.querySelectorAll(pressed)]
@@ -39,53 +31,18 @@ def title(page):
     return page.inner_text(f"{BOARD} .sv-title")
 
 
-def guessed(page, word, by_key=False):
-    if by_key:
-        page.keyboard.press({"accepted": "a", "rejected": "r"}[word])
-    else:
-        page.click(f".sv-predict-{word}")
-    page.wait_for_selector(f"{BOARD}[data-state=told]")
-
-
-def test_a_whole_round_is_played_and_counted(open_page):
-    page = at_learn(open_page(reduced_motion="reduce"))
-    places = predict_props(shipped_trace(FIRST_VISIT)).places
-    page.evaluate(COUNT_EVENTS)
-    right = 0
-    for number, place in enumerate(places, 1):
-        assert title(page) == "".join(place.ask["title"])
-        assert page.locator(f"{BOARD} :is(.sv-random-draw, .sv-throw, .sv-role-emitted)").count() == 0
-        assert page.inner_text(f"{BOARD} .sv-pill") == "undecided"
-        assert page.inner_text(".sv-predict-outcome") == ""
-        said = "rejected" if number % 3 == 0 else "accepted"
-        guessed(page, said, by_key=number > 1)  # the first click takes the keys to the game
-        right += (said == "accepted") == place.accepted
-        assert title(page) == "".join(place.look["title"])
-        assert page.inner_text(".sv-predict-outcome").endswith(
-            f"it was {'accepted' if place.accepted else 'rejected'}."
-        )
-        assert f"right {right} of {number} ·" in page.inner_text(".sv-predict-score")
-        assert place.bet in page.inner_text(".sv-predict-score")
-        assert page.locator(f"{BOARD} .sv-random-draw").count() >= 1
-        page.keyboard.press("Enter")
-    page.wait_for_selector(f"{BOARD}[data-state=over]")
-    assert f"right {right} of {len(places)} times" in page.inner_text(".sv-predict-outcome")
-    assert [each["accepted"] for each in page.evaluate("window.told")] == [place.accepted for place in places]
-    assert sum(each["right"] for each in page.evaluate("window.told")) == right
-    assert serious(page) == []
-    page.click("text=Play again")
-    assert title(page) == "".join(places[0].ask["title"])
-
-
-def test_the_draw_falls_first_and_another_run_can_be_taken(open_page):
+def test_verdicts_are_guessed_on_the_page_and_another_run_is_taken(open_page):
     page = at_learn(open_page())
     asked = title(page)
     page.click(".sv-predict-accepted")
     page.wait_for_selector(f"{BOARD}[data-state=falling] .sv-random-draw")
     assert title(page) == asked
-    assert page.inner_text(".sv-predict-outcome") == ""
-    assert page.is_disabled(".sv-predict-rejected")
     page.wait_for_selector(f"{BOARD}[data-state=told]")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(f"{BOARD}[data-state=asked]")
+    page.keyboard.press("r")
+    page.wait_for_selector(f"{BOARD}[data-state=told]")
+    assert serious(page) == []
     page.select_option("[data-section=predict] select[name=run]", label="The run on the stage")
     page.click("[data-act=take]")
     page.wait_for_selector("text=there is no run to look at")  # nothing is on the stage of this page
@@ -93,11 +50,12 @@ def test_the_draw_falls_first_and_another_run_can_be_taken(open_page):
     page.click("[data-act=take]")
     page.wait_for_function(IDLE)
     first = page.eval_on_selector("[data-section=predict] select[name=run]", "(node) => node.value")
-    asked = "".join(predict_props(shipped_trace(first)).places[0].ask["title"])
+    asked = "".join(predict_props(shipped_trace(first)).places[0].ask.title)
     page.wait_for_function(
         "(words) => document.querySelector('.sv-predict-board .sv-title').textContent === words", arg=asked
     )
-    guessed(page, "accepted")
+    page.click(".sv-predict-accepted")
+    page.wait_for_selector(f"{BOARD}[data-state=told]")
     page.click("#pages [data-page=check]")
     page.click("#pages [data-page=learn]")
     page.wait_for_function(IDLE)
@@ -199,45 +157,3 @@ def test_where_a_text_ends_in_a_letter_one_choice_says_what_would_stand_there(op
     page.wait_for_selector(f".sv-turns-tiles:has-text('in {turn + 1} turn')")
     first = page.text_content(f".sv-draft-game-stage .sv-lane >> nth={turn} >> .sv-cell >> nth=0")
     assert first.strip()[0] == "u"  # no space was put before it
-
-
-# ---- in a file by itself ---------------------------------------------------------------------------------------------
-
-PLAY = """(block) => {
-  const root = document.querySelector('.sv-report'), host = {root, halt() {}, act() {}, title: ''};
-  specviz.drawBlock(block, host, root.querySelector('.sv-report-body'));
-}"""
-
-
-def file_html(theme="light"):
-    return page_html(f"<main>{REPORT_HTML}</main>{stage_template()}", theme)
-
-
-def test_a_file_holds_several_runs_and_asks_no_server(chromium):
-    runs = {name: shipped_trace(name) for name in ("first-visit", "sum")}
-    with watched_page(chromium, file_html(), viewport={"width": 1366, "height": 768}, reduced_motion="reduce") as page:
-        page.evaluate(PLAY, json.loads(dump(predict_block(runs))))
-        for place, (name, trace) in enumerate(runs.items()):
-            page.select_option(".sv-predict > .sv-control select", str(place))
-            asked = "".join(predict_props(trace).places[0].ask["title"])
-            page.wait_for_function(
-                "(words) => document.querySelector('.sv-predict-board .sv-title')?.textContent === words", arg=asked
-            )
-            guessed(page, "rejected")
-            assert page.inner_text(".sv-predict-outcome"), name
-
-
-def test_hostile_tokens_prompts_and_titles_stay_text(chromium):
-    bad = "<img src=x onerror=window.__pwned=1><script>window.__pwned=2</script>"
-    trace = traces.hostile()
-    with watched_page(chromium, file_html("dark"), viewport=PHONE, reduced_motion="reduce") as page:
-        page.evaluate(PLAY, json.loads(dump(predict_block({bad: trace, "other": trace}))))
-        for place in predict_props(trace).places[:5]:
-            page.wait_for_selector(f"{BOARD}[data-state=asked]")
-            guessed(page, "accepted")
-            assert title(page) == "".join(place.look["title"]).replace("\n", " ")
-            page.click(".sv-predict-buttons .sv-primary:visible")
-        settle(page)
-        assert page.evaluate("window.__pwned") is None
-        assert page.inner_text(".sv-predict > .sv-control option >> nth=0") == bad
-        assert page.evaluate(WIDTHS)[0] <= PHONE["width"]

@@ -150,6 +150,7 @@ def scored(pieces=traces.STORY):
     return builder.score().finish()
 
 
+@pytest.mark.slow
 def test_the_slider_of_an_opened_trace_asks_nobody(page, tmp_path):
     open_file(page, tmp_path, scored())
     turn_to(page, "compare")

@@ -10,35 +10,25 @@ from tests.browser.stage_page import PHONE, push, settle, shown, stages, whole
 from tests.helpers import traces
 
 LOADING = {"name": "loading", "message": "", "ahead": 0, "words": "loading", "progress": {"width": 40, "words": "40 %"}}
-STATES = {
-    "a tree's token": "() => hub.pin(0, '1')",
-    "everything open, another text, throws, unfiltered": """() => {
-        document.querySelectorAll('[data-mode=final], [data-part=many]').forEach((node) => node.click());
-        document.querySelectorAll('details').forEach((node) => { node.open = true; });
-    }""",
-}
+EVERYTHING_OPEN = """() => {
+    document.querySelectorAll('[data-mode=final], [data-part=many]').forEach((node) => node.click());
+    document.querySelectorAll('.sv-stage details:not(.sv-charts)').forEach((node) => { node.open = true; });
+}"""
 
 stage = pytest.fixture(stages)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_nothing_serious_is_wrong_on_a_wide_page(stage, theme):
-    page = stage(theme=theme, reduced_motion="reduce")
+def test_nothing_serious_is_wrong_on_a_wide_page_with_charts_and_on_a_phone_with_its_sheet(stage, theme):
+    page = stage(theme=theme, height=1500, reduced_motion="reduce")
     push(page, {"run": "first", "from": 0, "total": 0, "steps": [], "state": LOADING})
     assert serious(page) == []
     push(page, whole(traces.tree()))
-    for name, script in STATES.items():
-        page.evaluate(script)
-        settle(page)
-        assert (name, serious(page)) == (name, [])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_nothing_serious_is_wrong_with_charts(stage, theme):
-    page = stage(theme=theme, height=1500)
-    push(page, whole(traces.chain()))
+    page.evaluate("hub.pin(0, '1')")
+    settle(page)
+    assert serious(page) == []
+    page.evaluate(EVERYTHING_OPEN)
     page.evaluate("document.querySelector('.sv-charts').open = true")
     page.wait_for_function("document.querySelectorAll('.sv-plot').length === 5")
     page.evaluate("document.querySelector('.sv-charts').scrollIntoView()")
@@ -46,17 +36,12 @@ def test_nothing_serious_is_wrong_with_charts(stage, theme):
     page.evaluate("document.querySelectorAll('.sv-chart-table').forEach((node) => { node.open = true; })")
     settle(page)
     assert serious(page) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_nothing_serious_is_wrong_on_a_phone_with_its_sheet_open(stage, theme):
-    page = stage(theme=theme, reduced_motion="reduce", **PHONE)
-    push(page, whole(traces.chain()))
-    page.tap('.sv-piece[data-step="4"][data-ref="1"]')
-    page.wait_for_selector(".sv-inspector", state="visible")
-    settle(page)
-    assert serious(page) == []
+    phone = stage(theme=theme, reduced_motion="reduce", **PHONE)
+    push(phone, whole(traces.chain()))
+    phone.tap('.sv-piece[data-step="4"][data-ref="1"]')
+    phone.wait_for_selector(".sv-inspector", state="visible")
+    settle(phone)
+    assert serious(phone) == []
 
 
 def test_everything_that_can_be_pressed_is_reached_by_tab(stage):

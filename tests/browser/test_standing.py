@@ -52,18 +52,18 @@ def test_another_recorded_run_brings_its_own_settings(page):
     expect(page.locator("#run")).to_have_text("Run with method Draft model")
 
 
-@pytest.mark.parametrize("width", [1366, 1024])
-@pytest.mark.parametrize("simple", [True, False])
-def test_no_words_of_run_move_the_slider_that_changes_them(open_page, width, simple):
-    page = open_page("?run=k-8", viewport={"width": width, "height": 768}, simple=simple)
-    stands(page, "k-8")
-    places = []
+def test_no_words_of_run_move_the_slider_that_changes_them(page):
+    places = {}
     for k, temperature, words in ((8, 1, "Run"), (3, 1, "Run with K 3"), (3, 0.5, "Run with these settings")):
         slide(page, "k", k)
         slide(page, "temperature", temperature)
         expect(page.locator("#run")).to_have_text(words)
-        places.append(page.locator("#k input[type=range]").bounding_box())
-    assert places[1:] == places[:-1]
+        for width in (1366, 1024):
+            for is_simple in (False, True):
+                page.set_viewport_size({"width": width, "height": 768})
+                page.evaluate("(is) => document.documentElement.toggleAttribute('data-sv-simple', is)", is_simple)
+                place = page.locator("#k input[type=range]").bounding_box()
+                assert places.setdefault((width, is_simple), place) == place, words
 
 
 def test_a_run_that_is_refused_leaves_what_was_typed_and_the_run_before_it_dimmed(open_page):
@@ -85,6 +85,7 @@ def test_a_run_that_is_refused_leaves_what_was_typed_and_the_run_before_it_dimme
     assert page.evaluate(DIM)
 
 
+@pytest.mark.slow
 def test_a_finished_run_that_nobody_changed_says_run_and_lacks_nothing(page):
     run_to_end(page)
     page.wait_for_timeout(500)
@@ -92,6 +93,7 @@ def test_a_finished_run_that_nobody_changed_says_run_and_lacks_nothing(page):
     assert page.get_attribute("#run", "title") == ""
 
 
+@pytest.mark.slow
 def test_a_change_that_no_step_has_used_is_no_part_of_how_the_run_was_made(page):
     begin(page)
     page.click("#pause")

@@ -6,9 +6,7 @@ import httpx
 import pytest
 from gradio_client import Client
 
-from specviz.models.pool import ModelPool
 from specviz.trace import read_trace
-from specviz.ui.choices import make_offer
 from specviz.ui.startup import free_port, make_page
 from tests.browser.explore_page import run_to_end, saved
 from tests.browser.windows import ALL_CONTROLS, DESKTOP, borrowed
@@ -20,10 +18,15 @@ WAYS = {"left in, and told": (PATH, False), "cut off, and told": (PATH, True), "
 """What a proxy does with the path, and what the server is told of it."""
 
 
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    return pages.tiny_library(tmp_path_factory.mktemp("models"))
+
+
 @pytest.fixture(scope="module", params=WAYS.values(), ids=WAYS)
-def address(request):
+def address(request, library):
     told, cuts = request.param
-    page = make_page(make_offer("fable-target", "fable-draft"), ModelPool())
+    page = make_page(pages.tiny_offer(max_new_tokens=24), library)
     server = page.launch(pages.HOST, free_port(pages.HOST, 0, 1), root_path=told)
     with proxied(server.rstrip("/"), PATH, cuts=cuts) as behind:
         yield behind
@@ -48,26 +51,22 @@ def page(chromium, address):
     assert not wrong, wrong
 
 
-def test_run_writes_a_text_whose_file_and_charts_are_found(page):
-    run_to_end(page)
-    words = page.locator(".sv-text .sv-piece:not(.sv-is-rejected)").all_text_contents()
-    assert saved(page).text.startswith("".join(words)[:40]), "what is shown is the text"
-    assert len(words) > 10
-    page.click("#share-open")
-    page.click(".sv-charts summary")
-    page.wait_for_selector(".sv-charts .js-plotly-plot")
-
-
-def test_help_and_a_shared_link_lead_to_places_under_the_path(page, address):
+def test_run_files_charts_help_link_and_cookie_lie_under_the_path(page, address):
+    (cookie,) = page.context.cookies()
+    assert f"{cookie['path']}/" == httpx.URL(address).raw_path.decode(), "of this page alone"
     with page.context.expect_page() as opened:
         page.click("#pages >> text=Help")
     opened.value.click("main a[href='settings.md']")
     opened.value.wait_for_url(f"{address}specviz/docs/settings.md")
     opened.value.close()
     run_to_end(page)
+    words = page.locator(".sv-text .sv-piece:not(.sv-is-rejected)").all_text_contents()
+    assert len(saved(page).tokens) == len(words) > 10, "the file is of the run that is shown"
     page.click("#share-open")
     page.wait_for_function("document.querySelector('.sv-share-link')?.value")
     assert page.input_value(".sv-share-link").startswith(f"{address}#run=")
+    page.click(".sv-charts summary")
+    page.wait_for_selector(".sv-charts .js-plotly-plot")
 
 
 def test_the_api_answers_and_its_files_lie_below_its_address(address):
@@ -76,8 +75,3 @@ def test_the_api_answers_and_its_files_lie_below_its_address(address):
     whole = read_trace(httpx.get(f"{address.rstrip('/')}{answer['trace']}").content)
     assert whole.text == answer["text"]
     assert httpx.get(f"{address.rstrip('/')}{answer['page']}").status_code == 200
-
-
-def test_a_visitors_cookie_is_of_this_page_alone(page, address):
-    (cookie,) = page.context.cookies()
-    assert f"{cookie['path']}/" == httpx.URL(address).raw_path.decode()
