@@ -18,3 +18,7 @@ interface ParentNode {
 interface DocumentEventMap {
   "sv-opened": CustomEvent<string>; // where a person goes on from the opening: "run", "why" or ""
 }
+
+interface HTMLElementEventMap {
+  "sv-open": CustomEvent<import("../../assets/web/messages.d.ts").PlaceInText>; // on a report page: a cell opens a text there
+}
