@@ -4,6 +4,7 @@ import ast
 import io
 import re
 import tokenize
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,7 @@ def room_of(path: Path) -> str:
     return inside[0] if len(inside) > 1 else "top"
 
 
+@cache
 def tokens_of(source: str) -> list[tokenize.TokenInfo]:
     """The tokens of Python in a file, without comments, docstrings and layout, as a comma before a bracket closes."""
     texts = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Expr) and is_text(node.value)]
@@ -133,8 +135,20 @@ def test_no_function_is_long():
     assert long == {}
 
 
+def code_lines(source: str) -> list[str]:
+    """The lines of JavaScript or of a style sheet that are neither empty nor comments."""
+    without_blocks = re.sub(r"^ */\*.*?\*/ *$", "", source, flags=re.DOTALL | re.MULTILINE)
+    return [line for line in without_blocks.splitlines() if line.strip() and not line.lstrip().startswith("//")]
+
+
 def test_the_browsers_half_keeps_to_its_lines():
-    assert sum(len(path.read_text("utf-8").splitlines()) for path in OWN_WEB) <= BUDGET["web"]["lines"]
+    assert sum(len(code_lines(path.read_text("utf-8"))) for path in OWN_WEB) <= BUDGET["web"]["lines"]
+
+
+def test_comments_of_the_browsers_half_cost_nothing():
+    comments = "// one\n/** @type {Host} */\n/**\n * three\n */\n\n  /* four */\n"
+    source = f"{comments}let a = 1; // two\n{comments}let b = /** @type {{A}} */ (a);\n"
+    assert code_lines(source) == ["let a = 1; // two", "let b = /** @type {A} */ (a);"]
 
 
 def blocks_of(source: str) -> dict[str, int]:

@@ -405,7 +405,7 @@ export interface OtherK {
 }
 
 /** A part of a section that a person reads. */
-export type PageBlock = WordsBlock | VerdictBlock | ProgressBlock | TableBlock | ChartBlock | BarsBlock | SegmentsBlock | TextsBlock | DownloadBlock | LinksBlock | PlacesBlock | DetailsBlock | SideBySideBlock | DraftGameBlock | DraftGameStageBlock | LessonsBlock | PredictBlock;
+export type PageBlock = WordsBlock | VerdictBlock | ProgressBlock | TableBlock | ChartBlock | BarsBlock | SegmentsBlock | TextsBlock | DownloadBlock | LinksBlock | PlacesBlock | DetailsBlock | SideBySideBlock | LessonsBlock | PredictBlock | DraftGameBlock | DraftGameStageBlock;
 
 /** A field or a button of a section. A person sets the fields before pressing a button of the same section. */
 export type PageControl = ButtonControl | ChoiceControl | CountControl | LinesControl;
@@ -491,7 +491,7 @@ export interface PlanEntry {
   title: string;
 }
 
-/** All that the player of two runs shows. */
+/** The content of the player of two runs. */
 export interface PlayerData {
   sides: Array<PlayerSide>;
   modes: Array<PlayerMode>;
@@ -630,6 +630,12 @@ export interface RunMessage {
   opening?: boolean;
   back?: boolean;
   steps?: Array<ShownStep>;
+}
+
+/** The explanations of all steps of a recorded run. */
+export interface RunOpenings {
+  telling: number;
+  steps: Array<Opening>;
 }
 
 /** Two recorded runs that a lesson shows side by side. */

@@ -174,7 +174,7 @@ class _Endpoints:
         numbers = metrics(count(trace))
         return {
             "run": view.id,
-            "title": library.entry(trace)["title"],
+            "title": library.entry(trace).title,
             "text": trace.text,
             "end": trace.footer.reason,
             "numbers": {

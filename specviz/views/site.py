@@ -11,14 +11,16 @@ import msgspec
 from specviz.trace import Trace
 from specviz.trace.shipped import WELCOME, shipped_runs, shipped_trace
 from specviz.views import blocks
-from specviz.views.blocks import PageMessage, PageSection, PlaceLink, pack
+from specviz.views.blocks import PageMessage, PageRecord, PageSection, PlaceLink, pack
 from specviz.views.compare import plan, plan_theory
 from specviz.views.document import folder
 from specviz.views.documentation import document_page, documents
 from specviz.views.explore.every_k import every_k
 from specviz.views.explore.library import shipped_entry
+from specviz.views.explore.message import Opening
 from specviz.views.explore.opening import opening, telling_step
 from specviz.views.learn.lesson_file import (
+    SiteContent,
     learn_page,
     lesson_pairs,
     lesson_panels,
@@ -52,6 +54,13 @@ OF_A_RUN = ("every-k", "theory", "tool-names")
 """The ids of the sections of Compare that speak of the run on the stage."""
 
 
+class RunOpenings(PageRecord):
+    """The explanations of all steps of a recorded run."""
+
+    telling: int  # the step that is explained at first
+    steps: Sequence[Opening]
+
+
 def site_files(
     recorded: Mapping[str, Sequence[PageSection]], report: str | None = None
 ) -> dict[str, str]:
@@ -63,12 +72,8 @@ def site_files(
     runs = [WELCOME, *(name for name in shipped_runs() if name != WELCOME)]
     pairs = list(dict.fromkeys([*RACES, *lesson_pairs()]))
     names_of_pairs = ["-".join(pair) for pair in pairs]
-    content = {
-        "lessons": lesson_panels(),
-        "pages": _pages(recorded, runs, pairs),
-        "runs": runs,
-        "pairs": names_of_pairs,
-    }
+    pages = _pages(recorded, runs, pairs)
+    content = SiteContent(lesson_panels(), pages, runs, names_of_pairs)
     data = {"sv-data": pack(content)}
     for name, pair in zip(names_of_pairs, pairs, strict=True):
         data[f"sv-side-by-side-{name}"] = pack(side_by_side(pair))
@@ -89,7 +94,7 @@ def _run_data(name: str) -> dict[str, str]:
     openings = [opening(trace, index) for index in range(len(trace.steps))]
     return {
         f"sv-run-{name}": run_text(name, charts=True),
-        f"sv-opening-{name}": pack({"telling": telling_step(trace), "steps": openings}),
+        f"sv-opening-{name}": pack(RunOpenings(telling_step(trace), openings)),
         f"sv-of-{name}": pack(_of_run(trace)),
         f"sv-every-k-{name}": pack(every_k(trace)),
     }
@@ -115,7 +120,7 @@ def _pages(
     opened = []
     for name in runs:
         entry = shipped_entry(known[name])
-        opened.append(PlaceLink(f"#run={name}", entry["title"], entry["words"], entry["facts"]))
+        opened.append(PlaceLink(f"#run={name}", entry.title, entry.words, entry.facts))
     raced = []
     for first, second in pairs:
         href = f"#side-by-side={first}-{second}"

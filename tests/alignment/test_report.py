@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import replace
 
+import msgspec
 import pandas
 import pytest
 from msgspec import UNSET
@@ -32,6 +33,7 @@ from specviz.views.blocks import (
     PlaceInText,
     TableBlock,
     TableCell,
+    TextChunk,
     VerdictBlock,
     WordsBlock,
     dump,
@@ -488,6 +490,12 @@ def test_every_token_tells_what_both_models_said():
     assert {len(column) for one in shown["drafts"] for column in one["facts"]} == {23}
     assert len(block.draft_facts) == len(shown["drafts"][0]["facts"])
     assert len(block.facts) == len(shown["facts"])
+
+
+def test_a_chunk_of_texts_is_what_its_record_declares():
+    block = shown_texts(*range(20))
+    chunks = [msgspec.convert(unpacked(chunk), TextChunk) for chunk in block.chunks]
+    assert [len(chunk.texts) for chunk in chunks] == [16, 4]
 
 
 def test_places_that_the_draft_cannot_read_are_marked_and_left_out_of_the_mean():

@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 from itertools import accumulate
 
+import msgspec
 import pytest
 
 from specviz.bench.race import Heat, PartingLogits, Race, RaceDifference
@@ -17,11 +18,17 @@ from specviz.views.compare import side_by_side_player as duel_view
 from specviz.views.compare import two_runs as pair
 from specviz.views.compare.race import Seat
 from specviz.views.compare.race_words import IMPOSSIBLE, SAME_DISTRIBUTION
-from specviz.views.compare.side_by_side_player import MOST_STEPS, NUM_FRAMES, num_shown, side_by_side_block
+from specviz.views.compare.side_by_side_player import (
+    MOST_STEPS,
+    NUM_FRAMES,
+    PlayerData,
+    num_shown,
+    side_by_side_block,
+)
 from specviz.views.words import percent
 from tests.helpers import traces
 from tests.helpers.one_file import unpacked
-from tests.helpers.page_records import kind_of
+from tests.helpers.page_records import check_record, kind_of
 
 TITLES = ("A · one", "B · other")
 OPTIONS = [("one", "one"), ("other", "other")]
@@ -120,6 +127,15 @@ def test_the_counters_of_each_side_are_the_traces_own():
         assert side["said"][0] == "0 tokens · 0 target calls"
         assert side["widths"][-1] == 100
         assert len(side["message"]["steps"]) == len(side["said"]) - 1
+
+
+def test_the_player_gets_what_its_records_declare():
+    for by in ("time", "token"):
+        block = side_by_side_block(shipped_trace("greedy"), shipped_trace("first-visit"), by)
+        check_record(block)
+        data = {**data_of(block), "sides": []}  # what a stage shows has tests of its own
+        shown = msgspec.convert(data, PlayerData)
+        assert by in [mode.name for mode in shown.modes]
 
 
 @pytest.mark.parametrize("name", ["medusa", "tree", "k-8"])

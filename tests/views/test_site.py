@@ -45,7 +45,7 @@ def test_every_run_lies_in_it_as_in_a_file_of_its_own(files):
         )
         assert [{**part, "run": ""} for part in parts] == [{**part, "run": ""} for part in own]
         told = unpacked(text_of(files, f"sv-opening-{name}"))
-        assert told["steps"][2] == json.loads(json.dumps(opening(shipped_trace(name), 2)))
+        assert told["steps"][2] == json.loads(blocks.dump(opening(shipped_trace(name), 2)))
         assert [section["id"] for section in unpacked(text_of(files, f"sv-of-{name}"))] == list(OF_A_RUN)
 
 

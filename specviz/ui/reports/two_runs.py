@@ -109,7 +109,7 @@ class TwoRunsSection:
         names = [options[value] for value in chosen]
         is_recorded = any(value.startswith(SHIPPED) for value in chosen)
         if are_of_one_prompt(*traces) and not is_recorded:
-            titles = [library.entry(trace)["title"] for trace in traces]
+            titles = [library.entry(trace).title for trace in traces]
             names = _drop_common(*titles)
         if names[0] == names[1]:
             differences = _differences(*traces)
@@ -144,7 +144,7 @@ def _drop_common(one: str, other: str) -> list[str]:
 def _describe(trace: Trace) -> str:
     """The run in the words of the library."""
     entry = library.entry(trace)
-    return _join(entry["title"], entry["words"])
+    return _join(entry.title, entry.words)
 
 
 def _join(*words: str) -> str:

@@ -67,7 +67,7 @@ class PlayerMode(PageRecord):
 
 
 class PlayerData(PageRecord):
-    """All that the player of two runs shows."""
+    """The content of the player of two runs."""
 
     sides: Sequence[PlayerSide]
     modes: Sequence[PlayerMode]
