@@ -10,7 +10,7 @@ const draw = (blocks, more = {}, root = node()) => {
   render(html`<${Blocks} blocks=${blocks} host=${{ ...host, ...more }} />`, root);
   return root;
 };
-const table = (more) => ({ kind: 'table', columns: ['rule', 'share'], rows: [['b10', { text: '9 %', sort: 9 }], ['b9', { text: '10 %', sort: 10 }], ['a', { text: null, sort: null }]], caption: null, marked: null, sortable: true, ...more });
+const table = (more) => ({ kind: 'table', columns: ['rule', 'share'], rows: [['b10', { text: '9 %', sort: 9 }], ['b9', { text: '10 %', sort: 10 }], ['a', { text: null, sort: null }]], caption: '', marked: -1, sortable: true, ...more });
 
 test('a text from outside is a text, and every second one of a list is set off', () => {
   const root = draw([{ kind: 'words', words: ['The draft gave ', HOSTILE, ' 40 %.'], small: false }]);

@@ -65,14 +65,15 @@ test('controls that come and go leave the others in their place', () => {
   assert.equal(all(root, 'select')[0], box);
 });
 
-test('a section without its values sends nothing', async () => {
-  const sent = [], controls = [{ kind: 'button', do: 'redraw', label: 'Redraw', primary: true }];
-  const root = node();
+test('a button sends what is set, and nothing where a number is out of its bounds', async () => {
+  const sent = [], root = node();
+  const controls = [choice('right'), { kind: 'count', name: 'n', label: 'Redraws', value: 5000, low: 100, high: 20000 }, { kind: 'button', do: 'redraw', label: 'Redraw', primary: true }];
   render(html`<${Section} ...${base} controls=${controls} host=${{ act: (...all_) => sent.push(all_) }} />`, root);
-  const [row] = all(root, '.sv-controls');
-  row.querySelectorAll = () => [{ name: 'n', value: '7', reportValidity: () => false }];
-  await fire(all(root, '[data-act=redraw]')[0], 'click');
-  row.querySelectorAll = () => [{ name: 'n', value: '700', reportValidity: () => true }];
-  await fire(all(root, '[data-act=redraw]')[0], 'click');
-  assert.deepEqual(sent, [['all', 'redraw', { n: '700' }]]);
+  const [rule] = all(root, 'select'), [count] = all(root, 'input'), press = () => fire(all(root, '[data-act=redraw]')[0], 'click');
+  rule.value = 'wrong';
+  for (const set of ['7', '20001', '700']) {
+    count.value = set;
+    await press();
+  }
+  assert.deepEqual(sent, [['all', 'redraw', { rule: 'wrong', n: '700' }]]);
 });
