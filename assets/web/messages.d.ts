@@ -603,6 +603,13 @@ export interface RunEntry {
   date: string;
 }
 
+/** What a run's file tells about its parts. */
+export interface RunFileIndex {
+  starts: Array<number>;
+  selection: TokenPlace | null;
+  file: string;
+}
+
 /** What a stage is told once, before the first step. */
 export interface RunHead {
   prompt: string;

@@ -18,21 +18,26 @@ import { mountHelp } from './stage/help.js';
 import { mountStage, pinPlace } from './stage/stage.js';
 
 /** @import { Host, Hub, StageServer } from './core/hub.js' */
-/** @typedef {Host & { server: StageServer & { standing: (wanted: { run: string }) => Promise<any> } }} PageHost */
+/** @import { Values } from './core/standing.js' */
+/** @import { RunMessage, StandingRun } from './messages.d.ts' */
+/** @typedef {Host & { server: StageServer & { standing: (wanted: { run: string }) => Promise<StandingRun | null> } }} PageHost */
 
 const RUN = 'specviz-run', TAB = 'specviz-tab';
 const LIVE = ['queued', 'loading', 'running'];
 const root = document.documentElement;
+/** @type {string | null} */
 let current = null;             // the run on the stage
 let refused = () => {};
 /** @type {PageHost} */
 let stage_ = null;              // what the stage may ask and tell
 const standing = new Standing();
+/** @type {Set<string>} */
 const left = new Set();         // runs that the stage has left: a late last message must not bring them back
 
 const parse = (text) => { try { return text ? JSON.parse(text) : null; } catch (e) { return null; } };
 
 // what the stage sees: the same value, without what belongs to a run that it has left
+/** @param {PageHost} host @returns {PageHost} */
 function screened(host) {
   return {
     ...host,
@@ -40,7 +45,9 @@ function screened(host) {
   };
 }
 
+/** @param {string} text */
 function admits(text) {
+  /** @type {RunMessage | null} */
   const message = parse(text);
   if (!message || !message.run) return true;
   if (left.has(message.run) && message.state && !message.back) return false;  // a recorded run has no state, and may come back
@@ -49,7 +56,7 @@ function admits(text) {
   const isNew = current !== message.run, wasLive = LIVE.includes(root.dataset.svState);
   current = message.run;
   if (isNew) hold(current);
-  const { name, message: words } = message.state || { name: 'opened' };
+  const { name, message: words } = message.state || { name: 'opened', message: null };
   root.dataset.svState = name;
   const isOver = !LIVE.includes(name);
   const goesOn = !isOver || name === 'paused';
@@ -84,13 +91,16 @@ function end(run) {
 
 // what Run says while this run is on the stage; the last question's answer counts
 let questions = 0;
+/** @param {string} run */
 async function hear(run) {
   const question = questions += 1;
+  /** @type {StandingRun | null} */
   let told = null;
   try { told = await stage_.server.standing({ run }); } catch (error) { told = null; }
   if (told && question === questions) standing.say(told);
 }
 
+/** @param {string[]} names @param {Values[string][]} values @returns {Values} */
 const byName = (names, values) => Object.fromEntries(names.map((name, place) => [name, values[place]]));
 const changed = (names, values) => standing.fields(byName(names, values));
 
@@ -132,13 +142,16 @@ function ask(host, { fields, own, latest }) {
 
 // ---- the pages: one is shown; a report page is told what is looked at on the stage whenever it is opened ----
 const PAGES = ['explore', 'compare', 'check', 'learn'];
+/** @type {Record<string, ReturnType<typeof mountReport>>} */
 const reports = {};
+/** @type {Record<string, (rest: string) => void>} */
 const routes = {};              // name -> who takes what stands behind "#name=" in the address
 const LOOK = 120, PATIENCE = 10000;                                // milliseconds between two looks at a page, and for all
 let asked = null;               // what is to be done in a page as soon as that is idle
 /** @type {(value?: any) => void} */
 let settle = () => {};
 const settled = new Promise((done) => { settle = done; });          // the fields are as this browser remembers them
+/** @type {((told: { run: string, isNew: boolean, isOver: boolean }) => void)[]} */
 const onRun = [];               // who is told that another run is on the stage, or that one is over
 /** @type {Hub} */
 let hub = null;
@@ -163,6 +176,7 @@ function open(name) {
 
 // A page of sections, opened; once this section is there, and idle if it is to act (without `does`: it is not), it is shown.
 // Says whether it came to that: not where it takes too long, nor where something else was asked for meanwhile.
+/** @param {string} page @param {string} section @param {string} [does] @param {Record<string, string>} [values] */
 async function actIn(page, section, does, values) {
   const own = { page, section };
   asked = own;
@@ -236,6 +250,7 @@ function tab() {
   return stored(TAB, true);
 }
 
+/** @param {string} name @param {HTMLElement} element @param {Host} host */
 function report(name, element, host) {
   reports[name] = mountReport(element, { ...host, place, tab: tab(), page: name });
   if (root.dataset.svPage === name) reports[name].look();
@@ -265,8 +280,10 @@ function stage(element, host) {
 function picker(holder, { props, watch, trigger }) {
   const select = holder.querySelector('select');
   const list = () => {
+    /** @type {Record<string, string[]>} */
+    const titlesByKind = parse(props.value) || {};
     select.replaceChildren(Object.assign(element('option', '', 'Choose…'), { value: '' }));
-    for (const [kind, titles] of Object.entries(parse(props.value) || {})) {
+    for (const [kind, titles] of Object.entries(titlesByKind)) {
       const group = Object.assign(element('optgroup'), { label: kind });
       for (const title of titles) {
         const option = Object.assign(element('option', '', title), { value: title });

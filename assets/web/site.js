@@ -16,7 +16,9 @@ import { mountReport } from './reports/report.js';
 import { bringText, presentable, openFile } from './share/one_file.js';
 import { pinPlace, stageMarkup, mountStage } from './stage/stage.js';
 import { render } from './vendor/preact_htm.js';
-/** @import { StageServer } from './core/hub.js' */
+/** @import { AskEveryK, Hub, StageServer } from './core/hub.js' */
+/** @import { PageMessage, PageSection, PlacesBlock, RecordedRun, RunMessage, RunOpenings, SiteContent } from './messages.d.ts' */
+/** @import { BlockHost } from './reports/blocks.js' */
 
 const { documentElement: root } = document;
 const SHIPPED = 'shipped:', NAME = /^[a-z0-9-]{1,160}$/;
@@ -34,7 +36,9 @@ function turnTo(name) {
 
 // one stage for all runs; a folder holds plotly, and what the opening tells of every step
 function makeStage(holder, isFolder) {
-  const stage = stageMarkup(), told = new Map();
+  const stage = stageMarkup();
+  /** @type {Map<string, Promise<RunOpenings>>} */
+  const told = new Map();
   if (!isFolder) stage.querySelector('.sv-charts').remove();
   holder.append(stage);
   /** @type {StageServer['opening']} */
@@ -43,26 +47,35 @@ function makeStage(holder, isFolder) {
     const { telling, steps } = await told.get(run);
     return steps[step ?? telling];
   };
+  /** @type {AskEveryK} */
   const everyK = ({ run }) => unpacked(`sv-every-k-${run.slice(SHIPPED.length)}`);
   return mountStage(holder, { source: embeddedSource(null), server: isFolder ? { opening, every_k: everyK } : null });
 }
 
+/** @param {Hub} hub */
 function stageOf(hub) {
+  /** @type {Map<string, Promise<string[]>>} */
   const known = new Map();
   let wanted = '';
 
+  /** @param {string} run */
   const parts = (run) => {
     if (!known.has(run)) known.set(run, bringText(`sv-run-${run}`).then((text) => Promise.all(text.split('\n').map(unpack))));
     return known.get(run);
   };
 
+  /** @param {Pick<RecordedRun, 'run' | 'id'>} wanted_ @param {string} how @param {() => void} then */
   async function show({ run, id }, how, then) {
     wanted = id;
     turnTo('explore');
     const texts = hub.run === id ? [] : await parts(run);
     if (wanted !== id) return;                       // another one was asked for meanwhile
     const begin = { play: how === 'play' || how === 'come', opening: how === 'opening' };
-    texts.forEach((text, at) => hub.take({ ...JSON.parse(text), ...(at ? {} : begin) }, { heal: false }));
+    texts.forEach((text, at) => {
+      /** @type {RunMessage} */
+      const message = JSON.parse(text);
+      hub.take({ ...message, ...(at ? {} : begin) }, { heal: false });
+    });
     if (!texts.length) shownAgain(hub, how);
     then();
   }
@@ -72,12 +85,14 @@ function stageOf(hub) {
 async function compare(name) {
   turnTo('compare');
   const block = await unpacked(`sv-side-by-side-${name}`), holder = place('compare');
+  /** @type {BlockHost} */
   const host = { root: holder.querySelector('.sv-report'), title: '', act: () => {}, halt: () => {} };
   render(html`<${Blocks} key=${name} blocks=${[block]} host=${host} />`, holder.querySelector('.sv-blocks'));
   window.scrollTo(0, 0);
 }
 
-// A page of sections, whole; take() brings further sections.
+// A page of sections, whole; what it gives brings further sections.
+/** @param {string} name @param {PageMessage} message @returns {(sections: PageSection[]) => void} */
 function makeReport(name, message) {
   let read = () => {};
   const props = { value: JSON.stringify(message) };
@@ -89,11 +104,13 @@ function makeReport(name, message) {
 }
 
 // Things to open, each behind a link to a place of this page.
+/** @param {{ block: PlacesBlock }} props */
 const Places = ({ block: { entries } }) => html`<ul class="sv-block sv-plan sv-places">${entries.map(({ href, title, words, facts }) => html`
   <li class="sv-plan-entry"><h3 class="sv-plan-title">${title}</h3><p class="sv-plan-question">${words}</p><p class="sv-plan-wrong">${facts}</p>
     <a class="sv-button" href=${href} aria-label="Open: ${title}">Open</a></li>`)}</ul>`;
 
 class Site {
+  /** @param {SiteContent} content */
   constructor({ lessons, pages, runs, pairs }) {
     this.lessons = lessons;
     this.pages = pages;

@@ -11,11 +11,11 @@ import msgspec
 from specviz.views import site
 from specviz.views.blocks import PageBlock, PageControl, PageRecord
 from specviz.views.compare import side_by_side_player
-from specviz.views.explore import panels
+from specviz.views.explore import panels, run_file
 from specviz.views.explore.message import DraftPart
 from specviz.views.learn import draft_game, predict
 
-MODULES = (panels, side_by_side_player, draft_game, predict, site)
+MODULES = (panels, run_file, side_by_side_player, draft_game, predict, site)
 """The modules that define records, each with those that it imports."""
 FAMILIES = (PageBlock, PageControl, DraftPart)
 """The records that stand for any of their kinds, which the field `kind` tells apart."""

@@ -3,14 +3,17 @@ import { test } from 'node:test';
 import { all, fire, node, texts, type } from './dom.js';
 import { Blocks, sorted } from '../../assets/web/reports/blocks.js';
 import { html, render } from '../../assets/web/vendor/preact_htm.js';
+/** @import { BarRow, DetailsBlock, PageBlock, TableBlock, TextDivision, VerdictBlock, WordsBlock } from '../../assets/web/messages.d.ts' */
 
 const HOSTILE = '<img src=x onerror=alert(1)><script>alert(2)</script>';
 const host = { root: node(), title: 'Around', act() {}, halt() {} };
+/** @param {PageBlock[]} blocks */
 const draw = (blocks, more = {}, root = node()) => {
   render(html`<${Blocks} blocks=${blocks} host=${{ ...host, ...more }} />`, root);
   return root;
 };
-const table = (more) => ({ kind: 'table', columns: ['rule', 'share'], rows: [['b10', { text: '9 %', sort: 9 }], ['b9', { text: '10 %', sort: 10 }], ['a', { text: null, sort: null }]], caption: '', marked: -1, sortable: true, ...more });
+/** @param {Partial<TableBlock>} [more] @returns {TableBlock} */
+const table = (more) => ({ kind: 'table', columns: ['rule', 'share'], rows: [['b10', { text: '9 %', sort: 9 }], ['b9', { text: '10 %', sort: 10 }], ['a', { text: '–', sort: null }]], caption: '', marked: -1, sortable: true, ...more });
 
 test('a text from outside is a text, and every second one of a list is set off', () => {
   const root = draw([{ kind: 'words', words: ['The draft gave ', HOSTILE, ' 40 %.'], small: false }]);
@@ -25,6 +28,7 @@ test('data that look like a node are not taken for one', () => {
 });
 
 test('a verdict has its mark beside its words', () => {
+  /** @type {VerdictBlock['state'][]} */
   const states = ['exact', 'consistent', 'suspicious', 'differs', 'unsure'];
   const root = draw(states.map((state) => ({ kind: 'verdict', state, words: state })));
   assert.deepEqual(texts(root, '.sv-verdict-mark'), ['=', '✓', '!', '✗', '?']);
@@ -54,8 +58,8 @@ test('what scrolls by itself has a name: its caption, else what stands around', 
   assert.deepEqual(names, ['Rules', 'Around']);
 });
 
-test('a cell without a value is a dash, a long one may break, a toned one is marked', () => {
-  const root = draw([table({ rows: [['x'.repeat(45), null], ['y', { text: 'differs', tone: 'rejected' }]] })]);
+test('a long cell may break, a toned one is marked', () => {
+  const root = draw([table({ rows: [['x'.repeat(45), '–'], ['y', { text: 'differs', sort: null, tone: 'rejected' }]] })]);
   assert.deepEqual(texts(root, '.sv-long'), ['x'.repeat(45)]);
   assert.deepEqual(texts(root, 'td'), ['–', 'differs']);
   assert.deepEqual(texts(root, '.sv-tone-rejected'), ['differs']);
@@ -63,12 +67,13 @@ test('a cell without a value is a dash, a long one may break, a toned one is mar
 
 test('a button in a cell does what a button of its section would do', async () => {
   const done = [];
-  const root = draw([table({ rows: [['a', { text: 'open', does: { section: 'race', do: 'again', values: { k: 4 } } }]] })], { act: (...all_) => done.push(all_) });
+  const root = draw([table({ rows: [['a', { text: 'open', sort: 'open', does: { section: 'race', do: 'again', values: { k: '4' } } }]] })], { act: (...all_) => done.push(all_) });
   await fire(all(root, '.sv-doer')[0], 'click');
-  assert.deepEqual(done, [['race', 'again', { k: 4 }]]);
+  assert.deepEqual(done, [['race', 'again', { k: '4' }]]);
 });
 
 test('bars carry their widths, the tick its place, and the heads their names', () => {
+  /** @type {BarRow} */
   const row = { label: 'fox', parts: [['both', 40], ['shortfall', 20]], values: ['12 %'], tick: 61 };
   const root = draw([{ kind: 'bars', rows: [row, { ...row, tick: null }], heads: ['seen'], key: [['tick', 'the distribution']], first: 'token' }]);
   assert.deepEqual(all(root, '.sv-part').map((part) => part.style.width), ['40%', '20%', '40%', '20%']);
@@ -78,7 +83,9 @@ test('bars carry their widths, the tick its place, and the heads their names', (
 });
 
 test('the slider cuts the text anew without the server', async () => {
+  /** @type {TextDivision} */
   const one = { lengths: [1, 1, 2, 2], kinds: ['resampled', 'resampled', 'bonus', 'bonus'], words: ['', '4', ' calls'] };
+  /** @type {TextDivision} */
   const two = { lengths: [1, 2, 3], kinds: ['resampled', 'resampled', 'bonus'], words: ['', '3', ' calls'] };
   const tokens = ['One', ' day', HOSTILE, ' a', ' fox', '.'], root = draw([{ kind: 'segments', tokens, by_k: { 1: one, 2: two }, k: 1 }]);
   assert.equal(all(root, '.sv-segment').length, 4);
@@ -103,7 +110,10 @@ test('work that goes on moves on in its place, and a press on Stop counts', asyn
 });
 
 test('what has not changed is the same node, and what was unfolded stays by its title', () => {
-  const words = (text) => ({ kind: 'words', words: text, small: false }), fold = (text) => ({ kind: 'details', title: 'More', blocks: [words(text)] });
+  /** @param {string} text @returns {WordsBlock} */
+  const words = (text) => ({ kind: 'words', words: text, small: false });
+  /** @param {string} text @returns {DetailsBlock} */
+  const fold = (text) => ({ kind: 'details', title: 'More', blocks: [words(text)] });
   const root = draw([words('a'), table(), fold('inside')]), [kept] = all(root, '.sv-tabled'), [open] = all(root, 'details');
   draw([words('b'), words('c'), table(), fold('changed')], {}, root);
   assert.equal(all(root, '.sv-tabled')[0], kept);

@@ -8,9 +8,10 @@ import { walked } from '../../assets/web/stage/evidence.js';
 import { Help } from '../../assets/web/stage/help.js';
 import { parts } from '../../assets/web/stage/token.js';
 import { html, render } from '../../assets/web/vendor/preact_htm.js';
+/** @import { MethodHelp } from '../../assets/web/messages.d.ts' */
 
 function keeping(value) {
-  globalThis.localStorage = { getItem: () => value, setItem: (_, text) => { value = text; } };
+  Object.assign(globalThis, { localStorage: { getItem: () => value, setItem: (_, text) => { value = text; } } });
   return () => JSON.parse(value);
 }
 
@@ -29,7 +30,7 @@ test('what is remembered is recalled, beside what was remembered before', () => 
 });
 
 test('a browser that keeps nothing is no error', () => {
-  globalThis.localStorage = { getItem() { throw new Error('private'); }, setItem() { throw new Error('private'); } };
+  Object.assign(globalThis, { localStorage: { getItem() { throw new Error('private'); }, setItem() { throw new Error('private'); } } });
   remember('text', 'final');
   assert.equal(recall('text', ['rejected', 'final']), 'rejected');
 });
@@ -58,8 +59,13 @@ test('the keys walk a tree as any tree, and stay where there is no way', () => {
 });
 
 test('the help links to arXiv or nowhere', () => {
-  const root = node(), sources = [['A paper', 'https://arxiv.org/abs/2211.17192'], ['Bad', 'javascript:alert(1)'], ['Known', null]];
-  render(html`<${Help} summary="What it does." caution="" lacks="" notes=${['More.']} sources=${sources} rule=${{ title: 'Greedy', badge: 'lossy', meaning: 'm', summary: 's' }} />`, root);
+  const root = node();
+  /** @type {MethodHelp} */
+  const help = {
+    title: 'A method', summary: 'What it does.', caution: '', lacks: '', notes: ['More.'], rule: { title: 'Greedy', badge: 'lossy', meaning: 'm', summary: 's' },
+    sources: [['A paper', 'https://arxiv.org/abs/2211.17192'], ['Bad', 'javascript:alert(1)'], ['Known', null]],
+  };
+  render(html`<${Help} ...${help} />`, root);
   assert.deepEqual(all(root, 'a').map((link) => link.attributes.href), ['https://arxiv.org/abs/2211.17192']);
   assert.deepEqual(texts(root, '.sv-help-from'), ['A paper · Bad · Known']);
   assert.deepEqual(texts(root, '.sv-help-rule'), ['lossy Greedy. s m']);

@@ -3,12 +3,18 @@ import { test } from 'node:test';
 import { all, fire, node, texts } from './dom.js';
 import { EveryK, rowsOf } from '../../assets/web/stage/every_k.js';
 import { Hub } from '../../assets/web/core/hub.js';
+import { HEAD, MESSAGE, STEP, cell } from './small_messages.js';
+/** @import { EveryK as Told, OtherK, PanelRefusal, RunEnd, ShownStep } from '../../assets/web/messages.d.ts' */
 
+/** @type {Told['tokens']} */
 const TOKENS = [['␣a', 0, '0'], ['␣b', 0, 'last'], ['␣c', 1, 'last'], ['␣d', 2, '0']];
 const KINDS = ['resampled', 'bonus', 'plain', 'accepted'];
-const about = (k, more) => ({ k, sentence: ['With ', `K ${k}`, ', this text takes 3 target calls.'], totals: { tokens_per_call: '1.3', kept: '50 %', kept_words: 'accepted of judged' }, ...more });
+/** @param {number} k @param {Partial<OtherK>} more @returns {OtherK} */
+const about = (k, more) => ({ k, sentence: ['With ', `K ${k}`, ', this text takes 3 target calls.'], totals: { tokens_per_call: '1.3', accepted: '50 %', accepted_words: 'accepted of judged' }, ...more });
+/** @type {Told} */
 const SURE = { own: 2, at: 2, sure: true, tokens: TOKENS, kinds: KINDS, labels: [], drafted: { 2: ['␣x', '␣y'] },
   by_k: [about(1, { steps: [[1, 1, 1], [0, 1, 0], [1, 1, 3]] }), about(2, { steps: [[2, 2, 1], [1, 2, 3]] }), about(3, { steps: [[2, 3, 0], [1, 3, 3]] })] };
+/** @type {Told} */
 const LIKELY = { ...SURE, own: null, at: 1, sure: false, labels: [['0 %', 0], ['63 %', 63.2]], by_k: [about(1, { chances: [1, 0, 1, 0] })] };
 const shown = ({ cells, last }) => [cells.map(({ text, status }) => `${text} ${status}`), last && `${last.text} ${last.status}`];
 
@@ -31,14 +37,18 @@ test('where chance decides each token has its chance, and none is called rejecte
   assert.equal(others.length, 0);
 });
 
+/** @param {Told | PanelRefusal} told @param {(...what: any[]) => void} [trigger] */
 function staged(told, trigger) {
   const hub = new Hub({ start() {}, pull: async () => null }), box = node(), marks = new Set(), asked = [];
-  const root = { querySelector: () => box, toggleAttribute: (name, on) => (on ? marks.add(name) : marks.delete(name)) };
+  const root = Object.assign(node(), { querySelector: () => box, toggleAttribute: (name, on) => (on ? marks.add(name) : marks.delete(name)) });
   const ask = async (what) => { asked.push(what); return told; };
   new EveryK(root, hub, { ask, trigger });
-  const step = { index: 0, cells: [], last: { ref: 'last' }, changes: [], looks: {}, focus: 'last', context: [] };
+  /** @type {ShownStep} */
+  const step = { ...STEP, last: cell('last'), context: [] };
+  /** @type {RunEnd} */
+  const end = { reason: 'length', words: 'done' };
   const over = async (run = 'one') => {
-    hub.take({ run, head: {}, from: 0, total: 1, steps: [step], end: { words: 'done' } });
+    hub.take({ ...MESSAGE, run, head: HEAD, total: 1, steps: [step], end });
     await new Promise((done) => { setTimeout(done); });
   };
   return { hub, box, marks, asked, over };
@@ -77,7 +87,7 @@ test('another run, or a move of the player, ends it; without a server nothing ca
   assert.equal(hub.imagined, null);
   hub.seek(1);
   await slide(box, 1);
-  hub.take({ run: 'two', head: {}, from: 0, total: 1, steps: [] });
+  hub.take({ ...MESSAGE, run: 'two', head: HEAD, total: 1, steps: [] });
   assert.equal(hub.imagined, null);
   assert.equal(all(box, 'input').length, 0);
 });

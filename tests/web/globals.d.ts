@@ -18,3 +18,26 @@ interface ParentNode {
 interface DocumentEventMap {
   "sv-opened": CustomEvent<string>; // where a person goes on from the opening: "run", "why" or ""
 }
+
+interface HTMLElementEventMap {
+  "sv-open": CustomEvent<import("../../assets/web/messages.d.ts").PlaceInText>; // on a report page: a cell opens a text there
+}
+
+// ---- what the tests take from node -----------------------------------------------------------------------------------
+declare module "node:test" {
+  export function test(name: string, work: () => void | Promise<void>): void;
+  export const mock: { timers: { enable(what: { apis: string[] }): void; tick(milliseconds: number): void; reset(): void } };
+}
+
+declare module "node:assert/strict" {
+  const assert: {
+    equal(got: unknown, expected: unknown, why?: string): void;
+    deepEqual(got: unknown, expected: unknown, why?: string): void;
+    match(got: string, expected: RegExp, why?: string): void;
+    ok(got: unknown, why?: string): void;
+  };
+  export default assert;
+}
+
+declare const Buffer: { from(bytes: ArrayBuffer): { toString(encoding: string): string } };
+declare function setImmediate(work: (value?: any) => void): void;

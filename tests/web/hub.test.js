@@ -1,15 +1,24 @@
 import assert from 'node:assert/strict';
 import { mock, test } from 'node:test';
 import { embeddedSource, Hub, streamSource } from '../../assets/web/core/hub.js';
+import { HEAD, LOOK, MESSAGE, STATE, STEP, cell } from './small_messages.js';
+/** @import { RunMessage, ShownStep, TokenLook } from '../../assets/web/messages.d.ts' */
+
+/** @type {ShownStep['context']} */
+const CONTEXT = [['draft', 'tiny']];
+/** @param {number} index @returns {TokenLook} */
+const look = (index) => ({ ...LOOK, title: [`of step ${index}`] });
 
 // Steps of three tokens each; the one at `cut` has a rejected token.
+/** @param {number} count @returns {ShownStep[]} */
 const steps = (count, cut = 3) => Array.from({ length: count }, (_, index) => ({
-  index, has_rejected: index === cut, focus: '1', cells: [{ ref: '0' }, { ref: '1' }], last: { ref: 'last' }, looks: { 0: {}, 1: { index }, last: {} },
-  ...(index ? {} : { sentence: ['K is ', '4'], context: [['draft', 'tiny']] }),
+  ...STEP, index, has_rejected: index === cut, focus: '1', cells: [cell('0'), cell('1')], last: cell('last'),
+  looks: { 0: LOOK, 1: look(index), last: LOOK }, ...(index ? {} : { sentence: ['K is ', '4'], context: CONTEXT }),
 }));
-const RUNNING = { name: 'running' };
-const whole = (count = 7, more = {}) => ({ run: 'run', from: 0, head: { recorded: true }, steps: steps(count), total: count, end: { reason: 'length' }, ...more });
-const part = (from, until, more = {}) => ({ run: 'run', from, ...(from ? {} : { head: {} }), steps: steps(7).slice(from, until), total: until, state: RUNNING, ...more });
+/** @param {Partial<RunMessage>} more @returns {RunMessage} */
+const whole = (count = 7, more = {}) => ({ ...MESSAGE, head: { ...HEAD, recorded: true }, steps: steps(count), total: count, end: { reason: 'length', words: '' }, ...more });
+/** @param {number} from @param {number} until @param {Partial<RunMessage>} more @returns {RunMessage} */
+const part = (from, until, more = {}) => ({ ...MESSAGE, from, ...(from ? {} : { head: HEAD }), steps: steps(7).slice(from, until), total: until, state: STATE, ...more });
 const later = () => new Promise((done) => { setImmediate(done); });
 
 // A hub, with what it asked for; `answers` by the step that is asked from.
@@ -106,7 +115,7 @@ test('hovering looks, and leaving returns to the pin', () => {
   hub.hoverStep(4);
   assert.deepEqual(hub.selected(), { step: 4, ref: '1' });
   hub.hover(null);
-  assert.deepEqual(hub.look(), { index: 5 });
+  assert.deepEqual(hub.look(), look(5));
 });
 
 test('the arrow keys go along the tokens of a step and over its ends, never beyond what is shown', () => {
@@ -130,7 +139,9 @@ test('the arrow keys go along the tokens of a step and over its ends, never beyo
 test('the player shows any moment without a request', () => {
   const { hub, pulls } = started();
   hub.take(whole());
-  for (const [name, cursor] of [['first', 1], ['forward', 2], ['forward', 3], ['back', 2], ['last', 7], ['forward', 7], ['first', 1], ['back', 1]]) {
+  /** @type {['first' | 'forward' | 'back' | 'last', number][]} */
+  const moves = [['first', 1], ['forward', 2], ['forward', 3], ['back', 2], ['last', 7], ['forward', 7], ['first', 1], ['back', 1]];
+  for (const [name, cursor] of moves) {
     hub[name]();
     assert.equal(hub.cursor, cursor, name);
   }
@@ -162,7 +173,7 @@ test('a first visit is slow for three steps, then at reading pace, and stops at 
 test('a live run that begins meanwhile takes the stage', () => timed((tick) => {
   const { hub } = started();
   hub.take(whole(7, { play: true }));
-  hub.take({ run: 'live', from: 0, total: 0, steps: [], state: { name: 'queued' } });
+  hub.take({ ...MESSAGE, run: 'live', steps: [], state: { ...STATE, name: 'queued' } });
   tick(9_000);
   assert.deepEqual([hub.run, hub.steps.length, hub.playing, hub.isLive()], ['live', 0, false, true]);
   hub.take({ ...part(0, 2), run: 'live' });

@@ -7,9 +7,11 @@ import { Ask } from '../../assets/web/learn/predict.js';
 import { lessonState } from '../../assets/web/learn/progress.js';
 import { Picture } from '../../assets/web/learn/picture.js';
 import { html, render } from '../../assets/web/vendor/preact_htm.js';
+import { LOOK, TASK } from './small_messages.js';
+/** @import { LessonEntry, LessonPicture, LessonTask, LessonsBlock, PauseEntry, PlaceToGuess } from '../../assets/web/messages.d.ts' */
 
 function remembering(kept = {}) {
-  globalThis.localStorage = { getItem: () => JSON.stringify(kept), setItem: (_, text) => { kept = JSON.parse(text); } };
+  Object.assign(globalThis, { localStorage: { getItem: () => JSON.stringify(kept), setItem: (_, text) => { kept = JSON.parse(text); } } });
   return () => kept;
 }
 const drawn = (view) => {
@@ -17,8 +19,9 @@ const drawn = (view) => {
   render(view, root);
   return root;
 };
-const task = (more) => ({ kind: 'choose', words: ['What is ', 'right', '?'], options: [{ words: 'A', right: false, why: 'No.' }, { words: 'B', right: true, why: 'Because.' }],
-  counts: [], status: [], times: 1, praise: 'Well done.', runs: [], reveal: 'It was B.', ...more });
+/** @param {Partial<LessonTask>} [more] @returns {LessonTask} */
+const task = (more) => ({ ...TASK, words: ['What is ', 'right', '?'], options: [{ words: 'A', right: false, why: 'No.' }, { words: 'B', right: true, why: 'Because.' }],
+  praise: 'Well done.', reveal: 'It was B.', ...more });
 
 function begun(more, watched = null) {
   const said = [], briefs = [];
@@ -80,11 +83,14 @@ test('hands are counted before a room', async () => {
 });
 
 test('a lesson is done when its tasks are, else when its end was seen', () => {
+  /** @param {number[]} places */
   const lesson = (places) => ({ name: 'x', tasks: { places, words: ['begun', '1 of 2 tasks', '2 of 2'] } });
-  for (const [kept, places, expected] of [
+  /** @type {[object, number[], [boolean, string]][]} */
+  const cases = [
     [{}, [0, 2], [false, '']], [{ 'task x 0': true }, [0, 2], [false, '1 of 2 tasks']], [{ 'task x 0': true, 'task x 2': true }, [0, 2], [true, '✓ done']],
     [{ 'lesson x': true }, [0, 2], [false, 'begun']], [{ 'lesson x': true }, [], [true, '✓ done']], [{ 'task x 0': 'yes' }, [0], [false, '']],
-  ]) {
+  ];
+  for (const [kept, places, expected] of cases) {
     remembering(kept);
     assert.deepEqual(Object.values(lessonState(lesson(places))), expected);
   }
@@ -92,8 +98,13 @@ test('a lesson is done when its tasks are, else when its end was seen', () => {
 
 test('the plan shows the way that is chosen, and what was done', async () => {
   const kept = remembering({ 'lesson a': true });
-  const entry = (name, clocks) => ({ name, number: 1, title: name, question: '?', misconception: 'm', minutes: '5 min', teacher: [['t']], clocks, picture: { words: '' }, tasks: { places: [], words: [] } });
-  const root = drawn(html`<${LessonList} block=${{ entries: [entry('a', ['9:00', '9:00']), entry('b', ['9:05', null]), { title: 'Break', words: 'w', minutes: '10 min', clocks: ['9:10', '9:05'] }], ways: ['all', 'short'], file: null }} />`);
+  /** @param {string} name @param {LessonEntry['clocks']} clocks @returns {LessonEntry} */
+  const entry = (name, clocks) => ({ name, number: '1', title: name, question: '?', misconception: 'm', minutes: '5 min', teacher: [['t']], clocks, picture: { words: '' }, tasks: { places: [], words: [] } });
+  /** @type {PauseEntry} */
+  const pause = { title: 'Break', words: 'w', minutes: '10 min', clocks: ['9:10', '9:05'], section: '' };
+  /** @type {LessonsBlock} */
+  const block = { kind: 'lessons', entries: [entry('a', ['9:00', '9:00']), entry('b', ['9:05', null]), pause], ways: ['all', 'short'], file: null };
+  const root = drawn(html`<${LessonList} block=${block} />`);
   const clocks = () => all(root, '.sv-plan-entry').filter((each) => !each.hidden).map((each) => texts(all(each, '.sv-plan-time')[0], 'span')[0]);
   assert.deepEqual([clocks(), texts(root, '.sv-primary')], [['9:00', '9:05', '9:10'], ['Again', 'Start']]);
   await fire(all(root, '.sv-mode')[1], 'click');
@@ -101,16 +112,20 @@ test('the plan shows the way that is chosen, and what was done', async () => {
 });
 
 test('a picture says what it shows and draws what it was given: lanes, or bars with a tick', () => {
-  const lanes = drawn(html`<${Picture} picture=${{ words: 'two steps', lanes: [['step 1', [['␣they', 'accepted'], ['␣<b>', 'rejected']]]] }} />`);
+  /** @param {LessonPicture} picture */
+  const draw = (picture) => drawn(html`<${Picture} picture=${picture} />`);
+  const lanes = draw({ words: 'two steps', lanes: [['step 1', [['␣they', 'accepted'], ['␣<b>', 'rejected']]]] });
   assert.equal(all(lanes, '.sv-picture')[0].attributes['aria-label'], 'Picture: two steps');
   assert.deepEqual([texts(lanes, '.sv-is-accepted'), texts(lanes, '.sv-is-rejected')], [['␣they'], ['␣<b>']]);
-  const bars = drawn(html`<${Picture} picture=${{ words: 'a draw', bars: [{ label: '␣saw', parts: [['both', 25], ['excess', 75]], tick: 82 }] }} />`);
+  const bars = draw({ words: 'a draw', bars: [{ label: '␣saw', parts: [['both', 25], ['excess', 75]], values: [], tick: 82 }] });
   assert.deepEqual([all(bars, '.sv-part').map((each) => each.style.width), all(bars, '.sv-track-tick')[0].style.left], [['25%', '75%'], '82%']);
-  assert.equal(drawn(html`<${Picture} picture=${{ words: '' }} />`).childNodes.length, 0);
+  assert.equal(draw({ words: '' }).childNodes.length, 0);
 });
 
 test('the game offers what can be pressed in each of its states', () => {
-  const props = { at: 1, places: [{ accepted: true, bet: '1 of 1' }, { accepted: false, bet: '1 of 2' }], right: 1, streak: 1, learned: ['You learned.'], guess() {}, go() {}, restart() {} };
+  /** @type {PlaceToGuess} */
+  const place = { step: 0, ref: '0', before: [], after: [], ask: LOOK, look: LOOK, accepted: true, bet: '1 of 1' };
+  const props = { at: 1, places: [place, { ...place, accepted: false, bet: '1 of 2' }], right: 1, streak: 1, learned: ['You learned.'], guess() {}, go() {}, restart() {} };
   const pressed = (state) => all(drawn(html`<${Ask} ...${props} state=${state} isRight=${false} />`), 'button').filter((each) => !each.hidden);
   const named = (state) => pressed(state).map((each) => /sv-predict-\w+|sv-primary/.exec(each.className)[0]);
   assert.deepEqual(['asked', 'told', 'over'].map(named), [['sv-predict-accepted', 'sv-predict-rejected'], ['sv-primary'], ['sv-primary']]);

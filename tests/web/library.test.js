@@ -4,7 +4,9 @@ import { all, fire, node, texts } from './dom.js';
 import { keepRuns } from '../../assets/web/library/kept_runs.js';
 import { Group } from '../../assets/web/library/library.js';
 import { html, render } from '../../assets/web/vendor/preact_htm.js';
+/** @import { RunEntry } from '../../assets/web/messages.d.ts' */
 
+/** @param {string} title @returns {RunEntry} */
 const about = (title, date = '') => ({ title, words: `${title} in words`, facts: '64 tokens', date });
 
 function drawn(more = {}) {
@@ -40,7 +42,7 @@ test('a date that is none is left out', () => {
 });
 
 test('where the browser keeps nothing runs stay for the page, newest first, and the oldest go when there are too many', async () => {
-  globalThis.indexedDB = { open() { throw new Error('not here'); } };
+  Object.assign(globalThis, { indexedDB: { open() { throw new Error('not here'); } } });
   const kept = await keepRuns(), run = (key, at, size) => ({ key, ...about(key), run: key, at, size });
   assert.equal(kept.isLasting, false);
   for (const each of [run('old', 1, 5), run('new', 3, 5), run('mid', 2, 5)]) assert.equal(await kept.put(each, `packed ${each.key}`), false);

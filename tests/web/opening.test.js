@@ -4,8 +4,11 @@ import { all, fire, node, parsed, texts } from './dom.js';
 import { sent } from './messages.js';
 import { Beats, Opening, asks } from '../../assets/web/stage/opening.js';
 import { html, render } from '../../assets/web/vendor/preact_htm.js';
+/** @import { JudgedBar, Opening } from '../../assets/web/messages.d.ts' */
 
+/** @type {JudgedBar} */
 const BAR = { token: '␣they', fill: 62.5, x: 81.6, u: '0.82', accepted: false, target: '25 %', draft: '40 %' };
+/** @type {Opening} */
 const TOLD = { step: 3, question: 'Why?', before: 'Because', written: ['␣a'], beats: [
   { name: 'slow', sentence: 'One by one.' },
   { name: 'judge', sentence: 'Accept it?', bar: BAR, chips: [['␣they', 'judged', '40 %'], ['␣saw', 'drafted', '9 %']] },

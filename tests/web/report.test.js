@@ -3,10 +3,15 @@ import { test } from 'node:test';
 import { all, fire, node, texts } from './dom.js';
 import { Contents, Section } from '../../assets/web/reports/report.js';
 import { html, render } from '../../assets/web/vendor/preact_htm.js';
+/** @import { ChoiceControl, PageControl, PageSection, WordsBlock } from '../../assets/web/messages.d.ts' */
 
+/** @param {string} value @returns {ChoiceControl} */
 const choice = (value, options = ['right', 'wrong']) => ({ kind: 'choice', name: 'rule', label: 'Rule', options: options.map((each) => [each, each]), value });
+/** @param {string} text @returns {WordsBlock} */
 const words = (text) => ({ kind: 'words', words: text, small: false });
+/** @type {PageSection} */
 const base = { id: 'all', title: 'Everything', lead: ['Kept with ', '63 %'], controls: [choice('right')], blocks: [words('first')] };
+/** @param {Partial<PageSection>} changes */
 const draw = (changes = {}, root = node()) => {
   render(html`<${Section} ...${base} ...${changes} host=${{ act() {}, halt() {} }} />`, root);
   return root;
@@ -49,6 +54,7 @@ test('a field whose choice is gone shows what it was given', () => {
 });
 
 test('a number keeps what was set as a text', () => {
+  /** @param {number} high @returns {Partial<PageSection>} */
   const count = (high) => ({ controls: [{ kind: 'count', name: 'n', label: 'Redraws', value: 5000, low: 100, high }] });
   const root = draw(count(20000)), [box] = all(root, 'input');
   assert.equal(box.value, '5000');
@@ -58,6 +64,7 @@ test('a number keeps what was set as a text', () => {
 });
 
 test('controls that come and go leave the others in their place', () => {
+  /** @param {string} label @returns {PageControl} */
   const button = (label) => ({ kind: 'button', do: label, label, primary: false });
   const root = draw({ controls: [choice('right'), button('a')] }), [box] = all(root, 'select');
   draw({ controls: [button('b'), choice('right'), button('a')] }, root);
@@ -67,6 +74,7 @@ test('controls that come and go leave the others in their place', () => {
 
 test('a button sends what is set, and nothing where a number is out of its bounds', async () => {
   const sent = [], root = node();
+  /** @type {PageControl[]} */
   const controls = [choice('right'), { kind: 'count', name: 'n', label: 'Redraws', value: 5000, low: 100, high: 20000 }, { kind: 'button', do: 'redraw', label: 'Redraw', primary: true }];
   render(html`<${Section} ...${base} controls=${controls} host=${{ act: (...all_) => sent.push(all_) }} />`, root);
   const [rule] = all(root, 'select'), [count] = all(root, 'input'), press = () => fire(all(root, '[data-act=redraw]')[0], 'click');

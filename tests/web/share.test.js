@@ -1,6 +1,8 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { all, fire, node, texts } from './dom.js';
+/** @import { ShareOffer, SharedRunLine } from '../../assets/web/messages.d.ts' */
+/** @import { ShareServer } from '../../assets/web/share/share.js' */
 
 const root = node('html'), stage = node(), page = node();
 let noticed = () => {};
@@ -15,8 +17,10 @@ Object.assign(globalThis, {
 const { share } = await import('../../assets/web/share/share.js');
 
 const settle = () => new Promise((done) => { setTimeout(done, 1); });
+/** @type {ShareOffer} */
 const OFFER = { link: 'abc', page: null, words: ['It carries the settings.'], files: [['trace', 'The run', 'all of it', 'specviz/trace/one']] };
 
+/** @param {Partial<ShareServer>} [server] */
 function opened({ offered = async () => OFFER, linked, compared } = {}) {
   const panel = node(), done = [], routes = {}, runs = [], pins = [];
   const hub = { pinned: null, on() {}, refs: () => ['0'], pin: (...place) => pins.push(place) };
@@ -25,6 +29,7 @@ function opened({ offered = async () => OFFER, linked, compared } = {}) {
   return { panel, done, routes, runs, pins, line: () => all(page, '.sv-shared')[0] };
 }
 
+/** @param {Partial<ShareServer>} [how] */
 async function drawer(how) {
   const made = opened(how);
   root.setAttribute('data-sv-share', '');
@@ -50,7 +55,9 @@ test('a public page is named in the link, and then nothing warns', async () => {
 });
 
 test('a run that is gone and a server that is silent are told apart, and neither has a link', async () => {
-  for (const [offered, words] of [[async () => ({ gone: true }), /gone from the server/], [async () => { throw new Error(); }, /does not answer/]]) {
+  /** @type {[ShareServer['offered'], RegExp][]} */
+  const cases = [[async () => ({ gone: true }), /gone from the server/], [async () => { throw new Error(); }, /does not answer/]];
+  for (const [offered, words] of cases) {
     const panel = await drawer({ offered });
     assert.equal(all(panel, '.sv-share-row')[0].hidden, true);
     assert.match(all(panel, '.sv-share-words')[0].textContent, words);
@@ -58,8 +65,9 @@ test('a run that is gone and a server that is silent are told apart, and neither
 });
 
 test('a link that came fills the fields and is compared with the run that follows; its place is pinned once', async () => {
+  /** @type {SharedRunLine} */
   const said = { state: 'same', words: ['The ', 'same', ' text.'], at: { step: 2, ref: '0' } };
-  const { done, routes, runs, pins, line } = opened({ linked: async () => ({ state: 'ready', words: ['A shared run'] }), compared: async () => said });
+  const { done, routes, runs, pins, line } = opened({ linked: async () => ({ state: 'ready', words: ['A shared run'], at: null }), compared: async () => said });
   await routes.run('letters');
   await settle();
   assert.deepEqual(done, [['apply', { link: 'letters' }]]);
@@ -73,7 +81,7 @@ test('a link that came fills the fields and is compared with the run that follow
 });
 
 test('a link that cannot be used says why and fills nothing', async () => {
-  const { done, routes, line } = opened({ linked: async () => ({ state: 'refused', words: ['This link cannot be used here.'] }) });
+  const { done, routes, line } = opened({ linked: async () => ({ state: 'refused', words: ['This link cannot be used here.'], at: null }) });
   await routes.run('x');
   assert.equal(texts(line(), '.sv-shared-words')[0], 'This link cannot be used here.');
   assert.deepEqual(done, []);

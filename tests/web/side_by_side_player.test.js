@@ -3,9 +3,12 @@ import { test } from 'node:test';
 import { all, fire, node, texts } from './dom.js';
 import { Controls } from '../../assets/web/reports/side_by_side_player.js';
 import { html, render } from '../../assets/web/vendor/preact_htm.js';
+/** @import { PlayerMode } from '../../assets/web/messages.d.ts' */
 
-const TIME = { name: 'time', label: 'by time', paces: [['as recorded', 20, true], ['4x slower', 80, false]], frames: [['0 ms', [0, 0], null], ['9 ms', [1, 2], null]], ends: ['second', 'first'] };
-const TOKEN = { name: 'token', label: 'by token', paces: [['slow', 800, false]], frames: [['0 tokens', [0, 0], 0], ['1 token', [1, 1], 1], ['2 tokens', [2, 1], 2]], ends: ['', ''] };
+/** @type {PlayerMode} */
+const TIME = { name: 'time', label: 'by time', paces: [['as recorded', 20, true], ['4x slower', 80, false]], frames: [['0 ms', [0, 0], null], ['9 ms', [1, 2], null]], ends: ['second', 'first'], rest: -1 };
+/** @type {PlayerMode} */
+const TOKEN = { name: 'token', label: 'by token', paces: [['slow', 800, false]], frames: [['0 tokens', [0, 0], 0], ['1 token', [1, 1], 1], ['2 tokens', [2, 1], 2]], ends: ['', ''], rest: -1 };
 
 function drawn(more = {}) {
   const root = node(), done = [], does = Object.fromEntries(['press', 'seek', 'turn', 'repace'].map((name) => [name, (...given) => done.push([name, ...given])]));

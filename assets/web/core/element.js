@@ -19,14 +19,17 @@ export function button(className, words, press) {
 }
 
 // A sentence is a list of texts; every second one is set off: a token, a number or a name.
+/** @param {Element} host @param {string[]} parts */
 export function sentence(host, parts) {
   host.replaceChildren(...parts.map((part, place) => (place % 2 ? verbatim('b', 'sv-word', part) : document.createTextNode(part))));
 }
 
 // the same among what preact draws; words: a text, or such a list
+/** @param {string | string[]} words */
 export const worded = (words) => [words].flat().map((part, place) => (place % 2 ? html`<b class="sv-word" ...${VERBATIM}>${part}</b>` : part));
 
 // 1234 -> "1,234"
+/** @param {number} number */
 export const spelled = (number) => number.toLocaleString('en-US');
 
 // whether the person wants nothing to move

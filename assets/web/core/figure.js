@@ -21,12 +21,16 @@ export function loadPlotly() {
 // for a page that has the library in itself
 export const bringPlotly = (work) => { bring = work; };
 
+/** @typedef {import('../messages.d.ts').ChartBlock['figure']} Figure what plotly draws, and its notes and table for the page */
+
+/** @param {string} name @param {'light' | 'dark'} theme */
 const shade = (name, theme) => {
   const group = Object.values(palette()).find((entries) => entries[name]);
   return group && group[name][theme];
 };
 
 // colours the figure's data for the theme around `root`, and gives a layout in its colours
+/** @param {Figure} figure @param {Element} root */
 export function themed(figure, root) {
   const theme = root.closest('.dark') ? 'dark' : 'light';
   const { color, fontFamily: family } = getComputedStyle(root), line = getComputedStyle(root).getPropertyValue('--sv-line').trim();
@@ -42,7 +46,8 @@ export function themed(figure, root) {
   return layout;
 }
 
-// the place of a chart within `holder`: {plot, fold, table}; the table is filled by `fillTable`
+// the place of a chart within `holder`; the table is filled by `fillTable`
+/** @param {Element} holder @param {Figure} figure */
 export function frame(holder, figure) {
   const plot = verbatim('div', 'sv-plot');
   const fold = element('details', 'sv-chart-table'), table = element('table'), { title } = figure.layout.meta;
@@ -54,6 +59,7 @@ export function frame(holder, figure) {
   return { plot, fold, table };
 }
 
+/** @param {Figure} figure @param {HTMLTableElement} table */
 export function fillTable({ data, layout }, table) {
   const columns = layout.meta.table, head = element('tr');
   head.append(...columns.map(([title]) => {

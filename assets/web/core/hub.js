@@ -4,6 +4,9 @@ const PACES = { slow: 1000, reading: 250, fast: 80 };      // milliseconds per s
 const OPENING = { steps: 3, milliseconds: 2200 };          // a first visit begins slowly
 const FULL = 850, SHORT = 150;                             // time for all phases of a step, or only for a fade
 
+/** @import { EveryK, LaneCell, Opening, OtherK, PanelRefusal, RunEnd, RunHead, RunMessage, RunState, ShownStep, SpeedWords, TokenLook, TokenPlace } from '../messages.d.ts' */
+
+/** @param {string | RunMessage | null} value @returns {RunMessage | null} */
 const parse = (value) => {
   if (typeof value !== 'string') return value || null;
   try { return value ? JSON.parse(value) : null; } catch (error) { return null; }
@@ -14,20 +17,24 @@ const parse = (value) => {
 /** @typedef {(event: string, data: object) => void} Trigger */
 /** @typedef {{ props: { value: string }, watch: (name: string, changed: () => void) => void, trigger: Trigger }} Host */
 
-/** @typedef {(wanted: { run: string }) => Promise<any>} AskEveryK what every K would have done with a run */
+/** @typedef {(wanted: { run: string }) => Promise<EveryK | PanelRefusal | null>} AskEveryK what every K would have done with a run */
 /**
  * @typedef {object} StageServer
- * @property {(wanted: { run: string, from: number }) => Promise<any>} [since] the part of a run from a step on
- * @property {(wanted: { run: string, step?: number }) => Promise<any>} opening
+ * @property {(wanted: { run: string, from: number }) => Promise<RunMessage | null>} [since] the part of a run from a step on
+ * @property {(wanted: { run: string, step?: number }) => Promise<Opening | null>} opening
  * @property {AskEveryK} every_k
  */
 /**
  * @typedef {object} Source a supplier of one run, or of one after another
- * @property {(take: (message: any) => void) => void} start
- * @property {(wanted: { run: string, from: number }) => Promise<any>} pull
+ * @property {(take: (message: RunMessage | null) => void) => void} start
+ * @property {(wanted: { run: string, from: number }) => Promise<RunMessage | null>} pull
  * @property {AskEveryK} [everyK]
  */
-/** @typedef {{ step: number, ref?: string }} Place a token of a run */
+
+// A row of the lanes: a step, or what another K would have done.
+/** @typedef {Omit<LaneCell, 'status'> & { status: LaneCell['status'] | 'likely', step?: number }} Cell step: of the token in the run */
+/** @typedef {Partial<Omit<ShownStep, 'cells' | 'last'>> & Pick<ShownStep, 'changes'> & { cells: Cell[], last: Cell | null, number?: number }} Row */
+/** @typedef {OtherK & Pick<ShownStep, 'context'> & { rows: Row[] }} Imagined */
 
 // Supplier 1: Gradio's value, one increment at a time, and a pull for what was missed.
 /** @param {Pick<Host, 'props' | 'watch'> & { server?: StageServer }} host @returns {Source} */
@@ -41,17 +48,35 @@ export const streamSource = ({ props, watch, server }) => ({
 });
 
 // Supplier 2: a whole run that lies in the page.
-/** @returns {Source} */
+/** @param {string | RunMessage | null} message @returns {Source} */
 export const embeddedSource = (message) => ({
   start(take) { take(parse(message)); },
   pull: async () => null,
 });
 
 export class Hub {
-  run = null; head = null; steps = []; state = null; speed = null; numbers = null; end = null; total = 0;
-  cursor = 0; following = true; playing = false; pace = 'reading'; rhythm = 0;
-  pinned = null; hovered = null; spot = -1;           // spot: the step that was last moved to or pinned
-  imagined = null;                                    // what another K would have done with the text, and its rows
+  /** @type {string | null} */
+  run = null;
+  /** @type {RunHead | null} */
+  head = null;
+  /** @type {ShownStep[]} */
+  steps = [];
+  /** @type {RunState | null} */
+  state = null;
+  /** @type {SpeedWords | null} */
+  speed = null;
+  /** @type {string[] | null} */
+  numbers = null;
+  /** @type {RunEnd | null} */
+  end = null;
+  total = 0; cursor = 0; following = true; playing = false; pace = 'reading'; rhythm = 0;
+  /** @type {TokenPlace | null} */
+  pinned = null;
+  /** @type {TokenPlace | null} */
+  hovered = null;
+  spot = -1;                                          // the step that was last moved to or pinned
+  /** @type {Imagined | null} */
+  imagined = null;                                    // what another K would have done with the text
   #listeners = new Map(); #source; #pulling = false; #timer = 0; #arrived = 0; #autoPinned = false; #opening = 0;
   isPresented = false;
   #wasLive = false; #found = 0;                       // found: how many steps a run has that was over when it came
@@ -81,19 +106,21 @@ export class Hub {
     this.emit('reset');
   }
 
+  /** @param {number} from @param {ShownStep[]} steps */
   #append(from, steps) {
     if (from > this.steps.length) return false;
     const fresh = steps.slice(this.steps.length - from);
     for (const step of fresh) {
-      const before = this.steps[this.steps.length - 1] || {};
-      step.sentence = step.sentence || before.sentence;   // carried on while nothing changes
-      step.context = step.context || before.context;
+      const before = this.steps[this.steps.length - 1];
+      step.sentence = step.sentence || before?.sentence;  // carried on while nothing changes
+      step.context = step.context || before?.context;
       this.steps.push(step);
     }
     if (fresh.length) this.emit('grow', { from: this.steps.length - fresh.length });
     return true;
   }
 
+  /** @param {RunMessage | null} message */
   take(message, { heal = true } = {}) {
     if (!message || typeof message.run !== 'string' || !message.run) return;
     if (message.run !== this.run) this.#reset(message.run);
@@ -101,9 +128,8 @@ export class Hub {
       this.head = message.head;
       this.emit('head');
     }
-    for (const name of ['state', 'speed', 'numbers', 'end']) {
-      if (message[name] !== undefined) this[name] = message[name];
-    }
+    const { state = this.state, speed = this.speed, numbers = this.numbers, end = this.end } = message;
+    Object.assign(this, { state, speed, numbers, end });
     this.#wasLive = this.#wasLive || Boolean(this.state && this.state.name !== 'finished');
     this.total = message.total === undefined ? this.total : message.total;
     const before = this.steps.length;
@@ -229,8 +255,10 @@ export class Hub {
   isLive() { return Boolean(this.state && ['queued', 'loading', 'running'].includes(this.state.name)); }
 
   // ---- the selection: hover looks, a click pins, Escape lets go ------------------------------------------------
+  /** @param {TokenPlace | null} place_ */
   #isShown(place_) { return Boolean(place_ && place_.step < this.cursor); }
 
+  /** @returns {TokenPlace | null} */
   selected() {
     if (this.#isShown(this.hovered)) return this.hovered;
     if (this.#isShown(this.pinned) && (!this.isPresented || this.pinned.step === this.spot)) return this.pinned;
@@ -245,23 +273,28 @@ export class Hub {
     this.emit('select');
   }
 
+  /** @returns {TokenLook | null} */
   look() {
     const place_ = this.selected();
     return place_ ? this.steps[place_.step].looks[place_.ref] || null : null;
   }
 
+  /** @param {Imagined | null} imagined */
   imagine(imagined) {
     this.imagined = imagined;
     this.emit('imagine');
   }
 
+  /** @param {TokenPlace | null} place_ */
   hover(place_) {
     if (!place_ && !this.hovered) return;
     this.hovered = place_;
     this.emit('select');
   }
 
+  /** @param {number} step */
   hoverStep(step) { this.hover(this.steps[step] ? { step, ref: this.steps[step].focus } : null); }
+  /** @param {number} step @param {string} ref */
   pin(step, ref, how = 'pointer') {
     if (!this.steps[step]) return;
     this.#autoPinned = true;
@@ -280,9 +313,10 @@ export class Hub {
     this.emit('select', { how: 'release' });
   }
 
+  /** @param {number} step @returns {string[]} */
   refs(step) {
-    const props = this.steps[step];
-    return props ? [...props.cells.map((cell) => cell.ref), ...(props.last ? [props.last.ref] : [])] : [];
+    const found = this.steps[step];
+    return found ? [...found.cells.map((cell) => cell.ref), ...(found.last ? [found.last.ref] : [])] : [];
   }
 
   // Along the tokens of a step and over its ends.

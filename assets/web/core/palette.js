@@ -1,4 +1,5 @@
 // palette.js: colours and words of statuses and series, which lie in the page.
+/** @type {Record<'statuses' | 'series' | 'phases', Record<string, { light: string, dark: string, label: string }>> | null} */
 let read = null;
 
 export function palette() {
@@ -6,7 +7,7 @@ export function palette() {
   return read;
 }
 
+/** @param {string} status */
 export function labelOf(status) {
-  const entry = palette().statuses[status] || {};
-  return entry.short || entry.label || status;
+  return palette().statuses[status]?.label || status;
 }

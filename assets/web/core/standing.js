@@ -1,24 +1,34 @@
 // standing.js: whether the fields still say what made the run on the stage. Where they do not, the stage steps back and
 // Run names what it would run with. Which fields count, and their words, come from Python.
 import { store, stored } from './memory.js';
+/** @import { FieldFacts, RunButton, StandingRun } from '../messages.d.ts' */
 
+/** @typedef {Record<string, string | number | boolean | null>} Values what the fields say, by name */
 const MADE = 'specviz-made', TOUCHED = 'specviz-touched';
 const parse = (text) => { try { return JSON.parse(text); } catch (error) { return null; } };
 const asText = (value) => JSON.stringify(value === undefined ? null : value);
-const own = (map, name) => (Object.hasOwn(map, name) ? map[name] : undefined);   // a value may be called "constructor"
+/** @type {<V>(map: Record<string, V>, name: unknown) => V | undefined} */
+const own = (map, name) => (Object.hasOwn(map, String(name)) ? map[String(name)] : undefined);   // a value may be called "constructor"
 const lastPart = (text) => text.split('/').pop();
+/** @type {RunButton} */
 const PLAIN = { words: 'Run', missing: '', needs: [] };
 
 export class Standing {
+  /** @type {Values | null} */
   now = null;                                         // the fields as they are
+  /** @type {Values | null} */
   made = null;                                        // as they were for the run on the stage; null: nobody knows
+  /** @type {string | null} */
   run = null;
+  /** @type {FieldFacts | null} */
   about = null;
   plain = PLAIN;                                      // what Run says while nothing is changed
+  /** @type {{ run: string, made: Values } | null} */
   before = null;                                      // the run that stood before, and how it was made
   isLive = false;
 
   // the fields have these values
+  /** @param {Values} now */
   fields(now) {
     this.now = now;
     if (this.isLive && this.made && this.about) for (const name of this.about.live) this.made[name] = now[name];
@@ -30,6 +40,7 @@ export class Standing {
 
   // Another run is on the stage. Says whether its settings are to be put into the fields: of a live run they came from there.
   // isBack: the run after it was refused, and the fields keep what was asked of that.
+  /** @param {string} run @param {boolean} isLive */
   begin(run, isLive, isBack = false) {
     const kept = parse(stored(MADE, true)), isKept = Boolean(kept && kept.run === run);
     const known = isBack && this.before?.run === run ? this.before.made : null;
@@ -59,7 +70,8 @@ export class Standing {
 
   store() { if (this.made) store(MADE, asText({ run: this.run, made: this.made }), true); }
 
-  // What Python tells of the run on the stage; about: see its about_fields. made: fields whose last change no step has used.
+  // What Python tells of the run on the stage.
+  /** @param {StandingRun} told */
   say({ about, made = {}, ...plain }) {
     Object.assign(this, { about, plain });
     if (this.made && !this.isLive) {
@@ -77,11 +89,13 @@ export class Standing {
   }
 
   // whether the run that the fields describe lacks what the run on the stage lacks
+  /** @param {string[]} changed */
   lacks(changed) {
-    const { needs = [] } = this.plain;
+    const { needs } = this.plain;
     return needs.length > 0 && !needs.some((name) => changed.includes(name));
   }
 
+  /** @param {string[]} changed */
   words(changed) {
     if (!this.isLive && this.lacks(changed)) return this.plain.words;
     if (changed.length > 1) return this.about.otherwise;

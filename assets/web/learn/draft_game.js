@@ -7,15 +7,19 @@ import { embeddedSource } from '../core/hub.js';
 import { drawn } from '../reports/blocks.js';
 import { mountStage, stageMarkup } from '../stage/stage.js';
 import { useEffect, useRef, useState } from '../vendor/preact_htm.js';
+/** @import { DraftGameBlock, DraftGameStageBlock, JoinChoice, RunMessage } from '../messages.d.ts' */
+/** @import { BlockHost, Kinds } from '../reports/blocks.js' */
 
 const SECTION = 'be-the-draft';
 let isTyping = false;                               // the last turn was typed: the line is ready for the next one
 
 // The one choice where the text ends in a letter, with what would stand there.
+/** @param {{ join: JoinChoice, typed: string, isJoined: boolean, setJoined: (isJoined: boolean) => void }} props */
 const Join = ({ join: { words, label, letters }, typed, isJoined, setJoined }) => html`<div class="sv-turns-join"><p>${worded(words)}</p>
   <label class="sv-turns-tick"><input type="checkbox" checked=${isJoined} onChange=${({ target }) => setJoined(target.checked)} /><span>${label}</span>
     <span class="sv-word" ...${VERBATIM}>${typed.trim() && `${letters}${isJoined ? '' : ' '}${typed.trim()}`}</span></label></div>`;
 
+/** @param {{ block: DraftGameBlock, act: BlockHost['act'] }} props */
 function Line({ block, act }) {
   const [typed, setTyped] = useState(block.typed), [isJoined, setJoined] = useState(Boolean(block.join?.is_on)), [isSent, setSent] = useState(false);
   const input = useRef(), send = useRef(), problem = isSent ? '' : block.problem;
@@ -38,6 +42,7 @@ function Line({ block, act }) {
     <p class="sv-turns-problem" id="sv-turns-problem" role="alert">${problem}</p></form>`;
 }
 
+/** @param {{ block: DraftGameBlock, host: BlockHost }} props */
 export function DraftGame({ block, host }) {
   if (block.end) isTyping = false;
   return html`<div class="sv-block sv-turns">${block.prompt && html`<p class="sv-turns-prompt" ...${VERBATIM}>${block.prompt}</p>`}
@@ -47,12 +52,18 @@ export function DraftGame({ block, host }) {
 }
 
 // A stage of its own, at the step that was just made.
-const Stage = drawn('sv-draft-game-stage', async (holder, { feed, focus }) => {
+/** @param {HTMLElement} holder @param {DraftGameStageBlock} block */
+async function layStage(holder, { feed, focus: [step, ref] }) {
+  /** @type {RunMessage} */
   const message = JSON.parse(await unpack(feed));
   holder.append(stageMarkup());
   const hub = mountStage(holder, { source: embeddedSource(message), quiet: true });
-  hub.pin(focus[0], focus[1], 'auto');
-});
+  hub.pin(step, ref, 'auto');
+}
 
+/** @type {Kinds['draft-game-stage']} */
+const Stage = drawn('sv-draft-game-stage', (holder, block) => { layStage(holder, block); });
+
+/** @param {{ block: DraftGameStageBlock }} props */
 export const DraftGameStage = ({ block }) => html`<div class="sv-block sv-turns"><${Stage} block=${block} />
   <p class="sv-turns-save"><a href="specviz/trace/${block.game}" download="">Save this text as a trace</a></p></div>`;

@@ -10,6 +10,8 @@ import { Task } from './lesson_task.js';
 import { setLessonOpen, taskName } from './progress.js';
 import { watchTasks } from './tasks.js';
 /** @import { Hub } from '../core/hub.js' */
+/** @import { LessonPanel, LessonScreen, RecordedRun, RunPair, TokenPlace } from '../messages.d.ts' */
+/** @import { BlockHost } from '../reports/blocks.js' */
 
 const NOT_IN_FILE = 'This needs specviz itself, with a model: a file can only replay.';
 const FILLED = 'The setup is filled in. Press Run when you are ready.';
@@ -17,13 +19,16 @@ const WHOLE = ['guess', 'choose', 'see'];           // tasks beside a run that i
 const AT_INSPECTOR = ['throw', 'made'];
 
 const Button = ({ words, className = '', ...more }) => html`<button type="button" class="sv-button ${className}" ...${more}>${words}</button>`;
+/** @param {LessonScreen} screen */
 const needsInspector = ({ show, task }) => Boolean((show && show.pin) || (task && AT_INSPECTOR.includes(task.kind)));
 
 // On a phone the inspector is a sheet that must be opened.
+/** @param {{ screen: LessonScreen, again: () => void }} props */
 const Shown = ({ screen: { show, compare }, again }) => (show || compare) && html`<div class="sv-lesson-shown">
   <p title=${show ? show.about : ''}>${worded([compare ? 'Side by side: ' : 'On the stage: ', (compare ? compare.runs : [show]).map(({ title }) => title).join(' and ')])}</p>
   <${Button} words=${compare ? 'Open them again' : 'Show it again'} onClick=${again} /></div>`;
 
+/** @param {{ lesson: LessonPanel, stage: Stage, say: (words: string) => void }} props */
 function TryLive({ lesson, stage, say }) {
   const [isFilled, setFilled] = useState(false), words = stage.live ? lesson.not_live : NOT_IN_FILE;
   const fill = () => {
@@ -36,7 +41,9 @@ function TryLive({ lesson, stage, say }) {
 }
 
 // One screen; `of`: the Lesson that it belongs to.
+/** @param {{ of: Lesson, lesson: LessonPanel, at: number, screen: LessonScreen }} props */
 function Screen({ of, lesson, at, screen }) {
+  /** @type {BlockHost} */
   const host = { root: of.host, title: screen.title, act() {}, halt() {} }, say = (words) => of.set({ said: words });
   const brief = (words) => queueMicrotask(() => of.set({ brief: words }));      // not while this is being drawn
   return html`${at === 0 && html`<p class="sv-lesson-question">${lesson.question}</p>`}<h3>${screen.title}</h3>
@@ -49,6 +56,7 @@ function Screen({ of, lesson, at, screen }) {
 }
 
 // What stands around a screen, or around the words that refuse a lesson. isBelow: the task is out of sight below.
+/** @param {Omit<State, 'isHidden'> & { of: Lesson }} props */
 function Frame({ of, lesson, at, refusal, isFolded, isBelow, brief, said, drawn }) {
   const screen = lesson?.screens[at], isLast = lesson && at === lesson.screens.length - 1;
   const next = !lesson ? 'To the plan' : !isLast ? 'Next' : lesson.next ? 'Next lesson' : 'To the plan';
@@ -71,19 +79,35 @@ function Frame({ of, lesson, at, refusal, isFolded, isBelow, brief, said, drawn 
  * What a lesson stands beside.
  * @typedef {object} Stage
  * @property {() => Hub} hub
- * @property {(run: { run: string, id: string }, how: 'play' | 'come' | 'whole', then: () => void) => void} show 'play'
+ * @property {(run: RecordedRun, how: 'play' | 'come' | 'whole', then: () => void) => void} show 'play'
  *   replays a run, 'come' only when it comes onto the stage, 'whole' shows it at its end
- * @property {(runs: { run: string, id: string }[]) => void} compare
+ * @property {(runs: RunPair['runs']) => void} compare
  * @property {(section: string) => void} game
- * @property {(lesson: any) => void} [live] absent where no model can run
+ * @property {(lesson: LessonPanel) => void} [live] absent where no model can run
  * @property {(name: string) => void} go
  * @property {() => void} plan
  * @property {() => void} leave
  */
 
+/**
+ * @typedef {object} State
+ * @property {LessonPanel | null} lesson
+ * @property {number} at the place of its screen
+ * @property {string} refusal
+ * @property {boolean} isFolded
+ * @property {boolean} isHidden
+ * @property {boolean} isBelow
+ * @property {string} brief
+ * @property {string} said
+ * @property {number} drawn counts the screens that were drawn
+ */
+
 class Lesson {
+  /** @type {State} */
   shown = { lesson: null, at: 0, refusal: '', isFolded: false, isHidden: true, isBelow: false, brief: '', said: '', drawn: 0 };
+  /** @type {ReturnType<typeof watchTasks> | null} */
   tasks = null;
+  /** @type {IntersectionObserver | null} */
   sight = null;
 
   /** @param {HTMLElement} host @param {Stage} stage */
@@ -93,6 +117,7 @@ class Lesson {
     this.set({});
   }
 
+  /** @param {Partial<State>} changes */
   set(changes) {
     this.shown = { ...this.shown, ...changes };
     const { isHidden, isFolded } = this.shown;
@@ -103,6 +128,7 @@ class Lesson {
   last() { return this.shown.lesson.screens.length - 1; }
   box() { return this.host.querySelector('.sv-lesson-task'); }
 
+  /** @param {1 | -1} by */
   turn(by) {
     const { lesson, at } = this.shown, { stage } = this;
     if (!lesson || (at + by > this.last() && !lesson.next)) return stage.plan();
@@ -129,6 +155,7 @@ class Lesson {
   }
 
   // As by a key, so that text and lanes follow, but it is not the person's doing. withSheet: on a phone the inspector opens.
+  /** @param {TokenPlace} place @param {boolean} withSheet */
   pin({ step, ref }, withSheet) {
     const before = document.querySelector('.sv-stage[data-sheet]');
     this.watched()?.aside(() => this.stage.hub().pin(step, ref, 'key'));
@@ -172,6 +199,7 @@ class Lesson {
   }
 
   // isBack: the page was loaded anew
+  /** @param {LessonPanel} lesson @param {boolean} isBack */
   open(lesson, isBack) {
     const at = recall(`at ${lesson.name}`, [...lesson.screens.keys()]);
     this.set({ lesson, at, isHidden: false, isFolded: false });

@@ -2,13 +2,18 @@
 // fields, both as events.
 import { mountLesson } from './lesson.js';
 import { lessonOpen, shownAgain } from './progress.js';
-/** @import { Host } from '../core/hub.js' */
+/** @import { Host, Hub } from '../core/hub.js' */
+/** @import { LessonPanel, PanelRefusal } from '../messages.d.ts' */
 /** @import { Page } from '../page.js' */
 
-/** @param {HTMLElement} element @param {Host & { page: Page, server: { lesson: (wanted: { name: string }) => Promise<any> } }} host */
+/** @param {HTMLElement} element @param {Host & { page: Page, server: { lesson: (wanted: { name: string }) => Promise<LessonPanel | PanelRefusal> } }} host */
 export const lessonPanel = (element, { page, server, trigger }) => {
   const { documentElement: root } = document;
-  let heard = null, pending = null, isBack = false, stays = false;    // loaded anew: with this lesson, on this page
+  /** @type {Hub | null} */
+  let heard = null;
+  /** @type {{ id: string, then: () => void } | null} */
+  let pending = null;
+  let isBack = false, stays = false;                   // loaded anew: with this lesson, on this page
 
   function hub() {
     const found = page.hub();
@@ -34,12 +39,13 @@ export const lessonPanel = (element, { page, server, trigger }) => {
     window.dispatchEvent(new Event('resize'));
   }
 
+  /** @param {string} name */
   async function open(name) {
     const answer = await server.lesson({ name: name.slice(0, 200) });
     root.setAttribute('data-sv-lesson', '');
     page.allControls(true);                             // a lesson asks for what the simple view does not show
-    if (!answer || answer.refusal) panel.refuse(answer ? answer.refusal : 'The server did not answer.');
-    else panel.open(answer, isBack);
+    if (answer && 'screens' in answer) panel.open(answer, isBack);
+    else panel.refuse(answer ? answer.refusal : 'The server did not answer.');
     isBack = stays = false;
     window.dispatchEvent(new Event('resize'));
   }

@@ -4,6 +4,11 @@ import { worded } from '../core/element.js';
 import { html } from '../core/html.js';
 import { recall, remember } from '../core/memory.js';
 import { useLayoutEffect, useRef, useState } from '../vendor/preact_htm.js';
+/** @import { LessonTask, TaskOption } from '../messages.d.ts' */
+/** @import { Stage } from './lesson.js' */
+/** @import { watchTasks } from './tasks.js' */
+
+/** @typedef {() => ReturnType<typeof watchTasks> | null} Watched the tasks that are watched, if there is a stage */
 
 const MARKS = { open: '○', done: '✓' };
 const option = 'sv-button sv-lesson-option';
@@ -16,6 +21,7 @@ function Hands({ words }) {
 }
 
 // What was found out before stands there again. Of a guess: what is right, where something is, and what the person has said.
+/** @param {LessonTask} task @param {string} name @param {boolean} isDone */
 function found({ kind, options, reveal }, name, isDone) {
   if (!isDone) return { tried: [], own: -1, said: '', pressed: -1 };
   if (kind === 'guess') return { tried: [...options.keys()], own: recall(`${name} guess`, [-1, ...options.keys()]), said: reveal, pressed: -1 };
@@ -24,6 +30,7 @@ function found({ kind, options, reveal }, name, isDone) {
 }
 
 // finish(): the task is done. say(words): aloud.
+/** @param {{ task: LessonTask, name: string, isDone: boolean, finish: () => void, say: (words: string) => void }} props */
 function Answers({ task, name, isDone, finish, say }) {
   const [{ tried, own, said, pressed }, set] = useState(() => found(task, name, isDone)), isGuess = task.kind === 'guess', why = useRef();
   useLayoutEffect(() => { if (pressed >= 0) why.current.scrollIntoView({ block: 'nearest' }); }, [said]);
@@ -39,6 +46,7 @@ function Answers({ task, name, isDone, finish, say }) {
     say(words);
     if (right) finish();
   }
+  /** @param {TaskOption} each @param {number} place */
   const tone = (each, place) => (!tried.includes(place) ? '' : each.right ? ' sv-right' : isGuess ? '' : ' sv-wrong');
   return html`<div class="sv-lesson-options">${task.options.map((each, place) => html`<div class="sv-lesson-row">
       <button type="button" class="${option}${tone(each, place)}" aria-pressed=${String(place === pressed)} onClick=${() => answer(place)}>${each.words}
@@ -46,17 +54,23 @@ function Answers({ task, name, isDone, finish, say }) {
       ${isGuess && html`<${Hands} words=${each.words} />`}</div>`)}</div><p class="sv-lesson-why" ref=${why}>${said}</p>`;
 }
 
+/** @param {{ runs: LessonTask['runs'], stage: Stage, watched: Watched }} props */
 const Runs = ({ runs, stage, watched }) => html`<div class="sv-lesson-options">${runs.map((run) => html`
   <button type="button" class=${option} onClick=${() => stage.show(run, 'whole', () => watched()?.once(run.run))}>${run.title}</button>`)}</div>`;
 
+/** @param {{ task: LessonTask, stage: Stage, watched: Watched }} props */
 function Parts({ task, stage, watched, ...more }) {
   if (task.options.length) return html`<${Answers} task=${task} ...${more} />`;
   if (task.kind === 'see') return html`<${Runs} runs=${task.runs} stage=${stage} watched=${watched} />`;
   return task.kind === 'predict' && html`<button type="button" class="sv-button" onClick=${() => stage.game('predict')}>Open the game</button>`;
 }
 
-// task: plain data. name: what is kept. stage: as of mountLesson. watched(): the tasks that are watched, if there is a
-// stage; brief(words), say(words): in the lesson's head, and aloud.
+// name: what is kept. brief(words), say(words): in the lesson's head, and aloud.
+/**
+ * @param {{
+ *   task: LessonTask, name: string, stage: Stage, watched: Watched, brief: (words: string) => void, say: (words: string) => void,
+ * }} props
+ */
 export function Task({ task, name, brief, say, watched, ...more }) {
   const [{ isDone, round, isNews }, set] = useState({ isDone: recall(name, [false, true]), round: 0, isNews: false });
   const [count, setCount] = useState(''), box = useRef(), counted = isDone ? task.counts.at(-1) : count || task.counts[0];

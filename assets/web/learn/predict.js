@@ -8,19 +8,31 @@ import { drawn } from '../reports/blocks.js';
 import { Inspector } from '../stage/inspector.js';
 import { stageMarkup } from '../stage/stage.js';
 import { render } from '../vendor/preact_htm.js';
+/** @import { PlaceToGuess, PredictBlock, PredictGame, TokenLook, TokenPlace } from '../messages.d.ts' */
+/** @import { Kinds } from '../reports/blocks.js' */
+/** @import { Looks } from '../stage/inspector.js' */
+
+/** @typedef {Pick<PredictBlock, 'look_numbers' | 'log_ticks'>} Head */
 
 const FALL = 700;                                   // milliseconds that the random draw falls
+/** @typedef {'accepted' | 'rejected'} Said */
+/** @type {Record<string, Said>} */
 const KEYS = { a: 'accepted', r: 'rejected' };
 const LEAD = /^(\s*)([\s\S]*)$/;
 
-
 // The stage's own inspector inside `root`, which shows whatever look it is given for a step.
+/** @param {HTMLElement} root @param {Head} head @returns {(look: TokenLook, at: TokenPlace) => void} */
 function inspector(root, head) {
   const host = stageMarkup().querySelector('.sv-inspector');
   for (const name of ['before', 'after', 'close']) host.querySelector(`[data-part=${name}]`).hidden = true;
   host.setAttribute('aria-label', 'What both models thought');
   root.append(host, element('div', 'sv-shade'));
-  let place = null, look = null, tell = null;
+  /** @type {TokenPlace | null} */
+  let place = null;
+  /** @type {TokenLook | null} */
+  let look = null;
+  let tell = null;
+  /** @type {Looks} */
   const hub = {
     head, run: '', steps: [], selected: () => place, look: () => look, pin() {}, moveToken() {},
     on(name, listener) { if (name === 'select') tell = listener; },
@@ -34,6 +46,7 @@ function inspector(root, head) {
   };
 }
 
+/** @param {PlaceToGuess['before'][0]} piece */
 function piece([text, status]) {
   const made = element(status === 'rejected' ? 'del' : 'span', `sv-piece sv-is-${status}`);
   const [, lead, rest] = LEAD.exec(text);
@@ -48,7 +61,12 @@ const place = (className, ...inner) => {
   return made;
 };
 
-// What is asked, or came of it, and what can be pressed. state: asked, falling, told or over.
+/** @typedef {{ state: 'asked' | 'falling' | 'told' | 'over', at: number, right: number, streak: number, isRight?: boolean }} Now */
+
+// What is asked, or came of it, and what can be pressed.
+/**
+ * @param {Now & Pick<PredictGame, 'places' | 'learned'> & { guess: (said: Said) => void, go: (at: number) => void, restart: () => void }} props
+ */
 export function Ask({ state, at, places, right, streak, isRight, learned, guess, go, restart }) {
   const wasAccepted = places[at].accepted, done = state === 'told' ? at + 1 : at, last = places[done - 1], isAsked = state === 'asked' || state === 'falling';
   const words = {
@@ -68,7 +86,10 @@ class Game {
   text = Object.assign(place('sv-card sv-predict-text'), VERBATIM);
   ask = place('sv-card sv-predict-ask');
   root = place('sv-stage sv-predict-board', this.text, this.ask);
+  /** @type {Now} */
+  now;
 
+  /** @param {PredictGame} props @param {Head} head */
   constructor(props, head) {
     this.props = props;
     this.show = inspector(this.root, head);
@@ -86,6 +107,7 @@ class Game {
   }
 
   // hadFocus: the first button that can be pressed takes it
+  /** @param {Partial<Now>} changes @param {boolean} [hadFocus] */
   set(changes, hadFocus) {
     this.now = { ...this.now, ...changes };
     this.root.dataset.state = this.now.state;
@@ -96,11 +118,13 @@ class Game {
 
   hasFocus() { return this.root.contains(document.activeElement); }
 
+  /** @param {PlaceToGuess['before']} pieces */
   write(pieces) {
     this.text.append(...pieces.map(piece));
     this.text.scrollTop = this.text.scrollHeight;
   }
 
+  /** @param {number} at */
   go(at) {
     const hadFocus = this.hasFocus();
     if (at >= this.props.places.length) return this.set({ state: 'over' }, hadFocus);
@@ -110,6 +134,7 @@ class Game {
     this.set({ state: 'asked', at }, hadFocus);
   }
 
+  /** @param {Said} said */
   guess(said) {
     if (this.now.state !== 'asked') return;
     const { at, right, streak } = this.now, { step, ref, ask, look, accepted: wasAccepted } = this.props.places[at], isRight = wasAccepted === (said === 'accepted');
@@ -129,7 +154,7 @@ class Game {
 
   restart() {
     this.stop();
-    this.now = { right: 0, streak: 0 };
+    this.now = { state: 'asked', at: 0, right: 0, streak: 0 };
     this.text.replaceChildren(element('span', 'sv-prompt', this.props.prompt));
     this.go(0);
   }
@@ -137,14 +162,17 @@ class Game {
   stop() { clearTimeout(this.timer); }
 }
 
+/** @type {Kinds['predict']} */
 export const predict = drawn('sv-predict', (node, { runs, look_numbers: numbers, log_ticks: ticks }) => {
   const holder = element('div'), select = verbatim('select'), field = element('label', 'sv-control');
   const head = { look_numbers: numbers, log_ticks: ticks };
+  /** @type {Game | null} */
   let game = null;
   select.append(...runs.map(([title], place) => Object.assign(element('option', '', title), { value: place })));
   field.append(element('span', '', 'Run'), select);
   const open = async () => {
     const [, packed] = runs[select.selectedIndex], chosen = select.selectedIndex;
+    /** @type {PredictGame} */
     const props = JSON.parse(await unpack(packed));
     if (chosen !== select.selectedIndex) return;
     game?.stop();

@@ -1,6 +1,7 @@
 // progress.js: what this browser remembers of the lessons, and which of them is open in this tab.
 import { recall } from '../core/memory.js';
 /** @import { Hub } from '../core/hub.js' */
+/** @import { LessonEntry } from '../messages.d.ts' */
 
 const OPEN = 'specviz-lesson';
 
@@ -8,6 +9,7 @@ const isKept = (name) => recall(name, [false, true]);
 export const taskName = (name, place) => `task ${name} ${place}`;
 
 // What this browser remembers of a lesson: whether all its tasks were done, else how many, in words.
+/** @param {Pick<LessonEntry, 'name' | 'tasks'>} lesson */
 export const lessonState = ({ name, tasks: { places, words } }) => {
   const done = places.filter((place) => isKept(taskName(name, place))).length, wasThere = isKept(`lesson ${name}`);
   const isDone = places.length ? done === places.length : wasThere;

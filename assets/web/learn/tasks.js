@@ -1,10 +1,13 @@
 // tasks.js: watches what a person does on a stage, and counts it until a lesson's task is done. What a task wants
 // arrives as plain data; one task is watched at a time.
 /** @import { Hub } from '../core/hub.js' */
+/** @import { LessonTask, TokenPlace } from '../messages.d.ts' */
 
 /** @param {Hub} hub */
 export const watchTasks = (hub) => {
-  let task = null, count = 0, seen = new Set(), isAside = false;
+  /** @type {LessonTask | null} */
+  let task = null;
+  let count = 0, seen = new Set(), isAside = false;
   /** @type {(count: number) => void} */
   let tell = () => {};
 
@@ -19,8 +22,10 @@ export const watchTasks = (hub) => {
     seen.add(key);
     add(1);
   };
+  /** @param {LessonTask['kind']} kind */
   const wants = (kind) => task !== null && task.kind === kind;
 
+  /** @param {TokenPlace} place */
   function statusOf({ step, ref }) {
     const { looks, cells, last } = hub.steps[step];
     const found = looks[ref] || [...cells, ...(last ? [last] : [])].find((each) => each.ref === ref);
@@ -34,7 +39,7 @@ export const watchTasks = (hub) => {
   });
   hub.on('select', (detail) => {
     const byHand = detail && (detail.how === 'pointer' || detail.how === 'key');
-    if (!wants('pin') || !byHand || isAside || !hub.pinned || !task.status.includes(statusOf(hub.pinned))) return;
+    if (!wants('pin') || !byHand || isAside || !hub.pinned || !task.status.some((status) => status === statusOf(hub.pinned))) return;
     once(`${hub.run} ${hub.pinned.step} ${hub.pinned.ref}`);
   });
   document.addEventListener('click', ({ target }) => {
@@ -49,6 +54,7 @@ export const watchTasks = (hub) => {
   document.addEventListener('sv-predicted', () => { if (wants('predict')) add(1); });
 
   return {
+    /** @param {LessonTask} next @param {(count: number) => void} take */
     begin(next, take) {
       [task, tell, count, seen] = [next, take, 0, new Set()];
     },

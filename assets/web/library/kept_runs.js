@@ -1,5 +1,9 @@
 // kept_runs.js: the runs that this browser keeps: what is said of each, and apart from it the packed trace. Where the
 // browser may not keep anything, or has no room, they stay for as long as the page is open. Draws nothing.
+/** @import { LibraryLimits, RunEntry } from '../messages.d.ts' */
+
+/** @typedef {RunEntry & { key: string, run: string, size: number, at: number }} Entry at: when it was stored, in milliseconds since 1970 */
+
 const NAME = 'specviz-library', STORES = ['entries', 'packed'];
 const PATIENCE_MS = 3000;                           // some browsers never say whether they open it
 
@@ -25,8 +29,11 @@ async function opened() {
 }
 
 // what was stored is anybody's: texts that are texts, numbers that are numbers
+/** @param {unknown} value */
 const text = (value) => (typeof value === 'string' ? value.slice(0, 500) : '');
-const number = (value) => (Number.isFinite(value) ? value : 0);
+/** @param {unknown} value */
+const number = (value) => (typeof value === 'number' && Number.isFinite(value) ? value : 0);
+/** @param {string} key @param {any} value @returns {Entry} */
 const read = (key, value) => {
   const { title, words, facts, date, run, size, at } = value && typeof value === 'object' ? value : {};
   return {
@@ -39,7 +46,8 @@ export const keepRuns = async () => {
   let base = null;
   try { base = await opened(); } catch (error) { /* private mode */ }
   if (base) base.onclose = () => { base = null; };    // the person has cleared what sites have kept
-  const held = new Map();                             // key -> {entry, packed}: what the browser does not keep
+  /** @type {Map<string, { entry: Entry, packed: string }>} */
+  const held = new Map();                             // by key, what the browser does not keep
 
   async function within(mode, work) {
     const transaction = base.transaction(STORES, mode);
@@ -68,6 +76,7 @@ export const keepRuns = async () => {
     },
 
     // resolves to whether it outlives the page
+    /** @param {Entry} entry @param {string} packed */
     async put(entry, packed) {
       const { key, ...rest } = entry;
       try {
@@ -79,6 +88,7 @@ export const keepRuns = async () => {
       }
     },
 
+    /** @param {string} key @returns {Promise<string | null>} */
     async packed(key) {
       if (held.has(key)) return held.get(key).packed;
       let found = null;
@@ -87,6 +97,7 @@ export const keepRuns = async () => {
     },
 
     // resolves to whether it is gone
+    /** @param {string} key */
     async remove(key) {
       if (held.delete(key) || !base) return true;
       try {
@@ -96,6 +107,7 @@ export const keepRuns = async () => {
     },
 
     // lets the oldest go until the rest fits; resolves to whether any had to
+    /** @param {Pick<LibraryLimits, 'most_runs' | 'most_bytes'>} limits */
     async trim({ most_runs: mostRuns, most_bytes: mostBytes }) {
       let bytes = 0, hasLetGo = false;
       for (const [place, { key, size }] of (await keeper.list()).entries()) {

@@ -5,7 +5,9 @@ import { VERBATIM } from '../core/element.js';
 import { html } from '../core/html.js';
 import { render } from '../vendor/preact_htm.js';
 import { keepRuns } from './kept_runs.js';
+/** @import { Entry as OwnEntry } from './kept_runs.js' */
 /** @import { Host } from '../core/hub.js' */
+/** @import { BroughtRun, KeptRun, LibraryLimits, PanelRefusal, RunEntry, ShippedEntry, StoredRun } from '../messages.d.ts' */
 /** @import { Page } from '../page.js' */
 
 const DELETED = 'specviz-deleted', MOST_DELETED = 60;      // runs that a reload must not bring back
@@ -37,11 +39,21 @@ const markDeleted = (runs) => {
 
 // in the time of whoever looks; a run may be as old as it likes
 const CLOCK = new Intl.DateTimeFormat('en-GB', { day: 'numeric', month: 'short', year: 'numeric', hour: '2-digit', minute: '2-digit', second: '2-digit' });
+/** @param {string | undefined} date */
 const dated = (date) => (Number.isNaN(Date.parse(date)) ? [] : [CLOCK.format(new Date(date))]);
 
 const Press = ({ words, title, press }) => html`<button type="button" class="sv-library-press" aria-label="${words}: ${title}" onClick=${press}>${words}</button>`;
 
-// One run. buttons: [words, what it does]; ticked: of all that are; tick(isOn).
+/** @typedef {Omit<RunEntry, 'date'> & Partial<RunEntry>} Words of a run; a recorded one has no date */
+/** @typedef {[words: string, press: () => void]} Doer a button */
+/** @typedef {[id: string, entry: Words, buttons: Doer[]]} Listed a run in a group */
+
+// One run. ticked: the ids of all that are.
+/**
+ * @param {{
+ *   id: string, entry: Words, buttons: Doer[], ticked: string[], tick: (isOn: boolean) => void, isShown: boolean,
+ * }} props
+ */
 function Entry({ id, entry: { title, words, facts, date }, buttons, ticked, tick, isShown }) {
   const isTicked = ticked.includes(id);
   return html`<li class="sv-library-entry" data-id=${id} aria-current=${isShown ? 'true' : undefined}>
@@ -52,27 +64,52 @@ function Entry({ id, entry: { title, words, facts, date }, buttons, ticked, tick
         ${isShown && html`<p class="sv-library-facts">on the stage now</p>`}</div></div></li>`;
 }
 
-// title: of the group; list: [id, entry, buttons] of each run in it
+/**
+ * @param {{
+ *   title: string, note: string, list: Listed[], shown?: string, ticked: string[], tick: (ids: string[]) => void,
+ * }} props
+ */
 export const Group = ({ title, note, list, shown, ticked, tick }) => html`<section class="sv-library-group"><h2>${title}</h2><p class="sv-library-note">${note}</p>
   <ul>${list.map(([id, entry, buttons]) => html`<${Entry} key=${id} id=${id} entry=${entry} buttons=${buttons} ticked=${ticked} isShown=${id === shown}
     tick=${(isOn) => tick(isOn ? [...ticked, id] : ticked.filter((other) => other !== id))} />`)}</ul></section>`;
 
 const isOpen = () => document.documentElement.hasAttribute('data-sv-library');
 
-/** @typedef {'kept' | 'known' | 'bring' | 'listed'} Question what the server can be asked */
+/**
+ * @typedef {object} LibraryServer
+ * @property {(wanted: { run: string, has: string[] }) => Promise<KeptRun | StoredRun | PanelRefusal | null>} kept
+ * @property {(wanted: { run: string }) => Promise<boolean>} known
+ * @property {(wanted: { packed: string }) => Promise<BroughtRun | PanelRefusal>} bring
+ * @property {(wanted: {}) => Promise<ShippedEntry[]>} listed
+ */
 
 class LibraryPanel {
+  /** @type {Map<string, string>} */
   ids = new Map();                                    // run -> key, of all runs of this page that the drawer knows
+  /** @type {Set<string>} */
   asked = new Set();                                  // runs that are joining or have joined
-  runs = null; entries = []; shipped = null; ticked = []; watched = null;
-  reading = null;                                     // the run on the stage while a file is read, or null
-  said = ''; undo = null;                             // what is said, and the run that Undo brings back: {entry, packed}
+  /** @type {Awaited<ReturnType<typeof keepRuns>> | null} */
+  runs = null;
+  /** @type {OwnEntry[]} */
+  entries = [];
+  /** @type {ShippedEntry[] | null} */
+  shipped = null;
+  /** @type {string[]} */
+  ticked = [];
+  /** @type {string | null} */
+  watched = null;
+  /** @type {string | null} */
+  reading = null;                                     // the run on the stage while a file is read
+  said = '';
+  /** @type {{ entry: OwnEntry, packed: string } | null} */
+  undo = null;                                        // the run that Undo brings back
 
-  /** @param {HTMLElement} holder @param {Host & { page: Page, server: Record<Question, (wanted: object) => Promise<any>> }} host */
+  /** @param {HTMLElement} holder @param {Host & { page: Page, server: LibraryServer }} host */
   constructor(holder, { props, trigger, server, page }) {
     this.trigger = trigger;
     this.server = server;
     this.page = page;
+    /** @type {LibraryLimits} */
     this.limits = JSON.parse(props.value);
     this.root = holder.querySelector('.sv-panel');
     this.channel = 'BroadcastChannel' in window ? new BroadcastChannel('specviz-library') : null;
@@ -92,9 +129,9 @@ class LibraryPanel {
   }
 
   // null where the server does not answer
-  /** @param {Question} name @param {object} data */
-  async ask(name, data) {
-    try { return await this.server[name](data); } catch (error) { return null; }
+  /** @template T @param {(server: LibraryServer) => Promise<T>} question @returns {Promise<T | null>} */
+  async ask(question) {
+    try { return await question(this.server); } catch (error) { return null; }
   }
 
   async changed() {
@@ -103,6 +140,7 @@ class LibraryPanel {
   }
 
   // what is said while the drawer is closed is announced at the button that opens it
+  /** @param {string} words @param {LibraryPanel['undo']} undo */
   say(words, undo = null) {
     document.documentElement.toggleAttribute('data-sv-news', !isOpen());
     Object.assign(this, { said: words, undo });
@@ -114,7 +152,9 @@ class LibraryPanel {
 
   draw() {
     const { runs, entries, shipped, ticked, said, undo } = this, shown = this.onStage(), tick = (list) => { this.ticked = list; this.draw(); };
+    /** @type {Listed[]} */
     const own = entries.map((entry) => [entry.key, entry, [['Open', () => this.open(entry)], ['Delete', () => this.remove(entry)]]]);
+    /** @type {Listed[]} */
     const recorded = (shipped || []).map((entry) => [`shipped:${entry.name}`, entry, [['Open', () => this.openShipped(entry.name)]]]);
     const note = [runs && !runs.isLasting && WORDS.passing, runs && !entries.length && WORDS.none].filter(Boolean).join(' ');
     render(html`<p class="sv-library-note">A saved run (.jsonl or .jsonl.gz), also one that you drop on this page.</p>
@@ -145,22 +185,24 @@ class LibraryPanel {
     if (run && (!state || state.name === 'finished')) this.join(run, 1);
   }
 
+  /** @param {string} run @param {number} patience */
   async join(run, patience) {
     if (this.asked.has(run) || deleted().includes(run)) return;
     this.asked.add(run);
     for (let left = patience; left > 0; left -= 1) {
       if (left < patience) await later(PAUSE_MS);
-      const kept = await this.ask('kept', { run, has: this.entries.map(({ key }) => key) });
+      const kept = await this.ask((server) => server.kept({ run, has: this.entries.map(({ key }) => key) }));
       if (kept) return this.keep(run, kept);
     }
     this.asked.delete(run);
   }
 
-  // without `packed` it is one that the browser has
-  async keep(run, { packed, refusal, ...entry }) {
-    if (refusal) return this.say(refusal);
-    this.ids.set(run, entry.key);
-    if (!packed) return this.draw();
+  /** @param {string} run @param {KeptRun | StoredRun | PanelRefusal} answer */
+  async keep(run, answer) {
+    if ('refusal' in answer) return this.say(answer.refusal);
+    this.ids.set(run, answer.key);
+    if (!('packed' in answer)) return this.draw();
+    const { packed, ...entry } = answer;
     const isLasting = await this.runs.put({ ...entry, run, at: Date.now() }, packed);
     if (this.runs.isLasting && !isLasting) this.say(WORDS.full);
     if (await this.runs.trim(this.limits)) this.say(this.limits.let_go);
@@ -173,6 +215,7 @@ class LibraryPanel {
     this.page.close();
   }
 
+  /** @param {OwnEntry} entry */
   async open(entry) {
     if (entry.key === this.onStage()) return this.showStage();
     const packed = await this.runs.packed(entry.key);
@@ -191,6 +234,7 @@ class LibraryPanel {
     this.say(this.entries.some((entry) => entry.key === key) ? WORDS.damaged : WORDS.gone);
   }
 
+  /** @param {OwnEntry} entry */
   async remove(entry) {
     const packed = await this.runs.packed(entry.key);
     const copies = [...this.ids].filter(([, key]) => key === entry.key).map(([run]) => run);
@@ -209,14 +253,15 @@ class LibraryPanel {
   }
 
   // what the server calls a run; one that it has forgotten is sent to it again
+  /** @param {string} id @returns {Promise<string | void>} */
   async idOf(id) {
     if (id.startsWith('shipped:')) return id;
     const known = [...this.ids].filter(([, key]) => key === id).map(([run]) => run);
-    for (const run of known) if (await this.ask('known', { run })) return run;
+    for (const run of known) if (await this.ask((server) => server.known({ run }))) return run;
     const packed = await this.runs.packed(id);
     if (!packed) return this.missing(id);
-    const answer = await this.ask('bring', { packed }) || { refusal: WORDS.silent };
-    if (!answer.run) return this.say(answer.refusal);
+    const answer = await this.ask((server) => server.bring({ packed })) || { refusal: WORDS.silent };
+    if ('refusal' in answer) return this.say(answer.refusal);
     this.ids.set(answer.run, id);
     this.asked.add(answer.run);
     return answer.run;
@@ -271,7 +316,7 @@ class LibraryPanel {
   async list() {
     if (isOpen()) document.documentElement.removeAttribute('data-sv-news');
     if (this.shipped || !isOpen()) return;
-    const answer = await this.ask('listed', {});
+    const answer = await this.ask((server) => server.listed({}));
     if (!answer) return this.say(WORDS.silent);
     this.shipped = answer;
     this.draw();

@@ -8,6 +8,9 @@ import { recall } from '../core/memory.js';
 import { stageMarkup, mountStage } from '../stage/stage.js';
 import { render } from '../vendor/preact_htm.js';
 import { drawn } from './blocks.js';
+/** @import { PlayerData, PlayerMode, PlayerSide, SideBySideBlock } from '../messages.d.ts' */
+/** @import { Ref } from '../vendor/preact_htm.js' */
+/** @import { Kinds } from './blocks.js' */
 
 const isNarrow = () => window.matchMedia('(max-width: 1000px)').matches;
 const FIELDS = 'input, select, textarea, [contenteditable]';
@@ -16,6 +19,7 @@ const PLAY = 'M5 3v10l8-5z', PAUSE = 'M5 3v10M11 3v10';
 const isLesson = () => document.documentElement.hasAttribute('data-sv-lesson');       // its text is about the parting
 
 // one side: what is said over its stage, how far it is, and the stage itself
+/** @param {PlayerSide} about @param {PlayerData['part']} part */
 function side({ title, said, widths, message }, part) {
   const node = element('section', 'sv-side-by-side-side'), head = element('header', 'sv-side-by-side-head');
   const track = element('div', 'sv-side-by-side-track'), fill = element('span', 'sv-side-by-side-fill');
@@ -27,6 +31,7 @@ function side({ title, said, widths, message }, part) {
   node.append(head, holder);
   holder.append(stageMarkup());
   const hub = mountStage(holder, { source: embeddedSource(message), quiet: true });
+  /** @type {PlayerMode['frames'][0][2]} */
   let plain = null;                                 // tokens shown plainly; null: all
 
   // tokens beyond the other side's are faint, so that both show the same number
@@ -44,6 +49,7 @@ function side({ title, said, widths, message }, part) {
   mark();
   return {
     node,
+    /** @param {number} steps @param {PlayerMode['frames'][0][2]} tokens @param {string} ending */
     show(steps, tokens, ending) {
       plain = tokens;
       if (hub.cursor === steps) mark(); else hub.seek(steps);
@@ -55,8 +61,16 @@ function side({ title, said, widths, message }, part) {
   };
 }
 
+/** @param {PlayerMode} mode */
 const last = (mode) => mode.frames.length - 1;
 
+/** @typedef {{ mode: PlayerMode, at: number, isPlaying: boolean, said: string }} Now at: the place of the frame that is shown */
+/**
+ * @param {Now & {
+ *   modes: PlayerMode[], press: () => void, seek: (at: number) => void, turn: (mode: PlayerMode) => void, repace: () => void,
+ *   pace: Ref<HTMLSelectElement>,
+ * }} props
+ */
 export function Controls({ modes, mode, at, isPlaying, said, press, seek, turn, repace, pace }) {
   const [words] = mode.frames[at];
   return html`<button type="button" class="sv-button sv-side-by-side-toggle" aria-label=${isPlaying ? 'pause both' : 'replay both'} onClick=${press}>
@@ -74,10 +88,18 @@ export function Controls({ modes, mode, at, isPlaying, said, press, seek, turn, 
 // the player: its place is a frame of the mode that is chosen
 class Player {
   node = element('div', 'sv-side-by-side-player');
-  now = { isPlaying: false, said: '' };
+  /** @type {Now} */
+  now = { mode: null, at: 0, isPlaying: false, said: '' };
+  /** @type {Ref<HTMLSelectElement>} */
   pace = { current: null };
   due = 0;
 
+  /**
+   * @param {PlayerMode[]} modes
+   * @param {SideBySideBlock['by']} by
+   * @param {ReturnType<typeof side>[]} sides
+   * @param {string} parted
+   */
   constructor(modes, by, sides, parted) {
     this.modes = modes;
     this.sides = sides;
@@ -85,6 +107,7 @@ class Player {
     this.turn(modes.find(({ name }) => name === by) || modes[0]);
   }
 
+  /** @param {Partial<Now>} changes */
   set(changes) {
     const at = changes.at ?? this.now.at, mode = changes.mode || this.now.mode, [, steps, tokens] = mode.frames[at];
     if ('at' in changes) this.sides.forEach((each, place) => each.show(steps[place], tokens, mode.ends[place]));
@@ -127,6 +150,7 @@ class Player {
     this.timer = requestAnimationFrame((now) => this.tick(now));
   }
 
+  /** @param {PlayerMode} mode */
   turn(mode) { this.set({ mode, at: isLesson() && mode.rest > 0 ? mode.rest : last(mode), isPlaying: false }); }
 }
 
@@ -143,6 +167,7 @@ function keys(made, press) {
   }, true);
 }
 
+/** @param {HTMLElement} made @param {PlayerData} data @param {SideBySideBlock['by']} by */
 function build(made, { sides, modes, part, parted }, by) {
   const words = element('p', 'sv-side-by-side-parted'), row = element('div', 'sv-side-by-side-sides');
   sentence(words, parted);
@@ -155,6 +180,7 @@ function build(made, { sides, modes, part, parted }, by) {
   return () => moved.set({ isPlaying: false });
 }
 
+/** @type {Kinds['side_by_side']} */
 export const sideBySide = drawn('sv-side-by-side', (node, { data, by, titles }) => {
   let stop = () => {}, isGone = false;
   node.setAttribute('role', 'group');

@@ -2,12 +2,15 @@
 // agreement. Pointing at a token, or walking there with the arrow keys, tells its facts. All of it arrives as words.
 import { element, button, spelled, verbatim } from '../core/element.js';
 import { unpack } from '../core/files.js';
+/** @import { PlaceInText, TextChunk, TextsBlock } from '../messages.d.ts' */
+/** @import { BlockHost } from './blocks.js' */
 
 const MOST_LISTED = 200;                            // names in the list at once; a search finds the others
 const MOVES = { ArrowLeft: -1, ArrowRight: 1 };
 let made = 0;
 
 const plainly = (words) => words.toLowerCase().replace(/\s+/g, ' ');      // a no-break space is a space to who types
+/** @param {string} words @param {number} value */
 const option = (words, value) => Object.assign(element('option', '', words), { value });
 
 function field(words, control) {
@@ -16,6 +19,7 @@ function field(words, control) {
   return holder;
 }
 
+/** @param {TextsBlock['key']} entries */
 function key(entries) {
   const list = element('ul', 'sv-bars-key sv-agree-key');
   list.append(...entries.map(([sign, words]) => {
@@ -26,13 +30,24 @@ function key(entries) {
   return list;
 }
 
-// the chosen text, as words, from the chunk that holds it
+/**
+ * @typedef {object} ReadText a text in words; facts: fact by fact, one for each token
+ * @property {string} prompt
+ * @property {string[]} tokens
+ * @property {string[][]} facts
+ * @property {{ words: string, steps: string, facts: string[][] }[]} drafts
+ */
+
+// the chosen text, from the chunk that holds it
+/** @param {TextsBlock} block @returns {(chosen: number) => Promise<ReadText>} */
 function reader({ chunks, per_chunk: perChunk }) {
+  /** @type {{ place: number, chunk: TextChunk | null }} */
   const opened = { place: -1, chunk: null };
   return async (chosen) => {
     const place = Math.floor(chosen / perChunk);
     if (opened.place !== place) Object.assign(opened, { place, chunk: JSON.parse(await unpack(chunks[place])) });
     const { words, texts } = opened.chunk, text = texts[chosen - place * perChunk];
+    /** @param {number[]} column */
     const told = (column) => column.map((each) => words[each]);
     return {
       prompt: words[text.prompt], tokens: told(text.tokens), facts: text.facts.map(told),
@@ -41,6 +56,7 @@ function reader({ chunks, per_chunk: perChunk }) {
   };
 }
 
+/** @param {TextsBlock['entries']} entries */
 function chooser(entries) {
   const search = Object.assign(element('input'), { type: 'search', placeholder: 'id, tag, words of the prompt' });
   const list = Object.assign(verbatim('select', 'sv-texts-list'), { size: 6 }), more = element('p', 'sv-small');
@@ -56,6 +72,7 @@ function chooser(entries) {
     list.dispatchEvent(new Event('change'));
   };
   // the text with this place among the entries, whatever is searched for
+  /** @param {number} place */
   const open = (place) => {
     if (![...list.options].some(({ value }) => value === String(place))) {
       search.value = '';
@@ -112,17 +129,20 @@ function steps(go) {
 }
 
 // box: where it is drawn. Gives what is to be done when it goes.
+/** @param {HTMLElement} box @param {TextsBlock} block @param {BlockHost} host */
 export function tokenTexts(box, block, { root }) {
   const { entries, numbers, drafts, facts, draft_facts: draftFacts, key: signs, rest } = block;
   const bar = element('div', 'sv-texts-bar'), body = element('div', 'sv-texts-body');
   const line = verbatim('div', 'sv-texts-line'), panel = element('div', 'sv-texts-panel'), about = element('p', 'sv-texts-about');
   const side = element('div', 'sv-texts-side'), { search, list, more, fill, open } = chooser(entries);
   const choice = verbatim('select'), read = reader(block), looked = new Map();      // per text, the token looked at
-  let text = null, shown = '';
+  /** @type {ReadText | null} */
+  let text = null;
+  let shown = '';
   /** @type {(by: number) => void} */
   let go = () => {};
   panel.id = `sv-texts-${made += 1}`;
-  choice.append(...drafts.map(option));
+  choice.append(...drafts.map((words, place) => option(words, place)));
   line.tabIndex = 0;
   line.setAttribute('role', 'group');
   line.setAttribute('aria-label', 'the text, token by token: the arrow keys go along it');
@@ -163,7 +183,8 @@ export function tokenTexts(box, block, { root }) {
     [text, shown] = [found, wanted];
     show();
   }
-  // from a table elsewhere on the page: {text: its number, draft: its place, token}
+  // from a table elsewhere on the page
+  /** @param {CustomEvent<PlaceInText>} event */
   function opened({ detail }) {
     const place = numbers.indexOf(detail.text);
     if (place < 0 || !box.isConnected) return;

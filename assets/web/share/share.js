@@ -3,6 +3,7 @@
 import { element, button, sentence } from '../core/element.js';
 import { copyText } from '../core/files.js';
 /** @import { Host } from '../core/hub.js' */
+/** @import { GoneRun, ShareOffer, SharedRunLine } from '../messages.d.ts' */
 /** @import { Page } from '../page.js' */
 
 const MOST = 20000;                                 // characters of an address that are looked at at all
@@ -12,9 +13,9 @@ const root = document.documentElement;
 
 /**
  * @typedef {object} ShareServer
- * @property {(wanted: { run: string, step: number | null, ref: string | null }) => Promise<any>} offered what can be shared of a run
- * @property {(wanted: { link: string }) => Promise<any>} linked what a link asks for
- * @property {(wanted: { link: string, run: string }) => Promise<any>} compared whether a run has the text that the link tells of
+ * @property {(wanted: { run: string, step: number | null, ref: string | null }) => Promise<ShareOffer | GoneRun>} offered what can be shared of a run
+ * @property {(wanted: { link: string }) => Promise<SharedRunLine>} linked what a link asks for
+ * @property {(wanted: { link: string, run: string }) => Promise<SharedRunLine | null>} compared whether a run has the text that the link tells of
  */
 /** @typedef {Host & { page: Page, server: ShareServer }} ShareHost */
 
@@ -37,6 +38,7 @@ function drawer(panel, host) {
     if (!isCopied) field.focus();
   });
 
+  /** @param {ShareOffer['files'][0]} file */
   function file([name, title, about, address]) {
     const link = element('a', '', title), entry = element('li');
     Object.assign(link, { href: address, download: '' });
@@ -45,6 +47,7 @@ function drawer(panel, host) {
     return entry;
   }
 
+  /** @param {ShareOffer} offer */
   function show(offer) {
     const { link, page } = offer;
     row.hidden = !link;
@@ -55,7 +58,8 @@ function drawer(panel, host) {
     files.replaceChildren(...offer.files.map(file));
   }
 
-  const without = (words) => ({ link: null, words: [words], files: [] });
+  /** @param {string} words @returns {ShareOffer} */
+  const without = (words) => ({ link: null, page: null, words: [words], files: [] });
   const GONE = without('This run is gone from the server. Run it again.');
   const SILENT = without('The server does not answer: is it still running? Open this again when it does.');
   let asked = 0, seen = null;
@@ -63,9 +67,10 @@ function drawer(panel, host) {
     const run = host.page.run();
     if (!run || !root.hasAttribute('data-sv-share')) return;
     const mine = asked += 1, place = seen = host.page.hub().pinned;
+    /** @type {ShareOffer | GoneRun | null} */
     let offer = null;
     try { offer = await host.server.offered({ run, step: place?.step ?? null, ref: place?.ref ?? null }); } catch (error) { offer = null; }
-    if (mine === asked) show(offer?.gone ? GONE : offer || SILENT);
+    if (mine === asked) show(!offer ? SILENT : 'gone' in offer ? GONE : offer);
   }
   new MutationObserver(look).observe(root, { attributeFilter: ['data-sv-share'] });
   host.page.onRun(look);
@@ -83,6 +88,7 @@ function guest(host) {
   line.append(words, again, close);
   let link = null, pinned = null, asked = 0, turns = 0;
 
+  /** @param {SharedRunLine} told */
   function say(told) {
     const isNew = !line.isConnected;
     if (isNew) document.querySelector('#stage .sv-stage').before(line);
@@ -100,13 +106,15 @@ function guest(host) {
     window.dispatchEvent(new Event('resize'));
   }
 
+  /** @param {string} text */
   async function take(text) {
     const mine = asked += 1;
     await host.page.settled;
+    /** @type {SharedRunLine | null} */
     let told = null;
     try { told = await host.server.linked({ link: text.slice(0, MOST) }); } catch (error) { told = null; }
     if (mine !== asked) return;
-    if (!told) told = { state: 'refused', words: ['The server does not answer: open the link again.'] };
+    if (!told) told = { state: 'refused', words: ['The server does not answer: open the link again.'], at: null };
     link = told.state === 'ready' ? text : null;
     pinned = null;
     if (link) {
@@ -120,17 +128,18 @@ function guest(host) {
   }
 
   // among: what is said of it, if not everything
+  /** @param {string} run @param {SharedRunLine['state'][]} [among] */
   async function compare(run, among) {
     const mine = asked, turn = turns += 1;
+    /** @type {SharedRunLine | null} */
     let told = null;
     try { told = await host.server.compared({ link, run }); } catch (error) { told = null; }
     const isLate = mine !== asked || turn !== turns || run !== host.page.run();
     if (!told || isLate || (among && !among.includes(told.state))) return;
     say(told);
-    const { step, ref } = told.at || {};
-    if (told.at && pinned !== run && host.page.hub().refs(step).includes(ref)) {
+    if (told.at && pinned !== run && host.page.hub().refs(told.at.step).includes(told.at.ref)) {
       pinned = run;
-      host.page.hub().pin(step, ref);
+      host.page.hub().pin(told.at.step, told.at.ref);
     }
   }
 

@@ -2,11 +2,14 @@
 // arrive computed. A click on a place selects what it stands for.
 import { element, framed } from '../core/element.js';
 import { loadPlotly, themed, frame, fillTable, drawFigure } from '../core/figure.js';
+/** @import { Figure } from '../core/figure.js' */
 /** @import { Hub } from '../core/hub.js' */
+/** @import { ShownStep, TokenPlace } from '../messages.d.ts' */
 
 const REDRAW = 250, REST = 4;                       // milliseconds between redraws while a run grows; a long one rests longer
 
 // the same as figures.apply_points: points are appended to, or replace, the lists they name
+/** @param {Figure} figure @param {ShownStep['points'][string]} points */
 function apply(figure, points) {
   for (const name of Object.keys(points)) {
     if (name === 'mode') continue;
@@ -21,10 +24,13 @@ function apply(figure, points) {
 }
 
 // what a click on a place selects, and the place of a selection: "step" or "step:token" stands in its customdata
+/** @param {Figure} figure @param {TokenPlace} place */
 const placeOf = ({ data: [{ customdata }] }, { step, ref }) => {
   const exact = customdata.findIndex(([at]) => at === `${step}:${ref}` || at === String(step));
   return exact >= 0 ? exact : customdata.findIndex(([at]) => at.startsWith(`${step}:`));
 };
+
+/** @typedef {ReturnType<typeof frame> & { figure: Figure, taken: number, isDrawn: boolean, inSight: boolean }} Made taken: steps */
 
 export class Charts {
   /** @param {HTMLElement} root @param {Hub} hub */
@@ -34,7 +40,8 @@ export class Charts {
     this.box = /** @type {HTMLDetailsElement} */ (this.root.querySelector('.sv-charts'));
     if (!this.box) return;                            // a file without charts
     this.host = this.root.querySelector('.sv-charts-body');
-    this.charts = new Map();                         // name -> {figure, taken, plot, table, fold, isDrawn, inSight}
+    /** @type {Map<string, Made>} */
+    this.charts = new Map();
     this.timer = 0;
     this.drawing = false;
     this.rest = REDRAW;
@@ -59,8 +66,10 @@ export class Charts {
     new MutationObserver(() => this.soon()).observe(document.body, { attributes: true, attributeFilter: ['class'] });
   }
 
+  /** @param {Made} made */
   layoutOf(made) { return ({ ...themed(made.figure, this.root), shapes: this.shapes(made), datarevision: made.taken }); }
 
+  /** @param {string} name @param {Figure} figure */
   chart(name, figure) {
     const holder = element('div', 'sv-chart'), parts = frame(holder, figure);
     parts.plot.dataset.chart = name;
@@ -71,11 +80,13 @@ export class Charts {
     this.sight.observe(made.plot);
   }
 
+  /** @param {Made} made */
   tabulate({ figure, table, fold }) {
     if (fold.open) fillTable(figure, table);
   }
 
   // ---- the selection, and what was changed during the run, on every chart where they have a place ----------------
+  /** @param {Made} made */
   shapes({ figure }) {
     const color = getComputedStyle(this.root).color, selected = this.hub.selected();
     const line = (at, dash, words = '') => {
@@ -87,11 +98,13 @@ export class Charts {
     return [...changed, ...line(selected, 'dot')];
   }
 
+  /** @param {Made} made */
   point(made) {
     if (!made.isDrawn || !made.inSight) return;
     window.Plotly.relayout(made.plot, { shapes: this.shapes(made) });
   }
 
+  /** @param {Made} made */
   listen(made) {
     const at = (event) => made.figure.data[0].customdata[event.points[0].pointNumber][0];
     const selects = (event) => {
@@ -108,6 +121,7 @@ export class Charts {
     made.plot.on('plotly_unhover', () => look(null));
   }
 
+  /** @param {string} name @param {Made} made */
   async show(name, made) {
     for (; made.taken < this.hub.steps.length; made.taken += 1) apply(made.figure, this.hub.steps[made.taken].points[name]);
     await drawFigure(made.plot, made.figure, this.layoutOf(made));

@@ -3,14 +3,17 @@
 import { VERBATIM } from '../core/element.js';
 import { html } from '../core/html.js';
 import { render } from '../vendor/preact_htm.js';
-/** @import { AskEveryK, Hub, Trigger } from '../core/hub.js' */
+/** @import { AskEveryK, Cell, Hub, Row, Trigger } from '../core/hub.js' */
+/** @import { EveryK as Told, OtherK, PanelRefusal } from '../messages.d.ts' */
 
 const PER_ROW = 5;                                         // tokens in a row where no step begins or ends for sure
 const UNKNOWN = '·';                                       // a drafted token that nobody has recorded
 
-const emitted = ([text, step, ref], status, more) => ({ text, step, ref, status, say: `${text}, ${status}`, ...more });
+/** @param {Told['tokens'][0]} token @param {string} status @param {Partial<Cell>} [more] @returns {Cell} */
+const emitted = ([text, step, ref], status, more) => ({ text, step, ref, status: /** @type {Cell['status']} */ (status), say: `${text}, ${status}`, ...more });
 
 // A step that is sure, as the lanes show those of a run: tokens accepted, how many were drafted, what its last token is.
+/** @param {Told} told @param {OtherK['steps'][0]} step @param {number} start */
 function stepRow({ tokens, drafted, kinds }, [accepted, number, kind], start) {
   const cells = tokens.slice(start, start + accepted).map((token) => emitted(token, 'accepted', { fill: 100 }));
   const place = start + accepted, known = drafted[place] || [], isRejected = kinds[kind] === 'resampled';
@@ -20,9 +23,10 @@ function stepRow({ tokens, drafted, kinds }, [accepted, number, kind], start) {
     cells.push(emitted([known[cells.length - accepted] || UNKNOWN, step, ref], status, status === 'rejected' ? { fill: 0 } : {}));
   }
   const last = kinds[kind] === 'accepted' ? null : emitted(tokens[place], kinds[kind]);
-  return { cells, last, cut_off: !last, changes: [], drawless: true };
+  return { cells, last, cut_off: last ? 0 : 1, changes: [], drawless: true };
 }
 
+/** @param {Told} told @param {OtherK['steps']} steps @returns {Row[]} */
 function sureRows(told, steps) {
   let start = 0;
   return steps.map((step) => {
@@ -32,6 +36,7 @@ function sureRows(told, steps) {
   });
 }
 
+/** @param {Told} told @param {OtherK['chances']} chances @returns {Row[]} */
 function likelyRows({ tokens, labels }, chances) {
   const cells = tokens.map((token, place) => {
     const [label, fill] = labels[chances[place]];
@@ -43,19 +48,23 @@ function likelyRows({ tokens, labels }, chances) {
 }
 
 // the rows of the lanes at one of the Ks
+/** @param {Told} told @param {OtherK} chosen */
 export const rowsOf = (told, { steps, chances }) => (steps ? sureRows(told, steps) : likelyRows(told, chances));
 
-export function Slider({ told, k, isImagined, choose, really }) {
+/** @param {{ told: Told | null, refusal: string, k: number, isImagined: boolean, choose: (k: number) => void, really?: (k: number) => void }} props */
+export function Slider({ told, refusal, k, isImagined, choose, really }) {
+  if (refusal) return html`<span class="sv-every-k-why" title=${refusal}>${refusal}</span>`;
   if (!told) return null;
-  if (told.refusal) return html`<span class="sv-every-k-why" title=${told.refusal}>${told.refusal}</span>`;
   return html`<label>What if K had been <input type="range" min="1" max=${told.by_k.length} step="1" value=${k} aria-valuetext=${told.by_k[k - 1].sentence.join('')}
       onInput=${(event) => choose(Number(event.target.value))} /><b ...${VERBATIM}>${k}</b></label>
     ${isImagined && really && html`<button type="button" class="sv-button sv-mode" onClick=${() => really(k)}>Run it for real</button>`}`;
 }
 
-// ask({run}) -> what every K would have done with a run that is over, or null; trigger: the server's, to run a K.
+// trigger: the server's, to run a K.
 export class EveryK {
+  /** @type {Told | null} */
   told = null;
+  refusal = '';
   asked = null;
   k = 0;
 
@@ -83,13 +92,16 @@ export class EveryK {
     if (this.hub.run === run) this.tell(told);
   }
 
-  tell(told) {
-    this.told = told;
-    this.k = told ? told.at : 0;
-    if (!told) this.asked = null;
+  /** @param {Told | PanelRefusal | null} answer */
+  tell(answer) {
+    this.told = answer && 'by_k' in answer ? answer : null;
+    this.refusal = answer && 'refusal' in answer ? answer.refusal : '';
+    this.k = this.told ? this.told.at : 0;
+    if (!answer) this.asked = null;
     this.draw();
   }
 
+  /** @param {number} k */
   choose(k) {
     this.k = k;
     if (this.hub.cursor < this.hub.steps.length) this.hub.last();
@@ -100,7 +112,7 @@ export class EveryK {
   draw() {
     const really = this.trigger && ((k) => this.trigger('really', { k }));
     const isImagined = Boolean(this.hub.imagined);
-    render(html`<${Slider} told=${this.told} k=${this.k} isImagined=${isImagined} choose=${(k) => this.choose(k)} really=${really} />`, this.box);
+    render(html`<${Slider} told=${this.told} refusal=${this.refusal} k=${this.k} isImagined=${isImagined} choose=${(k) => this.choose(k)} really=${really} />`, this.box);
     this.root.toggleAttribute('data-imagined', isImagined);
     this.root.toggleAttribute('data-likely', isImagined && !this.told.sure);
   }

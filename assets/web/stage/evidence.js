@@ -5,28 +5,36 @@ import { html } from '../core/html.js';
 import { labelOf, palette } from '../core/palette.js';
 import { useLayoutEffect, useRef, useState } from '../vendor/preact_htm.js';
 import { Token } from './token.js';
+/** @import { FactsPart, LinesPart, MadeDraft, PassagePart, TreeNode, TreePart } from '../messages.d.ts' */
 
 // A token with its mark, its status said for those who cannot see the mark.
+/** @param {{ chip: LinesPart['lines'][0][1][0] }} props */
 const Chip = ({ chip: [text, mark, note] }) => html`<li class="sv-chip${mark ? ` sv-is-${mark}` : ''}"><span class="sv-body"><${Token} text=${text} /></span>
   ${palette().statuses[mark] && html`<span class="sv-hidden">, ${labelOf(mark)}</span>`}${note && html`<span class="sv-chip-note">${note}</span>`}</li>`;
 
+/** @param {LinesPart['lines'][0]} line */
 const line = ([name, chips, more]) => html`<div class="sv-said-line">${name && html`<span class="sv-said-name">${name}</span>`}
   <ol class="sv-chips">${chips.map((chip) => html`<${Chip} chip=${chip} />`)}${more && html`<li class="sv-chip-note">${more}</li>`}</ol></div>`;
 
 const flag = (isOn) => (isOn ? '' : undefined);
+/** @param {{ part: LinesPart }} props */
 const Lines = ({ part: { lines, aligned } }) => html`
   <div class="sv-said-lines" data-aligned=${flag(aligned)} data-named=${flag(lines.some(([name]) => name))}>${lines.map(line)}</div>`;
 
+/** @param {{ part: FactsPart }} props */
 const Facts = ({ part: { items } }) => html`<dl class="sv-facts">${items.map(([name, value]) => html`<dt>${name}</dt><dd ...${VERBATIM}>${value}</dd>`)}</dl>`;
 
+/** @param {{ part: PassagePart }} props */
 const Passage = ({ part: { text, mark } }) => html`<p ...${VERBATIM} class="sv-passage${mark ? ` sv-is-${mark}` : ''}"><span class="sv-body">${text}</span></p>`;
 
 // ---- the tree ------------------------------------------------------------------------------------------------------
 // A column per depth behind a narrow one for the text so far, a row per leaf below the heads.
+/** @param {TreeNode} node */
 const edge = ([, , status, depth, row, above]) => html`<span aria-hidden="true"
   class="sv-edge${status === 'accepted' ? ' sv-taken' : ''}${row === above ? ' sv-straight' : ''}"
   style=${{ gridColumn: String(depth + 1), gridRow: `${above + 2} / ${row + 3}` }} />`;
 
+/** @param {{ node: TreeNode, whose: string, isOn: boolean, isReached: boolean }} props */
 function Node({ node: [ref, text, status, depth, row, , score, place, size, probabilities], whose, isOn, isReached }) {
   const say = [text, labelOf(status), `depth ${depth}`, score && `${whose} ${score}`, probabilities && `the target gives it ${probabilities}`].filter(Boolean).join(', ');
   return html`<div class="sv-node sv-is-${status}${isOn ? ' sv-on' : ''}" role="treeitem" aria-level=${depth} aria-posinset=${place} aria-setsize=${size}
@@ -36,6 +44,7 @@ function Node({ node: [ref, text, status, depth, row, , score, place, size, prob
 }
 
 // Up and down along all nodes, left to the parent, right to the first child. levels: of all nodes; the place after `key`.
+/** @param {number[]} levels @param {number} at @param {string} key */
 export function walked(levels, at, key) {
   const parent = levels.slice(0, at).findLastIndex((level) => level < levels[at]);
   const ways = {
@@ -49,6 +58,7 @@ export function walked(levels, at, key) {
 const KEYS = ['ArrowDown', 'ArrowUp', 'ArrowRight', 'ArrowLeft', 'Home', 'End', 'Enter', ' '];
 
 // One node is reached by Tab: the one that was walked to, else the pinned one, else the first.
+/** @param {{ part: TreePart, chosen: string, press: (ref: string) => void }} props */
 function Tree({ part: { heads, nodes, whose }, chosen, press }) {
   const [walkedTo, setWalkedTo] = useState(null), host = useRef(), refs = nodes.map(([ref]) => ref);
   const reached = refs.includes(walkedTo) ? walkedTo : refs.includes(chosen) ? chosen : refs[0];
@@ -75,10 +85,12 @@ function Tree({ part: { heads, nodes, whose }, chosen, press }) {
 
 const KINDS = { tree: Tree, lines: Lines, facts: Facts, passage: Passage };
 
+/** @param {{ part: MadeDraft['parts'][0] }} props */
 const Part = ({ part, ...more }) => html`<section class="sv-part"><h2 class="sv-part-title">${part.title}</h2>
-  ${part.lead && html`<p class="sv-part-lead">${part.lead}</p>`}<${KINDS[part.kind]} part=${part} ...${more} />
-  ${part.note && html`<p class="sv-part-note">${part.note}</p>`}</section>`;
+  ${'lead' in part && part.lead && html`<p class="sv-part-lead">${part.lead}</p>`}<${KINDS[part.kind]} part=${part} ...${more} />
+  ${'note' in part && part.note && html`<p class="sv-part-note">${part.note}</p>`}</section>`;
 
 // chosen: the pinned token. press(ref): a node was chosen.
+/** @param {MadeDraft & { chosen: string, press: (ref: string) => void }} props */
 export const Evidence = ({ lead, parts, ...more }) => html`<p class="sv-made-lead" hidden=${!lead.length}>${worded(lead)}</p>
   ${parts.filter(({ kind }) => KINDS[kind]).map((part) => html`<${Part} part=${part} ...${more} />`)}`;

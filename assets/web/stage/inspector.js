@@ -7,24 +7,33 @@ import { render } from '../vendor/preact_htm.js';
 import { Evidence } from './evidence.js';
 import { Token } from './token.js';
 /** @import { Hub } from '../core/hub.js' */
+/** @import { DrawOnBar, RunHead, ShownStep, TokenLook, TokenPlace } from '../messages.d.ts' */
 
 const ROLES = { drafted: 'drafted', emitted: 'emitted', both: 'drafted, accepted' };
+/** @type {('p' | 'q')[]} */
+const SIDES = ['p', 'q'];
 const MANY = 100;
 const ROW_TURN = 30, WIDE_TURN = 55;                // percent; left of a row's bar there is room, right of it a heading
 const BUTTONS = ['again', 'many', 'of-token', 'of-draft', 'log', 'raw', 'before', 'after', 'close'];
 
 const bar = (className, from, width) => html`<span class="sv-bar ${className}" style=${{ left: `${from}%`, width: `${width}%` }} />`;
 const point = (className, at, inner) => html`<span class=${className} style=${{ left: `${at}%` }}>${inner}</span>`;
+/** @typedef {{ log: boolean, raw: boolean }} Options */
+/** @param {TokenLook} look @param {Options} options */
 const isLog = (look, options) => options.log || look.view === 'threshold';
 
 // turn: from where on its words stand left of it
+/** @param {DrawOnBar} draw */
 const randomDraw = ({ x, u }, hasWords = true, turn = WIDE_TURN) => point(`sv-random-draw${x > turn ? ' sv-random-draw-left' : ''}`, x, hasWords && html`
   <span class="sv-random-draw-words">random draw <span ...${VERBATIM}>${u}</span><span class="sv-random-draw-more"> of the bar</span></span>`);
 
 // spread, so that a hundred can be seen
+/** @typedef {{ at: number, top: number, isIn: boolean }} Thrown */
+/** @param {Thrown} draw */
 const thrown = ({ at, top, isIn }) => html`<span class="sv-throw ${isIn ? 'sv-throw-in' : 'sv-throw-out'}" style=${{ left: `${at}%`, top: `${top}%` }} />`;
 
 // The bars, or in a log scale the dots, of the row at this place.
+/** @param {TokenLook} look @param {number} place @param {Options} options */
 export function bars(look, place, options) {
   const { rows } = look, made = [];
   if (isLog(look, options)) {
@@ -46,6 +55,7 @@ export function bars(look, place, options) {
   return made;
 }
 
+/** @param {{ look: TokenLook, place: number, options: Options, randomDraws: Thrown[] }} props */
 export function Row({ look, place, options, randomDraws }) {
   const { rows, status } = look, role = rows.role[place];
   const words = role === 'emitted' && status !== 'bonus' && status !== 'plain' ? 'resampled' : ROLES[role];
@@ -54,30 +64,43 @@ export function Row({ look, place, options, randomDraws }) {
       ${role === 'others' ? html`<span class="sv-token-word">${rows.text[place]}</span>` : html`<${Token} className="sv-probabilities-token" text=${rows.text[place]} />`}
       ${words && html`<span class="sv-probabilities-role">${words}</span>`}</span>
     <span class="sv-track">${bars(look, place, options)}${hasDraw && randomDraw(look.draw, !look.zoom, ROW_TURN)}${place === 0 && !look.zoom && randomDraws.map(thrown)}</span>
-    ${['p', 'q'].map((side) => rows[side] && html`<span class="sv-probabilities-number sv-probabilities-${side}" role="cell" ...${VERBATIM}>${rows[side][place]}</span>`)}</div>`;
+    ${SIDES.map((side) => rows[side] && html`<span class="sv-probabilities-number sv-probabilities-${side}" role="cell" ...${VERBATIM}>${rows[side][place]}</span>`)}</div>`;
 }
 
 // The drafted tokens at one place, in the order in which they are judged.
+/** @param {{ siblings: TokenLook['siblings'], chosen: string, pin: (ref: string) => void }} props */
 export const Siblings = ({ siblings, chosen, pin }) => siblings.map(([ref, text, status, ...probabilities]) => html`<tr class=${ref === chosen ? 'sv-this' : undefined}>
   <th scope="row"><button type="button" class="sv-sibling" onClick=${() => pin(ref)}><${Token} text=${text} /></button></th>
   ${probabilities.map((words) => html`<td ...${VERBATIM}>${words}</td>`)}<td class="sv-fate sv-is-${status}">${labelOf(status)}</td></tr>`);
 
+/** @param {{ ticks: TokenLook['axis'] }} props */
 const Axis = ({ ticks }) => ticks.map(([at, words]) => point('sv-axis-tick', at, html`<span class="sv-axis-words" ...${VERBATIM}>${words}</span>`));
 
+/** @param {{ shape: DrawOnBar, randomDraws: Thrown[] }} props */
 const Enlarged = ({ shape, randomDraws }) => html`${bar('sv-both', 0, shape.fill)}${bar('sv-excess', shape.fill, shape.bar - shape.fill)}${randomDraw(shape)}
   ${shape.words && html`<span class="sv-enlarged-words">${shape.words}</span>`}${randomDraws.map(thrown)}`;
 
+/** @param {{ numbers: TokenLook['numbers'], names: RunHead['look_numbers'] }} props */
 const Numbers = ({ numbers, names }) => numbers.map((value, place) => value && html`
   <dt>${names[place][0]}</dt><dd ...${VERBATIM}>${value}</dd><dd class="sv-formula" ...${VERBATIM}>${names[place][1]}</dd>`);
 
+// What the inspector takes of a hub: also of one that has no run, only looks.
+/**
+ * @typedef {Pick<Hub, 'run' | 'on' | 'selected' | 'look' | 'pin' | 'moveToken'>
+ *   & { head: Pick<RunHead, 'look_numbers' | 'log_ticks'>, steps: Pick<ShownStep, 'made'>[] }} Looks
+ */
+
 export class Inspector {
+  /** @type {Options} */
   options = { log: false, raw: false };
-  randomDraws = [];                                   // thrown at the token that is shown: {at, top, isIn}
+  /** @type {Thrown[]} */
+  randomDraws = [];                                   // at the token that is shown
+  /** @type {TokenLook | null} */
   shown = null;
   ofDraft = false;                                    // how the draft was made is shown, not the token's probabilities
   looks = 0;                                          // counted, so that each look is drawn from the beginning
 
-  /** @param {HTMLElement} root @param {Pick<Hub, 'head' | 'steps' | 'run' | 'on' | 'selected' | 'look' | 'pin' | 'moveToken'>} hub */
+  /** @param {HTMLElement} root @param {Looks} hub */
   constructor(root, hub) {
     this.root = root;
     this.hub = hub;
@@ -112,6 +135,7 @@ export class Inspector {
   }
 
   // How the step's draft was made, where there is something to tell of it.
+  /** @param {TokenPlace} place */
   how({ step, ref }) {
     const { parts, ofDraft } = this, made = this.hub.steps[step].made || null, press = (to) => this.hub.pin(this.hub.selected().step, to);
     parts.views.hidden = !made;
@@ -168,15 +192,18 @@ export class Inspector {
     render(shape ? html`<${Enlarged} key=${this.looks} shape=${shape} randomDraws=${randomDraws} />` : null, parts.enlarged);
   }
 
+  /** @param {TokenLook} look */
   foot(look) {
-    const { parts } = this, [width, agree, shortfall] = look.foot || [];
+    const { parts } = this;
     parts.foot.hidden = !look.foot;
     if (!look.foot) return;
+    const [width, agree, shortfall] = look.foot;
     parts.agree.style.width = `${width}%`;
     parts['agree-words'].replaceChildren('both agree ', verbatim('span', '', agree));
     parts['shortfall-words'].replaceChildren('shortfall ', verbatim('span', '', shortfall));
   }
 
+  /** @param {TokenLook} look */
   tools(look) {
     const { parts, options } = this, canThrow = look.view === 'overlay' && !options.log;
     for (const name of ['again', 'many']) parts[name].hidden = !canThrow;

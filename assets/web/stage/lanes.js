@@ -3,7 +3,8 @@
 import { button, element, framed, spelled, verbatim } from '../core/element.js';
 import { pointing } from './pointing.js';
 import { tokenLabel } from './token.js';
-/** @import { Hub } from '../core/hub.js' */
+/** @import { Cell, Hub, Row } from '../core/hub.js' */
+/** @import { RefusedStep } from '../messages.d.ts' */
 
 const ROW = 40, CHANGE = 24, BEYOND = 6;            // pixels of a row, of a change between rows; rows kept outside
 const GLYPHS_FROM = 5;                              // on a narrow page cells beyond these are glyphs
@@ -16,6 +17,7 @@ export class Lanes {
     this.host = this.root.querySelector('.sv-lanes-body');
     this.sheet = this.root.querySelector('.sv-lanes-sheet');
     this.tops = [0];                                   // tops[i]: where row i begins, its change line included
+    /** @type {Map<number, HTMLElement>} */
     this.rows = new Map();
     this.columns = 1;
     this.newest = -1;
@@ -70,6 +72,7 @@ export class Lanes {
     pointing(this.sheet, '.sv-cell', this.hub);
   }
 
+  /** @returns {Row[]} */
   get steps() { return this.hub.imagined ? this.hub.imagined.rows : this.hub.steps; }
 
   get count() { return this.hub.imagined ? this.steps.length : this.hub.cursor; }
@@ -83,6 +86,7 @@ export class Lanes {
     this.sheet.style.height = '0px';
   }
 
+  /** @param {number} index */
   changed(index) { return this.steps[index].changes.length > 0; }
 
   heightOf(index) { return ROW + (this.changed(index) ? CHANGE : 0); }
@@ -106,29 +110,31 @@ export class Lanes {
     this.root.toggleAttribute('data-many', this.columns > GLYPHS_FROM + 1);
   }
 
-  cell(index, props, place) {
-    const made = button(`sv-cell sv-is-${props.status}${props.behind_end ? ' sv-behind-end' : ''}`);
+  /** @param {number} index @param {Cell} cell @param {number} place */
+  cell(index, cell, place) {
+    const made = button(`sv-cell sv-is-${cell.status}${cell.behind_end ? ' sv-behind-end' : ''}`);
     made.tabIndex = -1;
-    made.dataset.step = props.step ?? index;         // of the token in the run
-    made.dataset.ref = props.ref;
-    made.setAttribute('aria-label', `step ${index + 1}: ${props.say}`);
+    made.dataset.step = String(cell.step ?? index);
+    made.dataset.ref = cell.ref;
+    made.setAttribute('aria-label', `step ${index + 1}: ${cell.say}`);
     made.style.setProperty('--sv-place', String(place));
-    if (props.fill !== undefined) {
+    if (cell.fill !== undefined) {
       const fill = element('span', 'sv-fill');
-      fill.style.width = `${props.fill}%`;
+      fill.style.width = `${cell.fill}%`;
       made.append(fill);
     }
-    if (props.tick !== undefined) {                 // some rules have no random draw
+    if (cell.tick !== undefined) {                  // some rules have no random draw
       const tick = element('span', 'sv-tick');
-      tick.style.left = `${props.tick}%`;
+      tick.style.left = `${cell.tick}%`;
       made.append(tick);
     }
-    made.append(tokenLabel('sv-cell-text', props.text));
-    if (props.label) made.append(verbatim('span', 'sv-chance', props.label));
+    made.append(tokenLabel('sv-cell-text', cell.text));
+    if (cell.label) made.append(verbatim('span', 'sv-chance', cell.label));
     return made;
   }
 
   // What was drafted and refused as a whole.
+  /** @param {RefusedStep} refused */
   refusal({ text: [count, words], say }) {
     const made = element('span', 'sv-refused sv-is-rejected'), body = element('span', 'sv-body', count);
     made.setAttribute('role', 'img');
@@ -140,12 +146,14 @@ export class Lanes {
   }
 
   // How many more there are; the words only where there is room.
+  /** @param {string[]} more */
   others([count, words]) {
     const made = element('span', 'sv-more', count);
     if (words) made.append(element('span', 'sv-more-words', words));
     return made;
   }
 
+  /** @param {number} index */
   row(index) {
     const step = this.steps[index], made = element('div', 'sv-row');
     made.style.top = `${this.tops[index]}px`;
@@ -157,7 +165,7 @@ export class Lanes {
     }
     const lane = element('div', 'sv-lane');
     lane.append(verbatim('span', 'sv-step-number', spelled(step.number || index + 1)));
-    step.cells.forEach((props, place) => lane.append(this.cell(index, props, place)));
+    step.cells.forEach((cell, place) => lane.append(this.cell(index, cell, place)));
     if (step.more) lane.append(this.others(step.more_words));
     if (step.refused) lane.append(this.refusal(step.refused));
     if (step.last) {

@@ -9,6 +9,7 @@ export class Legend {
     this.hub = hub;
     this.host = this.root.querySelector('.sv-legend');
     this.chosen = new Set();
+    /** @type {Map<string, HTMLElement>} */
     this.counts = new Map();
     this.host.addEventListener('click', (event) => {
       /** @type {HTMLElement} */

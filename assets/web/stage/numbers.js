@@ -1,8 +1,10 @@
 // numbers.js: the sentence with K in it, the three numbers, the state of the run, and the table of all numbers.
 import { element, sentence, verbatim } from '../core/element.js';
 /** @import { Hub, Trigger } from '../core/hub.js' */
+/** @import { ProgressBar, RunState, ShownStep, SpeedWords } from '../messages.d.ts' */
 
 const PATIENCE = 30000;                             // milliseconds until Measure may be pressed again where nothing comes back
+/** @type {SpeedWords} */
 const UNMEASURED = { value: '', words: 'not measured yet', note: '', can_measure: false, progress: null };
 const LASTING = 1000;                               // milliseconds after which a wait between two steps is told
 
@@ -23,6 +25,7 @@ export class Numbers {
     this.cancel = /** @type {HTMLButtonElement} */ (this.loading.querySelector('[data-do="cancel"]'));
     this.shownSentence = null;
     this.shownContext = null;
+    /** @type {RunState | null} */
     this.told = null;
     this.telling = 0;
     this.measure.addEventListener('click', () => {
@@ -70,6 +73,7 @@ export class Numbers {
     }
   }
 
+  /** @param {ShownStep['context'][0]} part */
   chip([role, words]) {
     const made = verbatim('span', `sv-chip sv-chip-${role}`, words);
     made.title = words;
@@ -87,14 +91,16 @@ export class Numbers {
   }
 
   // How far a measurement has come; null: none goes on.
+  /** @param {ProgressBar | null} progress */
   far(progress) {
     this.measuring.hidden = !progress;
     if (progress) this.fillBar(this.measuring, progress);
   }
 
+  /** @param {HTMLElement} holder @param {ProgressBar | null} progress */
   fillBar(holder, progress) {
     const bar = holder.querySelector('.sv-progress');
-    bar.firstElementChild.style.width = progress ? `${progress.width}%` : '';
+    /** @type {HTMLElement} */ (bar.firstElementChild).style.width = progress ? `${progress.width}%` : '';
     if (progress) bar.setAttribute('aria-valuenow', String(progress.width));
     else bar.removeAttribute('aria-valuenow');
     holder.querySelector('.sv-progress-words').textContent = progress ? progress.words : '';
@@ -137,6 +143,7 @@ export class Numbers {
   }
 
   // How far loading has come; null: nobody knows, undefined: nothing is loaded. It stands where the eye is.
+  /** @param {ProgressBar | null | undefined} progress */
   load(progress) {
     this.loading.hidden = progress === undefined;
     this.root.toggleAttribute('data-loading', progress !== undefined);

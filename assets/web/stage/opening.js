@@ -5,31 +5,39 @@ import { html } from '../core/html.js';
 import { render } from '../vendor/preact_htm.js';
 import { parts } from './token.js';
 /** @import { StageServer } from '../core/hub.js' */
+/** @import { Beat, JudgedBar, Opening as Told } from '../messages.d.ts' */
 
 const SWIPE = 40;                                          // pixels
+/** @type {[string, boolean][]} */
 const GUESSES = [['accepted', true], ['rejected', false]];
 
 const button = (words, press, className = '', more = {}) => html`
   <button type="button" class="sv-button ${className}" onClick=${press} ...${more}>${words}</button>`;
 
+/** @param {Beat['chips'][0]} chip */
 const chip = ([text, status, words]) => html`<span class="sv-beat-chip sv-sample sv-is-${status}"><span class="sv-body" ...${VERBATIM}>${parts(text).map(([kind, word]) => html`<span class=${kind}>${word}</span>`)}</span>
   ${words && html`<span class="sv-beat-share">${words}</span>`}</span>`;
 
+/** @param {Told} told @param {Beat} beat */
 const text = ({ before, written }, { name, chips = [], sweep }) => html`<p key=${name} class="sv-beat-text ${sweep ? 'sv-beat-sweep' : ''}">
   <span class="sv-prompt" ...${VERBATIM}>${before}</span>${written.map((each) => chip([each, name === 'slow' ? 'plain' : 'prompt', '']))}${chips.map(chip)}</p>`;
 
 // The bar is what the draft gave the token, its solid part what accepts it; the draw is there once it has fallen.
+/** @param {JudgedBar} bar @param {boolean} hasFallen */
 const probabilities = ({ token, fill, x, u, target, draft }, hasFallen) => html`<div class="sv-beat-probabilities">
   <p class="sv-beat-shares" ...${VERBATIM}>${[token, draft && `draft ${draft}`, `target ${target}`].filter(Boolean).join(' · ')}</p>
   ${fill !== undefined && html`<div class="sv-beat-bar"><span class="sv-beat-solid" style=${{ width: `${fill}%` }} />
     ${hasFallen && html`<span class="sv-beat-draw" style=${{ left: `${x}%` }}><span class="sv-beat-draw-words" ...${VERBATIM}>${u}</span></span>`}</div>`}</div>`;
 
+/** @param {Beat['shares']} rows */
 const shares = (rows) => html`<ul class="sv-beat-distribution">${rows.map(([token, width, words, isDrawn]) => html`<li class=${isDrawn ? 'sv-beat-drawn' : ''}>
   <span class="sv-beat-token" ...${VERBATIM}>${token}</span><span class="sv-beat-track"><span class="sv-beat-hatched" style=${{ width: `${width}%` }} /></span>
   <span ...${VERBATIM}>${words}</span></li>`)}</ul>`;
 
+/** @param {Beat['numbers']} tiles */
 const numbers = (tiles) => html`<dl class="sv-beat-numbers">${tiles.map(([value, words]) => html`<div><dd ...${VERBATIM}>${value}</dd><dt>${words}</dt></div>`)}</dl>`;
 
+/** @param {JudgedBar} bar @param {boolean | null} guess */
 function verdict({ u, accepted }, guess) {
   const fell = u === undefined ? '' : `The random draw falls at ${u}: `;
   const told = guess === null ? '' : guess === accepted ? ' You guessed right.' : ' You guessed wrong.';
@@ -37,14 +45,19 @@ function verdict({ u, accepted }, guess) {
 }
 
 // What a beat shows besides its tokens. hasFallen: whether the draw on its bar is there; guess: what a person said before.
+/** @param {Beat} beat @param {boolean} hasFallen @param {boolean | null} guess */
 const middle = ({ bar, shares: rows, numbers: tiles }, hasFallen, guess) => [
   rows && shares(rows), tiles && numbers(tiles), bar && probabilities(bar, hasFallen),
   bar && hasFallen && html`<p class="sv-beat-said">${verdict(bar, guess)}</p>`,
 ];
 
 // A beat with a bar on which a person may guess before the draw falls.
+/** @param {Beat} beat */
 export const asks = ({ name, bar }) => name === 'judge' && bar?.x !== undefined;
 
+/**
+ * @param {{ told: Told, at: number, hasFallen: boolean, guess: boolean | null, does: Pick<Opening, 'go' | 'fall' | 'move' | 'close'> }} props
+ */
 export function Beats({ told, at, hasFallen, guess, does }) {
   const beat = told.beats[at], isLast = at === told.beats.length - 1, isOpen = asks(beat) && !hasFallen;
   const mark = (each, place) => html`<button type="button" class="sv-beat-mark" aria-label="beat ${place + 1} of ${told.beats.length}"
@@ -61,12 +74,14 @@ export function Beats({ told, at, hasFallen, guess, does }) {
         : button(isOpen ? 'Let it fall' : 'Next', () => does.move(1), 'sv-beat-main sv-beat-next')}</div>`;
 }
 
-// root: the stage's element; ask({run, step}) -> the props of one step's opening, or null; leave(where): "run" or "why"
-// where a person goes on from the last beat, else "".
+// root: the stage's element; ask: for one step's beats; leave(where): "run" or "why" where a person goes on from the last
+// beat, else "".
 export class Opening {
+  /** @type {Told | null} */
   told = null;
   at = 0;
   hasFallen = false;
+  /** @type {boolean | null} */
   guess = null;
   start = null;
   before = null;                                      // what had the focus
@@ -117,6 +132,7 @@ export class Opening {
     this.draw();
   }
 
+  /** @param {boolean | null} guess */
   fall(guess) {
     Object.assign(this, { hasFallen: true, guess });
     this.draw();
@@ -127,6 +143,7 @@ export class Opening {
     else if (this.told.beats[this.at + by]) this.go(this.at + by);
   }
 
+  /** @param {'' | 'run' | 'why'} where */
   close(where) {
     const isHere = this.box.contains(document.activeElement);
     this.show(false);

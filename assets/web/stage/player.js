@@ -2,9 +2,11 @@
 // Replaying costs no request: all steps already lie in the page.
 import { spelled, framed, verbatim } from '../core/element.js';
 /** @import { Hub } from '../core/hub.js' */
+/** @import { ShownStep, StepBar } from '../messages.d.ts' */
 
 const SVG = 'http://www.w3.org/2000/svg';
 const WIDE = 14, NARROW = 5, HEIGHT = 46;           // pixels per bar; fewer when there are many steps
+/** @type {(keyof StepBar)[]} */
 const PARTS = ['accepted', 'rejected', 'ignored', 'refused'];
 
 export class Player {
@@ -19,6 +21,7 @@ export class Player {
     this.cursor = this.svg.querySelector('.sv-bars-cursor');
     this.chosen = this.svg.querySelector('.sv-bars-chosen');
     this.place = this.root.querySelector('.sv-place');
+    /** @type {Map<number, Element>} */
     this.groups = new Map();
     this.deepest = 1;
     this.width = WIDE;
@@ -66,6 +69,7 @@ export class Player {
   /** @returns {HTMLButtonElement} */
   button(name) { return this.root.querySelector(`[data-do="${name}"]`); }
 
+  /** @param {ShownStep} step */
   draft(step) { return PARTS.reduce((sum, part) => sum + step.bar[part], 0); }
 
   shape(name, attributes) {
@@ -74,6 +78,7 @@ export class Player {
     return made;
   }
 
+  /** @param {number} index */
   group(index) {
     const step = this.hub.steps[index], made = this.shape('g', { class: 'sv-step-bar' });
     let y = HEIGHT;
@@ -85,7 +90,7 @@ export class Player {
     }
     if (step.changes.length) made.append(this.shape('line', { class: 'sv-bar-changed', y2: HEIGHT }));
     made.setAttribute('transform', `translate(${index * this.width} 0)`);
-    made.dataset.step = index;
+    made.dataset.step = String(index);
     return made;
   }
 
@@ -170,6 +175,7 @@ export class Player {
     this.root.toggleAttribute('data-playing', this.hub.playing);
   }
 
+  /** @param {MouseEvent} event */
   stepAt(event) {
     const box = this.strip.getBoundingClientRect();
     const index = this.first + Math.floor((event.clientX - box.left) / this.width);

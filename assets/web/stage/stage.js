@@ -11,7 +11,8 @@ import { Numbers } from './numbers.js';
 import { Opening } from './opening.js';
 import { Player } from './player.js';
 import { TextView } from './text.js';
-/** @import { Host, Place, Source, StageServer } from '../core/hub.js' */
+/** @import { Host, Source, StageServer } from '../core/hub.js' */
+/** @import { TokenPlace } from '../messages.d.ts' */
 
 const SPOKEN = 2000;                                // milliseconds between two messages of the live region
 export const SETTLED = 120;                         // milliseconds until a text that has just arrived rests at its end
@@ -93,7 +94,7 @@ export const stageMarkup = () => (pristine || /** @type {HTMLTemplateElement} */
 
 // Pins a place once the whole run is there and its text rests; without `ref` the step's own. The chosen token is shown in
 // the text and in the lanes; no sheet opens before anybody has touched the page.
-/** @param {Hub} hub @param {Place} place @param {HTMLElement} [stage] */
+/** @param {Hub} hub @param {Pick<TokenPlace, 'step'> & Partial<TokenPlace>} place @param {HTMLElement} [stage] */
 export function pinPlace(hub, { step, ref }, stage = document.querySelector('#stage .sv-stage')) {
   let isDone = false;
   const pin = () => {

@@ -4,6 +4,7 @@ import { copyText } from '../core/files.js';
 import { recall, remember } from '../core/memory.js';
 import { pointing } from './pointing.js';
 /** @import { Hub } from '../core/hub.js' */
+/** @import { HiddenText, ShownStep } from '../messages.d.ts' */
 
 const STEPS_PER_BLOCK = 120;                        // one layout never covers more than this many steps
 const MODES = ['rejected', 'final'];
@@ -20,11 +21,16 @@ export class TextView {
     this.scroll = this.root.querySelector('.sv-text-scroll');
     this.body = this.root.querySelector('.sv-text-body');
     this.copied = this.host.querySelector('.sv-copied');
+    /** @type {HTMLElement[][]} */
     this.boxes = [];                                   // per step the nodes it made, so that the player can go back
+    /** @type {Element | null} */
     this.block = null;
     this.blockSteps = 0;
+    /** @type {HTMLElement[]} */
     this.marked = [];
+    /** @type {HTMLElement[]} */
     this.newest = [];
+    /** @type {HTMLElement[]} */
     this.spot = [];
     this.isAtEnd = true;
     this.isPinSeen = false;
@@ -74,17 +80,19 @@ export class TextView {
     this.body.append(this.block);
   }
 
+  /** @param {number} step @param {ShownStep['pieces'][0]} piece */
   piece(step, [text, status, ref]) {
     const made = element(status === 'rejected' ? 'del' : 'span', `sv-piece sv-is-${status}`);
     const [, lead, rest] = LEAD.exec(text);
     // the space before a word carries no mark, so that each token has its own line
     if (lead && rest) made.append(lead);
     made.append(element('span', 'sv-body', rest || (text ? '␣'.repeat(text.length) : '')));
-    made.dataset.step = step;
+    made.dataset.step = String(step);
     made.dataset.ref = ref;
     return made;
   }
 
+  /** @param {number} index */
   show(index) {
     const made = [];
     if (this.blockSteps >= STEPS_PER_BLOCK) this.startBlock();
@@ -101,7 +109,7 @@ export class TextView {
 
   // From a stop text on nothing is part of the final text; of the token in which it begins, only what stands before it.
   endAnswer() {
-    const { answer } = this.hub.end || {}, first = answer && (this.boxes[answer.step] || [])[answer.place];
+    const answer = this.hub.end?.answer, first = answer && (this.boxes[answer.step] || [])[answer.place];
     if (!first) return;
     for (const [step, made] of this.boxes.slice(answer.step).entries()) {
       for (const node of made.slice(step ? 0 : answer.place)) node.classList.add('sv-past');
@@ -137,6 +145,7 @@ export class TextView {
   }
 
   // The hidden start of a long prompt: how much it is, and on demand the whole of it.
+  /** @param {HiddenText} hidden */
   start({ words, text }) {
     const made = button('sv-more-prompt', `… ${words}`, () => {
       made.replaceWith(element('span', 'sv-prompt', text));

@@ -7,18 +7,20 @@ the server, each packed. No text from outside is ever markup (see views.document
 import base64
 import gzip
 import html
+from collections.abc import Sequence
 
-from msgspec import UNSET
+from msgspec import UNSET, to_builtins
 from msgspec.structs import replace
 
 from specviz import __version__
 from specviz.trace import Trace
 from specviz.trace import export as exports
-from specviz.views.blocks import pack
+from specviz.views.blocks import PageRecord, pack
 from specviz.views.document import document, quiet_json, stage_template
 from specviz.views.explore.every_k import every_k
 from specviz.views.explore.feed import INCOMPLETE, MOST_SENT, Feed
 from specviz.views.explore.message import RunMessage
+from specviz.views.explore.panels import TokenPlace
 from specviz.views.words import reveal
 
 RUN = "file"
@@ -30,6 +32,14 @@ BODY = """<header class="sv-report sv-file-head"><div class="sv-file-words"><h1 
 <button type="button" class="sv-button" id="sv-present" aria-pressed="false">Present</button>
 <button type="button" class="sv-button" id="sv-theme">Dark</button></header>
 <main id="sv-file"></main>{template}"""
+
+
+class RunFileIndex(PageRecord):
+    """What a run's file tells about its parts."""
+
+    starts: Sequence[int]  # the first step of each part
+    selection: TokenPlace | None  # the token that is pinned when the page opens
+    file: str  # the name under which the trace is saved
 
 
 def stage_page(
@@ -53,14 +63,14 @@ def stage_page(
     title = _title(trace)
     words = html.escape(_words(trace, unended))
     body = BODY.format(title=html.escape(title), words=words, template=stage_template())
-    index = {
-        "starts": [part.start for part in parts],
-        "selection": None if selection is None else _find_selection(selection, parts),
-        "file": exports.file_name(trace, ".jsonl"),
-    }
+    index = RunFileIndex(
+        [part.start for part in parts],
+        None if selection is None else _find_selection(selection, parts),
+        exports.file_name(trace, ".jsonl"),
+    )
     zipped = gzip.compress(exports.json_lines(trace).encode(), 6, mtime=0)
     data = {
-        "sv-about": quiet_json(index),
+        "sv-about": quiet_json(to_builtins(index)),
         "sv-run": packed,
         "sv-trace": base64.b64encode(zipped).decode("ascii"),
     }
@@ -83,7 +93,7 @@ def _without_charts(part: RunMessage) -> RunMessage:
     return replace(part, steps=steps, head=head)
 
 
-def _find_selection(selection: tuple[int, str], parts: list[RunMessage]) -> dict[str, int | str]:
+def _find_selection(selection: tuple[int, str], parts: list[RunMessage]) -> TokenPlace:
     index, ref = selection
     num_steps = parts[0].total
     if not 0 <= index < num_steps:
@@ -93,7 +103,7 @@ def _find_selection(selection: tuple[int, str], parts: list[RunMessage]) -> dict
         raise ValueError(
             f"selection must name one of {', '.join(step.looks)} in step {index} (got {ref!r:.40})"
         )
-    return {"step": index, "ref": ref}
+    return TokenPlace(index, ref)
 
 
 def _title(trace: Trace) -> str:
