@@ -27,6 +27,7 @@ const LIVE = ['queued', 'loading', 'running'];
 const root = document.documentElement;
 /** @type {string | null} */
 let current = null;             // the run on the stage
+let isLinked = location.hash.startsWith('#run=');   // the fields are a link's, not those of the run that comes back
 let refused = () => {};
 /** @type {PageHost} */
 let stage_ = null;              // what the stage may ask and tell
@@ -79,7 +80,9 @@ function hold(run) {
 
 // this run is on the stage; its settings are put into the fields, unless they came from there
 function stand(run, isLive, isBack) {
-  if (standing.begin(run, isLive, isBack)) settled.then(() => { if (run === current) stage_.trigger('made', {}); });
+  const isOther = standing.begin(run, isLive, isBack);
+  if (isOther && !isLinked) settled.then(() => { if (run === current) stage_.trigger('made', {}); });
+  isLinked = false;
   hear(run);
 }
 
