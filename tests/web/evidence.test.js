@@ -31,7 +31,8 @@ for (const name of MADE) {
 
 test('the keys walk the tree, one node alone is reached by Tab, and Enter pins it', async () => {
   const { kind, find, hub } = await shows('made tree'), { nodes } = kind('tree');
-  const focused = () => document.activeElement.dataset.ref, press = (key) => fire(document.activeElement, 'keydown', { key });
+  const active = () => /** @type {HTMLElement} */ (document.activeElement);
+  const focused = () => active().dataset.ref, press = (key) => fire(active(), 'keydown', { key });
   find('.sv-node')[0].focus();
   const start = focused();
   await press('ArrowRight');

@@ -17,6 +17,7 @@ interface ParentNode {
 
 interface DocumentEventMap {
   "sv-opened": CustomEvent<string>; // where a person goes on from the opening: "run", "why" or ""
+  "sv-predicted": CustomEvent<{ right: boolean; accepted: boolean }>; // a guess of the game, and the verdict
 }
 
 interface HTMLElementEventMap {
@@ -34,10 +35,23 @@ declare module "node:assert/strict" {
     equal(got: unknown, expected: unknown, why?: string): void;
     deepEqual(got: unknown, expected: unknown, why?: string): void;
     match(got: string, expected: RegExp, why?: string): void;
+    doesNotMatch(got: string, unexpected: RegExp, why?: string): void;
     ok(got: unknown, why?: string): void;
   };
   export default assert;
 }
 
-declare const Buffer: { from(bytes: ArrayBuffer): { toString(encoding: string): string } };
+declare module "node:fs" {
+  export function readFileSync(path: string, encoding: "utf8"): string;
+}
+
+declare module "node:zlib" {
+  export function gunzipSync(packed: Buffer): Buffer;
+}
+
+interface Buffer extends Uint8Array {
+  toString(encoding?: string): string;
+}
+declare const Buffer: { from(bytes: ArrayBuffer): Buffer; from(text: string, encoding: string): Buffer };
+declare const process: { env: Record<string, string | undefined> };
 declare function setImmediate(work: (value?: any) => void): void;

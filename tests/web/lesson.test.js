@@ -4,13 +4,17 @@ import { test } from 'node:test';
 import { all, fire, later, node, texts } from './dom.js';
 import { keeping, sent, staged } from './messages.js';
 import { mountLesson } from '../../assets/web/learn/lesson.js';
+/** @import { Stage } from '../../assets/web/learn/lesson.js' */
 
 const settled = () => new Promise((done) => { setTimeout(done, 150); });        // until what was pinned for the person is pinned
 
 // the lesson of this name, in a browser that has kept this
+/** @param {string} name @param {{ kept?: object } & Partial<Stage>} [given] */
 async function begun(name, { kept = {}, ...more } = {}) {
   document.body.replaceChildren(...all(document, '#sv-palette'));
   const own = await staged(), holder = node(), done = [], memory = keeping(kept), { hub } = own;
+  const noted = (each) => (what) => done.push([each, what]);
+  /** @type {Stage} */
   const stage = {
     hub: () => hub,
     show: ({ id }, how, then) => {
@@ -18,7 +22,7 @@ async function begun(name, { kept = {}, ...more } = {}) {
       if (hub.run !== id && sent.shipped[id.slice(8)]) hub.take(structuredClone(sent.shipped[id.slice(8)]));
       then();
     },
-    ...Object.fromEntries(['compare', 'game', 'live', 'go', 'plan', 'leave'].map((each) => [each, (what) => done.push([each, what])])), ...more,
+    compare: noted('compare'), game: noted('game'), live: noted('live'), go: noted('go'), plan: noted('plan'), leave: noted('leave'), ...more,
   };
   document.body.append(holder);
   const panel = mountLesson(holder, stage), lesson = sent.lessons[name], find = (selector) => all(holder, selector), text = (selector) => texts(holder, selector)[0];
@@ -64,8 +68,8 @@ test('pinned tokens of the wanted kind are counted once each, and not what the l
   assert.deepEqual([made.hub.pinned, made.count(), made.own.root.hasAttribute('data-sheet')], [made.lesson.screens[2].show.pin, '0 of 2', false]);
   const cuts = sent.shipped['first-visit'].steps.flatMap(({ index, cells }) => cells.filter(isCut).map(({ ref }) => [index, ref])).slice(1);
   const kept = sent.shipped['first-visit'].steps.flatMap(({ index, cells }) => cells.filter(({ status }) => status === 'accepted').map(({ ref }) => [index, ref]));
-  for (const [place, count] of [[cuts[0], '1 of 2'], [cuts[0], '1 of 2'], [kept[0], '1 of 2'], [cuts[1], '2 of 2']]) {
-    made.hub.pin(...place);
+  for (const [[step, ref], count] of [[cuts[0], '1 of 2'], [cuts[0], '1 of 2'], [kept[0], '1 of 2'], [cuts[1], '2 of 2']]) {
+    made.hub.pin(step, ref);
     await later();
     assert.equal(made.count(), count);
   }

@@ -2,6 +2,7 @@
 import { readFileSync } from 'node:fs';
 import { all, fire, later, parsed } from './dom.js';
 import { mountStage } from '../../assets/web/stage/stage.js';
+/** @import { StageServer } from '../../assets/web/core/hub.js' */
 
 const { SPECVIZ_MESSAGES: file } = process.env;
 if (!file) throw new Error('python -m tests.web.messages FILE; SPECVIZ_MESSAGES=FILE node --test tests/web (pytest does both)');
@@ -25,7 +26,7 @@ export function part(message, from, until, more = {}) {
 
 // what the browser keeps, as the views find it; gives what it then holds
 export function keeping(kept = {}) {
-  globalThis.localStorage = { getItem: () => JSON.stringify(kept), setItem: (_, text) => { kept = JSON.parse(text); } };
+  globalThis.localStorage = /** @type {any} */ ({ getItem: () => JSON.stringify(kept), setItem: (_, text) => { kept = JSON.parse(text); } });
   return () => kept;
 }
 
@@ -34,7 +35,8 @@ export async function staged(shown) {
   const holder = parsed(sent.markup), told = [], pulls = [], find = (selector) => all(holder, selector);
   keeping();
   document.body.append(holder);
-  const server = { since: async (request) => { pulls.push(request); return null; } };
+  /** @type {StageServer} */
+  const server = { since: async (request) => { pulls.push(request); return null; }, opening: async () => null, every_k: async () => null };
   const hub = mountStage(holder, { props: { value: '' }, watch() {}, server, trigger: (...what) => told.push(what) });
   const push = async (message) => {
     hub.take(structuredClone(message));

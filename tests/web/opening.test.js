@@ -4,11 +4,11 @@ import { all, fire, node, parsed, texts } from './dom.js';
 import { sent } from './messages.js';
 import { Beats, Opening, asks } from '../../assets/web/stage/opening.js';
 import { html, render } from '../../assets/web/vendor/preact_htm.js';
-/** @import { JudgedBar, Opening } from '../../assets/web/messages.d.ts' */
+/** @import { JudgedBar, Opening as Told } from '../../assets/web/messages.d.ts' */
 
 /** @type {JudgedBar} */
 const BAR = { token: '␣they', fill: 62.5, x: 81.6, u: '0.82', accepted: false, target: '25 %', draft: '40 %' };
-/** @type {Opening} */
+/** @type {Told} */
 const TOLD = { step: 3, question: 'Why?', before: 'Because', written: ['␣a'], beats: [
   { name: 'slow', sentence: 'One by one.' },
   { name: 'judge', sentence: 'Accept it?', bar: BAR, chips: [['␣they', 'judged', '40 %'], ['␣saw', 'drafted', '9 %']] },
@@ -86,7 +86,9 @@ test('keys and swipes go through it and are not the stage\'s meanwhile; Escape g
   scroll.focus();
   await opening.open({ run: 'one' });
   assert.ok(box.contains(document.activeElement) && root.hasAttribute('data-opening'));
-  for (const [go, at] of [[() => key('ArrowRight'), 1], [() => key('ArrowLeft'), 0], [() => swipe(-41), 1], [() => swipe(-40), 1], [() => swipe(41), 0], [() => key('Home'), 0]]) {
+  /** @type {[() => Promise<void>, number][]} */
+  const moves = [[() => key('ArrowRight'), 1], [() => key('ArrowLeft'), 0], [() => swipe(-41), 1], [() => swipe(-40), 1], [() => swipe(41), 0], [() => key('Home'), 0]];
+  for (const [go, at] of moves) {
     await go();
     assert.equal(sentence(), beats[at].sentence);
   }

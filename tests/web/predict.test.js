@@ -8,14 +8,14 @@ import { predict } from '../../assets/web/learn/predict.js';
 import { html, render } from '../../assets/web/vendor/preact_htm.js';
 
 await staged();                                     // the game's inspector is a copy of a stage's
-const unpacked = (packed) => JSON.parse(gunzipSync(Buffer.from(packed, 'base64')));
+const unpacked = (packed) => JSON.parse(gunzipSync(Buffer.from(packed, 'base64')).toString());
 const titleOf = (look) => look.title.join('');
 const told = [];
 document.addEventListener('sv-predicted', ({ detail }) => told.push(detail));
 
 async function begun(block, isStill = true) {
   const root = node();
-  globalThis.matchMedia = () => ({ matches: isStill });
+  globalThis.matchMedia = () => /** @type {any} */ ({ matches: isStill });
   told.length = 0;
   document.body.append(root);
   render(html`<${predict} block=${block} host=${{}} />`, root);

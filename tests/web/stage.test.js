@@ -192,7 +192,9 @@ test('Escape lets go and the newest step is followed; the next Escape is the pag
 
 test('the keys walk tokens and steps and replay', async () => {
   const stage = await staged(run('chain')), at = () => [stage.hub.selected().step, stage.hub.selected().ref];
-  for (const [key, expected] of [['Home', [0, 'last']], ['ArrowRight', [1, '0']], ['ArrowLeft', [0, 'last']], ['ArrowLeft', [0, '3']], ['ArrowDown', [1, '2']], ['ArrowUp', [0, 'last']]]) {
+  /** @type {[string, [number, string]][]} */
+  const moves = [['Home', [0, 'last']], ['ArrowRight', [1, '0']], ['ArrowLeft', [0, 'last']], ['ArrowLeft', [0, '3']], ['ArrowDown', [1, '2']], ['ArrowUp', [0, 'last']]];
+  for (const [key, expected] of moves) {
     await stage.key(key);
     assert.deepEqual(at(), expected, key);
   }

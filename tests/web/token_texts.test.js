@@ -10,7 +10,7 @@ const { few, many, saved, tokens } = sent.texts;
 async function drawn(block) {
   const root = node(), box = node(), found = (selector) => all(box, selector);
   root.append(box);
-  tokenTexts(box, block, { root });
+  tokenTexts(box, block, { root, title: '', act() {}, halt() {} });
   // until the text that is chosen, or none, is shown
   const shown = (isThere = true) => until(() => Boolean(found('.sv-texts-line')[0].textContent) === isThere);
   await shown();
@@ -46,7 +46,9 @@ test('a token tells its facts, for the draft that is chosen, and stays chosen wi
 
 test('the arrow keys, a finger\'s buttons and a mouse go along a text, and never over its ends', async () => {
   const made = await drawn(few), [line] = made.found('.sv-texts-line'), key = (name) => fire(line, 'keydown', { key: name });
-  for (const [name, place] of [['ArrowRight', 1], ['PageUp', 1], ['End', 11], ['ArrowRight', 11], ['ArrowLeft', 10], ['Home', 0], ['ArrowLeft', 0]]) {
+  /** @type {[string, number][]} */
+  const moves = [['ArrowRight', 1], ['PageUp', 1], ['End', 11], ['ArrowRight', 11], ['ArrowLeft', 10], ['Home', 0], ['ArrowLeft', 0]];
+  for (const [name, place] of moves) {
     await key(name);
     assert.equal(made.at(), place, name);
   }
@@ -61,7 +63,9 @@ test('the arrow keys, a finger\'s buttons and a mouse go along a text, and never
   assert.equal(made.at(), 7);
 });
 
-for (const [wanted, found] of [['tales', [3]], ['AND hawaii', [5]], ['fable-draft 97 %', [1]], ['fable-draft 97\u00a0%', [1]], ['none of it', []]]) {
+/** @type {[string, number[]][]} */
+const SEARCHES = [['tales', [3]], ['AND hawaii', [5]], ['fable-draft 97 %', [1]], ['fable-draft 97\u00a0%', [1]], ['none of it', []]];
+for (const [wanted, found] of SEARCHES) {
   test(`a search for "${wanted}" finds tags, prompts and shares, and clears what it does not find`, async () => {
     const made = await drawn(few);
     await made.search(wanted);

@@ -9,6 +9,7 @@ import { tokenTexts } from '../../assets/web/reports/token_texts.js';
 import { Beats } from '../../assets/web/stage/opening.js';
 import { Slider } from '../../assets/web/stage/every_k.js';
 import { html, render } from '../../assets/web/vendor/preact_htm.js';
+/** @import { VNode } from '../../assets/web/vendor/preact_htm.js' */
 
 const drawn = (view) => {
   const root = node();
@@ -20,6 +21,7 @@ const BAR = { token: '␣they', fill: 62.5, x: 81.6, u: '0.82', accepted: false,
 const fallen = (guess) => html`<${Beats} told=${{ step: 3, question: '', before: '', written: [], beats: [{ name: 'judge', sentence: '', bar: BAR }] }} at=${0} hasFallen=${true} guess=${guess} does=${{}} />`;
 const PLACES = [{ accepted: true, bet: '1 of 1' }, { accepted: false, bet: '1 of 2' }];
 const asked = (more) => html`<${Ask} at=${1} places=${PLACES} right=${1} streak=${1} learned=${['You learned.']} ...${more} />`;
+/** @type {[string, VNode, string, string][]} */
 const SAID = [
   ['a draw that fell, with no guess', fallen(null), '.sv-beat-said', 'The random draw falls at 0.82: rejected.'],
   ['a right guess', fallen(false), '.sv-beat-said', 'The random draw falls at 0.82: rejected. You guessed right.'],
@@ -41,7 +43,7 @@ test('the answers to a lesson\'s question', async () => {
 
 test('what a search among many texts leaves out or does not find', async () => {
   const box = node();
-  tokenTexts(box, sent.texts.many, { root: box });
+  tokenTexts(box, sent.texts.many, { root: box, title: '', act() {}, halt() {} });
   assert.equal(texts(box, '.sv-small')[0], 'Showing 200 of 250; search to find others.');
   await type(all(box, 'input')[0], 'nowhere');
   assert.equal(texts(box, '.sv-small')[0], 'No text has this in its id, its tags or the first words of its prompt.');
