@@ -485,11 +485,7 @@ export interface PlacesBlock {
 }
 
 /** An entry of the plan. */
-export interface PlanEntry {
-  clocks: [string, string | null];
-  minutes: string;
-  title: string;
-}
+export type PlanEntry = PauseEntry | LessonEntry;
 
 /** The contents of the player of two runs. */
 export interface PlayerData {

@@ -11,13 +11,14 @@ import { LessonList } from './learn/lesson_list.js';
 import { predict } from './learn/predict.js';
 import { lessonOpen, shownAgain } from './learn/progress.js';
 import { Blocks, addKinds } from './reports/blocks.js';
+import { Places } from './reports/places.js';
 import { sideBySide } from './reports/side_by_side_player.js';
 import { mountReport } from './reports/report.js';
 import { bringText, presentable, openFile } from './share/one_file.js';
 import { pinPlace, stageMarkup, mountStage } from './stage/stage.js';
 import { render } from './vendor/preact_htm.js';
 /** @import { AskEveryK, Hub, StageServer } from './core/hub.js' */
-/** @import { PageMessage, PageSection, PlacesBlock, RecordedRun, RunMessage, RunOpenings, SiteContent } from './messages.d.ts' */
+/** @import { PageMessage, PageSection, RecordedRun, RunMessage, RunOpenings, SiteContent } from './messages.d.ts' */
 /** @import { BlockHost } from './reports/blocks.js' */
 
 const { documentElement: root } = document;
@@ -102,12 +103,6 @@ function makeReport(name, message) {
     read();
   };
 }
-
-// Things to open, each behind a link to a place of this page.
-/** @param {{ block: PlacesBlock }} props */
-const Places = ({ block: { entries } }) => html`<ul class="sv-block sv-plan sv-places">${entries.map(({ href, title, words, facts }) => html`
-  <li class="sv-plan-entry"><h3 class="sv-plan-title">${title}</h3><p class="sv-plan-question">${words}</p><p class="sv-plan-wrong">${facts}</p>
-    <a class="sv-button" href=${href} aria-label="Open: ${title}">Open</a></li>`)}</ul>`;
 
 class Site {
   /** @param {SiteContent} content */

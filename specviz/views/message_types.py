@@ -14,11 +14,12 @@ from specviz.views.compare import side_by_side_player
 from specviz.views.explore import panels, run_file
 from specviz.views.explore.message import DraftPart
 from specviz.views.learn import draft_game, predict
+from specviz.views.learn.plan import PlanEntry
 
 MODULES = (panels, run_file, side_by_side_player, draft_game, predict, site)
 """The modules that define records, each with those that it imports."""
-FAMILIES = (PageBlock, PageControl, DraftPart)
-"""The records that stand for any of their kinds, which the field `kind` tells apart."""
+FAMILIES = (PageBlock, PageControl, DraftPart, PlanEntry)
+"""The records that stand for any of their kinds."""
 PLAIN = {
     "string": "string",
     "integer": "number",
