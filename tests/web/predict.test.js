@@ -67,10 +67,11 @@ test('of several runs the chosen one is played, and what a model or a person wro
   const block = sent.predict.two, game = await begun(block), [select] = game.find('select');
   assert.deepEqual(game.find('option').map((each) => each.textContent), block.runs.map(([title]) => title));
   for (const [place, [, packed]] of block.runs.entries()) {
-    const { places } = unpacked(packed);
+    const { places } = unpacked(packed), [board] = game.find('.sv-predict-board');
     select.value = String(place);
     await fire(select, 'change');
-    await until(() => game.text('.sv-title') === titleOf(places[0].ask));
+    await until(() => game.find('.sv-predict-board')[0] !== board);
+    assert.equal(game.text('.sv-title'), titleOf(places[0].ask));
     await game.key('r');
     assert.equal(game.text('.sv-title'), titleOf(places[0].look));
   }
