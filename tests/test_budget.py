@@ -153,7 +153,7 @@ def test_comments_of_the_browsers_half_cost_nothing():
 
 def blocks_of(source: str) -> dict[str, int]:
     """Lines of each block of JavaScript that is no class, by its first line: it ends where its indent comes back."""
-    lines, found = source.splitlines(), {}
+    lines, found = code_lines(source), {}
     for start, line in enumerate(lines):
         if line.endswith("{") and not re.match(r"\s*(export )?class\b", line):
             indent = re.match(r"\s*", line)[0]
