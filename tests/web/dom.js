@@ -299,8 +299,8 @@ export const later = () => new Promise((done) => { setTimeout(done, 0); });
 
 // what comes by itself, but must come
 export async function until(isSo, what) {
-  for (let wait = 0; !isSo(); wait += 1) {
-    if (wait > 1000) throw new Error(`it did not come to this: ${what || isSo}`);
+  for (const began = performance.now(); !isSo();) {
+    if (performance.now() - began > 20_000) throw new Error(`it did not come to this: ${what || isSo}`);
     await new Promise((done) => { setTimeout(done, 1); });
   }
 }

@@ -1,18 +1,16 @@
 // A lesson beside a stage: its screens, what it puts on the stage, and how each kind of task is watched and remembered.
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { all, fire, later, node, texts } from './dom.js';
+import { all, fire, later, node, texts, until } from './dom.js';
 import { keeping, sent, staged } from './messages.js';
 import { mountLesson } from '../../assets/web/learn/lesson.js';
 /** @import { Stage } from '../../assets/web/learn/lesson.js' */
-
-const settled = () => new Promise((done) => { setTimeout(done, 150); });        // until what was pinned for the person is pinned
 
 // the lesson of this name, in a browser that has kept this
 /** @param {string} name @param {{ kept?: object } & Partial<Stage>} [given] */
 async function begun(name, { kept = {}, ...more } = {}) {
   document.body.replaceChildren(...all(document, '#sv-palette'));
-  const own = await staged(), holder = node(), done = [], memory = keeping(kept), { hub } = own;
+  const own = await staged(), holder = node(), done = [], pinned = [], memory = keeping(kept), { hub } = own;
   const noted = (each) => (what) => done.push([each, what]);
   /** @type {Stage} */
   const stage = {
@@ -24,12 +22,14 @@ async function begun(name, { kept = {}, ...more } = {}) {
     },
     compare: noted('compare'), game: noted('game'), live: noted('live'), go: noted('go'), plan: noted('plan'), leave: noted('leave'), ...more,
   };
+  hub.on('select', (detail) => { if (detail?.how === 'key') pinned.push(hub.pinned); });
   document.body.append(holder);
   const panel = mountLesson(holder, stage), lesson = sent.lessons[name], find = (selector) => all(holder, selector), text = (selector) => texts(holder, selector)[0];
   if (lesson) panel.open(lesson, false);
   await later();
   return {
     own, hub, panel, done, memory, find, text, lesson,
+    settled: () => until(() => pinned.length, 'the lesson pins its place'),
     next: () => fire(find('.sv-lesson-foot .sv-primary')[0], 'click'),
     back: () => fire(find('.sv-lesson-foot button').find((each) => each.textContent === 'Back'), 'click'),
     press: (words) => fire(find('.sv-lesson-body button').find((each) => each.textContent === words), 'click'),
@@ -64,7 +64,7 @@ test('a replay is done when its end was watched, not when it stands there', asyn
 test('pinned tokens of the wanted kind are counted once each, and not what the lesson pins itself', async () => {
   const made = await begun('stage'), isCut = ({ status }) => status === 'rejected';
   await made.to(2);
-  await settled();
+  await made.settled();
   assert.deepEqual([made.hub.pinned, made.count(), made.own.root.hasAttribute('data-sheet')], [made.lesson.screens[2].show.pin, '0 of 2', false]);
   const cuts = sent.shipped['first-visit'].steps.flatMap(({ index, cells }) => cells.filter(isCut).map(({ ref }) => [index, ref])).slice(1);
   const kept = sent.shipped['first-visit'].steps.flatMap(({ index, cells }) => cells.filter(({ status }) => status === 'accepted').map(({ ref }) => [index, ref]));
@@ -79,7 +79,7 @@ test('pinned tokens of the wanted kind are counted once each, and not what the l
 test('throws are counted, a hundred at once too, and stand there when the screen is seen again', async () => {
   const made = await begun('stage');
   await made.to(2);
-  await settled();
+  await made.settled();
   await made.next();
   for (let throws = 0; throws < 9; throws += 1) await made.own.press('[data-part=again]');
   assert.deepEqual([made.count(), made.isDone()], ['9 of 10', false]);
