@@ -39,7 +39,7 @@ from specviz.views.explore.panels import PanelRefusal, SharedRunLine, TokenPlace
 from specviz.views.learn import draft_game
 from specviz.views.learn.draft_game import DraftGameStageBlock
 from specviz.views.learn.lesson import lesson_props
-from specviz.views.learn.lesson_file import learn_page, lesson_panels
+from specviz.views.learn.lesson_file import lesson_panels
 from specviz.views.learn.plan import plan as lesson_plan
 from specviz.views.learn.predict import PredictBlock, predict_block
 from specviz.views.palette import palette
@@ -59,7 +59,7 @@ CHOSEN = {
     "tokens": 64, "prompts": 1, "most_tokens": 256, "prompt": "“Once”",
 }  # fmt: skip
 AT = TokenPlace(1, "0")
-RECORDED = ("first-visit", "eagle", "sum")
+RECORDED = ("first-visit", "sum")
 
 
 def written_messages() -> dict[str, list[Any]]:
@@ -123,13 +123,12 @@ def _pages() -> Iterator[PageMessage]:
     yield whole_page(alignment_sections(made_summary(), texts_block(map(made_text, range(20)), NAMES, 40)))
     sections = [*_compare(), *_check(), *_learn()]
     yield PageMessage(sections, order=[section.id for section in sections], busy="race", say="A race goes on.")
-    yield learn_page()
     yield from site._pages({}, RECORDED, [PAIR]).values()
 
 
 def _compare() -> Iterator[PageSection]:
     recorded = shipped_trace("first-visit")
-    measured = made_costs("fable-draft")
+    measured = made_costs("fable-draft", "fable-target")
     both = (shipped_trace(PAIR[0]), recorded)
     heat = Heat("a prompt", *both, (900.0, 800.0))
     yield race(OPTIONS, CHOSEN, Race(8, 8, "", (heat,)), TITLES, seat=Seat("key", files=("one", "other")))

@@ -26,6 +26,7 @@ interface HTMLElementEventMap {
 // ---- what the tests take from node -----------------------------------------------------------------------------------
 declare module "node:test" {
   export function test(name: string, work: () => void | Promise<void>): void;
+  export function test(name: string, how: { skip: string | false }, work: () => void | Promise<void>): void;
   export const mock: { timers: { enable(what: { apis: string[] }): void; tick(milliseconds: number): void; reset(): void } };
 }
 
@@ -39,5 +40,11 @@ declare module "node:assert/strict" {
   export default assert;
 }
 
+declare module "node:fs" {
+  export function existsSync(path: string): boolean;
+  export function readFileSync(path: string | URL, encoding: string): string;
+}
+
+declare const process: { env: Record<string, string | undefined> };
 declare const Buffer: { from(bytes: ArrayBuffer): { toString(encoding: string): string } };
 declare function setImmediate(work: (value?: any) => void): void;

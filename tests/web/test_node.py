@@ -1,4 +1,5 @@
-"""The views' own tests, which need no browser: tests/web/*.test.js under node, and a type checker over all of them."""
+"""The views' own tests, which need no browser: tests/web/*.test.js under node, over messages that Python has written;
+and a type checker over all of them."""
 
 import json
 import os
@@ -9,18 +10,22 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.written_messages import write
+
 HERE = Path(__file__).resolve().parent
 WEB = HERE.parent.parent / "assets" / "web"
 SCRIPTS = [path for path in sorted(WEB.rglob("*.js")) if path.parent.name != "vendor"]
 PATIENCE_S = 120  # for npm, which may have to bring the type checker
 
 
-def test_the_views_pass_their_own_tests():
+def test_the_views_pass_their_own_tests(tmp_path):
     node = shutil.which("node")
     if node is None:
         pytest.skip("node is not installed: the views' own tests need it (Debian: apt-get install nodejs)")
     tests = sorted(HERE.glob("*.test.js"))
-    done = subprocess.run([node, "--test", *tests], capture_output=True, text=True)
+    write(tmp_path)
+    environment = {**os.environ, "SPECVIZ_WRITTEN": str(tmp_path)}
+    done = subprocess.run([node, "--test", *tests], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
