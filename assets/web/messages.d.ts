@@ -122,7 +122,7 @@ export interface DraftGameStageBlock {
 }
 
 /** A part of the panel that tells how a draft was made. */
-export type DraftPart = TreePart | LinesPart | FactsPart | PassagePart;
+export type DraftPart = FactsPart | LinesPart | PassagePart | TreePart;
 
 /** A random draw on the bar of a token. Places and widths are percent of the axis. */
 export interface DrawOnBar {
@@ -405,7 +405,7 @@ export interface OtherK {
 }
 
 /** A part of a section that a person reads. */
-export type PageBlock = WordsBlock | VerdictBlock | ProgressBlock | TableBlock | ChartBlock | BarsBlock | SegmentsBlock | TextsBlock | DownloadBlock | LinksBlock | PlacesBlock | DetailsBlock | SideBySideBlock | LessonsBlock | PredictBlock | DraftGameBlock | DraftGameStageBlock;
+export type PageBlock = BarsBlock | ChartBlock | DetailsBlock | DownloadBlock | DraftGameBlock | DraftGameStageBlock | LessonsBlock | LinksBlock | PlacesBlock | PredictBlock | ProgressBlock | SegmentsBlock | SideBySideBlock | TableBlock | TextsBlock | VerdictBlock | WordsBlock;
 
 /** A field or a button of a section. A person sets the fields before pressing a button of the same section. */
 export type PageControl = ButtonControl | ChoiceControl | CountControl | LinesControl;
@@ -485,7 +485,7 @@ export interface PlacesBlock {
 }
 
 /** An entry of the plan. */
-export type PlanEntry = PauseEntry | LessonEntry;
+export type PlanEntry = LessonEntry | PauseEntry;
 
 /** The content of the player of two runs. */
 export interface PlayerData {

@@ -38,7 +38,8 @@ def definitions() -> dict[str, dict[str, Any]]:
         sent = [name for name, field in fields if "default" in field]
         schema["required"] = [*schema.get("required", ()), *sent]
     for family in FAMILIES:
-        kinds = [{"$ref": REFERENCE.format(name=kind.__name__)} for kind in family.__subclasses__()]
+        names = sorted(kind.__name__ for kind in family.__subclasses__())
+        kinds = [{"$ref": REFERENCE.format(name=name)} for name in names]
         schemas[family.__name__] = {"description": family.__doc__, "anyOf": kinds}
     return schemas
 
