@@ -1,10 +1,6 @@
-"""Messages as the server and the files write them, by their record's name: made from recorded runs, without models.
-
-`write` leaves them for the views' own tests, a file per record.
-"""
+"""Messages as the server and the files write them, by their record's name: made from recorded runs, without models."""
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from specviz.alignment.report.sections import sections as alignment_sections
@@ -24,12 +20,11 @@ from specviz.ui.explore.handlers import standing_of
 from specviz.ui.registry import Registry
 from specviz.ui.view import view_of
 from specviz.views import site
-from specviz.views.blocks import PageBlock, PageMessage, PageRecord, PageSection, TextsBlock, dump, whole_page
+from specviz.views.blocks import PageBlock, PageMessage, PageRecord, PageSection, TextsBlock, whole_page
 from specviz.views.check import sections as check
 from specviz.views.compare import costs, plan, plan_theory, two_runs
 from specviz.views.compare.race import Seat, race
 from specviz.views.compare.side_by_side_player import SideBySideBlock
-from specviz.views.document import stage_html
 from specviz.views.explore.every_k import every_k
 from specviz.views.explore.feed import Feed
 from specviz.views.explore.help import method_help
@@ -39,10 +34,9 @@ from specviz.views.explore.panels import PanelRefusal, SharedRunLine, TokenPlace
 from specviz.views.learn import draft_game
 from specviz.views.learn.draft_game import DraftGameStageBlock
 from specviz.views.learn.lesson import lesson_props
-from specviz.views.learn.lesson_file import learn_page, lesson_panels
+from specviz.views.learn.lesson_file import lesson_panels
 from specviz.views.learn.plan import plan as lesson_plan
 from specviz.views.learn.predict import PredictBlock, predict_block
-from specviz.views.palette import palette
 from tests.helpers import evidence_traces, traces
 from tests.helpers.made_costs import made_costs
 from tests.helpers.made_summaries import NAMES, made_summary, made_text
@@ -59,7 +53,7 @@ CHOSEN = {
     "tokens": 64, "prompts": 1, "most_tokens": 256, "prompt": "“Once”",
 }  # fmt: skip
 AT = TokenPlace(1, "0")
-RECORDED = ("first-visit", "eagle", "sum")
+RECORDED = ("first-visit", "sum")
 
 
 def written_messages() -> dict[str, list[Any]]:
@@ -78,13 +72,6 @@ def written_messages() -> dict[str, list[Any]]:
                 for name, packed in _packed_in(block):
                     by_record.setdefault(name, []).append(unpacked(packed))
     return by_record
-
-
-def write(folder: Path) -> None:
-    """Writes the messages, and the markup and the palette that the views find in their page, one JSON file each."""
-    found = {**written_messages(), "markup": stage_html(), "palette": palette()}
-    for name, content in found.items():
-        (folder / f"{name}.json").write_text(dump(content), "utf-8")
 
 
 def _packed_in(block: PageBlock) -> Iterator[tuple[str, str]]:
@@ -123,13 +110,12 @@ def _pages() -> Iterator[PageMessage]:
     yield whole_page(alignment_sections(made_summary(), texts_block(map(made_text, range(20)), NAMES, 40)))
     sections = [*_compare(), *_check(), *_learn()]
     yield PageMessage(sections, order=[section.id for section in sections], busy="race", say="A race goes on.")
-    yield learn_page()
     yield from site._pages({}, RECORDED, [PAIR]).values()
 
 
 def _compare() -> Iterator[PageSection]:
     recorded = shipped_trace("first-visit")
-    measured = made_costs("fable-draft")
+    measured = made_costs("fable-draft", "fable-target")
     both = (shipped_trace(PAIR[0]), recorded)
     heat = Heat("a prompt", *both, (900.0, 800.0))
     yield race(OPTIONS, CHOSEN, Race(8, 8, "", (heat,)), TITLES, seat=Seat("key", files=("one", "other")))

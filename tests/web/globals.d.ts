@@ -27,6 +27,7 @@ interface HTMLElementEventMap {
 // ---- what the tests take from node -----------------------------------------------------------------------------------
 declare module "node:test" {
   export function test(name: string, work: () => void | Promise<void>): void;
+  export function test(name: string, how: { skip: string | false }, work: () => void | Promise<void>): void;
   export const mock: { timers: { enable(what: { apis: string[] }): void; tick(milliseconds: number): void; reset(): void } };
 }
 
@@ -42,7 +43,8 @@ declare module "node:assert/strict" {
 }
 
 declare module "node:fs" {
-  export function readFileSync(path: string, encoding: "utf8"): string;
+  export function existsSync(path: string): boolean;
+  export function readFileSync(path: string | URL, encoding: string): string;
 }
 
 declare module "node:zlib" {

@@ -4,9 +4,9 @@ import { all, fire, later, parsed } from './dom.js';
 import { mountStage } from '../../assets/web/stage/stage.js';
 /** @import { StageServer } from '../../assets/web/core/hub.js' */
 
-const { SPECVIZ_MESSAGES: file } = process.env;
-if (!file) throw new Error('python -m tests.web.messages FILE; SPECVIZ_MESSAGES=FILE node --test tests/web (pytest does both)');
-export const sent = JSON.parse(readFileSync(file, 'utf8'));
+const { SPECVIZ_MESSAGES: folder } = process.env;
+if (!folder) throw new Error('python -m tests.web.messages FOLDER; SPECVIZ_MESSAGES=FOLDER node --test tests/web (pytest does both)');
+export const sent = JSON.parse(readFileSync(`${folder}/messages.json`, 'utf8'));
 
 const words = Object.assign(document.createElement('script'), { id: 'sv-palette', textContent: JSON.stringify(sent.palette) });
 document.body.append(words);

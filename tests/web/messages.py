@@ -1,4 +1,4 @@
-"""What Python sends to the views, for the tests in node: python -m tests.web.messages FILE writes it as JSON."""
+"""What Python sends to the views, for the tests in node: python -m tests.web.messages FOLDER writes it as JSON."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from tests.helpers import evidence_traces, traces
 from tests.helpers.hostile_trace import EVIL
 from tests.helpers.lesson_texts import hostile_lesson, other_lesson, stage_lesson, taught
 from tests.helpers.made_summaries import HOSTILE, NAMES, made_text
+from tests.helpers.written_messages import written_messages
 
 LONG_PROMPT = "word " * 300
 
@@ -122,5 +123,13 @@ def messages() -> dict:
     }
 
 
+def write(folder: Path) -> None:
+    """Writes these messages into messages.json, and those of each record into a file beside it."""
+    (folder / "messages.json").write_text(dump(messages()), "utf-8")
+    records = {**written_messages(), "markup": stage_html(), "palette": palette()}
+    for name, content in records.items():
+        (folder / f"{name}.json").write_text(dump(content), "utf-8")
+
+
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(dump(messages()), "utf-8")
+    write(Path(sys.argv[1]))

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from specviz.views.blocks import dump
-from tests.web.messages import messages
+from tests.web.messages import write
 
 HERE = Path(__file__).resolve().parent
 WEB = HERE.parent.parent / "assets" / "web"
@@ -22,10 +21,9 @@ def test_the_views_pass_their_own_tests(tmp_path):
     node = shutil.which("node")
     if node is None:
         pytest.skip("node is not installed: the views' own tests need it (Debian: apt-get install nodejs)")
-    sent = tmp_path / "messages.json"
-    sent.write_text(dump(messages()), "utf-8")
+    write(tmp_path)
     tests = sorted(HERE.glob("*.test.js"))
-    environment = {**os.environ, "SPECVIZ_MESSAGES": str(sent)}
+    environment = {**os.environ, "SPECVIZ_MESSAGES": str(tmp_path)}
     done = subprocess.run([node, "--test", *tests], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
