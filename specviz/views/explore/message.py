@@ -16,9 +16,8 @@ from specviz.views.blocks import PageRecord
 
 Chart = Mapping[str, Any]  # a figure, or the points that a step adds to it, in Plotly's own format
 Sentence = Sequence[str]  # texts; every second one is a token or a number to set off
-Chip = tuple[
-    str, str, str
-]  # a token as it is shown, the status or role that marks it, and a short note
+# a token as it is shown, the status or role that marks it, and a short note
+Chip = tuple[str, str, str]
 Piece = tuple[str, Literal[Kind, "rejected"], str]  # a text, its status, and the ref of its token
 
 
@@ -139,9 +138,8 @@ class LookRows(PageRecord):
     excess: Sequence[float] | UnsetType = UNSET
     shortfall: Sequence[float] | UnsetType = UNSET
     distribution: Sequence[float] | UnsetType = UNSET
-    p_raw: Sequence[float | None] | UnsetType = (
-        UNSET  # before the sampling filters, at temperature 1
-    )
+    # before the sampling filters, at temperature 1
+    p_raw: Sequence[float | None] | UnsetType = UNSET
     q_raw: Sequence[float | None] | UnsetType = UNSET
 
 
@@ -164,20 +162,17 @@ class TokenLook(PageRecord, kw_only=True):
     title: Sentence
     note: Sentence | UnsetType = UNSET
     heading: Literal["judged", "target", "share"] | UnsetType = UNSET  # of the column p
-    axis: Sequence[tuple[float, str]] | UnsetType = (
-        UNSET  # its ticks: places in percent, and labels
-    )
+    # its ticks: places in percent, and labels
+    axis: Sequence[tuple[float, str]] | UnsetType = UNSET
     rows: LookRows | UnsetType = UNSET
-    numbers: Sequence[str] | UnsetType = (
-        UNSET  # the values of `RunHead.look_numbers`; "" where there is none
-    )
+    # the values of `RunHead.look_numbers`; "" where there is none
+    numbers: Sequence[str] | UnsetType = UNSET
     # the tokens at the same place: ref, text, status, the target's probability, the one judged against, the draft's
     siblings: Sequence[tuple[str, str, str, str, str, str]] | UnsetType = UNSET
     draw: DrawOnBar | UnsetType = UNSET
     zoom: DrawOnBar | UnsetType = UNSET  # the same draw on the bar enlarged
-    foot: tuple[float, str, str] | UnsetType = (
-        UNSET  # agreement in percent and in words, and the shortfall
-    )
+    # agreement in percent and in words, and the shortfall
+    foot: tuple[float, str, str] | UnsetType = UNSET
 
 
 class DraftPart(PageRecord, tag_field="kind"):
@@ -266,9 +261,8 @@ class ShownStep(PageRecord, kw_only=True):
     made: MadeDraft | UnsetType = UNSET
     changes: Sequence[str] = ()  # of the settings, in words
     sentence: Sentence | UnsetType = UNSET  # what happens from this step on; left out: as before
-    context: Sequence[tuple[str, str]] | UnsetType = (
-        UNSET  # roles and the parts at work; left out: as before
-    )
+    # roles and the parts at work; left out: as before
+    context: Sequence[tuple[str, str]] | UnsetType = UNSET
     points: Mapping[str, Chart] | UnsetType = UNSET  # by chart; left out in a file without charts
     written: str = ""  # exactly the text, for the clipboard alone
 
@@ -305,12 +299,10 @@ class OtherK(PageRecord, kw_only=True):
     k: int
     sentence: Sentence
     totals: KTotals
-    steps: Sequence[tuple[int, int, int]] | UnsetType = (
-        UNSET  # tokens accepted, tokens drafted, place in `kinds`
-    )
-    chances: Sequence[int] | UnsetType = (
-        UNSET  # of each token to be drafted and accepted: places in `labels`
-    )
+    # tokens accepted, tokens drafted, place in `kinds`
+    steps: Sequence[tuple[int, int, int]] | UnsetType = UNSET
+    # of each token to be drafted and accepted: places in `labels`
+    chances: Sequence[int] | UnsetType = UNSET
 
 
 class EveryK(PageRecord):
@@ -321,9 +313,8 @@ class EveryK(PageRecord):
     sure: bool  # nothing is left to chance: the lanes are those of real runs
     by_k: Sequence[OtherK]
     tokens: Sequence[tuple[str, int, str]]  # each with its step and its ref
-    drafted: Mapping[
-        str, Sequence[str]
-    ]  # place in the text -> the texts that the run drafted from there on
+    # place in the text -> the texts that the run drafted from there on
+    drafted: Mapping[str, Sequence[str]]
     kinds: Sequence[str]  # of a step's last token
     labels: Sequence[tuple[str, float]]  # chances in words, and their widths in percent
 
