@@ -1,6 +1,7 @@
 // page.js: the app: its pages, the panels beside the stage, ready prompts, saving, and which buttons make sense now.
 // Texts go through textContent; no formula, no request of its own.
 import { inAddress, markFrame, offerWindow } from './core/address.js';
+import { answerOf } from './core/answer.js';
 import { element } from './core/element.js';
 import { allControls, close, DRAWERS, FIELDS, fold, isOpen, isSimple, keepControls, keepTheme, present, setOpen, theme, toggle } from './core/frame.js';
 import { store, stored } from './core/memory.js';
@@ -97,9 +98,7 @@ let questions = 0;
 /** @param {string} run */
 async function hear(run) {
   const question = questions += 1;
-  /** @type {StandingRun | null} */
-  let told = null;
-  try { told = await stage_.server.standing({ run }); } catch (error) { told = null; }
+  const told = await answerOf(stage_.server.standing({ run }));
   if (told && question === questions) standing.say(told);
 }
 

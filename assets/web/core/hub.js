@@ -1,5 +1,7 @@
 // hub.js: the page's one state. It takes increments from a supplier, heals holes, keeps the player's place and the
 // selection, and tells the views. Views register a function here and are mounted by stage.js. No formula, no markup.
+import { answerOf } from './answer.js';
+
 const PACES = { slow: 1000, reading: 250, fast: 80 };      // milliseconds per step of the player
 const OPENING = { steps: 3, milliseconds: 2200 };          // a first visit begins slowly
 const FULL = 850, SHORT = 150;                             // time for all phases of a step, or only for a fade
@@ -149,8 +151,8 @@ export class Hub {
     if (this.#pulling || !this.run) return;
     this.#pulling = true;
     const run = this.run, from = this.head ? this.steps.length : 0, known = this.steps.length, hadHead = Boolean(this.head);
-    let answer = null;
-    try { answer = parse(await this.#source.pull({ run, from })); } catch (error) { answer = null; } finally { this.#pulling = false; }
+    const answer = parse(await answerOf(this.#source.pull({ run, from })));
+    this.#pulling = false;
     if (!answer || answer.run !== run || this.run !== run) return;
     this.take({ ...answer, total: this.total > answer.total ? this.total : answer.total }, { heal: false });
     const isHealing = this.steps.length > known || (!hadHead && this.head);

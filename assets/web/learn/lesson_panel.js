@@ -1,5 +1,6 @@
 // lesson_panel.js: the lesson beside the pages of the app: a recorded run comes from the server, a setup goes into the
 // fields, both as events.
+import { answerOf } from '../core/answer.js';
 import { mountLesson } from './lesson.js';
 import { lessonOpen, shownAgain } from './progress.js';
 /** @import { Host, Hub } from '../core/hub.js' */
@@ -41,7 +42,7 @@ export const lessonPanel = (element, { page, server, trigger }) => {
 
   /** @param {string} name */
   async function open(name) {
-    const answer = await server.lesson({ name: name.slice(0, 200) });
+    const answer = await answerOf(server.lesson({ name: name.slice(0, 200) }));
     root.setAttribute('data-sv-lesson', '');
     page.allControls(true);                             // a lesson asks for what the simple view does not show
     if (answer && 'screens' in answer) panel.open(answer, isBack);

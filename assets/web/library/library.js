@@ -1,6 +1,7 @@
 // library.js: the library drawer: runs of this browser, recorded runs that come with specviz, opened files. A run joins
 // when it is over; two that are ticked can be compared. Texts go through textContent.
 import { isFramed } from '../core/address.js';
+import { answerOf } from '../core/answer.js';
 import { VERBATIM } from '../core/element.js';
 import { html } from '../core/html.js';
 import { render } from '../vendor/preact_htm.js';
@@ -128,12 +129,6 @@ class LibraryPanel {
     this.attach();
   }
 
-  // null where the server does not answer
-  /** @template T @param {(server: LibraryServer) => Promise<T>} question @returns {Promise<T | null>} */
-  async ask(question) {
-    try { return await question(this.server); } catch (error) { return null; }
-  }
-
   async changed() {
     this.channel?.postMessage('');
     await this.renew();
@@ -191,7 +186,7 @@ class LibraryPanel {
     this.asked.add(run);
     for (let left = patience; left > 0; left -= 1) {
       if (left < patience) await later(PAUSE_MS);
-      const kept = await this.ask((server) => server.kept({ run, has: this.entries.map(({ key }) => key) }));
+      const kept = await answerOf(this.server.kept({ run, has: this.entries.map(({ key }) => key) }));
       if (kept) return this.keep(run, kept);
     }
     this.asked.delete(run);
@@ -257,10 +252,10 @@ class LibraryPanel {
   async idOf(id) {
     if (id.startsWith('shipped:')) return id;
     const known = [...this.ids].filter(([, key]) => key === id).map(([run]) => run);
-    for (const run of known) if (await this.ask((server) => server.known({ run }))) return run;
+    for (const run of known) if (await answerOf(this.server.known({ run }))) return run;
     const packed = await this.runs.packed(id);
     if (!packed) return this.missing(id);
-    const answer = await this.ask((server) => server.bring({ packed })) || { refusal: WORDS.silent };
+    const answer = await answerOf(this.server.bring({ packed })) || { refusal: WORDS.silent };
     if ('refusal' in answer) return this.say(answer.refusal);
     this.ids.set(answer.run, id);
     this.asked.add(answer.run);
@@ -316,7 +311,7 @@ class LibraryPanel {
   async list() {
     if (isOpen()) document.documentElement.removeAttribute('data-sv-news');
     if (this.shipped || !isOpen()) return;
-    const answer = await this.ask((server) => server.listed({}));
+    const answer = await answerOf(this.server.listed({}));
     if (!answer) return this.say(WORDS.silent);
     this.shipped = answer;
     this.draw();

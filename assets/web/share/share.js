@@ -1,5 +1,6 @@
 // share.js: the share drawer, with a link to the run on the stage and the files that hold it; and the line over the
 // stage for a link that came. What is said, and whether two texts are the same, comes from the server.
+import { answerOf } from '../core/answer.js';
 import { element, button, sentence } from '../core/element.js';
 import { copyText } from '../core/files.js';
 /** @import { Host } from '../core/hub.js' */
@@ -67,9 +68,7 @@ function drawer(panel, host) {
     const run = host.page.run();
     if (!run || !root.hasAttribute('data-sv-share')) return;
     const mine = asked += 1, place = seen = host.page.hub().pinned;
-    /** @type {ShareOffer | GoneRun | null} */
-    let offer = null;
-    try { offer = await host.server.offered({ run, step: place?.step ?? null, ref: place?.ref ?? null }); } catch (error) { offer = null; }
+    const offer = await answerOf(host.server.offered({ run, step: place?.step ?? null, ref: place?.ref ?? null }));
     if (mine === asked) show(!offer ? SILENT : 'gone' in offer ? GONE : offer);
   }
   new MutationObserver(look).observe(root, { attributeFilter: ['data-sv-share'] });
@@ -110,11 +109,10 @@ function guest(host) {
   async function take(text) {
     const mine = asked += 1;
     await host.page.settled;
-    /** @type {SharedRunLine | null} */
-    let told = null;
-    try { told = await host.server.linked({ link: text.slice(0, MOST) }); } catch (error) { told = null; }
+    /** @type {SharedRunLine} */
+    const silent = { state: 'refused', words: ['The server does not answer: open the link again.'], at: null };
+    const told = await answerOf(host.server.linked({ link: text.slice(0, MOST) })) || silent;
     if (mine !== asked) return;
-    if (!told) told = { state: 'refused', words: ['The server does not answer: open the link again.'], at: null };
     link = told.state === 'ready' ? text : null;
     pinned = null;
     if (link) {
@@ -131,9 +129,7 @@ function guest(host) {
   /** @param {string} run @param {SharedRunLine['state'][]} [among] */
   async function compare(run, among) {
     const mine = asked, turn = turns += 1;
-    /** @type {SharedRunLine | null} */
-    let told = null;
-    try { told = await host.server.compared({ link, run }); } catch (error) { told = null; }
+    const told = await answerOf(host.server.compared({ link, run }));
     const isLate = mine !== asked || turn !== turns || run !== host.page.run();
     if (!told || isLate || (among && !among.includes(told.state))) return;
     say(told);

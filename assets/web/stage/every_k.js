@@ -1,5 +1,6 @@
 // every_k.js: K over a finished run. What every K would have done is Python's, sent once; a slider chooses one, and the
 // stage shows its sentence, its numbers and its lanes. At the run's own K these are the run's own again.
+import { answerOf } from '../core/answer.js';
 import { VERBATIM } from '../core/element.js';
 import { html } from '../core/html.js';
 import { render } from '../vendor/preact_htm.js';
@@ -88,7 +89,7 @@ export class EveryK {
     const { run, end, steps, total } = this.hub;
     if (this.asked === run || !end || this.hub.isLive() || !steps.length || steps.length < total) return;
     this.asked = run;
-    const told = await this.ask({ run });
+    const told = await answerOf(this.ask({ run }));
     if (this.hub.run === run) this.tell(told);
   }
 

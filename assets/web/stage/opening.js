@@ -1,5 +1,6 @@
 // opening.js: one step of a run, beat by beat, over the stage. It waits for a person; every number and sentence is
 // Python's. A screen reader hears each beat's sentence; nothing moves for whoever wants no motion.
+import { answerOf } from '../core/answer.js';
 import { VERBATIM } from '../core/element.js';
 import { html } from '../core/html.js';
 import { render } from '../vendor/preact_htm.js';
@@ -108,7 +109,7 @@ export class Opening {
   }
 
   async open(wanted) {
-    const told = await this.ask(wanted);
+    const told = await answerOf(this.ask(wanted));
     if (!told) return;
     this.told = told;
     this.before = /** @type {HTMLElement} */ (document.activeElement);
