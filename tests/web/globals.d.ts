@@ -43,7 +43,6 @@ declare module "node:assert/strict" {
 }
 
 declare module "node:fs" {
-  export function existsSync(path: string): boolean;
   export function readFileSync(path: string | URL, encoding: string): string;
 }
 

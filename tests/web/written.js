@@ -1,12 +1,12 @@
-// written.js: the messages that tests/web/messages.py has written into the folder SPECVIZ_MESSAGES, by their
-// record's name, in a document that has the markup and the palette of a page.
-import { existsSync, readFileSync } from 'node:fs';
+// written.js: the messages that tests/web/messages.py has written into the folder SPECVIZ_MESSAGES, by their record's
+// name, in a document that has the markup and the palette of a page.
+import { readFileSync } from 'node:fs';
 import { parsed } from './dom.js';
 /** @import * as Messages from '../../assets/web/messages.d.ts' */
 
 const { SPECVIZ_MESSAGES: folder } = process.env;
 export const isWritten = Boolean(folder);
-const read = (name) => (existsSync(`${folder}/${name}.json`) ? JSON.parse(readFileSync(`${folder}/${name}.json`, 'utf8')) : []);
+const read = (name) => JSON.parse(readFileSync(`${folder}/${name}.json`, 'utf8'));
 
 /**
  * @typedef {object} Written
