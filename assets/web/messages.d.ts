@@ -262,7 +262,6 @@ export interface LessonPanel {
   game: GameLink | null;
   tasks: LessonTasks;
   screens: Array<LessonScreen>;
-  refusal?: "";
   not_live?: string;
 }
 

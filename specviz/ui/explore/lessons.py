@@ -37,7 +37,7 @@ def callbacks_of(frame: Frame) -> tuple[Callable[..., Any], ...]:
         try:
             found = _find_lesson(as_fields(data))
             shown = lesson_props(found.name)
-            return replace(shown, refusal="", not_live=_why_not_live(found, frame))
+            return replace(shown, not_live=_why_not_live(found, frame))
         except SpecvizError as error:
             return PanelRefusal(str(error))
 

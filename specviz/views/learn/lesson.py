@@ -95,7 +95,6 @@ class LessonPanel(PageRecord, kw_only=True):
     game: GameLink | None  # the game that follows
     tasks: LessonTasks
     screens: Sequence[LessonScreen]
-    refusal: Literal[""] | UnsetType = UNSET  # a server sends a lesson or a `PanelRefusal`
     not_live: str | UnsetType = UNSET  # why the live run cannot be made on this server
 
 
