@@ -46,7 +46,7 @@ from specviz.trace.shipped import shipped_trace
 from specviz.ui import api, registry, visitors
 from specviz.views.compare.claims import FIELDS
 from specviz.views.learn.lesson_file import lesson_page
-from specviz.views.learn.plan import plan
+from specviz.views.learn.plan import LessonsBlock, plan
 from specviz.views.site import site_files
 from tests.helpers import restated_numbers
 from tests.helpers.documents import ALL, MEASURED
@@ -91,8 +91,8 @@ def large():
 
 def claims():
     """Phrases with a number, made of what ships."""
-    (listed,) = [block for block in plan()["blocks"] if block["kind"] == "lessons"]
-    total, short = (re.search(r"\d+", way)[0] for way in listed["ways"])
+    (listed,) = [block for block in plan().blocks if isinstance(block, LessonsBlock)]
+    total, short = (re.search(r"\d+", way)[0] for way in listed.ways)
     recipe, smollm2 = large(), MODELS["smollm2"].download
     assert ALPHA == 1e-6  # "a million"
     assert probes.LEAST_GAIN == {"layer": 0.005}  # "half a point"

@@ -32,6 +32,14 @@ def test_a_module_stands_once_and_after_what_it_imports_with_its_sheet(tmp_path)
     assert made.sheet == ".a {}.entry {}"
 
 
+def test_comments_that_name_types_are_for_the_checker_and_no_page_has_them(tmp_path):
+    types = "/** @import { B } from './b.d.ts' */\n/**\n * @param {B} b the one\n */\n  /** @type {B} */\n"
+    code = "/** @type {B} */ (one).two = 1; /** @type {B} */\n// words\nconst text = `\n * three */\n`;\n"
+    script = bundle(write(tmp_path, entry=f"{types}{code}{types}four();\n")).script
+    assert f"{code}four();\n" in script
+    assert "@import" not in script
+
+
 @pytest.mark.parametrize("source", ["export{x as a,y as b};", "export { x as a, y as b }\n"])
 def test_exports_that_stand_at_the_end_as_minified_code_has_them_are_read(tmp_path, source):
     entry = write(tmp_path, entry="import { b } from './a.js';\nb();\n", a=f"const x = 1, y = 2;{source}")

@@ -45,8 +45,9 @@ export const lessonPanel = (element, { page, server, trigger }) => {
     const answer = await answerOf(server.lesson({ name: name.slice(0, 200) }));
     root.setAttribute('data-sv-lesson', '');
     page.allControls(true);                             // a lesson asks for what the simple view does not show
-    if (answer && 'screens' in answer) panel.open(answer, isBack);
-    else panel.refuse(answer ? answer.refusal : 'The server did not answer.');
+    if (!answer) panel.refuse('The server did not answer.');
+    else if ('refusal' in answer) panel.refuse(answer.refusal);
+    else panel.open(answer, isBack);
     isBack = stays = false;
     window.dispatchEvent(new Event('resize'));
   }
