@@ -25,7 +25,7 @@ from specviz.session.run import open_run
 from specviz.session.workbench import Workbench
 from tests.helpers.runs import statuses, timeless
 from tests.helpers.setups import plan_with, setup_of
-from tests.helpers.toys import total_variation
+from tests.helpers.toys import LoggedDraws, total_variation
 
 PROMPT = [0, 2, 1, 0, 3, 2, 1, 0]
 PLAIN, GREEDY = Sampling(), Sampling(0.0)
@@ -267,21 +267,9 @@ def test_end_to_end_the_tokens_are_as_frequent_as_the_target_wants(name):
     assert far_from_the_target(setup, plan_with(setup, setup.target.cached_lm(), PLAIN, 3)) < BOUND
 
 
-class Noted(Seeded):
-    """Remembers every address that was asked for."""
-
-    def __init__(self, seed):
-        super().__init__(seed)
-        self.addresses = []
-
-    def uniform(self, role, position, node):
-        self.addresses.append((role, position, node))
-        return super().uniform(role, position, node)
-
-
 @METHOD
 def test_no_two_draws_of_a_run_share_an_address(name):
-    setup, draws = setup_of(name), Noted(0)
+    setup, draws = setup_of(name), LoggedDraws(0)
     plan = plan_with(setup, setup.target.cached_lm(), PLAIN, 3)
     list(speculate(PROMPT, lambda: plan, draws, max_new_tokens=40))
     assert len(draws.addresses) == len(set(draws.addresses)) > 0

@@ -20,7 +20,7 @@ from specviz.errors import SpecvizError
 from specviz.rules import RULES
 from tests.helpers.printed_text import lines_during
 from tests.helpers.tiny_models import tiny
-from tests.helpers.toys import TableLM, plan_of, target_distribution, text_distribution, total_variation
+from tests.helpers.toys import LoggedDraws, TableLM, plan_of, target_distribution, text_distribution, total_variation
 
 PROMPT = (0, 1, 2, 0, 1)
 EXACT = 1e-12
@@ -103,39 +103,29 @@ def test_other_numbers_of_ids_keep_the_distribution(vocab_sizes):
     assert total_variation(distribution(experiment), expected) < EXACT
 
 
-class Remembering(Seeded):
-    def __init__(self, seed):
-        super().__init__(seed)
-        self.seen = []
-
-    def uniform(self, role, position, node):
-        self.seen.append((role, position, node))
-        return super().uniform(role, position, node)
-
-
 @pytest.mark.parametrize("make", [lookup, model, both])
 def test_no_address_is_drawn_from_twice(make):
-    draws = Remembering(5)
+    draws = LoggedDraws(5)
     list(speculate(PROMPT, lambda: plan_of(TableLM(1), make(), 4), draws, max_new_tokens=40))
-    assert len(draws.seen) == len(set(draws.seen)) > 100
+    assert len(draws.addresses) == len(set(draws.addresses)) > 100
 
 
 def test_a_switch_from_a_plain_draft_model_reuses_no_address():
-    draws, drafters = Remembering(5), [ModelDrafter(TableLM(2)), lookup(), both()] * 20
+    draws, drafters = LoggedDraws(5), [ModelDrafter(TableLM(2)), lookup(), both()] * 20
     plans = (plan_of(TableLM(1), drafter, 8) for drafter in drafters)
     list(speculate(PROMPT, lambda: next(plans), draws, max_new_tokens=60))
-    assert len(draws.seen) == len(set(draws.seen))
+    assert len(draws.addresses) == len(set(draws.addresses))
 
 
 def test_inner_addresses_are_all_different_and_fit_64_bits():
-    outer = Remembering(0)
+    outer = LoggedDraws(0)
     deep = InnerDraws(InnerDraws(InnerDraws(outer, 7), 9), 11)
     for role in (DRAFT, ACCEPT, FINAL):
         for position in range(11, 43):
             for node in (-1, 0, 1, 31):
                 deep.uniform(role, position, node)
-    assert len(outer.seen) == len(set(outer.seen)) == 3 * 32 * 4
-    assert {(role, position) for role, position, _ in outer.seen} == {(DRAFT, 7)}
+    assert len(outer.addresses) == len(set(outer.addresses)) == 3 * 32 * 4
+    assert {(role, position) for role, position, _ in outer.addresses} == {(DRAFT, 7)}
 
 
 def test_rows_drawn_at_once_have_the_addresses_of_single_ones():

@@ -10,7 +10,7 @@ from specviz.decoding import sampling as sampling_module
 from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.draft import ROOT
 from specviz.decoding.drafter import Context
-from specviz.decoding.draws import Draws, Seeded
+from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import speculate
 from specviz.decoding.sampling import Sampling
 from specviz.drafters import tree as module
@@ -18,7 +18,7 @@ from specviz.drafters.tree import METHOD, TreeDrafter
 from specviz.errors import SpecvizError
 from specviz.rules import RULES
 from tests.helpers.tiny_models import CONTEXT_LIMIT, tiny
-from tests.helpers.toys import TableLM, plan_of, target_distribution, text_distribution, total_variation
+from tests.helpers.toys import LoggedDraws, TableLM, plan_of, target_distribution, text_distribution, total_variation
 
 EXACT, WRONG = 1e-12, 1e-2
 PROMPT = (0, 1, 2, 0, 1)
@@ -184,25 +184,14 @@ def test_a_support_of_one_token_is_a_chain():
     assert len(draft) == 3
 
 
-class Noted(Draws):
-    """Seeded draws that remember every address."""
-
-    def __init__(self):
-        self.inner, self.seen = Seeded(1), []
-
-    def uniform(self, role, position, node):
-        self.seen.append((role, position, node))
-        return self.inner.uniform(role, position, node)
-
-
 @pytest.mark.parametrize("children", ["independent", "without_replacement"])
 @each_shape
 def test_no_two_draws_of_a_run_share_an_address(children, shape):
-    draws, drafter = Noted(), TreeDrafter(TableLM(4, vocab_size=12), children, shape, 3, 14)
+    draws, drafter = LoggedDraws(1), TreeDrafter(TableLM(4, vocab_size=12), children, shape, 3, 14)
     plan = plan_of(TableLM(5, vocab_size=12), drafter, 3)
     for _ in speculate(TEXT, lambda: plan, draws, max_new_tokens=20):
         pass
-    assert len(draws.seen) == len(set(draws.seen)) > 100
+    assert len(draws.addresses) == len(set(draws.addresses)) > 100
 
 
 @each_kind

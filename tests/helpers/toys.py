@@ -9,7 +9,7 @@ from torch import Tensor
 
 from specviz.decoding.draft import EMPTY, ROOT, Draft, DraftBuilder
 from specviz.decoding.drafter import Context, Drafter
-from specviz.decoding.draws import DRAFT, Draws, distribution
+from specviz.decoding.draws import DRAFT, Draws, Seeded, distribution
 from specviz.decoding.engine import Plan, speculate
 from specviz.decoding.sampling import Sampling
 from specviz.drafters.none import NoDraft
@@ -62,6 +62,18 @@ class TableLM:
 
     def settle(self, ids: Sequence[int]) -> None:
         assert list(ids[:-1]) == self._spelled[len(self._spelled) - len(ids) + 1 :]
+
+
+class LoggedDraws(Seeded):
+    """Remembers every address that was asked for."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.addresses: list[tuple[str, int, int]] = []
+
+    def uniform(self, role: str, position: int, node: int) -> float:
+        self.addresses.append((role, position, node))
+        return super().uniform(role, position, node)
 
 
 class TreeDrafter(Drafter):
