@@ -19,7 +19,6 @@ from specviz.trace import Event, Footer, Step, Trace, TraceError, read_trace
 from specviz.ui.measuring import Measurement
 from specviz.views.compare.side_by_side_player import comparison_words
 from specviz.views.explore.feed import INCOMPLETE, Feed, show_state
-from specviz.views.explore.message import RunMessage
 
 BYTES_PER_CHARACTER = 3
 """Memory of a feed for each character of its text. The records that it was made of take no more than that again."""
@@ -156,11 +155,11 @@ class View:
         message = self.feed.message(first, state, begin)
         return message.replace("<", "\\u003c")  # Gradio looks for script tags in texts
 
-    def since(self, first: int) -> RunMessage | None:
-        """The increment that a stage with `first` steps lacks; None while there is nothing but a status."""
+    def since(self, first: int) -> str | None:
+        """The message that a stage with `first` steps lacks; None while there is nothing but a status."""
         if self.trace.header is None:
             return None
-        return self.feed.since(first)
+        return self.feed.message(first)
 
     def stop(self) -> bool:
         """Stops the run, and returns whether that ended it. A run that streams reports its end itself."""

@@ -22,14 +22,14 @@ const parse = (value) => {
 /** @typedef {(wanted: { run: string }) => Promise<EveryK | PanelRefusal | null>} AskEveryK what every K would have done with a run */
 /**
  * @typedef {object} StageServer
- * @property {(wanted: { run: string, from: number }) => Promise<RunMessage | null>} [since] the part of a run from a step on
+ * @property {(wanted: { run: string, from: number }) => Promise<string | null>} [since] a run from a step on: a message as Gradio's value has it
  * @property {(wanted: { run: string, step?: number }) => Promise<Opening | null>} opening
  * @property {AskEveryK} every_k
  */
 /**
  * @typedef {object} Source a supplier of one run, or of one after another
  * @property {(take: (message: RunMessage | null) => void) => void} start
- * @property {(wanted: { run: string, from: number }) => Promise<RunMessage | null>} pull
+ * @property {(wanted: { run: string, from: number }) => Promise<string | RunMessage | null>} pull
  * @property {AskEveryK} [everyK]
  */
 

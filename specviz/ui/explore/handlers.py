@@ -61,7 +61,7 @@ from specviz.ui.visitors import asking_visitor, visitor_of
 from specviz.views.blocks import dump
 from specviz.views.explore.every_k import every_k as plan
 from specviz.views.explore.help import method_help
-from specviz.views.explore.message import EveryK, Opening, RunMessage
+from specviz.views.explore.message import EveryK, Opening
 from specviz.views.explore.opening import opening as tell
 from specviz.views.explore.opening import telling_step
 from specviz.views.explore.panels import PanelRefusal, StandingRun
@@ -454,10 +454,10 @@ class Handlers:
         return dump(method_help(method, explained, has_k=method.sets_k, lacks=missing))
 
 
-def increments_since(registry: Registry) -> Callable[[Any], RunMessage | None]:
+def increments_since(registry: Registry) -> Callable[[Any], str | None]:
     """The function that the stage calls for what it has missed: {"run", "from"} -> an increment, or None."""
 
-    def since(data: Any) -> RunMessage | None:
+    def since(data: Any) -> str | None:
         fields = as_fields(data)
         view = registry.get(fields.get("run"))
         first = fields.get("from")
