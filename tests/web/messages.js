@@ -4,7 +4,7 @@ import { all, fire, later, parsed } from './dom.js';
 import { mountStage } from '../../assets/web/stage/stage.js';
 /** @import { StageServer } from '../../assets/web/core/hub.js' */
 
-const { SPECVIZ_MESSAGES: folder } = process.env;
+export const { SPECVIZ_MESSAGES: folder } = process.env;
 if (!folder) throw new Error('python -m tests.web.messages FOLDER; SPECVIZ_MESSAGES=FOLDER node --test tests/web (pytest does both)');
 export const sent = JSON.parse(readFileSync(`${folder}/messages.json`, 'utf8'));
 

@@ -126,8 +126,7 @@ def messages() -> dict:
 def write(folder: Path) -> None:
     """Writes these messages into messages.json, and those of each record into a file beside it."""
     (folder / "messages.json").write_text(dump(messages()), "utf-8")
-    records = {**written_messages(), "markup": stage_html(), "palette": palette()}
-    for name, content in records.items():
+    for name, content in written_messages().items():
         (folder / f"{name}.json").write_text(dump(content), "utf-8")
 
 

@@ -1,11 +1,10 @@
-// written.js: the messages that tests/web/messages.py has written into the folder SPECVIZ_MESSAGES, by their record's
-// name, in a document that has the markup and the palette of a page.
+// written.js: the messages that tests/web/messages.py has written, by their record's name, in a document that has the
+// markup of a page.
 import { readFileSync } from 'node:fs';
 import { parsed } from './dom.js';
+import { folder, sent } from './messages.js';
 /** @import * as Messages from '../../assets/web/messages.d.ts' */
 
-const { SPECVIZ_MESSAGES: folder } = process.env;
-export const isWritten = Boolean(folder);
 const read = (name) => JSON.parse(readFileSync(`${folder}/${name}.json`, 'utf8'));
 
 /**
@@ -29,13 +28,8 @@ const read = (name) => JSON.parse(readFileSync(`${folder}/${name}.json`, 'utf8')
 /** @type {Written} */
 export const written = new Proxy(/** @type {Written} */ ({}), { get: (_, name) => read(String(name)) });
 
-export const markup = () => parsed(read('markup'));
-
-if (isWritten) {
-  const add = (id, more) => document.body.append(Object.assign(document.createElement('script'), { id, ...more }));
-  add('sv-palette', { textContent: JSON.stringify(read('palette')) });
-  add('sv-stage-html', { content: markup() });
-}
+export const markup = () => parsed(sent.markup);
+document.body.append(Object.assign(document.createElement('script'), { id: 'sv-stage-html', content: markup() }));
 
 // The texts that a person may read in a message: what stands in these fields, at any depth. A list of texts is one
 // sentence, unless its field is among `listed`.

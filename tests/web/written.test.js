@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { test as anyTest } from 'node:test';
 import { all, fire, later, node, parsed, texts, until } from './dom.js';
-import { isWritten, markup, missing, said, written } from './written.js';
+import { markup, missing, said, written } from './written.js';
 import { Standing } from '../../assets/web/core/standing.js';
 import { DraftGame, DraftGameStage } from '../../assets/web/learn/draft_game.js';
 import { mountLesson } from '../../assets/web/learn/lesson.js';
@@ -24,9 +24,8 @@ import { html, render } from '../../assets/web/vendor/preact_htm.js';
 /** @import { Looks } from '../../assets/web/stage/inspector.js' */
 /** @import { DraftPart, PageBlock, PredictBlock, RunMessage } from '../../assets/web/messages.d.ts' */
 
-const skip = isWritten ? false : 'SPECVIZ_MESSAGES names no folder of messages: pytest tests/web writes them';
 /** @param {string} name @param {() => void | Promise<void>} work */
-const test = (name, work) => anyTest(name, { skip }, async () => {
+const test = (name, work) => anyTest(name, async () => {
   for (const each of shown.splice(0)) each.remove();
   await work();
 });
