@@ -11,6 +11,7 @@ from typing import Any
 from specviz.trace import EmittedToken, Step
 from specviz.trace.counters import Counters
 from specviz.views.explore.inspector import ref_of
+from specviz.views.explore.message import Chart
 from specviz.views.palette import colour, word_of
 from specviz.views.words import percent, token_label
 
@@ -29,7 +30,6 @@ DEPTH_LINES = (
 )
 SELECTION_NOTE = "Selection effect: a later depth is judged only after all earlier ones passed."
 STACKED = {"barmode": "stack", "bargap": 0.15}
-Chart = dict[str, Any]
 
 
 class Figures:

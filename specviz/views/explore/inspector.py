@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from specviz.rules.facts import facts_of
 from specviz.trace import DraftToken, EmittedToken, Position, Step
 from specviz.views.explore import titles
-from specviz.views.explore.message import DrawOnBar, LookRows, TokenLook
+from specviz.views.explore.message import DrawOnBar, LookRows, Sibling, TokenLook
 from specviz.views.words import drafted_nodes, label, percent, quote, random_draw, token_label
 
 MOST_ROWS = 8
@@ -349,7 +349,7 @@ def _show_last(step: Step, last: EmittedToken, position: Position) -> TokenLook:
     )
 
 
-def _siblings(step: Step, node: int) -> list[tuple[str, str, str, str, str, str]]:
+def _siblings(step: Step, node: int) -> list[Sibling]:
     """The drafted tokens at this place, in the order in which they are judged; none for an only child."""
     parent = step.draft[node].parent
     here = [sibling for sibling in drafted_nodes(step) if step.draft[sibling].parent == parent]

@@ -13,12 +13,17 @@ from msgspec import UNSET, UnsetType, field
 
 from specviz.trace.events import Kind, Reason, Status
 from specviz.views.blocks import PageRecord
+from specviz.views.words import Sentence
 
-Chart = Mapping[str, Any]  # a figure, or the points that a step adds to it, in Plotly's own format
-Sentence = Sequence[str]  # texts; every second one is a token or a number to set off
+TokenStatus = Literal[Status, Kind]  # of a drafted token, or of one that was written
+PieceStatus = Literal[Kind, "rejected"]
+Chart = dict[str, Any]  # a figure, or the points that a step adds to it, in Plotly's own format
 # a token as it is shown, the status or role that marks it, and a short note
 Chip = tuple[str, str, str]
-Piece = tuple[str, Literal[Kind, "rejected"], str]  # a text, its status, and the ref of its token
+ChipLine = tuple[str, Sequence[Chip], str]  # a name, tokens, and how many more there are
+# ref, text, status, the target's probability, the one judged against, the draft's
+Sibling = tuple[str, str, str, str, str, str]
+Piece = tuple[str, PieceStatus, str]  # a text, its status, and the ref of its token
 
 
 class ProgressBar(PageRecord):
@@ -90,7 +95,7 @@ class LaneCell(PageRecord, kw_only=True):
     """A token in the lane of its step."""
 
     ref: str  # the number of its node in the draft, or "last"
-    status: Literal[Status, Kind]
+    status: TokenStatus
     text: str
     behind_end: bool | UnsetType = UNSET  # the text ended before it
     fill: float | UnsetType = UNSET  # its chance to be accepted, in percent
@@ -157,7 +162,7 @@ class DrawOnBar(PageRecord):
 class TokenLook(PageRecord, kw_only=True):
     """What the inspector shows of a token."""
 
-    status: Literal[Status, Kind, "undecided"]  # undecided: before a guess
+    status: Literal[TokenStatus, "undecided"]  # undecided: before a guess
     view: Literal["overlay", "threshold", "draw", "words"]
     title: Sentence
     note: Sentence | UnsetType = UNSET
@@ -167,8 +172,7 @@ class TokenLook(PageRecord, kw_only=True):
     rows: LookRows | UnsetType = UNSET
     # the values of `RunHead.look_numbers`; "" where there is none
     numbers: Sequence[str] | UnsetType = UNSET
-    # the tokens at the same place: ref, text, status, the target's probability, the one judged against, the draft's
-    siblings: Sequence[tuple[str, str, str, str, str, str]] | UnsetType = UNSET
+    siblings: Sequence[Sibling] | UnsetType = UNSET  # the tokens at the same place
     draw: DrawOnBar | UnsetType = UNSET
     zoom: DrawOnBar | UnsetType = UNSET  # the same draw on the bar enlarged
     # agreement in percent and in words, and the shortfall
@@ -211,7 +215,7 @@ class LinesPart(DraftPart, tag="lines"):
     title: str
     lead: str
     note: str
-    lines: Sequence[tuple[str, Sequence[Chip], str]]  # name, tokens, and how many more there are
+    lines: Sequence[ChipLine]
     aligned: bool  # tokens are as wide as their texts
 
 

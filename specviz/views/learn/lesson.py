@@ -10,10 +10,10 @@ from specviz.lessons.load import found_lessons
 from specviz.lessons.types import Lesson, Screen, Show
 from specviz.request import spell_options
 from specviz.rules.facts import FACTS
-from specviz.trace.events import Kind, Status
 from specviz.trace.shipped import shipped_runs, shipped_trace
 from specviz.views.blocks import BarsBlock, PageRecord
 from specviz.views.check.distributions import distribution_block
+from specviz.views.explore.message import TokenStatus
 from specviz.views.explore.panels import TokenPlace
 from specviz.views.learn.plan import GameLink, LessonTasks, game_after, tasks_of
 from specviz.views.words import label, reveal, title_of
@@ -56,7 +56,7 @@ class LessonTask(PageRecord):
     kind: Literal["play", "made", "throw", "predict", "pin", "see", "choose", "guess"]
     times: int  # how often it must be done
     counts: Sequence[str]  # words for 0, 1, ... times
-    status: Sequence[Literal[Status, Kind]]  # the marks of which a token must have one to be pinned
+    status: Sequence[TokenStatus]  # the marks of which a token must have one to be pinned
     runs: Sequence[RecordedRun]  # to be opened
     options: Sequence[TaskOption]
     reveal: str  # said after a guess

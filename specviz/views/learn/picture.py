@@ -5,24 +5,23 @@ computes nothing.
 """
 
 from collections.abc import Sequence
-from typing import Literal
 
 from msgspec import UNSET, UnsetType
 
 from specviz.lessons.types import Lesson, See, Show, Throw
 from specviz.rules.facts import facts_of
 from specviz.trace import DraftToken, EmittedToken, Step
-from specviz.trace.events import Kind, Status
 from specviz.trace.shipped import shipped_runs, shipped_trace
 from specviz.views import blocks
 from specviz.views.blocks import BarRow, PageRecord
 from specviz.views.check.distributions import distribution_block
+from specviz.views.explore.message import TokenStatus
 from specviz.views.explore.steps import most_telling
 from specviz.views.explore.titles import last_token
 from specviz.views.words import SPACE, percent, reveal, token_label
 
 MOST_ROWS = 3
-PictureCell = tuple[str, Literal[Status, Kind]]
+PictureCell = tuple[str, TokenStatus]
 """The text and the status of a token."""
 
 

@@ -6,15 +6,13 @@ Only packed data holds the verdicts, so that no page shows one before the guess.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Literal
 
 from specviz.rules.facts import facts_of
 from specviz.trace import DraftToken, Step, Trace
 from specviz.trace.counters import Counters
-from specviz.trace.events import Kind
 from specviz.views.blocks import PageBlock, PageRecord, WordsBlock, pack
 from specviz.views.explore.inspector import LOG_TICKS, NUMBERS, looks
-from specviz.views.explore.message import TokenLook
+from specviz.views.explore.message import PieceStatus, TokenLook
 from specviz.views.explore.steps import show_step
 from specviz.views.words import PERCENT, Sentence, percent, percents, prose, quote
 
@@ -30,7 +28,7 @@ BY_CHANCE = (
     "draw alone says which one. A rejected token may still be a fine word."
 )
 ASK = "Accepted or rejected?"
-TextPiece = tuple[str, Literal[Kind, "rejected"]]
+TextPiece = tuple[str, PieceStatus]
 """A piece of the text, and its status."""
 
 

@@ -10,15 +10,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specviz.trace import Step
-from specviz.views.explore.message import Chip, FactsPart, LinesPart
+from specviz.views.explore.message import Chip, ChipLine, FactsPart, LinesPart
 from specviz.views.words import drafted_nodes, label, reveal, token_label
 
 MOST_CHIPS = 64
 MOST_LINES = 24
 MOST_WORDS = 1_500
 MOST_WHOLE = 10**9
-Line = tuple[str, Sequence[Chip], str]
-"""A name, tokens, and words that say how many more tokens there are."""
 
 
 class Evidence:
@@ -104,13 +102,13 @@ def draft_chips(step: Step) -> list[Chip]:
     return [(token_label(token), token.status, "") for token in tokens]
 
 
-def line(name: str, chips: Sequence[Chip]) -> Line:
+def line(name: str, chips: Sequence[Chip]) -> ChipLine:
     more = len(chips) - MOST_CHIPS
     return name, chips[:MOST_CHIPS], f"+{more:,} more" if more > 0 else ""
 
 
 def lines(
-    title: str, rows: Sequence[Line], note: str = "", *, lead: str = "", aligned: bool = False
+    title: str, rows: Sequence[ChipLine], note: str = "", *, lead: str = "", aligned: bool = False
 ) -> LinesPart:
     """A part with these lines, its `lead` above them and its `note` below.
 
