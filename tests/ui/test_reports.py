@@ -563,6 +563,42 @@ def test_work_that_ends_after_one_has_looked_elsewhere_leaves_that_page_alone(re
     assert lines(whole["sections"][0]) == ["step 8"]
 
 
+def test_work_whose_section_can_be_made_from_what_it_shows_ends_as_it_was_begun_wherever_one_looks(bench):
+    def again(look, shown):
+        return words("on", *(block.words for block in shown.blocks), f"step {look.place.step}")
+
+    work = {"go": counting("on", 2)}
+    on = Section("on", lambda look: look.place.step, lambda look: words("on", "first"), work, again=again)
+    report = ReportPage([on], Registry(), bench)
+    look(report)
+    working = act(report, "on")
+    next(working)
+    (meanwhile,) = look(report, step=9)
+    assert (lines(meanwhile["sections"][0]), meanwhile["busy"]) == (["turn 1"], "on")
+    *_, last = messages(working)
+    assert lines(last["sections"][0]) == ["turn 2", "step 9"]
+    assert lines(look(report, step=9)[0]["sections"][0]) == ["turn 2", "step 9"]
+
+
+def test_work_for_a_place_that_one_has_left_while_its_models_were_loaded_shows_nothing(bench):
+    meanwhile = []
+
+    def needs(place):
+        meanwhile.append(look(report, step=9)[0])
+        return ["tiny-other"]
+
+    def work(place, values):
+        yield words("asks", f"found at {place.place.step}")
+
+    asks = Section("asks", lambda look: look.place.step, lambda look: words("asks", "not yet"), {"go": work}, needs)
+    report = ReportPage([asks], Registry(), bench)
+    look(report)
+    said = messages(act(report, "asks"))
+    assert [message["busy"] for message in meanwhile] == ["asks"]
+    assert lines(said[-1]["sections"][0]) == ["not yet"]
+    assert "found" not in json.dumps(said)
+
+
 def test_models_are_loaded_before_the_work_and_not_with_the_engine(bench):
     seen = []
 

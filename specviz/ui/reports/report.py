@@ -10,7 +10,7 @@ import itertools
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import islice
@@ -26,7 +26,7 @@ from specviz.session.workbench import BackgroundTask, Workbench
 from specviz.settings import settings
 from specviz.trace import Trace
 from specviz.ui.registry import Registry
-from specviz.ui.reports.section import Look, Section, StagePlace, Work
+from specviz.ui.reports.section import Act, Look, Section, StagePlace, Work
 from specviz.ui.visitors import visitor_of
 from specviz.views import blocks
 from specviz.views.blocks import (
@@ -206,8 +206,7 @@ class ReportPage:
             if place.run != session.place.run or section.name not in session.keys:
                 self._look_at(session, place)
                 self._renew(session)
-            begin = partial(action, self._look(session), _texts_in(data.get("values")))
-            work = self._do(session, section, begin, job)
+            work = self._do(session, section, action, _texts_in(data.get("values")), job)
             yield from self._as_job(session, job, work)
             yield from self._do_due(session, job)
         finally:
@@ -235,8 +234,12 @@ class ReportPage:
             return Look(session.place, None)
         return Look(session.place, Trace(islice(view.trace.events(), session.num_events)))
 
-    def _renew(self, session: Session, keep: str | None = None) -> list[str]:
-        """Begins every section with a key that has changed, and returns their names; the contents of `keep` stay."""
+    def _renew(self, session: Session, done: Section | None = None) -> list[str]:
+        """Begins every section with a key that has changed, and returns their names.
+
+        done: the section whose work has just ended; what it found stays. While a section works that can be made from
+        what it shows, it waits for the end.
+        """
         renewed = []
         look = self._look(session)
         with session.renewing:
@@ -244,8 +247,10 @@ class ReportPage:
                 key = section.key(look)
                 if session.keys.get(name, NEVER) == key:
                     continue
+                if section.again is not None and session.busy == name and done is None:
+                    continue
                 session.keys[name] = key
-                if name == keep:
+                if section is done and section.again is None:
                     continue
                 session.shown[name] = _begin(section, look, session.shown.get(name))
                 if section.opening is not None and name not in session.due:
@@ -277,8 +282,9 @@ class ReportPage:
             section = self._sections[session.due.pop(0)]
             is_done = False
             try:
+                key = self._begin_work(session, section)
                 work = section.opening(self._look(session))
-                yield from self._take_turns(session, section, work, job)
+                yield from self._take_turns(session, section, work, job, key)
                 is_done = not session.stop.is_set()
             except Exception as error:
                 # nobody has asked for this work: its section shows the error
@@ -290,20 +296,27 @@ class ReportPage:
                     session.keys.pop(section.name, None)
 
     def _do(
-        self, session: Session, section: Section, begin: Callable[[], Work], job: ReportWork
+        self,
+        session: Session,
+        section: Section,
+        action: Act,
+        values: Mapping[str, str],
+        job: ReportWork,
     ) -> Iterator[str]:
         """Loads what the work needs, does it, and renews the sections that depend on what it found."""
         try:
+            key = self._begin_work(session, section)
+            look = self._look(session)
             models = yield from self._load_models(session, section)
             if not session.stop.is_set():
-                yield from self._take_turns(session, section, begin(), job)
+                yield from self._take_turns(session, section, action(look, values), job, key)
             del models
         except Exception as error:  # models and traces of strangers may raise anything
             job.changed[section.name] = None
             yield self._end(session, job)
             raise SpecvizError(describe_error(error)) from error
         job.say = _verdicts(session.shown[section.name])
-        renewed = self._renew(session, keep=section.name)
+        renewed = self._renew(session, done=section)
         job.changed |= dict.fromkeys((section.name, *renewed))
 
     def _end(self, session: Session, job: ReportWork) -> str:
@@ -332,13 +345,17 @@ class ReportPage:
             held.append(loading.result())
         return held
 
+    def _begin_work(self, session: Session, section: Section) -> object:
+        """The key for which the section works from now on. A look that renews the section meanwhile comes first."""
+        with session.renewing:
+            session.busy = section.name
+            return session.keys[section.name]
+
     def _take_turns(
-        self, session: Session, section: Section, work: Work, job: ReportWork
+        self, session: Session, section: Section, work: Work, job: ReportWork, key: object
     ) -> Iterator[str]:
-        """Does the work in turns, until it is stopped or the section's key has changed."""
+        """Does the work in turns, until it is stopped or the section's key is another one."""
         name = section.name
-        session.busy = name
-        key = session.keys[name]
         before = session.shown[name]
         job.changed[name] = None
         turns = work
@@ -347,11 +364,12 @@ class ReportPage:
             turns = self._bench.in_turns(work, asker)
         try:
             for shown in turns:
-                if session.keys[name] != key:
-                    return
                 if section.keeps:
                     shown = _put_above(shown, before)
-                session.shown[name] = shown
+                with session.renewing:
+                    if session.keys[name] != key:
+                        return
+                    session.shown[name] = shown
                 yield _message([shown], busy=name)
                 if session.stop.is_set():
                     return
