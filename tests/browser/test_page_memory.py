@@ -107,7 +107,7 @@ def test_the_way_back_finds_the_run_again(page, app):
 @pytest.mark.slow
 def test_fields_are_as_they_were_left(page):
     slide(page, "k", 7)
-    choose(page, "draft", "tiny-other")
+    choose(page, "draft", "fable-draft-tiny")  # a draft of the recorded run's target
     choose_pace(page, "slow")
     page.fill("#prompt textarea", "Ben said")
     page.press("#prompt textarea", "Tab")
@@ -115,7 +115,7 @@ def test_fields_are_as_they_were_left(page):
     reload(page)
     page.wait_for_function("document.querySelector('#prompt textarea').value === 'Ben said'")
     page.wait_for_function("document.querySelector('#k input').value === '7'")
-    assert page.input_value("#draft input") == "tiny-other"
+    assert page.input_value("#draft input") == "fable-draft-tiny"
     assert page.is_checked("#pace input[value=slow]")
 
 

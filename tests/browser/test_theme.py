@@ -112,7 +112,8 @@ CHOICES = {
 def test_in_forced_colours_the_choice_is_filled_and_the_others_are_not(forced):
     for chosen, other in CHOICES.items():
         assert painted(forced, chosen, "Highlight") > 0.5, chosen
-        assert painted(forced, chosen, "HighlightText") > 0.01, chosen
+        assert painted(forced, chosen, "HighlightText") > 0, chosen
+        assert forced.evaluate(SHOWN, chosen)["contrast"] >= CONTRAST, chosen
         assert painted(forced, other, "Highlight") == 0, other
 
 
