@@ -253,6 +253,10 @@ function isHit(node, selector) {
   return read.get(selector).some((steps) => isBelow(node, steps));
 }
 
+// node need not wait for what the views only do in a while; what a test waits for, it does
+const { setTimeout: waited } = globalThis;
+Object.assign(globalThis, { setTimeout: (work, ...more) => waited(work, ...more).unref() });
+
 class Observer {
   observe() {}
 
@@ -295,13 +299,13 @@ export function parsed(markup) {
 // all nodes within that a selector finds, in their order
 export const all = (root, wanted) => root.querySelectorAll(wanted);
 export const texts = (root, wanted) => all(root, wanted).map((each) => each.textContent);
-export const later = () => new Promise((done) => { setTimeout(done, 0); });
+export const later = () => new Promise((done) => { waited(done, 0); });
 
 // what comes by itself, but must come
 export async function until(isSo, what) {
   for (const began = performance.now(); !isSo();) {
     if (performance.now() - began > 20_000) throw new Error(`it did not come to this: ${what || isSo}`);
-    await new Promise((done) => { setTimeout(done, 1); });
+    await new Promise((done) => { waited(done, 1); });
   }
 }
 

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { all, fire, node, texts } from './dom.js';
+import { all, fire, later, node, texts } from './dom.js';
 import { EveryK, rowsOf } from '../../assets/web/stage/every_k.js';
 import { Hub } from '../../assets/web/core/hub.js';
 import { HEAD, MESSAGE, STEP, cell } from './small_messages.js';
@@ -49,7 +49,7 @@ function staged(told, trigger) {
   const end = { reason: 'length', words: 'done' };
   const over = async (run = 'one') => {
     hub.take({ ...MESSAGE, run, head: HEAD, total: 1, steps: [step], end });
-    await new Promise((done) => { setTimeout(done); });
+    await later();
   };
   return { hub, box, marks, asked, over };
 }

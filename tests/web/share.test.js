@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { all, fire, node, texts } from './dom.js';
+import { all, fire, later, node, texts } from './dom.js';
 /** @import { ShareOffer, SharedRunLine } from '../../assets/web/messages.d.ts' */
 /** @import { ShareServer } from '../../assets/web/share/share.js' */
 
@@ -16,7 +16,6 @@ Object.assign(globalThis, {
 });
 const { share } = await import('../../assets/web/share/share.js');
 
-const settle = () => new Promise((done) => { setTimeout(done, 1); });
 /** @type {ShareOffer} */
 const OFFER = { link: 'abc', page: null, words: ['It carries the settings.'], files: [['trace', 'The run', 'all of it', 'specviz/trace/one']] };
 
@@ -69,11 +68,11 @@ test('a link that came fills the fields and is compared with the run that follow
   const said = { state: 'same', words: ['The ', 'same', ' text.'], at: { step: 2, ref: '0' } };
   const { done, routes, runs, pins, line } = opened({ linked: async () => ({ state: 'ready', words: ['A shared run'], at: null }), compared: async () => said });
   await routes.run('letters');
-  await settle();
+  await later();
   assert.deepEqual(done, [['apply', { link: 'letters' }]]);
   runs.forEach((tell) => tell({ run: 'one' }));
   runs.forEach((tell) => tell({ run: 'one' }));
-  await settle();
+  await later();
   assert.equal(texts(line(), '.sv-shared-words')[0], 'The same text.');
   assert.deepEqual(pins, [[2, '0']]);
   await fire(all(line(), '.sv-shared-close')[0], 'click');
