@@ -76,7 +76,8 @@ def _batches(
         size = len(places)
         if target.model.device.type == "cpu":
             longest = num_tokens + max(lengths[place] for place in places)
-            size = max(1, CACHE_BYTES // (longest * bytes_per_token(target.model)))
+            num_bytes = longest * bytes_per_token(target.model)  # 0 without layers
+            size = max(1, CACHE_BYTES // max(1, num_bytes))
         for begin in range(0, len(places), size):
             yield num_tokens, places[begin : begin + size]
 

@@ -68,6 +68,15 @@ def test_texts_that_would_fill_the_memory_are_written_in_smaller_batches_and_sta
     assert sizes == [2, 2, 1]
 
 
+def test_a_target_that_stores_nothing_of_what_it_has_read_writes_all_texts_together(named_models):
+    target = named_models.load("quick")
+    assert bytes_per_token(target.model) == 0
+    texts = sample(target, PROMPTS, SEEDS, Sampling(), 6)
+    assert texts == [
+        sample(target, [prompt], [seed], Sampling(), 6)[0] for prompt, seed in zip(PROMPTS, SEEDS, strict=True)
+    ]
+
+
 def test_a_text_ends_with_the_end_token_and_at_the_context():
     target = loaded("llama", max_position_embeddings=24)
     with torch.no_grad():  # an end token that is likely enough to be drawn

@@ -190,7 +190,7 @@ def test_a_model_that_it_cannot_be_given_is_refused():
 @needs_llama_cpp
 def test_the_command_prints_all_contenders_and_compares_their_texts():
     settings = {"target": "fable-target", "draft": "fable-draft-tiny", "k": [2], "num_tokens": 8, "repeats": 1}
-    said = list(lines(**settings, against=NAME))
+    said = list(lines(**settings, has_llama=True))
     names = {line.split(" | ")[1] for line in said if line.startswith("| 0 ")}
     assert names == {f"specviz, {each}" for each in ("none", "draft_model", "draft_model, not recorded")} | {
         "generate",

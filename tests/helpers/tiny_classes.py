@@ -294,7 +294,7 @@ def _limit(name: str, value: int) -> int:
     return next((most for pattern, most in SIZES.items() if re.fullmatch(pattern, name)), value)
 
 
-def _small_list(values: Sequence[Any], depth: int, chosen: Sequence[int]) -> Sequence[Any]:
+def _small_list(values: list[Any] | tuple[Any, ...], depth: int, chosen: Sequence[int]) -> list[Any] | tuple[Any, ...]:
     whole = all(type(value) is int for value in values)
     if not values:
         return values

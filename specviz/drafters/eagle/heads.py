@@ -320,8 +320,9 @@ def read(
     shape = shape_of(layout, target)
     is_third = layout.kind == EAGLE3
     layers = (fused_layers(layout, target),) if is_third else ()
-    with torch.device("meta"):
-        head = _HEADS[layout.kind](shape, target, layout, _parts(layout), *layers)
+    make = _HEADS[layout.kind]
+    with torch.device("meta"):  # Eagle3Head takes the layers as well
+        head = make(shape, target, layout, _parts(layout), *layers)  # ty: ignore[too-many-positional-arguments]
     like = torch.empty(0, dtype=target.model.dtype, device=target.model.device)
     num_rows = layout.vocabulary(target)
     num_ids = min(num_rows, target.info.vocab_size)

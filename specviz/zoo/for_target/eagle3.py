@@ -58,7 +58,7 @@ class Eagle3:
         self.shape = _shape(target, len(ids))
         self.module = Eagle3Head(self.shape, target)
         self.module.rotary = LlamaRotaryEmbedding(self.shape)
-        self.module.take(self._vocabulary())
+        self.module.take(self._vocabulary(), target.info.vocab_size)
         _start_from(self.module, target, ids)
 
     def loss(self, batch: Batch, overlap_weight: float) -> Tensor:

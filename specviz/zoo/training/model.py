@@ -26,7 +26,7 @@ def build_model(
         tie_word_embeddings=True,
         bos_token_id=end_of_text,
         eos_token_id=end_of_text,
-        attn_implementation=attention,
+        attn_implementation=attention,  # ty: ignore[unknown-argument]
     )
     return LlamaForCausalLM(config)
 
