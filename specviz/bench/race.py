@@ -7,6 +7,7 @@ from a trace: the quicker of a side's two runs. Where greedy texts differ, the m
 import math
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from torch import Tensor
 
@@ -20,6 +21,7 @@ from specviz.session.active_setup import ActiveSetup
 from specviz.session.whole_run import activate, whole_run
 from specviz.session.workbench import Workbench
 from specviz.trace import EmittedToken, Trace
+from specviz.trace.counters import Counters
 from specviz.trace.first_difference import first_difference
 from specviz.trace.metrics import count, metrics
 
@@ -47,26 +49,30 @@ class Start:
     ids: tuple[int, ...] | None = None  # what the models read, where the text alone does not say it
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Heat:
-    """The runs on one prompt."""
+    """The runs on one prompt, which are over: what is asked of them is counted once."""
 
     title: str
     left: Trace  # the quicker run of the left side
     right: Trace  # the quicker run of the right side
     slower_ms: tuple[float, float]  # the time of each side's slower run
 
-    @property
+    @cached_property
+    def counters(self) -> tuple[Counters, Counters]:
+        """The counts of the left run and of the right run."""
+        return count(self.left), count(self.right)
+
+    @cached_property
     def comparison(self) -> SpeedComparison | None:
         """The right side's tokens/s over the left side's; None where one of them is undefined."""
-        left = metrics(self.left)["tokens_per_s"]
-        right = metrics(self.right)["tokens_per_s"]
+        left, right = (metrics(counters)["tokens_per_s"] for counters in self.counters)
         if not left or not right:
             return None
         least, most = _limits([self])
         return SpeedComparison((right / left,), 0.0, least, most)
 
-    @property
+    @cached_property
     def parting(self) -> int | None:
         """The place of the first token that differs; None where no token does."""
         return first_difference(self.left, self.right)
@@ -96,7 +102,7 @@ class RaceDifference:
     is_tie: bool  # both tokens are the target's most likely ones, as far as its number format tells
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Race:
     """How far a race has come, and what it found."""
 
@@ -107,7 +113,7 @@ class Race:
     is_shared: bool = False  # others wanted the engine meanwhile, so no ratio may be told
     difference: RaceDifference | None = None
 
-    @property
+    @cached_property
     def comparison(self) -> SpeedComparison | None:
         """The right side's speed over the left side's, by prompt; None where no time was measured."""
         timings = self._timings()
@@ -129,9 +135,9 @@ class Race:
             return None
         timings = Timings()
         for number, heat in enumerate(timed, 1):
-            for side, run in ((LEFT, heat.left), (RIGHT, heat.right)):
-                num_tokens = count(run).num_emitted
-                timings.add(side, number, _working_ms(run) / num_tokens)
+            for side, counters in enumerate(heat.counters):
+                num_tokens = counters.num_emitted
+                timings.add(side, number, counters.working_ms / num_tokens)
                 timings.add(side, number, heat.slower_ms[side] / num_tokens)
         return timings
 
@@ -148,8 +154,8 @@ def _limits(heats: Sequence[Heat]) -> tuple[float, float]:
         targets |= {step.settings.target for step in run.steps}
     if len(targets) > 1:
         return 0.0, math.inf
-    least = 0.0 if _drafts(right) else 1 / _tokens_per_call(left)
-    most = math.inf if _drafts(left) else _tokens_per_call(right)
+    least = 0.0 if _drafts(right) else 1 / _tokens_per_call(heats, LEFT)
+    most = math.inf if _drafts(left) else _tokens_per_call(heats, RIGHT)
     return least, most
 
 
@@ -157,11 +163,11 @@ def _drafts(runs: Sequence[Trace]) -> bool:
     return any(step.settings.drafts for run in runs for step in run.steps)
 
 
-def _tokens_per_call(runs: Sequence[Trace]) -> float:
+def _tokens_per_call(heats: Sequence[Heat], side: int) -> float:
     num_tokens = 0
     calls = 0
-    for run in runs:
-        counters = count(run)
+    for heat in heats:
+        counters = heat.counters[side]
         num_tokens += counters.num_emitted
         calls += counters.calls["target"]
     return num_tokens / calls if calls else math.inf

@@ -13,7 +13,7 @@ from specviz.analysis.rounds import FEWEST, LEVEL, NEAR, ONE_RUN
 from specviz.request import MAX_K
 from specviz.trace import Step, Timing, Trace
 from specviz.trace.counters import Counters
-from specviz.trace.metrics import METRICS, count, metrics
+from specviz.trace.metrics import METRICS, metrics
 from specviz.views import blocks
 from specviz.views.blocks import (
     Cell,
@@ -211,8 +211,8 @@ def _result_blocks(result: Race, titles: Titles, seat: Seat) -> list[PageBlock]:
         *details,
     ]
     rows = [
-        _side_row(titles[0], heat.left, result.is_shared),
-        _side_row(titles[1], heat.right, result.is_shared),
+        _side_row(title, counters, result.is_shared)
+        for title, counters in zip(titles, heat.counters, strict=True)
     ]
     shown.append(blocks.TableBlock(COLUMNS, rows, caption="The two runs above"))
     if len(result.heats) > 1:
@@ -271,7 +271,7 @@ def _how_measured(result: Race, titles: Titles) -> list[Words]:
         return words
     slower = f"The slower run of the same setup on the same prompt took {percent(comparison.spread)} more time"
     words.insert(0, f"{slower} (median over both sides and all prompts).")
-    left, right = sides(result)
+    left, right = zip(*[heat.counters for heat in result.heats], strict=True)
     left_share = _recorder_share(left)
     right_share = _recorder_share(right)
     if left_share is not None and right_share is not None:
@@ -286,29 +286,26 @@ def _how_measured(result: Race, titles: Titles) -> list[Words]:
     return words
 
 
-def _recorder_share(traces: Sequence[Trace]) -> float | None:
+def _recorder_share(runs: Sequence[Counters]) -> float | None:
     """The share of the working time that recording took; None without times."""
-    working_ms = sum(count(trace).working_ms for trace in traces)
+    working_ms = sum(run.working_ms for run in runs)
     if working_ms <= 0:
         return None
-    recording_ms = []
-    for trace in traces:
-        recording_ms += [step.timing.record_ms for step in trace.steps]
-    return sum(recording_ms) / working_ms
+    return sum(run.times_ms["record_ms"] for run in runs) / working_ms
 
 
-def _side_row(title: str, trace: Trace, is_shared: bool) -> list[Cell]:
-    speed, *others = metric_cells(trace)
-    time = f"{count(trace).working_ms / 1000:.2f} s"
+def _side_row(title: str, counters: Counters, is_shared: bool) -> list[Cell]:
+    speed, *others = metric_cells(counters)
+    time = f"{counters.working_ms / 1000:.2f} s"
     if is_shared:
         time = UNDER_LOAD
         speed = UNDER_LOAD
     return [bare_title(title), time, speed, *others]
 
 
-def metric_cells(trace: Trace) -> list[Cell]:
+def metric_cells(source: Trace | Counters) -> list[Cell]:
     """The cells under WORDS."""
-    values = metrics(trace)
+    values = metrics(source)
     return [METRICS[name].spell(values[name]) for name in SHOWN]
 
 
@@ -321,7 +318,7 @@ def _prompts_table(result: Race, seat: Seat, place: int = -1) -> TableBlock:
         if seat.key:
             values = {"race": seat.key, "heat": str(number)}
             replay = blocks.button_cell("Replay", NAME, "replay", values)
-        numbers = _numbers(heat.left, heat.right, heat.comparison, result.is_shared)
+        numbers = _numbers(*heat.counters, heat.comparison, result.is_shared)
         rows.append([label(heat.title), *numbers, texts, replay])
     if len(rows) > 1:
         rows.append(_all_prompts_row(result))
@@ -346,8 +343,8 @@ def _count_all(traces: Sequence[Trace]) -> Counters:
 
 
 def _numbers(
-    left: Trace | Counters,
-    right: Trace | Counters,
+    left: Counters,
+    right: Counters,
     comparison: SpeedComparison | None,
     is_shared: bool,
 ) -> list[str]:
@@ -397,10 +394,10 @@ def _json_file(result: Race, titles: Titles) -> str:
 def _heat_record(heat: Heat) -> dict[str, Any]:
     """One prompt in the file."""
     runs = []
-    for quick, slower_ms in zip((heat.left, heat.right), heat.slower_ms, strict=True):
+    for quick, slower_ms in zip(heat.counters, heat.slower_ms, strict=True):
         values = metrics(quick)
         numbers = {name: values[name] for name in FILE_METRICS}
-        runs.append({"times_ms": [count(quick).working_ms, slower_ms], **numbers})
+        runs.append({"times_ms": [quick.working_ms, slower_ms], **numbers})
     comparison = heat.comparison
     is_possible = comparison is not None and comparison.is_possible
     return {
