@@ -21,6 +21,7 @@ from specviz.errors import SpecvizError
 from specviz.models.gguf import read_header
 from specviz.models.pool import ModelPool
 from specviz.session.setup import gather
+from tests.helpers.own_cache import own_cache
 from tests.helpers.tiny_models import tiny, tiny_tokenizer
 
 OURS = "specviz, draft_model"
@@ -30,7 +31,7 @@ needs_llama_cpp = pytest.mark.skipif(find_spec("llama_cpp") is None, reason="lla
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("SPECVIZ_CACHE", str(tmp_path / "cache"))
+    own_cache(tmp_path, monkeypatch)
 
 
 def written(place, model, tokenizer):

@@ -14,7 +14,11 @@ from tests.helpers import tiny_server as pages
 from tests.helpers.path_proxy import proxied
 
 PATH = "/user/ann%40example/proxy/7860"
-WAYS = {"left in, and told": (PATH, False), "cut off, and told": (PATH, True), "cut off, and not told": ("", True)}
+WAYS = [
+    pytest.param((PATH, False), id="left in, and told", marks=pytest.mark.slow),
+    pytest.param((PATH, True), id="cut off, and told"),
+    pytest.param(("", True), id="cut off, and not told", marks=pytest.mark.slow),
+]
 """What a proxy does with the path, and what the server is told of it."""
 
 
@@ -23,7 +27,7 @@ def library(tmp_path_factory):
     return pages.tiny_library(tmp_path_factory.mktemp("models"))
 
 
-@pytest.fixture(scope="module", params=WAYS.values(), ids=WAYS)
+@pytest.fixture(scope="module", params=WAYS)
 def address(request, library):
     told, cuts = request.param
     page = make_page(pages.tiny_offer(max_new_tokens=24), library)

@@ -20,6 +20,7 @@ from specviz.models.files.hub import find, ignore_progress
 from specviz.models.gguf import convert, read_header
 from specviz.models.pool import ModelPool
 from tests.helpers.gguf_files import write_gguf
+from tests.helpers.own_cache import own_cache
 from tests.helpers.tiny_models import tiny, tiny_tokenizer
 
 FEW_BYTES = 8 << 20
@@ -60,7 +61,7 @@ def loaded_of(tmp_path_factory):
         return pool.load(str(file)), file, model, tokenizer
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPECVIZ_CACHE", str(place / "cache"))
+        own_cache(place, patch)
         yield load
 
 

@@ -8,6 +8,7 @@ from specviz.decoding.forward.proof import Proof
 from specviz.errors import SpecvizError
 from specviz.models import pool
 from specviz.models.pool import ModelPool
+from tests.helpers.own_cache import own_cache
 from tests.helpers.tiny_models import tiny, tiny_folder, tiny_tokenizer
 
 MPT = {"d_model": 32, "n_heads": 4, "n_layers": 2, "max_seq_len": 256}
@@ -15,8 +16,7 @@ MPT = {"d_model": 32, "n_heads": 4, "n_layers": 2, "max_seq_len": 256}
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("SPECVIZ_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "proofs"
+    return own_cache(tmp_path, monkeypatch) / "proofs"
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def chains_only(tmp_path_factory):
     """A folder with a model that counts its rows. All that is run with it is proved once."""
     tokenizer, place = tiny_tokenizer(), tmp_path_factory.mktemp("proved")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPECVIZ_CACHE", str(place / "cache"))
+        own_cache(place, patch)
         yield str(tiny_folder(place / "by-rows", tiny("mpt", vocab_size=len(tokenizer), **MPT), tokenizer))
 
 

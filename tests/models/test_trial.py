@@ -23,6 +23,7 @@ from specviz.models.files.small_files import small_files
 from specviz.models.files.trial_process import MOST_CPU_S
 from specviz.models.folder import ModelFolder
 from specviz.models.pool import ModelPool
+from tests.helpers.own_cache import own_cache
 from tests.helpers.tiny_models import tiny, tiny_tokenizer
 
 PANIC = {"normalizer": {"type": "Precompiled", "precompiled_charsmap": ""}}
@@ -37,7 +38,7 @@ MANY = {
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("SPECVIZ_CACHE", str(tmp_path / "cache"))
+    own_cache(tmp_path, monkeypatch)
 
 
 @pytest.fixture
