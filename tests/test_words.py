@@ -159,7 +159,7 @@ def test_a_method_has_the_new_words(method):
     "rule", [*FACTS.values(), *(rule.facts for rule in BROKEN.values())], ids=lambda rule: rule.name
 )
 def test_a_rule_has_the_new_words(rule):
-    assert old_words([rule.title, rule.summary, rule.keeps or "", rule.replaces]) == []
+    assert old_words([rule.title, rule.summary, rule.acceptance or "", rule.replaces]) == []
 
 
 @pytest.mark.parametrize("name", lessons())

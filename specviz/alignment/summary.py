@@ -57,7 +57,7 @@ class Bin:
     high: float
     share: float  # of all draft tokens
     confidence: float  # mean
-    kept: float  # share that is accepted
+    accepted: float  # share of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Calibration:
 
     bins: tuple[Bin, ...]
     ece: float
-    """The mean gap between confidence and acceptance: sum over bins of share * |confidence - kept|.
+    """The mean gap between confidence and acceptance: sum over bins of share * |confidence - accepted|.
 
     A large gap is no error: if the draft equals the target, every token is accepted, however unsure the draft is."""
     words: str  # whether a confidence stop is useful, and why

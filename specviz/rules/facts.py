@@ -25,7 +25,7 @@ class RuleFacts:
     """Whether it judges the draft as a whole, so that a later token can save an earlier one."""
     writes_most_likely: bool = False
     """Whether the target alone decides, without a random draw, and writes its most likely token."""
-    keeps: tuple[str, str] | None = None
+    acceptance: tuple[str, str] | None = None
     """The words before and behind a token in a sentence on its probability of acceptance; None: the rule's name."""
     replaces: str = (
         " was resampled from the shortfall: what the draft left out. It makes up {share} of that."
@@ -63,7 +63,7 @@ _ALL = (
         lossless=True,
         judge="lossless:BlockVerification",
         judges_block=True,
-        keeps=(
+        acceptance=(
             "The stopping test at ",
             " passes {chance} of the time. The token is accepted {own} of the time, as a later test may pass.",
         ),
@@ -75,7 +75,7 @@ _ALL = (
         lossless=True,
         judge="lossless:SampleAndMatch",
         judges_trees=True,
-        keeps=("The target draws ", " itself {chance} of the time."),
+        acceptance=("The target draws ", " itself {chance} of the time."),
         replaces=" was drawn from the target's probabilities of all other tokens, where it has {share}.",
     ),
     RuleFacts(
@@ -94,7 +94,7 @@ _ALL = (
         summary="Judges as if the draft had given its token half the probability: more is accepted, but the text "
         "changes.",
         judge="lossy:Lenience",
-        keeps=(
+        acceptance=(
             "This rule counts only part of the draft's probability. It accepts ",
             " {chance} of the time.",
         ),
@@ -104,7 +104,7 @@ _ALL = (
         title="Ensemble",
         summary="Judges against the average of both models' probabilities: the text is distributed like that average.",
         judge="lossy:Ensemble",
-        keeps=(
+        acceptance=(
             "Against the average of both models' probabilities, the rule accepts ",
             " {chance} of the time.",
         ),
@@ -125,7 +125,7 @@ RESAMPLE_P = RuleFacts(
     name="resample_p",
     title="Resample from p",
     summary="After a rejection the new token is drawn from all of p instead of the shortfall.",
-    keeps=("Like the exact rule, this broken one accepts ", " {chance} of the time."),
+    acceptance=("Like the exact rule, this broken one accepts ", " {chance} of the time."),
     replaces=" was drawn from all of the target's probabilities, where it has {share}. That is this rule's mistake.",
     residual_column="p",
 )

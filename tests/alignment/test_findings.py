@@ -190,7 +190,7 @@ def test_calibration_is_that_of_every_token_that_might_be_drafted():
         mass = sum(sure for sure, _ in inside)
         confidence = sum(sure * sure for sure, _ in inside) / mass
         kept = sum(sure * stays for sure, stays in inside) / mass
-        assert (each.share, each.confidence, each.kept) == pytest.approx((mass / 300, confidence, kept))
+        assert (each.share, each.confidence, each.accepted) == pytest.approx((mass / 300, confidence, kept))
         assert (each.low, each.high) == pytest.approx((place / 10, (place + 1) / 10))
         ece += mass / 300 * abs(confidence - kept)
     assert found.ece == pytest.approx(ece)

@@ -441,12 +441,12 @@ def test_a_bin_that_nothing_fell_into_is_not_drawn():
     bins = (replace(one.calibration.bins[0], share=0.0), *one.calibration.bins[1:3])
     chart = alignment_charts.calibration_chart(replace(one, calibration=replace(one.calibration, bins=bins)))
     assert [trace["x"] for trace in chart["data"]] == [["10–20", "20–30"]] * 3
-    assert chart["data"][1]["y"] == [round(each.kept, 4) for each in bins[1:]]
+    assert chart["data"][1]["y"] == [round(each.accepted, 4) for each in bins[1:]]
 
 
 def test_the_numbers_of_a_chart_are_words_too():
     one, two = made_summary().drafts[:2]
-    bins = (replace(one.calibration.bins[0], share=0.12345, kept=0.6789, confidence=0.5),)
+    bins = (replace(one.calibration.bins[0], share=0.12345, accepted=0.6789, confidence=0.5),)
     calibrated = replace(one, calibration=replace(one.calibration, bins=bins))
     charts = [alignment_charts.tokens_chart((one, two)), alignment_charts.speed_chart((one, two))]
     charts.append(alignment_charts.calibration_chart(calibrated))

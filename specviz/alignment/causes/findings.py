@@ -262,7 +262,7 @@ def calibration(confidence: Array, cost_ratio: float | None) -> Calibration:
         low = place / BINS
         high = (place + 1) / BINS
         bins.append(Bin(low, high, shares[place], mean_confidence[place], mean_accepted[place]))
-    ece = sum(found.share * abs(found.confidence - found.kept) for found in bins)
+    ece = sum(found.share * abs(found.confidence - found.accepted) for found in bins)
     return Calibration(tuple(bins), ece, _stop_words(bins, cost_ratio))
 
 
@@ -281,7 +281,7 @@ def _stop_words(bins: Sequence[Bin], cost_ratio: float | None) -> str:
         threshold_words = f"c = {cost_ratio:.2f}, the cost of a draft token in target steps"
     seldom = f"accepted, once reached, less often than {threshold_words}"
     num_poor = 0
-    while num_poor < len(drafted) and drafted[num_poor].kept < threshold:
+    while num_poor < len(drafted) and drafted[num_poor].accepted < threshold:
         num_poor += 1
     if num_poor == len(drafted):
         return f"No confidence marks the tokens worth drafting: at every level they are {seldom}. {NEXT_ONLY}"

@@ -187,7 +187,7 @@ def calibration_chart(draft: DraftSummary) -> Chart:
     bins = [found for found in draft.calibration.bins if found.share > 0]
     names = [f"{100 * found.low:.0f}–{100 * found.high:.0f}" for found in bins]
     confidence = [found.confidence for found in bins]
-    accepted = [found.kept for found in bins]
+    accepted = [found.accepted for found in bins]
     shares = [found.share for found in bins]
     confidence_hover = "confidence %{x} %: promised %{y:.0%}"
     confidence_line = draft_curve(

@@ -102,8 +102,8 @@ def rule_title(step: Step, token: DraftToken, emitted: EmittedToken | None = Non
         enough = " likely enough" if is_accepted else " not likely enough"
         return [NO_DRAW, quote(token), f"{enough}: {verdict}", *replacement]
     chance, u = random_draw(token.accept_prob or 0.0, token.u or 0.0)
-    if rule.keeps:
-        before, after = rule.keeps
+    if rule.acceptance:
+        before, after = rule.acceptance
     else:
         before = f"The rule “{rule.name.replace('_', ' ')}” accepts "
         after = " {chance} of the time."
