@@ -23,7 +23,7 @@ from specviz.views import site
 from specviz.views.blocks import PageBlock, PageMessage, PageRecord, PageSection, TextsBlock, whole_page
 from specviz.views.check import sections as check
 from specviz.views.compare import costs, plan, plan_theory, two_runs
-from specviz.views.compare.race import Seat, race
+from specviz.views.compare.race import RaceChoices, RaceOffer, Seat, race
 from specviz.views.compare.side_by_side_player import SideBySideBlock
 from specviz.views.explore.every_k import every_k
 from specviz.views.explore.feed import Feed
@@ -48,10 +48,8 @@ from tests.helpers.tiny_server import tiny_offer
 PAIR = ("one-by-one", "first-visit")
 TITLES = ("A · one", "B · other")
 OPTIONS = [("one", "one"), ("other", "other")]
-CHOSEN = {
-    "left": "one", "right": "other", "k_left": 4, "k_right": 4, "temperature": 0.0, "temperatures": ["0.0"],
-    "tokens": 64, "prompts": 1, "most_tokens": 256, "prompt": "“Once”",
-}  # fmt: skip
+OFFER = RaceOffer(OPTIONS, ["0.0"], most_tokens=256, prompt="“Once”")
+CHOICES = RaceChoices("one", "other", k_left=4, k_right=4, temperature=0.0, tokens=64, prompts=1)
 AT = TokenPlace(1, "0")
 RECORDED = ("first-visit", "sum")
 
@@ -118,7 +116,7 @@ def _compare() -> Iterator[PageSection]:
     measured = made_costs("fable-draft", "fable-target")
     both = (shipped_trace(PAIR[0]), recorded)
     heat = Heat("a prompt", *both, (900.0, 800.0))
-    yield race(OPTIONS, CHOSEN, Race(8, 8, "", (heat,)), TITLES, seat=Seat("key", files=("one", "other")))
+    yield race(OFFER, CHOICES, Race(8, 8, "", (heat,)), TITLES, seat=Seat("key", files=("one", "other")))
     yield two_runs.two_runs(OPTIONS, ("one", "other"), both, TITLES)
     yield from plan_theory.given_text(recorded, measured)
     yield plan.tool_names(recorded)

@@ -12,7 +12,7 @@ from specviz.session.workbench import Workbench
 from specviz.trace import Models, Step, Trace, event_dict
 from specviz.ui.registry import Registry
 from specviz.ui.reports import race as racing_module
-from specviz.ui.reports.race import FIRST, RaceSection
+from specviz.ui.reports.race import PAGE, RaceSection
 from specviz.ui.reports.report import ReportPage
 from specviz.ui.reports.two_runs import TwoRunsSection
 from specviz.ui.view import view_of
@@ -331,7 +331,7 @@ def test_a_run_without_a_draft_is_raced_against_one_with_it(page):
     page.made(method="none")
     assert control(page.look()["race"], "right")["value"] == "draft:tiny-draft"
     page.made()
-    assert control(page.look()["race"], "right")["value"] == FIRST["right"]
+    assert control(page.look()["race"], "right")["value"] == PAGE
 
 
 def test_any_two_recorded_runs_stand_side_by_side(page):

@@ -16,7 +16,7 @@ from specviz.views.blocks import Press, VerdictBlock, WordsBlock, dump
 from specviz.views.compare import race as view
 from specviz.views.compare import side_by_side_player as duel_view
 from specviz.views.compare import two_runs as pair
-from specviz.views.compare.race import Seat
+from specviz.views.compare.race import RaceChoices, RaceOffer, Seat
 from specviz.views.compare.race_words import IMPOSSIBLE, SAME_DISTRIBUTION
 from specviz.views.compare.side_by_side_player import (
     MOST_STEPS,
@@ -32,11 +32,8 @@ from tests.helpers.page_records import check_record, kind_of
 
 TITLES = ("A · one", "B · other")
 OPTIONS = [("one", "one"), ("other", "other")]
-CHOSEN = {
-    "left": "one", "right": "other", "k_left": 4, "k_right": 4, "temperature": 0.0, "temperatures": ["0.0"],
-    "tokens": 64, "prompts": 1,
-    "most_tokens": 256, "prompt": "“Once”",
-}  # fmt: skip
+OFFER = RaceOffer(OPTIONS, ["0.0"], most_tokens=256, prompt="“Once”")
+CHOICES = RaceChoices("one", "other", k_left=4, k_right=4, temperature=0.0, tokens=64, prompts=1)
 
 
 def data_of(block):
@@ -215,7 +212,7 @@ def result(*factors, names=("greedy", "greedy"), slower=1.0, **more):
 
 
 def verdicts(found):
-    shown = view.race(OPTIONS, CHOSEN, found, TITLES)
+    shown = view.race(OFFER, CHOICES, found, TITLES)
     told = [block for block in shown.blocks if isinstance(block, (VerdictBlock, WordsBlock))]
     return [("".join(block.words), getattr(block, "state", None)) for block in told]
 
@@ -283,7 +280,7 @@ def test_the_verdict_does_not_depend_on_who_is_called_a():
 
 
 def test_how_steady_the_machine_was_is_said_below():
-    *_, fold, _ = view.race(OPTIONS, CHOSEN, result(2, 2, slower=1.04), TITLES).blocks
+    *_, fold, _ = view.race(OFFER, CHOICES, result(2, 2, slower=1.04), TITLES).blocks
     assert "took 4.0\u00a0% more time" in fold.blocks[0].words
 
 
@@ -300,7 +297,7 @@ def cut(heat, left, right):
 def test_no_ratio_above_the_tokens_per_target_call_is_shown_whichever_side_has_no_draft(names):
     factor = 9 if names[0] == "one-by-one" else 1 / 9
     found = result(*[factor] * 6, names=names)
-    section = view.race(OPTIONS, CHOSEN, found, TITLES)
+    section = view.race(OFFER, CHOICES, found, TITLES)
     assert verdicts(found)[0] == (IMPOSSIBLE, "unsure")
     told = dump([block for block in section.blocks if kind_of(block) != "side_by_side"])
     assert not re.search(r"9\.00×|0\.11×", told)
@@ -333,7 +330,7 @@ def test_the_verdict_of_the_clock_names_every_lossy_side(names, words):
 
 
 def test_a_race_under_load_gives_no_speedup_anywhere():
-    shown = view.race(OPTIONS, CHOSEN, result(2, 3, is_shared=True), TITLES).blocks
+    shown = view.race(OFFER, CHOICES, result(2, 3, is_shared=True), TITLES).blocks
     (block,) = [each for each in shown if kind_of(each) == "side_by_side"]
     text = dump([each for each in shown if kind_of(each) != "side_by_side"])
     assert shown[0].words.startswith("Under load")
@@ -356,7 +353,7 @@ def test_how_much_of_the_times_went_into_recording_is_said():
         steps = [step for trace in traces_of for step in trace.steps]
         shares.append(sum(s.timing.record_ms for s in steps) / sum(s.timing.total_ms - s.timing.wait_ms for s in steps))
     assert shares[0] != pytest.approx(shares[1])
-    *_, block, _ = view.race(OPTIONS, CHOSEN, found, TITLES).blocks
+    *_, block, _ = view.race(OFFER, CHOICES, found, TITLES).blocks
     one, other = (percent(share) for share in shares)
     assert "".join(block.blocks[-1].words).endswith(
         f"A · one spent {one} of its time on it, B · other {other}."
@@ -365,7 +362,7 @@ def test_how_much_of_the_times_went_into_recording_is_said():
 
 def test_the_table_holds_the_numbers_of_the_two_runs_above():
     found = result(2)
-    table = next(block for block in view.race(OPTIONS, CHOSEN, found, TITLES).blocks if kind_of(block) == "table")
+    table = next(block for block in view.race(OFFER, CHOICES, found, TITLES).blocks if kind_of(block) == "table")
     for row, trace in zip(table.rows, (found.heats[0].left, found.heats[0].right), strict=True):
         seconds = time_after(trace, len(trace.steps)) / 1000
         number = len(trace.tokens)
@@ -404,7 +401,7 @@ def test_of_a_race_that_was_stopped_the_texts_are_not_called_identical_where_the
     cold = [replace(event, request={**event.request, "temperature": 0.0}) if hasattr(event, "request") else event
             for event in parted.left.events()]  # fmt: skip
     found = Race(4, 8, "", (replace(parted, left=Trace(cold)),))
-    shown = view.race(OPTIONS, CHOSEN, found, TITLES, seat=Seat("key", 0)).blocks
+    shown = view.race(OFFER, CHOICES, found, TITLES, seat=Seat("key", 0)).blocks
     assert shown[0].words == "Stopped after 4 of 8 runs."
     assert shown[2].words.startswith("Not identical: the texts differ on 1 of 1 prompts.")
 
@@ -425,7 +422,7 @@ def difference(gap, is_tie, above=0.0, heat=0):
 )
 def test_the_first_difference_is_shown_with_its_logits_and_its_reason(gap, is_tie, names, state, words):
     found = result(2, names=names, difference=difference(gap, is_tie))
-    shown = view.race(OPTIONS, CHOSEN, found, TITLES).blocks
+    shown = view.race(OFFER, CHOICES, found, TITLES).blocks
     assert shown[1].state == state
     assert words in "".join(shown[1].words)
     assert "differ from token 7" in "".join(shown[1].words)
@@ -442,7 +439,7 @@ def test_where_neither_token_is_the_most_likely_that_is_said():
 def test_the_heat_that_parts_is_replayed():
     same, other = result(2, 3).heats, result(2, names=("first-visit", "broken-residual")).heats[0]
     found = Race(8, 8, "", (*same, replace(other, title="the odd one")), difference=difference(2.0, False, heat=2))
-    shown = view.race(OPTIONS, CHOSEN, found, TITLES).blocks
+    shown = view.race(OFFER, CHOICES, found, TITLES).blocks
     (block,) = [each for each in shown if kind_of(each) == "side_by_side"]
     assert data_of(block)["part"] == other.parting
     assert block.by == "token"
@@ -453,7 +450,7 @@ def test_the_heat_that_parts_is_replayed():
     assert [each.caption for each in (runs, prompts)] == ["The two runs above", "Prompt by prompt"]
     assert [each.marked for each in (runs, prompts)] == [-1, 2]
     (block,) = [
-        each for each in view.race(OPTIONS, CHOSEN, result(2, 3), TITLES).blocks if kind_of(each) == "side_by_side"
+        each for each in view.race(OFFER, CHOICES, result(2, 3), TITLES).blocks if kind_of(each) == "side_by_side"
     ]
     assert (block.by, data_of(block)["part"]) == ("time", None)
 
@@ -475,7 +472,7 @@ def test_who_was_first_is_who_took_less_time_and_waiting_is_no_work():
 
 def test_what_is_known_when_a_race_is_stopped_is_shown_while_it_goes_on():
     found = replace(result(2, 3), done=6)
-    shown = view.race(OPTIONS, CHOSEN, found, TITLES).blocks
+    shown = view.race(OFFER, CHOICES, found, TITLES).blocks
     assert [kind_of(each) for each in shown] == ["progress", "verdict", "table"]
     assert "median of 2 prompts" in "".join(shown[1].words)
     assert [row[3] for row in shown[2].rows] == ["2.00×", "3.00×", "2.45×"]
@@ -483,7 +480,7 @@ def test_what_is_known_when_a_race_is_stopped_is_shown_while_it_goes_on():
 
 def test_prompt_by_prompt_the_numbers_are_the_runs_own_and_their_totals_those_of_all():
     found = result(2, 4, names=("first-visit", "k-8"))
-    _, table = (each for each in view.race(OPTIONS, CHOSEN, found, TITLES).blocks if kind_of(each) == "table")
+    _, table = (each for each in view.race(OFFER, CHOICES, found, TITLES).blocks if kind_of(each) == "table")
     for runs, place in ((["first-visit"] * 2, 0), (["k-8"] * 2, 1)):
         steps = [step for name in runs for step in shipped_trace(name).steps]
         calls = sum(step.calls["target"] for step in steps)
@@ -498,19 +495,19 @@ def test_prompt_by_prompt_the_numbers_are_the_runs_own_and_their_totals_those_of
 
 def test_a_race_that_is_kept_can_be_replayed_prompt_by_prompt_and_its_runs_saved():
     found = result(2, 4, slower=1.1)
-    shown = view.race(OPTIONS, CHOSEN, found, TITLES, seat=Seat("key", 1, ("one", "other"))).blocks
+    shown = view.race(OFFER, CHOICES, found, TITLES, seat=Seat("key", 1, ("one", "other"))).blocks
     _, table, links = (each for each in shown if kind_of(each) in ("table", "links"))
     assert [row[-1] and row[-1].does for row in table.rows] == [
         Press("race", "replay", {"race": "key", "heat": str(number)}) for number in (0, 1)
     ] + [""]
     assert [href for _, href in links.entries] == ["specviz/trace/one", "specviz/trace/other"]
     assert table.marked == 1
-    assert not any(kind_of(each) == "links" for each in view.race(OPTIONS, CHOSEN, found, TITLES).blocks)
+    assert not any(kind_of(each) == "links" for each in view.race(OFFER, CHOICES, found, TITLES).blocks)
 
 
 def test_the_file_of_a_race_holds_all_its_numbers():
     found = result(2, 4, slower=1.1)
-    *_, saved = view.race(OPTIONS, CHOSEN, found, TITLES).blocks
+    *_, saved = view.race(OFFER, CHOICES, found, TITLES).blocks
     told = json.loads(saved.text)
     assert [side["title"] for side in told["sides"]] == list(TITLES)
     assert told["machine"] == found.heats[0].left.header.environment
@@ -524,8 +521,8 @@ def test_the_file_of_a_race_holds_all_its_numbers():
 
 
 def test_with_another_run_on_explore_what_was_found_stays_under_a_line_that_says_so():
-    shown = view.race(OPTIONS, CHOSEN, result(2, 4), TITLES, problem="old trouble")
-    fresh = view.race(OPTIONS, CHOSEN, problem="new trouble")
+    shown = view.race(replace(OFFER, problem="old trouble"), CHOICES, result(2, 4), TITLES)
+    fresh = view.race(replace(OFFER, problem="new trouble"), CHOICES)
     section = view.with_earlier_result(fresh, shown)
     assert [block.words for block in section.blocks[:2]] == ["new trouble", view.BEFORE]
     assert section.blocks[2:] == shown.blocks[1:]
@@ -535,10 +532,10 @@ def test_with_another_run_on_explore_what_was_found_stays_under_a_line_that_says
 
 
 def test_the_prompt_that_is_raced_stands_above_the_buttons():
-    assert "The first prompt: “Once”" in "".join(view.race(OPTIONS, CHOSEN).lead)
+    assert "The first prompt: “Once”" in "".join(view.race(OFFER, CHOICES).lead)
 
 
 def test_before_and_during_the_race():
-    assert view.race(OPTIONS, CHOSEN).blocks[0].words == view.NOTHING
-    running = view.race(OPTIONS, CHOSEN, Race(1, 4, "warming up\u202e B")).blocks[0]
+    assert view.race(OFFER, CHOICES).blocks[0].words == view.NOTHING
+    running = view.race(OFFER, CHOICES, Race(1, 4, "warming up\u202e B")).blocks[0]
     assert (running.width, running.words) == (25.0, "1 of 4 runs · warming up⟨202E⟩ B")

@@ -23,6 +23,7 @@ from specviz.ui.reports.section import Look, Section, Work, one_of, own_prompts,
 from specviz.ui.reports.trace_models import RunModels, lacks, request_of
 from specviz.views.blocks import PageSection
 from specviz.views.compare import race as view
+from specviz.views.compare.race import RaceChoices, RaceOffer
 from specviz.views.explore.opening import question_of
 from specviz.views.words import label, reveal
 
@@ -30,14 +31,8 @@ PAGE = "explore"  # the setup of the run that is looked at
 AS_ON_EXPLORE = "as the run on Explore: "
 AS_AT_FIRST = "the page's first setup: "
 ALONE = "none"  # the method that a race has on its left at first
-FIRST = {
-    "left": ALONE,
-    "right": PAGE,
-    "temperature": 0.0,
-    "tokens": 64,
-    "prompts": 6,
-    "own": "",
-}
+FIRST_TOKENS = 64
+FIRST_PROMPTS = 6
 TEMPERATURES = (0.0, 0.2, 0.5, 0.7, 0.8, 1.0, 1.2, 1.5)
 MOST_WORDS = 48  # characters of a prompt that stand for it
 MOST_STEPS = 8_000  # of all races that are kept; a step takes about 10 kB
@@ -61,7 +56,7 @@ class _KeptRace:
     """A race that was begun, with its results so far."""
 
     base: _Base
-    chosen: Mapping[str, object]
+    choices: RaceChoices
     titles: view.Titles
     result: Race | None = None
     files: dict[int, tuple[str, ...]] = field(default_factory=dict)
@@ -123,35 +118,40 @@ class RaceSection:
         if others and not METHODS[base.request.method].drafts:
             right = others[0]
         k = base.request.num_speculative_tokens
-        tokens = min(FIRST["tokens"], _most_tokens())
-        chosen = {**FIRST, "k_left": k, "k_right": k, "right": right, "tokens": tokens}
-        return self._props(base, chosen)
+        choices = RaceChoices(
+            left=ALONE,
+            right=right,
+            k_left=k,
+            k_right=k,
+            temperature=0.0,
+            tokens=min(FIRST_TOKENS, _most_tokens()),
+            prompts=FIRST_PROMPTS,
+        )
+        return view.race(self._race_offer(base), choices)
 
     def _begin_again(self, look: Look, shown: PageSection) -> PageSection:
         """The section with another run on Explore: choices and results stay, under a line that says so."""
         if not view.has_result(shown):
             return self._begin(look)
         base = self._base(look)
-        chosen = view.chosen_values(shown)
-        temperature = chosen["temperature"]
+        values = view.chosen_values(shown)
+        temperature = values.pop("temperature")
         if temperature not in _list_temperatures(base.request):
             temperature = "0.0"
-        section = self._props(base, {**chosen, "temperature": float(temperature)})
+        choices = RaceChoices(temperature=float(temperature), **values)
+        offer = self._race_offer(base)
+        section = view.race(offer, _on_offer(choices, offer))
         return view.with_earlier_result(section, shown)
 
-    def _props(self, base: _Base, chosen: Mapping[str, object], **result: object) -> PageSection:
+    def _race_offer(self, base: _Base) -> RaceOffer:
         setups = self._setups(base)
-        options = [(words, value) for value, (words, _) in setups.items()]
-        values = {
-            **chosen,
-            "temperatures": _list_temperatures(base.request),
-            "most_tokens": _most_tokens(),
-            "prompt": f"“{_shorten(base.asked)}”",
-        }
-        for side in ("left", "right"):
-            if chosen[side] not in setups:
-                values[side] = PAGE
-        return view.race(options, values, problem=base.problem, **result)
+        return RaceOffer(
+            [(words, value) for value, (words, _) in setups.items()],
+            _list_temperatures(base.request),
+            _most_tokens(),
+            f"“{_shorten(base.asked)}”",
+            base.problem,
+        )
 
     def _setups(self, base: _Base) -> dict[str, tuple[str, Request]]:
         """The setups to choose from, value -> words and request: the run's own, no draft, every draft model, every
@@ -198,10 +198,10 @@ class RaceSection:
 
     def _race(self, look: Look, values: Mapping[str, str]) -> Work:
         base = self._base(look)
-        chosen = self._choices(base, values)
+        choices = self._choices(base, values)
         starts = self._starts(base, values)
-        left = self._contestant(base, chosen, "left")
-        right = self._contestant(base, chosen, "right")
+        left = self._contestant(base, choices, choices.left, choices.k_left)
+        right = self._contestant(base, choices, choices.right, choices.k_right)
         if _identify(left) == _identify(right):
             same = _describe(left)
             raise SpecvizError(
@@ -213,8 +213,9 @@ class RaceSection:
         )
         sides = (RaceSide(titles[0], left), RaceSide(titles[1], right))
         key = uuid.uuid4().hex
-        kept = _KeptRace(base, chosen, titles)
+        kept = _KeptRace(base, choices, titles)
         self._races[key] = kept
+        offer = self._race_offer(base)
         for result in run_race(*sides, starts, self._bench):
             kept.result = result
             self._drop_oldest()
@@ -222,7 +223,7 @@ class RaceSection:
             if result.done == result.total:
                 files = self._files(kept, view.heat_to_replay(result))
             seat = view.Seat(key, files=files)
-            yield self._props(base, chosen, result=result, titles=titles, seat=seat)
+            yield view.race(offer, choices, result, titles, seat)
 
     def _drop_oldest(self) -> None:
         """Drops the oldest races until the rest has few enough steps. The newest one stays."""
@@ -231,36 +232,36 @@ class RaceSection:
             _, dropped = self._races.popitem(last=False)
             num_steps -= dropped.num_steps
 
-    def _choices(self, base: _Base, values: Mapping[str, str]) -> dict[str, object]:
+    def _choices(self, base: _Base, values: Mapping[str, str]) -> RaceChoices:
         """The checked values of the section's controls. Raises SpecvizError."""
         setups = self._setups(base)
-        chosen: dict[str, object] = {}
-        for side in ("left", "right"):
-            chosen[side] = values.get(side, "")
-            if chosen[side] not in setups:
-                target = label(Path(base.request.target).name)
-                raise SpecvizError(f"this setup cannot be run on {target} here: choose another one")
-        for name in ("k_left", "k_right"):
-            chosen[name] = whole_number(values, name, 1, MAX_K)
-        temperature = one_of(values, "temperature", _list_temperatures(base.request))
-        chosen["temperature"] = float(temperature)
+        left = values.get("left", "")
+        right = values.get("right", "")
+        if left not in setups or right not in setups:
+            target = label(Path(base.request.target).name)
+            raise SpecvizError(f"this setup cannot be run on {target} here: choose another one")
         most = _most_tokens()
-        chosen["tokens"] = whole_number(values, "tokens", min(view.FEWEST_TOKENS, most), most)
-        chosen["prompts"] = whole_number(values, "prompts", 1, view.MOST_PROMPTS)
-        chosen["own"] = values.get("own", "")[: view.MOST_CHARACTERS]
-        return chosen
+        return RaceChoices(
+            left,
+            right,
+            k_left=whole_number(values, "k_left", 1, MAX_K),
+            k_right=whole_number(values, "k_right", 1, MAX_K),
+            temperature=float(one_of(values, "temperature", _list_temperatures(base.request))),
+            tokens=whole_number(values, "tokens", min(view.FEWEST_TOKENS, most), most),
+            prompts=whole_number(values, "prompts", 1, view.MOST_PROMPTS),
+            own=values.get("own", "")[: view.MOST_CHARACTERS],
+        )
 
-    def _contestant(self, base: _Base, chosen: Mapping[str, object], side: str) -> Request:
+    def _contestant(self, base: _Base, choices: RaceChoices, setup: str, k: int) -> Request:
         """The request of one side: its setup at its own K, and at the temperature and length that both sides share."""
-        _, request = self._setups(base)[chosen[side]]
-        k = request.num_speculative_tokens
-        if METHODS[request.method].sets_k:
-            k = chosen[f"k_{side}"]
+        _, request = self._setups(base)[setup]
+        if not METHODS[request.method].sets_k:
+            k = request.num_speculative_tokens
         return replace(
             request,
             num_speculative_tokens=k,
-            temperature=chosen["temperature"],
-            max_new_tokens=chosen["tokens"],
+            temperature=choices.temperature,
+            max_new_tokens=choices.tokens,
         )
 
     def _replay(self, look: Look, values: Mapping[str, str]) -> Work:
@@ -271,13 +272,9 @@ class RaceSection:
         heat = whole_number(values, "heat", 0, len(kept.result.heats) - 1)
         seat = view.Seat(values["race"], heat, self._files(kept, heat))
         base = self._base(look)
-        section = self._props(
-            base,
-            kept.chosen,
-            result=kept.result,
-            titles=kept.titles,
-            seat=seat,
-        )
+        offer = self._race_offer(base)
+        choices = _on_offer(kept.choices, offer)
+        section = view.race(offer, choices, kept.result, kept.titles, seat)
         if base != kept.base:
             section = view.with_earlier_result(section, section)
         yield section
@@ -310,6 +307,14 @@ class RaceSection:
                 if text != request.prompt:
                     starts.append(Start(title, text))
         return starts[: whole_number(values, "prompts", 1, view.MOST_PROMPTS)]
+
+
+def _on_offer(choices: RaceChoices, offer: RaceOffer) -> RaceChoices:
+    """The choices with the run's own setup in place of one that is not on offer any more."""
+    setups = [value for _, value in offer.setups]
+    left = choices.left if choices.left in setups else PAGE
+    right = choices.right if choices.right in setups else PAGE
+    return replace(choices, left=left, right=right)
 
 
 def _mark_shared(run: Trace) -> Trace:

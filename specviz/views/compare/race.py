@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -106,22 +106,42 @@ class Seat:
     """The ids under which these two runs can be saved."""
 
 
+@dataclass(frozen=True, slots=True)
+class RaceOffer:
+    """What can be raced here."""
+
+    setups: Options  # (words, value) of each
+    temperatures: Sequence[str]
+    most_tokens: int  # the server's limit
+    prompt: str  # the first prompt, in words
+    problem: str = ""  # a note on the setups
+
+
+@dataclass(frozen=True, slots=True)
+class RaceChoices:
+    """The values of the controls: two setups, each with its K, and what both sides share."""
+
+    left: str
+    right: str
+    k_left: int
+    k_right: int
+    temperature: float
+    tokens: int
+    prompts: int
+    own: str = ""  # prompts of the visitor's own, one per line
+
+
 def race(
-    options: Options,
-    chosen: Mapping[str, Any],
+    offer: RaceOffer,
+    choices: RaceChoices,
     result: Race | None = None,
     titles: Titles = LETTERS,
-    problem: str = "",
     seat: Seat = Seat(),
 ) -> PageSection:
-    """The section of a race.
-
-    options: (words, value) per setup. chosen: the values of the controls by name, "prompt": the first prompt, in words,
-    and "most_tokens": the server's limit. titles: of both sides. problem: a note on the setups.
-    """
+    """The section of a race. titles: of both sides."""
     shown: list[PageBlock] = []
-    if problem and (result is None or result.heats):
-        shown.append(blocks.notice(problem))
+    if offer.problem and (result is None or result.heats):
+        shown.append(blocks.notice(offer.problem))
     if result is None:
         shown.append(blocks.notice(NOTHING))
     elif result.done < result.total and seat.heat is None:
@@ -130,10 +150,10 @@ def race(
         shown += _result_blocks(result, titles, seat)
     lead = [
         f"{LEAD} The first prompt: ",
-        chosen["prompt"],
+        offer.prompt,
         ". To race another, run it on Explore first.",
     ]
-    return blocks.PageSection(NAME, TITLE, lead, _controls(options, chosen), shown)
+    return blocks.PageSection(NAME, TITLE, lead, _controls(offer, choices), shown)
 
 
 def with_earlier_result(fresh: PageSection, shown: PageSection) -> PageSection:
@@ -162,25 +182,21 @@ def heat_to_replay(result: Race) -> int:
     return 0 if result.difference is None else result.difference.heat
 
 
-def _controls(options: Options, chosen: Mapping[str, Any]) -> list[PageControl]:
+def _controls(offer: RaceOffer, choices: RaceChoices) -> list[PageControl]:
     temperatures = []
-    for value in chosen["temperatures"]:
+    for value in offer.temperatures:
         words = f"{float(value):g}"
         temperatures.append(("0: the most likely token" if float(value) == 0 else words, value))
-    most = chosen["most_tokens"]
+    most = offer.most_tokens
     return [
-        blocks.ChoiceControl("left", LETTERS[0], options, chosen["left"]),
-        blocks.CountControl("k_left", f"K of {LETTERS[0]}", chosen["k_left"], 1, MAX_K),
-        blocks.ChoiceControl("right", LETTERS[1], options, chosen["right"]),
-        blocks.CountControl("k_right", f"K of {LETTERS[1]}", chosen["k_right"], 1, MAX_K),
-        blocks.ChoiceControl(
-            "temperature", "Temperature", temperatures, repr(chosen["temperature"])
-        ),
-        blocks.CountControl("tokens", "Tokens", chosen["tokens"], min(FEWEST_TOKENS, most), most),
-        blocks.CountControl("prompts", "Prompts", chosen["prompts"], 1, MOST_PROMPTS),
-        blocks.LinesControl(
-            "own", "Own prompts, one per line", chosen.get("own", ""), HINT, MOST_CHARACTERS
-        ),
+        blocks.ChoiceControl("left", LETTERS[0], offer.setups, choices.left),
+        blocks.CountControl("k_left", f"K of {LETTERS[0]}", choices.k_left, 1, MAX_K),
+        blocks.ChoiceControl("right", LETTERS[1], offer.setups, choices.right),
+        blocks.CountControl("k_right", f"K of {LETTERS[1]}", choices.k_right, 1, MAX_K),
+        blocks.ChoiceControl("temperature", "Temperature", temperatures, repr(choices.temperature)),
+        blocks.CountControl("tokens", "Tokens", choices.tokens, min(FEWEST_TOKENS, most), most),
+        blocks.CountControl("prompts", "Prompts", choices.prompts, 1, MOST_PROMPTS),
+        blocks.LinesControl("own", "Own prompts, one per line", choices.own, HINT, MOST_CHARACTERS),
         blocks.ButtonControl("race", "Race", primary=True),
     ]
 
