@@ -131,7 +131,7 @@ def test_a_spoilt_memory_is_ignored(page):
 
 @pytest.mark.slow
 def test_two_tabs_do_not_disturb_each_other(page, open_page):
-    begin(page, steps=2)
+    begin(page, pace="slow", steps=2)
     run = page.evaluate(RUN)
     other = page.context.new_page()
     other.goto(page.url)
