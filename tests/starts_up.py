@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-DEADLINE_S = 120
+DEADLINE_S = 120  # for its start and for its end, also on a machine that stalls
 
 
 def main() -> int:
@@ -35,7 +35,7 @@ def serving(command: Sequence[str], folder: Path, environment: Mapping[str, str]
         yield f"http://127.0.0.1:{port}"
     finally:
         app.terminate()
-        app.wait(20)
+        app.wait(DEADLINE_S)
 
 
 def _wait_for(url: str, app: subprocess.Popen) -> None:
