@@ -68,7 +68,7 @@ def test_texts_that_would_fill_the_memory_are_written_in_smaller_batches_and_sta
     assert sizes == [2, 2, 1]
 
 
-def test_a_target_that_stores_nothing_of_what_it_has_read_writes_all_texts_together(named_models):
+def test_a_target_that_stores_nothing_of_what_it_has_read_writes_the_texts_that_it_writes_one_by_one(named_models):
     target = named_models.load("quick")
     assert bytes_per_token(target.model) == 0
     texts = sample(target, PROMPTS, SEEDS, Sampling(), 6)

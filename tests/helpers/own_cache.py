@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from specviz.models.memory import cache_dir, products
+from specviz.models.memory import products
+from specviz.settings import cache_dir
 
 
 def own_cache(place: Path, patch: pytest.MonkeyPatch) -> Path:

@@ -260,6 +260,17 @@ def test_a_race_stays_when_another_run_comes_on_explore(page):
     assert view.BEFORE not in [each.get("words") for each in page.look()["race"]["blocks"]]
 
 
+def test_a_temperature_that_only_the_run_before_had_is_not_chosen_beside_another_run(page):
+    page.made(temperature=0.33)
+    page.look()
+    found = page.act("race", "race", **{**VALUES, "temperature": "0.33", "prompts": "2"})
+    page.made(temperature=1.0)
+    does = prompts_in(found)["rows"][0][-1]["does"]
+    for section in (page.look()["race"], page.act(does["section"], does["do"], **does["values"])):
+        assert "0.33" not in values_of(section, "temperature")
+        assert control(section, "temperature")["value"] == "0.0"
+
+
 def test_a_lossy_rule_is_named_wherever_the_setup_is(page):
     page.made(rule="ensemble")
     lossy = f"lossy ({RULES['ensemble'].title})"

@@ -16,7 +16,7 @@ from specviz.views.blocks import Press, VerdictBlock, WordsBlock, dump
 from specviz.views.compare import race as view
 from specviz.views.compare import side_by_side_player as duel_view
 from specviz.views.compare import two_runs as pair
-from specviz.views.compare.race import RaceChoices, RaceOffer, Seat
+from specviz.views.compare.race import Seat
 from specviz.views.compare.race_words import IMPOSSIBLE, SAME_DISTRIBUTION
 from specviz.views.compare.side_by_side_player import (
     MOST_STEPS,
@@ -29,11 +29,7 @@ from specviz.views.words import percent
 from tests.helpers import traces
 from tests.helpers.one_file import unpacked
 from tests.helpers.page_records import check_record, kind_of
-
-TITLES = ("A · one", "B · other")
-OPTIONS = [("one", "one"), ("other", "other")]
-OFFER = RaceOffer(OPTIONS, ["0.0"], most_tokens=256, prompt="“Once”")
-CHOICES = RaceChoices("one", "other", k_left=4, k_right=4, temperature=0.0, tokens=64, prompts=1)
+from tests.helpers.written_messages import CHOICES, OFFER, OPTIONS, TITLES
 
 
 def data_of(block):

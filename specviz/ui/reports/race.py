@@ -135,12 +135,10 @@ class RaceSection:
             return self._begin(look)
         base = self._base(look)
         values = view.chosen_values(shown)
-        temperature = values.pop("temperature")
-        if temperature not in _list_temperatures(base.request):
-            temperature = "0.0"
-        choices = RaceChoices(temperature=float(temperature), **values)
+        temperature = float(values.pop("temperature"))
         offer = self._race_offer(base)
-        section = view.race(offer, _on_offer(choices, offer))
+        choices = _on_offer(RaceChoices(temperature=temperature, **values), offer)
+        section = view.race(offer, choices)
         return view.with_earlier_result(section, shown)
 
     def _race_offer(self, base: _Base) -> RaceOffer:
@@ -310,11 +308,12 @@ class RaceSection:
 
 
 def _on_offer(choices: RaceChoices, offer: RaceOffer) -> RaceChoices:
-    """The choices with the run's own setup in place of one that is not on offer any more."""
+    """The choices, with the run's own setup and temperature 0 in place of what is not on offer any more."""
     setups = [value for _, value in offer.setups]
     left = choices.left if choices.left in setups else PAGE
     right = choices.right if choices.right in setups else PAGE
-    return replace(choices, left=left, right=right)
+    temperature = choices.temperature if repr(choices.temperature) in offer.temperatures else 0.0
+    return replace(choices, left=left, right=right, temperature=temperature)
 
 
 def _mark_shared(run: Trace) -> Trace:
