@@ -21,6 +21,7 @@ from specviz.decoding.draft import EMPTY, ROOT, Draft, common_prefix
 from specviz.decoding.forward.compact_forward import Compact, refusal
 from specviz.decoding.forward.products import Products
 from specviz.decoding.forward.proof import Proof, find_replay_fault, prove_reading
+from specviz.decoding.forward.quick import Quick, quick_refusal
 from specviz.decoding.forward.replays import Replays, can_replay
 from specviz.decoding.forward.transformers_forward import (
     Forward,
@@ -48,7 +49,7 @@ class CachedLM:
         products: Products = PRODUCTS,
         forward: Forward | None = None,
     ) -> None:
-        """products: how few rows are multiplied with a matrix, where the weights are float32 on the CPU.
+        """products: how few rows are multiplied with a matrix on the CPU, and the compiled code if there is any.
 
         forward: a way to run the model, over rows that only this reader has. None: the fastest one that is right.
         """
@@ -65,9 +66,11 @@ class CachedLM:
             self.no_trees = proof.trees
             if proof.compact:
                 forward = TransformersForward(model, products, proof.compact)
-            else:
+            elif proof.quick:
                 replays = can_replay(self.device) and not proof.replays
-                forward = Compact(model, products, replays)
+                forward = Compact(model, products, replays, proof.quick)
+            else:
+                forward = Quick(model, products)
         self._forward = forward
         self.context_limit = context_limit
         self._at_once = tokens_at_once(model)
@@ -299,8 +302,10 @@ def prove_model(
     model, which then count.
     """
     why_not_compact = refusal(model)
+    why_not_quick = why_not_compact or quick_refusal(model, products)
     state = (
         why_not_compact,
+        why_not_quick,
         products,
         model.device,
         model.dtype,
@@ -310,20 +315,27 @@ def prove_model(
     proved_state, proof = _PROVED.get(model, (None, known))
     is_outdated = proved_state is not None and proved_state != state
     if proof is None or is_outdated:
-        proof = _prove(model, context_limit, products, why_not_compact)
+        proof = _prove(model, context_limit, products, why_not_compact, why_not_quick)
     _PROVED[model] = state, proof
     return proof
 
 
 def _prove(
-    model: PreTrainedModel, context_limit: int, products: Products, why_not_compact: str
+    model: PreTrainedModel,
+    context_limit: int,
+    products: Products,
+    why_not_compact: str,
+    why_not_quick: str,
 ) -> Proof:
     def read_through(make: Callable[[PreTrainedModel, Products], Forward]) -> CachedLM:
         return CachedLM(model, context_limit, products, make(model, products))
 
     compact = partial(read_through, Compact)
+    quick = partial(read_through, Quick)
     plain = partial(read_through, TransformersForward)
-    proof = prove_reading(model, context_limit, compact, plain, why_not_compact)
+    proof = prove_reading(
+        model, context_limit, compact, quick, plain, why_not_compact, why_not_quick
+    )
     if can_replay(model.device) and not (proof.compact or proof.chains or proof.untried):
         replayed = read_through(partial(Compact, replays=True))
         fault = find_replay_fault(model, compact(), replayed) or Replays.failure

@@ -100,7 +100,7 @@ def _load(folder: Path, name: str, kind: str, target: LoadedModel, report: Progr
     if keys.unused:
         words += f"; nothing needs {list_keys(keys.unused)} in its file"
     report(words, 1.0)
-    module = with_products(module, products().fitting(module))
+    module = with_products(module, products())
     return LoadedHeads(name, kind, module, keys)
 
 

@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import platform
 import threading
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import transformers
 from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.forward.products import Products, measure, read_products
 from specviz.errors import SpecvizError
-from specviz.models import catalog
+from specviz.models import catalog, compiler
 from specviz.settings import cache_dir, settings
 
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
@@ -87,15 +88,18 @@ def products() -> Products:
     """The ways to multiply few rows on this processor with so many threads: measured once, then read from a file.
 
     If no file can be stored, or the machine is too busy to measure now, this process multiplies all by columns.
+    Compiled code takes their place as soon as it is built.
     """
     with _measuring:
-        return _products(cache_dir(), torch.get_num_threads())
+        compiled, why_not = compiler.build(cache_dir()).found
+        measured = _products(cache_dir(), torch.get_num_threads())
+    return replace(measured, compiled=compiled, why_not_compiled=why_not)
 
 
 @cache
 def _products(folder: Path, num_threads: int) -> Products:
     processor = f"{platform.machine()}-{torch.backends.cpu.get_cpu_capability()}-{os.cpu_count()}"
-    path = folder / f"forms-of-products-{processor}-{num_threads}-torch{torch.__version__}.txt"
+    path = folder / f"columns-{processor}-{num_threads}-torch{torch.__version__}.txt"
     try:
         if not path.exists():
             folder.mkdir(parents=True, exist_ok=True)

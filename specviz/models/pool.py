@@ -61,7 +61,7 @@ class LoadedModel:
 
     def cached_lm(self) -> CachedLM:
         """A new reader of these weights, with an empty cache."""
-        return CachedLM(self.model, self.info.context_limit, memory.products().fitting(self.model))
+        return CachedLM(self.model, self.info.context_limit, memory.products())
 
     def generate(
         self, prompts: Sequence[Sequence[int]], num_tokens: int, **options: Any
@@ -123,9 +123,6 @@ class _Entry:
 
     def __init__(self, loaded: LoadedModel) -> None:
         self.sizes = Counter(quantisation.bytes_by_device(loaded.model))
-        packed_bytes = memory.products().fitting(loaded.model).packed_bytes(loaded.model)
-        if packed_bytes:
-            self.sizes[torch.device("cpu")] += packed_bytes
         self._held: LoadedModel | None = loaded
         self._model = weakref.ref(loaded.model)
         self._rest = (loaded.tokenizer, loaded.info, loaded.text, loaded.proof)
@@ -294,7 +291,7 @@ class ModelPool:
         """
         model, tokenizer = pair
         limit = context_limit(model.config, tokenizer)
-        proof = prove_model(model, limit, memory.products().fitting(model), known)
+        proof = prove_model(model, limit, memory.products(), known)
         if proof.chains:
             raise SpecvizError(f"{task.name} cannot be used: {proof.chains}")
         num_rows = model.get_input_embeddings().weight.shape[0]

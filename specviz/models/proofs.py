@@ -37,7 +37,7 @@ def proof_path(files: Iterable[Path], on: torch.device, number_format: str) -> P
 def _code() -> str:
     """A hash of the code that reads models."""
     digest = hashlib.sha256()
-    for file in sorted(Path(decoding.__file__).parent.rglob("*.py")):
+    for file in sorted(Path(decoding.__file__).parent.rglob("*.[cp][py]*")):
         digest.update(file.read_bytes())
     return digest.hexdigest()
 

@@ -17,8 +17,10 @@ from specviz.decoding.forward.transformers_forward import TransformersForward
 from specviz.decoding.sampling import Sampling
 from specviz.drafters.draft_model import ModelDrafter
 from specviz.rules import RULES
+from tests.helpers.compiled_code import compiled_products
 from tests.helpers.tiny_models import tiny
 
+COMPACT = "compact (not compiled: none was built)"
 TREE = Draft((4, 6, 8, 10, 12, 14), (-1, -1, 0, 0, 1, 2), (None,) * 6)
 LLAMA3 = {
     "rope_type": "llama3",
@@ -41,6 +43,14 @@ MODELS = {
     "gemma3, windows": ("gemma3_text", {}),
 }
 without_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+each_kind = pytest.mark.parametrize(
+    ("kind", "device"),
+    [
+        ("compact", "cpu"),
+        ("compiled", "cpu"),
+        pytest.param("compact", "cuda", marks=[pytest.mark.gpu, without_gpu]),
+    ],
+)
 each_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, without_gpu])])
 
 
@@ -100,7 +110,7 @@ def on_cpu(monkeypatch):
 
 def model_of(name, **config):
     family, values = MODELS[name]
-    model = tiny(family, max_position_embeddings=2048, **values, **config)
+    model = tiny(family, max_position_embeddings=2048, hidden=64, head_dim=32, **values, **config)
     with torch.no_grad():
         for table in model.parameters():
             if table.dim() == 1:  # biases and the weights of norms
@@ -108,17 +118,17 @@ def model_of(name, **config):
     return model
 
 
-def readers(model):
-    """The compact one, and transformers' as the oracle."""
-    lm = CachedLM(model, 2048)
-    assert lm.path.startswith("compact")
+def readers(model, kind="compact"):
+    """The compact one, perhaps with compiled code, and transformers' as the oracle."""
+    lm = CachedLM(model, 2048, compiled_products() if kind == "compiled" else PRODUCTS)
+    assert lm.path.startswith(kind)
     return lm, CachedLM(model, 2048, forward=TransformersForward(model, PRODUCTS))
 
 
-@each_device
+@each_kind
 @pytest.mark.parametrize("name", MODELS)
-def test_every_kind_of_step_has_transformers_numbers(name, device):
-    lm, oracle = readers(model_of(name).to(device))
+def test_every_kind_of_step_has_transformers_numbers(name, kind, device):
+    lm, oracle = readers(model_of(name).to(device), kind)
     layers = (0, 1, lm.num_layers, -1)
     lm.capture(layers)
     oracle.capture(layers)
@@ -137,13 +147,15 @@ def test_every_kind_of_step_has_transformers_numbers(name, device):
     assert (lm.calls, lm.fed) == (oracle.calls, oracle.fed)
 
 
-@each_device
+@each_kind
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", MODELS)
-def test_numbers_of_16_bits_are_as_near_to_the_exact_ones_as_transformers(name, dtype, device):
+def test_numbers_of_16_bits_are_as_near_to_the_exact_ones_as_transformers(name, dtype, kind, device):
     """The exact ones: the same rounded weights, summed in float64."""
+    if (kind, dtype) == ("compiled", torch.float16):
+        pytest.skip("compiled code reads no float16")
     model = model_of(name).to(device, dtype)
-    lm, oracle = readers(model)
+    lm, oracle = readers(model, kind)
     exact = CachedLM(copy.deepcopy(model).double(), 2048)
     off = []
     for reader in (lm, oracle, exact):
@@ -162,14 +174,14 @@ QUICK = ("llama", "qwen2, windows", "gemma3, windows")
 """With whole texts in the quick suite: each kind of attention. Single steps are compared for all."""
 
 
-@each_device
+@each_kind
 @pytest.mark.parametrize(
     "name", [pytest.param(each, marks=() if each in QUICK else pytest.mark.slow) for each in MODELS]
 )
-def test_greedy_text_is_the_one_over_transformers(name, device):
+def test_greedy_text_is_the_one_over_transformers(name, kind, device):
     target, small = model_of(name).to(device), model_of(name, layers=1).to(device)
     texts = []
-    for lm, draft in zip(readers(target), readers(small), strict=True):
+    for lm, draft in zip(readers(target, kind), readers(small, kind), strict=True):
         plan = Plan(lm, ModelDrafter(draft), RULES["speculative_sampling"], Sampling(0.0), 4)
         steps = speculate([5, 9, 12, 7, 3], lambda plan=plan: plan, Seeded(0), max_new_tokens=32)
         texts.append([token for step in steps for token in step.tokens])
@@ -199,13 +211,14 @@ def test_the_forwards_keep_no_weights_of_their_own():
     lm, _ = readers(model)
     lm.forward([3, 4, 5])
     rows = lm._forward._rows.rows
-    assert rows.shape == (2, 2, 2, BLOCK, 8)  # keys and values, layers, heads, rows, width
+    assert rows.shape == (2, 2, 2, BLOCK, 32)  # keys and values, layers, heads, rows, width
 
 
+@pytest.mark.parametrize("kind", ["compact", "compiled"])
 @pytest.mark.parametrize("name", ["llama, biases", "qwen3"])
-def test_a_reader_sees_every_table_that_is_put_in_place_of_another(name):
+def test_a_reader_sees_every_table_that_is_put_in_place_of_another(name, kind):
     model = model_of(name)
-    lm, _ = readers(model)
+    lm, _ = readers(model, kind)
     before = lm.forward([3, 4, 5])
     for each, table in list(model.named_parameters()):
         owner, _, last = each.rpartition(".")
@@ -245,7 +258,7 @@ def otherwise(model):
 )
 def test_what_it_cannot_read_is_read_by_transformers_and_says_why(change, why):
     model = tiny("llama")
-    assert CachedLM(model, 64).path == "compact"
+    assert CachedLM(model, 64).path == COMPACT
     change(model)
     lm = CachedLM(model, 64)
     assert lm.path.startswith(f"transformers ({why}")

@@ -21,7 +21,6 @@ from transformers import (
 )
 
 import specviz
-from specviz.decoding.forward.products import Products
 from specviz.decoding.forward.transformers_forward import asked_of
 from specviz.errors import SpecvizError
 from specviz.models import memory
@@ -194,7 +193,6 @@ def tiny_model(**options):
     return tiny("llama", vocab_size=len(tokenizer), layers=1, **options), tokenizer
 
 
-@pytest.mark.usefixtures("unpacked")
 def test_a_name_never_comes_to_mean_another_model(tmp_path):
     """A run that names a model is asked again by that name, also when the model left the memory in between."""
     folders = [str(tiny_folder(tmp_path / str(seed) / "mine", *tiny_model(seed=seed))) for seed in range(2)]
@@ -242,7 +240,6 @@ def test_threads_that_ask_at_once_share_one_load(pool, folder):
     assert len(set(map(id, found))) == 1
 
 
-@pytest.mark.usefixtures("unpacked")
 def test_progress_is_reported(pool, folder):
     messages = []
     loaded = pool.load(str(folder), on_progress=lambda message, fraction: messages.append((message, fraction)))
@@ -260,22 +257,6 @@ def room_for(num_models, path):
     return ModelPool(int((num_models + 0.5) * size), allow_any=True)
 
 
-@pytest.fixture
-def unpacked(monkeypatch):
-    """No packed copies: whether any are made, and count, is a matter of the machine."""
-    monkeypatch.setattr(memory, "products", Products)
-
-
-def test_packed_copies_count_in_the_budget(tmp_path, monkeypatch):
-    one, two, _ = three_folders(tmp_path)
-    monkeypatch.setattr(memory, "products", lambda: Products(packed=(frozenset({1}),) * len(Products().packed)))
-    pool = room_for(2, one)
-    pool.load(one)
-    pool.load(two)
-    assert pool.loaded_names() == ["two"]
-
-
-@pytest.mark.usefixtures("unpacked")
 def test_the_least_recently_used_model_makes_room(tmp_path):
     one, two, three = three_folders(tmp_path)
     pool = room_for(2, one)
@@ -285,7 +266,6 @@ def test_the_least_recently_used_model_makes_room(tmp_path):
     assert pool.load("two").name == "two"
 
 
-@pytest.mark.usefixtures("unpacked")
 def test_a_model_in_use_is_never_evicted(tmp_path):
     one, two, three = three_folders(tmp_path)
     pool = room_for(2, one)
@@ -296,7 +276,6 @@ def test_a_model_in_use_is_never_evicted(tmp_path):
     assert pool.load("one").model is used
 
 
-@pytest.mark.usefixtures("unpacked")
 def test_what_does_not_fit_beside_the_models_in_use_is_refused(tmp_path):
     one, two, _ = three_folders(tmp_path)
     pool = room_for(1, one)

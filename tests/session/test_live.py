@@ -9,10 +9,8 @@ import pytest
 import torch
 
 from specviz import trace
-from specviz.decoding.forward.products import Products
 from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
-from specviz.models import memory
 from specviz.models.pool import ModelPool
 from specviz.request import Request
 from specviz.session.run import Run, Status, open_run
@@ -196,8 +194,7 @@ def test_a_text_that_cannot_be_scored_is_finished_all_the_same(bench, monkeypatc
 
 
 @pytest.mark.slow
-def test_models_that_a_run_no_longer_uses_make_room_for_another(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "products", Products)  # no copies, which some machines keep and count
+def test_models_that_a_run_no_longer_uses_make_room_for_another(tmp_path):
     tokenizer = tiny_tokenizer()
     for number in range(4):
         tiny_folder(tmp_path / f"m{number}", tiny("llama", vocab_size=NUM_IDS, seed=number), tokenizer)
@@ -302,8 +299,7 @@ def test_a_run_stopped_before_it_began_loads_nothing(bench):
 
 
 @pytest.mark.parametrize("end", [finish, Run.stop])
-def test_a_run_that_has_ended_makes_room_for_other_models(named_models, end, monkeypatch):
-    monkeypatch.setattr(memory, "products", Products)  # no packed copies, which count where the machine makes them
+def test_a_run_that_has_ended_makes_room_for_other_models(named_models, end):
     big, near, padded = (named_models.load(name) for name in ("big", "near", "padded"))
     pool = ModelPool(big.model.get_memory_footprint() + near.model.get_memory_footprint())
     for known in (big, near):

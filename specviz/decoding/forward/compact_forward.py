@@ -1,13 +1,14 @@
 """Compact: the forward of Llama and its kin in few torch operations, over rows of keys and values that stay in place.
 
-It reads the model's own weights at every call, so a changed weight counts at once. A packed copy (`products`) follows
-where torch counts the change, which it does not through `.data`. Its numbers are those of transformers' forward but for
-rounding. `refusal` names the models that it is not written for; `CachedLM` proves it on every model before its use.
+It reads the model's own weights at every call, so a changed weight counts at once. Its numbers are those of
+transformers' forward but for rounding. `refusal` names the models that it is not written for; `CachedLM` proves it on
+every model before its use.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from functools import partial
 
 import torch
@@ -130,34 +131,34 @@ class _Rows:
         return list(zip(*[part.unbind() for part in parts], strict=True))
 
 
-class _CompactLinear:
+class CompactLinear:
     """A linear layer that looks its weight and bias up at every call, in the module's own table."""
 
     def __init__(self, linear: nn.Module, product: Products) -> None:
-        self._table = linear._parameters
+        self.table = linear._parameters
         self._product = product
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self._product(self._table["weight"], self._table["bias"], x)
+        return self._product(self.table["weight"], self.table["bias"], x)
 
 
 class _Norm:
     """A root-mean-square norm that looks its weight up at every call; Gemma's weights are differences from 1."""
 
     def __init__(self, norm: nn.Module) -> None:
-        self._is_gemma = hasattr(norm, "eps")
-        self._table = norm._parameters
+        self.is_gemma = hasattr(norm, "eps")
+        self.table = norm._parameters
+        self.epsilon = norm.eps if self.is_gemma else norm.variance_epsilon
         self._shape = norm.weight.shape
-        self._epsilon = norm.eps if self._is_gemma else norm.variance_epsilon
 
     def __call__(self, x: Tensor) -> Tensor:
-        weight = self._table["weight"]
-        if self._is_gemma:
+        weight = self.table["weight"]
+        if self.is_gemma:
             gain = 1 + weight.float()
-            return torch.rms_norm(x.float(), self._shape, gain, self._epsilon).to(x.dtype)
+            return torch.rms_norm(x.float(), self._shape, gain, self.epsilon).to(x.dtype)
         if x.dtype == torch.float32:
-            return torch.rms_norm(x, self._shape, weight, self._epsilon)
-        return weight * torch.rms_norm(x.float(), self._shape, None, self._epsilon).to(x.dtype)
+            return torch.rms_norm(x, self._shape, weight, self.epsilon)
+        return weight * torch.rms_norm(x.float(), self._shape, None, self.epsilon).to(x.dtype)
 
 
 class _Layer:
@@ -170,13 +171,13 @@ class _Layer:
         self.kind = kind  # of its attention
         self.width = attention.head_dim
         self.scale = attention.scaling
-        self.q = _CompactLinear(attention.q_proj, product)
-        self.k = _CompactLinear(attention.k_proj, product)
-        self.v = _CompactLinear(attention.v_proj, product)
-        self.o = _CompactLinear(attention.o_proj, product)
-        self.gate = _CompactLinear(mlp.gate_proj, product)
-        self.up = _CompactLinear(mlp.up_proj, product)
-        self.down = _CompactLinear(mlp.down_proj, product)
+        self.q = CompactLinear(attention.q_proj, product)
+        self.k = CompactLinear(attention.k_proj, product)
+        self.v = CompactLinear(attention.v_proj, product)
+        self.o = CompactLinear(attention.o_proj, product)
+        self.gate = CompactLinear(mlp.gate_proj, product)
+        self.up = CompactLinear(mlp.up_proj, product)
+        self.down = CompactLinear(mlp.down_proj, product)
         self.activation = mlp.act_fn.forward
         has_head_norms = hasattr(attention, "q_norm")
         self.q_norm = _Norm(attention.q_norm) if has_head_norms else None
@@ -194,22 +195,22 @@ class _Layer:
 
 
 class Compact:
-    """A Forward over its own rows of keys and values, or over another's for `exit`."""
+    """A Forward over its own rows of keys and values; an exit reads behind those of the whole."""
 
     def __init__(
         self,
         model: PreTrainedModel,
         products: Products,
         replays: bool = False,
-        rows: _Rows | None = None,
+        why: str = "",
     ) -> None:
-        """replays: whether CUDA graphs read few tokens."""
+        """replays: whether CUDA graphs read few tokens. why: the reason why no compiled code does, for `path`."""
         self._model = model
-        self._products = products
-        self._rows = rows or _Rows(model)
+        self._why = why
+        self._rows = _Rows(model)
         self._replays = Replays(model) if replays else None
         self._norm = _Norm(model.model.norm)
-        self._head = _CompactLinear(model.lm_head, products)
+        self._head = CompactLinear(model.lm_head, products)
         blocks = zip(_kinds(model), model.model.layers, strict=True)
         self._layers = [
             _Layer(index, kind, block, products) for index, (kind, block) in enumerate(blocks)
@@ -217,14 +218,16 @@ class Compact:
 
     @property
     def path(self) -> str:
-        if self._replays is None or self._replays.failure:
-            return "compact"
-        return "compact, CUDA graphs"
+        if self._replays is not None and not self._replays.failure:
+            return "compact, CUDA graphs"
+        return f"compact (not compiled: {self._why})" if self._why else "compact"
 
     def exit(self, layers: Sequence[int]) -> Compact:
         check_layers(layers, len(self._layers))
-        early = Compact(self._model, self._products, self._replays is not None, self._rows)
+        early = copy(self)
         early._layers = [self._layers[layer] for layer in layers]
+        if self._replays is not None:
+            early._replays = Replays(self._model)
         return early
 
     def clear(self) -> None:

@@ -1,9 +1,8 @@
 """Products of a few rows with a weight matrix on the CPU, each in the form that is fastest on this machine.
 
-`linear` is slow at 2 to 8 rows of float32. With tokens as columns, W @ x.T reads the weights once and costs little more
-than one row. A copy packed in oneDNN's blocks takes as much memory again. It makes five rows of a large matrix as cheap
-as one, and one row of bfloat16 twice as fast. The forms add in different orders. So the choice is made once for a
-machine (`measure`), stored, and shown.
+`linear` is slow at 2 to 8 rows of float32. Compiled code (`quick.cpp`) reads the weights once for a few rows, at the
+memory's speed. Where there is none, tokens become columns: W @ x.T costs little more than one row. The forms add in
+different orders. So the choice is made once for a machine (`measure`), stored, and shown.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import os
 import time
 from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import cycle
 from statistics import median
 
@@ -21,19 +20,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.parametrize import is_parametrized
-from torch.utils.weak import WeakTensorKeyDictionary
+
+from specviz.decoding.forward.compiled import FORMATS, Compiled
 
 MOST_ROWS = 8
 """The most rows that are multiplied by columns; beyond them `linear` is as fast."""
-MOST_PACKED = 64
-"""The most rows that are multiplied with a packed copy."""
-MORE = MOST_ROWS + 1
-"""Stands for all numbers of rows from here to MOST_PACKED."""
 SHAPES = ((512, 192), (1536, 576), (4096, 1024))
 """A matrix [out, in] of each size class; the largest takes 16 MB in float32."""
-FORMATS = (torch.float32, torch.bfloat16)
-MOST_BYTES = 2**30
-"""The most that a model's packed copies may take: larger weights are not stored twice."""
 
 _LARGEST = SHAPES[-1][0] * SHAPES[-1][1]
 _LIMITS = tuple(2 * out * width for out, width in SHAPES[:-1])  # most elements; the last has none
@@ -41,29 +34,27 @@ _TURNS = 7  # how often each form is timed
 _QUIET = 0.9  # the share of the time that this thread must have run
 _GAIN = 0.9  # a form gives way to one that takes at most this share of its time
 _NEVER: frozenset[int] = frozenset()
-_ROWS = frozenset(range(1, MORE + 1))
-_UNPACKED = (_NEVER,) * (len(FORMATS) * len(SHAPES))
-_copies = WeakTensorKeyDictionary()  # weight -> (its state then, its packed copy)
+_ROWS = frozenset(range(1, MOST_ROWS + 1))
 
 
 @dataclass(frozen=True, slots=True)
 class Products:
     """A choice of the form for each number of rows and size of matrix; a call multiplies in that form."""
 
-    columns: tuple[frozenset[int], ...] = (frozenset(range(1, MOST_ROWS + 1)),) * len(SHAPES)
+    columns: tuple[frozenset[int], ...] = (_ROWS,) * len(SHAPES)
     """The numbers of rows, per size class, that are multiplied by columns, in float32."""
-    packed: tuple[frozenset[int], ...] = _UNPACKED
-    """The numbers of rows, per format and size class, that take a packed copy, whatever `columns` says."""
+    compiled: Compiled | None = None
+    """Compiled code, which multiplies a few rows of float32 and bfloat16, whatever `columns` says."""
+    why_not_compiled: str = "none was built"
 
     def __call__(self, weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
         """The result of linear(x, weight, bias), x [..., in] of any number format on any device."""
         num_rows = x.numel() // x.shape[-1]
-        if num_rows > MOST_PACKED or not self.applies(weight):
+        if not self.applies(weight):
             return functional.linear(x, weight, bias)
+        if self.compiled is not None and self.compiled.can_multiply(weight, x, num_rows):
+            return self.compiled.product(weight, bias, x)
         size = bisect_left(_LIMITS, weight.numel())
-        if min(num_rows, MORE) in self._packed_rows(weight, size) and not weight.is_inference():
-            packed = _packed_copy(weight)
-            return torch.ops.mkldnn._linear_pointwise(x.contiguous(), packed, bias, "none", [], "")
         if weight.dtype != torch.float32 or num_rows not in self.columns[size]:
             return functional.linear(x, weight, bias)
         rows = x if x.dim() == 2 else x.reshape(num_rows, -1)
@@ -80,34 +71,12 @@ class Products:
         """Whether this matrix may be multiplied in another form than by rows; quantised ones are of other types."""
         return weight.is_cpu and weight.dtype in FORMATS and type(weight) in (Tensor, nn.Parameter)
 
-    def _packed_rows(self, weight: Tensor, size: int) -> frozenset[int]:
-        return self.packed[size + len(SHAPES) * FORMATS.index(weight.dtype)]
-
-    def packed_bytes(self, model: nn.Module) -> int:
-        """The bytes that packed copies of a model's linear layers take; a shared matrix counts once."""
-        weights = {}
-        for module in model.modules():
-            if isinstance(module, nn.Linear):
-                weight = module.weight
-                weights[id(weight)] = weight
-        total = 0
-        for weight in weights.values():
-            size = bisect_left(_LIMITS, weight.numel())
-            if self.applies(weight) and self._packed_rows(weight, size):
-                total += weight.nbytes
-        return total
-
-    def fitting(self, model: nn.Module) -> Products:
-        """A choice like this one, but without packed copies if those of this model would be too large."""
-        return self if self.packed_bytes(model) <= MOST_BYTES else replace(self, packed=_UNPACKED)
-
     def __str__(self) -> str:
-        """The numbers of rows, from small to large matrices: columns, then packed in float32, then in bfloat16.
+        """The numbers of rows by columns, from small to large matrices, 0 for none: "columns 12345678 2345678 0".
 
-        9 stands for MORE and 0 for none:
-        "columns 12345678 2345678 2345678 packed 0 3456789 3456789 0 123456789 123456789".
+        " compiled" follows where compiled code takes their place.
         """
-        return f"columns {_digits(self.columns)} packed {_digits(self.packed)}"
+        return f"columns {_digits(self.columns)}{' compiled' if self.compiled else ''}"
 
 
 def _digits(classes: Iterable[frozenset[int]]) -> str:
@@ -118,80 +87,40 @@ def _digits(classes: Iterable[frozenset[int]]) -> str:
 BY_ROWS = Products((_NEVER,) * len(SHAPES))
 
 
-def _packed_copy(weight: Tensor) -> Tensor:
-    """A copy in oneDNN's blocks, made again if the weight has changed since, but for changes through `.data`."""
-    state = weight._version, weight.data_ptr()
-    stored = _copies.get(weight)
-    if stored is None or stored[0] != state:
-        packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), MOST_ROWS)
-        stored = (state, packed)
-        _copies[weight] = stored
-    return stored[1]
-
-
 def read_products(text: str) -> Products:
     """Reads what str() wrote; raises ValueError for any other text."""
     words = text.split()
-    classes = tuple(frozenset(map(int, word)) - {0} for word in words if word.isdecimal())
-    products = Products(classes[: len(SHAPES)], classes[len(SHAPES) :])
-    is_whole = str(products).split() == words and len(classes) == len(SHAPES) + len(_UNPACKED)
-    if not is_whole or any(MORE in rows for rows in products.columns):
+    products = Products(
+        tuple(frozenset(map(int, word)) - {0} for word in words if word.isdecimal())
+    )
+    is_whole = str(products).split() == words and len(products.columns) == len(SHAPES)
+    if not is_whole or not all(rows <= _ROWS for rows in products.columns):
         raise ValueError(f"products must be what str() gives of them (got {text!r:.80})")
     return products
 
 
 @torch.no_grad()
 def measure() -> Products | None:
-    """Times all forms on this machine, in about a second; None where it was too busy to tell."""
+    """Times both forms of torch on this machine, in half a second; None where it was too busy to tell."""
     cpu_began = time.thread_time()
     began = time.perf_counter()
-    columns = []
-    for shape in SHAPES:
-        by_rows = _where_faster(BY_ROWS, Products(), torch.float32, shape)
-        columns.append(_ROWS - {MORE} - by_rows)
-    unpacked = Products(tuple(columns))
-    all_packed = replace(unpacked, packed=(_ROWS,) * len(_UNPACKED))
-    packed = []
-    for dtype in FORMATS:
-        can_pack = _can_pack(dtype)
-        for shape in SHAPES:
-            faster = _where_faster(all_packed, unpacked, dtype, shape) if can_pack else _NEVER
-            packed.append(faster)
+    columns = tuple(_ROWS - _where_faster(BY_ROWS, Products(), shape) for shape in SHAPES)
     cpu_s = time.thread_time() - cpu_began
     is_quiet = cpu_s > _QUIET * (time.perf_counter() - began)
-    return replace(unpacked, packed=tuple(packed)) if is_quiet else None
+    return Products(columns) if is_quiet else None
 
 
-def _can_pack(dtype: torch.dtype) -> bool:
-    """Whether this build of torch multiplies with a packed copy on this processor, and does it right."""
-    weight = torch.arange(64 * 48).view(64, 48).sin().to(dtype)
-    x = torch.arange(5 * 48).view(5, 48).sin().to(dtype)
-    try:
-        packed = _packed_copy(weight)
-        product = torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], "")
-    except (AttributeError, RuntimeError):
-        return False
-    right = functional.linear(x.float(), weight.float())
-    return torch.allclose(product.float(), right, rtol=0.02, atol=0.1)
-
-
-def _where_faster(
-    form: Products, other: Products, dtype: torch.dtype, shape: tuple[int, int]
-) -> frozenset[int]:
+def _where_faster(form: Products, other: Products, shape: tuple[int, int]) -> frozenset[int]:
     """The numbers of rows at which `form` takes at most _GAIN of the other's time.
 
     Each product takes the next of several matrices, as in a model.
     """
     out, width = shape
     num_matrices = 1 + _LARGEST // (out * width)
-    matrices = [torch.ones(shape, dtype=dtype) for _ in range(num_matrices)]
-    for matrix in matrices:
-        form(matrix, None, torch.ones(1, width, dtype=dtype))  # makes the packed copies, if any
-    turns = cycle(matrices)
+    turns = cycle([torch.ones(shape) for _ in range(num_matrices)])
     faster = set()
     for num_rows in _ROWS:
-        size = num_rows if num_rows < MORE else 2 * MOST_ROWS
-        rows = torch.ones(size, width, dtype=dtype)
+        rows = torch.ones(num_rows, width)
         form_s = []
         other_s = []
         for _ in range(_TURNS):

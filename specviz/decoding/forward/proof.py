@@ -66,6 +66,8 @@ class Proof:
 
     compact: str = ""
     """Why the compact forward does not read it."""
+    quick: str = ""
+    """Why compiled code does not read a few of its rows."""
     replays: str = ""
     """Why the compact forward reads it without CUDA graphs, on CUDA."""
     chains: str = ""
@@ -99,12 +101,15 @@ def prove_reading(
     model: PreTrainedModel,
     context_limit: int,
     compact: Callable[[], Reader],
+    quick: Callable[[], Reader],
     plain: Callable[[], Reader],
     why_not_compact: str = "",
+    why_not_quick: str = "",
 ) -> Proof:
     """Reads the model through the compact forward, or through transformers' own if that is absent or wrong.
 
-    compact, plain: make a reader with an empty cache. why_not_compact: a reason in words not to try the compact one.
+    Where the compact one is right, its compiled kind is tried too. compact, quick, plain: make a reader with an empty
+    cache. The reasons are words; with one, that forward is not tried.
     """
     began = time.perf_counter()
     lengths, unreached = _choose_lengths(model, context_limit)
@@ -118,13 +123,14 @@ def prove_reading(
     why_not_compact = why_not_compact or untried
     if not chains and not untried:
         if not why_not_compact:
-            chain_fault, tree_fault = _find_faults(compact, texts, 1)
-            fault = chain_fault or tree_fault
-            why_not_compact = f"the compact one {fault}" if fault else ""
+            why_not_compact = _why_not("compact", compact, texts)
         if why_not_compact:
             chains, trees = _prove_plain(plain, texts)
+        elif not why_not_quick:
+            why_not_quick = _why_not("compiled", quick, texts)
     return Proof(
         compact=why_not_compact,
+        quick=why_not_quick,
         chains=chains,
         trees=trees,
         untried=untried,
@@ -132,6 +138,13 @@ def prove_reading(
         unreached=unreached,
         ms=1000 * (time.perf_counter() - began),
     )
+
+
+def _why_not(kind: str, make: Callable[[], Reader], texts: Sequence[_Text]) -> str:
+    """Why a forward of this kind does not read the model, in words; empty where it reads it right."""
+    chain_fault, tree_fault = _find_faults(make, texts, 1)
+    fault = chain_fault or tree_fault
+    return f"the {kind} one {fault}" if fault else ""
 
 
 def _prove_plain(plain: Callable[[], Reader], texts: Sequence[_Text]) -> tuple[str, str]:

@@ -1,0 +1,615 @@
+// The forward of Llama and its kin over a few rows, and the product of a few rows with a matrix, for `quick.py`.
+//
+// It reads the model's own weights where they lie. Sums are float32, whatever the format of the weights. Vectors are
+// those that GCC and Clang have on every processor, so one source serves AVX2, AVX-512 and ARM. Threads come from the
+// OpenMP library that torch has loaded: its four functions are declared here, and no compiler flag is needed.
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+extern "C" {
+void GOMP_parallel(void (*work)(void*), void* data, unsigned num_threads, unsigned flags);
+void GOMP_barrier();
+int omp_get_thread_num();
+int omp_get_num_threads();
+
+struct Linear {
+  const void* weight;  // [out, in]
+  const void* bias;    // [out], or null
+};
+
+struct Layer {
+  Linear q, k, v, o, gate, up, down;
+  const void* attention_norm;
+  const void* q_norm;  // per head, or null like its two neighbours
+  const void* k_norm;
+  const void* after_attention;
+  const void* mlp_norm;
+  const void* after_mlp;  // or null
+  int64_t index;          // of its stored rows
+  int64_t kind;           // of its attention: which mask and rotation
+  float scale;
+};
+
+struct Model {
+  const Layer* layers;
+  const void* norm;
+  Linear head;
+  int64_t num_layers;
+  int64_t num_stored;  // layers in the store of rows
+  int64_t hidden;
+  int64_t inner;
+  int64_t heads;
+  int64_t key_heads;
+  int64_t width;  // of a head
+  int64_t vocab;
+  int64_t is_bfloat16;
+  int64_t is_gelu;
+  float epsilon;
+  float norm_offset;  // added to the weights of all norms
+};
+
+struct Text {
+  void* rows;                    // keys and values [2, layers, key heads, room, width]
+  const void* const* cosines;    // [room, width] per kind
+  const void* const* sines;      // the same; the first half is negated
+  const float* const* masks;     // [n, past + n] per kind; null: a chain that sees everything
+  const int64_t* positions;      // [n], or null: they count on from `past`
+  int64_t room;
+  int64_t past;        // rows before the new ones
+  int64_t num_new;     // n
+  int64_t num_logits;  // the last rows that are answered
+};
+}
+
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int BYTES = 64, TOKENS = 6;  // tokens whose sums fit into the registers, times ROWS
+#elif defined(__AVX__)
+constexpr int BYTES = 32, TOKENS = 3;
+#elif defined(__aarch64__)
+constexpr int BYTES = 16, TOKENS = 6;
+#else
+constexpr int BYTES = 16, TOKENS = 3;
+#endif
+constexpr int LANES = BYTES / 4;
+constexpr int ROWS = 4;
+constexpr int AHEAD = 8192;  // bytes of a matrix that are fetched before they are needed
+
+typedef float Floats __attribute__((vector_size(BYTES)));
+typedef int32_t Ints __attribute__((vector_size(BYTES)));
+typedef uint32_t Words __attribute__((vector_size(BYTES)));
+typedef uint16_t Halves __attribute__((vector_size(BYTES / 2)));
+typedef uint16_t bfloat16;
+
+inline Floats load(const float* from) {
+  Floats out;
+  memcpy(&out, from, sizeof out);
+  return out;
+}
+
+inline Floats load(const bfloat16* from) {
+  Halves halves;
+  memcpy(&halves, from, sizeof halves);
+  return (Floats)(__builtin_convertvector(halves, Words) << 16);
+}
+
+// Products take two vectors of a row at once. Two numbers of bfloat16 lie in one word: its low half and its high half
+// become a vector each, of the even and of the odd places. What they are multiplied with is arranged alike.
+inline Floats half_of_two(const float* from, int half) { return load(from + half * LANES); }
+
+inline Floats half_of_two(const bfloat16* from, int half) {
+  Words words;
+  memcpy(&words, from, sizeof words);
+  return (Floats)(half ? words & 0xffff0000u : words << 16);
+}
+
+inline void store(float* to, Floats values) { memcpy(to, &values, sizeof values); }
+
+inline float wide(float value) { return value; }
+
+inline float wide(bfloat16 value) {
+  uint32_t bits = uint32_t(value) << 16;
+  float out;
+  memcpy(&out, &bits, sizeof out);
+  return out;
+}
+
+inline void put(float* to, float value) { *to = value; }
+
+inline void put(bfloat16* to, float value) {  // rounds to the nearest, ties to even
+  uint32_t bits;
+  memcpy(&bits, &value, sizeof bits);
+  *to = value == value ? (bits + 0x7fff + ((bits >> 16) & 1)) >> 16 : 0x7fc0;
+}
+
+inline Floats all(float value) { return Floats{} + value; }
+
+// ---- sums of vectors: 16 of them into one, in a tree -----------------------------------------------------------------
+
+struct Two {
+  Floats even, odd;
+};
+
+template <int S, int... I>
+inline Two alternate(Floats a, Floats b, std::integer_sequence<int, I...>) {
+  // The lanes of a and b, side by side, taken apart: the even groups of S lanes, and the odd ones.
+#if defined(__clang__)
+  return {__builtin_shufflevector(a, b, (I / S * 2 * S + I % S)...),
+          __builtin_shufflevector(a, b, (I / S * 2 * S + I % S + S)...)};
+#else
+  return {__builtin_shuffle(a, b, Ints{(I / S * 2 * S + I % S)...}),
+          __builtin_shuffle(a, b, Ints{(I / S * 2 * S + I % S + S)...})};
+#endif
+}
+
+template <int COUNT>
+inline Floats totals(const Floats* sums, int num_sums) {
+  // Lane i is the total of the i-th vector, COUNT of them; those behind the first num_sums are 0.
+  constexpr int HALF = COUNT / 2;
+  if (num_sums <= 0) return Floats{};
+  if constexpr (COUNT == 1) return sums[0];
+  else {
+    Floats a = totals<HALF>(sums, num_sums), b = totals<HALF>(sums + HALF, num_sums - HALF);
+    auto [even, odd] = alternate<LANES / COUNT>(a, b, std::make_integer_sequence<int, LANES>());
+    return even + odd;
+  }
+}
+
+inline float total(Floats sum) {
+  return totals<LANES>(&sum, 1)[0];
+}
+
+template <class W>
+void arrange(float* x, int64_t size) {
+  // Puts x into the order of `half_of_two`: of every two vectors, the even places before the odd ones.
+  if (sizeof(W) == sizeof(float)) return;
+  for (int64_t i = 0; i < size; i += 2 * LANES) {
+    Floats a = load(x + i), b = load(x + i + LANES);
+    auto [even, odd] = alternate<1>(a, b, std::make_integer_sequence<int, LANES>());
+    store(x + i, even);
+    store(x + i + LANES, odd);
+  }
+}
+
+// ---- products ----------------------------------------------------------------------------------------------------------
+
+struct Rows {
+  float* values;  // [n, stride]
+  int64_t stride;
+
+  float* operator[](int64_t row) const { return values + row * stride; }
+  Rows from(int64_t row) const { return {(*this)[row], stride}; }
+  Rows at(int64_t column) const { return {values + column, stride}; }
+};
+
+template <class W, int R, int N = TOKENS>
+inline void block(const W* weights, const W* bias, int64_t width, Rows x, int n, Rows y, bool adds) {
+  // The products of R rows of a matrix with n rows of x, at most N.
+  if (n < N) {
+    if constexpr (N > 1) block<W, R, N - 1>(weights, bias, width, x, n, y, adds);
+    return;
+  }
+  constexpr int COUNT = (N * R + LANES - 1) / LANES * LANES;
+  Floats sums[COUNT] = {};
+  for (int64_t i = 0; i < width; i += 2 * LANES)
+    for (int half = 0; half < 2; half++) {
+      Floats parts[R];
+      for (int k = 0; k < R; k++) {
+        const W* from = weights + k * width + i;
+        parts[k] = half_of_two(from, half);
+        if (sizeof(W) == sizeof(float) || half == 0) __builtin_prefetch((const char*)from + AHEAD + half * BYTES);
+      }
+      for (int r = 0; r < N; r++) {
+        Floats values = load(x[r] + i + half * LANES);
+        asm volatile("" ::: "memory");  // GCC would load the values again for each of the R products
+        for (int k = 0; k < R; k++) sums[r * R + k] += parts[k] * values;
+      }
+    }
+  float out[COUNT];
+  for (int k = 0; k < N * R; k += LANES) store(out + k, totals<LANES>(sums + k, N * R - k));
+  for (int r = 0; r < N; r++)
+    for (int k = 0; k < R; k++) {
+      float value = out[r * R + k] + (bias ? wide(bias[k]) : 0.0f);
+      y[r][k] = adds ? y[r][k] + value : value;
+    }
+}
+
+template <class W>
+void product(const W* weights, const W* bias, int64_t out, int64_t width, Rows x, int n, Rows y, bool adds = false) {
+  // y [n, out] = x [n, width] times the matrix [out, width], transposed, plus the bias; or that much more.
+  int num_groups = (n + TOKENS - 1) / TOKENS;
+  int64_t row = 0;
+  auto pass = [&](auto step) {
+    for (; row + step <= out; row += step)
+      for (int group = 0; group < num_groups; group++) {
+        int begin = n * group / num_groups, end = n * (group + 1) / num_groups;
+        block<W, step>(weights + row * width, bias ? bias + row : nullptr, width, x.from(begin), end - begin,
+                       y.from(begin).at(row), adds);
+      }
+  };
+  pass(std::integral_constant<int, ROWS>());
+  pass(std::integral_constant<int, 1>());
+}
+
+struct Share {  // of a thread
+  int64_t begin, end;
+};
+
+inline Share share(int64_t size, int64_t unit, int thread, int num_threads) {
+  int64_t num_units = (size + unit - 1) / unit;
+  int64_t begin = num_units * thread / num_threads * unit;
+  int64_t end = num_units * (thread + 1) / num_threads * unit;
+  return {begin, std::min(end, size)};
+}
+
+template <class W>
+void product_of(const Linear& linear, int64_t width, Rows x, int n, Rows y, Share rows, bool adds = false) {
+  // The columns of y that are a thread's share.
+  const W* bias = (const W*)linear.bias;
+  product((const W*)linear.weight + rows.begin * width, bias ? bias + rows.begin : nullptr, rows.end - rows.begin,
+          width, x, n, y.at(rows.begin), adds);
+}
+
+// ---- functions of vectors ----------------------------------------------------------------------------------------------
+
+inline Floats exponential(Floats x) {
+  // e^x to the last bit or two: 2^n from the exponent's own bits, e^rest by its series. 0 far below 0.
+  const float MAGIC = 12582912.0f;  // 1.5 * 2^23: what is added to it is rounded to a whole number
+  Floats capped = x > 88.0f ? all(88.0f) : x;
+  Floats sum = capped * 1.44269504f + MAGIC;
+  Floats n = sum - MAGIC;
+  Floats rest = capped - n * 0.693359375f + n * 2.12194440e-4f;
+  Floats y = all(1.0f / 5040);
+  const float SERIES[] = {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f};
+  for (float term : SERIES) y = y * rest + term;
+  Floats out = (Floats)((Ints)y + ((Ints)sum << 23));
+  return x < -87.0f ? Floats{} : out;
+}
+
+inline Floats activation(Floats x, bool is_gelu) {
+  Floats slope = is_gelu ? 1.5957691216f * (x + 0.044715f * x * x * x) : x;  // gelu's tanh, as a logistic function
+  return x / (1.0f + exponential(-slope));
+}
+
+template <class W>
+void normalise(const float* x, const W* weight, int64_t size, float epsilon, float offset, float* y) {
+  Floats squares{};
+  for (int64_t i = 0; i < size; i += LANES) squares += load(x + i) * load(x + i);
+  float scale = 1 / std::sqrt(total(squares) / size + epsilon);
+  for (int64_t i = 0; i < size; i += LANES) store(y + i, load(x + i) * scale * (load(weight + i) + offset));
+}
+
+// ---- attention ---------------------------------------------------------------------------------------------------------
+
+template <class W, int COLUMNS, int N = TOKENS>
+inline void mix(const W* values, int64_t width, int64_t end, Rows shares, int n, Rows out) {
+  // COLUMNS vectors of the sums of `end` rows of values, each times its share, for n queries, at most N.
+  if (n < N) {
+    if constexpr (N > 1) mix<W, COLUMNS, N - 1>(values, width, end, shares, n, out);
+    return;
+  }
+  Floats sums[N][COLUMNS] = {};
+  for (int64_t j = 0; j < end; j++, values += width) {
+    Floats parts[COLUMNS];
+    for (int c = 0; c < COLUMNS; c++) parts[c] = half_of_two(values + c / 2 * 2 * LANES, c % 2);
+    for (int r = 0; r < N; r++)
+      for (int c = 0; c < COLUMNS; c++) sums[r][c] += parts[c] * shares[r][j];
+  }
+  for (int r = 0; r < N; r++)
+    for (int c = 0; c < COLUMNS; c++) store(out[r] + c * LANES, sums[r][c]);
+}
+
+float as_shares(float* scores, int64_t end) {
+  // Turns scores into e^(score - largest) and returns their sum. What lies behind them, up to a whole vector, is 0 then.
+  int64_t padded = (end + LANES - 1) / LANES * LANES;
+  for (int64_t j = end; j < padded; j++) scores[j] = -INFINITY;
+  Floats most = load(scores);
+  for (int64_t j = LANES; j < padded; j += LANES) {
+    Floats others = load(scores + j);
+    most = others > most ? others : most;
+  }
+  float largest = most[0];
+  for (int i = 1; i < LANES; i++) largest = std::max(largest, most[i]);
+  Floats sum{};
+  for (int64_t j = 0; j < padded; j += LANES) {
+    Floats powers = exponential(load(scores + j) - largest);
+    store(scores + j, powers);
+    sum += powers;
+  }
+  return total(sum);
+}
+
+template <class W>
+class Forward {
+ public:
+  Forward(const Model& model, const Text* texts, int64_t num_texts, float* x, float* logits, const int64_t* captured,
+          int64_t num_captured, float* states, int num_threads)
+      : model(model), texts(texts), num_texts(num_texts), captured(captured), num_captured(num_captured),
+        num_threads(num_threads), x{x, model.hidden}, states{states, num_captured * model.hidden},
+        logits{logits, model.vocab} {
+    for (int64_t i = 0; i < num_texts; i++) {
+      num_rows += texts[i].num_new;
+      longest = std::max(longest, texts[i].past + texts[i].num_new);
+    }
+    longest = (longest + LANES - 1) / LANES * LANES;
+    int64_t attended = model.heads * model.width;
+    int64_t own = num_rows * (model.hidden + model.width + model.inner) + TOKENS * (model.width + longest);
+    memory.reset(new float[num_rows * (2 * attended + model.inner + model.hidden) + num_threads * own]);
+    float* free = memory.get();
+    auto take = [&free](int64_t size) { return std::exchange(free, free + size); };
+    queries = take(num_rows * attended);
+    mixed = {take(num_rows * attended), attended};
+    inner = {take(num_rows * model.inner), model.inner};
+    branch = {take(num_rows * model.hidden), model.hidden};
+    private_memory = free;
+    private_size = own;
+  }
+
+  static void run(void* forward) { ((Forward*)forward)->work(omp_get_thread_num(), omp_get_num_threads()); }
+
+  void start() { GOMP_parallel(run, this, num_threads, 0); }
+
+ private:
+  const Model& model;
+  const Text* texts;
+  int64_t num_texts;
+  const int64_t* captured;
+  int64_t num_captured;
+  int num_threads;
+  Rows x, states, logits, mixed, inner, branch;
+  float* queries;  // [text][head][n, width]
+  float* private_memory;
+  int64_t private_size, num_rows = 0, longest = 0;
+  std::unique_ptr<float[]> memory;
+
+  struct Own {  // a thread's own memory
+    Rows normal;    // [rows, hidden]
+    Rows head;      // [rows, width]
+    Rows few;       // [TOKENS, width]
+    float* up;      // [rows, share of inner]
+    float* scores;  // [TOKENS, longest]
+  };
+
+  void work(int thread, int num_threads) {
+    float* free = private_memory + thread * private_size;
+    auto take = [&free](int64_t size) { return std::exchange(free, free + size); };
+    Own own;
+    own.normal = {take(num_rows * model.hidden), model.hidden};
+    own.head = {take(num_rows * model.width), model.width};
+    own.few = {take(TOKENS * model.width), model.width};
+    own.up = take(num_rows * model.inner);
+    own.scores = take(TOKENS * longest);
+    Share hidden = share(model.hidden, 16, thread, num_threads);
+    for (int64_t i = 0; i < model.num_layers; i++) {
+      const Layer& layer = model.layers[i];
+      if (thread == 0) capture(i);
+      prepare(layer.attention_norm, own.normal);
+      Share heads = share(model.heads + 2 * model.key_heads, 1, thread, num_threads);
+      for (int64_t head = heads.begin; head < heads.end; head++) read_head(layer, head, own);
+      GOMP_barrier();
+      attend(layer, own, share(num_rows * model.heads, 1, thread, num_threads));
+      GOMP_barrier();
+      add(layer.o, layer.after_attention, mixed, hidden);
+      GOMP_barrier();
+      prepare(layer.mlp_norm, own.normal);
+      feed(layer, own, share(model.inner, 2 * LANES, thread, num_threads));
+      GOMP_barrier();
+      add(layer.down, layer.after_mlp, inner, hidden);
+      GOMP_barrier();
+    }
+    if (thread == 0) capture(model.num_layers);
+    answer(own, share(model.vocab, 16, thread, num_threads));
+  }
+
+  void capture(int64_t number) {
+    for (int64_t i = 0; i < num_captured; i++)
+      if (captured[i] == number)
+        for (int64_t r = 0; r < num_rows; r++) memcpy(states.at(i * model.hidden)[r], x[r], model.hidden * sizeof(float));
+      else if (captured[i] < 0 && number == model.num_layers)
+        normalise_all(model.norm, states.at(i * model.hidden));
+  }
+
+  void normalise_all(const void* weight, Rows y) {
+    for (int64_t r = 0; r < num_rows; r++)
+      normalise(x[r], (const W*)weight, model.hidden, model.epsilon, model.norm_offset, y[r]);
+  }
+
+  void prepare(const void* norm, Rows y) {
+    normalise_all(norm, y);
+    for (int64_t r = 0; r < num_rows; r++) arrange<W>(y[r], model.hidden);
+  }
+
+  W* stored(const Text& text, const Layer& layer, int64_t key_head, bool is_values) {
+    int64_t place = (layer.index + is_values * model.num_stored) * model.key_heads + key_head;
+    return (W*)text.rows + place * text.room * model.width;
+  }
+
+  void read_head(const Layer& layer, int64_t head, Own& own) {
+    // A head of queries, keys or values: its product, norm and rotation; keys and values go to the store.
+    int64_t first_key = model.heads, first_value = model.heads + model.key_heads;
+    bool is_query = head < first_key, is_value = head >= first_value;
+    const Linear& linear = is_query ? layer.q : is_value ? layer.v : layer.k;
+    int64_t number = head - (is_query ? 0 : is_value ? first_value : first_key);
+    Share rows = {number * model.width, (number + 1) * model.width};
+    product_of<W>(linear, model.hidden, own.normal, num_rows, own.head.at(-rows.begin), rows);
+    const void* norm = is_query ? layer.q_norm : is_value ? nullptr : layer.k_norm;
+    int64_t row = 0, first = 0;
+    for (const Text* text = texts; text < texts + num_texts; first += text->num_new, text++) {
+      float* to = queries + (first * model.heads + number * text->num_new) * model.width;
+      for (int64_t r = 0; r < text->num_new; r++, row++) {
+        float* values = own.head[row];
+        if (norm) normalise(values, (const W*)norm, model.width, model.epsilon, model.norm_offset, values);
+        int64_t place = text->past + r;
+        int64_t position = text->positions ? text->positions[r] : place;
+        if (is_query) {
+          rotate(*text, layer, position, values, to + r * model.width);
+          arrange<W>(to + r * model.width, model.width);
+        } else {
+          W* at = stored(*text, layer, number, is_value) + place * model.width;
+          if (is_value)
+            for (int64_t i = 0; i < model.width; i++) put(at + i, values[i]);
+          else
+            rotate(*text, layer, position, values, at);
+        }
+      }
+    }
+  }
+
+  template <class T>
+  void rotate(const Text& text, const Layer& layer, int64_t position, const float* x, T* y) {
+    const W* cosines = (const W*)text.cosines[layer.kind] + position * model.width;
+    const W* sines = (const W*)text.sines[layer.kind] + position * model.width;
+    int64_t half = model.width / 2;
+    for (int64_t i = 0; i < half; i++) {
+      put(y + i, x[i] * wide(cosines[i]) + x[i + half] * wide(sines[i]));
+      put(y + i + half, x[i + half] * wide(cosines[i + half]) + x[i] * wide(sines[i + half]));
+    }
+  }
+
+  void attend(const Layer& layer, Own& own, Share share) {
+    // A share of the queries, which lie text by text, then head by head, then row by row.
+    int64_t first = 0, at = share.begin;
+    for (const Text* text = texts; text < texts + num_texts; first += text->num_new, text++) {
+      int64_t per_key = text->num_new * (model.heads / model.key_heads);
+      int64_t begin = first * model.heads, end = begin + text->num_new * model.heads;
+      while (at < std::min(end, share.end)) {
+        int64_t key_head = (at - begin) / per_key;
+        int64_t limit = std::min(begin + (key_head + 1) * per_key, share.end);
+        int n = int(std::min<int64_t>(TOKENS, limit - at));
+        attend_few(layer, *text, key_head, first, at, n, own);
+        at += n;
+      }
+    }
+  }
+
+  void attend_few(const Layer& layer, const Text& text, int64_t key_head, int64_t first, int64_t query, int n,
+                  Own& own) {
+    int64_t total = text.past + text.num_new, width = model.width;
+    Rows scores = {own.scores, longest};
+    Rows from = {queries + query * width, width};
+    product(stored(text, layer, key_head, false), (const W*)nullptr, total, width, from, n, scores);
+    Rows out = own.few;
+    float scales[TOKENS];
+    for (int i = 0; i < n; i++) {
+      int64_t row = (query - first * model.heads + i) % text.num_new;
+      int64_t seen = text.masks ? total : text.past + row + 1;
+      float* own_scores = scores[i];
+      for (int64_t j = 0; j < total; j++) own_scores[j] *= layer.scale;
+      if (text.masks) {
+        const float* mask = text.masks[layer.kind] + row * total;
+        for (int64_t j = 0; j < total; j++) own_scores[j] += mask[j];
+      }
+      scales[i] = 1 / as_shares(own_scores, seen);
+      for (int64_t j = (seen + LANES - 1) / LANES * LANES; j < total; j++) own_scores[j] = 0;
+    }
+    const W* values = stored(text, layer, key_head, true);
+    int64_t column = 0;
+    for (; column + 4 * LANES <= width; column += 4 * LANES)
+      mix<W, 4>(values + column, width, total, scores, n, out.at(column));
+    for (; column < width; column += 2 * LANES) mix<W, 2>(values + column, width, total, scores, n, out.at(column));
+    for (int i = 0; i < n; i++) {
+      int64_t place = query - first * model.heads + i;
+      float* to = mixed[first + place % text.num_new] + place / text.num_new * width;
+      for (int64_t j = 0; j < width; j++) to[j] = out[i][j] * scales[i];
+    }
+  }
+
+  void feed(const Layer& layer, Own& own, Share share) {
+    // A share of the inner layer: up times the activation of gate.
+    int64_t size = share.end - share.begin;
+    Rows up = {own.up, size};
+    product_of<W>(layer.gate, model.hidden, own.normal, num_rows, inner, share);
+    product_of<W>(layer.up, model.hidden, own.normal, num_rows, up.at(-share.begin), share);
+    for (int64_t r = 0; r < num_rows; r++) {
+      float* gate = inner[r] + share.begin;
+      for (int64_t i = 0; i < size; i += LANES)
+        store(gate + i, activation(load(gate + i), model.is_gelu) * load(up[r] + i));
+      arrange<W>(gate, size);
+    }
+  }
+
+  void add(const Linear& linear, const void* norm, Rows from, Share share) {
+    // Adds a share of a branch's columns to x; a branch with a norm must be whole before.
+    product_of<W>(linear, from.stride, from, num_rows, norm ? branch : x, share, !norm);
+    if (!norm) return;
+    GOMP_barrier();
+    for (int64_t r = 0; r < num_rows; r++) {
+      Floats squares{};
+      for (int64_t i = 0; i < model.hidden; i += LANES) squares += load(branch[r] + i) * load(branch[r] + i);
+      float scale = 1 / std::sqrt(total(squares) / model.hidden + model.epsilon);
+      const W* weight = (const W*)norm;
+      for (int64_t i = share.begin; i < share.end; i += LANES)
+        store(x[r] + i, load(x[r] + i) + load(branch[r] + i) * scale * (load(weight + i) + model.norm_offset));
+    }
+  }
+
+  void answer(Own& own, Share share) {
+    // A share of the logits of each text's last rows.
+    int64_t end = 0, done = 0;
+    for (const Text* text = texts; text < texts + num_texts; text++) {
+      end += text->num_new;
+      for (int64_t r = 0; r < text->num_logits; r++, done++) {
+        normalise(x[end - text->num_logits + r], (const W*)model.norm, model.hidden, model.epsilon, model.norm_offset,
+                  own.normal[done]);
+        arrange<W>(own.normal[done], model.hidden);
+      }
+    }
+    product_of<W>(model.head, model.hidden, own.normal, done, logits, share);
+  }
+};
+
+template <class W>
+struct Product {
+  Linear linear;
+  int64_t out, width;
+  Rows x, y;
+  int n;
+
+  static void run(void* product) {
+    Product& own = *(Product*)product;
+    Share rows = share(own.out, 16, omp_get_thread_num(), omp_get_num_threads());
+    product_of<W>(own.linear, own.width, own.x, own.n, own.y, rows);
+  }
+
+  void start(const float* from, int num_threads) {
+    std::unique_ptr<float[]> memory(new float[n * width]);
+    x = {memory.get(), width};
+    memcpy(x.values, from, n * width * sizeof(float));
+    for (int r = 0; r < n; r++) arrange<W>(x[r], width);
+    GOMP_parallel(run, this, num_threads, 0);
+  }
+};
+
+}  // namespace
+
+extern "C" {
+
+// x [rows of all texts, hidden]: the embeddings, overwritten. logits [answered rows, vocab]. captured: the numbers of
+// the layers whose states [rows, num_captured * hidden] are wanted, -1 for those behind the last norm.
+void quick_forward(const Model* model, const Text* texts, int64_t num_texts, float* x, float* logits,
+                   const int64_t* captured, int64_t num_captured, float* states, int num_threads) {
+  if (model->is_bfloat16)
+    Forward<bfloat16>(*model, texts, num_texts, x, logits, captured, num_captured, states, num_threads).start();
+  else
+    Forward<float>(*model, texts, num_texts, x, logits, captured, num_captured, states, num_threads).start();
+}
+
+// y [n, out] = x [n, in] times weight [out, in], transposed, plus bias [out] or null.
+void quick_product(int is_bfloat16, const void* weight, const void* bias, int64_t out, int64_t width, const float* x,
+                   int n, float* y, int num_threads) {
+  if (is_bfloat16)
+    Product<bfloat16>{{weight, bias}, out, width, {}, {y, out}, n}.start(x, num_threads);
+  else
+    Product<float>{{weight, bias}, out, width, {}, {y, out}, n}.start(x, num_threads);
+}
+
+int quick_most_rows() { return 4 * TOKENS; }
+}

@@ -1,0 +1,171 @@
+"""The compiled forward: what it refuses, its exits, threads and processors. test_compact compares its numbers, too."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from torch.nn.functional import linear
+
+from specviz.decoding.cached_lm import PRODUCTS, CachedLM
+from specviz.decoding.draft import Draft, chain
+from specviz.decoding.forward.compiled import Compiled
+from specviz.decoding.forward.products import Products
+from specviz.decoding.forward.transformers_forward import TransformersForward
+from specviz.models import compiler
+from specviz.settings import cache_dir
+from tests.helpers.compiled_code import compiled_products
+from tests.helpers.tiny_models import tiny
+
+TREE = Draft((4, 6, 8, 10, 12, 14), (-1, -1, 0, 0, 1, 2), (None,) * 6)
+TEXT = [*range(3, 60)]
+WIDE = {"hidden": 64, "head_dim": 32}
+CLOSE = {torch.float32: (1e-4, 1e-4), torch.bfloat16: (2e-2, 2e-2)}
+PROCESSORS = ["-march=x86-64", "-march=haswell"]
+"""What a compiler may take for the processor here; each has vectors of another length."""
+
+
+def wide(family="llama", **config):
+    return tiny(family, **WIDE, **config)
+
+
+def oracle_of(model):
+    return CachedLM(model, 2048, forward=TransformersForward(model, PRODUCTS))
+
+
+def assert_same(own, told):
+    torch.testing.assert_close(own, told, rtol=1e-4, atol=1e-4 * float(told.abs().max()))
+
+
+def compare_texts(lm, oracle):
+    """Compares rows behind texts that grow, with chains, trees and gathered rows between."""
+    for tokens in (TEXT[:5], TEXT[:6], [*TEXT[:6], 4, 10, 14, 2], TEXT, [*TEXT, 7]):
+        for draft in (Draft(), chain([5, 7, 9]), TREE):
+            assert_same(lm.forward(tokens, draft), oracle.forward(tokens, draft))
+
+
+def test_an_exit_reads_behind_the_rows_of_the_whole():
+    model = wide(layers=4)
+    lm = CachedLM(model, 256, compiled_products())
+    oracle = oracle_of(model)
+    assert lm.path == "compiled"
+    for layers in ([0, 1], [0, 2, 3]):
+        early, told = lm.exit(layers), oracle.exit(layers)
+        for length in (6, 9, 40):
+            lm.forward(TEXT[:length])
+            oracle.forward(TEXT[:length])
+            following = [*TEXT[:length], 3]
+            assert_same(early.forward(following, chain([8, 2])), told.forward(following, chain([8, 2])))
+
+
+def test_with_the_last_number_of_rows_that_it_takes_and_one_more():
+    model = wide()
+    lm = CachedLM(model, 256, compiled_products())
+    oracle = oracle_of(model)
+    most = compiled_products().compiled.most_rows
+    for num_rows in (most - 1, most, most + 1):
+        drafted = chain([3 + i % 50 for i in range(num_rows - 1)])
+        assert_same(lm.forward([*TEXT, num_rows], drafted), oracle.forward([*TEXT, num_rows], drafted))
+
+
+@pytest.mark.parametrize("num_threads", [2, 3, 7])
+def test_any_number_of_threads_gives_the_same_numbers(num_threads):
+    model = wide()
+    lm = CachedLM(model, 256, compiled_products())
+    oracle = oracle_of(model)
+    torch.set_num_threads(num_threads)
+    try:
+        compare_texts(lm, oracle)
+    finally:
+        torch.set_num_threads(1)
+
+
+def test_readers_in_several_threads_do_not_meet():
+    model = wide()
+    readers = [(CachedLM(model, 256, compiled_products()), oracle_of(model)) for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda pair: compare_texts(*pair), readers))
+
+
+@pytest.mark.parametrize("flag", PROCESSORS)
+def test_one_source_serves_processors_with_other_vectors(flag, tmp_path, monkeypatch):
+    compiled_products()
+    monkeypatch.setattr(compiler, "_flags", lambda: ("-std=c++17", "-O3", "-w", "-shared", "-fPIC", flag))
+    build = compiler.Build(tmp_path)
+    build.wait()
+    if build.found[0] is None and "-march" in build.found[1]:
+        pytest.skip(f"the compiler builds for no such processor: {build.found[1]}")
+    products = Products(compiled=build.found[0])
+    for family in ("llama", "gemma3_text"):
+        model = wide(family)
+        lm = CachedLM(model, 256, products)
+        assert lm.path == "compiled"
+        compare_texts(lm, oracle_of(model))
+
+
+@pytest.mark.parametrize("dtype", CLOSE)
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("out", "width"), [(5, 32), (64, 96), (513, 192)])
+def test_its_products_are_those_of_linear(out, width, bias, dtype):
+    products = compiled_products()
+    rtol, atol = CLOSE[dtype]
+    layer = torch.nn.Linear(width, out, bias, dtype=dtype)
+    with torch.inference_mode():
+        for num_rows in (1, 2, 5, 7, 12, products.compiled.most_rows):
+            x = torch.randn(1, num_rows, 2 * width, dtype=dtype)[..., ::2]  # rows that do not lie row by row
+            assert products.compiled.can_multiply(layer.weight, x, num_rows)
+            torch.testing.assert_close(products(layer.weight, layer.bias, x), layer(x), rtol=rtol, atol=atol)
+
+
+def test_what_is_to_be_trained_is_multiplied_by_torch():
+    layer = torch.nn.Linear(32, 4)
+    out = compiled_products()(layer.weight, layer.bias, torch.ones(2, 32))
+    out.sum().backward()
+    torch.testing.assert_close(layer.weight.grad, torch.full((4, 32), 2.0))
+
+
+@pytest.mark.parametrize("change", [{}, {"transposed": True}, {"width": 48}, {"dtype": torch.float64}])
+def test_other_tables_are_multiplied_as_linear_does(change):
+    width = change.get("width", 32)
+    weight = torch.randn(6, width, dtype=change.get("dtype", torch.float32))
+    if "transposed" in change:
+        weight = weight.t().contiguous().t()
+    x = torch.randn(3, width, dtype=weight.dtype)
+    with torch.inference_mode():
+        torch.testing.assert_close(compiled_products()(weight, None, x), linear(x, weight), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda: wide().half(), "not written for float16"),
+        (lambda: tiny("llama", hidden=64, head_dim=8), "its width 8 is no multiple of 32"),
+        (lambda: wide(intermediate_size=72), "its width 72 is no multiple of 32"),
+        (lambda: wide(hidden_act="relu"), "not written for the activation ReLU"),
+    ],
+)
+def test_what_it_is_not_written_for_is_read_by_compact_and_says_why(make, why):
+    model = make()
+    lm = CachedLM(model, 256, compiled_products())
+    assert lm.path == f"compact (not compiled: {why})"
+    rtol, atol = CLOSE.get(model.dtype, (2e-2, 2e-2))
+    torch.testing.assert_close(lm.forward(TEXT), CachedLM(model, 256).forward(TEXT), rtol=rtol, atol=10 * atol)
+
+
+def test_code_that_is_wrong_for_a_model_is_not_used():
+    class Wrong(Compiled):
+        def forward(self, *args):
+            logits, states = super().forward(*args)
+            return 1.1 * logits, states
+
+    compiled_products()
+    library = compiler.build(cache_dir())._path
+    lm = CachedLM(wide(), 256, Products(compiled=Wrong(str(library))))
+    assert lm.path.startswith("compact (not compiled: the compiled one is off by ")
+
+
+def test_a_table_that_no_longer_fits_is_read_by_compact():
+    model = wide()
+    lm = CachedLM(model, 256, compiled_products())
+    lm.forward(TEXT[:9])
+    model.lm_head.weight.data = model.lm_head.weight.data.t().contiguous().t()
+    assert_same(lm.forward(TEXT[:10]), oracle_of(model).forward(TEXT[:10]))
