@@ -20,12 +20,11 @@ settings.load_profile("any-machine")
 def cache_of_this_session(tmp_path_factory):
     """No test finds, makes or deletes a model in the person's own cache, but the one that is to get the real one."""
     from specviz.models.compiler import build
-    from specviz.settings import cache_dir
 
     with pytest.MonkeyPatch.context() as patch:
         if not os.environ.get("SPECVIZ_TEST_GET"):
             patch.setenv("SPECVIZ_CACHE", str(tmp_path_factory.mktemp("cache")))
-        build(cache_dir()).wait()  # no test changes its forward on the way
+        build().wait()  # no test changes its forward on the way
         yield
 
 

@@ -31,7 +31,7 @@ MEASURES_TRANSFORMERS = ["bench"]  # its own `generate` is the peer that they ti
 # Directories of one machine; the pattern is written so that it does not find itself.
 MACHINE_PATH = re.compile(r"(?<![\w.~])(?:/(?:home|Users|root|tmp|work|mnt|private)/|[A-Z]:\\+Users\\)[\w.-]")
 NOT_OURS = re.compile(r"\..*|__pycache__|.*\.egg-info|venv|build|dist|runs")
-TEXTS = (".py", ".js", ".ts", ".css", ".html", ".json", ".jsonl", ".md", ".toml", ".txt", ".yml", "")
+TEXTS = (".py", ".cpp", ".js", ".ts", ".css", ".html", ".json", ".jsonl", ".md", ".toml", ".txt", ".yml", "")
 
 
 def part_of(path):

@@ -53,6 +53,9 @@ def run(options: argparse.Namespace) -> int:
         import torch
 
         torch.set_num_threads(options.threads)
+    from specviz.models.compiler import build
+
+    build().wait()
     for line in options.lines(options):
         print(line, flush=True)
     return 0

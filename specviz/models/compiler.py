@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 
 from specviz import decoding
 from specviz.decoding.forward.compiled import Compiled
+from specviz.settings import cache_dir
 
 SOURCE = Path(decoding.__file__).with_name("forward") / "quick.cpp"
 LONGEST_S = 120
@@ -74,9 +75,13 @@ class Build:
             return None, f"it could not be loaded: {error}"
 
 
+def build() -> Build:
+    """The build in the cache folder; the first call begins it."""
+    return _build(cache_dir())
+
+
 @cache
-def build(folder: Path) -> Build:
-    """The build in this folder; the first call begins it."""
+def _build(folder: Path) -> Build:
     return Build(folder)
 
 

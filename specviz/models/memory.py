@@ -91,7 +91,7 @@ def products() -> Products:
     Compiled code takes their place as soon as it is built.
     """
     with _measuring:
-        compiled, why_not = compiler.build(cache_dir()).found
+        compiled, why_not = compiler.build().found
         measured = _products(cache_dir(), torch.get_num_threads())
     return replace(measured, compiled=compiled, why_not_compiled=why_not)
 

@@ -14,7 +14,7 @@ import gradio as gr
 
 from specviz.errors import SpecvizError
 from specviz.lessons.load import found_lessons
-from specviz.models import get
+from specviz.models import compiler, get
 from specviz.models.catalog import HEADS, REAL
 from specviz.models.files.hub import ignore_progress, is_here
 from specviz.models.pool import ModelPool
@@ -87,6 +87,7 @@ class Page:
 
     def warm_up(self) -> None:
         """Loads the first pair and makes a few tokens, so that the first Run answers at once."""
+        compiler.build().wait()  # a model that is read meanwhile would have to be proved again
         try:
             for _ in open_run(replace(self.first, max_new_tokens=8), bench=self.bench).events():
                 pass

@@ -12,7 +12,6 @@ from specviz.decoding.forward.compiled import Compiled
 from specviz.decoding.forward.products import Products
 from specviz.decoding.forward.transformers_forward import TransformersForward
 from specviz.models import compiler
-from specviz.settings import cache_dir
 from tests.helpers.compiled_code import compiled_products
 from tests.helpers.tiny_models import tiny
 
@@ -158,7 +157,7 @@ def test_code_that_is_wrong_for_a_model_is_not_used():
             return 1.1 * logits, states
 
     compiled_products()
-    library = compiler.build(cache_dir())._path
+    library = compiler.build()._path
     lm = CachedLM(wide(), 256, Products(compiled=Wrong(str(library))))
     assert lm.path.startswith("compact (not compiled: the compiled one is off by ")
 

@@ -5,12 +5,11 @@ import pytest
 from specviz.decoding.forward.products import Products
 from specviz.models.compiler import build
 from specviz.models.memory import products
-from specviz.settings import cache_dir
 
 
 def compiled_products() -> Products:
     """Products with compiled code; the test is skipped, with the reason, where none can be built."""
-    build(cache_dir()).wait()
+    build().wait()
     found = products()
     if found.compiled is None:
         pytest.skip(f"no compiled code: {found.why_not_compiled}")

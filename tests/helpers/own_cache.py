@@ -13,7 +13,7 @@ from specviz.settings import cache_dir
 def own_cache(place: Path, patch: pytest.MonkeyPatch) -> Path:
     """A cache below this place, in force with the patch. It begins with what is made once for a machine."""
     products()
-    build(cache_dir()).wait()
+    build().wait()
     folder = place / "cache"
     folder.mkdir(parents=True, exist_ok=True)
     for made in [*cache_dir().glob("columns-*"), *cache_dir().glob("quick-*")]:

@@ -9,7 +9,6 @@ import torch
 from specviz.models import compiler
 from specviz.models.compiler import Build
 from specviz.models.memory import environment, products
-from specviz.settings import cache_dir
 from tests.helpers.compiled_code import compiled_products
 
 
@@ -17,7 +16,7 @@ from tests.helpers.compiled_code import compiled_products
 def built():
     """The library that the session has built."""
     compiled_products()
-    return compiler.build(cache_dir())._path
+    return compiler.build()._path
 
 
 def finished(folder):
@@ -54,7 +53,7 @@ def test_without_a_compiler_a_run_is_made_by_torch_and_says_why(tmp_path, monkey
     monkeypatch.setenv("SPECVIZ_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(tmp_path))
     loaded = ModelPool(10**9, allow_any=True).load(str(folder))
-    compiler.build(cache_dir()).wait()
+    compiler.build().wait()
     assert products().why_not_compiled == "no C++ compiler was found"
     assert "compiled" not in environment(torch.device("cpu"))["products"]
     assert loaded.cached_lm().path == "compact (not compiled: no C++ compiler was found)"

@@ -41,7 +41,7 @@ def refusal(model: PreTrainedModel) -> str:
         return "only on the CPU and on CUDA"
     if model.dtype not in _FORMATS:
         return f"not written for {str(model.dtype).removeprefix('torch.')}"
-    if any(type(linear) is not nn.Linear for linear in _linears(model)):
+    if any(type(linear) is not nn.Linear for linear in linears_of(model)):
         return "its linear layers are of a different kind"
     if any(map(_is_hooked, model.modules())):
         return "its modules have hooks"
@@ -60,7 +60,8 @@ def _is_hooked(module: nn.Module) -> bool:
     return any(not hook.__module__.startswith("transformers.") for hook in hooks)
 
 
-def _linears(model: PreTrainedModel) -> list[nn.Module]:
+def linears_of(model: PreTrainedModel) -> list[nn.Module]:
+    """The head and the linear layers of every block."""
     linears = [model.lm_head]
     for layer in model.model.layers:
         attention = layer.self_attn

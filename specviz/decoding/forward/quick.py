@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specviz.decoding.forward.compact_forward import Compact, CompactLinear
+from specviz.decoding.forward.compact_forward import Compact, CompactLinear, linears_of
 from specviz.decoding.forward.compiled import (
     FORMATS,
     UNIT,
@@ -40,8 +40,10 @@ def quick_refusal(model: PreTrainedModel, products: Products) -> str:
     block = model.model.layers[0]
     if type(block.mlp.act_fn).__name__ not in _IS_GELU:
         return f"not written for the activation {type(block.mlp.act_fn).__name__}"
-    widths = {weight.shape[1] for weight in model.parameters() if weight.dim() == 2}
-    odd = [width for width in sorted(widths | {block.self_attn.head_dim}) if width % UNIT]
+    if len({layer.mlp.gate_proj.weight.shape for layer in model.model.layers}) > 1:
+        return "its layers are of several sizes"
+    widths = {linear.weight.shape[1] for linear in linears_of(model)} | {block.self_attn.head_dim}
+    odd = [width for width in sorted(widths) if width % UNIT]
     return f"its width {odd[0]} is no multiple of {UNIT}" if odd else ""
 
 
@@ -74,7 +76,10 @@ class Quick(Compact):
 
     def _follow_weights(self) -> bool:
         """Notes where the weights lie, if one of them has moved; False where compiled code cannot read them there."""
-        weights = [address(table[name]) for table, name in self._tables]
+        weights = [
+            None if (weight := table[name]) is None else weight.data_ptr()
+            for table, name in self._tables
+        ]
         if weights != self._weights:
             self._weights = weights
             self._can_read = all(
