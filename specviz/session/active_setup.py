@@ -156,6 +156,10 @@ class ActiveSetup:
         self.draft = None
         self.setup = None
 
+    def draft_lm(self, use: str = "draft") -> CachedLM:
+        """The reader of the draft model for this use; "draft" is the one that the run drafts with."""
+        return self._lm(use, self.draft)
+
     def _load(self, name: str, report: Progress, *, as_draft: bool = False) -> LoadedModel:
         """Loads a model; if it is refused, tries again without the models that this run no longer uses."""
         try:

@@ -25,7 +25,7 @@ from specviz.trace.evidence import write_evidence
 NUM_TOP = 8
 COLUMNS = ("p", "q", "residual", "p_raw", "q_raw")
 NUM_COLUMNS = 1 + len(COLUMNS)  # per shown token, its id first
-NUM_SUMS = 6
+NUM_SUMS = 7
 TINY = 1e-37
 """Smaller probabilities are raised to it: arithmetic on denormal floats is many times slower."""
 
@@ -192,6 +192,7 @@ class _Draw:
     beyond_q: float  # p where q is 0
     shortfall: float
     shift: float  # as in `_shift`
+    own_p: float  # of the emitted token, in the target's row for this place
 
 
 class _Numbers:
@@ -218,13 +219,10 @@ class _Numbers:
     def _final(self, verdict: Verdict) -> tuple[float, float | None]:
         """The target's own p of the last token, and the q of the last rejected draft token at its place, if any."""
         *judged, final = self.draws
-        if verdict.kind != "resampled":
-            return final.p[0], None
-        siblings = [draw for draw in judged if draw.node == verdict.last_node]
-        last = siblings[-1]
-        p = siblings[0].p[1]  # the emitted token is shown second
-        q = last.q[1] if last.has_q else None
-        return p, q
+        q = None
+        if verdict.kind == "resampled" and judged[-1].has_q:
+            q = judged[-1].q[1]  # the emitted token is shown second
+        return final.own_p, q
 
 
 def _unpack(row: list[float], node: int, child: int | None, has_q: bool) -> _Draw:
@@ -315,8 +313,16 @@ def _pack(step: StepResult) -> Tensor:
     p_raw, q_raw = _unfiltered_probabilities(step, ids, shown_q)
     wide_ids = ids.to(exact_dtype(p.device))  # the other columns widen when they are joined
     columns = [wide_ids, shown_p, shown_q, residual, p_raw, q_raw]
-    sums = [_sums(both, exact[num_draws:]), total, _shift(step)]
+    own_p = step.probs[_rows_of(step, p.device), ids[:, 1]]
+    sums = [_sums(both, exact[num_draws:]), total, _shift(step), own_p[:, None]]
     return torch.cat([*columns, *sums], dim=1)
+
+
+def _rows_of(step: StepResult, device: torch.device) -> Tensor:
+    """The number of the target's row at the place of each draw [M]."""
+    parents = [step.draft.parents[check.node] for check in step.verdict.checks]
+    nodes = [*parents, step.verdict.last_node]
+    return to_device([node + 1 for node in nodes], torch.long, device)
 
 
 def _shift(step: StepResult) -> Tensor:
@@ -359,8 +365,7 @@ def _unfiltered_probabilities(
     """The models' unfiltered p and q of `ids` at temperature 1, each [M, R]; q is 0 where there is no draft row."""
     checks = step.verdict.checks
     draft = step.draft
-    parents = [draft.parents[check.node] for check in checks] + [step.verdict.last_node]
-    rows = to_device([node + 1 for node in parents], torch.long, ids.device)
+    rows = _rows_of(step, ids.device)
     if step.plan.sampling.is_plain:
         return step.probs[rows[:, None], ids], shown_q
     p_raw = step.logits[rows].to(step.probs.dtype).softmax(-1)

@@ -8,6 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -32,7 +33,8 @@ from specviz.request import Request, RunSettings
 from specviz.session.active_setup import ActiveSetup
 from specviz.session.controls import PACES, Controls, ControlState
 from specviz.session.recorder import Recorder
-from specviz.session.whole_run import header, scores, stop_of, stop_watch
+from specviz.session.scorer import Scorer
+from specviz.session.whole_run import header, stop_of, stop_watch
 from specviz.session.workbench import NO_NEWS, BackgroundTask, Result, Workbench, workbench
 
 SLICE_S = 0.05
@@ -85,6 +87,7 @@ class Run:
         self._active = ActiveSetup(self.request, bench.pool)
         self._steps: Iterator[StepResult] | None = None
         self._recorder: Recorder | None = None
+        self._scorer: Scorer | None = None
         self._guard = threading.Lock()  # over `_is_read` and the end of a run that nobody reads
         self._is_read = False
         self._unread: trace.Event | None = None
@@ -193,6 +196,7 @@ class Run:
         text = self._active.target.text
         written = [token.id for token in self.trace.tokens]
         self._recorder = Recorder(text, written)
+        self._scorer = Scorer(self._active, prompt + written)
         self._steps = speculate(
             prompt + written,
             lambda: self._active.plan,
@@ -272,6 +276,9 @@ class Run:
                 failure = error
             yield from records
             num_steps += len(records)
+            if self._scorer.is_full:
+                with suppress(Exception):  # the end tries again, and says why it cannot
+                    yield from self._in_turn(self._scorer.read)
             if failure is not None:
                 raise failure
             if finish is not None:
@@ -360,6 +367,7 @@ class Run:
         while True:
             step, record = self._step(started, waiting)
             records.append(self.trace.append(record))
+            self._scorer.add(step, record)
             waiting = time.perf_counter()
             is_full = len(records) == most or self._turn.is_over
             if step.finish or is_full or not self.bench.engine.num_waiting:
@@ -392,7 +400,7 @@ class Run:
         scored = None
         message = None
         try:
-            scored = yield from self._in_turn(lambda: scores(self._active, self.trace))
+            scored = yield from self._in_turn(lambda: self._scorer.scores(self.trace))
         except Exception as error:  # as many kinds as a step
             failure = self._active.describe_failure(error, self._num_tokens)
             message = f"the text was not scored: {failure}"
@@ -410,6 +418,7 @@ class Run:
         self.state = "finished"
         if self._steps is not None:
             self._steps.close()
+        self._scorer = None
         self._active.release()
         if self.trace.header is None or self.trace.footer is not None:
             return None

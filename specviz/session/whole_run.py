@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import datetime, timezone
 
 from specviz import __version__, trace
@@ -11,12 +11,12 @@ from specviz.decoding.engine import IsStop, speculate
 from specviz.decoding.rule import Rule
 from specviz.models.memory import environment
 from specviz.models.pool import ModelPool
-from specviz.models.score import score
 from specviz.models.tokens import Watch
 from specviz.request import Request
 from specviz.rules.broken import tamper_if_broken
 from specviz.session.active_setup import ActiveSetup
 from specviz.session.recorder import Recorder
+from specviz.session.scorer import Scorer
 
 
 def header(active: ActiveSetup, rendered: str, tokens: list[int]) -> trace.Header:
@@ -31,22 +31,6 @@ def header(active: ActiveSetup, rendered: str, tokens: list[int]) -> trace.Heade
         request=active.shown_request().to_dict(),
         environment=environment(target.device, target),
         prompt=trace.Prompt(rendered, prompt_tokens),
-    )
-
-
-def scores(active: ActiveSetup, recorded: trace.Trace) -> trace.Scores:
-    """The probabilities that both models gave every emitted token, read once over the finished text."""
-    sampling = active.plan.sampling
-    draft = active.setup.comparable_draft
-    emitted = [token.id for token in recorded.tokens]
-    tokens = [token.id for token in recorded.header.prompt.tokens] + emitted
-    scored = score(active.target, draft, tokens, len(emitted), sampling)
-    return trace.Scores(
-        None if draft is None else draft.name,
-        {name: value for name, value in asdict(sampling).items() if value is not None},
-        tuple(map(trace.round9, scored.p)),
-        tuple(map(trace.round9, scored.q)),
-        tuple(map(trace.round9, scored.overlap)),
     )
 
 
@@ -105,12 +89,17 @@ def whole_run(
         eos_ids=text.eos_ids,
         is_stop=stop_watch(active),
     )
+    scorer = Scorer(active, prompt) if scored else None
     with closing(steps):
         for step, event in Recorder(text).follow(steps, active.setup.settings(plan)):
             recorded.append(event)
             finish = step.finish
-    if scored:
-        recorded.append(scores(active, recorded))
+            if scorer is not None:
+                scorer.add(step, event)
+                if scorer.is_full:
+                    scorer.read()
+    if scorer is not None:
+        recorded.append(scorer.scores(recorded))
     stop = stop_of(recorded, request) if finish == "stop" else None
     recorded.append(trace.Footer(finish, None, None, stop))
     return recorded

@@ -187,7 +187,7 @@ def test_a_text_that_cannot_be_scored_is_finished_all_the_same(bench, monkeypatc
     def refuse(*args):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr("specviz.session.run.scores", refuse)
+    monkeypatch.setattr("specviz.session.scorer.Scorer.scores", refuse)
     recorded = made(bench)
     assert (recorded.footer.reason, recorded.scores) == ("length", [])
     assert "not enough memory" in recorded.footer.message

@@ -274,6 +274,7 @@ def test_unfiltered_probabilities_are_the_models_own_also_where_the_rule_writes_
     rows = {row[0]: row for row in record.positions[-1].top}
     assert [rows[token][2] for token in range(3)] == [1.0, 0.0, 0.0]
     assert [rows[token][5] for token in range(3)] == pytest.approx(probabilities)
+    assert record.emitted[-1].p == pytest.approx(probabilities[0])
 
 
 def test_what_is_shortfall_to_unlisted_tokens_alone_is_in_the_rest():
