@@ -1,11 +1,13 @@
-"""Recorder: turns a step of the engine into a step of a trace, with one transfer from the device.
+"""Recorder: turns steps of the engine into steps of a trace, some at once with one transfer from the device.
 
-Numbers are rounded to nine significant digits. A record shows a few tokens of each distribution: both models' most
-likely ones, the drafted and the emitted one. The rest is a sum.
+`keep` is all that must be done between two steps; `flush` may run while the engine goes on. Numbers are rounded to nine
+significant digits. A record shows a few tokens of each distribution: both models' most likely ones, the drafted and the
+emitted one. The rest is a sum.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -26,34 +28,61 @@ NUM_TOP = 8
 COLUMNS = ("p", "q", "residual", "p_raw", "q_raw")
 NUM_COLUMNS = 1 + len(COLUMNS)  # per shown token, its id first
 NUM_SUMS = 7
+FLUSH_S = 0.05
+"""The least time from one flush to the next, as long as steps follow each other."""
+MOST_BYTES = 16 << 20
+"""The most that the target's rows of the steps between two flushes take."""
 TINY = 1e-37
 """Smaller probabilities are raised to it: arithmetic on denormal floats is many times slower."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Made:
+    """A step that waits for its record."""
+
+    step: StepResult
+    settings: trace.Settings
+    changed: Sequence[str]
+    at_ms: float
+    wait_ms: float
+    own_ms: float  # from its beginning until it was kept
+
+
 class Recorder:
-    """The recorder of one run; `record` must see its steps in order, because it decodes their text."""
+    """The recorder of one run. It must see its steps in order, because it decodes their text."""
 
     def __init__(self, text: TokenText, recorded: Iterable[int] = ()) -> None:
         """recorded: the run's tokens that were recorded before."""
         self._label = cache(text.label)
         self._piece = cache(text.piece)
         self._decoder = text.incremental()
+        self._made: list[_Made] = []
+        self._flushed_at = -math.inf
         for token in recorded:
             self._decoder.push(token)
 
     def follow(
         self, steps: Iterable[StepResult], settings: trace.Settings
     ) -> Iterator[tuple[StepResult, trace.Step]]:
-        """Yields each step with its record, made one right after the other under the same settings."""
+        """Yields each step with its record. The steps are made one right after the other under the same settings."""
         run_started = clock()
         step_started = run_started
         for step in steps:
-            at_ms = (step_started - run_started) * 1e3
-            yield step, self.record(step, settings, started=step_started, at_ms=at_ms)
+            self.keep(
+                step, settings, started=step_started, at_ms=(step_started - run_started) * 1e3
+            )
+            if self.is_due:
+                yield from self.flush()
             step_started = clock()
+        yield from self.flush()
 
-    @torch.inference_mode()
-    def record(
+    def record(self, step: StepResult, settings: trace.Settings, **times: float) -> trace.Step:
+        """The record of a step, made at once; see `keep`."""
+        self.keep(step, settings, **times)
+        *_, (_, record) = self.flush()
+        return record
+
+    def keep(
         self,
         step: StepResult,
         settings: trace.Settings,
@@ -62,42 +91,79 @@ class Recorder:
         at_ms: float = 0.0,
         wait_ms: float = 0.0,
         changed: Sequence[str] = (),
-    ) -> trace.Step:
-        """The record of a step.
+    ) -> None:
+        """Keeps a step that was just made until the next `flush`.
 
-        started: `turns.clock()` when the step began, after all waiting. changed: settings since the last one.
+        started: `turns.clock()` when the step began, after all waiting. changed: settings since the last one. All steps
+        between two flushes have the same settings.
         """
-        record_started = clock()
-        numbers = _Numbers(step)
+        own_ms = (clock() - started) * 1e3
+        self._made.append(_Made(step, settings, changed, at_ms, wait_ms, own_ms))
+
+    @property
+    def num_kept(self) -> int:
+        """How many steps wait for their record."""
+        return len(self._made)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to flush: the text has ended, the last flush was a while ago, or much is kept."""
+        if not self._made:
+            return False
+        num_bytes = sum(made.step.probs.nbytes for made in self._made)
+        is_late = clock() - self._flushed_at >= FLUSH_S
+        return is_late or num_bytes > MOST_BYTES or self._made[-1].step.finish is not None
+
+    def flush(self) -> Iterator[tuple[StepResult, trace.Step]]:
+        """Yields each kept step with its record, and keeps none from its beginning on.
+
+        The `record_ms` of a step are its own and its share of what is done for all at once. They are a part of its
+        `total_ms`, although they come later.
+        """
+        all_made = self._made
+        if not all_made:
+            return
+        self._made = []
+        self._flushed_at = clock()
+        packed = _pack([made.step for made in all_made])
+        rows = iter(_nine_digits(to_host(packed).double().numpy()).tolist())
+        shared_ms = (clock() - self._flushed_at) * 1e3 / len(all_made)
+        for made in all_made:
+            yield made.step, self._record(made, rows, shared_ms)
+
+    def _record(self, made: _Made, rows: Iterator[list[float]], shared_ms: float) -> trace.Step:
+        """The record of a step, from the next of the packed rows."""
+        started = clock()
+        step = made.step
+        numbers = _Numbers(step, rows)
         positions = self._positions(step, numbers)
         drafted = self._draft_tokens(step, numbers)
         emitted = self._emitted_tokens(step, numbers)
-        now = clock()
-        record_ms = (now - record_started) * 1e3
-        total_ms = (now - started) * 1e3 + wait_ms
+        evidence = write_evidence(step.draft.evidence, self._piece)
+        record_ms = shared_ms + (clock() - started) * 1e3
         timing = step.timing
         times = (
             timing.draft_ms,
             timing.verify_ms,
             timing.accept_ms,
             record_ms,
-            wait_ms,
-            total_ms,
+            made.wait_ms,
+            made.own_ms + made.wait_ms + record_ms,
         )
         return trace.Step(
             index=step.index,
-            at_ms=trace.round9(at_ms),
+            at_ms=trace.round9(made.at_ms),
             context_length=step.context_length,
             truncated=step.truncated,
-            settings=settings,
-            changed=tuple(changed),
+            settings=made.settings,
+            changed=tuple(made.changed),
             calls={"target": step.target_work.calls, "draft": step.draft_work.calls},
             fed={"target": step.target_work.fed, "draft": step.draft_work.fed},
             draft=drafted,
             emitted=emitted,
             positions=positions,
             timing=trace.Timing(*map(trace.round9, times)),
-            evidence=write_evidence(step.draft.evidence, self._piece),
+            evidence=evidence,
         )
 
     def _positions(self, step: StepResult, numbers: _Numbers) -> tuple[trace.Position, ...]:
@@ -196,24 +262,23 @@ class _Draw:
 
 
 class _Numbers:
-    """All numbers that a record needs from the device, gathered there, brought over and rounded at once."""
+    """All numbers that a record needs from the device. rows: iterates over the packed rows, this step's next."""
 
-    def __init__(self, step: StepResult) -> None:
+    def __init__(self, step: StepResult, rows: Iterator[list[float]]) -> None:
         draft = step.draft
         verdict = step.verdict
         distributions = verdict.distributions
-        rows = _nine_digits(to_host(_pack(step)).double().numpy()).tolist()  # [M, ...]
         self.node_p = [trace.round9(p) for p in distributions.node_p]
         self.node_q = [
             None if draft.probs[node] is None else trace.round9(q)
             for node, q in enumerate(distributions.node_q)
         ]
         self.draws = []
-        for check, row in zip(verdict.checks, rows[:-1], strict=True):
+        for check in verdict.checks:
             node = check.node
             has_q = draft.probs[node] is not None
-            self.draws.append(_unpack(row, draft.parents[node], node, has_q))
-        self.draws.append(_unpack(rows[-1], verdict.last_node, None, False))
+            self.draws.append(_unpack(next(rows), draft.parents[node], node, has_q))
+        self.draws.append(_unpack(next(rows), verdict.last_node, None, False))
         self.final_p, self.final_q = self._final(verdict)
 
     def _final(self, verdict: Verdict) -> tuple[float, float | None]:
@@ -291,54 +356,76 @@ def _first_tokens(step: StepResult) -> list[list[int]]:
     return [*pairs, [final, final]]
 
 
-def _pack(step: StepResult) -> Tensor:
-    """A row for each of M draws: the columns of its R shown tokens, then sums [M, NUM_COLUMNS R + NUM_SUMS]."""
-    distributions = step.verdict.distributions
-    num_draws = len(step.verdict.checks) + 1
-    final = distributions.final[None]
-    exact = torch.cat(
-        [distributions.judged, final, distributions.drawn_from, torch.zeros_like(final)]
-    )  # [2M, V]
+@torch.inference_mode()
+def _pack(steps: Sequence[StepResult]) -> Tensor:
+    """A row for each of M draws: the columns of its R shown tokens, then sums [M, NUM_COLUMNS R + NUM_SUMS].
+
+    The steps have the same target, rule and sampling.
+    """
+    p_rows: list[Tensor] = []
+    q_rows: list[Tensor] = []
+    pairs: list[list[int]] = []
+    for step in steps:
+        distributions = step.verdict.distributions
+        final = distributions.final[None]
+        p_rows += [distributions.judged, final]
+        q_rows += [distributions.drawn_from, torch.zeros_like(final)]
+        pairs += _first_tokens(step)
+    exact = torch.cat([*p_rows, *q_rows])  # [2M, V]
+    num_draws = len(pairs)
     both = exact.clamp_min(TINY)
     p = both[:num_draws]  # [M, V]
     q = both[num_draws:]
     most_likely = both.topk(min(NUM_TOP, p.shape[1])).indices
-    first = to_device(_first_tokens(step), torch.long, p.device)
+    first = to_device(pairs, torch.long, p.device)
     ids = torch.cat([first, most_likely[:num_draws], most_likely[num_draws:]], dim=1)  # [M, R]
     shortfall = (p - q).clamp_min_(0)
     total = shortfall.sum(-1, keepdim=True)
     residual = shortfall.gather(1, ids) / total.clamp_min(TINY)
     shown_p = p.gather(1, ids)
     shown_q = q.gather(1, ids)
-    p_raw, q_raw = _unfiltered_probabilities(step, ids, shown_q)
+    rows = _rows_of(steps, p.device)
+    own_p = torch.cat([step.probs for step in steps])[rows[:, None], ids]
+    raw = (own_p, shown_q)
+    if not steps[0].plan.sampling.is_plain:
+        raw = _unfiltered_probabilities(steps, rows, ids)
     wide_ids = ids.to(exact_dtype(p.device))  # the other columns widen when they are joined
-    columns = [wide_ids, shown_p, shown_q, residual, p_raw, q_raw]
-    own_p = step.probs[_rows_of(step, p.device), ids[:, 1]]
-    sums = [_sums(both, exact[num_draws:]), total, _shift(step), own_p[:, None]]
+    columns = [wide_ids, shown_p, shown_q, residual, *raw]
+    sums = [_sums(both, exact[num_draws:]), total, _shift(steps, exact), own_p[:, 1:2]]
     return torch.cat([*columns, *sums], dim=1)
 
 
-def _rows_of(step: StepResult, device: torch.device) -> Tensor:
-    """The number of the target's row at the place of each draw [M]."""
-    parents = [step.draft.parents[check.node] for check in step.verdict.checks]
-    nodes = [*parents, step.verdict.last_node]
-    return to_device([node + 1 for node in nodes], torch.long, device)
+def _rows_of(steps: Sequence[StepResult], device: torch.device) -> Tensor:
+    """The number of the target's row at the place of each draw [M], the steps' rows one below the other."""
+    numbers: list[int] = []
+    first = 1  # that of node 0
+    for step in steps:
+        nodes = [step.draft.parents[check.node] for check in step.verdict.checks]
+        numbers += [first + node for node in (*nodes, step.verdict.last_node)]
+        first += len(step.probs)
+    return to_device(numbers, torch.long, device)
 
 
-def _shift(step: StepResult) -> Tensor:
+def _shift(steps: Sequence[StepResult], exact: Tensor) -> Tensor:
     """The total variation between the rule's distribution of one token and the target's, per draw [M, 1].
 
-    It is 0 for a lossless rule and for the last draw.
+    It is 0 for a lossless rule and for a step's last draw. exact: p above q [2M, V].
     """
-    rule = step.plan.rule
-    judged = step.verdict.distributions.judged
-    shift = torch.zeros(
-        (len(judged) + 1, 1), dtype=exact_dtype(judged.device), device=judged.device
-    )
-    if not rule.lossless and len(judged):
-        by_rule = rule.one_step_distribution(judged, step.verdict.distributions.drawn_from)
+    rule = steps[0].plan.rule
+    num_draws = len(exact) // 2
+    shift = torch.zeros((num_draws, 1), dtype=exact_dtype(exact.device), device=exact.device)
+    if rule.lossless:
+        return shift
+    is_check: list[bool] = []
+    for step in steps:
+        is_check += [*(True for _ in step.verdict.checks), False]
+    places = [place for place, is_one in enumerate(is_check) if is_one]
+    if places:
+        index = to_device(places, torch.long, exact.device)
+        judged = exact[index]
+        by_rule = rule.one_step_distribution(judged, exact[index + num_draws])
         distance = (by_rule - judged).abs().sum(-1, keepdim=True)
-        shift[:-1] = (distance / 2).clamp_max(1)
+        shift[index] = (distance / 2).clamp_max(1).to(shift.dtype)
     return shift
 
 
@@ -360,20 +447,31 @@ def _sums(both: Tensor, exact_q: Tensor) -> Tensor:
 
 
 def _unfiltered_probabilities(
-    step: StepResult, ids: Tensor, shown_q: Tensor
+    steps: Sequence[StepResult], rows: Tensor, ids: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The models' unfiltered p and q of `ids` at temperature 1, each [M, R]; q is 0 where there is no draft row."""
-    checks = step.verdict.checks
-    draft = step.draft
-    rows = _rows_of(step, ids.device)
-    if step.plan.sampling.is_plain:
-        return step.probs[rows[:, None], ids], shown_q
-    p_raw = step.logits[rows].to(step.probs.dtype).softmax(-1)
-    q_raw = torch.zeros_like(p_raw)
-    for row, check in enumerate(checks):
-        if draft.logits[check.node] is not None:
-            q_raw[row] = draft.logits[check.node].to(q_raw.dtype).softmax(-1)
-    return p_raw.gather(1, ids), q_raw.gather(1, ids)
+    """The models' unfiltered p and q of `ids` at temperature 1, each [M, R]; q is 0 where there is no draft row.
+
+    rows: the number of the target's row at the place of each draw [M].
+    """
+    logits = torch.cat([step.logits for step in steps])[rows]
+    p_raw = logits.to(steps[0].probs.dtype).softmax(-1)
+    places: list[int] = []
+    draft_rows: list[Tensor] = []
+    place = 0
+    for step in steps:
+        for check in step.verdict.checks:
+            row = step.draft.logits[check.node]
+            if row is not None:
+                places.append(place)
+                draft_rows.append(row)
+            place += 1
+        place += 1  # the last draw has no draft
+    q_raw = torch.zeros(ids.shape, dtype=p_raw.dtype, device=ids.device)
+    if places:
+        index = to_device(places, torch.long, ids.device)
+        q = torch.stack(draft_rows).to(q_raw.dtype).softmax(-1)
+        q_raw[index] = q.gather(1, ids[index])
+    return p_raw.gather(1, ids), q_raw
 
 
 def _nine_digits(values: np.ndarray) -> np.ndarray:

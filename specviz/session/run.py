@@ -4,6 +4,7 @@ The engine is held inside one step and never across a yield. So the runs of seve
 generator may be resumed on another thread.
 """
 
+import math
 import threading
 import time
 import uuid
@@ -93,6 +94,7 @@ class Run:
         self._unread: trace.Event | None = None
         last = self.trace.steps[-1] if self.trace.steps else None
         self._spent_s = 0.0 if last is None else (last.at_ms + last.timing.total_ms) / 1e3
+        self._settings_before = None if last is None else last.settings  # of the last step
         self._due = 0.0  # when the pace allows the next step
         self._may_cut = may_cut
         self._asker = asker
@@ -252,38 +254,53 @@ class Run:
         note = self._note
         self._note = ""
         yield Status("running", note)
-        num_steps = 0
+        first = self._num_steps
         while True:
+            if self._recorder.is_due or PACES[self.controls.read().pace]:
+                yield from self._flush()
             waiting = time.perf_counter()
-            state = self.controls.read() if num_steps == max_steps else self._await_pace(started)
+            is_full = self._num_steps - first == max_steps
+            state = self.controls.read() if is_full else self._await_pace(started)
             reason = self._reason_to_end(state, started)
+            is_paused = state.paused or is_full
+            if reason is not None or is_paused or state.settings != self._active.settings:
+                yield from self._flush()
             if reason is not None:
                 yield self._end(reason, None)
                 return
-            if state.paused or num_steps == max_steps:
+            if is_paused:
                 self.state = "paused"
                 yield Status("paused")
                 return
             if not (yield from self._adopt(state.settings)):
                 continue
-            most = None if max_steps is None else max_steps - num_steps
-            records: list[trace.Step] = []
-            failure = None
-            make_steps = partial(self._make_steps, records, state, started, waiting, most)
+            last = math.inf if max_steps is None else first + max_steps
+            make_steps = partial(self._make_steps, state, started, waiting, last)
             try:
                 finish = yield from self._in_turn(make_steps)
-            except Exception as error:  # as many kinds as models of strangers
-                failure = error
-            yield from records
-            num_steps += len(records)
-            if self._scorer.is_full:
-                with suppress(Exception):  # the end tries again, and says why it cannot
-                    yield from self._in_turn(self._scorer.read)
-            if failure is not None:
-                raise failure
+            except Exception:  # as many kinds as models of strangers
+                yield from self._flush()
+                raise
             if finish is not None:
+                yield from self._flush()
                 yield from self._close(finish)
                 return
+
+    @property
+    def _num_steps(self) -> int:
+        """How many steps were made so far."""
+        return len(self.trace.steps) + self._recorder.num_kept
+
+    def _flush(self) -> Iterator[Status | trace.Event]:
+        """Adds the records of the steps that were made to the trace, while others have the engine, and yields them."""
+        records: list[trace.Step] = []
+        try:
+            self._add_records(records)
+        finally:
+            yield from records
+        if self._scorer.is_full:
+            with suppress(Exception):  # the end tries again, and says why it cannot
+                yield from self._in_turn(self._scorer.read)
 
     def _await_pace(self, started: float) -> ControlState:
         """Waits until the pace allows another step; a change of the controls is seen at once."""
@@ -352,32 +369,25 @@ class Run:
         return True
 
     def _make_steps(
-        self,
-        records: list[trace.Step],
-        state: ControlState,
-        started: float,
-        waiting: float,
-        most: int | None,
+        self, state: ControlState, started: float, waiting: float, last: float
     ) -> str | None:
-        """Adds the steps of one turn, at most so many, to the records and to the trace.
+        """Makes the steps of one turn, at most until there are `last`.
 
         Mostly that is one step. When others do long work, their turns are long: then it is as many as fit into half of
         such a turn. Returns why the text ends with the last step, if it does.
         """
         while True:
-            step, record = self._step(started, waiting)
-            records.append(self.trace.append(record))
-            self._scorer.add(step, record)
+            finish = self._step(started, waiting)
             waiting = time.perf_counter()
-            is_full = len(records) == most or self._turn.is_over
-            if step.finish or is_full or not self.bench.engine.num_waiting:
-                return step.finish
+            is_full = self._num_steps == last or self._turn.is_over
+            if finish or is_full or not self.bench.engine.num_waiting:
+                return finish
             is_changed = self.controls.read() != state
             if is_changed or PACES[state.pace] or self._reason_to_end(state, started):
-                return step.finish
+                return finish
 
-    def _step(self, started: float, waiting: float) -> tuple[StepResult, trace.Step]:
-        """Makes one step and its record. waiting: time.perf_counter() when the wait for it began."""
+    def _step(self, started: float, waiting: float) -> str | None:
+        """Makes one step and keeps it for its record. waiting: time.perf_counter() when the wait for it began."""
         at = time.perf_counter()
         step_started = clock()
         waited_before = waited_s()
@@ -386,14 +396,25 @@ class Run:
         waited_in_step = waited_s() - waited_before
         self.shared_engine |= waited_in_step > 0
         now = self._active.step_settings
-        before = self.trace.steps[-1].settings if self.trace.steps else now
-        changed = [name for name in SAID_TO_CHANGE if getattr(before, name) != getattr(now, name)]
-        at_ms = (at - started) * 1e3
-        wait_ms = (at - waiting + waited_in_step) * 1e3
-        record = self._recorder.record(
-            step, now, started=step_started, at_ms=at_ms, wait_ms=wait_ms, changed=changed
+        before = self._settings_before or now
+        self._settings_before = now
+        self._recorder.keep(
+            step,
+            now,
+            started=step_started,
+            at_ms=(at - started) * 1e3,
+            wait_ms=(at - waiting + waited_in_step) * 1e3,
+            changed=[
+                name for name in SAID_TO_CHANGE if getattr(before, name) != getattr(now, name)
+            ],
         )
-        return step, record
+        return step.finish
+
+    def _add_records(self, records: list[trace.Step]) -> None:
+        """Adds the records of the kept steps to the trace and to these."""
+        for step, record in self._recorder.flush():
+            records.append(self.trace.append(record))
+            self._scorer.add(step, record)
 
     def _close(self, reason: str) -> Iterator[Status | trace.Event]:
         """Scores the finished text; a text that cannot be scored is finished all the same."""
@@ -418,6 +439,8 @@ class Run:
         self.state = "finished"
         if self._steps is not None:
             self._steps.close()
+            with suppress(Exception):  # the run ends all the same
+                self._add_records([])  # those that nobody asked for
         self._scorer = None
         self._active.release()
         if self.trace.header is None or self.trace.footer is not None:

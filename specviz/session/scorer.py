@@ -79,7 +79,8 @@ class Scorer:
     @property
     def is_full(self) -> bool:
         """Whether so many rows are kept that it is time for `read`."""
-        return sum(row.nbytes for row in self._rows.values()) > MOST_BYTES
+        row = next(iter(self._rows.values()), None)
+        return row is not None and len(self._rows) * row.nbytes > MOST_BYTES
 
     def read(self) -> None:
         """Lets the draft model read the kept places, through a reader of its own: the run's is left as it is.

@@ -13,6 +13,7 @@ from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
 from specviz.models.pool import ModelPool
 from specviz.request import Request
+from specviz.session import recorder
 from specviz.session.run import Run, Status, open_run
 from specviz.session.workbench import Workbench
 from specviz.ui.reports.trace_models import request_of
@@ -43,6 +44,12 @@ def changed_after(bench, number, changes, **first):
     for name, value in changes.items():
         run.controls.set(name, value)
     return finish(run)
+
+
+@pytest.fixture
+def shown_at_once(monkeypatch):
+    """Every step is recorded before the next one is made."""
+    monkeypatch.setattr(recorder, "FLUSH_S", 0.0)
 
 
 # Live changes
@@ -82,6 +89,7 @@ def test_several_changes_at_once_are_all_named(bench):
     assert recorded.steps[2].changed == ("k", "top_p", "draft_model")
 
 
+@pytest.mark.usefixtures("shown_at_once")
 def test_a_change_while_steps_are_being_asked_for_counts_too(bench):
     run = begin(bench)
     for event in run.events():
@@ -246,6 +254,7 @@ def test_single_steps_make_the_same_run(bench):
     assert timeless(run.trace) == timeless(made(bench))
 
 
+@pytest.mark.usefixtures("shown_at_once")
 def test_a_paused_run_goes_on_as_if_nothing_had_been(bench):
     run = begin(bench)
     for expected in (2, 3):
@@ -261,6 +270,7 @@ def test_a_paused_run_holds_nothing(bench):
     assert is_free(bench)
 
 
+@pytest.mark.usefixtures("shown_at_once")
 def test_stop_ends_the_run_before_its_next_step(bench):
     run = begin(bench)
     for event in run.events():
@@ -312,6 +322,7 @@ def test_a_run_that_has_ended_makes_room_for_other_models(named_models, end):
     assert "big" not in pool.loaded_names()
 
 
+@pytest.mark.usefixtures("shown_at_once")
 def test_closing_at_any_event_leaves_a_trace_that_loads(bench, tmp_path):
     num_events = len(list(begin(bench, max_new_tokens=8).events()))
     for number in range(1, num_events + 1):
@@ -330,6 +341,76 @@ def test_closing_at_any_event_leaves_a_trace_that_loads(bench, tmp_path):
         assert loaded.footer.reason == ("length" if number == num_events else "stopped")
         assert len(loaded.steps) == sum(isinstance(event, trace.Step) for event in seen)
         assert list(run.events()) == []
+
+
+# Records that come some at once
+
+
+@pytest.fixture
+def shown_late(monkeypatch):
+    """Only what must be shown ends the wait for records."""
+    monkeypatch.setattr(recorder, "FLUSH_S", 1e6)
+
+
+def steps_made(run):
+    return [step.index for step in run.trace.steps]
+
+
+def test_the_first_step_is_shown_before_another_is_made(bench):
+    run = begin(bench)
+    next(event for event in run.events() if isinstance(event, trace.Step))
+    assert (steps_made(run), run._num_steps) == ([0], 1)
+
+
+@pytest.mark.usefixtures("shown_late")
+@pytest.mark.parametrize(
+    "changes", [{"paused": True}, {"stopped": True}, {"pace": "slow"}, {"temperature": 0.5}], ids=str
+)
+def test_what_was_made_is_shown_before_anything_else_comes(bench, changes, monkeypatch):
+    run = begin(bench)
+    make_step = run._step
+
+    def interrupted(*args):
+        finish = make_step(*args)
+        if run._num_steps == 3:
+            for name, value in changes.items():
+                run.controls.set(name, value)
+        return finish
+
+    monkeypatch.setattr(run, "_step", interrupted)
+    events = run.events()
+    seen = itertools.islice((event for event in events if isinstance(event, trace.Step)), 3)
+    assert ([step.index for step in seen], run._num_steps, run.state) == ([0, 1, 2], 3, "running")
+    events.close()
+    assert [step.settings.temperature for step in run.trace.steps] == [1.0] * 3
+
+
+@pytest.mark.usefixtures("shown_late")
+def test_a_step_that_fails_leaves_those_before_it(bench):
+    run = begin(bench)
+    events = run.events()
+    next(event for event in events if isinstance(event, trace.Step))
+    steps = run._steps
+
+    def failing():
+        yield next(steps)
+        yield next(steps)
+        raise RuntimeError("no more")
+
+    run._steps = failing()
+    with pytest.raises(SpecvizError, match="no more"):
+        list(events)
+    assert (steps_made(run), run.trace.footer.reason) == ([0, 1, 2], "error")
+
+
+@pytest.mark.usefixtures("shown_late")
+def test_closing_keeps_what_nobody_has_seen(bench):
+    run = begin(bench)
+    events = run.events(max_steps=5)
+    seen = list(itertools.islice(events, 6))
+    assert len(seen) == 6
+    events.close()
+    assert steps_made(run) == [0, 1, 2, 3, 4]
 
 
 def test_a_run_has_one_reader_at_a_time(bench):

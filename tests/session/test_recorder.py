@@ -4,12 +4,12 @@ import copy
 import itertools
 import json
 import math
+import time
 from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from specviz import trace
 from specviz.decoding.cached_lm import CachedLM
@@ -233,6 +233,59 @@ def test_a_record_takes_one_copy_from_a_gpu_and_waits_for_nothing_else(sampling)
             assert replace(own, timing=record.timing) == record
 
 
+def together(steps):
+    """The records of steps that are recorded at once."""
+    recorder = Recorder(vocabulary())
+    for step in steps:
+        recorder.keep(step, SETTINGS, started=0.0, at_ms=1.0)
+    return [record for _, record in recorder.flush()]
+
+
+def test_steps_recorded_at_once_are_those_recorded_one_by_one(case):
+    for own, record in zip(together(case.steps), case.records, strict=True):
+        assert replace(own, timing=record.timing) == record
+
+
+def test_a_lossy_rules_shift_and_unfiltered_rows_are_those_of_each_step_alone():
+    target, draft = models()
+    lenient = RULES["lenience"]
+    plan = replace(plan_of(CachedLM(target, CONTEXT_LIMIT), ModelDrafter(CachedLM(draft, CONTEXT_LIMIT))), rule=lenient)
+    steps = list(speculate([1, 2, 3], lambda: plan, Seeded(0), max_new_tokens=24))
+    alone = record_all(steps)
+    assert any(position.one_step_tv for record in alone for position in record.positions)
+    for own, record in zip(together(steps), alone, strict=True):
+        assert replace(own, timing=record.timing) == record
+
+
+def test_what_is_recorded_at_once_takes_one_copy_and_each_step_bears_its_share():
+    with pretended() as traffic:
+        target, draft = (CachedLM(moved(model), CONTEXT_LIMIT) for model in models())
+        plan, recorder = plan_of(target, ModelDrafter(draft), 4), Recorder(vocabulary())
+        started = time.perf_counter()
+        for step in speculate([1, 2, 3], lambda: plan, Seeded(SEED), max_new_tokens=NUM_TOKENS):
+            recorder.keep(step, SETTINGS, started=time.perf_counter(), wait_ms=5.0)
+        traffic.forget()
+        flushing = time.perf_counter()
+        records = [record for _, record in recorder.flush()]
+        flush_ms = 1e3 * (time.perf_counter() - flushing)
+        assert (traffic.copies, traffic.hidden) == (1, [])
+    assert len(records) > 2
+    for record in records:
+        assert record.timing.total_ms >= record.timing.record_ms + 5
+    assert 0.5 * flush_ms < sum(record.timing.record_ms for record in records) <= flush_ms
+    own_ms = sum(record.timing.working_ms for record in records)
+    assert own_ms <= 1e3 * (time.perf_counter() - started)
+
+
+def test_steps_are_followed_to_the_end_however_they_are_flushed(case, monkeypatch):
+    for seconds in (0.0, 1e6):
+        monkeypatch.setattr("specviz.session.recorder.FLUSH_S", seconds)
+        followed = Recorder(vocabulary()).follow(iter(case.steps[:-1]), SETTINGS)
+        for (step, own), expected, record in zip(followed, case.steps[:-1], case.records, strict=False):
+            assert step is expected
+            assert replace(own, at_ms=record.at_ms, timing=record.timing) == record
+
+
 def test_texts_join_to_the_generated_text(case):
     tokens = [token for step in case.steps for token in step.tokens]
     decoded = vocabulary().tokenizer.decode(tokens, clean_up_tokenization_spaces=False)
@@ -303,12 +356,11 @@ def test_a_draft_in_another_number_format_is_recorded():
         assert math.isclose(token.accept_prob, min(1.0, token.p_judged / token.q), rel_tol=1e-6)
 
 
-def test_ids_come_whole_from_a_device_whose_widest_numbers_are_float32(monkeypatch):
-    monkeypatch.setattr(recorder, "to_host", Tensor.float)
+def test_ids_come_whole_from_a_device_whose_widest_numbers_are_float32():
     target, draft = (TableLM(seed, vocab_size=9000) for seed in range(2))
     plan, text = plan_of(target, ModelDrafter(draft)), [0, 0]
     for step in speculate(text, lambda: plan, Seeded(0), max_new_tokens=12):
-        draw = recorder._Numbers(step).draws[0]
+        draw = recorder._Numbers(step, iter(recorder._pack([step]).float().tolist())).draws[0]
         ids, p = draw.ids, draw.p
         np.testing.assert_allclose(p, target.row(text).softmax(0)[ids].numpy(), rtol=1e-5)
         text = [*text, *step.tokens]

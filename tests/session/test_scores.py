@@ -8,7 +8,7 @@ import pytest
 
 from specviz.decoding.sampling import Sampling
 from specviz.models.score import score
-from specviz.session import scorer
+from specviz.session import recorder, scorer
 from specviz.session.controls import Controls
 from specviz.session.run import Run
 from specviz.session.whole_run import activate, whole_run
@@ -94,6 +94,15 @@ def test_few_rows_are_kept_and_no_step_knows_it(bench, changes, monkeypatch):
     assert_read(bench, recorded)
     [*steps, _, end] = timeless(recorded)
     assert [*steps, end] == timeless(whole_run(activate(request, bench.pool)))
+
+
+@each_case
+def test_steps_recorded_together_are_those_recorded_alone(bench, changes, monkeypatch):
+    recorded = []
+    for seconds in (0.0, 1e6):
+        monkeypatch.setattr(recorder, "FLUSH_S", seconds)
+        recorded.append(timeless(made(bench, **changes)))
+    assert recorded[0] == recorded[1]
 
 
 @pytest.mark.usefixtures("steps_alone")

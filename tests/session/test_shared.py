@@ -11,6 +11,7 @@ from specviz import trace
 from specviz.bench import speed
 from specviz.errors import SpecvizError
 from specviz.models.busy import other_work
+from specviz.session import recorder
 from specviz.session import run as session
 from specviz.session.run import SLICE_S, Status
 from specviz.session.workbench import Workbench
@@ -84,7 +85,8 @@ def test_runs_at_once_give_the_same_traces_as_alone(many_places, number):
 
 
 @pytest.mark.parametrize("number", [2, 5])
-def test_no_run_is_more_than_a_few_steps_ahead(many_places, number):
+def test_no_run_is_more_than_a_few_steps_ahead(many_places, number, monkeypatch):
+    monkeypatch.setattr(recorder, "FLUSH_S", 0.0)  # a step is shown before the next one is made
     runs = [begin(many_places, max_new_tokens=48) for _ in range(number)]
     for run in runs:
         make_steps(run, 1)
