@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from specviz.trace import Trace
+from specviz.trace.counters import Counters
 from specviz.trace.metrics import metrics
 from specviz.views import palette
 from specviz.views.explore.charts import DEEPEST, KINDS, PHASES, Figures
 from specviz.views.words import percent
 from tests.helpers import traces
-from tests.helpers.growing_charts import grown
+from tests.helpers.growing_charts import grown, points_of
 
 ROOT_FOLDER = Path(__file__).parents[2]
 PALETTE = json.loads((ROOT_FOLDER / "assets" / "web" / "palette.json").read_text("utf-8"))
@@ -45,8 +46,7 @@ def test_plotly_takes_every_chart_of_every_trace_as_it_is(make: Callable[[], Tra
 
 @every_trace
 def test_charts_and_points_are_json(make: Callable[[], Trace]) -> None:
-    growing = Figures()
-    shown = [growing.initial(), *(growing.extend(step) for step in make().steps)]
+    shown = [Figures(Counters()).initial(), *points_of(make().steps)]
     assert json.loads(json.dumps(shown, allow_nan=False)) == shown
 
 
@@ -166,16 +166,13 @@ def test_the_depth_table_says_n_and_the_interval() -> None:
 
 
 def test_extending_costs_the_same_at_step_one_and_two_hundred() -> None:
-    growing, sizes = Figures(), []
-    for step in traces.long(200).steps:
-        sizes.append(len(json.dumps(growing.extend(step))))
+    sizes = [len(json.dumps(points)) for points in points_of(traces.long(200).steps)]
     assert sizes[-1] <= 1.3 * max(sizes[:10])
 
 
 def test_a_very_deep_draft_does_not_swell_every_later_step() -> None:
-    growing = Figures()
-    for step in traces.Builder().chain(300, 0).chain(2, 1).trace.steps:
-        points = growing.extend(step)["acceptance_by_depth"]
+    *_, last = points_of(traces.Builder().chain(300, 0).chain(2, 1).trace.steps)
+    points = last["acceptance_by_depth"]
     assert len(points["x"][0]) == DEEPEST
 
 
@@ -228,7 +225,7 @@ def luminance(colour: str) -> float:
 def test_views_and_numbers_load_nothing_heavy() -> None:
     code = (
         "import sys, specviz.trace.file, specviz.trace.metrics, specviz.views.explore.charts, specviz.views.terminal\n"
-        "specviz.views.explore.charts.Figures().initial()\n"
+        "specviz.views.explore.charts.Figures(None).initial()\n"
         "heavy = {'torch', 'gradio', 'transformers', 'plotly', 'pandas', 'numpy'} & set(sys.modules)\n"
         "sys.exit(' '.join(sorted(heavy)) or 0)"
     )

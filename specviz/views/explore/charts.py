@@ -35,8 +35,9 @@ STACKED = {"barmode": "stack", "bargap": 0.15}
 class Figures:
     """All charts of a run while it grows: `initial` once, then `extend` with each step in order, in O(K)."""
 
-    def __init__(self) -> None:
-        self.counters = Counters()  # of all steps so far
+    def __init__(self, counters: Counters) -> None:
+        """counters: of all steps so far; somebody else adds each step to them before it comes here."""
+        self.counters = counters
         self.judged_at: dict[int, str] = {}  # depth -> the place of its newest judged token
 
     def initial(self) -> dict[str, Chart]:
@@ -48,7 +49,6 @@ class Figures:
 
         {"mode": "append" | "replace", "x": [a list per plotly trace], "y": ..., dotted attribute: ...}
         """
-        self.counters.add(step)
         for node, token in enumerate(step.draft):
             if token.is_judged:
                 self.judged_at[token.depth] = f"{step.index}:{node}"

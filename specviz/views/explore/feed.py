@@ -76,7 +76,7 @@ class Feed:
         self._run_id = run_id
         self._recorded = recorded  # nothing can be measured for it any more
         self._counters = Counters()
-        self._figures = Figures()
+        self._figures = Figures(self._counters)
         self._header: Header | None = None
         self._models: Models | None = None
         self._unended = ""

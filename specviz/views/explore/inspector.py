@@ -6,7 +6,7 @@ axis. A row has the bars `both` = min(p, q), `excess` = max(0, q - p) and `short
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
@@ -63,8 +63,7 @@ NUMBERS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class TokenRow:
+class TokenRow(NamedTuple):
     """One token's probabilities."""
 
     text: str
@@ -144,7 +143,8 @@ def _show_judged(step: Step, node: int, position: Position) -> TokenLook:
     token = step.draft[node]
     emitted = step.emitted[token.depth - 1] if len(step.emitted) >= token.depth else None
     rows, shortfall = _read_rows(token, emitted, position)
-    axis, ticks = _axis(rows)
+    bars = _with_raw(OVERLAY, rows)
+    axis, ticks = _axis(rows, bars)
     later = bool(titles.rejected_siblings(step, node))
     siblings = _siblings(step, node)
     heading = "judged" if later else "target"
@@ -158,7 +158,7 @@ def _show_judged(step: Step, node: int, position: Position) -> TokenLook:
         title=title,
         heading=heading if siblings else UNSET,
         axis=ticks,
-        rows=_columns(rows, axis, OVERLAY),
+        rows=_columns(rows, axis, bars),
         numbers=_numbers(step, token, position, shortfall, later=later),
         siblings=siblings or UNSET,
     )
@@ -264,13 +264,20 @@ def _rest_of(shown: Sequence[TokenRow], name: str) -> float | None:
     return None if None in values else max(0.0, 1 - math.fsum(values))
 
 
-def _axis(rows: Sequence[TokenRow]) -> tuple[float, list[tuple[float, str]]]:
-    """The right end of the scale, and its ticks as (percent of the axis, label)."""
+def _with_raw(bars: Mapping[str, str], rows: Sequence[TokenRow]) -> Mapping[str, str]:
+    """The bars, and those of the unfiltered probabilities where they differ visibly."""
     has_raw = any(row.has_raw for row in rows)
+    return {**bars, "p_raw": "p_raw", "q_raw": "q_raw"} if has_raw else bars
+
+
+def _axis(
+    rows: Sequence[TokenRow], bars: Mapping[str, str]
+) -> tuple[float, list[tuple[float, str]]]:
+    """The right end of the scale, and its ticks as (percent of the axis, label)."""
     shares = []
     for row in rows:
         shares += [row.p, row.q]
-        if has_raw:
+        if "p_raw" in bars:
             shares += [row.p_raw or 0.0, row.q_raw or 0.0]
     longest = max(shares, default=1.0)
     end, distance = next((axis for axis in AXES if longest <= axis[0]), AXES[-1])
@@ -284,17 +291,13 @@ def _axis(rows: Sequence[TokenRow]) -> tuple[float, list[tuple[float, str]]]:
 def _columns(rows: Sequence[TokenRow], axis: float, bars: Mapping[str, str]) -> LookRows:
     """The rows as columns: widths in percent of the axis, labels, places on the log axis."""
     columns: dict[str, list] = {}
-    for distribution in ("p", "q") if bars is OVERLAY else ("p",):
+    for distribution in ("p", "q") if "both" in bars else ("p",):
         shares = [getattr(row, distribution) for row in rows]
         columns[distribution] = [percent(share) for share in shares]
         columns[f"{distribution}_dot"] = [_log_place(share) for share in shares]
-    if any(row.has_raw for row in rows):
-        bars = {**bars, "p_raw": "p_raw", "q_raw": "q_raw"}
     for bar, field in bars.items():
-        columns[bar] = []
-        for row in rows:
-            value = getattr(row, field)
-            columns[bar].append(None if value is None else round(100 * value / axis, 2))
+        values = [getattr(row, field) for row in rows]
+        columns[bar] = [None if value is None else round(100 * value / axis, 2) for value in values]
     texts = [row.text for row in rows]
     return LookRows(texts, [row.role for row in rows], **columns)
 
@@ -337,14 +340,15 @@ def _show_last(step: Step, last: EmittedToken, position: Position) -> TokenLook:
     rest = max(0.0, 1 - math.fsum(row.p for row in shown))
     if rest > 1e-6:
         shown.append(TokenRow(OTHERS, "others", rest, p_raw=_rest_of(shown, "p_raw")))
-    axis, ticks = _axis(shown)
+    bars = _with_raw(DISTRIBUTION, shown)
+    axis, ticks = _axis(shown, bars)
     return TokenLook(
         status=last.kind,
         view="draw",
         title=titles.drawn_title(step, last, share),
         heading="share" if is_resampled else "target",
         axis=ticks,
-        rows=_columns(shown, axis, DISTRIBUTION),
+        rows=_columns(shown, axis, bars),
         numbers=["", "", _nats(position.p_entropy), "", "", "", "", ""],
     )
 
