@@ -256,7 +256,8 @@ class Run:
         yield Status("running", note)
         first = self._num_steps
         while True:
-            if self._recorder.is_due or PACES[self.controls.read().pace]:
+            may_wait_long = len(self.bench.engine) or PACES[self.controls.read().pace]
+            if may_wait_long or self._recorder.is_due:
                 yield from self._flush()
             waiting = time.perf_counter()
             is_full = self._num_steps - first == max_steps
