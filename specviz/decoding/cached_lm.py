@@ -59,8 +59,10 @@ class CachedLM:
         without_plans(self.device)
         self.no_trees = ""
         """Why the model reads no token trees, in words; empty where it does."""
+        self.proof: Proof | None = None
+        """The findings that the forward was chosen by; None where it was given."""
         if forward is None:
-            proof = prove_model(model, context_limit, products)
+            self.proof = proof = prove_model(model, context_limit, products)
             if proof.chains:
                 raise SpecvizError(f"this {type(model).__name__} cannot be used: {proof.chains}")
             self.no_trees = proof.trees

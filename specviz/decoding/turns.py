@@ -41,6 +41,8 @@ class Asker:
 
     visitor: str = ""  # a name; turns are shared fairly between names
     has_left: Callable[[], bool] = lambda: False
+    keeps_rows: bool = False
+    """Whether the visitor is one person, whose next run may have the rows of this one's prompt."""
 
 
 NOBODY = Asker()

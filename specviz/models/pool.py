@@ -9,7 +9,7 @@ import gc
 import threading
 import weakref
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -20,8 +20,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
 from specviz.decoding.cached_lm import CachedLM, prove_model
+from specviz.decoding.forward.compact_forward import BLOCK
 from specviz.decoding.forward.proof import Proof
 from specviz.decoding.forward.transformers_forward import tokens_at_once
+from specviz.decoding.kept_rows import KeptRows
 from specviz.decoding.sampling import Sampling
 from specviz.decoding.turns import aside
 from specviz.errors import SpecvizError
@@ -165,11 +167,12 @@ class ModelPool:
         self.renew_locks()
 
     def renew_locks(self) -> None:
-        """Makes new, open locks.
+        """Makes new, open locks, and keeps no rows.
 
         A forked process must call this first: it has a copy of every lock, but not the threads that would open those
         that were closed at the fork.
         """
+        self._rows = KeptRows()
         self._loading: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._tables = threading.Lock()
         # one model at a time is read into memory, while others may be downloading
@@ -221,6 +224,34 @@ class ModelPool:
         """The models in memory, the most recently used last."""
         with self._tables:
             return [entry.get().name for entry in self._entries.values() if entry.is_alive]
+
+    def keep_rows(
+        self, visitor: str, readers: Iterable[CachedLM], prompt: Sequence[int], num_tokens: int
+    ) -> None:
+        """Keeps the readers of an ended run for the visitor's next one, with the prompt's rows alone, if there is room.
+
+        num_tokens: of the whole text. Only float32 is kept: in fewer bits, rows that were read in other pieces round so
+        differently that the same seed would give another text.
+        """
+        room = num_tokens + num_tokens // 4 + BLOCK  # the most that a store has grown to
+        sizes: dict[CachedLM, int] = {}
+        for reader in readers:
+            reader.capture(())
+            has_rows = len(reader.missing(prompt)) < len(prompt)
+            if has_rows and reader.model.dtype == torch.float32:
+                sizes[reader] = room * bytes_per_token(reader.model)
+        homes = {reader.device for reader in sizes}
+        with self._tables:
+            if sizes and self._has_room(sum(sizes.values()), tuple(homes)):
+                self._rows.keep(visitor, sizes)
+
+    def reader(self, loaded: LoadedModel, visitor: str = "") -> CachedLM:
+        """A reader of a loaded model: the one that the visitor's last run has left, or a new one."""
+        kept = None
+        if visitor:
+            limit = loaded.info.context_limit
+            kept = self._rows.take(visitor, prove_model(loaded.model, limit, memory.products()))
+        return kept or loaded.cached_lm()
 
     def _find(self, key: str) -> LoadedModel | None:
         with self._tables:
@@ -347,11 +378,15 @@ class ModelPool:
             )
 
     def _evict(self, needed: int, homes: tuple[torch.device, ...]) -> int | None:
-        """Evicts models, the least recently used first, until `needed` bytes fit; returns the bytes that are free."""
+        """Drops kept rows, then models, until `needed` bytes fit; returns the bytes that are free.
+
+        What was not used for longest goes first. A model is evicted only when no rows are left that could hold it.
+        """
         with self._tables:
+            while not self._has_room(needed, homes) and self._rows.drop_oldest():
+                pass
             for entry in list(self._entries.values()):
-                free = self._free(homes)
-                if free is None or needed <= free:
+                if self._has_room(needed, homes):
                     break
                 entry.release()
             for key, entry in list(self._entries.items()):
@@ -361,6 +396,10 @@ class ModelPool:
                 torch.cuda.empty_cache()
             return self._free(homes)
 
+    def _has_room(self, needed: int, homes: tuple[torch.device, ...]) -> bool:
+        free = self._free(homes)
+        return free is None or needed <= free
+
     def _free(self, homes: tuple[torch.device, ...]) -> int | None:
         if self._budget is not None:
             return self._budget - self._used()
@@ -368,8 +407,8 @@ class ModelPool:
         return None if None in left else sum(left)
 
     def _used(self, home: torch.device | None = None) -> int:
-        """The bytes that living models take, on one device or on all."""
-        used = 0
+        """The bytes that living models and kept rows take, on one device or on all."""
+        used = self._rows.num_bytes(home)
         for entry in self._entries.values():
             if entry.is_alive:
                 used += sum(entry.sizes.values()) if home is None else entry.sizes.get(home, 0)

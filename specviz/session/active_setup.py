@@ -1,6 +1,6 @@
 """ActiveSetup: the models, drafters and settings of a run in progress; all may change between two steps."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from specviz import trace
@@ -28,9 +28,11 @@ def text_of(text: TokenText, ids: Iterable[int]) -> str:
 class ActiveSetup:
     """The models, drafters and settings of a run in progress. Models and drafters stay while there is room."""
 
-    def __init__(self, request: Request, pool: ModelPool) -> None:
+    def __init__(self, request: Request, pool: ModelPool, visitor: str = "") -> None:
+        """visitor: whose last run left readers for this one, and whose next run gets this one's; "" for nobody."""
         self.request = request
         self._pool = pool
+        self._visitor = visitor
         self._lms: dict[tuple[str, str], CachedLM] = {}  # by role and name
         self._drafters: dict[tuple[str, str | None, str], Drafter] = {}  # by method, draft, target
         self._taken: set[tuple[str, str]] = set()  # role and name, as it was asked for
@@ -147,6 +149,17 @@ class ActiveSetup:
         self._drafters.clear()
         self.take(self.settings)
 
+    def num_read(self, prompt: Sequence[int]) -> int:
+        """How many of the prompt's tokens an earlier run has read for this one, before its first step."""
+        num_missing = min(len(lm.missing(prompt)) for lm in self._lms.values())
+        return len(prompt) - num_missing
+
+    def keep_rows(self, prompt: Sequence[int], num_tokens: int) -> None:
+        """Leaves the rows of the prompt to the visitor's next run. num_tokens: of the whole text."""
+        if self._visitor:
+            readers = [lm for (use, _), lm in self._lms.items() if use in ("target", "draft")]
+            self._pool.keep_rows(self._visitor, readers, prompt, num_tokens)
+
     def release(self) -> None:
         """Drops every model, so that others may take its room; settings stay."""
         self._lms.clear()
@@ -198,5 +211,5 @@ class ActiveSetup:
     def _lm(self, role: str, loaded: LoadedModel) -> CachedLM:
         key = (role, loaded.name)
         if key not in self._lms:
-            self._lms[key] = loaded.cached_lm()
+            self._lms[key] = self._pool.reader(loaded, self._visitor)
         return self._lms[key]

@@ -8,14 +8,14 @@ import math
 import threading
 import time
 import uuid
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
 from specviz import trace
 from specviz.decoding.draws import Seeded
-from specviz.decoding.engine import StepResult, speculate
+from specviz.decoding.engine import Plan, StepResult, speculate
 from specviz.decoding.turns import (
     LOOK_S,
     NOBODY,
@@ -85,7 +85,10 @@ class Run:
         self.state = "queued"
         self.shared_engine = False
         """Whether another run used the engine meanwhile: such a run gives no speed."""
-        self._active = ActiveSetup(self.request, bench.pool)
+        self.num_read_before: int | None = None
+        """Tokens of the prompt that the visitor's last run had read: the first step is short. None before that step."""
+        visitor = asker.visitor if asker.keeps_rows else ""
+        self._active = ActiveSetup(self.request, bench.pool, visitor)
         self._steps: Iterator[StepResult] | None = None
         self._recorder: Recorder | None = None
         self._scorer: Scorer | None = None
@@ -201,7 +204,7 @@ class Run:
         self._scorer = Scorer(self._active, prompt + written)
         self._steps = speculate(
             prompt + written,
-            lambda: self._active.plan,
+            partial(self._plan, prompt),
             Seeded(self.request.seed),
             max_new_tokens=self.request.max_new_tokens - len(written),
             eos_ids=text.eos_ids,
@@ -211,6 +214,19 @@ class Run:
         if is_new:
             yield self.trace.append(header(self._active, rendered, prompt))
         return True
+
+    def _plan(self, prompt: Sequence[int]) -> Plan:
+        """The plan of the next step.
+
+        A drafter that waits until the target has read the prompt drafts nothing in the first step, also where a run
+        before has read it: so the same seed gives the same text.
+        """
+        plan = self._active.plan
+        if self.num_read_before is None:
+            self.num_read_before = self._active.num_read(prompt)
+            if self.num_read_before and plan.drafter.waits:
+                plan = replace(plan, k=0)
+        return plan
 
     def _take(self, settings: RunSettings) -> Generator[Status, None, bool]:
         """Loads the models of `settings`, with a Status of its progress, and adopts them.
@@ -436,17 +452,25 @@ class Run:
         return prompt + sum(len(step.emitted) for step in self.trace.steps)
 
     def _end(self, reason: str, message: str | None) -> trace.Event | None:
-        """Ends the run and frees its models; the footer, or None where the trace has not begun or has one."""
+        """Ends the run and frees its models; the footer, or None where the trace has not begun or has one.
+
+        Without an error, the rows of its prompt are left to its visitor's next run.
+        """
         self.state = "finished"
         if self._steps is not None:
             self._steps.close()
             with suppress(Exception):  # the run ends all the same
                 self._add_records([])  # those that nobody asked for
         self._scorer = None
+        if self.trace.header is not None and reason != "error":
+            prompt = [token.id for token in self.trace.header.prompt.tokens]
+            self._active.keep_rows(prompt, self._num_tokens)
         self._active.release()
         if self.trace.header is None or self.trace.footer is not None:
             return None
-        extra = {"shared_engine": True} if self.shared_engine else {}
+        extra: dict[str, object] = {"shared_engine": True} if self.shared_engine else {}
+        if self.num_read_before:
+            extra["read_before"] = self.num_read_before
         stop = stop_of(self.trace, self.request) if reason == "stop" else None
         return self.trace.append(trace.Footer(reason, message, None, stop, extra=extra))
 

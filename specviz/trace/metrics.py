@@ -38,6 +38,7 @@ class Metric:
     on_trees: str = ""  # a note after drafts with branches
     on_graded: str = ""  # a note where the target judged whole reasoning steps
     on_lossy: bool = False  # whether its note names lossy steps
+    on_read: bool = False  # whether its note says that the first step was short
 
     def spell(self, value: Any) -> str:
         """The value as a person reads it; "n/a" for None."""
@@ -52,6 +53,8 @@ class Metric:
             notes.append(self.on_graded)
         if self.on_lossy:
             notes.append(lossy_words(counters))
+        if self.on_read:
+            notes.append(read_before_words(counters))
         return "; ".join(note for note in notes if note)
 
 
@@ -98,6 +101,12 @@ def lossy_words(counters: Counters) -> str:
         shown += " …"
     noun = "steps" if counters.num_lossy > 1 else "step"
     return f"lossy in part ({noun} {shown})"
+
+
+def read_before_words(counters: Counters) -> str:
+    """The reason why the first step was short: a run before had read some of the prompt; "" where none had."""
+    was_read = counters.footer is not None and counters.footer.extra.get("read_before")
+    return "its prompt, or the beginning of it, had been read before" if was_read else ""
 
 
 def rounding_words(counters: Counters) -> str:
@@ -224,7 +233,12 @@ METRICS: dict[str, Metric] = {
         on_lossy=True,
     ),
     "tokens_per_s": Metric(
-        "tokens/s", "emitted / sum of (total - waiting) time", _speed, "speed", on_lossy=True
+        "tokens/s",
+        "emitted / sum of (total - waiting) time",
+        _speed,
+        "speed",
+        on_lossy=True,
+        on_read=True,
     ),
     "acceptance_rate": Metric(
         "acceptance rate",
@@ -269,6 +283,7 @@ METRICS: dict[str, Metric] = {
         "of each one's steps: tokens per target call, tokens/s",
         _by_target,
         "targets",
+        on_read=True,
     ),
     "steps": Metric("steps", "draft-verify rounds", lambda c: c.num_steps, "count"),
     "lossy_steps": Metric(
@@ -343,7 +358,11 @@ METRICS: dict[str, Metric] = {
         "rates",
     ),
     "times_ms": Metric(
-        "time by phase (ms)", "sums over all steps", lambda c: dict(c.times_ms), "times"
+        "time by phase (ms)",
+        "sums over all steps",
+        lambda c: dict(c.times_ms),
+        "times",
+        on_read=True,
     ),
 }
 

@@ -175,6 +175,12 @@ def asker_of(request: Any, event: str | None = None) -> Asker:
     return Asker(visitor, has_left)
 
 
+def runner_of(session: str) -> Asker:
+    """The asker who runs in this session. The rows of his prompts are kept where he is one browser, not an address."""
+    visitor = visitor_of(session)
+    return Asker(visitor, keeps_rows=has_cookie(visitor))
+
+
 def asking_visitor(request: Any) -> str:
     """The visitor who makes this call; all that came through no gate are one."""
     return getattr(request, "scope", {}).get("specviz_visitor", "visitor")

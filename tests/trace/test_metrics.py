@@ -270,6 +270,13 @@ def test_a_speedup_that_cannot_be_told_says_why(made: Trace, reason: str) -> Non
     assert reason in numbers["reasons"]["speedup"]
 
 
+@pytest.mark.parametrize("number", [0, 7])
+def test_times_after_a_prompt_that_had_been_read_before_say_so(number: int) -> None:
+    counters = count(with_footer(traces.chain(), extra={"read_before": number}))
+    told = {name for name, metric in METRICS.items() if "read before" in metric.note(counters)}
+    assert told == ({"tokens_per_s", "by_target", "times_ms"} if number else set())
+
+
 def test_a_change_of_k_leaves_the_speedup() -> None:
     assert metrics(traces.changed_k())["speedup"] is not None
 

@@ -567,6 +567,13 @@ def test_speed_is_said_only_where_it_was_measured():
     assert speed_of(traces.chain().events(), recorded=True)["value"].endswith("×")
 
 
+def test_a_speed_after_a_prompt_that_had_been_read_before_says_so():
+    made = [*traces.Builder().chain().trace.events(), Footer("length", None, None, extra={"read_before": 5})]
+    for recorded in (False, True):
+        words = speed_of(made, recorded=recorded)["words"]
+        assert re.match(r"[\d.]+ tokens/s \(its prompt, or the beginning of it, had been read before\); ", words)
+
+
 def test_a_baseline_of_another_moment_gives_no_ratio():
     """As runs had it that were saved before: a speed that was measured once and remembered."""
     remembered = {name: value for name, value in traces.BASELINE.items() if name != "rounds"}

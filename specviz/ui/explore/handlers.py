@@ -57,7 +57,7 @@ from specviz.ui.measuring import Measurement
 from specviz.ui.registry import Registry
 from specviz.ui.reports.trace_models import lacks, methods_for, request_of
 from specviz.ui.view import View, increments, measured, view_of, view_sent, what_goes_on
-from specviz.ui.visitors import asking_visitor, visitor_of
+from specviz.ui.visitors import asking_visitor, runner_of, visitor_of
 from specviz.views.blocks import dump
 from specviz.views.explore.every_k import every_k as plan
 from specviz.views.explore.help import method_help
@@ -110,7 +110,7 @@ class Handlers:
         if previous := self._current(request):
             previous.stop()
             previous.idle.wait(SUPERSEDE_S)
-        asker = Asker(visitor_of(request.session_hash))
+        asker = runner_of(request.session_hash)
         run = open_run(run_request, bench=self._bench, pace=pace, may_cut=True, asker=asker)
         return self._registry.add_run(request.session_hash, run)
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from specviz.analysis.rounds import ONE_RUN, WORDS, is_far, spell_ratio
 from specviz.trace.counters import Counters
-from specviz.trace.metrics import metrics, why_no_speedup
+from specviz.trace.metrics import metrics, read_before_words, why_no_speedup
 from specviz.views.explore.message import ProgressBar, SpeedWords
 from specviz.views.words import reveal
 
@@ -117,7 +117,7 @@ def _recorded(counters: Counters) -> SpeedWords:
         reason = NO_DRAFT if counters.num_steps and not counters.may_draft else NONE_BESIDE
         if speed is None or was_paced:
             return _say(reason)
-        return _say(f"{two_digits(speed)} tokens/s; {reason}")
+        return _say(f"{_own_speed(counters, speed)}; {reason}")
     most = values["tokens_per_target_call"]
     if not is_far(speedup):
         return _say(f"about as fast{_mark(counters)} ({spell_ratio(speedup, most)}×)")
@@ -133,7 +133,13 @@ def _unmeasured(counters: Counters) -> SpeedWords:
     speed = metrics(counters)["tokens_per_s"]
     if counters.footer is None or speed is None or _was_paced(counters):
         return _say(NOT_YET)
-    return _say(f"{two_digits(speed)} tokens/s; the ratio is {NOT_YET}")
+    return _say(f"{_own_speed(counters, speed)}; the ratio is {NOT_YET}")
+
+
+def _own_speed(counters: Counters, speed: float) -> str:
+    read_before = read_before_words(counters)
+    words = f"{two_digits(speed)} tokens/s"
+    return f"{words} ({read_before})" if read_before else words
 
 
 def _was_paced(counters: Counters) -> bool:
