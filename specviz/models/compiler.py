@@ -34,7 +34,7 @@ class Build:
         self.found: tuple[Compiled | None, str] = (None, "it is being built")
         """The loaded library; or None, and the reason in words."""
         self._work = threading.Thread(target=self._make)
-        if self._path.exists():
+        if os.path.exists(self._path):  # False as well where the folder may not be read
             self.found = self._load()
         else:
             self._work.start()
@@ -54,25 +54,33 @@ class Build:
             with TemporaryDirectory(dir=self._path.parent) as aside:
                 built = Path(aside) / self._path.name
                 command = (compiler, *_flags(), str(SOURCE), "-o", str(built))
-                subprocess.run(
-                    command, check=True, capture_output=True, text=True, timeout=LONGEST_S
-                )
+                subprocess.run(command, check=True, capture_output=True, timeout=LONGEST_S)
                 built.chmod(0o755)
                 built.replace(self._path)
         except subprocess.CalledProcessError as error:
-            self.found = (None, f"the C++ compiler failed: {error.stderr.strip()[:200]}")
-        except (OSError, subprocess.TimeoutExpired) as error:
-            self.found = (None, f"it could not be built: {error}")
+            words = error.stderr.decode(errors="replace")
+            self.found = (None, self._reason("the C++ compiler failed", words))
+        except subprocess.TimeoutExpired:
+            self.found = (None, f"the C++ compiler took more than {LONGEST_S} seconds")
+        except OSError as error:
+            self.found = (None, self._reason("it could not be built", error))
         else:
             self.found = self._load()
 
     def _load(self) -> tuple[Compiled | None, str]:
-        if os.name == "posix" and not _is_ours_alone(self._path):
-            return None, f"others can write to {self._path.name}"
         try:
+            if os.name == "posix" and not _is_ours_alone(self._path):
+                return None, f"others can write to {self._path.name}"
             return Compiled(str(self._path)), ""
         except (OSError, AttributeError) as error:
-            return None, f"it could not be loaded: {error}"
+            return None, self._reason("it could not be loaded", error)
+
+    def _reason(self, failure: str, cause: Exception | str) -> str:
+        """A reason in words. A trace shows it to others: it does not say in which folders this person works."""
+        words = getattr(cause, "strerror", None) or str(cause)
+        for folder in (self._path.parent, SOURCE.parent):
+            words = words.replace(f"{folder}{os.sep}", "")
+        return f"{failure}: {words.strip()[:200]}"
 
 
 def build() -> Build:

@@ -67,13 +67,18 @@ def test_without_a_compiler_a_run_is_made_by_torch_and_says_why(tmp_path, monkey
         ("echo no such flag >&2; exit 1", "the C++ compiler failed: no such flag"),
         ('for last; do :; done; echo no library > "$last"', "it could not be loaded: "),
         ("exit 0", "it could not be built: "),
+        (r"printf 'kein Flag f\374r' >&2; exit 1", "the C++ compiler failed: kein Flag f\ufffdr"),
+        ('echo "no $9 of $7" >&2; exit 1', "the C++ compiler failed: "),
+        ("exec sleep 60", "the C++ compiler took more than 2 seconds"),
     ],
 )
 def test_a_compiler_that_fails_is_told(script, why, tmp_path, monkeypatch):
+    monkeypatch.setattr(compiler, "LONGEST_S", 2)
     monkeypatch.setenv("PATH", pretend(tmp_path / "bin", script))
     compiled, reason = finished(tmp_path / "cache").found
     assert compiled is None
     assert reason.startswith(why)
+    assert not any(str(folder) in reason for folder in (tmp_path / "cache", compiler.SOURCE.parent))
 
 
 @pytest.mark.skipif(os.name != "posix", reason="others are users of a Unix system")
@@ -91,6 +96,12 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path):
     compiled, reason = finished(tmp_path / "cache").found
     assert compiled is None
     assert reason.startswith("it could not be built: ")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Unix says it in these words")
+def test_a_folder_that_cannot_be_looked_into_is_told(tmp_path):
+    folder = tmp_path / ("x" * 300)
+    assert finished(folder).found == (None, "it could not be built: File name too long")
 
 
 def test_another_source_or_processor_has_another_library(monkeypatch, tmp_path):
