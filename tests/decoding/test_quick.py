@@ -115,6 +115,24 @@ def test_its_products_are_those_of_linear(out, width, bias, dtype):
             torch.testing.assert_close(products(layer.weight, layer.bias, x), layer(x), rtol=rtol, atol=atol)
 
 
+@torch.inference_mode()
+def test_every_nan_among_the_scores_stays_visible():
+    """Also one whose lowest bits are set, of which arithmetic on bits could make a number."""
+    model = wide(layers=1)
+    lm = CachedLM(model, 256, compiled_products())
+    lm.forward(TEXT[:9])
+    for bits in (0x7FC00000, 0x7FFFFFFF, -1):
+        keys, values = lm._forward._rows.rows[:, 0, :, 4]  # of one token
+        keys.view(torch.int32).fill_(bits)
+        values.fill_(0.5)
+        assert lm.forward(TEXT[:10]).isnan().all()
+
+
+def test_without_memory_it_raises():
+    with pytest.raises(MemoryError, match="in compiled code"):
+        compiled_products().compiled._product(False, None, None, 1, 2**61, None, 1, None, 1)
+
+
 def test_what_is_to_be_trained_is_multiplied_by_torch():
     layer = torch.nn.Linear(32, 4)
     out = compiled_products()(layer.weight, layer.bias, torch.ones(2, 32))

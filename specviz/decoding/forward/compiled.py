@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from ctypes import POINTER, c_float, c_int, c_int64, c_void_p
+from ctypes import POINTER, c_bool, c_float, c_int, c_int64, c_void_p
 
 import torch
 from torch import Tensor
@@ -81,6 +81,11 @@ def addresses(tensors: Sequence[Tensor]) -> ctypes.Array[c_void_p]:
     return (c_void_p * len(tensors))(*map(address, tensors))
 
 
+def _check_memory(has_memory: bool, *_: object) -> None:
+    if not has_memory:
+        raise MemoryError("out of memory in compiled code")
+
+
 class Compiled:
     """A library that was built from `quick.cpp`. It runs in as many threads as torch, and in torch's own."""
 
@@ -92,13 +97,15 @@ class Compiled:
             *(POINTER(Model), POINTER(Text), c_int64, c_void_p, c_void_p),
             *(POINTER(c_int64), c_int64, c_void_p, c_int),
         )
-        self._forward.restype = None
+        self._forward.restype = c_bool
+        self._forward.errcheck = _check_memory
         self._product = library.quick_product
         self._product.argtypes = (
             *(c_int, c_void_p, c_void_p, c_int64, c_int64),
             *(c_void_p, c_int, c_void_p, c_int),
         )
-        self._product.restype = None
+        self._product.restype = c_bool
+        self._product.errcheck = _check_memory
         self.most_rows = library.quick_most_rows()
         """The most rows for which it is faster than torch."""
 

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <type_traits>
 #include <utility>
 
@@ -261,7 +262,7 @@ void product_of(const Linear& linear, int64_t width, Rows x, int n, Rows y, Shar
 // ---- functions of vectors ----------------------------------------------------------------------------------------------
 
 inline Floats exponential(Floats x) {
-  // e^x to the last bit or two: 2^n from the exponent's own bits, e^rest by its series. 0 far below 0.
+  // e^x to the last bit or two: 2^n from its own bits, e^rest by its series. 0 far below 0; NaN for every NaN.
   const float MAGIC = 12582912.0f;  // 1.5 * 2^23: what is added to it is rounded to a whole number
   Floats capped = x > 88.0f ? all(88.0f) : x;
   Floats sum = capped * 1.44269504f + MAGIC;
@@ -270,8 +271,8 @@ inline Floats exponential(Floats x) {
   Floats y = all(1.0f / 5040);
   const float SERIES[] = {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f};
   for (float term : SERIES) y = y * rest + term;
-  Floats out = (Floats)((Ints)y + ((Ints)sum << 23));
-  return x < -87.0f ? Floats{} : out;
+  Floats power = (Floats)(((Ints)sum << 23) + 0x3f800000);
+  return x < -87.0f ? Floats{} : y * power;
 }
 
 inline Floats activation(Floats x, bool is_gelu) {
@@ -594,21 +595,28 @@ extern "C" {
 
 // x [rows of all texts, hidden]: the embeddings, overwritten. logits [answered rows, vocab]. captured: the numbers of
 // the layers whose states [rows, num_captured * hidden] are wanted, -1 for those behind the last norm.
-void quick_forward(const Model* model, const Text* texts, int64_t num_texts, float* x, float* logits,
-                   const int64_t* captured, int64_t num_captured, float* states, int num_threads) {
+// Returns whether there was enough memory.
+bool quick_forward(const Model* model, const Text* texts, int64_t num_texts, float* x, float* logits,
+                   const int64_t* captured, int64_t num_captured, float* states, int num_threads) try {
   if (model->is_bfloat16)
     Forward<bfloat16>(*model, texts, num_texts, x, logits, captured, num_captured, states, num_threads).start();
   else
     Forward<float>(*model, texts, num_texts, x, logits, captured, num_captured, states, num_threads).start();
+  return true;
+} catch (const std::bad_alloc&) {
+  return false;
 }
 
-// y [n, out] = x [n, in] times weight [out, in], transposed, plus bias [out] or null.
-void quick_product(int is_bfloat16, const void* weight, const void* bias, int64_t out, int64_t width, const float* x,
-                   int n, float* y, int num_threads) {
+// y [n, out] = x [n, in] times weight [out, in], transposed, plus bias [out] or null. Returns what quick_forward does.
+bool quick_product(int is_bfloat16, const void* weight, const void* bias, int64_t out, int64_t width, const float* x,
+                   int n, float* y, int num_threads) try {
   if (is_bfloat16)
     Product<bfloat16>{{weight, bias}, out, width, {}, {y, out}, n}.start(x, num_threads);
   else
     Product<float>{{weight, bias}, out, width, {}, {y, out}, n}.start(x, num_threads);
+  return true;
+} catch (const std::bad_alloc&) {
+  return false;
 }
 
 int quick_most_rows() { return 4 * TOKENS; }
