@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 from torch.nn.functional import linear
+from torch.utils._pytree import tree_map
 
 from specviz.decoding.cached_lm import PRODUCTS, CachedLM
 from specviz.decoding.draft import Draft, chain
@@ -21,6 +22,23 @@ WIDE = {"hidden": 64, "head_dim": 32}
 CLOSE = {torch.float32: (1e-4, 1e-4), torch.bfloat16: (2e-2, 2e-2)}
 PROCESSORS = ["-march=x86-64", "-march=haswell"]
 """What a compiler may take for the processor here; each has vectors of another length."""
+
+
+class Elsewhere(torch.Tensor):
+    """A tensor whose numbers lie in another one, as quantised weights do: its own address is 0."""
+
+    @staticmethod
+    def __new__(cls, numbers):
+        return cls._make_wrapper_subclass(cls, numbers.shape, dtype=numbers.dtype)
+
+    def __init__(self, numbers):
+        self.numbers = numbers
+
+    @classmethod
+    def __torch_dispatch__(cls, operation, types, args=(), kwargs=None):
+        args, kwargs = tree_map(lambda each: getattr(each, "numbers", each), (args, kwargs or {}))
+        out = operation(*args, **kwargs)
+        return cls(out) if operation is torch.ops.aten.detach.default else out
 
 
 def wide(family="llama", **config):
@@ -111,8 +129,16 @@ def test_its_products_are_those_of_linear(out, width, bias, dtype):
     with torch.inference_mode():
         for num_rows in (1, 2, 5, 7, 12, products.compiled.most_rows):
             x = torch.randn(1, num_rows, 2 * width, dtype=dtype)[..., ::2]  # rows that do not lie row by row
-            assert products.compiled.can_multiply(layer.weight, x, num_rows)
+            assert products.compiled.can_multiply(layer.weight, layer.bias, x, num_rows)
             torch.testing.assert_close(products(layer.weight, layer.bias, x), layer(x), rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize("bias", [torch.ones(1), torch.randn(96)[::2], torch.ones(1).expand(48)])
+def test_a_bias_that_lies_in_another_way_is_added_by_torch(bias):
+    weight = torch.randn(48, 32)
+    x = torch.randn(2, 32)
+    with torch.inference_mode():
+        assert_same(compiled_products()(weight, bias, x), linear(x, weight, bias))
 
 
 @torch.inference_mode()
@@ -180,9 +206,55 @@ def test_code_that_is_wrong_for_a_model_is_not_used():
     assert lm.path.startswith("compact (not compiled: the compiled one is off by ")
 
 
-def test_a_table_that_no_longer_fits_is_read_by_compact():
+def put(module, **tables):
+    for name, table in tables.items():
+        setattr(module, name, torch.nn.Parameter(table, requires_grad=False))
+
+
+def transpose(module, copy=False):
+    table = module.weight.data.t()
+    module.weight.data = table.contiguous().t() if copy else table
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: transpose(model.lm_head, copy=True),
+        lambda model: transpose(model.lm_head),  # square: it lies where it lay
+        lambda model: put(model.lm_head, bias=torch.ones(1)),
+        lambda model: put(model.lm_head, bias=torch.randn(128)[::2]),
+        lambda model: put(model.lm_head, weight=Elsewhere(model.lm_head.weight.data)),
+    ],
+)
+def test_a_table_that_no_longer_fits_is_read_by_compact(change):
     model = wide()
     lm = CachedLM(model, 256, compiled_products())
     lm.forward(TEXT[:9])
-    model.lm_head.weight.data = model.lm_head.weight.data.t().contiguous().t()
+    change(model)
     assert_same(lm.forward(TEXT[:10]), oracle_of(model).forward(TEXT[:10]))
+
+
+def test_tables_without_an_address_are_never_read():
+    model = wide()
+    put(model.model.layers[1].mlp.up_proj, weight=Elsewhere(model.model.layers[1].mlp.up_proj.weight.data))
+    lm = CachedLM(model, 256, compiled_products())
+    assert lm.path == "compact (not compiled: its tables are of a different kind)"
+    assert_same(lm.forward(TEXT), oracle_of(model).forward(TEXT))
+
+
+@pytest.mark.parametrize("change", [lambda model: model.bfloat16(), lambda model: model.double()])
+def test_rows_of_one_format_are_not_read_in_another(change):
+    model = wide()
+    lm = CachedLM(model, 256, compiled_products())
+    lm.forward(TEXT[:9])
+    change(model)
+    with pytest.raises(RuntimeError, match="same dtype"):
+        lm.forward(TEXT[:10])
+
+
+@pytest.mark.parametrize("layer", [3, -2])
+def test_the_states_of_a_layer_that_is_not_there_are_refused(layer):
+    lm = CachedLM(wide(layers=2), 256, compiled_products())
+    lm.capture((1, layer))
+    with pytest.raises(IndexError, match=r"must be from -1 to 2 \(got "):
+        lm.forward(TEXT[:9])

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ctypes import POINTER, c_bool, c_float, c_int, c_int64, c_void_p
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 FORMATS = (torch.float32, torch.bfloat16)
 UNIT = 32
@@ -72,6 +72,12 @@ class Text(ctypes.Structure):
     )
 
 
+def can_read(table: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> bool:
+    """Whether compiled code finds the numbers of such a table where its address says, one behind the other."""
+    is_plain = table.is_cpu and type(table) in (Tensor, nn.Parameter) and table.is_contiguous()
+    return is_plain and table.dtype == dtype and table.shape == shape
+
+
 def address(tensor: Tensor | None) -> int | None:
     """The place of a tensor's numbers in memory; None for none."""
     return None if tensor is None else tensor.data_ptr()
@@ -114,8 +120,12 @@ class Compiled:
     ) -> tuple[Tensor, Tensor]:
         """Logits [num_logits, V] and the captured states [n, C], both in float32.
 
-        x: the embeddings [n, H] in float32, which are overwritten.
+        x: the embeddings [n, H] in float32, which are overwritten. Raises IndexError for a layer that is not there.
         """
+        if not all(-1 <= layer <= model.num_layers for layer in captured):
+            raise IndexError(
+                f"the captured layers must be from -1 to {model.num_layers} (got {captured})"
+            )
         logits = torch.empty(text.num_logits, model.vocab)
         states = torch.empty(len(x), len(captured) * model.hidden)
         layers = (c_int64 * len(captured))(*captured)
@@ -126,12 +136,19 @@ class Compiled:
         )
         return logits, states
 
-    def can_multiply(self, weight: Tensor, x: Tensor, num_rows: int) -> bool:
+    def can_multiply(self, weight: Tensor, bias: Tensor | None, x: Tensor, num_rows: int) -> bool:
         """Whether `product` takes these: nothing that it makes could be trained on."""
-        fits = (
-            num_rows <= self.most_rows and weight.shape[1] % UNIT == 0 and x.dtype == weight.dtype
+        out, width = weight.shape
+        return (
+            num_rows <= self.most_rows
+            and torch.is_inference_mode_enabled()
+            and width % UNIT == 0
+            and can_read(weight, weight.dtype, (out, width))
+            and (bias is None or can_read(bias, weight.dtype, (out,)))
+            and x.is_cpu
+            and x.dtype == weight.dtype
+            and x.shape[-1] == width
         )
-        return fits and weight.is_contiguous() and torch.is_inference_mode_enabled()
 
     def product(self, weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
         """The result of linear(x, weight, bias) for a few rows x [..., in]."""

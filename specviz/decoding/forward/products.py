@@ -52,7 +52,7 @@ class Products:
         num_rows = x.numel() // x.shape[-1]
         if not self.applies(weight):
             return functional.linear(x, weight, bias)
-        if self.compiled is not None and self.compiled.can_multiply(weight, x, num_rows):
+        if self.compiled is not None and self.compiled.can_multiply(weight, bias, x, num_rows):
             return self.compiled.product(weight, bias, x)
         size = bisect_left(_LIMITS, weight.numel())
         if weight.dtype != torch.float32 or num_rows not in self.columns[size]:

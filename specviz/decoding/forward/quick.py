@@ -6,7 +6,10 @@ they lie by then.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ctypes
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import repeat
 
 import torch
 from torch import Tensor
@@ -22,6 +25,7 @@ from specviz.decoding.forward.compiled import (
     Text,
     address,
     addresses,
+    can_read,
 )
 from specviz.decoding.forward.products import Products
 
@@ -40,11 +44,36 @@ def quick_refusal(model: PreTrainedModel, products: Products) -> str:
     block = model.model.layers[0]
     if type(block.mlp.act_fn).__name__ not in _IS_GELU:
         return f"not written for the activation {type(block.mlp.act_fn).__name__}"
-    if len({layer.mlp.gate_proj.weight.shape for layer in model.model.layers}) > 1:
-        return "its layers are of several sizes"
     widths = {linear.weight.shape[1] for linear in linears_of(model)} | {block.self_attn.head_dim}
     odd = [width for width in sorted(widths) if width % UNIT]
-    return f"its width {odd[0]} is no multiple of {UNIT}" if odd else ""
+    if odd:
+        return f"its width {odd[0]} is no multiple of {UNIT}"
+    return "" if Quick(model, products).can_read() else "its tables are of a different kind"
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    """The place of an address in the structures of compiled code, and where the table is found that lies there."""
+
+    into: ctypes.Structure
+    field: str
+    tables: Mapping[str, Tensor | None]
+    """A module's own."""
+    name: str
+    shape: tuple[int, ...]
+
+    def table(self) -> Tensor | None:
+        return self.tables.get(self.name)
+
+    def can_hold(self, table: Tensor | None, dtype: torch.dtype) -> bool:
+        return self.name == "bias" if table is None else can_read(table, dtype, self.shape)
+
+
+def _linear_slots(into: Linear, linear: CompactLinear, out: int, width: int) -> list[_Slot]:
+    return [
+        _Slot(into, "weight", linear.table, "weight", (out, width)),
+        _Slot(into, "bias", linear.table, "bias", (out,)),
+    ]
 
 
 class Quick(Compact):
@@ -64,63 +93,69 @@ class Quick(Compact):
         return early
 
     def _follow_layers(self) -> None:
-        """Finds the tables in which modules keep the weights and biases of the layers."""
-        linears = [self._head]
-        norms = [self._norm]
-        for layer in self._layers:
-            linears += [getattr(layer, name) for name in Layer.LINEARS]
-            norms += [norm for name in Layer.NORMS if (norm := getattr(layer, name)) is not None]
-        self._tables = [(part.table, "weight") for part in (*linears, *norms)]
-        self._tables += [(linear.table, "bias") for linear in linears]
-        self._weights: list[int | None] = []
-
-    def _follow_weights(self) -> bool:
-        """Notes where the weights lie, if one of them has moved; False where compiled code cannot read them there."""
-        weights = [
-            None if (weight := table[name]) is None else weight.data_ptr()
-            for table, name in self._tables
-        ]
-        if weights != self._weights:
-            self._weights = weights
-            self._can_read = all(
-                weight is None or (weight.is_contiguous() and weight.dtype == self._model.dtype)
-                for weight in (table[name] for table, name in self._tables)
-            )
-            self._compiled_model = self._addresses()
-        return self._can_read
-
-    def _addresses(self) -> Model:
+        """Makes the structures for the layers, with a slot for each table."""
         kinds = list(self._rows.kinds)
-        layers = (Layer * len(self._layers))()
-        for own, layer in zip(layers, self._layers, strict=True):
-            for name in Layer.LINEARS:
-                setattr(own, name, _linear(getattr(layer, name)))
-            for name in Layer.NORMS:
-                norm = getattr(layer, name)
-                setattr(own, name, None if norm is None else address(norm.table["weight"]))
-            own.index = layer.index
-            own.kind = kinds.index(layer.kind)
-            own.scale = layer.scale
         _, num_stored, key_heads, _, width = self._rows.rows.shape
         block = self._model.model.layers[0]
         inner, hidden = block.mlp.gate_proj.weight.shape
-        return Model(
+        heads = self._model.config.num_attention_heads
+        vocab = len(self._head.table["weight"])
+        layers = (Layer * len(self._layers))()
+        whole = Model(
             layers=layers,
-            norm=address(self._norm.table["weight"]),
-            head=_linear(self._head),
             num_layers=len(layers),
             num_stored=num_stored,
             hidden=hidden,
             inner=inner,
-            heads=self._model.config.num_attention_heads,
+            heads=heads,
             key_heads=key_heads,
             width=width,
-            vocab=len(self._head.table["weight"]),
+            vocab=vocab,
             is_bfloat16=self._model.dtype == torch.bfloat16,
             is_gelu=_IS_GELU[type(block.mlp.act_fn).__name__],
             epsilon=self._norm.epsilon,
             norm_offset=float(self._norm.is_gemma),
         )
+        queries = heads * width
+        keys = key_heads * width
+        linears = {
+            "q": (queries, hidden),
+            "k": (keys, hidden),
+            "v": (keys, hidden),
+            "o": (hidden, queries),
+            "gate": (inner, hidden),
+            "up": (inner, hidden),
+            "down": (hidden, inner),
+        }
+        slots = _linear_slots(whole.head, self._head, vocab, hidden)
+        slots.append(_Slot(whole, "norm", self._norm.table, "weight", (hidden,)))
+        for own, layer in zip(layers, self._layers, strict=True):
+            own.index = layer.index
+            own.kind = kinds.index(layer.kind)
+            own.scale = layer.scale
+            for name, shape in linears.items():
+                slots += _linear_slots(getattr(own, name), getattr(layer, name), *shape)
+            for name in Layer.NORMS:
+                size = width if name in ("q_norm", "k_norm") else hidden
+                if (norm := getattr(layer, name)) is not None:
+                    slots.append(_Slot(own, name, norm.table, "weight", (size,)))
+        self._compiled_model = whole
+        self._slots = slots
+        self._places: list[object] = []
+
+    def can_read(self) -> bool:
+        """Whether compiled code can read the tables where they lie now. If one has moved, it gets their addresses."""
+        tables = [slot.table() for slot in self._slots]
+        places = [
+            table if table is None else (table.data_ptr(), table.stride()) for table in tables
+        ]
+        if places != self._places:
+            self._places = places
+            dtype = self._rows.rows.dtype
+            self._fits = all(map(_Slot.can_hold, self._slots, tables, repeat(dtype)))
+            for slot, table in zip(self._slots, tables, strict=True):
+                setattr(slot.into, slot.field, address(table))
+        return self._fits
 
     def __call__(
         self,
@@ -131,7 +166,7 @@ class Quick(Compact):
         attention_mask: Tensor | dict[str, Tensor] | None = None,
         position_ids: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        if len(ids) > self._compiled.most_rows or not self._follow_weights():
+        if len(ids) > self._compiled.most_rows or not self.can_read():
             return super().__call__(ids, past, num_logits, captured, attention_mask, position_ids)
         rows = self._rows
         rows.reserve(past + len(ids))
@@ -157,7 +192,3 @@ class Quick(Compact):
         x = self._model.model.embed_tokens(ids).float()
         logits, states = self._compiled.forward(self._compiled_model, text, x, captured)
         return logits, states.to(self._model.dtype) if captured else None
-
-
-def _linear(linear: CompactLinear) -> Linear:
-    return Linear(address(linear.table["weight"]), address(linear.table["bias"]))
