@@ -318,6 +318,8 @@ def prove_model(
     is_outdated = proved_state is not None and proved_state != state
     if proof is None or is_outdated:
         proof = _prove(model, context_limit, products, why_not_compact, why_not_quick)
+    elif why_not_quick not in ("", proof.quick):
+        proof = replace(proof, quick=why_not_quick)  # what was so then need not be so now
     _PROVED[model] = state, proof
     return proof
 

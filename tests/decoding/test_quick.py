@@ -1,5 +1,6 @@
 """The compiled forward: what it refuses, its exits, threads and processors. test_compact compares its numbers, too."""
 
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -7,10 +8,11 @@ import torch
 from torch.nn.functional import linear
 from torch.utils._pytree import tree_map
 
-from specviz.decoding.cached_lm import PRODUCTS, CachedLM
+from specviz.decoding.cached_lm import PRODUCTS, CachedLM, prove_model
 from specviz.decoding.draft import Draft, chain
 from specviz.decoding.forward.compiled import Compiled
 from specviz.decoding.forward.products import Products
+from specviz.decoding.forward.proof import Proof
 from specviz.decoding.forward.transformers_forward import TransformersForward
 from specviz.models import compiler
 from tests.helpers.compiled_code import compiled_products
@@ -194,6 +196,20 @@ def test_what_it_is_not_written_for_is_read_by_compact_and_says_why(make, why):
     torch.testing.assert_close(lm.forward(TEXT), CachedLM(model, 256).forward(TEXT), rtol=rtol, atol=10 * atol)
 
 
+@pytest.mark.parametrize("known", [Proof(), Proof(quick="it is being built")])
+def test_a_proof_made_before_does_not_say_why_there_is_no_compiled_code_now(known):
+    model = wide()
+    products = Products(why_not_compiled="no C++ compiler was found")
+    prove_model(model, 256, products, known)
+    assert CachedLM(model, 256, products).path == "compact (not compiled: no C++ compiler was found)"
+
+
+def test_a_model_without_layers_is_read_by_transformers():
+    lm = CachedLM(wide(layers=0), 256, compiled_products())
+    assert lm.path == "transformers (it has no layers)"
+    assert_same(lm.forward(TEXT), oracle_of(lm.model).forward(TEXT))
+
+
 def test_code_that_is_wrong_for_a_model_is_not_used():
     class Wrong(Compiled):
         def forward(self, *args):
@@ -232,6 +248,25 @@ def test_a_table_that_no_longer_fits_is_read_by_compact(change):
     lm.forward(TEXT[:9])
     change(model)
     assert_same(lm.forward(TEXT[:10]), oracle_of(model).forward(TEXT[:10]))
+
+
+def test_a_table_that_is_replaced_during_a_call_lies_there_until_its_end():
+    class Meanwhile(Compiled):
+        def forward(self, *args):
+            if self.model:
+                before = weakref.ref(self.model.lm_head.weight)
+                put(self.model.lm_head, weight=torch.zeros(64, 64))
+                assert before() is not None
+            return super().forward(*args)
+
+    compiled_products()
+    compiled = Meanwhile(str(compiler.build()._path))
+    compiled.model = None
+    model = wide()
+    told = oracle_of(model).forward(TEXT[:9])
+    lm = CachedLM(model, 256, Products(compiled=compiled))
+    compiled.model = model
+    assert_same(lm.forward(TEXT[:9]), told)
 
 
 def test_tables_without_an_address_are_never_read():

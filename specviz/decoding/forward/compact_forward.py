@@ -35,6 +35,8 @@ def refusal(model: PreTrainedModel) -> str:
     kind = type(model)
     if kind.__name__ not in CLASSES or not kind.__module__.startswith("transformers.models."):
         return f"not written for {kind.__name__}"
+    if len(model.model.layers) == 0:
+        return "it has no layers"
     if len({(weight.dtype, weight.device) for weight in model.parameters()}) > 1:
         return "its weights are of several formats or on several devices"
     if model.device.type not in ("cpu", "cuda"):

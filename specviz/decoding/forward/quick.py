@@ -48,7 +48,7 @@ def quick_refusal(model: PreTrainedModel, products: Products) -> str:
     odd = [width for width in sorted(widths) if width % UNIT]
     if odd:
         return f"its width {odd[0]} is no multiple of {UNIT}"
-    return "" if Quick(model, products).can_read() else "its tables are of a different kind"
+    return "" if Quick(model, products).readable() else "its tables are of a different kind"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +143,11 @@ class Quick(Compact):
         self._slots = slots
         self._places: list[object] = []
 
-    def can_read(self) -> bool:
-        """Whether compiled code can read the tables where they lie now. If one has moved, it gets their addresses."""
+    def readable(self) -> list[Tensor | None]:
+        """The tables, if compiled code can read them where they lie now; else none. It gets the addresses of new ones.
+
+        Whoever reads must hold them: another thread may put new ones in their place meanwhile.
+        """
         tables = [slot.table() for slot in self._slots]
         places = [
             table if table is None else (table.data_ptr(), table.stride()) for table in tables
@@ -155,7 +158,7 @@ class Quick(Compact):
             self._fits = all(map(_Slot.can_hold, self._slots, tables, repeat(dtype)))
             for slot, table in zip(self._slots, tables, strict=True):
                 setattr(slot.into, slot.field, address(table))
-        return self._fits
+        return tables if self._fits else []
 
     def __call__(
         self,
@@ -166,7 +169,8 @@ class Quick(Compact):
         attention_mask: Tensor | dict[str, Tensor] | None = None,
         position_ids: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        if len(ids) > self._compiled.most_rows or not self.can_read():
+        held = self.readable()
+        if len(ids) > self._compiled.most_rows or not held:
             return super().__call__(ids, past, num_logits, captured, attention_mask, position_ids)
         rows = self._rows
         rows.reserve(past + len(ids))
