@@ -30,7 +30,7 @@ class Build:
     """The library for this processor, in a folder, where it is built if it is not there."""
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / _library_name()
+        self._path = folder / library_name()
         self.found: tuple[Compiled | None, str] = (None, "it is being built")
         """The loaded library; or None, and the reason in words."""
         self._work = threading.Thread(target=self._make)
@@ -107,7 +107,7 @@ def _flags() -> tuple[str, ...]:
     return ("-std=c++17", "-O3", "-w", "-shared", "-fPIC", for_this_processor, *link)
 
 
-def _library_name() -> str:
+def library_name() -> str:
     """The name of the library: of its source, how it is built, and the processor that it is built for."""
     processor = [platform.machine(), platform.processor()]
     if _CPU_INFO.exists():

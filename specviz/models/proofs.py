@@ -12,6 +12,7 @@ import transformers
 from specviz import decoding
 from specviz.decoding.forward.proof import Proof
 from specviz.models import memory
+from specviz.models.compiler import library_name
 from specviz.settings import cache_dir
 from specviz.trace.lines import write_lines
 from specviz.trace.values import TraceError
@@ -21,14 +22,15 @@ def proof_path(files: Iterable[Path], on: torch.device, number_format: str) -> P
     """The file for the proof of the model in these files.
 
     A proof counts for the files as they are now, this number format and device, these versions of torch and
-    transformers, and this code. Raises OSError for a file that is not there.
+    transformers, this code, and the compiled code of this processor. Raises OSError for a file that is not there.
     """
     states = []
     for file in files:
         content = file.read_bytes() if file.suffix == ".json" else b""
         states.append((file.name, file.stat().st_size, file.stat().st_mtime_ns, content))
     versions = (torch.__version__, transformers.__version__, _code())
-    device = (on.type, memory.device_name(on), str(memory.products()) if on.type == "cpu" else "")
+    products = (str(memory.products()), library_name()) if on.type == "cpu" else ()
+    device = (on.type, memory.device_name(on), products)
     known = repr((states, number_format, versions, device))
     return cache_dir() / "proofs" / f"{hashlib.sha256(known.encode()).hexdigest()[:24]}.json"
 

@@ -105,11 +105,11 @@ def test_a_folder_that_cannot_be_looked_into_is_told(tmp_path):
 
 
 def test_another_source_or_processor_has_another_library(monkeypatch, tmp_path):
-    name = compiler._library_name()
+    name = compiler.library_name()
     monkeypatch.setattr(compiler, "_CPU_INFO", tmp_path / "cpuinfo")
     (tmp_path / "cpuinfo").write_text("model name : other\nflags : sse2\ncpu MHz : 3\n\nmodel name : next", "utf-8")
-    other = compiler._library_name()
+    other = compiler.library_name()
     (tmp_path / "cpuinfo").write_text("model name : other\nflags : sse2\ncpu MHz : 4\n\n", "utf-8")
-    assert compiler._library_name() == other != name  # its clock is no part of it
+    assert compiler.library_name() == other != name  # its clock is no part of it
     monkeypatch.setattr(compiler, "SOURCE", tmp_path / "cpuinfo")
-    assert compiler._library_name() != other
+    assert compiler.library_name() != other

@@ -6,7 +6,7 @@ import specviz
 from specviz.decoding import cached_lm
 from specviz.decoding.forward.proof import Proof
 from specviz.errors import SpecvizError
-from specviz.models import pool
+from specviz.models import compiler, pool
 from specviz.models.pool import ModelPool
 from tests.helpers.own_cache import own_cache
 from tests.helpers.tiny_models import tiny, tiny_folder, tiny_tokenizer
@@ -47,6 +47,15 @@ def test_a_file_that_changed_is_proved_again(folder, cache, made):
     ModelPool().load(str(folder))
     config = folder / "config.json"
     config.write_text(config.read_text() + "\n")
+    ModelPool().load(str(folder))
+    assert len(made) == 2
+
+
+def test_another_processor_proves_for_itself(folder, cache, made, monkeypatch, tmp_path):
+    """Its compiled code is another one; the folder of the cache may be shared."""
+    ModelPool().load(str(folder))
+    monkeypatch.setattr(compiler, "_CPU_INFO", tmp_path / "cpuinfo")
+    compiler._CPU_INFO.write_text("model name : other", "utf-8")
     ModelPool().load(str(folder))
     assert len(made) == 2
 
