@@ -334,6 +334,8 @@ def _prove(
     def read_through(make: Callable[[PreTrainedModel, Products], Forward]) -> CachedLM:
         return CachedLM(model, context_limit, products, make(model, products))
 
+    if not why_not_quick and not Quick(model, products).readable():
+        why_not_quick = "its tables are of a different kind"
     compact = partial(read_through, Compact)
     quick = partial(read_through, Quick)
     plain = partial(read_through, TransformersForward)

@@ -55,6 +55,8 @@ class Build:
                 built = Path(aside) / self._path.name
                 command = (compiler, *_flags(), str(SOURCE), "-o", str(built))
                 subprocess.run(command, check=True, capture_output=True, timeout=LONGEST_S)
+                with built.open("rb") as library:
+                    os.fsync(library.fileno())  # half a library would end the program that loads it
                 built.chmod(0o755)
                 built.replace(self._path)
         except subprocess.CalledProcessError as error:

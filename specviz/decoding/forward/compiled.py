@@ -100,7 +100,7 @@ class Compiled:
         library = ctypes.CDLL(path)
         self._forward = library.quick_forward
         self._forward.argtypes = (
-            *(POINTER(Model), POINTER(Text), c_int64, c_void_p, c_void_p),
+            *(POINTER(Model), POINTER(Text), c_void_p, c_void_p),
             *(POINTER(c_int64), c_int64, c_void_p, c_int),
         )
         self._forward.restype = c_bool
@@ -112,8 +112,10 @@ class Compiled:
         )
         self._product.restype = c_bool
         self._product.errcheck = _check_memory
-        self.most_rows = library.quick_most_rows()
-        """The most rows for which it is faster than torch."""
+        self.most_rows = {
+            dtype: library.quick_most_rows(dtype == torch.bfloat16) for dtype in FORMATS
+        }
+        """The most rows for which it is faster than torch, by number format."""
 
     def forward(
         self, model: Model, text: Text, x: Tensor, captured: Sequence[int]
@@ -131,7 +133,7 @@ class Compiled:
         layers = (c_int64 * len(captured))(*captured)
         num_threads = torch.get_num_threads()
         self._forward(
-            *(model, text, 1, x.data_ptr(), logits.data_ptr()),
+            *(model, text, x.data_ptr(), logits.data_ptr()),
             *(layers, len(captured), states.data_ptr(), num_threads),
         )
         return logits, states
@@ -140,7 +142,7 @@ class Compiled:
         """Whether `product` takes these: nothing that it makes could be trained on."""
         out, width = weight.shape
         return (
-            num_rows <= self.most_rows
+            num_rows <= self.most_rows[weight.dtype]
             and torch.is_inference_mode_enabled()
             and width % UNIT == 0
             and can_read(weight, weight.dtype, (out, width))

@@ -1,7 +1,7 @@
-"""Quick: the compact forward whose few rows are read in one call of compiled code (`quick.cpp`).
+"""Quick: the compact forward whose rows are read in one call of compiled code (`quick.cpp`).
 
-Longer texts are read as Compact reads them, into the same rows. The model's own weights count at every call, wherever
-they lie by then.
+More rows than are faster there are read as Compact reads them, into the same store. The model's own weights count at
+every call, wherever they lie by then.
 """
 
 from __future__ import annotations
@@ -46,9 +46,7 @@ def quick_refusal(model: PreTrainedModel, products: Products) -> str:
         return f"not written for the activation {type(block.mlp.act_fn).__name__}"
     widths = {linear.weight.shape[1] for linear in linears_of(model)} | {block.self_attn.head_dim}
     odd = [width for width in sorted(widths) if width % UNIT]
-    if odd:
-        return f"its width {odd[0]} is no multiple of {UNIT}"
-    return "" if Quick(model, products).readable() else "its tables are of a different kind"
+    return f"its width {odd[0]} is no multiple of {UNIT}" if odd else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +60,6 @@ class _Slot:
     name: str
     shape: tuple[int, ...]
 
-    def table(self) -> Tensor | None:
-        return self.tables.get(self.name)
-
     def can_hold(self, table: Tensor | None, dtype: torch.dtype) -> bool:
         return self.name == "bias" if table is None else can_read(table, dtype, self.shape)
 
@@ -77,7 +72,7 @@ def _linear_slots(into: Linear, linear: CompactLinear, out: int, width: int) -> 
 
 
 class Quick(Compact):
-    """A Compact that reads a few rows in one call."""
+    """A Compact that reads its rows in one call."""
 
     path = "compiled"
 
@@ -85,6 +80,7 @@ class Quick(Compact):
         """products: with compiled code."""
         super().__init__(model, products)
         self._compiled = products.compiled
+        self._most_rows = products.compiled.most_rows[model.dtype]
         self._follow_layers()
 
     def exit(self, layers: Sequence[int]) -> Quick:
@@ -148,9 +144,10 @@ class Quick(Compact):
 
         Whoever reads must hold them: another thread may put new ones in their place meanwhile.
         """
-        tables = [slot.table() for slot in self._slots]
+        tables = [slot.tables.get(slot.name) for slot in self._slots]
         places = [
-            table if table is None else (table.data_ptr(), table.stride()) for table in tables
+            None if table is None else table.is_contiguous() and table.data_ptr()
+            for table in tables
         ]
         if places != self._places:
             self._places = places
@@ -170,7 +167,7 @@ class Quick(Compact):
         position_ids: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         held = self.readable()
-        if len(ids) > self._compiled.most_rows or not held:
+        if len(ids) > self._most_rows or not held:
             return super().__call__(ids, past, num_logits, captured, attention_mask, position_ids)
         rows = self._rows
         rows.reserve(past + len(ids))
