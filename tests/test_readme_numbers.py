@@ -30,6 +30,7 @@ from specviz.bench.speed import ROUNDS
 from specviz.checks.statistics import ALPHA, SUSPICION
 from specviz.decoding import kept_rows
 from specviz.decoding.forward import products, replays
+from specviz.drafters import METHODS, eagle, tree
 from specviz.drafters.eagle.layouts import _FEWEST_LAYERS
 from specviz.lessons.load import lessons
 from specviz.models.catalog import MODELS
@@ -164,6 +165,9 @@ def claims():
         f"is given again for {trial.FORGOTTEN_S // 60} minutes",
         f"at most {MOST_RENDER_S:g} s for each prompt",
         f"one budget of memory ({registry.MOST_BYTES >> 20} MB)",
+        f"with trees of {min(tree.PER_CALL)} to {max(eagle.PER_CALL)} nodes",
+        f"a tree has {METHODS['tree'].validate({})['nodes']} nodes",
+        f"[the best by time], else {METHODS['eagle'].validate({})['nodes']}",
         "… {}, {} and {} times as deep".format(*(model.dial[1] for model in MODELS.values() if model.dial)),
     ]
 

@@ -8,6 +8,7 @@ import copy
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import accumulate, cycle, islice, product
@@ -25,19 +26,24 @@ from specviz.decoding.forward.transformers_forward import asked_of, empty_cache,
 from specviz.decoding.sampling import Sampling
 from specviz.decoding.turns import clock, give_way
 from specviz.drafters import METHODS
+from specviz.drafters.method import Method
+from specviz.drafters.params import SizeParam
 from specviz.errors import SpecvizError
 from specviz.models import catalog
+from specviz.models.files.hub import is_here
 from specviz.models.memory import environment
-from specviz.models.pool import LoadedModel
+from specviz.models.pool import LoadedModel, ModelPool
 from specviz.models.quantisation import stored_bytes
+from specviz.request import RunSettings
 from specviz.rules import RULES
-from specviz.session.setup import gather
+from specviz.session.setup import Setup, gather, models_in_params
 from specviz.session.workbench import workbench
 from specviz.trace.values import Count, Items, Name, Number, Record, require
 
 CONTEXT = 128
 MOST_TOKENS = 33
 ROUNDS = 5
+SIZE_ROUNDS = 3
 BATCHES = (1, 2, 4, 8)
 BATCH_TOKENS = (1, 5, 9)  # nothing drafted, K = 4 and K = 8
 STEP_K = 4
@@ -224,6 +230,61 @@ def batch_growth(
     return {batch: timings.compare((batch, 1), (batch, tokens)) for batch in batches}
 
 
+def measure_tree_sizes(
+    pool: ModelPool, target: LoadedModel, draft: LoadedModel | None, rounds: int = SIZE_ROUNDS
+) -> Iterator[None]:
+    """Times the steps of the methods that choose the size of their trees, and puts the times into the pool's step_ms.
+
+    A method that cannot draft for this target, or whose models are not on this machine, is left out. Nothing is put
+    there where the machine was too busy.
+    """
+    setups: dict[str, Setup] = {}
+    sizes: dict[str, SizeParam] = {}
+    for name, method in METHODS.items():
+        for param in method.params:
+            if isinstance(param, SizeParam) and _is_at_hand(method, target.name):
+                with suppress(SpecvizError):
+                    setups[name] = gather(method, {}, target, draft, pool)
+                    sizes[name] = param
+    context_length = min(CONTEXT, longest_context(target, ()))
+    if not setups or context_length < 1:
+        return
+    timer = _Timer(target, (), context_length)
+    rule = RULES["speculative_sampling"]
+    jobs = []
+    for name, setup in setups.items():
+        plan = setup.plan(rule, timer.sampling, STEP_K)
+        jobs.append(partial(timer.beside_pass, name, plan))
+    all_sizes = sorted({size for param in sizes.values() for size in param.per_call})
+    jobs += [partial(timer.verify, size + 1) for size in all_sizes]
+    timings: Timings[_Series] = Timings()
+    for turn in turns(len(jobs), rounds):
+        for series, ms in jobs[turn.contender]():
+            timings.add(series, turn.round, ms)
+        yield
+    if timings.spread > ONE_RUN:
+        return
+    for name, param in sizes.items():
+        rest_ms = _least(timings, _Series(name))
+        pool.step_ms[name, target.name] = {
+            size: rest_ms + _least(timings, _Series("verify", size + 1)) for size in param.per_call
+        }
+
+
+def _least(timings: Timings[_Series], series: _Series) -> float:
+    """The time of the quickest turn: other work on this machine only adds to it."""
+    return min(timings.quicker(series).values())
+
+
+def _is_at_hand(method: Method, target: str) -> bool:
+    """Whether all models that the method's parameters name for this target are on this machine."""
+    settings = RunSettings(target=target, method=method.name)
+    try:
+        return all(is_here(name) for _, name in models_in_params(settings))
+    except SpecvizError:
+        return False
+
+
 def longest_context(
     target: LoadedModel, drafts: Sequence[LoadedModel], most_tokens: int = MOST_TOKENS
 ) -> int:
@@ -257,7 +318,7 @@ class _Timer:
         """The calls that time something. Reading memory empties the caches; steps follow it, as they warm up alone."""
         jobs: list[Callable[[], Sequence[Reading]]] = [self._read_and_plain_steps]
         jobs += [partial(self._steps, draft) for draft in self._plans if draft is not None]
-        jobs += [partial(self._verify, n) for n in range(1, most_tokens + 1)]
+        jobs += [partial(self.verify, n) for n in range(1, most_tokens + 1)]
         jobs += [partial(self.forward_batch, b, n) for b, n in product(BATCHES, BATCH_TOKENS)]
         return jobs
 
@@ -273,16 +334,16 @@ class _Timer:
         _finish(self.device)
         return (clock() - begun) * 1e3
 
-    def _verify(self, num_tokens: int) -> Sequence[Reading]:
+    def verify(self, num_tokens: int) -> Sequence[Reading]:
         """Times one more token of the text and the draft behind it, as the engine's verify phase."""
         draft = chain(self._next_ids(num_tokens - 1))
 
         @torch.inference_mode()
-        def verify() -> Tensor:
+        def read() -> Tensor:
             return self.sampling.probs(self.lm.forward(self.ids, draft))
 
-        verify()  # as in a run, where the target has just read what came before
-        return [(_Series("verify", num_tokens), self._time_ms(verify))]
+        read()  # as in a run, where the target has just read what came before
+        return [(_Series("verify", num_tokens), self._time_ms(read))]
 
     def _next_ids(self, count: int) -> list[int]:
         """The ids that follow the context: its own beginning again."""
@@ -291,15 +352,22 @@ class _Timer:
     def _steps(self, draft: str | None) -> Sequence[Reading]:
         """Medians of a few steps that draft with this model, or of steps that draft nothing."""
         steps = [self._second_step(self._plans[draft]) for _ in range(STEPS_PER_TURN)]
-        rest_ms = statistics.median(rest for rest, _ in steps)
+        rest_ms = statistics.median(rest for rest, _, _ in steps)
         readings = [(_Series("overhead", draft=draft), rest_ms)]
         if draft is not None:
-            draft_ms = statistics.median(drafting for _, drafting in steps)
+            draft_ms = statistics.median(
+                drafting / max(1, num_drafted) for _, drafting, num_drafted in steps
+            )
             readings.append((_Series("draft", draft=draft), draft_ms))
         return readings
 
-    def _second_step(self, plan: Plan) -> tuple[float, float]:
-        """The milliseconds of a run's second step outside both models, and those of one drafted token.
+    def beside_pass(self, method: str, plan: Plan) -> Sequence[Reading]:
+        """Times all of a step but the target's pass."""
+        rest_ms, draft_ms, _ = self._second_step(plan)
+        return [(_Series(method), rest_ms + draft_ms)]
+
+    def _second_step(self, plan: Plan) -> tuple[float, float, int]:
+        """The milliseconds of a run's second step outside both models, and of drafting; the number of drafted tokens.
 
         The second step, like all that follow, finds the context read.
         """
@@ -314,7 +382,7 @@ class _Timer:
         num_drafted = len(step.draft)
         draft_ms = step.timing.draft_ms if num_drafted else 0.0
         rest_ms = max(0.0, whole_ms - step.timing.verify_ms - draft_ms)
-        return rest_ms, draft_ms / max(1, num_drafted)
+        return rest_ms, draft_ms, num_drafted
 
     @torch.inference_mode()
     def forward_batch(self, batch: int, num_tokens: int) -> Sequence[Reading]:

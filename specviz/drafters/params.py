@@ -66,6 +66,23 @@ class IntParam(NumberParam):
 
 
 @dataclass(frozen=True, slots=True)
+class SizeParam(IntParam):
+    """How many tokens a drafted tree has. 0: the size that is best by time on this device, or `usual` where no times
+    are known."""
+
+    usual: int
+    per_call: Mapping[int, float] = field(hash=False)
+    """Some sizes, and the tokens per target call with each."""
+
+    def validate(self, value: object) -> int:
+        return IntParam.validate(self, value) or self.usual
+
+    def best(self, step_ms: Mapping[int, float]) -> int:
+        """The size with the most tokens per time. step_ms: the milliseconds of a step with each size of per_call."""
+        return max(self.per_call, key=lambda size: self.per_call[size] / step_ms[size])
+
+
+@dataclass(frozen=True, slots=True)
 class FloatParam(NumberParam):
     """A decimal number."""
 

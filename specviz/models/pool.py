@@ -9,7 +9,7 @@ import gc
 import threading
 import weakref
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -160,6 +160,8 @@ class ModelPool:
         self.device = memory.device()
         self.draft_device = memory.draft_device()
         self.allow_any = settings().commands_take_any_model if allow_any is None else allow_any
+        self.step_ms: dict[tuple[str, str], Mapping[int, float]] = {}
+        """By a method's and a target's name: the milliseconds of a step by the size of its tree, as measured here."""
         self._budget = settings().model_memory_bytes if budget_bytes is None else budget_bytes
         # by key, the most recently used last
         self._entries: OrderedDict[str, _Entry] = OrderedDict()

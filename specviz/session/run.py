@@ -42,7 +42,7 @@ SLICE_S = 0.05
 """The time that a waiting run sleeps before it looks at its controls again."""
 TELL_S = 1.0
 """The time between two messages of a waiting run: in a full room more would keep the server busy."""
-_FOLLOWING = ("k_policy", "params", "lossless", "extra")  # method and rule decide these
+_FOLLOWING = ("k_policy", "params", "lossless", "by_time", "extra")  # method and rule decide these
 SAID_TO_CHANGE = [name for name in trace.Settings.__annotations__ if name not in _FOLLOWING]
 LOADED = [name for name in RunSettings.NAMES if name != "rule"]
 """The settings that decide which models are needed."""

@@ -11,7 +11,7 @@ from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
 from specviz.drafters.heads import LoadedHeads, load_heads
 from specviz.drafters.method import Method, Part, Parts
-from specviz.drafters.params import ModelParam, Value, split_names
+from specviz.drafters.params import ModelParam, SizeParam, Value, split_names
 from specviz.errors import SpecvizError
 from specviz.models import catalog
 from specviz.models.files.hub import Progress, ignore_progress
@@ -32,6 +32,8 @@ class Setup:
     draft: LoadedModel | None
     heads: LoadedHeads | None = None
     others: Mapping[str, LoadedModel] = field(default_factory=dict)
+    by_time: tuple[str, ...] = ()
+    """The parameters whose values are the best by time on this device, as measured."""
 
     @property
     def models(self) -> list[LoadedModel]:
@@ -88,6 +90,7 @@ class Setup:
             lossless=plan.rule.lossless,
             draft_model=None if self.draft is None else self.draft.name,
             target=self.target.name,
+            by_time=self.by_time or None,
         )
 
 
@@ -115,7 +118,13 @@ def gather(
         check_pair(target, draft)
     heads = None
     others: dict[str, LoadedModel] = {}
+    by_time = []
+    step_ms = None if pool is None else pool.step_ms.get((method.name, target.name))
     for param in method.params:
+        is_open = isinstance(param, SizeParam) and not params.get(param.name)
+        if is_open and step_ms and param.counts(checked):
+            checked[param.name] = param.best(step_ms)
+            by_time.append(param.name)
         if not isinstance(param, ModelParam):
             continue
         names = _names_of(param, checked[param.name], target.name)
@@ -129,7 +138,7 @@ def gather(
                 others[model.name] = model
             shown_names = [models[name].name if name in models else name for name in names]
             checked[param.name] = ", ".join(shown_names)
-    setup = Setup(method, checked, target, draft, heads, others)
+    setup = Setup(method, checked, target, draft, heads, others, tuple(by_time))
     _check_trees(setup)
     return setup
 

@@ -159,6 +159,12 @@ class Settings(Record):
     draft_temperature: Annotated[Number | None, OF_DRAFT] = None
     draft_top_k: Annotated[Count | None, OF_DRAFT] = None
     draft_top_p: Annotated[Probability | None, OF_DRAFT] = None
+    by_time: Annotated[
+        Items[Name] | None,
+        Meta(
+            description="the params whose values were the best by time on the device, as measured"
+        ),
+    ] = None
 
     @property
     def drafts(self) -> bool:

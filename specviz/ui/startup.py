@@ -12,6 +12,7 @@ from typing import Any, TextIO
 
 import gradio as gr
 
+from specviz.analysis.costs import measure_tree_sizes
 from specviz.errors import SpecvizError
 from specviz.lessons.load import found_lessons
 from specviz.models import compiler, get
@@ -32,6 +33,8 @@ from specviz.ui.server import launch_options, typed_address
 from specviz.ui.under_path import is_loopback, is_whole_address, web_address
 
 PORTS_TRIED = 20
+MEASURED_AFTER_S = (0.0, 20.0, 120.0)
+"""Seconds before each try to time trees, while others use the engine or this machine is too busy."""
 LOGGED_S = 60.0
 MOST_LOGGED = 20_000
 """Characters of the log in LOGGED_S: strangers' mistakes fill no disk."""
@@ -86,14 +89,30 @@ class Page:
         return address
 
     def warm_up(self) -> None:
-        """Loads the first pair and makes a few tokens, so that the first Run answers at once."""
+        """Loads the first pair and makes a few tokens, so that the first Run answers at once; then measures its
+        trees."""
         compiler.build().wait()  # a model that is read meanwhile would have to be proved again
         try:
             for _ in open_run(replace(self.first, max_new_tokens=8), bench=self.bench).events():
                 pass
+            self.is_warm.set()
+            self._measure_tree_sizes()
         except SpecvizError as error:
             print(f"specviz: {error}", flush=True)
         self.is_warm.set()
+
+    def _measure_tree_sizes(self) -> None:
+        """Finds which size of a token tree is best by time here, for the first pair. It makes way for any run."""
+        pool = self.bench.pool
+        target = pool.load(self.first.target)
+        draft = None if self.first.draft is None else pool.load(self.first.draft, as_draft=True)
+        for pause_s in MEASURED_AFTER_S:
+            time.sleep(pause_s)
+            for _ in self.bench.in_turns(measure_tree_sizes(pool, target, draft)):
+                if len(self.bench.engine):
+                    break
+            if pool.step_ms:
+                return
 
 
 def make_page(

@@ -15,11 +15,13 @@ from specviz.analysis import costs as costing
 from specviz.analysis.costs import (
     BATCH_TOKENS,
     BATCHES,
+    STEP_K,
     BatchCost,
     Costs,
     Measured,
     costs,
     measure_costs,
+    measure_tree_sizes,
     weight_bytes,
 )
 from specviz.bench.report import cost_lines, cost_tables
@@ -195,6 +197,38 @@ def test_progress_is_cumulative_and_ends_with_the_costs(pair, monkeypatch):
     assert [each.done for each in told] == [*range(told[0].total + 1)]
     assert {each.total for each in told} == {told[0].total}
     assert [bool(each.costs) for each in told] == [False] * (len(told) - 1) + [True]
+
+
+def time_trees(pool, target, draft):
+    for _ in measure_tree_sizes(pool, target, draft, rounds=2):
+        pass
+    return pool.step_ms
+
+
+@pytest.fixture
+def empty_times(named_models, monkeypatch):
+    """A library that no test leaves times in."""
+    monkeypatch.setattr(named_models, "step_ms", {})
+    return named_models
+
+
+def test_a_tree_takes_a_pass_over_it_and_what_drafting_and_judging_take(pair, clock, empty_times):
+    make_slow(pair, clock)
+    found = time_trees(empty_times, *pair)
+    (tree,) = found.values()
+    assert list(found) == [("tree", "big")]  # no head is known for this target
+    beside = STEP_K * DRAFT_MS + RULE_MS
+    assert tree == {size: close(TARGET_MS + TOKEN_MS * (1 + size) + beside) for size in tree}
+
+
+def test_trees_that_cannot_be_drafted_are_not_timed(pair, clock, empty_times):
+    assert time_trees(empty_times, pair[0], None) == {}
+
+
+def test_a_busy_machine_gives_no_times_of_trees(pair, clock, empty_times):
+    noise = Random(0)
+    watched(pair[0].model, lambda shape, past: setattr(clock, "ms", clock.ms + 20 * noise.paretovariate(0.6)))
+    assert time_trees(empty_times, *pair) == {}
 
 
 def test_closing_stops_the_work(pair):

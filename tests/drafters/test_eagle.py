@@ -374,7 +374,7 @@ def test_it_can_be_built_from_its_parameters(fable):
 
     params = METHOD.validate({})
     drafter = METHOD.build(Parts(heads=fable[1]), params)
-    assert (drafter.hidden_layers, params["width"], params["nodes"]) == ((-1,), 4, 16)
+    assert (drafter.hidden_layers, params["width"], params["nodes"]) == ((-1,), 4, 8)
 
 
 @pytest.mark.parametrize("rule", [name for name, rule in RULES.items() if rule.supports(chain([0]))])

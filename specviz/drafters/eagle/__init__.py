@@ -1,8 +1,10 @@
 """EAGLE: a small head predicts the target's next features and grows a token tree (arXiv:2401.15077, 2406.16858)."""
 
 from specviz.drafters.method import TREE_RULES, Method, load_build
-from specviz.drafters.params import DRAWN, IntParam, ModelParam, drawn_or_top
+from specviz.drafters.params import DRAWN, IntParam, ModelParam, SizeParam, drawn_or_top
 
+PER_CALL = {2: 1.57, 3: 1.70, 4: 1.78, 5: 1.84, 6: 1.89, 8: 1.97, 12: 2.06, 16: 2.12, 24: 2.17}
+"""Tokens per target call by the number of nodes: the mean of both bundled heads at the temperatures 0 and 1, K = 4."""
 OF_TREES = (
     IntParam(
         "width",
@@ -12,13 +14,16 @@ OF_TREES = (
         1,
         32,
     ),
-    IntParam(
+    SizeParam(
         "nodes",
         "tree nodes",
-        16,
-        "How many of the most likely draft tokens are checked. K is the depth.",
-        1,
+        0,
+        "How many of the most likely draft tokens are checked. 0: the best by time on this device, as measured when "
+        "the page started, else 8. K is the depth.",
+        0,
         256,
+        usual=8,
+        per_call=PER_CALL,
     ),
 )
 METHOD = Method(

@@ -451,7 +451,9 @@ class Handlers:
         method = self.form.method(name, *governors)
         missing = lacks(method, str(target), self._bench.pool)
         explained = rule_to_explain(method, rule)
-        return dump(method_help(method, explained, has_k=method.sets_k, lacks=missing))
+        step_ms = self._bench.pool.step_ms.get((method.name, str(target)))
+        words = method_help(method, explained, has_k=method.sets_k, lacks=missing, step_ms=step_ms)
+        return dump(words)
 
 
 def increments_since(registry: Registry) -> Callable[[Any], str | None]:

@@ -6,9 +6,10 @@ Takes a method and a rule; knows no models and loads none.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from specviz.drafters.params import SizeParam
 from specviz.views.explore.panels import MethodHelp, RuleHelp
 from specviz.views.words import reveal
 
@@ -20,14 +21,22 @@ ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
 EXACT = "The text is distributed exactly as if the target had written alone; bf16 or fp16 may differ at near-ties."
 LOSSY = "The text is not distributed as if the target had written alone: this rule trades that for more acceptance."
 K_WORDS = "K: how many tokens are drafted at most before the target checks them."
+BEST_BY_TIME = "the best by time on this device, as measured"
 LATER = "The settings below apply on the next run."
 
 
-def method_help(method: Method, rule: Rule | None, *, has_k: bool, lacks: str = "") -> MethodHelp:
+def method_help(
+    method: Method,
+    rule: Rule | None,
+    *,
+    has_k: bool,
+    lacks: str = "",
+    step_ms: Mapping[int, float] | None = None,
+) -> MethodHelp:
     """The help on a method.
 
     rule: None where there is nothing to judge. has_k: whether a person sets K for the method. lacks: why it cannot run
-    on the chosen target.
+    on the chosen target. step_ms: as SizeParam.best takes it, where it was measured.
     """
     notes = []
     if has_k:
@@ -36,6 +45,10 @@ def method_help(method: Method, rule: Rule | None, *, has_k: bool, lacks: str = 
         for param in method.params:
             if param.name == method.depth:
                 notes.append(f"K is not used here: “{param.title}” limits how much is drafted.")
+    for param in method.params:
+        if isinstance(param, SizeParam) and step_ms and method.needs_trees:
+            title = param.title.capitalize()
+            notes.append(f"“{title}” at 0 drafts {param.best(step_ms)} here: {BEST_BY_TIME}.")
     if method.params:
         notes.append(LATER)
     return MethodHelp(

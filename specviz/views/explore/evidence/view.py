@@ -32,6 +32,7 @@ from specviz.views.words import (
 AROUND = 6  # tokens of the text shown on either side of a match
 MOST_LAYERS = 96
 POLICIES = K_PARAMS[0].options
+BEST_BY_TIME = "the best by time on this run's device, as measured"
 CHILDREN = {
     "top": "the most likely tokens at each place, nothing drawn",
     "independent": "drawn from the draft's distribution, each on its own",
@@ -105,7 +106,7 @@ def _policy(_step: Step, evidence: Evidence, _text: Sequence[str]) -> list[Draft
     return parts.facts("How long a draft may be", [("K in force", str(k)), ("policy", words)])
 
 
-def _growth(_step: Step, evidence: Evidence, _text: Sequence[str]) -> list[DraftPart]:
+def _growth(step: Step, evidence: Evidence, _text: Sequence[str]) -> list[DraftPart]:
     """How the nodes of a tree came to be."""
     items = []
     if children := CHILDREN.get(evidence.words("children")):
@@ -115,6 +116,9 @@ def _growth(_step: Step, evidence: Evidence, _text: Sequence[str]) -> list[Draft
     if num_grown is not None and num_proposed is not None:
         words = f"{num_grown:,}, then the best {num_proposed:,}"
         items.append(("grown, then proposed", words))
+    for name in step.settings.by_time or ():
+        size = label(str(step.settings.params.get(name)))
+        items.append(("size", f"{size}: {BEST_BY_TIME}"))
     return parts.facts("How the tree was grown", items)
 
 
