@@ -97,7 +97,10 @@ def positive(text: str) -> int:
 def add_pair(parser: argparse.ArgumentParser) -> None:
     """Adds the target and the draft model; `fitting_draft` gives the draft model where none is named."""
     target, draft = default_pair()
-    words = "a name from `models`, a folder, .gguf file or hub id; with :int8 or :int4 smaller (default: %(default)s)"
+    words = (
+        "a name from `models`, a folder, .gguf file or hub id; with :int8, :int4 or :bfloat16 smaller "
+        "(default: %(default)s)"
+    )
     parser.add_argument("--target", default=target, help=words)
     words = (
         f"the draft model, as above (default: the bundled one that suits the target, else {draft})"

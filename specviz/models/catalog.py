@@ -133,7 +133,8 @@ _ALL = (
     CatalogModel(_DISTILGPT2, "DistilGPT-2"),
 )
 
-FORMATS = ("int8", "int4")
+BFLOAT16 = "bfloat16"
+FORMATS = ("int8", "int4", BFLOAT16)
 """The formats of weights in memory that a model's name may end in, after a colon."""
 
 MODELS: Mapping[str, CatalogModel] = {model.name: model for model in _ALL}

@@ -1,7 +1,7 @@
 """ModelPool: loads causal language models by name and holds as many as fit in memory.
 
-It is thread-safe, and a model in use is never evicted. A name may ask for weights in fewer bits (see quantisation.py).
-A model too large for one GPU is spread over all of them. A model that cannot be used raises SpecvizError. `check_pair`
+It is thread-safe, and a model in use is never evicted. A name may ask for a format of weights (see quantisation.py). A
+model too large for one GPU is spread over all of them. A model that cannot be used raises SpecvizError. `check_pair`
 tells whether two models share a vocabulary.
 """
 
@@ -105,15 +105,15 @@ class _LoadTask:
 
     source: ModelSource  # of its files
     home: torch.device  # the device that it goes to
-    bits: str | None = None  # the format of the weights; None: as the files hold them
+    form: str | None = None  # one of catalog.FORMATS; None: as the settings and the files say
 
     @property
     def name(self) -> str:
-        return quantisation.with_format(self.source.name, self.bits)
+        return quantisation.with_format(self.source.name, self.form)
 
     @property
     def key(self) -> str:
-        return f"{quantisation.with_format(self.source.key, self.bits)} on {self.home}"
+        return f"{quantisation.with_format(self.source.key, self.form)} on {self.home}"
 
     @property
     def is_pair(self) -> bool:
@@ -183,8 +183,9 @@ class ModelPool:
     def load(
         self, wanted: str | Pair, on_progress: Progress | None = None, *, as_draft: bool = False
     ) -> LoadedModel:
-        """Loads a catalogue name, a folder or a hub id, each perhaps with :int8 or :int4, or a (model, tokenizer) pair.
+        """Loads a catalogue name, a folder or a hub id, each perhaps with a format, or a (model, tokenizer) pair.
 
+        A format is one of catalog.FORMATS, after a colon.
         A pair can later be loaded by the name that it got. on_progress(message, fraction or None) is called during slow
         work. as_draft: the model goes to the device of draft models. Raises SpecvizError.
         """
@@ -206,10 +207,10 @@ class ModelPool:
         known = None if wanted in catalog.MODELS else self._tasks.get(wanted)
         if known is not None:
             return known if known.is_pair else replace(known, home=home)
-        plain, bits = quantisation.split_format(wanted)
+        plain, form = quantisation.split_format(wanted)
         if settings().zero_gpu and catalog.needs_no_gpu(plain):
             home = torch.device("cpu")  # this process has no GPU, and a run of these needs none
-        return _LoadTask(find(plain, allow_any=self.allow_any), home, bits)
+        return _LoadTask(find(plain, allow_any=self.allow_any), home, form)
 
     def shown_name(self, wanted: str) -> str:
         """The name to show and store; a folder shows only its base name. Loads nothing."""
@@ -270,16 +271,16 @@ class ModelPool:
         sha256, made_from = quantisation.gguf_origin(config)
         with self._memory:
             report(f"loading {task.name}", None)
-            dtype = memory.dtype(task.home)
+            dtype, bits = quantisation.held_in(task.form, memory.dtype(task.home))
             times = catalog.depth(task.source.name)
-            needed = files.needed_bytes(dtype, task.bits) * times
+            needed = files.needed_bytes(dtype, bits) * times
             homes = self._homes(task.home, needed)
             self._make_room(needed, homes, task.name)
             room = {home: self._left(home) for home in homes}
-            model = files.model(config, dtype, room, task.bits)
+            model = files.model(config, dtype, room, bits)
             if times > 1:
                 deepen(model, times)
-            proof_file = files.proof_path(homes, dtype, task.bits, times)
+            proof_file = files.proof_path(homes, dtype, bits, times)
             pair = (model, files.tokenizer())
             loaded = self._add(task, pair, sha256 or revision, read_proof(proof_file))
             if not loaded.proof.replays:  # the obstacle may be gone at the next start
@@ -339,7 +340,7 @@ class ModelPool:
                 name=name,
                 revision=revision,
                 num_parameters=model.num_parameters(),
-                dtype=quantisation.number_format(model, task.bits),
+                dtype=quantisation.number_format(model, task.form),
                 device=", ".join(sorted(map(str, quantisation.bytes_by_device(model)))),
                 vocab_size=vocab_size,
                 context_limit=limit,
@@ -365,7 +366,7 @@ class ModelPool:
         other = self._tasks.get(name)
         if other is None:
             return task.is_pair and catalog.is_known(name)
-        if (other.source.key, other.bits) == (task.source.key, task.bits):
+        if (other.source.key, other.form) == (task.source.key, task.form):
             return False
         return not other.is_pair or other.key in self._entries
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from specviz.errors import SpecvizError
 from specviz.models import catalog
 
-BITS: Mapping[str, int] = dict(zip(catalog.FORMATS, (8, 4), strict=True))
+BITS: Mapping[str, int] = {"int8": 8, "int4": 4}
 LIBRARIES: Mapping[str, tuple[str, ...]] = {
     "int8": ("torchao", "bitsandbytes"),
     "int4": ("bitsandbytes",),
@@ -56,6 +56,11 @@ def split_format(wanted: str) -> tuple[str, str | None]:
 
 def with_format(name: str, bits: str | None) -> str:
     return name if bits is None else f"{name}:{bits}"
+
+
+def held_in(form: str | None, dtype: torch.dtype) -> tuple[torch.dtype, str | None]:
+    """The number format, and the key of BITS or None, in which a model with this ending is held. dtype: without one."""
+    return (torch.bfloat16, None) if form == catalog.BFLOAT16 else (dtype, form)
 
 
 def library_for(bits: str, name: str) -> str:

@@ -15,6 +15,7 @@ from specviz.drafters.params import ModelParam, Value, split_names
 from specviz.models import catalog
 from specviz.models.chat import as_lines
 from specviz.models.files.hub import is_here
+from specviz.models.quantisation import split_format, with_format
 from specviz.prompts import prompts_file
 from specviz.request import Request, spell_options, spell_stops
 from specviz.rules import RULES
@@ -24,6 +25,7 @@ FIRST_SEED = 5
 """The seed of the first run. Its first three steps, with the bundled pair and the first prompt: a rejection in the
 middle, all accepted with a bonus, a rejection at once."""
 FIRST_LENGTH = 128  # tokens: about half a minute at reading pace
+FASTER = " in bfloat16: faster, may part at near-ties"
 AWAY = " · not downloaded"
 Option = tuple[str, str]
 """The words of a list's entry, and the name that it stands for."""
@@ -101,10 +103,11 @@ def make_offer(
     *,
     any_model: bool = True,
     may_get: bool = False,
+    gains_by_bfloat16: bool = False,
 ) -> Offer:
     """The catalogue's offer, which begins with the bundled pair where no other models are named.
 
-    draft: a draft model, or heads, which bring their method.
+    draft: a draft model, or heads, which bring their method. gains_by_bfloat16: see memory.gains_by_bfloat16.
     """
     target = target or catalog.default_pair()[0]
     heads = catalog.HEADS.get(draft or "")
@@ -120,6 +123,10 @@ def make_offer(
         # A small model's answer wanders off at temperature 1; with this seed it is a whole explanation.
         temperature = 0.5
         seed = 7
+    targets = [target, *catalog.targets()]
+    if gains_by_bfloat16 and is_here(catalog.REAL):
+        half = with_format(catalog.REAL, catalog.BFLOAT16)
+        targets.insert(targets.index(catalog.REAL) + 1, half)
     kinds = dialogues if chats else prompts
     first_kind = next(texts for texts in kinds.values() if texts)
     first = Request(
@@ -134,7 +141,7 @@ def make_offer(
     if heads:
         first = replace(first, method=heads.kind)
     return Offer(
-        as_options((target, *catalog.targets())),
+        as_options(targets),
         list_drafts(target, draft),
         prompts | dialogues,
         first,
@@ -199,7 +206,9 @@ def as_options(names: Iterable[str | None]) -> tuple[Option, ...]:
 
 
 def _spell_model(name: str) -> str:
-    return Path(name).name if is_here(name) else f"{Path(name).name}{AWAY}"
+    plain, form = split_format(name)
+    words = Path(plain).name + FASTER if form == catalog.BFLOAT16 else Path(name).name
+    return words if is_here(name) else f"{words}{AWAY}"
 
 
 def list_methods() -> tuple[Option, ...]:

@@ -18,6 +18,7 @@ from specviz.lessons.load import found_lessons
 from specviz.models import compiler, get
 from specviz.models.catalog import HEADS, REAL
 from specviz.models.files.hub import ignore_progress, is_here
+from specviz.models.memory import gains_by_bfloat16
 from specviz.models.pool import ModelPool
 from specviz.request import Request
 from specviz.session.run import open_run
@@ -194,7 +195,13 @@ def _make_offer(pool: ModelPool, target: str | None, draft: str | None, is_priva
     may_get = is_private if own.allow_get is None else own.allow_get
     if target is None and draft is None and is_here(REAL):
         target = REAL
-    return make_offer(target, draft, any_model=pool.allow_any, may_get=may_get)
+    return make_offer(
+        target,
+        draft,
+        any_model=pool.allow_any,
+        may_get=may_get,
+        gains_by_bfloat16=gains_by_bfloat16(),
+    )
 
 
 def what_others_may(offer: Offer, is_proxied: bool) -> str:

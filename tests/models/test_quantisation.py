@@ -5,6 +5,7 @@ The libraries that quantise are not needed to run specviz: laws of their weights
 
 import json
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -76,6 +77,7 @@ def held(plain, pool, only):
     [
         ("owner/model:int8", ("owner/model", "int8")),
         ("fable-target:int4", ("fable-target", "int4")),
+        ("smollm2:bfloat16", ("smollm2", "bfloat16")),
         ("owner/model", ("owner/model", None)),
         ("owner/model:int2", ("owner/model:int2", None)),
         ("C:models", ("C:models", None)),
@@ -85,6 +87,29 @@ def held(plain, pool, only):
 def test_only_the_endings_that_mean_a_format_are_taken_off(wanted, parts):
     assert quantised.split_format(wanted) == parts
     assert quantised.with_format(*parts) == wanted
+
+
+def test_bfloat16_needs_no_library_and_stands_beside_the_same_model_in_float32(pool, plain, only):
+    only()
+    model, half = pool.load(str(plain)), pool.load(f"{plain}:bfloat16")
+    assert (half.name, half.info.dtype, model.info.dtype) == ("wide:bfloat16", "bfloat16", "float32")
+    for ours, theirs in zip(half.model.parameters(), model.model.parameters(), strict=True):
+        assert torch.equal(ours, theirs.bfloat16())
+    sizes = [sum(quantised.bytes_by_device(each.model).values()) for each in (half, model)]
+    assert 0.4 < sizes[0] / sizes[1] < 0.6  # the angles of positions stay in float32
+
+
+@pytest.mark.parametrize(
+    ("dtype", "has_code", "gains"), [("auto", True, True), ("auto", False, False), ("bfloat16", True, False)]
+)
+def test_bfloat16_is_faster_where_compiled_code_reads_float32_now(monkeypatch, dtype, has_code, gains):
+    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        pytest.skip("this processor has no bfloat16")
+    built = SimpleNamespace(found=(object() if has_code else None, ""))
+    monkeypatch.setattr(machine.compiler, "build", lambda: built)
+    monkeypatch.setenv("SPECVIZ_DEVICE", "cpu")
+    monkeypatch.setenv("SPECVIZ_DTYPE", dtype)
+    assert machine.gains_by_bfloat16() is gains
 
 
 def test_a_shown_name_tells_the_format_and_nothing_of_the_disk(pool, plain):

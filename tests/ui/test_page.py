@@ -32,7 +32,7 @@ from specviz.session.run import Status
 from specviz.session.workbench import Workbench, workbench
 from specviz.trace import Footer, Step, Trace, dump_event
 from specviz.trace.shipped import shipped_trace
-from specviz.ui import components
+from specviz.ui import choices, components
 from specviz.ui.choices import FIRST_LENGTH, list_methods, make_offer
 from specviz.ui.events import FAILED, errors_on_page
 from specviz.ui.explore import form, handlers
@@ -1486,6 +1486,22 @@ def test_the_first_request_and_what_is_measured_are_no_longer_than_the_server_al
     monkeypatch.setenv("SPECVIZ_MAX_NEW_TOKENS", "32")
     for request in (make_offer().first, trace_models.request_of(trace)):
         assert request.validate().max_new_tokens == 32
+
+
+@pytest.mark.parametrize("gains", [True, False])
+def test_bfloat16_is_offered_beside_a_target_that_is_here_where_it_is_faster(monkeypatch, gains):
+    offer = make_offer(gains_by_bfloat16=gains)
+    assert "smollm2:bfloat16" not in {name for _, name in offer.targets}  # it was not fetched
+    monkeypatch.setattr(choices, "is_here", lambda name: True)
+    offer = make_offer("smollm2", gains_by_bfloat16=gains)
+    assert offer.first.target == "smollm2"  # never chosen for a person
+    words = {name: words for words, name in offer.targets}.get("smollm2:bfloat16")
+    assert words == ("smollm2 in bfloat16: faster, may part at near-ties" if gains else None)
+    assert (offer.targets[1][1] == "smollm2:bfloat16") == gains  # beside the target
+    assert offer.allows("smollm2:bfloat16")
+    assert offer.drafts_for("smollm2:bfloat16", METHODS["draft_model"]) == offer.drafts_for(
+        "smollm2", METHODS["draft_model"]
+    )
 
 
 def test_the_lists_name_what_is_not_downloaded(monkeypatch, tmp_path):
