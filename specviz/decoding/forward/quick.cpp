@@ -2,21 +2,22 @@
 //
 // It reads the model's own weights where they lie. Sums are float32, whatever the format of the weights. Vectors are
 // those that GCC and Clang have on every processor, so one source serves AVX2, AVX-512 and ARM. Threads come from the
-// OpenMP library that torch has loaded: its four functions are declared here, and no compiler flag is needed.
+// OpenMP library that torch has loaded: its three functions are declared here, and no compiler flag is needed.
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <memory>
 #include <new>
+#include <thread>
 #include <type_traits>
 #include <utility>
 
 extern "C" {
 void GOMP_parallel(void (*work)(void*), void* data, unsigned num_threads, unsigned flags);
-void GOMP_barrier();
 int omp_get_thread_num();
 int omp_get_num_threads();
 
@@ -240,6 +241,25 @@ void product(const W* weights, const W* bias, int64_t out, int64_t width, Rows x
   pass(std::integral_constant<int, 1>());
 }
 
+// OpenMP's own barrier sleeps at once where several threads of a program have called it: that takes longer than a layer.
+class Barrier {
+ public:
+  void wait(int num_threads) {
+    int own = phase.load(std::memory_order_relaxed);
+    if (arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == num_threads) {
+      arrived.store(0, std::memory_order_relaxed);
+      phase.store(own + 1, std::memory_order_release);
+      return;
+    }
+    for (int tries = 0; phase.load(std::memory_order_acquire) == own; tries++)
+      if (tries > PATIENCE) std::this_thread::yield();
+  }
+
+ private:
+  static constexpr int PATIENCE = 10000;
+  std::atomic<int> arrived{0}, phase{0};
+};
+
 struct Share {  // of a thread
   int64_t begin, end;
 };
@@ -349,7 +369,10 @@ class Forward {
     private_size = own;
   }
 
-  static void run(void* forward) { ((Forward*)forward)->work(omp_get_thread_num(), omp_get_num_threads()); }
+  static void run(void* forward) {
+    Forward& own = *(Forward*)forward;
+    own.work(omp_get_thread_num(), omp_get_num_threads());
+  }
 
   void start() { GOMP_parallel(run, this, num_threads, 0); }
 
@@ -365,6 +388,7 @@ class Forward {
   float* private_memory;
   int64_t private_size;
   std::unique_ptr<float[]> memory;
+  Barrier barrier;
 
   struct Own {  // a thread's own memory
     Rows normal;    // [rows, hidden]
@@ -390,16 +414,16 @@ class Forward {
       prepare(layer.attention_norm, own.normal);
       Share heads = share(model.heads + 2 * model.key_heads, 1, thread, num_threads);
       for (int64_t head = heads.begin; head < heads.end; head++) read_head(layer, head, own);
-      GOMP_barrier();
+      barrier.wait(num_threads);
       attend(layer, share(model.heads * num_rows, 1, thread, num_threads), own);
-      GOMP_barrier();
-      add(layer.o, layer.after_attention, mixed, hidden);
-      GOMP_barrier();
+      barrier.wait(num_threads);
+      add(layer.o, layer.after_attention, mixed, hidden, num_threads);
+      barrier.wait(num_threads);
       prepare(layer.mlp_norm, own.normal);
       feed(layer, share(model.inner, 2 * LANES, thread, num_threads), own);
-      GOMP_barrier();
-      add(layer.down, layer.after_mlp, inner, hidden);
-      GOMP_barrier();
+      barrier.wait(num_threads);
+      add(layer.down, layer.after_mlp, inner, hidden, num_threads);
+      barrier.wait(num_threads);
     }
     if (thread == 0) capture(model.num_layers);
     answer(share(model.vocab, 16, thread, num_threads), own);
@@ -519,11 +543,11 @@ class Forward {
     }
   }
 
-  void add(const Linear& linear, const void* norm, Rows from, Share share) {
+  void add(const Linear& linear, const void* norm, Rows from, Share share, int num_threads) {
     // Adds a share of a branch's columns to x; a branch with a norm must be whole before.
     product_of<W>(linear, from.stride, from, num_rows, norm ? branch : x, share, !norm);
     if (!norm) return;
-    GOMP_barrier();
+    barrier.wait(num_threads);
     for (int64_t r = 0; r < num_rows; r++) {
       Floats squares{};
       for (int64_t i = 0; i < model.hidden; i += LANES) squares += load(branch[r] + i) * load(branch[r] + i);
