@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from specviz.request import Request
+from specviz.session import recorder
 from specviz.session.controls import Controls, ControlState
 from specviz.session.gpu_worker import Block
 from specviz.session.run import Run
@@ -24,6 +25,7 @@ PATIENCE_S = 120  # a spawned process imports torch first
 def generate(block, line):
     """Sends K of each step and goes on when it is told to; sends the state when the events end, the reason at last."""
     torch.set_num_threads(1)
+    recorder.FLUSH_S = 0.0  # a step is told before the next one is made
     bench = Workbench()
     request = line.recv()
     controls = Controls(request.settings, store=block)
