@@ -250,11 +250,8 @@ class ModelPool:
 
     def reader(self, loaded: LoadedModel, visitor: str = "") -> CachedLM:
         """A reader of a loaded model: the one that the visitor's last run has left, or a new one."""
-        kept = None
-        if visitor:
-            limit = loaded.info.context_limit
-            kept = self._rows.take(visitor, prove_model(loaded.model, limit, memory.products()))
-        return kept or loaded.cached_lm()
+        new = loaded.cached_lm()
+        return self._rows.take(visitor, new.proof) or new
 
     def _find(self, key: str) -> LoadedModel | None:
         with self._tables:

@@ -300,11 +300,16 @@ inline Floats activation(Floats x, bool is_gelu) {
   return x / (1.0f + exponential(-slope));
 }
 
-template <class W>
-void normalise(const float* x, const W* weight, int64_t size, float epsilon, float offset, float* y) {
+float scale_of(const float* x, int64_t size, float epsilon) {
+  // One over the root of the mean square.
   Floats squares{};
   for (int64_t i = 0; i < size; i += LANES) squares += load(x + i) * load(x + i);
-  float scale = 1 / std::sqrt(total(squares) / size + epsilon);
+  return 1 / std::sqrt(total(squares) / size + epsilon);
+}
+
+template <class W>
+void normalise(const float* x, const W* weight, int64_t size, float epsilon, float offset, float* y) {
+  float scale = scale_of(x, size, epsilon);
   for (int64_t i = 0; i < size; i += LANES) store(y + i, load(x + i) * scale * (load(weight + i) + offset));
 }
 
@@ -549,9 +554,7 @@ class Forward {
     if (!norm) return;
     barrier.wait(num_threads);
     for (int64_t r = 0; r < num_rows; r++) {
-      Floats squares{};
-      for (int64_t i = 0; i < model.hidden; i += LANES) squares += load(branch[r] + i) * load(branch[r] + i);
-      float scale = 1 / std::sqrt(total(squares) / model.hidden + model.epsilon);
+      float scale = scale_of(branch[r], model.hidden, model.epsilon);
       const W* weight = (const W*)norm;
       for (int64_t i = share.begin; i < share.end; i += LANES)
         store(x[r] + i, load(x[r] + i) + load(branch[r] + i) * scale * (load(weight + i) + model.norm_offset));
