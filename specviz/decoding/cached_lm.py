@@ -18,10 +18,10 @@ from transformers import PreTrainedModel
 
 from specviz.decoding.device import to_device, without_plans
 from specviz.decoding.draft import EMPTY, ROOT, Draft, common_prefix
-from specviz.decoding.forward.compact_forward import Compact, refusal
+from specviz.decoding.forward.compact_forward import Compact, layers_for, refusal
 from specviz.decoding.forward.products import Products
 from specviz.decoding.forward.proof import Proof, find_replay_fault, prove_reading
-from specviz.decoding.forward.quick import Quick, quick_refusal
+from specviz.decoding.forward.quick import Quick, compiled_refusal
 from specviz.decoding.forward.replays import Replays, can_replay
 from specviz.decoding.forward.transformers_forward import (
     Forward,
@@ -304,7 +304,7 @@ def prove_model(
     model, which then count.
     """
     why_not_compact = refusal(model)
-    why_not_quick = why_not_compact or quick_refusal(model, products)
+    why_not_quick = why_not_compact or compiled_refusal(layers_for(model, products), products)
     state = (
         why_not_compact,
         why_not_quick,
@@ -334,7 +334,7 @@ def _prove(
     def read_through(make: Callable[[PreTrainedModel, Products], Forward]) -> CachedLM:
         return CachedLM(model, context_limit, products, make(model, products))
 
-    if not why_not_quick and not Quick(model, products).readable():
+    if not why_not_quick and not Quick(model, products).can_read:
         why_not_quick = "its tables are of a different kind"
     compact = partial(read_through, Compact)
     quick = partial(read_through, Quick)

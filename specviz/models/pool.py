@@ -20,7 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
 from specviz.decoding.cached_lm import CachedLM, prove_model
-from specviz.decoding.forward.compact_forward import BLOCK
+from specviz.decoding.forward.decoder_layers import BLOCK
 from specviz.decoding.forward.proof import Proof
 from specviz.decoding.forward.transformers_forward import tokens_at_once
 from specviz.decoding.kept_rows import KeptRows

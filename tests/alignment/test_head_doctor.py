@@ -12,7 +12,6 @@ from specviz.alignment.causes.head_doctor import CHAT, LAST_NORM, OTHER_START, P
 from specviz.cli.doctor import doctor_text
 from specviz.cli.main import main
 from specviz.drafters.eagle.drafter import EagleDrafter
-from specviz.drafters.eagle.layers import KeyValueRows
 from specviz.drafters.heads import load_heads
 from specviz.errors import SpecvizError
 from specviz.models.pool import ModelPool
@@ -76,7 +75,7 @@ def test_the_agreement_is_the_drafters_own(doctor):
     (last,) = read_states(doctor._target, [(-1,)], tokens)
     along = EagleDrafter(head, 1, 1).along(tokens, last)
     wide = [row[0] for row, _ in along(torch.tensor([42]), head_doctor.NUM_DEPTHS)]
-    rows = KeyValueRows()
+    rows = head.rows()
     hidden = head(head.fuse(last[:41]), tokens[1:42], torch.arange(1, 42), rows, None)[-1:]
     for depth, logits in enumerate(wide):
         torch.testing.assert_close(head.logits(hidden)[0], logits, rtol=1e-4, atol=1e-4)

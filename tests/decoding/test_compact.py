@@ -12,7 +12,8 @@ from specviz.decoding.draft import Draft, chain
 from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import Plan, speculate
 from specviz.decoding.forward import replays
-from specviz.decoding.forward.compact_forward import BLOCK, Compact
+from specviz.decoding.forward.compact_forward import Compact
+from specviz.decoding.forward.decoder_layers import BLOCK
 from specviz.decoding.forward.transformers_forward import TransformersForward
 from specviz.decoding.sampling import Sampling
 from specviz.drafters.draft_model import ModelDrafter

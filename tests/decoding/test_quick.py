@@ -80,7 +80,7 @@ def test_with_the_last_number_of_rows_that_it_takes_and_one_more():
     model = wide()
     lm = CachedLM(model, 256, compiled_products())
     oracle = oracle_of(model)
-    lm._forward._most_rows = 9
+    lm._forward._quick.most_rows = 9
     for num_rows in (8, 9, 10):
         drafted = chain([3 + i % 50 for i in range(num_rows - 1)])
         assert_same(lm.forward([*TEXT, num_rows], drafted), oracle.forward([*TEXT, num_rows], drafted))

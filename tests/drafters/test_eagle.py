@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -76,7 +77,9 @@ HEADS = {
 
 
 @pytest.mark.parametrize("name", HEADS)
-@pytest.mark.parametrize(("k", "width", "num_nodes"), [(1, 3, 3), (3, 2, 5), (4, 3, 14), (2, 9, 90)])
+@pytest.mark.parametrize(
+    ("k", "width", "num_nodes"), [(1, 3, 3), (4, 3, 1), (4, 3, 2), (3, 2, 5), (4, 3, 14), (2, 9, 90)]
+)
 def test_the_tree_is_the_papers(name, k, width, num_nodes):
     target = target_of(layers=8)
     make, size = HEADS[name]
@@ -89,10 +92,21 @@ def test_the_tree_is_the_papers(name, k, width, num_nodes):
     expected = slow_tree(SlowHead(config, state, target), states, tokens, k, width, num_nodes)
     assert paths_of(draft) == [path for path, _ in expected]
     assert draft.evidence["scores"] == pytest.approx([score for _, score in expected], abs=1e-4)
-    grown = width + sum(min(width, width**depth) * width for depth in range(1, k))
-    assert (draft.evidence["grown"], draft.evidence["kept"], draft.evidence["levels"]) == (grown, len(draft), k)
+    most = width + sum(min(width, width**depth) * width for depth in range(1, k))
+    grown, levels = draft.evidence["grown"], draft.evidence["levels"]
+    assert (grown, levels) == (most, k) if num_nodes >= most else grown <= most
+    assert draft.evidence["kept"] == len(draft)
     assert draft.probs == (None,) * len(draft)
-    assert drafter.work.calls == k
+    assert drafter.work.calls == levels
+
+
+def test_no_level_is_read_that_could_not_count():
+    """One node of the first level is the best of all, so nothing below it is."""
+    target = target_of(layers=8)
+    drafter = EagleDrafter(read(*eagle(target), target)[0], 3, 1)
+    states = torch.randn(6, HIDDEN, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    draft = drafter.draft(context_of(texts(7, 12), states, 12), 4)
+    assert (draft.evidence["levels"], draft.evidence["grown"], drafter.work.calls) == (1, 3, 1)
 
 
 @pytest.mark.parametrize("name", HEADS)
@@ -118,6 +132,9 @@ class CertainHead:
 
     hidden_layers = (-1,)
     num_choices = 8
+
+    def rows(self):
+        return SimpleNamespace(count=0)
 
     def fuse(self, states):
         return states

@@ -11,7 +11,6 @@ import torch
 
 from specviz.drafters.eagle import layouts
 from specviz.drafters.eagle.heads import read
-from specviz.drafters.eagle.layers import KeyValueRows
 from specviz.errors import SpecvizError
 from specviz.zoo.training.heads import build_head, head_settings, rotary_of
 from tests.helpers.eagle_heads import HIDDEN, SlowHead, _random, eagle, eagle3, target_of, texts
@@ -45,7 +44,7 @@ def test_every_layout_says_what_the_formulas_say(name):
     tokens = texts(6, 12)
     states = _random(9)(6, HIDDEN * (3 if slow.is_third else 1)).double()
     features = head.fuse(states)
-    got = head(features, torch.tensor(tokens), torch.arange(1, 7), KeyValueRows(), None)
+    got = head(features, torch.tensor(tokens), torch.arange(1, 7), head.rows(), None)
     expected = [slow.next_feature(slow.fuse(states)[:n], tokens[:n]) for n in range(1, 7)]
     torch.testing.assert_close(got, torch.stack(expected), rtol=1e-5, atol=1e-5)  # the norms count in float32
     said = torch.stack([slow.logits(row) for row in expected])
@@ -60,7 +59,7 @@ def test_the_bundled_layout_says_what_the_head_that_was_trained_says():
     wide = torch.cat([features, features[:1]])[None]  # rotary_of counts from the tokens read: 1, 2, ...
     angles = tuple(part[:, :9] for part in rotary_of(target.model, wide))
     expected = trained(features[None], target.model.model.embed_tokens(tokens)[None], angles)[0]
-    got = head(features, tokens, torch.arange(1, 10), KeyValueRows(), None)
+    got = head(features, tokens, torch.arange(1, 10), head.rows(), None)
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -68,8 +67,8 @@ def test_the_bundled_layout_says_what_the_head_that_was_trained_says():
 def test_reading_bit_by_bit_is_reading_at_once(name):
     target = target_of(layers=8)
     head = read(*LAYOUTS[name](target), target)[0]
-    features, tokens, rows = _random(2)(90, HIDDEN).double(), torch.tensor(texts(90, 12)), KeyValueRows()
-    whole = head(features, tokens, torch.arange(90), KeyValueRows(), None)
+    features, tokens, rows = _random(2)(90, HIDDEN).double(), torch.tensor(texts(90, 12)), head.rows()
+    whole = head(features, tokens, torch.arange(90), head.rows(), None)
     pieces, start = [], 0
     for size in (1, 3, 60, 1, 25):  # more rows than there is room for at first
         part = slice(start, start + size)
@@ -139,7 +138,8 @@ def test_a_head_over_the_whole_vocabulary_without_an_output_matrix_speaks_throug
     features = _random(2)(5, HIDDEN).double()
     whole = {**state, "lm_head.weight": target.model.get_output_embeddings().weight, "d2t": torch.zeros(12).long()}
     slow = SlowHead(config, whole, target)
-    torch.testing.assert_close(head.logits(features), torch.stack([slow.logits(row) for row in features]))
+    told = torch.stack([slow.logits(row) for row in features])
+    torch.testing.assert_close(head.logits(features), told, rtol=1e-5, atol=1e-5)
     assert report.missing == ()
 
 
@@ -190,7 +190,7 @@ def test_tables_that_are_padded_otherwise_say_the_same(name, num_ids):
     plain, other = read(config, state, target)[0], read({**config, **sizes}, resized(state, num_ids), target)[0]
     states = _random(9)(6, HIDDEN * len(plain.hidden_layers)).double()
     tokens, places = torch.tensor([0, 9, 3, 1, 8, 2]), torch.arange(1, 7)
-    one, two = (head.logits(head(head.fuse(states), tokens, places, KeyValueRows(), None)) for head in (plain, other))
+    one, two = (head.logits(head(head.fuse(states), tokens, places, head.rows(), None)) for head in (plain, other))
     assert two.shape == (6, 12)
     torch.testing.assert_close(two[:, :num_ids], one[:, :num_ids])
     assert torch.isneginf(two[:, num_ids:]).all()
@@ -227,7 +227,7 @@ def with_tensor(name, tensor):
 
 
 REFUSED = {
-    "another hidden size": (with_config(hidden_size=32), "hidden size must be 16"),
+    "another hidden size": (with_config(hidden_size=32), f"hidden size must be {HIDDEN}"),
     "another vocabulary": (
         with_config(vocab_size=12 + 1024),
         "vocabulary must have 12 tokens, as the target's, padding aside: 12 to 1035 .got 1036.",
@@ -271,7 +271,10 @@ REFUSED = {
     "a Medusa head": (lambda config, state: state.pop("fc.weight"), "hold no EAGLE head .no tensor is called fc.weigh"),
     "a strange angle": (with_config(rope_theta="fast"), "config.json"),
     "an unknown scaling": (with_config(rope_scaling={"type": "sideways"}), "config.json"),
-    "another shape": (with_tensor("fc.weight", torch.zeros(3, 3)), "fc.weight must be of the shape 16 x 48"),
+    "another shape": (
+        with_tensor("fc.weight", torch.zeros(3, 3)),
+        f"fc.weight must be of the shape {HIDDEN} x {3 * HIDDEN}",
+    ),
     "a layer beyond the last": (
         with_config(eagle_aux_hidden_state_layer_ids=[1, 2, 9]),
         "eagle_aux_hidden_state_layer_ids in its config.json must name different layers of the target, which has 8 "

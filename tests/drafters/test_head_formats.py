@@ -9,15 +9,16 @@ from torch.nn.functional import silu
 
 from specviz.decoding.drafter import Context
 from specviz.decoding.draws import Seeded
+from specviz.decoding.forward.products import with_products
 from specviz.decoding.sampling import Sampling
 from specviz.drafters.eagle.drafter import EagleDrafter
 from specviz.drafters.eagle.heads import read
-from specviz.drafters.eagle.layers import KeyValueRows
 from specviz.drafters.heads import KINDS, load_heads
 from specviz.drafters.medusa.heads import read as read_medusa
 from specviz.errors import SpecvizError
 from specviz.models.pool import ModelPool
-from tests.helpers.eagle_heads import HIDDEN, SlowHead, _random, target_of, texts
+from tests.helpers.compiled_code import compiled_products
+from tests.helpers.eagle_heads import HIDDEN, SlowHead, _random, eagle, target_of, texts
 from tests.helpers.head_formats import (
     EAGLE3_NORMS,
     IDS,
@@ -50,7 +51,7 @@ def states_of(head, length=6):
 
 def rollout(head, states, tokens, drafted):
     """Logits of each depth, a row at a time behind the text."""
-    rows, ids = KeyValueRows(), torch.tensor(tokens[1:])
+    rows, ids = head.rows(), torch.tensor(tokens[1:])
     features = head(head.fuse(states), ids, torch.arange(1, len(tokens)), rows, None)[-1:]
     said = [head.logits(features)[0]]
     for depth, token in enumerate(drafted):
@@ -88,6 +89,37 @@ def test_a_speculators_head_says_at_every_depth_what_its_definition_says(name, t
     expected = PlainHead(config, state, target).rollout(states, tokens, DRAFTED)
     torch.testing.assert_close(rollout(head, states, tokens, DRAFTED), expected, rtol=1e-5, atol=1e-5)
     assert (set(report.used), report.unused, report.missing) == (set(state), (), ())
+
+
+EAGLE_1 = {"EAGLE": eagle, "EAGLE, biases": lambda target: eagle(target, qkv_bias=True), "wrapped": wrapped_eagle}
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", [*MADE, *EAGLE_1])
+def test_compiled_code_reads_every_format_as_torch_does(name, dtype):
+    """A text in two pieces, then two branches, each behind its own first row. What is given is not written over."""
+    target = target_of(layers=8, dtype=dtype)
+    head = read(*(MADE | EAGLE_1)[name](target), target)[0]
+    states, ids, places = states_of(head, 9).to(dtype), torch.tensor(texts(9, 12)), torch.arange(1, 10)
+    branches = torch.ones(4, 9, dtype=torch.bool).tril(5)
+    branches[2:, 5:] = torch.tensor([[0, 0, 1, 0], [0, 0, 1, 1]], dtype=torch.bool)
+
+    def features_of(reader):
+        given = reader.fuse(states)
+        before, rows, made = given.clone(), reader.rows(), []
+        for part, see in ((slice(0, 1), None), (slice(1, 5), None), (slice(5, 9), branches)):
+            made.append(reader(given[part], ids[part], places[part], rows, see))
+        made.append(reader(given[:1].expand(3, -1), ids[:3], places[6:9], rows, None))  # rows in one place
+        assert torch.equal(given, before)
+        return torch.cat(made), rows
+
+    told, plain = features_of(head)
+    own, rows = features_of(with_products(head, compiled_products()))
+    assert plain._compiled is None
+    assert rows._compiled is not None
+    error = (own - told).abs().max() / told.abs().max()
+    assert error < (1e-5 if dtype == torch.float32 else 3e-2)
 
 
 def test_a_speculators_head_without_its_projection_lacks_it(target):
@@ -141,7 +173,7 @@ def test_a_wrapped_eagle_head_is_the_head_inside(norms, target):
     bare = {name.removeprefix("model."): tensor.double() for name, tensor in state.items()}
     slow = SlowHead(config["model"], bare, target)
     features, tokens = _random(2)(5, HIDDEN).double(), texts(5, 12)
-    got = head(features, torch.tensor(tokens), torch.arange(1, 6), KeyValueRows(), None)[-1]
+    got = head(features, torch.tensor(tokens), torch.arange(1, 6), head.rows(), None)[-1]
     if norms:
         slow.table = torch.stack([slow._normed(row, "embedding_layernorm") for row in slow.table])
         features = torch.stack([slow._normed(row, "hidden_states_layernorm") for row in features])

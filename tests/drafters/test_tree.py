@@ -81,6 +81,16 @@ def test_drawn_tokens_chosen_by_their_probabilities_are_caught(children, monkeyp
     assert distance(TreeDrafter(TableLM(2), children, "dynamic", 2, 1), k=1) > WRONG
 
 
+class Even(Seeded):
+    """The same draw everywhere: trees can be compared although one makes fewer draws."""
+
+    def __init__(self):
+        super().__init__(0)
+
+    def uniform(self, role, position, node):
+        return 0.5
+
+
 def drafted(drafter, sampling=None, k=3, seed=0, text=TEXT, vocab_size=12):
     return drafter.draft(Context(text, sampling or Sampling(), Seeded(seed), vocab_size), k)
 
@@ -143,6 +153,22 @@ def test_the_best_paths_of_all_are_kept_where_all_are_grown():
 
 @each_kind
 @each_shape
+@each_kind
+@pytest.mark.parametrize("nodes", [1, 2, 4, 7])
+def test_a_tree_without_the_nodes_that_could_not_count_is_the_same(children, nodes, monkeypatch):
+    def tree(seed):
+        drafter = TreeDrafter(TableLM(seed, vocab_size=12), children, "dynamic", 3, nodes)
+        draft = drafter.draft(Context(TEXT, Sampling(), Even(), 12), 4)
+        return [spelled(draft, node) for node in range(len(draft))], draft.evidence["grown"]
+
+    short = [tree(seed) for seed in range(20)]
+    monkeypatch.setattr(TreeDrafter, "_leading", lambda self, *level: module._pick_best(*level))
+    whole = [tree(seed) for seed in range(20)]
+    assert [paths for paths, _ in short] == [paths for paths, _ in whole]
+    assert all(few <= many for (_, few), (_, many) in zip(short, whole, strict=True))
+    assert sum(few for _, few in short) < sum(many for _, many in whole)
+
+
 @pytest.mark.parametrize(("width", "nodes", "k"), [(1, 64, 5), (2, 5, 3), (4, 16, 4), (10, 64, 3), (3, 2, 6)])
 def test_depth_and_budget_are_kept(children, shape, width, nodes, k):
     draft = drafted(TreeDrafter(TableLM(4, vocab_size=12), children, shape, width, nodes), k=k)

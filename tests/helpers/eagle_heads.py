@@ -8,10 +8,10 @@ from specviz.models.pool import LoadedModel
 from specviz.trace import ModelInfo
 from tests.helpers.tiny_models import tiny
 
-HIDDEN = 16
+HIDDEN = 128
 
 
-SIZES = {"hidden_size": HIDDEN, "intermediate_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2}
+SIZES = {"hidden_size": HIDDEN, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}
 
 
 ATTENTION = {"q": HIDDEN, "k": HIDDEN // 2, "v": HIDDEN // 2}
@@ -54,7 +54,7 @@ def eagle3(target, ids, *, seed=6):
 
 def _random(seed):
     generator = torch.Generator().manual_seed(seed)
-    return lambda *shape: 0.4 * torch.randn(*shape, generator=generator)
+    return lambda *shape: 0.15 * torch.randn(*shape, generator=generator)
 
 
 def _layer(prefix, width, random):

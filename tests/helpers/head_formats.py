@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from tests.helpers.eagle_heads import HIDDEN, SIZES, _random, eagle, eagle3
 
-HEAD = 8  # the size of an attention head of the Qwen3 heads, not HIDDEN / heads
+HEAD = 32  # the size of an attention head of the Qwen3 heads, not HIDDEN / heads
 IDS = [1, 2, 5, 7, 11]
 VERIFIER = {"name_or_path": None, "architectures": ["LlamaForCausalLM"]}
 

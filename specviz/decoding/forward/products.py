@@ -149,6 +149,11 @@ class _ProductLinear(nn.Linear):
         return out.contiguous()  # some models view numbers in pairs
 
 
+def products_of(linear: nn.Linear) -> Products:
+    """How a linear layer multiplies: by rows, unless `with_products` was told otherwise."""
+    return linear.products if isinstance(linear, _ProductLinear) else BY_ROWS
+
+
 def with_products(model: nn.Module, products: Products) -> nn.Module:
     """A double of the model, with shared weights, that multiplies a few rows as `products` says.
 

@@ -46,6 +46,7 @@ struct Model {
   int64_t num_layers;
   int64_t num_stored;  // layers in the store of rows
   int64_t hidden;
+  int64_t read;  // by the attention of the first layer
   int64_t inner;
   int64_t heads;
   int64_t key_heads;
@@ -63,6 +64,7 @@ struct Text {
   const void* const* sines;      // the same; the first half is negated
   const float* const* masks;     // [n, past + n] per kind; null: a chain that sees everything
   const int64_t* positions;      // [n], or null: they count on from `past`
+  const float* inputs;           // [n, read] of the first layer's attention, or null: the rows, normalised
   int64_t room;
   int64_t past;        // rows before the new ones
   int64_t num_new;     // n
@@ -362,7 +364,7 @@ class Forward {
         num_rows(text.num_new), end(text.past + text.num_new), padded((end + LANES - 1) / LANES * LANES),
         x{x, model.hidden}, states{states, num_captured * model.hidden}, logits{logits, model.vocab} {
     int64_t attended = model.heads * model.width;
-    int64_t own = num_rows * (model.hidden + model.width + model.inner) + TOKENS * (model.width + padded);
+    int64_t own = num_rows * (normal_size() + model.width + model.inner) + TOKENS * (model.width + padded);
     memory.reset(new float[num_rows * (2 * attended + model.inner + model.hidden) + num_threads * own]);
     float* free = memory.get();
     auto take = [&free](int64_t size) { return std::exchange(free, free + size); };
@@ -396,7 +398,7 @@ class Forward {
   Barrier barrier;
 
   struct Own {  // a thread's own memory
-    Rows normal;    // [rows, hidden]
+    Rows normal;    // [rows, hidden or, for the first layer, read]
     Rows head;      // [rows, width]
     Rows few;       // [TOKENS, width]
     float* up;      // [rows, share of inner]
@@ -407,7 +409,7 @@ class Forward {
     float* free = private_memory + thread * private_size;
     auto take = [&free](int64_t size) { return std::exchange(free, free + size); };
     Own own;
-    own.normal = {take(num_rows * model.hidden), model.hidden};
+    own.normal = {take(num_rows * normal_size()), normal_size()};
     own.head = {take(num_rows * model.width), model.width};
     own.few = {take(TOKENS * model.width), model.width};
     own.up = take(num_rows * model.inner);
@@ -416,9 +418,9 @@ class Forward {
     for (int64_t i = 0; i < model.num_layers; i++) {
       const Layer& layer = model.layers[i];
       if (thread == 0) capture(i);
-      prepare(layer.attention_norm, own.normal);
+      int64_t size = prepare_attention(i, own.normal);
       Share heads = share(model.heads + 2 * model.key_heads, 1, thread, num_threads);
-      for (int64_t head = heads.begin; head < heads.end; head++) read_head(layer, head, own);
+      for (int64_t head = heads.begin; head < heads.end; head++) read_head(layer, head, size, own);
       barrier.wait(num_threads);
       attend(layer, share(model.heads * num_rows, 1, thread, num_threads), own);
       barrier.wait(num_threads);
@@ -447,6 +449,21 @@ class Forward {
       normalise(x[r], (const W*)weight, model.hidden, model.epsilon, model.norm_offset, y[r]);
   }
 
+  int64_t normal_size() const { return std::max(model.hidden, text.inputs ? model.read : 0); }
+
+  int64_t prepare_attention(int64_t number, Rows y) {
+    // What the attention of a layer reads; returns its width.
+    if (number || !text.inputs) {
+      prepare(model.layers[number].attention_norm, y);
+      return model.hidden;
+    }
+    for (int64_t r = 0; r < num_rows; r++) {
+      memcpy(y[r], text.inputs + r * model.read, model.read * sizeof(float));
+      arrange<W>(y[r], model.read);
+    }
+    return model.read;
+  }
+
   void prepare(const void* norm, Rows y) {
     normalise_all(norm, y);
     for (int64_t r = 0; r < num_rows; r++) arrange<W>(y[r], model.hidden);
@@ -457,14 +474,15 @@ class Forward {
     return (W*)text.rows + place * text.room * model.width;
   }
 
-  void read_head(const Layer& layer, int64_t head, Own& own) {
-    // A head of queries, keys or values: its product, norm and rotation; keys and values go to the store.
+  void read_head(const Layer& layer, int64_t head, int64_t size, Own& own) {
+    // A head of queries, keys or values from inputs of this size: its product, norm and rotation. Keys and values go to
+    // the store.
     int64_t first_key = model.heads, first_value = model.heads + model.key_heads;
     bool is_query = head < first_key, is_value = head >= first_value;
     const Linear& linear = is_query ? layer.q : is_value ? layer.v : layer.k;
     int64_t number = head - (is_query ? 0 : is_value ? first_value : first_key);
     Share rows = {number * model.width, (number + 1) * model.width};
-    product_of<W>(linear, model.hidden, own.normal, num_rows, own.head.at(-rows.begin), rows);
+    product_of<W>(linear, size, own.normal, num_rows, own.head.at(-rows.begin), rows);
     const void* norm = is_query ? layer.q_norm : is_value ? nullptr : layer.k_norm;
     for (int64_t r = 0; r < num_rows; r++) {
       float* values = own.head[r];

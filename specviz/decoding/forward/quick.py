@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from itertools import repeat
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from specviz.decoding.forward.compact_forward import Compact, CompactLinear, linears_of
+from specviz.decoding.forward.compact_forward import Compact
 from specviz.decoding.forward.compiled import (
     FORMATS,
     UNIT,
+    Compiled,
     Layer,
     Linear,
     Model,
@@ -27,24 +28,31 @@ from specviz.decoding.forward.compiled import (
     addresses,
     can_read,
 )
+from specviz.decoding.forward.decoder_layers import CompactLinear, DecoderLayer, Norm, Rows
 from specviz.decoding.forward.products import Products
 
 _IS_GELU = {"SiLUActivation": False, "SiLU": False, "GELUTanh": True}
 """The classes of activations, and whether each is the gelu that is made with tanh."""
 
 
-def quick_refusal(model: PreTrainedModel, products: Products) -> str:
-    """Why a model that Compact reads is not read by compiled code, in words; empty where it may be tried."""
-    if model.device.type != "cpu":
+def compiled_refusal(layers: Sequence[DecoderLayer], products: Products) -> str:
+    """Why compiled code does not read such layers, in words; empty where it may be tried."""
+    first = layers[0]
+    weight = first.q.table["weight"]
+    if weight.device.type != "cpu":
         return "only on the CPU"
     if products.compiled is None:
         return products.why_not_compiled
-    if model.dtype not in FORMATS:
-        return f"not written for {str(model.dtype).removeprefix('torch.')}"
-    block = model.model.layers[0]
-    if type(block.mlp.act_fn).__name__ not in _IS_GELU:
-        return f"not written for the activation {type(block.mlp.act_fn).__name__}"
-    widths = {linear.weight.shape[1] for linear in linears_of(model)} | {block.self_attn.head_dim}
+    if weight.dtype not in FORMATS:
+        return f"not written for {str(weight.dtype).removeprefix('torch.')}"
+    activation = type(first.activation).__name__
+    if activation not in _IS_GELU:
+        return f"not written for the activation {activation}"
+    norms = [getattr(layer, name) for layer in layers for name in Layer.NORMS]
+    if any(isinstance(norm, nn.Module) for norm in norms):
+        return "a norm is left out"
+    linears = [getattr(layer, name) for layer in layers for name in Layer.LINEARS]
+    widths = {linear.table["weight"].shape[1] for linear in linears} | {first.width}
     odd = [width for width in sorted(widths) if width % UNIT]
     return f"its width {odd[0]} is no multiple of {UNIT}" if odd else ""
 
@@ -64,78 +72,70 @@ class _Slot:
         return self.name == "bias" if table is None else can_read(table, dtype, self.shape)
 
 
-def _linear_slots(into: Linear, linear: CompactLinear, out: int, width: int) -> list[_Slot]:
+def _linear_slots(into: Linear, linear: CompactLinear, shape: tuple[int, int]) -> list[_Slot]:
     return [
-        _Slot(into, "weight", linear.table, "weight", (out, width)),
-        _Slot(into, "bias", linear.table, "bias", (out,)),
+        _Slot(into, "weight", linear.table, "weight", shape),
+        _Slot(into, "bias", linear.table, "bias", shape[:1]),
     ]
 
 
-class Quick(Compact):
-    """A Compact that reads its rows in one call."""
+class CompiledLayers:
+    """The layers of a reader for compiled code, with the last norm and the output matrix behind them if it has any."""
 
-    path = "compiled"
-
-    def __init__(self, model: PreTrainedModel, products: Products) -> None:
-        """products: with compiled code."""
-        super().__init__(model, products)
-        self._compiled = products.compiled
-        self._most_rows = products.compiled.most_rows[model.dtype]
-        self._follow_layers()
-
-    def exit(self, layers: Sequence[int]) -> Quick:
-        early = super().exit(layers)
-        early._follow_layers()
-        return early
-
-    def _follow_layers(self) -> None:
-        """Makes the structures for the layers, with a slot for each table."""
-        kinds = list(self._rows.kinds)
-        _, num_stored, key_heads, _, width = self._rows.rows.shape
-        block = self._model.model.layers[0]
-        inner, hidden = block.mlp.gate_proj.weight.shape
-        heads = self._model.config.num_attention_heads
-        vocab = len(self._head.table["weight"])
-        layers = (Layer * len(self._layers))()
+    def __init__(
+        self,
+        compiled: Compiled,
+        layers: Sequence[DecoderLayer],
+        rows: Rows,
+        norm: Norm | None = None,
+        head: CompactLinear | None = None,
+    ) -> None:
+        """layers: those that `compiled_refusal` does not refuse. norm, head: None: no logits can be asked for."""
+        self._compiled = compiled
+        self._rows = rows
+        self._dtype = rows.rows.dtype
+        self.most_rows = compiled.most_rows[self._dtype]
+        """The most rows for which it is faster than torch."""
+        first = layers[0]
+        _, num_stored, key_heads, _, width = rows.rows.shape
+        shapes = {name: getattr(first, name).table["weight"].shape for name in Layer.LINEARS}
+        inner, hidden = shapes["gate"]
+        self._hidden = hidden
+        kinds = list(rows.kinds)
+        own_layers = (Layer * len(layers))()
         whole = Model(
-            layers=layers,
+            layers=own_layers,
             num_layers=len(layers),
             num_stored=num_stored,
             hidden=hidden,
+            read=shapes["q"][1],
             inner=inner,
-            heads=heads,
+            heads=shapes["q"][0] // width,
             key_heads=key_heads,
             width=width,
-            vocab=vocab,
-            is_bfloat16=self._model.dtype == torch.bfloat16,
-            is_gelu=_IS_GELU[type(block.mlp.act_fn).__name__],
-            epsilon=self._norm.epsilon,
-            norm_offset=float(self._norm.is_gemma),
+            is_bfloat16=self._dtype == torch.bfloat16,
+            is_gelu=_IS_GELU[type(first.activation).__name__],
+            epsilon=first.mlp_norm.epsilon,
+            norm_offset=float(first.mlp_norm.is_gemma),
         )
-        queries = heads * width
-        keys = key_heads * width
-        linears = {
-            "q": (queries, hidden),
-            "k": (keys, hidden),
-            "v": (keys, hidden),
-            "o": (hidden, queries),
-            "gate": (inner, hidden),
-            "up": (inner, hidden),
-            "down": (hidden, inner),
-        }
-        slots = _linear_slots(whole.head, self._head, vocab, hidden)
-        slots.append(_Slot(whole, "norm", self._norm.table, "weight", (hidden,)))
-        for own, layer in zip(layers, self._layers, strict=True):
+        slots = []
+        if head is not None:
+            whole.vocab = len(head.table["weight"])
+            slots += _linear_slots(whole.head, head, (whole.vocab, hidden))
+            slots.append(_Slot(whole, "norm", norm.table, "weight", (hidden,)))
+        for own, layer in zip(own_layers, layers, strict=True):
             own.index = layer.index
             own.kind = kinds.index(layer.kind)
             own.scale = layer.scale
-            for name, shape in linears.items():
-                slots += _linear_slots(getattr(own, name), getattr(layer, name), *shape)
+            for name, (out, read) in shapes.items():
+                is_later = name in ("q", "k", "v") and layer is not first
+                shape = (out, hidden if is_later else read)
+                slots += _linear_slots(getattr(own, name), getattr(layer, name), shape)
             for name in Layer.NORMS:
                 size = width if name in ("q_norm", "k_norm") else hidden
                 if (norm := getattr(layer, name)) is not None:
                     slots.append(_Slot(own, name, norm.table, "weight", (size,)))
-        self._compiled_model = whole
+        self._model = whole
         self._slots = slots
         self._places: list[object] = []
 
@@ -151,11 +151,73 @@ class Quick(Compact):
         ]
         if places != self._places:
             self._places = places
-            dtype = self._rows.rows.dtype
-            self._fits = all(map(_Slot.can_hold, self._slots, tables, repeat(dtype)))
+            self._fits = all(map(_Slot.can_hold, self._slots, tables, repeat(self._dtype)))
             for slot, table in zip(self._slots, tables, strict=True):
                 setattr(slot.into, slot.field, address(table))
         return tables if self._fits else []
+
+    def read(
+        self,
+        x: Tensor,
+        past: int,
+        num_logits: int,
+        captured: Sequence[int],
+        masks: Sequence[Tensor] = (),
+        positions: Tensor | None = None,
+        inputs: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Reads new rows x [n, H] behind `past` rows of the store, which has room for them; tables must be `readable`.
+
+        masks: [n, past + n] for each kind of attention; none: a chain that sees everything. positions: [n]; None:
+        they count on from `past`. inputs [n, I]: what the attention of the first layer reads; None: x, normalised.
+        Returns what `Compiled.forward` does.
+        """
+        rows = self._rows
+        cosines, sines = zip(*rows.rotations(slice(None)).values(), strict=True)
+        masks = [mask.float().contiguous() for mask in masks]
+        positions = None if positions is None else positions.contiguous()
+        inputs = None if inputs is None else inputs.float().contiguous()
+        text = Text(
+            rows=address(rows.rows),
+            cosines=addresses(cosines),
+            sines=addresses(sines),
+            masks=addresses(masks) if masks else None,
+            positions=address(positions),
+            inputs=address(inputs),
+            room=rows.rows.shape[3],
+            past=past,
+            num_new=len(x),
+            num_logits=num_logits,
+        )
+        own = torch.empty(x.shape).copy_(x)  # row by row, to be written over
+        return self._compiled.forward(self._model, text, own, captured)
+
+
+class Quick(Compact):
+    """A Compact that reads its rows in one call."""
+
+    path = "compiled"
+
+    def __init__(self, model: PreTrainedModel, products: Products) -> None:
+        """products: with compiled code."""
+        super().__init__(model, products)
+        self._compiled = products.compiled
+        self._compile()
+
+    def _compile(self) -> None:
+        self._quick = CompiledLayers(
+            self._compiled, self._layers, self._rows, self._norm, self._head
+        )
+
+    def exit(self, layers: Sequence[int]) -> Quick:
+        early = super().exit(layers)
+        early._compile()
+        return early
+
+    @property
+    def can_read(self) -> bool:
+        """Whether compiled code can read the model's tables where they lie now."""
+        return bool(self._quick.readable())
 
     def __call__(
         self,
@@ -166,30 +228,16 @@ class Quick(Compact):
         attention_mask: Tensor | dict[str, Tensor] | None = None,
         position_ids: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        held = self.readable()
-        if len(ids) > self._most_rows or not held:
+        held = self._quick.readable()
+        if len(ids) > self._quick.most_rows or not held:
             return super().__call__(ids, past, num_logits, captured, attention_mask, position_ids)
-        rows = self._rows
-        rows.reserve(past + len(ids))
-        cosines, sines = zip(*rows.rotations(slice(None)).values(), strict=True)
+        self._rows.reserve(past + len(ids))
+        kinds = self._rows.kinds
         masks = []
         if isinstance(attention_mask, dict):
-            masks = [attention_mask[kind] for kind in rows.kinds]
+            masks = [attention_mask[kind] for kind in kinds]
         elif attention_mask is not None:
-            masks = [attention_mask] * len(rows.kinds)
-        masks = [mask.float().contiguous() for mask in masks]
-        positions = None if position_ids is None else position_ids.contiguous()
-        text = Text(
-            rows=address(rows.rows),
-            cosines=addresses(cosines),
-            sines=addresses(sines),
-            masks=addresses(masks) if masks else None,
-            positions=address(positions),
-            room=rows.rows.shape[3],
-            past=past,
-            num_new=len(ids),
-            num_logits=num_logits,
-        )
-        x = self._model.model.embed_tokens(ids).float()
-        logits, states = self._compiled.forward(self._compiled_model, text, x, captured)
-        return logits, states.to(self._model.dtype) if captured else None
+            masks = [attention_mask] * len(kinds)
+        x = self._model.model.embed_tokens(ids)
+        logits, states = self._quick.read(x, past, num_logits, captured, masks, position_ids)
+        return logits, states.to(x.dtype) if captured else None

@@ -12,7 +12,6 @@ from specviz.decoding.drafter import Ahead, Context, Drafter, Work
 from specviz.decoding.draws import DRAFT
 from specviz.decoding.sampling import HEADS, fetch_tokens, refuse_nan
 from specviz.drafters.eagle.heads import EagleHead
-from specviz.drafters.eagle.layers import KeyValueRows
 from specviz.drafters.method import Parts
 from specviz.drafters.params import TOP, Value
 
@@ -63,7 +62,7 @@ class EagleDrafter(Drafter):
 
     def _reset(self, tokens: Sequence[int]) -> None:
         self._text = tokens
-        self._rows = KeyValueRows()
+        self._rows = self._head.rows()
         self._num_read = 0
 
     @torch.inference_mode()
@@ -128,7 +127,7 @@ class EagleDrafter(Drafter):
 
     def along(self, tokens: Tensor, states: Tensor) -> Ahead:
         """The head's drafts at any place of a known text, for many starts at once: one pass per depth."""
-        rows = KeyValueRows()
+        rows = self._head.rows()
         size = len(tokens) - 1
         positions = torch.arange(1, len(tokens), device=tokens.device)
         fused = self._head.fuse(states[:-1])
@@ -157,7 +156,11 @@ class EagleDrafter(Drafter):
         front = Front(features[:1], root, torch.zeros(1, device=device), see)
         levels = [self._children(front, 0)]
         for depth in range(1, k):
-            front = self._expand(front, levels[-1], last + depth, features[depth : depth + 1])
+            scores, best = self._leading(levels)
+            if not len(best):
+                break
+            known = features[depth : depth + 1]
+            front = self._expand(front, levels[-1], scores, best, last + depth, known)
             levels.append(self._children(front, levels[-1].first + len(levels[-1].tokens)))
         return levels
 
@@ -171,12 +174,34 @@ class EagleDrafter(Drafter):
         parents = front.nodes.repeat_interleave(self._width)
         return Level(tokens, parents, scores.flatten(), logits, first)
 
-    def _expand(self, front: Front, level: Level, position: int, known: Tensor) -> Front:
-        """Makes the next front of the level's best nodes.
+    def _leading(self, levels: list[Level]) -> tuple[Tensor, Tensor]:
+        """The scores [F] and places [F] of the last level's best nodes, the best first.
+
+        On a CPU they are only those below which a node can be among the best of all levels: no node scores above its
+        parent. On other devices it would take long to wait for their number.
+        """
+        last = levels[-1].scores
+        scores, best = last.topk(min(self._width, len(last)))
+        grown = torch.cat([level.scores for level in levels])
+        if grown.is_cpu and len(grown) >= self._nodes:
+            can_lead = scores > grown.topk(self._nodes).values[-1]
+            scores = scores[can_lead]
+            best = best[can_lead]
+        return scores, best
+
+    def _expand(
+        self,
+        front: Front,
+        level: Level,
+        scores: Tensor,
+        best: Tensor,
+        position: int,
+        known: Tensor,
+    ) -> Front:
+        """Makes the next front of the level's nodes at the places `best` [F], with their scores [F].
 
         known: [0 or 1, H], the feature of this depth if the head made it before, whatever the token is.
         """
-        scores, best = level.scores.topk(min(self._width, len(level.scores)))
         parents = best // self._width
         see = _see_itself(front.see[parents])
         if len(known):

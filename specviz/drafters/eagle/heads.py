@@ -12,14 +12,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 from transformers import LlamaConfig
-from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEmbedding
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from specviz.drafters.eagle.layers import (
     AttentionParts,
     FusingLayer,
-    KeyValueRows,
+    HeadRows,
     Layer,
     PlainLayer,
+    RMSNorm,
 )
 from specviz.drafters.eagle.layouts import (
     EAGLE,
@@ -77,6 +78,10 @@ class EagleHead(nn.Module):
     def _layer(self, config: LlamaConfig, parts: AttentionParts) -> Layer:
         return Layer(config, config.hidden_size, parts)
 
+    def rows(self) -> HeadRows:
+        """No rows yet, for one text."""
+        return HeadRows([*self.layers], self.rotary)
+
     def fuse(self, states: Tensor) -> Tensor:
         """The target's states [n, C] -> features [n, H]."""
         return states
@@ -93,20 +98,20 @@ class EagleHead(nn.Module):
         features: Tensor,
         ids: Tensor,
         positions: Tensor,
-        rows: KeyValueRows,
+        rows: HeadRows,
         see: Tensor | None,
     ) -> Tensor:
         """Features [M, H] and the tokens [M] that follow them, at `positions` [M] -> the next features [M, H]."""
         embeddings = self.embed_tokens or self._shared[0]
         embedded = embeddings(ids).to(features.dtype)  # [M, H]
-        rotary = self.rotary(features, positions[None])
-        hidden = self._next(embedded, features, rotary, rows, see)
-        rows.count += len(ids)
-        return hidden
+        return self._next(embedded, features, rows, positions, see)
 
-    def _next(self, embedded: Tensor, features: Tensor, *attention) -> Tensor:
-        hidden = self.fc(torch.cat([self.enorm(embedded), self.hnorm(features)], dim=-1))
-        return self.layers[0](hidden, hidden, *attention)
+    def _next(self, embedded: Tensor, features: Tensor, rows: HeadRows, *where) -> Tensor:
+        hidden = self._join(embedded, features)
+        return rows.read(hidden, hidden, *where)
+
+    def _join(self, embedded: Tensor, features: Tensor) -> Tensor:
+        return self.fc(torch.cat([self.enorm(embedded), self.hnorm(features)], dim=-1))
 
     def choices(self, features: Tensor) -> Tensor:
         """Features [M, H] -> logits [M, D] over the tokens that it can propose."""
@@ -164,7 +169,7 @@ class EagleHead(nn.Module):
 
     def norms(self) -> list[str]:
         """The names of its norms."""
-        return [name for name, module in self.named_modules() if isinstance(module, LlamaRMSNorm)]
+        return [name for name, module in self.named_modules() if isinstance(module, RMSNorm)]
 
     def flags(self) -> tuple[str, ...]:
         """The flags of its format that would fit the same weights with either value."""
@@ -196,9 +201,9 @@ class MtpHead(EagleHead):
     def _layer(self, config: LlamaConfig, parts: AttentionParts) -> PlainLayer:
         return PlainLayer(config, parts)
 
-    def _next(self, embedded: Tensor, features: Tensor, *attention) -> Tensor:
-        hidden = self.fc(torch.cat([self.enorm(embedded), self.hnorm(features)], dim=-1))
-        return self.norm(self.layers[0](hidden, *attention))
+    def _next(self, embedded: Tensor, features: Tensor, rows: HeadRows, *where) -> Tensor:
+        hidden = self._join(embedded, features)
+        return self.norm(rows.read(hidden, None, *where))
 
 
 class Eagle3Head(EagleHead):
@@ -228,9 +233,8 @@ class Eagle3Head(EagleHead):
         self.fc = nn.Linear(input_size, config.hidden_size, bias=False)
         norms_residual = layout.flag("norm_before_residual")
         self.midlayer = FusingLayer(config, parts, norms_residual=norms_residual)
-        self.layers = nn.ModuleList(
-            PlainLayer(config, parts, layer) for layer in range(1, config.num_hidden_layers)
-        )
+        num_plain = config.num_hidden_layers - 1
+        self.layers = nn.ModuleList(PlainLayer(config, parts) for _ in range(num_plain))
         self.norm = _norm(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         has_input_norm = layout.flag("norm_before_fc")
@@ -240,6 +244,9 @@ class Eagle3Head(EagleHead):
             self.fc_norm.extend(_norm(config, self._width) for _ in range(num_states))
         if self._mask is not None:
             self.mask_hidden = nn.Parameter(torch.empty(1, 1, input_size))
+
+    def rows(self) -> HeadRows:
+        return HeadRows([self.midlayer, *self.layers], self.rotary)
 
     def fuse(self, states: Tensor) -> Tensor:
         states = self.input_norm(states)
@@ -255,10 +262,12 @@ class Eagle3Head(EagleHead):
         features = self.fuse(self.mask_hidden[0]).expand(count, -1)
         return features, torch.full((count,), self._mask, device=features.device)
 
-    def _next(self, embedded: Tensor, features: Tensor, *attention) -> Tensor:
-        hidden = self.midlayer(embedded, features, *attention)
-        for layer in self.layers:
-            hidden = layer(hidden, *attention)
+    def _next(self, embedded: Tensor, features: Tensor, rows: HeadRows, *where) -> Tensor:
+        first = self.midlayer
+        normed = first.hidden_norm(features)
+        inputs = torch.cat([first.input_layernorm(embedded), normed], dim=-1)  # [M, 2 * H]
+        residual = normed if first.norms_residual else features
+        hidden = rows.read(residual, inputs, *where)
         return self.norm(hidden) if self._norms_output else hidden
 
     def choices(self, features: Tensor) -> Tensor:
@@ -302,8 +311,8 @@ class Eagle3Head(EagleHead):
             self.lm_head.weight = nn.Parameter(rows, requires_grad=False)
 
 
-def _norm(config: LlamaConfig, size: int | None = None) -> LlamaRMSNorm:
-    return LlamaRMSNorm(size or config.hidden_size, eps=config.rms_norm_eps)
+def _norm(config: LlamaConfig, size: int | None = None) -> RMSNorm:
+    return RMSNorm(size or config.hidden_size, eps=config.rms_norm_eps)
 
 
 _HEADS: Mapping[str, type[EagleHead]] = {EAGLE: EagleHead, MTP: MtpHead, EAGLE3: Eagle3Head}

@@ -1,36 +1,30 @@
-"""The decoder layers of EAGLE heads, and a cache for the keys and values of the rows that they have read."""
+"""The decoder layers of EAGLE heads as modules, and the rows that a head has read."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig
-from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm, apply_rotary_pos_emb
+from transformers.models.llama.modeling_llama import (
+    LlamaMLP,
+    LlamaRMSNorm,
+    LlamaRotaryEmbedding,
+)
 
-from specviz.decoding.forward.attention import attend, for_shared_keys
+from specviz.decoding.forward.attention import for_shared_keys
+from specviz.decoding.forward.decoder_layers import (
+    FIXED_ROPES,
+    DecoderLayer,
+    Rows,
+    as_rotation,
+    read_layers,
+    rms_norm,
+)
+from specviz.decoding.forward.products import products_of
+from specviz.decoding.forward.quick import CompiledLayers, compiled_refusal
 
-
-class KeyValueRows:
-    """Keys and values of the rows read so far, per layer [heads, room, D] each; the room doubles when it runs out."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._stored: dict[int, Tensor] = {}  # layer -> [2, heads, room, D]
-
-    def append(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Adds a layer's rows [heads, M, D] behind the first `count`; returns all. The head then moves `count` on."""
-        start = self.count
-        end = start + keys.shape[1]
-        stored = self._stored.get(layer)
-        if stored is None or end > stored.shape[2]:
-            wider = keys.new_empty(2, keys.shape[0], max(64, 2 * end), keys.shape[2])
-            if stored is not None:
-                wider[:, :, :start] = stored[:, :, :start]
-            stored = wider
-            self._stored[layer] = stored
-        stored[0, :, start:end] = keys
-        stored[1, :, start:end] = values
-        return stored[0, :, :end], stored[1, :, :end]
+_KIND = "attention"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,77 +36,47 @@ class AttentionParts:
     has_norms: bool = False  # one norm for a head's queries, one for its keys (Qwen3)
 
 
-class Attention(nn.Module):
-    """Llama's self-attention over a cache of earlier rows."""
+class RMSNorm(LlamaRMSNorm):
+    """Llama's norm in one operation."""
 
-    def __init__(
-        self, config: LlamaConfig, input_size: int, parts: AttentionParts, layer: int = 0
-    ) -> None:
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return rms_norm(hidden_states, self.weight, self.variance_epsilon)
+
+
+class Attention(nn.Module):
+    """The weights of Llama's self-attention."""
+
+    def __init__(self, config: LlamaConfig, input_size: int, parts: AttentionParts) -> None:
         super().__init__()
-        self._layer = layer
-        self._head_size = config.head_dim
+        self.head_dim = config.head_dim
+        self.scaling = config.head_dim**-0.5
         query_size = config.num_attention_heads * config.head_dim
         key_size = config.num_key_value_heads * config.head_dim
         self.q_proj = nn.Linear(input_size, query_size, bias=parts.has_bias)
         self.k_proj = nn.Linear(input_size, key_size, bias=parts.has_bias)
         self.v_proj = nn.Linear(input_size, key_size, bias=parts.has_bias)
         self.o_proj = nn.Linear(query_size, config.hidden_size, bias=parts.has_output_bias)
-        self.q_norm = nn.Identity()
-        self.k_norm = nn.Identity()
         if parts.has_norms:
-            self.q_norm = LlamaRMSNorm(config.head_dim, eps=config.rms_norm_eps)
-            self.k_norm = LlamaRMSNorm(config.head_dim, eps=config.rms_norm_eps)
-
-    def forward(
-        self, inputs: Tensor, rotary: tuple[Tensor, Tensor], rows: KeyValueRows, see: Tensor | None
-    ) -> Tensor:
-        """Mixes the inputs [M, I] with the rows read before; returns [M, H].
-
-        see: bool [M, rows + M], which rows each input sees; None: all rows before it.
-        """
-        queries = self.q_norm(self._split_heads(self.q_proj(inputs)))
-        keys = self.k_norm(self._split_heads(self.k_proj(inputs)))
-        values = self._split_heads(self.v_proj(inputs))
-        queries, keys = apply_rotary_pos_emb(queries, keys, *rotary)
-        past = rows.count
-        keys, values = rows.append(self._layer, keys[0], values[0])
-        if see is None and past and len(inputs) > 1:
-            see = keys.new_ones(len(inputs), past + len(inputs), dtype=torch.bool).tril(past)
-        if see is not None:
-            see = for_shared_keys(see, queries.shape[1], len(keys))
-        mixed = attend(queries, keys[None], values[None], see)
-        return self.o_proj(mixed[0].transpose(0, 1).flatten(1))
-
-    def _split_heads(self, rows: Tensor) -> Tensor:
-        """Rows [M, heads * D] -> [1, heads, M, D]."""
-        return rows.unflatten(-1, (-1, self._head_size)).transpose(0, 1)[None]
+            self.q_norm = RMSNorm(config.head_dim, eps=config.rms_norm_eps)
+            self.k_norm = RMSNorm(config.head_dim, eps=config.rms_norm_eps)
 
 
 class Layer(nn.Module):
-    """A Llama decoder layer whose input the caller has normalised."""
+    """The weights of a Llama decoder layer whose input the caller has normalised."""
 
-    def __init__(
-        self, config: LlamaConfig, input_size: int, parts: AttentionParts, layer: int = 0
-    ) -> None:
+    def __init__(self, config: LlamaConfig, input_size: int, parts: AttentionParts) -> None:
         super().__init__()
-        self.self_attn = Attention(config, input_size, parts, layer)
+        self.self_attn = Attention(config, input_size, parts)
         self.mlp = LlamaMLP(config)
-        self.post_attention_layernorm = LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-
-    def forward(self, inputs: Tensor, residual: Tensor, *attention) -> Tensor:
-        hidden = residual + self.self_attn(inputs, *attention)
-        return hidden + self.mlp(self.post_attention_layernorm(hidden))
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 
 
 class PlainLayer(Layer):
-    """A whole Llama decoder layer, which normalises its input itself."""
+    """The weights of a whole Llama decoder layer, which normalises its input itself."""
 
-    def __init__(self, config: LlamaConfig, parts: AttentionParts, layer: int = 0) -> None:
-        super().__init__(config, config.hidden_size, parts, layer)
-        self.input_layernorm = LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-
-    def forward(self, hidden: Tensor, *attention) -> Tensor:
-        return super().forward(self.input_layernorm(hidden), hidden, *attention)
+    def __init__(self, config: LlamaConfig, parts: AttentionParts) -> None:
+        super().__init__(config, config.hidden_size, parts)
+        self.input_layernorm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 
 
 class FusingLayer(Layer):
@@ -125,12 +89,64 @@ class FusingLayer(Layer):
         self, config: LlamaConfig, parts: AttentionParts, *, norms_residual: bool = False
     ) -> None:
         super().__init__(config, 2 * config.hidden_size, parts)
-        self.hidden_norm = LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.input_layernorm = LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.hidden_norm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.input_layernorm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.norms_residual = norms_residual
 
-    def forward(self, embedded: Tensor, features: Tensor, *attention) -> Tensor:
-        normed = self.hidden_norm(features)
-        inputs = torch.cat([self.input_layernorm(embedded), normed], dim=-1)  # [M, 2 * H]
-        residual = normed if self.norms_residual else features
-        return super().forward(inputs, residual, *attention)
+
+class HeadRows:
+    """The keys and values of the rows that a head has read, behind which its layers read new ones."""
+
+    def __init__(self, blocks: Sequence[Layer], rotary: LlamaRotaryEmbedding) -> None:
+        """blocks: the head's layers, first to last."""
+        attention = blocks[0].self_attn
+        products = products_of(attention.q_proj)
+        key_size = len(attention.k_proj.weight)
+        self.count = 0
+        self._num_heads = len(attention.q_proj.weight) // attention.head_dim
+        self._num_key_heads = key_size // attention.head_dim
+        self._rotary = rotary
+        self._has_fixed_rope = rotary.rope_type in FIXED_ROPES
+        layers = [DecoderLayer(index, _KIND, block, products) for index, block in enumerate(blocks)]
+        rows = Rows(
+            *(len(layers), self._num_key_heads, attention.head_dim),
+            *(rotary, [_KIND]),
+            like=attention.q_proj.weight,
+        )
+        self._layers = layers
+        self._rows = rows
+        self._compiled: CompiledLayers | None = None
+        if self._has_fixed_rope and not compiled_refusal(layers, products):
+            self._compiled = CompiledLayers(products.compiled, layers, rows)
+
+    @torch.no_grad()
+    def read(
+        self, x: Tensor, inputs: Tensor | None, positions: Tensor, see: Tensor | None
+    ) -> Tensor:
+        """Reads new rows x [M, H] behind the first `count`; returns the states [M, H] behind the last layer.
+
+        inputs [M, I]: what the first layer's attention reads; None: x, normalised. positions [M]: each less than two
+        beyond the rows. see: bool [M, rows + M], which rows each new one sees; None: all rows before it.
+        """
+        past = self.count
+        self.count = end = past + len(x)
+        self._rows.reserve(end + 2)
+        compiled = self._compiled
+        is_few = compiled is not None and len(x) <= compiled.most_rows
+        if is_few and (held := compiled.readable()):
+            masks = [] if see is None else [see.float().log()]  # 0 or -inf
+            captured = (len(self._layers),)
+            _, states = compiled.read(x, past, 0, captured, masks, positions, inputs)
+            del held
+            return states.to(x.dtype)
+        if see is None and past and len(x) > 1:
+            see = torch.ones(len(x), end, dtype=torch.bool, device=x.device).tril(past)
+        if see is not None:
+            see = for_shared_keys(see, self._num_heads, self._num_key_heads)
+        if self._has_fixed_rope:
+            rotations = self._rows.rotations(positions)
+        else:
+            rotations = {_KIND: as_rotation(*self._rotary(x, positions[None]))}
+        views = self._rows.views(past, end)
+        states = read_layers(self._layers, x, None, rotations, {_KIND: see}, views, inputs)
+        return states[-1]

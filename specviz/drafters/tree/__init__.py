@@ -68,7 +68,7 @@ class TreeDrafter(Drafter):
         places = {ROOT: ROOT}  # node -> its place among them
         for depth in range(k):
             count, most = self._room(depth, k - depth, len(nodes), context.vocab_size)
-            frontier = _pick_best(nodes, level, most)
+            frontier = self._leading(nodes, level, most)
             if not frontier or not count:
                 break
             if depth:
@@ -96,6 +96,14 @@ class TreeDrafter(Drafter):
         is_chain = self._shape == "fan" and depth > 0
         count = min(1 if is_chain else width, left)
         return count, max(1, left // levels_left // max(count, 1))
+
+    def _leading(self, nodes: Sequence[Node], level: Sequence[int], most: int) -> list[int]:
+        """The most promising nodes of a level, without those below which no node could be among the used ones."""
+        best = _pick_best(nodes, level, most)
+        if len(nodes) < self._budget:
+            return best
+        last = _pick_best(nodes, range(len(nodes)), self._budget)[-1]
+        return [node for node in best if nodes[node].promise > nodes[last].promise]
 
     def _prune(self, nodes: Sequence[Node], kind: str) -> Draft:
         """Takes the most promising nodes. No node promises more than its parent, so every parent is among them."""
