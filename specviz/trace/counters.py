@@ -6,8 +6,8 @@ Depth d is at index d - 1. Scratch nodes are not drafted tokens and are counted 
 import math
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import islice, zip_longest
+from typing import NamedTuple
 
 from specviz.trace.events import KINDS, STATUSES, Event, Footer, Models, Scores, Step
 
@@ -19,8 +19,7 @@ HALVES = {"bfloat16": "bf16", "float16": "fp16"}
 """The number formats that round visibly: a trace's name -> a short name."""
 
 
-@dataclass(frozen=True, slots=True)
-class DepthRates:
+class DepthRates(NamedTuple):
     """Acceptance at one depth. Rates have 95 % Wilson bounds; they are None for zero steps."""
 
     depth: int
@@ -161,15 +160,19 @@ class Counters:
         """The time without the waiting that a slower pace adds."""
         return self.times_ms["total_ms"] - self.times_ms["wait_ms"]
 
-    def by_depth(self, deepest: int | None = None) -> list[DepthRates]:
-        """The rates of depth 1, 2, ... down to the deepest draft, or to `deepest`."""
-        columns = zip_longest(self.accepted_to, self.drafted_to, self.judged_at, fillvalue=0)
+    def by_depth(self) -> list[DepthRates]:
+        """The rates of depth 1, 2, ... down to the deepest draft."""
         rows = []
-        for depth, (accepted, drafted, judged) in enumerate(islice(columns, deepest), start=1):
-            joint = _rate(accepted, drafted)
-            conditional = _rate(accepted, judged)
+        for depth, (accepted, drafted, judged) in enumerate(self.counts_by_depth(), start=1):
+            joint = rate_of(accepted, drafted)
+            conditional = rate_of(accepted, judged)
             rows.append(DepthRates(depth, accepted, drafted, *joint, judged, *conditional))
         return rows
+
+    def counts_by_depth(self, deepest: int | None = None) -> list[tuple[int, int, int]]:
+        """How many steps accepted, drafted and judged a token of depth 1, 2, ..., at most down to `deepest`."""
+        counts = zip_longest(self.accepted_to, self.drafted_to, self.judged_at, fillvalue=0)
+        return [*islice(counts, deepest)]
 
 
 def grade_of(step: Step) -> str:
@@ -186,7 +189,7 @@ def _count(counts: list[int], indices: Iterable[int]) -> None:
         counts[index] += 1
 
 
-def _rate(successes: int, n: int) -> tuple[float | None, float | None, float | None]:
+def rate_of(successes: int, n: int) -> tuple[float | None, float | None, float | None]:
     """The share and its 95 % bounds."""
     if not n:
         return None, None, None

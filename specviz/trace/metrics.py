@@ -6,7 +6,7 @@ a reason, never zero.
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -330,7 +330,7 @@ METRICS: dict[str, Metric] = {
     "acceptance_by_depth": Metric(
         "acceptance by depth",
         "joint: steps that accepted j / drafted j; conditional: steps that accepted j / judged depth j",
-        lambda c: [asdict(rates) for rates in c.by_depth()] if _drafted_steps(c) else [],
+        lambda c: [rates._asdict() for rates in c.by_depth()] if _drafted_steps(c) else [],
         "depths",
     ),
     "acceptance_by_depth_all_steps": Metric(

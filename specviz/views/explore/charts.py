@@ -6,16 +6,19 @@ Points have the shapes that Plotly's extendTraces and restyle take; numbers come
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
-from specviz.trace import EmittedToken, Step
-from specviz.trace.counters import Counters
+from specviz.trace import Step
+from specviz.trace.counters import Counters, rate_of
 from specviz.views.explore.inspector import ref_of
 from specviz.views.explore.message import Chart
 from specviz.views.palette import colour, word_of
 from specviz.views.words import percent, token_label
 
 FEW = 20  # a rate of fewer observations is drawn hollow
+DIGITS = 4  # decimals of a share
+OF_RATE = ("y", "error_y.array", "error_y.arrayminus", "marker.symbol", "customdata")
 DEEPEST = 64  # more depths would tell nothing new, and each step sends them all
 BAR_STATUSES = ("accepted", "rejected", "ignored")
 OVERLAP_KINDS = ("accepted", "resampled")
@@ -60,7 +63,8 @@ def _bar_points(step: Step, so_far: Figures) -> Chart:
     statuses = [token.status for token in step.draft]
     counts = [[statuses.count(status)] for status in BAR_STATUSES]
     counters = so_far.counters
-    rate = counters.statuses["accepted"] / counters.num_judged if counters.num_judged else None
+    judged = counters.num_judged
+    rate = round(counters.statuses["accepted"] / judged, DIGITS) if judged else None
     return _append(step, step.index + 1, [*counts, [rate]])
 
 
@@ -81,46 +85,29 @@ def _empty_bars() -> Chart:
 
 def _depth_points(step: Step, so_far: Figures) -> Chart:
     """Joint and conditional rate with 95 % Wilson intervals; hollow where n < FEW."""
-    rates = so_far.counters.by_depth(DEEPEST)
-    places = [so_far.judged_at.get(rate.depth, "") for rate in rates]
-    joint = [(rate.joint, rate.joint_low, rate.joint_high, rate.drafted) for rate in rates]
-    conditional = []
-    for rate in rates:
-        interval = (rate.conditional_low, rate.conditional_high)
-        conditional.append((rate.conditional, *interval, rate.judged))
-    chart: Chart = {
-        "mode": "replace",
-        "x": [[rate.depth for rate in rates]] * 2,
-        "y": [],
-        "error_y.array": [],
-        "error_y.arrayminus": [],
-        "marker.symbol": [],
-        "customdata": [],
-    }
-    for rows in (joint, conditional):
-        chart["y"].append([value for value, *_ in rows])
-        chart["error_y.array"].append([_distance(high, value) for value, _, high, _ in rows])
-        chart["error_y.arrayminus"].append([_distance(value, low) for value, low, _, _ in rows])
-        symbols = []
-        custom = []
-        for place, (value, low, high, n) in zip(places, rows, strict=True):
-            symbols.append("circle-open" if n < FEW else "circle")
-            custom.append([place, n, *_rate_words(value, low, high)])
-        chart["marker.symbol"].append(symbols)
-        chart["customdata"].append(custom)
+    counts = so_far.counters.counts_by_depth(DEEPEST)
+    depths = range(1, len(counts) + 1)
+    places = [so_far.judged_at.get(depth, "") for depth in depths]
+    chart: Chart = {"mode": "replace", "x": [list(depths)] * 2, **{name: [] for name in OF_RATE}}
+    for whole in (1, 2):  # drafted, judged
+        points = []
+        for place, row in zip(places, counts, strict=True):
+            *point, words = _rate_point(row[0], row[whole])
+            points.append((*point, [place, row[whole], *words]))
+        for index, name in enumerate(OF_RATE):
+            chart[name].append([point[index] for point in points])
     return chart
 
 
-def _rate_words(value: float | None, low: float | None, high: float | None) -> list[str]:
+@lru_cache(maxsize=1 << 12)
+def _rate_point(accepted: int, n: int) -> tuple[float | None, float, float, str, Sequence[str]]:
+    """The values of OF_RATE for accepted / n; of the last one, the words for the rate and for its interval."""
+    value, low, high = rate_of(accepted, n)
     if value is None:
-        return ["–", "–"]
-    return [percent(value), f"{percent(low)} to {percent(high)}"]
-
-
-def _distance(high: float | None, low: float | None) -> float:
-    if high is None or low is None:
-        return 0.0
-    return max(0.0, high - low)
+        return None, 0.0, 0.0, "circle-open", ("–", "–")
+    distances = [round(max(0.0, distance), DIGITS) for distance in (high - value, value - low)]
+    words = (percent(value), f"{percent(low)} to {percent(high)}")
+    return round(value, DIGITS), *distances, "circle-open" if n < FEW else "circle", words
 
 
 def _empty_depths() -> Chart:
@@ -169,31 +156,25 @@ def _depth_line(name: str, status: str, dash: str) -> Chart:
 
 
 def _overlap_points(step: Step, so_far: Figures) -> Chart:
-    """The recorded sum of min(p, q) at each token of the text."""
+    """The recorded sum of min(p, q) at the draw of each token of the text, or at the rejection before it."""
     first = so_far.counters.num_emitted - len(step.emitted) + 1
     places = list(range(first, first + len(step.emitted)))
     by_kind: dict[str, list[float | None]] = {kind: [] for kind in OVERLAP_KINDS}
     missing: list[int | None] = []
     words = []
+    overlaps: dict[int | None, float | None] = {}  # None: of a token that was not drafted
+    for position in step.positions:
+        if position.child is not None:
+            overlaps[position.child] = overlaps[None] = position.overlap
     for token in step.emitted:
-        overlap = _overlap(step, token)
+        overlap = overlaps.get(token.node) if token.kind in OVERLAP_KINDS else None
         for kind, values in by_kind.items():
-            values.append(overlap if token.kind == kind else None)
+            is_known = overlap is not None and token.kind == kind
+            values.append(round(overlap, DIGITS) if is_known else None)
         missing.append(0 if overlap is None else None)
         words.append([f"{step.index}:{ref_of(token)}", token_label(token)])
     y = [*by_kind.values(), missing]
     return {"mode": "append", "x": [places] * 3, "y": y, "customdata": [words, [], []]}
-
-
-def _overlap(step: Step, token: EmittedToken) -> float | None:
-    """The recorded sum of min(p, q) at the draw of this token, or at the rejection before it, if there is one."""
-    if token.kind not in OVERLAP_KINDS:
-        return None
-    overlap = None
-    for position in step.positions:
-        if position.child is not None and token.node in (None, position.child):
-            overlap = position.overlap
-    return overlap
 
 
 def _empty_overlap() -> Chart:

@@ -11,7 +11,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -66,7 +66,6 @@ LEGEND = ("accepted", "rejected", "ignored", "resampled", "bonus", "plain")
 SIZES = ((1e9, "B"), (1e6, "M"), (1e3, "k"), (1, ""))
 INCOMPLETE = "incomplete: the recording stops before the run ends"
 SO_FAR = "saved while the run was still going"
-_ROUNDED = {float, list, dict}
 
 
 class Feed:
@@ -141,7 +140,7 @@ class Feed:
             changes=changes(self._settings, step),
             sentence=sentence,
             context=context,
-            points=_round(self._figures.extend(step)),
+            points=self._figures.extend(step),
             written="".join(token.text for token in step.emitted),
         )
         self._settings = step.settings
@@ -149,7 +148,8 @@ class Feed:
         places = [place for place, (_, kind, _) in enumerate(shown.pieces) if kind != "rejected"]
         for place, token in zip(places, step.emitted, strict=True):
             self._written.append((step.index, place, token.text))
-        self._steps.append(dump(shown))
+        # A trace holds finite numbers and whole characters only, so this is the JSON of `dump`.
+        self._steps.append(msgspec.json.encode(shown).decode())
         self.num_characters += len(self._steps[-1])
 
     def message(
@@ -370,19 +370,8 @@ def _numbers(counters: Counters) -> list[str]:
     values = metrics(counters)
     words = []
     for name, metric in METRICS.items():
-        note = f" ({metric.note(counters)})" if metric.note(counters) else ""
+        note = metric.note(counters)
+        aside = f" ({note})" if note else ""
         reason = values["reasons"].get(name)
-        words.append(f"n/a: {reason}" if reason else f"{metric.spell(values[name])}{note}")
+        words.append(f"n/a: {reason}" if reason else f"{metric.spell(values[name])}{aside}")
     return words
-
-
-def _round(value: Any) -> Any:
-    """The points with all numbers rounded to four decimals."""
-    kind = type(value)
-    if kind is float:
-        return round(value, 4)
-    if kind is list:
-        return [_round(item) if type(item) in _ROUNDED else item for item in value]
-    if kind is dict:
-        return {name: _round(item) for name, item in value.items()}
-    return value

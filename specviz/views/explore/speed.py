@@ -130,8 +130,8 @@ def _recorded(counters: Counters) -> SpeedWords:
 
 def _unmeasured(counters: Counters) -> SpeedWords:
     """The words on a run that was made here: its own tokens/s, once they are known, and no ratio."""
-    speed = metrics(counters)["tokens_per_s"]
-    if counters.footer is None or speed is None or _was_paced(counters):
+    speed = None if counters.footer is None else metrics(counters)["tokens_per_s"]
+    if speed is None or _was_paced(counters):
         return _say(NOT_YET)
     return _say(f"{_own_speed(counters, speed)}; the ratio is {NOT_YET}")
 
