@@ -37,6 +37,7 @@ def palette_css() -> str:
     return css
 
 
+@cache
 def _entry(name: str) -> dict[str, str]:
     """The entry of this name in whichever group of the palette has it."""
     return ChainMap(*palette().values())[name]

@@ -24,9 +24,15 @@ STEERING = ("Cc", "Cs", "Co", "Cn", "Zl", "Zp")
 JOINERS = "\u200c\u200d"  # they stay: emoji and scripts need them
 SPACE = "␣"
 PERCENT = "\u00a0%"
+WHOLES = [f"{number}{PERCENT}" for number in range(101)]
+TENTHS = [f"{number / 10}{PERCENT}" for number in range(1_001)]
+BELOW_ALL = f"<{TENTHS[1]}"
+ABOVE_ALL = f">{TENTHS[-2]}"
 ROUGH = 0.05  # relative; a share that was rounded by more misleads
 TINY = 1e-5  # a smaller share is called less than 0.001 %
+NEAR_TIE = 1e-6  # so close to a tie, a product of floats may lie on its other side
 HALF_UP = 1e-9  # added so that 62.5 reads 63, as people round
+ROUND_UP = 0.5 + HALF_UP  # added before the digits behind the point are dropped
 CHANGE_NAMES = {
     "k": "K",
     "draft_model": "draft",
@@ -67,13 +73,16 @@ def quantity(number: int, thing: str) -> str:
     return f"{number:,} {thing}{ending}"
 
 
-@lru_cache(maxsize=1 << 12)
 def percent(share: float) -> str:
     """A share in percent: 0.634 -> "63 %", 0.0634 -> "6.3 %"; 0 % and 100 % only if it is exactly that."""
+    if 0.0005 <= share < 0.0995 or 0.995 <= share < 0.9995:
+        return TENTHS[int(1000 * share + ROUND_UP)]
     if 0 < share < 0.0005:
-        return f"<0.1{PERCENT}"
+        return BELOW_ALL
     if 0.9995 <= share < 1 - 1e-9:
-        return f">99.9{PERCENT}"
+        return ABOVE_ALL
+    if 0 <= share <= 1:
+        return WHOLES[int(100 * share + ROUND_UP)]
     return f"{_hundredths(share, 0)}{PERCENT}"
 
 
@@ -82,6 +91,15 @@ def share_words(share: float | None) -> str:
     if share is None or not 0 <= share <= 1:
         return ""
     return percent(share)
+
+
+def shorten(value: float, digits: int = 2) -> float:
+    """Rounds a number below a million to 1 or 2 digits: the same float as `round` gives, in half the time."""
+    scale = 100 if digits == 2 else 10
+    scaled = value * scale + 0.5
+    whole = int(scaled)
+    is_sure = NEAR_TIE < scaled - whole < 1 - NEAR_TIE
+    return whole / scale if is_sure else round(value, digits)
 
 
 def percents(first: float, second: float) -> tuple[str, str]:
@@ -116,6 +134,7 @@ def _hundredths(share: float, more_digits: int) -> str:
     return f"{100 * share + HALF_UP:.{fine + more_digits}f}"
 
 
+@lru_cache(maxsize=1 << 12)
 def random_draw(chance: float, u: float) -> tuple[str, str]:
     """The chance and the random draw `u`, with enough digits to see which is larger."""
     words = (percent(chance), f"{u:.2f}")
@@ -167,7 +186,11 @@ def token_label(token: Token) -> str:
 
 def quote(token: Token) -> str:
     """A token inside a sentence: without its leading space, and in quotation marks if it is no word."""
-    shown = token_label(token)
+    return _quote(token_label(token))
+
+
+@lru_cache(maxsize=1 << 14)
+def _quote(shown: str) -> str:
     word = shown.removeprefix(SPACE) if shown.strip(SPACE) else shown
     return word if any(char.isalnum() for char in word) else f"“{word}”"
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from specviz.analysis.rounds import Timings, log_median, turns
 from specviz.bench.speed import ALONE, ASKED, ROUNDS, Measuring, Speed
@@ -26,7 +28,7 @@ from specviz.views.explore.library import entry
 from specviz.views.explore.steps import show_step
 from specviz.views.explore.titles import judged_title, replacement_note
 from specviz.views.terminal import numbers_text
-from specviz.views.words import label, percent, percents, prose, quote, random_draw
+from specviz.views.words import label, percent, percents, prose, quote, random_draw, shorten
 from tests.helpers import evidence_traces, traces
 from tests.helpers.messages import as_json
 
@@ -297,6 +299,22 @@ PERCENTAGES = {
 @pytest.mark.parametrize(("share", "words"), PERCENTAGES.items())
 def test_percent(share, words):
     assert percent(share).replace("\u00a0", " ") == words
+
+
+@given(st.floats(0, 1) | st.decimals(0, 1, places=4).map(float))
+def test_percent_is_the_nearest_of_its_decimals(share):
+    words = percent(share).removesuffix("\u00a0%")
+    if words[0] in "<>":
+        assert 0 < share < 0.0005 if words == "<0.1" else 0.9995 <= share < 1
+        return
+    decimals = len(words.partition(".")[2])
+    assert words == f"{100 * share + 1e-9:.{decimals}f}"
+    assert decimals == (0 < share < 0.0995 or 0.995 <= share < 1 - 1e-9)
+
+
+@given(st.floats(0, 1e5) | st.decimals(0, 100, places=3).map(float), st.sampled_from([1, 2]))
+def test_shorten_is_round(value, digits):
+    assert shorten(value, digits) == round(value, digits)
 
 
 def test_words_keep_different_numbers_apart():

@@ -5,7 +5,10 @@ axis. A row has the bars `both` = min(p, q), `excess` = max(0, q - p) and `short
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Sequence
+from functools import cache
+from operator import attrgetter
 from typing import NamedTuple
 
 from msgspec import UNSET, UnsetType
@@ -15,33 +18,40 @@ from specviz.rules.facts import facts_of
 from specviz.trace import DraftToken, EmittedToken, Position, Step
 from specviz.views.explore import titles
 from specviz.views.explore.message import DrawOnBar, LookRows, Sibling, TokenLook
-from specviz.views.words import drafted_nodes, label, percent, quote, random_draw, token_label
+from specviz.views.words import (
+    drafted_nodes,
+    label,
+    percent,
+    quote,
+    random_draw,
+    shorten,
+    token_label,
+)
 
 MOST_ROWS = 8
 MOST_SIBLINGS = 5
 LAST = "last"  # names a step's own last token; a drafted one is named by its node
 OTHERS = "all others"
 LOG_DECADES = 4  # the log axis reaches from 0.01 % to 100 %
+LOG_START = 10.0**-LOG_DECADES
 LOG_TICKS = [
     (25 * i, f"{100 * 10.0 ** (i - LOG_DECADES):g}\u00a0%") for i in range(LOG_DECADES + 1)
 ]
-AXES = (  # (end of the axis, distance of its ticks)
-    (0.05, 0.01),
-    (0.1, 0.02),
-    (0.2, 0.05),
-    (0.3, 0.1),
-    (0.4, 0.1),
-    (0.5, 0.1),
-    (0.6, 0.2),
-    (0.8, 0.2),
-    (1.0, 0.2),
-)
+AXES = {  # end of the axis -> distance of its ticks
+    0.05: 0.01,
+    0.1: 0.02,
+    0.2: 0.05,
+    0.3: 0.1,
+    0.4: 0.1,
+    0.5: 0.1,
+    0.6: 0.2,
+    0.8: 0.2,
+    1.0: 0.2,
+}
+ENDS = (*AXES,)
 SMALL_BAR = 0.2  # of the axis; a shorter drafted bar is shown enlarged as well
 RAW_MATTERS = 5e-4
 RAW_TELLS = 0.01  # a filtered-out token is shown if the unfiltered distribution gave it this much
-# a bar of a row -> the field of the row that is its width
-OVERLAY = {"both": "both", "excess": "excess", "shortfall": "shortfall"}
-DISTRIBUTION = {"distribution": "p"}
 NUMBERS = (
     ("probability of acceptance", "min(1, p / q) under speculative sampling"),
     ("agreement (overlap)", "sum of min(p, q) over the vocabulary"),
@@ -80,23 +90,14 @@ class TokenRow(NamedTuple):
     """The draft's probability before the sampling filters, at temperature 1."""
 
     @property
-    def excess(self) -> float:
-        return max(0.0, self.q - self.both)
-
-    @property
-    def shortfall(self) -> float:
-        return max(0.0, self.p - self.both)
-
-    @property
     def is_telling(self) -> bool:
         """Whether any bar of the row can be seen."""
-        return max(self.p, self.q) > 0 or max(self.p_raw or 0.0, self.q_raw or 0.0) > RAW_TELLS
+        if self.p > 0 or self.q > 0:
+            return True
+        return (self.p_raw or 0.0) > RAW_TELLS or (self.q_raw or 0.0) > RAW_TELLS
 
-    @property
-    def has_raw(self) -> bool:
-        """Whether the unfiltered distribution at temperature 1 differs visibly from the one judged against."""
-        p_differs = self.p_raw is not None and abs(self.p_raw - self.p) > RAW_MATTERS
-        return p_differs or (self.q_raw is not None and abs(self.q_raw - self.q) > RAW_MATTERS)
+
+NOTHING = TokenRow("", "", 0.0, p_raw=0.0, q_raw=0.0)
 
 
 def ref_of(token: EmittedToken) -> str:
@@ -143,8 +144,7 @@ def _show_judged(step: Step, node: int, position: Position) -> TokenLook:
     token = step.draft[node]
     emitted = step.emitted[token.depth - 1] if len(step.emitted) >= token.depth else None
     rows, shortfall = _read_rows(token, emitted, position)
-    bars = _with_raw(OVERLAY, rows)
-    axis, ticks = _axis(rows, bars)
+    axis, columns = _lay_out(rows, is_overlay=True)
     later = bool(titles.rejected_siblings(step, node))
     siblings = _siblings(step, node)
     heading = "judged" if later else "target"
@@ -157,8 +157,8 @@ def _show_judged(step: Step, node: int, position: Position) -> TokenLook:
         view="overlay" if is_plain else "threshold",
         title=title,
         heading=heading if siblings else UNSET,
-        axis=ticks,
-        rows=_columns(rows, axis, bars),
+        axis=_ticks(axis),
+        rows=columns,
         numbers=_numbers(step, token, position, shortfall, later=later),
         siblings=siblings or UNSET,
     )
@@ -179,7 +179,7 @@ def _show_judged(step: Step, node: int, position: Position) -> TokenLook:
         note=titles.join(notes),
         draw=_random_draw(token, bar),
         zoom=zoom,
-        foot=(round(100 * (1 - shortfall), 2), percent(1 - shortfall), percent(shortfall)),
+        foot=(shorten(100 * (1 - shortfall)), percent(1 - shortfall), percent(shortfall)),
     )
 
 
@@ -210,16 +210,7 @@ def _read_rows(
         if q is None:
             q = float(id_ == token.id)  # a point mass on the drafted token
         word = label(text, token.bytes if id_ == token.id else None)
-        row = TokenRow(
-            text=word,
-            role=roles.get(id_, ""),
-            p=p,
-            q=q,
-            both=min(p, q),
-            residual=residual,
-            p_raw=p_raw,
-            q_raw=q_raw,
-        )
+        row = TokenRow(word, roles.get(id_, ""), p, q, min(p, q), residual, p_raw, q_raw)
         rows.append((id_, row))
     shortfall = _shortfall(token, position, [row for _, row in rows])
     shown = _choose_rows(rows, list(roles))
@@ -233,7 +224,7 @@ def _choose_rows(rows: Sequence[tuple[int, TokenRow]], first: Sequence[int]) -> 
     others = [row for id_, row in rows if id_ not in first and row.is_telling]
     others.sort(key=lambda row: -max(row.p, row.q))
     most = others[: MOST_ROWS - len(chosen)]
-    return chosen + sorted(most, key=lambda row: (-row.p, -row.q))
+    return chosen + sorted(most, key=attrgetter("p", "q"), reverse=True)
 
 
 def _shortfall(token: DraftToken, position: Position, rows: Sequence[TokenRow]) -> float:
@@ -243,70 +234,79 @@ def _shortfall(token: DraftToken, position: Position, rows: Sequence[TokenRow]) 
     if token.q is None:
         return 1 - (token.p_judged or 0.0)
     most = max(rows, key=lambda row: row.residual or 0.0)
-    return min(1.0, most.shortfall / most.residual) if most.residual else 0.0
+    return min(1.0, (most.p - most.both) / most.residual) if most.residual else 0.0
 
 
 def _rest_row(shown: Sequence[TokenRow], shortfall: float) -> list[TokenRow]:
     """One row for all tokens that are not shown, so that every column of a look sums to one."""
-    p = _rest_of(shown, "p")
-    q = _rest_of(shown, "q")
+    _, _, *columns = zip(*shown or [NOTHING], strict=True)
+    p, q, both, _, p_raw, q_raw = map(_rest_of, columns)
     if p + q < 1e-6:
         return []
-    both = min(max(0.0, _rest_of(shown, "both") - shortfall), p, q)
-    p_raw = _rest_of(shown, "p_raw")
-    q_raw = _rest_of(shown, "q_raw")
+    both = min(max(0.0, both - shortfall), p, q)
     return [TokenRow(OTHERS, "others", p, q, both, None, p_raw, q_raw)]
 
 
-def _rest_of(shown: Sequence[TokenRow], name: str) -> float | None:
+def _rest_of(column: Sequence[float | None]) -> float | None:
     """1 minus the sum of a column; None if a value of it is unknown."""
-    values = [getattr(row, name) for row in shown]
-    return None if None in values else max(0.0, 1 - math.fsum(values))
+    return None if None in column else max(0.0, 1 - math.fsum(column))
 
 
-def _with_raw(bars: Mapping[str, str], rows: Sequence[TokenRow]) -> Mapping[str, str]:
-    """The bars, and those of the unfiltered probabilities where they differ visibly."""
-    has_raw = any(row.has_raw for row in rows)
-    return {**bars, "p_raw": "p_raw", "q_raw": "q_raw"} if has_raw else bars
+def _lay_out(rows: Sequence[TokenRow], *, is_overlay: bool) -> tuple[float, LookRows]:
+    """The right end of the scale, and the rows as columns: widths in percent of it, labels, places on the log axis.
 
-
-def _axis(
-    rows: Sequence[TokenRow], bars: Mapping[str, str]
-) -> tuple[float, list[tuple[float, str]]]:
-    """The right end of the scale, and its ticks as (percent of the axis, label)."""
-    shares = []
-    for row in rows:
-        shares += [row.p, row.q]
-        if "p_raw" in bars:
-            shares += [row.p_raw or 0.0, row.q_raw or 0.0]
-    longest = max(shares, default=1.0)
-    end, distance = next((axis for axis in AXES if longest <= axis[0]), AXES[-1])
-    ticks = []
-    for number in range(round(end / distance) + 1):
-        share = number * distance
-        ticks.append((round(100 * number * distance / end, 2), percent(share)))
-    return end, ticks
-
-
-def _columns(rows: Sequence[TokenRow], axis: float, bars: Mapping[str, str]) -> LookRows:
-    """The rows as columns: widths in percent of the axis, labels, places on the log axis."""
+    The unfiltered probabilities have columns only if they differ.
+    """
+    text, role, p, q, both, _, p_raw, q_raw = zip(*rows, strict=True)
+    shares = {"p": p}
+    widths = {"distribution": p}
+    if is_overlay:
+        shares["q"] = q
+        widths = {"both": both, "excess": _parts_above(both, q), "shortfall": _parts_above(both, p)}
+    longest = max(*p, *q)
+    if _differ(p_raw, p) or _differ(q_raw, q):
+        widths |= {"p_raw": p_raw, "q_raw": q_raw}
+        longest = max(share or 0.0 for share in (longest, *p_raw, *q_raw))
+    axis = ENDS[bisect_left(ENDS, longest, hi=len(ENDS) - 1)]
     columns: dict[str, list] = {}
-    for distribution in ("p", "q") if "both" in bars else ("p",):
-        shares = [getattr(row, distribution) for row in rows]
-        columns[distribution] = [percent(share) for share in shares]
-        columns[f"{distribution}_dot"] = [_log_place(share) for share in shares]
-    for bar, field in bars.items():
-        values = [getattr(row, field) for row in rows]
-        columns[bar] = [None if value is None else round(100 * value / axis, 2) for value in values]
-    texts = [row.text for row in rows]
-    return LookRows(texts, [row.role for row in rows], **columns)
+    for name, values in shares.items():
+        columns[name] = [*map(percent, values)]
+        columns[f"{name}_dot"] = [*map(_log_place, values)]
+    for name, values in widths.items():
+        columns[name] = [share and shorten(100 * share / axis) for share in values]
+    return axis, LookRows(text, role, **columns)
+
+
+def _parts_above(both: Sequence[float], shares: Sequence[float]) -> list[float]:
+    """The part of each share that only one model has."""
+    pairs = zip(both, shares, strict=True)
+    return [share - common if share > common else 0.0 for common, share in pairs]
+
+
+def _differ(raw: Sequence[float | None], judged: Sequence[float]) -> bool:
+    """Whether the unfiltered probabilities at temperature 1 differ visibly from those judged against."""
+    if raw == judged:
+        return False
+    pairs = zip(raw, judged, strict=True)
+    return any(one is not None and abs(one - other) > RAW_MATTERS for one, other in pairs)
+
+
+@cache
+def _ticks(axis: float) -> list[tuple[float, str]]:
+    """The ticks of a scale that ends here, as (percent of the axis, label)."""
+    distance = AXES[axis]
+    ticks = []
+    for number in range(round(axis / distance) + 1):
+        share = number * distance
+        ticks.append((round(100 * share / axis, 2), percent(share)))
+    return ticks
 
 
 def _log_place(share: float) -> float | None:
     """The place of a share on the log axis, in percent; None for 0."""
-    if share <= 0:
-        return None
-    return round(max(0.0, 100 * (1 + math.log10(share) / LOG_DECADES)), 1)
+    if share > LOG_START:
+        return shorten(100 * (1 + math.log10(share) / LOG_DECADES), 1)
+    return 0.0 if share > 0 else None
 
 
 def _random_draw(token: DraftToken, bar: float, words: str | UnsetType = UNSET) -> DrawOnBar:
@@ -315,9 +315,9 @@ def _random_draw(token: DraftToken, bar: float, words: str | UnsetType = UNSET) 
     chance = token.accept_prob or 0.0
     _, u_words = random_draw(chance, u)
     return DrawOnBar(
-        x=round(100 * (u * bar), 2),
-        bar=round(100 * bar, 2),
-        fill=round(100 * (chance * bar), 2),
+        x=shorten(100 * (u * bar)),
+        bar=shorten(100 * bar),
+        fill=shorten(100 * (chance * bar)),
         u=u_words,
         accepted=token.status == "accepted",
         words=words,
@@ -337,18 +337,18 @@ def _show_last(step: Step, last: EmittedToken, position: Position) -> TokenLook:
         rows.append((id_, row))
     shown = _choose_rows(rows, [last.id])
     share = shown[0].p if shown else 0.0
-    rest = max(0.0, 1 - math.fsum(row.p for row in shown))
+    rest = _rest_of([row.p for row in shown])
     if rest > 1e-6:
-        shown.append(TokenRow(OTHERS, "others", rest, p_raw=_rest_of(shown, "p_raw")))
-    bars = _with_raw(DISTRIBUTION, shown)
-    axis, ticks = _axis(shown, bars)
+        p_raw = _rest_of([row.p_raw for row in shown])
+        shown.append(TokenRow(OTHERS, "others", rest, p_raw=p_raw))
+    axis, columns = _lay_out(shown, is_overlay=False)
     return TokenLook(
         status=last.kind,
         view="draw",
         title=titles.drawn_title(step, last, share),
         heading="share" if is_resampled else "target",
-        axis=ticks,
-        rows=_columns(shown, axis, bars),
+        axis=_ticks(axis),
+        rows=columns,
         numbers=["", "", _nats(position.p_entropy), "", "", "", "", ""],
     )
 

@@ -22,6 +22,7 @@ from specviz.views.words import (
     percent,
     prose,
     random_draw,
+    shorten,
     speech,
     token_label,
 )
@@ -110,12 +111,12 @@ def _cell(step: Step, node: int) -> LaneCell:
     if token.is_judged:
         rule = facts_of(step.settings.rule)
         chance = token.accept_prob or 0.0
-        more["fill"] = round(100 * chance, 1)
+        more["fill"] = shorten(100 * chance, 1)
         if rule.uses_draw:
             u = token.u or 0.0
             probability, fell = random_draw(chance, u)
             test = "stopping test" if rule.judges_block else "chance"
-            more["tick"] = round(100 * u, 1)
+            more["tick"] = shorten(100 * u, 1)
             more["label"] = percent(chance)
             say += f": {test} {probability}, draw {fell}"
     return LaneCell(ref=str(node), status=token.status, text=text, say=say, **more)

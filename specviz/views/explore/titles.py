@@ -186,9 +186,9 @@ def _bonus_words(step: Step) -> str:
 def replacement_note(step: Step, token: DraftToken, residual: float | None = None) -> Sentence:
     """The source of the token that replaced `token`, if one did. residual: its share of the shortfall, if known."""
     last = last_token(step)
-    rule = facts_of(step.settings.rule)
     if last is None or last.kind != "resampled" or token is not last_rejected(step):
         return []
+    rule = facts_of(step.settings.rule)
     if not rule.is_plain:
         if not step.positions:
             return []
@@ -229,7 +229,7 @@ def lossy_note(step: Step, moved: float | None) -> Sentence:
 
 def end_note(step: Step, node: int) -> Sentence:
     """A note on an accepted token behind the one that ended the text; empty for any other."""
-    if step.draft[node].status != "accepted" or any(token.node == node for token in step.emitted):
+    if step.draft[node].status != "accepted" or node in [token.node for token in step.emitted]:
         return []
     return ["The text had already ended, so this token is not part of it."]
 
