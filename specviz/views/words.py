@@ -98,8 +98,9 @@ def shorten(value: float, digits: int = 2) -> float:
     scale = 100 if digits == 2 else 10
     scaled = value * scale + 0.5
     whole = int(scaled)
-    is_sure = NEAR_TIE < scaled - whole < 1 - NEAR_TIE
-    return whole / scale if is_sure else round(value, digits)
+    if NEAR_TIE < scaled - whole < 1 - NEAR_TIE:
+        return whole / scale
+    return round(value, digits)
 
 
 def percents(first: float, second: float) -> tuple[str, str]:

@@ -6,7 +6,7 @@ axis. A row has the bars `both` = min(p, q), `excess` = max(0, q - p) and `short
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from operator import attrgetter
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from specviz.rules.facts import facts_of
+from specviz.rules.facts import RuleFacts, facts_of
 from specviz.trace import DraftToken, EmittedToken, Position, Step
 from specviz.views.explore import titles
 from specviz.views.explore.message import DrawOnBar, LookRows, Sibling, TokenLook
@@ -148,22 +148,24 @@ def _show_judged(step: Step, node: int, position: Position) -> TokenLook:
     later = bool(titles.rejected_siblings(step, node))
     siblings = _siblings(step, node)
     heading = "judged" if later else "target"
-    if is_plain := facts_of(step.settings.rule).is_plain:
-        title = titles.judged_title(step, node, emitted)
-    else:
-        title = titles.rule_title(step, token, emitted)
+    rule = facts_of(step.settings.rule)
+    title = (
+        titles.judged_title(step, node, emitted)
+        if rule.is_plain
+        else titles.rule_title(step, token, emitted)
+    )
     look = TokenLook(
         status=token.status,
-        view="overlay" if is_plain else "threshold",
+        view="overlay" if rule.is_plain else "threshold",
         title=title,
         heading=heading if siblings else UNSET,
         axis=_ticks(axis),
         rows=columns,
-        numbers=_numbers(step, token, position, shortfall, later=later),
+        numbers=_numbers(step, token, position, shortfall, rule, later=later),
         siblings=siblings or UNSET,
     )
-    if not is_plain:
-        return _add_threshold(look, step, node, position)
+    if not rule.is_plain:
+        return _add_threshold(look, step, node, position, rule)
     residual = next((row.residual for row in rows if row.role == "emitted"), None)
     notes = [
         titles.end_note(step, node),
@@ -183,10 +185,11 @@ def _show_judged(step: Step, node: int, position: Position) -> TokenLook:
     )
 
 
-def _add_threshold(look: TokenLook, step: Step, node: int, position: Position) -> TokenLook:
+def _add_threshold(
+    look: TokenLook, step: Step, node: int, position: Position, rule: RuleFacts
+) -> TokenLook:
     """The look with the draw and the notes of a rule that is not speculative sampling."""
     token = step.draft[node]
-    rule = facts_of(step.settings.rule)
     draw = UNSET
     if rule.uses_draw:
         draw = _random_draw(token, 1.0, "the stopping test" if rule.judges_block else UNSET)
@@ -205,29 +208,28 @@ def _read_rows(
     roles = {token.id: "drafted"}
     if emitted is not None:
         roles[emitted.id] = "both" if emitted.id == token.id else "emitted"
-    rows = []
+    rows = {}
     for id_, text, p, q, residual, p_raw, q_raw in position.top:
         if q is None:
             q = float(id_ == token.id)  # a point mass on the drafted token
         word = label(text, token.bytes if id_ == token.id else None)
-        row = TokenRow(word, roles.get(id_, ""), p, q, min(p, q), residual, p_raw, q_raw)
-        rows.append((id_, row))
-    shortfall = _shortfall(token, position, [row for _, row in rows])
+        role = roles.get(id_, "")
+        rows[id_] = TokenRow(word, role, p, q, min(p, q), residual, p_raw, q_raw)
+    shortfall = _shortfall(token, position, rows.values())
     shown = _choose_rows(rows, list(roles))
     return [*shown, *_rest_row(shown, shortfall)], shortfall
 
 
-def _choose_rows(rows: Sequence[tuple[int, TokenRow]], first: Sequence[int]) -> list[TokenRow]:
-    """The tokens `first`, then the others that matter most to either model, by p."""
-    by_id = dict(rows)
-    chosen = [by_id[id_] for id_ in first if id_ in by_id]
-    others = [row for id_, row in rows if id_ not in first and row.is_telling]
+def _choose_rows(rows: Mapping[int, TokenRow], first: Sequence[int]) -> list[TokenRow]:
+    """The tokens `first`, then the others that matter most to either model, by p. rows: by the tokens' ids."""
+    chosen = [rows[id_] for id_ in first if id_ in rows]
+    others = [row for id_, row in rows.items() if id_ not in first and row.is_telling]
     others.sort(key=lambda row: -max(row.p, row.q))
     most = others[: MOST_ROWS - len(chosen)]
     return chosen + sorted(most, key=attrgetter("p", "q"), reverse=True)
 
 
-def _shortfall(token: DraftToken, position: Position, rows: Sequence[TokenRow]) -> float:
+def _shortfall(token: DraftToken, position: Position, rows: Iterable[TokenRow]) -> float:
     """1 - sum min(p, q); if the trace lacks it, from residual = (p - q) / shortfall at the largest residual."""
     if position.overlap is not None:
         return 1 - position.overlap
@@ -239,12 +241,12 @@ def _shortfall(token: DraftToken, position: Position, rows: Sequence[TokenRow]) 
 
 def _rest_row(shown: Sequence[TokenRow], shortfall: float) -> list[TokenRow]:
     """One row for all tokens that are not shown, so that every column of a look sums to one."""
-    _, _, *columns = zip(*shown or [NOTHING], strict=True)
-    p, q, both, _, p_raw, q_raw = map(_rest_of, columns)
+    _, _, p, q, both, _, *raw = zip(*shown or [NOTHING], strict=True)
+    p, q, both, *raw = map(_rest_of, (p, q, both, *raw))
     if p + q < 1e-6:
         return []
     both = min(max(0.0, both - shortfall), p, q)
-    return [TokenRow(OTHERS, "others", p, q, both, None, p_raw, q_raw)]
+    return [TokenRow(OTHERS, "others", p, q, both, None, *raw)]
 
 
 def _rest_of(column: Sequence[float | None]) -> float | None:
@@ -327,14 +329,13 @@ def _random_draw(token: DraftToken, bar: float, words: str | UnsetType = UNSET) 
 def _show_last(step: Step, last: EmittedToken, position: Position) -> TokenLook:
     """The look of the step's last token: bars of the distribution that it was drawn from."""
     is_resampled = last.kind == "resampled"
-    rows = []
+    rows = {}
     for id_, text, p, _, _, p_raw, _ in position.top:
         is_last = id_ == last.id
         word = label(text, last.bytes if is_last else None)
         if is_resampled:
             p_raw = None  # a replacement is not drawn from the model's own distribution
-        row = TokenRow(word, "emitted" if is_last else "", p, p_raw=p_raw)
-        rows.append((id_, row))
+        rows[id_] = TokenRow(word, "emitted" if is_last else "", p, p_raw=p_raw)
     shown = _choose_rows(rows, [last.id])
     share = shown[0].p if shown else 0.0
     rest = _rest_of([row.p for row in shown])
@@ -372,10 +373,15 @@ def _siblings(step: Step, node: int) -> list[Sibling]:
 
 
 def _numbers(
-    step: Step, token: DraftToken, position: Position, shortfall: float, *, later: bool
+    step: Step,
+    token: DraftToken,
+    position: Position,
+    shortfall: float,
+    rule: RuleFacts,
+    *,
+    later: bool,
 ) -> list[str]:
     """Values in the order of NUMBERS; `later`: siblings of this token were rejected before it."""
-    rule = facts_of(step.settings.rule)
     p = token.p_judged or 0.0
     q = 1.0 if token.q is None else token.q
     chance = token.accept_prob or 0.0

@@ -1,6 +1,6 @@
 """One step as the page gets it: its lane, its pieces of text, its bar, the totals after it, the inspector's looks."""
 
-from specviz.rules.facts import facts_of
+from specviz.rules.facts import RuleFacts, facts_of
 from specviz.trace import ROOT, DraftToken, EmittedToken, Step
 from specviz.trace.counters import Counters
 from specviz.trace.metrics import METRICS, Undefined
@@ -43,7 +43,7 @@ def show_step(step: Step, counters: Counters) -> ShownStep:
     return ShownStep(
         index=step.index,
         k=step.settings.k,
-        cells=[_cell(step, node) for node in shown],
+        cells=[_cell(step, node, rule) for node in shown],
         more=num_others,
         more_words=others_words(step, num_others),
         refused=_refused(step),
@@ -99,7 +99,7 @@ def _refused(step: Step) -> RefusedStep | None:
     return RefusedStep(words, f"a reasoning step of {''.join(words)}, rejected")
 
 
-def _cell(step: Step, node: int) -> LaneCell:
+def _cell(step: Step, node: int, rule: RuleFacts) -> LaneCell:
     """The cell of a drafted token; `say` is for a screen reader."""
     token = step.draft[node]
     text = token_label(token)
@@ -109,7 +109,6 @@ def _cell(step: Step, node: int) -> LaneCell:
         more["behind_end"] = True
         say += ", after the end of the text"
     if token.is_judged:
-        rule = facts_of(step.settings.rule)
         chance = token.accept_prob or 0.0
         more["fill"] = shorten(100 * chance, 1)
         if rule.uses_draw:

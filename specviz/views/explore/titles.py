@@ -251,7 +251,8 @@ def join(sentences: Iterable[Sentence]) -> Sentence:
 def rejected_siblings(step: Step, node: int) -> list[DraftToken]:
     """The siblings of a token that were judged and rejected before it."""
     parent = step.draft[node].parent
-    siblings = [token for token in step.draft[:node] if token.parent == parent]
+    # nodes stand behind their parents
+    siblings = [token for token in step.draft[parent + 1 : node] if token.parent == parent]
     return [token for token in siblings if token.status == "rejected"]
 
 

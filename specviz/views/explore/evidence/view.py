@@ -81,6 +81,8 @@ def show_making(step: Step, text: Sequence[str]) -> MadeDraft | None:
 
     text: the labels of the tokens before this step.
     """
+    if not (step.evidence or step.is_tree or step.settings.by_time):
+        return None  # every maker needs one of them
     evidence = Evidence(step.evidence)
     shown = []
     for make_parts in MAKERS:
