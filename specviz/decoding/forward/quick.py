@@ -100,7 +100,6 @@ class CompiledLayers:
         _, num_stored, key_heads, _, width = rows.rows.shape
         shapes = {name: getattr(first, name).table["weight"].shape for name in Layer.LINEARS}
         inner, hidden = shapes["gate"]
-        self._hidden = hidden
         kinds = list(rows.kinds)
         own_layers = (Layer * len(layers))()
         whole = Model(

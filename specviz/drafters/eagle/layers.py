@@ -101,16 +101,18 @@ class HeadRows:
         """blocks: the head's layers, first to last."""
         attention = blocks[0].self_attn
         products = products_of(attention.q_proj)
-        key_size = len(attention.k_proj.weight)
         self.count = 0
         self._num_heads = len(attention.q_proj.weight) // attention.head_dim
-        self._num_key_heads = key_size // attention.head_dim
+        self._num_key_heads = len(attention.k_proj.weight) // attention.head_dim
         self._rotary = rotary
         self._has_fixed_rope = rotary.rope_type in FIXED_ROPES
         layers = [DecoderLayer(index, _KIND, block, products) for index, block in enumerate(blocks)]
         rows = Rows(
-            *(len(layers), self._num_key_heads, attention.head_dim),
-            *(rotary, [_KIND]),
+            len(layers),
+            self._num_key_heads,
+            attention.head_dim,
+            rotary,
+            [_KIND],
             like=attention.q_proj.weight,
         )
         self._layers = layers
@@ -125,19 +127,20 @@ class HeadRows:
     ) -> Tensor:
         """Reads new rows x [M, H] behind the first `count`; returns the states [M, H] behind the last layer.
 
-        inputs [M, I]: what the first layer's attention reads; None: x, normalised. positions [M]: each less than two
-        beyond the rows. see: bool [M, rows + M], which rows each new one sees; None: all rows before it.
+        inputs [M, I]: what the first layer's attention reads; None: x, normalised. positions [M]: at most two more than
+        the number of the last row. see: bool [M, rows + M], which rows each new one sees; None: all rows before it.
         """
         past = self.count
         self.count = end = past + len(x)
         self._rows.reserve(end + 2)
         compiled = self._compiled
-        is_few = compiled is not None and len(x) <= compiled.most_rows
-        if is_few and (held := compiled.readable()):
+        held = []
+        if compiled is not None and len(x) <= compiled.most_rows:
+            held = compiled.readable()
+        if held:
             masks = [] if see is None else [see.float().log()]  # 0 or -inf
             captured = (len(self._layers),)
             _, states = compiled.read(x, past, 0, captured, masks, positions, inputs)
-            del held
             return states.to(x.dtype)
         if see is None and past and len(x) > 1:
             see = torch.ones(len(x), end, dtype=torch.bool, device=x.device).tril(past)
