@@ -138,4 +138,4 @@ def facts_of(name: str | None) -> RuleFacts:
         return FACTS["speculative_sampling"]
     if name == RESAMPLE_P.name:
         return RESAMPLE_P
-    return FACTS.get(name, RuleFacts(name=name))
+    return FACTS[name] if name in FACTS else RuleFacts(name=name)
