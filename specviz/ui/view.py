@@ -32,7 +32,7 @@ engine before the next step, every step is sent at once."""
 MOST_CPU_S = 1.0
 """Seconds of work that the records of a stranger's file may take: a run of 5,000 steps takes half of that."""
 MOST_SHOWN_CPU_S = 8.0
-"""Seconds of work that the feed of such a file may take: a run of 5,000 steps takes half of that, too."""
+"""Seconds of work that the feed of such a file may take: a run of 5,000 steps takes a fifth of that."""
 _waiting = threading.BoundedSemaphore(32)
 _at_once = threading.BoundedSemaphore(2)
 """Two files of strangers are read at a time; a few more may wait."""
