@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 
 import numpy as np
 import torch
@@ -18,8 +19,9 @@ from torch import Tensor
 
 from specviz import trace
 from specviz.decoding.device import exact_dtype, to_device, to_host
+from specviz.decoding.draft import ROOT
 from specviz.decoding.engine import StepResult
-from specviz.decoding.rule import Verdict
+from specviz.decoding.rule import Rule, Verdict
 from specviz.decoding.turns import clock
 from specviz.models.tokens import TokenText
 from specviz.trace.evidence import write_evidence
@@ -125,17 +127,20 @@ class Recorder:
             return
         self._made = []
         self._flushed_at = clock()
-        packed = _pack([made.step for made in all_made])
-        rows = iter(_nine_digits(to_host(packed).double().numpy()).tolist())
+        walks = _walks([made.step for made in all_made])
+        draws = sorted(chain(*walks), key=_Draw.group)
+        packed = _pack([made.step for made in all_made], draws)
+        rows = _nine_digits(to_host(packed).double().numpy()).tolist()
+        numbers = dict(zip(draws, map(_unpack, draws, rows), strict=True))
         shared_ms = (clock() - self._flushed_at) * 1e3 / len(all_made)
-        for made in all_made:
-            yield made.step, self._record(made, rows, shared_ms)
+        for made, walk in zip(all_made, walks, strict=True):
+            yield made.step, self._record(made, [numbers[draw] for draw in walk], shared_ms)
 
-    def _record(self, made: _Made, rows: Iterator[list[float]], shared_ms: float) -> trace.Step:
-        """The record of a step, from the next of the packed rows."""
+    def _record(self, made: _Made, draws: Sequence[_DrawNumbers], shared_ms: float) -> trace.Step:
+        """The record of a step. draws: those of its walk, in their order."""
         started = clock()
         step = made.step
-        numbers = _Numbers(step, rows)
+        numbers = _Numbers(step, draws)
         positions = self._positions(step, numbers)
         drafted = self._draft_tokens(step, numbers)
         emitted = self._emitted_tokens(step, numbers)
@@ -169,13 +174,14 @@ class Recorder:
     def _positions(self, step: StepResult, numbers: _Numbers) -> tuple[trace.Position, ...]:
         positions = []
         is_lossy = not step.plan.rule.lossless
-        for draw in numbers.draws:
-            rows, rest = _top_rows(draw, self._label)
+        for values in numbers.draws:
+            draw = values.draw
+            rows, rest = _top_rows(values, self._label)
             is_only_child = len(step.draft.children(draw.node)) == 1
-            statistics = _statistics(draw, is_only_child)
+            statistics = _statistics(values, is_only_child)
             shift = None
             if is_lossy and draw.child is not None:
-                shift = trace.round9(draw.shift)
+                shift = trace.round9(values.shift)
             positions.append(trace.Position(draw.node, draw.child, rows, rest, *statistics, shift))
         return tuple(positions)
 
@@ -239,13 +245,53 @@ class Recorder:
         return tuple(emitted)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Draw:
-    """The numbers of one random draw of the walk: the judgement of a child, or the final token."""
+    """A random draw of the walk: the judgement of a child, or the final token."""
 
     node: int
     child: int | None  # None for the final token
-    has_q: bool
+    drafted: int  # token; the emitted one for the final token
+    emitted: int  # the token at this place of the text: the drafted one if it was accepted
+    place: int  # in the texts of the steps, one behind the other
+    p: Tensor  # [V]
+    q: Tensor | None = None  # [V], None for a point mass and for the final token
+    q_logits: Tensor | None = None  # [V] behind q
+
+    def group(self) -> tuple[bool, ...]:
+        """The draws by what is there: first those with q and its logits, then q alone, point masses, final tokens."""
+        return self.child is None, self.q is None, self.q_logits is None
+
+
+def _walks(steps: Iterable[StepResult]) -> list[list[_Draw]]:
+    """The draws of each step, in their order."""
+    walks: list[list[_Draw]] = []
+    first = 0
+    for step in steps:
+        draft = step.draft
+        verdict = step.verdict
+        emitted = verdict.emitted(draft)
+        depths = draft.depths
+        walk: list[_Draw] = []
+        for check, p in zip(verdict.checks, verdict.distributions.judged, strict=True):
+            node = check.node
+            place = depths[node] - 1
+            q = draft.probs[node]
+            q_logits = None if q is None else draft.logits[node]
+            tokens = (draft.tokens[node], emitted[place])
+            walk.append(_Draw(draft.parents[node], node, *tokens, first + place, p, q, q_logits))
+        last = (emitted[-1], emitted[-1], first + len(emitted) - 1)
+        walk.append(_Draw(verdict.last_node, None, *last, verdict.distributions.final))
+        walks.append(walk)
+        first += len(emitted)
+    return walks
+
+
+@dataclass(frozen=True, slots=True)
+class _DrawNumbers:
+    """The numbers of one random draw of the walk."""
+
+    draw: _Draw
     ids: list[int]  # the shown tokens: drafted, emitted, the target's most likely, the draft's
     p: list[float]  # the shown tokens' probabilities
     q: list[float]
@@ -258,63 +304,57 @@ class _Draw:
     beyond_q: float  # p where q is 0
     shortfall: float
     shift: float  # as in `_shift`
-    own_p: float  # of the emitted token, in the target's row for this place
+    own_p: float  # of a final token, in the target's row for its place
 
 
 class _Numbers:
-    """All numbers that a record needs from the device. rows: iterates over the packed rows, this step's next."""
+    """All numbers that a record needs from the device. draws: those of the step's walk."""
 
-    def __init__(self, step: StepResult, rows: Iterator[list[float]]) -> None:
-        draft = step.draft
-        verdict = step.verdict
-        distributions = verdict.distributions
+    def __init__(self, step: StepResult, draws: Sequence[_DrawNumbers]) -> None:
+        distributions = step.verdict.distributions
+        self.draws = draws
         self.node_p = [trace.round9(p) for p in distributions.node_p]
         self.node_q = [
-            None if draft.probs[node] is None else trace.round9(q)
-            for node, q in enumerate(distributions.node_q)
+            None if row is None else trace.round9(q)
+            for row, q in zip(step.draft.probs, distributions.node_q, strict=True)
         ]
-        self.draws = []
-        for check in verdict.checks:
-            node = check.node
-            has_q = draft.probs[node] is not None
-            self.draws.append(_unpack(next(rows), draft.parents[node], node, has_q))
-        self.draws.append(_unpack(next(rows), verdict.last_node, None, False))
-        self.final_p, self.final_q = self._final(verdict)
+        self.final_p, self.final_q = self._final(step.verdict)
 
     def _final(self, verdict: Verdict) -> tuple[float, float | None]:
         """The target's own p of the last token, and the q of the last rejected draft token at its place, if any."""
         *judged, final = self.draws
         q = None
-        if verdict.kind == "resampled" and judged[-1].has_q:
+        if verdict.kind == "resampled" and judged[-1].draw.q is not None:
             q = judged[-1].q[1]  # the emitted token is shown second
         return final.own_p, q
 
 
-def _unpack(row: list[float], node: int, child: int | None, has_q: bool) -> _Draw:
-    """The draw of a row that `_pack` has packed."""
+def _unpack(draw: _Draw, row: list[float]) -> _DrawNumbers:
+    """The numbers of a draw, from the row that `_pack` has packed."""
     size = (len(row) - NUM_SUMS) // NUM_COLUMNS
     ids, *columns = (row[size * i : size * (i + 1)] for i in range(NUM_COLUMNS))
     sums = row[size * NUM_COLUMNS :]
-    return _Draw(node, child, has_q, list(map(int, ids)), *columns, *sums)
+    return _DrawNumbers(draw, list(map(int, ids)), *columns, *sums)
 
 
 def _top_rows(
-    draw: _Draw, label: Callable[[int], str]
+    numbers: _DrawNumbers, label: Callable[[int], str]
 ) -> tuple[tuple[tuple, ...], dict[str, float | None]]:
     """The rows (id, text, p, q, residual, p_raw, q_raw), each id once, and per column what they leave out.
 
     A distribution's column adds up to one with it, an empty residual to 0. The draft's most likely tokens are shown
     only where their q is above 0.
     """
-    ids = draw.ids
+    draw = numbers.draw
+    ids = numbers.ids
     num_always = len(ids) - (len(ids) - 2) // 2  # the first two and the target's most likely
     places: dict[int, int] = {}
     for place, token in enumerate(ids):
-        if token not in places and (place < num_always or draw.q[place]):
+        if token not in places and (place < num_always or numbers.q[place]):
             places[token] = place
 
     unknown = set()
-    if not draw.has_q:
+    if draw.q is None:
         unknown |= {"q", "q_raw"}
     if draw.child is None:
         unknown.add("residual")
@@ -325,153 +365,155 @@ def _top_rows(
             columns.append([None] * len(places))
             rest[name] = None
         else:
-            column = getattr(draw, name)
+            column = getattr(numbers, name)
             shown = [column[place] for place in places.values()]
             columns.append(shown)
             rest[name] = min(1.0, max(0.0, round(1.0 - sum(shown), 9)))
-    if draw.child is not None and not draw.shortfall:
+    if draw.child is not None and not numbers.shortfall:
         rest["residual"] = 0.0
     return tuple(zip(places, map(label, places), *columns, strict=True)), rest
 
 
-def _statistics(draw: _Draw, is_only_child: bool) -> tuple[float | None, ...]:
+def _statistics(numbers: _DrawNumbers, is_only_child: bool) -> tuple[float | None, ...]:
     """Overlap (of an only child), KL(p||q), entropy of p and of q, in nats."""
-    p_entropy = trace.round9(-draw.p_log_p)
-    if not draw.has_q:
+    p_entropy = trace.round9(-numbers.p_log_p)
+    if numbers.draw.q is None:
         return None, None, p_entropy, None
-    overlap = trace.round9(max(0.0, 1.0 - draw.shortfall)) if is_only_child else None
-    kl = None if draw.beyond_q else trace.round9(max(0.0, draw.p_log_p - draw.p_log_q))
-    return overlap, kl, p_entropy, trace.round9(-draw.q_log_q)
-
-
-def _first_tokens(step: StepResult) -> list[list[int]]:
-    """The drafted token of each draw, and the one emitted at its place: the same one if it was accepted."""
-    depths = step.draft.depths
-    emitted = step.verdict.emitted(step.draft)
-    pairs = []
-    for check in step.verdict.checks:
-        drafted = step.draft.tokens[check.node]
-        pairs.append([drafted, emitted[depths[check.node] - 1]])
-    final = step.verdict.token
-    return [*pairs, [final, final]]
+    overlap = trace.round9(max(0.0, 1.0 - numbers.shortfall)) if is_only_child else None
+    kl = None if numbers.beyond_q else trace.round9(max(0.0, numbers.p_log_p - numbers.p_log_q))
+    return overlap, kl, p_entropy, trace.round9(-numbers.q_log_q)
 
 
 @torch.inference_mode()
-def _pack(steps: Sequence[StepResult]) -> Tensor:
+def _pack(steps: Sequence[StepResult], draws: Sequence[_Draw]) -> Tensor:
     """A row for each of M draws: the columns of its R shown tokens, then sums [M, NUM_COLUMNS R + NUM_SUMS].
 
-    The steps have the same target, rule and sampling.
+    draws: those of the steps by group, so the first D have a q, and the first C judge a child. The steps have the same
+    target, rule and sampling.
     """
-    p_rows: list[Tensor] = []
-    q_rows: list[Tensor] = []
-    pairs: list[list[int]] = []
-    for step in steps:
-        distributions = step.verdict.distributions
-        final = distributions.final[None]
-        p_rows += [distributions.judged, final]
-        q_rows += [distributions.drawn_from, torch.zeros_like(final)]
-        pairs += _first_tokens(step)
-    exact = torch.cat([*p_rows, *q_rows])  # [2M, V]
-    num_draws = len(pairs)
-    both = exact.clamp_min(TINY)
-    p = both[:num_draws]  # [M, V]
-    q = both[num_draws:]
-    most_likely = both.topk(min(NUM_TOP, p.shape[1])).indices
-    first = to_device(pairs, torch.long, p.device)
-    ids = torch.cat([first, most_likely[:num_draws], most_likely[num_draws:]], dim=1)  # [M, R]
-    shortfall = (p - q).clamp_min_(0)
-    total = shortfall.sum(-1, keepdim=True)
-    residual = shortfall.gather(1, ids) / total.clamp_min(TINY)
+    p = torch.stack([draw.p for draw in draws]).clamp_min_(TINY)  # [M, V]
+    q_rows = [draw.q for draw in draws if draw.q is not None]
+    exact_q = torch.stack(q_rows).to(p.dtype) if q_rows else p[:0]  # [D, V]
+    q = exact_q.clamp_min(TINY)
+    num_q = len(q)
+    num_checks = len(draws) - len(steps)
+    numbers = [(draw.drafted, draw.emitted, draw.place) for draw in draws]
+    on_device = to_device(numbers, torch.long, p.device)
+    first, places = on_device.split((2, 1), dim=1)
+    drafted = first[:, :1]
+
+    top_p = p.topk(min(NUM_TOP, p.shape[1]))
+    top_q = q.topk(top_p.indices.shape[1])
+    no_q = drafted[num_q:].expand(-1, top_p.indices.shape[1])
+    ids = torch.cat([first, top_p.indices, torch.cat([top_q.indices, no_q])], dim=1)  # [M, R]
     shown_p = p.gather(1, ids)
-    shown_q = q.gather(1, ids)
-    rows = _rows_of(steps, p.device)
-    own_p = torch.cat([step.probs for step in steps])[rows[:, None], ids]
-    raw = (own_p, shown_q)
-    if not steps[0].plan.sampling.is_plain:
-        raw = _unfiltered_probabilities(steps, rows, ids)
-    wide_ids = ids.to(exact_dtype(p.device))  # the other columns widen when they are joined
-    columns = [wide_ids, shown_p, shown_q, residual, *raw]
-    sums = [_sums(both, exact[num_draws:]), total, _shift(steps, exact), own_p[:, 1:2]]
-    return torch.cat([*columns, *sums], dim=1)
+    point_mass = (ids == drafted).to(p.dtype)
+    shown_q = torch.cat([q.gather(1, ids[:num_q]), point_mass[num_q:]])
+    raw = _raw(steps, draws, places, ids, shown_q)
+
+    sums = torch.zeros((len(p), NUM_SUMS), dtype=exact_dtype(p.device), device=p.device)
+    rows = (p, q, exact_q)
+    if _are_one_hot(top_p.values) and _are_one_hot(top_q.values):
+        few = top_p.indices[:num_q]  # the other tokens add nothing
+        rows = (top_p.values, q.gather(1, few), exact_q.gather(1, few))
+    sums[:, 0], sums[:num_q, 1:4] = _sums(*rows)
+    sums[:, 4] = _shortfalls(p, q, drafted, num_checks)
+    sums[:num_checks, 5] = _shift(steps[0].plan.rule, draws[:num_checks], exact_q, drafted)
+    sums[num_checks:, 6] = torch.cat([_own_p(step) for step in steps])
+
+    shortfall = sums[:, 4:5].to(p.dtype).clamp_min(TINY)
+    residual = (shown_p - shown_q.clamp_min(TINY)).clamp_min_(0) / shortfall
+    columns = [ids.to(sums.dtype), shown_p, shown_q, residual, *raw]  # they widen when joined
+    return torch.cat([*columns, sums], dim=1)
 
 
-def _rows_of(steps: Sequence[StepResult], device: torch.device) -> Tensor:
-    """The number of the target's row at the place of each draw [M], the steps' rows one below the other."""
-    numbers: list[int] = []
-    first = 1  # that of node 0
-    for step in steps:
-        nodes = [step.draft.parents[check.node] for check in step.verdict.checks]
-        numbers += [first + node for node in (*nodes, step.verdict.last_node)]
-        first += len(step.probs)
-    return to_device(numbers, torch.long, device)
+def _are_one_hot(top: Tensor) -> bool:
+    """Whether rows are known to have all on one token; top: their largest numbers, sorted.
 
-
-def _shift(steps: Sequence[StepResult], exact: Tensor) -> Tensor:
-    """The total variation between the rule's distribution of one token and the target's, per draw [M, 1].
-
-    It is 0 for a lossless rule and for a step's last draw. exact: p above q [2M, V].
+    Only the CPU is asked: for the answer of another device all would wait.
     """
-    rule = steps[0].plan.rule
-    num_draws = len(exact) // 2
-    shift = torch.zeros((num_draws, 1), dtype=exact_dtype(exact.device), device=exact.device)
-    if rule.lossless:
-        return shift
-    is_check: list[bool] = []
-    for step in steps:
-        is_check += [*(True for _ in step.verdict.checks), False]
-    places = [place for place, is_one in enumerate(is_check) if is_one]
-    if places:
-        index = to_device(places, torch.long, exact.device)
-        judged = exact[index]
-        by_rule = rule.one_step_distribution(judged, exact[index + num_draws])
-        distance = (by_rule - judged).abs().sum(-1, keepdim=True)
-        shift[index] = (distance / 2).clamp_max(1).to(shift.dtype)
-    return shift
+    if not top.is_cpu:
+        return False
+    return bool((top[:, :1] == 1).all() and (top[:, 1:2] <= TINY).all())
 
 
-def _sums(both: Tensor, exact_q: Tensor) -> Tensor:
-    """Sums of p ln p, q ln q, p ln q, and of p where q is 0, per draw [M, 4].
+def _sums(p: Tensor, q: Tensor, exact_q: Tensor) -> tuple[Tensor, Tensor]:
+    """The sum of p ln p [M]; and those of q ln q, p ln q, and of p where q is 0, of the first draws [D, 3].
 
-    both: p above q [2M, V], at least TINY.
+    p [M, V] and q [D, V] are at least TINY.
     """
-    num_draws = len(exact_q)
-    p = both[:num_draws]
-    logs = both.log()
-    log_q = logs[num_draws:]
-    negative_entropies = torch.linalg.vecdot(both, logs)  # [2M]
-    p_log_p = negative_entropies[:num_draws]
-    q_log_q = negative_entropies[num_draws:]
-    p_log_q = torch.linalg.vecdot(p, log_q)
-    beyond_q = torch.linalg.vecdot(p, 1 - exact_q.sign())
-    return torch.stack((p_log_p, q_log_q, p_log_q, beyond_q), dim=1)
+    log_q = q.log()
+    first_p = p[: len(q)]
+    beyond_q = _dot(first_p, 1 - exact_q.sign())
+    of_q = torch.stack((_dot(q, log_q), _dot(first_p, log_q), beyond_q), dim=1)
+    return _dot(p, p.log()), of_q
 
 
-def _unfiltered_probabilities(
-    steps: Sequence[StepResult], rows: Tensor, ids: Tensor
+def _dot(rows: Tensor, others: Tensor) -> Tensor:
+    """The dot product of each row [M, V] with the other one [M].
+
+    Torch has several threads add up a row that is alone. It gets a copy: its last digits are the same in any company.
+    """
+    if len(rows) == 1:
+        return _dot(rows.expand(2, -1), others.expand(2, -1))[:1]
+    return torch.linalg.vecdot(rows, others)
+
+
+def _shortfalls(p: Tensor, q: Tensor, drafted: Tensor, num_checks: int) -> Tensor:
+    """The sum of max(0, p - q) per draw [M]: q [D, V], then point masses on drafted [M, 1], then nothing."""
+    num_q = len(q)
+    left = p.clone()
+    left[:num_q].sub_(q).clamp_min_(0)
+    left[num_q:num_checks].scatter_(1, drafted[num_q:num_checks], 0.0)
+    return left.sum(-1)
+
+
+def _shift(rule: Rule, checks: Sequence[_Draw], q: Tensor, drafted: Tensor) -> Tensor | float:
+    """The total variation between the rule's distribution of one token and the target's, per check [C].
+
+    It is 0 for a lossless rule. q: rows of the first checks [D, V]; the others are point masses on drafted [M, 1].
+    """
+    if rule.lossless or not checks:
+        return 0.0
+    p = torch.stack([check.p for check in checks])  # [C, V]
+    point_masses = torch.zeros_like(p[len(q) :]).scatter_(1, drafted[len(q) : len(checks)], 1.0)
+    by_rule = rule.one_step_distribution(p, torch.cat([q, point_masses]))
+    distance = (by_rule - p).abs().sum(-1)
+    return (distance / 2).clamp_max(1)
+
+
+def _own_p(step: StepResult) -> Tensor:
+    """The p of the final token [1] in the target's row for its place."""
+    token = step.verdict.token
+    return step.probs[step.verdict.last_node + 1, token : token + 1]
+
+
+def _raw(
+    steps: Sequence[StepResult],
+    draws: Sequence[_Draw],
+    places: Tensor,
+    ids: Tensor,
+    shown_q: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """The models' unfiltered p and q of `ids` at temperature 1, each [M, R]; q is 0 where there is no draft row.
 
-    rows: the number of the target's row at the place of each draw [M].
+    places: of each draw in the texts of the steps [M, 1]. shown_q: the filtered q of `ids`.
     """
-    logits = torch.cat([step.logits for step in steps])[rows]
-    p_raw = logits.to(steps[0].probs.dtype).softmax(-1)
-    places: list[int] = []
-    draft_rows: list[Tensor] = []
-    place = 0
+    is_plain = steps[0].plan.sampling.is_plain
+    rows = []
     for step in steps:
-        for check in step.verdict.checks:
-            row = step.draft.logits[check.node]
-            if row is not None:
-                places.append(place)
-                draft_rows.append(row)
-            place += 1
-        place += 1  # the last draw has no draft
-    q_raw = torch.zeros(ids.shape, dtype=p_raw.dtype, device=ids.device)
-    if places:
-        index = to_device(places, torch.long, ids.device)
-        q = torch.stack(draft_rows).to(q_raw.dtype).softmax(-1)
-        q_raw[index] = q.gather(1, ids[index])
-    return p_raw.gather(1, ids), q_raw
+        target = step.probs if is_plain else step.logits
+        rows += [target[node + 1] for node in (ROOT, *step.verdict.path)]
+    target = torch.stack(rows)  # [W, V]
+    if is_plain:
+        return target[places, ids], shown_q
+    dtype = steps[0].probs.dtype
+    p_raw = target.to(dtype).softmax(-1)[places, ids]
+    q_raw = torch.zeros_like(p_raw)
+    if q_rows := [draw.q_logits for draw in draws if draw.q_logits is not None]:
+        q = torch.stack(q_rows).to(dtype).softmax(-1)
+        q_raw[: len(q)] = q.gather(1, ids[: len(q)])
+    return p_raw, q_raw
 
 
 def _nine_digits(values: np.ndarray) -> np.ndarray:

@@ -360,8 +360,9 @@ def test_ids_come_whole_from_a_device_whose_widest_numbers_are_float32():
     target, draft = (TableLM(seed, vocab_size=9000) for seed in range(2))
     plan, text = plan_of(target, ModelDrafter(draft)), [0, 0]
     for step in speculate(text, lambda: plan, Seeded(0), max_new_tokens=12):
-        draw = recorder._Numbers(step, iter(recorder._pack([step]).float().tolist())).draws[0]
-        ids, p = draw.ids, draw.p
+        (draws,) = recorder._walks([step])
+        numbers = recorder._unpack(draws[0], recorder._pack([step], draws).float().tolist()[0])
+        ids, p = numbers.ids, numbers.p
         np.testing.assert_allclose(p, target.row(text).softmax(0)[ids].numpy(), rtol=1e-5)
         text = [*text, *step.tokens]
 
