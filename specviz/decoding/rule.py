@@ -3,6 +3,7 @@
 Every rule is a separate object. Whether the text keeps the target's distribution depends on the rule alone.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -31,8 +32,7 @@ class Check:
 class Distributions:
     """The distributions behind a verdict, for showing."""
 
-    judged: Tensor  # [C, V] the target's row each check was made against
-    drawn_from: Tensor  # [C, V] the q of each check, one-hot for a point mass
+    judged: Sequence[Tensor]  # C rows [V], the target's that each check was made against
     final: Tensor  # [V] the row the last token was drawn from
     node_p: tuple[float, ...]  # N, each node's p at its parent
     node_q: tuple[float, ...]  # N, each node's q; 1 for a point mass

@@ -126,9 +126,8 @@ class ChainRule(Rule):
         for i in range(num_judged):
             accept_prob = min(1.0, thresholds[i])
             checks.append(Check(i, p[i], p[i], q[i], accept_prob, u[i], i < num_accepted))
-        judged = probs[:num_judged]
-        drawn_from = rows.q_rows[:num_judged]
-        distributions = Distributions(judged, drawn_from, final, tuple(p), tuple(q))
+        judged = probs[:num_judged].unbind()
+        distributions = Distributions(judged, final, tuple(p), tuple(q))
         kind = "bonus" if num_accepted == size else "resampled"
         path = tuple(range(num_accepted))
         return Verdict(path, int(token), kind, tuple(checks), distributions)
@@ -137,8 +136,7 @@ class ChainRule(Rule):
         """The verdict where nothing was drafted: one token of the target alone."""
         final = self.bonus(probs[0])
         token = draw_last(final, draws, position)
-        nothing = probs[:0]
-        return Verdict((), token, "plain", (), Distributions(nothing, nothing, final, (), ()))
+        return Verdict((), token, "plain", (), Distributions((), final, (), ()))
 
     def one_step_accepted(self, p: Tensor, q: Tensor) -> Tensor:
         p = widen(p)

@@ -53,10 +53,10 @@ def reference(
 
 def residual(p: Tensor, q: Tensor) -> Tensor:
     """The distribution norm(max(0, p - q)) [..., V]; p itself where nothing is left (p = q up to rounding)."""
-    shortfall = (p - q).clamp_min(0)
+    shortfall = (p - q).clamp_min_(0)
     total = shortfall.sum(-1, keepdim=True)
     tiny = torch.finfo(shortfall.dtype).tiny
-    return torch.where(total > 0, shortfall / total.clamp_min(tiny), p)
+    return shortfall.div_(total.clamp_min(tiny)).add_(p * (total <= 0))  # faster than torch.where
 
 
 class SpeculativeSampling(TreeRule):

@@ -72,10 +72,8 @@ def make_verdict(
     refuse_nan([total], TARGET)
 
     size = len(draft)
-    drawn_from = [proposal(draft, check.node, probs) for check in checks]
     distributions = Distributions(
-        judged=torch.stack([*judged]) if checks else probs[:0],
-        drawn_from=torch.stack(drawn_from) if checks else probs[:0],
+        judged=judged,
         final=final,
         node_p=tuple(numbers[:size]),
         node_q=tuple(numbers[size:]),
@@ -99,10 +97,10 @@ def _judge_siblings(
 ) -> tuple[list[Check], list[Tensor]]:
     """Judges a node's children up to the first accepted one.
 
-    Returns the checks, and the target's row [V] before each child and behind the last one.
+    Returns the checks, and the target's row [V] before each child and behind a rejected last one.
     """
     rows = [row]
-    columns = []
+    numbers = []
     for child in children:
         token = draft.tokens[child]
         p_row = rows[-1]
@@ -111,13 +109,16 @@ def _judge_siblings(
         q = q_row[token : token + 1]
         threshold = rule.threshold(p, q, p_row)[0]
         u, passed = draws.below(threshold, ACCEPT, position, child)
-        numbers = (row[token], p_row[token], _q_of(draft, child, row), threshold, u, passed)
-        columns.append(torch.stack([number.to(threshold.dtype) for number in numbers]))
+        numbers.append((row[token], p[0], _q_of(draft, child, row), threshold, u, passed))
+        if passed.is_cpu and passed:  # other devices would have to wait for the answer
+            break
         rows.append(rule.residual(p_row, q_row))
 
-    columns = to_host(torch.stack(columns)).tolist()
+    wide = exact_dtype(row.device)
+    columns = [torch.stack(column).to(wide) for column in zip(*numbers, strict=True)]
     checks = []
-    for child, (p, p_judged, q, threshold, u, passed) in zip(children, columns, strict=True):
+    for child, values in zip(children, to_host(torch.stack(columns, dim=1)).tolist(), strict=False):
+        p, p_judged, q, threshold, u, passed = values
         checks.append(Check(child, p, p_judged, q, min(1.0, threshold), u, bool(passed)))
         if passed:
             break

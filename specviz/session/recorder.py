@@ -393,8 +393,7 @@ def _pack(steps: Sequence[StepResult], draws: Sequence[_Draw]) -> Tensor:
     """
     p = torch.stack([draw.p for draw in draws]).clamp_min_(TINY)  # [M, V]
     q_rows = [draw.q for draw in draws if draw.q is not None]
-    exact_q = torch.stack(q_rows).to(p.dtype) if q_rows else p[:0]  # [D, V]
-    q = exact_q.clamp_min(TINY)
+    q = torch.stack(q_rows).to(p.dtype).clamp_min_(TINY) if q_rows else p[:0]  # [D, V]
     num_q = len(q)
     num_checks = len(draws) - len(steps)
     numbers = [(draw.drafted, draw.emitted, draw.place) for draw in draws]
@@ -407,24 +406,23 @@ def _pack(steps: Sequence[StepResult], draws: Sequence[_Draw]) -> Tensor:
     no_q = drafted[num_q:].expand(-1, top_p.indices.shape[1])
     ids = torch.cat([first, top_p.indices, torch.cat([top_q.indices, no_q])], dim=1)  # [M, R]
     shown_p = p.gather(1, ids)
-    point_mass = (ids == drafted).to(p.dtype)
+    point_mass = (ids == drafted).to(p.dtype).clamp_min_(TINY)
     shown_q = torch.cat([q.gather(1, ids[:num_q]), point_mass[num_q:]])
     raw = _raw(steps, draws, places, ids, shown_q)
 
     sums = torch.zeros((len(p), NUM_SUMS), dtype=exact_dtype(p.device), device=p.device)
-    rows = (p, q, exact_q)
-    if _are_one_hot(top_p.values) and _are_one_hot(top_q.values):
-        few = top_p.indices[:num_q]  # the other tokens add nothing
-        rows = (top_p.values, q.gather(1, few), exact_q.gather(1, few))
+    rows = (p, q)
+    if _are_one_hot(top_p.values) and _are_one_hot(top_q.values):  # other tokens add nothing
+        rows = (top_p.values, q.gather(1, top_p.indices[:num_q]))
     sums[:, 0], sums[:num_q, 1:4] = _sums(*rows)
     sums[:, 4] = _shortfalls(p, q, drafted, num_checks)
-    sums[:num_checks, 5] = _shift(steps[0].plan.rule, draws[:num_checks], exact_q, drafted)
+    sums[:num_checks, 5] = _shift(steps[0].plan.rule, draws[:num_checks], q, drafted)
     sums[num_checks:, 6] = torch.cat([_own_p(step) for step in steps])
 
     shortfall = sums[:, 4:5].to(p.dtype).clamp_min(TINY)
-    residual = (shown_p - shown_q.clamp_min(TINY)).clamp_min_(0) / shortfall
-    columns = [ids.to(sums.dtype), shown_p, shown_q, residual, *raw]  # they widen when joined
-    return torch.cat([*columns, sums], dim=1)
+    residual = (shown_p - shown_q).clamp_min_(0) / shortfall
+    columns = torch.cat([shown_p, shown_q, residual, *raw], dim=1)
+    return torch.cat([ids.to(sums.dtype), columns.to(sums.dtype), sums], dim=1)
 
 
 def _are_one_hot(top: Tensor) -> bool:
@@ -437,14 +435,14 @@ def _are_one_hot(top: Tensor) -> bool:
     return bool((top[:, :1] == 1).all() and (top[:, 1:2] <= TINY).all())
 
 
-def _sums(p: Tensor, q: Tensor, exact_q: Tensor) -> tuple[Tensor, Tensor]:
+def _sums(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
     """The sum of p ln p [M]; and those of q ln q, p ln q, and of p where q is 0, of the first draws [D, 3].
 
     p [M, V] and q [D, V] are at least TINY.
     """
     log_q = q.log()
     first_p = p[: len(q)]
-    beyond_q = _dot(first_p, 1 - exact_q.sign())
+    beyond_q = _dot(first_p, (q <= TINY).to(p.dtype))
     of_q = torch.stack((_dot(q, log_q), _dot(first_p, log_q), beyond_q), dim=1)
     return _dot(p, p.log()), of_q
 
@@ -460,12 +458,14 @@ def _dot(rows: Tensor, others: Tensor) -> Tensor:
 
 
 def _shortfalls(p: Tensor, q: Tensor, drafted: Tensor, num_checks: int) -> Tensor:
-    """The sum of max(0, p - q) per draw [M]: q [D, V], then point masses on drafted [M, 1], then nothing."""
+    """The sum of max(0, p - q) per draw [M]: q [D, V], then point masses on drafted [M, 1], then nothing.
+
+    It is written over p.
+    """
     num_q = len(q)
-    left = p.clone()
-    left[:num_q].sub_(q).clamp_min_(0)
-    left[num_q:num_checks].scatter_(1, drafted[num_q:num_checks], 0.0)
-    return left.sum(-1)
+    p[:num_q].sub_(q).clamp_min_(0)
+    p[num_q:num_checks].scatter_(1, drafted[num_q:num_checks], 0.0)
+    return p.sum(-1)
 
 
 def _shift(rule: Rule, checks: Sequence[_Draw], q: Tensor, drafted: Tensor) -> Tensor | float:

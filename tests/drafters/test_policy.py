@@ -20,7 +20,7 @@ from tests.helpers.toys import TableLM, plan_of, target_distribution, total_vari
 
 POLICIES = tuple(K_PARAMS[0].options)
 LOSSLESS = [rule for rule in RULES.values() if rule.lossless]
-NO_DISTRIBUTIONS = Distributions(torch.zeros(0, 2), torch.zeros(0, 2), torch.zeros(2), (), ())
+NO_DISTRIBUTIONS = Distributions((), torch.zeros(2), (), ())
 
 
 def policy(name, least=0.4):
