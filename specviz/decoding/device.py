@@ -7,6 +7,7 @@ under torch.cuda.set_sync_debug_mode("error"). Nothing here knows a model.
 from collections.abc import Sequence
 from itertools import pairwise
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -35,6 +36,16 @@ def to_host(values: Tensor) -> Tensor:
     done.record(torch.cuda.current_stream(values.device))
     done.synchronize()
     return host
+
+
+def argmax(rows: Tensor) -> Tensor:
+    """The place [...] of the largest number of each row [..., V]: the first of equal ones, or of not-a-number.
+
+    On a CPU numpy finds it in a sixth of torch's time.
+    """
+    if not rows.is_cpu:
+        return rows.argmax(-1)
+    return torch.from_numpy(np.asarray(rows.detach().numpy().argmax(-1)))
 
 
 def without_plans(device: torch.device) -> None:

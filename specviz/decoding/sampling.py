@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from specviz.decoding.device import exact_dtype, to_host
+from specviz.decoding.device import argmax, exact_dtype, to_host
 from specviz.errors import SpecvizError
 
 
@@ -52,7 +52,8 @@ class Sampling:
         """Probabilities [..., V] in float32, from logits [..., V] of any float dtype; float64 stays float64."""
         wide = logits if logits.dtype == torch.float64 else logits.float()
         if self.temperature == 0:
-            largest, token = wide.max(-1, keepdim=True)
+            token = argmax(wide)[..., None]
+            largest = wide.gather(-1, token)
             one = 1.0 + (largest - largest)  # not-a-number stays visible
             return torch.zeros_like(wide).scatter_(-1, token, one)
         if self.temperature != 1.0:

@@ -20,7 +20,7 @@ class ModelDrafter(ChainDrafter):
     """
 
     def draft(self, context: Context, k: int) -> Draft:
-        from specviz.decoding.device import exact_dtype
+        from specviz.decoding.device import argmax, exact_dtype
         from specviz.decoding.draws import DRAFT
         from specviz.decoding.sampling import fit
 
@@ -37,7 +37,7 @@ class ModelDrafter(ChainDrafter):
             rows.append(row)
             probs.append(q)
             if context.sampling.temperature == 0:  # one token has all of q, whatever u is
-                token = q.argmax(-1)
+                token = argmax(q)
             else:
                 token = context.draws.sample(q, DRAFT, len(context.tokens) + node, node)
             return row, token, q.sum(dtype=exact_dtype(q.device))

@@ -1,9 +1,12 @@
 """Draws are addressed, repeatable, uniform, and never pick what has probability zero."""
 
+import math
+
 import pytest
 import torch
 from scipy import stats
 
+from specviz.decoding.device import argmax
 from specviz.decoding.draws import ACCEPT, DRAFT, FINAL, Draws, Recorded, Seeded, distribution, enumerate_outcomes
 from specviz.decoding.engine import speculate
 from specviz.decoding.sampling import Sampling
@@ -118,3 +121,16 @@ def test_sampling_equals_transformers_own_processors(sampling):
 def test_the_smallest_temperatures_are_greedy(temperature):
     logits = torch.tensor([[0.5, 2.0, 1.0], [3.0, 0.0, -1.0]])
     assert torch.equal(Sampling(temperature).probs(logits), Sampling(0.0).probs(logits))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("size", [1, 7, 2048])
+def test_the_most_likely_token_is_torchs_also_among_equals_and_beside_nan(size, dtype):
+    rows = torch.randint(5, (3, 40, size), generator=torch.Generator().manual_seed(size)).to(dtype)
+    rows[1][torch.rand(40, size) < 0.1] = math.nan
+    rows[2] = -math.inf
+    every_other = rows[..., ::2]
+    for each in (rows, every_other, rows[0, 0]):
+        assert torch.equal(argmax(each), each.max(-1).indices)
+    has_none = rows.isnan().any(-1) | (rows == -math.inf).all(-1)
+    assert torch.equal(Sampling(0.0).probs(rows).isnan().any(-1), has_none)
