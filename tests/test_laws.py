@@ -69,6 +69,32 @@ def test_only_who_reads_models_imports_transformers():
     assert importers("transformers") - set(MEASURES_TRANSFORMERS) <= set(MAY_IMPORT_TRANSFORMERS)
 
 
+FILLED = {"empty", "ones", "rand", "randn", "zeros"}
+"""The functions of torch that take its default number format where none is named."""
+
+
+def tensors_of_the_default_format(tree):
+    """The lines that make a tensor in the default format."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in FILLED:
+            is_torchs = isinstance(node.func.value, ast.Name) and node.func.value.id == "torch"
+            if is_torchs and all(keyword.arg != "dtype" for keyword in node.keywords):
+                yield node.lineno
+
+
+def test_no_tensor_takes_the_default_number_format():
+    """transformers sets it for the whole process while it loads a model in another format; other threads go on."""
+    trees = {
+        str(path.relative_to(ROOT)): ast.parse(path.read_text("utf-8")) for path in SOURCES if part_of(path) != "zoo"
+    }
+    assert {name: lines for name, tree in trees.items() if (lines := [*tensors_of_the_default_format(tree)])} == {}
+
+
+def test_a_tensor_of_the_default_number_format_would_be_found():
+    source = "torch.empty(2)\ntorch.zeros(2, dtype=x)\nlike.new_zeros(2)\ntorch.full((1,), 2)\ntorch.ones(n, device=d)"
+    assert [*tensors_of_the_default_format(ast.parse(source))] == [1, 5]
+
+
 def test_the_engine_knows_no_drafter_by_type_or_name():
     tree = ast.parse((PACKAGE / "decoding" / "engine.py").read_text("utf-8"))
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}

@@ -22,7 +22,7 @@ def read_states(
     target: LoadedModel, wanted: Sequence[tuple[int, ...]], tokens: Tensor
 ) -> list[Tensor]:
     """The target's states of each group of layers behind every token [T, C]; the text is read once for all groups."""
-    no_states = torch.zeros(len(tokens), 0, device=tokens.device)
+    no_states = torch.zeros(len(tokens), 0, dtype=torch.float32, device=tokens.device)
     layers = tuple(sorted({layer for group in wanted for layer in group}))
     if not layers:
         return [no_states for _ in wanted]

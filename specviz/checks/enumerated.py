@@ -185,7 +185,7 @@ def _texts_up_to(length: int) -> Iterator[Text]:
 def _row(loaded: LoadedModel, text: Text, sampling: Sampling, width: int) -> Tensor:
     """The distribution [width] after a text, by a plain forward; uniform where the model cannot read it."""
     if not can_read(loaded, text):
-        return torch.full((width,), 1 / width).double()
+        return torch.full((width,), 1 / width, dtype=torch.float64)
     return distribution_of(fit(plain_logits(loaded, text, 1)[0], width), sampling)
 
 

@@ -125,7 +125,7 @@ class _Reader:
         new = self._ids[:, self._num_read : end - 1]
         num_logits = self._num_read + new.shape[1] + 1 - begin
         if not new.shape[1] or num_logits < 1:
-            zero = torch.zeros((), device=self.device)
+            zero = torch.zeros((), dtype=torch.float32, device=self.device)
             return zero.expand(len(self._ids), end - begin, self.width)
         self._num_read += new.shape[1]
         logits = read_behind(self._model, new, self._cache, num_logits)

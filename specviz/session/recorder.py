@@ -259,7 +259,7 @@ class _Draw:
     q_logits: Tensor | None = None  # [V] behind q
 
     def group(self) -> tuple[bool, ...]:
-        """The draws by what is there: first those with q and its logits, then q alone, point masses, final tokens."""
+        """The key that sorts draws: those with q and its logits, with q alone, point masses, final tokens."""
         return self.child is None, self.q is None, self.q_logits is None
 
 

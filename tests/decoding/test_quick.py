@@ -98,6 +98,22 @@ def test_any_number_of_threads_gives_the_same_numbers(num_threads):
         torch.set_num_threads(1)
 
 
+def test_the_number_format_that_a_load_sets_for_the_whole_process_changes_nothing():
+    """transformers sets torch's default format while it loads a model, and other threads read meanwhile."""
+    model = wide()
+    lm = CachedLM(model, 256, compiled_products())
+    oracle = oracle_of(model)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        own = lm.forward(TEXT, TREE)
+        with torch.inference_mode():
+            product = compiled_products()(torch.ones(48, 32).float(), None, torch.ones(2, 32).float())
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert own.dtype == product.dtype == torch.float32
+    assert_same(own, oracle.forward(TEXT, TREE))
+
+
 def test_readers_in_several_threads_do_not_meet():
     model = wide()
     readers = [(CachedLM(model, 256, compiled_products()), oracle_of(model)) for _ in range(4)]

@@ -17,6 +17,7 @@ from specviz.drafters.heads import KINDS, load_heads
 from specviz.drafters.medusa.heads import read as read_medusa
 from specviz.errors import SpecvizError
 from specviz.models.pool import ModelPool
+from tests.helpers import eagle_heads
 from tests.helpers.compiled_code import compiled_products
 from tests.helpers.eagle_heads import HIDDEN, SlowHead, _random, eagle, target_of, texts
 from tests.helpers.head_formats import (
@@ -30,6 +31,7 @@ from tests.helpers.head_formats import (
     speculators_mtp,
     speculators_peagle,
     vllm_medusa,
+    widen,
     wrapped_eagle,
 )
 from tests.helpers.tiny_models import tiny, tiny_tokenizer
@@ -45,8 +47,8 @@ def target():
     return target_of(layers=8)
 
 
-def states_of(head, length=6):
-    return _random(9)(length, HIDDEN * len(head.hidden_layers)).double()
+def states_of(head, length=6, hidden=HIDDEN):
+    return _random(9)(length, hidden * len(head.hidden_layers)).double()
 
 
 def rollout(head, states, tokens, drafted):
@@ -97,11 +99,16 @@ EAGLE_1 = {"EAGLE": eagle, "EAGLE, biases": lambda target: eagle(target, qkv_bia
 @torch.inference_mode()
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", [*MADE, *EAGLE_1])
-def test_compiled_code_reads_every_format_as_torch_does(name, dtype):
+def test_compiled_code_reads_every_format_as_torch_does(name, dtype, monkeypatch):
     """A text in two pieces, then two branches, each behind its own first row. What is given is not written over."""
+    widen(monkeypatch)
     target = target_of(layers=8, dtype=dtype)
     head = read(*(MADE | EAGLE_1)[name](target), target)[0]
-    states, ids, places = states_of(head, 9).to(dtype), torch.tensor(texts(9, 12)), torch.arange(1, 10)
+    states, ids, places = (
+        states_of(head, 9, eagle_heads.HIDDEN).to(dtype),
+        torch.tensor(texts(9, 12)),
+        torch.arange(1, 10),
+    )
     branches = torch.ones(4, 9, dtype=torch.bool).tril(5)
     branches[2:, 5:] = torch.tensor([[0, 0, 1, 0], [0, 0, 1, 1]], dtype=torch.bool)
 
@@ -120,6 +127,12 @@ def test_compiled_code_reads_every_format_as_torch_does(name, dtype):
     assert rows._compiled is not None
     error = (own - told).abs().max() / told.abs().max()
     assert error < (1e-5 if dtype == torch.float32 else 3e-2)
+
+
+def test_a_head_that_compiled_code_reads_has_copies_without_a_norm(target):
+    head = with_products(read(*speculators_eagle3(target), target)[0], compiled_products())
+    for norm in head.norms():
+        assert not list(head.without(norm).get_submodule(norm).parameters())
 
 
 def test_a_speculators_head_without_its_projection_lacks_it(target):

@@ -8,10 +8,10 @@ from specviz.models.pool import LoadedModel
 from specviz.trace import ModelInfo
 from tests.helpers.tiny_models import tiny
 
-HIDDEN = 128
+HIDDEN = 16
 
 
-SIZES = {"hidden_size": HIDDEN, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}
+SIZES = {"hidden_size": HIDDEN, "intermediate_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2}
 
 
 ATTENTION = {"q": HIDDEN, "k": HIDDEN // 2, "v": HIDDEN // 2}
@@ -52,9 +52,19 @@ def eagle3(target, ids, *, seed=6):
     return {**config, "rms_norm_eps": 1e-5, "rope_theta": 500.0, "hidden_act": "silu", "pad_token_id": 0}, state
 
 
+def widen(monkeypatch):
+    """Gives the heads and targets that are made from here on widths that compiled code reads."""
+    size = HIDDEN * 8
+    monkeypatch.setitem(globals(), "HIDDEN", size)
+    monkeypatch.setitem(SIZES, "hidden_size", size)
+    monkeypatch.setitem(SIZES, "intermediate_size", 96)
+    for name, share in {"q": 1, "k": 2, "v": 2}.items():
+        monkeypatch.setitem(ATTENTION, name, size // share)
+
+
 def _random(seed):
     generator = torch.Generator().manual_seed(seed)
-    return lambda *shape: 0.15 * torch.randn(*shape, generator=generator)
+    return lambda *shape: 1.6 * HIDDEN**-0.5 * torch.randn(*shape, generator=generator)
 
 
 def _layer(prefix, width, random):

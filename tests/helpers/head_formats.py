@@ -9,9 +9,10 @@ import math
 import torch
 from safetensors.torch import save_file
 
+from tests.helpers import eagle_heads
 from tests.helpers.eagle_heads import HIDDEN, SIZES, _random, eagle, eagle3
 
-HEAD = 32  # the size of an attention head of the Qwen3 heads, not HIDDEN / heads
+HEAD = 8  # the size of an attention head of the Qwen3 heads, not HIDDEN / heads
 IDS = [1, 2, 5, 7, 11]
 VERIFIER = {"name_or_path": None, "architectures": ["LlamaForCausalLM"]}
 
@@ -23,10 +24,18 @@ def folder_of(path, config, state):
     return str(path)
 
 
-def layer(prefix, random, *, width=HIDDEN, has_norms=True, size=HEAD, bias=False):
-    """A decoder layer's tensors; width: what its attention reads."""
+def widen(monkeypatch):
+    """The same as eagle_heads.widen, for these heads too."""
+    eagle_heads.widen(monkeypatch)
+    monkeypatch.setitem(globals(), "HIDDEN", eagle_heads.HIDDEN)
+    monkeypatch.setitem(globals(), "HEAD", 32)
+
+
+def layer(prefix, random, *, times=1, has_norms=True, size=None, bias=False):
+    """A decoder layer's tensors; times: how many hidden states its attention reads side by side."""
+    size = size or HEAD
     rows = {"q": 4 * size, "k": 2 * size, "v": 2 * size}
-    state = {f"{prefix}self_attn.{name}_proj.weight": random(count, width) for name, count in rows.items()}
+    state = {f"{prefix}self_attn.{name}_proj.weight": random(count, times * HIDDEN) for name, count in rows.items()}
     state[f"{prefix}self_attn.o_proj.weight"] = random(HIDDEN, 4 * size)
     if bias:
         state |= {f"{prefix}self_attn.{name}_proj.bias": random(count) for name, count in rows.items()}
@@ -60,7 +69,7 @@ def speculators_eagle3(
     """(config, state) of speculators eagle3 or peagle; flags: those of EAGLE-3.1."""
     random = _random(seed)
     options = {"has_norms": model == "qwen3", "size": HEAD if model == "qwen3" else HIDDEN // 4, "bias": bias}
-    state = {"fc.weight": random(HIDDEN, len(aux) * HIDDEN), **layer("layers.0.", random, width=2 * HIDDEN, **options)}
+    state = {"fc.weight": random(HIDDEN, len(aux) * HIDDEN), **layer("layers.0.", random, times=2, **options)}
     for number in range(1, layers):
         state |= layer(f"layers.{number}.", random, **options)
     state |= {"layers.0.hidden_norm.weight": 1 + random(HIDDEN), "norm.weight": 1 + random(HIDDEN)}

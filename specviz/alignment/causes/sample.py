@@ -31,7 +31,8 @@ class TargetTexts:
         lengths = [len(text.ids) for text in self.texts]
         self.starts = np.cumsum([0, *lengths])  # the first row of each text in p
         num_rows = int(self.starts[-1])
-        self.p = torch.empty(num_rows, target.info.vocab_size, device=target.model.device)  # [R, V]
+        size = num_rows, target.info.vocab_size
+        self.p = torch.empty(size, dtype=torch.float32, device=target.model.device)  # [R, V]
         for number, places, logits in _read_rows(target, self.texts):
             rows = int(self.starts[number]) + places
             self.p[rows] = sampling.probs(logits).float()

@@ -66,7 +66,7 @@ def _find_given_instead(
     """
     if not len(deaf):
         return {}
-    sums = torch.zeros(len(deaf), sample.p.shape[1], device=sample.p.device)  # [D, V]
+    sums = sample.p.new_zeros(len(deaf), sample.p.shape[1])  # [D, V]
     for _, p, logits in sample.read_draft(draft, texts):
         q = sample.sampling.probs(logits)
         surplus = (q - p).clamp_min(0)  # what the target does not want itself

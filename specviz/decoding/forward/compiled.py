@@ -44,7 +44,7 @@ class Model(ctypes.Structure):
         ("num_layers", c_int64),
         ("num_stored", c_int64),
         ("hidden", c_int64),
-        ("read", c_int64),
+        ("read_width", c_int64),
         ("inner", c_int64),
         ("heads", c_int64),
         ("key_heads", c_int64),
@@ -124,14 +124,15 @@ class Compiled:
     ) -> tuple[Tensor, Tensor]:
         """Logits [num_logits, V] and the captured states [n, C], both in float32.
 
-        x: the embeddings [n, H] in float32, which are overwritten. Raises IndexError for a layer that is not there.
+        x: what the first layer adds to [n, H] in float32; it is overwritten. Raises IndexError for a layer that is not
+        there.
         """
         if not all(-1 <= layer <= model.num_layers for layer in captured):
             raise IndexError(
                 f"the captured layers must be from -1 to {model.num_layers} (got {captured})"
             )
-        logits = torch.empty(text.num_logits, model.vocab)
-        states = torch.empty(len(x), len(captured) * model.hidden)
+        logits = torch.empty(text.num_logits, model.vocab, dtype=torch.float32)
+        states = torch.empty(len(x), len(captured) * model.hidden, dtype=torch.float32)
         layers = (c_int64 * len(captured))(*captured)
         num_threads = torch.get_num_threads()
         self._forward(
@@ -158,7 +159,7 @@ class Compiled:
         """The result of linear(x, weight, bias) for a few rows x [..., in]."""
         out, width = weight.shape
         rows = x.reshape(-1, width).float().contiguous()
-        y = torch.empty(len(rows), out)
+        y = torch.empty(len(rows), out, dtype=torch.float32)
         is_bfloat16 = weight.dtype == torch.bfloat16
         self._product(
             *(is_bfloat16, weight.data_ptr(), address(bias), out, width),

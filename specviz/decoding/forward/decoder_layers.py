@@ -122,7 +122,7 @@ class DecoderLayer:
     """The parts of one layer, found once."""
 
     def __init__(self, index: int, kind: str, block: nn.Module, product: Products) -> None:
-        """index: of its stored rows. A block without a norm before its attention gets the inputs of that."""
+        """index: of its stored rows. A block without a norm before its attention must be given what that reads."""
         attention = block.self_attn
         mlp = block.mlp
         self.index = index

@@ -117,10 +117,10 @@ def _where_faster(form: Products, other: Products, shape: tuple[int, int]) -> fr
     """
     out, width = shape
     num_matrices = 1 + _LARGEST // (out * width)
-    turns = cycle([torch.ones(shape) for _ in range(num_matrices)])
+    turns = cycle([torch.ones(shape, dtype=torch.float32) for _ in range(num_matrices)])
     faster = set()
     for num_rows in _ROWS:
-        rows = torch.ones(num_rows, width)
+        rows = torch.ones(num_rows, width, dtype=torch.float32)
         form_s = []
         other_s = []
         for _ in range(_TURNS):

@@ -51,7 +51,7 @@ struct Model {
   int64_t num_layers;
   int64_t num_stored;  // layers in the store of rows
   int64_t hidden;
-  int64_t read;  // by the attention of the first layer
+  int64_t read_width;  // of what the attention of the first layer reads, where a text gives it
   int64_t inner;
   int64_t heads;
   int64_t key_heads;
@@ -69,7 +69,7 @@ struct Text {
   const void* const* sines;      // the same; the first half is negated
   const float* const* masks;     // [n, past + n] per kind; null: a chain that sees everything
   const int64_t* positions;      // [n], or null: they count on from `past`
-  const float* inputs;           // [n, read] of the first layer's attention, or null: the rows, normalised
+  const float* inputs;           // [n, read_width] of the first layer's attention, or null: the rows, normalised
   int64_t room;
   int64_t past;        // rows before the new ones
   int64_t num_new;     // n
@@ -273,7 +273,7 @@ void product(const W* weights, const W* bias, int64_t out, int64_t width, Rows x
   auto pass = [&](auto step) {
     for (; row + step <= out; row += step)
       for (int group = 0; group < num_groups; group++) {
-        int begin = n * group / num_groups, end = n * (group + 1) / num_groups;
+        int begin = int64_t(n) * group / num_groups, end = int64_t(n) * (group + 1) / num_groups;
         block<W, step>(weights + row * width, bias ? bias + row : nullptr, width, x.from(begin), end - begin,
                        y.from(begin).at(row), adds);
       }
@@ -437,7 +437,7 @@ class Forward {
   Barrier barrier;
 
   struct Own {  // a thread's own memory
-    Rows normal;    // [rows, hidden or, for the first layer, read]
+    Rows normal;    // [rows, hidden or, for the first layer, read_width]
     Rows head;      // [rows, width]
     Rows few;       // [TOKENS, width]
     float* up;      // [rows, share of inner]
@@ -488,7 +488,7 @@ class Forward {
       normalise(x[r], (const W*)weight, model.hidden, model.epsilon, model.norm_offset, y[r]);
   }
 
-  int64_t normal_size() const { return std::max(model.hidden, text.inputs ? model.read : 0); }
+  int64_t normal_size() const { return std::max(model.hidden, text.inputs ? model.read_width : 0); }
 
   int64_t prepare_attention(int64_t number, Rows y) {
     // What the attention of a layer reads; returns its width.
@@ -497,10 +497,10 @@ class Forward {
       return model.hidden;
     }
     for (int64_t r = 0; r < num_rows; r++) {
-      memcpy(y[r], text.inputs + r * model.read, model.read * sizeof(float));
-      arrange<W>(y[r], model.read);
+      memcpy(y[r], text.inputs + r * model.read_width, model.read_width * sizeof(float));
+      arrange<W>(y[r], model.read_width);
     }
-    return model.read;
+    return model.read_width;
   }
 
   void prepare(const void* norm, Rows y) {
@@ -656,7 +656,7 @@ struct Product {
 
 extern "C" {
 
-// x [n, hidden]: the embeddings, overwritten. logits [num_logits, vocab]. captured: the numbers of the layers whose states
+// x [n, hidden]: what the first layer adds to, overwritten. logits [num_logits, vocab]. captured: the numbers of the layers whose states
 // [n, num_captured * hidden] are wanted, -1 for those behind the last norm.
 // Returns whether there was enough memory.
 bool quick_forward(const Model* model, const Text* text, float* x, float* logits, const int64_t* captured,

@@ -1,4 +1,4 @@
-"""Quick: the compact forward whose rows are read in one call of compiled code (`quick.cpp`).
+"""Compiled code (`quick.cpp`) for the decoder layers of a model or of a draft head, and Quick, a forward made of it.
 
 More rows than are faster there are read as Compact reads them, into the same store. The model's own weights count at
 every call, wherever they lie by then.
@@ -107,7 +107,7 @@ class CompiledLayers:
             num_layers=len(layers),
             num_stored=num_stored,
             hidden=hidden,
-            read=shapes["q"][1],
+            read_width=shapes["q"][1],
             inner=inner,
             heads=shapes["q"][0] // width,
             key_heads=key_heads,
@@ -132,8 +132,8 @@ class CompiledLayers:
                 slots += _linear_slots(getattr(own, name), getattr(layer, name), shape)
             for name in Layer.NORMS:
                 size = width if name in ("q_norm", "k_norm") else hidden
-                if (norm := getattr(layer, name)) is not None:
-                    slots.append(_Slot(own, name, norm.table, "weight", (size,)))
+                if (own_norm := getattr(layer, name)) is not None:
+                    slots.append(_Slot(own, name, own_norm.table, "weight", (size,)))
         self._model = whole
         self._slots = slots
         self._places: list[object] = []
@@ -188,7 +188,7 @@ class CompiledLayers:
             num_new=len(x),
             num_logits=num_logits,
         )
-        own = torch.empty(x.shape).copy_(x)  # row by row, to be written over
+        own = torch.empty(x.shape, dtype=torch.float32).copy_(x)  # a copy, as it is written over
         return self._compiled.forward(self._model, text, own, captured)
 
 

@@ -102,7 +102,7 @@ class Graph:
 @cache
 def _first_graph(device: torch.device) -> torch.cuda.CUDAGraph:
     """A graph of next to nothing. It stays, and with it the memory that all graphs of this device share."""
-    return _record(lambda: torch.zeros(1, device=device), device)[0]
+    return _record(lambda: torch.zeros(1, dtype=torch.float32, device=device), device)[0]
 
 
 def _record(

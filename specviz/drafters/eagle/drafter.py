@@ -153,7 +153,7 @@ class EagleDrafter(Drafter):
         device = features.device
         root = torch.full((1,), ROOT, device=device)
         see = torch.ones(1, self._rows.count, dtype=torch.bool, device=device)
-        front = Front(features[:1], root, torch.zeros(1, device=device), see)
+        front = Front(features[:1], root, torch.zeros(1, dtype=torch.float32, device=device), see)
         levels = [self._children(front, 0)]
         for depth in range(1, k):
             scores, best = self._leading(levels)

@@ -14,6 +14,7 @@ from torch.nn.functional import pad
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
+from specviz.decoding.forward.products import products_of
 from specviz.drafters.eagle.layers import (
     AttentionParts,
     FusingLayer,
@@ -182,7 +183,7 @@ class EagleHead(nn.Module):
         return twin
 
     def _twin(self) -> "EagleHead":
-        shared = [*self.parameters(), *self.buffers(), *self._shared]
+        shared = [*self.parameters(), *self.buffers(), *self._shared, products_of(self.fc)]
         return copy.deepcopy(self, {id(part): part for part in shared})
 
 
@@ -243,7 +244,7 @@ class Eagle3Head(EagleHead):
         if layout.flag("fc_norm"):
             self.fc_norm.extend(_norm(config, self._width) for _ in range(num_states))
         if self._mask is not None:
-            self.mask_hidden = nn.Parameter(torch.empty(1, 1, input_size))
+            self.mask_hidden = nn.Parameter(self.fc.weight.new_empty(1, 1, input_size))
 
     def rows(self) -> HeadRows:
         return HeadRows([self.midlayer, *self.layers], self.rotary)

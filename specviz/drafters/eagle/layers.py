@@ -112,7 +112,7 @@ class HeadRows:
             self._num_key_heads,
             attention.head_dim,
             rotary,
-            [_KIND],
+            [_KIND] if self._has_fixed_rope else (),
             like=attention.q_proj.weight,
         )
         self._layers = layers
@@ -128,7 +128,8 @@ class HeadRows:
         """Reads new rows x [M, H] behind the first `count`; returns the states [M, H] behind the last layer.
 
         inputs [M, I]: what the first layer's attention reads; None: x, normalised. positions [M]: at most two more than
-        the number of the last row. see: bool [M, rows + M], which rows each new one sees; None: all rows before it.
+        the number of the last row, as far as the rotations reach. see: bool [M, rows + M], which rows each new one
+        sees; None: all rows before it.
         """
         past = self.count
         self.count = end = past + len(x)

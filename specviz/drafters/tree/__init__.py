@@ -69,6 +69,7 @@ class TreeDrafter(Drafter):
         for depth in range(k):
             count, most = self._room(depth, k - depth, len(nodes), context.vocab_size)
             frontier = self._leading(nodes, level, most)
+            stride = most if depth else 1
             if not frontier or not count:
                 break
             if depth:
@@ -77,11 +78,11 @@ class TreeDrafter(Drafter):
                     places[number] = read.add(node.child.token, places[node.parent])
             logits = self._lm.forward(context.tokens, read.build())[-len(frontier) :]  # [F, V]
             first = len(nodes)
-            grown = grow(kind, logits, context, count, num_draws)
+            grown = grow(kind, logits, context, count, num_draws, stride)
             for parent, children in zip(frontier, grown, strict=True):
                 nodes += [_add_scores(nodes, parent, child) for child in children]
             level = list(range(first, len(nodes)))
-            num_draws += len(frontier) * count
+            num_draws += stride * count
         return self._prune(nodes, kind)
 
     def _room(self, depth: int, levels_left: int, grown: int, vocab_size: int) -> tuple[int, int]:

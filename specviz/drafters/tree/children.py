@@ -25,22 +25,26 @@ class Children:
     ] = ()  # n rows of q [F, V], one per place among siblings; none if not drawn
 
 
-def take_likeliest(logits: Tensor, context: Context, count: int, number: int) -> Children:
+def take_likeliest(
+    logits: Tensor, context: Context, count: int, number: int, stride: int
+) -> Children:
     """The most likely tokens of each row and their probabilities at temperature 1, which tell how sure the model is."""
     probs, ids = Sampling().probs(logits).topk(count, dim=-1)
     return Children(ids, probs)
 
 
-def sample_independently(logits: Tensor, context: Context, count: int, number: int) -> Children:
+def sample_independently(
+    logits: Tensor, context: Context, count: int, number: int, stride: int
+) -> Children:
     """Draws every child from all of q, as in SpecInfer; siblings may be the same token."""
     q = context.sampling.probs(logits)  # [F, V]
-    draws = [_sample(q, context, number + i * len(q)) for i in range(count)]
+    draws = [_sample(q, context, number + i * stride) for i in range(count)]
     ids = torch.stack(draws, dim=1)
     return Children(ids, q.gather(1, ids), [q] * count)
 
 
 def sample_without_replacement(
-    logits: Tensor, context: Context, count: int, number: int
+    logits: Tensor, context: Context, count: int, number: int, stride: int
 ) -> Children:
     """Draws every child from q without its earlier siblings, as in Sequoia, while any probability is left."""
     left = context.sampling.probs(logits)  # [F, V]
@@ -49,7 +53,7 @@ def sample_without_replacement(
     rows: list[Tensor] = []
     for i in range(count):
         q = _normalise(left)
-        drawn = _sample(q, context, number + i * len(left))[:, None]  # [F, 1]
+        drawn = _sample(q, context, number + i * stride)[:, None]  # [F, 1]
         rows.append(q)
         ids.append(drawn)
         probs.append(left.gather(1, drawn))
@@ -69,13 +73,15 @@ def _normalise(left: Tensor) -> Tensor:
     return torch.where(total > 0, left / total, nothing)
 
 
-Grow = Callable[[Tensor, Context, int, int], Children]
+Grow = Callable[[Tensor, Context, int, int, int], Children]
 GROW: dict[str, Grow] = {
     "top": take_likeliest,
     "independent": sample_independently,
     "without_replacement": sample_without_replacement,
 }
-"""The ways to choose children: (logits [F, V], context, children per node, number of the first draw) -> Children."""
+"""The ways to choose children: (logits [F, V], context, children per node, number of the first draw, stride) ->
+Children. stride: from the number of a node's draw to that of its next one, F or more. It does not depend on how many
+nodes have children: a node's draws are the same in any company."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,10 +95,12 @@ class Child:
     row: Tensor  # [V] logits
 
 
-def grow(kind: str, logits: Tensor, context: Context, count: int, number: int) -> list[list[Child]]:
+def grow(
+    kind: str, logits: Tensor, context: Context, count: int, number: int, stride: int
+) -> list[list[Child]]:
     """The children of F nodes by the logits [F, V] at them, in one transfer. kind: a name of GROW."""
     rows = fit(logits, context.vocab_size)
-    children = GROW[kind](rows, context, count, number)
+    children = GROW[kind](rows, context, count, number, stride)
     ids, probs = fetch_tokens(children.ids, children.probs, DRAFT_MODEL)
     grown: list[list[Child]] = []
     for node, row in enumerate(rows):

@@ -235,7 +235,7 @@ def _shortfall(token: DraftToken, position: Position, rows: Iterable[TokenRow]) 
         return 1 - position.overlap
     if token.q is None:
         return 1 - (token.p_judged or 0.0)
-    most = max(rows, key=lambda row: row.residual or 0.0)
+    most = max(rows, key=lambda row: row.residual or 0.0, default=NOTHING)
     return min(1.0, (most.p - most.both) / most.residual) if most.residual else 0.0
 
 
