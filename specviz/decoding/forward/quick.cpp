@@ -683,5 +683,8 @@ bool quick_product(int is_bfloat16, const void* weight, const void* bias, int64_
 }
 
 // The most rows for which this code is faster than torch's, as measured with AVX-512 and AVX2.
-int quick_most_rows(bool is_bfloat16) { return BYTES == 64 && !is_bfloat16 ? INT32_MAX : 4 * TOKENS; }
+int quick_most_rows(bool is_bfloat16) {
+  if (BYTES == 64 && !is_bfloat16) return INT32_MAX;
+  return (Parts<bfloat16>::COUNT == 1 ? 6 : 4) * TOKENS;
+}
 }
