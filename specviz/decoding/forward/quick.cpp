@@ -656,9 +656,9 @@ struct Product {
 
 extern "C" {
 
-// x [n, hidden]: what the first layer adds to, overwritten. logits [num_logits, vocab]. captured: the numbers of the layers whose states
-// [n, num_captured * hidden] are wanted, -1 for those behind the last norm.
-// Returns whether there was enough memory.
+// x [n, hidden]: what the first layer adds to, overwritten. logits [num_logits, vocab]. captured: the numbers of the
+// layers whose states [n, num_captured * hidden] are wanted, -1 for those behind the last norm. Returns whether there
+// was enough memory.
 bool quick_forward(const Model* model, const Text* text, float* x, float* logits, const int64_t* captured,
                    int64_t num_captured, float* states, int num_threads) try {
   if (model->is_bfloat16)

@@ -126,23 +126,26 @@ class CompiledLayers:
             own.index = layer.index
             own.kind = kinds.index(layer.kind)
             own.scale = layer.scale
-            for name, (out, read) in shapes.items():
-                is_later = name in ("q", "k", "v") and layer is not first
-                shape = (out, hidden if is_later else read)
+            for name, shape in shapes.items():
                 slots += _linear_slots(getattr(own, name), getattr(layer, name), shape)
             for name in Layer.NORMS:
                 size = width if name in ("q_norm", "k_norm") else hidden
                 if (own_norm := getattr(layer, name)) is not None:
                     slots.append(_Slot(own, name, own_norm.table, "weight", (size,)))
+            for name in ("q", "k", "v"):  # only the first layer's may read another width
+                shapes[name] = (shapes[name][0], hidden)
         self._model = whole
         self._slots = slots
         self._places: list[object] = []
 
-    def readable(self) -> list[Tensor | None]:
-        """The tables, if compiled code can read them where they lie now; else none. It gets the addresses of new ones.
+    def readable(self, num_rows: int) -> list[Tensor | None]:
+        """The tables, if compiled code should read so many rows and can read the tables where they lie now; else none.
 
-        Whoever reads must hold them: another thread may put new ones in their place meanwhile.
+        It gets the addresses of new ones. Whoever reads must hold them: another thread may put new ones in their place
+        meanwhile.
         """
+        if num_rows > self.most_rows:
+            return []
         tables = [slot.tables.get(slot.name) for slot in self._slots]
         places = [
             None if table is None else table.is_contiguous() and table.data_ptr()
@@ -169,7 +172,7 @@ class CompiledLayers:
 
         masks: [n, past + n] for each kind of attention; none: a chain that sees everything. positions: [n]; None:
         they count on from `past`. inputs [n, I]: what the attention of the first layer reads; None: x, normalised.
-        Returns what `Compiled.forward` does.
+        Returns logits [num_logits, V] in float32 and the captured states [n, C] in the format of the rows.
         """
         rows = self._rows
         cosines, sines = zip(*rows.rotations(slice(None)).values(), strict=True)
@@ -189,7 +192,8 @@ class CompiledLayers:
             num_logits=num_logits,
         )
         own = torch.empty(x.shape, dtype=torch.float32).copy_(x)  # a copy, as it is written over
-        return self._compiled.forward(self._model, text, own, captured)
+        logits, states = self._compiled.forward(self._model, text, own, captured)
+        return logits, states.to(self._dtype)
 
 
 class Quick(Compact):
@@ -216,7 +220,7 @@ class Quick(Compact):
     @property
     def can_read(self) -> bool:
         """Whether compiled code can read the model's tables where they lie now."""
-        return bool(self._quick.readable())
+        return bool(self._quick.readable(1))
 
     def __call__(
         self,
@@ -227,8 +231,8 @@ class Quick(Compact):
         attention_mask: Tensor | dict[str, Tensor] | None = None,
         position_ids: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        held = self._quick.readable()
-        if len(ids) > self._quick.most_rows or not held:
+        held = self._quick.readable(len(ids))
+        if not held:
             return super().__call__(ids, past, num_logits, captured, attention_mask, position_ids)
         self._rows.reserve(past + len(ids))
         kinds = self._rows.kinds
@@ -239,4 +243,4 @@ class Quick(Compact):
             masks = [attention_mask] * len(kinds)
         x = self._model.model.embed_tokens(ids)
         logits, states = self._quick.read(x, past, num_logits, captured, masks, position_ids)
-        return logits, states.to(x.dtype) if captured else None
+        return logits, states if captured else None

@@ -135,14 +135,12 @@ class HeadRows:
         self.count = end = past + len(x)
         self._rows.reserve(end + 2)
         compiled = self._compiled
-        held = []
-        if compiled is not None and len(x) <= compiled.most_rows:
-            held = compiled.readable()
+        held = [] if compiled is None else compiled.readable(len(x))
         if held:
             masks = [] if see is None else [see.float().log()]  # 0 or -inf
             captured = (len(self._layers),)
             _, states = compiled.read(x, past, 0, captured, masks, positions, inputs)
-            return states.to(x.dtype)
+            return states
         if see is None and past and len(x) > 1:
             see = torch.ones(len(x), end, dtype=torch.bool, device=x.device).tril(past)
         if see is not None:
