@@ -27,13 +27,13 @@ export interface BarsBlock {
 
 /** One moment of a step. */
 export interface Beat {
-  name: "check" | "draft" | "judge" | "last" | "point" | "slow" | "verdict";
+  name: "check" | "draft" | "judge" | "last" | "point" | "verdict";
   sentence: string;
-  chips?: Array<[string, string, string]>;
-  bar?: JudgedBar;
+  settled: number;
+  asked?: number;
   shares?: Array<[string, number, string, boolean]>;
   numbers?: Array<[string, string]>;
-  sweep?: boolean;
+  clocks: Array<[string, string]>;
 }
 
 /** A run that the browser has brought back. */
@@ -174,6 +174,19 @@ export interface GoneRun {
   gone: true;
 }
 
+/** A drafted token in the opening. Widths and places are percent of an axis that its two bars share. */
+export interface GuessedToken {
+  text: string;
+  status: "accepted" | "ignored" | "rejected" | "scratch";
+  draft: string;
+  target: string;
+  q: number;
+  p?: number;
+  draw?: number;
+  u?: string;
+  longer?: boolean;
+}
+
 /** The text before the shown end of a long prompt, shown on demand. */
 export interface HiddenText {
   words: string;
@@ -186,17 +199,6 @@ export interface JoinChoice {
   label: string;
   is_on: boolean;
   letters: string;
-}
-
-/** The bar of the token that a beat judges. Places and widths are percent. */
-export interface JudgedBar {
-  token: string;
-  accepted: boolean;
-  target: string;
-  draft?: string;
-  fill?: number;
-  x?: number;
-  u?: string;
 }
 
 /** The numbers of a run with another K. */
@@ -379,6 +381,13 @@ export interface MethodHelp {
   notes: Array<string>;
 }
 
+/** The run that shows a method at its best, in words, and what it is asked for by. */
+export interface MethodShowcase {
+  words: string;
+  method: string;
+  target: string;
+}
+
 /** The lesson that follows in the plan. */
 export interface NextLesson {
   name: string;
@@ -388,10 +397,17 @@ export interface NextLesson {
 /** One step, explained beat by beat. */
 export interface Opening {
   step: number;
+  title: string;
   question: string;
   before: string;
-  written: Array<string>;
+  drafter: [string, string];
+  target: [string, string];
+  tokens: Array<GuessedToken>;
+  last?: [string, "accepted" | "bonus" | "plain" | "resampled"];
   beats: Array<Beat>;
+  race?: RaceToAlone;
+  run: string;
+  note: string;
 }
 
 /** What a text is with another K: the steps of a real run, or each token's chance. */
@@ -553,6 +569,13 @@ export interface ProgressBlock {
   words: string;
 }
 
+/** The text as it grew here, and as it grows with the target alone at its measured pace. */
+export interface RaceToAlone {
+  tokens: Array<[string, "accepted" | "bonus" | "plain" | "resampled", number, number]>;
+  here: string;
+  alone: string;
+}
+
 /** A recorded run that a lesson shows. */
 export interface RecordedRun {
   run: string;
@@ -607,8 +630,9 @@ export interface RunFileIndex {
 
 /** What a stage is told once, before the first step. */
 export interface RunHead {
-  prompt: string;
+  prompt: Array<[string, string]>;
   hidden?: HiddenText;
+  is_code: boolean;
   recorded: boolean;
   legend: Array<[string, string, string]>;
   figures: Record<string, Record<string, any>>;

@@ -2,7 +2,7 @@
 // Texts go through textContent; no formula, no request of its own.
 import { inAddress, markFrame, offerWindow } from './core/address.js';
 import { answerOf } from './core/answer.js';
-import { element } from './core/element.js';
+import { button, element } from './core/element.js';
 import { allControls, close, DRAWERS, FIELDS, fold, isOpen, isSimple, keepControls, keepTheme, present, setOpen, theme, toggle } from './core/frame.js';
 import { store, stored } from './core/memory.js';
 import { Standing } from './core/standing.js';
@@ -20,7 +20,7 @@ import { mountStage, pinPlace } from './stage/stage.js';
 
 /** @import { Host, Hub, StageServer } from './core/hub.js' */
 /** @import { Values } from './core/standing.js' */
-/** @import { RunMessage, StandingRun } from './messages.d.ts' */
+/** @import { MethodShowcase, RunMessage, StandingRun } from './messages.d.ts' */
 /** @typedef {Host & { server: StageServer & { standing: (wanted: { run: string }) => Promise<StandingRun | null> } }} PageHost */
 
 const RUN = 'specviz-run', TAB = 'specviz-tab';
@@ -304,6 +304,22 @@ function picker(holder, { props, watch, trigger }) {
   });
 }
 
+// what shows the chosen method best, offered until it is asked
+/** @param {HTMLElement} holder @param {Host} host */
+function showcase(holder, { props, watch, trigger }) {
+  const box = holder.querySelector('.sv-showcase');
+  const show = () => {
+    /** @type {MethodShowcase | null} */
+    const offered = parse(props.value);
+    box.replaceChildren(...(offered ? [button('sv-button', offered.words, () => {
+      box.replaceChildren();
+      trigger('show', { method: offered.method, target: offered.target });
+    })] : []));
+  };
+  watch('value', show);
+  show();
+}
+
 // Escape first closes an open list, which says so itself only until its own listener has run
 let closesList = false;
 document.addEventListener('keydown', ({ target }) => { closesList = /** @type {Element} */ (target).matches('[role=combobox][aria-expanded=true]'); }, true);
@@ -338,4 +354,4 @@ document.addEventListener('sv-opened', ({ detail }) => {           // a person g
   else if (detail === 'why') shared.go('check');
 });
 addKinds({ side_by_side: sideBySide, predict, draft_game: DraftGame, 'draft-game-stage': DraftGameStage, lessons: LessonList });
-window.specvizPage = { fold, present, stage, pages, report, panel, picker, help: mountHelp, remember, restored, changed, stands, hub: shared.hub };
+window.specvizPage = { fold, present, stage, pages, report, panel, picker, showcase, help: mountHelp, remember, restored, changed, stands, hub: shared.hub };

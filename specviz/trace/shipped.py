@@ -13,7 +13,7 @@ from specviz.trace.file import Trace, load_trace
 
 FIRST_VISIT = "first-visit"
 """The name of the run that others build on."""
-WELCOME = "real-eagle"
+WELCOME = "real-function"
 """The name of the run that a first visit sees: a real model, without its weights."""
 _load = cache(load_trace)
 

@@ -153,6 +153,11 @@ def prompt_picker(titles: Mapping[str, Sequence[str]]) -> gr.HTML:
     return _html("picker", _PICKER_HTML, json.dumps(titles), events=["choose"])
 
 
+def showcase() -> gr.HTML:
+    """The button that offers what shows the chosen method best; pressing it triggers `show`."""
+    return _html("showcase", '<div class="sv-showcase"></div>', dump(None), events=["show"])
+
+
 def prompt_label(*, answers: bool) -> str:
     """The label of the prompt's field: what the target can do with a prompt."""
     return "Prompt: ask a question" if answers else "Prompt: begin a text"

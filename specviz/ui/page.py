@@ -93,7 +93,7 @@ def build(
         fields, buttons = _setup(offer, bench.pool)
         calls = [
             increments_since(registry),
-            opening_of(registry),
+            opening_of(registry, offer, bench),
             every_k_of(registry, bench),
             standing_of(registry, offer, bench),
         ]
@@ -212,6 +212,7 @@ def _setup(offer: Offer, pool: ModelPool) -> tuple[Parts, Parts]:
         methods = methods_for(first.target, pool, first.method)
         fields["method"] = components.method_list(methods, first.method)
         fields |= components.setup_fields(offer)
+        buttons["showcase"] = components.showcase()
         with gr.Row(elem_id="actions"):
             for name, words in components.ACTIONS.items():
                 buttons[name] = components.button(name, words)
@@ -381,6 +382,12 @@ class _Wiring:
         changes = [prompt.blur, target.change, chat.change, options.blur]
         shown = [self._parts["rendered"], options]
         gr.on(changes, handlers.render_prompt, [prompt, target, chat, options], shown, **_LIVE)
+        method = self._fields["method"]
+        case = self._buttons["showcase"]
+        changes = [method.change, target.change, prompt.blur]
+        gr.on(changes, handlers.offer_showcase, [method, target, prompt], case, **_LIVE)
+        filled = self.fill(case.show, handlers.as_showcase)
+        filled.success(handlers.run, self._everything, self._stage, **_RUN)
 
     def wire_memory(self) -> None:
         """Wires what the browser stores, the fields and the id of its run. The handlers check what it sends back."""

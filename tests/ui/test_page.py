@@ -33,7 +33,7 @@ from specviz.session.workbench import Workbench, workbench
 from specviz.trace import Footer, Step, Trace, dump_event
 from specviz.trace.shipped import shipped_trace
 from specviz.ui import choices, components
-from specviz.ui.choices import FIRST_LENGTH, list_methods, make_offer
+from specviz.ui.choices import list_methods, make_offer
 from specviz.ui.events import FAILED, errors_on_page
 from specviz.ui.explore import form, handlers
 from specviz.ui.explore.handlers import Form, Handlers, every_k_of, increments_since, opening_of
@@ -95,6 +95,10 @@ def values(**changes):
     return tuple((FIRST | changes).values())
 
 
+def beats(registry, pool):
+    return opening_of(registry, tiny_server.tiny_offer(), Workbench(pool))
+
+
 def messages(stream):
     return [json.loads(text) for text in stream]
 
@@ -115,7 +119,7 @@ def test_increments_follow_each_other_without_gap_or_overlap(page):
 def test_no_head_comes_before_the_prompt_is_known(page):
     said = messages(page.run(SESSION, *values()))
     heads = [message["head"] for message in said if "head" in message]
-    assert {head["prompt"] for head in heads} == {FIRST["prompt"]}
+    assert all(head["prompt"] == [[FIRST["prompt"], ""]] for head in heads)
 
 
 def test_the_last_message_says_that_the_run_is_finished(page, registry):
@@ -344,11 +348,10 @@ def test_a_first_visit_does_not_replace_what_has_begun_meanwhile(pool, registry)
 
 
 def test_a_shipped_recorded_run_is_the_first_request(capsys):
-    """That of a page whose real model is here; a first visit sees the same question with the head."""
-    recorded, first = shipped_trace("real-question"), make_offer("smollm2").first
-    assert first_visit().header.request["prompt"] == recorded.header.request["prompt"] == first.prompt
+    """A first visit sees the run that the page makes first where its real model is here."""
+    recorded, first = first_visit(), make_offer("smollm2").first
     assert capsys.readouterr().out == ""
-    changed = {"rule": None, "params": {}, "max_new_tokens": FIRST_LENGTH}
+    changed = {"rule": None, "params": {}}
     assert Request.from_dict(recorded.header.request | changed) == first
     assert recorded.footer.reason in ("length", "eos")
 
@@ -1116,10 +1119,10 @@ def test_the_pull_wants_a_whole_cursor(registry, first):
 
 
 @pytest.mark.parametrize("step", [-1, 1.5, "0", True, [0], 10**9])
-def test_the_opening_of_a_step_that_is_not_there_is_nothing(registry, step):
+def test_the_opening_of_a_step_that_is_not_there_is_nothing(registry, pool, step):
     view = registry.keep(traces.chain())
-    assert opening_of(registry)({"run": view.id, "step": step}) is None
-    assert opening_of(registry)({"run": "x" * 32, "step": 0}) is None
+    assert beats(registry, pool)({"run": view.id, "step": step}) is None
+    assert beats(registry, pool)({"run": "x" * 32, "step": 0}) is None
 
 
 def test_every_k_is_told_of_a_known_run_that_is_over(registry):
@@ -1173,10 +1176,20 @@ def test_a_run_whose_prompt_was_given_as_ids_is_not_run_from_the_page(page, regi
         page.with_k(SESSION, told(k=2))
 
 
-def test_the_opening_shows_the_step_that_is_asked_for_else_the_most_telling(registry):
+def test_the_opening_shows_the_step_that_is_asked_for_else_the_most_telling(registry, pool):
     view = registry.keep(traces.chain())
-    assert opening_of(registry)({"run": view.id, "step": 2}).step == 3
-    assert opening_of(registry)({"run": view.id}).step == telling_step(view.trace) + 1
+    assert beats(registry, pool)({"run": view.id, "step": 2}).step == 3
+    assert beats(registry, pool)({"run": view.id}).step == telling_step(view.trace) + 1
+
+
+def test_the_opening_says_which_models_run_where_its_own_are_not_here(registry, pool):
+    """The bundled models of a recorded run are on every machine; the real one is not known to this page."""
+    real, bundled = (registry.show(registry.find_recorded(name), "one") for name in ("real-function", "first-visit"))
+    asked = opening_of(registry, make_offer(any_model=False), Workbench(pool))
+    assert (asked({"run": bundled.id}).run, asked({"run": bundled.id}).note) == ("Run it yourself", "")
+    told = asked({"run": real.id})
+    assert told.run == "Run fable-target instead"
+    assert told.note == "Run needs smollm2. fable-target with fable-draft runs here, on the first prompt."
 
 
 def test_the_pull_gives_what_is_missing(registry):

@@ -117,7 +117,7 @@ def test_it_continues_the_prompt_of_the_run_with_its_seed(page):
     run = page.made(prompt="The small fox", seed=9, max_new_tokens=8, temperature=0.5)
     section = page.act("race", "race", **{**VALUES, "temperature": "0.5", "prompts": "1"})
     message = player_in(section)["sides"][1]["message"]
-    assert message["head"]["prompt"] == "The small fox"
+    assert message["head"]["prompt"] == [["The small fox", ""]]
     written = "".join(step["written"] for step in message["steps"])
     assert written == page.registry.get(run).trace.text
 
@@ -200,7 +200,7 @@ def test_own_prompts_take_the_place_of_the_ready_ones(page):
     section = page.act("race", "race", **{**VALUES, "own": "The small fox\n\n A dog said \n", "prompts": "5"})
     table = prompts_in(section)
     assert [row[0] for row in table["rows"]] == ["The small fox", "A dog said", "all prompts; median ratio"]
-    assert player_in(section)["sides"][0]["message"]["head"]["prompt"] == "The small fox"
+    assert player_in(section)["sides"][0]["message"]["head"]["prompt"] == [["The small fox", ""]]
 
 
 def test_another_prompt_of_a_race_is_replayed_and_its_runs_can_be_saved(page):

@@ -738,24 +738,56 @@ def prompted(text: str, tokens: list[str]) -> dict:
     return json.loads(feed.message(0, None))["head"]
 
 
+def text_of(head):
+    return "".join(text for text, _ in head["prompt"])
+
+
 def test_a_short_prompt_is_shown_whole():
     assert "hidden" not in prompted("word " * 96, ["word "] * 96)
-    assert prompted("a\nb", ["a", "\n", "b"])["prompt"] == "a⏎\nb"
+    assert text_of(prompted("a\nb", ["a", "\n", "b"])) == "a⏎\nb"
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        (
+            "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n",
+            [
+                ("<|im_start|>system⏎\n", "system"),
+                ("Be kind.", ""),
+                ("<|im_end|>⏎\n<|im_start|>user⏎\n", "user"),
+                ("Why?", ""),
+                ("<|im_end|>⏎\n<|im_start|>assistant⏎\n", "assistant"),
+            ],
+        ),
+        (
+            "<|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>",
+            [("<|start_header_id|>user<|end_header_id|>⏎\n⏎\n", "user"), ("Hi", ""), ("<|eot_id|>", "…")],
+        ),
+        ("<start_of_turn>model\nyes", [("<start_of_turn>model⏎\n", "model"), ("yes", "")]),
+        ("[INST] a user asks [/INST]", [("[INST] ", "…"), ("a user asks ", ""), ("[/INST]", "…")]),
+        ("if a <| b |> c: user\n", [("if a <| b |> c: user⏎\n", "")]),
+    ],
+)  # fmt: skip
+def test_the_marks_of_a_template_are_folded_and_nothing_is_lost(text, parts):
+    head = prompted(text, [text])
+    assert [tuple(part) for part in head["prompt"]] == parts
+    assert text_of(head) == prose(text)
 
 
 def test_a_long_prompt_shows_its_end_and_says_what_is_before_it():
     head = prompted("word " * 300, ["word "] * 300)
-    assert head["prompt"] == "word " * (PROMPT_SHOWN // 5)
-    assert head["hidden"]["text"] + head["prompt"] == "word " * 300
+    assert text_of(head) == "word " * (PROMPT_SHOWN // 5)
+    assert head["hidden"]["text"] + text_of(head) == "word " * 300
     num_tokens = 300 - PROMPT_SHOWN // 5
     assert head["hidden"]["words"] == f"{1500 - PROMPT_SHOWN:,} characters ({num_tokens} tokens) before this"
 
 
 def test_a_prompt_is_never_cut_inside_a_token():
     head = prompted("sixteen letters " * 100, ["sixteen letters "] * 100)
-    assert head["prompt"].startswith("sixteen letters ")
+    assert text_of(head).startswith("sixteen letters ")
     other = prompted("x" * 1000, ["not", "these"])
-    assert len(other["prompt"]) == PROMPT_SHOWN
+    assert len(text_of(other)) == PROMPT_SHOWN
     assert other["hidden"]["words"] == f"{1000 - PROMPT_SHOWN} characters before this"
 
 

@@ -4,51 +4,78 @@ import { all, fire, node, parsed, texts } from './dom.js';
 import { sent } from './messages.js';
 import { Beats, Opening, asks } from '../../assets/web/stage/opening.js';
 import { html, render } from '../../assets/web/vendor/preact_htm.js';
-/** @import { JudgedBar, Opening as Told } from '../../assets/web/messages.d.ts' */
+/** @import { Opening as Told } from '../../assets/web/messages.d.ts' */
 
-/** @type {JudgedBar} */
-const BAR = { token: '␣they', fill: 62.5, x: 81.6, u: '0.82', accepted: false, target: '25 %', draft: '40 %' };
 /** @type {Told} */
-const TOLD = { step: 3, question: 'Why?', before: 'Because', written: ['␣a'], beats: [
-  { name: 'slow', sentence: 'One by one.' },
-  { name: 'judge', sentence: 'Accept it?', bar: BAR, chips: [['␣they', 'judged', '40 %'], ['␣saw', 'drafted', '9 %']] },
-  { name: 'last', sentence: 'Resampled.', shares: [['␣went', 100, '73 %', true], ['␣<b>', 9.5, '7 %', false]] },
-  { name: 'point', sentence: 'Two for one.', numbers: [['2.78', 'tokens per target call']] },
-] };
+const TOLD = {
+  step: 3, title: 'A small model guesses.', question: 'Why?', before: 'Because', drafter: ['draft model', 'small'], target: ['target model', 'large'],
+  tokens: [
+    { text: '␣so', status: 'accepted', draft: '50 %', target: '70 %', q: 50, p: 70, draw: 12.5, u: '0.25' },
+    { text: '␣they', status: 'rejected', draft: '40 %', target: '25 %', q: 40, p: 25, draw: 32.6, u: '0.82' },
+    { text: '␣saw', status: 'ignored', draft: '9 %', target: '', q: 9 },
+  ],
+  last: ['␣<b>', 'resampled'],
+  beats: [
+    { name: 'draft', sentence: 'Three ahead.', settled: 0, clocks: [['here', '3 ms']] },
+    { name: 'check', sentence: 'One pass.', settled: 0, clocks: [] },
+    { name: 'judge', sentence: 'Accept it?', settled: 1, asked: 1, clocks: [] },
+    { name: 'last', sentence: 'Resampled.', settled: 3, clocks: [], shares: [['␣went', 100, '73 %', false], ['␣<b>', 9.5, '7 %', true]] },
+    { name: 'point', sentence: 'Two for one.', settled: 3, clocks: [], numbers: [['2.78', 'tokens per target call']] },
+  ],
+  race: { tokens: [['Because', 'accepted', 10.5, 60.5], [' <b>', 'resampled', 10.5, 121]], here: '0.1 s', alone: '0.9 s' },
+  run: 'Run large instead', note: 'small is not here',
+};
 
-function drawn(at, more = {}) {
-  const root = node(), done = [], does = Object.fromEntries(['go', 'fall', 'move', 'close'].map((name) => [name, (value) => done.push([name, value])]));
-  render(html`<${Beats} told=${TOLD} at=${at} hasFallen=${false} guess=${null} does=${does} ...${more} />`, root);
+function drawn(at, more = {}, told = TOLD) {
+  const root = node(), done = [], does = Object.fromEntries(['go', 'say', 'move', 'close'].map((name) => [name, (value) => done.push([name, value])]));
+  render(html`<${Beats} told=${told} at=${at} hasFallen=${false} said=${null} hands=${[0, 0]} turn=${1} does=${does} ...${more} />`, root);
   return { root, done };
 }
+const widths = (root, whose) => all(root, `.sv-guess-bar.sv-of-${whose}`).map((bar) => bar.childNodes[0].style.width);
+
+test('the draft\'s bars are there from the first beat on, the target\'s from its pass on', () => {
+  assert.deepEqual([widths(drawn(0).root, 'draft'), widths(drawn(0).root, 'target')], [['50%', '40%', '9%'], []]);
+  assert.deepEqual(widths(drawn(1).root, 'target'), ['70%', '25%']);
+  assert.deepEqual([0, 1, 2].map((at) => all(drawn(at).root, '.sv-pass').length), [0, 1, 0], 'one band for all guesses');
+});
 
 test('before the draw falls a guess is asked for and nothing tells the verdict', () => {
-  const { root } = drawn(1);
-  assert.equal(asks(TOLD.beats[1]), true);
-  assert.equal(all(root, '.sv-beat-draw').length, 0);
-  assert.deepEqual(texts(root, '.sv-beat-said'), []);
+  const { root } = drawn(2);
+  assert.deepEqual([0, 1, 2].map((at) => asks(TOLD, at)), [false, false, true]);
+  assert.equal(all(root, '.sv-guess-draw').length, 1, 'that of the token before');
+  assert.deepEqual(texts(root, '.sv-guess-verdict'), ['accepted', '?', '']);
   assert.deepEqual(all(root, '.sv-beat-guess')[0].childNodes.map((each) => each.textContent), ['Your guess:', 'accepted', 'rejected']);
-  assert.equal(all(root, '.sv-beat-solid')[0].style.width, '62.5%');
 });
 
 test('once it has fallen the draw stands at its place and the guess is told right or wrong', () => {
-  const said = (guess) => texts(drawn(1, { hasFallen: true, guess }).root, '.sv-beat-said')[0];
-  assert.match(said(false), /0\.82: rejected.* right/);
-  assert.match(said(true), /0\.82: rejected.* wrong/);
-  assert.doesNotMatch(said(null), /guessed/);
-  assert.equal(all(drawn(1, { hasFallen: true }).root, '.sv-beat-draw')[0].style.left, '81.6%');
+  const told = (said) => texts(drawn(2, { hasFallen: true, said }).root, '.sv-beat-said')[0];
+  assert.match(told(false), /0\.82: rejected.* right/);
+  assert.match(told(true), /0\.82: rejected.* wrong/);
+  assert.doesNotMatch(told(null), /guessed/);
+  assert.equal(all(drawn(2, { hasFallen: true }).root, '.sv-guess-draw')[1].childNodes[0].style.left, '32.6%');
 });
 
 test('each beat shows its own part, and what a model wrote stays text', () => {
-  assert.deepEqual(texts(drawn(2).root, '.sv-beat-token'), ['␣went', '␣<b>']);
-  assert.equal(all(drawn(2).root, '.sv-beat-drawn').length, 1);
-  assert.deepEqual(texts(drawn(3).root, '.sv-beat-numbers'), ['2.78tokens per target call']);
-  for (const at of [0, 1, 2, 3]) assert.deepEqual(texts(drawn(at).root, '.sv-beat-sentence'), [TOLD.beats[at].sentence]);
+  assert.deepEqual(texts(drawn(3).root, '.sv-beat-token'), ['␣went', '␣<b>']);
+  assert.equal(all(drawn(3).root, '.sv-beat-drawn').length, 1);
+  assert.deepEqual(texts(drawn(3).root, '.sv-guess-verdict'), ['accepted', 'rejected', 'not judged', 'resampled']);
+  assert.equal(texts(drawn(3).root, '.sv-beat-text')[0], 'Because so <b>');
+  assert.deepEqual(texts(drawn(4).root, '.sv-beat-numbers'), ['2.78tokens per target call']);
+  for (const at of TOLD.beats.keys()) assert.deepEqual(texts(drawn(at).root, '.sv-beat-sentence'), [TOLD.beats[at].sentence]);
 });
 
-test('the last beat leads on, the others go forward, and a mark leads to its beat', async () => {
-  const { root, done } = drawn(3);
-  for (const each of all(all(root, '.sv-beat-ending')[0], '.sv-button')) await fire(each, 'click');
+test('the race shows one text twice, each token when it was there', () => {
+  const [alone, here] = all(drawn(4).root, '.sv-race-side');
+  assert.deepEqual(texts(drawn(4).root, '.sv-race-side'), ['the target alone 0.9 sBecause <b>', 'with the draft 0.1 sBecause <b>']);
+  const delays = (side) => all(side.childNodes[1], 'span').map((each) => each.style.animationDelay);
+  assert.deepEqual([delays(alone), delays(here)], [['60.5ms', '121ms'], ['10.5ms', '10.5ms']]);
+  assert.equal(all(drawn(4, {}, { ...TOLD, race: undefined }).root, '.sv-scene').length, 1, 'without a measured pace the lanes stay');
+});
+
+test('the last beat leads on and says what runs, the others go forward, and a mark leads to its beat', async () => {
+  const { root, done } = drawn(4), ending = all(root, '.sv-beat-ending')[0];
+  assert.deepEqual([texts(ending, '.sv-beat-main'), texts(ending, '.sv-beat-note')], [[TOLD.run], [TOLD.note]]);
+  for (const each of all(ending, '.sv-button')) await fire(each, 'click');
   assert.deepEqual(done, [['close', 'run'], ['go', 0], ['close', 'why']]);
   const other = drawn(0);
   await fire(all(other.root, '.sv-beat-next')[0], 'click');
@@ -71,13 +98,13 @@ test('every beat waits, is said and marked, and the one with a bar lets its draw
   await opening.open({ run: 'one', step: 1 });
   for (const [at, beat] of beats.entries()) {
     assert.deepEqual([sentence(), all(box, '[aria-current=step]')[0].attributes['aria-label'], box.dataset.beat], [beat.sentence, `beat ${at + 1} of ${beats.length}`, beat.name]);
-    if (asks(beat)) {
+    if (asks(sent.opening, at)) {
       await fire(all(box, '.sv-beat-next')[0], 'click');
-      assert.equal(all(box, '.sv-beat-draw').length, 1);
+      assert.equal(texts(box, '.sv-beat-said').length, 1);
     }
     if (at + 1 < beats.length) await fire(all(box, '.sv-beat-next')[0], 'click');
   }
-  assert.ok(beats.some(asks));
+  assert.ok(beats.some((_, at) => asks(sent.opening, at)));
 });
 
 test('keys and swipes go through it and are not the stage\'s meanwhile; Escape gives the focus back', async () => {
@@ -94,4 +121,20 @@ test('keys and swipes go through it and are not the stage\'s meanwhile; Escape g
   }
   await key('Escape');
   assert.deepEqual([box.hidden, left, heard, document.activeElement], [true, [''], [], scroll]);
+});
+
+test('a guess lets the draw fall; before a class the hands are counted until it is drawn', async () => {
+  const { box, opening, key } = opened(), at = sent.opening.beats.findIndex((_, place) => asks(sent.opening, place)), guesses = () => all(all(box, '.sv-beat-guess')[0], '.sv-button');
+  await opening.open({ run: 'one' });
+  opening.go(at);
+  await fire(guesses()[0], 'click');
+  assert.match(texts(box, '.sv-beat-said')[0], /You guessed/);
+  document.documentElement.setAttribute('data-sv-present', '');
+  opening.go(at);
+  await fire(guesses()[0], 'click');
+  for (const name of ['a', 'r', 'a']) await key(name);
+  assert.deepEqual(guesses().map((each) => each.textContent), ['accepted 3', 'rejected 1']);
+  await fire(all(box, '.sv-beat-next')[0], 'click');
+  assert.match(texts(box, '.sv-beat-said')[0], /3 said accepted, 1 rejected\./);
+  document.documentElement.removeAttribute('data-sv-present');
 });

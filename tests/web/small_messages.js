@@ -5,7 +5,7 @@
 export const SPEED = { value: '', words: '', note: '', can_measure: false, progress: null };
 
 /** @type {RunHead} */
-export const HEAD = { prompt: '', recorded: false, legend: [], figures: {}, metrics: [], look_numbers: [], log_ticks: [] };
+export const HEAD = { prompt: [], is_code: false, recorded: false, legend: [], figures: {}, metrics: [], look_numbers: [], log_ticks: [] };
 
 /** @type {RunState} */
 export const STATE = { name: 'running', message: null, ahead: 0, fraction: null, words: '', progress: null };

@@ -17,8 +17,8 @@ const drawn = (view) => {
   return root;
 };
 
-const BAR = { token: '␣they', fill: 62.5, x: 81.6, u: '0.82', accepted: false, target: '25 %', draft: '40 %' };
-const fallen = (guess) => html`<${Beats} told=${{ step: 3, question: '', before: '', written: [], beats: [{ name: 'judge', sentence: '', bar: BAR }] }} at=${0} hasFallen=${true} guess=${guess} does=${{}} />`;
+const GUESSED = { text: '␣they', status: 'rejected', draft: '40 %', target: '25 %', q: 40, p: 25, draw: 32.6, u: '0.82' };
+const fallen = (said) => html`<${Beats} told=${{ step: 3, title: '', question: '', before: '', drafter: ['', ''], target: ['', ''], tokens: [GUESSED], beats: [{ name: 'judge', sentence: '', settled: 0, asked: 0, clocks: [] }], run: '', note: '' }} at=${0} hasFallen=${true} said=${said} hands=${[0, 0]} turn=${0} does=${{}} />`;
 const PLACES = [{ accepted: true, bet: '1 of 1' }, { accepted: false, bet: '1 of 2' }];
 const asked = (more) => html`<${Ask} at=${1} places=${PLACES} right=${1} streak=${1} learned=${['You learned.']} ...${more} />`;
 /** @type {[string, VNode, string, string][]} */

@@ -100,7 +100,9 @@ export class Numbers {
   /** @param {HTMLElement} holder @param {ProgressBar | null} progress */
   fillBar(holder, progress) {
     const bar = holder.querySelector('.sv-progress');
-    /** @type {HTMLElement} */ (bar.firstElementChild).style.width = progress ? `${progress.width}%` : '';
+    const width = progress ? `${progress.width}%` : '';
+    /** @type {HTMLElement} */ (bar.firstElementChild).style.width = width;
+    /** @type {HTMLElement} */ (bar).style.setProperty('--sv-width', width);
     if (progress) bar.setAttribute('aria-valuenow', String(progress.width));
     else bar.removeAttribute('aria-valuenow');
     holder.querySelector('.sv-progress-words').textContent = progress ? progress.words : '';

@@ -50,7 +50,10 @@ function openings(root, hub, server) {
   });
   const again = () => hub.selected() && opening.open({ run: hub.run, step: hub.selected().step });
   for (const each of asks) each.addEventListener('click', again);
-  hub.on('opening', () => opening.open({ run: hub.run }));
+  hub.on('opening', async () => {                            // the step that was explained is the one that is shown then
+    const told = await opening.open({ run: hub.run });
+    if (told) pinPlace(hub, { step: told.step - 1 }, root);
+  });
   hub.on('reset', () => opening.show(false));                // another run takes the stage
   return again;
 }

@@ -10,6 +10,8 @@ const STEPS_PER_BLOCK = 120;                        // one layout never covers m
 const MODES = ['rejected', 'final'];
 const LINE = 24;                                    // pixels: as good as at the end
 const LASTING = 1800;                               // milliseconds that "copied" stands there
+/** @param {Element} line */
+const isFence = (line) => [...line.querySelectorAll('.sv-piece:not(.sv-is-rejected)')].map((piece) => piece.textContent).join('').startsWith('```');
 const LEAD = /^(\s*)([\s\S]*?)$/;
 
 export class TextView {
@@ -74,8 +76,10 @@ export class TextView {
     pointing(this.host, '.sv-piece', this.hub);
   }
 
+  // A line between two fences is code.
   startBlock() {
-    this.block = element('p', 'sv-block');
+    const before = this.block, isCode = Boolean(before?.matches('.sv-code')) !== Boolean(before && isFence(before));
+    this.block = element('p', `sv-block ${isCode ? 'sv-code' : ''}`);
     this.blockSteps = 0;
     this.body.append(this.block);
   }
@@ -138,10 +142,20 @@ export class TextView {
   prompt() {
     this.body.replaceChildren();
     this.boxes = [];
+    this.block = null;
     this.startBlock();
     if (!this.hub.head) return;
     if (this.hub.head.hidden) this.block.append(this.start(this.hub.head.hidden));
-    this.block.append(element('span', 'sv-prompt', this.hub.head.prompt));
+    this.root.toggleAttribute('data-code', this.hub.head.is_code);
+    this.block.append(...this.hub.head.prompt.map(([text, role]) => (role ? this.marks(text, role) : element('span', 'sv-prompt', text))));
+  }
+
+  // Marks of a chat template, folded: the role they name.
+  /** @param {string} text @param {string} role */
+  marks(text, role) {
+    const made = element('span', 'sv-prompt sv-prompt-mark', role);
+    made.title = text;
+    return made;
   }
 
   // The hidden start of a long prompt: how much it is, and on demand the whole of it.

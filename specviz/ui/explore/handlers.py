@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -46,6 +47,7 @@ from specviz.ui.events import (
     warn,
 )
 from specviz.ui.explore.form import Form, update_drafts, update_models, update_rules
+from specviz.ui.explore.showcase import showcase
 from specviz.ui.explore.standing import (
     about_fields,
     not_followed,
@@ -64,12 +66,16 @@ from specviz.views.explore.help import method_help
 from specviz.views.explore.message import EveryK, Opening
 from specviz.views.explore.opening import opening as tell
 from specviz.views.explore.opening import telling_step
-from specviz.views.explore.panels import PanelRefusal, StandingRun
+from specviz.views.explore.panels import MethodShowcase, PanelRefusal, StandingRun
 from specviz.views.learn.lesson import SHIPPED
+from specviz.views.words import label
 
 SUPERSEDE_S = 5.0
 """Seconds that a new run waits for the old one to end its step."""
 GONE = "The run shown here is gone: the server restarted or dropped it. Finished runs are in the library."
+RUN_IT = "Run it yourself"
+RUN_OTHERS = "Run {target} instead"
+INSTEAD = "{}. {} with {} runs here, on the first prompt."
 RUN_ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -455,6 +461,25 @@ class Handlers:
         words = method_help(method, explained, has_k=method.sets_k, lacks=missing, step_ms=step_ms)
         return dump(words)
 
+    @callback
+    def offer_showcase(self, name: Any, target: Any, prompt: Any) -> str:
+        """What shows this method best, as JSON; null where it is asked already, or where any prompt does."""
+        case = showcase(find_method(name), str(target), self._bench.pool)
+        if case is None or (case.request.target, case.request.prompt) == (target, prompt):
+            return dump(None)
+        return dump(MethodShowcase(case.words, str(name), str(target)))
+
+    @callback
+    def as_showcase(self, event: gr.EventData) -> list[Any]:
+        """Updates that put the showcase of a method into the fields."""
+        asked = data_of(event)
+        case = showcase(
+            find_method(asked.get("method")), str(asked.get("target")), self._bench.pool
+        )
+        if case is None:
+            raise SpecvizError("any prompt shows this method: press Run")
+        return self.form.fill(case.request, self._offer)
+
 
 def increments_since(registry: Registry) -> Callable[[Any], str | None]:
     """The function that the stage calls for what it has missed: {"run", "from"} -> an increment, or None."""
@@ -470,7 +495,9 @@ def increments_since(registry: Registry) -> Callable[[Any], str | None]:
     return since
 
 
-def opening_of(registry: Registry) -> Callable[[Any], Opening | None]:
+def opening_of(
+    registry: Registry, offer: Offer, bench: Workbench
+) -> Callable[[Any], Opening | None]:
     """The function that gives one step as the opening shows it: {"run", "step"} -> its beats, or None where there is
     no such step. Without a step it takes the most telling one."""
 
@@ -484,9 +511,21 @@ def opening_of(registry: Registry) -> Callable[[Any], Opening | None]:
             step = telling_step(view.trace)
         if type(step) is not int or not 0 <= step < len(view.trace.steps):
             return None
-        return tell(view.trace, step)
+        return tell(view.trace, step, *_run_offered(view.trace, offer, bench))
 
     return opening
+
+
+def _run_offered(trace: Trace, offer: Offer, bench: Workbench) -> tuple[str, str]:
+    """The words of the button that makes a run like this one, and what is to be known before it is pressed: without
+    its models here, the page's first models take their place."""
+    button = standing_props(trace, offer, bench.pool)
+    if not button.missing:
+        return RUN_IT, ""
+    target, draft = (
+        label(Path(name or "").name) for name in (offer.first.target, offer.first.draft)
+    )
+    return RUN_OTHERS.format(target=target), INSTEAD.format(button.words, target, draft)
 
 
 def standing_of(

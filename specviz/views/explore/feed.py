@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import accumulate
@@ -33,6 +34,7 @@ from specviz.views.explore.message import (
     AnswerEnd,
     HiddenText,
     ProgressBar,
+    PromptPart,
     RunEnd,
     RunHead,
     RunMessage,
@@ -62,6 +64,11 @@ MOST_PROMPT = 20_000  # characters of a prompt that a page gets
 PROMPT_SHOWN = 240  # characters of a long prompt that are shown at first, its end
 MOST_REASON = 300  # characters of the reason why a target reads chains only
 PROMPT_FITS = 480  # characters of a prompt that is shown whole
+_MARK = r"(?:<\|[^<>|\s]{1,40}\|>|<(?:start|end)_of_turn>|\[/?INST\]|</?s>|<(?:bos|eos)>)"
+ROLE = re.compile(r"\b(system|user|assistant|model|tool|developer)\b")
+TEMPLATE_MARKS = re.compile(rf"{_MARK}(?:\s*{_MARK}|{ROLE.pattern}(?=\s|<))*\s*")
+"""Marks of a chat template that stand together, such as "<|im_end|>\\n<|im_start|>user\\n"."""
+CODE = re.compile(r"\s*(?:def|class|import|from|#include|function|const|let)\b")
 LEGEND = ("accepted", "rejected", "ignored", "resampled", "bonus", "plain")
 SIZES = ((1e9, "B"), (1e6, "M"), (1e3, "k"), (1, ""))
 INCOMPLETE = "incomplete: the recording stops before the run ends"
@@ -215,6 +222,7 @@ class Feed:
         return RunHead(
             prompt=prompt,
             hidden=hidden,
+            is_code=CODE.match(header.prompt.text) is not None,
             recorded=self._recorded,
             legend=legend,
             figures=self._figures.initial(),
@@ -270,18 +278,31 @@ def show_state(
     )
 
 
-def _show_prompt(prompt: Prompt) -> tuple[str, HiddenText | UnsetType]:
+def _show_prompt(prompt: Prompt) -> tuple[list[PromptPart], HiddenText | UnsetType]:
     """The prompt for reading: all of it, or the end of a long one and the text before that."""
     text = prompt.text
     if len(text) <= PROMPT_FITS:
-        return prose(text), UNSET
+        return list(_fold_marks(text)), UNSET
     start, num_tokens = _shown_start(prompt)
     tokens = f" ({num_tokens:,} tokens)" if num_tokens else ""
     sent = text[max(0, len(text) - MOST_PROMPT) : start]
     num_missing = start - len(sent)
     missing = f"{num_missing:,} characters are not on this page … " if num_missing else ""
     hidden = HiddenText(f"{start:,} characters{tokens} before this", missing + prose(sent))
-    return prose(text[start:]), hidden
+    return list(_fold_marks(text[start:])), hidden
+
+
+def _fold_marks(text: str) -> Iterator[PromptPart]:
+    """The text in parts: what was said, and between it the marks of a chat template, with the role that they name."""
+    start = 0
+    for marks in TEMPLATE_MARKS.finditer(text):
+        if marks.start() > start:
+            yield prose(text[start : marks.start()]), ""
+        roles = [role for role in ROLE.findall(marks[0]) if role]
+        yield prose(marks[0]), roles[-1] if roles else "…"
+        start = marks.end()
+    if start < len(text):
+        yield prose(text[start:]), ""
 
 
 def _shown_start(prompt: Prompt) -> tuple[int, int]:

@@ -24,6 +24,9 @@ ChipLine = tuple[str, Sequence[Chip], str]  # a name, tokens, and how many more 
 # ref, text, status, the target's probability, the one judged against, the draft's
 Sibling = tuple[str, str, str, str, str, str]
 Piece = tuple[str, PieceStatus, str]  # a text, its status, and the ref of its token
+PromptPart = tuple[
+    str, str
+]  # a text, and the role that it names if it is marks of a chat template, else ""
 
 
 class ProgressBar(PageRecord):
@@ -54,8 +57,9 @@ class HiddenText(PageRecord):
 class RunHead(PageRecord, kw_only=True):
     """What a stage is told once, before the first step."""
 
-    prompt: str
+    prompt: Sequence[PromptPart]
     hidden: HiddenText | UnsetType = UNSET
+    is_code: bool  # the prompt is program code
     recorded: bool
     legend: Sequence[tuple[str, str, str]]  # statuses, each with its word and its meaning
     figures: Mapping[str, Chart]  # the empty charts by name
@@ -323,37 +327,53 @@ class EveryK(PageRecord):
     labels: Sequence[tuple[str, float]]  # chances in words, and their widths in percent
 
 
-class JudgedBar(PageRecord, kw_only=True):
-    """The bar of the token that a beat judges. Places and widths are percent."""
+class GuessedToken(PageRecord, kw_only=True):
+    """A drafted token in the opening. Widths and places are percent of an axis that its two bars share."""
 
-    token: str
-    accepted: bool
-    target: str  # its probability
-    draft: str | UnsetType = UNSET  # its probability
-    fill: float | UnsetType = UNSET  # the part that accepts the token
-    x: float | UnsetType = UNSET  # where the draw fell
+    text: str
+    status: Status
+    draft: str  # its probability, "" where the draft gives none
+    target: str  # its probability under the target, or its chance to be accepted; "" where none is known
+    q: float  # width of the outlined bar
+    p: float | UnsetType = UNSET  # width of the solid bar
+    draw: float | UnsetType = UNSET  # where the random draw fell
     u: str | UnsetType = UNSET
+    longer: bool | UnsetType = UNSET  # the axis is longer than 100 %, as both are small
 
 
 class Beat(PageRecord):
     """One moment of a step."""
 
-    name: Literal["slow", "draft", "check", "judge", "verdict", "last", "point"]
+    name: Literal["draft", "check", "judge", "verdict", "last", "point"]
     sentence: str
-    # the step's tokens at this moment: text, a status of the trace or "drafted" or "judged", and words below it
-    chips: Sequence[Chip] | UnsetType = UNSET
-    bar: JudgedBar | UnsetType = UNSET  # of the token that is judged
+    settled: int = 0  # tokens whose verdict is known
+    asked: int | UnsetType = UNSET  # the token whose verdict may be guessed
     # the distribution of a replacement: text, percent of the longest, words, and whether it was drawn
     shares: Sequence[tuple[str, float, str, bool]] | UnsetType = UNSET
     numbers: Sequence[tuple[str, str]] | UnsetType = UNSET  # of the whole run: value and words
-    sweep: bool | UnsetType = UNSET  # the target makes a pass
+    clocks: Sequence[tuple[str, str]] = ()  # whose time, and the time of the step so far
 
 
-class Opening(PageRecord):
+class RaceToAlone(PageRecord):
+    """The text as it grew here, and as it grows with the target alone at its measured pace."""
+
+    tokens: Sequence[tuple[str, Kind, float, float]]  # text, kind, milliseconds here and alone
+    here: str
+    alone: str
+
+
+class Opening(PageRecord, kw_only=True):
     """One step, explained beat by beat."""
 
     step: int  # from 1
+    title: str
     question: str
     before: str  # the end of the text so far
-    written: Sequence[str]  # the last tokens of the text so far
+    drafter: tuple[str, str]  # role and name
+    target: tuple[str, str]
+    tokens: Sequence[GuessedToken]
+    last: tuple[str, Kind] | UnsetType = UNSET  # the step's own token
     beats: Sequence[Beat]
+    race: RaceToAlone | UnsetType = UNSET
+    run: str  # the words of the button that makes such a run
+    note: str  # what is to be known before it is pressed

@@ -1,21 +1,20 @@
-"""The opening: one step of a run in at most seven beats, so that a newcomer sees what is drafted, judged and resampled.
+"""The opening: one step of a run told in six beats, each with a sentence and what is drawn beside it.
 
-It can show any step: every number is the run's own, and a beat with nothing to show is left out. `opening.js` moves
+Every number and sentence is the recorded step's. `tests/views/test_opening.py` compares them; `opening.js` moves
 from beat to beat and computes nothing.
 """
 
 from collections.abc import Iterator, Mapping
-from statistics import median
+from pathlib import Path
 
 from msgspec import UNSET, UnsetType
-from msgspec.structs import replace
 
 from specviz.drafters import facts_of as method_facts
 from specviz.models.chat import as_messages
 from specviz.rules.facts import facts_of
 from specviz.trace import DraftToken, EmittedToken, Header, Step, Trace
 from specviz.trace.metrics import METRICS, count, metrics
-from specviz.views.explore.message import Beat, Chip, JudgedBar, Opening
+from specviz.views.explore.message import Beat, GuessedToken, Opening, RaceToAlone
 from specviz.views.explore.speed import speed_words, two_digits
 from specviz.views.explore.steps import most_telling
 from specviz.views.explore.titles import last_token, telling_rejection
@@ -31,38 +30,43 @@ from specviz.views.words import (
     why_nothing,
 )
 
-SLOW = "A large model, the target, writes one token at a time. Each token costs one full pass: {cost} in this run."
-DRAFT = "{who} drafts the next {count}. Below each stands its probability. A guess takes {cost}, not {passes}."
-DRAFT_FREE = "{who} drafts the next {count}. That costs no pass of the target."
-DRAFT_TREE = "{who} drafts a tree of {count}. Shown is the branch that the target follows."
-CHECK = "The target checks once per step: one pass reads all {count} guesses. It has a probability of its own for each."
-CHECK_ONE = "The target checks once per step: one pass reads the guess. It has a probability of its own for it."
+TITLES = {
+    "draft": "A small model guesses. A large one checks.",
+    "heads": "A small head guesses. A large model checks.",
+}
+TITLE = "A guess is cheap. The large model checks it."
+SAME_TEXT = " Same text, fewer passes."
+DRAFT = "{who} writes {count} ahead, {cost} each."
+DRAFT_FREE = "{who} proposes {count}. That costs no pass of the target."
+DRAFT_TREE = "{who} writes a tree of {count}. Shown is the branch that the target follows."
+CHECK = "One pass of the target reads {count} at once: {cost}."
+DRAFT_BAR = " The outlined bar is the draft's own probability."
+TARGET_BAR = " The solid bar is the target's own probability."
+CHANCE_BAR = " The solid part is the chance to be accepted."
 JUDGE = {
-    "overlap": "The bar is the draft's probability for {token}; solid is what both models agree on. Accept {token} if "
-    "the random draw falls in the solid part.",
-    "alone": "Solid is the target's probability for {token}. Accept it if the random draw falls there.",
+    "overlap": "A random draw falls on the draft's bar. Where it meets the solid bar, {token} is accepted.",
+    "alone": "A random draw falls on the whole bar. Where it meets the target's solid part, {token} is accepted.",
     "greedy": "At temperature 0 the target accepts only its own most likely token. No random draw is needed.",
     "other": "The rule “{rule}” accepts this token {chance} of the time: the solid part.",
     "no draw": "The rule “{rule}” accepts a token that the target finds likely enough. It draws nothing.",
 }
 REJECT = {
-    "overlap": "{token} is rejected: the random draw falls outside the solid part. "
-    "The draft gave it {draft}, the target {target}.",
-    "alone": "{token} is rejected: the random draw falls outside the solid part. The target gave it {target}.",
+    "overlap": "{token} is rejected: its draw misses the solid bar. The draft gave it {draft}, the target {target}.",
+    "alone": "{token} is rejected: its draw misses the solid part. The target gave it {target}.",
     "greedy": "{token} is not the target's most likely token. It is rejected.",
     "other": "{token}: the rule “{rule}” rejects it.",
 }
 NONE_REJECTED = "Every guess is accepted: {count} of {count}."
 DROPPED = " The guesses after it are dropped: they continue from it."
 RESAMPLED = {
-    "overlap": "The target model writes {token} instead. It is drawn from the shortfall: what the target wanted and "
-    "the draft left out.",
-    "alone": "The target model writes {token} instead. It is drawn from its probabilities of all other tokens.",
+    "overlap": "The target writes {token} instead. It is drawn from the shortfall: what the target wanted and the "
+    "draft left out.",
+    "alone": "The target writes {token} instead. It is drawn from its probabilities of all other tokens.",
     "greedy": "The target writes its own most likely token instead: {token}.",
     "other": "The rule “{rule}” writes {token} instead.",
 }
 BONUS = "The same pass also gives the next token for free: {token}, the bonus."
-PLAIN = "Nothing was drafted here{why}. The target wrote {token} itself."
+PLAIN = "Nothing was drafted here{why}. The target wrote {token} itself: {cost}."
 POINT = "{tokens} for one pass. {why} the text is distributed exactly as if the target had written alone."
 WHY = {
     "overlap": "What both models agree on and the shortfall add up to the target's own probabilities. So",
@@ -70,56 +74,48 @@ WHY = {
     "other": "And",
 }
 POINT_LOSSY = "{tokens} for one pass. But this rule is lossy: the text is not distributed as the target's own."
-DRAFTERS = {
-    "draft": "A small draft model",
-    "heads": "A draft head, a small part added to the target,",
-}
+DRAFTERS = {"draft": "The draft model", "heads": "The draft head"}
 COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-WRITTEN = 3  # tokens of the text so far that the first beat writes one by one
-MOST_BEFORE = 110  # characters of the question and of the answer so far
+MOST_BEFORE = 150  # characters of the question and of the answer so far
+MOST_RACED = 64  # tokens of the race
 MOST_SHARES = 4
-OPEN = 0.9  # a chance below this leaves something to guess
-SEEN = 0.1  # of a bar: a solid part that can be seen
+SMALL = 0.1  # probabilities below it are drawn on a longer axis
+LENGTHENED = 0.6  # of the longer axis: the larger of two small probabilities
+SEEN = 0.05  # of a bar: a part that can be seen
 LEAST_COST = 0.01  # milliseconds for a drafted token; below, there is nothing to tell
 
 
-def opening(trace: Trace, index: int) -> Opening:
-    """The beats of step `index`, 0 <= index < len(trace.steps)."""
-    before: list[EmittedToken] = []
-    for step in trace.steps[:index]:
-        before += step.emitted
-    written = before[-WRITTEN:] if len(before) > WRITTEN else []
-    earlier = before[: len(before) - len(written)]
-    return Opening(
-        step=index + 1,
-        question=_end_of(question_of(trace.header)),
-        before=_end_of("".join(token.text for token in earlier)),
-        written=[token_label(token) for token in written],
-        beats=list(_Beats(trace, trace.steps[index])),
-    )
+def opening(trace: Trace, index: int, run: str = "Run it yourself", note: str = "") -> Opening:
+    """The beats of step `index`, 0 <= index < len(trace.steps).
+
+    run: the words of the button that makes such a run. note: what is to be known before it is pressed.
+    """
+    return _Beats(trace, trace.steps[index]).opening(run, note)
 
 
 def telling_step(trace: Trace) -> int:
     """The first step that shows the most.
 
-    A step may show text before it, a dropped token, an accepted token that might have been rejected, and a rejected
-    token that might have been accepted.
+    A step may show text before it, an accepted token that might have been rejected, a dropped token, and a rejected
+    word that both models know.
     """
     numbers = [_num_shown(step) for step in trace.steps]
     return numbers.index(max(numbers))
 
 
 def _num_shown(step: Step) -> int:
-    """How many of the facts in `telling_step` this step shows."""
-    statuses = {token.status for token in step.draft}
-    number = len(statuses & {"accepted", "rejected", "ignored"})
-    if step.draft:
-        first = step.draft[0]
-        number += first.status == "accepted" and SEEN < (first.accept_prob or 0) < OPEN
-    rejected = [token for token in step.draft if token.status == "rejected"]
-    number += any((token.accept_prob or 0) > SEEN for token in rejected)
-    number += step.index > 0
-    return number
+    """How many of the facts in `telling_step` this step shows; the rejected word counts twice."""
+    number = len({token.status for token in step.draft} & {"accepted", "rejected", "ignored"})
+    number += any(token.status == "accepted" and _is_open(token) for token in step.draft)
+    rejected = telling_rejection(step)
+    if rejected is not None and rejected.text.strip().isalpha():
+        number += 2 * (min(rejected.p_judged or 0, rejected.q or 0) > SEEN)
+    return number + (step.index > 0)
+
+
+def _is_open(token: DraftToken) -> bool:
+    """Whether the verdict on the token could be guessed wrong."""
+    return abs((token.accept_prob or 0.0) - 0.5) < 0.4
 
 
 class _Beats:
@@ -129,94 +125,159 @@ class _Beats:
         self._trace = trace
         self._step = step
         self._rule = facts_of(step.settings.rule)
+        self._method = method_facts(step.settings.method)
         self._last = last_token(step)
         self._rejected = telling_rejection(step)
         nodes, _ = most_telling(step)
         self._shown = [step.draft[node] for node in nodes]
         self._judged = [token for token in self._shown if token.is_judged]
-        pass_ms = median(recorded.timing.verify_ms for recorded in trace.steps)
-        self._pass_words = f"{two_digits(pass_ms)} ms"
+        self._counters = count(trace)
+        self._values = metrics(self._counters)
+        self._alone_ms = (
+            None  # of one token of the target alone, where it was measured in turn with the run
+        )
+        if self._values["speedup"] is not None:
+            self._alone_ms = 1000 / self._counters.footer.baseline["tokens_per_s"]
 
-    def __iter__(self) -> Iterator[Beat]:
-        yield Beat("slow", SLOW.format(cost=self._pass_words))
+    def opening(self, run: str, note: str) -> Opening:
+        step = self._step
+        before = "".join(
+            token.text for earlier in self._trace.steps[: step.index] for token in earlier.emitted
+        )
+        settings = step.settings
+        last = UNSET if self._last is None else (token_label(self._last), self._last.kind)
+        return Opening(
+            step=step.index + 1,
+            title=self._title(),
+            question=_end_of(question_of(self._trace.header)),
+            before=_end_of(before),
+            drafter=self._drafter(),
+            target=("target model", label(Path(settings.target).name)),
+            tokens=[self._guessed(token) for token in self._shown],
+            last=last,
+            beats=list(self._beats()),
+            race=self._race(),
+            run=run,
+            note=note,
+        )
+
+    def _title(self) -> str:
+        title = next((TITLES[role] for role in self._method.roles if role in TITLES), TITLE)
+        return title + SAME_TEXT if self._step.settings.lossless else title
+
+    def _drafter(self) -> tuple[str, str]:
+        """The part that drafts: its role, and its name."""
+        if "draft" in self._method.roles:
+            return "draft model", label(Path(self._step.settings.draft_model or "").name)
+        return "draft", self._method.title
+
+    def _guessed(self, token: DraftToken) -> GuessedToken:
+        """The token with both bars, in percent of their axis."""
+        judging = self._judging(token)
+        drafted = token.q
+        target = token.p_judged if token.is_judged else token.p
+        axis = {}
+        if judging == "other" and token.is_judged:
+            drafted, target = 1.0, token.accept_prob
+        elif judging == "alone":
+            drafted = 1.0
+        longest = max(drafted or 0.0, target or 0.0)
+        scale = 100.0
+        if 0 < longest < SMALL:
+            scale = 100 * LENGTHENED / longest
+            axis = {"longer": True}
+        draw = {}
+        if self._draws and token.is_judged:
+            u = token.u or 0.0
+            _, u_words = random_draw(token.accept_prob or 0.0, u)
+            draw = {"draw": round(scale * u * (drafted or 0.0), 3), "u": u_words}
+        return GuessedToken(
+            text=token_label(token),
+            status=token.status,
+            draft=share_words(token.q),
+            target=share_words(target),
+            q=round(scale * (drafted or 0.0), 3),
+            p=UNSET if target is None else round(scale * target, 3),
+            **draw,
+            **axis,
+        )
+
+    @property
+    def _draws(self) -> bool:
+        """Whether a random draw decides on a drafted token of this step."""
+        return self._rule.uses_draw and self._step.settings.temperature > 0
+
+    def _beats(self) -> Iterator[Beat]:
+        step = self._step
+        drafting = step.timing.draft_ms
+        working = step.timing.working_ms
+        settled = len(self._shown)
         if self._shown:
-            drafted = self._chips(0)
-            yield Beat("draft", self._draft_sentence(), drafted)
-            num_read = len(drafted_nodes(self._step))
-            check = CHECK_ONE if num_read == 1 else CHECK.format(count=_count(num_read))
-            yield Beat("check", check, drafted, sweep=True)
+            yield Beat("draft", self._draft_sentence(), clocks=self._clocks(drafting, 0))
+            yield Beat(
+                "check", self._check_sentence(working - drafting), clocks=self._clocks(working, 0)
+            )
         if self._judged:
-            first = self._judged[0]
-            yield self._judge_beat(first, "judge", self._words(JUDGE, first))
-            yield self._verdict_beat()
+            asked = self._asked()
+            token = self._shown[asked]
+            clocks = self._clocks(working, asked)
+            yield Beat("judge", self._words(JUDGE, token), asked, asked=asked, clocks=clocks)
+            accepted = sum(token.status == "accepted" for token in self._shown)
+            clocks = self._clocks(working, accepted)
+            yield Beat("verdict", self._verdict(), settled, clocks=clocks)
+        clocks = self._clocks(working, len(step.emitted))
         if self._last is not None:
-            yield self._last_beat()
-        chips = self._chips(len(self._shown), with_last=True)
-        yield Beat("point", self._point(), chips, numbers=self._numbers())
+            yield Beat("last", self._last_sentence(), settled, shares=self._shares(), clocks=clocks)
+        yield Beat("point", self._point(), settled, numbers=self._numbers(), clocks=clocks)
+
+    def _asked(self) -> int:
+        """The place of the token whose verdict is hardest to guess."""
+        chances = [abs((token.accept_prob or 0.0) - 0.5) for token in self._judged]
+        return self._shown.index(self._judged[chances.index(min(chances))])
 
     def _draft_sentence(self) -> str:
-        step = self._step
-        method = method_facts(step.settings.method)
-        who = method.title
-        for role, words in DRAFTERS.items():
-            if role in method.roles:
-                who = words
-                break
-        number = len(drafted_nodes(step))
-        if step.is_tree:
+        who = next((DRAFTERS[role] for role in self._method.roles if role in DRAFTERS), None)
+        who = who or self._method.title
+        number = len(drafted_nodes(self._step))
+        if self._step.is_tree:
             return DRAFT_TREE.format(who=who, count=_tokens(number))
-        count = "token" if number == 1 else _tokens(number)
-        cost_ms = step.timing.draft_ms / number
+        cost_ms = self._step.timing.draft_ms / number
         if cost_ms < LEAST_COST:
-            return DRAFT_FREE.format(who=who, count=count)
-        cost = f"{two_digits(cost_ms)} ms"
-        return DRAFT.format(who=who, count=count, cost=cost, passes=self._pass_words)
+            return DRAFT_FREE.format(who=who, count=_tokens(number))
+        sentence = DRAFT.format(who=who, count=_tokens(number), cost=_ms(cost_ms))
+        has_bar = self._judging(self._shown[0]) in ("overlap", "greedy")
+        return sentence + DRAFT_BAR if has_bar else sentence
 
-    def _judge_beat(self, token: DraftToken, name: str, sentence: str) -> Beat:
-        """The moment at which a token is judged; all tokens before it are settled."""
-        draw = {}
-        if self._rule.uses_draw and self._step.settings.temperature > 0:
-            chance = token.accept_prob or 0.0
-            u = token.u or 0.0
-            _, u_words = random_draw(chance, u)
-            draw = {"fill": round(100 * chance, 3), "x": round(100 * u, 3), "u": u_words}
-        bar = JudgedBar(
-            token=token_label(token),
-            accepted=token.status == "accepted",
-            target=percent(token.p_judged or 0.0),
-            draft=UNSET if token.q is None else percent(token.q),
-            **draw,
+    def _check_sentence(self, cost_ms: float) -> str:
+        number = len(drafted_nodes(self._step))
+        read = "it" if number == 1 else f"all {_count(number)}"
+        is_chance = self._judging(self._shown[0]) == "other"
+        return CHECK.format(count=read, cost=_ms(cost_ms)) + (
+            CHANCE_BAR if is_chance else TARGET_BAR
         )
-        return Beat(name, sentence, self._chips(self._shown.index(token), judging=True), bar)
 
-    def _verdict_beat(self) -> Beat:
-        """The moment at which all tokens are judged."""
-        chips = self._chips(len(self._shown))
+    def _verdict(self) -> str:
         rejected = self._rejected
         if rejected is None:
-            count = _count(sum(token.status == "accepted" for token in self._judged))
-            return Beat("verdict", NONE_REJECTED.format(count=count), chips)
+            accepted = sum(token.status == "accepted" for token in self._judged)
+            return NONE_REJECTED.format(count=_count(accepted))
         sentence = self._words(REJECT, rejected)
-        if self._shown[-1] is not rejected:
-            sentence += DROPPED
-        return replace(self._judge_beat(rejected, "verdict", sentence), chips=chips)
+        return sentence if self._shown[-1] is rejected else sentence + DROPPED
 
-    def _last_beat(self) -> Beat:
-        """The moment at which the target adds its own token."""
+    def _last_sentence(self) -> str:
         last = self._last
-        chips = self._chips(len(self._shown), with_last=True)
         if last.kind == "resampled":
-            words = self._words(RESAMPLED, self._rejected, last)
-            return Beat("last", words, chips, shares=self._shares())
+            return self._words(RESAMPLED, self._rejected, last)
         if last.kind == "bonus":
-            return Beat("last", BONUS.format(token=_quoted(last)), chips)
+            return BONUS.format(token=_quoted(last))
         why = why_nothing(self._step)
         reason = f", as {why}" if why else ""
-        return Beat("last", PLAIN.format(token=_quoted(last), why=reason), chips)
+        cost = _ms(self._step.timing.verify_ms)
+        return PLAIN.format(token=_quoted(last), why=reason, cost=cost)
 
     def _shares(self) -> list[tuple[str, float, str, bool]] | UnsetType:
         """The distribution of the replacement: its most likely tokens, and the one that was drawn."""
-        if self._step.settings.temperature == 0:
+        if self._last.kind != "resampled" or self._step.settings.temperature == 0:
             return UNSET
         rows = next((draw.top for draw in self._step.positions if draw.child is None), ())
         shares = [(p, id_ == self._last.id, label(text)) for id_, text, p, *_ in rows]
@@ -257,27 +318,6 @@ class _Beats:
             return "other"
         return "overlap" if token is None or token.q is not None else "alone"
 
-    def _chips(
-        self, num_settled: int, *, judging: bool = False, with_last: bool = False
-    ) -> list[Chip]:
-        """The first tokens as judged, the others as drafted.
-
-        judging: the first token that is not settled is being judged. with_last: the step's own token stands in place of
-        dropped ones.
-        """
-        chips = []
-        for place, token in enumerate(self._shown):
-            if with_last and token.status == "ignored":
-                continue
-            if place < num_settled:
-                chips.append((token_label(token), token.status, ""))
-                continue
-            status = "judged" if judging and place == num_settled else "drafted"
-            chips.append((token_label(token), status, share_words(token.q)))
-        if with_last and self._last is not None:
-            chips.append((token_label(self._last), self._last.kind, ""))
-        return chips
-
     def _point(self) -> str:
         """The sentence on the step's gain, and on the promise for the text."""
         tokens = _tokens(len(self._step.emitted)).capitalize()
@@ -290,17 +330,41 @@ class _Beats:
 
     def _numbers(self) -> list[tuple[str, str]] | UnsetType:
         """The three numbers of the whole run, each if it is known."""
-        counters = count(self._trace)
-        values = metrics(counters)
         numbers = []
         for name in ("tokens_per_target_call", "acceptance_rate_judged"):
-            if values[name] is not None:
+            value = self._values[name]
+            if value is not None:
                 metric = METRICS[name]
-                numbers.append((metric.spell(values[name]), f"{metric.label}, whole run"))
-        speed = speed_words(counters, recorded=True)
+                numbers.append((metric.spell(value), f"{metric.label}, whole run"))
+        speed = speed_words(self._counters, recorded=True)
         if speed.value:
             numbers.append((speed.value, speed.words))
         return numbers or UNSET
+
+    def _clocks(self, here_ms: float, num_tokens: int) -> list[tuple[str, str]]:
+        """The time of this step so far, and what the target alone takes for the same tokens, where that was
+        measured."""
+        written = _tokens(num_tokens)
+        clocks = [(f"here, {written}", _ms(here_ms))]
+        if self._alone_ms is not None:
+            clocks.append((f"alone, {written}", _ms(num_tokens * self._alone_ms)))
+        return clocks
+
+    def _race(self) -> RaceToAlone | UnsetType:
+        """When each token of the text was there, here and with the target alone at its measured pace."""
+        if self._alone_ms is None:
+            return UNSET
+        tokens = []
+        here_ms = 0.0
+        for step in self._trace.steps:
+            here_ms += step.timing.working_ms
+            for token in step.emitted:
+                alone_ms = self._alone_ms * (len(tokens) + 1)
+                token_text = prose(token.text)
+                tokens.append((token_text, token.kind, round(here_ms, 1), round(alone_ms, 1)))
+        tokens = tokens[:MOST_RACED]
+        *_, here, alone = tokens[-1]
+        return RaceToAlone(tokens, _seconds(here), _seconds(alone))
 
 
 def question_of(header: Header) -> str:
@@ -331,3 +395,11 @@ def _count(number: int) -> str:
 
 def _tokens(number: int) -> str:
     return f"{_count(number)} token" if number == 1 else f"{_count(number)} tokens"
+
+
+def _ms(number: float) -> str:
+    return f"{two_digits(number) if number else 0}\u00a0ms"
+
+
+def _seconds(ms: float) -> str:
+    return f"{ms / 1000:.1f}\u00a0s"

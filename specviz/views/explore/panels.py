@@ -146,6 +146,14 @@ class RuleHelp(PageRecord):
     summary: str
 
 
+class MethodShowcase(PageRecord):
+    """The run that shows a method at its best, in words, and what it is asked for by."""
+
+    words: str
+    method: str
+    target: str
+
+
 class MethodHelp(PageRecord):
     """What a method does, when it pays, and how its drafts are judged."""
 
