@@ -169,6 +169,14 @@ export interface GameLink {
   words: string;
 }
 
+/** The card of a model that can be fetched. */
+export interface GetCard {
+  words: string;
+  about: string;
+  progress: ProgressBar | null;
+  is_here: boolean;
+}
+
 /** A run that is not on the server any more. */
 export interface GoneRun {
   gone: true;

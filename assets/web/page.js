@@ -13,6 +13,7 @@ import { DraftGame, DraftGameStage } from './learn/draft_game.js';
 import { library } from './library/library.js';
 import { addKinds } from './reports/blocks.js';
 import { sideBySide } from './reports/side_by_side_player.js';
+import { mountGetCard } from './get_card.js';
 import { mountReport } from './reports/report.js';
 import { share } from './share/share.js';
 import { mountHelp } from './stage/help.js';
@@ -354,4 +355,4 @@ document.addEventListener('sv-opened', ({ detail }) => {           // a person g
   else if (detail === 'why') shared.go('check');
 });
 addKinds({ side_by_side: sideBySide, predict, draft_game: DraftGame, 'draft-game-stage': DraftGameStage, lessons: LessonList });
-window.specvizPage = { fold, present, stage, pages, report, panel, picker, showcase, help: mountHelp, remember, restored, changed, stands, hub: shared.hub };
+window.specvizPage = { fold, present, stage, pages, report, panel, picker, showcase, getting: mountGetCard, help: mountHelp, remember, restored, changed, stands, hub: shared.hub };

@@ -153,6 +153,12 @@ def prompt_picker(titles: Mapping[str, Sequence[str]]) -> gr.HTML:
     return _html("picker", _PICKER_HTML, json.dumps(titles), events=["choose"])
 
 
+def get_card(value: str) -> gr.HTML:
+    """The card of a model that can be fetched. Its buttons trigger `get`, `stop`, and `run` once it is here."""
+    markup = '<section class="sv-get-card" aria-label="Get a real model"></section>'
+    return _html("getting", markup, value, events=["get", "stop", "run"])
+
+
 def showcase() -> gr.HTML:
     """The button that offers what shows the chosen method best; pressing it triggers `show`."""
     return _html("showcase", '<div class="sv-showcase"></div>', dump(None), events=["show"])

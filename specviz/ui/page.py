@@ -98,7 +98,8 @@ def build(
             standing_of(registry, offer, bench),
         ]
         stage = components.stage(calls, shown)
-        drawer_fields, parts = _drawer(offer, fields["target"])
+        fetched = getting.add(offer)
+        drawer_fields, parts = _drawer(offer)
         fields |= drawer_fields
         form = Form.of(fields)
         handlers = Handlers(registry, bench, form, offer, welcome)
@@ -108,6 +109,8 @@ def build(
         wiring.wire_live()
         wiring.wire_prompt()
         wiring.wire_memory()
+        if fetched:
+            wiring.wire_getting(*fetched)
         frame = Frame(registry, offer, form, stage, wiring.fill)
         library.add(frame, handlers)
         share.add(frame)
@@ -219,11 +222,11 @@ def _setup(offer: Offer, pool: ModelPool) -> tuple[Parts, Parts]:
     return fields, buttons
 
 
-def _drawer(offer: Offer, target: Component) -> tuple[Parts, Parts]:
+def _drawer(offer: Offer) -> tuple[Parts, Parts]:
     """Makes the drawer: what is needed less often, and a group of fields for each method that has parameters.
 
-    target: the list of target models, which gains each model that is fetched. Returns the fields, and the parts that
-    are no fields: the help, the rule that was chosen last, the groups by method, the prompt as the target reads it.
+    Returns the fields, and the parts that are no fields: the help, the rule that was chosen last, the groups by method,
+    the prompt as the target reads it.
     """
     first = offer.first
     method = METHODS[first.method]
@@ -240,7 +243,6 @@ def _drawer(offer: Offer, target: Component) -> tuple[Parts, Parts]:
                         field = components.parameter(known, param, offer)
                         fields[f"{known.name}.{param.name}"] = field
                 parts[known.name] = group
-        getting.add(offer, target)
         fields |= components.drawer_fields(first)
         parts["rendered"] = components.rendered_prompt()
     return fields, parts
@@ -388,6 +390,12 @@ class _Wiring:
         gr.on(changes, handlers.offer_showcase, [method, target, prompt], case, **_LIVE)
         filled = self.fill(case.show, handlers.as_showcase)
         filled.success(handlers.run, self._everything, self._stage, **_RUN)
+
+    def wire_getting(self, fetched: getting.Getting, card: gr.HTML) -> None:
+        """Wires the card of a model that can be fetched, and its first run once it is here."""
+        getting.wire(fetched, card, self._fields["target"])
+        filled = self.fill(card.run, partial(fetched.fill, self._handlers.form))
+        filled.success(self._handlers.run, self._everything, self._stage, **_RUN)
 
     def wire_memory(self) -> None:
         """Wires what the browser stores, the fields and the id of its run. The handlers check what it sends back."""

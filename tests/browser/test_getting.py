@@ -1,4 +1,4 @@
-"""The button that fetches a model, in a real browser: size and source first, progress, stop, go on, choose it."""
+"""The card that fetches a model, in a real browser: size first, progress, stop, go on, run it, and it stays closed."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from tests.helpers.package_index import NAME, make_index
 
 pytestmark = pytest.mark.slow
 
-WORDS = "document.querySelector('#get-words textarea')?.value"
+WORDS = "document.querySelector('.sv-get-words')?.textContent"
 
 
 @pytest.fixture
@@ -25,8 +25,6 @@ def page(chromium, tmp_path, monkeypatch):
     window = chromium.new_page(viewport=DESKTOP)
     window.goto(address)
     window.wait_for_function("window.specvizPage?.hub() && document.querySelector('#k input')")
-    window.click("#all-controls")
-    window.click("#more")
     yield window
     window.close()
     made.demo.close(verbose=False)
@@ -36,15 +34,26 @@ def wait_for_words(page, start):
     page.wait_for_function(f"(start) => {WORDS}?.startsWith(start)", arg=start, polling=50, timeout=60_000)
 
 
-def test_a_model_is_got_stopped_and_gone_on_with_on_the_page(page):
-    wait_for_words(page, "SmolLM2 135M Instruct: 98 MB from huggingface.co")
-    page.click("#get")
-    wait_for_words(page, "downloading smollm2: ")
-    page.click("#get-stop")
+def test_a_model_is_got_stopped_gone_on_with_and_run_from_the_card(page):
+    wait_for_words(page, "SmolLM2 135M Instruct wrote the answer that a first visit sees.")
+    page.click(".sv-get-main")
+    wait_for_words(page, "downloading smollm2")
+    assert page.get_attribute(".sv-get-card [role=progressbar]", "aria-valuenow")
+    page.click(".sv-get-card >> text=Stop")
     wait_for_words(page, "Stopped: finished files stay.")
     assert not is_here(NAME)
-    page.click("#get")
-    wait_for_words(page, "smollm2 is ready: choose it as the target")
-    page.wait_for_selector("#get", state="hidden")
-    page.click("#target input")
-    assert page.get_by_role("option", name=NAME, exact=True).is_visible()
+    page.click(".sv-get-main")
+    wait_for_words(page, "SmolLM2 135M Instruct is here.")
+    page.click(".sv-get-main")
+    page.wait_for_function(f"document.querySelector('#target input').value === '{NAME}'")
+    assert page.locator(".sv-get-card").count() == 0
+
+
+def test_the_card_leaves_the_stage_its_room_and_stays_closed(page):
+    stage, card = (page.locator(name).bounding_box() for name in (".sv-screen", ".sv-get-card"))
+    assert stage["y"] + stage["height"] <= card["y"]
+    assert card["y"] + card["height"] <= DESKTOP["height"]
+    page.click(".sv-get-card [aria-label=close]")
+    page.reload()
+    page.wait_for_function("window.specvizPage?.hub() && document.querySelector('#k input')")
+    assert page.locator(".sv-get-card").count() == 0

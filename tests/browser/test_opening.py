@@ -75,7 +75,7 @@ def test_the_question_mark_plays_it_for_the_step_that_is_selected(told):
     page.keyboard.press("Escape")
     page.evaluate("specvizPage.hub().pin(3, specvizPage.hub().steps[3].focus)")
     page.click("[data-do=opening]")
-    expect(page.locator(".sv-beat-where")).to_have_text("Step 4, beat by beat")
+    expect(page.locator(".sv-beat-where")).to_have_text("How one step works · step 4")
     page.keyboard.press("ArrowRight")
     expect(page.locator(SENTENCE)).to_have_text(as_json(opening(TRACE, 3))["beats"][1]["sentence"])
 
@@ -97,10 +97,37 @@ def test_without_motion_every_beat_is_a_still_and_short_tokens_do_not_touch(told
     page.click(".sv-beat-next")
     assert page.evaluate("document.querySelector('.sv-opening').getAnimations({subtree: true}).length") == 0
     page.eval_on_selector_all(
-        ".sv-beat-chip .sv-body", "(nodes) => nodes.forEach((node) => { node.textContent = 'i'; })"
+        ".sv-guess-chip .sv-body", "(nodes) => nodes.forEach((node) => { node.textContent = 'i'; })"
     )
     edges = "(nodes) => nodes.map((node) => node.getBoundingClientRect().toJSON())"
-    shares = page.eval_on_selector_all(".sv-beat-share", edges)
-    on_a_line = [(one, behind) for one, behind in pairwise(shares) if one["top"] == behind["top"]]
+    chips = page.eval_on_selector_all(".sv-guess-chip", edges)
+    on_a_line = [(one, behind) for one, behind in pairwise(chips) if one["top"] == behind["top"]]
     assert on_a_line
     assert all(one["right"] < behind["left"] for one, behind in on_a_line)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [(1024, 768), (1366, 768), (1920, 1080)])
+def test_every_beat_fits_the_window_and_no_text_lies_on_another(told, size):
+    page = told(viewport={"width": size[0], "height": size[1]})
+    for beat in range(len(BEATS)):
+        page.click(f"[aria-label='beat {beat + 1} of {len(BEATS)}']")
+        page.wait_for_timeout(2600)
+        sizes = "(node) => [node.scrollWidth - node.clientWidth, node.scrollHeight - node.clientHeight]"
+        assert max(page.eval_on_selector(".sv-opening", sizes)) <= 1, BEATS[beat]["name"]
+        texts = (
+            ".sv-guess-chip, .sv-guess-share, .sv-guess-verdict:not(:empty), .sv-own-lead, .sv-clocks dd, .sv-beat-said"
+        )
+        boxes = page.eval_on_selector_all(
+            texts,
+            """(nodes) => nodes.map((node) => {
+            const range = document.createRange();
+            range.selectNodeContents(node);
+            const {left, right, top, bottom} = range.getBoundingClientRect();
+            return [node.textContent, left, right, top, bottom];
+        })""",
+        )
+        for place, (one, left, right, top, bottom) in enumerate(boxes):
+            for other, left_, right_, top_, bottom_ in boxes[place + 1 :]:
+                apart = right <= left_ + 1 or right_ <= left + 1 or bottom <= top_ + 1 or bottom_ <= top + 1
+                assert apart, f"{one!r} and {other!r} at beat {BEATS[beat]['name']}"

@@ -274,7 +274,7 @@ def show_state(
         ahead=ahead,
         fraction=fraction,
         words=words,
-        progress=_progress(fraction),
+        progress=None if fraction is None else progress_bar(fraction),
     )
 
 
@@ -318,10 +318,8 @@ def _shown_start(prompt: Prompt) -> tuple[int, int]:
     return starts[num_before], num_before
 
 
-def _progress(fraction: float | None) -> ProgressBar | None:
-    """How far work has come, as the width of a bar and in words; None where it is unknown."""
-    if fraction is None:
-        return None
+def progress_bar(fraction: float) -> ProgressBar:
+    """How far work has come, as the width of a bar and in words."""
     share = min(1.0, max(0.0, fraction))
     return ProgressBar(round(100 * share, 1), f"{100 * share:.0f}\u00a0%")
 

@@ -9,6 +9,7 @@ from typing import Literal
 from msgspec import UNSET, UnsetType
 
 from specviz.views.blocks import PageRecord
+from specviz.views.explore.message import ProgressBar
 
 
 class TokenPlace(PageRecord):
@@ -144,6 +145,15 @@ class RuleHelp(PageRecord):
     badge: Literal["exact", "lossy"]
     meaning: str
     summary: str
+
+
+class GetCard(PageRecord, kw_only=True):
+    """The card of a model that can be fetched."""
+
+    words: str
+    about: str  # size, source and licence
+    progress: ProgressBar | None = None  # while it is fetched
+    is_here: bool = False
 
 
 class MethodShowcase(PageRecord):
