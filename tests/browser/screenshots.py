@@ -2,7 +2,7 @@
 
 Serves the bundled models on this machine and drives Chromium. `--opening`: only the opening's five pictures, by
 which a reader who knows nothing of it is to answer the questions in TOLD. `--readme`: only the README's picture, the
-opening beat by beat, into assets/screenshots/opening.webp.
+opening as it moves, into assets/screenshots/opening.webp.
 """
 
 from __future__ import annotations
@@ -174,14 +174,24 @@ STATES: dict[str, Callable[[Page], None]] = {
     "check-worked": lambda page: worked_at(page, "check"),
 }
 TOLD = {
-    "draft": "What is drafted, and by whom?",
-    "check": "What does the target model do, and how often?",
+    "draft": "What is the draft?",
+    "check": "What is checked at once?",
     "verdict": "Why was this token rejected?",
-    "last": "Where did the replacement come from?",
-    "point": "Why is the text the target model's own?",
+    "last": "Where did the new word come from?",
+    "point": "Why is it the same text?",
 }
 README_SIZE = {"width": 1200, "height": 760}  # of the window; the picture is the opening alone
-BEAT_MS, FADE_MS, NUM_FADES = 2600, 60, 3
+BEAT_MS, FRAME_MS = 2400, 120  # how long a beat rests, and between two frames while it moves
+MOVING = """(at) => {
+    const moving = document.querySelector(".sv-opening").getAnimations({subtree: true});
+    for (const each of moving) {
+        each.pause();
+        each.currentTime = at;
+    }
+    const ends = moving.map((each) => each.effect.getComputedTiming().endTime);
+    return ends.length ? Math.max(...ends) : 0;
+}"""
+"""Stops the opening's motion at this moment, in milliseconds, and says when all of it is over."""
 WHOLE = ("compare-worked", "check-worked")  # longer than a screen
 
 
@@ -214,31 +224,44 @@ def shoot(browser: Browser, address: str, state: str, size: dict[str, int], sche
     print(file.name, flush=True)
 
 
-def beats(browser: Browser, address: str, size: dict[str, int], part: str = "body") -> Iterator[tuple[str, bytes]]:
-    """Each beat of the opening at a first visit, as (name, PNG); the one with a guess before and after the draw."""
-    context = browser.new_context(viewport=size, color_scheme="light", reduced_motion="reduce")
+def beats(
+    browser: Browser, address: str, size: dict[str, int], *, part: str = "body", moves: bool = False
+) -> Iterator[tuple[str, list[bytes]]]:
+    """Each beat of the opening at a first visit, as (name, PNGs); the one with a guess before and after the draw.
+
+    moves: whether to take its motion frame by frame, FRAME_MS apart, and not only the picture at its end.
+    """
+    motion = "no-preference" if moves else "reduce"
+    context = browser.new_context(viewport=size, color_scheme="light", reduced_motion=motion)
     page = context.new_page()
     page.goto(address)
     page.wait_for_selector(".sv-beat-mark")
+
+    def frames() -> list[bytes]:
+        taken, at, end = [], 0, page.evaluate(MOVING, 0)
+        while moves and at < end:
+            taken.append(page.locator(part).screenshot())
+            at += FRAME_MS
+            page.evaluate(MOVING, at)
+        return [*taken, page.locator(part).screenshot()]
+
     for place in range(page.locator(".sv-beat-mark").count()):
         page.locator(".sv-beat-mark").nth(place).click()
         name = page.get_attribute(".sv-opening", "data-beat")
-        yield name, page.locator(part).screenshot()
+        yield name, frames()
         if page.locator(".sv-beat-guess button").count():
             page.click(".sv-beat-next")
-            yield name, page.locator(part).screenshot()
+            yield name, frames()
     context.close()
 
 
-def animate(pictures: list[bytes], file: Path) -> None:
-    """An endless animation that rests on each picture and fades to the next."""
-    stills = [Image.open(io.BytesIO(each)).convert("RGB") for each in pictures]
+def animate(told: list[list[bytes]], file: Path) -> None:
+    """An endless animation of all beats that rests at the end of each."""
     frames, times = [], []
-    for one, other in zip(stills, [*stills[1:], stills[0]], strict=True):
-        fades = [Image.blend(one, other, part / (NUM_FADES + 1)) for part in range(1, NUM_FADES + 1)]
-        frames += [one, *fades]
-        times += [BEAT_MS, *[FADE_MS] * NUM_FADES]
-    frames[0].save(file, save_all=True, append_images=frames[1:], duration=times, loop=0, quality=70, method=6)
+    for beat in told:
+        frames += [Image.open(io.BytesIO(each)).convert("RGB") for each in beat]
+        times += [*[FRAME_MS] * (len(beat) - 1), BEAT_MS]
+    frames[0].save(file, save_all=True, append_images=frames[1:], duration=times, loop=0, quality=60, method=6)
     print(f"{file.name}: {len(frames)} frames, {file.stat().st_size / 1000:.0f} kB")
 
 
@@ -251,13 +274,13 @@ def main() -> None:
     options = parser.parse_args()
     with pages() as (browser, address):
         if options.readme:
-            pictures = [picture for _, picture in beats(browser, address, README_SIZE, ".sv-opening")]
-            return animate(pictures, ROOT / "assets" / "screenshots" / "opening.webp")
+            told = [frames for _, frames in beats(browser, address, README_SIZE, part=".sv-opening", moves=True)]
+            return animate(told, ROOT / "assets" / "screenshots" / "opening.webp")
         options.folder.mkdir(parents=True, exist_ok=True)
         if options.opening:
             told = dict(beats(browser, address, DESKTOP))
             for number, name in enumerate(TOLD, 1):
-                (options.folder / f"opening-{number}-{name}.png").write_bytes(told[name])
+                (options.folder / f"opening-{number}-{name}.png").write_bytes(told[name][-1])
                 print(f"{number}. {TOLD[name]}")
             return None
         for state in options.states:

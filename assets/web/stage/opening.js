@@ -69,12 +69,12 @@ const times = (clocks) => html`<dl class="sv-clocks">${clocks.map(([whose, time]
 /** @param {Told} told @param {Moment} moment */
 function scene({ tokens, last, drafter, target }, moment) {
   const { beat } = moment;
-  return html`<div class="sv-scene" style=${{ '--guesses': String(tokens.length) }}>
+  return html`<div class="sv-scene-box"><div class="sv-scene" style=${{ '--guesses': String(tokens.length) }}>
     <p class="sv-scene-name sv-of-draft"><b>${drafter[0]}</b> <span ...${VERBATIM}>${drafter[1]}</span></p>
     <p class="sv-scene-name sv-of-target"><b>${target[0]}</b> <span ...${VERBATIM}>${target[1]}</span></p>
     <ol class="sv-guesses">${tokens.map((token, place) => guess(moment, token, place))}
       ${beat.name === 'check' && html`<span class="sv-pass" aria-hidden="true"><span>one pass</span></span>`}</ol>
-    ${ownToken(moment, last)}${times(beat.clocks)}</div>`;
+    ${ownToken(moment, last)}${times(beat.clocks)}</div></div>`;
 }
 
 // The text as it grows here and with the target alone, both at the pace that was recorded.
