@@ -35,6 +35,7 @@ TITLES = {
     "heads": "A small head guesses. A large model checks.",
 }
 TITLE = "A guess is cheap. The large model checks it."
+TITLE_ALONE = "The large model writes alone: one pass for each token."
 SAME_TEXT = " Same text, fewer passes."
 DRAFT = "{who} writes {count} ahead, {cost} each."
 DRAFT_FREE = "{who} proposes {count}. That costs no pass of the target."
@@ -162,6 +163,8 @@ class _Beats:
         )
 
     def _title(self) -> str:
+        if not self._method.drafts:
+            return TITLE_ALONE
         title = next((TITLES[role] for role in self._method.roles if role in TITLES), TITLE)
         return title + SAME_TEXT if self._step.settings.lossless else title
 
@@ -173,15 +176,12 @@ class _Beats:
 
     def _guessed(self, token: DraftToken) -> GuessedToken:
         """The token with both bars, in percent of their axis."""
-        judging = self._judging(token)
-        drafted = token.q
+        drafted = 1.0 if token.q is None else token.q  # a proposal without a model counts as sure
         target = token.p_judged if token.is_judged else token.p
         axis = {}
-        if judging == "other" and token.is_judged:
+        if self._judging(token) == "other" and token.is_judged:
             drafted, target = 1.0, token.accept_prob
-        elif judging == "alone":
-            drafted = 1.0
-        longest = max(drafted or 0.0, target or 0.0)
+        longest = max(drafted, target or 0.0)
         scale = 100.0
         if 0 < longest < SMALL:
             scale = 100 * LENGTHENED / longest
@@ -190,13 +190,13 @@ class _Beats:
         if self._draws and token.is_judged:
             u = token.u or 0.0
             _, u_words = random_draw(token.accept_prob or 0.0, u)
-            draw = {"draw": round(scale * u * (drafted or 0.0), 3), "u": u_words}
+            draw = {"draw": round(scale * u * drafted, 3), "u": u_words}
         return GuessedToken(
             text=token_label(token),
             status=token.status,
             draft=share_words(token.q),
             target=share_words(target),
-            q=round(scale * (drafted or 0.0), 3),
+            q=round(scale * drafted, 3),
             p=UNSET if target is None else round(scale * target, 3),
             **draw,
             **axis,
